@@ -1,0 +1,32 @@
+// Package deps keeps the module's requirements while the packages that use them are being written.
+package deps
+
+import (
+	_ "github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
+	_ "github.com/containernetworking/cni/libcni"
+	_ "github.com/containernetworking/plugins/pkg/ns"
+	_ "github.com/coreos/go-iptables/iptables"
+	_ "github.com/creack/pty"
+	_ "github.com/google/go-cmp/cmp"
+	_ "github.com/google/nftables"
+	_ "github.com/jmespath/go-jmespath"
+	_ "github.com/mdlayher/netlink"
+	_ "github.com/prometheus/client_golang/prometheus/promhttp"
+	_ "github.com/rogpeppe/go-internal/testscript"
+	_ "github.com/rogpeppe/go-internal/txtar"
+	_ "github.com/spf13/cobra"
+	_ "github.com/ti-mo/conntrack"
+	_ "github.com/virtual-kubelet/virtual-kubelet/node"
+	_ "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	_ "github.com/vishvananda/netlink"
+	_ "github.com/vishvananda/netns"
+	_ "golang.org/x/sync/errgroup"
+	_ "golang.org/x/sys/unix"
+	_ "golang.org/x/term"
+	_ "k8s.io/client-go/informers"
+	_ "k8s.io/client-go/kubernetes"
+	_ "k8s.io/client-go/tools/record"
+	_ "k8s.io/cloud-provider"
+	_ "k8s.io/cloud-provider/controllers/service"
+	_ "sigs.k8s.io/yaml"
+)
