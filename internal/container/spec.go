@@ -1,0 +1,86 @@
+package container
+
+import (
+	"errors"
+	"time"
+)
+
+// A Spec says what to start. It is plain data; Start writes it to Dir/spec.json, where Adopt reads it.
+type Spec struct {
+	ID   string // unique among the caller's containers; for the caller's use, like Name and Labels
+	Name string
+	// Dir is the container's directory for its state (spec.json, state.json, attach.sock), absolute; Start makes it, mode 0700, and
+	// Remove deletes it. One directory belongs to one container: a restarted container gets a new one, or the old one after Remove.
+	Dir string
+	// LogPath is the log file, absolute, in CRI's format (see ReadLogs). Start makes its directory. "" writes no log.
+	// Remove does not delete it.
+	LogPath string
+	// NetNS is the path of a network namespace, as /run/netns/x or /proc/PID/ns/net; "" makes a new one that has a loopback interface,
+	// which is up, and nothing else.
+	NetNS    string
+	Hostname string // "" keeps the host's
+	Image    string // name of a built-in application: the Name that app.Resolve gives
+	// Command and Args are as in a manifest: Command replaces the image's entry point, Args its arguments. A command that is one of the image's
+	// own programs (nginx, /kuard, …) runs in the first process; every other is looked for in $PATH of the container's file system.
+	Command, Args []string
+	// Env are "NAME=value" pairs over the image's own; PATH, HOME, HOSTNAME and, with a terminal, TERM are given where they do not have them.
+	Env        []string
+	WorkingDir string // "" is /
+	// ResolvConf and Hosts are the contents of /etc/resolv.conf and /etc/hosts. nil makes them: no name server; localhost and the hostname.
+	ResolvConf, Hosts []byte
+	Mounts            []Mount
+	// Tmpfs limits the writable layer to this many bytes; 0 is 256 MiB. It is memory of the machine, used only as written.
+	Tmpfs int64
+	// TTY gives the command a terminal, Stdin a standard input that Attach writes to. Without Stdin it reads end of file.
+	TTY, Stdin bool
+	// StdinOnce ends the standard input when the first Attach with one ends.
+	StdinOnce bool
+	// ReadOnlyRoot makes the file system read-only, all but /dev and the mounts.
+	ReadOnlyRoot bool
+	// Privileged gives every capability that cannot harm the machine outside the container's namespaces (see Capabilities), and a writable
+	// /proc/sys/net.
+	Privileged        bool
+	AddCaps, DropCaps []string // "NET_ADMIN" or "CAP_NET_ADMIN", in any case; "ALL"
+	NoNewPrivs        bool     // allowPrivilegeEscalation: false
+	UID, GID          *int64   // nil is 0
+	Groups            []int64  // supplementary groups
+	Labels            map[string]string
+}
+
+// A Mount is one thing in the container's file system at Destination (absolute; its parents and, if missing, itself are made). Exactly one of
+// Source, Tmpfs and Content gives what is there.
+type Mount struct {
+	Source      string // directory or file of the host, bound with everything mounted below it
+	Destination string
+	ReadOnly    bool
+	Tmpfs       bool   // an empty file system in memory
+	Content     []byte // a file with this content, mode 0644
+}
+
+// Exit is how a container ended.
+type Exit struct {
+	// Code is the exit status, 128+n after signal n. 137 with Reason ReasonUnknown if nobody saw how the container ended.
+	Code                  int
+	Signal                int // 0 if it exited
+	StartedAt, FinishedAt time.Time
+	Reason                string // Reason…, as a pod's status shows it
+	Message               string // more about it; often ""
+}
+
+// The reasons of an Exit; kubelet's words.
+const (
+	ReasonCompleted = "Completed"              // exit status 0
+	ReasonError     = "Error"                  // another exit status, or a signal
+	ReasonUnknown   = "ContainerStatusUnknown" // it ended when nobody watched (the machine was restarted)
+)
+
+// ErrStart is in the chain of each error of Start that the container itself is the reason of: the command is not there or cannot be executed,
+// the working directory is missing. The rest of the message is what a pod's status shows, as
+// `exec: "nosuch": executable file not found in $PATH`. What is a fault of the machine does not have it.
+var ErrStart = errors.New("cannot start container")
+
+// ErrNotRunning is the answer of Exec and Attach when the container has ended.
+var ErrNotRunning = errors.New("container is not running")
+
+// ErrNoContainer is the answer of Adopt where a directory holds no started container; there is nothing to clean up but the directory.
+var ErrNoContainer = errors.New("no container in directory")
