@@ -72,7 +72,7 @@ func runEtcd() int {
 
 // runKubectl does what upstream's cmd/kubectl does: verbosity first, because building the command (plugins, kuberc) logs already.
 func runKubectl() int {
-	_ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
+	_, _ = logs.GlogSetter(kubectl.GetLogVerbosity(os.Args))
 	if err := cli.RunNoErrOutput(kubectl.NewDefaultKubectlCommand()); err != nil {
 		kubectlutil.CheckErr(err) // prints the error and exits with its code
 	}

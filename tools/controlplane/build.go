@@ -1,0 +1,270 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/mod/modfile"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+)
+
+// program is the file name of the multi-call program.
+const program = "packetwalk-controlplane"
+
+// target is one build of the program: what goes in and where it comes out.
+type target struct {
+	module string   // the nested module's folder
+	folder string   // the build's folder in the user's cache, named by the key
+	env    []string // the go command's environment, beside the process's own
+	args   []string // the arguments of go build, without the output file
+}
+
+func (t target) binary() string { return filepath.Join(t.folder, program) }
+
+// newTarget computes the build that the module's present sources ask for.
+// Its key is a hash of everything that decides the result: the module's files, the flags, the Go version and the platform.
+func newTarget(ctx context.Context, module string) (target, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return target{}, fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
+	}
+	text, err := os.ReadFile(filepath.Join(module, "go.mod"))
+	if err != nil {
+		return target{}, err
+	}
+	file, err := modfile.Parse("controlplane/go.mod", text, nil)
+	if err != nil {
+		return target{}, err
+	}
+	release, err := kubernetesVersion(file)
+	if err != nil {
+		return target{}, err
+	}
+	platform, err := goCommand(ctx, module, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140")
+	if err != nil {
+		return target{}, err
+	}
+	t := target{
+		module: module,
+		env:    []string{"CGO_ENABLED=0", "GOWORK=off"},
+		args:   []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(release)},
+	}
+	key, err := t.key(platform)
+	if err != nil {
+		return target{}, err
+	}
+	t.folder = filepath.Join(cache, "packetwalk", "controlplane", key)
+	return t, nil
+}
+
+// linkerFlags strips the program and stamps the release into the variables that upstream's own build stamps
+// (hack/lib/version.sh); without them the API server and kubectl would report v0.0.0-master.
+func linkerFlags(release string) string {
+	flags := []string{"-s", "-w"}
+	major, minor, _ := strings.Cut(strings.TrimPrefix(release, "v"), ".")
+	minor, _, _ = strings.Cut(minor, ".")
+	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+		for _, value := range []string{"gitVersion=" + release, "gitMajor=" + major, "gitMinor=" + minor, "gitTreeState=clean", "gitCommit="} {
+			flags = append(flags, "-X "+pkg+"."+value)
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// key hashes names and contents of the module's own files, in order, with flags and platform.
+func (t target) key(platform string) (string, error) {
+	entries, err := os.ReadDir(t.module)
+	if err != nil {
+		return "", err
+	}
+	hash := sha256.New()
+	fmt.Fprintf(hash, "%q %q %q\n", platform, t.env, t.args)
+	for _, entry := range entries {
+		name := entry.Name()
+		if !isSource(name) {
+			continue
+		}
+		text, err := os.ReadFile(filepath.Join(t.module, name))
+		if err != nil {
+			return "", err
+		}
+		fmt.Fprintf(hash, "%q %x\n", name, sha256.Sum256(text))
+	}
+	return hex.EncodeToString(hash.Sum(nil))[:16], nil
+}
+
+// isSource tells the files that decide what is built.
+func isSource(name string) bool {
+	if name == "go.mod" || name == "go.sum" {
+		return true
+	}
+	return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
+}
+
+// build makes the program when the cache lacks it and points link at it.
+func build(ctx context.Context, module, link string) error {
+	t, err := newTarget(ctx, module)
+	if err != nil {
+		return err
+	}
+	if !exists(t.binary()) {
+		if err := t.buildOnce(ctx); err != nil {
+			return err
+		}
+	}
+	return relink(t.binary(), link)
+}
+
+// buildOnce builds under a lock, because a second clone may want the same program at the same time; the second then finds it made.
+func (t target) buildOnce(ctx context.Context) error {
+	if err := os.MkdirAll(t.folder, 0o755); err != nil {
+		return err
+	}
+	unlock, err := lock(ctx, filepath.Join(t.folder, "lock"))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	if exists(t.binary()) {
+		return nil
+	}
+	return t.compile(ctx)
+}
+
+// compile builds beside the final place and renames, so that the final name is a whole program or nothing.
+// What an earlier build left that was killed outright is removed first: the lock says that nobody is at it.
+func (t target) compile(ctx context.Context) error {
+	partial := filepath.Join(t.folder, program+".partial")
+	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	defer os.Remove(partial)
+	packages, err := t.packages(ctx)
+	if err != nil {
+		return err
+	}
+	started := time.Now()
+	progress := newProgress(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), packages, started)
+	fmt.Fprintf(os.Stderr, "building Kubernetes' control plane (%d packages; minutes the first time, once for this version)\n", packages)
+	command := t.goBuild(ctx, partial)
+	command.Stderr = progress
+	stop := progress.tick()
+	err = command.Run()
+	stop()
+	if ctx.Err() != nil {
+		return fmt.Errorf("build %s: stopped; what was compiled stays in Go's build cache, so the next build goes on from here", program)
+	}
+	if err != nil {
+		return fmt.Errorf("go %s: %w\n%s", strings.Join(t.args, " "), err, progress.messages())
+	}
+	if err := os.Rename(partial, t.binary()); err != nil {
+		return err
+	}
+	fmt.Fprintf(os.Stderr, "built %s in %s\n", t.binary(), time.Since(started).Round(time.Second))
+	return nil
+}
+
+// goBuild is the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker.
+func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
+	args := slices.Concat(t.args, []string{"-v", "-o", output, "."})
+	command := exec.CommandContext(ctx, "go", args...)
+	command.Dir = t.module
+	command.Env = append(os.Environ(), t.env...)
+	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
+	command.WaitDelay = 5 * time.Second
+	return command
+}
+
+// packages counts what the program links: the most that one build can have to compile.
+func (t target) packages(ctx context.Context) (int, error) {
+	command := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-deps", ".")
+	command.Dir, command.Env = t.module, append(os.Environ(), t.env...)
+	list, err := output(command)
+	if err != nil {
+		return 0, err
+	}
+	return strings.Count(list, "\n") + 1, nil
+}
+
+// lock takes the file's lock, waiting for another build's end; ctx ends the wait.
+func lock(ctx context.Context, path string) (unlock func(), err error) {
+	file, err := os.OpenFile(path, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	for waiting := false; ; waiting = true {
+		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { file.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			file.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
+		}
+		if !waiting {
+			fmt.Fprintln(os.Stderr, "another build of the same program is under way; waiting for it")
+		}
+		select {
+		case <-ctx.Done():
+			file.Close()
+			return nil, ctx.Err()
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+// relink makes link a symbolic link to path, replacing what was there in one step.
+func relink(path, link string) error {
+	if present, err := os.Readlink(link); err == nil && present == path {
+		return nil
+	}
+	if err := os.MkdirAll(filepath.Dir(link), 0o755); err != nil {
+		return err
+	}
+	temporary := fmt.Sprintf("%s.%d", link, os.Getpid())
+	if err := os.Symlink(path, temporary); err != nil {
+		return err
+	}
+	if err := os.Rename(temporary, link); err != nil {
+		os.Remove(temporary)
+		return err
+	}
+	return nil
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// goCommand runs the go command in dir and returns what it prints, without the last line's end.
+func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
+	command := exec.CommandContext(ctx, "go", args...)
+	command.Dir = dir
+	command.Env = append(os.Environ(), "GOWORK=off")
+	return output(command)
+}
+
+func output(command *exec.Cmd) (string, error) {
+	var stderr bytes.Buffer
+	command.Stderr = &stderr
+	text, err := command.Output()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w\n%s", strings.Join(command.Args, " "), err, stderr.String())
+	}
+	return strings.TrimSuffix(string(text), "\n"), nil
+}
