@@ -1,0 +1,7 @@
+// Package kernel is the only package that touches the machine's network: network namespaces, links, addresses, routes, policy
+// rules, neighbours, sysctls, nftables and iptables rule sets, connection tracking, and the processes that live in namespaces.
+//
+// Everything it does happens inside a [Namespace] that it was given: nothing here changes the namespace that the process was
+// started in. It takes plain data ([State]) and makes the kernel agree with it; what that data should be is not its business. It
+// must not import desired state (vnet, service, ipmasq, …), walk, or anything of Kubernetes.
+package kernel

@@ -1,0 +1,287 @@
+package vnet
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// MaxIPConfigs is how many IP configurations a NIC can have (Azure's limit of private addresses per NIC).
+const MaxIPConfigs = 256
+
+// Gateway is the subnet's gateway: its second address.
+func (s Subnet) Gateway() netip.Addr { return s.Prefix.Masked().Addr().Next() }
+
+// usable tells whether Azure gives out addr in the subnet: not the first four and not the last (the network, the gateway, two
+// for Azure DNS, the broadcast address).
+func (s Subnet) usable(addr netip.Addr) bool {
+	p := s.Prefix.Masked()
+	if !p.Contains(addr) || !p.Contains(addr.Next()) {
+		return false
+	}
+	first := p.Addr()
+	for range 4 {
+		if addr == first {
+			return false
+		}
+		first = first.Next()
+	}
+	return true
+}
+
+// AllocateNIC gives a machine a NIC named "<machine>-nic" with n addresses of a subnet, taken in a row from the lowest place
+// where so many are free, and returns it. The first is the primary one. An unknown network or subnet, a machine that has a NIC,
+// and a subnet without n free addresses in a row are errors, and nothing is changed.
+func (n *Network) AllocateNIC(machine, vnet, subnet string, count int) (NIC, error) {
+	return n.allocateNIC(machine, vnet, subnet, count, netip.Addr{})
+}
+
+// AllocateNICAt is AllocateNIC with the first address given.
+func (n *Network) AllocateNICAt(machine, vnet, subnet string, first netip.Addr, count int) (NIC, error) {
+	return n.allocateNIC(machine, vnet, subnet, count, first)
+}
+
+func (n *Network) allocateNIC(machine, vnet, subnet string, count int, first netip.Addr) (NIC, error) {
+	fail := func(format string, a ...any) (NIC, error) {
+		return NIC{}, fmt.Errorf("allocate NIC for %s in %s/%s: %w", machine, vnet, subnet, fmt.Errorf(format, a...))
+	}
+	if count < 1 || count > MaxIPConfigs {
+		return fail("%d addresses: a NIC has 1 to %d", count, MaxIPConfigs)
+	}
+	s, ok := n.Subnet(vnet, subnet)
+	if !ok {
+		return fail("no such subnet")
+	}
+	name := machine + "-nic"
+	if _, ok := n.NIC(name); ok {
+		return fail("NIC %s is there already", name)
+	}
+	if !first.IsValid() {
+		if first, ok = n.freeRun(s, count); !ok {
+			return fail("%s has no %d free addresses in a row", s.Prefix, count)
+		}
+	} else if at, ok := n.runBlocked(s, first, count); ok {
+		return fail("%s is not free", at)
+	}
+	nic := NIC{Name: name, Machine: machine, VNet: vnet, Subnet: subnet, ID: n.freeID(), MAC: macFor(n.Subscription, n.NodeResourceGroup, name)}
+	for i, addr := 0, first; i < count; i, addr = i+1, addr.Next() {
+		nic.IPConfigs = append(nic.IPConfigs, IPConfig{Name: fmt.Sprintf("ipconfig%d", i+1), Address: addr, Primary: i == 0})
+	}
+	n.NICs = append(n.NICs, nic)
+	return nic, nil
+}
+
+// freeRun finds the lowest address from which count addresses of the subnet are free.
+func (n *Network) freeRun(s Subnet, count int) (netip.Addr, bool) {
+	used := n.privateInUse()
+	var first netip.Addr
+	run := 0
+	for a := s.Prefix.Masked().Addr(); s.Prefix.Contains(a); a = a.Next() {
+		if used[a] || !s.usable(a) {
+			run = 0
+			continue
+		}
+		if run == 0 {
+			first = a
+		}
+		if run++; run == count {
+			return first, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// runBlocked returns the first address of a run that is taken or not to be given out.
+func (n *Network) runBlocked(s Subnet, first netip.Addr, count int) (netip.Addr, bool) {
+	used := n.privateInUse()
+	for a := first; count > 0; a, count = a.Next(), count-1 {
+		if used[a] || !s.usable(a) {
+			return a, true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+func (n *Network) privateInUse() map[netip.Addr]bool {
+	used := map[netip.Addr]bool{}
+	for _, nic := range n.NICs {
+		for _, c := range nic.IPConfigs {
+			used[c.Address] = true
+		}
+	}
+	for _, lb := range n.LoadBalancers {
+		for _, f := range lb.Frontends {
+			used[f.Address] = true
+		}
+	}
+	return used
+}
+
+// freeID is the lowest number that no NIC has.
+func (n *Network) freeID() int {
+	used := map[int]bool{}
+	for _, nic := range n.NICs {
+		used[nic.ID] = true
+	}
+	id := 1
+	for used[id] {
+		id++
+	}
+	return id
+}
+
+// macFor derives a NIC's link-layer address from its identity, under one of Microsoft's prefixes, so that it is the same in
+// every run.
+func macFor(parts ...string) string {
+	h := sha256.New()
+	for _, p := range parts {
+		fmt.Fprintf(h, "%d:%s", len(p), p)
+	}
+	sum := h.Sum(nil)
+	return fmt.Sprintf("00:0d:3a:%02x:%02x:%02x", sum[0], sum[1], sum[2])
+}
+
+// ReleaseNIC takes a NIC and its addresses out of the network, and out of every back-end pool. One that is not there is no error.
+func (n *Network) ReleaseNIC(name string) {
+	n.NICs = slices.DeleteFunc(n.NICs, func(nic NIC) bool { return nic.Name == name })
+	for i := range n.LoadBalancers {
+		pools := n.LoadBalancers[i].BackendPools
+		for j := range pools {
+			pools[j].Members = slices.DeleteFunc(pools[j].Members, func(m IPConfigRef) bool { return m.NIC == name })
+		}
+	}
+}
+
+// PublicPrefix is the range that public addresses of the lab's Azure come from (TEST-NET-3, RFC 5737): .1 is the API server, .2
+// default outbound, front ends and instances' own addresses from .10 on.
+var PublicPrefix = netip.MustParsePrefix("203.0.113.0/24")
+
+// Well-known addresses of PublicPrefix.
+var (
+	APIServerAddress       = netip.MustParseAddr("203.0.113.1")
+	DefaultOutboundAddress = netip.MustParseAddr("203.0.113.2")
+	firstPublicAddress     = netip.MustParseAddr("203.0.113.10")
+	// fabricAddress is the fabric's own on the internet side, where the internet's router sends what is for PublicPrefix.
+	fabricAddress = netip.MustParseAddr("203.0.113.254")
+)
+
+// AllocatePublicIP takes the lowest free public address, or want when that is valid, for a PublicIP of this name. A name that is
+// taken, an address that is taken or not the lab's, and an exhausted range are errors.
+func (n *Network) AllocatePublicIP(name string, want netip.Addr) (PublicIP, error) {
+	used := map[netip.Addr]bool{fabricAddress: true, n.DefaultOutbound: true}
+	for _, p := range n.PublicIPs {
+		if p.Name == name {
+			return PublicIP{}, fmt.Errorf("allocate public address %s: the name is taken", name)
+		}
+		used[p.Address] = true
+	}
+	for _, lb := range n.LoadBalancers {
+		for _, f := range lb.Frontends {
+			used[f.Address] = true
+		}
+	}
+	for a := firstPublicAddress; PublicPrefix.Contains(a.Next()); a = a.Next() {
+		if used[a] || want.IsValid() && a != want {
+			continue
+		}
+		p := PublicIP{Name: name, Address: a}
+		n.PublicIPs = append(n.PublicIPs, p)
+		return p, nil
+	}
+	if want.IsValid() {
+		return PublicIP{}, fmt.Errorf("allocate public address %s: %s is taken or outside %s-%s", name, want, firstPublicAddress, "203.0.113.253")
+	}
+	return PublicIP{}, fmt.Errorf("allocate public address %s: none of %s is free", name, PublicPrefix)
+}
+
+// ReleasePublicIP gives a public address back. One that is not there is no error.
+func (n *Network) ReleasePublicIP(name string) {
+	n.PublicIPs = slices.DeleteFunc(n.PublicIPs, func(p PublicIP) bool { return p.Name == name })
+	for i := range n.NICs {
+		for j := range n.NICs[i].IPConfigs {
+			if c := &n.NICs[i].IPConfigs[j]; c.PublicIP == name {
+				c.PublicIP = ""
+			}
+		}
+	}
+}
+
+// Subnet finds a subnet.
+func (n *Network) Subnet(vnet, name string) (Subnet, bool) {
+	for _, v := range n.VNets {
+		for _, s := range v.Subnets {
+			if v.Name == vnet && s.Name == name {
+				return s, true
+			}
+		}
+	}
+	return Subnet{}, false
+}
+
+// NIC finds a NIC.
+func (n *Network) NIC(name string) (NIC, bool) {
+	for _, nic := range n.NICs {
+		if nic.Name == name {
+			return nic, true
+		}
+	}
+	return NIC{}, false
+}
+
+// Host finds an internet host.
+func (n *Network) Host(name string) (Host, bool) {
+	for _, h := range n.Hosts {
+		if h.Name == name {
+			return h, true
+		}
+	}
+	return Host{}, false
+}
+
+// PublicIP finds a public address.
+func (n *Network) PublicIP(name string) (PublicIP, bool) {
+	for _, p := range n.PublicIPs {
+		if p.Name == name {
+			return p, true
+		}
+	}
+	return PublicIP{}, false
+}
+
+// LoadBalancer finds a load balancer; the pointer is into the network.
+func (n *Network) LoadBalancer(name string) (*LoadBalancer, bool) {
+	for i := range n.LoadBalancers {
+		if n.LoadBalancers[i].Name == name {
+			return &n.LoadBalancers[i], true
+		}
+	}
+	return nil, false
+}
+
+// Primary is the NIC's primary IP configuration.
+func (n NIC) Primary() IPConfig { return n.IPConfigs[0] }
+
+// Clone returns a copy that shares nothing with the network.
+func (n Network) Clone() Network {
+	n.VNets = slices.Clone(n.VNets)
+	for i := range n.VNets {
+		v := &n.VNets[i]
+		v.AddressPrefixes, v.Subnets, v.Peerings = slices.Clone(v.AddressPrefixes), slices.Clone(v.Subnets), slices.Clone(v.Peerings)
+	}
+	n.NICs = slices.Clone(n.NICs)
+	for i := range n.NICs {
+		n.NICs[i].IPConfigs = slices.Clone(n.NICs[i].IPConfigs)
+	}
+	n.PublicIPs, n.Hosts = slices.Clone(n.PublicIPs), slices.Clone(n.Hosts)
+	n.LoadBalancers = slices.Clone(n.LoadBalancers)
+	for i := range n.LoadBalancers {
+		lb := &n.LoadBalancers[i]
+		lb.Frontends, lb.Rules, lb.Probes = slices.Clone(lb.Frontends), slices.Clone(lb.Rules), slices.Clone(lb.Probes)
+		lb.BackendPools = slices.Clone(lb.BackendPools)
+		for j := range lb.BackendPools {
+			lb.BackendPools[j].Members = slices.Clone(lb.BackendPools[j].Members)
+		}
+	}
+	return n
+}

@@ -1,0 +1,165 @@
+package vnet
+
+import "net/netip"
+
+// Network is everything that Azure knows of one lab's network. It is data: copy it with Clone, change it with its methods or
+// by hand, and look whether it still makes sense with Validate.
+type Network struct {
+	Subscription      string // a GUID
+	ResourceGroup     string // the cluster's
+	NodeResourceGroup string // MC_…: where the nodes' NICs and the load balancer are
+	Location          string // "westeurope"
+
+	VNets         []VNet
+	NICs          []NIC
+	PublicIPs     []PublicIP
+	LoadBalancers []LoadBalancer
+	// DefaultOutbound is the address that machines without any other outbound address appear as (Azure's default outbound
+	// access).
+	DefaultOutbound netip.Addr
+	// Hosts are what is on the internet side: client hosts, servers, and the cluster's control plane.
+	Hosts []Host
+}
+
+// VNet is a virtual network.
+type VNet struct {
+	Name            string
+	ResourceGroup   string
+	AddressPrefixes []netip.Prefix
+	Subnets         []Subnet
+	Peerings        []Peering
+}
+
+// Subnet is a part of a virtual network. Azure keeps its first four addresses and its last one; the second is the gateway.
+type Subnet struct {
+	Name       string
+	Prefix     netip.Prefix
+	RouteTable string // name of a route table, "" for none
+}
+
+// Peering joins a virtual network with another one.
+type Peering struct {
+	Name       string
+	RemoteVNet string
+}
+
+// NIC is a machine's network interface.
+type NIC struct {
+	Name    string
+	Machine string
+	VNet    string
+	Subnet  string
+	// ID is a small number, from 1, that stays the NIC's for its life. The fabric's link, mark and routing table are made of it.
+	ID        int
+	MAC       string // 00:0d:3a:…
+	IPConfigs []IPConfig
+	// IPForwarding lets the NIC send and receive packets of addresses that are not its own (kubenet nodes).
+	IPForwarding bool
+}
+
+// IPConfig is one IP configuration of a NIC. Exactly one of a NIC's is primary, the first.
+type IPConfig struct {
+	Name     string // ipconfig1, ipconfig2, …
+	Address  netip.Addr
+	Primary  bool
+	PublicIP string // name of a PublicIP that is this configuration's own (instance level), "" for none
+}
+
+// PublicIP is a public address.
+type PublicIP struct {
+	Name    string
+	Address netip.Addr
+}
+
+// Host is a host on the internet side of the fabric.
+type Host struct {
+	Name    string // at most 11 bytes: link names are made of it
+	Address netip.Addr
+}
+
+// SKUs of a load balancer.
+const (
+	SKUBasic    = "Basic"
+	SKUStandard = "Standard"
+)
+
+// LoadBalancer is an Azure load balancer.
+type LoadBalancer struct {
+	Name         string // "kubernetes"
+	SKU          string // SKUBasic or SKUStandard
+	Frontends    []Frontend
+	BackendPools []BackendPool
+	Rules        []Rule
+	Probes       []Probe
+}
+
+// Frontend is a front-end IP configuration.
+type Frontend struct {
+	Name    string
+	Address netip.Addr
+}
+
+// BackendPool is a list of NICs' IP configurations.
+type BackendPool struct {
+	Name    string
+	Members []IPConfigRef
+}
+
+// IPConfigRef names an IP configuration of a NIC.
+type IPConfigRef struct{ NIC, IPConfig string }
+
+// Values of Rule.LoadDistribution: which fields of a packet choose the back end.
+const (
+	DistributionDefault  = "Default"  // the 5-tuple
+	DistributionSourceIP = "SourceIP" // source and destination address
+)
+
+// Protocols of rules and probes, as Azure writes them.
+const (
+	ProtocolTCP  = "Tcp"
+	ProtocolUDP  = "Udp"
+	ProtocolHTTP = "Http"
+)
+
+// Rule is a load balancing rule.
+type Rule struct {
+	Name               string
+	Frontend           string // name
+	BackendPool        string // name
+	Probe              string // name, "" for none: every member counts as up
+	Protocol           string // ProtocolTCP or ProtocolUDP
+	FrontendPort       uint16
+	BackendPort        uint16
+	FloatingIP         bool // the packet reaches the back end with the front end's address as its destination
+	IdleTimeoutMinutes int
+	LoadDistribution   string
+	TCPReset           bool
+}
+
+// Probe is a health probe.
+type Probe struct {
+	Name            string
+	Protocol        string // ProtocolTCP or ProtocolHTTP
+	Port            uint16
+	RequestPath     string // Http only
+	IntervalSeconds int
+	Count           int // failures in a row that take a back end out
+}
+
+// ProbeSource is the address that Azure's health probes come from, and where its host answers (wire server, DNS).
+var ProbeSource = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+
+// HostMAC is the link-layer address that everything has in a virtual network, seen from a machine: Azure's host answers every
+// ARP request with it.
+const HostMAC = "12:34:56:78:9a:bc"
+
+// Health says which back ends take new flows: for each probe of a load balancer the members that are up. A rule without a
+// probe has all its members up.
+type Health map[ProbeTarget]bool
+
+// ProbeTarget is one member under one probe.
+type ProbeTarget struct {
+	LoadBalancer string
+	Probe        string
+	Member       IPConfigRef
+}
