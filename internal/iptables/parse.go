@@ -1,0 +1,378 @@
+package iptables
+
+import (
+	"bytes"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// ParseError says which line of a dump cannot be read and why.
+type ParseError struct {
+	Line int // from 1
+	Text string
+	Err  error
+}
+
+func (e *ParseError) Error() string {
+	return fmt.Sprintf("parse iptables-save line %d %q: %v", e.Line, e.Text, e.Err)
+}
+
+// Unwrap gives the reason.
+func (e *ParseError) Unwrap() error { return e.Err }
+
+// Parse reads what iptables-save or ip6tables-save (with or without -c) printed. Rules with matches, targets or options that it does not
+// know are kept in Rule.Unknown; lines that are no part of the format are a *ParseError.
+func Parse(dump []byte) ([]Table, error) {
+	p := parser{}
+	for number := 1; len(dump) > 0; number++ {
+		var line []byte
+		line, dump, _ = bytes.Cut(dump, []byte("\n"))
+		text := strings.TrimRight(string(line), " \t\r")
+		if err := p.line(text); err != nil {
+			return nil, &ParseError{Line: number, Text: text, Err: err}
+		}
+	}
+	return p.tables, nil
+}
+
+type parser struct {
+	tables []Table
+	table  *Table         // nil between COMMIT and the next table
+	chains map[string]int // index in table.Chains
+}
+
+func (p *parser) line(text string) error {
+	switch {
+	case text == "" || text[0] == '#':
+		return nil
+	case text[0] == '*':
+		return p.begin(text[1:])
+	case p.table == nil:
+		return fmt.Errorf("stands outside a table; a table begins with *name")
+	case text == "COMMIT":
+		p.table = nil
+		return nil
+	case text[0] == ':':
+		return p.chain(text[1:])
+	default:
+		return p.rule(text)
+	}
+}
+
+func (p *parser) begin(name string) error {
+	if p.table != nil {
+		return fmt.Errorf("table %s has no COMMIT", p.table.Name)
+	}
+	if !isWord(name) {
+		return fmt.Errorf("no table name")
+	}
+	p.tables = append(p.tables, Table{Name: name})
+	p.table = &p.tables[len(p.tables)-1]
+	p.chains = map[string]int{}
+	return nil
+}
+
+// isWord tells whether a name of a table, chain, module, option or interface can be printed bare.
+func isWord(s string) bool {
+	return isBare(s) && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "#")
+}
+
+func (p *parser) chain(text string) error {
+	fields := strings.Fields(text)
+	if len(fields) < 2 || len(fields) > 3 || !isWord(fields[0]) {
+		return fmt.Errorf("no chain line; want :NAME POLICY [packets:bytes]")
+	}
+	c := Chain{Name: fields[0]}
+	if fields[1] != "-" {
+		if !isWord(fields[1]) {
+			return fmt.Errorf("bad policy")
+		}
+		c.Policy = fields[1]
+	}
+	if len(fields) == 3 {
+		counters, err := parseCounters(fields[2])
+		if err != nil {
+			return err
+		}
+		c.Counters = counters
+	}
+	if _, ok := p.chains[c.Name]; ok {
+		return fmt.Errorf("chain %s stands here twice", c.Name)
+	}
+	p.chains[c.Name] = len(p.table.Chains)
+	p.table.Chains = append(p.table.Chains, c)
+	return nil
+}
+
+func parseCounters(text string) (Counters, error) {
+	inner, ok := strings.CutPrefix(text, "[")
+	inner, ok2 := strings.CutSuffix(inner, "]")
+	packets, octets, ok3 := strings.Cut(inner, ":")
+	var c Counters
+	var err error
+	if ok && ok2 && ok3 {
+		if c.Packets, err = strconv.ParseUint(packets, 10, 64); err == nil {
+			c.Bytes, err = strconv.ParseUint(octets, 10, 64)
+		}
+	}
+	if !ok || !ok2 || !ok3 || err != nil {
+		return Counters{}, fmt.Errorf("bad counters %s; want [packets:bytes]", text)
+	}
+	return c, nil
+}
+
+func (p *parser) rule(text string) error {
+	var r Rule
+	if text[0] == '[' {
+		var counters string
+		counters, text, _ = strings.Cut(text, " ")
+		c, err := parseCounters(counters)
+		if err != nil {
+			return err
+		}
+		r.Counters = &c
+	}
+	rest, ok := strings.CutPrefix(strings.TrimLeft(text, " \t"), "-A ")
+	if !ok {
+		return fmt.Errorf("no rule; want -A CHAIN …")
+	}
+	name, rest, _ := strings.Cut(strings.TrimLeft(rest, " \t"), " ")
+	at, ok := p.chains[name]
+	if !ok {
+		return fmt.Errorf("table %s has no chain %s", p.table.Name, name)
+	}
+	rest = strings.TrimLeft(rest, " \t")
+	if parsed, ok := ParseSpec(rest); ok {
+		parsed.Counters = r.Counters
+		r = parsed
+	} else {
+		r.Unknown = rest
+	}
+	p.table.Chains[at].Rules = append(p.table.Chains[at].Rules, r)
+	return nil
+}
+
+// ParseSpec reads a rule's text after "-A CHAIN ". It tells false for what it does not know.
+func ParseSpec(text string) (Rule, bool) {
+	words, ok := split(text)
+	if !ok {
+		return Rule{}, false
+	}
+	s := specParser{words: words}
+	for len(s.words) > 0 {
+		if !s.step() {
+			return Rule{}, false
+		}
+	}
+	return s.rule, true
+}
+
+type word struct {
+	text   string
+	quoted bool
+}
+
+// split cuts a line into words as iptables-restore does: blanks separate, double and single quotes hold together, a backslash inside
+// quotes keeps the next character. A backslash outside quotes, or a quote inside a word, is left to Unknown.
+func split(text string) ([]word, bool) {
+	var words []word
+	for {
+		text = strings.TrimLeft(text, " \t")
+		if text == "" {
+			return words, true
+		}
+		if text[0] == '"' || text[0] == '\'' {
+			w, rest, ok := unquote(text)
+			if !ok {
+				return nil, false
+			}
+			words = append(words, word{w, true})
+			text = rest
+			continue
+		}
+		end := strings.IndexAny(text, " \t")
+		if end < 0 {
+			end = len(text)
+		}
+		if strings.ContainsAny(text[:end], "\"'\\") {
+			return nil, false
+		}
+		words = append(words, word{text[:end], false})
+		text = text[end:]
+	}
+}
+
+func unquote(text string) (inner, rest string, ok bool) {
+	quote := text[0]
+	var b strings.Builder
+	for i := 1; i < len(text); i++ {
+		switch c := text[i]; {
+		case c == '\\' && i+1 < len(text):
+			i++
+			b.WriteByte(text[i])
+		case c == quote:
+			rest = text[i+1:]
+			return b.String(), rest, rest == "" || rest[0] == ' ' || rest[0] == '\t'
+		default:
+			b.WriteByte(c)
+		}
+	}
+	return "", "", false
+}
+
+type specParser struct {
+	words []word
+	rule  Rule
+	match *Match // the module that options belong to, while no target has been read
+}
+
+func (s *specParser) next() (string, bool) {
+	if len(s.words) == 0 {
+		return "", false
+	}
+	w := s.words[0]
+	s.words = s.words[1:]
+	return w.text, true
+}
+
+// step reads one flag or option with its values; false means that it is not known.
+func (s *specParser) step() bool {
+	not := false
+	if w := s.words[0]; w.text == "!" && !w.quoted {
+		not = true
+		s.words = s.words[1:]
+	}
+	if len(s.words) == 0 || s.words[0].quoted {
+		return false
+	}
+	flag, _ := s.next()
+	if name, ok := strings.CutPrefix(flag, "--"); ok {
+		return s.option(not, name)
+	}
+	if flag == "-f" {
+		s.rule.Fragment = FurtherFragments
+		if not {
+			s.rule.Fragment = FirstFragment
+		}
+		return true
+	}
+	value, ok := s.next()
+	if !ok {
+		return false
+	}
+	switch flag {
+	case "-s":
+		return parseAddress(&s.rule.Source, not, value)
+	case "-d":
+		return parseAddress(&s.rule.Destination, not, value)
+	case "-i":
+		return setName(&s.rule.In, not, value)
+	case "-o":
+		return setName(&s.rule.Out, not, value)
+	case "-p":
+		return setName(&s.rule.Protocol, not, value)
+	case "-m":
+		return !not && s.module(value)
+	case "-j", "-g":
+		return !not && s.target(value, flag == "-g")
+	}
+	return false
+}
+
+func setName(m *NameMatch, not bool, name string) bool {
+	if m.Name != "" || !isWord(name) {
+		return false
+	}
+	*m = NameMatch{Not: not, Name: name}
+	return true
+}
+
+func parseAddress(m *AddressMatch, not bool, text string) bool {
+	if m.Prefix.IsValid() {
+		return false
+	}
+	prefix, err := netip.ParsePrefix(text)
+	if err != nil {
+		addr, err := netip.ParseAddr(text)
+		if err != nil || addr.Zone() != "" || addr.Is4In6() {
+			return false
+		}
+		prefix = netip.PrefixFrom(addr, addr.BitLen())
+	}
+	if prefix.Addr().Is4In6() {
+		return false
+	}
+	if prefix.Bits() == 0 && !not {
+		return true // every address: iptables prints nothing
+	}
+	*m = AddressMatch{Not: not, Prefix: prefix.Masked()}
+	return true
+}
+
+func (s *specParser) module(name string) bool {
+	if _, ok := matchOptions[name]; !ok || s.rule.Target.Name != "" {
+		return false
+	}
+	s.rule.Matches = append(s.rule.Matches, Match{Module: name})
+	s.match = &s.rule.Matches[len(s.rule.Matches)-1]
+	return true
+}
+
+func (s *specParser) target(name string, jump bool) bool {
+	if s.rule.Target.Name != "" || !isWord(name) {
+		return false
+	}
+	s.rule.Target = Target{Name: name, Goto: jump}
+	return true
+}
+
+func (s *specParser) option(not bool, name string) bool {
+	known, into := s.owner(name)
+	if into == nil {
+		return false
+	}
+	n := known[name]
+	if len(s.words) < n {
+		return false
+	}
+	o := Option{Not: not, Name: name}
+	for range n {
+		w, _ := s.next()
+		o.Args = append(o.Args, w)
+	}
+	*into = append(*into, o)
+	return true
+}
+
+// owner finds whose option it is: the target's once there is one, else the last module's, else the protocol's own match, which
+// iptables loads by itself.
+func (s *specParser) owner(name string) (options, *[]Option) {
+	if t := &s.rule.Target; t.Name != "" {
+		return ownerIf(targetOptions[t.Name], name, &t.Options)
+	}
+	if s.match != nil {
+		if known, into := ownerIf(matchOptions[s.match.Module], name, &s.match.Options); into != nil {
+			return known, into
+		}
+	}
+	protocol := s.rule.Protocol
+	if _, ok := matchOptions[protocol.Name][name]; !ok || protocol.Not {
+		return nil, nil
+	}
+	for _, m := range s.rule.Matches {
+		if m.Module == protocol.Name {
+			return nil, nil
+		}
+	}
+	s.module(protocol.Name)
+	return ownerIf(matchOptions[protocol.Name], name, &s.match.Options)
+}
+
+func ownerIf(known options, name string, into *[]Option) (options, *[]Option) {
+	if _, ok := known[name]; !ok {
+		return nil, nil
+	}
+	return known, into
+}

@@ -1,0 +1,154 @@
+package iptables
+
+import (
+	"net/netip"
+	"strconv"
+)
+
+// The names of the tables, in the order in which a packet meets them at PREROUTING.
+const (
+	Raw    = "raw"
+	Mangle = "mangle"
+	NAT    = "nat"
+	Filter = "filter"
+)
+
+// Table is one table with its chains, in the order of the dump.
+type Table struct {
+	Name   string
+	Chains []Chain
+}
+
+// Chain finds a chain by name; nil when there is none.
+func (t *Table) Chain(name string) *Chain {
+	for i := range t.Chains {
+		if t.Chains[i].Name == name {
+			return &t.Chains[i]
+		}
+	}
+	return nil
+}
+
+// Chain is a built-in chain (Policy is ACCEPT or DROP) or a user's chain (Policy is empty, printed as "-").
+type Chain struct {
+	Name     string
+	Policy   string
+	Counters Counters
+	Rules    []Rule
+}
+
+// Counters are a rule's or a policy's packets and bytes.
+type Counters struct {
+	Packets, Bytes uint64
+}
+
+// Rule is one rule. The zero value of a field means that the rule does not look at it.
+type Rule struct {
+	Source, Destination AddressMatch
+	In, Out             NameMatch // interface names; a trailing "+" matches any suffix
+	Protocol            NameMatch // "tcp", "udp", "icmp", … or a number
+	Fragment            Fragment
+	Matches             []Match
+	Target              Target
+	// Counters is nil where the dump had none (iptables-save without -c).
+	Counters *Counters
+	// Unknown, when not empty, is everything after "-A CHAIN " to the letter, and all other fields but Counters are zero:
+	// the parser met a match, target or option that it does not know.
+	Unknown string
+}
+
+// AddressMatch is -s or -d. An invalid Prefix (the zero value) matches every address.
+type AddressMatch struct {
+	Not    bool
+	Prefix netip.Prefix
+}
+
+// NameMatch is -i, -o or -p. An empty Name matches everything.
+type NameMatch struct {
+	Not  bool
+	Name string
+}
+
+// Fragment is the -f flag: second and further fragments of IPv4 packets.
+type Fragment uint8
+
+// The three states of the -f flag.
+const (
+	AnyFragment      Fragment = iota
+	FurtherFragments          // -f
+	FirstFragment             // ! -f
+)
+
+// Match is one -m MODULE with its options in the order of the text.
+type Match struct {
+	Module  string
+	Options []Option
+}
+
+// Option finds an option of the match by name (without dashes).
+func (m Match) Option(name string) (Option, bool) { return findOption(m.Options, name) }
+
+// Option is one option of a match or target: Name is without its dashes; Not tells of a "!" in front; Args are unquoted.
+type Option struct {
+	Not  bool
+	Name string
+	Args []string
+}
+
+// Target is -j NAME or, with Goto, -g NAME, with its options. An empty Name means that the rule only counts and notes (and sets marks of
+// its matches, as "recent" does).
+type Target struct {
+	Name    string
+	Goto    bool
+	Options []Option
+}
+
+// Option finds an option of the target by name (without dashes).
+func (t Target) Option(name string) (Option, bool) { return findOption(t.Options, name) }
+
+func findOption(options []Option, name string) (Option, bool) {
+	for _, o := range options {
+		if o.Name == name {
+			return o, true
+		}
+	}
+	return Option{}, false
+}
+
+// Comment is the text of the rule's first comment match, or "".
+func (r *Rule) Comment() string {
+	for _, m := range r.Matches {
+		if m.Module != "comment" {
+			continue
+		}
+		if o, ok := m.Option("comment"); ok && len(o.Args) == 1 {
+			return o.Args[0]
+		}
+	}
+	return ""
+}
+
+// Opt makes an option.
+func Opt(name string, args ...string) Option { return Option{Name: name, Args: args} }
+
+// NotOpt makes a negated option.
+func NotOpt(name string, args ...string) Option { return Option{Not: true, Name: name, Args: args} }
+
+// Host is a match of a single address.
+func Host(a netip.Addr) AddressMatch { return AddressMatch{Prefix: netip.PrefixFrom(a, a.BitLen())} }
+
+// Jump is the target -j name.
+func Jump(name string, options ...Option) Target { return Target{Name: name, Options: options} }
+
+// CommentMatch is -m comment --comment text.
+func CommentMatch(text string) Match {
+	return Match{Module: "comment", Options: []Option{Opt("comment", text)}}
+}
+
+// Probability gives 1/n as the statistic match keeps and prints it: an integer of 2^-31, here of 1/n rounded to ten places as
+// kube-proxy asks for it, printed with eleven places (iptables extensions/libxt_statistic.c).
+func Probability(n int) string {
+	asked, _ := strconv.ParseFloat(strconv.FormatFloat(1/float64(n), 'f', 10, 64), 64)
+	kept := uint64(asked*(1<<31) + 0.5)
+	return strconv.FormatFloat(float64(kept)/(1<<31), 'f', 11, 64)
+}
