@@ -1,0 +1,147 @@
+package cluster
+
+import "net/netip"
+
+// InternetRange and PublicPool are the two documentation ranges (RFC 5737) that stand for public addresses: internet hosts in the first,
+// Azure's own in the second. The third of the RFC, 192.0.2.0/24, is never used.
+var (
+	InternetRange = netip.MustParsePrefix("198.51.100.0/24")
+	PublicPool    = netip.MustParsePrefix("203.0.113.0/24")
+)
+
+// How PublicPool is shared out.
+var (
+	APIServerAddress = netip.MustParseAddr("203.0.113.1")   // the API server, port 443
+	OutboundAddress  = netip.MustParseAddr("203.0.113.2")   // what the internet sees of nodes without any front end
+	firstVMPublicIP  = netip.MustParseAddr("203.0.113.3")   // of VMs with publicIP, in their order
+	lastVMPublicIP   = netip.MustParseAddr("203.0.113.9")   //
+	firstFrontend    = netip.MustParseAddr("203.0.113.10")  // of services of type LoadBalancer
+	lastFrontend     = netip.MustParseAddr("203.0.113.254") //
+)
+
+// Internet hosts have the addresses from the first to the last of these; those before are the internet's own router and services.
+var (
+	firstInternetHost = netip.MustParseAddr("198.51.100.10")
+	lastInternetHost  = netip.MustParseAddr("198.51.100.254")
+)
+
+// SupportedKubernetes is the minor version of the control plane that this version runs.
+const SupportedKubernetes = "1.35"
+
+// defaultSubscription is the one of the Part 1 article's listings, so that generated names come out as there.
+const defaultSubscription = "e7da9914-9b05-4891-893c-546cb7b0422e"
+
+// Default gives the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
+func Default() *Cluster {
+	c := &Cluster{}
+	c.setDefaults()
+	return c
+}
+
+// setDefaults fills in what was left out. It is idempotent, and never looks at whether what is there makes sense.
+func (c *Cluster) setDefaults() {
+	set(&c.APIVersion, APIVersion)
+	set(&c.Kind, Kind)
+	set(&c.Metadata.Name, "aksPacketWalkAzure")
+	s := &c.Spec
+	set(&s.KubernetesVersion, SupportedKubernetes)
+	s.Azure.setDefaults()
+	s.setNodePoolDefaults()
+	s.setNetworkDefaults()
+	set(&s.ServiceProxy.Backend, BackendIPTables)
+	set(&s.ServiceProxy.Rules, RulesCurrent)
+	set(&s.LoadBalancer.SKU, SKUBasic)
+	if s.Internet.Hosts == nil {
+		s.Internet.Hosts = []InternetHost{
+			{Name: "client", Address: netip.MustParseAddr("198.51.100.10")},
+			{Name: "ifconfig.co", Address: netip.MustParseAddr("198.51.100.80"), App: "ifconfig.co"},
+		}
+	}
+	c.setVMAddresses()
+}
+
+func (a *Azure) setDefaults() {
+	set(&a.Subscription, defaultSubscription)
+	set(&a.ResourceGroup, "akstest")
+	set(&a.Location, "westeurope")
+	if a.VNets != nil {
+		return
+	}
+	a.VNets = []VNet{{
+		Name:            "aksVnet",
+		AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
+		Subnets: []Subnet{
+			{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")},
+			{Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/24")},
+		},
+	}}
+	if a.VMs == nil {
+		a.VMs = []VM{{Name: "testvm", Subnet: "aksVnet/vmsubnet", PublicIP: true}}
+	}
+}
+
+func (s *Spec) setNodePoolDefaults() {
+	if s.NodePools == nil {
+		s.NodePools = []NodePool{{Name: "nodepool1"}}
+	}
+	for i := range s.NodePools {
+		p := &s.NodePools[i]
+		if len(s.NodePools) == 1 {
+			set(&p.Name, "nodepool1")
+		}
+		set(&p.Count, 1)
+		set(&p.MaxPods, 30)
+		set(&p.VMSize, "Standard_B2ms")
+		if v := s.Azure.VNets; p.VNetSubnet == "" && len(v) > 0 && len(v[0].Subnets) > 0 {
+			p.VNetSubnet = v[0].Name + "/" + v[0].Subnets[0].Name
+		}
+	}
+}
+
+func (s *Spec) setNetworkDefaults() {
+	n := &s.Network
+	set(&n.Plugin, PluginAzure)
+	if n.Plugin == PluginAzure {
+		set(&n.Mode, ModeBridge)
+	}
+	set(&n.Policy, PolicyNone)
+	set(&n.ServiceCIDR, netip.MustParsePrefix("10.0.0.0/16"))
+	if n.Plugin == PluginKubenet {
+		set(&n.PodCIDR, netip.MustParsePrefix("10.244.0.0/16"))
+	}
+	if !n.DNSServiceIP.IsValid() && n.ServiceCIDR.Addr().Is4() {
+		n.DNSServiceIP = nth(n.ServiceCIDR, 10)
+	}
+	if n.NonMasqueradeCIDRs == nil {
+		n.NonMasqueradeCIDRs = s.defaultNonMasquerade()
+	}
+}
+
+// defaultNonMasquerade: kubelet's --non-masquerade-cidr and aks-engine's DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the
+// articles' time left as it was; a VNet outside it would be translated within itself, so then it is the VNet's own prefixes.
+func (s *Spec) defaultNonMasquerade() []netip.Prefix {
+	if s.Network.Plugin == PluginKubenet {
+		return []netip.Prefix{s.Network.PodCIDR}
+	}
+	ten := netip.MustParsePrefix("10.0.0.0/8")
+	var own []netip.Prefix
+	within := true
+	for _, v := range s.Azure.VNets {
+		for _, p := range v.AddressPrefixes {
+			own = append(own, p)
+			within = within && p.IsValid() && p.Bits() >= ten.Bits() && ten.Contains(p.Addr())
+		}
+	}
+	if within {
+		return []netip.Prefix{ten}
+	}
+	return own
+}
+
+// set gives *p the value v when it has none.
+func set[T comparable](p *T, v T) {
+	var zero T
+	if *p == zero {
+		*p = v
+	}
+}

@@ -1,0 +1,183 @@
+package cluster
+
+import (
+	"fmt"
+	"hash/fnv"
+	"math/rand"
+	"net/netip"
+	"regexp"
+	"strings"
+)
+
+// Node is one node that the pools ask for.
+type Node struct {
+	Name   string // aks-<pool>-<cluster's number>-<index>, which is its host name too
+	NIC    string // the name of its network interface in Azure: aks-<pool>-<cluster's number>-nic-<index>
+	Pool   string
+	Index  int          // in its pool, from 0
+	VMSize string       //
+	VNet   string       //
+	Subnet netip.Prefix // of its NIC
+	// Address is the node's own, the NIC's primary IP configuration.
+	Address netip.Addr
+	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, none with kubenet.
+	PodAddresses []netip.Addr
+	MaxPods      int
+}
+
+// reservedFirst is how many addresses at the start of a subnet Azure keeps (network, gateway, two for DNS); reserved counts the last one
+// (broadcast) too. Source: Azure's documentation of virtual networks, "Are there any restrictions on using IP addresses".
+const (
+	reservedFirst = 4
+	reserved      = reservedFirst + 1
+)
+
+// Nodes gives the nodes of all pools in order with the addresses that Azure hands out: a row of 1 + maxPods each from the subnet's fifth
+// address on with plugin azure, one each with kubenet. The cluster must have passed Validate.
+func (c *Cluster) Nodes() []Node {
+	var nodes []Node
+	next := map[netip.Prefix]netip.Addr{}
+	id := c.ID()
+	for _, p := range c.Spec.NodePools {
+		vnet, subnet, ok := c.findSubnet(p.VNetSubnet)
+		if !ok {
+			continue
+		}
+		at, seen := next[subnet.Prefix]
+		if !seen {
+			at = nth(subnet.Prefix, reservedFirst)
+		}
+		pods := p.MaxPods
+		if c.Spec.Network.Plugin != PluginAzure {
+			pods = 0
+		}
+		for i := range p.Count {
+			n := Node{
+				Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, i), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, i),
+				Pool: p.Name, Index: i, VMSize: p.VMSize, VNet: vnet.Name, Subnet: subnet.Prefix, Address: at, MaxPods: p.MaxPods,
+			}
+			at = at.Next()
+			for range pods {
+				n.PodAddresses = append(n.PodAddresses, at)
+				at = at.Next()
+			}
+			nodes = append(nodes, n)
+		}
+		next[subnet.Prefix] = at
+	}
+	return nodes
+}
+
+// ID is the number in the names of the cluster's nodes. It comes out as AKS's does: eight digits of a random number seeded with the FNV-1a
+// hash of the cluster's DNS prefix (aks-engine, pkg/api/types.go, GetClusterID); the DNS prefix is the one that "az aks create" makes up.
+// The default cluster's is 31351229, as in the Part 1 article.
+func (c *Cluster) ID() string {
+	h := fnv.New64a()
+	h.Write([]byte(c.dnsPrefix()))
+	return fmt.Sprintf("%08d", rand.New(rand.NewSource(int64(h.Sum64()))).Uint32())[:8]
+}
+
+var notAlphanumeric = regexp.MustCompile(`[^A-Za-z0-9-]`)
+
+// dnsPrefix is "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py, _get_default_dns_prefix).
+func (c *Cluster) dnsPrefix() string {
+	name := notAlphanumeric.ReplaceAllString(c.Metadata.Name, "")
+	if name == "" || !(name[0] >= 'A' && name[0] <= 'Z' || name[0] >= 'a' && name[0] <= 'z') {
+		name = "a" + name
+	}
+	group := notAlphanumeric.ReplaceAllString(c.Spec.Azure.ResourceGroup, "")
+	return cut(name, 10) + "-" + cut(group, 16) + "-" + cut(c.Spec.Azure.Subscription, 6)
+}
+
+// NodeResourceGroup is the group that AKS makes for the cluster's own resources: MC_<group>_<cluster>_<location>, at most 80 characters.
+func (c *Cluster) NodeResourceGroup() string {
+	return cut("MC_"+c.Spec.Azure.ResourceGroup+"_"+c.Metadata.Name+"_"+c.Spec.Azure.Location, 80)
+}
+
+// PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, PodCIDR with kubenet.
+func (c *Cluster) PodRange() netip.Prefix {
+	if c.Spec.Network.Plugin == PluginKubenet {
+		return c.Spec.Network.PodCIDR
+	}
+	for _, p := range c.Spec.NodePools {
+		if _, s, ok := c.findSubnet(p.VNetSubnet); ok {
+			return s.Prefix
+		}
+	}
+	return netip.Prefix{}
+}
+
+// VMPublicIP is the public address of the named VM; ok is false for a VM without one, or an unknown name.
+func (c *Cluster) VMPublicIP(name string) (addr netip.Addr, ok bool) {
+	addr = firstVMPublicIP
+	for _, vm := range c.Spec.Azure.VMs {
+		if vm.PublicIP && vm.Name == name {
+			return addr, true
+		}
+		if vm.PublicIP {
+			addr = addr.Next()
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// Frontends are the public addresses that services of type LoadBalancer get, in the order in which they are handed out.
+func (c *Cluster) Frontends() []netip.Addr {
+	if f := c.Spec.LoadBalancer.Frontends; len(f) > 0 {
+		return f
+	}
+	var all []netip.Addr
+	for a := firstFrontend; a.Compare(lastFrontend) <= 0; a = a.Next() {
+		all = append(all, a)
+	}
+	return all
+}
+
+// FindSubnet gives the VNet and subnet that "vnet/subnet" names.
+func (c *Cluster) FindSubnet(ref string) (VNet, Subnet, error) {
+	v, s, ok := c.findSubnet(ref)
+	if !ok {
+		return VNet{}, Subnet{}, fmt.Errorf("no subnet %q in spec.azure.vnets", ref)
+	}
+	return v, s, nil
+}
+
+func (c *Cluster) findSubnet(ref string) (VNet, Subnet, bool) {
+	vnet, subnet, _ := strings.Cut(ref, "/")
+	for _, v := range c.Spec.Azure.VNets {
+		for _, s := range v.Subnets {
+			if v.Name == vnet && s.Name == subnet {
+				return v, s, true
+			}
+		}
+	}
+	return VNet{}, Subnet{}, false
+}
+
+// setVMAddresses gives each VM without an address the first free one of its subnet, as Azure's dynamic allocation does.
+func (c *Cluster) setVMAddresses() {
+	taken := map[netip.Addr]bool{}
+	for _, vm := range c.Spec.Azure.VMs {
+		taken[vm.Address] = true
+	}
+	var rows []addrRange
+	if c.countable() {
+		rows = c.nodeRows()
+	}
+	for i := range c.Spec.Azure.VMs {
+		vm := &c.Spec.Azure.VMs[i]
+		_, s, ok := c.findSubnet(vm.Subnet)
+		if vm.Address.IsValid() || !ok || !s.Prefix.Addr().Is4() {
+			continue
+		}
+		for a := nth(s.Prefix.Masked(), reservedFirst); a.Compare(last(s.Prefix)) < 0; a = a.Next() {
+			if !taken[a] && !inRows(rows, a) {
+				vm.Address, taken[a] = a, true
+				break
+			}
+		}
+	}
+}
+
+// cut is s, at most n bytes of it.
+func cut(s string, n int) string { return s[:min(n, len(s))] }

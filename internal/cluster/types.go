@@ -1,0 +1,193 @@
+package cluster
+
+import "net/netip"
+
+// The values of apiVersion and kind that Parse accepts.
+const (
+	APIVersion = "packetwalk.dev/v1alpha1"
+	Kind       = "Cluster"
+)
+
+// Cluster is one cluster.yaml with its defaults filled in.
+type Cluster struct {
+	APIVersion string   `json:"apiVersion"`
+	Kind       string   `json:"kind"`
+	Metadata   Metadata `json:"metadata"`
+	Spec       Spec     `json:"spec"`
+}
+
+// Metadata names the cluster.
+type Metadata struct {
+	// Name is the cluster's name in Azure, as in "az aks create -n": letters, digits, - and _, at most 63. Default aksPacketWalkAzure.
+	Name string `json:"name,omitempty"`
+}
+
+// Spec is what the cluster is made of.
+type Spec struct {
+	// KubernetesVersion is the control plane's minor version. Default 1.35.
+	KubernetesVersion string       `json:"kubernetesVersion,omitempty"`
+	Network           Network      `json:"network,omitzero"`
+	ServiceProxy      ServiceProxy `json:"serviceProxy,omitzero"`
+	LoadBalancer      LoadBalancer `json:"loadBalancer,omitzero"`
+	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
+	NodePools   []NodePool  `json:"nodePools,omitempty"`
+	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
+	// Addons are names as "az aks enable-addons -a" takes them.
+	Addons   []string `json:"addons,omitempty"`
+	Azure    Azure    `json:"azure,omitzero"`
+	Internet Internet `json:"internet,omitzero"`
+}
+
+// Plugin is a network plugin, as "az aks create --network-plugin" takes it.
+type Plugin string
+
+// The network plugins.
+const (
+	PluginAzure   Plugin = "azure"
+	PluginKubenet Plugin = "kubenet"
+)
+
+// Mode is how Azure CNI joins a pod to its node.
+type Mode string
+
+// The modes of Azure CNI: one bridge, azure0, that eth0 is a port of; or a host route to each pod.
+const (
+	ModeBridge      Mode = "bridge"
+	ModeTransparent Mode = "transparent"
+)
+
+// Policy is a network policy engine, as "az aks create --network-policy" takes it.
+type Policy string
+
+// The network policy engines.
+const (
+	PolicyNone   Policy = "none"
+	PolicyCalico Policy = "calico"
+)
+
+// Network is the cluster's network profile.
+type Network struct {
+	Plugin Plugin `json:"plugin,omitempty"` // default azure
+	Mode   Mode   `json:"mode,omitempty"`   // of plugin azure; default bridge
+	Policy Policy `json:"policy,omitempty"` // default none
+	// PodCIDR is kubenet's range of pods. With plugin azure pods get addresses of their node's subnet and this stays empty: see Cluster.PodRange.
+	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
+	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
+	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
+	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of ServiceCIDR.
+	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
+	// NonMasqueradeCIDRs are the destinations that see a pod's own address. Default, plugin azure: 10.0.0.0/8 when it holds the VNet, as
+	// aks-engine's DefaultNonMasqueradeCIDR, else the VNet's own prefixes.
+	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitempty"`
+}
+
+// Backend is what the service proxy writes its rules with.
+type Backend string
+
+// The backends of the service proxy.
+const (
+	BackendIPTables Backend = "iptables"
+	BackendNFTables Backend = "nftables"
+)
+
+// Rules is the age of the service proxy's rule set.
+type Rules string
+
+// The ages: that of the control plane's own kube-proxy, and those of the Kubernetes versions that the articles show.
+const (
+	RulesCurrent Rules = "current"
+	Rules111     Rules = "1.11"
+	Rules112     Rules = "1.12"
+	Rules119     Rules = "1.19"
+)
+
+// ServiceProxy chooses how services become rules.
+type ServiceProxy struct {
+	Backend Backend `json:"backend,omitempty"` // default iptables
+	Rules   Rules   `json:"rules,omitempty"`   // default current
+}
+
+// SKU is the load balancer's, as "az aks create --load-balancer-sku" takes it.
+type SKU string
+
+// The SKUs of the load balancer.
+const (
+	SKUBasic    SKU = "basic"
+	SKUStandard SKU = "standard"
+)
+
+// LoadBalancer is the public load balancer of the cluster.
+type LoadBalancer struct {
+	SKU SKU `json:"sku,omitempty"` // default basic
+	// Frontends are the public addresses that services of type LoadBalancer get, in this order. Default: 203.0.113.10 to 203.0.113.254;
+	// Cluster.Frontends gives the list that holds.
+	Frontends []netip.Addr `json:"frontends,omitempty"`
+}
+
+// NodePool is a pool of equal nodes.
+type NodePool struct {
+	Name  string `json:"name"`            // default nodepool1
+	Count int    `json:"count,omitempty"` // nodes, 1 to 100; default 1
+	// MaxPods is the most pods that a node runs, and with plugin azure the number of addresses that its NIC holds beside its own: 10 to 250,
+	// default 30.
+	MaxPods int `json:"maxPods,omitempty"`
+	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
+	VNetSubnet string `json:"vnetSubnet,omitempty"`
+	VMSize     string `json:"vmSize,omitempty"` // default Standard_B2ms; a label only, no limit of the machine follows from it
+}
+
+// VirtualNode is the connector to Azure Container Instances.
+type VirtualNode struct {
+	Enabled bool   `json:"enabled,omitempty"`
+	Subnet  string `json:"subnet,omitempty"` // "vnet/subnet" that container groups get addresses of
+}
+
+// Azure is what lies around the cluster in Azure.
+type Azure struct {
+	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
+	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
+	Location      string `json:"location,omitempty"`      // default westeurope
+	VNets         []VNet `json:"vnets,omitempty"`         // default aksVnet with subnets aks and vmsubnet
+	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
+	VMs []VM `json:"vms,omitempty"`
+}
+
+// VNet is a virtual network.
+type VNet struct {
+	Name            string         `json:"name"`
+	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitempty"`
+	Subnets         []Subnet       `json:"subnets,omitempty"`
+	Peerings        []string       `json:"peerings,omitempty"` // names of the VNets that it is peered with
+}
+
+// Subnet is a range of a VNet.
+type Subnet struct {
+	Name   string       `json:"name"`
+	Prefix netip.Prefix `json:"prefix"`
+}
+
+// VM is a virtual machine that is no node.
+type VM struct {
+	Name string `json:"name"`
+	// Subnet is "vnet/subnet" among spec.azure.vnets.
+	Subnet string `json:"subnet,omitempty"`
+	// Address is its private address. Default: the first of Subnet that neither Azure, nor a node or pod, nor another VM has.
+	Address netip.Addr `json:"address,omitzero"`
+	// PublicIP gives it a public address of its own, for both directions: see Cluster.VMPublicIP.
+	PublicIP bool `json:"publicIP,omitempty"`
+	// App is the built-in application that it runs; empty for a machine that only answers "packetwalk ssh".
+	App string `json:"app,omitempty"`
+}
+
+// Internet is the world outside Azure.
+type Internet struct {
+	// Hosts are machines on the internet. Default: client 198.51.100.10, and ifconfig.co 198.51.100.80 that answers with the caller's address.
+	Hosts []InternetHost `json:"hosts,omitempty"`
+}
+
+// InternetHost is one machine on the internet.
+type InternetHost struct {
+	Name    string     `json:"name"`          // a DNS name that the lab resolves
+	Address netip.Addr `json:"address"`       // of InternetRange
+	App     string     `json:"app,omitempty"` // as VM.App
+}
