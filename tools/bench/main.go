@@ -1,0 +1,96 @@
+// Command bench measures what the README promises and prints figures: medians of several runs, and ratios to a peer measured in
+// the same run. It never judges: a figure is for people to read, and a machine that is busy shows in the spread.
+//
+// It drives labs by the packetwalk command alone and must not import the project's packages.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+)
+
+// A benchmark is one thing that is measured; run does it n times.
+type benchmark struct {
+	name, about string
+	run         func(n int) error
+}
+
+var benchmarks = []benchmark{
+	{"answer", "up of one node to the first answer on the internet host, and down", benchAnswer},
+	{"throughput", "pod to pod across nodes beside a plain forwarding namespace", benchThroughput},
+	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
+}
+
+func main() {
+	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [NAME...]")
+		for _, b := range benchmarks {
+			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", b.name, b.about)
+		}
+	}
+	flag.Parse()
+	fmt.Printf("%d processors, %s, packetwalk from %s\n", runtime.NumCPU(), runtime.Version(), bin)
+	failed := false
+	for _, b := range benchmarks {
+		if flag.NArg() > 0 && !slices.Contains(flag.Args(), b.name) {
+			continue
+		}
+		fmt.Printf("\n%s: %s\n", b.name, b.about)
+		if err := b.run(*n); err != nil {
+			fmt.Fprintf(os.Stderr, "bench: %s: %v\n", b.name, err)
+			failed = true
+		}
+	}
+	if failed {
+		os.Exit(1)
+	}
+}
+
+// A series is one figure over several runs.
+type series struct {
+	name   string
+	unit   string
+	values []float64
+}
+
+func (s *series) add(v float64) { s.values = append(s.values, v) }
+
+func (s *series) median() float64 {
+	v := slices.Sorted(slices.Values(s.values))
+	return v[len(v)/2]
+}
+
+// print gives the median and the spread.
+func (s *series) print() {
+	if len(s.values) == 0 {
+		return
+	}
+	fmt.Printf("  %-52s %9.2f %-6s (%.2f to %.2f, %d runs)\n", s.name, s.median(), s.unit,
+		slices.Min(s.values), slices.Max(s.values), len(s.values))
+}
+
+// table keeps series in the order in which they first appear.
+type table struct{ series []*series }
+
+func (t *table) add(name, unit string, v float64) {
+	for _, s := range t.series {
+		if s.name == name {
+			s.add(v)
+			return
+		}
+	}
+	t.series = append(t.series, &series{name: name, unit: unit, values: []float64{v}})
+}
+
+func (t *table) print() {
+	for _, s := range t.series {
+		s.print()
+	}
+}
+
+func indent(s string) string { return "  " + strings.ReplaceAll(strings.TrimSpace(s), "\n", "\n  ") }

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+)
+
+const (
+	scaleNodes = 20
+	scalePods  = 600
+	scaleExtra = 100 // services, for the agent's memory
+)
+
+// benchScale measures a lab of 20 nodes: the time from `up` until 600 pods are Ready, and what memory it takes.
+func benchScale(int) (err error) {
+	l := newLab("scale")
+	begin := time.Now()
+	defer func() {
+		downBegin := time.Now()
+		if e := l.down(); e != nil && err == nil {
+			err = e
+		}
+		fmt.Printf("  %-52s %9.2f s\n", "down", time.Since(downBegin).Seconds())
+	}()
+	if _, err := l.up(strings.ReplaceAll(`apiVersion: packetwalk.dev/v1alpha1
+kind: Cluster
+spec:
+  nodePools: [{name: nodepool1, count: NODES, maxPods: 40}]
+  azure:
+    vnets:
+    - name: aksVnet
+      addressPrefixes: [10.13.0.0/16]
+      subnets: [{name: aks, prefix: 10.13.64.0/20}]
+`, "NODES", fmt.Sprint(scaleNodes))); err != nil {
+		return err
+	}
+	fmt.Printf("  %-52s %9.2f s\n", fmt.Sprintf("%d nodes up", scaleNodes), time.Since(begin).Seconds())
+	if err := l.apply(whereami(scalePods)); err != nil {
+		return err
+	}
+	for {
+		out, err := l.kubectl("get", "deployment", "whereami", "-o", "jsonpath={.status.readyReplicas}")
+		if err != nil {
+			return err
+		}
+		if out == fmt.Sprint(scalePods) {
+			break
+		}
+		if time.Since(begin) > 5*time.Minute {
+			return fmt.Errorf("only %s of %d pods are Ready after 5 minutes", out, scalePods)
+		}
+		time.Sleep(500 * time.Millisecond)
+	}
+	fmt.Printf("  %-52s %9.2f s (target 90)\n", fmt.Sprintf("%d pods Ready, from the beginning of up", scalePods), time.Since(begin).Seconds())
+	if err := l.apply(manyServices(scaleExtra)); err != nil {
+		return err
+	}
+	time.Sleep(15 * time.Second) // the agents follow, and give memory back
+	return l.printMemory()
+}
+
+// manyServices are services that share whereami's pods, so that the agents have as many rules as in a cluster of that many.
+func manyServices(n int) string {
+	var b strings.Builder
+	for i := range n {
+		fmt.Fprintf(&b, "---\napiVersion: v1\nkind: Service\nmetadata: {name: s%d}\nspec: {ports: [{port: 80}]}\n---\n"+
+			"apiVersion: discovery.k8s.io/v1\nkind: EndpointSlice\nmetadata: {name: s%d, labels: {kubernetes.io/service-name: s%d}}\n"+
+			"addressType: IPv4\nports: [{port: 80, protocol: TCP}]\nendpoints: [{addresses: [10.13.64.10]}, {addresses: [10.13.64.11]}, {addresses: [10.13.64.12]}]\n", i, i, i)
+	}
+	return b.String()
+}
+
+func (l *lab) printMemory() error {
+	processes, err := l.processes()
+	if err != nil {
+		return err
+	}
+	type sum struct {
+		name             string
+		count            int
+		rss, pss, rssMax float64
+	}
+	sums := map[string]*sum{}
+	var total sum
+	for _, p := range processes {
+		s := sums[p.name]
+		if s == nil {
+			s = &sum{name: p.name}
+			sums[p.name] = s
+		}
+		s.count, s.rss, s.pss, s.rssMax = s.count+1, s.rss+p.rss, s.pss+p.pss, max(s.rssMax, p.rss)
+		total.rss, total.pss = total.rss+p.rss, total.pss+p.pss
+	}
+	var list []*sum
+	for _, s := range sums {
+		list = append(list, s)
+	}
+	sort.Slice(list, func(i, j int) bool { return list[i].pss > list[j].pss })
+	fmt.Printf("  %-32s %6s %12s %12s %14s\n", "memory of", "number", "PSS, all MB", "RSS, all MB", "RSS, most MB")
+	for _, s := range list {
+		fmt.Printf("  %-32s %6d %12.0f %12.0f %14.1f\n", s.name, s.count, s.pss, s.rss, s.rssMax)
+	}
+	fmt.Printf("  %-32s %6d %12.0f %12.0f  (targets: 5120 in all, packetwalk-node 40 each)\n", "the lab", len(processes), total.pss, total.rss)
+	return nil
+}
