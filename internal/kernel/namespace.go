@@ -196,10 +196,6 @@ func (n *Namespace) Handle() (*netlink.Handle, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open netlink socket in %s: %w", n.path, err)
 	}
-	if err := h.SetStrictCheck(true); err != nil {
-		h.Close()
-		return nil, fmt.Errorf("netlink strict check in %s: %w", n.path, err)
-	}
 	n.handle = h
 	return h, nil
 }

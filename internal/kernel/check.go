@@ -1,0 +1,123 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// Missing is something of the machine that packetwalk needs and that is not there.
+type Missing struct {
+	Feature string // "br_netfilter"
+	Why     string // what it is needed for, and the kernel's words
+	Remedy  string // a command or what to do
+}
+
+// String is one line.
+func (m Missing) String() string { return fmt.Sprintf("%s: %s; %s", m.Feature, m.Why, m.Remedy) }
+
+// Check tries what packetwalk needs of the machine, in a network namespace of its own that is gone afterwards, and returns what is
+// missing. Trying, rather than looking at lists of modules, also loads the modules that the kernel loads by itself.
+func Check() []Missing {
+	if os.Geteuid() != 0 {
+		return []Missing{{"root", "network namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN", "run it with sudo"}}
+	}
+	var missing []Missing
+	add := func(m Missing, err error) {
+		if err != nil {
+			m.Why += ": " + strings.Join(strings.Fields(err.Error()), " ")
+			missing = append(missing, m)
+		}
+	}
+	for _, p := range []struct{ program, pkg string }{
+		{"nft", "nftables"}, {"iptables-restore", "iptables"}, {"ebtables", "ebtables"}, {"ipset", "ipset"}, {"ip", "iproute2"},
+	} {
+		_, err := exec.LookPath(p.program)
+		add(Missing{p.program, "the program is not on the PATH", "apt-get install " + p.pkg}, err)
+	}
+	add(Missing{"overlay", "containers' root file systems are overlays", "modprobe overlay"}, tryOverlay())
+	err := onThread(func() error {
+		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		for _, f := range features {
+			add(f.missing, f.try())
+		}
+		return nil
+	})
+	add(Missing{"netns", "every host of a lab is a network namespace", "use a kernel with CONFIG_NET_NS, and a container with the right to make them"}, err)
+	return missing
+}
+
+// features are tried in a new namespace, each after those before it.
+var features = []struct {
+	missing Missing
+	try     func() error
+}{
+	{Missing{"veth", "hosts are joined by veth pairs", "modprobe veth"}, func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "check0"}, PeerName: "check1"})
+	}},
+	{Missing{"bridge", "the azure CNI plugin joins pods by a bridge", "modprobe bridge"}, func() error {
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "check2"}})
+	}},
+	{Missing{"br_netfilter", "services on the pods' own bridge need iptables to see bridged packets", "modprobe br_netfilter"}, func() error {
+		_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+		return err
+	}},
+	{Missing{"nf_tables", "the fabric translates addresses with nftables", "modprobe nf_tables nft_chain_nat nft_hash nft_numgen"}, func() error {
+		return feed("table ip check {\n"+
+			"map m { type ipv4_addr : interval ipv4_addr . inet_service\n elements = { 10.0.0.1 : 10.0.0.2 . 1024-2047 }\n }\n"+
+			"chain pre { type filter hook prerouting priority mangle; ct state new ct mark set jhash ip saddr . th sport mod 2 seed 1 map { 0 : 1, 1 : 2 }\n meta nftrace set 0\n }\n"+
+			"chain raw { type filter hook prerouting priority raw; notrack\n }\n"+
+			"chain post { type nat hook postrouting priority srcnat; meta l4proto tcp numgen random mod 2 == 0 snat ip to ip saddr map @m\n }\n}\n", "nft", "-f", "-")
+	}},
+	{Missing{"ipset", "Calico's pools are IP sets", "modprobe ip_set ip_set_hash_net"}, func() error {
+		return feed("create check hash:net\n", "ipset", "restore")
+	}},
+	{Missing{"xtables", "the nodes' rules are iptables rules", "modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"}, func() error {
+		return feed("*mangle\n-A PREROUTING -j TTL --ttl-inc 1\nCOMMIT\n*nat\n"+
+			"-A PREROUTING -m comment --comment c -m statistic --mode random --probability 0.5 -m addrtype --dst-type LOCAL -p tcp -j DNAT --to-destination 10.0.0.1:80\n"+
+			"-A POSTROUTING -m iprange --dst-range 10.0.0.1-10.0.0.2 -m mark --mark 0x4000/0x4000 -m set --match-set check src -j MASQUERADE --random-fully\n"+
+			"-A OUTPUT -m recent --set --name check -j MARK --or-mark 0x4000\nCOMMIT\n*filter\n-A FORWARD -m conntrack --ctstate NEW -j REJECT\nCOMMIT\n", "iptables-restore")
+	}},
+	{Missing{"ebtables", "the azure CNI plugin's bridge mode rewrites link-layer addresses", "modprobe -a ebt_snat ebt_dnat ebt_arpreply"}, func() error {
+		return feed("*nat\n:PREROUTING ACCEPT\n-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.0.0.1 -j arpreply --arpreply-mac 00:0d:3a:00:00:01 --arpreply-target DROP\n", "ebtables-restore")
+	}},
+}
+
+// feed runs a program in the thread's namespace with input on its standard input. A program that is not there is another finding.
+func feed(input, name string, args ...string) error {
+	cmd := exec.Command(name, args...)
+	cmd.Stdin = strings.NewReader(input)
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", name, err, out)
+	}
+	return nil
+}
+
+// tryOverlay tells an unknown file system (ENODEV) from one that is there and wants options.
+func tryOverlay() error {
+	dir, err := os.MkdirTemp("", "packetwalk-check")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(dir)
+	err = unix.Mount("overlay", filepath.Clean(dir), "overlay", 0, "")
+	if err == nil {
+		return unix.Unmount(dir, unix.MNT_DETACH)
+	}
+	if errors.Is(err, unix.ENODEV) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,109 @@
+package kernel
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/mdlayher/netlink"
+	"github.com/ti-mo/conntrack"
+	"golang.org/x/sys/unix"
+)
+
+// Flow is one connection that the kernel tracks: the tuple of its first packet, and the one that replies are expected to have.
+type Flow struct {
+	Protocol                      uint8 // IPPROTO_…
+	Source, Destination           netip.AddrPort
+	ReplySource, ReplyDestination netip.AddrPort
+	Mark                          uint32
+	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
+	TimeoutSeconds                uint32
+}
+
+// FlowFilter chooses flows by their original tuple; zero fields match everything.
+type FlowFilter struct {
+	Protocol            uint8
+	Source, Destination netip.Prefix
+	SourcePort          uint16
+	DestinationPort     uint16
+	Mark, Mask          uint32 // Mask 0 means that the mark is not looked at
+}
+
+func (f FlowFilter) matches(flow Flow) bool {
+	return (f.Protocol == 0 || f.Protocol == flow.Protocol) &&
+		(!f.Source.IsValid() || f.Source.Contains(flow.Source.Addr())) &&
+		(!f.Destination.IsValid() || f.Destination.Contains(flow.Destination.Addr())) &&
+		(f.SourcePort == 0 || f.SourcePort == flow.Source.Port()) &&
+		(f.DestinationPort == 0 || f.DestinationPort == flow.Destination.Port()) &&
+		(f.Mask == 0 || flow.Mark&f.Mask == f.Mark)
+}
+
+// Flows lists the tracked connections of the namespace that one of the filters chooses, or all without a filter.
+func (n *Namespace) Flows(filters ...FlowFilter) ([]Flow, error) {
+	var flows []Flow
+	err := n.eachFlow(filters, func(_ *conntrack.Conn, _ conntrack.Flow, f Flow) error {
+		flows = append(flows, f)
+		return nil
+	})
+	return flows, err
+}
+
+// DeleteFlows makes the kernel forget the tracked connections that one of the filters chooses and returns how many there were.
+// Without a filter it deletes nothing.
+func (n *Namespace) DeleteFlows(filters ...FlowFilter) (int, error) {
+	if len(filters) == 0 {
+		return 0, nil
+	}
+	count := 0
+	err := n.eachFlow(filters, func(c *conntrack.Conn, raw conntrack.Flow, f Flow) error {
+		err := c.Delete(raw)
+		if errors.Is(err, unix.ENOENT) {
+			return nil // it ended by itself
+		}
+		if err != nil {
+			return fmt.Errorf("delete flow %s > %s in %s: %w", f.Source, f.Destination, n.path, err)
+		}
+		count++
+		return nil
+	})
+	return count, err
+}
+
+func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conntrack.Flow, Flow) error) error {
+	c, err := conntrack.Dial(&netlink.Config{NetNS: int(n.file.Fd())})
+	if err != nil {
+		return fmt.Errorf("open conntrack in %s: %w", n.path, err)
+	}
+	defer c.Close()
+	all, err := c.Dump(nil)
+	if err != nil {
+		return fmt.Errorf("dump conntrack of %s: %w", n.path, err)
+	}
+	for _, raw := range all {
+		flow := flowFrom(raw)
+		chosen := len(filters) == 0
+		for _, f := range filters {
+			chosen = chosen || f.matches(flow)
+		}
+		if !chosen {
+			continue
+		}
+		if err := do(c, raw, flow); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func flowFrom(f conntrack.Flow) Flow {
+	src, dst := tupleEnds(f.TupleOrig)
+	replySrc, replyDst := tupleEnds(f.TupleReply)
+	return Flow{
+		Protocol: f.TupleOrig.Proto.Protocol, Source: src, Destination: dst, ReplySource: replySrc, ReplyDestination: replyDst,
+		Mark: f.Mark, Status: uint32(f.Status.Value), TimeoutSeconds: f.Timeout,
+	}
+}
+
+func tupleEnds(t conntrack.Tuple) (src, dst netip.AddrPort) {
+	return netip.AddrPortFrom(t.IP.SourceAddress, t.Proto.SourcePort), netip.AddrPortFrom(t.IP.DestinationAddress, t.Proto.DestinationPort)
+}

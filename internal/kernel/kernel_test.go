@@ -1,0 +1,412 @@
+package kernel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/kernel"
+)
+
+func needRoot(t testing.TB) {
+	t.Helper()
+	if os.Getuid() != 0 && os.Getenv("CI") == "" {
+		t.Skip("needs root")
+	}
+}
+
+func inode(t testing.TB) string {
+	t.Helper()
+	s, err := os.Readlink("/proc/thread-self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func namespace(t testing.TB, path string) *kernel.Namespace {
+	t.Helper()
+	ns, err := kernel.CreateNamespace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Remove() })
+	return ns
+}
+
+func TestNamespaceLife(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	path := filepath.Join(dir, "deep", "a")
+	home := inode(t)
+	ns := namespace(t, path)
+	if _, err := kernel.CreateNamespace(path); !errors.Is(err, os.ErrExist) {
+		t.Errorf("created twice: %v", err)
+	}
+	err := ns.Do(func() error {
+		if in := inode(t); in == home || in != fmt.Sprintf("net:[%d]", ns.Inode()) {
+			return fmt.Errorf("in %s, want %d", in, ns.Inode())
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	again, err := kernel.OpenNamespace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again.Inode() != ns.Inode() {
+		t.Error("opened another namespace")
+	}
+	again.Close()
+	mounted, err := kernel.MountedNamespaces(dir)
+	if err != nil || len(mounted) != 1 || mounted[path] != ns.Inode() {
+		t.Errorf("mounted %v, %v", mounted, err)
+	}
+	for range 2 {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := kernel.OpenNamespace(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("still there: %v", err)
+	}
+	// What a dead process left: a file with nothing mounted.
+	if err := os.WriteFile(path, nil, 0o400); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kernel.OpenNamespace(path); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("opened a plain file: %v", err)
+	}
+	ns, made, err := kernel.EnsureNamespace(path)
+	if err != nil || !made {
+		t.Fatal(made, err)
+	}
+	if err := ns.Remove(); err != nil {
+		t.Error(err)
+	}
+	// No thread was left elsewhere, whichever runs the goroutines.
+	var wg sync.WaitGroup
+	for range 50 {
+		wg.Go(func() {
+			if in := inode(t); in != home {
+				t.Errorf("a thread is in %s, not in %s", in, home)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// pair joins two new namespaces with an address each.
+func pair(t *testing.T) (a, b *kernel.Namespace) {
+	t.Helper()
+	needRoot(t)
+	dir := t.TempDir()
+	a, b = namespace(t, dir+"/a"), namespace(t, dir+"/b")
+	endA := kernel.LinkEnd{Namespace: a, Name: "eth0", MAC: "00:0d:3a:00:00:01"}
+	endB := kernel.LinkEnd{Namespace: b, Name: "peer-of-a", MAC: "12:34:56:78:9a:bc", Alias: "the other end"}
+	for i, want := range []bool{true, false} {
+		made, err := kernel.EnsureVeth(endA, endB, 1400)
+		if err != nil || made != want {
+			t.Fatalf("time %d: made %v, %v", i, made, err)
+		}
+	}
+	apply(t, a, kernel.State{Addresses: []kernel.Address{{Link: "eth0", Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
+	apply(t, b, kernel.State{Addresses: []kernel.Address{{Link: "peer-of-a", Prefix: netip.MustParsePrefix("10.9.0.2/24")}}})
+	return a, b
+}
+
+func apply(t *testing.T, ns *kernel.Namespace, s kernel.State) {
+	t.Helper()
+	if err := ns.Apply(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func run(t *testing.T, ns *kernel.Namespace, args ...string) string {
+	t.Helper()
+	var out strings.Builder
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := ns.Run(cmd); err != nil {
+		t.Fatalf("%s: %v: %s", args, err, &out)
+	}
+	return out.String()
+}
+
+func TestSockets(t *testing.T) {
+	a, b := pair(t)
+	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			fmt.Fprint(c, c.RemoteAddr())
+			c.Close()
+		}
+	}()
+	apply(t, a, kernel.State{Addresses: []kernel.Address{{Link: "lo", Prefix: netip.MustParsePrefix("10.9.0.77/32")}}})
+	for _, local := range []netip.Addr{{}, netip.MustParseAddr("10.9.0.77")} {
+		c, err := a.DialFrom(t.Context(), "tcp", local, "10.9.0.2:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, _ := io.ReadAll(c)
+		c.Close()
+		want := "10.9.0.1:"
+		if local.IsValid() {
+			want = local.String() + ":"
+		}
+		if !strings.HasPrefix(string(got), want) {
+			t.Errorf("came from %s, want %s", got, want)
+		}
+	}
+	if _, err := a.Dial(t.Context(), "tcp", "name:80"); err == nil {
+		t.Error("dialled a name")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if _, err := a.Dial(ctx, "tcp", "10.9.0.99:80"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) && !errors.Is(err, syscall.EHOSTUNREACH) {
+		t.Errorf("dial to nobody: %v", err)
+	}
+	p, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close()
+	u, err := a.Dial(t.Context(), "udp", "10.9.0.2:53")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer u.Close()
+	fmt.Fprint(u, "hello")
+	buf := make([]byte, 16)
+	p.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if n, from, err := p.ReadFrom(buf); err != nil || string(buf[:n]) != "hello" || from.(*net.UDPAddr).IP.String() != "10.9.0.1" {
+		t.Errorf("got %q from %v, %v", buf[:n], from, err)
+	}
+}
+
+// TestApply brings one namespace through states, one after the other, and looks with ip(8).
+func TestApply(t *testing.T) {
+	a, _ := pair(t)
+	prefix, addr := netip.MustParsePrefix, netip.MustParseAddr
+	run(t, a, "ip", "route", "add", "192.168.9.0/24", "via", "10.9.0.2") // not ours
+	run(t, a, "ip", "rule", "add", "pref", "77", "lookup", "77")
+	base := []kernel.Address{{Link: "eth0", Prefix: prefix("10.9.0.1/24")}}
+	first := kernel.State{
+		Sysctls:   []kernel.Sysctl{{"net/ipv4/ip_forward", "1"}, {"net/ipv4/conf/eth0/proxy_arp", "1"}},
+		Links:     []string{"eth0", "lo"},
+		Addresses: append([]kernel.Address{{"lo", prefix("10.1.0.1/32"), "host"}, {"lo", prefix("fd00::1/128"), ""}}, base...),
+		Routes: []kernel.Route{
+			{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.77.0.1"), Link: "eth0", OnLink: true},
+			{Destination: prefix("10.2.0.5/32"), Link: "eth0"},
+			{Destination: prefix("10.3.0.0/16"), Kind: "blackhole"},
+			{Table: 1001, Destination: prefix("0.0.0.0/0"), Gateway: addr("10.9.0.2"), Link: "eth0"},
+			{Destination: prefix("fd01::/64"), Link: "eth0"},
+		},
+		Rules:      []kernel.Rule{{Priority: 1000, Mark: 1, Mask: 0xffffffff, Table: 1001}, {Priority: 1001, From: prefix("10.4.0.0/16"), Table: 1001}},
+		Neighbours: []kernel.Neighbour{{"eth0", addr("10.77.0.1"), "00:0d:3a:00:00:77"}, {"eth0", addr("10.2.0.5"), "00:0d:3a:00:00:05"}},
+	}
+	second := kernel.State{
+		Links:     []string{"eth0", "lo"},
+		Addresses: append([]kernel.Address{{"lo", prefix("10.1.0.2/32"), ""}}, base...),
+		Routes: []kernel.Route{
+			{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.77.0.2"), Link: "eth0", OnLink: true},
+			{Table: 1002, Destination: prefix("0.0.0.0/0"), Gateway: addr("10.9.0.2"), Link: "eth0"},
+		},
+		Rules:      []kernel.Rule{{Priority: 1000, Mark: 2, Mask: 0xffffffff, Table: 1002}},
+		Neighbours: []kernel.Neighbour{{"eth0", addr("10.77.0.1"), "00:0d:3a:00:00:99"}},
+	}
+	look := func() string {
+		return run(t, a, "sh", "-c", "ip -o addr; ip route show table all; ip -6 route; ip rule; ip neigh show nud permanent; sysctl net.ipv4.ip_forward net.ipv4.conf.eth0.proxy_arp")
+	}
+	check := func(got string, want, never []string) {
+		t.Helper()
+		for _, w := range want {
+			if !strings.Contains(got, w) {
+				t.Errorf("no %q", w)
+			}
+		}
+		for _, w := range never {
+			if strings.Contains(got, w) {
+				t.Errorf("there is %q", w)
+			}
+		}
+		if t.Failed() {
+			t.Log(got)
+		}
+	}
+	foreign := []string{"192.168.9.0/24 via 10.9.0.2 dev eth0", "77:\tfrom all lookup 77", "10.9.0.1/24"}
+	old := []string{
+		"10.1.0.1/32 scope host lo", "fd00::1/128", "default via 10.77.0.1 dev eth0 proto 142 onlink", "10.2.0.5 dev eth0 proto 142 scope link", "blackhole 10.3.0.0/16",
+		"default via 10.9.0.2 dev eth0 table 1001", "fd01::/64", "from all fwmark 0x1 lookup 1001", "from 10.4.0.0/16 lookup 1001",
+		"10.2.0.5 dev eth0 lladdr 00:0d:3a:00:00:05 PERMANENT", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:77 PERMANENT",
+	}
+	now := []string{"10.1.0.2/32 scope global lo", "default via 10.77.0.2 dev eth0 proto 142 onlink", "default via 10.9.0.2 dev eth0 table 1002", "from all fwmark 0x2 lookup 1002", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:99 PERMANENT"}
+	apply(t, a, first)
+	one := look()
+	check(one, slices.Concat(foreign, old, []string{"ip_forward = 1", "proxy_arp = 1"}), now)
+	apply(t, a, first)
+	if two := look(); two != one {
+		t.Errorf("applied twice is not applied once:\n%s\n%s", one, two)
+	}
+	apply(t, a, second)
+	check(look(), slices.Concat(foreign, now), old)
+	apply(t, a, kernel.State{})
+	check(look(), foreign, []string{"proto 142", "fwmark"})
+
+	if err := a.Apply(kernel.State{Routes: []kernel.Route{{Destination: prefix("10.2.0.5/32"), Link: "nope"}}}); !errors.Is(err, syscall.ENODEV) {
+		t.Errorf("route over no link: %v", err)
+	}
+	if err := a.Apply(kernel.State{Sysctls: []kernel.Sysctl{{"net/ipv4/nope", "1"}}}); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("unknown sysctl: %v", err)
+	}
+}
+
+func TestLinks(t *testing.T) {
+	a, b := pair(t)
+	if got := run(t, b, "ip", "-d", "link", "show", "peer-of-a"); !strings.Contains(got, "mtu 1400") || !strings.Contains(got, "alias the other end") || !strings.Contains(got, "12:34:56:78:9a:bc") {
+		t.Error(got)
+	}
+	// A link of the name that is not the pair's is replaced.
+	run(t, b, "ip", "link", "add", "name", "x", "type", "bridge")
+	made, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth1"}, kernel.LinkEnd{Namespace: b, Name: "x"}, 1500)
+	if err != nil || !made {
+		t.Fatal(made, err)
+	}
+	for range 2 {
+		if err := a.DeleteLink("eth1"); err != nil {
+			t.Error(err)
+		}
+	}
+	if names, err := b.LinkNames(); err != nil || slices.Contains(names, "x") {
+		t.Errorf("links %v, %v", names, err)
+	}
+}
+
+func TestRuleSetsAndFlows(t *testing.T) {
+	a, b := pair(t)
+	script := "table ip t { chain c { type filter hook prerouting priority 0; ct mark set 7\n }\n }\n"
+	if err := b.ApplyNFT(script); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.ApplyNFT("flush ruleset\nnonsense\n"); err == nil || !strings.Contains(err.Error(), "nonsense") {
+		t.Errorf("bad script: %v", err)
+	}
+	if dump, err := b.DumpNFT(); err != nil || !strings.Contains(string(dump), `"name": "c"`) {
+		t.Errorf("the failed script changed something: %s %v", dump, err)
+	}
+	if err := b.RestoreIPTables("*filter\n-A INPUT -s 1.2.3.4 -j DROP\nCOMMIT\n", true); err != nil {
+		t.Fatal(err)
+	}
+	if dump, err := b.DumpIPTables(); err != nil || !strings.Contains(string(dump), "-A INPUT -s 1.2.3.4/32 -j DROP") {
+		t.Errorf("%s %v", dump, err)
+	}
+	for port := range 3 {
+		l, err := b.Listen(t.Context(), "tcp", fmt.Sprintf("10.9.0.2:%d", 8000+port))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		c, err := a.Dial(t.Context(), "tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	all, err := b.Flows()
+	if err != nil || len(all) != 3 {
+		t.Fatalf("%v %v", all, err)
+	}
+	f := all[0]
+	if f.Protocol != 6 || f.Source.Addr().String() != "10.9.0.1" || f.ReplyDestination != f.Source || f.Mark != 7 || f.TimeoutSeconds == 0 || f.Status == 0 {
+		t.Errorf("flow %+v", f)
+	}
+	for _, c := range []struct {
+		filter kernel.FlowFilter
+		want   int
+	}{
+		{kernel.FlowFilter{DestinationPort: 8001, Mark: 8, Mask: 0xff}, 0},
+		{kernel.FlowFilter{Protocol: 17}, 0},
+		{kernel.FlowFilter{DestinationPort: 8001, Mark: 7, Mask: 0xff}, 1},
+		{kernel.FlowFilter{Protocol: 6, Destination: netip.MustParsePrefix("10.9.0.0/24")}, 2},
+	} {
+		if got, err := b.DeleteFlows(c.filter); err != nil || got != c.want {
+			t.Errorf("%+v deleted %d, want %d: %v", c.filter, got, c.want, err)
+		}
+	}
+	if n, err := b.DeleteFlows(); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+func TestProcesses(t *testing.T) {
+	needRoot(t)
+	ns := namespace(t, t.TempDir()+"/p")
+	cmd := exec.Command("sleep", "60")
+	if err := ns.Start(cmd); err != nil {
+		t.Fatal(err)
+	}
+	pids, err := kernel.Processes(ns.Inode())
+	cmd.Process.Kill()
+	cmd.Wait()
+	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
+		t.Errorf("pids %v, want %d: %v", pids, cmd.Process.Pid, err)
+	}
+	if pids, err = kernel.Processes(ns.Inode()); err != nil || len(pids) != 0 {
+		t.Errorf("pids %v, %v", pids, err)
+	}
+}
+
+func TestCheck(t *testing.T) {
+	needRoot(t)
+	for _, m := range kernel.Check() {
+		t.Error(m)
+	}
+	// Without the programs each is named with its package, and nothing else fails for their lack.
+	t.Setenv("PATH", t.TempDir())
+	var lines []string
+	for _, m := range kernel.Check() {
+		lines = append(lines, m.String())
+	}
+	got := strings.Join(lines, "\n")
+	if len(lines) != 5 || !strings.Contains(got, "apt-get install nftables") {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
+func BenchmarkCheck(b *testing.B) {
+	needRoot(b)
+	for b.Loop() {
+		kernel.Check()
+	}
+}
+
+func BenchmarkCreateNamespace(b *testing.B) {
+	needRoot(b)
+	dir := b.TempDir()
+	for i := 0; b.Loop(); i++ {
+		ns := namespace(b, fmt.Sprintf("%s/%d", dir, i))
+		ns.Remove()
+	}
+}

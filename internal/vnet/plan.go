@@ -1,0 +1,349 @@
+package vnet
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Plan is what the namespaces must have for packets to go as they go in Azure. Same network and health, same plan.
+type Plan struct {
+	Fabric   State  // Azure's host network
+	Internet State  // the router between the fabric and the internet's hosts
+	NFT      string // the fabric's nft script: replaces the table "azure" as one transaction
+	IPTables string // the fabric's iptables-restore input, the same for every network
+	Uplink   Wire   // between the fabric (Inside) and the internet's router (Outside)
+	NICs     []Wire // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
+	Hosts    []Wire // between a host (Outside) and the internet's router (Inside), in the order of the network's Hosts
+}
+
+// Wire is a veth pair to be, and what the far end's namespace gets when it is first wired. After that the far end belongs to
+// whoever lives there: a CNI plugin may move its address to a bridge.
+type Wire struct {
+	Name            string // of the NIC or host
+	Inside, Outside End
+	Far             State // of the Outside end's namespace
+}
+
+// End is one end of a wire.
+type End struct{ Link, MAC, Alias string }
+
+// MTU of every link, in bytes.
+const MTU = 1500
+
+// State is what one namespace should have. Its parts are kernel's State, field for field.
+type State struct {
+	Sysctls    []Sysctl
+	Links      []string
+	Addresses  []Address
+	Routes     []Route
+	Rules      []PolicyRule
+	Neighbours []Neighbour
+}
+
+// Sysctl is a kernel setting; Link says which link it belongs to, "" for the namespace.
+type Sysctl struct{ Link, Key, Value string }
+
+// Address is an address on a link.
+type Address struct {
+	Link   string
+	Prefix netip.Prefix
+	Scope  string
+}
+
+// Route is one route; Table 0 is the main one, Kind "" a route over Link.
+type Route struct {
+	Table       int
+	Destination netip.Prefix
+	Gateway     netip.Addr
+	Link        string
+	OnLink      bool
+	Kind        string
+	Source      netip.Addr
+}
+
+// PolicyRule chooses a routing table.
+type PolicyRule struct {
+	Priority   int
+	From, To   netip.Prefix
+	Mark, Mask uint32
+	Table      int
+}
+
+// Neighbour is a permanent neighbour.
+type Neighbour struct {
+	Link    string
+	Address netip.Addr
+	MAC     string
+}
+
+// Names and addresses of the fabric's own.
+const (
+	uplinkInside  = "internet" // the uplink's name in the fabric
+	uplinkOutside = "fabric"   // and in the internet's router
+	machineLink   = "eth0"
+	rulePriority  = 1000
+	tableBase     = 1000 // a NIC's routing table is this and its ID
+)
+
+var (
+	routerAddress = netip.MustParseAddr("198.51.100.1") // TEST-NET-2, RFC 5737: the internet's hosts
+	anywhere      = netip.MustParsePrefix("0.0.0.0/0")
+)
+
+// Link is the name of the NIC's end in the fabric.
+func (n NIC) Link() string { return "nic" + strconv.Itoa(n.ID) }
+
+// NewPlan makes the plan of a network that is valid ([Network.Validate]).
+func NewPlan(n Network, h Health) Plan {
+	p := Plan{Uplink: uplink(n), NFT: nftScript(n, h), IPTables: ttlRules}
+	p.Fabric, p.Internet = fabricState(n), internetState(n)
+	for _, nic := range n.NICs {
+		p.NICs = append(p.NICs, nicWire(n, nic))
+	}
+	for _, h := range n.Hosts {
+		p.Hosts = append(p.Hosts, hostWire(n, h))
+	}
+	return p
+}
+
+// ttlRules give back the one that forwarding takes off the TTL: machines of a virtual network see no hop between them. A TTL of
+// 255 is as high as it gets, and arrives as 254. nft has no arithmetic, xt_HL has.
+const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"forwarding here is no hop\" -j TTL --ttl-inc 1\nCOMMIT\n"
+
+func uplink(n Network) Wire {
+	return Wire{
+		Name:    "uplink",
+		Inside:  End{Link: uplinkInside, MAC: macFor("uplink", "inside")},
+		Outside: End{Link: uplinkOutside, MAC: macFor("uplink", "outside")},
+	}
+}
+
+func nicWire(n Network, nic NIC) Wire {
+	s, _ := n.Subnet(nic.VNet, nic.Subnet)
+	return Wire{
+		Name:    nic.Name,
+		Inside:  End{Link: nic.Link(), MAC: HostMAC, Alias: nic.Name},
+		Outside: End{Link: machineLink, MAC: nic.MAC},
+		Far: State{
+			Addresses: []Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
+			Routes:    []Route{{Destination: anywhere, Gateway: s.Gateway(), Link: machineLink}},
+		},
+	}
+}
+
+func hostWire(n Network, h Host) Wire {
+	return Wire{
+		Name:    h.Name,
+		Inside:  End{Link: h.Name, MAC: macFor("host", h.Name, "inside")},
+		Outside: End{Link: machineLink, MAC: macFor("host", h.Name, "outside")},
+		Far: State{
+			Addresses: []Address{{Link: machineLink, Prefix: host(h.Address)}},
+			Routes:    []Route{{Destination: anywhere, Gateway: routerAddress, Link: machineLink, OnLink: true}},
+		},
+	}
+}
+
+// router are the settings of a namespace that forwards between links without addresses of their own.
+func router() []Sysctl {
+	var s []Sysctl
+	for _, which := range []string{"all", "default"} {
+		conf := func(key, value string) {
+			s = append(s, Sysctl{Key: "net/ipv4/conf/" + which + "/" + key, Value: value})
+		}
+		conf("rp_filter", "0") // a packet for a front end comes from the internet and is answered from a NIC
+		conf("send_redirects", "0")
+		conf("accept_redirects", "0")
+		s = append(s, Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
+	}
+	return append(s, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+}
+
+func fabricState(n Network) State {
+	s := State{Sysctls: router(), Links: []string{"lo", uplinkInside}}
+	s.Addresses = append(s.Addresses, Address{"lo", host(ProbeSource), ""}, Address{"lo", host(fabricAddress), ""})
+	for _, g := range gateways(n) {
+		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})
+	}
+	s.Routes = append(s.Routes, Route{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true})
+	s.Neighbours = append(s.Neighbours, Neighbour{uplinkInside, routerAddress, uplink(n).Outside.MAC})
+	for _, nic := range n.NICs {
+		s.add(nicState(nic))
+	}
+	return s
+}
+
+// nicState routes a NIC's addresses to it. All go by the primary one, whose link-layer address is known: so the fabric asks
+// nobody, and the kernel's table of neighbours (one for all namespaces) has one entry a NIC.
+func nicState(nic NIC) State {
+	link, primary := nic.Link(), nic.Primary().Address
+	s := State{
+		Sysctls: []Sysctl{
+			{link, "net/ipv4/conf/" + link + "/proxy_arp", "1"}, // every ARP request is answered, with the link's own address
+			{link, "net/ipv4/neigh/" + link + "/proxy_delay", "0"},
+		},
+		Links:      []string{link},
+		Neighbours: []Neighbour{{link, primary, nic.MAC}},
+		Routes:     []Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
+		Rules:      []PolicyRule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: 0xffffffff, Table: tableBase + nic.ID}},
+	}
+	for _, c := range nic.IPConfigs {
+		r := Route{Destination: host(c.Address), Link: link}
+		if c.Address != primary {
+			r.Gateway, r.OnLink = primary, true
+		}
+		s.Routes = append(s.Routes, r)
+	}
+	return s
+}
+
+func internetState(n Network) State {
+	s := State{Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []Address{{"lo", host(routerAddress), ""}}}
+	s.Routes = append(s.Routes, Route{Destination: PublicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true})
+	s.Neighbours = append(s.Neighbours, Neighbour{uplinkOutside, fabricAddress, uplink(n).Inside.MAC})
+	for _, h := range n.Hosts {
+		s.add(State{
+			Links:      []string{h.Name},
+			Routes:     []Route{{Destination: host(h.Address), Link: h.Name}},
+			Neighbours: []Neighbour{{h.Name, h.Address, hostWire(n, h).Outside.MAC}},
+		})
+	}
+	return s
+}
+
+func (s *State) add(t State) {
+	s.Sysctls = append(s.Sysctls, t.Sysctls...)
+	s.Links = append(s.Links, t.Links...)
+	s.Addresses = append(s.Addresses, t.Addresses...)
+	s.Routes = append(s.Routes, t.Routes...)
+	s.Rules = append(s.Rules, t.Rules...)
+	s.Neighbours = append(s.Neighbours, t.Neighbours...)
+}
+
+// On returns the part of the state that can be had with only these links there: without the settings, addresses, routes and
+// neighbours of others, and without the rules whose table would be empty.
+func (s State) On(links func(string) bool) State {
+	there := func(l string) bool { return l == "" || links(l) }
+	var t State
+	tables := map[int]bool{}
+	keep(&t.Sysctls, s.Sysctls, func(x Sysctl) bool { return there(x.Link) })
+	keep(&t.Links, s.Links, there)
+	keep(&t.Addresses, s.Addresses, func(x Address) bool { return there(x.Link) })
+	keep(&t.Neighbours, s.Neighbours, func(x Neighbour) bool { return there(x.Link) })
+	keep(&t.Routes, s.Routes, func(x Route) bool { tables[x.Table] = tables[x.Table] || there(x.Link); return there(x.Link) })
+	keep(&t.Rules, s.Rules, func(x PolicyRule) bool { return tables[x.Table] })
+	return t
+}
+
+func keep[T any](to *[]T, from []T, want func(T) bool) {
+	for _, x := range from {
+		if want(x) {
+			*to = append(*to, x)
+		}
+	}
+}
+
+func gateways(n Network) []netip.Addr {
+	var all []netip.Addr
+	for _, v := range n.VNets {
+		for _, s := range v.Subnets {
+			all = append(all, s.Gateway())
+		}
+	}
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
+}
+
+func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
+
+// FlowFilter chooses tracked connections by their first packet; zero fields match everything. Field for field kernel's.
+type FlowFilter struct {
+	Protocol            uint8
+	Source, Destination netip.Prefix
+	SourcePort          uint16
+	DestinationPort     uint16
+	Mark, Mask          uint32
+}
+
+// EndedFlows says which tracked connections end when the network and health become new ones: those of a rule that is gone or
+// whose front end's address changed, those of a Basic load balancer's rule whose last back end went down (a Standard one keeps
+// established TCP flows: "Load Balancer health probes", probe down behavior, learn.microsoft.com), and those of a NIC that is gone.
+func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []FlowFilter {
+	var ended []FlowFilter
+	now := map[string]balanced{}
+	for _, b := range balancedRules(after, healthAfter) {
+		now[b.id()] = b
+	}
+	for _, was := range balancedRules(before, healthBefore) {
+		is, ok := now[was.id()]
+		if !ok || is.frontend != was.frontend || is.lb.SKU == SKUBasic && len(was.up) > 0 && len(is.up) == 0 {
+			ended = append(ended, FlowFilter{Protocol: was.protocol(), Destination: host(was.frontend), DestinationPort: was.rule.FrontendPort})
+		}
+	}
+	for _, nic := range before.NICs {
+		if is, ok := after.NIC(nic.Name); ok && is.ID == nic.ID {
+			continue
+		}
+		ended = append(ended, FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
+		for _, c := range nic.IPConfigs {
+			ended = append(ended, FlowFilter{Source: host(c.Address)})
+		}
+	}
+	return ended
+}
+
+// String is the plan for people, in the words of ip(8).
+func (p Plan) String() string {
+	var b strings.Builder
+	section := func(name, body string) { fmt.Fprintf(&b, "# %s\n%s", name, body) }
+	section("fabric", p.Fabric.String())
+	section("internet", p.Internet.String())
+	for _, w := range slices.Concat([]Wire{p.Uplink}, p.NICs, p.Hosts) {
+		section("wire "+w.Name, fmt.Sprintf("inside %s %s\noutside %s %s\n%s", w.Inside.Link, w.Inside.MAC, w.Outside.Link, w.Outside.MAC, w.Far))
+	}
+	section("nft", p.NFT)
+	section("iptables", p.IPTables)
+	return b.String()
+}
+
+// String is the state for people, in the words of ip(8).
+func (s State) String() string {
+	var b strings.Builder
+	for _, x := range s.Sysctls {
+		fmt.Fprintf(&b, "sysctl %s=%s\n", x.Key, x.Value)
+	}
+	for _, x := range s.Addresses {
+		fmt.Fprintf(&b, "address %s dev %s\n", x.Prefix, x.Link)
+	}
+	for _, x := range s.Routes {
+		fmt.Fprintf(&b, "route %s", x.Destination)
+		if x.Gateway.IsValid() {
+			fmt.Fprintf(&b, " via %s", x.Gateway)
+		}
+		fmt.Fprintf(&b, " dev %s", x.Link)
+		if x.OnLink {
+			b.WriteString(" onlink")
+		}
+		if x.Table != 0 {
+			fmt.Fprintf(&b, " table %d", x.Table)
+		}
+		b.WriteByte('\n')
+	}
+	for _, x := range s.Rules {
+		fmt.Fprintf(&b, "rule %d fwmark %#x/%#x lookup %d\n", x.Priority, x.Mark, x.Mask, x.Table)
+	}
+	for _, x := range s.Neighbours {
+		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.Address, x.MAC, x.Link)
+	}
+	return b.String()
+}
+
+// sortedBy sorts a copy.
+func sortedBy[T any, K cmp.Ordered](s []T, key func(T) K) []T {
+	s = slices.Clone(s)
+	slices.SortStableFunc(s, func(a, b T) int { return cmp.Compare(key(a), key(b)) })
+	return s
+}

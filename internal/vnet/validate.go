@@ -1,0 +1,142 @@
+package vnet
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Validate returns everything that is wrong with the network, joined, or nil. What it lets pass, NewPlan can plan.
+func (n Network) Validate() error {
+	v := validator{names: map[string]bool{}, addresses: map[netip.Addr]string{}}
+	v.vnets(n)
+	v.nics(n)
+	for _, p := range n.PublicIPs {
+		v.unique("public address", p.Name)
+		v.check(p.Address.IsValid(), "public address %s: no address", p.Name)
+	}
+	for _, h := range n.Hosts {
+		v.unique("host", h.Name)
+		v.address("host "+h.Name, h.Address)
+		v.check(len(h.Name) >= 1 && len(h.Name) <= 15, "host %q: a name has 1 to 15 bytes: it is a link's", h.Name)
+		v.check(h.Name != "lo" && h.Name != uplinkOutside, "host %s: the name is the router's own", h.Name)
+	}
+	for i := range n.LoadBalancers {
+		v.loadBalancer(n, &n.LoadBalancers[i])
+	}
+	return errors.Join(v.errs...)
+}
+
+type validator struct {
+	names     map[string]bool
+	addresses map[netip.Addr]string
+	errs      []error
+}
+
+func (v *validator) check(ok bool, format string, a ...any) {
+	if !ok {
+		v.errs = append(v.errs, fmt.Errorf(format, a...))
+	}
+}
+
+func (v *validator) unique(kind, name string) {
+	key := kind + " " + name
+	v.check(name != "", "%s: no name", kind)
+	v.check(!v.names[key], "%s: the name is taken", key)
+	v.names[key] = true
+}
+
+func (v *validator) address(what string, a netip.Addr) {
+	v.check(a.IsValid(), "%s: no address", what)
+	other, taken := v.addresses[a]
+	v.check(!taken, "%s: %s is %s's", what, a, other)
+	v.addresses[a] = what
+}
+
+func (v *validator) vnets(n Network) {
+	type placed struct {
+		what   string
+		prefix netip.Prefix
+	}
+	var subnets []placed
+	for _, net := range n.VNets {
+		v.unique("virtual network", net.Name)
+		for _, s := range net.Subnets {
+			what := fmt.Sprintf("subnet %s/%s", net.Name, s.Name)
+			v.unique("subnet", net.Name+"/"+s.Name)
+			inside := slices.ContainsFunc(net.AddressPrefixes, func(p netip.Prefix) bool {
+				return p.Bits() <= s.Prefix.Bits() && p.Contains(s.Prefix.Addr())
+			})
+			v.check(inside, "%s: %s is outside the network's address space", what, s.Prefix)
+			v.check(s.Prefix.Bits() <= 29, "%s: %s is smaller than /29", what, s.Prefix)
+			for _, o := range subnets {
+				v.check(!o.prefix.Overlaps(s.Prefix), "%s: %s overlaps %s %s", what, s.Prefix, o.what, o.prefix)
+			}
+			subnets = append(subnets, placed{what, s.Prefix})
+		}
+	}
+}
+
+func (v *validator) nics(n Network) {
+	ids := map[int]string{}
+	for _, nic := range n.NICs {
+		v.unique("NIC", nic.Name)
+		v.check(nic.ID >= 1 && nic.ID <= 0xffff, "NIC %s: ID %d is not from 1 to 65535", nic.Name, nic.ID)
+		v.check(ids[nic.ID] == "", "NIC %s: ID %d is %s's", nic.Name, nic.ID, ids[nic.ID])
+		ids[nic.ID] = nic.Name
+		s, ok := n.Subnet(nic.VNet, nic.Subnet)
+		v.check(ok, "NIC %s: no subnet %s/%s", nic.Name, nic.VNet, nic.Subnet)
+		v.check(len(nic.IPConfigs) > 0, "NIC %s: no IP configuration", nic.Name)
+		for i, c := range nic.IPConfigs {
+			what := fmt.Sprintf("NIC %s/%s", nic.Name, c.Name)
+			v.address(what, c.Address)
+			v.check(!ok || s.usable(c.Address), "%s: %s is not one of %s to give out", what, c.Address, s.Prefix)
+			v.check(c.Primary == (i == 0), "%s: the first IP configuration is the primary one, and no other", what)
+			if c.PublicIP != "" {
+				_, known := n.PublicIP(c.PublicIP)
+				v.check(known, "%s: no public address %s", what, c.PublicIP)
+			}
+		}
+	}
+}
+
+func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
+	v.unique("load balancer", lb.Name)
+	v.check(lb.SKU == SKUBasic || lb.SKU == SKUStandard, "load balancer %s: SKU %q is neither %s nor %s", lb.Name, lb.SKU, SKUBasic, SKUStandard)
+	has := map[string]bool{"probe ": true}
+	for _, f := range lb.Frontends {
+		v.unique("front end", lb.Name+"/"+f.Name)
+		v.address(fmt.Sprintf("front end %s/%s", lb.Name, f.Name), f.Address)
+		has["front end "+f.Name] = true
+	}
+	for _, p := range lb.BackendPools {
+		v.unique("back-end pool", lb.Name+"/"+p.Name)
+		has["back-end pool "+p.Name] = true
+		for _, m := range p.Members {
+			nic, ok := n.NIC(m.NIC)
+			ok = ok && slices.ContainsFunc(nic.IPConfigs, func(c IPConfig) bool { return c.Name == m.IPConfig })
+			v.check(ok, "back-end pool %s/%s: no IP configuration %s/%s", lb.Name, p.Name, m.NIC, m.IPConfig)
+		}
+	}
+	for _, p := range lb.Probes {
+		v.unique("probe", lb.Name+"/"+p.Name)
+		v.check(p.Protocol == ProtocolTCP || p.Protocol == ProtocolHTTP, "probe %s/%s: protocol %q is neither Tcp nor Http", lb.Name, p.Name, p.Protocol)
+		v.check(p.Port > 0 && p.IntervalSeconds > 0 && p.Count > 0, "probe %s/%s: port, interval and count must be above 0", lb.Name, p.Name)
+		has["probe "+p.Name] = true
+	}
+	flows := map[string]string{}
+	for _, r := range lb.Rules {
+		v.unique("rule", lb.Name+"/"+r.Name)
+		what := fmt.Sprintf("rule %s/%s", lb.Name, r.Name)
+		v.check(r.Protocol == ProtocolTCP || r.Protocol == ProtocolUDP, "%s: protocol %q is neither Tcp nor Udp", what, r.Protocol)
+		v.check(r.FrontendPort > 0 && r.BackendPort > 0, "%s: ports must be above 0", what)
+		v.check(!r.FloatingIP || r.FrontendPort == r.BackendPort, "%s: with floating IP the ports are the same", what)
+		for _, ref := range []string{"front end " + r.Frontend, "back-end pool " + r.BackendPool, "probe " + r.Probe} {
+			v.check(has[ref], "%s: no %s", what, ref)
+		}
+		key := fmt.Sprintf("%s %s %d", r.Frontend, r.Protocol, r.FrontendPort)
+		v.check(flows[key] == "", "%s: front end %s has rule %s for the same protocol and port", what, r.Frontend, flows[key])
+		flows[key] = r.Name
+	}
+}
