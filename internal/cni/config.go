@@ -1,0 +1,232 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/utils"
+	"github.com/containernetworking/cni/pkg/version"
+)
+
+// Mode names a kind of pod network.
+type Mode string
+
+// The modes of Azure CNI.
+const (
+	// ModeBridge: pods are ports of a bridge that has taken over the master's addresses.
+	ModeBridge Mode = "bridge"
+	// ModeTransparent: pods are reached by a host route each; there is no bridge.
+	ModeTransparent Mode = "transparent"
+)
+
+// Defaults of the fields that a configuration may leave out.
+const (
+	DefaultBridge   = "azure0"
+	DefaultMaster   = "eth0"
+	DefaultStateDir = "/run/packetwalk-cni"
+	// IPAMAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
+	IPAMAzure = "azure-vnet-ipam"
+)
+
+// Config is a network's configuration, parsed and checked.
+type Config struct {
+	CNIVersion string
+	Name       string
+	Mode       Mode
+	Bridge     string // the bridge's name (bridge mode)
+	Master     string // the node's NIC
+	StateDir   string // where the state of this node's networks is kept: one folder a node
+	Pool       []Range
+	Subnet     netip.Prefix
+	Gateway    netip.Addr
+	DNS        types.DNS
+
+	// PrevResult is the result of the plugin before this one, or (CHECK, DEL) the ADD's. Nil when there is none.
+	PrevResult *current.Result
+	// ValidAttachments are the attachments that the runtime still knows (GC only).
+	ValidAttachments []types.GCAttachment
+}
+
+// wireConfig is the configuration as JSON has it.
+type wireConfig struct {
+	CNIVersion       string               `json:"cniVersion"`
+	Name             string               `json:"name"`
+	Mode             string               `json:"mode"`
+	Bridge           string               `json:"bridge"`
+	Master           string               `json:"master"`
+	StateDir         string               `json:"stateDir"`
+	IPAM             wireIPAM             `json:"ipam"`
+	DNS              types.DNS            `json:"dns"`
+	RawPrevResult    map[string]any       `json:"prevResult"`
+	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
+}
+
+type wireIPAM struct {
+	Type        string   `json:"type"`
+	Addresses   []string `json:"addresses"`
+	AddressFile string   `json:"addressFile"`
+	Subnet      string   `json:"subnet"`
+	Gateway     string   `json:"gateway"`
+}
+
+// faults collects everything that is wrong with a configuration, each with its field.
+type faults []error
+
+func (f *faults) add(field, format string, args ...any) {
+	*f = append(*f, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
+}
+
+// ParseConfig reads a network configuration (JSON, as the specification's section 1 and this plugin's own fields have it). readFile reads
+// ipam.addressFile. The error lists every fault with its field; it carries the specification's code 6 (not JSON, wrong type) or 7 (a field's value).
+func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, error) {
+	var w wireConfig
+	if err := json.Unmarshal(data, &w); err != nil {
+		var wrong *json.UnmarshalTypeError
+		if errors.As(err, &wrong) {
+			return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %s: %s where %s is wanted", wrong.Field, wrong.Value, wrong.Type))
+		}
+		return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %w", err))
+	}
+	c := &Config{
+		CNIVersion:       w.CNIVersion,
+		Name:             w.Name,
+		Mode:             Mode(orDefault(w.Mode, string(ModeBridge))),
+		Bridge:           orDefault(w.Bridge, DefaultBridge),
+		Master:           orDefault(w.Master, DefaultMaster),
+		StateDir:         orDefault(w.StateDir, DefaultStateDir),
+		DNS:              w.DNS,
+		ValidAttachments: w.ValidAttachments,
+	}
+	var f faults
+	c.checkNames(&f)
+	parse, known := ipamTypes[orDefault(w.IPAM.Type, IPAMAzure)]
+	if known {
+		parse(c, w.IPAM, readFile, &f)
+	} else {
+		f.add("ipam.type", "%q is unknown; write %s", w.IPAM.Type, IPAMAzure)
+	}
+	c.parsePrevResult(w, &f)
+	if len(f) > 0 {
+		return nil, coded(types.ErrInvalidNetworkConfig, fmt.Errorf("network configuration: %w", joined(f)))
+	}
+	return c, nil
+}
+
+func orDefault(s, def string) string {
+	if s == "" {
+		return def
+	}
+	return s
+}
+
+func (c *Config) checkNames(f *faults) {
+	if c.Name == "" {
+		f.add("name", "is missing")
+	} else if err := utils.ValidateNetworkName(c.Name); err != nil {
+		f.add("name", "%q is no network name: letters, digits, '_', '.' and '-'", c.Name)
+	}
+	if _, known := kinds[c.Mode]; !known {
+		f.add("mode", "%q is unknown; write one of %s", c.Mode, strings.Join(modeNames(), ", "))
+	}
+	for field, name := range map[string]string{"bridge": c.Bridge, "master": c.Master} {
+		if err := utils.ValidateInterfaceName(name); err != nil {
+			f.add(field, "%q is no interface name: %s", name, err.Details)
+		}
+	}
+	if c.Bridge == c.Master {
+		f.add("bridge", "%q is the master's name too; give the bridge its own", c.Bridge)
+	}
+	if !filepath.IsAbs(c.StateDir) {
+		f.add("stateDir", "%q is relative; write an absolute path", c.StateDir)
+	}
+	slices.SortFunc(*f, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+}
+
+func (c *Config) parsePrevResult(w wireConfig, f *faults) {
+	if w.RawPrevResult == nil {
+		return
+	}
+	plugin := &types.PluginConf{CNIVersion: w.CNIVersion, RawPrevResult: w.RawPrevResult}
+	if err := version.ParsePrevResult(plugin); err != nil {
+		f.add("prevResult", "%w", err)
+		return
+	}
+	result, err := current.NewResultFromResult(plugin.PrevResult)
+	if err != nil {
+		f.add("prevResult", "%w", err)
+		return
+	}
+	c.PrevResult = result
+}
+
+// ipamTypes are the sources of addresses, by ipam.type: each fills Pool, Subnet and Gateway.
+var ipamTypes = map[string]func(*Config, wireIPAM, func(string) ([]byte, error), *faults){
+	IPAMAzure: parseAzureIPAM,
+}
+
+// parseAzureIPAM reads the NIC's secondary addresses: listed, or in a file with one a line.
+func parseAzureIPAM(c *Config, w wireIPAM, readFile func(string) ([]byte, error), f *faults) {
+	subnet, err := netip.ParsePrefix(w.Subnet)
+	switch {
+	case w.Subnet == "":
+		f.add("ipam.subnet", "is missing; write the subnet of the node's NIC, such as 10.13.76.0/24")
+	case err != nil:
+		f.add("ipam.subnet", "%q is no prefix such as 10.13.76.0/24", w.Subnet)
+	case !subnet.Addr().Is4():
+		f.add("ipam.subnet", "%s is not IPv4, the only family of Azure CNI's pods here", w.Subnet)
+	case subnet != subnet.Masked() || subnet.Bits() > 30:
+		f.add("ipam.subnet", "%s is no subnet; write its first address and a length of at most 30, such as %s", w.Subnet, subnet.Masked())
+	default:
+		c.Subnet = subnet
+		c.parseGateway(w.Gateway, f)
+	}
+	list, field := w.Addresses, "ipam.addresses"
+	if w.AddressFile != "" {
+		if len(list) > 0 {
+			f.add("ipam.addressFile", "stands beside ipam.addresses; leave one of them out")
+			return
+		}
+		data, err := readFile(w.AddressFile)
+		if err != nil {
+			f.add("ipam.addressFile", "%w", err)
+			return
+		}
+		list, field = addressLines(data), "ipam.addressFile"
+	}
+	c.Pool = parseRanges(field, list, c.Subnet, c.Gateway, f)
+}
+
+func (c *Config) parseGateway(s string, f *faults) {
+	if s == "" { // Azure keeps a subnet's first address for its gateway.
+		c.Gateway = c.Subnet.Addr().Next()
+		return
+	}
+	gw, err := netip.ParseAddr(s)
+	switch {
+	case err != nil:
+		f.add("ipam.gateway", "%q is no address", s)
+	case !c.Subnet.Contains(gw):
+		f.add("ipam.gateway", "%s is outside the subnet %s", gw, c.Subnet)
+	default:
+		c.Gateway = gw
+	}
+}
+
+// addressLines are the entries of an address file: one a line, # starts a comment.
+func addressLines(data []byte) []string {
+	var list []string
+	for line := range strings.Lines(string(data)) {
+		text, _, _ := strings.Cut(line, "#")
+		if text = strings.TrimSpace(text); text != "" {
+			list = append(list, text)
+		}
+	}
+	return list
+}

@@ -1,0 +1,191 @@
+package cni
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+)
+
+// ebRule is a rule of ebtables' nat table as ebtables' own command line has it, chain first.
+type ebRule string
+
+// nodeRules are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any other), the node
+// answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
+func nodeRules(master string, mac net.HardwareAddr, hosts []netip.Addr) []ebRule {
+	rules := []ebRule{ebRule(fmt.Sprintf("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac))}
+	for _, host := range hosts {
+		rules = append(rules, arpReply(host, mac))
+	}
+	return append(rules, ebRule(fmt.Sprintf("PREROUTING -p ARP -i %s --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT", master)))
+}
+
+// podRules are a pod's own: the node answers ARP for it, and what comes in by the NIC for its address goes to its interface.
+func podRules(master string, pod netip.Addr, mac net.HardwareAddr) []ebRule {
+	return []ebRule{
+		arpReply(pod, mac),
+		ebRule(fmt.Sprintf("PREROUTING -p IPv4 -i %s --ip-dst %s -j dnat --to-dst %s --dnat-target ACCEPT", master, pod, mac)),
+	}
+}
+
+func arpReply(addr netip.Addr, mac net.HardwareAddr) ebRule {
+	return ebRule(fmt.Sprintf("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac))
+}
+
+// restoreInput is ebtables-restore's input that appends (A) or deletes (D) rules.
+func restoreInput(op byte, rules []ebRule) []byte {
+	var b bytes.Buffer
+	b.WriteString("*nat\n")
+	for _, r := range rules {
+		fmt.Fprintf(&b, "-%c %s\n", op, r)
+	}
+	b.WriteString("COMMIT\n")
+	return b.Bytes()
+}
+
+// canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how they write
+// MAC addresses and "unicast".
+func canonical(rule string) ebRule {
+	words := strings.Fields(rule)
+	for i, w := range words {
+		if strings.Count(w, ":") == 5 {
+			words[i] = canonicalMAC(w)
+		}
+		if strings.EqualFold(w, "unicast") {
+			words[i] = "Unicast"
+		}
+	}
+	return ebRule(strings.Replace(strings.Join(words, " "), " --arpreply-target DROP", "", 1))
+}
+
+func canonicalMAC(s string) string {
+	parts := strings.Split(strings.ToLower(s), ":")
+	for i, p := range parts {
+		if len(p) == 1 {
+			parts[i] = "0" + p
+		}
+	}
+	return strings.Join(parts, ":")
+}
+
+// savedRules are the nat table's rules in ebtables-save's output, canonical.
+func savedRules(output []byte) map[ebRule]int {
+	rules, table := map[ebRule]int{}, ""
+	for line := range strings.Lines(string(output)) {
+		line = strings.TrimSpace(line)
+		if strings.HasPrefix(line, "*") {
+			table = line
+		}
+		if rule, ok := strings.CutPrefix(line, "-A "); ok && table == "*nat" {
+			rules[canonical(rule)]++
+		}
+	}
+	return rules
+}
+
+// ebtables runs the programs of that name. The programs inherit the state's lock, so that a plugin killed while one runs does not let the next plugin in before
+// the program is through.
+type ebtables struct{ lock *os.File }
+
+func (e ebtables) run(input []byte, what string, args ...string) ([]byte, error) {
+	path, err := findProgram("ebtables-nft-"+what, "ebtables-"+what)
+	if err != nil {
+		return nil, coded(types.ErrPluginNotAvailable, err)
+	}
+	cmd := exec.Command(path, args...)
+	cmd.Stdin = bytes.NewReader(input)
+	if e.lock != nil {
+		cmd.ExtraFiles = []*os.File{e.lock}
+	}
+	var out, errOut bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errOut
+	if err := cmd.Run(); err != nil {
+		return nil, fmt.Errorf("%s: %w: %s", path, err, strings.Join(strings.Fields(errOut.String()), " "))
+	}
+	return out.Bytes(), nil
+}
+
+// findProgram looks in PATH and, since runtimes start plugins with any PATH or none, where system programs are.
+func findProgram(names ...string) (string, error) {
+	for _, name := range names {
+		for _, dir := range []string{"/usr/sbin", "/sbin", "/usr/bin", "/usr/local/sbin"} {
+			if st, err := os.Stat(dir + "/" + name); err == nil && st.Mode()&0o111 != 0 {
+				return dir + "/" + name, nil
+			}
+		}
+		if path, err := exec.LookPath(name); err == nil {
+			return path, nil
+		} else if !errors.Is(err, exec.ErrNotFound) && !errors.Is(err, fs.ErrNotExist) {
+			return "", fmt.Errorf("find %s: %w", name, err)
+		}
+	}
+	return "", fmt.Errorf("find %s: no such program; install the package ebtables (Debian: iptables and ebtables)", names[len(names)-1])
+}
+
+func (e ebtables) add(rules []ebRule) error {
+	if len(rules) == 0 {
+		return nil
+	}
+	_, err := e.run(restoreInput('A', rules), "restore", "--noflush")
+	return wrap("add ebtables rules", err)
+}
+
+// saved are the rules that there are.
+func (e ebtables) saved() (map[ebRule]int, error) {
+	out, err := e.run(nil, "save")
+	if err != nil {
+		return nil, fmt.Errorf("list ebtables rules: %w", err)
+	}
+	return savedRules(out), nil
+}
+
+// missing are the rules that are not there, in their order.
+func (e ebtables) missing(rules []ebRule) ([]ebRule, error) {
+	saved, err := e.saved()
+	if err != nil {
+		return nil, err
+	}
+	var missing []ebRule
+	for _, r := range rules {
+		if saved[canonical(string(r))] == 0 {
+			missing = append(missing, r)
+		}
+	}
+	return missing, nil
+}
+
+// delete removes the rules that are there, every copy; those that are gone are no error. It tries the common case, all there once, first.
+func (e ebtables) delete(rules []ebRule) error {
+	if _, err := e.run(restoreInput('D', rules), "restore", "--noflush"); err == nil {
+		return nil
+	}
+	saved, err := e.saved()
+	if err != nil {
+		return err
+	}
+	var there []ebRule
+	for _, r := range rules {
+		for range saved[canonical(string(r))] {
+			there = append(there, r)
+		}
+	}
+	if len(there) == 0 {
+		return nil
+	}
+	_, err = e.run(restoreInput('D', there), "restore", "--noflush")
+	return wrap("delete ebtables rules", err)
+}
+
+func wrap(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}

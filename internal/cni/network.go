@@ -1,0 +1,73 @@
+package cni
+
+import (
+	"maps"
+	"net"
+	"net/netip"
+	"os"
+	"slices"
+
+	"github.com/vishvananda/netlink"
+)
+
+// Network is one kind of pod network, seen from a node. All methods work in the namespace of the [Node], and can be repeated after a call that failed or was killed.
+type Network interface {
+	// Ensure sets up what the node's pods share. It does nothing when that is in place, and gives back how to remove it when it made it.
+	Ensure(intact bool) (undo, error)
+	// Attach joins a pod to the network. When it fails it has taken back what it did.
+	Attach(a *Attachment, pod *os.File) error
+	// Detach removes what Attach made. What is gone already is no error.
+	Detach(a *Attachment) error
+	// Check compares what the node has with what Attach and Ensure make, and says every difference. The pod's side is [Network.PodWants].
+	Check(a *Attachment) []error
+	// PodWants is what the pod's side has.
+	PodWants(a *Attachment) PodSide
+	// Interfaces are the node's interfaces of a result, the pod's own left out.
+	Interfaces(a *Attachment) ([]hostInterface, error)
+	// Recover finds the attachments that the kernel has, for a state that is lost.
+	Recover() ([]Attachment, error)
+}
+
+// PodSide is what a pod's namespace has.
+type PodSide struct {
+	Address netip.Prefix
+	Routes  []PodRoute
+	// NoSubnetRoute: the kernel's own route to the address's subnet is removed, so that everything goes by way of the node.
+	NoSubnetRoute bool
+	// Neighbours are permanent entries on the pod's interface.
+	Neighbours map[netip.Addr]net.HardwareAddr
+}
+
+// PodRoute is a route by the pod's interface; without a gateway it is on the link.
+type PodRoute struct {
+	Dst     netip.Prefix
+	Gateway netip.Addr
+}
+
+// hostInterface is an interface of the node, in a result.
+type hostInterface struct{ Name, MAC string }
+
+// Node is a node's side: its namespace and the network's configuration.
+type Node struct {
+	*netlink.Handle
+	*Config
+	ebtables ebtables
+}
+
+// kinds are the kinds of network by mode.
+var kinds map[Mode]func(*Node) Network
+
+func init() { // not at the declaration: the configuration's check reads the table
+	kinds = map[Mode]func(*Node) Network{
+		ModeBridge:      func(n *Node) Network { return &bridge{n} },
+		ModeTransparent: func(n *Node) Network { return &transparent{n} },
+	}
+}
+
+func modeNames() []string {
+	var names []string
+	for _, m := range slices.Sorted(maps.Keys(kinds)) {
+		names = append(names, string(m))
+	}
+	return names
+}

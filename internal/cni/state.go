@@ -1,0 +1,200 @@
+package cni
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// stateVersion is the format of the state file that this code reads and writes.
+const stateVersion = 1
+
+// State is what a network's state file holds (JSON, one file a network, written whole and renamed into place).
+type State struct {
+	Version int `json:"version"`
+	// Incarnation names the node's network namespace in this run of the kernel: another one means that the node started anew and that no link of
+	// the old one exists.
+	Incarnation string `json:"incarnation"`
+	// NodeReady says that what the pods share (bridge, rules, sysctls) was set up completely.
+	NodeReady   bool         `json:"nodeReady"`
+	Attachments []Attachment `json:"attachments"`
+	// Released are the addresses given back, oldest first.
+	Released []netip.Addr `json:"released,omitempty"`
+}
+
+// Attachment is a pod's interface on a network.
+type Attachment struct {
+	ContainerID  string     `json:"containerID"` // empty when it was rebuilt from the kernel
+	IfName       string     `json:"ifname"`
+	Netns        string     `json:"netns"`
+	PodNamespace string     `json:"podNamespace,omitempty"`
+	PodName      string     `json:"podName,omitempty"`
+	HostIf       string     `json:"hostInterface"`
+	MAC          string     `json:"mac"` // the pod's interface
+	Address      netip.Addr `json:"address"`
+	// Pending: an ADD began and has not ended. Whoever holds the lock and finds one knows that its maker died, and takes it back.
+	Pending bool `json:"pending,omitempty"`
+}
+
+// owner names the attachment's holder for people.
+func (a *Attachment) owner() string {
+	switch {
+	case a.PodName != "":
+		return a.PodNamespace + "/" + a.PodName
+	case a.ContainerID != "":
+		return "container " + a.ContainerID
+	}
+	return "interface " + a.HostIf
+}
+
+// find is the attachment of a container's interface; one that was rebuilt is known by its host interface only.
+func (s *State) find(containerID, ifName, hostIf string) *Attachment {
+	for i := range s.Attachments {
+		a := &s.Attachments[i]
+		if a.ContainerID == containerID && a.IfName == ifName || a.ContainerID == "" && a.HostIf == hostIf {
+			return a
+		}
+	}
+	return nil
+}
+
+func (s *State) add(a Attachment) {
+	s.Released = slices.DeleteFunc(s.Released, func(r netip.Addr) bool { return r == a.Address })
+	s.Attachments = append(s.Attachments, a)
+	slices.SortFunc(s.Attachments, func(a, b Attachment) int { return a.Address.Compare(b.Address) })
+}
+
+// forget removes an attachment; its address goes to the end of the queue when somebody may know it.
+func (s *State) forget(a Attachment, known bool) {
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(x Attachment) bool { return x.Address == a.Address })
+	s.Released = slices.DeleteFunc(s.Released, func(r netip.Addr) bool { return r == a.Address })
+	if known {
+		s.Released = append(s.Released, a.Address)
+	}
+}
+
+// store is a network's state file with its lock held.
+type store struct {
+	path string
+	lock *os.File
+	// found says that the file was there and could be read.
+	found bool
+	State
+}
+
+// openStore takes the network's lock, exclusively or shared, waiting for it as long as it takes, and reads the state. The lock ends with the process, also when
+// it is killed.
+func openStore(dir, network string, exclusive bool) (*store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, coded(types.ErrIOFailure, fmt.Errorf("make the state folder: %w", err))
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, network+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, coded(types.ErrIOFailure, fmt.Errorf("open the state's lock: %w", err))
+	}
+	how := unix.LOCK_SH
+	if exclusive {
+		how = unix.LOCK_EX
+	}
+	for {
+		if err = unix.Flock(int(lock.Fd()), how); !errors.Is(err, unix.EINTR) {
+			break
+		}
+	}
+	if err != nil {
+		lock.Close()
+		return nil, coded(types.ErrIOFailure, fmt.Errorf("lock %s: %w", lock.Name(), err))
+	}
+	s := &store{path: filepath.Join(dir, network+".json"), lock: lock}
+	if err := s.read(); err != nil {
+		s.close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *store) close() { s.lock.Close() }
+
+// read loads the file. One that is missing or damaged (a power cut) is as none: the kernel is asked what there is.
+func (s *store) read() error {
+	data, err := os.ReadFile(s.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %w", err))
+	}
+	var state State
+	if err := json.Unmarshal(data, &state); err != nil {
+		return nil
+	}
+	if state.Version > stateVersion {
+		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %s has format %d, this plugin knows %d; install the plugin that wrote it", s.path, state.Version, stateVersion))
+	}
+	s.State, s.found = state, true
+	return nil
+}
+
+// save writes the file whole and renames it into place.
+func (s *store) save() error {
+	s.Version = stateVersion
+	data, err := json.Marshal(s.State)
+	if err != nil {
+		return coded(types.ErrInternal, fmt.Errorf("encode the state: %w", err))
+	}
+	if err := writeAtomic(s.path, append(data, '\n')); err != nil {
+		return coded(types.ErrIOFailure, fmt.Errorf("write the state: %w", err))
+	}
+	return nil
+}
+
+func writeAtomic(path string, data []byte) error {
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync() // free on a tmpfs, and elsewhere what keeps a power cut from leaving an empty file
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err != nil {
+		return err
+	}
+	return os.Rename(path+".new", path)
+}
+
+// incarnation names the network namespace that the process is in, uniquely over reboots and over namespaces made at the same path: the kernel's boot
+// id and the namespace's cookie (SO_NETNS_COOKIE, Linux 5.14), or its inode number before.
+func incarnation() (string, error) {
+	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("read the boot id: %w", err)
+	}
+	id := strings.TrimSpace(string(boot))
+	fd, err := unix.Socket(unix.AF_UNIX, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return "", fmt.Errorf("open a socket: %w", err)
+	}
+	defer unix.Close(fd)
+	if cookie, err := unix.GetsockoptUint64(fd, unix.SOL_SOCKET, unix.SO_NETNS_COOKIE); err == nil {
+		return id + " netns " + strconv.FormatUint(cookie, 10), nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat("/proc/self/ns/net", &st); err != nil {
+		return "", fmt.Errorf("stat the network namespace: %w", err)
+	}
+	return id + " inode " + strconv.FormatUint(st.Ino, 10), nil
+}
