@@ -1,11 +1,21 @@
 package container
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/app"
 )
 
 // A Runtime starts containers.
@@ -17,27 +27,383 @@ type Runtime struct {
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
 type Container struct {
 	spec    Spec
+	app     app.App
 	pid     int
+	pidfd   *os.File
 	started time.Time
 	done    chan struct{}
-	mu      sync.Mutex
-	exit    Exit
+
+	mu     sync.Mutex
+	exit   Exit
+	killed bool // by us, with SIGKILL
 }
 
-var errTODO = errors.New("not built yet")
+// firstEnv keeps a first process small: it serves a few connections, and hundreds of it run at once. Neither variable reaches a command.
+var firstEnv = []string{"GOMAXPROCS=1", "GOGC=25", "PATH=" + defaultPath}
+
+// The bytes that begin a first process's report to Start, on its descriptor ReportFd.
+const (
+	ReportFd      = 3
+	ReportRuns    = '+'
+	ReportCommand = '!' // and the message of an ErrStart
+	ReportMachine = '-' // and the message of another error
+)
 
 // Start starts a container and returns when its process runs: a built-in application listens, or failed to and has ended; a command has been
-// executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process and no mount.
-func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) { return nil, errTODO }
+// executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and, but for
+// its log, no file.
+func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
+	image, err := app.ByName(s.Image)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	c := &Container{spec: s, app: image, done: make(chan struct{})}
+	if err := c.start(ctx, r.Binary); err != nil {
+		return nil, fmt.Errorf("container %s: %w", s.Name, err)
+	}
+	return c, nil
+}
+
+func (s *Spec) check() error {
+	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir}
+	for i, m := range s.Mounts {
+		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
+		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
+		if n := count(m.Source != "", m.Tmpfs, m.Content != nil); n != 1 || m.Destination == "" {
+			return fmt.Errorf("container %s: mount %d at %q needs a destination and one of source, tmpfs and content", s.Name, i, m.Destination)
+		}
+	}
+	if s.Dir == "" {
+		return fmt.Errorf("container %s has no directory", s.Name)
+	}
+	for what, path := range paths {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("container %s: %s %q is not absolute", s.Name, what, path)
+		}
+	}
+	_, err := s.Capabilities()
+	return err
+}
+
+func count(conditions ...bool) (n int) {
+	for _, c := range conditions {
+		if c {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *Container) start(ctx context.Context, binary string) (err error) {
+	dir, err := c.makeDir()
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
+		}
+	}()
+	stderr, err := dir.OpenFile(StderrFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	report, theirs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	proc, err := c.spawnFirst(binary, []*os.File{null, stderr, stderr, theirs})
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	if err = awaitReport(ctx, report, proc, dir); err != nil {
+		return err
+	}
+	state, err := ReadState(dir)
+	if err != nil {
+		c.kill()
+		proc.Wait()
+		return err
+	}
+	c.started = state.StartedAt
+	go c.watch(proc)
+	return nil
+}
+
+// makeDir makes the container's directory, which must not hold another one, with the Spec in it.
+func (c *Container) makeDir() (*os.Root, error) {
+	if err := os.MkdirAll(c.spec.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = dir.Lstat(SpecFile); err == nil {
+		err = fmt.Errorf("directory %s holds a container already; remove it first", c.spec.Dir)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = writeJSON(dir, SpecFile, &c.spec)
+	}
+	if err == nil && c.spec.LogPath != "" {
+		err = os.MkdirAll(filepath.Dir(c.spec.LogPath), 0o755)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// spawnFirst starts the first process in its new namespaces, from a thread that is in the container's network namespace for that moment:
+// a child gets its parent thread's.
+func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Process, err error) {
+	pidfd := -1
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS}
+	if c.spec.NetNS == "" {
+		attr.Cloneflags |= unix.CLONE_NEWNET
+	}
+	err = inNetNS(c.spec.NetNS, func() (err error) {
+		proc, err = os.StartProcess(binary, []string{"packetwalk-app", "first", c.spec.Dir}, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
+		return err
+	})
+	if err != nil {
+		if proc != nil {
+			proc.Kill()
+			proc.Wait()
+		}
+		return nil, fmt.Errorf("start the first process: %w", err)
+	}
+	c.pid = proc.Pid
+	// A descriptor in non-blocking mode goes to the poller: waiting for hundreds of containers takes no threads.
+	if err := unix.SetNonblock(pidfd, true); err != nil {
+		proc.Kill()
+		proc.Wait()
+		return nil, fmt.Errorf("watch the first process: %w", err)
+	}
+	c.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
+	return proc, nil
+}
+
+// inNetNS calls f on a thread in the network namespace, or as it is where path is "".
+func inNetNS(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	target, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer target.Close()
+	OnThread(func() (clean bool) {
+		var own *os.File
+		if own, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return true
+		}
+		defer own.Close()
+		if err = unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter network namespace %s: %w", path, err)
+			return true
+		}
+		err = f()
+		return unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil
+	})
+	return err
+}
+
+// awaitReport waits until the first process says that the container runs, or why not; then it has ended and been reaped.
+func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os.Root) error {
+	stop := context.AfterFunc(ctx, func() { proc.Kill() })
+	message, readErr := io.ReadAll(report)
+	stop()
+	if len(message) > 0 && message[0] == ReportRuns {
+		return nil
+	}
+	if readErr != nil {
+		proc.Kill()
+	}
+	status, _ := proc.Wait()
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("start: %w", context.Cause(ctx))
+	case readErr != nil:
+		return readErr
+	case len(message) > 0 && message[0] == ReportCommand:
+		return fmt.Errorf("%w: %s", ErrStart, message[1:])
+	case len(message) > 0:
+		return errors.New(string(message[1:]))
+	}
+	said, _ := dir.ReadFile(StderrFile)
+	return fmt.Errorf("first process ended before the container ran: %v: %s", status, bytes.TrimSpace(said))
+}
 
 // Adopt finds the container that a Start with this Spec.Dir began, by this process or one that has ended since. If it has ended meanwhile,
 // Done is closed and Exit says how. It is safe to adopt a directory of an attempt that failed: the error is then ErrNoContainer.
-func (r *Runtime) Adopt(dir string) (*Container, error) { return nil, errTODO }
+func (r *Runtime) Adopt(dir string) (*Container, error) {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt: %w", err)
+	}
+	defer root.Close()
+	spec, err := ReadSpec(root)
+	var state State
+	if err == nil {
+		state, err = ReadState(root)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", dir, err)
+	}
+	image, err := app.ByName(spec.Image)
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", dir, err)
+	}
+	spec.Dir = dir
+	c := &Container{spec: spec, app: image, pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
+	if state.Exit != nil || !c.openPidfd(&state) {
+		c.finish(nil)
+		return c, nil
+	}
+	go c.watch(nil)
+	return c, nil
+}
+
+// openPidfd opens the process of a state, unless it has ended. The check comes after the opening: a pid that is somebody else's by then does
+// not have the state's start time.
+func (c *Container) openPidfd(state *State) bool {
+	fd, err := unix.PidfdOpen(state.Pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	if !state.alive() {
+		unix.Close(fd)
+		return false
+	}
+	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	return true
+}
+
+// watch waits for the first process's end; proc is nil if it is not our child.
+func (c *Container) watch(proc *os.Process) {
+	conn, err := c.pidfd.SyscallConn()
+	if err == nil {
+		err = conn.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return err != unix.EINTR && (n > 0 || err != nil)
+		})
+	}
+	var status *os.ProcessState
+	if proc != nil {
+		status, _ = proc.Wait()
+	} else if err != nil {
+		c.pollEnd()
+	}
+	c.finish(status)
+}
+
+// pollEnd is for a kernel whose poller does not take a pidfd.
+func (c *Container) pollEnd() {
+	for c.signal(0) == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// finish finds out how the container ended: what its first process recorded, else what its parent saw, else what we did to it.
+func (c *Container) finish(status *os.ProcessState) {
+	exit := c.recordedExit()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// What another adopter recorded without knowing does not count against what we know.
+	if exit == nil || exit.Reason == ReasonUnknown && (status != nil || c.killed) {
+		exit = c.inferExit(status)
+		c.record(exit)
+	}
+	c.exit = *exit
+	if c.pidfd != nil {
+		c.pidfd.Close()
+	}
+	close(c.done)
+}
+
+func (c *Container) recordedExit() *Exit {
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	state, err := ReadState(dir)
+	if err != nil {
+		return nil
+	}
+	return state.Exit
+}
+
+func (c *Container) inferExit(status *os.ProcessState) *Exit {
+	exit := &Exit{StartedAt: c.started, FinishedAt: time.Now()}
+	switch {
+	case status != nil:
+		exit.set(status.Sys().(syscall.WaitStatus))
+	case c.killed:
+		exit.set(syscall.WaitStatus(unix.SIGKILL))
+	default:
+		exit.Code, exit.Reason = 137, ReasonUnknown
+		exit.Message = "the container ended when nothing watched it"
+	}
+	return exit
+}
+
+// set fills in code, signal and reason from a wait status.
+func (e *Exit) set(w syscall.WaitStatus) {
+	*e = Exit{StartedAt: e.StartedAt, FinishedAt: e.FinishedAt, Code: w.ExitStatus(), Reason: ReasonError}
+	if w.Signaled() {
+		e.Signal = int(w.Signal())
+		e.Code = 128 + e.Signal
+	}
+	if e.Code == 0 {
+		e.Reason = ReasonCompleted
+	}
+}
+
+// NewExit is the Exit of a process with this wait status that began to run at started and ended now.
+func NewExit(w syscall.WaitStatus, started time.Time) Exit {
+	e := Exit{StartedAt: started, FinishedAt: time.Now()}
+	e.set(w)
+	return e
+}
+
+// record keeps an inferred Exit for who adopts the directory later. It does not matter if the directory is gone.
+func (c *Container) record(exit *Exit) {
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if state, err := ReadState(dir); err == nil {
+		state.Exit = exit
+		_ = WriteState(dir, state)
+	}
+}
 
 // Spec returns what the container was started from.
 func (c *Container) Spec() Spec { return c.spec }
 
-// Pid is the first process in the caller's pid namespace, also after it ended.
+// Pid is the first process in the machine's pid namespace, also after it ended.
 func (c *Container) Pid() int { return c.pid }
 
 // StartedAt is the time when the container's process began to run.
@@ -55,82 +421,66 @@ func (c *Container) Exit() Exit {
 
 // Stop sends SIGTERM, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends. It returns when the
 // container has ended; stopping one that has ended is no error.
-func (c *Container) Stop(ctx context.Context, grace time.Duration) error { return errTODO }
+func (c *Container) Stop(ctx context.Context, grace time.Duration) error {
+	if grace > 0 {
+		if err := c.signal(unix.SIGTERM); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-c.done:
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return c.Kill()
+}
 
 // Kill sends SIGKILL to everything in the container and waits for its end.
-func (c *Container) Kill() error { return errTODO }
+func (c *Container) Kill() error {
+	if err := c.kill(); err != nil {
+		return err
+	}
+	<-c.done
+	return nil
+}
+
+// kill ends the first process, and with it its pid namespace (pid_namespaces(7)).
+func (c *Container) kill() error {
+	c.mu.Lock()
+	c.killed = true
+	c.mu.Unlock()
+	return c.signal(unix.SIGKILL)
+}
+
+// signal sends to the first process; no error if it has ended.
+func (c *Container) signal(sig syscall.Signal) error {
+	if c.pidfd == nil {
+		return nil
+	}
+	err := onFd(c.pidfd, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
+	// finish closes the descriptor before it closes done, so the error of a closed one comes shortly before done at most.
+	if err == nil || errors.Is(err, unix.ESRCH) || c.pidfdClosed() {
+		return nil
+	}
+	return fmt.Errorf("container %s: send %s: %w", c.spec.Name, unix.SignalName(sig), err)
+}
+
+func (c *Container) pidfdClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return isClosed(c.done)
+}
 
 // Remove ends the container if it runs and deletes Spec.Dir. The log stays.
-func (c *Container) Remove() error { return errTODO }
-
-// A Size is a terminal's, in characters.
-type Size struct{ Width, Height uint16 }
-
-// An Exec is a command in a container that runs.
-type Exec struct {
-	Args []string
-	Env  []string // over the container's
-	// Dir is the working directory; "" is the container's.
-	Dir string
-	// TTY runs the command on a terminal of its own, whose output goes to Stdout.
-	TTY            bool
-	Stdin          io.Reader // nil is end of file
-	Stdout, Stderr io.Writer // nil discards
-	Resize         <-chan Size
+func (c *Container) Remove() error {
+	if err := c.Kill(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.spec.Dir); err != nil {
+		return fmt.Errorf("container %s: remove: %w", c.spec.Name, err)
+	}
+	return nil
 }
-
-// Exec runs a command in all of the container's namespaces, with its environment, user and capabilities, and returns its exit status when it
-// has ended (128+n after signal n). Without a terminal output that arrives later, from a process that it left behind, is not waited for.
-// A command that cannot be executed gives 127 (not found) or 126 and an error with ErrStart in its chain. When ctx ends, the command is killed.
-// Exec does not wait for a Read of Stdin that blocks.
-func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) { return -1, errTODO }
-
-// Streams are the caller's ends of a container's standard streams.
-type Streams struct {
-	TTY            bool // must be the Spec's
-	Stdin          io.Reader
-	Stdout, Stderr io.Writer
-	Resize         <-chan Size
-}
-
-// Attach connects the streams to the container's command until it ends, or ctx does. Output from before is in the log. Only a container with
-// Stdin or TTY can be attached to.
-func (c *Container) Attach(ctx context.Context, s Streams) error { return errTODO }
-
-// LogOptions select lines of a log.
-type LogOptions struct {
-	Follow     bool
-	Tail       int // the last lines; negative for all of them
-	Since      time.Time
-	Timestamps bool  // put each line's time, RFC 3339 with nanoseconds, and a space before it
-	LimitBytes int64 // 0 is no limit
-	// Ended, with Follow, ends the reading when what was written before it was closed has been read: a Container's Done. nil never does.
-	Ended <-chan struct{}
-	// Stream takes only "stdout" or "stderr"; "" both.
-	Stream string
-}
-
-// ReadLogs copies the log that a container wrote at path, the file that it was rotated to first, to w: for each line what the container
-// wrote, without CRI's prefix. It returns when all is read, or, with Follow, when o.Ended or ctx end. A file that is not there yet is
-// waited for with Follow and an error that is fs.ErrNotExist without.
-func ReadLogs(ctx context.Context, path string, o LogOptions, w io.Writer) error { return errTODO }
-
-// A Run is a command in the network namespace of a host that is not a container: a node, a VM, the fabric. The file system is the machine's
-// own, read-write; mount and UTS namespaces are new, with a /sys that shows the network namespace's links.
-type Run struct {
-	NetNS    string // path
-	Hostname string // "" keeps the machine's
-	Args     []string
-	Env      []string // nil is the caller's
-	Dir      string   // "" is the caller's
-	Mounts   []Mount  // over the machine's files, as seen by this command only; a Destination that is a symbolic link is followed
-}
-
-// RunIn runs the command and returns its exit status. Empty Args run the user's shell ($SHELL, else bash, else sh). Files among the streams
-// are handed through, so that a terminal stays one; nil streams are /dev/null.
-func (r *Runtime) RunIn(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
-	return -1, errTODO
-}
-
-// RunArgv gives the command line that RunIn executes, for a caller that wants to become it by execve.
-func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) { return nil, nil, errTODO }

@@ -1,0 +1,178 @@
+package app
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// ifconfigCo is the internet host that answers with its caller's address: ifconfig.co, mpolden/echoip.
+func ifconfigCo(ctx context.Context, p *Process) int {
+	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, answerIfconfig))
+}
+
+type ifconfigAnswer struct {
+	IP        string      `json:"ip"`
+	IPDecimal json.Number `json:"ip_decimal"`
+	Port      uint16      `json:"port"`
+	UserAgent *userAgent  `json:"user_agent,omitempty"`
+}
+
+type userAgent struct {
+	Product string `json:"product,omitempty"`
+	Version string `json:"version,omitempty"`
+	Raw     string `json:"raw_value"`
+}
+
+// answerIfconfig differs from the original in that / is text for every client, browsers too: there is no page. /port answers with the caller's
+// port, which shows outbound port blocks.
+func answerIfconfig(r *request) response {
+	address := r.remote.Addr()
+	wantsJSON := r.path == "/" && strings.HasPrefix(r.header.get("Accept"), "application/json")
+	switch {
+	case r.path == "/json" || wantsJSON:
+		return ifconfigJSON(r)
+	case r.path == "/" || r.path == "/ip":
+		return text(200, address.String()+"\n")
+	case r.path == "/port":
+		return text(200, fmt.Sprintln(r.remote.Port()))
+	case strings.HasPrefix(r.path, "/port/"):
+		return answerPort(r)
+	case r.path == "/health":
+		return content("application/json", []byte(`{"status":"OK"}`))
+	}
+	return text(404, "404 page not found")
+}
+
+func ifconfigJSON(r *request) response {
+	answer := ifconfigAnswer{IP: r.remote.Addr().String(), IPDecimal: json.Number(decimal(r.remote.Addr())), Port: r.remote.Port()}
+	if raw := r.header.get("User-Agent"); raw != "" {
+		first, _, _ := strings.Cut(raw, " ")
+		product, version, _ := strings.Cut(first, "/")
+		answer.UserAgent = &userAgent{product, version, raw}
+	}
+	return jsonResponse(answer)
+}
+
+// decimal is an address as one number: the bytes in network order.
+func decimal(a netip.Addr) string {
+	if a.Is4() {
+		b := a.As4()
+		return strconv.FormatUint(uint64(binary.BigEndian.Uint32(b[:])), 10)
+	}
+	// Long division by ten, digit by digit from the right: math/big for this one place would be the larger part of the program.
+	b := a.As16()
+	var digits []byte
+	for {
+		rest, zero := 0, true
+		for i := range b {
+			rest = rest<<8 | int(b[i])
+			b[i] = byte(rest / 10)
+			rest %= 10
+			zero = zero && b[i] == 0
+		}
+		digits = append([]byte{byte('0' + rest)}, digits...)
+		if zero {
+			return string(digits)
+		}
+	}
+}
+
+// answerPort says whether the caller's address accepts a TCP connection on a port, as /port/8080 does there.
+func answerPort(r *request) response {
+	port, err := strconv.ParseUint(strings.TrimPrefix(r.path, "/port/"), 10, 16)
+	if err != nil || port == 0 {
+		return text(400, "invalid port: "+strings.TrimPrefix(r.path, "/port/"))
+	}
+	target := netip.AddrPortFrom(r.remote.Addr(), uint16(port))
+	conn, err := net.DialTimeout("tcp", target.String(), 2*time.Second)
+	if err == nil {
+		conn.Close()
+	}
+	return jsonResponse(map[string]any{"ip": target.Addr().String(), "port": port, "reachable": err == nil})
+}
+
+// hello is a service of no particular kind: one line that says who answers whom.
+func hello(ctx context.Context, p *Process) int {
+	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, func(r *request) response {
+		hostname, _ := os.Hostname()
+		return text(200, fmt.Sprintf("hello from %s (%s) to %s\n", hostname, r.local.Addr(), r.remote))
+	}))
+}
+
+// echo sends back what it is sent, on TCP and UDP port 7 (RFC 862) and, over HTTP, the request as it came on port 80.
+func echo(ctx context.Context, p *Process) int {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	tcp, err := net.Listen("tcp", ":7")
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "echo: %v\n", err)
+		return 1
+	}
+	udp, err := net.ListenPacket("udp", ":7")
+	if err != nil {
+		fmt.Fprintf(p.Stderr, "echo: %v\n", err)
+		return 1
+	}
+	context.AfterFunc(ctx, func() { tcp.Close(); udp.Close() })
+	go echoTCP(tcp)
+	go echoUDP(udp)
+	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, func(r *request) response {
+		return text(200, r.dump()+"\r\n\r\n"+string(r.body))
+	}))
+}
+
+func echoTCP(ln net.Listener) {
+	for {
+		conn, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer conn.Close()
+			_, _ = conn.(*net.TCPConn).WriteTo(conn)
+		}()
+	}
+}
+
+func echoUDP(conn net.PacketConn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, from, err := conn.ReadFrom(buf)
+		if err != nil {
+			return
+		}
+		_, _ = conn.WriteTo(buf[:n], from)
+	}
+}
+
+// portArg is the port that "--port=N" or the environment's PORT give, else the default.
+func portArg(p *Process, port int) int {
+	for _, pair := range p.Env {
+		if v, ok := strings.CutPrefix(pair, "PORT="); ok {
+			port = atoiOr(v, port)
+		}
+	}
+	for i, arg := range p.Args {
+		if v, ok := strings.CutPrefix(arg, "--port="); ok {
+			port = atoiOr(v, port)
+		} else if arg == "--port" && i+1 < len(p.Args) {
+			port = atoiOr(p.Args[i+1], port)
+		}
+	}
+	return port
+}
+
+func atoiOr(s string, otherwise int) int {
+	if n, err := strconv.Atoi(s); err == nil && n > 0 && n < 1<<16 {
+		return n
+	}
+	return otherwise
+}

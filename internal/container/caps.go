@@ -1,0 +1,135 @@
+package container
+
+import (
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// capNames are the capabilities by number; capability(7), include/uapi/linux/capability.h.
+var capNames = [...]string{
+	"CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "LINUX_IMMUTABLE",
+	"NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW", "IPC_LOCK", "IPC_OWNER", "SYS_MODULE", "SYS_RAWIO", "SYS_CHROOT",
+	"SYS_PTRACE", "SYS_PACCT", "SYS_ADMIN", "SYS_BOOT", "SYS_NICE", "SYS_RESOURCE", "SYS_TIME", "SYS_TTY_CONFIG", "MKNOD", "LEASE",
+	"AUDIT_WRITE", "AUDIT_CONTROL", "SETFCAP", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND", "AUDIT_READ",
+	"PERFMON", "BPF", "CHECKPOINT_RESTORE",
+}
+
+// A CapSet is a set of capabilities, bit n for capability number n.
+type CapSet uint64
+
+// DefaultCaps are what a container has without a word about it: the default set that container engines document, less MKNOD (there is no device
+// cgroup here, so a device node would be the machine's disk) and with NET_ADMIN, so that ip and tcpdump work in every pod of a lab.
+var DefaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE",
+	"NET_RAW", "NET_ADMIN", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP")
+
+// machineCaps act on the whole machine whatever namespace their holder is in; "ALL" and Privileged leave them out. Naming one adds it.
+var machineCaps = mustCaps("SYS_MODULE", "SYS_RAWIO", "SYS_TIME", "MKNOD", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND",
+	"AUDIT_CONTROL", "AUDIT_READ", "LINUX_IMMUTABLE")
+
+const allCaps = CapSet(1)<<len(capNames) - 1
+
+// Capabilities is the set that a container of this Spec runs with. Unknown names are an error that lists them.
+func (s *Spec) Capabilities() (CapSet, error) {
+	set := DefaultCaps
+	if s.Privileged {
+		set = allCaps &^ machineCaps
+	}
+	add, errAdd := parseCaps(s.AddCaps)
+	drop, errDrop := parseCaps(s.DropCaps)
+	if errAdd != nil {
+		return 0, fmt.Errorf("capabilities to add: %w", errAdd)
+	}
+	if errDrop != nil {
+		return 0, fmt.Errorf("capabilities to drop: %w", errDrop)
+	}
+	if add.has(capAll) {
+		set = allCaps &^ machineCaps
+	}
+	// Dropping ALL comes before the additions, so that "drop ALL, add NET_RAW" means NET_RAW alone; the Pod Security Standards rely on it.
+	if drop.has(capAll) {
+		set = 0
+	}
+	return (set | add&allCaps) &^ (drop & allCaps), nil
+}
+
+// capAll stands for "ALL" in a parsed list.
+const capAll = 63
+
+func (c CapSet) has(n int) bool { return c&(1<<n) != 0 }
+
+// String lists the set as capsh does, lower case with commas.
+func (c CapSet) String() string {
+	var names []string
+	for n, name := range capNames {
+		if c.has(n) {
+			names = append(names, "cap_"+strings.ToLower(name))
+		}
+	}
+	return strings.Join(names, ",")
+}
+
+func parseCaps(names []string) (CapSet, error) {
+	var set CapSet
+	var unknown []string
+	for _, name := range names {
+		if n, ok := capNumber(name); ok {
+			set |= 1 << n
+		} else {
+			unknown = append(unknown, name)
+		}
+	}
+	if unknown != nil {
+		return 0, fmt.Errorf("unknown capability %s; capability(7) has the names", strings.Join(unknown, ", "))
+	}
+	return set, nil
+}
+
+func capNumber(name string) (int, bool) {
+	name = strings.TrimPrefix(strings.ToUpper(name), "CAP_")
+	if name == "ALL" {
+		return capAll, true
+	}
+	for n, known := range capNames {
+		if name == known {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func mustCaps(names ...string) CapSet {
+	set, err := parseCaps(names)
+	if err != nil {
+		panic(err)
+	}
+	return set
+}
+
+// LimitThread takes from the calling thread's bounding, inheritable and ambient sets what is not in keep, and sets no_new_privs if asked: what
+// the thread executes next has no more. The thread itself keeps its rights. The caller has locked the goroutine to its thread and does not
+// unlock it (capabilities(7): the sets belong to threads).
+func LimitThread(keep CapSet, noNewPrivs bool) error {
+	for n := range 64 {
+		if keep.has(n) {
+			continue
+		}
+		err := unix.Prctl(unix.PR_CAPBSET_DROP, uintptr(n), 0, 0, 0)
+		if err == unix.EINVAL {
+			break // past the kernel's last capability
+		}
+		if err != nil {
+			return fmt.Errorf("drop capability %d from the bounding set: %w", n, err)
+		}
+	}
+	if err := unix.Prctl(unix.PR_CAP_AMBIENT, unix.PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0); err != nil {
+		return fmt.Errorf("clear ambient capabilities: %w", err)
+	}
+	if noNewPrivs {
+		if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+			return fmt.Errorf("set no_new_privs: %w", err)
+		}
+	}
+	return nil
+}

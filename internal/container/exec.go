@@ -1,0 +1,267 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A Size is a terminal's, in characters.
+type Size struct{ Width, Height uint16 }
+
+// An Exec is a command to run in a container.
+type Exec struct {
+	Args []string
+	Env  []string // over the container's
+	Dir  string   // working directory; "" is the container's
+	// TTY runs the command on a terminal of its own, whose output goes to Stdout.
+	TTY            bool
+	Stdin          io.Reader // nil is end of file
+	Stdout, Stderr io.Writer // nil discards
+	Resize         <-chan Size
+}
+
+// The exit statuses of a command that cannot be executed, as shells and container engines have them.
+const (
+	codeCannotExecute = 126
+	codeNotFound      = 127
+)
+
+// Exec runs a command in all of the container's namespaces, with its environment, user and capabilities, and returns its exit status when it
+// has ended (128+n after signal n). Output that a process which it left behind writes later is not waited for. A command that cannot be
+// executed gives 127 (not found) or 126, and an error with ErrStart in its chain. When ctx ends, the command is killed, and the error is ctx's.
+// Exec does not wait for a Read of Stdin that blocks.
+func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
+	if isClosed(c.done) {
+		return -1, ErrNotRunning
+	}
+	streams, err := c.spawnExec(e)
+	if err != nil {
+		return execFailure(c, err)
+	}
+	return streams.run(ctx, e)
+}
+
+func execFailure(c *Container, err error) (int, error) {
+	err = fmt.Errorf("container %s: %w", c.spec.Name, err)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return -1, fmt.Errorf("%w: %w", ErrNotRunning, err)
+	case !errors.Is(err, ErrStart):
+		return -1, err
+	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.ENOEXEC), errors.Is(err, unix.EISDIR):
+		return codeCannotExecute, err
+	}
+	return codeNotFound, err
+}
+
+// execution is a command that runs, with our ends of its streams.
+type execution struct {
+	proc            *os.Process
+	in, out, errout *os.File // in and out are the same file, the terminal's master, with a terminal
+	tty             bool
+}
+
+// spawnExec starts the command from a thread that has entered the container's namespaces. The thread ends then, so nothing has to be
+// undone: what it changed (working directory, capabilities, namespaces) is its own.
+func (c *Container) spawnExec(e Exec) (x *execution, err error) {
+	OnThread(func() (clean bool) {
+		x, err = c.spawnInside(e)
+		return false
+	})
+	return x, err
+}
+
+func (c *Container) spawnInside(e Exec) (*execution, error) {
+	if err := c.enter(); err != nil {
+		return nil, err
+	}
+	p := Process{Args: e.Args, Env: c.spec.Environ(c.app.Env, e.Env, e.TTY), Dir: e.Dir, TTY: e.TTY}
+	if p.Dir == "" {
+		p.Dir = c.spec.WorkingDir
+	}
+	x := &execution{tty: e.TTY}
+	var err error
+	if e.TTY {
+		err = x.terminal(&p, &c.spec)
+	} else {
+		err = x.pipes(&p, e)
+	}
+	if err == nil {
+		x.proc, err = c.spec.Spawn(p)
+	}
+	closeFiles(p.Files[:])
+	if err != nil {
+		closeFiles([]*os.File{x.in, x.out, x.errout})
+		return nil, err
+	}
+	return x, nil
+}
+
+func closeFiles(files []*os.File) {
+	for _, f := range files {
+		if f != nil {
+			f.Close() // the second time for a terminal, which is an error and no harm
+		}
+	}
+}
+
+// enter takes the calling thread into the container's namespaces at once (setns(2), with a pidfd): there is no moment at which the pid could be
+// somebody else's. For the mount namespace the thread must have a working directory of its own.
+func (c *Container) enter() error {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil {
+		return fmt.Errorf("enter the container: %w", err)
+	}
+	err := onFd(c.pidfd, func(fd int) error {
+		return unix.Setns(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWNS)
+	})
+	if c.pidfdClosed() {
+		return ErrNotRunning
+	}
+	if err != nil {
+		return fmt.Errorf("enter the container: %w", err)
+	}
+	return nil
+}
+
+func (x *execution) terminal(p *Process, s *Spec) error {
+	uid, _, _ := s.User()
+	master, terminal, err := OpenTerminal(uid)
+	if err != nil {
+		return err
+	}
+	x.in, x.out = master, master
+	p.Files = [3]*os.File{terminal, terminal, terminal}
+	return nil
+}
+
+func (x *execution) pipes(p *Process, e Exec) (err error) {
+	if e.Stdin == nil {
+		p.Files[0], err = os.Open(os.DevNull)
+	} else {
+		p.Files[0], x.in, err = os.Pipe()
+	}
+	if err == nil {
+		x.out, p.Files[1], err = os.Pipe()
+	}
+	if err == nil {
+		x.errout, p.Files[2], err = os.Pipe()
+	}
+	return err
+}
+
+// run moves the streams until the command has ended.
+func (x *execution) run(ctx context.Context, e Exec) (int, error) {
+	defer closeFiles([]*os.File{x.in, x.out, x.errout})
+	ended := make(chan struct{})
+	if e.Resize != nil && x.tty {
+		go x.follow(e.Resize, ended)
+	}
+	if e.Stdin != nil {
+		go x.feed(e.Stdin)
+	}
+	var outputs sync.WaitGroup
+	outputs.Go(func() { copyOutput(e.Stdout, x.out) })
+	if x.errout != nil {
+		outputs.Go(func() { copyOutput(e.Stderr, x.errout) })
+	}
+	stop := context.AfterFunc(ctx, func() {
+		// The command leads a session and process group of its own; what it started there goes with it.
+		_ = unix.Kill(-x.proc.Pid, unix.SIGKILL)
+		_ = x.proc.Kill()
+	})
+	status, err := x.proc.Wait()
+	close(ended)
+	stop()
+	for _, f := range []*os.File{x.out, x.errout} {
+		if f != nil {
+			_ = f.SetReadDeadline(time.Unix(1, 0)) // copyOutput takes what is there and returns
+		}
+	}
+	outputs.Wait()
+	if err != nil {
+		return -1, fmt.Errorf("wait for command: %w", err)
+	}
+	var exit Exit
+	exit.set(status.Sys().(syscall.WaitStatus))
+	if ctx.Err() != nil && exit.Signal == int(unix.SIGKILL) {
+		return exit.Code, context.Cause(ctx)
+	}
+	return exit.Code, nil
+}
+
+func (x *execution) follow(sizes <-chan Size, ended <-chan struct{}) {
+	for {
+		select {
+		case size, ok := <-sizes:
+			if !ok {
+				return
+			}
+			_ = Resize(x.in, size) // a terminal that is gone has no size
+		case <-ended:
+			return
+		}
+	}
+}
+
+// endOfTransmission is what a terminal in canonical mode reads as end of file (VEOF, termios(3)).
+const endOfTransmission = 4
+
+func (x *execution) feed(stdin io.Reader) {
+	_, _ = io.Copy(x.in, stdin) // a command that does not read its input is no error
+	if x.tty {
+		_, _ = x.in.Write([]byte{endOfTransmission})
+		return
+	}
+	_ = x.in.Close()
+}
+
+// copyOutput copies until end of file, or, after the reader's deadline has been set, until nothing is left to read without waiting: a process
+// that the command left behind may hold the other end open for ever.
+func copyOutput(w io.Writer, r *os.File) {
+	if w == nil {
+		w = io.Discard
+	}
+	_, err := io.Copy(onlyWriter{w}, r)
+	if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, unix.EIO) {
+		w = io.Discard // the writer failed; the command must not block on a full pipe
+		_, err = io.Copy(w, r)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		drain(w, r)
+	}
+}
+
+// onlyWriter hides ReadFrom, which could splice past a deadline.
+type onlyWriter struct{ io.Writer }
+
+func drain(w io.Writer, r *os.File) {
+	if r.SetReadDeadline(time.Time{}) != nil {
+		return
+	}
+	conn, err := r.SyscallConn()
+	if err != nil {
+		return
+	}
+	buf := make([]byte, 32<<10)
+	for {
+		n := 0
+		err := conn.Read(func(fd uintptr) bool {
+			n, _ = unix.Read(int(fd), buf)
+			return true
+		})
+		if err != nil || n <= 0 {
+			return
+		}
+		if _, err := w.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}

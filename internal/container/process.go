@@ -1,0 +1,226 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// Environ is the environment of a process in the container: defaults, the image's, the Spec's, extra; of two with one name the later counts.
+func (s *Spec) Environ(image, extra []string, tty bool) []string {
+	home := "/root"
+	if s.UID != nil && *s.UID != 0 {
+		home = "/"
+	}
+	env := []string{"PATH=" + defaultPath, "HOME=" + home, "HOSTNAME=" + s.Hostname}
+	if tty {
+		env = append(env, "TERM=xterm")
+	}
+	for _, more := range [][]string{image, s.Env, extra} {
+		env = append(env, more...)
+	}
+	return lastOfEach(env)
+}
+
+// lastOfEach keeps the last of the pairs with one name, at the place of the first.
+func lastOfEach(env []string) []string {
+	place := make(map[string]int, len(env))
+	kept := env[:0:0]
+	for _, pair := range env {
+		name, _, _ := strings.Cut(pair, "=")
+		if i, ok := place[name]; ok {
+			kept[i] = pair
+			continue
+		}
+		place[name] = len(kept)
+		kept = append(kept, pair)
+	}
+	return kept
+}
+
+// Getenv finds a variable's value in an environment.
+func Getenv(env []string, name string) string {
+	for _, pair := range env {
+		if n, v, _ := strings.Cut(pair, "="); n == name {
+			return v
+		}
+	}
+	return ""
+}
+
+// LookPath finds the executable file of a command as execvp does, with the environment's PATH, in the calling thread's file system. Its errors
+// have ErrStart in their chain and the words that container engines use.
+func LookPath(name string, env []string, dir string) (string, error) {
+	if name == "" {
+		return "", fmt.Errorf("%w: no command specified", ErrStart)
+	}
+	if strings.ContainsRune(name, '/') {
+		path := name
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(dir, path)
+		}
+		if err := executable(path); err != nil {
+			return "", fmt.Errorf("%w: exec: %q: %w", ErrStart, name, err)
+		}
+		return path, nil
+	}
+	var denied error
+	for _, d := range filepath.SplitList(Getenv(env, "PATH")) {
+		path := filepath.Join(dir, d, name)
+		if filepath.IsAbs(d) {
+			path = filepath.Join(d, name)
+		}
+		err := executable(path)
+		if err == nil {
+			return path, nil
+		}
+		if errors.Is(err, os.ErrPermission) {
+			denied = err
+		}
+	}
+	if denied != nil {
+		return "", fmt.Errorf("%w: exec: %q: %w", ErrStart, name, denied)
+	}
+	return "", fmt.Errorf("%w: exec: %q: executable file not found in $PATH", ErrStart, name)
+}
+
+func executable(path string) error {
+	info, err := os.Stat(path)
+	if err != nil {
+		return err
+	}
+	if info.IsDir() {
+		return &os.PathError{Op: "exec", Path: path, Err: syscall.EISDIR}
+	}
+	if info.Mode()&0o111 == 0 {
+		return &os.PathError{Op: "exec", Path: path, Err: syscall.EACCES}
+	}
+	return nil
+}
+
+// A Process is a command to spawn in the calling thread's namespaces.
+type Process struct {
+	Args  []string
+	Env   []string
+	Dir   string
+	Files [3]*os.File
+	TTY   bool // Files[0] is a terminal, to be the controlling one
+}
+
+// Spawn starts a command with the container's user, capabilities and working directory, on the calling thread, which has to be locked to its
+// goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
+func (s *Spec) Spawn(p Process) (*os.Process, error) {
+	dir := p.Dir
+	if dir == "" {
+		dir = "/"
+	}
+	if info, err := os.Stat(dir); err != nil {
+		return nil, fmt.Errorf("%w: working directory %q: %w", ErrStart, dir, err)
+	} else if !info.IsDir() {
+		return nil, fmt.Errorf("%w: working directory %q: %w", ErrStart, dir, syscall.ENOTDIR)
+	}
+	path, err := LookPath(first(p.Args), p.Env, dir)
+	if err != nil {
+		return nil, err
+	}
+	keep, err := s.Capabilities()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	if err := LimitThread(keep, s.NoNewPrivs); err != nil {
+		return nil, err
+	}
+	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: s.credential()}
+	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Dir: dir, Env: p.Env, Files: p.Files[:], Sys: attr})
+	if err != nil {
+		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
+	}
+	return proc, nil
+}
+
+func first(args []string) string {
+	if len(args) == 0 {
+		return ""
+	}
+	return args[0]
+}
+
+// credential is the Spec's user; nil for root without more, who we are already.
+func (s *Spec) credential() *syscall.Credential {
+	if s.UID == nil && s.GID == nil && len(s.Groups) == 0 {
+		return nil
+	}
+	uid, gid, groups := s.User()
+	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+	for _, g := range groups {
+		c.Groups = append(c.Groups, uint32(g))
+	}
+	return c
+}
+
+// User is the numeric user, group and supplementary groups that the container runs as.
+func (s *Spec) User() (uid, gid int, groups []int) {
+	if s.UID != nil {
+		uid = int(*s.UID)
+	}
+	if s.GID != nil {
+		gid = int(*s.GID)
+	}
+	for _, g := range s.Groups {
+		groups = append(groups, int(g))
+	}
+	return uid, gid, groups
+}
+
+// OpenTerminal makes a pseudo-terminal in the calling thread's /dev, owned by uid.
+func OpenTerminal(uid int) (master, terminal *os.File, err error) {
+	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		return nil, nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	var n uint32
+	err = onFd(master, func(fd int) (err error) {
+		if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
+			n, err = unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+		}
+		return err
+	})
+	if err == nil {
+		terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err == nil {
+		err = terminal.Chown(uid, -1)
+	}
+	if err != nil {
+		master.Close()
+		return nil, nil, fmt.Errorf("open a terminal: %w", err)
+	}
+	return master, terminal, nil
+}
+
+// Resize sets a terminal's size.
+func Resize(master *os.File, s Size) error {
+	return onFd(master, func(fd int) error {
+		return unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: s.Height, Col: s.Width})
+	})
+}
+
+// onFd calls f with the file's descriptor and leaves the file in the poller, which File.Fd would not.
+func onFd(file *os.File, f func(fd int) error) error {
+	conn, err := file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var ferr error
+	if err := conn.Control(func(fd uintptr) { ferr = f(int(fd)) }); err != nil {
+		return err
+	}
+	return ferr
+}

@@ -1,0 +1,61 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+)
+
+// A Run is a command in the network namespace of a host that is not a container: a node, a VM, the fabric. The file system is the machine's
+// own, read-write; mount and UTS namespaces are new, with a /sys that shows the network namespace's links.
+type Run struct {
+	NetNS    string // path
+	Hostname string // "" keeps the machine's
+	Args     []string
+	Env      []string // nil is the caller's
+	Dir      string   // "" is the caller's
+	Mounts   []Mount  // over the machine's files, as seen by this command only; a Destination that is a symbolic link is followed
+}
+
+// RunArgv gives the command line and environment that RunIn executes, for a caller that wants to become the command by execve.
+func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
+	if !filepath.IsAbs(run.NetNS) {
+		return nil, nil, fmt.Errorf("network namespace %q is not an absolute path", run.NetNS)
+	}
+	env = run.Env
+	if env == nil {
+		env = os.Environ()
+	}
+	run.Env = nil // it is the process's
+	arg, err := json.Marshal(run)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []string{r.Binary, "run", string(arg)}, env, nil
+}
+
+// RunIn runs the command and returns its exit status (128+n after signal n). Empty Args run the user's shell ($SHELL, else bash, else sh). Files
+// among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed gives 127
+// or 126 and says why on stderr, as a shell does.
+func (r *Runtime) RunIn(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
+	argv, env, err := r.RunArgv(run)
+	if err != nil {
+		return -1, err
+	}
+	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
+	cmd.Env, cmd.Stdin, cmd.Stdout, cmd.Stderr = env, stdin, stdout, stderr
+	err = cmd.Run()
+	var status *exec.ExitError
+	if err != nil && (ctx.Err() != nil || !errors.As(err, &status)) {
+		return -1, fmt.Errorf("run in %s: %w", run.NetNS, err)
+	}
+	var exit Exit
+	exit.set(cmd.ProcessState.Sys().(syscall.WaitStatus))
+	return exit.Code, nil
+}

@@ -1,0 +1,136 @@
+package container
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// The files of Spec.Dir.
+const (
+	SpecFile   = "spec.json"   // the Spec
+	StateFile  = "state.json"  // the State, written by the first process
+	AttachFile = "attach.sock" // unix socket, with TTY or Stdin
+	StderrFile = "stderr"      // what the first process had to say about itself; empty in good times
+)
+
+// A State is what the first process records of its container.
+type State struct {
+	Pid int `json:"pid"` // in the machine's pid namespace
+	// StartTicks and BootID tell the process from a later one with the same pid: field 22 of /proc/PID/stat (proc_pid_stat(5)) and
+	// /proc/sys/kernel/random/boot_id.
+	StartTicks uint64    `json:"startTicks"`
+	BootID     string    `json:"bootID"`
+	StartedAt  time.Time `json:"startedAt"` // zero until the application runs
+	Exit       *Exit     `json:"exit,omitempty"`
+}
+
+// WriteState replaces dir's state file at once, so that a reader finds the old or the new one.
+func WriteState(dir *os.Root, s State) error { return writeJSON(dir, StateFile, s) }
+
+// ReadState reads a directory's state; an error that is fs.ErrNotExist where none was written.
+func ReadState(dir *os.Root) (State, error) {
+	var s State
+	err := readJSON(dir, StateFile, &s)
+	return s, err
+}
+
+// ReadSpec reads the Spec of a container's directory.
+func ReadSpec(dir *os.Root) (Spec, error) {
+	var s Spec
+	err := readJSON(dir, SpecFile, &s)
+	return s, err
+}
+
+func writeJSON(dir *os.Root, name string, v any) error {
+	data, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	tmp := name + ".new"
+	if err := dir.WriteFile(tmp, data, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	if err := dir.Rename(tmp, name); err != nil {
+		return fmt.Errorf("write %s: %w", name, err)
+	}
+	return nil
+}
+
+func readJSON(dir *os.Root, name string, v any) error {
+	data, err := dir.ReadFile(name)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	if err := json.Unmarshal(data, v); err != nil {
+		return fmt.Errorf("read %s: %w", name, err)
+	}
+	return nil
+}
+
+// Self is the State of the calling process as the /proc that it sees numbers it: the first process calls it before it has a /proc of its own.
+func Self() (State, error) {
+	pid, ticks, err := readStat("/proc/self/stat")
+	if err != nil {
+		return State{}, err
+	}
+	boot, err := bootID()
+	return State{Pid: pid, StartTicks: ticks, BootID: boot}, err
+}
+
+func bootID() (string, error) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	return string(bytes.TrimSpace(b)), err
+}
+
+// alive says whether the process that wrote s still runs; a zombie does not.
+func (s *State) alive() bool {
+	boot, err := bootID()
+	if err != nil || boot != s.BootID {
+		return false
+	}
+	_, ticks, err := readStat(fmt.Sprintf("/proc/%d/stat", s.Pid))
+	return err == nil && ticks == s.StartTicks
+}
+
+var errZombie = errors.New("process has ended")
+
+func readStat(path string) (pid int, startTicks uint64, err error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			err = fmt.Errorf("%w: %w", errZombie, err)
+		}
+		return 0, 0, err
+	}
+	return parseStat(string(b))
+}
+
+// parseStat takes pid and start time out of a /proc/PID/stat line. The command's name may hold anything, also ") Z 1": what follows the last
+// parenthesis counts.
+func parseStat(line string) (pid int, startTicks uint64, err error) {
+	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
+	if open < 0 || end < open {
+		return 0, 0, fmt.Errorf("stat line %q has no command", line)
+	}
+	fields := strings.Fields(line[end+1:]) // field 3, the state, is the first
+	if len(fields) < 20 {
+		return 0, 0, fmt.Errorf("stat line %q has too few fields", line)
+	}
+	if fields[0] == "Z" || fields[0] == "X" {
+		return 0, 0, errZombie
+	}
+	if pid, err = strconv.Atoi(strings.TrimSpace(line[:open])); err != nil {
+		return 0, 0, fmt.Errorf("stat line: %w", err)
+	}
+	if startTicks, err = strconv.ParseUint(fields[19], 10, 64); err != nil {
+		return 0, 0, fmt.Errorf("stat line: %w", err)
+	}
+	return pid, startTicks, nil
+}
