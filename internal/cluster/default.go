@@ -16,7 +16,7 @@ var (
 	firstVMPublicIP  = netip.MustParseAddr("203.0.113.3")   // of VMs with publicIP, in their order
 	lastVMPublicIP   = netip.MustParseAddr("203.0.113.9")   //
 	firstFrontend    = netip.MustParseAddr("203.0.113.10")  // of services of type LoadBalancer
-	lastFrontend     = netip.MustParseAddr("203.0.113.254") //
+	lastFrontend     = netip.MustParseAddr("203.0.113.253") // .254 is the fabric itself
 )
 
 // Internet hosts have the addresses from the first to the last of these; those before are the internet's own router and services.
@@ -128,8 +128,10 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	within := true
 	for _, v := range s.Azure.VNets {
 		for _, p := range v.AddressPrefixes {
-			own = append(own, p)
-			within = within && p.IsValid() && p.Bits() >= ten.Bits() && ten.Contains(p.Addr())
+			if usable(p) {
+				own = append(own, p)
+				within = within && p.Bits() >= ten.Bits() && ten.Contains(p.Addr())
+			}
 		}
 	}
 	if within {

@@ -61,11 +61,18 @@ func document(data []byte) (*yaml.Node, error) {
 // decoder fills Go values from YAML nodes. Unlike the yaml package's own decoder it goes on after an error, knows each value's path and
 // line, refuses unknown and repeated fields, and takes an unquoted 1.11 for the text that it is.
 type decoder struct {
-	lines map[string]int // of each path that the file gives
-	errs  Errors
+	lines  map[string]int // of each path that the file gives
+	failed []string       // the paths whose value is not what the file says
+	errs   Errors
 }
 
+// add complains about the value at path, which stays what it was: validation then has nothing to say of it.
 func (d *decoder) add(n *yaml.Node, path, remedy, format string, args ...any) {
+	d.failed = append(d.failed, path)
+	d.note(n, path, remedy, format, args...)
+}
+
+func (d *decoder) note(n *yaml.Node, path, remedy, format string, args ...any) {
 	d.errs = append(d.errs, Error{Path: path, Line: n.Line, Remedy: remedy, Message: fmt.Sprintf(format, args...)})
 }
 
@@ -180,9 +187,9 @@ func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
 		index, known := fields[key.Value]
 		switch {
 		case key.Kind != yaml.ScalarNode || !known:
-			d.add(key, at, suggest(key.Value, names, "the fields here are "), "unknown field")
+			d.note(key, at, suggest(key.Value, names, "the fields here are "), "unknown field")
 		case seen[key.Value]:
-			d.add(key, at, "keep one of them", "the field is there twice")
+			d.note(key, at, "keep one of them", "the field is there twice")
 		default:
 			seen[key.Value] = true
 			d.value(val, v.Field(index), at)
@@ -213,7 +220,7 @@ func join(path, field string) string {
 func (d *decoder) merge(validation Errors) Errors {
 	all := d.errs
 	for _, e := range validation {
-		if !slices.ContainsFunc(d.errs, func(f Error) bool { return within(e.Path, f.Path) }) {
+		if !slices.ContainsFunc(d.failed, func(f string) bool { return within(e.Path, f) }) {
 			e.Line = d.line(e.Path)
 			all = append(all, e)
 		}
@@ -224,6 +231,9 @@ func (d *decoder) merge(validation Errors) Errors {
 
 // within says whether path is field or something in it.
 func within(path, field string) bool {
+	if field == "" {
+		return true
+	}
 	rest, ok := strings.CutPrefix(path, field)
 	return ok && (rest == "" || rest[0] == '.' || rest[0] == '[')
 }

@@ -30,10 +30,10 @@ type Spec struct {
 	ServiceProxy      ServiceProxy `json:"serviceProxy,omitzero"`
 	LoadBalancer      LoadBalancer `json:"loadBalancer,omitzero"`
 	// NodePools are the pools of virtual machines that run pods. Default: one pool, nodepool1, of one node.
-	NodePools   []NodePool  `json:"nodePools,omitempty"`
+	NodePools   []NodePool  `json:"nodePools,omitzero"`
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
 	// Addons are names as "az aks enable-addons -a" takes them.
-	Addons   []string `json:"addons,omitempty"`
+	Addons   []string `json:"addons,omitzero"`
 	Azure    Azure    `json:"azure,omitzero"`
 	Internet Internet `json:"internet,omitzero"`
 }
@@ -78,7 +78,7 @@ type Network struct {
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
 	// NonMasqueradeCIDRs are the destinations that see a pod's own address. Default, plugin azure: 10.0.0.0/8 when it holds the VNet, as
 	// aks-engine's DefaultNonMasqueradeCIDR, else the VNet's own prefixes.
-	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitempty"`
+	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 
 // Backend is what the service proxy writes its rules with.
@@ -119,9 +119,9 @@ const (
 // LoadBalancer is the public load balancer of the cluster.
 type LoadBalancer struct {
 	SKU SKU `json:"sku,omitempty"` // default basic
-	// Frontends are the public addresses that services of type LoadBalancer get, in this order. Default: 203.0.113.10 to 203.0.113.254;
+	// Frontends are the public addresses that services of type LoadBalancer get, in this order. Default: 203.0.113.10 to 203.0.113.253;
 	// Cluster.Frontends gives the list that holds.
-	Frontends []netip.Addr `json:"frontends,omitempty"`
+	Frontends []netip.Addr `json:"frontends,omitzero"`
 }
 
 // NodePool is a pool of equal nodes.
@@ -147,17 +147,17 @@ type Azure struct {
 	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
-	VNets         []VNet `json:"vnets,omitempty"`         // default aksVnet with subnets aks and vmsubnet
+	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet
 	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
-	VMs []VM `json:"vms,omitempty"`
+	VMs []VM `json:"vms,omitzero"`
 }
 
 // VNet is a virtual network.
 type VNet struct {
 	Name            string         `json:"name"`
-	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitempty"`
-	Subnets         []Subnet       `json:"subnets,omitempty"`
-	Peerings        []string       `json:"peerings,omitempty"` // names of the VNets that it is peered with
+	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitzero"`
+	Subnets         []Subnet       `json:"subnets,omitzero"`
+	Peerings        []string       `json:"peerings,omitzero"` // names of the VNets that it is peered with
 }
 
 // Subnet is a range of a VNet.
@@ -182,7 +182,7 @@ type VM struct {
 // Internet is the world outside Azure.
 type Internet struct {
 	// Hosts are machines on the internet. Default: client 198.51.100.10, and ifconfig.co 198.51.100.80 that answers with the caller's address.
-	Hosts []InternetHost `json:"hosts,omitempty"`
+	Hosts []InternetHost `json:"hosts,omitzero"`
 }
 
 // InternetHost is one machine on the internet.
