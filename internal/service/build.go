@@ -1,0 +1,295 @@
+package service
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+)
+
+// LabelProxyName marks a service that another service proxy handles (k8s.io/kubernetes pkg/proxy/apis/well_known_labels.go).
+const LabelProxyName = "service.kubernetes.io/service-proxy-name"
+
+// Build makes the service ports of one family as one node sees them, sorted by name and protocol. Headless services, services of type
+// ExternalName, services that another proxy handles and services without a cluster IP of the family make none. Where several slices of a
+// service hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that differ in nothing but their
+// state are merged (see better).
+func Build(family Family, node Node, services []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) []Port {
+	endpoints := gatherEndpoints(family, node, endpointSlices)
+	var ports []Port
+	seen := map[Key]bool{}
+	for _, s := range services {
+		key := Key{s.Namespace, s.Name}
+		if seen[key] {
+			continue
+		}
+		seen[key] = true
+		ip := clusterIP(family, s)
+		if !ip.IsValid() {
+			continue
+		}
+		for i := range s.Spec.Ports {
+			p := makePort(family, s, &s.Spec.Ports[i], ip)
+			p.Endpoints = endpoints[portKey{p.Name, p.Protocol}]
+			choose(&p, node)
+			ports = append(ports, p)
+		}
+	}
+	slices.SortFunc(ports, func(a, b Port) int { return comparePorts(&a, &b) })
+	return ports
+}
+
+// clusterIP is the service's cluster IP of the family, invalid when this proxy has nothing to do for the service.
+func clusterIP(family Family, s *corev1.Service) netip.Addr {
+	if s.Spec.Type == corev1.ServiceTypeExternalName || s.Spec.ClusterIP == corev1.ClusterIPNone {
+		return netip.Addr{}
+	}
+	if _, ok := s.Labels[LabelProxyName]; ok {
+		return netip.Addr{}
+	}
+	all := s.Spec.ClusterIPs
+	if len(all) == 0 {
+		all = []string{s.Spec.ClusterIP}
+	}
+	if ips := addresses(family, all); len(ips) > 0 {
+		return ips[0]
+	}
+	return netip.Addr{}
+}
+
+// addresses parses those of the family and leaves out the rest: the API server has validated them.
+func addresses(family Family, texts []string) []netip.Addr {
+	var out []netip.Addr
+	for _, text := range texts {
+		if a, err := netip.ParseAddr(text); err == nil && family.Of(a.Unmap()) {
+			out = append(out, a.Unmap())
+		}
+	}
+	return out
+}
+
+func makePort(family Family, s *corev1.Service, sp *corev1.ServicePort, ip netip.Addr) Port {
+	p := Port{
+		Name:         Name{s.Namespace, s.Name, sp.Name},
+		Protocol:     protocol(sp.Protocol),
+		ClusterIP:    ip,
+		Port:         uint16(sp.Port),
+		NodePort:     uint16(sp.NodePort),
+		ExternalIPs:  addresses(family, s.Spec.ExternalIPs),
+		SourceRanges: sourceRanges(family, s.Spec.LoadBalancerSourceRanges),
+	}
+	for _, ingress := range s.Status.LoadBalancer.Ingress {
+		if ingress.IPMode == nil || *ingress.IPMode == corev1.LoadBalancerIPModeVIP {
+			p.LoadBalancerIPs = append(p.LoadBalancerIPs, addresses(family, []string{ingress.IP})...)
+		}
+	}
+	if externalLocal(s) {
+		p.ExternalPolicy = Local
+	}
+	if policy := s.Spec.InternalTrafficPolicy; policy != nil && *policy == corev1.ServiceInternalTrafficPolicyLocal {
+		p.InternalPolicy = Local
+	}
+	if s.Spec.SessionAffinity == corev1.ServiceAffinityClientIP {
+		p.AffinitySeconds = affinitySeconds(s)
+	}
+	if s.Spec.Type == corev1.ServiceTypeLoadBalancer && p.ExternalPolicy == Local {
+		p.HealthCheckNodePort = uint16(s.Spec.HealthCheckNodePort)
+	}
+	return p
+}
+
+func protocol(p corev1.Protocol) Protocol {
+	if p == "" {
+		return TCP
+	}
+	return Protocol(p)
+}
+
+// externalLocal holds for services that can be reached from outside only (k8s.io/kubernetes pkg/api/v1/service/util.go).
+func externalLocal(s *corev1.Service) bool {
+	reachable := s.Spec.Type == corev1.ServiceTypeLoadBalancer || s.Spec.Type == corev1.ServiceTypeNodePort ||
+		s.Spec.Type == corev1.ServiceTypeClusterIP && len(s.Spec.ExternalIPs) > 0
+	return reachable && s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal
+}
+
+func affinitySeconds(s *corev1.Service) int {
+	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil {
+		return int(*c.ClientIP.TimeoutSeconds)
+	}
+	return int(corev1.DefaultClientIPServiceAffinitySeconds)
+}
+
+// sourceRanges are those of the family; a range that holds every address is the same as no restriction. Blanks around a range pass the
+// API server's validation, so they are cut.
+func sourceRanges(family Family, texts []string) []netip.Prefix {
+	var out []netip.Prefix
+	for _, text := range texts {
+		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
+		if err != nil || !family.Of(prefix.Addr()) {
+			continue
+		}
+		if prefix.Bits() == 0 {
+			return nil
+		}
+		out = append(out, prefix.Masked())
+	}
+	return out
+}
+
+type portKey struct {
+	Name
+	Protocol
+}
+
+func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.EndpointSlice) map[portKey][]Endpoint {
+	byAddr := map[portKey]map[netip.AddrPort]Endpoint{}
+	for _, slice := range endpointSlices {
+		serviceName := slice.Labels[discoveryv1.LabelServiceName]
+		if serviceName == "" || string(slice.AddressType) != family.String() {
+			continue
+		}
+		for i := range slice.Ports {
+			port := &slice.Ports[i]
+			if port.Name == nil || port.Port == nil || *port.Port == 0 {
+				continue
+			}
+			key := portKey{Name{slice.Namespace, serviceName, *port.Name}, TCP}
+			if port.Protocol != nil {
+				key.Protocol = protocol(*port.Protocol)
+			}
+			if byAddr[key] == nil {
+				byAddr[key] = map[netip.AddrPort]Endpoint{}
+			}
+			addEndpoints(byAddr[key], family, node, slice.Endpoints, uint16(*port.Port))
+		}
+	}
+	out := make(map[portKey][]Endpoint, len(byAddr))
+	for key, set := range byAddr {
+		out[key] = sorted(set)
+	}
+	return out
+}
+
+func addEndpoints(into map[netip.AddrPort]Endpoint, family Family, node Node, endpoints []discoveryv1.Endpoint, port uint16) {
+	for i := range endpoints {
+		e := &endpoints[i]
+		if len(e.Addresses) == 0 {
+			continue
+		}
+		ip := addresses(family, e.Addresses[:1]) // the first is all there is: discovery/v1 says that consumers use only it
+		if len(ip) == 0 {
+			continue
+		}
+		made := Endpoint{
+			Addr:        netip.AddrPortFrom(ip[0], port),
+			Local:       node.Name != "" && e.NodeName != nil && *e.NodeName == node.Name,
+			Ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
+			Serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
+			Terminating: e.Conditions.Terminating != nil && *e.Conditions.Terminating,
+		}
+		if e.Hints != nil {
+			for _, zone := range e.Hints.ForZones {
+				made.ZoneHints = append(made.ZoneHints, zone.Name)
+			}
+			for _, n := range e.Hints.ForNodes {
+				made.NodeHints = append(made.NodeHints, n.Name)
+			}
+		}
+		if old, ok := into[made.Addr]; !ok || better(made, old) {
+			into[made.Addr] = made
+		}
+	}
+}
+
+// better decides between two copies of one endpoint in different slices, as when a controller moves it: local first, then ready, serving,
+// not terminating. Upstream takes whichever its map yields last; a fixed order keeps the result independent of the order of the input.
+func better(a, b Endpoint) bool {
+	for _, c := range [...][2]bool{{a.Local, b.Local}, {a.Ready, b.Ready}, {a.Serving, b.Serving}, {b.Terminating, a.Terminating}} {
+		if c[0] != c[1] {
+			return c[0]
+		}
+	}
+	if c := slices.Compare(a.ZoneHints, b.ZoneHints); c != 0 {
+		return c < 0
+	}
+	return slices.Compare(a.NodeHints, b.NodeHints) < 0
+}
+
+func sorted(set map[netip.AddrPort]Endpoint) []Endpoint {
+	out := make([]Endpoint, 0, len(set))
+	for _, e := range set {
+		out = append(out, e)
+	}
+	texts := make(map[netip.AddrPort]string, len(set))
+	for a := range set {
+		texts[a] = a.String()
+	}
+	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(texts[a.Addr], texts[b.Addr]) })
+	return out
+}
+
+// choose fills ForCluster and ForLocal (k8s.io/kubernetes pkg/proxy/topology.go, 1.35).
+func choose(p *Port, node Node) {
+	hinted := hintFilter(p.Endpoints, node)
+	p.ForCluster = firstNonEmpty(p.Endpoints,
+		func(e *Endpoint) bool { return e.Ready && hinted(e) },
+		func(e *Endpoint) bool { return e.Serving && e.Terminating })
+	p.ForLocal = firstNonEmpty(p.Endpoints,
+		func(e *Endpoint) bool { return e.Local && e.Ready },
+		func(e *Endpoint) bool { return e.Local && e.Serving && e.Terminating })
+}
+
+func firstNonEmpty(endpoints []Endpoint, wanted ...func(*Endpoint) bool) []Endpoint {
+	for _, want := range wanted {
+		n := 0
+		for i := range endpoints {
+			if want(&endpoints[i]) {
+				n++
+			}
+		}
+		if n == len(endpoints) {
+			return endpoints
+		}
+		if n == 0 {
+			continue
+		}
+		out := make([]Endpoint, 0, n)
+		for i := range endpoints {
+			if want(&endpoints[i]) {
+				out = append(out, endpoints[i])
+			}
+		}
+		return out
+	}
+	return nil
+}
+
+// hintFilter tells which ready endpoints the topology hints leave for this node: hints for nodes, if every ready endpoint has some and one
+// names this node; else hints for zones by the same condition; else all.
+func hintFilter(endpoints []Endpoint, node Node) func(*Endpoint) bool {
+	usable := func(value string, hints func(*Endpoint) []string) bool {
+		here := false
+		for i := range endpoints {
+			e := &endpoints[i]
+			if !e.Ready {
+				continue
+			}
+			if len(hints(e)) == 0 {
+				return false
+			}
+			here = here || slices.Contains(hints(e), value)
+		}
+		return here && value != ""
+	}
+	nodeHints := func(e *Endpoint) []string { return e.NodeHints }
+	zoneHints := func(e *Endpoint) []string { return e.ZoneHints }
+	switch {
+	case usable(node.Name, nodeHints):
+		return func(e *Endpoint) bool { return slices.Contains(e.NodeHints, node.Name) }
+	case usable(node.Zone, zoneHints):
+		return func(e *Endpoint) bool { return slices.Contains(e.ZoneHints, node.Zone) }
+	}
+	return func(*Endpoint) bool { return true }
+}
