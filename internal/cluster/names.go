@@ -40,7 +40,7 @@ func (c *Cluster) Nodes() []Node {
 	id := c.ID()
 	for _, p := range c.Spec.NodePools {
 		vnet, subnet, ok := c.findSubnet(p.VNetSubnet)
-		if !ok {
+		if !ok || !subnet.Prefix.Addr().Is4() {
 			continue
 		}
 		at, seen := next[subnet.Prefix]

@@ -16,6 +16,9 @@ const (
 	maxMaxPods = 250
 )
 
+// maxHostName is the most characters of an internet host's name: a link's name is made of it, and Linux allows those 15.
+const maxHostName = 11
+
 var (
 	clusterName   = regexp.MustCompile(`^[A-Za-z0-9]([A-Za-z0-9_-]{0,61}[A-Za-z0-9])?$`)
 	poolName      = regexp.MustCompile(`^[a-z][a-z0-9]{0,11}$`)
@@ -121,7 +124,7 @@ func (v *validator) network() {
 	choice(v, path+".plugin", n.Plugin, []Plugin{PluginAzure}, []Plugin{PluginKubenet})
 	if n.Plugin == PluginAzure {
 		choice(v, path+".mode", n.Mode, []Mode{ModeBridge, ModeTransparent}, nil)
-	} else if n.Mode != "" {
+	} else if n.Plugin == PluginKubenet && n.Mode != "" {
 		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
 	}
 	choice(v, path+".policy", n.Policy, []Policy{PolicyNone}, []Policy{PolicyCalico})
@@ -427,12 +430,12 @@ func (v *validator) uniqueAddress(path string, a netip.Addr, taken map[netip.Add
 }
 
 func (v *validator) hostName(path, name string) {
-	ok := len(name) <= 253
+	ok := len(name) <= maxHostName
 	for label := range strings.SplitSeq(name, ".") {
 		ok = ok && dnsLabel.MatchString(label)
 	}
 	if !ok {
-		v.errs.add(path, "write a DNS name in lower case, such as client or ifconfig.co", "%q is not possible", name)
+		v.errs.add(path, fmt.Sprintf("write a DNS name in lower case of at most %d characters, such as client or ifconfig.co", maxHostName), "%q is not possible", name)
 	}
 }
 
