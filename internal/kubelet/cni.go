@@ -1,0 +1,175 @@
+package kubelet
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/containernetworking/cni/libcni"
+	"github.com/containernetworking/cni/pkg/invoke"
+	"github.com/containernetworking/cni/pkg/types"
+	current "github.com/containernetworking/cni/pkg/types/100"
+	"github.com/containernetworking/cni/pkg/version"
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A network puts a pod's sandbox on the node's network and takes it off. netns is the path of the pod's network namespace.
+type network interface {
+	add(ctx context.Context, pod *corev1.Pod, id, netns string) (ips []string, err error)
+	// del is no error for what is not there, also when the namespace is gone.
+	del(ctx context.Context, pod *corev1.Pod, id, netns string) error
+}
+
+// cniNetwork calls CNI plugins as containerd does: the first configuration of confDir, interface eth0, the K8S_POD_* arguments.
+type cniNetwork struct {
+	confDir string
+	binDirs []string
+	cni     *libcni.CNIConfig
+}
+
+func newCNI(confDir string, binDirs []string, cacheDir string, node Namespace) *cniNetwork {
+	run := &nodeExec{node: node}
+	return &cniNetwork{confDir, binDirs, libcni.NewCNIConfigWithCacheDir(binDirs, cacheDir, run)}
+}
+
+const podInterface = "eth0"
+
+func (n *cniNetwork) config() (*libcni.NetworkConfigList, error) {
+	files, err := libcni.ConfFiles(n.confDir, []string{".conf", ".conflist", ".json"})
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration: %w", err)
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("cni plugin not initialized: no configuration in %s", n.confDir)
+	}
+	slices.Sort(files)
+	if strings.HasSuffix(files[0], ".conflist") {
+		return libcni.ConfListFromFile(files[0])
+	}
+	conf, err := libcni.ConfFromFile(files[0])
+	if err != nil {
+		return nil, err
+	}
+	return libcni.ConfListFromConf(conf)
+}
+
+func (n *cniNetwork) args(pod *corev1.Pod, id, netns string) *libcni.RuntimeConf {
+	rt := &libcni.RuntimeConf{
+		ContainerID: id, NetNS: netns, IfName: podInterface,
+		Args: [][2]string{
+			{"IgnoreUnknown", "1"},
+			{"K8S_POD_NAMESPACE", pod.Namespace},
+			{"K8S_POD_NAME", pod.Name},
+			{"K8S_POD_INFRA_CONTAINER_ID", id},
+			{"K8S_POD_UID", string(pod.UID)},
+		},
+	}
+	if maps := portMappings(pod); len(maps) > 0 {
+		rt.CapabilityArgs = map[string]any{"portMappings": maps}
+	}
+	return rt
+}
+
+// A portMapping is one entry of CNI's portMappings capability (CNI CONVENTIONS.md).
+type portMapping struct {
+	HostPort      int32  `json:"hostPort"`
+	ContainerPort int32  `json:"containerPort"`
+	Protocol      string `json:"protocol"`
+	HostIP        string `json:"hostIP,omitempty"`
+}
+
+func portMappings(pod *corev1.Pod) (list []portMapping) {
+	for _, c := range pod.Spec.Containers {
+		for _, p := range c.Ports {
+			if p.HostPort != 0 {
+				list = append(list, portMapping{p.HostPort, p.ContainerPort, strings.ToLower(string(p.Protocol)), p.HostIP})
+			}
+		}
+	}
+	return list
+}
+
+func (n *cniNetwork) add(ctx context.Context, pod *corev1.Pod, id, netns string) ([]string, error) {
+	conf, err := n.config()
+	if err != nil {
+		return nil, err
+	}
+	res, err := n.cni.AddNetworkList(ctx, conf, n.args(pod, id, netns))
+	if err != nil {
+		return nil, fmt.Errorf("plugin type=%q failed (add): %w", conf.Plugins[0].Network.Type, err)
+	}
+	r, err := current.GetResult(res)
+	if err != nil {
+		return nil, fmt.Errorf("read the CNI plugin's answer: %w", err)
+	}
+	var ips []string
+	for _, ip := range r.IPs {
+		ips = append(ips, ip.Address.IP.String())
+	}
+	if len(ips) == 0 {
+		return nil, errors.New("the CNI plugin gave no address")
+	}
+	return ips, nil
+}
+
+func (n *cniNetwork) del(ctx context.Context, pod *corev1.Pod, id, netns string) error {
+	conf, err := n.config()
+	if err != nil {
+		return err
+	}
+	if err := n.cni.DelNetworkList(ctx, conf, n.args(pod, id, netns)); err != nil {
+		return fmt.Errorf("plugin type=%q failed (delete): %w", conf.Plugins[0].Network.Type, err)
+	}
+	return nil
+}
+
+// nodeExec runs CNI plugins in the node's network namespace: to them that is the host.
+type nodeExec struct {
+	version.PluginDecoder
+	node Namespace
+}
+
+func (e *nodeExec) FindInPath(plugin string, paths []string) (string, error) {
+	return invoke.FindInPath(plugin, paths)
+}
+
+func (e *nodeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
+	for try := 0; ; try++ {
+		var stdout, stderr bytes.Buffer
+		c := exec.CommandContext(ctx, path)
+		c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
+		err := e.node.Do(c.Start)
+		if err == nil {
+			err = c.Wait()
+		}
+		switch {
+		case err == nil:
+			return stdout.Bytes(), nil
+		case errors.Is(err, syscall.ETXTBSY) && try < 5: // the plugin is just being installed
+			time.Sleep(100 * time.Millisecond)
+		default:
+			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
+		}
+	}
+}
+
+// pluginError is what a plugin that failed said of itself: CNI's error object on standard output, else its standard error.
+func pluginError(err error, stdout, stderr []byte) error {
+	e := types.Error{}
+	switch jsonErr := json.Unmarshal(stdout, &e); {
+	case len(stdout) == 0 && len(stderr) == 0:
+		e.Msg = fmt.Sprintf("netplugin failed with no error message: %v", err)
+	case len(stdout) == 0:
+		e.Msg = fmt.Sprintf("netplugin failed: %q", stderr)
+	case jsonErr != nil:
+		e.Msg = fmt.Sprintf("netplugin failed but error parsing its diagnostic message %q: %v", stdout, jsonErr)
+	}
+	return &e
+}

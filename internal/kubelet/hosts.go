@@ -1,0 +1,110 @@
+package kubelet
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// hostname is a pod's: spec.hostname or its name, cut to 63 bytes as upstream does; a pod on the host's network has the node's.
+func hostname(pod *corev1.Pod, node string) string {
+	name := pod.Name
+	switch {
+	case pod.Spec.HostNetwork:
+		return node
+	case pod.Spec.Hostname != "":
+		name = pod.Spec.Hostname
+	}
+	if len(name) > 63 {
+		name = strings.TrimRight(name[:63], "-.")
+	}
+	return name
+}
+
+// hostsFile is /etc/hosts as a kubelet writes it (pkg/kubelet/kubelet_pods.go: managedHostsFileContent).
+func hostsFile(pod *corev1.Pod, ips []string, node, domain string) []byte {
+	var b strings.Builder
+	name := hostname(pod, node)
+	b.WriteString("# Kubernetes-managed hosts file")
+	if pod.Spec.HostNetwork {
+		b.WriteString(" (host network)")
+	}
+	b.WriteString(".\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\n" +
+		"fe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n")
+	for _, ip := range ips {
+		b.WriteString(ip)
+		if pod.Spec.Subdomain != "" && !pod.Spec.HostNetwork {
+			fmt.Fprintf(&b, "\t%s.%s.%s.svc.%s", name, pod.Spec.Subdomain, pod.Namespace, domain)
+		}
+		b.WriteString("\t" + name + "\n")
+	}
+	if len(pod.Spec.HostAliases) > 0 {
+		b.WriteString("\n# Entries added by HostAliases.\n")
+		for _, a := range pod.Spec.HostAliases {
+			b.WriteString(a.IP + "\t" + strings.Join(a.Hostnames, "\t") + "\n")
+		}
+	}
+	return []byte(b.String())
+}
+
+// A resolver is what resolv.conf is made from.
+type resolver struct {
+	cluster netip.Addr // the cluster's DNS service; not valid: there is none
+	domain  string     // the cluster's domain
+	node    netip.Addr // the node's own name server
+}
+
+// resolvConf is /etc/resolv.conf by the pod's dnsPolicy and dnsConfig (Kubernetes, "DNS for Services and Pods").
+func resolvConf(pod *corev1.Pod, r resolver) []byte {
+	var servers, search, options []string
+	policy := pod.Spec.DNSPolicy
+	if policy == corev1.DNSClusterFirst && pod.Spec.HostNetwork || policy == "" || !r.cluster.IsValid() && policy != corev1.DNSNone {
+		policy = corev1.DNSDefault
+	}
+	switch policy {
+	case corev1.DNSNone:
+	case corev1.DNSDefault:
+		if r.node.IsValid() {
+			servers = []string{r.node.String()}
+		}
+	default:
+		servers = []string{r.cluster.String()}
+		search = []string{pod.Namespace + ".svc." + r.domain, "svc." + r.domain, r.domain}
+		options = []string{"ndots:5"}
+	}
+	if c := pod.Spec.DNSConfig; c != nil {
+		servers = unique(append(servers, c.Nameservers...))
+		search = unique(append(search, c.Searches...))
+		for _, o := range c.Options {
+			options = slices.DeleteFunc(options, func(have string) bool { return have == o.Name || strings.HasPrefix(have, o.Name+":") })
+			if o.Value != nil && *o.Value != "" {
+				options = append(options, o.Name+":"+*o.Value)
+			} else {
+				options = append(options, o.Name)
+			}
+		}
+	}
+	var b strings.Builder
+	if len(search) > 0 {
+		b.WriteString("search " + strings.Join(search, " ") + "\n")
+	}
+	for _, s := range servers {
+		b.WriteString("nameserver " + s + "\n")
+	}
+	if len(options) > 0 {
+		b.WriteString("options " + strings.Join(options, " ") + "\n")
+	}
+	return []byte(b.String())
+}
+
+func unique(list []string) (out []string) {
+	for _, s := range list {
+		if !slices.Contains(out, s) {
+			out = append(out, s)
+		}
+	}
+	return out
+}

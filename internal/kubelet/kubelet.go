@@ -1,0 +1,370 @@
+package kubelet
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/informers"
+	coreinformers "k8s.io/client-go/informers/core/v1"
+	"k8s.io/client-go/tools/record"
+)
+
+// A Kubelet is one node's. Make it with New, then Run it.
+type Kubelet struct {
+	cfg      Config
+	name     string
+	node     *corev1.Node
+	host     hostFacts
+	net      network
+	recorder record.EventRecorder
+	factory  informers.SharedInformerFactory
+	pods     coreinformers.PodInformer
+	provider *nodeProvider
+	ready    chan struct{}
+
+	ctx context.Context // of Run: the workers' life
+
+	mu      sync.Mutex
+	byID    map[types.UID]*worker
+	current map[string]*worker // by namespace/name: the newest
+	notify  func(*corev1.Pod)
+	lastErr error
+	group   sync.WaitGroup
+}
+
+// New checks the configuration and makes a kubelet that does nothing yet.
+func New(cfg Config) (*Kubelet, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	k := &Kubelet{
+		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker),
+		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
+		recorder: cfg.Shared.recorder(cfg.Node.Name),
+	}
+	k.node = completeNode(cfg.Node, cfg.Port, cfg.Images(), metav1.NewTime(cfg.Clock.Now()))
+	k.host = hostFacts{ip: nodeIP(cfg.Node), imageID: func(image string) string {
+		a, err := cfg.Resolve(image)
+		if err != nil {
+			return ""
+		}
+		return idPrefix + a.Name
+	}}
+	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
+		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.name).String()
+		}),
+		informers.WithTransform(func(o any) (any, error) {
+			if m, err := meta.Accessor(o); err == nil {
+				m.SetManagedFields(nil)
+			}
+			return o, nil
+		}))
+	k.pods = k.factory.Core().V1().Pods()
+	k.provider = &nodeProvider{node: k.node}
+	return k, nil
+}
+
+// Ready is closed when the node is registered and pods that are bound to it are started.
+func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
+
+// Run registers the node, takes over the pods that an earlier kubelet with the same Dir left, and runs pods until ctx ends. Pods run on then.
+// It returns ctx's error, or why it could not go on.
+func (k *Kubelet) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	k.ctx = ctx
+	// Workers end with ctx; a stop that is under way is left alone.
+	defer k.group.Wait()
+	defer cancel()
+	serve, err := k.listen(ctx)
+	if err != nil {
+		return err
+	}
+	nodes, err := vknode.NewNodeController(k.provider, k.node.DeepCopy(), k.cfg.Client.CoreV1().Nodes(),
+		vknode.WithNodeEnableLeaseV1(k.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
+		vknode.WithNodeStatusUpdateErrorHandler(reregister(k.cfg.Client, k.node)))
+	if err != nil {
+		return fmt.Errorf("kubelet %s: %w", k.name, err)
+	}
+	core := k.cfg.Shared.factory.Core().V1()
+	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
+		PodClient: k.cfg.Client.CoreV1(), PodInformer: k.pods, EventRecorder: quietRecorder{k.recorder}, Provider: k,
+		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
+		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(), SyncPodStatusFromProviderRateLimiter: promptly(),
+		SkipDownwardAPIResolution: true, // it is done when a container starts, as a kubelet does
+	})
+	if err != nil {
+		return fmt.Errorf("kubelet %s: %w", k.name, err)
+	}
+	return k.runControllers(ctx, nodes, pods, serve)
+}
+
+// podWorkers is the number of pods whose objects are looked at, and whose statuses are written, at once.
+const podWorkers = 4
+
+func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeController, pods *vknode.PodController, serve func() error) error {
+	failed := make(chan error, 3)
+	start := func(what string, f func() error) {
+		k.group.Add(1)
+		go func() {
+			defer k.group.Done()
+			if err := f(); err != nil && ctx.Err() == nil {
+				failed <- fmt.Errorf("kubelet %s: %s: %w", k.name, what, err)
+			}
+		}()
+	}
+	start("server", serve)
+	start("node", func() error { return k.register(ctx, nodes) })
+	k.factory.Start(ctx.Done())
+	defer k.factory.Shutdown()
+	if err := k.cfg.Shared.synced(ctx); err != nil {
+		return err
+	}
+	if !waitSynced(ctx, k.pods.Informer().HasSynced) {
+		return ctx.Err()
+	}
+	if err := k.restore(ctx); err != nil {
+		return err
+	}
+	k.cfg.Shared.register(k, true)
+	defer k.cfg.Shared.register(k, false)
+	start("pods", func() error { return pods.Run(ctx, podWorkers) })
+	for _, c := range []<-chan struct{}{nodes.Ready(), pods.Ready()} {
+		select {
+		case <-c:
+		case err := <-failed:
+			return err
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	k.startWorkers()
+	close(k.ready)
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case err := <-failed:
+		return err
+	}
+}
+
+// register runs the node controller. It registers the node first, and again until the API server lets it.
+func (k *Kubelet) register(ctx context.Context, nodes *vknode.NodeController) error {
+	for try := 0; ; try++ {
+		_, err := k.cfg.Client.CoreV1().Nodes().Create(ctx, k.node.DeepCopy(), metav1.CreateOptions{})
+		if err == nil || apierrors.IsAlreadyExists(err) {
+			return nodes.Run(ctx)
+		}
+		k.fault(fmt.Errorf("register node: %w", err))
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(min(time.Duration(try+1)*100*time.Millisecond, 2*time.Second)):
+		}
+	}
+}
+
+func waitSynced(ctx context.Context, synced func() bool) bool {
+	for !synced() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+	return true
+}
+
+// A Status is a summary of a kubelet.
+type Status struct {
+	Pods, Containers int   // pods on the node; containers that run
+	LastError        error // the last fault that no pod shows
+}
+
+// Status tells how the kubelet is.
+func (k *Kubelet) Status() Status {
+	k.mu.Lock()
+	s := Status{LastError: k.lastErr}
+	k.mu.Unlock()
+	for _, w := range k.workers() {
+		w.mu.Lock()
+		s.Pods++
+		s.Containers += len(w.runs)
+		w.mu.Unlock()
+	}
+	return s
+}
+
+func (k *Kubelet) fault(err error) {
+	k.mu.Lock()
+	k.lastErr = err
+	k.mu.Unlock()
+	k.cfg.Log("kubelet %s: %v", k.name, err)
+}
+
+// PodNetNS is the path of the network namespace of a pod that is not on the host's network.
+func (k *Kubelet) PodNetNS(namespace, name string) string {
+	return filepath.Join(k.cfg.PodNetNSDir, namespace+"_"+name)
+}
+
+func (k *Kubelet) podDir(uid string) string { return filepath.Join(k.cfg.Dir, "pods", uid) }
+
+// hostRoot is the tree of the node's own files.
+func (k *Kubelet) hostRoot() string { return filepath.Join(k.cfg.Dir, "rootfs") }
+
+func key(namespace, name string) string { return namespace + "/" + name }
+
+func (k *Kubelet) byUID(uid types.UID) *worker {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.byID[uid]
+}
+
+func (k *Kubelet) byName(namespace, name string) *worker {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.current[key(namespace, name)]
+}
+
+func (k *Kubelet) workers() []*worker {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	list := make([]*worker, 0, len(k.byID))
+	for _, w := range k.byID {
+		list = append(list, w)
+	}
+	return list
+}
+
+// adopt makes the worker of a new pod and starts it.
+func (k *Kubelet) adopt(pod *corev1.Pod) {
+	var after <-chan struct{}
+	if old := k.byName(pod.Namespace, pod.Name); old != nil {
+		after = old.done
+		old.delete(k.cfg.Clock.Now().Add(orphanGrace))
+	}
+	w := newWorker(k, pod, after)
+	w.do(func(*machine, time.Time) {})
+	k.insert(w)
+	k.launch(w)
+}
+
+func (k *Kubelet) insert(w *worker) {
+	pod := w.pod()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.byID[pod.UID] = w
+	k.current[key(pod.Namespace, pod.Name)] = w
+}
+
+func (k *Kubelet) launch(w *worker) {
+	k.group.Add(1)
+	go func() {
+		defer k.group.Done()
+		w.loop(k.ctx)
+	}()
+}
+
+// startWorkers starts those that were restored: only now is there somebody who takes their status.
+func (k *Kubelet) startWorkers() {
+	for _, w := range k.workers() {
+		if w.restored {
+			k.launch(w)
+		}
+	}
+}
+
+// publish hands a pod's status to the controller that writes it.
+func (k *Kubelet) publish(pod *corev1.Pod) {
+	k.mu.Lock()
+	notify := k.notify
+	k.mu.Unlock()
+	if notify != nil {
+		notify(pod)
+	}
+}
+
+// fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
+func (k *Kubelet) fromAPI(pod *corev1.Pod) *corev1.Pod {
+	p, err := k.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
+	if err != nil || p.UID != pod.UID {
+		return nil
+	}
+	return p
+}
+
+// changed is told of ConfigMaps and Secrets that changed, and of Nodes that went.
+func (k *Kubelet) changed(kind, namespace, name string, gone bool) {
+	if kind == "Node" {
+		if gone && name == k.name {
+			k.provider.again()
+		}
+		return
+	}
+	for _, w := range k.workers() {
+		if w.pod().Namespace == namespace {
+			w.changed(kind, name)
+		}
+	}
+}
+
+// finalize ends a pod that was deleted and of which nothing runs: its last status, then the object itself, then its directory. It reports
+// false when ctx ended first.
+func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
+	pod := w.podWithStatus()
+	for try := 1; ; try++ {
+		err := k.finish(ctx, pod)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		k.fault(fmt.Errorf("delete pod %s: %w", podRef(pod), err))
+		select {
+		case <-ctx.Done():
+			return false
+		case <-time.After(min(time.Duration(try)*250*time.Millisecond, 5*time.Second)):
+		}
+	}
+	if err := os.RemoveAll(w.dir); err != nil {
+		k.fault(fmt.Errorf("remove pod's directory: %w", err))
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	delete(k.byID, pod.UID)
+	if name := key(pod.Namespace, pod.Name); k.current[name] == w {
+		delete(k.current, name)
+	}
+	return true
+}
+
+// finish tells the API server that the pod is gone.
+func (k *Kubelet) finish(ctx context.Context, pod *corev1.Pod) error {
+	if k.fromAPI(pod) == nil {
+		return nil
+	}
+	api := k.cfg.Client.CoreV1().Pods(pod.Namespace)
+	last := pod.DeepCopy()
+	last.ResourceVersion = "" // unconditional: a kubelet alone writes a pod's status
+	_, err := api.UpdateStatus(ctx, last, metav1.UpdateOptions{})
+	if err == nil {
+		err = api.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+	}
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}

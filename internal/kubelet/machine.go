@@ -1,0 +1,612 @@
+package kubelet
+
+import (
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// A role is how a container takes part in its pod's life.
+type role int
+
+const (
+	roleInit role = iota
+	roleSidecar
+	roleRegular
+	roleEphemeral
+)
+
+// A phase is where a container stands.
+type phase string
+
+const (
+	phaseWaiting  phase = "waiting"
+	phaseStarting phase = "starting" // a start is under way
+	phaseRunning  phase = "running"
+	phaseExited   phase = "exited"
+)
+
+// A termination is how a container ended.
+type termination struct {
+	ID                  string    `json:"id,omitempty"`
+	Code                int       `json:"code"`
+	Signal              int       `json:"signal,omitempty"`
+	Reason              string    `json:"reason,omitempty"`
+	Message             string    `json:"message,omitempty"`
+	StartedAt, Finished time.Time `json:",omitzero"`
+}
+
+// A containerState is what the machine knows of one container of the pod. It is written to the pod's state file.
+type containerState struct {
+	Name  string `json:"name"`
+	Phase phase  `json:"phase"`
+	// Attempt is the number of containers made, the running one included; a restart count is one less.
+	Attempt int    `json:"attempt"`
+	ID      string `json:"id,omitempty"`
+	// Reason and Message are what is shown while waiting; "" for the usual ones.
+	Reason    string       `json:"reason,omitempty"`
+	Message   string       `json:"message,omitempty"`
+	StartedAt time.Time    `json:"startedAt,omitzero"`
+	Exit      *termination `json:"exit,omitempty"` // of the container that ended last
+	Crash     backoff      `json:"crash,omitzero"`
+	Image     backoff      `json:"image,omitzero"`
+	// RetryAt holds a container back that waits.
+	RetryAt time.Time `json:"retryAt,omitzero"`
+	Started bool      `json:"started,omitempty"` // started, and its startup probe has succeeded
+	Ready   bool      `json:"ready,omitempty"`
+
+	role     role
+	spec     *corev1.Container
+	stopping bool
+	held     bool // a BackOff event has been sent for this wait
+}
+
+// restartPolicy is the container's own, or the pod's.
+func (c *containerState) restartPolicy(pod *corev1.Pod) corev1.RestartPolicy {
+	switch {
+	case c.role == roleEphemeral:
+		return corev1.RestartPolicyNever
+	case c.spec.RestartPolicy != nil:
+		return corev1.RestartPolicy(*c.spec.RestartPolicy)
+	case c.role == roleInit && pod.Spec.RestartPolicy == corev1.RestartPolicyAlways:
+		return corev1.RestartPolicyOnFailure // an init container is done when it succeeds
+	default:
+		return pod.Spec.RestartPolicy
+	}
+}
+
+// over tells that the container ended and is not to be started again.
+func (c *containerState) over(pod *corev1.Pod) bool {
+	if c.Phase != phaseExited {
+		return false
+	}
+	switch c.restartPolicy(pod) {
+	case corev1.RestartPolicyAlways:
+		return false
+	case corev1.RestartPolicyOnFailure:
+		return c.Exit.Code == 0
+	default:
+		return true
+	}
+}
+
+func (c *containerState) live() bool { return c.Phase == phaseStarting || c.Phase == phaseRunning }
+
+// A step is one of the pod's set-up steps: its volumes, its sandbox.
+type step struct {
+	ready, busy bool
+	retry       retry
+}
+
+func (s *step) due(now time.Time) bool { return !s.ready && !s.busy && !now.Before(s.retry.At) }
+
+// A verb is what an action does.
+type verb int
+
+const (
+	doVolumes verb = iota
+	doSandbox
+	doStart
+	doStop
+	doTeardown
+)
+
+// An action is something that the worker is to do; it answers by one of the machine's methods.
+type action struct {
+	do verb
+	c  *containerState
+	// grace is how long doStop waits between SIGTERM and SIGKILL.
+	grace time.Duration
+}
+
+// An event is one of Kubernetes', about the pod or one of its containers.
+type event struct {
+	kind, reason, message string
+	c                     *containerState
+}
+
+// A machine is the life of one pod. It is pure: it does nothing itself and knows no clock. Its methods are not safe for concurrent use.
+type machine struct {
+	pod        *corev1.Pod
+	containers []*containerState // init containers and sidecars in order, then the others, then ephemeral ones
+
+	volumes, sandbox step
+	hadSandbox       bool // it was set up once: PodReadyToStartContainers goes to false when it is gone
+	teardown         step
+	startTime        time.Time
+	ips              []string
+
+	deleting bool
+	deadline time.Time // when what still runs is killed, while deleting
+	// failure ends the pod with phase Failed: DeadlineExceeded and the like.
+	failure *event
+
+	events []event
+}
+
+func newMachine(pod *corev1.Pod, now time.Time) *machine {
+	m := &machine{pod: pod, startTime: now}
+	if s := pod.Status.StartTime; s != nil {
+		m.startTime = s.Time
+	}
+	m.bind(pod)
+	return m
+}
+
+// bind takes over the pod's specification: containers that are new are added, specs that changed are replaced.
+func (m *machine) bind(pod *corev1.Pod) {
+	old := make(map[string]*containerState, len(m.containers))
+	for _, c := range m.containers {
+		old[c.Name] = c
+	}
+	m.pod, m.containers = pod, nil
+	add := func(r role, spec *corev1.Container) {
+		c := old[spec.Name]
+		if c == nil {
+			c = &containerState{Name: spec.Name, Phase: phaseWaiting}
+		}
+		c.role, c.spec = r, spec
+		m.containers = append(m.containers, c)
+	}
+	for i := range pod.Spec.InitContainers {
+		c := &pod.Spec.InitContainers[i]
+		r := roleInit
+		if c.RestartPolicy != nil && *c.RestartPolicy == corev1.ContainerRestartPolicyAlways {
+			r = roleSidecar
+		}
+		add(r, c)
+	}
+	for i := range pod.Spec.Containers {
+		add(roleRegular, &pod.Spec.Containers[i])
+	}
+	for i := range pod.Spec.EphemeralContainers {
+		c := corev1.Container(pod.Spec.EphemeralContainers[i].EphemeralContainerCommon)
+		add(roleEphemeral, &c)
+	}
+}
+
+// update takes a new version of the pod. A container whose image changed is stopped, and starts again with the new one.
+func (m *machine) update(pod *corev1.Pod) (restart []*containerState) {
+	images := make(map[string]string)
+	for _, c := range m.containers {
+		images[c.Name] = c.spec.Image
+	}
+	m.bind(pod)
+	for _, c := range m.containers {
+		was, known := images[c.Name]
+		if !known || was == c.spec.Image {
+			continue
+		}
+		c.RetryAt, c.Image, c.Crash = time.Time{}, backoff{}, backoff{}
+		if c.Phase == phaseRunning && !c.stopping {
+			m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s definition changed, will be restarted", c.Name), c)
+			restart = append(restart, c)
+		}
+	}
+	return restart
+}
+
+func (m *machine) emit(kind, reason, message string, c *containerState) {
+	m.events = append(m.events, event{kind, reason, message, c})
+}
+
+// takeEvents gives the events since the last call.
+func (m *machine) takeEvents() []event {
+	e := m.events
+	m.events = nil
+	return e
+}
+
+// grace is the pod's time to end in peace when nobody asked for another.
+func (m *machine) grace() time.Duration {
+	if g := m.pod.Spec.TerminationGracePeriodSeconds; g != nil {
+		return time.Duration(*g) * time.Second
+	}
+	return 30 * time.Second
+}
+
+// delete asks the pod to end by deadline. A later call can only bring the deadline forward; it reports whether it did.
+func (m *machine) delete(deadline time.Time) bool {
+	sooner := !m.deleting || deadline.Before(m.deadline)
+	if sooner {
+		m.deadline = deadline
+	}
+	m.deleting = true
+	return sooner
+}
+
+// terminal tells that no container of the pod will run again.
+func (m *machine) terminal() bool {
+	if m.deleting || m.failure != nil {
+		return true
+	}
+	regular := 0
+	for _, c := range m.containers {
+		switch {
+		case c.role == roleInit && c.over(m.pod) && c.Exit.Code != 0:
+			return true
+		case c.role == roleRegular && !c.over(m.pod):
+			return false
+		case c.role == roleRegular:
+			regular++
+		}
+	}
+	return regular > 0
+}
+
+// finished tells that the pod is terminal and nothing of it is left but its directory.
+func (m *machine) finished() bool {
+	if !m.terminal() || m.volumes.busy || m.sandbox.busy || m.teardown.busy || !m.teardown.ready {
+		return false
+	}
+	return !m.anyLive(roleInit, roleSidecar, roleRegular, roleEphemeral)
+}
+
+func (m *machine) anyLive(roles ...role) bool {
+	for _, c := range m.containers {
+		for _, r := range roles {
+			if c.role == r && c.live() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// settled tells that nothing is under way whose end would change the status soon.
+func (m *machine) settled() bool {
+	if m.volumes.busy || m.sandbox.busy {
+		return false
+	}
+	for _, c := range m.containers {
+		if c.Phase == phaseStarting {
+			return false
+		}
+	}
+	return true
+}
+
+// step decides what is to be done now. wake is when to ask again though nothing happened; zero for never. Each action is given out once.
+func (m *machine) step(now time.Time) (acts []action, wake time.Time) {
+	later := func(t time.Time) {
+		if t.After(now) && (wake.IsZero() || t.Before(wake)) {
+			wake = t
+		}
+	}
+	if limit, ok := m.activeDeadline(); ok && m.failure == nil && !m.terminal() {
+		if !now.Before(limit) {
+			m.failure = &event{reason: "DeadlineExceeded", message: "Pod was active on the node longer than the specified deadline"}
+			m.emit(corev1.EventTypeNormal, "DeadlineExceeded", m.failure.message, nil)
+		}
+		later(limit)
+	}
+	if m.terminal() {
+		return m.stepDown(now, later), wake
+	}
+	for _, s := range []struct {
+		*step
+		do verb
+	}{{&m.volumes, doVolumes}, {&m.sandbox, doSandbox}} {
+		if s.due(now) {
+			s.busy = true
+			acts = append(acts, action{do: s.do})
+		}
+		if !s.ready && !s.busy {
+			later(s.retry.At)
+		}
+	}
+	if !m.volumes.ready || !m.sandbox.ready {
+		return acts, wake
+	}
+	for _, c := range m.runnable() {
+		if m.startable(c, now, later) {
+			c.Phase, c.Attempt = phaseStarting, c.Attempt+1
+			c.Reason, c.Message = "", ""
+			c.Started, c.Ready, c.stopping, c.held = false, false, false, false
+			acts = append(acts, action{do: doStart, c: c})
+		}
+	}
+	return acts, wake
+}
+
+func (m *machine) activeDeadline() (time.Time, bool) {
+	s := m.pod.Spec.ActiveDeadlineSeconds
+	if s == nil {
+		return time.Time{}, false
+	}
+	return m.startTime.Add(time.Duration(*s) * time.Second), true
+}
+
+// runnable lists the containers whose turn has come: sidecars that were reached, the first init container that is not done, or all the others.
+func (m *machine) runnable() []*containerState {
+	var list []*containerState
+	for _, c := range m.containers {
+		if c.role == roleEphemeral { // kubectl debug helps where nothing else starts
+			list = append(list, c)
+		}
+	}
+	for _, c := range m.containers {
+		switch c.role {
+		case roleEphemeral:
+		case roleSidecar:
+			list = append(list, c)
+			if !c.Started && !m.initialized() {
+				return list
+			}
+		case roleInit:
+			if !(c.Phase == phaseExited && c.Exit.Code == 0) {
+				return append(list, c)
+			}
+		default:
+			list = append(list, c)
+		}
+	}
+	return list
+}
+
+// initialized tells that every init container has done its work and every sidecar has started once.
+func (m *machine) initialized() bool {
+	for _, c := range m.containers {
+		switch c.role {
+		case roleInit:
+			if !(c.Phase == phaseExited && c.Exit.Code == 0) {
+				return false
+			}
+		case roleSidecar:
+			if !c.Started && c.Exit == nil {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// startable tells whether a container that is not running is to be started now, and moves one that has to wait into its back-off.
+func (m *machine) startable(c *containerState, now time.Time, later func(time.Time)) bool {
+	switch c.Phase {
+	case phaseWaiting:
+		if c.Reason == reasonImage {
+			if seen := c.RetryAt.Add(imageSeen - c.Image.Delay); now.Before(seen) {
+				later(seen)
+			} else {
+				m.imageHeld(c)
+			}
+		}
+		later(c.RetryAt)
+		return !now.Before(c.RetryAt)
+	case phaseExited:
+	default:
+		return false
+	}
+	if c.over(m.pod) {
+		return false
+	}
+	until := c.Crash.until(c.Exit.Finished, now)
+	if until.After(now) {
+		if !c.held {
+			c.held = true
+			c.Reason = "CrashLoopBackOff"
+			c.Message = fmt.Sprintf("back-off %s restarting failed container=%s pod=%s", c.Crash.Delay, c.Name, podRef(m.pod))
+			m.emit(corev1.EventTypeWarning, "BackOff", fmt.Sprintf("Back-off restarting failed container %s in pod %s", c.Name, podRef(m.pod)), c)
+		}
+		later(until)
+		return false
+	}
+	c.Crash.next(now)
+	return true
+}
+
+// podRef names a pod as upstream's messages do.
+func podRef(p *corev1.Pod) string { return fmt.Sprintf("%s_%s(%s)", p.Name, p.Namespace, p.UID) }
+
+// stepDown ends what runs, sidecars last and in reverse order, and then takes the sandbox down.
+func (m *machine) stepDown(now time.Time, later func(time.Time)) (acts []action) {
+	grace := m.grace()
+	if m.deleting {
+		grace = max(m.deadline.Sub(now), 0)
+	}
+	stop := func(c *containerState) {
+		if c.Phase == phaseRunning && !c.stopping {
+			c.stopping = true // it stays ready: a pod that ends goes on serving what it can
+			m.emit(corev1.EventTypeNormal, "Killing", "Stopping container "+c.Name, c)
+			acts = append(acts, action{do: doStop, c: c, grace: grace})
+		}
+	}
+	for _, c := range m.containers {
+		if c.role != roleSidecar {
+			stop(c)
+		}
+	}
+	if m.anyLive(roleInit, roleRegular, roleEphemeral) {
+		return acts
+	}
+	for i := len(m.containers) - 1; i >= 0; i-- {
+		if c := m.containers[i]; c.role == roleSidecar && c.live() {
+			stop(c)
+			return acts
+		}
+	}
+	if m.volumes.busy || m.sandbox.busy {
+		return acts
+	}
+	if m.teardown.due(now) {
+		m.teardown.busy = true
+		acts = append(acts, action{do: doTeardown})
+	}
+	later(m.teardown.retry.At)
+	return acts
+}
+
+// volumesDone takes the outcome of doVolumes.
+func (m *machine) volumesDone(now time.Time, err error) {
+	m.volumes.busy = false
+	if err != nil {
+		m.volumes.retry.failed(now, 500*time.Millisecond, 2*time.Minute)
+		m.emit(corev1.EventTypeWarning, "FailedMount", err.Error(), nil)
+		return
+	}
+	m.volumes.ready = true
+	m.volumes.retry.succeeded()
+}
+
+// sandboxDone takes the outcome of doSandbox.
+func (m *machine) sandboxDone(now time.Time, ips []string, err error) {
+	m.sandbox.busy = false
+	if err != nil {
+		m.sandbox.retry.failed(now, time.Second, time.Minute)
+		m.emit(corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error(), nil)
+		return
+	}
+	m.sandbox.ready, m.hadSandbox, m.ips = true, true, ips
+	m.sandbox.retry.succeeded()
+}
+
+// teardownDone takes the outcome of doTeardown.
+func (m *machine) teardownDone(now time.Time, err error) {
+	m.teardown.busy = false
+	if err != nil {
+		m.teardown.retry.failed(now, time.Second, time.Minute)
+		m.emit(corev1.EventTypeWarning, "FailedKillPod", "error killing pod: "+err.Error(), nil)
+		return
+	}
+	m.teardown.ready, m.sandbox.ready = true, false
+}
+
+// started takes a start that succeeded.
+func (m *machine) started(c *containerState, id string, at time.Time) {
+	c.Phase, c.ID, c.StartedAt = phaseRunning, id, at
+	c.Started = c.spec.StartupProbe == nil
+	c.Ready = c.Started && c.spec.ReadinessProbe == nil
+	c.RetryAt, c.Image = time.Time{}, backoff{}
+	m.emit(corev1.EventTypeNormal, "Started", "Container started", c)
+}
+
+// A startFailure is why a container did not start.
+type startFailure struct {
+	kind    failureKind
+	reason  string // shown while waiting
+	message string
+}
+
+type failureKind int
+
+const (
+	failedConfig failureKind = iota // what the container needs is not there: tried again soon
+	failedImage                     // no such image: tried again with back-off
+	failedRun                       // the container itself cannot run: counts as an exit
+)
+
+// startFailed takes a start that failed.
+func (m *machine) startFailed(c *containerState, f startFailure, now time.Time) {
+	if f.kind == failedRun {
+		m.emit(corev1.EventTypeWarning, "Failed", "Error: "+f.message, c)
+		m.exited(c, termination{ID: c.ID, Code: 128, Reason: "StartError", Message: f.message, Finished: now})
+		c.Reason, c.Message = f.reason, f.message
+		return
+	}
+	c.Attempt-- // no container was made
+	c.Phase, c.Reason, c.Message = phaseWaiting, f.reason, f.message
+	if f.kind == failedConfig {
+		c.RetryAt = now.Add(backoffInitial)
+		m.emit(corev1.EventTypeWarning, "Failed", "Error: "+f.message, c)
+		return
+	}
+	m.emit(corev1.EventTypeWarning, "Failed", fmt.Sprintf("Failed to pull image %q: %s", c.spec.Image, f.message), c)
+	m.emit(corev1.EventTypeWarning, "Failed", "Error: "+f.reason, c)
+	c.Image.next(now)
+	c.RetryAt = now.Add(c.Image.Delay)
+}
+
+// imageHeld turns ErrImagePull into ImagePullBackOff.
+func (m *machine) imageHeld(c *containerState) {
+	c.Reason = "ImagePullBackOff"
+	c.Message = fmt.Sprintf("Back-off pulling image %q: ErrImagePull: %s", c.spec.Image, c.Message)
+	m.emit(corev1.EventTypeNormal, "BackOff", fmt.Sprintf("Back-off pulling image %q", c.spec.Image), c)
+	m.emit(corev1.EventTypeWarning, "Failed", "Error: ImagePullBackOff", c)
+}
+
+// exited takes a container's end.
+func (m *machine) exited(c *containerState, t termination) {
+	c.Phase, c.Exit = phaseExited, &t
+	c.Started, c.Ready, c.stopping, c.held = false, false, false, false
+	c.Reason, c.Message = "", ""
+}
+
+// A probeKind is one of Kubernetes' three.
+type probeKind string
+
+const (
+	startupProbe   probeKind = "Startup"
+	readinessProbe probeKind = "Readiness"
+	livenessProbe  probeKind = "Liveness"
+)
+
+// probed takes what a probe found after its threshold. It returns the action that a failure asks for, if any.
+func (m *machine) probed(c *containerState, kind probeKind, ok bool) (acts []action) {
+	if c.Phase != phaseRunning || c.stopping && kind != readinessProbe {
+		return nil
+	}
+	switch {
+	case kind == readinessProbe:
+		c.Ready = ok && c.Started
+	case kind == startupProbe && ok:
+		c.Started = true
+		c.Ready = c.spec.ReadinessProbe == nil
+	case !ok:
+		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, lower(kind)), c)
+		c.stopping = true
+		acts = []action{{do: doStop, c: c, grace: m.grace()}}
+	}
+	return acts
+}
+
+func lower(k probeKind) string {
+	switch k {
+	case startupProbe:
+		return "startup"
+	case readinessProbe:
+		return "readiness"
+	default:
+		return "liveness"
+	}
+}
+
+// poke lets waits for configuration and volumes end now: something that they may be waiting for has changed.
+func (m *machine) poke() {
+	for _, c := range m.containers {
+		if c.Phase == phaseWaiting && c.Reason == reasonConfigError {
+			c.RetryAt = time.Time{}
+		}
+	}
+	m.volumes.retry.At = time.Time{}
+}
+
+// Reasons of a wait that the machine itself looks at; kubelet's words.
+const (
+	reasonConfigError = "CreateContainerConfigError"
+	reasonImage       = "ErrImagePull"
+)
+
+// imageSeen is how long ErrImagePull is shown before it becomes ImagePullBackOff.
+const imageSeen = 2 * time.Second

@@ -1,0 +1,365 @@
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
+	utilexec "k8s.io/utils/exec"
+
+	"packetwalk.dev/internal/container"
+)
+
+// streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
+const streamIdle = 4 * time.Hour
+
+// A server is the kubelet's HTTP interface: logs, exec, attach, port-forward, pods, stats.
+type server struct {
+	k       *Kubelet
+	library http.Handler
+}
+
+func newServer(k *Kubelet) *server {
+	return &server{k: k, library: vkapi.PodHandler(vkapi.PodHandlerConfig{
+		RunInContainer: k.execInContainer, AttachToContainer: k.attachToContainer, PortForward: k.portForward,
+		GetPods: k.GetPods, GetPodsFromKubernetes: k.GetPods, GetStatsSummary: k.stats,
+		// The library swaps the two for port-forward (v1.12.0, node/api/server.go); with one value for both that does no harm.
+		StreamIdleTimeout: streamIdle, StreamCreationTimeout: streamIdle,
+	}, true)}
+}
+
+// listen opens the kubelet's port in the node's namespace; serve answers on it until ctx ends.
+func (k *Kubelet) listen(ctx context.Context) (serve func() error, err error) {
+	ln, err := k.cfg.NodeNS.Listen(ctx, "tcp", net.JoinHostPort("0.0.0.0", strconv.Itoa(k.cfg.Port)))
+	if err != nil {
+		return nil, fmt.Errorf("kubelet %s: %w", k.name, err)
+	}
+	srv := &http.Server{
+		Handler: newServer(k), ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{k.cfg.TLSCert}, ClientCAs: k.cfg.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
+			MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
+		},
+	}
+	go func() {
+		<-ctx.Done()
+		srv.Close()
+	}()
+	return func() error {
+		if err := srv.ServeTLS(ln, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			return err
+		}
+		return nil
+	}, nil
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.allowed(r) {
+		http.Error(w, "Forbidden", http.StatusForbidden)
+		return
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case parts[0] == "healthz":
+		_, _ = io.WriteString(w, "ok")
+	case parts[0] == "containerLogs" && len(parts) == 4:
+		s.logs(w, r, parts[1], parts[2], parts[3])
+	default:
+		s.library.ServeHTTP(w, r)
+	}
+}
+
+// allowed lets the API server in, and cluster administrators.
+func (s *server) allowed(r *http.Request) bool {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return false
+	}
+	subject := r.TLS.PeerCertificates[0].Subject
+	return subject.CommonName == s.k.cfg.ClientName || slices.Contains(subject.Organization, "system:masters")
+}
+
+// logs answers a request for a container's log. The library's handler cannot tell "no lines" from "all lines".
+func (s *server) logs(w http.ResponseWriter, r *http.Request, namespace, pod, name string) {
+	opts, previous, err := logOptions(r.URL.Query(), s.k.cfg.Clock.Now())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	path, ended, err := s.k.logOf(namespace, pod, name, previous)
+	if err != nil {
+		code := http.StatusBadRequest
+		if errdefs.IsNotFound(err) {
+			code = http.StatusNotFound
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	opts.Ended = ended
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	out := flusher{w, http.NewResponseController(w)}
+	if err := container.ReadLogs(r.Context(), path, opts, out); err != nil && r.Context().Err() == nil {
+		_, _ = io.WriteString(w, err.Error()+"\n")
+	}
+}
+
+type flusher struct {
+	w io.Writer
+	c *http.ResponseController
+}
+
+func (f flusher) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	_ = f.c.Flush()
+	return n, err
+}
+
+// logOptions reads the query of a log request (PodLogOptions).
+func logOptions(q url.Values, now time.Time) (o container.LogOptions, previous bool, err error) {
+	var faults []error
+	number := func(name string) (n int64, ok bool) {
+		v := q.Get(name)
+		if v == "" {
+			return 0, false
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 0 {
+			faults = append(faults, fmt.Errorf("%s=%s is not a number of 0 or more", name, v))
+		}
+		return n, err == nil
+	}
+	flag := func(name string) bool {
+		v := q.Get(name)
+		b, err := strconv.ParseBool(orString(v, "false"))
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s=%s is neither true nor false", name, v))
+		}
+		return b
+	}
+	o.Follow, o.Timestamps, previous = flag("follow"), flag("timestamps"), flag("previous")
+	o.Tail = -1
+	if n, ok := number("tailLines"); ok {
+		o.Tail = int(n)
+	}
+	o.LimitBytes, _ = number("limitBytes")
+	if n, ok := number("sinceSeconds"); ok {
+		o.Since = now.Add(-time.Duration(n) * time.Second)
+	}
+	if v := q.Get("sinceTime"); v != "" {
+		if o.Since, err = time.Parse(time.RFC3339, v); err != nil {
+			faults = append(faults, fmt.Errorf("sinceTime=%s: %w", v, err))
+		}
+	}
+	if s := q.Get("stream"); s != "" && s != "All" {
+		o.Stream = strings.ToLower(s)
+	}
+	return o, previous, errors.Join(faults...)
+}
+
+// logOf finds the log of a container, and what tells that nothing more will be written to it.
+func (k *Kubelet) logOf(namespace, pod, name string, previous bool) (path string, ended <-chan struct{}, err error) {
+	w := k.byName(namespace, pod)
+	if w == nil {
+		return "", nil, errdefs.NotFoundf("pod %q not found in namespace %q", pod, namespace)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.m.containers {
+		if c.Name != name {
+			continue
+		}
+		attempt := c.Attempt
+		if c.Phase == phaseStarting { // until it has started, the one before is the last
+			attempt--
+		}
+		if previous {
+			attempt--
+			if attempt < 1 {
+				return "", nil, fmt.Errorf("previous terminated container %q in pod %q not found", name, pod)
+			}
+		}
+		if attempt < 1 {
+			reason := orString(c.Reason, w.m.usualWait(c))
+			return "", nil, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, pod, reason)
+		}
+		ended = closed
+		if r := w.runs[name]; r != nil && !previous && attempt == c.Attempt {
+			ended = r.c.Done()
+		}
+		return w.logPath(name, attempt-1), ended, nil
+	}
+	return "", nil, errdefs.NotFoundf("container %q not found in pod %q", name, pod)
+}
+
+var closed = func() <-chan struct{} {
+	c := make(chan struct{})
+	close(c)
+	return c
+}()
+
+// running finds a container that runs.
+func (k *Kubelet) running(namespace, pod, name string) (*run, *containerState, error) {
+	w := k.byName(namespace, pod)
+	if w == nil {
+		return nil, nil, errdefs.NotFoundf("pod %q not found in namespace %q", pod, namespace)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.m.containers {
+		if c.Name == name || name == "" && c.role == roleRegular {
+			if r := w.runs[c.Name]; r != nil {
+				return r, c, nil
+			}
+			return nil, nil, fmt.Errorf("container %q: %w", c.Name, container.ErrNotRunning)
+		}
+	}
+	return nil, nil, errdefs.NotFoundf("container not found (%q)", name)
+}
+
+func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name string, cmd []string, io vkapi.AttachIO) error {
+	r, _, err := k.running(namespace, pod, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	e := container.Exec{Args: cmd, TTY: io.TTY(), Resize: sizes(ctx, io.Resize())}
+	if in := io.Stdin(); in != nil {
+		e.Stdin = in
+	}
+	if out := io.Stdout(); out != nil {
+		e.Stdout = out
+	}
+	if errs := io.Stderr(); errs != nil {
+		e.Stderr = errs
+	}
+	code, err := r.c.Exec(ctx, e)
+	if errors.Is(err, container.ErrStart) {
+		err = nil // its message has been told; the status is 126 or 127
+		if e.Stderr != nil {
+			fmt.Fprintln(e.Stderr, "exec failed")
+		}
+	}
+	return exitError(code, err)
+}
+
+// exitError makes an exit status what the library sends as such.
+func exitError(code int, err error) error {
+	if err != nil || code == 0 {
+		return err
+	}
+	return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+}
+
+// sizes passes the terminal's sizes on until ctx ends.
+func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan container.Size {
+	if in == nil {
+		return nil
+	}
+	out := make(chan container.Size)
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case s := <-in:
+				select {
+				case out <- container.Size{Width: s.Width, Height: s.Height}:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// attachToContainer connects to the container's streams; one that has none to connect to shows its log from now on.
+func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name string, io vkapi.AttachIO) error {
+	r, c, err := k.running(namespace, pod, name)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if !c.spec.Stdin && !c.spec.TTY {
+		path, ended, err := k.logOf(namespace, pod, c.Name, false)
+		if err != nil || io.Stdout() == nil {
+			return err
+		}
+		return container.ReadLogs(ctx, path, container.LogOptions{Follow: true, Ended: ended}, io.Stdout())
+	}
+	s := container.Streams{Resize: sizes(ctx, io.Resize())}
+	if in := io.Stdin(); in != nil {
+		s.Stdin = in
+	}
+	if out := io.Stdout(); out != nil {
+		s.Stdout = out
+	}
+	if errs := io.Stderr(); errs != nil {
+		s.Stderr = errs
+	}
+	return r.c.Attach(ctx, s)
+}
+
+// portForward carries one connection into the pod's network namespace.
+func (k *Kubelet) portForward(ctx context.Context, namespace, pod string, port int32, stream io.ReadWriteCloser) error {
+	w := k.byName(namespace, pod)
+	if w == nil {
+		return errdefs.NotFoundf("pod %q not found in namespace %q", pod, namespace)
+	}
+	conn, err := w.dial(ctx, port)
+	if err != nil {
+		return fmt.Errorf("failed to connect to localhost:%d inside the pod: %w", port, err)
+	}
+	defer conn.Close()
+	var wg sync.WaitGroup
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		_, _ = io.Copy(conn, stream)
+		if c, ok := conn.(*net.TCPConn); ok {
+			_ = c.CloseWrite()
+		}
+	}()
+	_, _ = io.Copy(stream, conn)
+	_ = stream.Close()
+	wg.Wait()
+	return nil
+}
+
+// stats is the minimum of /stats/summary: who is there since when. A lab does not measure its pods' resources.
+func (k *Kubelet) stats(context.Context) (*statsv1alpha1.Summary, error) {
+	sum := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: k.name}, Pods: []statsv1alpha1.PodStats{}}
+	for _, w := range k.workers() {
+		pod := w.podWithStatus()
+		ps := statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: pod.Name, Namespace: pod.Namespace, UID: string(pod.UID)}}
+		if pod.Status.StartTime != nil {
+			ps.StartTime = *pod.Status.StartTime
+		}
+		for _, c := range pod.Status.ContainerStatuses {
+			if c.State.Running != nil {
+				ps.Containers = append(ps.Containers, statsv1alpha1.ContainerStats{Name: c.Name, StartTime: metav1.NewTime(c.State.Running.StartedAt.Time)})
+			}
+		}
+		sum.Pods = append(sum.Pods, ps)
+	}
+	return sum, nil
+}

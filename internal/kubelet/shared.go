@@ -1,0 +1,185 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/kubernetes/scheme"
+	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/record"
+)
+
+// Shared is what all kubelets of a cluster in one process have in common: informers of ConfigMaps, Secrets, Services and Nodes, the events'
+// way to the API server, and the number of containers that start at once.
+type Shared struct {
+	client    kubernetes.Interface
+	factory   informers.SharedInformerFactory
+	broadcast record.EventBroadcaster
+	starts    chan struct{}
+
+	mu       sync.Mutex
+	kubelets map[*Kubelet]bool
+}
+
+// NewShared makes what the kubelets of one cluster share. Run must be called before theirs.
+func NewShared(client kubernetes.Interface) *Shared {
+	s := &Shared{
+		client: client,
+		factory: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(o any) (any, error) {
+			if m, err := meta.Accessor(o); err == nil {
+				m.SetManagedFields(nil)
+			}
+			return o, nil
+		})),
+		broadcast: record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 100}),
+		// Starting a container is mostly fork, exec and mount: more at once than this only makes all of them slower.
+		starts:   make(chan struct{}, 4*runtime.GOMAXPROCS(0)),
+		kubelets: make(map[*Kubelet]bool),
+	}
+	core := s.factory.Core().V1()
+	s.watch(core.ConfigMaps().Informer(), "ConfigMap")
+	s.watch(core.Secrets().Informer(), "Secret")
+	s.watch(core.Nodes().Informer(), "Node")
+	core.Services().Informer()
+	return s
+}
+
+// Run keeps the informers and events going until ctx ends.
+func (s *Shared) Run(ctx context.Context) {
+	s.factory.Start(ctx.Done())
+	s.broadcast.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: s.client.CoreV1().Events("")})
+	<-ctx.Done()
+	s.broadcast.Shutdown()
+	s.factory.Shutdown()
+}
+
+func (s *Shared) synced(ctx context.Context) error {
+	core := s.factory.Core().V1()
+	if !cache.WaitForCacheSync(ctx.Done(), core.ConfigMaps().Informer().HasSynced, core.Secrets().Informer().HasSynced,
+		core.Services().Informer().HasSynced, core.Nodes().Informer().HasSynced) {
+		return fmt.Errorf("wait for ConfigMaps, Secrets, Services and Nodes: %w", ctx.Err())
+	}
+	return nil
+}
+
+// watch tells the kubelets of objects that changed or went.
+func (s *Shared) watch(informer cache.SharedIndexInformer, kind string) {
+	tell := func(o any, gone bool) {
+		if d, ok := o.(cache.DeletedFinalStateUnknown); ok {
+			o = d.Obj
+		}
+		m, err := meta.Accessor(o)
+		if err != nil {
+			return
+		}
+		for _, k := range s.list() {
+			k.changed(kind, m.GetNamespace(), m.GetName(), gone)
+		}
+	}
+	_, _ = informer.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(o any) { tell(o, false) },
+		UpdateFunc: func(_, o any) { tell(o, false) },
+		DeleteFunc: func(o any) { tell(o, true) },
+	})
+}
+
+func (s *Shared) list() []*Kubelet {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := make([]*Kubelet, 0, len(s.kubelets))
+	for k := range s.kubelets {
+		list = append(list, k)
+	}
+	return list
+}
+
+func (s *Shared) register(k *Kubelet, in bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if in {
+		s.kubelets[k] = true
+	} else {
+		delete(s.kubelets, k)
+	}
+}
+
+// slot waits for the right to start something heavy; the function returned gives it back.
+func (s *Shared) slot(ctx context.Context) (release func(), err error) {
+	select {
+	case s.starts <- struct{}{}:
+		return func() { <-s.starts }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+func (s *Shared) configMap(namespace, name string) (*corev1.ConfigMap, error) {
+	cm, err := s.factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace).Get(name)
+	if !apierrors.IsNotFound(err) {
+		return cm, err
+	}
+	// The cache may be behind: a pod and its ConfigMap are often made in one breath.
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+func (s *Shared) secret(namespace, name string) (*corev1.Secret, error) {
+	sec, err := s.factory.Core().V1().Secrets().Lister().Secrets(namespace).Get(name)
+	if !apierrors.IsNotFound(err) {
+		return sec, err
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+}
+
+func (s *Shared) token(ctx context.Context, pod *corev1.Pod, audience string, lifetime time.Duration) (*authv1.TokenRequestStatus, error) {
+	seconds := int64(lifetime / time.Second)
+	req := &authv1.TokenRequest{Spec: authv1.TokenRequestSpec{
+		ExpirationSeconds: &seconds,
+		BoundObjectRef:    &authv1.BoundObjectReference{APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID},
+	}}
+	if audience != "" {
+		req.Spec.Audiences = []string{audience}
+	}
+	name := orString(pod.Spec.ServiceAccountName, "default")
+	resp, err := s.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, name, req, metav1.CreateOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if resp == nil || resp.Status.Token == "" {
+		return nil, errors.New("the API server gave no token")
+	}
+	return &resp.Status, nil
+}
+
+// services lists those whose variables a pod of the namespace gets.
+func (s *Shared) services(namespace string) ([]*corev1.Service, error) {
+	lister := s.factory.Core().V1().Services().Lister()
+	list, err := lister.Services(namespace).List(everything)
+	if err != nil {
+		return nil, err
+	}
+	if master, err := lister.Services(corev1.NamespaceDefault).Get("kubernetes"); err == nil && namespace != corev1.NamespaceDefault {
+		list = append(list, master)
+	}
+	return list, nil
+}
+
+// recorder makes a node's event recorder.
+func (s *Shared) recorder(node string) record.EventRecorder {
+	return s.broadcast.NewRecorder(scheme.Scheme, corev1.EventSource{Component: "kubelet", Host: node})
+}

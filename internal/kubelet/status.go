@@ -1,0 +1,231 @@
+package kubelet
+
+import (
+	"net/netip"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// hostFacts are what a pod's status says about its node.
+type hostFacts struct {
+	ip      netip.Addr
+	imageID func(image string) string
+}
+
+// status is the pod's status as of now. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions that
+// others set), and conditions that did not change keep their transition times.
+func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) corev1.PodStatus {
+	s := *base.DeepCopy()
+	start := metav1.NewTime(m.startTime)
+	s.StartTime = &start
+	s.ObservedGeneration = m.pod.Generation
+	s.HostIP, s.HostIPs = host.ip.String(), []corev1.HostIP{{IP: host.ip.String()}}
+	if len(m.ips) > 0 {
+		s.PodIP, s.PodIPs = m.ips[0], nil
+		for _, ip := range m.ips {
+			s.PodIPs = append(s.PodIPs, corev1.PodIP{IP: ip})
+		}
+	}
+	s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses = nil, nil, nil
+	for _, c := range m.containers {
+		cs := m.containerStatus(c, host)
+		switch c.role {
+		case roleRegular:
+			s.ContainerStatuses = append(s.ContainerStatuses, cs)
+		case roleEphemeral:
+			s.EphemeralContainerStatuses = append(s.EphemeralContainerStatuses, cs)
+		default:
+			s.InitContainerStatuses = append(s.InitContainerStatuses, cs)
+		}
+	}
+	s.Phase, s.Reason, s.Message = m.phase(), "", ""
+	if m.failure != nil {
+		s.Reason, s.Message = m.failure.reason, m.failure.message
+	}
+	m.conditions(&s, now)
+	return s
+}
+
+// phase is the pod's, by the rules of upstream's getPhase (pkg/kubelet/kubelet_pods.go).
+func (m *machine) phase() corev1.PodPhase {
+	if m.failure != nil {
+		if m.anyLive(roleInit, roleSidecar, roleRegular) {
+			return corev1.PodRunning
+		}
+		return corev1.PodFailed
+	}
+	var waiting, running, stopped, failed int
+	for _, c := range m.containers {
+		switch {
+		case c.role == roleInit && c.over(m.pod) && c.Exit.Code != 0:
+			return corev1.PodFailed
+		case c.role != roleRegular:
+		case c.Phase == phaseRunning:
+			running++
+		case c.Exit == nil: // it never ran
+			waiting++
+		default:
+			stopped++
+			if c.Exit.Code != 0 {
+				failed++
+			}
+		}
+	}
+	over := m.terminal() && !m.deleting
+	switch {
+	case !m.initialized() && !m.deleting, waiting > 0 && !m.deleting:
+		return corev1.PodPending
+	case running > 0, m.deleting && m.anyLive(roleInit, roleSidecar, roleRegular):
+		return corev1.PodRunning
+	case m.deleting && (waiting > 0 || failed > 0):
+		return corev1.PodFailed
+	case m.deleting:
+		return corev1.PodSucceeded
+	case !over:
+		return corev1.PodRunning // between two attempts
+	case failed > 0:
+		return corev1.PodFailed
+	default:
+		return corev1.PodSucceeded
+	}
+}
+
+// idPrefix makes a container's ID one of ours.
+const idPrefix = "packetwalk://"
+
+func fullID(id string) string {
+	if id == "" {
+		return ""
+	}
+	return idPrefix + id
+}
+
+func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.ContainerStatus {
+	started := c.Started
+	s := corev1.ContainerStatus{
+		Name: c.Name, Image: c.spec.Image, RestartCount: int32(max(c.Attempt-1, 0)),
+		ContainerID: fullID(c.ID), Started: &started, Ready: c.Ready,
+	}
+	if c.ID != "" {
+		s.ImageID = host.imageID(c.spec.Image)
+	}
+	ended := func() *corev1.ContainerStateTerminated {
+		if c.Exit == nil {
+			return nil
+		}
+		return &corev1.ContainerStateTerminated{
+			ExitCode: int32(c.Exit.Code), Signal: int32(c.Exit.Signal), Reason: c.Exit.Reason, Message: c.Exit.Message,
+			StartedAt: metav1.NewTime(c.Exit.StartedAt), FinishedAt: metav1.NewTime(c.Exit.Finished), ContainerID: fullID(c.Exit.ID),
+		}
+	}
+	// A start that is under way changes nothing yet: the count goes up when it has succeeded or failed.
+	switch {
+	case c.Phase == phaseRunning:
+		s.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
+		s.LastTerminationState.Terminated = ended()
+	case c.Phase == phaseExited && c.Reason == "":
+		s.State.Terminated = ended()
+		s.Ready = c.role == roleInit && c.Exit.Code == 0
+	default:
+		s.State.Waiting = &corev1.ContainerStateWaiting{Reason: c.Reason, Message: c.Message}
+		s.LastTerminationState.Terminated = ended()
+		if c.Reason == "" {
+			s.State.Waiting.Reason = m.usualWait(c)
+		}
+		if c.Phase == phaseStarting {
+			s.RestartCount = int32(max(c.Attempt-2, 0))
+		}
+	}
+	return s
+}
+
+func (m *machine) usualWait(c *containerState) string {
+	if len(m.pod.Spec.InitContainers) > 0 && c.role != roleEphemeral {
+		return "PodInitializing"
+	}
+	return "ContainerCreating"
+}
+
+// conditions sets the conditions that are a kubelet's; the texts are upstream's (pkg/kubelet/status/generate.go).
+func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
+	set := func(kind corev1.PodConditionType, ok bool, reason, message string) {
+		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(now), ObservedGeneration: m.pod.Generation}
+		if ok {
+			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "", ""
+			if kind == corev1.PodInitialized && s.Phase == corev1.PodSucceeded {
+				c.Reason = reason
+			}
+		}
+		i := slices.IndexFunc(s.Conditions, func(o corev1.PodCondition) bool { return o.Type == kind })
+		if i < 0 {
+			s.Conditions = append(s.Conditions, c)
+			return
+		}
+		if s.Conditions[i].Status == c.Status {
+			c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+		}
+		s.Conditions[i] = c
+	}
+	set(corev1.PodReadyToStartContainers, m.sandbox.ready, "", "")
+
+	var uninitialized, unready []string
+	for _, c := range m.containers {
+		switch {
+		case c.role == roleInit && !(c.Phase == phaseExited && c.Exit.Code == 0), c.role == roleSidecar && !c.Started && c.Exit == nil:
+			uninitialized = append(uninitialized, c.Name)
+		}
+		if (c.role == roleRegular || c.role == roleSidecar) && !c.Ready {
+			unready = append(unready, c.Name)
+		}
+	}
+	reason := "ContainersNotInitialized"
+	if s.Phase == corev1.PodSucceeded {
+		reason, uninitialized = "PodCompleted", nil
+	}
+	set(corev1.PodInitialized, len(uninitialized) == 0, reason, "containers with incomplete status: ["+strings.Join(uninitialized, " ")+"]")
+
+	reason, message := "ContainersNotReady", "containers with unready status: ["+strings.Join(unready, " ")+"]"
+	// A pod that ends stays ready as long as its containers are: EndpointSlices then show it as serving and terminating.
+	ready := len(unready) == 0 && (m.deleting || !m.terminal())
+	switch {
+	case s.Phase == corev1.PodSucceeded:
+		ready, reason, message = false, "PodCompleted", ""
+	case s.Phase == corev1.PodFailed:
+		ready, reason, message = false, "PodFailed", ""
+	}
+	set(corev1.ContainersReady, ready, reason, message)
+	if ready {
+		if gates := missingGates(m.pod, s.Conditions); len(gates) > 0 {
+			ready, reason, message = false, "ReadinessGatesNotReady", strings.Join(gates, ", ")
+		}
+	}
+	set(corev1.PodReady, ready, reason, message)
+	set(corev1.PodScheduled, true, "", "")
+	order := []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled}
+	rank := func(t corev1.PodConditionType) int {
+		if i := slices.Index(order, t); i >= 0 {
+			return i
+		}
+		return len(order)
+	}
+	sort.SliceStable(s.Conditions, func(i, j int) bool { return rank(s.Conditions[i].Type) < rank(s.Conditions[j].Type) })
+}
+
+func missingGates(pod *corev1.Pod, have []corev1.PodCondition) (missing []string) {
+	for _, g := range pod.Spec.ReadinessGates {
+		i := slices.IndexFunc(have, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
+		switch {
+		case i < 0:
+			missing = append(missing, "corresponding condition of pod readiness gate \""+string(g.ConditionType)+"\" does not exist.")
+		case have[i].Status != corev1.ConditionTrue:
+			missing = append(missing, "the status of pod readiness gate \""+string(g.ConditionType)+"\" is not \"True\", but "+string(have[i].Status))
+		}
+	}
+	return missing
+}
