@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -70,6 +71,8 @@ type applier struct {
 	index map[string]int
 	name  map[int]string
 	owned map[string]bool
+
+	protocol int
 }
 
 func (n *Namespace) applier(s State) (*applier, error) {
@@ -81,7 +84,7 @@ func (n *Namespace) applier(s State) (*applier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	a := &applier{h: h, index: map[string]int{}, name: map[int]string{}, owned: map[string]bool{}}
+	a := &applier{h: h, index: map[string]int{}, name: map[int]string{}, owned: map[string]bool{}, protocol: cmp.Or(s.Protocol, Protocol)}
 	for _, l := range links {
 		a.index[l.Attrs().Name], a.name[l.Attrs().Index] = l.Attrs().Index, l.Attrs().Name
 	}
@@ -189,7 +192,7 @@ type routeKey struct {
 }
 
 func (a *applier) routes(s State) error {
-	filter := &netlink.Route{Protocol: Protocol}
+	filter := &netlink.Route{Protocol: netlink.RouteProtocol(a.protocol)}
 	have, err := a.h.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
@@ -233,7 +236,7 @@ func (a *applier) routeTo(w Route) (*netlink.Route, error) {
 	if !ok {
 		return nil, fmt.Errorf("unknown kind %q", w.Kind)
 	}
-	r := &netlink.Route{Table: w.Table, Dst: toIPNet(w.Destination), Type: kind, Protocol: Protocol}
+	r := &netlink.Route{Table: w.Table, Dst: toIPNet(w.Destination), Type: kind, Protocol: netlink.RouteProtocol(a.protocol)}
 	if w.Link != "" {
 		l, err := a.link(w.Link)
 		if err != nil {
@@ -305,7 +308,7 @@ func (a *applier) rules(s State) error {
 			return fmt.Errorf("list rules: %w", err)
 		}
 		for _, h := range have {
-			if h.Protocol == Protocol {
+			if int(h.Protocol) == a.protocol {
 				h.Family = family
 				stale[ruleFrom(h)] = h
 			}
@@ -316,7 +319,7 @@ func (a *applier) rules(s State) error {
 			delete(stale, w)
 			continue
 		}
-		if err := a.h.RuleAdd(ruleTo(w)); err != nil && !errors.Is(err, unix.EEXIST) {
+		if err := a.h.RuleAdd(a.ruleTo(w)); err != nil && !errors.Is(err, unix.EEXIST) {
 			return fmt.Errorf("add rule %d: %w", w.Priority, err)
 		}
 	}
@@ -336,9 +339,9 @@ func ruleFrom(h netlink.Rule) Rule {
 	return r
 }
 
-func ruleTo(w Rule) *netlink.Rule {
+func (a *applier) ruleTo(w Rule) *netlink.Rule {
 	r := netlink.NewRule()
-	r.Family, r.Protocol, r.Priority, r.Table = netlink.FAMILY_V4, Protocol, w.Priority, w.Table
+	r.Family, r.Protocol, r.Priority, r.Table = netlink.FAMILY_V4, uint8(a.protocol), w.Priority, w.Table
 	if w.From.IsValid() {
 		r.Src = toIPNet(w.From)
 	}

@@ -150,3 +150,25 @@ func (n *Namespace) LinkNames() ([]string, error) {
 	}
 	return names, nil
 }
+
+// Bare tells whether a link is there, has no address but link-local ones, and is no port of a bridge: nobody has set it up yet.
+func (n *Namespace) Bare(name string) (bool, error) {
+	l, err := n.link(name)
+	if err != nil || l == nil || l.Attrs().MasterIndex != 0 {
+		return false, err
+	}
+	h, err := n.Handle()
+	if err != nil {
+		return false, err
+	}
+	addrs, err := h.AddrList(l, netlink.FAMILY_ALL)
+	if err != nil {
+		return false, fmt.Errorf("list addresses of %s in %s: %w", name, n.path, err)
+	}
+	for _, a := range addrs {
+		if !a.IP.IsLinkLocalUnicast() {
+			return false, nil
+		}
+	}
+	return true, nil
+}

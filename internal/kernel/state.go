@@ -9,12 +9,15 @@ type State struct {
 	// Links names the links whose addresses and neighbours the State owns: what is on them and not listed is taken away
 	// (except loopback and link-local addresses, and neighbours that the kernel learnt by itself).
 	Links []string
-	// Addresses, Routes, Rules and Neighbours are ensured. Routes and rules that an earlier Apply made (they carry Protocol)
+	// Addresses, Routes, Rules and Neighbours are ensured. Routes and rules that an earlier Apply made (they carry the Protocol)
 	// and that are not listed are taken away; those of others are left alone.
 	Addresses  []Address
 	Routes     []Route
 	Rules      []Rule
 	Neighbours []Neighbour
+	// Protocol is the origin (rtm_protocol) of the routes and rules, 0 for Protocol. Two States with different ones, in one
+	// namespace, leave each other's routes and rules alone.
+	Protocol int
 }
 
 // Protocol marks the routes and policy rules that Apply makes (rtm_protocol, include/uapi/linux/rtnetlink.h: numbers that the
