@@ -82,6 +82,9 @@ func moveLayer3(h *netlink.Handle, from, to netlink.Link) error {
 	}
 	for _, a := range list {
 		moved := netlink.Addr{IPNet: a.IPNet, Scope: a.Scope, Broadcast: a.Broadcast, Peer: a.Peer}
+		if moved.Broadcast == nil && a.IP.To4() != nil {
+			moved.Broadcast = net.IPv4zero.To4() // it had none: nil would make the library derive one
+		}
 		if a.IP.To4() == nil {
 			moved.Flags = unix.IFA_F_NODAD // it is in use on this node: waiting for duplicates would only stop traffic
 		}
@@ -158,7 +161,7 @@ func (n *Node) addVeth(a *Attachment, pod *os.File, hostMAC net.HardwareAddr, mt
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.HostIf, mtu, hostMAC
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: a.IfName, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(pod.Fd()))}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: a.IfName, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(pod.Fd())), PeerTxQLen: -1}
 	if err := n.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make veth %s with peer %s in %s: %w", a.HostIf, a.IfName, a.Netns, err)
 	}

@@ -42,7 +42,7 @@ func configurePod(h *netlink.Handle, ifName string, want PodSide) error {
 	if err != nil || l == nil {
 		return joined([]error{fmt.Errorf("look up the pod's interface %s: it is gone", ifName), err})
 	}
-	addr := &netlink.Addr{IPNet: ipNet(want.Address)}
+	addr := &netlink.Addr{IPNet: ipNet(want.Address), Broadcast: net.IPv4zero.To4()} // zero: none, as upstream; nil would make the library derive one
 	if err := h.AddrAdd(l, addr); err != nil {
 		return fmt.Errorf("add %s to the pod's %s: %w", want.Address, ifName, err)
 	}
