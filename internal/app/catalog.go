@@ -47,6 +47,10 @@ var catalog = []App{
 		Programs: []Program{{"/goalstate", goalstate}},
 	},
 	{
+		Name: "dns", Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53},
+		Programs: []Program{{"/dns", dns}},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

@@ -53,16 +53,30 @@ func newMachine(t *testing.T) *machine {
 		t.Skip("needs root")
 	}
 	m := &machine{T: t, runtime: container.Runtime{Binary: binary}}
-	mounts := readMounts(t)
+	root, own := readMounts(t), filepath.Dir(t.TempDir())
 	t.Cleanup(func() {
-		if now := readMounts(t); now != mounts {
-			t.Errorf("mounts before:\n%s\nafter:\n%s", mounts, now)
+		now := readMounts(t)
+		if first(root, " / / ") != first(now, " / / ") {
+			t.Errorf("the root was %s and is %s", first(root, " / / "), first(now, " / / "))
 		}
-		if left := processesOf(t.TempDir()); len(left) > 0 {
-			t.Errorf("processes left: %v", left)
+		if left := first(now, own); left != "" {
+			t.Errorf("a mount is left: %s", left)
+		}
+		if left := processesOf(own); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
 		}
 	})
 	return m
+}
+
+// first is the first line with a string in it.
+func first(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
 }
 
 func readMounts(t *testing.T) string {
@@ -78,7 +92,7 @@ func readMounts(t *testing.T) string {
 func processesOf(dir string) (pids []string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range files {
-		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(filepath.Dir(dir))) && bytes.HasPrefix(b, []byte("packetwalk-app\x00first")) {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(dir)) && bytes.HasPrefix(b, []byte("packetwalk-app\x00first")) {
 			pids = append(pids, filepath.Base(filepath.Dir(file)))
 		}
 	}

@@ -226,13 +226,11 @@ func inNetNS(path string, f func() error) error {
 func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os.Root) error {
 	stop := context.AfterFunc(ctx, func() { proc.Kill() })
 	message, readErr := io.ReadAll(report)
-	stop()
-	if len(message) > 0 && message[0] == ReportRuns {
+	inTime := stop()
+	if inTime && len(message) > 0 && message[0] == ReportRuns {
 		return nil
 	}
-	if readErr != nil {
-		proc.Kill()
-	}
+	proc.Kill() // it has ended or is about to, but for an error of reading
 	status, _ := proc.Wait()
 	switch {
 	case ctx.Err() != nil:

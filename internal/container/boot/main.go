@@ -95,10 +95,13 @@ func enterHost(r *container.Run) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the machine: %w", err)
 	}
-	if err := unix.Mount("sysfs", "/sys", "sysfs", unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
+	if err := bindAll(r.Mounts); err != nil {
+		return err
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", noExec, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
-	return bindAll(r.Mounts)
+	return nil
 }
 
 // become executes a command, or a shell, in this process.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +37,8 @@ func openVolumes(mounts []container.Mount) ([]volume, error) {
 	return volumes, nil
 }
 
-// attach puts the volume in its place.
-func (v *volume) attach() error {
+// attach puts the volume in its place; aside is a free name on a tmpfs, for a content.
+func (v *volume) attach(aside string) error {
 	var err error
 	switch {
 	case v.tree >= 0:
@@ -50,7 +49,7 @@ func (v *volume) attach() error {
 			err = unix.Mount("tmpfs", v.Destination, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777")
 		}
 	default:
-		err = v.attachContent()
+		err = v.attachContent(aside)
 	}
 	if err == nil && v.ReadOnly {
 		err = unix.MountSetattr(unix.AT_FDCWD, v.Destination, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
@@ -77,12 +76,11 @@ func (v *volume) attachTree() error {
 	return unix.MoveMount(v.tree, "", unix.AT_FDCWD, v.Destination, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 }
 
-// attachContent binds a file of a tmpfs that is not in the tree: the content then is as far from the files around it as a volume is.
-func (v *volume) attachContent() error {
+// attachContent binds a file that has lost its name: nothing but the volume leads to it.
+func (v *volume) attachContent(aside string) error {
 	if err := mkfile(v.Destination); err != nil {
 		return err
 	}
-	const aside = "/dev/.content"
 	if err := os.WriteFile(aside, v.Content, 0o644); err != nil {
 		return err
 	}
@@ -103,42 +101,27 @@ func mkfile(path string) error {
 	return f.Close()
 }
 
-// bindAll mounts over the machine's files, for a command on a host.
+// bindAll mounts over the machine's files, for a command on a host. Nothing is made in the machine's own file system: a destination that is not
+// there is an error. Contents are files of a tmpfs that has /sys for its place as long as it needs one; the caller mounts /sys afterwards.
 func bindAll(mounts []container.Mount) error {
 	volumes, err := openVolumes(mounts)
-	if err != nil {
+	if err != nil || len(volumes) == 0 {
 		return err
+	}
+	if err := unix.Mount("tmpfs", "/sys", "tmpfs", noExec, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs for files: %w", err)
 	}
 	for i := range volumes {
 		v := &volumes[i]
 		if _, err := os.Stat(v.Destination); err != nil {
-			return fmt.Errorf("mount: %w", err) // nothing is made in the machine's own file system
+			return fmt.Errorf("mount: %w", err)
 		}
-		if v.Content != nil {
-			err = v.bindContent()
-		} else {
-			err = v.attach()
-		}
-		if err != nil {
+		if err := v.attach(fmt.Sprintf("/sys/%d", i)); err != nil {
 			return err
 		}
 	}
-	return nil
-}
-
-// bindContent binds a file without a name.
-func (v *volume) bindContent() error {
-	fd, err := unix.MemfdCreate("content", unix.MFD_CLOEXEC)
-	if err != nil {
-		return fmt.Errorf("volume at %s: %w", v.Destination, err)
-	}
-	f := os.NewFile(uintptr(fd), "content")
-	defer f.Close()
-	if _, err := f.Write(v.Content); err != nil {
-		return fmt.Errorf("volume at %s: %w", v.Destination, err)
-	}
-	if err := unix.Mount("/proc/self/fd/"+strconv.Itoa(fd), v.Destination, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("volume at %s: %w", v.Destination, err)
+	if err := unix.Unmount("/sys", unix.MNT_DETACH); err != nil {
+		return fmt.Errorf("unmount the tmpfs for files: %w", err)
 	}
 	return nil
 }
@@ -280,7 +263,7 @@ func makeRoot(s *container.Spec, links []string, files map[string]string) error 
 		return err
 	}
 	for i := range volumes {
-		if err := volumes[i].attach(); err != nil {
+		if err := volumes[i].attach("/dev/.content"); err != nil {
 			return err
 		}
 	}

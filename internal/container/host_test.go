@@ -1,0 +1,163 @@
+package container_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/container"
+)
+
+// netns makes a named network namespace with its loopback up.
+func (m *machine) netns(name string) string {
+	m.Helper()
+	name = fmt.Sprintf("pwct%d-%s", os.Getpid(), name)
+	m.ip("netns", "add", name)
+	m.Cleanup(func() { m.ip("netns", "del", name) })
+	m.ip("-n", name, "link", "set", "lo", "up")
+	return name
+}
+
+func (m *machine) ip(args ...string) {
+	m.Helper()
+	if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+		m.Fatalf("ip %v: %v\n%s", args, err, out)
+	}
+}
+
+// newHosts makes two network namespaces that a veth joins, 10.99.0.1 and .2.
+func (m *machine) newHosts() (a, b string) {
+	m.Helper()
+	a, b = m.netns("a"), m.netns("b")
+	m.ip("link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
+	for i, ns := range []string{a, b} {
+		m.ip("-n", ns, "addr", "add", fmt.Sprintf("10.99.0.%d/24", i+1), "dev", "eth0")
+		m.ip("-n", ns, "link", "set", "eth0", "up")
+	}
+	return "/run/netns/" + a, "/run/netns/" + b
+}
+
+func TestHosts(t *testing.T) {
+	if os.Getuid() != 0 && os.Getenv("CI") == "" {
+		t.Skip("needs root")
+	}
+	// ip makes /run/netns a mount the first time; that is the machine's state, not a container's.
+	exec.Command("ip", "netns", "add", "pwct-first").Run()
+	exec.Command("ip", "netns", "del", "pwct-first").Run()
+	m := newMachine(t)
+	server, client := m.newHosts()
+	s := m.spec("nginx")
+	s.NetNS, s.Hostname = server, "server"
+	c := m.start(s)
+
+	var out, errOut bytes.Buffer
+	run := func(r container.Run) (string, int) {
+		t.Helper()
+		out.Reset()
+		errOut.Reset()
+		r.NetNS = client
+		code, err := m.runtime.RunIn(context.Background(), r, nil, &out, &errOut)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return out.String(), code
+	}
+	if got, code := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1/"}}); code != 0 || !strings.Contains(got, "Welcome to nginx!") {
+		t.Errorf("exit status %d: %s%s", code, got, errOut.String())
+	}
+	contains(t, m.log(c), `10.99.0.2 - - [`)
+
+	// The pod's own second container, in the same network namespace.
+	s = m.spec("kuard")
+	s.NetNS = server
+	m.start(s)
+	if got, _ := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1:8080/"}}); !strings.Contains(got, `"addrs":["10.99.0.1"]`) || !strings.Contains(got, `"requestAddr":"10.99.0.2:`) {
+		t.Error(got)
+	}
+
+	// A host's command: the machine's files, read-write; its own links and name.
+	file := t.TempDir() + "/file"
+	script := "hostname; cat /etc/resolv.conf; ls /sys/class/net; echo x > " + file + "; iptables-save; exit 9"
+	got, code := run(container.Run{Hostname: "testvm", Args: []string{"sh", "-c", script}, Mounts: []container.Mount{{Content: []byte("nameserver 192.0.2.53\n"), Destination: "/etc/resolv.conf"}}})
+	if want := "testvm\nnameserver 192.0.2.53\neth0\nlo\n"; !strings.HasPrefix(got, want) || code != 9 {
+		t.Errorf("exit status %d, got %q, want %q; %s", code, got, want, errOut.String())
+	}
+	if b, err := os.ReadFile(file); err != nil || string(b) != "x\n" {
+		t.Error(string(b), err)
+	}
+	if b, err := os.ReadFile("/etc/resolv.conf"); err != nil || strings.Contains(string(b), "192.0.2.53") {
+		t.Errorf("the machine's resolv.conf: %s%v", b, err)
+	}
+	if name, _ := os.Hostname(); name == "testvm" {
+		t.Error("the machine's name changed")
+	}
+	if _, code := run(container.Run{Args: []string{"nosuch"}}); code != 127 || !strings.Contains(errOut.String(), "executable file not found") {
+		t.Errorf("exit status %d: %s", code, errOut.String())
+	}
+	if _, code := run(container.Run{Args: []string{"sh", "-c", "kill -9 $$"}}); code != 137 {
+		t.Errorf("exit status %d", code)
+	}
+	// Without arguments it is a shell, which reads its commands here.
+	out.Reset()
+	code, err := m.runtime.RunIn(context.Background(), container.Run{NetNS: client}, strings.NewReader("ip -4 -br addr show eth0; exit 3\n"), &out, &out)
+	if err != nil || code != 3 || !strings.Contains(out.String(), "10.99.0.2/24") {
+		t.Errorf("shell: exit status %d, %v, %s", code, err, out.String())
+	}
+	if got, code := run(container.Run{Args: []string{"true"}, Mounts: []container.Mount{{Content: []byte{}, Destination: "/nosuch/file"}}}); code != 125 {
+		t.Errorf("mount on nothing: exit status %d, %s", code, got)
+	}
+}
+
+func TestPrivileged(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("pause")
+	s.Privileged = true
+	c := m.start(s)
+	out := m.run(c, "sh", "-c", `echo 1 > /proc/sys/net/ipv4/ip_forward && cat /proc/sys/net/ipv4/ip_forward
+iptables -t nat -A POSTROUTING -j MASQUERADE && iptables-save | grep MASQUERADE
+mount -t tmpfs x /mnt && echo mounted
+echo 1 > /proc/sys/kernel/sysrq || echo guarded`)
+	contains(t, out, "1\n", "-A POSTROUTING -j MASQUERADE", "mounted", "guarded")
+}
+
+// The fault that a busy machine makes: many starts at once, some of them given up.
+func TestManyAtOnce(t *testing.T) {
+	m := newMachine(t)
+	const n = 24
+	type result struct {
+		c   *container.Container
+		err error
+	}
+	results := make(chan result)
+	for i := range n {
+		s := m.spec("whereami")
+		go func() {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			if i%6 == 5 {
+				time.AfterFunc(time.Duration(i)*time.Millisecond/4, cancel)
+			}
+			c, err := m.runtime.Start(ctx, s)
+			if err != nil && ctx.Err() != nil {
+				err = nil // given up
+			}
+			results <- result{c, err}
+		}()
+	}
+	for range n {
+		r := <-results
+		if r.err != nil {
+			t.Error(r.err)
+		}
+		if r.c == nil {
+			continue
+		}
+		t.Cleanup(func() { r.c.Remove() })
+		contains(t, m.run(r.c, "curl", "-s", "127.0.0.1"), "hostname")
+	}
+}

@@ -1,0 +1,219 @@
+package container
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+func TestCapabilities(t *testing.T) {
+	for _, tt := range []struct {
+		spec Spec
+		want CapSet
+	}{
+		{Spec{}, DefaultCaps},
+		{Spec{DropCaps: []string{"net_raw"}}, DefaultCaps &^ mustCaps("NET_RAW")},
+		{Spec{AddCaps: []string{"CAP_SYS_TIME"}}, DefaultCaps | mustCaps("SYS_TIME")},
+		{Spec{DropCaps: []string{"ALL"}}, 0},
+		{Spec{DropCaps: []string{"ALL"}, AddCaps: []string{"NET_RAW"}}, mustCaps("NET_RAW")},
+		{Spec{Privileged: true}, allCaps &^ machineCaps},
+		{Spec{AddCaps: []string{"all"}, DropCaps: []string{"SYS_ADMIN"}}, allCaps &^ machineCaps &^ mustCaps("SYS_ADMIN")},
+	} {
+		got, err := tt.spec.Capabilities()
+		if err != nil || got != tt.want {
+			t.Errorf("%+v: %v, %v; want %v", tt.spec, got, err, tt.want)
+		}
+	}
+	if _, err := (&Spec{AddCaps: []string{"NET_RAW", "NOSUCH"}}).Capabilities(); err == nil || !strings.Contains(err.Error(), "NOSUCH;") {
+		t.Error(err)
+	}
+}
+
+func TestEnviron(t *testing.T) {
+	s := Spec{Hostname: "box", Env: []string{"PATH=/x", "A=spec", "A=later"}}
+	got := strings.Join(s.Environ([]string{"A=image", "B=image"}, []string{"B=extra"}, true), " ")
+	if want := "PATH=/x HOME=/root HOSTNAME=box TERM=xterm A=later B=extra"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	const tail = " 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 5 0 98765 1 2 3"
+	pid, ticks, err := parseStat("42 (a) Z (b) S" + tail)
+	if pid != 42 || ticks != 98765 || err != nil {
+		t.Error(pid, ticks, err)
+	}
+	if _, _, err := parseStat("42 (x) Z" + tail); !errors.Is(err, errZombie) {
+		t.Error(err)
+	}
+	for _, bad := range []string{"", "42", "42 (x", ")(", "x (x) S" + tail, "42 (x) S 1 2"} {
+		if _, _, err := parseStat(bad); err == nil {
+			t.Errorf("%q is accepted", bad)
+		}
+	}
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add("42 (a b) S 1 2 2 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 5 0 98765")
+	f.Fuzz(func(t *testing.T, line string) {
+		if pid, _, err := parseStat(line); err == nil && !strings.HasPrefix(strings.TrimLeft(line, " \t\n\v\f\r+0"), fmt.Sprint(pid)) && pid > 0 {
+			t.Errorf("%q: pid %d", line, pid)
+		}
+	})
+}
+
+const testLog = `2026-01-02T03:04:05.000000001Z stdout F one
+2026-01-02T03:04:06.000000001Z stderr F two
+2026-01-02T03:04:07.000000001Z stdout P thr
+2026-01-02T03:04:07.000000002Z stdout F ee
+not an entry
+2026-01-02T03:04:08.000000001Z stdout F 
+2026-01-02T03:04:09.000000001Z stdout P no end`
+
+func TestReadLogs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	if err := ReadLogs(context.Background(), path, LogOptions{}, &bytes.Buffer{}); !errors.Is(err, fs.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := os.WriteFile(path, []byte(testLog+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, rotated := range []string{"", "2026-01-01T00:00:00Z stdout F zero\n"} {
+		zero := ""
+		if rotated != "" {
+			if err := os.WriteFile(path+RotatedSuffix, []byte(rotated), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			zero = "zero\n"
+		}
+		at, _ := time.Parse(time.RFC3339, "2026-01-02T03:04:07Z")
+		for _, tt := range []struct {
+			o    LogOptions
+			want string
+		}{
+			{LogOptions{}, zero + "one\ntwo\nthree\n\nno end"},
+			{LogOptions{Tail: 1}, "no end"},
+			{LogOptions{Tail: 3}, "three\n\nno end"},
+			{LogOptions{Tail: 100}, zero + "one\ntwo\nthree\n\nno end"},
+			{LogOptions{Stream: "stderr"}, "two\n"},
+			{LogOptions{Stream: "stdout", Tail: 4}, "one\nthree\n\nno end"},
+			{LogOptions{Since: at}, "three\n\nno end"},
+			{LogOptions{Since: at, Tail: 2}, "\nno end"},
+			{LogOptions{LimitBytes: 2}, (zero + "one")[:2]},
+			{LogOptions{Since: at, Timestamps: true, Tail: 3}, "2026-01-02T03:04:07.000000001Z three\n2026-01-02T03:04:08.000000001Z \n2026-01-02T03:04:09.000000001Z no end"},
+		} {
+			var out bytes.Buffer
+			if err := ReadLogs(context.Background(), path, tt.o, &out); err != nil || out.String() != tt.want {
+				t.Errorf("%+v: got %q, %v; want %q", tt.o, out.String(), err, tt.want)
+			}
+		}
+	}
+}
+
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// A follower sees what comes before it, while it reads and across a rotation, and ends with the container.
+func TestFollowLogs(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "0.log")
+	ended, done := make(chan struct{}), make(chan error, 1)
+	var out lockedBuffer
+	go func() {
+		done <- ReadLogs(context.Background(), path, LogOptions{Follow: true, Ended: ended}, &out)
+	}()
+	write := func(text string) {
+		t.Helper()
+		f, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+		if err == nil {
+			_, err = f.WriteString(text)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+	}
+	await := func(want string) {
+		t.Helper()
+		for deadline := time.Now().Add(10 * time.Second); out.String() != want; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("got %q, want %q", out.String(), want)
+			}
+		}
+	}
+	const prefix = "2026-01-02T03:04:05Z stdout F "
+	write(prefix + "one\n" + prefix + "tw")
+	await("one\n")
+	write("o\n" + prefix + "three\n")
+	if err := os.Rename(path, path+RotatedSuffix); err != nil {
+		t.Fatal(err)
+	}
+	write(prefix + "four\n")
+	await("one\ntwo\nthree\nfour\n")
+	write(prefix + "last\n")
+	close(ended)
+	if err := <-done; err != nil || out.String() != "one\ntwo\nthree\nfour\nlast\n" {
+		t.Errorf("%v, %q", err, out.String())
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := ReadLogs(ctx, path, LogOptions{Follow: true}, &out); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestFrames(t *testing.T) {
+	var b bytes.Buffer
+	for kind, payload := range []string{"stdin", "", strings.Repeat("x", 70000)} {
+		if err := WriteFrame(&b, byte(kind), []byte(payload)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for kind, payload := range []string{"stdin", "", strings.Repeat("x", 70000)} {
+		k, p, err := ReadFrame(&b)
+		if err != nil || int(k) != kind || string(p) != payload {
+			t.Error(k, len(p), err)
+		}
+	}
+	if _, _, err := ReadFrame(strings.NewReader("\x00\xff\xff\xff\xff")); err == nil {
+		t.Error("a frame of 4 GB is accepted")
+	}
+}
+
+func TestLookPath(t *testing.T) {
+	dir := t.TempDir()
+	os.WriteFile(dir+"/run", nil, 0o755)
+	os.WriteFile(dir+"/data", nil, 0o644)
+	env := []string{"PATH=/nosuch:" + dir}
+	for _, tt := range []struct{ name, want, err string }{
+		{"run", dir + "/run", ""}, {"./run", dir + "/run", ""}, {dir + "/run", dir + "/run", ""},
+		{"data", "", "permission denied"}, {"none", "", `exec: "none": executable file not found in $PATH`}, {"/none", "", "no such file"},
+		{"", "", "no command specified"}, {dir + "/../" + filepath.Base(dir), "", "is a directory"},
+	} {
+		got, err := LookPath(tt.name, env, dir)
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && (!errors.Is(err, ErrStart) || !strings.Contains(err.Error(), tt.err)) {
+			t.Errorf("%q: %q, %v", tt.name, got, err)
+		}
+	}
+}
