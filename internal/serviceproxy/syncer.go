@@ -86,6 +86,9 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (Result, error)
 	return result, nil
 }
 
+// Configure changes what the rules depend on; the next Sync writes what that changes. Family and Rules must stay as they are.
+func (s *Syncer) Configure(c Config) { s.config = c }
+
 // ForceFull makes the next Sync a full one.
 func (s *Syncer) ForceFull() { s.set = nil }
 

@@ -1,0 +1,76 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+
+	"packetwalk.dev/internal/iptables"
+	"packetwalk.dev/internal/serviceproxy"
+)
+
+// wireServer is the address of Azure's platform services, which know a VM only by its own address.
+var wireServer = netip.MustParsePrefix("168.63.129.16/32")
+
+// masqueradeRules are an AKS node's own rules in nat POSTROUTING: docker0's, and the one that gives pods the node's address towards
+// everything outside the excluded destinations. The wire server is always among those; the first one stands as -d, the others as ranges.
+func masqueradeRules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rule {
+	if len(exclude) == 0 {
+		return nil
+	}
+	var rules []iptables.Rule
+	if docker.IsValid() {
+		rules = append(rules, iptables.Rule{
+			Source: iptables.AddressMatch{Prefix: docker.Masked()},
+			Out:    iptables.NameMatch{Not: true, Name: "docker0"},
+			Target: iptables.Jump("MASQUERADE"),
+		})
+	}
+	outside := iptables.Rule{
+		Destination: iptables.AddressMatch{Not: true, Prefix: exclude[0].Masked()},
+		Target:      iptables.Jump("MASQUERADE"),
+	}
+	seen := map[netip.Prefix]bool{exclude[0].Masked(): true}
+	for _, p := range append(exclude[1:len(exclude):len(exclude)], wireServer) {
+		if p = p.Masked(); seen[p] {
+			continue
+		}
+		seen[p] = true
+		outside.Matches = append(outside.Matches, iptables.Match{Module: "iprange", Options: []iptables.Option{
+			iptables.NotOpt("dst-range", p.Addr().String()+"-"+lastAddr(p).String()),
+		}})
+	}
+	outside.Matches = append(outside.Matches, iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type", "LOCAL")}})
+	return append(rules, outside)
+}
+
+func lastAddr(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}
+
+// ensureMasquerade appends those of the rules that nat POSTROUTING does not have, and tells how many.
+func ensureMasquerade(ctx context.Context, applier serviceproxy.Applier, rules []iptables.Rule) (int, error) {
+	if len(rules) == 0 {
+		return 0, nil
+	}
+	dump, err := applier.Save(ctx, iptables.NAT)
+	if err != nil {
+		return 0, err
+	}
+	edit := iptables.Edit{Table: iptables.NAT}
+	for _, r := range rules {
+		line := "\n" + string(iptables.AppendRule(nil, "POSTROUTING", &r)) + "\n"
+		if !strings.Contains(string(dump), line) {
+			edit.Append = append(edit.Append, iptables.Placed{Chain: "POSTROUTING", Rule: r})
+		}
+	}
+	if edit.IsZero() {
+		return 0, nil
+	}
+	return len(edit.Append), applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+}
