@@ -291,7 +291,8 @@ func (k *Kubelet) publish(pod *corev1.Pod) {
 	k.mu.Lock()
 	notify := k.notify
 	k.mu.Unlock()
-	if notify != nil {
+	// The library goes by name alone: the status of a pod that was replaced must not reach its successor.
+	if notify != nil && k.fromAPI(pod) != nil {
 		notify(pod)
 	}
 }
