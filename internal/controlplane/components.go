@@ -1,0 +1,151 @@
+package controlplane
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// Component is one process of the control plane.
+type Component struct {
+	Name    string
+	Path    string   // the program
+	Args    []string // the arguments after the program's name: the component's name, then its flags
+	LogFile string
+	PidFile string
+	After   string // the component that must serve before this one starts; empty: none. Only for a quick start: started too early, it retries or ends
+	Serving Probe  // answers once the component does its work for others; zero: it has no address
+	Ready   Probe  // answers once it is whole; zero: it has no address
+}
+
+// Components are the control plane's processes, each after the one that it needs.
+//
+// The controller manager and the scheduler start when the API server answers from storage, a second before its /readyz: it has the default roles of both by the time they use them.
+// They serve nothing themselves: a port would cost each an RSA key at its start.
+func (c Config) Components() []Component {
+	etcd := Probe{Socket: c.etcdSocket(), URL: "http://etcd/health"}
+	components := []Component{
+		{Name: Etcd, Args: c.etcdArgs(), Serving: etcd, Ready: etcd},
+		{Name: APIServer, Args: c.apiServerArgs(), After: Etcd, Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"}, Ready: Probe{URL: c.Server() + "/readyz"}},
+		{Name: ControllerManager, Args: c.controllerManagerArgs(), After: APIServer},
+		{Name: Scheduler, Args: c.schedulerArgs(), After: APIServer},
+	}
+	for i := range components {
+		component := &components[i]
+		component.Path = c.Binary
+		component.Args = slices.Concat([]string{component.Name}, component.Args, c.ExtraArgs[component.Name])
+		component.LogFile = c.LogFile(component.Name)
+		component.PidFile = filepath.Join(c.Dir, component.Name+".pid")
+	}
+	return components
+}
+
+// etcdArgs runs one member on unix sockets: nothing but this lab's API server, as the same user, can reach it.
+func (c Config) etcdArgs() []string {
+	const member = "http://127.0.0.1:2380" // etcd refuses to advertise a socket; nothing listens there and nobody asks
+	return []string{
+		"--name=lab",
+		"--data-dir=" + c.etcdDir(),
+		"--listen-client-urls=unix://" + c.etcdSocket(),
+		"--listen-peer-urls=unix://" + c.etcdSocket() + ".peer",
+		"--advertise-client-urls=http://127.0.0.1:2379",
+		"--initial-advertise-peer-urls=" + member,
+		"--initial-cluster=lab=" + member,
+		"--unsafe-no-fsync", // a lab outlives a crash of its processes, not of its machine
+		"--heartbeat-interval=10", "--election-timeout=100",
+		"--log-level=warn",
+	}
+}
+
+func (c Config) apiServerArgs() []string {
+	args := []string{
+		"--etcd-servers=unix://" + c.etcdSocket(),
+		"--bind-address=" + c.Address.String(),
+		fmt.Sprintf("--secure-port=%d", Port),
+		"--advertise-address=" + c.Address.String(),
+		"--tls-cert-file=" + c.pki("apiserver.crt"),
+		"--tls-private-key-file=" + c.pki("apiserver.key"),
+		"--client-ca-file=" + c.pki("ca.crt"),
+		"--authorization-mode=Node,RBAC",
+		"--anonymous-auth=false",
+		"--service-cluster-ip-range=" + c.ServiceCIDR.String(),
+		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",
+		"--service-account-key-file=" + c.pki("sa.pub"),
+		"--service-account-signing-key-file=" + c.pki("sa.key"),
+		"--kubelet-client-certificate=" + c.pki("kubelet-client.crt"),
+		"--kubelet-client-key=" + c.pki("kubelet-client.key"),
+		"--kubelet-certificate-authority=" + c.pki("ca.crt"),
+		"--kubelet-preferred-address-types=InternalIP",
+		"--allow-privileged=true",
+		"--profiling=false",
+	}
+	if c.EgressSocket != "" {
+		args = append(args, "--egress-selector-config-file="+c.egressFile())
+	}
+	return args
+}
+
+func (c Config) controllerManagerArgs() []string {
+	args := []string{
+		"--kubeconfig=" + c.KubeconfigPath(ControllerManagerUser),
+		"--leader-elect=false",
+		"--secure-port=0",
+		"--cluster-name=" + c.ClusterName,
+		"--service-account-private-key-file=" + c.pki("sa.key"),
+		"--root-ca-file=" + c.pki("ca.crt"),
+		"--use-service-account-credentials=true",
+		"--service-cluster-ip-range=" + c.ServiceCIDR.String(),
+		// Upstream's 20 requests a second hold the start of the controllers back by five seconds (a service account and a token for each), and 600 pods by thirty.
+		"--kube-api-qps=1000", "--kube-api-burst=2000",
+		"--profiling=false",
+	}
+	if c.PodCIDR.IsValid() {
+		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+c.PodCIDR.String())
+	}
+	return args
+}
+
+func (c Config) schedulerArgs() []string {
+	return []string{
+		"--config=" + c.schedulerFile(),
+		"--secure-port=0",
+	}
+}
+
+// configurationFiles are the files that flags name.
+func configurationFiles(c Config) []file {
+	files := []file{{c.schedulerFile(), schedulerConfiguration(c)}}
+	if c.EgressSocket != "" {
+		files = append(files, file{c.egressFile(), egressConfiguration(c)})
+	}
+	return files
+}
+
+// egressConfiguration sends what the API server dials for users (kubelets, pods and Services: the selection "cluster") through the caller's HTTP CONNECT proxy,
+// as managed clusters do with konnectivity. The format is k8s.io/apiserver/pkg/apis/apiserver/v1beta1, types.go.
+func egressConfiguration(c Config) []byte {
+	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
+kind: EgressSelectorConfiguration
+egressSelections:
+- name: cluster
+  connection:
+    proxyProtocol: HTTPConnect
+    transport:
+      uds:
+        udsName: %q
+`, c.EgressSocket)
+}
+
+// schedulerConfiguration is a file because the scheduler takes client limits by file only (kube-scheduler's deprecated flags lose to it).
+func schedulerConfiguration(c Config) []byte {
+	return fmt.Appendf(nil, `apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+leaderElection:
+  leaderElect: false
+enableProfiling: false
+clientConnection:
+  kubeconfig: %q
+  qps: 1000
+  burst: 2000
+`, c.KubeconfigPath(SchedulerUser))
+}
