@@ -166,14 +166,45 @@ var (
 	fabricAddress = netip.MustParseAddr("203.0.113.254")
 )
 
-// AllocatePublicIP takes the lowest free public address, or want when that is valid, for a PublicIP of this name. A name that is
+// AllocatePublicIP takes the first free public address, or want when that is valid, for a PublicIP of this name. A name that is
 // taken, an address that is taken or not the lab's, and an exhausted range are errors.
 func (n *Network) AllocatePublicIP(name string, want netip.Addr) (PublicIP, error) {
+	fail := func(format string, a ...any) (PublicIP, error) {
+		return PublicIP{}, fmt.Errorf("allocate public address %s: %w", name, fmt.Errorf(format, a...))
+	}
+	used := n.publicInUse()
+	if _, taken := n.PublicIP(name); taken {
+		return fail("the name is taken")
+	}
+	all := n.publicAddresses()
+	i := slices.IndexFunc(all, func(a netip.Addr) bool { return !used[a] && (!want.IsValid() || a == want) })
+	switch {
+	case i >= 0:
+		p := PublicIP{Name: name, Address: all[i]}
+		n.PublicIPs = append(n.PublicIPs, p)
+		return p, nil
+	case !want.IsValid():
+		return fail("all %d are in use", len(all))
+	case slices.Contains(all, want):
+		return fail("%s is in use", want)
+	default:
+		return fail("%s is not one of the lab's, %s to %s", want, all[0], all[len(all)-1])
+	}
+}
+
+func (n *Network) publicAddresses() []netip.Addr {
+	all := n.PublicAddresses
+	if len(all) == 0 {
+		for a := firstPublicAddress; a.Less(fabricAddress); a = a.Next() {
+			all = append(all, a)
+		}
+	}
+	return all
+}
+
+func (n *Network) publicInUse() map[netip.Addr]bool {
 	used := map[netip.Addr]bool{fabricAddress: true, n.DefaultOutbound: true}
 	for _, p := range n.PublicIPs {
-		if p.Name == name {
-			return PublicIP{}, fmt.Errorf("allocate public address %s: the name is taken", name)
-		}
 		used[p.Address] = true
 	}
 	for _, lb := range n.LoadBalancers {
@@ -181,18 +212,7 @@ func (n *Network) AllocatePublicIP(name string, want netip.Addr) (PublicIP, erro
 			used[f.Address] = true
 		}
 	}
-	for a := firstPublicAddress; PublicPrefix.Contains(a.Next()); a = a.Next() {
-		if used[a] || want.IsValid() && a != want {
-			continue
-		}
-		p := PublicIP{Name: name, Address: a}
-		n.PublicIPs = append(n.PublicIPs, p)
-		return p, nil
-	}
-	if want.IsValid() {
-		return PublicIP{}, fmt.Errorf("allocate public address %s: %s is taken or outside %s-%s", name, want, firstPublicAddress, "203.0.113.253")
-	}
-	return PublicIP{}, fmt.Errorf("allocate public address %s: none of %s is free", name, PublicPrefix)
+	return used
 }
 
 // ReleasePublicIP gives a public address back. One that is not there is no error.
@@ -273,7 +293,7 @@ func (n Network) Clone() Network {
 	for i := range n.NICs {
 		n.NICs[i].IPConfigs = slices.Clone(n.NICs[i].IPConfigs)
 	}
-	n.PublicIPs, n.Hosts = slices.Clone(n.PublicIPs), slices.Clone(n.Hosts)
+	n.PublicIPs, n.PublicAddresses, n.Hosts = slices.Clone(n.PublicIPs), slices.Clone(n.PublicAddresses), slices.Clone(n.Hosts)
 	n.LoadBalancers = slices.Clone(n.LoadBalancers)
 	for i := range n.LoadBalancers {
 		lb := &n.LoadBalancers[i]

@@ -10,10 +10,12 @@ type Network struct {
 	NodeResourceGroup string // MC_…: where the nodes' NICs and the load balancer are
 	Location          string // "westeurope"
 
-	VNets         []VNet
-	NICs          []NIC
-	PublicIPs     []PublicIP
-	LoadBalancers []LoadBalancer
+	VNets     []VNet
+	NICs      []NIC
+	PublicIPs []PublicIP
+	// PublicAddresses are those that AllocatePublicIP gives out, in this order; none means 203.0.113.10 to .253.
+	PublicAddresses []netip.Addr
+	LoadBalancers   []LoadBalancer
 	// DefaultOutbound is the address that machines without any other outbound address appear as (Azure's default outbound
 	// access).
 	DefaultOutbound netip.Addr

@@ -168,9 +168,9 @@ func TestAllocatePublicIP(t *testing.T) {
 		{"c", none, "203.0.113.11", ""},
 		{"d", none, "203.0.113.13", ""},
 		{"d", none, "", "name is taken"},
-		{"e", netip.MustParseAddr("203.0.113.12"), "", "is taken or outside"},
-		{"e", netip.MustParseAddr("203.0.113.1"), "", "is taken or outside"},
-		{"e", netip.MustParseAddr("8.8.8.8"), "", "is taken or outside"},
+		{"e", netip.MustParseAddr("203.0.113.12"), "", "203.0.113.12 is in use"},
+		{"e", netip.MustParseAddr("203.0.113.1"), "", "is not one of the lab's, 203.0.113.10 to 203.0.113.253"},
+		{"e", netip.MustParseAddr("8.8.8.8"), "", "is not one of the lab's, 203.0.113.10 to 203.0.113.253"},
 	} {
 		p, err := n.AllocatePublicIP(c.name, c.want)
 		if c.err != "" {
@@ -186,6 +186,19 @@ func TestAllocatePublicIP(t *testing.T) {
 	n.ReleasePublicIP("a")
 	if p, err := n.AllocatePublicIP("again", none); err != nil || p.Address.String() != "203.0.113.10" {
 		t.Errorf("got %v %v, want the released address", p, err)
+	}
+}
+
+func TestPublicAddresses(t *testing.T) {
+	n := worldA(t)
+	n.PublicAddresses = []netip.Addr{netip.MustParseAddr("203.0.113.30"), netip.MustParseAddr("203.0.113.20")}
+	for _, want := range []string{"203.0.113.30", "203.0.113.20"} {
+		if p, err := n.AllocatePublicIP(want, netip.Addr{}); err != nil || p.Address.String() != want {
+			t.Errorf("got %v %v, want %s", p, err, want)
+		}
+	}
+	if _, err := n.AllocatePublicIP("more", netip.Addr{}); err == nil || !strings.Contains(err.Error(), "all 2 are in use") {
+		t.Error(err)
 	}
 }
 

@@ -1,0 +1,65 @@
+package cloud
+
+import (
+	"context"
+	"fmt"
+
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	cloudprovider "k8s.io/cloud-provider"
+	servicecontroller "k8s.io/cloud-provider/controllers/service"
+	"k8s.io/component-base/featuregate"
+	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
+)
+
+// Provider implements k8s.io/cloud-provider's Interface with nothing but a load balancer: nodes register themselves, and routes
+// are another issue.
+type Provider struct{ balancer balancer }
+
+var _ cloudprovider.Interface = Provider{}
+
+// New makes the provider over a network.
+func New(n Network) Provider { return Provider{balancer{n}} }
+
+// Initialize does nothing: the provider needs no client.
+func (Provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
+
+// LoadBalancer is the one part that is there.
+func (p Provider) LoadBalancer() (cloudprovider.LoadBalancer, bool) { return p.balancer, true }
+
+// Instances is not supported.
+func (Provider) Instances() (cloudprovider.Instances, bool) { return nil, false }
+
+// InstancesV2 is not supported.
+func (Provider) InstancesV2() (cloudprovider.InstancesV2, bool) { return nil, false }
+
+// Zones is not supported.
+func (Provider) Zones() (cloudprovider.Zones, bool) { return nil, false }
+
+// Clusters is not supported.
+func (Provider) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
+
+// Routes is not supported.
+func (Provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
+
+// ProviderName is Azure's, as in the nodes' provider IDs.
+func (Provider) ProviderName() string { return "azure" }
+
+// HasClusterID is true: there is one cluster, and the load balancer is its own.
+func (Provider) HasClusterID() bool { return true }
+
+// workers is how many Services are worked on at once; each waits for the API server most of its time.
+const workers = 5
+
+// Run runs upstream's service controller over the network until ctx ends. It starts the informers that it adds to the factory.
+// The controller has no wait of its own before a Service's first address: that comes as soon as its informers are in sync; only
+// what failed is tried again later (5 s at first, upstream's constant).
+func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName string) error {
+	controller, err := servicecontroller.New(New(n), client, factory.Core().V1().Services(), factory.Core().V1().Nodes(), clusterName, featuregate.NewFeatureGate())
+	if err != nil {
+		return fmt.Errorf("service controller: %w", err)
+	}
+	factory.Start(ctx.Done())
+	controller.Run(ctx, workers, controllersmetrics.NewControllerManagerMetrics("packetwalk"))
+	return nil
+}
