@@ -122,8 +122,16 @@ func Names() []string {
 	return names
 }
 
-// FindProgram finds a built-in program of any image by its file name.
+// Tools are the programs that a container of any image has where the machine does not have them.
+var Tools = []Program{{"/usr/bin/nslookup", nslookup}}
+
+// FindProgram finds a built-in program of any image, or a tool, by its file name.
 func FindProgram(base string) (Program, bool) {
+	for _, p := range Tools {
+		if path.Base(p.Path) == base {
+			return p, true
+		}
+	}
 	for i := range catalog {
 		for _, p := range catalog[i].Programs {
 			if path.Base(p.Path) == base {

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -579,5 +580,32 @@ func TestAttach(t *testing.T) {
 	}
 	if e := m.wait(c); e.Code != 0 || out.String() != "a line\n" {
 		t.Errorf("exit %+v, output %q", e, out.String())
+	}
+}
+
+// A first process whose starter died before anything was recorded must not stay: nobody would find it.
+func TestEndsWithoutStarter(t *testing.T) {
+	m := newMachine(t)
+	dir := filepath.Join(m.TempDir(), "c")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/"+container.SpecFile, fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause"}`, dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, report, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	defer report.Close()
+	cmd := exec.Command(binary, "first", dir)
+	cmd.ExtraFiles = []*os.File{report} // descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET}
+	kill := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	var status *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &status) || status.ExitCode() != 1 {
+		t.Errorf("the first process: %v, want exit status 1", err)
 	}
 }

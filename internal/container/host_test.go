@@ -161,3 +161,26 @@ func TestManyAtOnce(t *testing.T) {
 		contains(t, m.run(r.c, "curl", "-s", "127.0.0.1"), "hostname")
 	}
 }
+
+// A name server, and a container that finds names through it, search domains included.
+func TestNames(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("dns")
+	s.Args = []string{"ifconfig.co=198.51.100.80", "whereami.default.svc.cluster.local=10.0.0.7"}
+	c := m.start(s)
+	ns := fmt.Sprintf("/proc/%d/ns/net", c.Pid())
+	s = m.spec("ubuntu", "sleep", "1000")
+	s.NetNS = ns
+	s.ResolvConf = []byte("nameserver 127.0.0.1\nsearch default.svc.cluster.local svc.cluster.local\noptions ndots:5\n")
+	c = m.start(s)
+	contains(t, m.run(c, "getent", "hosts", "whereami"), "10.0.0.7")
+	if _, err := os.Lstat("/usr/bin/nslookup"); err == nil {
+		return // the machine's own, whose words are its own
+	}
+	contains(t, m.run(c, "nslookup", "whereami"), "Server:\t\t127.0.0.1\n", "Name:\twhereami.default.svc.cluster.local\nAddress: 10.0.0.7\n")
+	contains(t, m.run(c, "nslookup", "198.51.100.80", "127.0.0.1"), "name = ifconfig.co.")
+	var out bytes.Buffer
+	if code, err := c.Exec(context.Background(), container.Exec{Args: []string{"nslookup", "nosuch"}, Stdout: &out}); code != 1 || err != nil || !strings.Contains(out.String(), "NXDOMAIN") {
+		t.Errorf("exit status %d, %v, %s", code, err, out.String())
+	}
+}

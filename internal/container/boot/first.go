@@ -88,15 +88,36 @@ func (b *boot) prepare(dir string) (err error) {
 			return err
 		}
 	}
-	var links []string
-	for _, p := range b.app.Programs {
-		links = append(links, p.Path)
-	}
 	files := map[string]string{}
 	for _, f := range b.app.Files {
 		files[f.Path] = f.Text
 	}
-	return makeRoot(&b.spec, links, files)
+	if err = makeRoot(&b.spec, b.links(), files); err != nil {
+		return err
+	}
+	return b.starterLives()
+}
+
+// links are the built-in programs that the container has in its file system: the image's, and the tools that the machine does not have.
+func (b *boot) links() (links []string) {
+	for _, p := range b.app.Programs {
+		links = append(links, p.Path)
+	}
+	for _, p := range app.Tools {
+		if _, err := os.Lstat(p.Path); err != nil {
+			links = append(links, p.Path)
+		}
+	}
+	return links
+}
+
+// starterLives makes an end of a container whose starter died before there was a state to adopt it by.
+func (b *boot) starterLives() error {
+	poll := []unix.PollFd{{Fd: container.ReportFd}}
+	if n, err := unix.Poll(poll, 0); err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0 {
+		return errors.New("the process that started the container has ended")
+	}
+	return nil
 }
 
 // loopbackUp sets lo up in a network namespace of our own (netdevice(7)).

@@ -237,7 +237,7 @@ func (l layer) fill(s *container.Spec, links []string, files map[string]string) 
 }
 
 // selfPath is where this binary is in a container, for the image's programs that are links to it.
-const selfPath = "/usr/lib/packetwalk/app"
+const selfPath = "/.packetwalk/app"
 
 // makeRoot makes the container's file system and changes the root to it: an overlay of the machine's root file system and a tmpfs that exists
 // in this mount namespace only. links are programs of the image, files its files. The machine's mounts are gone afterwards.
@@ -245,11 +245,11 @@ func makeRoot(s *container.Spec, links []string, files map[string]string) error 
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the machine: %w", err)
 	}
-	mounts := s.Mounts
+	mounts := systemMounts()
 	if len(links) > 0 {
-		mounts = append([]container.Mount{{Source: "/proc/self/exe", Destination: selfPath, ReadOnly: true}}, mounts...)
+		mounts = append(mounts, container.Mount{Source: "/proc/self/exe", Destination: selfPath, ReadOnly: true})
 	}
-	volumes, err := openVolumes(mounts)
+	volumes, err := openVolumes(append(mounts, s.Mounts...))
 	if err != nil {
 		return err
 	}
@@ -273,6 +273,20 @@ func makeRoot(s *container.Spec, links []string, files map[string]string) error 
 		}
 	}
 	return nil
+}
+
+// systemMounts are the directories with programs that are file systems of their own on this machine, and so not part of the overlay.
+func systemMounts() (mounts []container.Mount) {
+	var root, st unix.Stat_t
+	if unix.Lstat("/", &root) != nil {
+		return nil
+	}
+	for _, name := range []string{"/usr", "/opt", "/nix", "/etc/alternatives"} {
+		if unix.Lstat(name, &st) == nil && st.Mode&unix.S_IFMT == unix.S_IFDIR && st.Dev != root.Dev {
+			mounts = append(mounts, container.Mount{Source: name, Destination: name, ReadOnly: true})
+		}
+	}
+	return mounts
 }
 
 const defaultLayer = 256 << 20
