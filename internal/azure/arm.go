@@ -1,0 +1,298 @@
+package azure
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
+
+	"packetwalk.dev/internal/vnet"
+)
+
+// Resources is a network as the network resource provider's types.
+type Resources struct {
+	LoadBalancers     []*armnetwork.LoadBalancer
+	Interfaces        []*armnetwork.Interface
+	PublicIPAddresses []*armnetwork.PublicIPAddress
+	VirtualNetworks   []*armnetwork.VirtualNetwork
+}
+
+// NewResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
+func NewResources(n vnet.Network) Resources {
+	b := builder{n}
+	var r Resources
+	for _, lb := range n.LoadBalancers {
+		r.LoadBalancers = append(r.LoadBalancers, b.loadBalancer(lb))
+	}
+	for _, nic := range n.NICs {
+		r.Interfaces = append(r.Interfaces, b.nic(nic))
+	}
+	for _, p := range b.publicIPs() {
+		r.PublicIPAddresses = append(r.PublicIPAddresses, b.publicIP(p))
+	}
+	for _, v := range n.VNets {
+		r.VirtualNetworks = append(r.VirtualNetworks, b.vnet(v))
+	}
+	return r
+}
+
+type builder struct{ n vnet.Network }
+
+var succeeded = new(armnetwork.ProvisioningStateSucceeded)
+
+// id is a resource's id: its group and then kinds and names in turn, the first kind without its provider.
+func (b builder) id(group string, parts ...string) *string {
+	return new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/%s", b.n.Subscription, group, strings.Join(parts, "/")))
+}
+
+func (b builder) lbID(parts ...string) *string {
+	return b.id(b.n.NodeResourceGroup, append([]string{"loadBalancers"}, parts...)...)
+}
+
+// machineGroup is the resource group of a machine's resources: nodes' names start with aks-, and AKS keeps nodes in a group of its own.
+func (b builder) machineGroup(machine string) string {
+	if strings.HasPrefix(machine, "aks-") {
+		return b.n.NodeResourceGroup
+	}
+	return b.n.ResourceGroup
+}
+
+func (b builder) ipConfigID(ref vnet.IPConfigRef) *string {
+	nic, _ := b.n.NIC(ref.NIC)
+	return b.id(b.machineGroup(nic.Machine), "networkInterfaces", ref.NIC, "ipConfigurations", ref.IPConfig)
+}
+
+func sub(id *string) *armnetwork.SubResource { return &armnetwork.SubResource{ID: id} }
+
+func (b builder) loadBalancer(lb vnet.LoadBalancer) *armnetwork.LoadBalancer {
+	p := &armnetwork.LoadBalancerPropertiesFormat{ProvisioningState: succeeded, InboundNatRules: []*armnetwork.InboundNatRule{}}
+	for _, f := range lb.Frontends {
+		p.FrontendIPConfigurations = append(p.FrontendIPConfigurations, b.frontend(lb, f))
+	}
+	for _, pool := range lb.BackendPools {
+		p.BackendAddressPools = append(p.BackendAddressPools, b.pool(lb, pool))
+	}
+	for _, r := range lb.Rules {
+		p.LoadBalancingRules = append(p.LoadBalancingRules, b.rule(lb, r))
+	}
+	for _, probe := range lb.Probes {
+		p.Probes = append(p.Probes, b.probe(lb, probe))
+	}
+	return &armnetwork.LoadBalancer{
+		ID: b.lbID(lb.Name), Name: new(lb.Name), Type: new("Microsoft.Network/loadBalancers"), Location: new(b.n.Location),
+		SKU:        &armnetwork.LoadBalancerSKU{Name: new(armnetwork.LoadBalancerSKUName(lb.SKU)), Tier: new(armnetwork.LoadBalancerSKUTierRegional)},
+		Properties: p,
+	}
+}
+
+// rulesOf gives references to the rules of a load balancer that match.
+func (b builder) rulesOf(lb vnet.LoadBalancer, match func(vnet.Rule) bool) []*armnetwork.SubResource {
+	var refs []*armnetwork.SubResource
+	for _, r := range lb.Rules {
+		if match(r) {
+			refs = append(refs, sub(b.lbID(lb.Name, "loadBalancingRules", r.Name)))
+		}
+	}
+	return refs
+}
+
+func (b builder) frontend(lb vnet.LoadBalancer, f vnet.Frontend) *armnetwork.FrontendIPConfiguration {
+	return &armnetwork.FrontendIPConfiguration{
+		ID: b.lbID(lb.Name, "frontendIPConfigurations", f.Name), Name: new(f.Name), Type: new("Microsoft.Network/loadBalancers/frontendIPConfigurations"),
+		Properties: &armnetwork.FrontendIPConfigurationPropertiesFormat{
+			PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
+			ProvisioningState:         succeeded,
+			PublicIPAddress:           &armnetwork.PublicIPAddress{ID: b.id(b.n.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f))},
+			LoadBalancingRules:        b.rulesOf(lb, func(r vnet.Rule) bool { return r.Frontend == f.Name }),
+		},
+	}
+}
+
+// frontendIPName is the public address resource of a front end: the network's, or the one that the cloud provider names after it.
+func (b builder) frontendIPName(f vnet.Frontend) string {
+	for _, p := range b.n.PublicIPs {
+		if p.Address == f.Address {
+			return p.Name
+		}
+	}
+	return "kubernetes-" + f.Name
+}
+
+func (b builder) pool(lb vnet.LoadBalancer, pool vnet.BackendPool) *armnetwork.BackendAddressPool {
+	p := &armnetwork.BackendAddressPoolPropertiesFormat{
+		ProvisioningState:  succeeded,
+		LoadBalancingRules: b.rulesOf(lb, func(r vnet.Rule) bool { return r.BackendPool == pool.Name }),
+	}
+	for _, m := range pool.Members {
+		p.BackendIPConfigurations = append(p.BackendIPConfigurations, &armnetwork.InterfaceIPConfiguration{ID: b.ipConfigID(m)})
+	}
+	return &armnetwork.BackendAddressPool{
+		ID: b.lbID(lb.Name, "backendAddressPools", pool.Name), Name: new(pool.Name),
+		Type: new("Microsoft.Network/loadBalancers/backendAddressPools"), Properties: p,
+	}
+}
+
+func (b builder) rule(lb vnet.LoadBalancer, r vnet.Rule) *armnetwork.LoadBalancingRule {
+	p := &armnetwork.LoadBalancingRulePropertiesFormat{
+		BackendPort: new(int32(r.BackendPort)), FrontendPort: new(int32(r.FrontendPort)), Protocol: new(armnetwork.TransportProtocol(r.Protocol)),
+		EnableFloatingIP: new(r.FloatingIP), EnableTCPReset: new(r.TCPReset), IdleTimeoutInMinutes: new(int32(r.IdleTimeoutMinutes)),
+		LoadDistribution:        new(armnetwork.LoadDistribution(r.LoadDistribution)),
+		FrontendIPConfiguration: sub(b.lbID(lb.Name, "frontendIPConfigurations", r.Frontend)),
+		BackendAddressPool:      sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)),
+		ProvisioningState:       succeeded,
+	}
+	if r.Probe != "" {
+		p.Probe = sub(b.lbID(lb.Name, "probes", r.Probe))
+	}
+	return &armnetwork.LoadBalancingRule{
+		ID: b.lbID(lb.Name, "loadBalancingRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/loadBalancingRules"), Properties: p,
+	}
+}
+
+func (b builder) probe(lb vnet.LoadBalancer, probe vnet.Probe) *armnetwork.Probe {
+	p := &armnetwork.ProbePropertiesFormat{
+		Port: new(int32(probe.Port)), Protocol: new(armnetwork.ProbeProtocol(probe.Protocol)),
+		IntervalInSeconds: new(int32(probe.IntervalSeconds)), NumberOfProbes: new(int32(probe.Count)),
+		ProvisioningState:  succeeded,
+		LoadBalancingRules: b.rulesOf(lb, func(r vnet.Rule) bool { return r.Probe == probe.Name }),
+	}
+	if probe.RequestPath != "" {
+		p.RequestPath = new(probe.RequestPath)
+	}
+	return &armnetwork.Probe{
+		ID: b.lbID(lb.Name, "probes", probe.Name), Name: new(probe.Name), Type: new("Microsoft.Network/loadBalancers/probes"), Properties: p,
+	}
+}
+
+func (b builder) nic(nic vnet.NIC) *armnetwork.Interface {
+	group := b.machineGroup(nic.Machine)
+	p := &armnetwork.InterfacePropertiesFormat{
+		EnableIPForwarding: new(nic.IPForwarding), MacAddress: new(strings.ToUpper(strings.ReplaceAll(nic.MAC, ":", "-"))), Primary: new(true),
+		ProvisioningState: succeeded,
+		VirtualMachine: sub(new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s",
+			b.n.Subscription, group, nic.Machine))),
+	}
+	for _, c := range nic.IPConfigs {
+		p.IPConfigurations = append(p.IPConfigurations, b.ipConfig(nic, c))
+	}
+	return &armnetwork.Interface{
+		ID: b.id(group, "networkInterfaces", nic.Name), Name: new(nic.Name), Type: new("Microsoft.Network/networkInterfaces"),
+		Location: new(b.n.Location), Properties: p,
+	}
+}
+
+func (b builder) ipConfig(nic vnet.NIC, c vnet.IPConfig) *armnetwork.InterfaceIPConfiguration {
+	ref := vnet.IPConfigRef{NIC: nic.Name, IPConfig: c.Name}
+	p := &armnetwork.InterfaceIPConfigurationPropertiesFormat{
+		Primary: new(c.Primary), PrivateIPAddress: new(c.Address.String()), PrivateIPAddressVersion: new(version(c.Address)),
+		PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic), ProvisioningState: succeeded,
+		Subnet: &armnetwork.Subnet{ID: b.subnetID(nic.VNet, nic.Subnet)},
+	}
+	if c.PublicIP != "" {
+		p.PublicIPAddress = &armnetwork.PublicIPAddress{ID: b.id(b.machineGroup(nic.Machine), "publicIPAddresses", c.PublicIP)}
+	}
+	for _, lb := range b.n.LoadBalancers {
+		for _, pool := range lb.BackendPools {
+			for _, m := range pool.Members {
+				if m == ref {
+					p.LoadBalancerBackendAddressPools = append(p.LoadBalancerBackendAddressPools,
+						&armnetwork.BackendAddressPool{ID: b.lbID(lb.Name, "backendAddressPools", pool.Name)})
+				}
+			}
+		}
+	}
+	return &armnetwork.InterfaceIPConfiguration{
+		ID: b.ipConfigID(ref), Name: new(c.Name), Type: new("Microsoft.Network/networkInterfaces/ipConfigurations"), Properties: p,
+	}
+}
+
+func version(a netip.Addr) armnetwork.IPVersion {
+	if a.Is4() {
+		return armnetwork.IPVersionIPv4
+	}
+	return armnetwork.IPVersionIPv6
+}
+
+func (b builder) subnetID(vnetName, subnet string) *string {
+	group := b.n.ResourceGroup
+	for _, v := range b.n.VNets {
+		if v.Name == vnetName && v.ResourceGroup != "" {
+			group = v.ResourceGroup
+		}
+	}
+	return b.id(group, "virtualNetworks", vnetName, "subnets", subnet)
+}
+
+// publicAddress is a public address, and the IP configuration that has it.
+type publicAddress struct {
+	name, group string
+	address     netip.Addr
+	of          *string
+}
+
+// publicIPs lists the public addresses: machines' own, and the front ends'.
+func (b builder) publicIPs() []publicAddress {
+	var all []publicAddress
+	seen := map[string]bool{}
+	for _, p := range b.n.PublicIPs {
+		a := publicAddress{p.Name, b.n.NodeResourceGroup, p.Address, nil}
+		for _, nic := range b.n.NICs {
+			for _, c := range nic.IPConfigs {
+				if c.PublicIP == p.Name {
+					a.group, a.of = b.machineGroup(nic.Machine), b.ipConfigID(vnet.IPConfigRef{NIC: nic.Name, IPConfig: c.Name})
+				}
+			}
+		}
+		all, seen[p.Name] = append(all, a), true
+	}
+	for _, lb := range b.n.LoadBalancers {
+		for _, f := range lb.Frontends {
+			name, of := b.frontendIPName(f), b.lbID(lb.Name, "frontendIPConfigurations", f.Name)
+			if !seen[name] {
+				all = append(all, publicAddress{name, b.n.NodeResourceGroup, f.Address, of})
+				continue
+			}
+			for i := range all {
+				if all[i].name == name {
+					all[i].of = of
+				}
+			}
+		}
+	}
+	return all
+}
+
+func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
+	p := &armnetwork.PublicIPAddressPropertiesFormat{
+		IPAddress: new(a.address.String()), PublicIPAddressVersion: new(version(a.address)), PublicIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
+		IdleTimeoutInMinutes: new(int32(4)), ProvisioningState: succeeded,
+	}
+	if a.of != nil {
+		p.IPConfiguration = &armnetwork.IPConfiguration{ID: a.of}
+	}
+	return &armnetwork.PublicIPAddress{
+		ID: b.id(a.group, "publicIPAddresses", a.name), Name: new(a.name), Type: new("Microsoft.Network/publicIPAddresses"),
+		Location: new(b.n.Location), SKU: &armnetwork.PublicIPAddressSKU{Name: new(armnetwork.PublicIPAddressSKUNameBasic)}, Properties: p,
+	}
+}
+
+func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
+	group := v.ResourceGroup
+	if group == "" {
+		group = b.n.ResourceGroup
+	}
+	p := &armnetwork.VirtualNetworkPropertiesFormat{AddressSpace: &armnetwork.AddressSpace{}, ProvisioningState: succeeded}
+	for _, prefix := range v.AddressPrefixes {
+		p.AddressSpace.AddressPrefixes = append(p.AddressSpace.AddressPrefixes, new(prefix.String()))
+	}
+	for _, s := range v.Subnets {
+		p.Subnets = append(p.Subnets, &armnetwork.Subnet{
+			ID: b.subnetID(v.Name, s.Name), Name: new(s.Name), Type: new("Microsoft.Network/virtualNetworks/subnets"),
+			Properties: &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded},
+		})
+	}
+	return &armnetwork.VirtualNetwork{
+		ID: b.id(group, "virtualNetworks", v.Name), Name: new(v.Name), Type: new("Microsoft.Network/virtualNetworks"), Location: new(b.n.Location), Properties: p,
+	}
+}

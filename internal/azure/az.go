@@ -1,0 +1,271 @@
+package azure
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/jmespath/go-jmespath"
+
+	"packetwalk.dev/internal/vnet"
+)
+
+// Exit codes of Run, which are az's.
+const (
+	exitOK       = 0
+	exitFailure  = 1
+	exitUsage    = 2
+	exitNotFound = 3
+)
+
+// Run runs an az command, given without the word az, on a network: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
+// what az writes and returns az's exit code: 0; 2 for arguments that cannot be; 3 for something that is not there; 1 for another failure.
+func Run(args []string, n vnet.Network, stdout, stderr io.Writer) int {
+	result, o, err := run(args, n, stdout)
+	if err == nil {
+		err = write(stdout, result, o.format, o.query)
+	}
+	if err == nil {
+		return exitOK
+	}
+	fmt.Fprintln(stderr, "az:", err)
+	if c, ok := err.(coded); ok {
+		return c.code
+	}
+	return exitFailure
+}
+
+// coded is an error with its exit code.
+type coded struct {
+	error
+	code int
+}
+
+func usage(format string, args ...any) error { return coded{fmt.Errorf(format, args...), exitUsage} }
+
+func notFound(format string, args ...any) error {
+	return coded{fmt.Errorf(format, args...), exitNotFound}
+}
+
+// options are a command's arguments.
+type options struct {
+	group, name, parent string // -g, -n, --lb-name and the like
+	format, query       string
+	help                bool
+}
+
+// command is one that az has: "list" and "show" of one kind of thing.
+type command struct {
+	words  string // network lb rule
+	kind   string // Microsoft.Network/loadBalancers, for messages
+	parent string // the flag that names the resource that holds the thing, without its dashes; empty for a resource
+	field  string // of that resource, with the things in it
+	all    func(vnet.Network) ([]any, error)
+}
+
+var (
+	allLBs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).LoadBalancers) }
+	allNICs  = func(n vnet.Network) ([]any, error) { return view(NewResources(n).Interfaces) }
+	allIPs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).PublicIPAddresses) }
+	allVNets = func(n vnet.Network) ([]any, error) { return view(NewResources(n).VirtualNetworks) }
+)
+
+// commands are all there are.
+var commands = []command{
+	{words: "network lb", kind: "Microsoft.Network/loadBalancers", all: allLBs},
+	{words: "network lb rule", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "loadBalancingRules", all: allLBs},
+	{words: "network lb probe", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "probes", all: allLBs},
+	{words: "network lb address-pool", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "backendAddressPools", all: allLBs},
+	{words: "network lb frontend-ip", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "frontendIpConfigurations", all: allLBs},
+	{words: "network nic", kind: "Microsoft.Network/networkInterfaces", all: allNICs},
+	{words: "network nic ip-config", kind: "Microsoft.Network/networkInterfaces", parent: "nic-name", field: "ipConfigurations", all: allNICs},
+	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs},
+	{words: "network vnet", kind: "Microsoft.Network/virtualNetworks", all: allVNets},
+	{words: "network vnet subnet", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "subnets", all: allVNets},
+	{words: "aks", kind: "Microsoft.ContainerService/managedClusters", all: clusters},
+	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
+}
+
+// clusters is the lab's cluster, as far as its network knows it: the name is what the node resource group has between the others.
+func clusters(n vnet.Network) ([]any, error) {
+	name := strings.TrimSuffix(strings.TrimPrefix(n.NodeResourceGroup, "MC_"+n.ResourceGroup+"_"), "_"+n.Location)
+	return []any{compute(n, n.ResourceGroup, "Microsoft.ContainerService/managedClusters", name, object{"nodeResourceGroup": n.NodeResourceGroup})}, nil
+}
+
+// machines are the virtual machines, one for each NIC.
+func machines(n vnet.Network) ([]any, error) {
+	var all []any
+	for _, nic := range n.NICs {
+		all = append(all, compute(n, builder{n}.machineGroup(nic.Machine), "Microsoft.Compute/virtualMachines", nic.Machine, nil))
+	}
+	return all, nil
+}
+
+// compute is a resource of another provider than the network's.
+func compute(n vnet.Network, group, kind, name string, more object) any {
+	o := object{
+		"id":   fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/%s/%s", n.Subscription, group, kind, name),
+		"name": name, "type": kind, "location": n.Location, "resourceGroup": group, "provisioningState": "Succeeded",
+	}
+	maps.Copy(o, more)
+	return o
+}
+
+func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) {
+	words := 0
+	for words < len(args) && !strings.HasPrefix(args[words], "-") {
+		words++
+	}
+	o, err := parseFlags(args[words:])
+	if err != nil {
+		return nil, o, err
+	}
+	if o.help || words == 0 {
+		_, err := io.WriteString(stdout, help())
+		return nil, o, err
+	}
+	verb := args[words-1]
+	i := slices.IndexFunc(commands, func(c command) bool { return c.words == strings.Join(args[:words-1], " ") })
+	if i < 0 || verb != "list" && verb != "show" {
+		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), help())
+	}
+	result, err := commands[i].run(verb, n, o)
+	if err != nil || o.query == "" {
+		return result, o, err
+	}
+	query, err := jmespath.Compile(pythonQuery(o.query))
+	if err != nil {
+		return nil, o, usage("argument --query: invalid jmespath_type value: '%s': %w", o.query, err)
+	}
+	result, err = query.Search(result)
+	if err != nil {
+		return nil, o, usage("argument --query: '%s': %w", o.query, err)
+	}
+	return result, o, nil
+}
+
+// flags are the arguments of all commands, and where each goes.
+func (o *options) flags() map[string]*string {
+	return map[string]*string{
+		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,
+		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent,
+		"-o": &o.format, "--output": &o.format, "--query": &o.query,
+	}
+}
+
+func parseFlags(args []string) (options, error) {
+	o := options{format: "json"}
+	flags := o.flags()
+	for i := 0; i < len(args); i++ {
+		name, value, inline := strings.Cut(args[i], "=")
+		if name == "-h" || name == "--help" {
+			o.help = true
+			continue
+		}
+		at, ok := flags[name]
+		if !ok {
+			return o, usage("unrecognized arguments: %s", args[i])
+		}
+		if !inline {
+			if i++; i == len(args) || strings.HasPrefix(args[i], "-") && flags[args[i]] != nil {
+				return o, usage("argument %s: expected one argument", name)
+			}
+			value = args[i]
+		}
+		*at = value
+	}
+	if !slices.Contains(formats, o.format) {
+		return o, usage("argument --output/-o: invalid choice: '%s' (choose from %s)", o.format, strings.Join(formats, ", "))
+	}
+	return o, nil
+}
+
+// required refuses a command without what it needs. Only lists of resources do without a group.
+func (c command) required(verb string, o options) error {
+	var missing []string
+	if o.group == "" && (verb == "show" || c.parent != "") {
+		missing = append(missing, "--resource-group/-g")
+	}
+	if c.parent != "" && o.parent == "" {
+		missing = append(missing, "--"+c.parent)
+	}
+	if verb == "show" && o.name == "" {
+		missing = append(missing, "--name/-n")
+	}
+	if len(missing) > 0 {
+		return usage("the following arguments are required: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+func (c command) run(verb string, n vnet.Network, o options) (any, error) {
+	if err := c.required(verb, o); err != nil {
+		return nil, err
+	}
+	all, err := c.all(n)
+	if err != nil {
+		return nil, err
+	}
+	if o.group != "" {
+		if !strings.EqualFold(o.group, n.ResourceGroup) && !strings.EqualFold(o.group, n.NodeResourceGroup) {
+			return nil, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; there are '%s' and '%s'", o.group, n.ResourceGroup, n.NodeResourceGroup)
+		}
+		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(field(r, "resourceGroup"), o.group) })
+	}
+	if c.parent != "" {
+		if all, err = c.things(all, o); err != nil {
+			return nil, err
+		}
+	}
+	if verb == "list" {
+		return append([]any{}, all...), nil
+	}
+	return c.find(all, o.name, o.group)
+}
+
+// things gives what the parent resource holds.
+func (c command) things(resources []any, o options) ([]any, error) {
+	parent, err := c.find(resources, o.parent, o.group)
+	if err != nil {
+		return nil, err
+	}
+	list, _ := parent.(object)[c.field].([]any)
+	return list, nil
+}
+
+// find gives the one of a name; Azure's names know no case.
+func (c command) find(all []any, name, group string) (any, error) {
+	var names []string
+	for _, r := range all {
+		if strings.EqualFold(field(r, "name"), name) {
+			return r, nil
+		}
+		names = append(names, field(r, "name"))
+	}
+	there := "there is none"
+	if len(names) > 0 {
+		there = "there are " + strings.Join(names, ", ")
+	}
+	return nil, notFound("(ResourceNotFound) The Resource '%s/%s' under resource group '%s' was not found; %s", c.kind, name, group, there)
+}
+
+func field(r any, name string) string {
+	s, _ := r.(object)[name].(string)
+	return s
+}
+
+// help lists the commands.
+func help() string {
+	var b strings.Builder
+	b.WriteString("Commands, each with -o json|jsonc|table|tsv|none and --query JMESPATH:\n")
+	for _, c := range commands {
+		flags := " [-g GROUP] | show -g GROUP"
+		if c.parent != "" {
+			flags = fmt.Sprintf(" -g GROUP --%[1]s NAME | show -g GROUP --%[1]s NAME", c.parent)
+		}
+		b.WriteString("  az " + c.words + " list" + flags + " -n NAME\n")
+	}
+	return b.String()
+}

@@ -1,0 +1,160 @@
+package azure
+
+import (
+	"bytes"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
+	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/vnet"
+)
+
+var update = flag.Bool("update", false, "rewrite testdata/more.txt")
+
+// world is the Part 1 article's, with one service.
+func world() vnet.Network {
+	addr := netip.MustParseAddr
+	const rule = "a48b4c0e11cfd11e9981c7abfb60d882-TCP-80"
+	nic := vnet.NIC{Name: "aks-nodepool1-31351229-nic-0", Machine: "aks-nodepool1-31351229-0", VNet: "aksVnet", Subnet: "aks", ID: 1, MAC: "00:0d:3a:01:02:03"}
+	for i, a := 1, addr("10.13.76.4"); i <= 3; i, a = i+1, a.Next() {
+		nic.IPConfigs = append(nic.IPConfigs, vnet.IPConfig{Name: fmt.Sprintf("ipconfig%d", i), Address: a, Primary: i == 1})
+	}
+	return vnet.Network{
+		Subscription: "e7da9914-9b05-4891-893c-546cb7b0422e", ResourceGroup: "akstest",
+		NodeResourceGroup: "MC_akstest_aksPacketWalkAzure_westeurope", Location: "westeurope",
+		VNets: []vnet.VNet{{
+			Name: "aksVnet", ResourceGroup: "akstest", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
+			Subnets: []vnet.Subnet{{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")}, {Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/24")}},
+		}},
+		NICs: []vnet.NIC{nic, {
+			Name: "testvm-nic", Machine: "testvm", VNet: "aksVnet", Subnet: "vmsubnet", ID: 2, MAC: "00:0d:3a:04:05:06",
+			IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: addr("10.13.1.4"), Primary: true, PublicIP: "testvm-pip"}},
+		}},
+		PublicIPs: []vnet.PublicIP{{Name: "testvm-pip", Address: addr("203.0.113.3")}},
+		LoadBalancers: []vnet.LoadBalancer{{
+			Name: "kubernetes", SKU: vnet.SKUBasic,
+			Frontends:    []vnet.Frontend{{Name: "a48b4c0e11cfd11e9981c7abfb60d882", Address: addr("203.0.113.10")}},
+			BackendPools: []vnet.BackendPool{{Name: "kubernetes", Members: []vnet.IPConfigRef{{NIC: nic.Name, IPConfig: "ipconfig1"}}}},
+			Rules: []vnet.Rule{{
+				Name: rule, Frontend: "a48b4c0e11cfd11e9981c7abfb60d882", BackendPool: "kubernetes", Probe: rule, Protocol: vnet.ProtocolTCP,
+				FrontendPort: 80, BackendPort: 80, FloatingIP: true, IdleTimeoutMinutes: 4, LoadDistribution: vnet.DistributionDefault,
+			}},
+			Probes: []vnet.Probe{{Name: rule, Protocol: vnet.ProtocolTCP, Port: 30064, IntervalSeconds: 5, Count: 2}},
+		}},
+	}
+}
+
+// transcript runs each "$ az …" line of a file and gives the file with what came out.
+func transcript(t *testing.T, file string, n vnet.Network) (want, got string) {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b strings.Builder
+	for line := range strings.Lines(string(data)) {
+		command, ok := strings.CutPrefix(line, "$ az ")
+		if !ok {
+			continue
+		}
+		b.WriteString(line)
+		var stdout, stderr bytes.Buffer
+		code := Run(strings.Fields(command), n, &stdout, &stderr)
+		b.WriteString(stdout.String() + stderr.String())
+		if code != 0 {
+			fmt.Fprintf(&b, "exit status %d\n", code)
+		}
+	}
+	return string(data), b.String()
+}
+
+// TestSeed: the article's commands print the article's lines.
+func TestSeed(t *testing.T) {
+	local := world()
+	local.LoadBalancers[0].Probes[0].Protocol, local.LoadBalancers[0].Probes[0].Port = vnet.ProtocolHTTP, 32364
+	local.LoadBalancers[0].Probes[0].RequestPath = "/healthz"
+	for file, n := range map[string]vnet.Network{"testdata/seed.txt": world(), "testdata/local.txt": local} {
+		want, got := transcript(t, file, n)
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s:\n%s", file, d)
+		}
+	}
+}
+
+// TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
+func TestTranscript(t *testing.T) {
+	want, got := transcript(t, "testdata/more.txt", world())
+	if *update {
+		if err := os.WriteFile("testdata/more.txt", []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+}
+
+// TestMixedProbes: a column that only some rows have comes after the others, as tabulate puts it.
+func TestMixedProbes(t *testing.T) {
+	n := world()
+	lb := &n.LoadBalancers[0]
+	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2})
+	var out, errs bytes.Buffer
+	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), n, &out, &errs); code != 0 {
+		t.Fatal(errs.String())
+	}
+	lines := strings.Split(out.String(), "\n")
+	if !strings.HasSuffix(lines[0], "ResourceGroup                             RequestPath") || !strings.HasSuffix(lines[3], "/healthz") {
+		t.Errorf("got\n%s", out.String())
+	}
+}
+
+// TestDecodesAsARM: the provider's JSON goes through armnetwork and back unchanged, so that tools built on it can read it.
+func TestDecodesAsARM(t *testing.T) {
+	r := NewResources(world())
+	data, err := json.Marshal(r.LoadBalancers[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var lb armnetwork.LoadBalancer
+	if err := json.Unmarshal(data, &lb); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(r.LoadBalancers[0], &lb); d != "" {
+		t.Error(d)
+	}
+	if got := *lb.Properties.LoadBalancingRules[0].Properties.Probe.ID; got != *lb.Properties.Probes[0].ID {
+		t.Errorf("the rule's probe %s is not the probe %s", got, *lb.Properties.Probes[0].ID)
+	}
+}
+
+// FuzzRun: whatever the arguments, Run returns one of its codes, and says something when it is not 0.
+func FuzzRun(f *testing.F) {
+	for _, file := range []string{"testdata/seed.txt", "testdata/more.txt"} {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			f.Fatal(err)
+		}
+		for line := range strings.Lines(string(data)) {
+			if command, ok := strings.CutPrefix(line, "$ az "); ok {
+				f.Add(command)
+			}
+		}
+	}
+	n := world()
+	f.Fuzz(func(t *testing.T, command string) {
+		var out, errs bytes.Buffer
+		code := Run(strings.Fields(command), n, &out, &errs)
+		if code < 0 || code > 3 || (code == 0) != (errs.Len() == 0) {
+			t.Errorf("exit %d with %q", code, errs.String())
+		}
+	})
+}
