@@ -34,8 +34,27 @@ func nginx(ctx context.Context, p *Process) int {
 			"nginx: configuration file /etc/nginx/nginx.conf test is successful\n")
 		return 0
 	}
+	if len(p.Args) > 2 && p.Args[1] == "-s" {
+		return signalNginx(p, p.Args[2])
+	}
 	w := webServer{root: "/usr/share/nginx/html", server: nginxVersion, log: logNginx}
 	return w.run(ctx, p, 80)
+}
+
+// signalNginx is nginx -s: the container's first process is the server, or passes the signal on to it.
+func signalNginx(p *Process, what string) int {
+	switch what {
+	case "reload", "reopen": // there is no configuration to read again
+		return 0
+	case "stop", "quit":
+		if err := syscall.Kill(1, syscall.SIGTERM); err != nil {
+			fmt.Fprintf(p.Stderr, "nginx: kill(1, 15) failed: %v\n", err)
+			return 1
+		}
+		return 0
+	}
+	fmt.Fprintf(p.Stderr, "nginx: invalid option: \"-s %s\"\n", what)
+	return 1
 }
 
 func logNginx(w io.Writer, r *request, resp *response, now time.Time) {

@@ -609,3 +609,38 @@ func TestEndsWithoutStarter(t *testing.T) {
 		t.Errorf("the first process: %v, want exit status 1", err)
 	}
 }
+
+// What a command left behind is the first process's to bury.
+func TestNoZombies(t *testing.T) {
+	m := newMachine(t)
+	for _, s := range []container.Spec{m.spec("pause"), m.spec("ubuntu", "sleep", "1000")} {
+		c := m.start(s)
+		out := m.run(c, "sh", "-c", "for i in 1 2 3; do (sleep 0.05 &); done; sleep 0.3; cat /proc/[0-9]*/stat")
+		if strings.Contains(out, ") Z ") || strings.Contains(out, "(sleep) S 1 ") && s.Image == "pause" {
+			t.Errorf("%s:\n%s", s.Image, out)
+		}
+	}
+}
+
+// Idle containers end at once, also with a client that keeps its connection.
+func TestStopWithOpenConnection(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("nginx"))
+	hold, release := context.WithCancel(context.Background())
+	defer release()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Exec(hold, container.Exec{Args: []string{"bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3; cat <&3"}})
+	}()
+	for deadline := time.Now().Add(10 * time.Second); m.log(c) == "" && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	if err := c.Stop(context.Background(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Exit(); e.Code != 0 || e.Signal != 0 {
+		t.Errorf("exit %+v", e)
+	}
+	<-ended
+}
