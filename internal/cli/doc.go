@@ -1,0 +1,5 @@
+// Package cli is the packetwalk command: its sub-commands, flags, help and output.
+//
+// It owns words and exit statuses (2 for bad input, 1 for a failure, that of the command for kubectl and ssh). What the commands
+// do is lab's and azure's. Nothing imports cli but cmd/packetwalk.
+package cli

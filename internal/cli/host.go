@@ -1,0 +1,133 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/azure"
+	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/lab"
+)
+
+// takeName takes a leading --name NAME off arguments that otherwise belong to another program.
+func takeName(args []string) (name string, rest []string) {
+	switch {
+	case len(args) >= 2 && args[0] == "--name":
+		return args[1], args[2:]
+	case len(args) >= 1 && strings.HasPrefix(args[0], "--name="):
+		return strings.TrimPrefix(args[0], "--name="), args[1:]
+	}
+	return "", args
+}
+
+func kubectlCommand(Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:                "kubectl [--name NAME] ARGS...",
+		Short:              "upstream's kubectl on the lab's cluster, as its administrator",
+		DisableFlagParsing: true,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			name, args := takeName(args)
+			d, err := lab.Select(name)
+			if err != nil {
+				return badInput{err}
+			}
+			bin, err := lab.FindBinaries()
+			if err != nil {
+				return err
+			}
+			env := append(os.Environ(), "KUBECONFIG="+d.Kubeconfig())
+			return fmt.Errorf("run kubectl: %w", unix.Exec(bin.ControlPlane, append([]string{"kubectl"}, args...), env))
+		},
+	}
+}
+
+func sshCommand(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "ssh [--name NAME] HOST [-- COMMAND...]",
+		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
+		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", or pod/NAMESPACE/NAME.
+The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.`,
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
+				return c.Help()
+			}
+			name, args := takeName(args)
+			if len(args) == 0 || strings.HasPrefix(args[0], "-") {
+				return badInput{fmt.Errorf("ssh needs a host: packetwalk ssh HOST [-- COMMAND...]")}
+			}
+			host, command := args[0], args[1:]
+			if len(command) > 0 && command[0] == "--" {
+				command = command[1:]
+			}
+			return ssh(c.Context(), s, name, host, command)
+		},
+	}
+}
+
+func ssh(ctx context.Context, s Streams, name, host string, command []string) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	d, err := lab.Select(name)
+	if err != nil {
+		return badInput{err}
+	}
+	at, err := d.FindHost(host)
+	if err != nil {
+		return badInput{err}
+	}
+	bin, err := lab.FindBinaries()
+	if err != nil {
+		return err
+	}
+	runtime := container.Runtime{Binary: bin.App}
+	code, err := runtime.RunIn(ctx, container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command}, s.In, s.Out, s.Err)
+	if err != nil {
+		return err
+	}
+	if code != 0 {
+		return exitStatus(code)
+	}
+	return nil
+}
+
+func azCommand(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "az network lb|nic ...",
+		Short: "Azure's own view of the lab, in the words of the Azure CLI",
+		Long: `Azure's own view of the lab, in the words of the Azure CLI:
+  packetwalk az network lb list|rule list|probe list|address-pool list|frontend-ip list [-g GROUP] [--lb-name NAME] [-o table|json|tsv] [--query JMESPATH]
+  packetwalk az network nic ip-config list|show --nic-name NAME`,
+		DisableFlagParsing: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			name, args := takeName(args)
+			if len(args) == 0 || args[0] == "-h" || args[0] == "--help" {
+				return c.Help()
+			}
+			if err := needRoot(); err != nil {
+				return err
+			}
+			d, err := lab.Select(name)
+			if err != nil {
+				return badInput{err}
+			}
+			network, err := lab.Network(c.Context(), d)
+			if err != nil {
+				return err
+			}
+			if code := azure.Run(args, network, s.Out, s.Err); code != 0 {
+				return exitStatus(code)
+			}
+			return nil
+		},
+	}
+}

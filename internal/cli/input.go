@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+
+	"packetwalk.dev/internal/app"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/kernel"
+)
+
+// labName is what a directory, a socket path (108 bytes, unix(7)) and a host name can hold.
+var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+
+func checkName(name string) error {
+	if !labName.MatchString(name) {
+		return badInput{fmt.Errorf("lab name %q: use at most 32 lower-case letters, digits and -", name)}
+	}
+	return nil
+}
+
+// readCluster reads and checks a cluster.yaml; an empty file name is the default world.
+func readCluster(file string) ([]byte, error) {
+	if file == "" {
+		return []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n"), nil
+	}
+	source, err := os.ReadFile(file)
+	if err != nil {
+		return nil, badInput{err}
+	}
+	if _, errs := cluster.Parse(source, app.Names()...); len(errs) > 0 {
+		lines := make([]string, len(errs))
+		for i, e := range errs {
+			lines[i] = file + ": " + e.Error()
+		}
+		return nil, badInput{errors.New(strings.Join(lines, "\n"))}
+	}
+	return source, nil
+}
+
+func needRoot() error {
+	if os.Geteuid() != 0 {
+		return errors.New("labs are made of network namespaces, which needs root; run it with sudo")
+	}
+	return nil
+}
+
+// checkMachine says everything that this machine lacks for a lab.
+func checkMachine() error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	var lines []string
+	for _, m := range kernel.Check() {
+		lines = append(lines, m.String())
+	}
+	if lines != nil {
+		return errors.New(strings.Join(lines, "\n"))
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/lab"
+)
+
+func nameFlag(c *cobra.Command, name *string) {
+	c.Flags().StringVar(name, "name", "", "the lab's name (without it: the only one there is)")
+}
+
+// defaultName is the name of a lab that up was given none for.
+const defaultName = "default"
+
+func upCommand(s Streams) *cobra.Command {
+	var file, name string
+	c := &cobra.Command{
+		Use:   "up [-f cluster.yaml] [--name NAME]",
+		Short: "bring a cluster up; without a file, the world of the first article",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if name == "" {
+				name = defaultName
+			}
+			return up(c.Context(), s, file, name)
+		},
+	}
+	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
+	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (default \"default\")")
+	return c
+}
+
+func up(ctx context.Context, s Streams, file, name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	source, err := readCluster(file)
+	if err != nil {
+		return err
+	}
+	if err := checkMachine(); err != nil {
+		return err
+	}
+	bin, err := lab.FindBinaries()
+	if err != nil {
+		return err
+	}
+	d := lab.DirOf(name)
+	begin := time.Now()
+	err = lab.Up(ctx, lab.UpOptions{
+		Dir:     d,
+		Cluster: source,
+		Argv:    []string{bin.Packetwalk, labProcess, "--name", name},
+		Progress: func(st lab.Step) {
+			if !st.Ready {
+				fmt.Fprintf(s.Out, "%6.1f s  %s\n", time.Since(begin).Seconds(), st.Text)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Out, "%6.1f s  lab %q is ready\n", time.Since(begin).Seconds(), name)
+	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl get nodes -o wide\n      packetwalk status\n      export KUBECONFIG=%s\n", d.Kubeconfig())
+	return nil
+}
+
+func downCommand(s Streams) *cobra.Command {
+	var name string
+	var all bool
+	c := &cobra.Command{
+		Use:   "down [--name NAME] [--all]",
+		Short: "remove a lab and everything of it",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			dirs, err := lab.List()
+			if err != nil {
+				return err
+			}
+			if !all {
+				if len(dirs) == 0 && name == "" {
+					fmt.Fprintln(s.Out, "no lab is here")
+					return nil
+				}
+				d, err := lab.Select(name)
+				if err != nil {
+					return badInput{err}
+				}
+				dirs = []lab.Dir{d}
+			}
+			for _, d := range dirs {
+				// Half a removal helps nobody: an interrupt waits for the end of this lab's.
+				if err := lab.Destroy(context.WithoutCancel(c.Context()), d); err != nil {
+					return fmt.Errorf("lab %s: %w", d.Name(), err)
+				}
+				fmt.Fprintf(s.Out, "lab %q is gone\n", d.Name())
+			}
+			return nil
+		},
+	}
+	nameFlag(c, &name)
+	c.Flags().BoolVar(&all, "all", false, "every lab on this machine")
+	return c
+}
+
+func statusCommand(s Streams) *cobra.Command {
+	var name, output string
+	c := &cobra.Command{
+		Use:   "status [-o wide|json|yaml]",
+		Short: "say how the lab is and what is broken",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			d, err := lab.Select(name)
+			if err != nil {
+				return badInput{err}
+			}
+			return printStatus(s.Out, lab.StatusOf(c.Context(), d), output)
+		},
+	}
+	nameFlag(c, &name)
+	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
+	return c
+}
+
+func printStatus(w io.Writer, st lab.Status, output string) error {
+	switch output {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(st)
+	case "yaml":
+		text, err := yaml.Marshal(st)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	case "", "wide":
+		return printTables(w, st, output == "wide")
+	}
+	return badInput{fmt.Errorf("output %q is not known; use wide, json or yaml", output)}
+}
+
+func printTables(out io.Writer, st lab.Status, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
+	if len(st.Nodes) > 0 {
+		fmt.Fprintln(w, "NODE\tADDRESS\tPODS\tAGENT")
+		for _, n := range st.Nodes {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", n.Name, n.Address, n.Pods, state(n.Agent))
+		}
+		fmt.Fprintln(w)
+	}
+	if len(st.Hosts) > 0 {
+		fmt.Fprintln(w, "HOST\tKIND\tADDRESS\tPUBLIC IP\tAPPLICATION")
+		for _, h := range st.Hosts {
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", h.Name, h.Kind, h.Address, dash(h.PublicIP), dash(h.App))
+		}
+		fmt.Fprintln(w)
+	}
+	if len(st.Frontends) > 0 {
+		fmt.Fprintln(w, "FRONT END\tHEALTHY\tRULE")
+		for _, f := range st.Frontends {
+			fmt.Fprintf(w, "%s:%d\t%d/%d\t%s\n", f.Address, f.Port, len(f.Healthy), f.Total, f.Rule)
+		}
+		fmt.Fprintln(w)
+	}
+	if wide {
+		fmt.Fprintln(w, "COMPONENT\tSTATE\tRESTARTS\tLAST EXIT")
+		fmt.Fprintf(w, "lab\t%s\t0\t-\n", state(lab.Component{Pid: st.Pid}))
+		for _, c := range st.Components {
+			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", c.Name, state(c), c.Restarts, dash(c.LastExit))
+		}
+		fmt.Fprintln(w)
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, p := range st.Problems {
+		fmt.Fprintln(out, "problem:", p)
+	}
+	if len(st.Problems) == 0 && st.Ready {
+		fmt.Fprintln(out, "all is well")
+	}
+	return nil
+}
+
+func state(c lab.Component) string {
+	if c.Pid == 0 {
+		return "down"
+	}
+	return fmt.Sprintf("up (pid %d)", c.Pid)
+}
+
+func dash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+func logsCommand(s Streams) *cobra.Command {
+	var name string
+	var follow bool
+	c := &cobra.Command{
+		Use:   "logs HOST|COMPONENT",
+		Short: "print the log of a node's agent, a VM's application or a component of the control plane",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			d, err := lab.Select(name)
+			if err != nil {
+				return badInput{err}
+			}
+			path, err := logPath(d, args[0])
+			if err != nil {
+				return badInput{err}
+			}
+			return copyLog(c.Context(), s.Out, path, follow)
+		},
+	}
+	nameFlag(c, &name)
+	c.Flags().BoolVarP(&follow, "follow", "f", false, "go on as the log grows, until interrupted")
+	return c
+}
+
+// logPath finds the log by its name; one that is not there is answered with those that are.
+func logPath(d lab.Dir, what string) (string, error) {
+	path := d.Log(filepath.Base(what))
+	if _, err := os.Stat(path); err == nil {
+		return path, nil
+	}
+	logs, _ := filepath.Glob(d.Log("*"))
+	for i := range logs {
+		logs[i] = strings.TrimSuffix(filepath.Base(logs[i]), ".log")
+	}
+	return "", fmt.Errorf("no log of %q; there are: %s", what, strings.Join(logs, ", "))
+}
+
+func copyLog(ctx context.Context, w io.Writer, path string, follow bool) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		if _, err := io.Copy(w, f); err != nil {
+			return err
+		}
+		if !follow {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+}
+
+const labProcess = "lab-process"
+
+// labProcessCommand is what up starts in the background.
+func labProcessCommand() *cobra.Command {
+	var name string
+	c := &cobra.Command{
+		Use:    labProcess,
+		Hidden: true,
+		Args:   cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			bin, err := lab.FindBinaries()
+			if err != nil {
+				return err
+			}
+			progress := os.NewFile(3, "progress")
+			if progress == nil {
+				return errors.New("lab-process is started by 'packetwalk up'")
+			}
+			return lab.Run(c.Context(), lab.DirOf(name), bin, progress)
+		},
+	}
+	c.Flags().StringVar(&name, "name", "", "")
+	return c
+}

@@ -1,0 +1,88 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+)
+
+// Version is the version of this build, set by the linker.
+var Version = "dev"
+
+// Streams are what a command reads and writes.
+type Streams struct {
+	In       *os.File
+	Out, Err io.Writer
+}
+
+// exitStatus is an error whose status a command ends with, having said all there is to say.
+type exitStatus int
+
+func (e exitStatus) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+// badInput marks an error that is the user's to mend: exit status 2.
+type badInput struct{ error }
+
+func (e badInput) Unwrap() error { return e.error }
+
+// Main runs one command line and returns its exit status.
+func Main(args []string, s Streams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer stop()
+	ran := false
+	root := rootCommand(s)
+	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
+	root.SetArgs(args)
+	err := root.ExecuteContext(ctx)
+	return conclude(err, ran, s.Err)
+}
+
+func conclude(err error, ran bool, stderr io.Writer) int {
+	var status exitStatus
+	var input badInput
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &status):
+		return int(status)
+	case errors.Is(err, context.Canceled):
+		fmt.Fprintln(stderr, "packetwalk: interrupted")
+		return 130
+	}
+	for _, line := range strings.Split(err.Error(), "\n") {
+		fmt.Fprintln(stderr, "packetwalk:", line)
+	}
+	switch {
+	case !ran: // flags and arguments that do not parse
+		fmt.Fprintln(stderr, "run 'packetwalk --help' for the commands")
+		return 2
+	case errors.As(err, &input):
+		return 2
+	}
+	return 1
+}
+
+func rootCommand(s Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:           "packetwalk",
+		Short:         "the AKS node network in this machine's kernel, every packet explained",
+		Long:          "packetwalk runs Azure Kubernetes Service's node network in the Linux kernel of this machine, under a real Kubernetes API.",
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.AddCommand(
+		upCommand(s), downCommand(s), statusCommand(s), kubectlCommand(s), sshCommand(s), logsCommand(s), azCommand(s), labProcessCommand(),
+	)
+	return root
+}

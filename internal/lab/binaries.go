@@ -1,0 +1,32 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// FindBinaries finds the programs beside the one that runs.
+func FindBinaries() (Binaries, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return Binaries{}, err
+	}
+	if self, err = filepath.EvalSymlinks(self); err != nil {
+		return Binaries{}, err
+	}
+	dir := filepath.Dir(self)
+	b := Binaries{
+		Packetwalk:   self,
+		ControlPlane: filepath.Join(dir, "packetwalk-controlplane"),
+		Node:         filepath.Join(dir, "packetwalk-node"),
+		CNI:          filepath.Join(dir, "packetwalk-cni"),
+		App:          filepath.Join(dir, "packetwalk-app"),
+	}
+	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App} {
+		if _, err := os.Stat(path); err != nil {
+			return b, fmt.Errorf("%s is missing beside %s; 'make build' makes it", filepath.Base(path), self)
+		}
+	}
+	return b, nil
+}

@@ -1,0 +1,33 @@
+package lab
+
+import (
+	"context"
+
+	"golang.org/x/sync/errgroup"
+	"k8s.io/client-go/informers"
+
+	"packetwalk.dev/internal/cloud"
+)
+
+// startCluster starts what needs the API server and returns when pods can be made and every node is Ready.
+func (l *lab) startCluster(ctx context.Context) error {
+	l.startCloud(ctx)
+	var g errgroup.Group
+	g.Go(func() error { return l.startNodes(ctx) })
+	g.Go(func() error { return waitDefaultAccount(ctx, l.client) })
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	l.done("%d of %d nodes Ready", len(l.nodes), len(l.nodes))
+	return nil
+}
+
+// startCloud starts upstream's service controller over Azure's load balancer.
+func (l *lab) startCloud(ctx context.Context) {
+	factory := informers.NewSharedInformerFactory(l.client, 0)
+	go func() {
+		if err := cloud.Run(ctx, l.client, factory, l.fabric, l.cluster.Metadata.Name); err != nil && ctx.Err() == nil {
+			l.log.Error("service controller", "err", err)
+		}
+	}()
+}

@@ -1,0 +1,83 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/vnet"
+)
+
+// A Step is one thing that the lab says while it comes up: JSON, one a line, on the progress pipe.
+type Step struct {
+	Text    string  `json:"text,omitempty"`    // what has been done, as "API server answers"
+	Seconds float64 `json:"seconds,omitempty"` // since the lab process began
+	Ready   bool    `json:"ready,omitempty"`   // the cluster is ready: the last step
+	Error   string  `json:"error,omitempty"`   // the lab gives up, and why: the last step
+}
+
+// serveControl answers the command line on the control socket until ctx ends: GET /status and /network, JSON both.
+func serveControl(ctx context.Context, l net.Listener, status func() Status, network func() vnet.Network) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, status()) })
+	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, network()) })
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	stop := context.AfterFunc(ctx, func() { server.Close() })
+	defer stop()
+	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func writeJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	_ = json.NewEncoder(w).Encode(v) // the client may be gone
+}
+
+// ErrNotRunning says that the lab's process does not answer.
+var ErrNotRunning = errors.New("the lab process is not running")
+
+// ask gets path from the lab's control socket into v.
+func ask(ctx context.Context, d Dir, path string, v any) error {
+	client := http.Client{
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				var dialer net.Dialer
+				return dialer.DialContext(ctx, "unix", d.Socket())
+			},
+		},
+		Timeout: 10 * time.Second,
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		if d.Process() == 0 {
+			return fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning, d.Name(), d.Name())
+		}
+		return fmt.Errorf("ask lab %s: %w", d.Name(), err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return fmt.Errorf("ask lab %s: %s: %s", d.Name(), resp.Status, strings.TrimSpace(string(text)))
+	}
+	return json.NewDecoder(resp.Body).Decode(v)
+}
+
+// Network is Azure's side of a running lab.
+func Network(ctx context.Context, d Dir) (vnet.Network, error) {
+	var n vnet.Network
+	err := ask(ctx, d, "/network", &n)
+	return n, err
+}

@@ -1,0 +1,103 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+)
+
+// Destroy ends every process of the lab and takes away its namespaces, mounts and files. It asks nothing of the lab process, so
+// that it works the same on a lab that is well, half made, or left behind by kill -9. Destroying what is gone is no error.
+func Destroy(ctx context.Context, d Dir) error {
+	if !d.Exists() {
+		return nil
+	}
+	// The lab process first: it would start again what dies.
+	if err := end(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
+		return fmt.Errorf("end the lab process: %w", err)
+	}
+	spaces, err := kernel.MountedNamespaces(d.path("netns"))
+	if err != nil {
+		return err
+	}
+	inodes := slices.Collect(maps.Values(spaces))
+	if err := end(ctx, func() ([]int, error) { return kernel.Processes(inodes...) }); err != nil {
+		return fmt.Errorf("end the lab's processes: %w", err)
+	}
+	for path := range spaces {
+		if err := kernel.RemoveNamespace(path); err != nil {
+			return err
+		}
+	}
+	if err := unmountBelow(string(d)); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(string(d)); err != nil {
+		return fmt.Errorf("remove the lab's files: %w", err)
+	}
+	_ = os.Remove(Root) // only when this was the last lab
+	return nil
+}
+
+func one(pid int) []int {
+	if pid == 0 {
+		return nil
+	}
+	return []int{pid}
+}
+
+// end kills what list finds until it finds nothing: between two looks a dying process may have started another.
+func end(ctx context.Context, list func() ([]int, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for {
+		pids, err := list()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill %d: %w", pid, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// unmountBelow detaches what is still mounted below dir, the deepest first.
+func unmountBelow(dir string) error {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	var points []string
+	for s := bufio.NewScanner(f); s.Scan(); {
+		// proc_pid_mountinfo(5): the mount point is the fifth field, blanks as \040.
+		if fields := strings.Fields(s.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+		}
+	}
+	sort.Sort(sort.Reverse(sort.StringSlice(points)))
+	for _, p := range points {
+		if err := unix.Unmount(p, unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+			return fmt.Errorf("unmount %s: %w", p, err)
+		}
+	}
+	return nil
+}

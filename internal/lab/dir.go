@@ -1,0 +1,156 @@
+package lab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sort"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Root is where labs live. Each has one directory below it, and nothing of a lab is anywhere else.
+const Root = "/run/packetwalk"
+
+// Dir is a lab's directory; its base name is the lab's name.
+type Dir string
+
+// DirOf returns the directory of the lab called name.
+func DirOf(name string) Dir { return Dir(filepath.Join(Root, name)) }
+
+// Name is the lab's name.
+func (d Dir) Name() string { return filepath.Base(string(d)) }
+
+func (d Dir) path(elem ...string) string {
+	return filepath.Join(append([]string{string(d)}, elem...)...)
+}
+
+// Socket is the control socket: HTTP with JSON.
+func (d Dir) Socket() string { return d.path("lab.sock") }
+
+// EgressSocket is where the API server finds its way to nodes and pods: HTTP CONNECT.
+func (d Dir) EgressSocket() string { return d.path("egress.sock") }
+
+// ClusterFile is the configuration that the lab was made from.
+func (d Dir) ClusterFile() string { return d.path("cluster.yaml") }
+
+// Kubeconfig is the administrator's, for use on the host.
+func (d Dir) Kubeconfig() string { return d.path("kubeconfig") }
+
+// NetNS is the bind mount of a host's network namespace.
+func (d Dir) NetNS(host string) string { return d.path("netns", host) }
+
+// PodNetNSDir holds the bind mounts of the pods' network namespaces.
+func (d Dir) PodNetNSDir() string { return d.path("netns", "pods") }
+
+// Node is the directory of a node.
+func (d Dir) Node(name string) string { return d.path("nodes", name) }
+
+// Host is the directory of a VM or an internet host.
+func (d Dir) Host(name string) string { return d.path("hosts", name) }
+
+// Log is the log of a component, a node agent or the lab process ("lab").
+func (d Dir) Log(component string) string { return d.path("logs", component+".log") }
+
+func (d Dir) lockFile() string { return d.path("lab.pid") }
+
+// Exists reports whether anything of the lab is there.
+func (d Dir) Exists() bool {
+	_, err := os.Stat(string(d))
+	return err == nil
+}
+
+// Process returns the pid of the lab process, or 0 when none runs. The pid file is locked for as long as the process that wrote
+// it lives, so a stale or reused pid is never taken for the lab's.
+func (d Dir) Process() int {
+	f, err := os.Open(d.lockFile())
+	if err != nil {
+		return 0
+	}
+	defer f.Close()
+	lock := unix.Flock_t{Type: unix.F_RDLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &lock); err != nil || lock.Type == unix.F_UNLCK {
+		return 0
+	}
+	var pid int
+	if _, err := fmt.Fscan(f, &pid); err != nil {
+		return 0
+	}
+	return pid
+}
+
+// ErrRunning says that another lab process holds the lab.
+var ErrRunning = errors.New("the lab is already running")
+
+// claim locks the lab for this process until it ends. The lock belongs to the open file (fcntl_locking(2), F_OFD_SETLK), so
+// that reading the file elsewhere in this process does not release it.
+func (d Dir) claim() error {
+	f, err := os.OpenFile(d.lockFile(), os.O_RDWR|os.O_CREATE|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return err
+	}
+	lock := unix.Flock_t{Type: unix.F_WRLCK}
+	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
+		f.Close()
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
+			return ErrRunning
+		}
+		return fmt.Errorf("lock %s: %w", d.lockFile(), err)
+	}
+	if err := f.Truncate(0); err != nil {
+		return err
+	}
+	_, err = f.WriteString(strconv.Itoa(os.Getpid()) + "\n")
+	claimed = append(claimed, f)
+	return err
+}
+
+// claimed keeps the lock files open for the life of the process.
+var claimed []*os.File
+
+// List returns the directories of all labs on this machine, by name.
+func List() ([]Dir, error) {
+	entries, err := os.ReadDir(Root)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	var dirs []Dir
+	for _, e := range entries {
+		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
+			dirs = append(dirs, DirOf(e.Name()))
+		}
+	}
+	sort.Slice(dirs, func(i, j int) bool { return dirs[i] < dirs[j] })
+	return dirs, nil
+}
+
+// Select returns the lab that a command means: the one called name or, without a name, the only one there is.
+func Select(name string) (Dir, error) {
+	if name != "" {
+		if d := DirOf(name); d.Exists() {
+			return d, nil
+		}
+		return "", fmt.Errorf("no lab called %q; 'packetwalk up --name %s' makes one", name, name)
+	}
+	dirs, err := List()
+	if err != nil {
+		return "", err
+	}
+	switch len(dirs) {
+	case 0:
+		return "", errors.New("no lab is here; 'packetwalk up' makes one")
+	case 1:
+		return dirs[0], nil
+	}
+	names := make([]string, len(dirs))
+	for i, d := range dirs {
+		names[i] = d.Name()
+	}
+	return "", fmt.Errorf("several labs are here (%s); say which with --name", strings.Join(names, ", "))
+}

@@ -1,0 +1,64 @@
+package lab
+
+import (
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"sort"
+	"strings"
+)
+
+// A Place is where a command can be run: a host's network namespace.
+type Place struct {
+	Name  string // the host's, without a prefix
+	NetNS string
+}
+
+// FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
+// vm/NAME, internet/NAME), "fabric", "internet", "controlplane", or pod/NAMESPACE/NAME.
+func (d Dir) FindHost(host string) (Place, error) {
+	kind, rest, cut := strings.Cut(host, "/")
+	switch {
+	case cut && kind == "pod":
+		return d.findPod(rest)
+	case cut && (kind == "node" || kind == "vm" || kind == "internet"):
+		host = rest
+	}
+	path := d.NetNS(host)
+	if info, err := os.Stat(path); strings.Contains(host, "/") || err != nil || info.IsDir() {
+		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME", host, strings.Join(d.hosts(), ", "))
+	}
+	return Place{Name: host, NetNS: path}, nil
+}
+
+func (d Dir) hosts() []string {
+	entries, _ := os.ReadDir(d.path("netns"))
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	sort.Strings(names)
+	return names
+}
+
+// findPod finds a pod's namespace by NAMESPACE/NAME, or NAME in namespace default.
+func (d Dir) findPod(pod string) (Place, error) {
+	namespace, name, ok := strings.Cut(pod, "/")
+	if !ok {
+		namespace, name = "default", pod
+	}
+	var found string
+	err := filepath.WalkDir(d.PodNetNSDir(), func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && e.Name() == namespace+"_"+name {
+			found = path
+		}
+		return nil
+	})
+	if err != nil || found == "" {
+		return Place{}, fmt.Errorf("no pod %q in namespace %q runs in this lab; 'packetwalk kubectl get pods -A' lists them", name, namespace)
+	}
+	return Place{Name: name, NetNS: found}, nil
+}

@@ -1,0 +1,93 @@
+package lab
+
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/vnet"
+)
+
+// Names of the hosts that every lab has.
+const (
+	fabricHost       = "fabric"
+	internetHost     = "internet"
+	controlPlaneHost = "controlplane"
+	cloudName        = "kubernetes" // the load balancer and its back-end pool, as AKS calls them
+)
+
+// networkOf is Azure's side of the cluster as it is before the first Service.
+func networkOf(c *cluster.Cluster) (vnet.Network, error) {
+	n := vnet.Network{
+		Subscription:      c.Spec.Azure.Subscription,
+		ResourceGroup:     c.Spec.Azure.ResourceGroup,
+		NodeResourceGroup: c.NodeResourceGroup(),
+		Location:          c.Spec.Azure.Location,
+		DefaultOutbound:   vnet.DefaultOutboundAddress,
+		Hosts:             []vnet.Host{{Name: controlPlaneHost, Address: vnet.APIServerAddress}},
+	}
+	for _, h := range c.Spec.Internet.Hosts {
+		n.Hosts = append(n.Hosts, vnet.Host{Name: h.Name, Address: h.Address})
+	}
+	for _, v := range c.Spec.Azure.VNets {
+		network := vnet.VNet{Name: v.Name, ResourceGroup: c.Spec.Azure.ResourceGroup, AddressPrefixes: v.AddressPrefixes}
+		for _, s := range v.Subnets {
+			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix})
+		}
+		n.VNets = append(n.VNets, network)
+	}
+	if err := addNodes(&n, c); err != nil {
+		return n, err
+	}
+	return n, addVMs(&n, c)
+}
+
+func addNodes(n *vnet.Network, c *cluster.Cluster) error {
+	pool := vnet.BackendPool{Name: cloudName}
+	for _, node := range c.Nodes() {
+		subnet, err := subnetName(c, node)
+		if err != nil {
+			return err
+		}
+		nic, err := n.AllocateNICAt(node.Name, node.VNet, subnet, node.Address, 1+len(node.PodAddresses))
+		if err != nil {
+			return err
+		}
+		n.NICs[len(n.NICs)-1].Name = node.NIC
+		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
+	}
+	sku := vnet.SKUBasic
+	if c.Spec.LoadBalancer.SKU == cluster.SKUStandard {
+		sku = vnet.SKUStandard
+	}
+	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: sku, BackendPools: []vnet.BackendPool{pool}}}
+	return nil
+}
+
+func subnetName(c *cluster.Cluster, node cluster.Node) (string, error) {
+	for _, v := range c.Spec.Azure.VNets {
+		for _, s := range v.Subnets {
+			if v.Name == node.VNet && s.Prefix == node.Subnet {
+				return s.Name, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("node %s: no subnet %s in VNet %s", node.Name, node.Subnet, node.VNet)
+}
+
+func addVMs(n *vnet.Network, c *cluster.Cluster) error {
+	for _, vm := range c.Spec.Azure.VMs {
+		v, s, err := c.FindSubnet(vm.Subnet)
+		if err != nil {
+			return fmt.Errorf("vm %s: %w", vm.Name, err)
+		}
+		if _, err := n.AllocateNICAt(vm.Name, v.Name, s.Name, vm.Address, 1); err != nil {
+			return err
+		}
+		if public, ok := c.VMPublicIP(vm.Name); ok {
+			ip := vnet.PublicIP{Name: vm.Name + "-pip", Address: public}
+			n.PublicIPs = append(n.PublicIPs, ip)
+			n.NICs[len(n.NICs)-1].IPConfigs[0].PublicIP = ip.Name
+		}
+	}
+	return nil
+}

@@ -1,0 +1,218 @@
+package lab
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/controlplane"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kubelet"
+)
+
+// A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
+type node struct {
+	cluster.Node
+	ns      *kernel.Namespace
+	agent   *process
+	kubelet *kubelet.Kubelet
+}
+
+// makeNodes makes what a node is before anything runs on it: namespace, NIC, files.
+func (l *lab) makeNodes(context.Context) error {
+	for _, spec := range l.cluster.Nodes() {
+		n := &node{Node: spec}
+		var err error
+		if n.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(spec.Name)); err != nil {
+			return err
+		}
+		if err := l.fabric.AttachNIC(spec.NIC, n.ns); err != nil {
+			return fmt.Errorf("node %s: %w", spec.Name, err)
+		}
+		if err := l.writeNodeFiles(n); err != nil {
+			return fmt.Errorf("node %s: %w", spec.Name, err)
+		}
+		l.mu.Lock()
+		l.nodes = append(l.nodes, n)
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
+func (l *lab) writeNodeFiles(n *node) error {
+	dir := l.dir.Node(n.Name)
+	conf := filepath.Join(dir, "cni", "net.d")
+	if err := os.MkdirAll(conf, 0o700); err != nil {
+		return err
+	}
+	kubeconfig, err := l.ca.Kubeconfig(l.dir.Name(), l.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	if err != nil {
+		return err
+	}
+	list, err := conflist(l.cluster, n.Node, filepath.Join(dir, "cni", "state"))
+	if err != nil {
+		return err
+	}
+	return errors.Join(
+		os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
+		os.WriteFile(filepath.Join(conf, "10-azure.conflist"), list, 0o600),
+	)
+}
+
+// conflist is the node's 10-azure.conflist (CNI specification 1.1.0, section 1).
+func conflist(c *cluster.Cluster, n cluster.Node, state string) ([]byte, error) {
+	addresses := []string{}
+	if len(n.PodAddresses) > 0 {
+		addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
+	}
+	type object = map[string]any
+	return json.MarshalIndent(object{
+		"cniVersion": "1.1.0",
+		"name":       "azure",
+		"plugins": []object{{
+			"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state,
+			"ipam": object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()},
+		}},
+	}, "", "  ")
+}
+
+// startNodes starts the agents and kubelets and returns when every node is registered and Ready.
+func (l *lab) startNodes(ctx context.Context) error {
+	client, err := l.clientAs(controlplane.KubeletUser)
+	if err != nil {
+		return err
+	}
+	shared := kubelet.NewShared(client)
+	go shared.Run(ctx)
+	pool := x509.NewCertPool()
+	pool.AppendCertsFromPEM(l.ca.Certificate)
+	var g errgroup.Group
+	for _, n := range l.nodes {
+		agent, err := l.keep(n.ns, l.agentCommand(n))
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		n.agent = agent
+		l.mu.Unlock()
+		g.Go(func() error { return l.startKubelet(ctx, n, client, shared, pool) })
+	}
+	return g.Wait()
+}
+
+// agentCommand runs packetwalk-node as a node of a real cluster would.
+func (l *lab) agentCommand(n *node) command {
+	var exclude []string
+	for _, p := range l.cluster.Spec.Network.NonMasqueradeCIDRs {
+		exclude = append(exclude, p.String())
+	}
+	return command{
+		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
+		args: []string{
+			"--kubeconfig=" + filepath.Join(l.dir.Node(n.Name), "kubeconfig"),
+			"--node-name=" + n.Name,
+			"--cluster-cidr=" + l.cluster.PodRange().String(),
+			"--proxy-backend=" + string(l.cluster.Spec.ServiceProxy.Backend),
+			"--proxy-rules=" + string(l.cluster.Spec.ServiceProxy.Rules),
+			"--node-masquerade-exclude=" + strings.Join(exclude, ","),
+		},
+	}
+}
+
+func (l *lab) startKubelet(ctx context.Context, n *node, client kubernetes.Interface, shared *kubelet.Shared, pool *x509.CertPool) error {
+	pair, err := l.ca.Kubelet(n.Name, []netip.Addr{n.Address}, time.Now())
+	if err != nil {
+		return err
+	}
+	cert, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	if err != nil {
+		return err
+	}
+	dir := l.dir.Node(n.Name)
+	k, err := kubelet.New(kubelet.Config{
+		Node:        l.nodeObject(n.Node),
+		Client:      client,
+		Shared:      shared,
+		Runtime:     kubelet.FromRuntime(l.runtime),
+		NodeNS:      n.ns,
+		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
+		Dir:         dir,
+		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
+		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
+		CNICacheDir: filepath.Join(dir, "cni", "cache"),
+		ClusterDNS:  l.cluster.Spec.Network.DNSServiceIP,
+		TLSCert:     cert,
+		ClientCA:    pool,
+		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
+	})
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n.kubelet = k
+	l.mu.Unlock()
+	ended := make(chan error, 1)
+	go func() { ended <- k.Run(ctx) }()
+	select {
+	case <-k.Ready():
+		return nil
+	case err := <-ended:
+		return fmt.Errorf("kubelet of %s: %w", n.Name, err)
+	}
+}
+
+// nodeObject is the Node as AKS registers it.
+func (l *lab) nodeObject(n cluster.Node) *corev1.Node {
+	azure := l.cluster.Spec.Azure
+	group := l.cluster.NodeResourceGroup()
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name,
+			Labels: map[string]string{
+				"agentpool":                        n.Pool,
+				"kubernetes.azure.com/agentpool":   n.Pool,
+				"kubernetes.azure.com/cluster":     group,
+				"kubernetes.azure.com/mode":        "system",
+				"kubernetes.azure.com/role":        "agent",
+				"kubernetes.io/role":               "agent",
+				"node-role.kubernetes.io/agent":    "",
+				"kubernetes.io/hostname":           n.Name,
+				"kubernetes.io/os":                 "linux",
+				"kubernetes.io/arch":               "amd64",
+				"node.kubernetes.io/instance-type": n.VMSize,
+				"topology.kubernetes.io/region":    azure.Location,
+				"topology.kubernetes.io/zone":      "0",
+			},
+		},
+		Spec: corev1.NodeSpec{
+			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription, group, n.Name),
+		},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: n.Address.String()},
+				{Type: corev1.NodeHostName, Address: n.Name},
+			},
+			Capacity: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n.MaxPods), resource.DecimalSI)},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: kubernetesVersion, KubeProxyVersion: kubernetesVersion},
+		},
+	}
+}
+
+// kubernetesVersion is the control plane's, see controlplane/go.mod.
+const kubernetesVersion = "v1.35.4"

@@ -1,0 +1,82 @@
+package lab
+
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/vnet"
+)
+
+// network is Azure's side as it is now.
+func (l *lab) network() vnet.Network {
+	n, _ := l.fabric.Snapshot()
+	return n
+}
+
+// status is what `packetwalk status` prints.
+func (l *lab) status() Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := Status{
+		Name: l.dir.Name(), Ready: l.ready.Load(), Pid: l.pid, APIServer: l.server, Kubeconfig: l.dir.Kubeconfig(),
+		Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: frontends(l.fabric.Snapshot()),
+	}
+	for _, c := range l.components {
+		s.Components = append(s.Components, c.component())
+	}
+	for _, n := range l.nodes {
+		s.Nodes = append(s.Nodes, n.status())
+	}
+	for _, h := range l.hosts {
+		one := h.Host
+		one.Pid = int(h.pid.Load())
+		s.Hosts = append(s.Hosts, one)
+	}
+	s.Problems = s.problems()
+	return s
+}
+
+func (n *node) status() Node {
+	s := Node{Name: n.Name, Address: n.Address.String()}
+	if n.agent != nil {
+		s.Agent = n.agent.component()
+	}
+	if n.kubelet != nil {
+		k := n.kubelet.Status()
+		s.Pods = k.Pods
+		if k.LastError != nil {
+			s.Error = fmt.Sprint(k.LastError)
+		}
+	}
+	return s
+}
+
+// frontends are the load balancing rules with those of their back ends that are up.
+func frontends(n vnet.Network, h vnet.Health) []Frontend {
+	all := []Frontend{}
+	for _, lb := range n.LoadBalancers {
+		for _, rule := range lb.Rules {
+			f := Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
+			for _, front := range lb.Frontends {
+				if front.Name == rule.Frontend {
+					f.Address = front.Address.String()
+				}
+			}
+			for _, pool := range lb.BackendPools {
+				if pool.Name != rule.BackendPool {
+					continue
+				}
+				f.Total = len(pool.Members)
+				for _, m := range pool.Members {
+					if rule.Probe != "" && !h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}] {
+						continue
+					}
+					if nic, ok := n.NIC(m.NIC); ok {
+						f.Healthy = append(f.Healthy, nic.Machine)
+					}
+				}
+			}
+			all = append(all, f)
+		}
+	}
+	return all
+}

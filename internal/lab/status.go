@@ -1,0 +1,113 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+)
+
+// Status says how a lab is: `packetwalk status -o json`.
+type Status struct {
+	Name       string      `json:"name"`
+	Ready      bool        `json:"ready"` // the cluster came up; Problems may have come since
+	Pid        int         `json:"pid"`   // of the lab process; 0 when it does not run
+	APIServer  string      `json:"apiServer,omitempty"`
+	Kubeconfig string      `json:"kubeconfig,omitempty"`
+	Components []Component `json:"components"`
+	Nodes      []Node      `json:"nodes"`
+	Hosts      []Host      `json:"hosts"`
+	Frontends  []Frontend  `json:"frontends"`
+	Problems   []string    `json:"problems"` // what is broken, in words; empty when all is well
+}
+
+// Component is a process that the lab keeps running.
+type Component struct {
+	Name     string    `json:"name"`
+	Pid      int       `json:"pid"` // 0 while it is down
+	Since    time.Time `json:"since,omitzero"`
+	Restarts int       `json:"restarts"`
+	LastExit string    `json:"lastExit,omitempty"` // how it ended the last time, as "killed by signal 9"
+}
+
+// Node is a Kubernetes node.
+type Node struct {
+	Name    string    `json:"name"`
+	Address string    `json:"address"`
+	Pods    int       `json:"pods"` // that run on it
+	Agent   Component `json:"agent"`
+	Error   string    `json:"error,omitempty"` // the last of its kubelet
+}
+
+// Host is a VM or an internet host.
+type Host struct {
+	Name     string `json:"name"`
+	Kind     string `json:"kind"` // "vm" or "internet"
+	Address  string `json:"address"`
+	PublicIP string `json:"publicIP,omitempty"`
+	App      string `json:"app,omitempty"`
+	Pid      int    `json:"pid,omitempty"` // of the application; 0 when it has none or it is down
+}
+
+// Frontend is a load balancing rule and the state of its back ends.
+type Frontend struct {
+	Rule    string   `json:"rule"`
+	Address string   `json:"address"`
+	Port    uint16   `json:"port"`
+	Healthy []string `json:"healthy"` // back ends, by machine, whose probe succeeds
+	Total   int      `json:"total"`
+}
+
+// StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
+func StatusOf(ctx context.Context, d Dir) Status {
+	var s Status
+	err := ask(ctx, d, "/status", &s)
+	if err == nil {
+		return s
+	}
+	s = Status{Name: d.Name(), Pid: d.Process()}
+	if s.Pid != 0 {
+		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
+		return s
+	}
+	s.Problems = []string{"the lab process has died: what is established goes on, but nothing changes any more and what dies stays dead"}
+	if _, err := os.Stat(d.Kubeconfig()); err == nil {
+		s.Kubeconfig = d.Kubeconfig()
+	}
+	return s
+}
+
+// problems are what the parts of the status say is broken.
+func (s *Status) problems() []string {
+	found := []string{}
+	down := func(c Component) {
+		if c.Pid != 0 {
+			return
+		}
+		text := c.Name + " is down"
+		if c.LastExit != "" {
+			text += ": " + c.LastExit
+		}
+		found = append(found, fmt.Sprintf("%s; it is started again (%d times so far); its log: packetwalk logs %s", text, c.Restarts, c.Name))
+	}
+	for _, c := range s.Components {
+		down(c)
+	}
+	for _, n := range s.Nodes {
+		down(n.Agent)
+		if n.Error != "" {
+			found = append(found, n.Name+": "+n.Error)
+		}
+	}
+	for _, h := range s.Hosts {
+		if h.App != "" && h.Pid == 0 {
+			found = append(found, fmt.Sprintf("%s: its application %s has ended", h.Name, h.App))
+		}
+	}
+	for _, f := range s.Frontends {
+		if len(f.Healthy) == 0 && f.Total > 0 {
+			found = append(found, fmt.Sprintf("%s:%d has no healthy back end: the load balancer drops new connections", f.Address, f.Port))
+		}
+	}
+	return found
+}

@@ -1,0 +1,143 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Binaries are the programs that a lab is made of.
+type Binaries struct {
+	Packetwalk   string // the lab process: this program
+	ControlPlane string // the multi-call binary
+	Node         string // packetwalk-node
+	CNI          string // packetwalk-cni
+	App          string // packetwalk-app
+}
+
+// UpOptions say what Up makes.
+type UpOptions struct {
+	Dir     Dir
+	Cluster []byte // cluster.yaml, valid; its defaults may be left out
+	Argv    []string
+	// Progress hears each step; it must not block.
+	Progress func(Step)
+}
+
+// ErrOther says that a lab of that name is there already, made from another configuration.
+var ErrOther = errors.New("a lab of this name is there already, made from another cluster.yaml")
+
+// Up starts the lab process and returns when the cluster is ready. A lab that is running already is left as it is; one whose
+// process has died is taken up again. When Up fails or ctx ends before the cluster is ready, what it made is removed.
+func Up(ctx context.Context, o UpOptions) error {
+	resume := o.Dir.Exists()
+	if resume {
+		made, err := os.ReadFile(o.Dir.ClusterFile())
+		if err == nil && !bytes.Equal(made, o.Cluster) {
+			return fmt.Errorf("%w; 'packetwalk down --name %s' removes it", ErrOther, o.Dir.Name())
+		}
+		if err == nil && o.Dir.Process() != 0 {
+			return waitReady(ctx, o)
+		}
+		resume = err == nil
+	}
+	if err := prepare(o); err != nil {
+		return err
+	}
+	err := start(ctx, o)
+	if err == nil || resume {
+		return err
+	}
+	// Interrupted or failed: a fresh context, because ctx may be what ended.
+	if undo := Destroy(context.Background(), o.Dir); undo != nil {
+		return errors.Join(err, undo)
+	}
+	return err
+}
+
+func prepare(o UpOptions) error {
+	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs"), o.Dir.path("netns"), o.Dir.path("nodes"), o.Dir.path("hosts")} {
+		if err := os.MkdirAll(dir, 0o700); err != nil {
+			return err
+		}
+	}
+	return os.WriteFile(o.Dir.ClusterFile(), o.Cluster, 0o600)
+}
+
+// start runs the lab process in a session of its own and follows its progress.
+func start(ctx context.Context, o UpOptions) error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	log, err := os.OpenFile(o.Dir.Log("lab"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer log.Close()
+	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
+	cmd.Stdout, cmd.Stderr, cmd.ExtraFiles, cmd.Dir = log, log, []*os.File{w}, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	err = cmd.Start()
+	w.Close()
+	if err != nil {
+		return fmt.Errorf("start the lab process: %w", err)
+	}
+	go func() { _ = cmd.Wait() }()
+
+	ended := make(chan error, 1)
+	go func() { ended <- follow(r, o.Progress) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+		_ = cmd.Process.Kill()
+		return context.Cause(ctx)
+	}
+}
+
+// follow reads steps until the last one.
+func follow(r *os.File, progress func(Step)) error {
+	lines := bufio.NewScanner(r)
+	for lines.Scan() {
+		var s Step
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			return fmt.Errorf("progress of the lab process: %w", err)
+		}
+		if s.Error != "" {
+			return errors.New(s.Error)
+		}
+		progress(s)
+		if s.Ready {
+			return nil
+		}
+	}
+	return errors.New("the lab process ended before the cluster was ready")
+}
+
+// waitReady waits for a lab that another process is bringing up.
+func waitReady(ctx context.Context, o UpOptions) error {
+	for {
+		var s Status
+		if err := ask(ctx, o.Dir, "/status", &s); err == nil && s.Ready {
+			o.Progress(Step{Text: "the lab is running already", Ready: true})
+			return nil
+		}
+		if o.Dir.Process() == 0 {
+			return ErrNotRunning
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,364 @@
+package claims
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+const (
+	part1Node = "aks-nodepool1-31351229-0"
+	client    = "198.51.100.10"
+	nodeIP    = "10.13.76.4"
+)
+
+// part1 is the world of the Part 1 article with one of its manifests rolled out, and answering on the internet.
+type part1 struct {
+	*world
+	service  corev1.Service
+	vip      string
+	nodePort string
+	pods     []corev1.Pod
+}
+
+func part1World(t *testing.T, manifest string) *part1 {
+	t.Helper()
+	p := &part1{world: up(t, "azure-cni", manifest)}
+	p.kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	eventually(t, 30*time.Second, func() error {
+		p.get(t, &p.service, "service", "whereami")
+		if len(p.service.Status.LoadBalancer.Ingress) == 0 {
+			return errors.New("no front end yet")
+		}
+		p.vip = p.service.Status.LoadBalancer.Ingress[0].IP
+		return p.probeIsFor(t, p.service)
+	})
+	var pods corev1.PodList
+	p.get(t, &pods, "pods", "-l", "app=whereami")
+	p.pods, p.nodePort = pods.Items, fmt.Sprint(p.service.Spec.Ports[0].NodePort)
+	eventually(t, 30*time.Second, func() error { _, err := p.ask(); return err })
+	return p
+}
+
+// probeIsFor checks that the load balancer has the probe of the service's present traffic policy.
+func (p *part1) probeIsFor(t *testing.T, s corev1.Service) error {
+	port := s.Spec.Ports[0].NodePort
+	if s.Spec.ExternalTrafficPolicy == corev1.ServiceExternalTrafficPolicyLocal {
+		port = s.Spec.HealthCheckNodePort
+	}
+	for _, probe := range p.probes(t) {
+		if probe["port"] == float64(port) {
+			return nil
+		}
+	}
+	return fmt.Errorf("no probe of port %d", port)
+}
+
+// ask sends one request from the internet's client to the front end.
+func (p *part1) ask() (string, error) {
+	return p.try(10*time.Second, "ssh", "--name", p.name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+p.vip)
+}
+
+func (p *part1) rules(t *testing.T) []map[string]any {
+	t.Helper()
+	return p.azJSON(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes")
+}
+
+func (p *part1) probes(t *testing.T) []map[string]any {
+	t.Helper()
+	return p.azJSON(t, "network", "lb", "probe", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes")
+}
+
+func (p *part1) azJSON(t *testing.T, args ...string) []map[string]any {
+	t.Helper()
+	var list []map[string]any
+	if err := json.Unmarshal([]byte(p.az(t, append(args, "-o", "json")...)), &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// ruleName is the name that Azure's cloud provider gives to the rule and the probe of a service's port.
+func ruleName(s corev1.Service) string {
+	name := "a" + strings.ReplaceAll(string(s.UID), "-", "")
+	return name[:32] + "-TCP-80"
+}
+
+func expectFields(t *testing.T, got map[string]any, want map[string]any) {
+	t.Helper()
+	for field, value := range want {
+		if fmt.Sprint(got[field]) != fmt.Sprint(value) {
+			t.Errorf("%s is %v, want %v", field, got[field], value)
+		}
+	}
+}
+
+func only(t *testing.T, list []map[string]any, name string) map[string]any {
+	t.Helper()
+	for _, item := range list {
+		if item["name"] == name {
+			return item
+		}
+	}
+	t.Fatalf("no %s in %v", name, list)
+	return nil
+}
+
+// expect checks that text has a match of each pattern.
+func expect(t *testing.T, text string, patterns ...string) {
+	t.Helper()
+	for _, p := range patterns {
+		if !regexp.MustCompile(`(?m)` + p).MatchString(text) {
+			t.Errorf("nothing matches %q in:\n%s", p, text)
+		}
+	}
+}
+
+func TestA1(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	expect(t, p.kubectl(t, "get", "svc"),
+		`^NAME +TYPE +CLUSTER-IP +EXTERNAL-IP +PORT\(S\) +AGE$`,
+		`^whereami +LoadBalancer +10\.0\.\d+\.\d+ +203\.0\.113\.\d+ +80:`+p.nodePort+`/TCP `)
+	var ips []string
+	first, last := netip.MustParseAddr("10.13.76.5"), netip.MustParseAddr("10.13.76.34")
+	for _, pod := range p.pods {
+		ip := netip.MustParseAddr(pod.Status.PodIP)
+		if ip.Less(first) || last.Less(ip) {
+			t.Errorf("pod %s has %s, want an address from %s to %s", pod.Name, ip, first, last)
+		}
+		expect(t, p.kubectl(t, "get", "pod", "-o", "wide"), `^`+pod.Name+` +1/1 +Running +0 .*`+regexp.QuoteMeta(ip.String())+` +`+part1Node)
+		ips = append(ips, ip.String()+":80")
+	}
+	if len(ips) != 2 {
+		t.Fatalf("%d pods, want 2", len(ips))
+	}
+	slices.Sort(ips)
+	endpoints := strings.Fields(p.kubectl(t, "get", "ep", "whereami", "--no-headers"))
+	got := strings.Split(endpoints[1], ",")
+	slices.Sort(got)
+	if !slices.Equal(got, ips) {
+		t.Errorf("endpoints %v, want %v", got, ips)
+	}
+	expect(t, p.kubectl(t, "get", "nodes", "-o", "wide"), `^`+part1Node+` +Ready .*`+regexp.QuoteMeta(nodeIP))
+}
+
+func TestA2(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	expectFields(t, only(t, p.rules(t), ruleName(p.service)), map[string]any{
+		"frontendPort": 80, "backendPort": 80, "enableFloatingIP": true, "enableTcpReset": false,
+		"idleTimeoutInMinutes": 4, "loadDistribution": "Default", "protocol": "Tcp",
+	})
+	expect(t, p.az(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes", "-o", "table"),
+		`^BackendPort +EnableFloatingIp +EnableTcpReset +FrontendPort +IdleTimeoutInMinutes +LoadDistribution +Name +Protocol +ProvisioningState +ResourceGroup$`,
+		`^80 +True +False +80 +4 +Default +`+ruleName(p.service)+` +Tcp +Succeeded +MC_akstest_aksPacketWalkAzure_westeurope$`)
+}
+
+func TestA3(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
+		"protocol": "Tcp", "port": p.nodePort, "intervalInSeconds": 5, "numberOfProbes": 2,
+	})
+	seen := p.capture(t, part1Node, "eth0", "src host 168.63.129.16 and tcp dst port "+p.nodePort, func() { time.Sleep(11 * time.Second) })
+	if n := strings.Count(seen, "Flags [S]"); n < 2 || n > 3 {
+		t.Errorf("%d probes in 11 s, want one every 5 s:\n%s", n, seen)
+	}
+}
+
+func TestA4(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	ids := strings.Fields(p.az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes",
+		"--query", "[].backendIpConfigurations[].id", "-o", "tsv"))
+	if len(ids) != 1 || !strings.HasSuffix(ids[0], "/providers/Microsoft.Network/networkInterfaces/aks-nodepool1-31351229-nic-0/ipConfigurations/ipconfig1") {
+		t.Errorf("back-end pool is %v, want the node's primary IP configuration alone", ids)
+	}
+	ip := strings.TrimSpace(p.az(t, "network", "nic", "ip-config", "show", "-g", "MC_akstest_aksPacketWalkAzure_westeurope",
+		"--nic-name", "aks-nodepool1-31351229-nic-0", "-n", "ipconfig1", "--query", "privateIpAddress", "-o", "tsv"))
+	if ip != nodeIP {
+		t.Errorf("its address is %s, want %s", ip, nodeIP)
+	}
+}
+
+// flows asks n times and gives the node's conntrack entries towards the front end that are the client's.
+func (p *part1) flows(t *testing.T, n int) string {
+	t.Helper()
+	for range n {
+		if _, err := p.ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p.ssh(t, part1Node, "conntrack", "-L", "-d", p.vip)
+}
+
+func TestA7(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	flows := p.flows(t, 24)
+	for _, pod := range p.pods {
+		expect(t, flows, `src=`+client+` dst=`+p.vip+` sport=(\d+) dport=80 src=`+pod.Status.PodIP+` dst=`+nodeIP+` sport=80 dport=\d+ `)
+	}
+}
+
+// podLink finds the pod's eth0 and the node's end of it.
+func (p *part1) podLink(t *testing.T, pod corev1.Pod) (mac, veth string) {
+	t.Helper()
+	inside := p.ssh(t, "pod/default/"+pod.Name, "ip", "addr", "show", "eth0")
+	m := regexp.MustCompile(`eth0@if(\d+): `).FindStringSubmatch(inside)
+	if m == nil {
+		t.Fatalf("no eth0@if in\n%s", inside)
+	}
+	expect(t, inside, `inet `+regexp.QuoteMeta(pod.Status.PodIP)+`/24 .*scope global eth0`)
+	mac = regexp.MustCompile(`link/ether (\S+)`).FindStringSubmatch(inside)[1]
+	outside := p.ssh(t, part1Node, "ip", "addr")
+	v := regexp.MustCompile(`(?m)^` + m[1] + `: (azv[0-9a-f]{11})@if\d+: .* master azure0 `).FindStringSubmatch(outside)
+	if v == nil {
+		t.Fatalf("interface %s of the node is no azv veth on azure0:\n%s", m[1], outside)
+	}
+	return mac, v[1]
+}
+
+func TestA8(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	for _, pod := range p.pods {
+		p.podLink(t, pod)
+	}
+}
+
+func TestA9(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	ports := p.ssh(t, part1Node, "bridge", "link")
+	expect(t, ports, `eth0(@\S+)?: .* master azure0 `)
+	expect(t, p.ssh(t, part1Node, "brctl", "show"), `^azure0\s+8000\.[0-9a-f]{12}\s+no\s`)
+	for _, pod := range p.pods {
+		mac, veth := p.podLink(t, pod)
+		expect(t, ports, veth+`@\S+: .* master azure0 `)
+		if _, err := p.ask(); err != nil {
+			t.Fatal(err)
+		}
+		// The bridge learns the pod's address when the pod sends.
+		p.ssh(t, part1Node, "ping", "-c", "1", "-W", "2", pod.Status.PodIP)
+		expect(t, p.ssh(t, part1Node, "bridge", "fdb", "show", "br", "azure0"), `^`+mac+` dev `+veth+` `)
+		expect(t, p.ssh(t, part1Node, "arp", "-a", pod.Status.PodIP), regexp.QuoteMeta(pod.Status.PodIP)+`\) at `+mac+` \[ether\] PERM on azure0`)
+	}
+	bridge, nic := p.ssh(t, part1Node, "ip", "addr", "show", "azure0"), p.ssh(t, part1Node, "ip", "addr", "show", "eth0")
+	expect(t, bridge, `inet `+regexp.QuoteMeta(nodeIP)+`/24 `)
+	if strings.Contains(nic, "inet ") {
+		t.Errorf("eth0 still has an address:\n%s", nic)
+	}
+	ether := regexp.MustCompile(`link/ether (\S+)`)
+	if a, b := ether.FindStringSubmatch(bridge), ether.FindStringSubmatch(nic); a == nil || b == nil || a[1] != b[1] {
+		t.Errorf("azure0 and eth0 have different MACs:\n%s%s", bridge, nic)
+	}
+}
+
+func TestA10(t *testing.T) {
+	p := part1World(t, "whereami.yaml")
+	seen := p.capture(t, part1Node, "eth0", "port 80 or port "+p.nodePort, func() {
+		if _, err := p.ask(); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(6 * time.Second) // a probe comes every 5 s
+	})
+	vip, host := regexp.QuoteMeta(p.vip), regexp.QuoteMeta(client)
+	expect(t, seen,
+		` IP `+host+`\.\d+ > `+vip+`\.80: Flags \[S\]`,
+		` IP `+vip+`\.80 > `+host+`\.\d+: Flags \[S\.\]`,
+		` IP 168\.63\.129\.16\.\d+ > 10\.13\.76\.4\.`+p.nodePort+`: Flags \[S\]`)
+	if regexp.MustCompile(host + `\.\d+ > 10\.13\.76\.`).MatchString(seen) {
+		t.Errorf("a client's packet came with a translated destination:\n%s", seen)
+	}
+	expect(t, p.capture(t, part1Node, "eth0", "port 80 and host 168.63.129.16", func() {
+		p.ssh(t, part1Node, "curl", "-sS", "--max-time", "3", "http://168.63.129.16/machine/?comp=goalstate")
+	}), ` IP 10\.13\.76\.4\.\d+ > 168\.63\.129\.16\.80: Flags \[S\]`, ` IP 168\.63\.129\.16\.80 > 10\.13\.76\.4\.\d+: Flags \[S\.\]`)
+}
+
+func TestA11(t *testing.T) {
+	p := part1World(t, "whereami-local.yaml")
+	pod := p.pods[1]
+	_, veth := p.podLink(t, pod)
+	var flows string
+	seen := p.capture(t, part1Node, veth, "port 80", func() { flows = p.flows(t, 24) })
+	for _, pod := range p.pods {
+		expect(t, flows, `src=`+client+` dst=`+p.vip+` sport=(\d+) dport=80 src=`+pod.Status.PodIP+` dst=`+client+` sport=80 dport=\d+ `)
+	}
+	expect(t, seen, ` IP `+regexp.QuoteMeta(client)+`\.\d+ > `+regexp.QuoteMeta(pod.Status.PodIP)+`\.80: Flags \[S\]`)
+}
+
+// healthz asks the health check node port on the node.
+func (p *part1) healthz(t *testing.T, s corev1.Service) string {
+	t.Helper()
+	return p.ssh(t, part1Node, "curl", "-sS", "--max-time", "3", "-w", "\n%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", s.Spec.HealthCheckNodePort))
+}
+
+func TestA13(t *testing.T) {
+	p := part1World(t, "whereami-local.yaml")
+	port := p.service.Spec.HealthCheckNodePort
+	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
+		"protocol": "Http", "port": port, "requestPath": "/healthz", "intervalInSeconds": 5, "numberOfProbes": 2,
+	})
+	expect(t, p.healthz(t, p.service), `"namespace": "default"`, `"name": "whereami"`, `"localEndpoints": 2`, `^200$`)
+	expect(t, p.ssh(t, part1Node, "netstat", "-lntp"), fmt.Sprintf(`:%d .* LISTEN +\d+/packetwalk-node`, port))
+
+	// Without endpoints the node answers 503 and the load balancer sends it nothing.
+	p.kubectl(t, "scale", "deployment/whereami", "--replicas=0")
+	defer p.kubectl(t, "scale", "deployment/whereami", "--replicas=2")
+	eventually(t, 30*time.Second, func() error {
+		if text := p.healthz(t, p.service); !strings.HasSuffix(text, "\n503") || !strings.Contains(text, `"localEndpoints": 0`) {
+			return errors.New(text)
+		}
+		return nil
+	})
+	eventually(t, 30*time.Second, func() error {
+		var st struct {
+			Frontends []struct {
+				Rule    string
+				Healthy []string
+			}
+		}
+		if err := json.Unmarshal([]byte(p.run(t, "status", "--name", p.name, "-o", "json")), &st); err != nil {
+			return err
+		}
+		for _, f := range st.Frontends {
+			if f.Rule == ruleName(p.service) && len(f.Healthy) == 0 {
+				return nil
+			}
+		}
+		return fmt.Errorf("a back end is healthy: %+v", st.Frontends)
+	})
+	seen := p.capture(t, part1Node, "eth0", "dst host "+p.vip, func() {
+		if out, err := p.ask(); err == nil {
+			t.Errorf("answered without a pod: %s", out)
+		}
+	})
+	if strings.Contains(seen, "Flags [S]") {
+		t.Errorf("the node got traffic while its probe failed:\n%s", seen)
+	}
+}
+
+func TestA14(t *testing.T) {
+	p := part1World(t, "whereami-local.yaml")
+	p.kubectl(t, "apply", "-f", p.example("azure-cni", "nginx-elb.yaml"))
+	p.kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
+	var nginx corev1.Service
+	eventually(t, 30*time.Second, func() error {
+		p.get(t, &nginx, "service", "nginx")
+		return p.probeIsFor(t, nginx)
+	})
+	if nginx.Spec.HealthCheckNodePort == p.service.Spec.HealthCheckNodePort {
+		t.Errorf("both services have health check node port %d", nginx.Spec.HealthCheckNodePort)
+	}
+	expectFields(t, only(t, p.probes(t), ruleName(nginx)), map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
+	eventually(t, 10*time.Second, func() error {
+		if text := p.healthz(t, nginx); !strings.Contains(text, `"name": "nginx"`) || !strings.HasSuffix(text, "\n200") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	expect(t, p.healthz(t, p.service), `"name": "whereami"`, `^200$`)
+}
