@@ -54,21 +54,20 @@ func generate(current, upstream []byte) ([]byte, error) {
 	return file.Format()
 }
 
-// replaceStaging makes the published modules the only ones replaced, each by itself at version.
+// replaceStaging makes the published modules the only ones replaced, each by itself at version, in one block at the end.
 func replaceStaging(file *modfile.File, published []string, version string) error {
 	for _, replace := range slices.Clone(file.Replace) {
-		if slices.Contains(published, replace.Old.Path) {
-			continue
-		}
 		if err := file.DropReplace(replace.Old.Path, replace.Old.Version); err != nil {
 			return err
 		}
 	}
+	// Not with AddReplace: it writes a statement for each where there is no block yet.
+	block := &modfile.LineBlock{Token: []string{"replace"}}
 	for _, path := range published {
-		if err := file.AddReplace(path, "", path, version); err != nil {
-			return err
-		}
+		block.Line = append(block.Line, &modfile.Line{Token: []string{path, "=>", path, version}, InBlock: true})
 	}
+	file.Cleanup()
+	file.Syntax.Stmt = append(file.Syntax.Stmt, block)
 	return nil
 }
 
