@@ -9,7 +9,10 @@ import (
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
+	servicecontroller "k8s.io/cloud-provider/controllers/service"
 
 	"packetwalk.dev/internal/vnet"
 )
@@ -32,7 +35,37 @@ type Network interface {
 }
 
 // balancer implements k8s.io/cloud-provider's LoadBalancer.
-type balancer struct{ network Network }
+type balancer struct {
+	network Network
+	// nodes are the nodes as they are now; nil for those that the controller hands over. Those can be old: the controller
+	// works on several Services at once, which share one pool here, and the last call must not bring an older list back.
+	nodes corelisters.NodeLister
+}
+
+// members names the nodes that belong into the pool now. It is called while the network is being changed.
+func (b balancer) members(given []*v1.Node) []string {
+	nodes := given
+	if b.nodes != nil {
+		if now, err := b.nodes.List(labels.Everything()); err == nil {
+			nodes = now
+		}
+	}
+	var all []string
+	for _, n := range nodes {
+		if !excluded(n) {
+			all = append(all, n.Name)
+		}
+	}
+	return all
+}
+
+// excluded tells whether a node is kept out of load balancers, as the service controller decides it: by the label, by the cluster
+// autoscaler's taint, or because it is being deleted.
+func excluded(n *v1.Node) bool {
+	_, label := n.Labels[v1.LabelNodeExcludeBalancers]
+	taint := slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == servicecontroller.ToBeDeletedTaint })
+	return label || taint || n.DeletionTimestamp != nil
+}
 
 // GetLoadBalancerName is the Service's name in Azure: of its front end, and the beginning of its rules' and probes'.
 func (b balancer) GetLoadBalancerName(_ context.Context, _ string, s *v1.Service) string {
@@ -61,7 +94,7 @@ func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service,
 	}
 	var address netip.Addr
 	err = b.network.Update(func(n *vnet.Network) (err error) {
-		address, err = ensure(n, want, names(nodes))
+		address, err = ensure(n, want, b.members(nodes))
 		return err
 	})
 	if err != nil {
@@ -77,7 +110,7 @@ func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service,
 		if !ok {
 			return fmt.Errorf("update load balancer of service %s/%s: there is none", s.Namespace, s.Name)
 		}
-		setMembers(n, lb, names(nodes))
+		setMembers(n, lb, b.members(nodes))
 		return nil
 	})
 }
@@ -100,14 +133,6 @@ func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.S
 
 func status(a netip.Addr) *v1.LoadBalancerStatus {
 	return &v1.LoadBalancerStatus{Ingress: []v1.LoadBalancerIngress{{IP: a.String()}}}
-}
-
-func names(nodes []*v1.Node) []string {
-	var all []string
-	for _, n := range nodes {
-		all = append(all, n.Name)
-	}
-	return all
 }
 
 // service is what one Service wants of the load balancer.

@@ -6,6 +6,7 @@ import (
 
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
+	corelisters "k8s.io/client-go/listers/core/v1"
 	cloudprovider "k8s.io/cloud-provider"
 	servicecontroller "k8s.io/cloud-provider/controllers/service"
 	"k8s.io/component-base/featuregate"
@@ -18,8 +19,8 @@ type Provider struct{ balancer balancer }
 
 var _ cloudprovider.Interface = Provider{}
 
-// New makes the provider over a network.
-func New(n Network) Provider { return Provider{balancer{n}} }
+// New makes the provider over a network. With a lister of nodes the back-end pool follows it; nil trusts the controller's lists.
+func New(n Network, nodes corelisters.NodeLister) Provider { return Provider{balancer{n, nodes}} }
 
 // Initialize does nothing: the provider needs no client.
 func (Provider) Initialize(cloudprovider.ControllerClientBuilder, <-chan struct{}) {}
@@ -55,7 +56,8 @@ const workers = 5
 // The controller has no wait of its own before a Service's first address: that comes as soon as its informers are in sync; only
 // what failed is tried again later (5 s at first, upstream's constant).
 func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName string) error {
-	controller, err := servicecontroller.New(New(n), client, factory.Core().V1().Services(), factory.Core().V1().Nodes(), clusterName, featuregate.NewFeatureGate())
+	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
+	controller, err := servicecontroller.New(New(n, nodes.Lister()), client, services, nodes, clusterName, featuregate.NewFeatureGate())
 	if err != nil {
 		return fmt.Errorf("service controller: %w", err)
 	}

@@ -16,6 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
+	corelisters "k8s.io/client-go/listers/core/v1"
+	"k8s.io/client-go/tools/cache"
 	cloudprovider "k8s.io/cloud-provider"
 
 	"packetwalk.dev/internal/cloud"
@@ -95,7 +97,7 @@ func nodes(names ...string) []*v1.Node {
 }
 
 func balancer(n cloud.Network) cloudprovider.LoadBalancer {
-	b, _ := cloud.New(n).LoadBalancer()
+	b, _ := cloud.New(n, nil).LoadBalancer()
 	return b
 }
 
@@ -197,6 +199,38 @@ func TestServicesShareTheLoadBalancer(t *testing.T) {
 	known := service("four", "4", func(s *v1.Service) { s.Status.LoadBalancer.Ingress = []v1.LoadBalancerIngress{{IP: "203.0.113.44"}} })
 	if ip := ensure(t, n, known, "node1"); ip != "203.0.113.44" {
 		t.Errorf("address %s", ip)
+	}
+}
+
+// TestPoolFollowsTheNodes hands over lists that are old: the pool is what the lister says, without nodes that are excluded.
+func TestPoolFollowsTheNodes(t *testing.T) {
+	n := newNetwork(t, vnet.SKUBasic)
+	store := cache.NewIndexer(cache.MetaNamespaceKeyFunc, nil)
+	all := nodes("node0", "node1", "testvm")
+	all[2].Labels = map[string]string{v1.LabelNodeExcludeBalancers: ""}
+	for _, node := range all {
+		store.Add(node)
+	}
+	b, _ := cloud.New(n, corelisters.NewNodeLister(store)).LoadBalancer()
+	members := func() string {
+		var all []string
+		for _, m := range n.lb(t).BackendPools[0].Members {
+			all = append(all, m.NIC)
+		}
+		return strings.Join(all, " ")
+	}
+	if _, err := b.EnsureLoadBalancer(t.Context(), "kubernetes", service("whereami", uid, nil), nodes("node0")); err != nil {
+		t.Fatal(err)
+	}
+	if got := members(); got != "node0-nic node1-nic" {
+		t.Errorf("members %s", got)
+	}
+	all[1].Spec.Taints = []v1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
+	if err := b.UpdateLoadBalancer(t.Context(), "kubernetes", service("whereami", uid, nil), all); err != nil {
+		t.Fatal(err)
+	}
+	if got := members(); got != "node0-nic" {
+		t.Errorf("members %s", got)
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"sync"
+	"sync/atomic"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/vnet"
@@ -41,7 +42,8 @@ type Fabric struct {
 	http *http.Server
 
 	watchers []func(HealthChange)
-	dirty    chan struct{} // health changed; one is enough
+	dirty    chan struct{} // health or targets changed; one is enough
+	eager    atomic.Int64  // members that have never been up and are tried often
 
 	mu       sync.Mutex // of all below, and of the kernel's state
 	fabric   *kernel.Namespace

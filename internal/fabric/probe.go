@@ -26,7 +26,8 @@ type Timing struct {
 	// Interval replaces every probe's IntervalSeconds.
 	Interval time.Duration
 	// Eager is how often a member that has never been up is tried, and EagerFor how long (250 ms, for 30 s), so that nobody
-	// waits for the first answer of a new back end. Azure knows no such thing: its members come up at the first regular probe.
+	// waits for the first answer of a new back end. When more than 50 are tried so, each is tried less often in proportion, down to
+	// the regular interval. Azure knows no such thing: its members come up at the first regular probe.
 	Eager, EagerFor time.Duration
 }
 
@@ -126,12 +127,11 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up boo
 		probe = hostProber(f.Namespace())
 	}
 	interval := f.cfg.Timing.interval(p.probe)
-	ever, failures, began := up, 0, time.Now()
+	failures := 0
+	eager := f.beEager(!up)
+	defer eager.end()
 	for ctx.Err() == nil {
-		wait := interval
-		if !ever && time.Since(began) < f.cfg.Timing.EagerFor {
-			wait = min(f.cfg.Timing.Eager, interval)
-		}
+		wait := eager.wait(interval)
 		next := time.Now().Add(wait)
 		attempt, cancel := context.WithTimeout(ctx, max(wait, min(interval, time.Second)))
 		err := probe(attempt, p.probe, p.address)
@@ -145,7 +145,8 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up boo
 		case ctx.Err() != nil:
 			return
 		case err == nil && !up:
-			up, ever = true, true
+			up = true
+			eager.end()
 			f.report(t, p, HealthChange{t, true, ""})
 		case err != nil && up && failures >= p.probe.Count:
 			up = false
@@ -156,6 +157,42 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up boo
 		case <-time.After(time.Until(next)):
 		}
 	}
+}
+
+// eagerly is one member's time of being tried often.
+type eagerly struct {
+	f     *Fabric
+	on    bool
+	until time.Time
+}
+
+// manyEager is how many members are tried at Timing.Eager before each is tried less often: 200 probes a second.
+const manyEager = 50
+
+func (f *Fabric) beEager(on bool) *eagerly {
+	if on {
+		f.eager.Add(1)
+	}
+	return &eagerly{f, on, time.Now().Add(f.cfg.Timing.EagerFor)}
+}
+
+func (e *eagerly) end() {
+	if e.on {
+		e.on = false
+		e.f.eager.Add(-1)
+	}
+}
+
+// wait is how long after this try the next one comes.
+func (e *eagerly) wait(interval time.Duration) time.Duration {
+	if e.on && time.Now().After(e.until) {
+		e.end()
+	}
+	if !e.on {
+		return interval
+	}
+	slower := max(1, time.Duration(e.f.eager.Load())/manyEager)
+	return min(e.f.cfg.Timing.Eager*slower, interval)
 }
 
 // report notes a change for followHealth, unless the member is probed otherwise by now.

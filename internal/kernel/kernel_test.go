@@ -272,8 +272,10 @@ func TestApply(t *testing.T) {
 	}
 	apply(t, a, second)
 	check(look(), slices.Concat(foreign, now), old)
+	apply(t, a, kernel.State{Protocol: 16, Routes: []kernel.Route{{Destination: prefix("10.5.0.0/16"), Gateway: addr("10.9.0.2"), Link: "eth0"}}})
+	check(look(), append(now, "10.5.0.0/16 via 10.9.0.2 dev eth0 proto dhcp"), nil)
 	apply(t, a, kernel.State{})
-	check(look(), foreign, []string{"proto 142", "fwmark"})
+	check(look(), append(foreign, "proto dhcp"), []string{"proto 142", "fwmark"})
 
 	if err := a.Apply(kernel.State{Routes: []kernel.Route{{Destination: prefix("10.2.0.5/32"), Link: "nope"}}}); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("route over no link: %v", err)
