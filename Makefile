@@ -1,0 +1,53 @@
+# make demo and make test do all set-up themselves. Run them as root, or as a user with sudo.
+
+VERSION      := $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.Version=$(VERSION)
+# Packages whose tests run at the same time. They share the kernel, and the claims run whole clusters.
+TEST_PARALLEL ?= 2
+TEST_TIMEOUT  ?= 20m
+FUZZTIME      ?= 10s
+GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+
+export CGO_ENABLED := 0
+
+.PHONY: help demo test build controlplane deps claims bench lint fuzz clean
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+demo: deps controlplane build ## the main job, shown step by step
+	scripts/demo.sh
+
+# Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
+test: deps controlplane build ## all tests
+	go vet ./...
+	CI=1 go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
+
+build: ## bin/packetwalk and its companions
+	@mkdir -p bin
+	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/packetwalk ./cmd/packetwalk-node ./cmd/packetwalk-cni ./cmd/packetwalk-app
+
+controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
+	go run ./tools/controlplane build
+
+deps: ## system packages that are missing, by apt
+	@scripts/deps
+
+claims: deps controlplane build ## the table of claims: pass, FAIL, not built yet
+	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"
+
+bench: deps controlplane build ## the figures, medians of several runs
+	go build -o bin/bench ./tools/bench
+	scripts/as-root bin/bench
+
+lint: ## golangci-lint, with the layer table of docs/design.md
+	go run $(GOLANGCI_LINT) run ./...
+
+fuzz: ## every fuzz target for FUZZTIME
+	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
+		for f in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go | cut -c6-); do \
+			echo "$$dir $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir"; \
+		done; \
+	done
+
+clean: ## remove what was built here; the control plane's cache stays
+	rm -rf bin

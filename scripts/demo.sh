@@ -1,0 +1,108 @@
+#!/bin/sh
+# The main job on real input, shown step by step: the Part 1 article's cluster in this machine's kernel, its application, a request from the
+# internet, and what each place on the way shows of it. Ends with a status other than 0 as soon as something is not as it should be.
+# Safe to run again: a lab "demo" that is up is used as it is. usage: scripts/demo.sh
+set -eu
+cd "$(dirname "$0")/.."
+if [ "$(id -u)" -ne 0 ]; then
+	exec scripts/as-root "$0" "$@"
+fi
+PATH=$PATH:/usr/sbin:/sbin
+
+lab=demo
+example=examples/azure-cni
+pw() { # pw COMMAND ARGS…: packetwalk on this lab
+	command=$1
+	shift
+	bin/packetwalk "$command" --name "$lab" "$@"
+}
+step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
+[ -t 1 ] || step() { printf '\n== %s\n' "$*"; }
+show() { # show COMMAND…: print what a user would type, and run it
+	echo "\$ packetwalk $*"
+	pw "$@"
+}
+fail() {
+	echo "demo: $*" >&2
+	echo "demo: the lab is still there: look at 'bin/packetwalk status --name $lab', or remove it with 'bin/packetwalk down --name $lab'" >&2
+	exit 1
+}
+# expect TEXT PATTERN WHAT: what a step showed must match an extended regular expression
+expect() {
+	printf '%s\n' "$1" | grep -Eq -- "$2" || fail "$3 is not as expected: no line matches $2"
+}
+
+step "a cluster in this machine's kernel ($example/cluster.yaml)"
+if bin/packetwalk status --name "$lab" >/dev/null 2>&1; then
+	echo "lab $lab is up already"
+else
+	bin/packetwalk up -f "$example/cluster.yaml" --name "$lab" || fail "up failed"
+fi
+
+step "the article's application"
+show kubectl apply -f "$example/whereami.yaml"
+pw kubectl rollout status deployment/whereami --timeout=120s || fail "the pods are not ready"
+
+vip=
+for _ in $(seq 60); do
+	vip=$(pw kubectl get service whereami -o 'jsonpath={.status.loadBalancer.ingress[0].ip}')
+	[ -z "$vip" ] || break
+	sleep 1
+done
+[ -n "$vip" ] || fail "the service has no public address after a minute"
+node=$(pw kubectl get nodes -o 'jsonpath={.items[0].metadata.name}')
+nodeport=$(pw kubectl get service whereami -o 'jsonpath={.spec.ports[0].nodePort}')
+
+step "services, endpoints and pods: the pods have addresses of the node's subnet"
+show kubectl get service
+show kubectl get endpointslices -l kubernetes.io/service-name=whereami
+pods=$(show kubectl get pods -l app=whereami -o wide)
+echo "$pods"
+expect "$pods" '10\.13\.76\.[0-9]+' "the pods' addresses"
+
+step "requests from the internet host \"client\" to $vip"
+answer=
+for _ in $(seq 30); do
+	answer=$(pw ssh client -- curl -s --max-time 2 "http://$vip") && [ -n "$answer" ] && break
+	answer=
+	sleep 1
+done
+[ -n "$answer" ] || fail "no answer from http://$vip within 30 attempts"
+for _ in 1 2 3 4 5; do
+	show ssh client -- curl -s --max-time 5 "http://$vip" || fail "a request was not answered"
+done
+
+step "the node's rules: from the front end to a pod"
+rules=$(pw ssh "$node" -- iptables-save | grep whereami) || fail "the node has no rules for whereami"
+echo "\$ packetwalk ssh $node -- iptables-save | grep whereami"
+echo "$rules"
+expect "$rules" "-d $vip/32 .*--dport 80 " "the rule of the front end"
+expect "$rules" "--to-destination 10\.13\.76\.[0-9]+:80" "the translation to a pod"
+
+step "the node's connections: client to front end; the answer from a pod to the node, which had put its own address in"
+connections=$(show ssh "$node" -- conntrack -L -d "$vip" 2>&1)
+echo "$connections"
+expect "$connections" "src=198\.51\.100\.10 dst=$vip .*dport=80 src=10\.13\.76\.[0-9]+ dst=10\.13\.76\.4" "the connection"
+
+step "Azure's view: the load balancer's rule (floating IP) and its probe on the node port $nodeport"
+group=$(pw az aks list --query '[0].nodeResourceGroup' -o tsv)
+lb=$(pw az network lb list -g "$group" -o tsv --query '[0].name')
+rule=$(show az network lb rule list -g "$group" --lb-name "$lb" -o table)
+echo "$rule"
+expect "$rule" '^80 +True +False +80 +4 +Default ' "the load balancer's rule"
+probe=$(show az network lb probe list -g "$group" --lb-name "$lb" -o table)
+echo "$probe"
+expect "$probe" "^5 .* 2 +$nodeport +Tcp " "the load balancer's probe"
+
+step "all as it should be"
+cat <<TXT
+What to try next (as root; the lab stays up):
+  bin/packetwalk ssh client -- curl -s http://$vip
+  bin/packetwalk ssh $node                         a shell in the node's network: ip a, bridge link, tcpdump -ni eth0 port 80
+  bin/packetwalk kubectl apply -f $example/whereami-local.yaml
+                                                   externalTrafficPolicy Local: look at conntrack and the probe again
+  bin/packetwalk kubectl scale deployment/whereami --replicas=5
+  bin/packetwalk status -o wide
+  bin/packetwalk down --name $lab                  remove everything
+$example/README.md walks through the whole article.
+TXT

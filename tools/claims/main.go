@@ -1,0 +1,136 @@
+// Command claims (tools/claims) runs the tests of test/claims and prints the table of all claims: pass, FAIL, or not built yet.
+//
+//	go run ./tools/claims [FLAGS OF go test]
+//
+// It ends with status 1 when a test failed, was skipped, or could not be built. It drives the go command and imports nothing internal.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+
+	"packetwalk.dev/test/claims"
+)
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout, os.Stderr); err != nil {
+		fmt.Fprintln(os.Stderr, "claims:", err)
+		os.Exit(1)
+	}
+}
+
+func run(flags []string, stdout, stderr io.Writer) error {
+	cmd := exec.Command("go", append([]string{"test", "-json", "-count=1"}, append(flags, "./test/claims/...")...)...)
+	cmd.Stderr = stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return fmt.Errorf("run go test: %w", err)
+	}
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("run go test: %w", err)
+	}
+	r, readErr := read(out, stderr)
+	waitErr := cmd.Wait()
+	bad := r.table(stdout, claims.All())
+	switch {
+	case readErr != nil:
+		return readErr
+	case bad > 0:
+		return fmt.Errorf("%d claims do not hold", bad)
+	case waitErr != nil:
+		return fmt.Errorf("run go test: %w", waitErr)
+	}
+	return nil
+}
+
+// event is a line of go test -json (go doc test2json).
+type event struct {
+	Action, Test, Output string
+	Elapsed              float64 // seconds
+}
+
+// result is how a test ended, and what it said.
+type result struct {
+	action  string // pass, fail, skip; empty while it runs
+	seconds float64
+	output  strings.Builder
+}
+
+// results are those of whole tests, not of their subtests, by name.
+type results map[string]*result
+
+// read takes the events as they come, and says on progress how each test ended.
+func read(events io.Reader, progress io.Writer) (results, error) {
+	r := results{}
+	lines := bufio.NewScanner(events)
+	lines.Buffer(nil, 1<<24)
+	for lines.Scan() {
+		var e event
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil { // not from a test: an error of the build
+			fmt.Fprintln(progress, lines.Text())
+			continue
+		}
+		r.take(e, progress)
+	}
+	if err := lines.Err(); err != nil {
+		return r, fmt.Errorf("read what go test says: %w", err)
+	}
+	return r, nil
+}
+
+func (r results) take(e event, progress io.Writer) {
+	name, _, isSub := strings.Cut(e.Test, "/")
+	if name == "" {
+		if e.Action == "output" || e.Action == "build-output" {
+			fmt.Fprint(progress, e.Output)
+		}
+		return
+	}
+	t := r[name]
+	if t == nil {
+		t = &result{}
+		r[name] = t
+	}
+	switch e.Action {
+	case "output":
+		t.output.WriteString(e.Output)
+	case "pass", "fail", "skip":
+		if isSub {
+			return
+		}
+		t.action, t.seconds = e.Action, e.Elapsed
+		fmt.Fprintf(progress, "%s %s (%.1f s)\n", e.Action, name, e.Elapsed)
+		if e.Action != "pass" {
+			fmt.Fprint(progress, t.output.String())
+		}
+	}
+}
+
+// table prints all claims, and returns how many have a test that did not pass.
+func (r results) table(w io.Writer, all []claims.Claim) int {
+	passed, bad := 0, 0
+	for _, c := range all {
+		state := "not built yet"
+		if t := r[c.Test()]; t != nil {
+			switch t.action {
+			case "pass":
+				state = "pass"
+				passed++
+			case "skip":
+				state = "skipped"
+				bad++
+			default:
+				state = "FAIL"
+				bad++
+			}
+		}
+		fmt.Fprintf(w, "%-4s %-13s  %s\n", c.ID, state, c.Title)
+	}
+	fmt.Fprintf(w, "%d claims: %d pass, %d fail, %d not built yet\n", len(all), passed, bad, len(all)-passed-bad)
+	return bad
+}

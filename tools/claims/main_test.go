@@ -1,0 +1,66 @@
+package main
+
+import (
+	"io"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/test/claims"
+)
+
+// TestTable: what go test says becomes the states of the claims; a subtest's end is not its test's, and a test cut off has failed.
+func TestTable(t *testing.T) {
+	const events = `
+{"Action":"run","Test":"TestA1"}
+{"Action":"run","Test":"TestA1/svc"}
+{"Action":"fail","Test":"TestA1/svc"}
+{"Action":"pass","Test":"TestA1","Elapsed":1.5}
+{"Action":"output","Test":"TestA2","Output":"no such rule\n"}
+{"Action":"fail","Test":"TestA2"}
+{"Action":"skip","Test":"TestA3"}
+{"Action":"run","Test":"TestA4"}
+{"Action":"pass","Test":"TestA10"}
+{"Action":"pass","Test":"TestHelper"}
+not json
+{"Action":"output","Output":"FAIL\n"}
+`
+	var progress, table strings.Builder
+	r, err := read(strings.NewReader(strings.TrimSpace(events)), &progress)
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := []claims.Claim{{ID: "A1", Title: "one"}, {ID: "A2", Title: "two"}, {ID: "A3"}, {ID: "A4"}, {ID: "A10"}, {ID: "B1", Title: "six"}}
+	if bad := r.table(&table, all); bad != 3 {
+		t.Errorf("%d bad, want 3", bad)
+	}
+	for _, want := range []string{"A1   pass           one\n", "A2   FAIL           two\n", "A3   skipped", "A4   FAIL", "A10  pass", "B1   not built yet  six\n", "6 claims: 2 pass, 3 fail, 1 not built yet\n"} {
+		if !strings.Contains(table.String(), want) {
+			t.Errorf("no %q in\n%s", want, table.String())
+		}
+	}
+	for _, want := range []string{"no such rule", "not json", "FAIL\n"} {
+		if !strings.Contains(progress.String(), want) {
+			t.Errorf("no %q in the progress\n%s", want, progress.String())
+		}
+	}
+}
+
+// TestAll: the list is whole and its ids are unique.
+func TestAll(t *testing.T) {
+	seen, count := map[string]bool{}, map[byte]int{}
+	for _, c := range claims.All() {
+		if c.Title == "" || seen[c.ID] {
+			t.Errorf("claim %q without a title, or twice", c.ID)
+		}
+		seen[c.ID] = true
+		count[c.ID[0]]++
+	}
+	for letter, n := range map[byte]int{'A': 14, 'B': 10, 'C': 9, 'D': 8, 'E': 17} {
+		if count[letter] != n {
+			t.Errorf("%d claims %c, want %d", count[letter], letter, n)
+		}
+	}
+	if n := (results{}).table(io.Discard, claims.All()); n != 0 {
+		t.Errorf("nothing ran and %d are bad", n)
+	}
+}
