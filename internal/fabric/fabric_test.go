@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -455,6 +456,173 @@ func TestProbeHTTP(t *testing.T) {
 	defer mu.Unlock()
 	if !strings.HasPrefix(from, vnet.ProbeSource.String()+":") || path != "/healthz" {
 		t.Errorf("probed from %s on %s", from, path)
+	}
+}
+
+// TestProbing scripts a back end's answers.
+func TestProbing(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	if err := w.fabric.Close(); err != nil {
+		t.Fatal(err)
+	}
+	script := []bool{false, true, false, true, false, false, false, true, true}
+	var tried atomic.Int64
+	w.cfg.Prober = func(_ context.Context, p vnet.Probe, member netip.Addr) error {
+		i := int(tried.Add(1)) - 1
+		if p.Port != nodePort || member.String() != "10.13.64.4" {
+			t.Errorf("probed %s %d", member, p.Port)
+		}
+		if script[min(i, len(script)-1)] {
+			return nil
+		}
+		return fmt.Errorf("try %d", i)
+	}
+	w.start()
+	w.update(addService)
+	for _, want := range []struct {
+		up     bool
+		reason string
+	}{{true, ""}, {false, "try 5"}, {true, ""}} {
+		select {
+		case c := <-w.health:
+			if c.Up != want.up || c.Reason != want.reason {
+				t.Errorf("got %+v, want %+v", c, want)
+			}
+		case <-time.After(20 * time.Second):
+			t.Fatal("no change")
+		}
+	}
+	w.update(func(n *vnet.Network) error {
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.Frontends, lb.Rules, lb.Probes = nil, nil, nil
+		return nil
+	})
+	if _, h := w.fabric.Snapshot(); len(h) != 0 {
+		t.Errorf("health of what is no longer probed: %v", h)
+	}
+}
+
+func TestWithoutFloatingIP(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	w.listen("node0", "0.0.0.0:8080")
+	w.listen("node1", "0.0.0.0:8080")
+	w.update(func(n *vnet.Network) error {
+		addService(n)
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.Rules[0].FloatingIP, lb.Rules[0].BackendPort, lb.Rules[0].Probe = false, 8080, ""
+		return nil
+	})
+	seen := map[string]bool{}
+	for i := 0; len(seen) < 2 && i < 60; i++ {
+		host, remote, local := w.mustAsk("client", vip+":80")
+		if remote != client || local != w.address(host)+":8080" {
+			t.Fatalf("%s saw %s > %s", host, remote, local)
+		}
+		seen[host] = true
+	}
+	if len(seen) != 2 {
+		t.Error("all flows went to one back end")
+	}
+}
+
+func TestUDPAndAffinity(t *testing.T) {
+	w := newWorld(t, 2, 1)
+	for _, name := range []string{"node0", "node1"} {
+		run(t, w.ns[name], "ip", "addr", "add", vip+"/32", "dev", "lo")
+		p, err := w.ns[name].ListenPacket(t.Context(), "udp4", vip+":53")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { p.Close() })
+		go func() {
+			buf := make([]byte, 100)
+			for {
+				_, from, err := p.ReadFrom(buf)
+				if err != nil {
+					return
+				}
+				p.WriteTo([]byte(name), from)
+			}
+		}()
+	}
+	rule := func(distribution string) {
+		w.update(func(n *vnet.Network) error {
+			addService(n)
+			lb, _ := n.LoadBalancer("kubernetes")
+			r := &lb.Rules[0]
+			r.Probe, r.Protocol, r.FrontendPort, r.BackendPort, r.LoadDistribution = "", vnet.ProtocolUDP, 53, 53, distribution
+			return nil
+		})
+	}
+	answers := func(flows int) map[string]int {
+		seen := map[string]int{}
+		for range flows {
+			c, err := w.ns["client"].Dial(t.Context(), "udp", vip+":53")
+			if err != nil {
+				t.Fatal(err)
+			}
+			var last string
+			for range 3 { // every datagram of a flow goes to the same back end
+				fmt.Fprint(c, "?")
+				buf := make([]byte, 100)
+				c.SetReadDeadline(time.Now().Add(5 * time.Second))
+				n, err := c.Read(buf)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if last != "" && last != string(buf[:n]) {
+					t.Errorf("a flow moved from %s to %s", last, buf[:n])
+				}
+				last = string(buf[:n])
+			}
+			c.Close()
+			seen[last]++
+		}
+		return seen
+	}
+	rule(vnet.DistributionDefault)
+	if seen := answers(40); len(seen) != 2 {
+		t.Errorf("5-tuple: %v", seen)
+	}
+	rule(vnet.DistributionSourceIP)
+	if seen := answers(40); len(seen) != 1 {
+		t.Errorf("source address: %v", seen)
+	}
+}
+
+func TestPeering(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.update(func(n *vnet.Network) error {
+		prefix := netip.MustParsePrefix("172.17.0.0/16")
+		n.VNets = append(n.VNets, vnet.VNet{Name: "other", AddressPrefixes: []netip.Prefix{prefix}, Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("172.17.0.0/24")}}})
+		_, err := n.AllocateNIC("server-b", "other", "s", 1)
+		return err
+	})
+	w.attach("server-b", func(ns *kernel.Namespace) error { return w.fabric.AttachNIC("server-b-nic", ns) })
+	w.listen("server-b", "0.0.0.0:80")
+	peer := func(vnets ...int) {
+		w.update(func(n *vnet.Network) error {
+			n.VNets[0].Peerings, n.VNets[1].Peerings = nil, nil
+			for _, i := range vnets {
+				n.VNets[i].Peerings = []vnet.Peering{{Name: "p", RemoteVNet: n.VNets[1-i].Name}}
+			}
+			return nil
+		})
+	}
+	for _, c := range []struct {
+		name  string
+		sides []int
+		want  bool
+	}{{"none", nil, false}, {"one side", []int{0}, false}, {"both", []int{0, 1}, true}, {"none again", nil, false}} {
+		peer(c.sides...)
+		_, err := w.dialShort("node0", "", "172.17.0.4:80")
+		if (err == nil) != c.want {
+			t.Errorf("peering %s: %v", c.name, err)
+		}
+	}
+	peer(0, 1)
+	if _, remote, _ := w.mustAsk("node0", "172.17.0.4:80"); remote != w.address("node0") {
+		t.Errorf("the peered machine saw %s", remote)
 	}
 }
 

@@ -270,7 +270,8 @@ type FlowFilter struct {
 
 // EndedFlows says which tracked connections end when the network and health become new ones: those of a rule that is gone or
 // whose front end's address changed, those of a Basic load balancer's rule whose last back end went down (a Standard one keeps
-// established TCP flows: "Load Balancer health probes", probe down behavior, learn.microsoft.com), and those of a NIC that is gone.
+// established TCP flows), UDP flows of a back end that went down (they move to another one), and those of a NIC that is gone.
+// ("Load Balancer health probes", probe down behavior, learn.microsoft.com.)
 func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []FlowFilter {
 	var ended []FlowFilter
 	now := map[string]balanced{}
@@ -280,7 +281,15 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 	for _, was := range balancedRules(before, healthBefore) {
 		is, ok := now[was.id()]
 		if !ok || is.frontend != was.frontend || is.lb.SKU == SKUBasic && len(was.up) > 0 && len(is.up) == 0 {
-			ended = append(ended, FlowFilter{Protocol: was.protocol(), Destination: host(was.frontend), DestinationPort: was.rule.FrontendPort})
+			ended = append(ended, was.flows())
+			continue
+		}
+		for _, m := range was.up {
+			if was.rule.Protocol == ProtocolUDP && !slices.ContainsFunc(is.up, func(n member) bool { return n.address == m.address }) {
+				moved := was.flows()
+				moved.Mark, moved.Mask = uint32(m.nic.ID), 0xffffffff
+				ended = append(ended, moved)
+			}
 		}
 	}
 	for _, nic := range before.NICs {
@@ -293,6 +302,11 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 		}
 	}
 	return ended
+}
+
+// flows are all tracked connections of the rule.
+func (b balanced) flows() FlowFilter {
+	return FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
 }
 
 // String is the plan for people, in the words of ip(8).

@@ -252,6 +252,10 @@ func TestEndedFlows(t *testing.T) {
 	standard.LoadBalancers[0].SKU = vnet.SKUStandard
 	without := n.Clone()
 	without.LoadBalancers[0].Rules = without.LoadBalancers[0].Rules[1:]
+	udp := n.Clone()
+	udp.LoadBalancers[0].Rules[1].Probe = "a1-TCP-80"
+	moved := vip(17, 53)
+	moved.Mark, moved.Mask = 2, 0xffffffff
 	gone := n.Clone()
 	gone.ReleaseNIC("testvm-nic")
 	for _, c := range []struct {
@@ -263,6 +267,7 @@ func TestEndedFlows(t *testing.T) {
 		{"nothing changed", n, n, up, up, nil},
 		{"one of two down", n, n, up, one, nil},
 		{"all down, Basic", n, n, up, down, []vnet.FlowFilter{vip(6, 80)}},
+		{"UDP moves", udp, udp, up, one, []vnet.FlowFilter{moved}},
 		{"still down", n, n, down, down, nil},
 		{"all down, Standard", standard, standard, up, down, nil},
 		{"rule deleted", n, without, up, up, []vnet.FlowFilter{vip(6, 80)}},
