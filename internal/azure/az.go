@@ -1,6 +1,7 @@
 package azure
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -31,7 +32,8 @@ func Run(args []string, n vnet.Network, stdout, stderr io.Writer) int {
 		return exitOK
 	}
 	fmt.Fprintln(stderr, "az:", err)
-	if c, ok := err.(coded); ok {
+	var c coded
+	if errors.As(err, &c) {
 		return c.code
 	}
 	return exitFailure

@@ -77,12 +77,15 @@ func (c *Cluster) ID() string {
 	return fmt.Sprintf("%08d", rand.New(rand.NewSource(int64(h.Sum64()))).Uint32())[:8]
 }
 
-var notAlphanumeric = regexp.MustCompile(`[^A-Za-z0-9-]`)
+var (
+	notAlphanumeric  = regexp.MustCompile(`[^A-Za-z0-9-]`)
+	startsWithLetter = regexp.MustCompile(`^[A-Za-z]`)
+)
 
 // dnsPrefix is "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py, _get_default_dns_prefix).
 func (c *Cluster) dnsPrefix() string {
 	name := notAlphanumeric.ReplaceAllString(c.Metadata.Name, "")
-	if name == "" || !(name[0] >= 'A' && name[0] <= 'Z' || name[0] >= 'a' && name[0] <= 'z') {
+	if !startsWithLetter.MatchString(name) {
 		name = "a" + name
 	}
 	group := notAlphanumeric.ReplaceAllString(c.Spec.Azure.ResourceGroup, "")
