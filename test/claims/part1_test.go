@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -12,7 +13,11 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/test/world"
 )
+
+func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
 
 const (
 	part1Node = "aks-nodepool1-31351229-0"
@@ -22,7 +27,7 @@ const (
 
 // part1 is the world of the Part 1 article with one of its manifests rolled out, and answering on the internet.
 type part1 struct {
-	*world
+	*world.World
 	service  corev1.Service
 	vip      string
 	nodePort string
@@ -31,10 +36,10 @@ type part1 struct {
 
 func part1World(t *testing.T, manifest string) *part1 {
 	t.Helper()
-	p := &part1{world: up(t, "azure-cni", manifest)}
-	p.kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	eventually(t, 30*time.Second, func() error {
-		p.get(t, &p.service, "service", "whereami")
+	p := &part1{World: world.Up(t, "azure-cni", manifest)}
+	p.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	world.Eventually(t, 30*time.Second, func() error {
+		p.Get(t, &p.service, "service", "whereami")
 		if len(p.service.Status.LoadBalancer.Ingress) == 0 {
 			return errors.New("no front end yet")
 		}
@@ -42,9 +47,9 @@ func part1World(t *testing.T, manifest string) *part1 {
 		return p.probeIsFor(t, p.service)
 	})
 	var pods corev1.PodList
-	p.get(t, &pods, "pods", "-l", "app=whereami")
+	p.Get(t, &pods, "pods", "-l", "app=whereami")
 	p.pods, p.nodePort = pods.Items, fmt.Sprint(p.service.Spec.Ports[0].NodePort)
-	eventually(t, 30*time.Second, func() error { _, err := p.ask(); return err })
+	world.Eventually(t, 30*time.Second, func() error { _, err := p.ask(); return err })
 	return p
 }
 
@@ -64,7 +69,7 @@ func (p *part1) probeIsFor(t *testing.T, s corev1.Service) error {
 
 // ask sends one request from the internet's client to the front end.
 func (p *part1) ask() (string, error) {
-	return p.try(10*time.Second, "ssh", "--name", p.name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+p.vip)
+	return p.Try(10*time.Second, "ssh", "--name", p.Name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+p.vip)
 }
 
 func (p *part1) rules(t *testing.T) []map[string]any {
@@ -80,7 +85,7 @@ func (p *part1) probes(t *testing.T) []map[string]any {
 func (p *part1) azJSON(t *testing.T, args ...string) []map[string]any {
 	t.Helper()
 	var list []map[string]any
-	if err := json.Unmarshal([]byte(p.az(t, append(args, "-o", "json")...)), &list); err != nil {
+	if err := json.Unmarshal([]byte(p.Az(t, append(args, "-o", "json")...)), &list); err != nil {
 		t.Fatal(err)
 	}
 	return list
@@ -124,7 +129,7 @@ func expect(t *testing.T, text string, patterns ...string) {
 
 func TestA1(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
-	expect(t, p.kubectl(t, "get", "svc"),
+	expect(t, p.Kubectl(t, "get", "svc"),
 		`^NAME +TYPE +CLUSTER-IP +EXTERNAL-IP +PORT\(S\) +AGE$`,
 		`^whereami +LoadBalancer +10\.0\.\d+\.\d+ +203\.0\.113\.\d+ +80:`+p.nodePort+`/TCP `)
 	var ips []string
@@ -134,29 +139,29 @@ func TestA1(t *testing.T) {
 		if ip.Less(first) || last.Less(ip) {
 			t.Errorf("pod %s has %s, want an address from %s to %s", pod.Name, ip, first, last)
 		}
-		expect(t, p.kubectl(t, "get", "pod", "-o", "wide"), `^`+pod.Name+` +1/1 +Running +0 .*`+regexp.QuoteMeta(ip.String())+` +`+part1Node)
+		expect(t, p.Kubectl(t, "get", "pod", "-o", "wide"), `^`+pod.Name+` +1/1 +Running +0 .*`+regexp.QuoteMeta(ip.String())+` +`+part1Node)
 		ips = append(ips, ip.String()+":80")
 	}
 	if len(ips) != 2 {
 		t.Fatalf("%d pods, want 2", len(ips))
 	}
 	slices.Sort(ips)
-	endpoints := strings.Fields(p.kubectl(t, "get", "ep", "whereami", "--no-headers"))
+	endpoints := strings.Fields(p.Kubectl(t, "get", "ep", "whereami", "--no-headers"))
 	got := strings.Split(endpoints[1], ",")
 	slices.Sort(got)
 	if !slices.Equal(got, ips) {
 		t.Errorf("endpoints %v, want %v", got, ips)
 	}
-	expect(t, p.kubectl(t, "get", "nodes", "-o", "wide"), `^`+part1Node+` +Ready .*`+regexp.QuoteMeta(nodeIP))
+	expect(t, p.Kubectl(t, "get", "nodes", "-o", "wide"), `^`+part1Node+` +Ready .*`+regexp.QuoteMeta(nodeIP))
 }
 
 func TestA2(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
 	expectFields(t, only(t, p.rules(t), ruleName(p.service)), map[string]any{
-		"frontendPort": 80, "backendPort": 80, "enableFloatingIP": true, "enableTcpReset": false,
+		"frontendPort": 80, "backendPort": 80, "enableFloatingIp": true, "enableTcpReset": false,
 		"idleTimeoutInMinutes": 4, "loadDistribution": "Default", "protocol": "Tcp",
 	})
-	expect(t, p.az(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes", "-o", "table"),
+	expect(t, p.Az(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes", "-o", "table"),
 		`^BackendPort +EnableFloatingIp +EnableTcpReset +FrontendPort +IdleTimeoutInMinutes +LoadDistribution +Name +Protocol +ProvisioningState +ResourceGroup$`,
 		`^80 +True +False +80 +4 +Default +`+ruleName(p.service)+` +Tcp +Succeeded +MC_akstest_aksPacketWalkAzure_westeurope$`)
 }
@@ -166,7 +171,7 @@ func TestA3(t *testing.T) {
 	expectFields(t, only(t, p.probes(t), ruleName(p.service)), map[string]any{
 		"protocol": "Tcp", "port": p.nodePort, "intervalInSeconds": 5, "numberOfProbes": 2,
 	})
-	seen := p.capture(t, part1Node, "eth0", "src host 168.63.129.16 and tcp dst port "+p.nodePort, func() { time.Sleep(11 * time.Second) })
+	seen := p.Capture(t, part1Node, "eth0", "src host 168.63.129.16 and tcp dst port "+p.nodePort, func() { time.Sleep(11 * time.Second) })
 	if n := strings.Count(seen, "Flags [S]"); n < 2 || n > 3 {
 		t.Errorf("%d probes in 11 s, want one every 5 s:\n%s", n, seen)
 	}
@@ -174,12 +179,12 @@ func TestA3(t *testing.T) {
 
 func TestA4(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
-	ids := strings.Fields(p.az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes",
+	ids := strings.Fields(p.Az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes",
 		"--query", "[].backendIpConfigurations[].id", "-o", "tsv"))
 	if len(ids) != 1 || !strings.HasSuffix(ids[0], "/providers/Microsoft.Network/networkInterfaces/aks-nodepool1-31351229-nic-0/ipConfigurations/ipconfig1") {
 		t.Errorf("back-end pool is %v, want the node's primary IP configuration alone", ids)
 	}
-	ip := strings.TrimSpace(p.az(t, "network", "nic", "ip-config", "show", "-g", "MC_akstest_aksPacketWalkAzure_westeurope",
+	ip := strings.TrimSpace(p.Az(t, "network", "nic", "ip-config", "show", "-g", "MC_akstest_aksPacketWalkAzure_westeurope",
 		"--nic-name", "aks-nodepool1-31351229-nic-0", "-n", "ipconfig1", "--query", "privateIpAddress", "-o", "tsv"))
 	if ip != nodeIP {
 		t.Errorf("its address is %s, want %s", ip, nodeIP)
@@ -194,7 +199,7 @@ func (p *part1) flows(t *testing.T, n int) string {
 			t.Fatal(err)
 		}
 	}
-	return p.ssh(t, part1Node, "conntrack", "-L", "-d", p.vip)
+	return p.SSH(t, part1Node, "conntrack", "-L", "-d", p.vip)
 }
 
 func TestA7(t *testing.T) {
@@ -208,14 +213,14 @@ func TestA7(t *testing.T) {
 // podLink finds the pod's eth0 and the node's end of it.
 func (p *part1) podLink(t *testing.T, pod corev1.Pod) (mac, veth string) {
 	t.Helper()
-	inside := p.ssh(t, "pod/default/"+pod.Name, "ip", "addr", "show", "eth0")
+	inside := p.SSH(t, "pod/default/"+pod.Name, "ip", "addr", "show", "eth0")
 	m := regexp.MustCompile(`eth0@if(\d+): `).FindStringSubmatch(inside)
 	if m == nil {
 		t.Fatalf("no eth0@if in\n%s", inside)
 	}
 	expect(t, inside, `inet `+regexp.QuoteMeta(pod.Status.PodIP)+`/24 .*scope global eth0`)
 	mac = regexp.MustCompile(`link/ether (\S+)`).FindStringSubmatch(inside)[1]
-	outside := p.ssh(t, part1Node, "ip", "addr")
+	outside := p.SSH(t, part1Node, "ip", "addr")
 	v := regexp.MustCompile(`(?m)^` + m[1] + `: (azv[0-9a-f]{11})@if\d+: .* master azure0 `).FindStringSubmatch(outside)
 	if v == nil {
 		t.Fatalf("interface %s of the node is no azv veth on azure0:\n%s", m[1], outside)
@@ -232,9 +237,9 @@ func TestA8(t *testing.T) {
 
 func TestA9(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
-	ports := p.ssh(t, part1Node, "bridge", "link")
+	ports := p.SSH(t, part1Node, "bridge", "link")
 	expect(t, ports, `eth0(@\S+)?: .* master azure0 `)
-	expect(t, p.ssh(t, part1Node, "brctl", "show"), `^azure0\s+8000\.[0-9a-f]{12}\s+no\s`)
+	expect(t, p.SSH(t, part1Node, "brctl", "show"), `^azure0\s+8000\.[0-9a-f]{12}\s+no\s`)
 	for _, pod := range p.pods {
 		mac, veth := p.podLink(t, pod)
 		expect(t, ports, veth+`@\S+: .* master azure0 `)
@@ -242,11 +247,11 @@ func TestA9(t *testing.T) {
 			t.Fatal(err)
 		}
 		// The bridge learns the pod's address when the pod sends.
-		p.ssh(t, part1Node, "ping", "-c", "1", "-W", "2", pod.Status.PodIP)
-		expect(t, p.ssh(t, part1Node, "bridge", "fdb", "show", "br", "azure0"), `^`+mac+` dev `+veth+` `)
-		expect(t, p.ssh(t, part1Node, "arp", "-a", pod.Status.PodIP), regexp.QuoteMeta(pod.Status.PodIP)+`\) at `+mac+` \[ether\] PERM on azure0`)
+		p.SSH(t, part1Node, "ping", "-c", "1", "-W", "2", pod.Status.PodIP)
+		expect(t, p.SSH(t, part1Node, "bridge", "fdb", "show", "br", "azure0"), `^`+mac+` dev `+veth+` `)
+		expect(t, p.SSH(t, part1Node, "arp", "-a", pod.Status.PodIP), regexp.QuoteMeta(pod.Status.PodIP)+`\) at `+mac+` \[ether\] PERM on azure0`)
 	}
-	bridge, nic := p.ssh(t, part1Node, "ip", "addr", "show", "azure0"), p.ssh(t, part1Node, "ip", "addr", "show", "eth0")
+	bridge, nic := p.SSH(t, part1Node, "ip", "addr", "show", "azure0"), p.SSH(t, part1Node, "ip", "addr", "show", "eth0")
 	expect(t, bridge, `inet `+regexp.QuoteMeta(nodeIP)+`/24 `)
 	if strings.Contains(nic, "inet ") {
 		t.Errorf("eth0 still has an address:\n%s", nic)
@@ -259,7 +264,7 @@ func TestA9(t *testing.T) {
 
 func TestA10(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
-	seen := p.capture(t, part1Node, "eth0", "port 80 or port "+p.nodePort, func() {
+	seen := p.Capture(t, part1Node, "eth0", "port 80 or port "+p.nodePort, func() {
 		if _, err := p.ask(); err != nil {
 			t.Error(err)
 		}
@@ -273,8 +278,8 @@ func TestA10(t *testing.T) {
 	if regexp.MustCompile(host + `\.\d+ > 10\.13\.76\.`).MatchString(seen) {
 		t.Errorf("a client's packet came with a translated destination:\n%s", seen)
 	}
-	expect(t, p.capture(t, part1Node, "eth0", "port 80 and host 168.63.129.16", func() {
-		p.ssh(t, part1Node, "curl", "-sS", "--max-time", "3", "http://168.63.129.16/machine/?comp=goalstate")
+	expect(t, p.Capture(t, part1Node, "eth0", "port 80 and host 168.63.129.16", func() {
+		p.SSH(t, part1Node, "curl", "-sS", "--max-time", "3", "http://168.63.129.16/machine/?comp=goalstate")
 	}), ` IP 10\.13\.76\.4\.\d+ > 168\.63\.129\.16\.80: Flags \[S\]`, ` IP 168\.63\.129\.16\.80 > 10\.13\.76\.4\.\d+: Flags \[S\.\]`)
 }
 
@@ -283,7 +288,7 @@ func TestA11(t *testing.T) {
 	pod := p.pods[1]
 	_, veth := p.podLink(t, pod)
 	var flows string
-	seen := p.capture(t, part1Node, veth, "port 80", func() { flows = p.flows(t, 24) })
+	seen := p.Capture(t, part1Node, veth, "port 80", func() { flows = p.flows(t, 24) })
 	for _, pod := range p.pods {
 		expect(t, flows, `src=`+client+` dst=`+p.vip+` sport=(\d+) dport=80 src=`+pod.Status.PodIP+` dst=`+client+` sport=80 dport=\d+ `)
 	}
@@ -293,7 +298,7 @@ func TestA11(t *testing.T) {
 // healthz asks the health check node port on the node.
 func (p *part1) healthz(t *testing.T, s corev1.Service) string {
 	t.Helper()
-	return p.ssh(t, part1Node, "curl", "-sS", "--max-time", "3", "-w", "\n%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", s.Spec.HealthCheckNodePort))
+	return p.SSH(t, part1Node, "curl", "-sS", "--max-time", "3", "-w", "\n%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", s.Spec.HealthCheckNodePort))
 }
 
 func TestA13(t *testing.T) {
@@ -303,25 +308,25 @@ func TestA13(t *testing.T) {
 		"protocol": "Http", "port": port, "requestPath": "/healthz", "intervalInSeconds": 5, "numberOfProbes": 2,
 	})
 	expect(t, p.healthz(t, p.service), `"namespace": "default"`, `"name": "whereami"`, `"localEndpoints": 2`, `^200$`)
-	expect(t, p.ssh(t, part1Node, "netstat", "-lntp"), fmt.Sprintf(`:%d .* LISTEN +\d+/packetwalk-node`, port))
+	expect(t, p.SSH(t, part1Node, "netstat", "-lntp"), fmt.Sprintf(`:%d .* LISTEN +\d+/packetwalk-no`, port)) // netstat cuts names
 
 	// Without endpoints the node answers 503 and the load balancer sends it nothing.
-	p.kubectl(t, "scale", "deployment/whereami", "--replicas=0")
-	defer p.kubectl(t, "scale", "deployment/whereami", "--replicas=2")
-	eventually(t, 30*time.Second, func() error {
+	p.Kubectl(t, "scale", "deployment/whereami", "--replicas=0")
+	defer p.Kubectl(t, "scale", "deployment/whereami", "--replicas=2")
+	world.Eventually(t, 30*time.Second, func() error {
 		if text := p.healthz(t, p.service); !strings.HasSuffix(text, "\n503") || !strings.Contains(text, `"localEndpoints": 0`) {
 			return errors.New(text)
 		}
 		return nil
 	})
-	eventually(t, 30*time.Second, func() error {
+	world.Eventually(t, 30*time.Second, func() error {
 		var st struct {
 			Frontends []struct {
 				Rule    string
 				Healthy []string
 			}
 		}
-		if err := json.Unmarshal([]byte(p.run(t, "status", "--name", p.name, "-o", "json")), &st); err != nil {
+		if err := json.Unmarshal([]byte(p.Run(t, "status", "--name", p.Name, "-o", "json")), &st); err != nil {
 			return err
 		}
 		for _, f := range st.Frontends {
@@ -331,7 +336,7 @@ func TestA13(t *testing.T) {
 		}
 		return fmt.Errorf("a back end is healthy: %+v", st.Frontends)
 	})
-	seen := p.capture(t, part1Node, "eth0", "dst host "+p.vip, func() {
+	seen := p.Capture(t, part1Node, "eth0", "dst host "+p.vip, func() {
 		if out, err := p.ask(); err == nil {
 			t.Errorf("answered without a pod: %s", out)
 		}
@@ -343,18 +348,18 @@ func TestA13(t *testing.T) {
 
 func TestA14(t *testing.T) {
 	p := part1World(t, "whereami-local.yaml")
-	p.kubectl(t, "apply", "-f", p.example("azure-cni", "nginx-elb.yaml"))
-	p.kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
+	p.Kubectl(t, "apply", "-f", p.Example("azure-cni", "nginx-elb.yaml"))
+	p.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
 	var nginx corev1.Service
-	eventually(t, 30*time.Second, func() error {
-		p.get(t, &nginx, "service", "nginx")
+	world.Eventually(t, 30*time.Second, func() error {
+		p.Get(t, &nginx, "service", "nginx")
 		return p.probeIsFor(t, nginx)
 	})
 	if nginx.Spec.HealthCheckNodePort == p.service.Spec.HealthCheckNodePort {
 		t.Errorf("both services have health check node port %d", nginx.Spec.HealthCheckNodePort)
 	}
 	expectFields(t, only(t, p.probes(t), ruleName(nginx)), map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
-	eventually(t, 10*time.Second, func() error {
+	world.Eventually(t, 10*time.Second, func() error {
 		if text := p.healthz(t, nginx); !strings.Contains(text, `"name": "nginx"`) || !strings.HasSuffix(text, "\n200") {
 			return errors.New(text)
 		}

@@ -1,0 +1,196 @@
+// Package world drives a lab as a user does, by the packetwalk command alone, for the tests of what users see.
+// It must not import the project's packages.
+package world
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// A World is a running lab, driven as a user drives it: by the packetwalk command alone.
+type World struct {
+	Name string
+	Root string // of the repository
+}
+
+// worlds are brought up once and shared by the tests of one package; Main takes them down.
+var worlds struct {
+	sync.Mutex
+	byExample map[string]*World
+}
+
+// Main is for TestMain: it runs the tests and takes down the worlds that they used.
+func Main(m *testing.M) int {
+	worlds.byExample = map[string]*World{}
+	code := m.Run()
+	for _, w := range worlds.byExample {
+		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	return code
+}
+
+// Up returns the world of an example folder, which is up with the manifests applied and rolled out.
+func Up(t *testing.T, example string, manifests ...string) *World {
+	t.Helper()
+	NeedRoot(t)
+	worlds.Lock()
+	defer worlds.Unlock()
+	w := worlds.byExample[example]
+	if w == nil {
+		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), len(worlds.byExample)))
+		worlds.byExample[example] = w
+		if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(example, "cluster.yaml")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range manifests {
+		w.Kubectl(t, "apply", "-f", w.Example(example, m))
+	}
+	return w
+}
+
+// New is a world of that name that is not up yet.
+func New(t *testing.T, name string) *World {
+	t.Helper()
+	NeedRoot(t)
+	root, err := filepath.Abs("../..") // tests run in their package's folder, test/NAME
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &World{Name: name, Root: root}
+}
+
+// NeedRoot skips a test that a user without root runs, and fails it in CI.
+func NeedRoot(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() == 0 {
+		return
+	}
+	if os.Getenv("CI") != "" {
+		t.Fatal("claims need root")
+	}
+	t.Skip("needs root")
+}
+
+// Example is the path of a file of examples/.
+func (w *World) Example(elem ...string) string {
+	return filepath.Join(append([]string{w.Root, "examples"}, elem...)...)
+}
+
+// Try runs packetwalk and gives what it printed on standard output.
+func (w *World) Try(limit time.Duration, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "packetwalk"), args...)
+	var out, errs bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		if ctx.Err() != nil {
+			err = errors.Join(err, ctx.Err())
+		}
+		return out.String(), fmt.Errorf("packetwalk %s: %w\n%s%s", strings.Join(args, " "), err, out.String(), errs.String())
+	}
+	return out.String(), nil
+}
+
+// Run is Try that must succeed.
+func (w *World) Run(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := w.Try(time.Minute, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
+// Kubectl runs kubectl on the lab.
+func (w *World) Kubectl(t *testing.T, args ...string) string {
+	t.Helper()
+	return w.Run(t, append([]string{"kubectl", "--name", w.Name}, args...)...)
+}
+
+// SSH runs a command on a host.
+func (w *World) SSH(t *testing.T, host string, command ...string) string {
+	t.Helper()
+	return w.Run(t, append([]string{"ssh", "--name", w.Name, host, "--"}, command...)...)
+}
+
+// Az runs an az command.
+func (w *World) Az(t *testing.T, args ...string) string {
+	t.Helper()
+	return w.Run(t, append([]string{"az", "--name", w.Name}, args...)...)
+}
+
+// Get decodes an object of the API.
+func (w *World) Get(t *testing.T, v any, args ...string) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(w.Kubectl(t, append([]string{"get", "-o", "json"}, args...)...)), v); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Eventually tries until check is content, for at most limit.
+func Eventually(t *testing.T, limit time.Duration, check func() error) {
+	t.Helper()
+	deadline := time.Now().Add(limit)
+	for {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %v", limit, err)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Capture runs tcpdump on a host while during runs, and gives its lines.
+func (w *World) Capture(t *testing.T, host, link, filter string, during func()) string {
+	t.Helper()
+	cmd := exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "ssh", "--name", w.Name, host, "--",
+		"tcpdump", "-n", "-l", "-i", link, "--immediate-mode", filter)
+	var out bytes.Buffer
+	cmd.Stdout = &out
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	// tcpdump says "listening on" when its socket is open: from then on it misses nothing.
+	buf := make([]byte, 4096)
+	for heard := ""; !strings.Contains(heard, "listening on"); {
+		n, err := errs.Read(buf)
+		if err != nil {
+			t.Fatalf("tcpdump on %s %s: %v: %s", host, link, err, heard)
+		}
+		heard += string(buf[:n])
+	}
+	during()
+	time.Sleep(200 * time.Millisecond) // the last packets on their way from the kernel
+	_ = cmd.Process.Signal(os.Interrupt)
+	done := make(chan error, 1)
+	go func() { done <- cmd.Wait() }()
+	select {
+	case <-done:
+	case <-time.After(5 * time.Second):
+		_ = cmd.Process.Kill()
+		<-done
+	}
+	return out.String()
+}
