@@ -340,6 +340,10 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 		case <-time.After(min(time.Duration(try)*250*time.Millisecond, 5*time.Second)):
 		}
 	}
+	w.cleanup.Wait()
+	w.mu.Lock()
+	w.gone = true // whoever still asks for its deletion must not bring the state file back
+	w.mu.Unlock()
 	if err := os.RemoveAll(w.dir); err != nil {
 		k.fault(fmt.Errorf("remove pod's directory: %w", err))
 	}

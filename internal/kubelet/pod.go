@@ -37,6 +37,9 @@ type worker struct {
 	saved     []byte    // the state file's content
 	savedPod  *corev1.Pod
 	restored  bool // left by the kubelet before
+	gone      bool // its directory is being removed
+	// cleanup counts what may still work on files of the pod though the machine has finished.
+	cleanup sync.WaitGroup
 }
 
 // A run is a container that runs, and what goes on around it.
@@ -114,6 +117,7 @@ func (w *worker) turn(ctx context.Context) (next time.Time, gone bool) {
 	if !w.refresh.IsZero() && !w.m.terminal() {
 		if !now.Before(w.refresh) {
 			w.refresh = now.Add(time.Minute) // unless the renewal sets a later time
+			w.cleanup.Add(1)
 			go w.renewVolumes(ctx)
 		}
 		next = earlier(next, w.refresh)
@@ -294,6 +298,7 @@ func (w *worker) makeVolumes(ctx context.Context) error {
 
 // renewVolumes brings the files up to date: a token that gets old, a ConfigMap that changed. What fails is tried again by the loop.
 func (w *worker) renewVolumes(ctx context.Context) {
+	defer w.cleanup.Done()
 	if err := w.makeVolumes(ctx); err != nil {
 		w.k.cfg.Log("pod %s: renew volumes: %v", podRef(w.pod()), err)
 	}

@@ -291,7 +291,7 @@ func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan container.Size 
 	return out
 }
 
-// attachToContainer connects to the container's streams; one that has none to connect to shows its log from now on.
+// attachToContainer connects to the container's streams; one that has none to connect to shows its log.
 func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name string, io vkapi.AttachIO) error {
 	r, c, err := k.running(namespace, pod, name)
 	if err != nil {
@@ -304,7 +304,12 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 		if err != nil || io.Stdout() == nil {
 			return err
 		}
-		return container.ReadLogs(ctx, path, container.LogOptions{Follow: true, Ended: ended}, io.Stdout())
+		out := io.Stdout()
+		err = container.ReadLogs(ctx, path, container.LogOptions{Follow: true, Ended: ended}, gone{out, cancel})
+		if ctx.Err() != nil { // the client has gone
+			return nil
+		}
+		return err
 	}
 	s := container.Streams{Resize: sizes(ctx, io.Resize())}
 	if in := io.Stdin(); in != nil {
@@ -317,6 +322,20 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 		s.Stderr = errs
 	}
 	return r.c.Attach(ctx, s)
+}
+
+// gone calls a function when its writer fails.
+type gone struct {
+	io.Writer
+	call func()
+}
+
+func (g gone) Write(p []byte) (int, error) {
+	n, err := g.Writer.Write(p)
+	if err != nil {
+		g.call()
+	}
+	return n, err
 }
 
 // portForward carries one connection into the pod's network namespace.

@@ -96,7 +96,9 @@ func (w *worker) launch(ctx context.Context, s *containerState) (*run, string, *
 
 // watch waits for the container's end and tells the machine.
 func (w *worker) watch(ctx context.Context, c, s *containerState, r *run, id string) {
+	w.cleanup.Add(1)
 	go func() {
+		defer w.cleanup.Done()
 		select {
 		case <-r.c.Done():
 		case <-ctx.Done():

@@ -39,6 +39,9 @@ const (
 
 // save writes the state file if it has changed. w.mu is held.
 func (w *worker) save() {
+	if w.gone {
+		return
+	}
 	m := w.m
 	s := podState{SandboxID: w.sandboxID, Sandbox: m.sandbox.ready, Down: m.teardown.ready, IPs: m.ips, StartTime: m.startTime, Containers: m.containers}
 	if m.deleting {
