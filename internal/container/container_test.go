@@ -38,7 +38,16 @@ func testMain(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "build packetwalk-app: %v\n%s", err, out)
 		return 1
 	}
-	return m.Run()
+	code := m.Run()
+	// Each child was waited for.
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		if stat, err := os.ReadFile(file); err == nil && strings.Contains(string(stat), fmt.Sprintf(") Z %d ", os.Getpid())) {
+			fmt.Fprintf(os.Stderr, "a zombie is left: %s", stat)
+			code = 1
+		}
+	}
+	return code
 }
 
 // A machine is what a test has to leave as it found it.

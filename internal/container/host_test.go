@@ -149,16 +149,19 @@ func TestManyAtOnce(t *testing.T) {
 			results <- result{c, err}
 		}()
 	}
+	var running []*container.Container
 	for range n {
 		r := <-results
 		if r.err != nil {
 			t.Error(r.err)
 		}
-		if r.c == nil {
-			continue
+		if r.c != nil {
+			running = append(running, r.c)
+			t.Cleanup(func() { r.c.Remove() })
 		}
-		t.Cleanup(func() { r.c.Remove() })
-		contains(t, m.run(r.c, "curl", "-s", "127.0.0.1"), "hostname")
+	}
+	for _, c := range running {
+		contains(t, m.run(c, "curl", "-s", "127.0.0.1"), "hostname")
 	}
 }
 

@@ -105,6 +105,9 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	defer dir.Close()
 	defer func() {
 		if err != nil {
+			if c.pidfd != nil {
+				c.pidfd.Close()
+			}
 			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
 		}
 	}()
@@ -132,8 +135,11 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	state, err := ReadState(dir)
+	if err == nil {
+		err = c.pollable()
+	}
 	if err != nil {
-		c.kill()
+		proc.Kill()
 		proc.Wait()
 		return err
 	}
@@ -186,14 +192,23 @@ func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Proces
 		return nil, fmt.Errorf("start the first process: %w", err)
 	}
 	c.pid = proc.Pid
-	// A descriptor in non-blocking mode goes to the poller: waiting for hundreds of containers takes no threads.
-	if err := unix.SetNonblock(pidfd, true); err != nil {
-		proc.Kill()
-		proc.Wait()
-		return nil, fmt.Errorf("watch the first process: %w", err)
-	}
 	c.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
 	return proc, nil
+}
+
+// pollable gives the process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no threads.
+// It comes after a start has succeeded, because proc.Wait shares the mode and would not wait for a process that still runs.
+func (c *Container) pollable() error {
+	fd, err := unix.FcntlInt(c.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return fmt.Errorf("watch the first process: %w", err)
+	}
+	c.pidfd.Close()
+	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	return nil
 }
 
 // inNetNS calls f on a thread in the network namespace, or as it is where path is "".
