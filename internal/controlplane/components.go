@@ -13,15 +13,16 @@ type Component struct {
 	Args    []string // the arguments after the program's name: the component's name, then its flags
 	LogFile string
 	PidFile string
-	After   string // the component that must serve before this one starts; empty: none. Only for a quick start: started too early, it retries or ends
-	Serving Probe  // answers once the component does its work for others; zero: it has no address
-	Ready   Probe  // answers once it is whole; zero: it has no address
+	After   string // the component that must be ready before this one starts; empty: none. Only for a quick start: what starts too early retries, a second apart
+	Serving Probe  // answers when requests are good to go, which may be before it is ready; zero: it has no address
+	Ready   Probe  // answers when all of it works; zero: it has no address
 }
 
 // Components are the control plane's processes, each after the one that it needs.
 //
-// The controller manager and the scheduler start when the API server answers from storage, a second before its /readyz: it has the default roles of both by the time they use them.
-// They serve nothing themselves: a port would cost each an RSA key at its start.
+// The API server serves (to the lab's admin, from storage) a second before it is ready: upstream's hook that makes the default roles waits that long.
+// The controller manager asks /healthz once a second, so one that starts before the roles are there often loses that second; the scheduler's lists would be forbidden.
+// Both serve nothing themselves: a port would cost each an RSA key at its start.
 func (c Config) Components() []Component {
 	etcd := Probe{Socket: c.etcdSocket(), URL: "http://etcd/health"}
 	components := []Component{
@@ -52,7 +53,8 @@ func (c Config) etcdArgs() []string {
 		"--initial-advertise-peer-urls=" + member,
 		"--initial-cluster=lab=" + member,
 		"--unsafe-no-fsync", // a lab outlives a crash of its processes, not of its machine
-		"--heartbeat-interval=10", "--election-timeout=100",
+		// The only member waits out an election before it leads; upstream's second is a third of the whole start. Milliseconds.
+		"--heartbeat-interval=50", "--election-timeout=250",
 		"--log-level=warn",
 	}
 }
@@ -78,6 +80,9 @@ func (c Config) apiServerArgs() []string {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged=true",
 		"--profiling=false",
+		// This plugin taints every new node until the node lifecycle controller has seen that it is Ready; pods that are scheduled before wait out the scheduler's back-off, a second or two.
+		// The controller taints nodes that are not Ready with and without it.
+		"--disable-admission-plugins=TaintNodesByCondition",
 	}
 	if c.EgressSocket != "" {
 		args = append(args, "--egress-selector-config-file="+c.egressFile())

@@ -25,7 +25,7 @@ type Probe struct {
 // probeInterval is short: a lab's start waits on it.
 const probeInterval = 20 * time.Millisecond
 
-// Launch starts the components with launch, each as soon as the one that it needs serves, and returns when all are ready.
+// Launch starts the components with launch, each as soon as the one that it needs is ready, and returns when all are.
 // launch may find its component running already. The error, when ctx ends first, names the component and its last answer.
 func (a *Authority) Launch(ctx context.Context, components []Component, dial Dial, launch func(Component) error) error {
 	for _, component := range components {
@@ -33,7 +33,7 @@ func (a *Authority) Launch(ctx context.Context, components []Component, dial Dia
 			if needed.Name != component.After {
 				continue
 			}
-			if err := a.wait(ctx, needed, needed.Serving, dial); err != nil {
+			if err := a.WaitReady(ctx, needed, dial); err != nil {
 				return err
 			}
 		}
@@ -52,6 +52,11 @@ func (a *Authority) Launch(ctx context.Context, components []Component, dial Dia
 // WaitReady waits until the component is ready. The error, when ctx ends first, holds the last answer.
 func (a *Authority) WaitReady(ctx context.Context, component Component, dial Dial) error {
 	return a.wait(ctx, component, component.Ready, dial)
+}
+
+// WaitServing waits until the component takes requests: from then on an admin's writes to the API server succeed.
+func (a *Authority) WaitServing(ctx context.Context, component Component, dial Dial) error {
+	return a.wait(ctx, component, component.Serving, dial)
 }
 
 // wait asks as admin until the probe's answer is 200.

@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
@@ -71,7 +72,10 @@ func startCluster(ctx context.Context, t *testing.T) *cluster {
 	}
 	c := &cluster{t: t, config: config, namespace: space, authority: authority, supervisors: make(map[string]*supervise.Supervisor)}
 	t.Cleanup(c.stop)
-	if err := authority.Launch(ctx, config.Components(), space.dial, c.launch); err != nil {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return authority.Launch(ctx, config.Components(), space.dial, c.launch) })
+	group.Go(func() error { return c.applyBootstrap(ctx) })
+	if err := group.Wait(); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -163,7 +167,6 @@ func TestControlPlane(t *testing.T) {
 	if version := c.mustKubectl(ctx, "", "version", "-o", "json"); strings.Count(version, `"gitVersion": "v1.35.4"`) != 2 {
 		t.Errorf("client or server is not v1.35.4:\n%s", version)
 	}
-	c.applyBootstrap(ctx)
 	c.testRoles(ctx)
 
 	if output, err := c.kubectl(ctx, KubeletUser, node, "create", "-f", "-"); err != nil {
@@ -182,22 +185,28 @@ func TestControlPlane(t *testing.T) {
 	c.testEtcdDies(ctx)
 }
 
-func (c *cluster) applyBootstrap(ctx context.Context) {
-	c.t.Helper()
+// applyBootstrap does as a lab does: it applies the roles as soon as the API server serves, before it is ready.
+func (c *cluster) applyBootstrap(ctx context.Context) error {
+	for _, component := range c.config.Components() {
+		if err := c.authority.WaitServing(ctx, component, c.namespace.dial); err != nil {
+			return err
+		}
+	}
 	rest, err := clientcmd.BuildConfigFromFlags("", c.config.KubeconfigPath(Admin))
 	if err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	rest.Dial = c.namespace.dial
 	client, err := kubernetes.NewForConfig(rest)
 	if err != nil {
-		c.t.Fatal(err)
+		return err
 	}
 	for range 2 { // a lab that starts again applies them again
 		if err := ApplyBootstrap(ctx, client.RbacV1()); err != nil {
-			c.t.Fatal(err)
+			return err
 		}
 	}
+	return nil
 }
 
 // testRoles asks the API server itself what the identities may do.
