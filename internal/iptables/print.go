@@ -87,6 +87,9 @@ func appendOptions(b []byte, options []Option) []byte {
 		b = appendNot(b, o.Not)
 		b = append(b, " --"...)
 		b = append(b, o.Name...)
+		if o.Name == "nfacct-name" {
+			b = append(b, ' ') // as libxt_nfacct prints it
+		}
 		for _, arg := range o.Args {
 			b = append(b, ' ')
 			b = appendArg(b, o.Name, arg)
