@@ -158,7 +158,7 @@ func (t target) compile(ctx context.Context) error {
 	}
 	started := time.Now()
 	progress := newProgress(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), packages, started)
-	fmt.Fprintf(os.Stderr, "building Kubernetes' control plane (%d packages; minutes the first time, once for this version)\n", packages)
+	fmt.Fprintf(os.Stderr, "building Kubernetes' control plane (%d packages; minutes the first time, once for this version)\n", len(packages))
 	command := t.goBuild(ctx, partial)
 	command.Stderr = progress
 	stop := progress.tick()
@@ -189,15 +189,15 @@ func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
 	return command
 }
 
-// packages counts what the program links: the most that one build can have to compile.
-func (t target) packages(ctx context.Context) (int, error) {
+// packages lists what the program links, itself last: the most that one build can have to compile.
+func (t target) packages(ctx context.Context) ([]string, error) {
 	command := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-deps", ".")
 	command.Dir, command.Env = t.module, append(os.Environ(), t.env...)
 	list, err := output(command)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	return strings.Count(list, "\n") + 1, nil
+	return strings.Split(list, "\n"), nil
 }
 
 // lock takes the file's lock, waiting for another build's end; ctx ends the wait.

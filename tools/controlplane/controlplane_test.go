@@ -118,7 +118,7 @@ func TestGenerateRefuses(t *testing.T) {
 
 func TestProgress(t *testing.T) {
 	started := time.Now()
-	p := newProgress(&bytes.Buffer{}, false, 3, started)
+	p := newProgress(&bytes.Buffer{}, false, []string{"k8s.io/api/core/v1", "k8s.io/api/apps/v1", "m"}, started)
 	for _, text := range []string{"go: downloading k8s.io/api v0.35.4\nk8s.io/api/core/v1\nk8s.io/ap", "i/apps/v1\n", "# k8s.io/api/apps/v1\n", "./x.go:1:2: undefined: y\n"} {
 		if n, err := p.Write([]byte(text)); n != len(text) || err != nil {
 			t.Fatal(n, err)

@@ -14,17 +14,18 @@ import (
 type progress struct {
 	out      io.Writer
 	terminal bool
-	total    int // packages
+	packages []string // all that the program links, the program itself last
 	started  time.Time
 
 	mu    sync.Mutex
 	line  []byte // what came of a line that has not ended
 	built int
+	last  string       // the package that was named last
 	other bytes.Buffer // lines that name no package: compile errors
 }
 
-func newProgress(out io.Writer, terminal bool, total int, started time.Time) *progress {
-	return &progress{out: out, terminal: terminal, total: total, started: started}
+func newProgress(out io.Writer, terminal bool, packages []string, started time.Time) *progress {
+	return &progress{out: out, terminal: terminal, packages: packages, started: started}
 }
 
 // Write takes go build's standard error.
@@ -47,7 +48,7 @@ func (p *progress) take(line string) {
 	switch {
 	case strings.HasPrefix(line, "go: downloading "):
 	case line != "" && !strings.ContainsAny(line, " \t:#"):
-		p.built++
+		p.built, p.last = p.built+1, line
 	default:
 		p.other.WriteString(line + "\n")
 	}
@@ -65,10 +66,10 @@ func (p *progress) status(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	step := "compiled"
-	if p.built >= p.total {
+	if p.last == p.packages[len(p.packages)-1] {
 		step = "compiled, linking"
 	}
-	return fmt.Sprintf("%d of %d packages %s, %s", p.built, p.total, step, now.Sub(p.started).Round(time.Second))
+	return fmt.Sprintf("%d of %d packages %s, %s", p.built, len(p.packages), step, now.Sub(p.started).Round(time.Second))
 }
 
 // tick shows the status until the returned function is called.
