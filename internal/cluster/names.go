@@ -47,17 +47,13 @@ func (c *Cluster) Nodes() []Node {
 		if !seen {
 			at = nth(subnet.Prefix, reservedFirst)
 		}
-		pods := p.MaxPods
-		if c.Spec.Network.Plugin != PluginAzure {
-			pods = 0
-		}
 		for i := range p.Count {
 			n := Node{
 				Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, i), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, i),
 				Pool: p.Name, Index: i, VMSize: p.VMSize, VNet: vnet.Name, Subnet: subnet.Prefix, Address: at, MaxPods: p.MaxPods,
 			}
 			at = at.Next()
-			for range pods {
+			for range c.addressesPerNode(p) - 1 {
 				n.PodAddresses = append(n.PodAddresses, at)
 				at = at.Next()
 			}

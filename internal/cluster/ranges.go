@@ -38,12 +38,12 @@ func (c *Cluster) nodeRows() []addrRange {
 	return rows
 }
 
-// addressesPerNode is how many addresses of the subnet one node takes: its own, and with plugin azure one for each pod.
+// addressesPerNode is how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of their own.
 func (c *Cluster) addressesPerNode(p NodePool) int {
-	if c.Spec.Network.Plugin == PluginAzure {
-		return 1 + p.MaxPods
+	if c.Spec.Network.Plugin == PluginKubenet {
+		return 1
 	}
-	return 1
+	return 1 + p.MaxPods
 }
 
 // countable says whether all pools' figures are within their bounds, so that sums of them mean something.
