@@ -26,7 +26,7 @@ func (l *lab) startCluster(ctx context.Context) error {
 func (l *lab) startCloud(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(l.client, 0)
 	go func() {
-		if err := cloud.Run(ctx, l.client, factory, l.fabric, l.cluster.Metadata.Name); err != nil && ctx.Err() == nil {
+		if err := cloud.Run(ctx, l.client, factory, l.fabric, cloudName); err != nil && ctx.Err() == nil {
 			l.log.Error("service controller", "err", err)
 		}
 	}()

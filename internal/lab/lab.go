@@ -122,7 +122,7 @@ func (l *lab) startFabric(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.fabric, err = fabric.New(fabric.Config{Dir: l.dir.path("netns"), Network: network, Log: l.log.With("part", "fabric")})
+	l.fabric, err = fabric.New(fabric.Config{Dir: l.dir.path("netns"), Network: network, StateFile: l.dir.path("fabric.json"), Log: l.log.With("part", "fabric")})
 	if err != nil {
 		return err
 	}

@@ -23,6 +23,7 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 		NodeResourceGroup: c.NodeResourceGroup(),
 		Location:          c.Spec.Azure.Location,
 		DefaultOutbound:   vnet.DefaultOutboundAddress,
+		PublicAddresses:   c.Frontends(),
 		Hosts:             []vnet.Host{{Name: controlPlaneHost, Address: vnet.APIServerAddress}},
 	}
 	for _, h := range c.Spec.Internet.Hosts {

@@ -99,12 +99,9 @@ func (l *lab) unjoin() { _ = exec.Command("ip", "netns", "del", l.name).Run() }
 
 func (l *lab) podSpaces() (server, client string, err error) {
 	find := func(pod string) (string, error) {
-		found, err := filepath.Glob(filepath.Join("/run/packetwalk", l.name, "netns/pods/*default_"+pod+"_*"))
+		found, err := filepath.Glob(filepath.Join("/run/packetwalk", l.name, "netns/pods/*/default_"+pod))
 		if err != nil || len(found) != 1 {
-			found, err = filepath.Glob(filepath.Join("/run/packetwalk", l.name, "netns/pods/*/default_"+pod+"_*"))
-		}
-		if err != nil || len(found) != 1 {
-			return "", fmt.Errorf("pod %s: namespaces %v, %w", pod, found, err)
+			return "", fmt.Errorf("network namespace of pod %s: found %v", pod, found)
 		}
 		return found[0], nil
 	}
