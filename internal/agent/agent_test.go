@@ -1,0 +1,181 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/service"
+)
+
+func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
+	start := time.Unix(0, 0)
+	p := pacer{min: time.Second, max: 30 * time.Second}
+	if d := p.delay(start); d != 0 {
+		t.Errorf("after quiet: %v", d)
+	}
+	for _, c := range []struct {
+		took time.Duration
+		ok   bool
+		want time.Duration
+	}{
+		{50 * time.Millisecond, true, time.Second},
+		{2 * time.Second, true, 10 * time.Second},
+		{0, false, time.Second},
+		{0, false, 2 * time.Second},
+		{0, false, 4 * time.Second},
+		{10 * time.Second, false, 50 * time.Second},
+		{0, false, 16 * time.Second},
+		{0, false, 30 * time.Second},
+		{0, true, time.Second},
+		{0, false, time.Second},
+	} {
+		end := start.Add(c.took)
+		p.after(start, end, c.ok)
+		if got := p.delay(end); got != c.want {
+			t.Errorf("after %v (success %v): wait %v, want %v", c.took, c.ok, got, c.want)
+		}
+		if got := p.delay(end.Add(c.want)); got != 0 {
+			t.Errorf("after the wait: %v", got)
+		}
+	}
+}
+
+func TestMasqueradeRulesAreTheNodesOwn(t *testing.T) {
+	docker := netip.MustParsePrefix("172.17.0.0/16")
+	for _, c := range []struct {
+		exclude string
+		want    []string
+	}{
+		{"", nil},
+		{"10.0.0.0/8", []string{ // claim A6, to the letter
+			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			"! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
+		}},
+		{"10.0.0.0/8 172.16.0.0/12 168.63.129.16/32", []string{
+			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			"! -d 10.0.0.0/8 -m iprange ! --dst-range 172.16.0.0-172.31.255.255 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
+		}},
+	} {
+		var exclude []netip.Prefix
+		for _, s := range strings.Fields(c.exclude) {
+			exclude = append(exclude, netip.MustParsePrefix(s))
+		}
+		var got []string
+		for _, r := range masqueradeRules(exclude, docker) {
+			got = append(got, r.Spec())
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", c.exclude, diff)
+		}
+	}
+}
+
+func TestOptionsReportEverythingAtOnce(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.Rules, o.Backend, o.MasqueradeBit, o.SyncPeriod = "n", "1.5", "ebpf", 40, 0
+	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}
+	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("fd00::/8")}
+	err := o.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr", "--node-masquerade-exclude"} {
+		if !strings.Contains(err.Error(), flag+": ") {
+			t.Errorf("%s is not reported in %q", flag, err)
+		}
+	}
+	o = Defaults()
+	if err := o.Validate(); err != nil || o.NodeName == "" {
+		t.Errorf("defaults: %v", err)
+	}
+}
+
+func TestLocalhostNodePortsFollowNodePortAddresses(t *testing.T) {
+	for cidrs, want := range map[string]bool{"": true, "10.0.0.0/8": false, "127.0.0.0/8": true, "0.0.0.0/0": true, "fd00::/8": true} {
+		o := Defaults()
+		if cidrs != "" {
+			o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix(cidrs)}
+		}
+		if got := o.config(service.IPv4).LocalhostNodePorts; got != want {
+			t.Errorf("%s: %v, want %v", cidrs, got, want)
+		}
+	}
+}
+
+func TestNodeEligibility(t *testing.T) {
+	now := metav1.Now()
+	deleting, tainted := &corev1.Node{}, &corev1.Node{}
+	deleting.DeletionTimestamp = &now
+	tainted.Spec.Taints = []corev1.Taint{{Key: toBeDeleted}}
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		want bool
+	}{"there": {&corev1.Node{}, true}, "none": {nil, false}, "deleting": {deleting, false}, "tainted": {tainted, false}} {
+		if got := eligible(c.node); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestNoticesEndWithTheirTransaction(t *testing.T) {
+	message := func(kind int, family byte, attributes ...byte) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)},
+			Data:   append([]byte{family, 0, 0, 0}, attributes...),
+		}
+	}
+	pid := []byte{8, 0, unix.NFTA_GEN_PROC_PID, 0, 0, 0, 1, 2}
+	deleted := false
+	for i, c := range []struct {
+		m    netlink.Message
+		ok   bool
+		want notice
+	}{
+		{message(unix.NFT_MSG_NEWRULE, unix.AF_INET), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258}},
+		{message(unix.NFT_MSG_DELRULE, unix.AF_BRIDGE), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258}},
+		{message(unix.NFT_MSG_DELCHAIN, unix.AF_INET6), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258, deleted: true}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC), true, notice{}},
+		{netlink.Message{}, false, notice{}},
+	} {
+		got, ok := readNotice(c.m, &deleted)
+		if ok != c.ok || got != c.want {
+			t.Errorf("message %d: %+v %v", i, got, ok)
+		}
+	}
+}
+
+func TestProgramsQuoteTheLineThatFailed(t *testing.T) {
+	p := newPrograms(service.IPv4)
+	p.restore = "false"
+	if err := p.Restore(context.Background(), nil); err == nil {
+		t.Error("no error")
+	}
+	p.restore = "no-such-program"
+	if err := p.Restore(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "install the package iptables") {
+		t.Errorf("got %v", err)
+	}
+	input := []byte("*nat\n-A X -j Y\nCOMMIT\n")
+	for message, want := range map[string]string{
+		"iptables-restore v1.8.9 (nf_tables): \nline 2: RULE_APPEND failed": " (line 2: -A X -j Y)",
+		"iptables-restore: line 2 failed":                                   " (line 2: -A X -j Y)",
+		"Error occurred at line: 2":                                         " (line 2: -A X -j Y)",
+		"line 9: what":                                                      "",
+		"nothing":                                                           "",
+	} {
+		if got := failedLine(message, input); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
