@@ -220,10 +220,8 @@ func TestStartFailures(t *testing.T) {
 		p.Spec.Containers[0].Command = []string{"nosuch"}
 	}))
 	p := b.await("web", "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if s := p.Status.ContainerStatuses[0].LastTerminationState.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" {
-		if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" {
-			t.Errorf("status %+v", p.Status.ContainerStatuses[0])
-		}
+	if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" {
+		t.Errorf("status %+v", p.Status.ContainerStatuses[0])
 	}
 }
 

@@ -17,6 +17,8 @@ const (
 	roleEphemeral
 )
 
+var everyRole = []role{roleInit, roleSidecar, roleRegular, roleEphemeral}
+
 // A phase is where a container stands.
 type phase string
 
@@ -90,6 +92,9 @@ func (c *containerState) over(pod *corev1.Pod) bool {
 		return true
 	}
 }
+
+// serves tells whether the container is one that is ready while it runs; an init container is ready when it is done.
+func (c *containerState) serves() bool { return c.role == roleRegular || c.role == roleSidecar }
 
 func (c *containerState) live() bool { return c.Phase == phaseStarting || c.Phase == phaseRunning }
 
@@ -260,7 +265,7 @@ func (m *machine) finished() bool {
 	if !m.terminal() || m.volumes.busy || m.sandbox.busy || m.teardown.busy || !m.teardown.ready {
 		return false
 	}
-	return !m.anyLive(roleInit, roleSidecar, roleRegular, roleEphemeral)
+	return !m.anyLive(everyRole...)
 }
 
 func (m *machine) anyLive(roles ...role) bool {
@@ -276,7 +281,7 @@ func (m *machine) anyLive(roles ...role) bool {
 
 // settled tells that nothing is under way whose end would change the status soon.
 func (m *machine) settled() bool {
-	if m.volumes.busy || m.sandbox.busy {
+	if m.volumes.busy || m.sandbox.busy || m.teardown.busy {
 		return false
 	}
 	for _, c := range m.containers {
@@ -322,7 +327,7 @@ func (m *machine) step(now time.Time) (acts []action, wake time.Time) {
 	for _, c := range m.runnable() {
 		if m.startable(c, now, later) {
 			c.Phase, c.Attempt = phaseStarting, c.Attempt+1
-			c.Reason, c.Message = "", ""
+			// What is shown while it waits is shown until it runs.
 			c.Started, c.Ready, c.stopping, c.held = false, false, false, false
 			acts = append(acts, action{do: doStart, c: c})
 		}
@@ -497,7 +502,8 @@ func (m *machine) teardownDone(now time.Time, err error) {
 func (m *machine) started(c *containerState, id string, at time.Time) {
 	c.Phase, c.ID, c.StartedAt = phaseRunning, id, at
 	c.Started = c.spec.StartupProbe == nil
-	c.Ready = c.Started && c.spec.ReadinessProbe == nil
+	c.Ready = c.Started && c.spec.ReadinessProbe == nil && c.serves()
+	c.Reason, c.Message = "", ""
 	c.RetryAt, c.Image = time.Time{}, backoff{}
 	m.emit(corev1.EventTypeNormal, "Started", "Container started", c)
 }
@@ -569,10 +575,10 @@ func (m *machine) probed(c *containerState, kind probeKind, ok bool) (acts []act
 	}
 	switch {
 	case kind == readinessProbe:
-		c.Ready = ok && c.Started
+		c.Ready = ok && c.Started && c.serves()
 	case kind == startupProbe && ok:
 		c.Started = true
-		c.Ready = c.spec.ReadinessProbe == nil
+		c.Ready = c.spec.ReadinessProbe == nil && c.serves()
 	case !ok:
 		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, lower(kind)), c)
 		c.stopping = true

@@ -51,15 +51,22 @@ func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) c
 	return s
 }
 
-// phase is the pod's, by the rules of upstream's getPhase (pkg/kubelet/kubelet_pods.go).
+// phase is the pod's, by the rules of upstream's getPhase (pkg/kubelet/kubelet_pods.go). It is final only when nothing of the pod runs: the API
+// server's users take it for the end.
 func (m *machine) phase() corev1.PodPhase {
+	p := m.outcome()
+	if (p == corev1.PodSucceeded || p == corev1.PodFailed) && m.anyLive(everyRole...) {
+		return corev1.PodRunning
+	}
+	return p
+}
+
+// outcome is the phase by the containers that the pod is for, whatever else still runs.
+func (m *machine) outcome() corev1.PodPhase {
 	if m.failure != nil {
-		if m.anyLive(roleInit, roleSidecar, roleRegular) {
-			return corev1.PodRunning
-		}
 		return corev1.PodFailed
 	}
-	var waiting, running, stopped, failed int
+	var waiting, running, failed int
 	for _, c := range m.containers {
 		switch {
 		case c.role == roleInit && c.over(m.pod) && c.Exit.Code != 0:
@@ -69,24 +76,20 @@ func (m *machine) phase() corev1.PodPhase {
 			running++
 		case c.Exit == nil: // it never ran
 			waiting++
-		default:
-			stopped++
-			if c.Exit.Code != 0 {
-				failed++
-			}
+		case c.Exit.Code != 0:
+			failed++
 		}
 	}
-	over := m.terminal() && !m.deleting
 	switch {
-	case !m.initialized() && !m.deleting, waiting > 0 && !m.deleting:
-		return corev1.PodPending
-	case running > 0, m.deleting && m.anyLive(roleInit, roleSidecar, roleRegular):
+	case running > 0 && (waiting == 0 || m.deleting):
 		return corev1.PodRunning
 	case m.deleting && (waiting > 0 || failed > 0):
 		return corev1.PodFailed
 	case m.deleting:
 		return corev1.PodSucceeded
-	case !over:
+	case waiting > 0 || !m.initialized():
+		return corev1.PodPending
+	case !m.terminal():
 		return corev1.PodRunning // between two attempts
 	case failed > 0:
 		return corev1.PodFailed
@@ -124,11 +127,15 @@ func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.Cont
 		}
 	}
 	// A start that is under way changes nothing yet: the count goes up when it has succeeded or failed.
+	if c.Phase == phaseStarting {
+		s.RestartCount = int32(max(c.Attempt-2, 0))
+	}
+	ran := c.Phase == phaseExited || c.Phase == phaseStarting && c.Exit != nil
 	switch {
 	case c.Phase == phaseRunning:
 		s.State.Running = &corev1.ContainerStateRunning{StartedAt: metav1.NewTime(c.StartedAt)}
 		s.LastTerminationState.Terminated = ended()
-	case c.Phase == phaseExited && c.Reason == "":
+	case ran && (c.Reason == "" || c.over(m.pod)):
 		s.State.Terminated = ended()
 		s.Ready = c.role == roleInit && c.Exit.Code == 0
 	default:
@@ -136,9 +143,6 @@ func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.Cont
 		s.LastTerminationState.Terminated = ended()
 		if c.Reason == "" {
 			s.State.Waiting.Reason = m.usualWait(c)
-		}
-		if c.Phase == phaseStarting {
-			s.RestartCount = int32(max(c.Attempt-2, 0))
 		}
 	}
 	return s
@@ -206,7 +210,9 @@ func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
 		}
 	}
 	set(corev1.PodReady, ready, reason, message)
-	set(corev1.PodScheduled, true, "", "")
+	if !hasCondition(s.Conditions, corev1.PodScheduled) {
+		set(corev1.PodScheduled, true, "", "")
+	}
 	order := []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled}
 	rank := func(t corev1.PodConditionType) int {
 		if i := slices.Index(order, t); i >= 0 {
