@@ -123,7 +123,7 @@ func statusCommand(s Streams) *cobra.Command {
 	var name, output string
 	c := &cobra.Command{
 		Use:   "status [-o wide|json|yaml]",
-		Short: "say how the lab is and what is broken",
+		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
@@ -133,7 +133,14 @@ func statusCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return badInput{err}
 			}
-			return printStatus(s.Out, lab.StatusOf(c.Context(), d), output)
+			st := lab.StatusOf(c.Context(), d)
+			if err := printStatus(s.Out, st, output); err != nil {
+				return err
+			}
+			if len(st.Problems) > 0 {
+				return exitStatus(1)
+			}
+			return nil
 		},
 	}
 	nameFlag(c, &name)

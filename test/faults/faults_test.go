@@ -1,0 +1,448 @@
+// Package faults tests that a lab survives what happens to it, and that it leaves nothing behind.
+package faults
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/test/world"
+)
+
+const node = "aks-nodepool1-31351229-0"
+
+// fresh brings up a lab for one test, which takes it down at the end and looks for what is left of it.
+func fresh(t *testing.T, name string) *world.World {
+	t.Helper()
+	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
+	before := hostState(t)
+	var trace footprint
+	t.Cleanup(func() {
+		trace = footprintOf(t, w)
+		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+			t.Error(err)
+		}
+		trace.expectGone(t, w)
+		expectSame(t, before, hostState(t))
+	})
+	if _, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", w.Example("azure-cni", "cluster.yaml")); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// hostState is what the machine's own namespace holds that a lab must not touch.
+func hostState(t *testing.T) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	for _, command := range []string{"ip -o link", "ip -o addr", "ip route show table all", "ip rule", "iptables-save", "nft list ruleset", "ls /run/netns",
+		"sysctl net.ipv4.ip_forward net.ipv4.conf.all.rp_filter net.ipv4.conf.all.proxy_arp"} {
+		out, _ := exec.Command("sh", "-c", command).Output() // a missing folder is a state too
+		state[command] = counters.ReplaceAllString(string(out), "")
+	}
+	return state
+}
+
+// counters and lifetimes change by themselves.
+var counters = regexp.MustCompile(`(?m)\[\d+:\d+\]|^#.*$|valid_lft \S+|preferred_lft \S+|expires \S+`)
+
+func expectSame(t *testing.T, before, after map[string]string) {
+	t.Helper()
+	for command, was := range before {
+		if after[command] != was {
+			t.Errorf("%s differs:\nbefore:\n%safter:\n%s", command, was, after[command])
+		}
+	}
+}
+
+// A footprint is where a lab is on the machine.
+type footprint struct {
+	inodes []uint64
+	listen string
+	lab    int
+}
+
+func footprintOf(t *testing.T, w *world.World) footprint {
+	t.Helper()
+	dir := string(lab.DirOf(w.Name))
+	spaces, err := kernel.MountedNamespaces(filepath.Join(dir, "netns"))
+	if err != nil {
+		t.Error(err)
+	}
+	f := footprint{lab: lab.DirOf(w.Name).Process()}
+	for _, inode := range spaces {
+		f.inodes = append(f.inodes, inode)
+	}
+	if config, err := os.ReadFile(filepath.Join(dir, "kubeconfig")); err == nil {
+		f.listen = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(config))
+	}
+	return f
+}
+
+func (f footprint) expectGone(t *testing.T, w *world.World) {
+	t.Helper()
+	dir := string(lab.DirOf(w.Name))
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(mounts, []byte(dir+"/")) {
+		t.Errorf("mounts are left:\n%s", mounts)
+	}
+	if pids, err := kernel.Processes(f.inodes...); err != nil || len(pids) > 0 {
+		t.Errorf("processes are left: %v %v", pids, err)
+	}
+	if runs(f.lab) {
+		t.Errorf("the lab process %d is left", f.lab)
+	}
+	sockets, err := exec.Command("ss", "-Hlnxt").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(sockets, []byte(dir+"/")) || f.listen != "" && bytes.Contains(sockets, []byte(f.listen+" ")) {
+		t.Errorf("sockets are left:\n%s", sockets)
+	}
+}
+
+// runs reports whether there is such a process that is more than an entry nobody has waited for (state Z, proc_pid_stat(5)).
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(fields, "Z")
+}
+
+// deploy rolls whereami out and waits for the internet's first answer.
+func deploy(t *testing.T, w *world.World) (vip string) {
+	t.Helper()
+	w.Kubectl(t, "apply", "-f", w.Example("azure-cni", "whereami.yaml"))
+	world.Eventually(t, time.Minute, func() error {
+		vip = w.Kubectl(t, "get", "service", "whereami", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+		if vip == "" {
+			return errors.New("no front end")
+		}
+		return request(w, vip)
+	})
+	return vip
+}
+
+func request(w *world.World, vip string) error {
+	_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sS", "--max-time", "2", "http://"+vip)
+	return err
+}
+
+// A conversation is a connection from the internet's client that is established, and used only when told to.
+type conversation struct {
+	cmd *exec.Cmd
+	in  *os.File
+	out bytes.Buffer
+}
+
+func converse(t *testing.T, w *world.World, vip string) *conversation {
+	t.Helper()
+	r, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conversation{in: in}
+	ready, readyW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cmd = exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "ssh", "--name", w.Name, "client", "--", "bash", "-c",
+		`exec 5<>/dev/tcp/`+vip+`/80 && echo connected >&2 && read line && printf 'GET / HTTP/1.0\r\n\r\n' >&5 && cat <&5`)
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = r, &c.out, readyW
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	readyW.Close()
+	buf := make([]byte, 64)
+	if n, _ := ready.Read(buf); string(buf[:n]) != "connected\n" {
+		t.Fatalf("no connection to %s: %s", vip, buf[:n])
+	}
+	t.Cleanup(func() { in.Close(); ready.Close() })
+	return c
+}
+
+// goesOn uses the connection and expects the answer.
+func (c *conversation) goesOn(t *testing.T) {
+	t.Helper()
+	fmt.Fprintln(c.in, "now")
+	done := make(chan error, 1)
+	go func() { done <- c.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil || !strings.Contains(c.out.String(), "200 OK") {
+			t.Errorf("the established connection was cut: %v: %s", err, c.out.String())
+		}
+	case <-time.After(5 * time.Second):
+		_ = c.cmd.Process.Kill()
+		t.Error("the established connection hangs")
+		<-done
+	}
+}
+
+func status(t *testing.T, w *world.World) lab.Status {
+	t.Helper()
+	out, err := w.Try(time.Minute, "status", "--name", w.Name, "-o", "json")
+	var s lab.Status
+	if e := json.Unmarshal([]byte(out), &s); e != nil {
+		t.Fatalf("status: %v, %v", err, e)
+	}
+	if (err != nil) != (len(s.Problems) > 0) {
+		t.Errorf("status ends with %v but has problems %q", err, s.Problems)
+	}
+	return s
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if pid <= 1 {
+		t.Fatalf("no process to kill: %d", pid)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func well(t *testing.T, w *world.World) {
+	t.Helper()
+	world.Eventually(t, 30*time.Second, func() error {
+		if s := status(t, w); len(s.Problems) > 0 || !s.Ready {
+			return fmt.Errorf("problems: %q", s.Problems)
+		}
+		return nil
+	})
+}
+
+func TestKillLabProcess(t *testing.T) {
+	w := fresh(t, "kill-lab")
+	vip := deploy(t, w)
+	c := converse(t, w, vip)
+	before := w.Kubectl(t, "get", "pods", "-o", "name")
+	kill(t, status(t, w).Pid)
+	world.Eventually(t, 5*time.Second, func() error {
+		if s := status(t, w); s.Pid != 0 || len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "lab process") {
+			return fmt.Errorf("status says %+v", s)
+		}
+		return nil
+	})
+	for range 5 {
+		if err := request(w, vip); err != nil {
+			t.Errorf("new connections fail without the lab process: %v", err)
+		}
+	}
+	w.Run(t, "up", "--name", w.Name, "-f", w.Example("azure-cni", "cluster.yaml"))
+	well(t, w)
+	c.goesOn(t)
+	if after := w.Kubectl(t, "get", "pods", "-o", "name", "--field-selector=status.phase=Running"); after != before {
+		t.Errorf("pods were %s and are %s", before, after)
+	}
+	if restarts := strings.Fields(w.Kubectl(t, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")); strings.Join(restarts, "") != "00" {
+		t.Errorf("containers were restarted: %v", restarts)
+	}
+	w.Kubectl(t, "scale", "deployment/whereami", "--replicas=3")
+	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+}
+
+func TestKillParts(t *testing.T) {
+	w := fresh(t, "kill-parts")
+	vip := deploy(t, w)
+
+	t.Run("agent", func(t *testing.T) {
+		c := converse(t, w, vip)
+		kill(t, status(t, w).Nodes[0].Agent.Pid)
+		world.Eventually(t, 5*time.Second, func() error {
+			if s := status(t, w); s.Nodes[0].Agent.Pid == 0 && len(s.Problems) > 0 || s.Nodes[0].Agent.Restarts > 0 {
+				return nil
+			}
+			return errors.New("status does not tell")
+		})
+		if err := request(w, vip); err != nil {
+			t.Errorf("new connections fail without the agent: %v", err)
+		}
+		well(t, w)
+		c.goesOn(t)
+	})
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+		t.Run(name, func(t *testing.T) {
+			c := converse(t, w, vip)
+			for _, component := range status(t, w).Components {
+				if component.Name == name {
+					kill(t, component.Pid)
+				}
+			}
+			if err := request(w, vip); err != nil {
+				t.Errorf("new connections fail without %s: %v", name, err)
+			}
+			well(t, w)
+			world.Eventually(t, 30*time.Second, func() error {
+				_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "create", "configmap", "after-"+name)
+				return err
+			})
+			c.goesOn(t)
+		})
+	}
+	t.Run("app", func(t *testing.T) {
+		out := w.Kubectl(t, "get", "pods", "-l", "app=whereami", "-o", "jsonpath={.items[0].metadata.name}")
+		at, err := lab.DirOf(w.Name).FindHost("pod/default/" + out)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ns, err := kernel.OpenNamespace(at.NetNS)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer ns.Close()
+		pids, err := kernel.Processes(ns.Inode())
+		if err != nil || len(pids) == 0 {
+			t.Fatal(pids, err)
+		}
+		kill(t, pids[0])
+		world.Eventually(t, 30*time.Second, func() error {
+			state := w.Kubectl(t, "get", "pod", out, "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+			if state != "1 true" {
+				return errors.New(state)
+			}
+			return nil
+		})
+		if err := request(w, vip); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A dead node is taken out of the load balancer and comes back.
+func TestDeadNode(t *testing.T) {
+	w := world.New(t, fmt.Sprintf("dead-node-%d", os.Getpid()))
+	t.Cleanup(func() {
+		f := footprintOf(t, w)
+		w.Run(t, "down", "--name", w.Name)
+		f.expectGone(t, w)
+	})
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\nspec: {nodePools: [{name: nodepool1, count: 2}]}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.Run(t, "up", "--name", w.Name, "-f", file)
+	vip := deploy(t, w)
+	healthy := func(n int) func() error {
+		return func() error {
+			if s := status(t, w); len(s.Frontends) != 1 || len(s.Frontends[0].Healthy) != n {
+				return fmt.Errorf("front ends: %+v", s.Frontends)
+			}
+			return nil
+		}
+	}
+	world.Eventually(t, 10*time.Second, healthy(2))
+	w.SSH(t, node, "ip", "link", "set", "eth0", "down")
+	world.Eventually(t, 20*time.Second, healthy(1))
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=whereami", "--timeout=30s")
+	w.SSH(t, node, "ip", "link", "set", "eth0", "up")
+	w.SSH(t, node, "ip", "route", "replace", "default", "via", "10.13.76.1")
+	world.Eventually(t, 20*time.Second, healthy(2))
+	for range 10 {
+		if err := request(w, vip); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestInterruptedUp(t *testing.T) {
+	for _, after := range []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 1200 * time.Millisecond, 2500 * time.Millisecond} {
+		w := world.New(t, fmt.Sprintf("ctrl-c-%d", os.Getpid()))
+		before := hostState(t)
+		cmd := exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "up", "--name", w.Name)
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(after)
+		f := footprintOf(t, w)
+		_ = cmd.Process.Signal(os.Interrupt)
+		err := cmd.Wait()
+		if code := cmd.ProcessState.ExitCode(); code != 130 {
+			t.Errorf("interrupted after %v: exit status %d (%v): %s", after, code, err, &errs)
+		}
+		f.expectGone(t, w)
+		expectSame(t, before, hostState(t))
+	}
+}
+
+// A down that follows a kill of everything at once leaves nothing.
+func TestDownAfterKillAll(t *testing.T) {
+	w := fresh(t, "kill-all")
+	deploy(t, w)
+	s := status(t, w)
+	kill(t, s.Pid)
+	for _, c := range s.Components {
+		kill(t, c.Pid)
+	}
+	kill(t, s.Nodes[0].Agent.Pid)
+}
+
+func TestBadInput(t *testing.T) {
+	w := world.New(t, fmt.Sprintf("bad-input-%d", os.Getpid()))
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(`apiVersion: packetwalk.dev/v1alpha1
+kind: Cluster
+spec:
+  network: {plugin: cilium, serviceCIDR: 10.0.0.1/16}
+  nodePool: []
+  nodePools: [{name: nodepool1, count: 20}]
+  azure:
+    vnets:
+    - {name: aksVnet, addressPrefixes: [10.13.0.0/16], subnets: [{name: aks, prefix: 10.13.76.0/24}, {name: other, prefix: 10.13.76.128/25}]}
+    vms: [{name: db, subnet: aksVnet/aks, app: oracle}]
+`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "up", "--name", w.Name, "-f", file)
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 2 {
+		t.Errorf("exit status %d, want 2", code)
+	}
+	for _, field := range []string{"spec.network.plugin", "spec.network.serviceCIDR", "spec.nodePool", "spec.nodePools[0]", "subnets[1]", "spec.azure.vms[0].app"} {
+		if !strings.Contains(string(out), field) {
+			t.Errorf("no error about %s in:\n%s", field, out)
+		}
+	}
+	if lab.DirOf(w.Name).Exists() {
+		t.Error("something was created")
+	}
+}
+
+// Without root there is one clear line that says so.
+func TestWithoutRoot(t *testing.T) {
+	w := world.New(t, "no-root")
+	cmd := exec.Command("setpriv", "--reuid=65534", "--clear-groups", "--", "/proc/self/fd/3", "up", "--name", w.Name)
+	program, err := os.Open(filepath.Join(w.Root, "bin", "packetwalk"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer program.Close()
+	cmd.ExtraFiles = []*os.File{program}
+	out, _ := cmd.CombinedOutput()
+	if code := cmd.ProcessState.ExitCode(); code != 1 || strings.Count(string(out), "\n") != 1 || !strings.Contains(string(out), "sudo") {
+		t.Errorf("exit status %d: %s", code, out)
+	}
+}
