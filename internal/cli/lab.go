@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -19,7 +20,7 @@ import (
 )
 
 func nameFlag(c *cobra.Command, name *string) {
-	c.Flags().StringVar(name, "name", "", "the lab's name (without it: the only one there is)")
+	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", or the only one there is)")
 }
 
 // defaultName is the name of a lab that up was given none for.
@@ -32,9 +33,6 @@ func upCommand(s Streams) *cobra.Command {
 		Short: "bring a cluster up; without a file, the world of the first article",
 		Args:  cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
-			if name == "" {
-				name = defaultName
-			}
 			return up(c.Context(), s, file, name)
 		},
 	}
@@ -44,6 +42,7 @@ func upCommand(s Streams) *cobra.Command {
 }
 
 func up(ctx context.Context, s Streams, file, name string) error {
+	name = cmp.Or(name, os.Getenv(lab.NameVariable), defaultName)
 	if err := checkName(name); err != nil {
 		return err
 	}
@@ -94,7 +93,7 @@ func downCommand(s Streams) *cobra.Command {
 				return err
 			}
 			if !all {
-				if len(dirs) == 0 && name == "" {
+				if len(dirs) == 0 && cmp.Or(name, os.Getenv(lab.NameVariable)) == "" {
 					fmt.Fprintln(s.Out, "no lab is here")
 					return nil
 				}

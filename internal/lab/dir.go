@@ -130,8 +130,15 @@ func List() ([]Dir, error) {
 	return dirs, nil
 }
 
-// Select returns the lab that a command means: the one called name or, without a name, the only one there is.
+// NameVariable is the environment variable that says which lab is meant where --name does not.
+const NameVariable = "PACKETWALK_LAB"
+
+// Select returns the lab that a command means: the one called name or, without a name, the one that NameVariable names, or the
+// only one there is.
 func Select(name string) (Dir, error) {
+	if name == "" {
+		name = os.Getenv(NameVariable)
+	}
 	if name != "" {
 		if d := DirOf(name); d.Exists() {
 			return d, nil
@@ -152,5 +159,5 @@ func Select(name string) (Dir, error) {
 	for i, d := range dirs {
 		names[i] = d.Name()
 	}
-	return "", fmt.Errorf("several labs are here (%s); say which with --name", strings.Join(names, ", "))
+	return "", fmt.Errorf("several labs are here (%s); say which with --name or %s", strings.Join(names, ", "), NameVariable)
 }
