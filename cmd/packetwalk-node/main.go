@@ -26,10 +26,7 @@ var version = "development"
 func main() {
 	// The agent's own data is small and long-lived: collecting early costs little and keeps many agents on one machine small.
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(25)
-	}
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(32 << 20)
+		debug.SetGCPercent(50)
 	}
 	os.Exit(run(os.Args[1:]))
 }

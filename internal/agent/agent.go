@@ -160,6 +160,7 @@ func (a *agent) loop(ctx context.Context) {
 	repair := time.NewTicker(a.SyncPeriod)
 	defer repair.Stop()
 	var quiet <-chan time.Time
+	work := context.WithoutCancel(ctx) // what has begun is finished: half a sync is for nobody's good
 	ask := func() {
 		if !pending {
 			pending = true
@@ -179,13 +180,13 @@ func (a *agent) loop(ctx context.Context) {
 		case <-due.C:
 			start := time.Now()
 			pending = false
-			ok := a.sync(ctx)
+			ok := a.sync(work)
 			pace.after(start, time.Now(), ok)
 			if !ok {
 				ask()
 			}
 		case <-canary.C:
-			if a.flushed(ctx) {
+			if a.flushed(work) {
 				ask()
 			}
 		case <-a.notices:
@@ -196,10 +197,10 @@ func (a *agent) loop(ctx context.Context) {
 		case <-quiet:
 			quiet = nil
 			start := time.Now()
-			a.repair(ctx)
+			a.repair(work)
 			pace.after(start, time.Now(), true)
 		case <-repair.C:
-			a.repair(ctx)
+			a.repair(work)
 		}
 	}
 }

@@ -28,6 +28,8 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 		want time.Duration
 	}{
 		{50 * time.Millisecond, true, time.Second},
+		{100 * time.Millisecond, true, 2 * time.Second},
+		{500 * time.Millisecond, true, 5 * time.Second},
 		{2 * time.Second, true, 10 * time.Second},
 		{0, false, time.Second},
 		{0, false, 2 * time.Second},

@@ -2,9 +2,13 @@ package agent
 
 import "time"
 
-// restFactor is how many times a sync's own duration the agent rests after it: it uses at most a sixth of a CPU for following changes,
-// however fast they come and however many rules there are.
-const restFactor = 5
+// The agent rests after each sync for some times its duration, so that following changes takes a bounded share of the machine however fast
+// they come: with short syncs a twentieth, for many agents may share a machine that is busy starting pods; never more than a sixth.
+const (
+	restFactor      = 5
+	shortRestFactor = 20
+	shortRest       = 5 * time.Second // as long as shortRestFactor may make a rest
+)
 
 // pacer decides when the next sync may begin. After quiet it is at once.
 type pacer struct {
@@ -16,7 +20,8 @@ type pacer struct {
 
 // after notes a sync from start to end and whether it succeeded. A failed one is tried again after a second, then two, four, … up to max.
 func (p *pacer) after(start, end time.Time, ok bool) {
-	rest := max(p.min, restFactor*end.Sub(start))
+	took := end.Sub(start)
+	rest := max(p.min, restFactor*took, min(shortRestFactor*took, shortRest))
 	if ok {
 		p.wait = 0
 	} else {
