@@ -103,7 +103,7 @@ func (n *cniNetwork) add(ctx context.Context, pod *corev1.Pod, id, netns string)
 	}
 	res, err := n.cni.AddNetworkList(ctx, conf, n.args(pod, id, netns))
 	if err != nil {
-		return nil, fmt.Errorf("plugin type=%q failed (add): %w", conf.Plugins[0].Network.Type, err)
+		return nil, err // libcni says which plugin failed at what
 	}
 	r, err := current.GetResult(res)
 	if err != nil {
@@ -124,10 +124,7 @@ func (n *cniNetwork) del(ctx context.Context, pod *corev1.Pod, id, netns string)
 	if err != nil {
 		return err
 	}
-	if err := n.cni.DelNetworkList(ctx, conf, n.args(pod, id, netns)); err != nil {
-		return fmt.Errorf("plugin type=%q failed (delete): %w", conf.Plugins[0].Network.Type, err)
-	}
-	return nil
+	return n.cni.DelNetworkList(ctx, conf, n.args(pod, id, netns))
 }
 
 // nodeExec runs CNI plugins in the node's network namespace: to them that is the host.

@@ -98,7 +98,7 @@ type Config struct {
 	ClusterDomain string     // optional: cluster.local
 	NodeDNS       netip.Addr // the node's name server; optional: Azure's 168.63.129.16
 
-	// Listen is the kubelet server's port in the node's namespace; optional: 10250. TLSCert is its certificate. Clients must show one signed
+	// Port is the kubelet server's in the node's namespace; optional: 10250. TLSCert is its certificate. Clients must show one signed
 	// by ClientCA, with the common name ClientName (optional: kube-apiserver-kubelet-client) or of the organization system:masters.
 	Port       int
 	TLSCert    tls.Certificate

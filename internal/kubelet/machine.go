@@ -137,7 +137,6 @@ type machine struct {
 	containers []*containerState // init containers and sidecars in order, then the others, then ephemeral ones
 
 	volumes, sandbox step
-	hadSandbox       bool // it was set up once: PodReadyToStartContainers goes to false when it is gone
 	teardown         step
 	startTime        time.Time
 	ips              []string
@@ -483,7 +482,7 @@ func (m *machine) sandboxDone(now time.Time, ips []string, err error) {
 		m.emit(corev1.EventTypeWarning, "FailedCreatePodSandBox", "Failed to create pod sandbox: "+err.Error(), nil)
 		return
 	}
-	m.sandbox.ready, m.hadSandbox, m.ips = true, true, ips
+	m.sandbox.ready, m.ips = true, ips
 	m.sandbox.retry.succeeded()
 }
 

@@ -232,29 +232,32 @@ func (k *Kubelet) running(namespace, pod, name string) (*run, *containerState, e
 	return nil, nil, errdefs.NotFoundf("container not found (%q)", name)
 }
 
-func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name string, cmd []string, io vkapi.AttachIO) error {
+func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name string, cmd []string, streams vkapi.AttachIO) error {
 	r, _, err := k.running(namespace, pod, name)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := container.Exec{Args: cmd, TTY: io.TTY(), Resize: sizes(ctx, io.Resize())}
-	if in := io.Stdin(); in != nil {
+	e := container.Exec{Args: cmd, TTY: streams.TTY(), Resize: sizes(ctx, streams.Resize())}
+	if in := streams.Stdin(); in != nil {
 		e.Stdin = in
 	}
-	if out := io.Stdout(); out != nil {
+	if out := streams.Stdout(); out != nil {
 		e.Stdout = out
 	}
-	if errs := io.Stderr(); errs != nil {
+	if errs := streams.Stderr(); errs != nil {
 		e.Stderr = errs
 	}
 	code, err := r.c.Exec(ctx, e)
 	if errors.Is(err, container.ErrStart) {
-		err = nil // its message has been told; the status is 126 or 127
-		if e.Stderr != nil {
-			fmt.Fprintln(e.Stderr, "exec failed")
+		for _, out := range []io.Writer{e.Stderr, e.Stdout} { // a terminal has only the latter
+			if out != nil {
+				fmt.Fprintf(out, "%v\r\n", err)
+				break
+			}
 		}
+		err = nil // the status, 126 or 127, says it
 	}
 	return exitError(code, err)
 }
@@ -292,7 +295,7 @@ func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan container.Size 
 }
 
 // attachToContainer connects to the container's streams; one that has none to connect to shows its log.
-func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name string, io vkapi.AttachIO) error {
+func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name string, streams vkapi.AttachIO) error {
 	r, c, err := k.running(namespace, pod, name)
 	if err != nil {
 		return err
@@ -301,24 +304,24 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 	defer cancel()
 	if !c.spec.Stdin && !c.spec.TTY {
 		path, ended, err := k.logOf(namespace, pod, c.Name, false)
-		if err != nil || io.Stdout() == nil {
+		if err != nil || streams.Stdout() == nil {
 			return err
 		}
-		out := io.Stdout()
+		out := streams.Stdout()
 		err = container.ReadLogs(ctx, path, container.LogOptions{Follow: true, Ended: ended}, gone{out, cancel})
 		if ctx.Err() != nil { // the client has gone
 			return nil
 		}
 		return err
 	}
-	s := container.Streams{Resize: sizes(ctx, io.Resize())}
-	if in := io.Stdin(); in != nil {
+	s := container.Streams{Resize: sizes(ctx, streams.Resize())}
+	if in := streams.Stdin(); in != nil {
 		s.Stdin = in
 	}
-	if out := io.Stdout(); out != nil {
+	if out := streams.Stdout(); out != nil {
 		s.Stdout = out
 	}
-	if errs := io.Stderr(); errs != nil {
+	if errs := streams.Stderr(); errs != nil {
 		s.Stderr = errs
 	}
 	return r.c.Attach(ctx, s)

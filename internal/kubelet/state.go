@@ -133,7 +133,7 @@ func (k *Kubelet) restorePod(ctx context.Context, uid types.UID) (*worker, error
 	w.sandboxID, w.restored = s.SandboxID, true
 	m := w.m
 	m.startTime, m.ips = s.StartTime, s.IPs
-	m.sandbox.ready, m.hadSandbox, m.teardown.ready = s.Sandbox, s.Sandbox || s.Down, s.Down
+	m.sandbox.ready, m.teardown.ready = s.Sandbox, s.Down
 	if s.Failure != nil {
 		m.failure = &event{reason: s.Failure.Reason, message: s.Failure.Message}
 	}
