@@ -9,11 +9,14 @@ import (
 	"packetwalk.dev/internal/cloud"
 )
 
-// startCluster starts what needs the API server and returns when pods can be made and every node is Ready.
-func (l *lab) startCluster(ctx context.Context) error {
+// startCluster starts what needs the API server and returns when pods can be made and every node is Ready. The kubelets need
+// nothing but the API and start at once; the agents have upstream's role for node proxies, which is there when the control plane
+// is ready.
+func (l *lab) startCluster(ctx context.Context, ready <-chan struct{}) error {
 	l.startCloud(ctx)
 	var g errgroup.Group
-	g.Go(func() error { return l.startNodes(ctx) })
+	g.Go(func() error { return l.startKubelets(ctx) })
+	g.Go(func() error { return l.startAgents(ctx, ready) })
 	g.Go(func() error { return waitDefaultAccount(ctx, l.client) })
 	if err := g.Wait(); err != nil {
 		return err

@@ -107,14 +107,20 @@ func (l *lab) up(ctx context.Context) error {
 		return err
 	}
 	var g errgroup.Group
+	ready := make(chan struct{})
 	g.Go(func() error { return l.startControl(ctx) })
-	g.Go(func() error { return l.makeNodes(ctx) })
 	g.Go(func() error { return l.startHosts(ctx) })
-	g.Go(func() error { return l.startControlPlane(ctx) })
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	return l.startCluster(ctx)
+	g.Go(func() error { return l.startControlPlane(ctx, ready) })
+	g.Go(func() error {
+		if err := l.makeNodes(ctx); err != nil {
+			return err
+		}
+		if err := l.connect(ctx); err != nil {
+			return err
+		}
+		return l.startCluster(ctx, ready)
+	})
+	return g.Wait()
 }
 
 func (l *lab) startFabric(ctx context.Context) error {
@@ -176,9 +182,12 @@ func (l *lab) attachHost(name string) (*kernel.Namespace, error) {
 	return ns, l.fabric.AttachHost(name, ns)
 }
 
-// startControlPlane starts upstream's processes, waits until they are ready and makes the client that the lab's own parts use.
-func (l *lab) startControlPlane(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+// patience is how long the control plane may take to start; a busy machine needs some seconds.
+const patience = time.Minute
+
+// startControlPlane starts upstream's processes, waits until they are ready, and then closes ready.
+func (l *lab) startControlPlane(ctx context.Context, ready chan<- struct{}) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	err := l.ca.Launch(ctx, l.plane.Components(), l.planeNS.Dial, func(c controlplane.Component) error {
 		p, err := l.keep(l.planeNS, command{name: c.Name, path: c.Path, args: c.Args, log: c.LogFile, pid: c.PidFile})
@@ -193,7 +202,26 @@ func (l *lab) startControlPlane(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	close(ready)
+	l.done("control plane ready")
+	return nil
+}
+
+// connect waits until the API server serves requests, which is a second before it calls itself ready, and makes the client that
+// the lab's own parts use.
+func (l *lab) connect(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for _, c := range l.plane.Components() {
+		if c.Name != controlplane.APIServer {
+			continue
+		}
+		if err := l.ca.WaitServing(waiting, c, l.planeNS.Dial); err != nil {
+			return err
+		}
+	}
 	l.done("API server answers")
+	var err error
 	if l.client, err = l.clientAs(controlplane.Admin); err != nil {
 		return err
 	}

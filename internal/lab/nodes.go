@@ -92,8 +92,29 @@ func conflist(c *cluster.Cluster, n cluster.Node, state string) ([]byte, error) 
 	}, "", "  ")
 }
 
-// startNodes starts the agents and kubelets and returns when every node is registered and Ready.
-func (l *lab) startNodes(ctx context.Context) error {
+// startAgents starts the nodes' agents when the control plane is ready.
+func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
+	select {
+	case <-ready:
+	case <-time.After(patience): // the control plane's own error says why
+		return nil
+	case <-ctx.Done():
+		return nil
+	}
+	for _, n := range l.nodes {
+		agent, err := l.keep(n.ns, l.agentCommand(n))
+		if err != nil {
+			return err
+		}
+		l.mu.Lock()
+		n.agent = agent
+		l.mu.Unlock()
+	}
+	return nil
+}
+
+// startKubelets starts the nodes' kubelets and returns when every node is registered and Ready.
+func (l *lab) startKubelets(ctx context.Context) error {
 	client, err := l.clientAs(controlplane.KubeletUser)
 	if err != nil {
 		return err
@@ -104,13 +125,6 @@ func (l *lab) startNodes(ctx context.Context) error {
 	pool.AppendCertsFromPEM(l.ca.Certificate)
 	var g errgroup.Group
 	for _, n := range l.nodes {
-		agent, err := l.keep(n.ns, l.agentCommand(n))
-		if err != nil {
-			return err
-		}
-		l.mu.Lock()
-		n.agent = agent
-		l.mu.Unlock()
 		g.Go(func() error { return l.startKubelet(ctx, n, client, shared, pool) })
 	}
 	return g.Wait()
