@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/lab"
 )
 
@@ -242,6 +243,10 @@ func logsCommand(s Streams) *cobra.Command {
 			path, err := logPath(d, args[0])
 			if err != nil {
 				return badInput{err}
+			}
+			if _, err := os.Stat(d.Host(filepath.Base(args[0]))); err == nil {
+				// A VM's or internet host's: its application writes as a container does.
+				return container.ReadLogs(c.Context(), path, container.LogOptions{Follow: follow}, s.Out)
 			}
 			return copyLog(c.Context(), s.Out, path, follow)
 		},
