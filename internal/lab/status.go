@@ -4,7 +4,11 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
+
+	"packetwalk.dev/internal/supervise"
 )
 
 // Status says how a lab is: `packetwalk status -o json`.
@@ -65,7 +69,7 @@ func StatusOf(ctx context.Context, d Dir) Status {
 	if err == nil {
 		return s
 	}
-	s = Status{Name: d.Name(), Pid: d.Process()}
+	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: []Frontend{}}
 	if s.Pid != 0 {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s
@@ -74,7 +78,30 @@ func StatusOf(ctx context.Context, d Dir) Status {
 	if _, err := os.Stat(d.Kubeconfig()); err == nil {
 		s.Kubeconfig = d.Kubeconfig()
 	}
+	s.fromPidFiles(d)
 	return s
+}
+
+// fromPidFiles says which processes of a lab still run when no lab process tells.
+func (s *Status) fromPidFiles(d Dir) {
+	look := func(name, file string) Component {
+		c := Component{Name: name, Pid: supervise.Recorded(file)}
+		if c.Pid == 0 {
+			s.Problems = append(s.Problems, name+" is down")
+		}
+		return c
+	}
+	files, _ := filepath.Glob(d.path("*.pid")) // the pattern is well formed
+	for _, file := range files {
+		if file != d.lockFile() {
+			s.Components = append(s.Components, look(strings.TrimSuffix(filepath.Base(file), ".pid"), file))
+		}
+	}
+	agents, _ := filepath.Glob(d.path("nodes", "*", "agent.pid"))
+	for _, file := range agents {
+		name := filepath.Base(filepath.Dir(file))
+		s.Nodes = append(s.Nodes, Node{Name: name, Agent: look(name, file)})
+	}
 }
 
 // problems are what the parts of the status say is broken.

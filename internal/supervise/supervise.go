@@ -230,3 +230,17 @@ func sleep(ctx context.Context, d time.Duration) bool {
 		return true
 	}
 }
+
+// Recorded gives the pid of the process that a pid file names when it still runs, else 0: for a look at what a supervisor left
+// behind.
+func Recorded(pidFile string) int {
+	pid, started, err := readPid(pidFile)
+	if err != nil {
+		return 0
+	}
+	stat, err := readStat(pid)
+	if err != nil || stat.start != started || stat.state == 'Z' {
+		return 0
+	}
+	return pid
+}

@@ -398,6 +398,15 @@ func TestDownAfterKillAll(t *testing.T) {
 		kill(t, c.Pid)
 	}
 	kill(t, s.Nodes[0].Agent.Pid)
+	world.Eventually(t, 5*time.Second, func() error {
+		told := strings.Join(status(t, w).Problems, "\n")
+		for _, dead := range []string{"lab process", "etcd", "kube-apiserver", node} {
+			if !strings.Contains(told, dead) {
+				return fmt.Errorf("status does not tell of %s: %s", dead, told)
+			}
+		}
+		return nil
+	})
 }
 
 func TestBadInput(t *testing.T) {
