@@ -326,7 +326,8 @@ func TestA13(t *testing.T) {
 				Healthy []string
 			}
 		}
-		if err := json.Unmarshal([]byte(p.Run(t, "status", "--name", p.Name, "-o", "json")), &st); err != nil {
+		out, _ := p.Try(time.Minute, "status", "--name", p.Name, "-o", "json") // a front end without back ends is a problem: exit status 1
+		if err := json.Unmarshal([]byte(out), &st); err != nil {
 			return err
 		}
 		for _, f := range st.Frontends {
