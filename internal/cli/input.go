@@ -2,25 +2,13 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"os"
-	"regexp"
 	"strings"
 
 	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/kernel"
 )
-
-// labName is what a directory, a socket path (108 bytes, unix(7)) and a host name can hold.
-var labName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
-
-func checkName(name string) error {
-	if !labName.MatchString(name) {
-		return badInput{fmt.Errorf("lab name %q: use at most 32 lower-case letters, digits and -", name)}
-	}
-	return nil
-}
 
 // readCluster reads and checks a cluster.yaml; an empty file name is the default world.
 func readCluster(file string) ([]byte, error) {

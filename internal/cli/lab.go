@@ -44,8 +44,8 @@ func upCommand(s Streams) *cobra.Command {
 
 func up(ctx context.Context, s Streams, file, name string) error {
 	name = cmp.Or(name, os.Getenv(lab.NameVariable), defaultName)
-	if err := checkName(name); err != nil {
-		return err
+	if err := lab.CheckName(name); err != nil {
+		return badInput{err}
 	}
 	source, err := readCluster(file)
 	if err != nil {

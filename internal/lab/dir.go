@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"sort"
 	"strconv"
 	"strings"
@@ -17,6 +18,17 @@ const Root = "/run/packetwalk"
 
 // Dir is a lab's directory; its base name is the lab's name.
 type Dir string
+
+// validName is what a directory, a socket path (108 bytes, unix(7)) and a host name can hold.
+var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$`)
+
+// CheckName says what is wrong with a lab's name.
+func CheckName(name string) error {
+	if !validName.MatchString(name) {
+		return fmt.Errorf("lab name %q: use at most 32 lower-case letters, digits and -", name)
+	}
+	return nil
+}
 
 // DirOf returns the directory of the lab called name.
 func DirOf(name string) Dir { return Dir(filepath.Join(Root, name)) }
@@ -140,6 +152,9 @@ func Select(name string) (Dir, error) {
 		name = os.Getenv(NameVariable)
 	}
 	if name != "" {
+		if err := CheckName(name); err != nil {
+			return "", err
+		}
 		if d := DirOf(name); d.Exists() {
 			return d, nil
 		}

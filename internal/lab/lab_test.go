@@ -1,0 +1,223 @@
+package lab
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/cluster"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files under testdata")
+
+// TestWorlds: a cluster.yaml in, Azure's side and the first node's CNI configuration out.
+func TestWorlds(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no worlds: %v", err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c, errs := cluster.Parse(archive.Files[0].Data)
+			if errs.Err() != nil {
+				t.Fatal(errs)
+			}
+			n, err := networkOf(c)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := n.Validate(); err != nil {
+				t.Error(err)
+			}
+			network, err := json.MarshalIndent(n, "", " ")
+			if err != nil {
+				t.Fatal(err)
+			}
+			list, err := conflist(c, c.Nodes()[0], "/state")
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := &txtar.Archive{Comment: archive.Comment, Files: []txtar.File{
+				archive.Files[0], {Name: "network.json", Data: append(network, '\n')}, {Name: "10-azure.conflist", Data: append(list, '\n')},
+			}}
+			if *update {
+				if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(got))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+// echo answers each connection with what it got, upper case, when the other side has finished sending.
+func echo(t *testing.T) (address string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	t.Cleanup(cancel)
+	go serve(ctx, l, func(c net.Conn) {
+		text, _ := io.ReadAll(c)
+		_, _ = c.Write([]byte(strings.ToUpper(string(text))))
+	})
+	return l.Addr().String()
+}
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, network, address)
+}
+
+// exchange sends a text, ends its side and reads to the end.
+func exchange(t *testing.T, c net.Conn, r io.Reader) string {
+	t.Helper()
+	if _, err := io.WriteString(c, "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.(*net.TCPConn).CloseWrite(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func TestForward(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); forward(ctx, l, dial, echo(t)) }()
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if got := exchange(t, c, c); got != "HELLO" {
+		t.Errorf("got %q", got)
+	}
+	cancel()
+	<-done
+	if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
+		t.Error("still listens after its context ended")
+	}
+}
+
+func TestEgress(t *testing.T) {
+	target := echo(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nowhere := netip.MustParseAddrPort("127.0.0.9:9")
+	go serveEgress(t.Context(), l, func(a netip.AddrPort) dialFunc {
+		switch a {
+		case nowhere:
+			return nil
+		case netip.MustParseAddrPort(target):
+			return dial
+		}
+		return func(context.Context, string, string) (net.Conn, error) { return nil, errors.New("no way there") }
+	})
+	tests := []struct {
+		request string
+		status  int
+	}{
+		{"CONNECT " + target + " HTTP/1.1\r\nHost: " + target + "\r\n\r\n", http.StatusOK},
+		{"CONNECT " + nowhere.String() + " HTTP/1.1\r\nHost: " + nowhere.String() + "\r\n\r\n", http.StatusBadGateway},
+		{"CONNECT 127.0.0.1:1 HTTP/1.1\r\nHost: 127.0.0.1:1\r\n\r\n", http.StatusBadGateway},
+		{"CONNECT name:80 HTTP/1.1\r\nHost: name:80\r\n\r\n", http.StatusBadRequest},
+		{"GET / HTTP/1.1\r\nHost: x\r\n\r\n", http.StatusMethodNotAllowed},
+	}
+	for _, test := range tests {
+		c, err := net.Dial("tcp", l.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fmt.Fprint(c, test.request)
+		r := bufio.NewReader(c)
+		resp, err := http.ReadResponse(r, &http.Request{Method: http.MethodConnect})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.StatusCode != test.status {
+			t.Errorf("%q: status %d, want %d", test.request, resp.StatusCode, test.status)
+		}
+		if resp.StatusCode == http.StatusOK {
+			if got := exchange(t, c, r); got != "HELLO" {
+				t.Errorf("got %q", got)
+			}
+		}
+		c.Close()
+	}
+}
+
+func TestClaim(t *testing.T) {
+	d := Dir(t.TempDir())
+	if pid := d.Process(); pid != 0 {
+		t.Errorf("process %d before any", pid)
+	}
+	if err := d.claim(); err != nil {
+		t.Fatal(err)
+	}
+	if pid := d.Process(); pid != os.Getpid() {
+		t.Errorf("process %d, want %d", pid, os.Getpid())
+	}
+	if err := d.claim(); !errors.Is(err, ErrRunning) {
+		t.Errorf("a second claim: %v", err)
+	}
+	// A pid file without its lock is a dead process's, whoever has its number now.
+	stale := Dir(t.TempDir())
+	if err := os.WriteFile(stale.lockFile(), []byte("1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if pid := stale.Process(); pid != 0 {
+		t.Errorf("a stale pid file gives %d", pid)
+	}
+}
+
+func TestProblems(t *testing.T) {
+	s := Status{
+		Components: []Component{{Name: "etcd", LastExit: "signal: killed", Restarts: 2}, {Name: "kube-apiserver", Pid: 7}},
+		Nodes:      []Node{{Name: "node-0", Agent: Component{Name: "node-0", Pid: 8}, Error: "disk on fire"}},
+		Hosts:      []Host{{Name: "testvm", App: "nginx"}, {Name: "client"}},
+		Frontends:  []Frontend{{Address: "203.0.113.10", Port: 80, Total: 1}, {Address: "203.0.113.11", Port: 80, Total: 1, Healthy: []string{"node-0"}}},
+	}
+	want := []string{
+		"etcd is down: signal: killed; it is started again (2 times so far); its log: packetwalk logs etcd",
+		"node-0: disk on fire",
+		"testvm: its application nginx has ended",
+		"203.0.113.10:80 has no healthy back end: the load balancer drops new connections",
+	}
+	if diff := cmp.Diff(want, s.problems()); diff != "" {
+		t.Error(diff)
+	}
+}
