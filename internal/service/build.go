@@ -7,6 +7,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	netutils "k8s.io/utils/net"
 )
 
 // LabelProxyName marks a service that another service proxy handles (k8s.io/kubernetes pkg/proxy/apis/well_known_labels.go).
@@ -63,11 +64,38 @@ func clusterIP(family Family, s *corev1.Service) netip.Addr {
 func addresses(family Family, texts []string) []netip.Addr {
 	var out []netip.Addr
 	for _, text := range texts {
-		if a, err := netip.ParseAddr(text); err == nil && family.Of(a.Unmap()) {
-			out = append(out, a.Unmap())
+		if a, ok := parseAddr(text); ok && family.Of(a) {
+			out = append(out, a)
 		}
 	}
 	return out
+}
+
+// parseAddr reads all forms that the API server accepts: with leading zeros in decimal numbers, and IPv4 as mapped into IPv6
+// (k8s.io/apimachinery pkg/util/validation/ip.go, IsValidIPForLegacyField).
+func parseAddr(text string) (netip.Addr, bool) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		var ok bool
+		if a, ok = netip.AddrFromSlice(netutils.ParseIPSloppy(text)); !ok {
+			return netip.Addr{}, false
+		}
+	}
+	return a.Unmap(), a.Zone() == ""
+}
+
+// parsePrefix reads a range in the forms that parseAddr reads an address in, and clears the bits beyond its length.
+func parsePrefix(text string) (netip.Prefix, bool) {
+	_, network, err := netutils.ParseCIDRSloppy(text)
+	if err != nil {
+		return netip.Prefix{}, false
+	}
+	a, _ := netip.AddrFromSlice(network.IP)
+	bits, all := network.Mask.Size()
+	if a.Is4In6() { // no shorter than 96 bits, or the mask would have cleared what marks it
+		a, bits = a.Unmap(), bits-(all-32)
+	}
+	return netip.PrefixFrom(a, bits), true
 }
 
 func makePort(family Family, s *corev1.Service, sp *corev1.ServicePort, ip netip.Addr) Port {
@@ -126,14 +154,14 @@ func affinitySeconds(s *corev1.Service) int {
 func sourceRanges(family Family, texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
-		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		if err != nil || !family.Of(prefix.Addr()) {
+		prefix, ok := parsePrefix(strings.TrimSpace(text))
+		if !ok || !family.Of(prefix.Addr()) {
 			continue
 		}
 		if prefix.Bits() == 0 {
 			return nil
 		}
-		out = append(out, prefix.Masked())
+		out = append(out, prefix)
 	}
 	return out
 }

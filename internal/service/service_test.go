@@ -124,6 +124,27 @@ func TestFamilies(t *testing.T) {
 	}
 }
 
+// The API server still accepts leading zeros, which it reads as decimal, and IPv4 addresses as IPv6 ones.
+func TestOldFormsOfAddresses(t *testing.T) {
+	s := web()
+	s.Spec.ExternalIPs = []string{"198.051.100.010", "::ffff:198.51.100.2", "2001:DB8:0::00a", "x", "fe80::1%lo"}
+	s.Spec.LoadBalancerSourceRanges = []string{"010.1.2.3/16", "::ffff:10.9.0.0/112", "2001:DB8::1/64", "10.0.0.0/33"}
+	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.000.113.001"}, {IP: "::ffff:203.0.113.2"}}
+	endpoints := []*discoveryv1.EndpointSlice{
+		slice("a", discoveryv1.AddressTypeIPv4, "010.1.0.08", "10.1.0.8", "::ffff:10.1.0.9"), slice("b", discoveryv1.AddressTypeIPv6, "fd00:0::0:5"),
+	}
+	for family, want := range map[Family]string{
+		IPv4: "[198.51.100.10 198.51.100.2] [203.0.113.1 203.0.113.2] [10.1.0.0/16 10.9.0.0/16] [10.1.0.8:8080 10.1.0.9:8080]",
+		IPv6: "[2001:db8::a] [] [2001:db8::/64] [[fd00::5]:8080]",
+	} {
+		p := Build(family, Node{}, []*corev1.Service{s}, endpoints)[0]
+		got := strings.Join([]string{sprint(p.ExternalIPs), sprint(p.LoadBalancerIPs), sprint(p.SourceRanges), sprint(p.ForCluster)}, " ")
+		if got != want {
+			t.Errorf("%s: %s, want %s", family, got, want)
+		}
+	}
+}
+
 func sprint(list any) string {
 	var out []string
 	switch list := list.(type) {
