@@ -17,7 +17,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/controlplane"
@@ -125,7 +124,14 @@ func (l *lab) startKubelets(ctx context.Context) error {
 	pool.AppendCertsFromPEM(l.ca.Certificate)
 	var g errgroup.Group
 	for _, n := range l.nodes {
-		g.Go(func() error { return l.startKubelet(ctx, n, client, shared, pool) })
+		g.Go(func() error {
+			config, err := l.kubeletConfig(n)
+			if err != nil {
+				return err
+			}
+			config.Client, config.Shared, config.ClientCA = client, shared, pool
+			return l.startKubelet(ctx, n, config)
+		})
 	}
 	return g.Wait()
 }
@@ -149,20 +155,19 @@ func (l *lab) agentCommand(n *node) command {
 	}
 }
 
-func (l *lab) startKubelet(ctx context.Context, n *node, client kubernetes.Interface, shared *kubelet.Shared, pool *x509.CertPool) error {
+// kubeletConfig is what a node's kubelet has for itself.
+func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 	pair, err := l.ca.Kubelet(n.Name, []netip.Addr{n.Address}, time.Now())
 	if err != nil {
-		return err
+		return kubelet.Config{}, err
 	}
 	cert, err := tls.X509KeyPair(pair.Certificate, pair.Key)
 	if err != nil {
-		return err
+		return kubelet.Config{}, err
 	}
 	dir := l.dir.Node(n.Name)
-	k, err := kubelet.New(kubelet.Config{
+	return kubelet.Config{
 		Node:        l.nodeObject(n.Node),
-		Client:      client,
-		Shared:      shared,
 		Runtime:     kubelet.FromRuntime(l.runtime),
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
@@ -172,22 +177,57 @@ func (l *lab) startKubelet(ctx context.Context, n *node, client kubernetes.Inter
 		CNICacheDir: filepath.Join(dir, "cni", "cache"),
 		ClusterDNS:  l.cluster.Spec.Network.DNSServiceIP,
 		TLSCert:     cert,
-		ClientCA:    pool,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
-	})
+	}, nil
+}
+
+// startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
+func (l *lab) startKubelet(ctx context.Context, n *node, config kubelet.Config) error {
+	ready, ended, err := l.runKubelet(ctx, n, config)
 	if err != nil {
 		return err
+	}
+	select {
+	case <-ready:
+		go l.keepKubelet(ctx, n, config, ended)
+		return nil
+	case err := <-ended:
+		return fmt.Errorf("kubelet of %s: %w", n.Name, err)
+	}
+}
+
+func (l *lab) runKubelet(ctx context.Context, n *node, config kubelet.Config) (ready <-chan struct{}, ended <-chan error, err error) {
+	k, err := kubelet.New(config)
+	if err != nil {
+		return nil, nil, err
 	}
 	l.mu.Lock()
 	n.kubelet = k
 	l.mu.Unlock()
-	ended := make(chan error, 1)
-	go func() { ended <- k.Run(ctx) }()
-	select {
-	case <-k.Ready():
-		return nil
-	case err := <-ended:
-		return fmt.Errorf("kubelet of %s: %w", n.Name, err)
+	end := make(chan error, 1)
+	go func() { end <- k.Run(ctx) }()
+	return k.Ready(), end, nil
+}
+
+// keepKubelet starts a new kubelet, some seconds later, for one that ended while the lab runs on. Pods do not notice.
+func (l *lab) keepKubelet(ctx context.Context, n *node, config kubelet.Config, ended <-chan error) {
+	for {
+		err := <-ended
+		if ctx.Err() != nil {
+			return
+		}
+		l.log.Error("kubelet ended", "node", n.Name, "err", err)
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(2 * time.Second):
+			}
+			if _, ended, err = l.runKubelet(ctx, n, config); err == nil {
+				break
+			}
+			l.log.Error("start kubelet", "node", n.Name, "err", err)
+		}
 	}
 }
 
