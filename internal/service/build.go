@@ -21,6 +21,7 @@ func Build(family Family, node Node, services []*corev1.Service, endpointSlices 
 	endpoints := gatherEndpoints(family, node, endpointSlices)
 	var ports []Port
 	seen := map[Key]bool{}
+	var local map[Key][]netip.Addr
 	for _, s := range services {
 		key := Key{s.Namespace, s.Name}
 		if seen[key] {
@@ -35,6 +36,12 @@ func Build(family Family, node Node, services []*corev1.Service, endpointSlices 
 			p := makePort(family, s, &s.Spec.Ports[i], ip)
 			p.Endpoints = endpoints[portKey{p.Name, p.Protocol}]
 			choose(&p, node)
+			if p.HealthCheckNodePort != 0 {
+				if local == nil {
+					local = localReady(endpoints)
+				}
+				p.LocalReady = local[key]
+			}
 			ports = append(ports, p)
 		}
 	}
@@ -229,6 +236,24 @@ func addEndpoints(into map[netip.AddrPort]Endpoint, family Family, node Node, en
 			into[made.Addr] = made
 		}
 	}
+}
+
+// localReady are the distinct addresses of ready endpoints on this node, over all ports of a service's slices.
+func localReady(endpoints map[portKey][]Endpoint) map[Key][]netip.Addr {
+	out := map[Key][]netip.Addr{}
+	for port, list := range endpoints {
+		key := Key{port.Namespace, port.Service}
+		for i := range list {
+			if e := &list[i]; e.Local && e.Ready {
+				out[key] = append(out[key], e.Addr.Addr())
+			}
+		}
+	}
+	for key, list := range out {
+		slices.SortFunc(list, netip.Addr.Compare)
+		out[key] = slices.Compact(list)
+	}
+	return out
 }
 
 // better decides between two copies of one endpoint in different slices, as when a controller moves it: local first, then ready, serving,

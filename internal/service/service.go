@@ -79,6 +79,9 @@ type Port struct {
 	InternalPolicy      Policy
 	AffinitySeconds     int    // how long a client stays with its endpoint; 0: no session affinity
 	HealthCheckNodePort uint16 // 0: none
+	// LocalReady is filled for ports with a health check node port: the distinct addresses of the service's ready endpoints on this node,
+	// sorted. They are those of all ports of the service's slices, also of ones that the service no longer has, as kube-proxy counts them.
+	LocalReady []netip.Addr
 
 	// Endpoints are all of the port, whatever their state, sorted by their text.
 	Endpoints []Endpoint
@@ -141,7 +144,7 @@ func (k Key) String() string { return k.Namespace + "/" + k.Service }
 type HealthCheck struct {
 	Key
 	Port           uint16
-	LocalEndpoints int // distinct addresses of ready endpoints on this node, over all ports of the service
+	LocalEndpoints int // distinct addresses of ready endpoints on this node, over all ports of the service's slices
 }
 
 // HealthChecks lists the health check node ports of all families together, by service. Ports of one service share one.
@@ -161,10 +164,8 @@ func HealthChecks(families ...[]Port) []HealthCheck {
 				addresses[key] = map[netip.Addr]bool{}
 				checks = append(checks, HealthCheck{Key: key, Port: p.HealthCheckNodePort})
 			}
-			for _, e := range p.Endpoints {
-				if e.Local && e.Ready {
-					addresses[key][e.Addr.Addr()] = true
-				}
+			for _, a := range p.LocalReady {
+				addresses[key][a] = true
 			}
 		}
 	}

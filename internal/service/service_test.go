@@ -207,4 +207,11 @@ func TestHealthChecksCountAddressesOnce(t *testing.T) {
 	if !slices.Equal(checks, []HealthCheck{{Key{"ns", "web"}, 32000, 2}}) {
 		t.Errorf("got %+v", checks)
 	}
+	// A slice that has not followed a change of the service's ports yet counts, as in kube-proxy.
+	late := slice("b", discoveryv1.AddressTypeIPv4, "1.0.0.2 l", "1.0.0.5 l", "1.0.0.6")
+	late.Ports[0].Name = pointer("old")
+	checks = HealthChecks(Build(IPv4, Node{Name: "me"}, []*corev1.Service{s}, []*discoveryv1.EndpointSlice{es, late}))
+	if !slices.Equal(checks, []HealthCheck{{Key{"ns", "web"}, 32000, 3}}) {
+		t.Errorf("got %+v", checks)
+	}
 }
