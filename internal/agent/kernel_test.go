@@ -616,9 +616,7 @@ func (w *world) healthCheck(port corev1.ServicePort) {
 	code := func() string {
 		return w.sh("ip netns exec %s-client curl -s -m 2 -o /dev/null -w '%%{http_code}' http://%s:32364/healthz || true", w.id, nodeIPs)
 	}
-	if got := code(); got != "200" {
-		w.Errorf("with local endpoints: %s", got)
-	}
+	w.eventually("200 with local endpoints", func() bool { return code() == "200" }) // the port opens right after the first sync
 	w.service("local", "10.0.0.3", localVIP, true, port, "10.13.3.5")
 	w.save()
 	w.eventually("503 without local endpoints", func() bool { return code() == "503" })
