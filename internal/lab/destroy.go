@@ -20,9 +20,19 @@ import (
 // Destroy ends every process of the lab and takes away its namespaces, mounts and files. It asks nothing of the lab process, so
 // that it works the same on a lab that is well, half made, or left behind by kill -9. Destroying what is gone is no error.
 func Destroy(ctx context.Context, d Dir) error {
-	if !d.Exists() {
-		return nil
+	var err error
+	// A lab process that was being started at this moment is found at the second look.
+	for range 3 {
+		if !d.Exists() {
+			_ = os.Remove(Root) // only when this was the last lab
+			return nil
+		}
+		err = destroy(ctx, d)
 	}
+	return err
+}
+
+func destroy(ctx context.Context, d Dir) error {
 	// The lab process first: it would start again what dies.
 	if err := end(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
 		return fmt.Errorf("end the lab process: %w", err)
@@ -46,7 +56,6 @@ func Destroy(ctx context.Context, d Dir) error {
 	if err := os.RemoveAll(string(d)); err != nil {
 		return fmt.Errorf("remove the lab's files: %w", err)
 	}
-	_ = os.Remove(Root) // only when this was the last lab
 	return nil
 }
 

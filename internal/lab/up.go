@@ -11,6 +11,8 @@ import (
 	"os/exec"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // Binaries are the programs that a lab is made of.
@@ -35,23 +37,26 @@ type UpOptions struct {
 var ErrOther = errors.New("a lab of this name is there already, made from another cluster.yaml")
 
 // Up starts the lab process and returns when the cluster is ready. A lab that is running already is left as it is; one whose
-// process has died is taken up again. When Up fails or ctx ends before the cluster is ready, what it made is removed.
+// process has died is taken up again. When Up fails or ctx ends before the cluster is ready, what it made is removed. Of several
+// at once for one lab, one works and the others wait for it.
 func Up(ctx context.Context, o UpOptions) error {
-	resume := o.Dir.Exists()
-	if resume {
-		made, err := os.ReadFile(o.Dir.ClusterFile())
-		if err == nil && !bytes.Equal(made, o.Cluster) {
-			return fmt.Errorf("%w; 'packetwalk down --name %s' removes it", ErrOther, o.Dir.Name())
-		}
-		if err == nil && o.Dir.Process() != 0 {
-			return waitReady(ctx, o)
-		}
-		resume = err == nil
-	}
-	if err := prepare(o); err != nil {
+	release, err := o.Dir.turn(ctx)
+	if err != nil {
 		return err
 	}
-	err := start(ctx, o)
+	defer release()
+	made, err := os.ReadFile(o.Dir.ClusterFile())
+	resume := err == nil
+	switch {
+	case resume && !bytes.Equal(made, o.Cluster):
+		return fmt.Errorf("%w; 'packetwalk down --name %s' removes it", ErrOther, o.Dir.Name())
+	case resume && o.Dir.Process() != 0:
+		return waitReady(ctx, o)
+	}
+	err = prepare(o)
+	if err == nil {
+		err = start(ctx, o)
+	}
 	if err == nil || resume {
 		return err
 	}
@@ -60,6 +65,45 @@ func Up(ctx context.Context, o UpOptions) error {
 		return errors.Join(err, undo)
 	}
 	return err
+}
+
+// turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
+func (d Dir) turn(ctx context.Context) (release func(), err error) {
+	for {
+		if err := os.MkdirAll(string(d), 0o700); err != nil {
+			return nil, err
+		}
+		dir, err := os.Open(string(d))
+		if errors.Is(err, os.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil && isStill(dir, string(d)) {
+			return func() { dir.Close() }, nil
+		}
+		dir.Close()
+		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+			return nil, fmt.Errorf("lock %s: %w", d, err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+// isStill reports whether the path leads to the open directory.
+func isStill(dir *os.File, path string) bool {
+	opened, err := dir.Stat()
+	if err != nil {
+		return false
+	}
+	there, err := os.Stat(path)
+	return err == nil && os.SameFile(opened, there)
 }
 
 func prepare(o UpOptions) error {

@@ -388,6 +388,44 @@ func TestInterruptedUp(t *testing.T) {
 	}
 }
 
+// Of several commands at once for one lab, one brings it up and the others find it; a down in the middle leaves nothing.
+func TestUpAtOnce(t *testing.T) {
+	w := world.New(t, fmt.Sprintf("at-once-%d", os.Getpid()))
+	t.Cleanup(func() {
+		f := footprintOf(t, w)
+		w.Run(t, "down", "--name", w.Name)
+		f.expectGone(t, w)
+	})
+	ended := make(chan error, 3)
+	for range cap(ended) {
+		go func() {
+			_, err := w.Try(time.Minute, "up", "--name", w.Name)
+			ended <- err
+		}()
+	}
+	for range cap(ended) {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	well(t, w)
+	w.Run(t, "down", "--name", w.Name)
+
+	go func() {
+		_, err := w.Try(time.Minute, "up", "--name", w.Name)
+		ended <- err
+	}()
+	time.Sleep(time.Second)
+	f := footprintOf(t, w)
+	w.Run(t, "down", "--name", w.Name)
+	if err := <-ended; err == nil {
+		t.Error("up says that the lab is ready, but down has removed it")
+	}
+	f.expectGone(t, w)
+	w.Run(t, "up", "--name", w.Name)
+	well(t, w)
+}
+
 // A down that follows a kill of everything at once leaves nothing.
 func TestDownAfterKillAll(t *testing.T) {
 	w := fresh(t, "kill-all")
