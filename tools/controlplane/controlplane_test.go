@@ -11,25 +11,40 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/mod/modfile"
 )
 
-// The nested module's go.mod is what gen makes from the go.mod of the release that it requires.
-func TestModuleIsGenerated(t *testing.T) {
-	dir := filepath.Join("..", "..", "controlplane")
-	current, err := os.ReadFile(filepath.Join(dir, "go.mod"))
-	if err != nil {
-		t.Fatal(err)
+// The nested modules' go.mod are what gen makes from the go.mod of the release that they require, and the release is one.
+func TestModulesAreGenerated(t *testing.T) {
+	releases := map[string]bool{}
+	for _, dir := range generated(filepath.Join("..", "..")) {
+		current, err := os.ReadFile(filepath.Join(dir, "go.mod"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		upstream, err := upstreamGoMod(t.Context(), dir, current)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, err := generate(current, upstream)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if diff := cmp.Diff(string(want), string(current)); diff != "" {
+			t.Errorf("%s: run go run ./tools/controlplane gen (-want +got):\n%s", dir, diff)
+		}
+		file, err := modfile.Parse(dir, current, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		release, err := kubernetesVersion(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		releases[release] = true
 	}
-	upstream, err := upstreamGoMod(t.Context(), dir, current)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := generate(current, upstream)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), string(current)); diff != "" {
-		t.Errorf("run go run ./tools/controlplane gen (-want +got):\n%s", diff)
+	if len(releases) != 1 {
+		t.Errorf("the modules require different releases: %v", releases)
 	}
 }
 
@@ -71,6 +86,8 @@ replace (
 	k8s.io/api => k8s.io/api v0.35.3
 	k8s.io/gone => k8s.io/gone v0.35.3
 )
+
+replace packetwalk.dev => ../..
 `
 	want := `module packetwalk.dev/controlplane
 
@@ -85,6 +102,8 @@ require (
 	k8s.io/api v0.35.4 // indirect
 	k8s.io/klog/v2 v2.1.0 // indirect
 )
+
+replace packetwalk.dev => ../..
 
 replace (
 	k8s.io/api => k8s.io/api v0.35.4

@@ -1,6 +1,7 @@
-// Command controlplane (tools/controlplane) keeps and builds the nested module controlplane/, upstream's control plane as one program.
+// Command controlplane (tools/controlplane) keeps and builds the nested module controlplane/, upstream's control plane as one program, and
+// keeps controlplane/oracle, the module that compares our service proxy with upstream's.
 //
-//	go run ./tools/controlplane gen     write controlplane/go.mod from the go.mod of the k8s.io/kubernetes release that it requires
+//	go run ./tools/controlplane gen     write both modules' go.mod from that of the k8s.io/kubernetes release that each requires
 //	go run ./tools/controlplane build   build the program into the user's cache, once for all clones, and link bin/packetwalk-controlplane to it
 //	go run ./tools/controlplane path    print where that program is, or will be
 //
@@ -41,7 +42,12 @@ func run(ctx context.Context, args []string) error {
 	module := filepath.Join(root, "controlplane")
 	switch args[0] {
 	case "gen":
-		return writeModule(ctx, module)
+		for _, dir := range generated(root) {
+			if err := writeModule(ctx, dir); err != nil {
+				return err
+			}
+		}
+		return nil
 	case "build":
 		return build(ctx, module, filepath.Join(root, "bin", program))
 	case "path":
@@ -53,6 +59,11 @@ func run(ctx context.Context, args []string) error {
 		return nil
 	}
 	return fmt.Errorf("unknown command %q; %s", args[0], usage)
+}
+
+// generated are the folders of the modules that import k8s.io/kubernetes.
+func generated(root string) []string {
+	return []string{filepath.Join(root, "controlplane"), filepath.Join(root, "controlplane", "oracle")}
 }
 
 // repository finds the checkout that the working directory lies in: the nearest folder upwards that holds controlplane/go.mod.

@@ -54,9 +54,13 @@ func generate(current, upstream []byte) ([]byte, error) {
 	return file.Format()
 }
 
-// replaceStaging makes the published modules the only ones replaced, each by itself at version, in one block at the end.
+// replaceStaging makes the published modules the only ones replaced, each by itself at version, in one block at the end. Modules replaced
+// by folders of this checkout stay so.
 func replaceStaging(file *modfile.File, published []string, version string) error {
 	for _, replace := range slices.Clone(file.Replace) {
+		if replace.New.Version == "" {
+			continue
+		}
 		if err := file.DropReplace(replace.Old.Path, replace.Old.Version); err != nil {
 			return err
 		}

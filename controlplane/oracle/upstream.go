@@ -1,0 +1,201 @@
+package oracle
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/kubernetes/pkg/proxy/healthcheck"
+	"k8s.io/kubernetes/pkg/proxy/iptables"
+	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
+	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
+
+	"packetwalk.dev/internal/kernel"
+)
+
+// upstream is kube-proxy's iptables proxier in a namespace. Everything that touches the kernel runs on a thread of that namespace.
+type upstream struct {
+	ns      *kernel.Namespace
+	proxier *iptables.Proxier
+	tables  *tables
+	now     World // as told
+	started bool
+}
+
+// tables is upstream's way to iptables, but for two things: a failed restore is remembered, because the proxier only logs it, and what
+// Monitor does first, it does where the caller can choose the namespace and without watching further.
+type tables struct {
+	utiliptables.Interface
+	failure error
+	canary  func() error
+}
+
+func (t *tables) RestoreAll(data []byte, flush utiliptables.FlushFlag, counters utiliptables.RestoreCountersFlag) error {
+	err := t.Interface.RestoreAll(data, flush, counters)
+	if err != nil {
+		t.failure = fmt.Errorf("upstream cannot load its rules: %w", err)
+	}
+	return err
+}
+
+func (t *tables) Monitor(utiliptables.Chain, []utiliptables.Table, func(), time.Duration, <-chan struct{}) {
+}
+
+// canaries makes the chains by which Monitor notices a flush (pkg/util/iptables/iptables.go).
+func (t *tables) canaries() error {
+	for _, table := range []utiliptables.Table{utiliptables.TableMangle, utiliptables.TableNAT, utiliptables.TableFilter} {
+		if _, err := t.EnsureChain(table, "KUBE-PROXY-CANARY"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sysctls is what the proxier reads and writes of /proc/sys, without the machine's.
+type sysctls map[string]int
+
+func (s sysctls) GetSysctl(name string) (int, error) {
+	if v, ok := s[name]; ok {
+		return v, nil
+	}
+	return 0, os.ErrNotExist
+}
+
+func (s sysctls) SetSysctl(name string, v int) error {
+	s[name] = v
+	return nil
+}
+
+func newUpstream(ns *kernel.Namespace, v Settings) (*upstream, error) {
+	u := &upstream{ns: ns}
+	family, protocol := corev1.IPv4Protocol, utiliptables.ProtocolIPv4
+	if v.IPv6 {
+		family, protocol = corev1.IPv6Protocol, utiliptables.ProtocolIPv6
+	}
+	detector := proxyutil.NewNoOpLocalDetector()
+	switch {
+	case v.ClusterCIDR != "":
+		detector = proxyutil.NewDetectLocalByCIDR(v.ClusterCIDR)
+	case v.PodInterface != "": // a bridge's name; a prefix is such a name with "+"
+		detector = proxyutil.NewDetectLocalByBridgeInterface(v.PodInterface)
+	}
+	settings := sysctls{"net/ipv4/conf/all/route_localnet": 0}
+	if v.TCPLiberal {
+		settings["net/netfilter/nf_conntrack_tcp_be_liberal"] = 1
+	}
+	err := ns.Do(func() (err error) {
+		u.tables = &tables{Interface: utiliptables.New(protocol)}
+		health := healthcheck.NewProxyHealthServer("", time.Minute, nil)
+		u.proxier, err = iptables.NewProxier(context.Background(), family, u.tables, settings, time.Nanosecond, time.Nanosecond,
+			v.MasqueradeAll, v.LocalhostNodePorts && !v.IPv6, v.MasqueradeBit, detector, NodeName, net.ParseIP(v.NodeIP), nil, health, v.NodePortAddresses, false)
+		if err != nil {
+			return err
+		}
+		return u.tables.canaries()
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start upstream's proxier: %w", err)
+	}
+	return u, nil
+}
+
+// sync tells the proxier what has changed, as informers do, and lets it write.
+func (u *upstream) sync(to World) error {
+	to = to.watched()
+	if !u.started || to.Zone != u.now.Zone {
+		u.topology(to.Zone)
+	}
+	u.tell(to)
+	u.now = to.Clone()
+	return u.write()
+}
+
+// write runs one sync to its end: each call of OnServiceSynced does, on the caller's thread.
+func (u *upstream) write() error {
+	u.tables.failure = nil
+	_ = u.ns.Do(func() error {
+		u.proxier.OnServiceSynced()
+		if !u.started {
+			u.proxier.OnEndpointSlicesSynced()
+		}
+		return nil
+	})
+	u.started = true
+	return u.tables.failure
+}
+
+// rewrite makes a full sync.
+func (u *upstream) rewrite() error {
+	u.topology(u.now.Zone)
+	return u.write()
+}
+
+func (u *upstream) topology(zone string) {
+	labels := map[string]string{corev1.LabelHostname: NodeName}
+	if zone != "" {
+		labels[corev1.LabelTopologyZone] = zone
+	}
+	u.proxier.OnTopologyChange(labels)
+}
+
+func (u *upstream) tell(to World) {
+	for _, key := range slices.Sorted(maps.Keys(u.now.Services)) {
+		if _, stays := to.Services[key]; !stays {
+			u.proxier.OnServiceDelete(u.now.Services[key])
+		}
+	}
+	for key, s := range to.Services {
+		if old, there := u.now.Services[key]; !there {
+			u.proxier.OnServiceAdd(s.DeepCopy())
+		} else if !equality.Semantic.DeepEqual(old, s) {
+			u.proxier.OnServiceUpdate(old, s.DeepCopy())
+		}
+	}
+	for _, key := range slices.Sorted(maps.Keys(u.now.Slices)) {
+		if _, stays := to.Slices[key]; !stays {
+			u.proxier.OnEndpointSliceDelete(u.now.Slices[key])
+		}
+	}
+	for key, s := range to.Slices {
+		if old, there := u.now.Slices[key]; !there {
+			u.proxier.OnEndpointSliceAdd(s.DeepCopy())
+		} else if !equality.Semantic.DeepEqual(old, s) {
+			u.proxier.OnEndpointSliceUpdate(old, s.DeepCopy())
+		}
+	}
+}
+
+// health asks a health check node port for the number of local endpoints; "" when nobody listens.
+func (u *upstream) health(ctx context.Context, address string) (string, error) {
+	client := http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			return u.ns.Dial(ctx, network, addr)
+		},
+	}}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+"/", nil)
+	if err != nil {
+		return "", err
+	}
+	answer, err := client.Do(request)
+	if err != nil {
+		return "", err
+	}
+	return answer.Header.Get("X-Load-Balancing-Endpoint-Weight"), answer.Body.Close()
+}
+
+// stop closes the health check servers, which would keep the namespace alive.
+func (u *upstream) stop() error {
+	if !u.started {
+		return nil
+	}
+	return errors.Join(u.sync(World{}))
+}
