@@ -114,7 +114,7 @@ func readRequest(in *bufio.Reader, continues func() error) (*request, error) {
 }
 
 func unexpected(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return io.ErrUnexpectedEOF
 	}
 	return err
@@ -259,10 +259,10 @@ func (h *headReader) line() (string, error) {
 			return "", &badRequest{431, "request header too large"}
 		}
 		line = append(line, part...)
-		if err == bufio.ErrBufferFull {
+		if errors.Is(err, bufio.ErrBufferFull) {
 			continue
 		}
-		if err == io.EOF && len(line) > 0 {
+		if errors.Is(err, io.EOF) && len(line) > 0 {
 			return "", io.ErrUnexpectedEOF
 		}
 		if err != nil {

@@ -76,13 +76,13 @@ func (c *Container) Attach(ctx context.Context, s Streams) error {
 		go out.resize(s.Resize, ended)
 	}
 	err = receive(conn, s)
-	if ctx.Err() != nil {
+	switch {
+	case ctx.Err() != nil:
 		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+		return nil
 	}
-	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, net.ErrClosed) {
-		return fmt.Errorf("container %s: attach: %w", c.spec.Name, err)
-	}
-	return nil
+	return fmt.Errorf("container %s: attach: %w", c.spec.Name, err)
 }
 
 // dialAttach goes by a descriptor of the directory: a socket's path has 107 bytes at most (unix(7)), a pod's directory more.
@@ -99,6 +99,7 @@ func (c *Container) dialAttach() (net.Conn, error) {
 	return conn, err
 }
 
+// receive writes what the container says until the connection ends; its error, which is never nil, is then io.EOF.
 func receive(r io.Reader, s Streams) error {
 	for {
 		kind, payload, err := ReadFrame(r)

@@ -139,8 +139,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		err = c.pollable()
 	}
 	if err != nil {
-		proc.Kill()
-		proc.Wait()
+		reap(proc)
 		return err
 	}
 	c.started = state.StartedAt
@@ -186,8 +185,7 @@ func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Proces
 	})
 	if err != nil {
 		if proc != nil {
-			proc.Kill()
-			proc.Wait()
+			reap(proc)
 		}
 		return nil, fmt.Errorf("start the first process: %w", err)
 	}
@@ -237,16 +235,22 @@ func inNetNS(path string, f func() error) error {
 	return err
 }
 
+// reap kills the process, if it still runs, and waits for its end; nil where another has waited.
+func reap(proc *os.Process) *os.ProcessState {
+	_ = proc.Kill() // fails for one that has ended
+	status, _ := proc.Wait()
+	return status
+}
+
 // awaitReport waits until the first process says that the container runs, or why not; then it has ended and been reaped.
 func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os.Root) error {
-	stop := context.AfterFunc(ctx, func() { proc.Kill() })
+	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
 	message, readErr := io.ReadAll(report)
 	inTime := stop()
 	if inTime && len(message) > 0 && message[0] == ReportRuns {
 		return nil
 	}
-	proc.Kill() // it has ended or is about to, but for an error of reading
-	status, _ := proc.Wait()
+	status := reap(proc) // it has ended or is about to, but for an error of reading
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("start: %w", context.Cause(ctx))

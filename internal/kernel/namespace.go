@@ -68,8 +68,7 @@ func CreateNamespace(path string) (*Namespace, error) {
 		return nil, err
 	}
 	if err := ns.loopbackUp(); err != nil {
-		ns.Remove()
-		return nil, err
+		return nil, errors.Join(err, ns.Remove())
 	}
 	return ns, nil
 }
