@@ -81,17 +81,29 @@ func adopt(process Process) (*handle, error) {
 		return nil, fmt.Errorf("adopt %s, pid %d: %w", process.Name, pid, err)
 	}
 	// The descriptor holds whatever has the number now; the start time tells whether that is the one that was recorded.
-	stat, err := readStat(pid)
-	if err != nil || stat.start != started || stat.state == 'Z' {
+	alive, err := runs(pid, started)
+	if err != nil || !alive {
 		unix.Close(fd)
-		return nil, nil
+		return nil, err
 	}
-	h := &handle{pid: pid, since: bootTime(stat.start), fd: fd, done: make(chan struct{})}
+	h := &handle{pid: pid, since: bootTime(started), fd: fd, done: make(chan struct{})}
 	go func() {
 		h.exit = waitPidfd(fd)
 		close(h.done)
 	}()
 	return h, nil
+}
+
+// runs tells whether the process that has the number was started then and has not ended.
+func runs(pid int, started uint64) (bool, error) {
+	stat, err := readStat(pid)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("adopt pid %d: %w", pid, err)
+	}
+	return stat.start == started && stat.state != 'Z', nil
 }
 
 // waitPidfd waits for the end of a process that is not our child; how it ended only its parent learns.

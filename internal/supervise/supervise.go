@@ -238,8 +238,7 @@ func Recorded(pidFile string) int {
 	if err != nil {
 		return 0
 	}
-	stat, err := readStat(pid)
-	if err != nil || stat.start != started || stat.state == 'Z' {
+	if alive, err := runs(pid, started); err != nil || !alive {
 		return 0
 	}
 	return pid
