@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
@@ -53,11 +54,26 @@ func (n *cniNetwork) config() (*libcni.NetworkConfigList, error) {
 	if strings.HasSuffix(files[0], ".conflist") {
 		return libcni.ConfListFromFile(files[0])
 	}
-	conf, err := libcni.ConfFromFile(files[0])
+	return onePluginNetwork(files[0])
+}
+
+// onePluginNetwork is the network of a file that holds one plugin's configuration and no list, which containerd takes too.
+func onePluginNetwork(file string) (*libcni.NetworkConfigList, error) {
+	b, err := os.ReadFile(file)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("read CNI configuration: %w", err)
 	}
-	return libcni.ConfListFromConf(conf)
+	plugin, err := libcni.NetworkPluginConfFromBytes(b)
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration %s: %w", file, err)
+	}
+	list, err := json.Marshal(map[string]any{
+		"name": plugin.Network.Name, "cniVersion": plugin.Network.CNIVersion, "plugins": []json.RawMessage{b},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read CNI configuration %s: %w", file, err)
+	}
+	return libcni.NetworkConfFromBytes(list)
 }
 
 func (n *cniNetwork) args(pod *corev1.Pod, id, netns string) *libcni.RuntimeConf {

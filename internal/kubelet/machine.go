@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -90,6 +91,22 @@ func (c *containerState) over(pod *corev1.Pod) bool {
 		return c.Exit.Code == 0
 	default:
 		return true
+	}
+}
+
+// succeeded tells that the container's last run ended with 0 and no other has begun.
+func (c *containerState) succeeded() bool { return c.Phase == phaseExited && c.Exit.Code == 0 }
+
+// initializing tells that the container is one that the others wait for: an init container that has not done its work, or a sidecar
+// that has not started once.
+func (c *containerState) initializing() bool {
+	switch c.role {
+	case roleInit:
+		return !c.succeeded()
+	case roleSidecar:
+		return !c.Started && c.Exit == nil
+	default:
+		return false
 	}
 }
 
@@ -359,7 +376,7 @@ func (m *machine) runnable() []*containerState {
 				return list
 			}
 		case roleInit:
-			if !(c.Phase == phaseExited && c.Exit.Code == 0) {
+			if !c.succeeded() {
 				return append(list, c)
 			}
 		default:
@@ -371,19 +388,7 @@ func (m *machine) runnable() []*containerState {
 
 // initialized tells that every init container has done its work and every sidecar has started once.
 func (m *machine) initialized() bool {
-	for _, c := range m.containers {
-		switch c.role {
-		case roleInit:
-			if !(c.Phase == phaseExited && c.Exit.Code == 0) {
-				return false
-			}
-		case roleSidecar:
-			if !c.Started && c.Exit == nil {
-				return false
-			}
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.containers, (*containerState).initializing)
 }
 
 // startable tells whether a container that is not running is to be started now, and moves one that has to wait into its back-off.

@@ -75,7 +75,7 @@ func resources(given corev1.ResourceList) corev1.ResourceList {
 	}
 	var info unix.Sysinfo_t
 	if unix.Sysinfo(&info) == nil {
-		list[corev1.ResourceMemory] = *resource.NewQuantity(int64(uint64(info.Totalram)*uint64(info.Unit)), resource.BinarySI)
+		list[corev1.ResourceMemory] = *resource.NewQuantity(int64(info.Totalram)*int64(info.Unit), resource.BinarySI)
 	}
 	maps.Copy(list, given)
 	return list

@@ -3,7 +3,6 @@ package kubelet
 import (
 	"net/netip"
 	"slices"
-	"sort"
 	"strings"
 	"time"
 
@@ -158,51 +157,15 @@ func (m *machine) usualWait(c *containerState) string {
 // conditions sets the conditions that are a kubelet's; the texts are upstream's (pkg/kubelet/status/generate.go).
 func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
 	set := func(kind corev1.PodConditionType, ok bool, reason, message string) {
-		c := corev1.PodCondition{Type: kind, Status: corev1.ConditionFalse, Reason: reason, Message: message,
-			LastTransitionTime: metav1.NewTime(now), ObservedGeneration: m.pod.Generation}
-		if ok {
-			c.Status, c.Reason, c.Message = corev1.ConditionTrue, "", ""
-			if kind == corev1.PodInitialized && s.Phase == corev1.PodSucceeded {
-				c.Reason = reason
-			}
-		}
-		i := slices.IndexFunc(s.Conditions, func(o corev1.PodCondition) bool { return o.Type == kind })
-		if i < 0 {
-			s.Conditions = append(s.Conditions, c)
-			return
-		}
-		if s.Conditions[i].Status == c.Status {
-			c.LastTransitionTime = s.Conditions[i].LastTransitionTime
-		}
-		s.Conditions[i] = c
+		setCondition(s, corev1.PodCondition{Type: kind, Status: conditionStatus(ok), Reason: reason, Message: message,
+			LastTransitionTime: metav1.NewTime(now), ObservedGeneration: m.pod.Generation})
 	}
 	set(corev1.PodReadyToStartContainers, m.sandbox.ready, "", "")
 
-	var uninitialized, unready []string
-	for _, c := range m.containers {
-		switch {
-		case c.role == roleInit && !(c.Phase == phaseExited && c.Exit.Code == 0), c.role == roleSidecar && !c.Started && c.Exit == nil:
-			uninitialized = append(uninitialized, c.Name)
-		}
-		if (c.role == roleRegular || c.role == roleSidecar) && !c.Ready {
-			unready = append(unready, c.Name)
-		}
-	}
-	reason := "ContainersNotInitialized"
-	if s.Phase == corev1.PodSucceeded {
-		reason, uninitialized = "PodCompleted", nil
-	}
-	set(corev1.PodInitialized, len(uninitialized) == 0, reason, "containers with incomplete status: ["+strings.Join(uninitialized, " ")+"]")
+	initialized, reason, message := m.initializedCondition(s.Phase)
+	set(corev1.PodInitialized, initialized, reason, message)
 
-	reason, message := "ContainersNotReady", "containers with unready status: ["+strings.Join(unready, " ")+"]"
-	// A pod that ends stays ready as long as its containers are: EndpointSlices then show it as serving and terminating.
-	ready := len(unready) == 0 && (m.deleting || !m.terminal())
-	switch {
-	case s.Phase == corev1.PodSucceeded:
-		ready, reason, message = false, "PodCompleted", ""
-	case s.Phase == corev1.PodFailed:
-		ready, reason, message = false, "PodFailed", ""
-	}
+	ready, reason, message := m.readyCondition(s.Phase)
 	set(corev1.ContainersReady, ready, reason, message)
 	if ready {
 		if gates := missingGates(m.pod, s.Conditions); len(gates) > 0 {
@@ -213,14 +176,75 @@ func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
 	if !hasCondition(s.Conditions, corev1.PodScheduled) {
 		set(corev1.PodScheduled, true, "", "")
 	}
-	order := []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled}
-	rank := func(t corev1.PodConditionType) int {
-		if i := slices.Index(order, t); i >= 0 {
-			return i
-		}
-		return len(order)
+	slices.SortStableFunc(s.Conditions, func(a, b corev1.PodCondition) int { return conditionRank(a.Type) - conditionRank(b.Type) })
+}
+
+// initializedCondition is the condition Initialized; one that is true has a reason only in a pod that succeeded.
+func (m *machine) initializedCondition(p corev1.PodPhase) (ok bool, reason, message string) {
+	if p == corev1.PodSucceeded {
+		return true, "PodCompleted", ""
 	}
-	sort.SliceStable(s.Conditions, func(i, j int) bool { return rank(s.Conditions[i].Type) < rank(s.Conditions[j].Type) })
+	names := m.names((*containerState).initializing)
+	if len(names) == 0 {
+		return true, "", ""
+	}
+	return false, "ContainersNotInitialized", "containers with incomplete status: [" + strings.Join(names, " ") + "]"
+}
+
+// readyCondition is the condition ContainersReady, and Ready but for readiness gates. A pod that ends stays ready as long as its
+// containers are: EndpointSlices then show it as serving and terminating.
+func (m *machine) readyCondition(p corev1.PodPhase) (ok bool, reason, message string) {
+	switch p {
+	case corev1.PodSucceeded:
+		return false, "PodCompleted", ""
+	case corev1.PodFailed:
+		return false, "PodFailed", ""
+	}
+	unready := m.names(func(c *containerState) bool { return c.serves() && !c.Ready })
+	if len(unready) == 0 && (m.deleting || !m.terminal()) {
+		return true, "", ""
+	}
+	return false, "ContainersNotReady", "containers with unready status: [" + strings.Join(unready, " ") + "]"
+}
+
+// names are the names of the containers of which is says so.
+func (m *machine) names(is func(*containerState) bool) (names []string) {
+	for _, c := range m.containers {
+		if is(c) {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+func conditionStatus(ok bool) corev1.ConditionStatus {
+	if ok {
+		return corev1.ConditionTrue
+	}
+	return corev1.ConditionFalse
+}
+
+// setCondition adds a condition or replaces the one of its type, whose transition time stays while its status does.
+func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
+	i := slices.IndexFunc(s.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
+	if i < 0 {
+		s.Conditions = append(s.Conditions, c)
+		return
+	}
+	if s.Conditions[i].Status == c.Status {
+		c.LastTransitionTime = s.Conditions[i].LastTransitionTime
+	}
+	s.Conditions[i] = c
+}
+
+var conditionOrder = []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled}
+
+// conditionRank is a condition's place in the list; those that are not a kubelet's come last.
+func conditionRank(t corev1.PodConditionType) int {
+	if i := slices.Index(conditionOrder, t); i >= 0 {
+		return i
+	}
+	return len(conditionOrder)
 }
 
 func missingGates(pod *corev1.Pod, have []corev1.PodCondition) (missing []string) {
