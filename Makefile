@@ -51,3 +51,7 @@ fuzz: ## every fuzz target for FUZZTIME
 
 clean: ## remove what was built here; the control plane's cache stays
 	rm -rf bin
+
+.PHONY: oracle
+oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
+	cd controlplane/oracle && go vet ./... && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...

@@ -614,7 +614,13 @@ func (s *source) changeSlice(w *World) {
 		if owner == nil || slice.AddressType == discoveryv1.AddressTypeFQDN {
 			return
 		}
-		s.addSlice(w, owner, slice.AddressType, slice.DeepCopy().Endpoints)
+		copies := slice.DeepCopy().Endpoints
+		if s.chance(2) { // of an older time, when the pods were elsewhere: agree leaves them so where the first copy is local
+			for i := range copies {
+				copies[i].NodeName, copies[i].Conditions = ptr("node-2"), s.conditions()
+			}
+		}
+		s.addSlice(w, owner, slice.AddressType, copies)
 	case 3: // the same again, written a second time
 		if slice.Annotations == nil {
 			slice.Annotations = map[string]string{}
