@@ -21,22 +21,29 @@ func dns(ctx context.Context, p *Process) int {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 2
 	}
-	udp, err := net.ListenPacket("udp", ":53")
+	tcp, udp, err := listenBoth(ctx, ":53")
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 1
 	}
-	tcp, err := net.Listen("tcp", ":53")
-	if err != nil {
-		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
-		return 1
-	}
-	context.AfterFunc(ctx, func() { udp.Close(); tcp.Close() })
 	s := &nameServer{zone: zone, log: p.Stdout}
 	go s.serveTCP(tcp)
 	p.Ready()
 	s.serveUDP(udp)
 	return 0
+}
+
+// listenBoth listens on an address of TCP and of UDP until ctx ends.
+func listenBoth(ctx context.Context, address string) (tcp net.Listener, udp net.PacketConn, err error) {
+	if tcp, err = net.Listen("tcp", address); err != nil {
+		return nil, nil, err
+	}
+	if udp, err = net.ListenPacket("udp", address); err != nil {
+		tcp.Close()
+		return nil, nil, err
+	}
+	context.AfterFunc(ctx, func() { tcp.Close(); udp.Close() })
+	return tcp, udp, nil
 }
 
 // A zone has the addresses of names, which are lower case, without the last dot.

@@ -111,17 +111,11 @@ func hello(ctx context.Context, p *Process) int {
 func echo(ctx context.Context, p *Process) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	tcp, err := net.Listen("tcp", ":7")
+	tcp, udp, err := listenBoth(ctx, ":7")
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "echo: %v\n", err)
 		return 1
 	}
-	udp, err := net.ListenPacket("udp", ":7")
-	if err != nil {
-		fmt.Fprintf(p.Stderr, "echo: %v\n", err)
-		return 1
-	}
-	context.AfterFunc(ctx, func() { tcp.Close(); udp.Close() })
 	go echoTCP(tcp)
 	go echoUDP(udp)
 	return listenHTTP(ctx, p, portArg(p, 80), logCombined(p.Stdout, func(r *request) response {
