@@ -86,10 +86,10 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 	switch p := v.Addr().Interface().(type) {
 	case *netip.Prefix:
-		d.prefix(n, p, path)
+		parsed(d, n, p, path, "an address range", "10.13.0.0/16", netip.ParsePrefix)
 		return
 	case *netip.Addr:
-		d.addr(n, p, path)
+		parsed(d, n, p, path, "an address", "10.13.1.4", netip.ParseAddr)
 		return
 	}
 	switch v.Kind() {
@@ -139,28 +139,17 @@ func describe(n *yaml.Node) string {
 	return fmt.Sprintf("%q", n.Value)
 }
 
-func (d *decoder) prefix(n *yaml.Node, p *netip.Prefix, path string) {
-	if !d.scalar(n, path, "an address range", "!!str") {
+// parsed sets into to what the scalar says; example is a value that is right.
+func parsed[T any](d *decoder, n *yaml.Node, into *T, path, want, example string, parse func(string) (T, error)) {
+	if !d.scalar(n, path, want, "!!str") {
 		return
 	}
-	v, err := netip.ParsePrefix(n.Value)
+	v, err := parse(n.Value)
 	if err != nil {
-		d.add(n, path, "write it as 10.13.0.0/16", "%q is not an address range", n.Value)
+		d.add(n, path, "write it as "+example, "%q is not %s", n.Value, want)
 		return
 	}
-	*p = v
-}
-
-func (d *decoder) addr(n *yaml.Node, a *netip.Addr, path string) {
-	if !d.scalar(n, path, "an address", "!!str") {
-		return
-	}
-	v, err := netip.ParseAddr(n.Value)
-	if err != nil {
-		d.add(n, path, "write it as 10.13.1.4", "%q is not an address", n.Value)
-		return
-	}
-	*a = v
+	*into = v
 }
 
 func (d *decoder) sequence(n *yaml.Node, v reflect.Value, path string) {
