@@ -151,6 +151,16 @@ func (m *machine) log(c *container.Container) string {
 	return out.String()
 }
 
+// awaitLog waits until the container has written something.
+func (m *machine) awaitLog(c *container.Container) {
+	m.Helper()
+	for deadline := time.Now().Add(10 * time.Second); m.log(c) == ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			m.Fatal("the container writes nothing")
+		}
+	}
+}
+
 func (m *machine) wait(c *container.Container) container.Exit {
 	m.Helper()
 	select {
@@ -336,9 +346,7 @@ func TestAdoptFindsOutWhatNobodySaw(t *testing.T) {
 func TestStopKillsAfterGrace(t *testing.T) {
 	m := newMachine(t)
 	c := m.start(m.spec("ubuntu", "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"))
-	for deadline := time.Now().Add(10 * time.Second); m.log(c) == "" && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	m.awaitLog(c)
 	begin := time.Now()
 	if err := c.Stop(context.Background(), 300*time.Millisecond); err != nil {
 		t.Fatal(err)
@@ -360,9 +368,7 @@ func TestStopKillsAfterGrace(t *testing.T) {
 func TestSignalReachesCommand(t *testing.T) {
 	m := newMachine(t)
 	c := m.start(m.spec("ubuntu", "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.05; done"))
-	for deadline := time.Now().Add(10 * time.Second); m.log(c) == "" && time.Now().Before(deadline); {
-		time.Sleep(10 * time.Millisecond)
-	}
+	m.awaitLog(c)
 	if err := c.Stop(context.Background(), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}
@@ -642,9 +648,7 @@ func TestStopWithOpenConnection(t *testing.T) {
 		defer close(ended)
 		c.Exec(hold, container.Exec{Args: []string{"bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3; cat <&3"}})
 	}()
-	for deadline := time.Now().Add(10 * time.Second); m.log(c) == "" && time.Now().Before(deadline); {
-		time.Sleep(5 * time.Millisecond)
-	}
+	m.awaitLog(c)
 	if err := c.Stop(context.Background(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
