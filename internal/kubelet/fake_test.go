@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -192,6 +193,7 @@ type bench struct {
 	network *fakeNetwork
 	dir     string
 	k       *Kubelet
+	watches map[string]int // by resource, before k began
 	stop    func()
 }
 
@@ -270,23 +272,10 @@ func (b *bench) start() {
 		b.t.Fatal(err)
 	}
 	k.net = b.network
-	b.k = k
-	var wg sync.WaitGroup
-	wg.Add(2)
-	go func() { defer wg.Done(); shared.Run(ctx) }()
-	go func() {
-		defer wg.Done()
-		if err := k.Run(ctx); !errors.Is(err, context.Canceled) {
-			b.t.Errorf("run: %v", err)
-		}
-	}()
-	b.stop = sync.OnceFunc(func() { cancel(); wg.Wait() })
+	wait := b.begin(ctx, shared, k)
+	b.stop = sync.OnceFunc(func() { cancel(); wait() })
 	b.t.Cleanup(func() { b.stop() })
-	select {
-	case <-k.Ready():
-	case <-time.After(20 * time.Second):
-		b.t.Fatal("the kubelet does not become ready")
-	}
+	b.awaitReady()
 }
 
 // create makes a pod as the scheduler leaves it.
@@ -356,3 +345,50 @@ func ready(p *corev1.Pod) bool {
 }
 
 func quantity(s string) resource.Quantity { return resource.MustParse(s) }
+
+// begin runs a kubelet with what it shares until ctx ends; wait waits for the end of both.
+func (b *bench) begin(ctx context.Context, shared *Shared, k *Kubelet) (wait func()) {
+	b.k, b.watches = k, b.countWatches()
+	var wg sync.WaitGroup
+	wg.Go(func() { shared.Run(ctx) })
+	wg.Go(func() {
+		if err := k.Run(ctx); !errors.Is(err, context.Canceled) {
+			b.t.Errorf("run: %v", err)
+		}
+	})
+	return wg.Wait
+}
+
+// awaitReady waits until the kubelet is ready and its watches have begun: the fake API server tells a watch nothing of what came
+// between the list and the watch.
+func (b *bench) awaitReady() {
+	b.t.Helper()
+	select {
+	case <-b.k.Ready():
+	case <-time.After(20 * time.Second):
+		b.t.Fatal("the kubelet does not become ready")
+	}
+	for limit := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		now := b.countWatches()
+		if !slices.ContainsFunc(watched, func(kind string) bool { return now[kind] <= b.watches[kind] }) {
+			return
+		}
+		if time.Now().After(limit) {
+			b.t.Fatalf("watches: %v, after %v", now, b.watches)
+		}
+	}
+}
+
+// watched is what tests change while a kubelet runs.
+var watched = []string{"pods", "configmaps", "secrets", "nodes"}
+
+// countWatches counts the watches of each resource that have begun so far. An action is seen when its reactor is done.
+func (b *bench) countWatches() map[string]int {
+	count := map[string]int{}
+	for _, a := range b.client.Actions() {
+		if a.GetVerb() == "watch" {
+			count[a.GetResource().Resource]++
+		}
+	}
+	return count
+}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 
@@ -60,12 +61,7 @@ func completeNode(template *corev1.Node, port int, images []string, now metav1.T
 }
 
 func hasAddress(list []corev1.NodeAddress, t corev1.NodeAddressType) bool {
-	for _, a := range list {
-		if a.Type == t {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(a corev1.NodeAddress) bool { return a.Type == t })
 }
 
 func resources(given corev1.ResourceList) corev1.ResourceList {

@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -197,12 +198,7 @@ func ours(t corev1.PodConditionType) bool {
 }
 
 func hasCondition(list []corev1.PodCondition, t corev1.PodConditionType) bool {
-	for _, c := range list {
-		if c.Type == t {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(list, func(c corev1.PodCondition) bool { return c.Type == t })
 }
 
 func (w *worker) podWithStatus() *corev1.Pod {

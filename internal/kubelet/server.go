@@ -239,19 +239,10 @@ func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name stri
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := container.Exec{Args: cmd, TTY: streams.TTY(), Resize: sizes(ctx, streams.Resize())}
-	if in := streams.Stdin(); in != nil {
-		e.Stdin = in
-	}
-	if out := streams.Stdout(); out != nil {
-		e.Stdout = out
-	}
-	if errs := streams.Stderr(); errs != nil {
-		e.Stderr = errs
-	}
-	code, err := r.c.Exec(ctx, e)
+	s := containerStreams(ctx, streams)
+	code, err := r.c.Exec(ctx, container.Exec{Args: cmd, TTY: streams.TTY(), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize})
 	if errors.Is(err, container.ErrStart) {
-		for _, out := range []io.Writer{e.Stderr, e.Stdout} { // a terminal has only the latter
+		for _, out := range []io.Writer{s.Stderr, s.Stdout} { // a terminal has only the latter
 			if out != nil {
 				fmt.Fprintf(out, "%v\r\n", err)
 				break
@@ -268,6 +259,21 @@ func exitError(code int, err error) error {
 		return err
 	}
 	return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+}
+
+// containerStreams are the client's streams as a container takes them; what the client has not is nil, also as an interface.
+func containerStreams(ctx context.Context, client vkapi.AttachIO) container.Streams {
+	s := container.Streams{Resize: sizes(ctx, client.Resize())}
+	if in := client.Stdin(); in != nil {
+		s.Stdin = in
+	}
+	if out := client.Stdout(); out != nil {
+		s.Stdout = out
+	}
+	if errs := client.Stderr(); errs != nil {
+		s.Stderr = errs
+	}
+	return s
 }
 
 // sizes passes the terminal's sizes on until ctx ends.
@@ -314,17 +320,7 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 		}
 		return err
 	}
-	s := container.Streams{Resize: sizes(ctx, streams.Resize())}
-	if in := streams.Stdin(); in != nil {
-		s.Stdin = in
-	}
-	if out := streams.Stdout(); out != nil {
-		s.Stdout = out
-	}
-	if errs := streams.Stderr(); errs != nil {
-		s.Stderr = errs
-	}
-	return r.c.Attach(ctx, s)
+	return r.c.Attach(ctx, containerStreams(ctx, streams))
 }
 
 // gone calls a function when its writer fails.

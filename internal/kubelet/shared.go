@@ -126,24 +126,22 @@ func (s *Shared) slot(ctx context.Context) (release func(), err error) {
 }
 
 func (s *Shared) configMap(namespace, name string) (*corev1.ConfigMap, error) {
-	cm, err := s.factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace).Get(name)
-	if !apierrors.IsNotFound(err) {
-		return cm, err
-	}
-	// The cache may be behind: a pod and its ConfigMap are often made in one breath.
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
-	defer cancel()
-	return s.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	return lookUp(name, s.factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace).Get, s.client.CoreV1().ConfigMaps(namespace).Get)
 }
 
 func (s *Shared) secret(namespace, name string) (*corev1.Secret, error) {
-	sec, err := s.factory.Core().V1().Secrets().Lister().Secrets(namespace).Get(name)
+	return lookUp(name, s.factory.Core().V1().Secrets().Lister().Secrets(namespace).Get, s.client.CoreV1().Secrets(namespace).Get)
+}
+
+// lookUp asks the cache, and the API for what the cache does not have. It may be behind: a pod and its ConfigMap are often made in one breath.
+func lookUp[T any](name string, cache func(string) (T, error), api func(context.Context, string, metav1.GetOptions) (T, error)) (T, error) {
+	found, err := cache(name)
 	if !apierrors.IsNotFound(err) {
-		return sec, err
+		return found, err
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	return s.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	return api(ctx, name, metav1.GetOptions{})
 }
 
 func (s *Shared) token(ctx context.Context, pod *corev1.Pod, audience string, lifetime time.Duration) (*authv1.TokenRequestStatus, error) {

@@ -119,22 +119,9 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w.k = k
-	var wg sync.WaitGroup
-	wg.Add(2)
-	go func() { defer wg.Done(); shared.Run(ctx) }()
-	go func() {
-		defer wg.Done()
-		if err := k.Run(ctx); !errors.Is(err, context.Canceled) {
-			t.Errorf("run: %v", err)
-		}
-	}()
-	t.Cleanup(func() { w.end(); cancel(); wg.Wait() })
-	select {
-	case <-k.Ready():
-	case <-time.After(20 * time.Second):
-		t.Fatal("the kubelet does not become ready")
-	}
+	wait := w.begin(ctx, shared, k)
+	t.Cleanup(func() { w.end(); cancel(); wait() })
+	w.awaitReady()
 	w.forward()
 	return w
 }
