@@ -53,7 +53,7 @@ func addrs(h *netlink.Handle, l netlink.Link) ([]netlink.Addr, error) {
 	}
 	var list []netlink.Addr
 	for _, a := range all {
-		if !(a.IP.To4() == nil && a.IP.IsLinkLocalUnicast()) {
+		if a.IP.To4() != nil || !a.IP.IsLinkLocalUnicast() {
 			list = append(list, a)
 		}
 	}

@@ -95,7 +95,7 @@ func (s *session) reconcile() error {
 	for _, a := range rebuilt {
 		known := func(x Attachment) bool { return x.HostIf == a.HostIf || x.Address == a.Address }
 		if inPool(s.conf.Pool, a.Address) && !slices.ContainsFunc(s.Attachments, known) {
-			s.State.add(a)
+			s.add(a)
 		}
 	}
 	s.Incarnation, s.NodeReady, s.Released = s.stamp, false, nil
@@ -218,7 +218,7 @@ func (s *session) attach(a *Attachment, pod *os.File, podHandle *netlink.Handle,
 		}
 	}()
 	s.NodeReady, a.Pending = true, true
-	s.State.add(*a)
+	s.add(*a)
 	if err := s.save(); err != nil {
 		return err
 	}

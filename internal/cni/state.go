@@ -135,7 +135,7 @@ func (s *store) read() error {
 		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %w", err))
 	}
 	var state State
-	if err := json.Unmarshal(data, &state); err != nil {
+	if json.Unmarshal(data, &state) != nil {
 		return nil
 	}
 	if state.Version > stateVersion {
