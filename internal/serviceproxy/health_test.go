@@ -92,7 +92,7 @@ func TestHealthz(t *testing.T) {
 	ask := func(path string) (int, map[string]any) {
 		t.Helper()
 		w := httptest.NewRecorder()
-		handler.ServeHTTP(w, httptest.NewRequest("GET", path, nil))
+		handler.ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
 		var body map[string]any
 		if err := json.Unmarshal(w.Body.Bytes(), &body); err != nil {
 			t.Fatal(err)

@@ -92,7 +92,7 @@ func planRepair(set *RuleSet, want, readsAs image, now dumped) plan {
 			return true
 		}
 		alias, ok := readsAs[at]
-		return got != want[at] && !(ok && got == alias)
+		return got != want[at] && (!ok || got != alias)
 	})
 }
 
