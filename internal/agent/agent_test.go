@@ -17,37 +17,63 @@ import (
 )
 
 func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
-	start := time.Unix(0, 0)
-	p := pacer{min: time.Second, max: 30 * time.Second}
-	if d := p.delay(start); d != 0 {
-		t.Errorf("after quiet: %v", d)
-	}
 	for _, c := range []struct {
+		took    time.Duration
+		atOnce  int           // syncs of the first burst
+		between time.Duration // from one start to the next after that
+	}{
+		{10 * time.Millisecond, 4, 1010 * time.Millisecond},
+		{50 * time.Millisecond, 4, 1050 * time.Millisecond},
+		{100 * time.Millisecond, 2, 2100 * time.Millisecond},
+		{2 * time.Second, 1, 12 * time.Second},
+	} {
+		p := pacer{min: time.Second, max: 30 * time.Second}
+		now := time.Unix(0, 0)
+		for round := range 2 { // what a burst ran ahead is rested after quiet, and another one may come
+			if d := p.delay(now); d != 0 {
+				t.Errorf("%v, round %d: after quiet: wait %v", c.took, round, d)
+			}
+			for i := range 20 {
+				start := now
+				p.after(start, start.Add(c.took), true)
+				now = start.Add(c.took)
+				d := p.delay(now)
+				switch {
+				case i+1 < c.atOnce && d != c.took:
+					t.Errorf("%v, round %d: after sync %d of a burst: wait %v, want %v", c.took, round, i+1, d, c.took)
+				case i+1 > c.atOnce && c.took+d != c.between:
+					t.Errorf("%v, round %d: after sync %d: the next begins %v after this one, want %v", c.took, round, i+1, c.took+d, c.between)
+				}
+				now = now.Add(d)
+			}
+			now = now.Add(burst)
+		}
+	}
+}
+
+func TestPacerTriesAgainLaterAndLater(t *testing.T) {
+	now := time.Unix(0, 0)
+	p := pacer{min: time.Second, max: 30 * time.Second}
+	for i, c := range []struct {
 		took time.Duration
 		ok   bool
 		want time.Duration
 	}{
-		{50 * time.Millisecond, true, time.Second},
-		{100 * time.Millisecond, true, 2 * time.Second},
-		{500 * time.Millisecond, true, 5 * time.Second},
-		{2 * time.Second, true, 10 * time.Second},
 		{0, false, time.Second},
 		{0, false, 2 * time.Second},
 		{0, false, 4 * time.Second},
 		{10 * time.Second, false, 50 * time.Second},
 		{0, false, 16 * time.Second},
 		{0, false, 30 * time.Second},
-		{0, true, time.Second},
+		{0, true, 0},
 		{0, false, time.Second},
 	} {
-		end := start.Add(c.took)
-		p.after(start, end, c.ok)
-		if got := p.delay(end); got != c.want {
-			t.Errorf("after %v (success %v): wait %v, want %v", c.took, c.ok, got, c.want)
+		p.after(now, now.Add(c.took), c.ok)
+		now = now.Add(c.took)
+		if got := p.delay(now); got != c.want {
+			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
 		}
-		if got := p.delay(end.Add(c.want)); got != 0 {
-			t.Errorf("after the wait: %v", got)
-		}
+		now = now.Add(p.delay(now))
 	}
 }
 

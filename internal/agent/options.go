@@ -29,7 +29,7 @@ type Options struct {
 	NodePortCIDRs   []netip.Prefix // empty: node ports answer on every address of the node
 	LocalhostPorts  bool           // node ports answer on 127.0.0.1; sets route_localnet
 	SyncPeriod      time.Duration  // how often everything is compared with the kernel
-	MinSyncPeriod   time.Duration  // the least time from one sync's end to the next
+	MinSyncPeriod   time.Duration  // the least time from one sync's end to the next, on average: after quiet a few may follow each other sooner
 	CloseWait       time.Duration  // conntrack: how long a half-closed connection is kept; 0: leave as is
 	Established     time.Duration  // conntrack: how long an idle connection is kept; 0: leave as is
 	HealthzAddress  string         // empty: none

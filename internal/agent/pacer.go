@@ -10,25 +10,38 @@ const (
 	shortRest       = 5 * time.Second // as long as shortRestFactor may make a rest
 )
 
+// burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
+// second of each other, and somebody waits for the last of them.
+const burst = 3 * time.Second
+
 // pacer decides when the next sync may begin. After quiet it is at once.
 type pacer struct {
-	min  time.Duration
-	max  time.Duration // of a failed sync's wait
-	next time.Time
-	wait time.Duration // after the failure before
+	min    time.Duration
+	max    time.Duration // of a failed sync's wait
+	next   time.Time
+	rested time.Time     // when all rests so far would be over, had each followed its sync
+	wait   time.Duration // after the failure before
 }
 
 // after notes a sync from start to end and whether it succeeded. A failed one is tried again after a second, then two, four, … up to max.
 func (p *pacer) after(start, end time.Time, ok bool) {
 	took := end.Sub(start)
 	rest := max(p.min, restFactor*took, min(shortRestFactor*took, shortRest))
+	p.rested = later(p.rested, start).Add(took + rest)
 	if ok {
 		p.wait = 0
-	} else {
-		p.wait = min(max(2*p.wait, time.Second), p.max)
-		rest = max(rest, p.wait)
+		p.next = later(end.Add(took), p.rested.Add(-burst))
+		return
 	}
-	p.next = end.Add(rest)
+	p.wait = min(max(2*p.wait, time.Second), p.max)
+	p.next = later(end.Add(max(rest, p.wait)), p.rested.Add(-burst))
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // delay is how long a sync that is due now has to wait.
