@@ -134,8 +134,8 @@ func (s *store) read() error {
 	if err != nil {
 		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %w", err))
 	}
-	var state State
-	if json.Unmarshal(data, &state) != nil {
+	state, ok := parseState(data)
+	if !ok {
 		return nil
 	}
 	if state.Version > stateVersion {
@@ -143,6 +143,11 @@ func (s *store) read() error {
 	}
 	s.State, s.found = state, true
 	return nil
+}
+
+func parseState(data []byte) (state State, ok bool) {
+	err := json.Unmarshal(data, &state)
+	return state, err == nil
 }
 
 // save writes the file whole and renames it into place.
