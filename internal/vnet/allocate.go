@@ -227,46 +227,33 @@ func (n *Network) ReleasePublicIP(name string) {
 	}
 }
 
+// find is the first element of which is says so.
+func find[T any](list []T, is func(T) bool) (found T, ok bool) {
+	if i := slices.IndexFunc(list, is); i >= 0 {
+		return list[i], true
+	}
+	return found, false
+}
+
 // Subnet finds a subnet.
 func (n *Network) Subnet(vnet, name string) (Subnet, bool) {
-	for _, v := range n.VNets {
-		for _, s := range v.Subnets {
-			if v.Name == vnet && s.Name == name {
-				return s, true
-			}
-		}
-	}
-	return Subnet{}, false
+	v, _ := find(n.VNets, func(v VNet) bool { return v.Name == vnet })
+	return find(v.Subnets, func(s Subnet) bool { return s.Name == name })
 }
 
 // NIC finds a NIC.
 func (n *Network) NIC(name string) (NIC, bool) {
-	for _, nic := range n.NICs {
-		if nic.Name == name {
-			return nic, true
-		}
-	}
-	return NIC{}, false
+	return find(n.NICs, func(nic NIC) bool { return nic.Name == name })
 }
 
 // Host finds an internet host.
 func (n *Network) Host(name string) (Host, bool) {
-	for _, h := range n.Hosts {
-		if h.Name == name {
-			return h, true
-		}
-	}
-	return Host{}, false
+	return find(n.Hosts, func(h Host) bool { return h.Name == name })
 }
 
 // PublicIP finds a public address.
 func (n *Network) PublicIP(name string) (PublicIP, bool) {
-	for _, p := range n.PublicIPs {
-		if p.Name == name {
-			return p, true
-		}
-	}
-	return PublicIP{}, false
+	return find(n.PublicIPs, func(p PublicIP) bool { return p.Name == name })
 }
 
 // LoadBalancer finds a load balancer; the pointer is into the network.

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,25 +34,19 @@ func (s scenario) build(t *testing.T) (vnet.Network, vnet.Health) {
 	t.Helper()
 	n, h := s.Network, vnet.Health{}
 	for _, m := range s.Machines {
-		nic, err := n.AllocateNIC(m.Name, m.VNet, m.Subnet, m.Addresses)
-		if err != nil {
+		if _, err := n.AllocateNIC(m.Name, m.VNet, m.Subnet, m.Addresses); err != nil {
 			t.Fatal(err)
 		}
 		if m.PublicIP != "" {
 			n.NICs[len(n.NICs)-1].IPConfigs[0].PublicIP = m.PublicIP
 		}
-		_ = nic
 	}
 	for _, lb := range n.LoadBalancers {
 		for _, p := range lb.Probes {
 			for _, bp := range lb.BackendPools {
 				for _, m := range bp.Members {
-					h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = true
-					for _, d := range s.Down {
-						if m.NIC == d+"-nic" {
-							h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = false
-						}
-					}
+					up := !slices.Contains(s.Down, strings.TrimSuffix(m.NIC, "-nic"))
+					h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = up
 				}
 			}
 		}
