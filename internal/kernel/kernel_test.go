@@ -84,7 +84,14 @@ func TestNamespaceLife(t *testing.T) {
 	if _, err := kernel.OpenNamespace(path); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("still there: %v", err)
 	}
-	// What a dead process left: a file with nothing mounted.
+	noThreadOutside(t, home)
+}
+
+// A process that died leaves a file with nothing mounted.
+func TestNamespaceOverAPlainFile(t *testing.T) {
+	needRoot(t)
+	home := inode(t)
+	path := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(path, nil, 0o400); err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +105,12 @@ func TestNamespaceLife(t *testing.T) {
 	if err := ns.Remove(); err != nil {
 		t.Error(err)
 	}
-	// No thread was left elsewhere, whichever runs the goroutines.
+	noThreadOutside(t, home)
+}
+
+// noThreadOutside checks that no thread was left in another namespace, whichever runs the goroutines.
+func noThreadOutside(t *testing.T, home string) {
+	t.Helper()
 	var wg sync.WaitGroup
 	for range 50 {
 		wg.Go(func() {
@@ -206,6 +218,24 @@ func TestSockets(t *testing.T) {
 	}
 }
 
+// holds checks which of the strings are in a text.
+func holds(t *testing.T, got string, want, never []string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("no %q", w)
+		}
+	}
+	for _, w := range never {
+		if strings.Contains(got, w) {
+			t.Errorf("there is %q", w)
+		}
+	}
+	if t.Failed() {
+		t.Log(got)
+	}
+}
+
 // TestApply brings one namespace through states, one after the other, and looks with ip(8).
 func TestApply(t *testing.T) {
 	a, _ := pair(t)
@@ -240,22 +270,6 @@ func TestApply(t *testing.T) {
 	look := func() string {
 		return run(t, a, "sh", "-c", "ip -o addr; ip route show table all; ip -6 route; ip rule; ip neigh show nud permanent; sysctl net.ipv4.ip_forward net.ipv4.conf.eth0.proxy_arp")
 	}
-	check := func(got string, want, never []string) {
-		t.Helper()
-		for _, w := range want {
-			if !strings.Contains(got, w) {
-				t.Errorf("no %q", w)
-			}
-		}
-		for _, w := range never {
-			if strings.Contains(got, w) {
-				t.Errorf("there is %q", w)
-			}
-		}
-		if t.Failed() {
-			t.Log(got)
-		}
-	}
 	foreign := []string{"192.168.9.0/24 via 10.9.0.2 dev eth0", "77:\tfrom all lookup 77", "10.9.0.1/24"}
 	old := []string{
 		"10.1.0.1/32 scope host lo", "fd00::1/128", "default via 10.77.0.1 dev eth0 proto 142 onlink", "10.2.0.5 dev eth0 proto 142 scope link", "blackhole 10.3.0.0/16",
@@ -265,19 +279,22 @@ func TestApply(t *testing.T) {
 	now := []string{"10.1.0.2/32 scope global lo", "default via 10.77.0.2 dev eth0 proto 142 onlink", "default via 10.9.0.2 dev eth0 table 1002", "from all fwmark 0x2 lookup 1002", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:99 PERMANENT"}
 	apply(t, a, first)
 	one := look()
-	check(one, slices.Concat(foreign, old, []string{"ip_forward = 1", "proxy_arp = 1"}), now)
+	holds(t, one, slices.Concat(foreign, old, []string{"ip_forward = 1", "proxy_arp = 1"}), now)
 	apply(t, a, first)
 	if two := look(); two != one {
 		t.Errorf("applied twice is not applied once:\n%s\n%s", one, two)
 	}
 	apply(t, a, second)
-	check(look(), slices.Concat(foreign, now), old)
+	holds(t, look(), slices.Concat(foreign, now), old)
 	apply(t, a, kernel.State{Protocol: 16, Routes: []kernel.Route{{Destination: prefix("10.5.0.0/16"), Gateway: addr("10.9.0.2"), Link: "eth0"}}})
-	check(look(), append(now, "10.5.0.0/16 via 10.9.0.2 dev eth0 proto dhcp"), nil)
+	holds(t, look(), append(now, "10.5.0.0/16 via 10.9.0.2 dev eth0 proto dhcp"), nil)
 	apply(t, a, kernel.State{})
-	check(look(), append(foreign, "proto dhcp"), []string{"proto 142", "fwmark"})
+	holds(t, look(), append(foreign, "proto dhcp"), []string{"proto 142", "fwmark"})
+}
 
-	if err := a.Apply(kernel.State{Routes: []kernel.Route{{Destination: prefix("10.2.0.5/32"), Link: "nope"}}}); !errors.Is(err, syscall.ENODEV) {
+func TestApplyRefuses(t *testing.T) {
+	a, _ := pair(t)
+	if err := a.Apply(kernel.State{Routes: []kernel.Route{{Destination: netip.MustParsePrefix("10.2.0.5/32"), Link: "nope"}}}); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("route over no link: %v", err)
 	}
 	if err := a.Apply(kernel.State{Sysctls: []kernel.Sysctl{{"net/ipv4/nope", "1"}}}); !errors.Is(err, os.ErrNotExist) {
