@@ -22,9 +22,9 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 		atOnce  int           // syncs of the first burst
 		between time.Duration // from one start to the next after that
 	}{
-		{10 * time.Millisecond, 4, 1010 * time.Millisecond},
-		{50 * time.Millisecond, 4, 1050 * time.Millisecond},
-		{100 * time.Millisecond, 2, 2100 * time.Millisecond},
+		{10 * time.Millisecond, 6, 1010 * time.Millisecond},
+		{50 * time.Millisecond, 6, 1050 * time.Millisecond},
+		{100 * time.Millisecond, 3, 2100 * time.Millisecond},
 		{2 * time.Second, 1, 12 * time.Second},
 	} {
 		p := pacer{min: time.Second, max: 30 * time.Second}

@@ -12,7 +12,7 @@ const (
 
 // burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
 // second of each other, and somebody waits for the last of them.
-const burst = 3 * time.Second
+const burst = 5 * time.Second
 
 // pacer decides when the next sync may begin. After quiet it is at once.
 type pacer struct {

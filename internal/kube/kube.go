@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -125,8 +126,12 @@ func (w *Watcher) informer(kind string, client *rest.RESTClient, resource string
 		ObjectType:    object,
 		Transform:     slim,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc:    func(any) { notify() },
-			UpdateFunc: func(any, any) { notify() },
+			AddFunc: func(any) { notify() },
+			UpdateFunc: func(before, after any) {
+				if !same(before, after) {
+					notify()
+				}
+			},
 			DeleteFunc: func(any) { notify() },
 		},
 	})
@@ -196,6 +201,15 @@ func (w *Watcher) Event(ctx context.Context, key service.Key, component, host, r
 		return fmt.Errorf("create event %s for service %s: %w", reason, key, err)
 	}
 	return nil
+}
+
+// same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds.
+func same(before, after any) bool {
+	a, b := before.(runtime.Object).DeepCopyObject(), after.(runtime.Object).DeepCopyObject()
+	for _, o := range []runtime.Object{a, b} {
+		o.(metav1.Object).SetResourceVersion("")
+	}
+	return equality.Semantic.DeepEqual(a, b)
 }
 
 // slim leaves of an object what is read of it.

@@ -224,3 +224,33 @@ clusters: [{name: c, cluster: {server: "https://203.0.113.1"}}], users: [{name: 
 		}
 	}
 }
+
+func TestOnlyWhatIsReadIsAChange(t *testing.T) {
+	node := func(change func(*corev1.Node)) any {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.0.1"}}}}
+		change(n)
+		o, err := slim(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	before := node(func(*corev1.Node) {})
+	for name, c := range map[string]struct {
+		after any
+		same  bool
+	}{
+		"heartbeat": {node(func(n *corev1.Node) {
+			n.ResourceVersion = "2"
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+		}), true},
+		"address": {node(func(n *corev1.Node) { n.Status.Addresses[0].Address = "10.1.0.2" }), false},
+		"taint":   {node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k"}} }), false},
+		"zone":    {node(func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "1"} }), false},
+		"deleted": {node(func(n *corev1.Node) { now := metav1.Now(); n.DeletionTimestamp = &now }), false},
+	} {
+		if got := same(before, c.after); got != c.same {
+			t.Errorf("%s: same is %v, want %v", name, got, c.same)
+		}
+	}
+}
