@@ -1,7 +1,7 @@
 // Command bench measures what the README promises and prints figures: medians of several runs, and ratios to a peer measured in
 // the same run. It never judges: a figure is for people to read, and a machine that is busy shows in the spread.
 //
-// It drives labs by the packetwalk command alone and must not import the project's packages.
+// It drives labs by the packetwalk command alone, listens to their API and kernel, and must not import the project's packages.
 package main
 
 import (
