@@ -159,7 +159,8 @@ func router() []Sysctl {
 		conf("accept_redirects", "0")
 		s = append(s, Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
 	}
-	return append(s, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	// A router has hardly a connection of its own; looking for one at every packet is a hundredth of what forwarding costs.
+	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
 func fabricState(n Network) State {
