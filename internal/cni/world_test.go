@@ -124,11 +124,14 @@ func (w *world) pod(name string) string {
 
 func (w *world) run(name string, args ...string) string {
 	w.t.Helper()
-	out, err := exec.Command(name, args...).CombinedOutput()
-	if err != nil {
-		w.t.Fatalf("%s %s: %v: %s", name, strings.Join(args, " "), err, out)
+	var out, errs strings.Builder
+	cmd := exec.Command(name, args...)
+	// ip complains on standard error of namespaces below /run/netns that other tests take away while it looks for a link's peer there.
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	if err := cmd.Run(); err != nil {
+		w.t.Fatalf("%s %s: %v: %s%s", name, strings.Join(args, " "), err, &out, &errs)
 	}
-	return string(out)
+	return out.String()
 }
 
 // in runs a command in a namespace.

@@ -239,6 +239,24 @@ func (w *world) await(nic string, up bool) {
 	}
 }
 
+// awaitUp waits until the kernel has been told that all these members are up: a snapshot of health is ahead of it.
+func (w *world) awaitUp(nics ...string) {
+	w.t.Helper()
+	timeout := time.After(20 * time.Second)
+	up := map[string]bool{}
+	for {
+		if !slices.ContainsFunc(nics, func(nic string) bool { return !up[nic+"-nic"] }) {
+			return
+		}
+		select {
+		case c := <-w.health:
+			up[c.Target.Member.NIC] = c.Up
+		case <-timeout:
+			w.t.Fatalf("of %v only these are up: %v", nics, up)
+		}
+	}
+}
+
 func run(t testing.TB, ns *kernel.Namespace, args ...string) string {
 	t.Helper()
 	var out strings.Builder
@@ -315,14 +333,7 @@ func TestLoadBalancer(t *testing.T) {
 	w := newWorld(t, 2, 3)
 	w.update(addService)
 	probes := map[string]net.Listener{"node0": w.node("node0"), "node1": w.node("node1")}
-	w.await("node0", true)
-	for deadline := time.Now().Add(10 * time.Second); w.up() < 2; {
-		if time.Now().After(deadline) {
-			t.Fatal("not both up")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	drain(w.health)
+	w.awaitUp("node0", "node1")
 
 	// Both take flows; the packet arrives with the client as source and the VIP as destination.
 	established := map[string]*conn{}

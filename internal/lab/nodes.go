@@ -263,7 +263,7 @@ func (l *lab) nodeObject(n cluster.Node) *corev1.Node {
 				{Type: corev1.NodeHostName, Address: n.Name},
 			},
 			Capacity: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n.MaxPods), resource.DecimalSI)},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: kubernetesVersion, KubeProxyVersion: kubernetesVersion},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: kubernetesVersion},
 		},
 	}
 }

@@ -37,7 +37,7 @@ func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort)
 		}
 		up, status, err := connect(ctx, req, route)
 		if err != nil {
-			reply(c, status, err.Error())
+			_ = reply(c, status, err.Error()) // the API server may be gone
 			return
 		}
 		if reply(c, http.StatusOK, "") != nil {
@@ -137,5 +137,5 @@ func (c *bufferedConn) CloseWrite() error {
 	if w, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return w.CloseWrite()
 	}
-	return c.Conn.Close()
+	return c.Close()
 }

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"slices"
 
 	"packetwalk.dev/internal/vnet"
 )
@@ -55,28 +56,27 @@ func frontends(n vnet.Network, h vnet.Health) []Frontend {
 	all := []Frontend{}
 	for _, lb := range n.LoadBalancers {
 		for _, rule := range lb.Rules {
-			f := Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
-			for _, front := range lb.Frontends {
-				if front.Name == rule.Frontend {
-					f.Address = front.Address.String()
-				}
-			}
-			for _, pool := range lb.BackendPools {
-				if pool.Name != rule.BackendPool {
-					continue
-				}
-				f.Total = len(pool.Members)
-				for _, m := range pool.Members {
-					if rule.Probe != "" && !h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}] {
-						continue
-					}
-					if nic, ok := n.NIC(m.NIC); ok {
-						f.Healthy = append(f.Healthy, nic.Machine)
-					}
-				}
-			}
-			all = append(all, f)
+			all = append(all, frontend(n, lb, rule, h))
 		}
 	}
 	return all
+}
+
+func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Health) Frontend {
+	f := Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
+	if i := slices.IndexFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == rule.Frontend }); i >= 0 {
+		f.Address = lb.Frontends[i].Address.String()
+	}
+	i := slices.IndexFunc(lb.BackendPools, func(p vnet.BackendPool) bool { return p.Name == rule.BackendPool })
+	if i < 0 {
+		return f
+	}
+	f.Total = len(lb.BackendPools[i].Members)
+	for _, m := range lb.BackendPools[i].Members {
+		nic, ok := n.NIC(m.NIC)
+		if ok && (rule.Probe == "" || h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}]) {
+			f.Healthy = append(f.Healthy, nic.Machine)
+		}
+	}
+	return f
 }
