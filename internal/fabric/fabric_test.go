@@ -596,6 +596,10 @@ func TestUDPAndAffinity(t *testing.T) {
 		t.Errorf("5-tuple: %v", seen)
 	}
 	rule(vnet.DistributionSourceIP)
+	// A port that comes again would find its flow of before, which stays where it is.
+	if _, err := w.fabric.Namespace().DeleteFlows(); err != nil {
+		t.Fatal(err)
+	}
 	if seen := answers(40); len(seen) != 1 {
 		t.Errorf("source address: %v", seen)
 	}
