@@ -125,13 +125,13 @@ func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) 
 		return nil, o, err
 	}
 	if o.help || words == 0 {
-		_, err := io.WriteString(stdout, help())
+		_, err := io.WriteString(stdout, Usage())
 		return nil, o, err
 	}
 	verb := args[words-1]
 	i := slices.IndexFunc(commands, func(c command) bool { return c.words == strings.Join(args[:words-1], " ") })
 	if i < 0 || verb != "list" && verb != "show" {
-		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), help())
+		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), Usage())
 	}
 	result, err := commands[i].run(verb, n, o)
 	if err != nil || o.query == "" {
@@ -258,8 +258,8 @@ func field(r any, name string) string {
 	return s
 }
 
-// help lists the commands.
-func help() string {
+// Usage lists the commands and their flags.
+func Usage() string {
 	var b strings.Builder
 	b.WriteString("Commands, each with -o json|jsonc|table|tsv|none and --query JMESPATH:\n")
 	for _, c := range commands {

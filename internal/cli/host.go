@@ -102,13 +102,9 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 
 func azCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
-		Use:   "az [--name NAME] network lb|nic|public-ip|vnet ...",
-		Short: "Azure's own view of the lab, in the words of the Azure CLI",
-		Long: `Azure's own view of the lab, in the words of the Azure CLI:
-  packetwalk az network lb list|rule list|probe list|address-pool list|frontend-ip list [-g GROUP] [--lb-name NAME] [-o table|json|tsv] [--query JMESPATH]
-  packetwalk az network nic list|show, nic ip-config list|show --nic-name NAME, public-ip list|show, vnet list|show, vnet subnet list|show
-  packetwalk az aks list|show, vm list|show
---name right after az names the lab.`,
+		Use:                "az [--name NAME] network|aks|vm ...",
+		Short:              "Azure's own view of the lab, in the words of the Azure CLI",
+		Long:               "Azure's own view of the lab, in the words of the Azure CLI. --name, right after az, names the lab.\n\n" + azure.Usage(),
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			name, args := takeName(args)

@@ -54,6 +54,9 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if err := checkMachine(); err != nil {
 		return err
 	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	bin, err := lab.FindBinaries()
 	if err != nil {
 		return err

@@ -57,7 +57,9 @@ func conclude(err error, ran bool, stderr io.Writer) int {
 		return 130
 	}
 	for _, line := range strings.Split(err.Error(), "\n") {
-		fmt.Fprintln(stderr, "packetwalk:", line)
+		if line = strings.TrimSpace(line); line != "" {
+			fmt.Fprintln(stderr, "packetwalk:", line)
+		}
 	}
 	switch {
 	case !ran: // flags and arguments that do not parse

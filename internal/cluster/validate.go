@@ -103,11 +103,24 @@ func choice[T ~string](v *validator, path string, value T, built, later []T) {
 		}
 		v.errs.add(path, today, "%s is not built yet", value)
 	default:
-		var known []string
-		for _, k := range slices.Concat(built, later) {
+		var known, say []string
+		for _, k := range built {
 			known = append(known, string(k))
 		}
-		v.errs.add(path, suggest(string(value), known, "write one of "), "unknown value %q; there are %s", value, strings.Join(known, ", "))
+		if len(built) > 0 {
+			say = append(say, "this version has "+list(built, ", "))
+		}
+		if len(later) > 0 {
+			say = append(say, "not built yet: "+list(later, ", "))
+		}
+		remedy := "leave it out today"
+		if len(built) > 0 {
+			remedy = suggest(string(value), known, "write one of ")
+		}
+		if len(built) == 1 {
+			remedy = "write " + known[0]
+		}
+		v.errs.add(path, remedy, "unknown value %q; %s", value, strings.Join(say, "; "))
 	}
 }
 
@@ -292,7 +305,9 @@ func (v *validator) subnetRef(path, ref string) {
 	var known []string
 	for _, n := range v.c.Spec.Azure.VNets {
 		for _, s := range n.Subnets {
-			known = append(known, n.Name+"/"+s.Name)
+			if ref := n.Name + "/" + s.Name; !slices.Contains(known, ref) {
+				known = append(known, ref)
+			}
 		}
 	}
 	if len(known) > 0 {

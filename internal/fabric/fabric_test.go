@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/fabric"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/vnet"
@@ -597,7 +599,7 @@ func TestUDPAndAffinity(t *testing.T) {
 	}
 	rule(vnet.DistributionSourceIP)
 	// A port that comes again would find its flow of before, which stays where it is.
-	if _, err := w.fabric.Namespace().DeleteFlows(); err != nil {
+	if _, err := w.fabric.Namespace().DeleteFlows(kernel.FlowFilter{Protocol: unix.IPPROTO_UDP}); err != nil {
 		t.Fatal(err)
 	}
 	if seen := answers(40); len(seen) != 1 {

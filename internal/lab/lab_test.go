@@ -206,6 +206,7 @@ func TestClaim(t *testing.T) {
 
 func TestProblems(t *testing.T) {
 	s := Status{
+		Ready:      true,
 		Components: []Component{{Name: "etcd", LastExit: "signal: killed", Restarts: 2}, {Name: "kube-apiserver", Pid: 7}},
 		Nodes:      []Node{{Name: "node-0", Agent: Component{Name: "node-0", Pid: 8}, Error: "disk on fire"}},
 		Hosts:      []Host{{Name: "testvm", App: "nginx"}, {Name: "client"}},

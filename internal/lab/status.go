@@ -74,7 +74,8 @@ func StatusOf(ctx context.Context, d Dir) Status {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s
 	}
-	s.Problems = []string{"the lab process has died: what is established goes on, but nothing changes any more and what dies stays dead"}
+	s.Problems = []string{fmt.Sprintf("the lab process has died: what is established goes on, but nothing changes any more and what dies stays dead; "+
+		"'packetwalk up --name %s', with the same -f, takes the lab up again", d.Name())}
 	if _, err := os.Stat(d.Kubeconfig()); err == nil {
 		s.Kubeconfig = d.Kubeconfig()
 	}
@@ -116,6 +117,9 @@ func (s *Status) problems() []string {
 			text += ": " + c.LastExit
 		}
 		found = append(found, fmt.Sprintf("%s; it is started again (%d times so far); its log: packetwalk logs %s", text, c.Restarts, c.Name))
+	}
+	if !s.Ready {
+		return []string{"the lab starts"} // what is not there yet is not broken
 	}
 	for _, c := range s.Components {
 		down(c)
