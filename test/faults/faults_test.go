@@ -1,4 +1,3 @@
-// Package faults tests that a lab survives what happens to it, and that it leaves nothing behind.
 package faults
 
 import (
@@ -282,7 +281,7 @@ func TestKillParts(t *testing.T) {
 		well(t, w)
 		c.goesOn(t)
 	})
-	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager"} {
+	for _, name := range []string{"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"} {
 		t.Run(name, func(t *testing.T) {
 			c := converse(t, w, vip)
 			for _, component := range status(t, w).Components {
@@ -301,6 +300,28 @@ func TestKillParts(t *testing.T) {
 			c.goesOn(t)
 		})
 	}
+	t.Run("internet host's app", func(t *testing.T) {
+		find := func() lab.Host {
+			for _, h := range status(t, w).Hosts {
+				if h.App == "ifconfig.co" {
+					return h
+				}
+			}
+			t.Fatal("no host runs ifconfig.co")
+			return lab.Host{}
+		}
+		first := find().Pid
+		kill(t, first)
+		world.Eventually(t, 10*time.Second, func() error {
+			if pid := find().Pid; pid == 0 || pid == first {
+				return fmt.Errorf("pid %d", pid)
+			}
+			return nil
+		})
+		if out := w.SSH(t, "testvm", "curl", "-sS", "--max-time", "3", "http://198.51.100.80"); out != "203.0.113.3\n" {
+			t.Errorf("ifconfig.co says %q", out)
+		}
+	})
 	t.Run("app", func(t *testing.T) {
 		out := w.Kubectl(t, "get", "pods", "-l", "app=whereami", "-o", "jsonpath={.items[0].metadata.name}")
 		at, err := lab.DirOf(w.Name).FindHost("pod/default/" + out)
