@@ -24,40 +24,53 @@ type CapSet uint64
 var DefaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE",
 	"NET_RAW", "NET_ADMIN", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP")
 
-// machineCaps act on the whole machine whatever namespace their holder is in; "ALL" and Privileged leave them out. Naming one adds it.
-var machineCaps = mustCaps("SYS_MODULE", "SYS_RAWIO", "SYS_TIME", "MKNOD", "MAC_OVERRIDE", "MAC_ADMIN", "SYSLOG", "WAKE_ALARM", "BLOCK_SUSPEND",
-	"AUDIT_CONTROL", "AUDIT_READ", "LINUX_IMMUTABLE")
+// labCaps are all that a container can have: what "ALL" and Privileged give. A container has no user namespace, so each other capability of
+// capabilities(7) would act on the machine: SYS_ADMIN mounts its file systems and makes what is read-only writable, DAC_READ_SEARCH opens its
+// files by handle, MKNOD its disks, SYS_BOOT loads another kernel, SYS_NICE takes its processors with real-time scheduling, SYS_RESOURCE takes back
+// that the kernel ends containers first when memory runs out. It is a list of what is allowed, so that a new capability of the kernel is not in it.
+var labCaps = DefaultCaps | mustCaps("NET_BROADCAST", "IPC_LOCK", "IPC_OWNER")
+
+// quietCaps can be named but are not given. SYS_PTRACE would open the first process, which holds the container's directory, to the container.
+// Without it a process can still trace those of its own user, which have no more capabilities than it has; and kubectl debug names it for every
+// container that it adds, whether it is used or not.
+var quietCaps = mustCaps("SYS_PTRACE")
 
 const allCaps = CapSet(1)<<len(capNames) - 1
 
-// Capabilities is the set that a container of this Spec runs with. Unknown names are an error that lists them.
+// Capabilities is the set that a container of this Spec runs with. Names that are unknown, and added ones that the lab gives to nobody, are an
+// error that lists them, with ErrStart in its chain.
 func (s *Spec) Capabilities() (CapSet, error) {
-	set := DefaultCaps
-	if s.Privileged {
-		set = allCaps &^ machineCaps
-	}
 	add, errAdd := parseCaps(s.AddCaps)
 	drop, errDrop := parseCaps(s.DropCaps)
 	if errAdd != nil {
-		return 0, fmt.Errorf("capabilities to add: %w", errAdd)
+		return 0, fmt.Errorf("%w: capabilities to add: %w", ErrStart, errAdd)
 	}
 	if errDrop != nil {
-		return 0, fmt.Errorf("capabilities to drop: %w", errDrop)
+		return 0, fmt.Errorf("%w: capabilities to drop: %w", ErrStart, errDrop)
 	}
-	if add.has(capAll) {
-		set = allCaps &^ machineCaps
+	if refused := add & allCaps &^ (labCaps | quietCaps); refused != 0 {
+		return 0, fmt.Errorf("%w: capability %s would act on the whole machine, and the lab does not give it; take it out of capabilities.add", ErrStart, refused.names())
+	}
+	set := DefaultCaps
+	if s.Privileged || add.has(capAll) {
+		set = labCaps
 	}
 	// Dropping ALL comes before the additions, so that "drop ALL, add NET_RAW" means NET_RAW alone; the Pod Security Standards rely on it.
 	if drop.has(capAll) {
 		set = 0
 	}
-	return (set | add&allCaps) &^ (drop & allCaps), nil
+	return (set | add&labCaps) &^ (drop & allCaps), nil
 }
 
 // capAll stands for "ALL" in a parsed list.
 const capAll = 63
 
 func (c CapSet) has(n int) bool { return c&(1<<n) != 0 }
+
+// names lists the set as a manifest does.
+func (c CapSet) names() string {
+	return strings.ToUpper(strings.ReplaceAll(strings.ReplaceAll(c.String(), "cap_", ""), ",", ", "))
+}
 
 // String lists the set as capsh does, lower case with commas.
 func (c CapSet) String() string {

@@ -120,7 +120,7 @@ func (c *Container) enter() error {
 		return fmt.Errorf("enter the container: %w", err)
 	}
 	err := onFd(c.pidfd, func(fd int) error {
-		return unix.Setns(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWNS)
+		return unix.Setns(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWIPC|unix.CLONE_NEWNS)
 	})
 	if c.pidfdClosed() {
 		return ErrNotRunning

@@ -3,12 +3,15 @@ package container_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/container"
 )
@@ -113,16 +116,75 @@ func TestHosts(t *testing.T) {
 	}
 }
 
+// A privileged container on the host's network does there what a node agent does.
 func TestPrivileged(t *testing.T) {
 	m := newMachine(t)
 	s := m.spec("pause")
-	s.Privileged = true
+	s.Privileged, s.NetNS = true, "/run/netns/"+m.netns("node")
 	c := m.start(s)
 	out := m.run(c, "sh", "-c", `echo 1 > /proc/sys/net/ipv4/ip_forward && cat /proc/sys/net/ipv4/ip_forward
 iptables -t nat -A POSTROUTING -j MASQUERADE && iptables-save | grep MASQUERADE
-mount -t tmpfs x /mnt && echo mounted
+ip link add v0 type veth peer name v1 && ip addr add 192.0.2.1/32 dev v0 && ip route add 198.51.100.0/24 dev lo && ip -o addr show v0
 echo 1 > /proc/sys/kernel/sysrq || echo guarded`)
-	contains(t, out, "1\n", "-A POSTROUTING -j MASQUERADE", "mounted", "guarded")
+	contains(t, out, "1\n", "-A POSTROUTING -j MASQUERADE", "192.0.2.1/32", "guarded")
+}
+
+// Nothing that a privileged container does gets at the machine: the ways out that there were, each a command that has to fail.
+func TestPrivilegedStaysInside(t *testing.T) {
+	m := newMachine(t)
+	host := t.TempDir()
+	if err := unix.Mknod(host+"/memory", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil { // /dev/zero, to hurt nobody
+		t.Fatal(err)
+	}
+	s := m.spec("pause")
+	s.Privileged = true
+	s.Mounts = []container.Mount{{Source: host, Destination: "/host", ReadOnly: true}}
+	application := m.start(s)
+	s = m.spec("ubuntu", "sleep", "1000")
+	s.Privileged = true
+	s.Mounts = application.Spec().Mounts
+	for _, c := range []*container.Container{application, m.start(s)} {
+		for _, script := range []string{
+			"mount -o remount,rw,bind /host",
+			"mount -o remount,rw,bind /proc/sys",
+			"mount -t proc proc /mnt",
+			"mount -t cgroup2 none /mnt",
+			"mount -t devtmpfs none /mnt",
+			"mount -t tmpfs none /mnt",
+			"umount /proc/sys",
+			"unshare -m true",
+			"unshare -Urmpf mount -t proc proc /mnt",
+			"unshare -Urm mount -o remount,rw,bind /host",
+			"mknod /tmp/disk b 8 0",
+			"head -c1 /host/memory",
+			"touch /host/file",
+			"echo x > /proc/sys/kernel/core_pattern",
+			"ls /proc/1/cwd/",
+			"ls /proc/1/root/",
+			"for f in /proc/1/task/1/fd/*; do if readlink $f; then exit 0; fi; done; exit 1",
+		} {
+			var out bytes.Buffer
+			code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
+			if code == 0 || code == 127 || err != nil {
+				t.Errorf("%s: exit status %d, %v\n%s", script, code, err, out.String())
+			}
+		}
+		own, err := os.Readlink("/proc/self/ns/ipc")
+		if theirs := m.run(c, "readlink", "/proc/self/ns/ipc"); err != nil || own+"\n" == theirs {
+			t.Errorf("the machine's IPC namespace is the container's: %s %v", own, err)
+		}
+	}
+}
+
+func TestRefusedCapability(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("pause")
+	s.AddCaps = []string{"NET_ADMIN", "SYS_ADMIN"}
+	_, err := m.runtime.Start(context.Background(), s)
+	if !errors.Is(err, container.ErrStart) {
+		t.Fatal(err)
+	}
+	contains(t, err.Error(), "capability SYS_ADMIN would act on the whole machine, and the lab does not give it")
 }
 
 // The fault that a busy machine makes: many starts at once, some of them given up.

@@ -132,7 +132,7 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	}
 	keep, err := s.Capabilities()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+		return nil, err
 	}
 	if err := LimitThread(keep, s.NoNewPrivs); err != nil {
 		return nil, err

@@ -84,8 +84,10 @@ func (s *Spec) check() error {
 			return fmt.Errorf("container %s: %s %q is not absolute", s.Name, what, path)
 		}
 	}
-	_, err := s.Capabilities()
-	return err
+	if _, err := s.Capabilities(); err != nil {
+		return fmt.Errorf("container %s: %w", s.Name, err)
+	}
+	return nil
 }
 
 func count(conditions ...bool) (n int) {
@@ -175,7 +177,7 @@ func (c *Container) makeDir() (*os.Root, error) {
 // a child gets its parent thread's.
 func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Process, err error) {
 	pidfd := -1
-	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS}
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
 	if c.spec.NetNS == "" {
 		attr.Cloneflags |= unix.CLONE_NEWNET
 	}

@@ -37,8 +37,8 @@ type Spec struct {
 	StdinOnce bool
 	// ReadOnlyRoot makes the file system read-only, all but /dev and the mounts.
 	ReadOnlyRoot bool
-	// Privileged gives every capability that cannot harm the machine outside the container's namespaces (see Capabilities), and a writable
-	// /proc/sys/net.
+	// Privileged gives every capability that acts in the container's namespaces only (see Capabilities; SYS_ADMIN is none of them), and a
+	// writable /proc/sys/net.
 	Privileged        bool
 	AddCaps, DropCaps []string // "NET_ADMIN" or "CAP_NET_ADMIN", in any case; "ALL"
 	NoNewPrivs        bool     // allowPrivilegeEscalation: false
@@ -50,7 +50,7 @@ type Spec struct {
 // A Mount is one thing in the container's file system at Destination (absolute; its parents and, if missing, itself are made). Exactly one of
 // Source, Tmpfs and Content gives what is there.
 type Mount struct {
-	Source      string // directory or file of the host, bound with everything mounted below it
+	Source      string // directory or file of the host, bound with everything mounted below it; devices in it cannot be opened
 	Destination string
 	ReadOnly    bool
 	Tmpfs       bool   // an empty file system in memory

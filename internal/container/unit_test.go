@@ -21,19 +21,30 @@ func TestCapabilities(t *testing.T) {
 	}{
 		{Spec{}, DefaultCaps},
 		{Spec{DropCaps: []string{"net_raw"}}, DefaultCaps &^ mustCaps("NET_RAW")},
-		{Spec{AddCaps: []string{"CAP_SYS_TIME"}}, DefaultCaps | mustCaps("SYS_TIME")},
+		{Spec{AddCaps: []string{"CAP_IPC_LOCK", "sys_ptrace"}}, DefaultCaps | mustCaps("IPC_LOCK")},
 		{Spec{DropCaps: []string{"ALL"}}, 0},
 		{Spec{DropCaps: []string{"ALL"}, AddCaps: []string{"NET_RAW"}}, mustCaps("NET_RAW")},
-		{Spec{Privileged: true}, allCaps &^ machineCaps},
-		{Spec{AddCaps: []string{"all"}, DropCaps: []string{"SYS_ADMIN"}}, allCaps &^ machineCaps &^ mustCaps("SYS_ADMIN")},
+		{Spec{Privileged: true}, labCaps},
+		{Spec{AddCaps: []string{"all"}, DropCaps: []string{"SYS_ADMIN", "NET_RAW"}}, labCaps &^ mustCaps("NET_RAW")},
 	} {
 		got, err := tt.spec.Capabilities()
 		if err != nil || got != tt.want {
 			t.Errorf("%+v: %v, %v; want %v", tt.spec, got, err, tt.want)
 		}
 	}
-	if _, err := (&Spec{AddCaps: []string{"NET_RAW", "NOSUCH"}}).Capabilities(); err == nil || !strings.Contains(err.Error(), "NOSUCH;") {
+	if _, err := (&Spec{AddCaps: []string{"NET_RAW", "NOSUCH"}}).Capabilities(); !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "NOSUCH;") {
 		t.Error(err)
+	}
+	for _, name := range []string{"SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "SYS_NICE", "SYS_RESOURCE", "SYS_PACCT", "SYSLOG", "BPF", "PERFMON",
+		"MAC_ADMIN", "MAC_OVERRIDE", "DAC_READ_SEARCH", "MKNOD", "LINUX_IMMUTABLE", "AUDIT_CONTROL", "CHECKPOINT_RESTORE"} {
+		for _, s := range []Spec{{AddCaps: []string{"CAP_" + name, "NET_ADMIN"}}, {AddCaps: []string{name}, Privileged: true}} {
+			if _, err := s.Capabilities(); !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "capability "+name+" would") {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if labCaps&mustCaps(name) != 0 || labCaps&quietCaps != 0 {
+			t.Errorf("privileged containers have %s", name)
+		}
 	}
 }
 

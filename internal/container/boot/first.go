@@ -38,6 +38,12 @@ func first(dir string) int {
 	b := &boot{report: os.NewFile(container.ReportFd, "report")}
 	unix.CloseOnExec(container.ReportFd)
 	unix.Umask(0o022)
+	// What this process has open leads to the machine's files; nobody in the container is to get at it through /proc/1 (ptrace(2), access mode
+	// checking).
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		b.fail(fmt.Errorf("hide the first process: %w", err))
+		return 1
+	}
 	if err := b.prepare(dir); err != nil {
 		b.fail(err)
 		return 1
@@ -213,7 +219,7 @@ func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code & 0xff
 func (b *boot) confine() error {
 	keep, err := b.spec.Capabilities()
 	if err != nil {
-		return fmt.Errorf("%w: %w", container.ErrStart, err)
+		return err
 	}
 	if dir := b.spec.WorkingDir; dir != "" {
 		if err := os.Chdir(dir); err != nil {

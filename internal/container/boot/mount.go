@@ -73,6 +73,11 @@ func (v *volume) attachTree() error {
 	if err := target(v.Destination); err != nil {
 		return err
 	}
+	// A device node is the machine's device, and a read-only mount does not keep from writing to it.
+	attr := &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NODEV}
+	if err := unix.MountSetattr(v.tree, "", unix.AT_EMPTY_PATH|unix.AT_RECURSIVE, attr); err != nil {
+		return err
+	}
 	return unix.MoveMount(v.tree, "", unix.AT_FDCWD, v.Destination, unix.MOVE_MOUNT_F_EMPTY_PATH|unix.MOVE_MOUNT_T_SYMLINKS)
 }
 
