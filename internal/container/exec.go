@@ -76,8 +76,21 @@ func (c *Container) spawnExec(e Exec) (x *execution, err error) {
 		x, err = c.spawnInside(e)
 		return false
 	})
-	return x, err
+	if err != nil {
+		return nil, err
+	}
+	// From outside, where /proc has the machine's pids; nobody has waited for the command yet, so that the pid is its own.
+	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", x.proc.Pid), EndFirst, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		reap(x.proc)
+		closeFiles([]*os.File{x.in, x.out, x.errout})
+		return nil, fmt.Errorf("make the command the first to end when memory runs out: %w", err)
+	}
+	return x, nil
 }
+
+// EndFirst is the oom_score_adj of all processes of containers, the highest: a container's memory is not limited, and the user's own programs are
+// not what should end for it. Written with CAP_SYS_RESOURCE it cannot be lowered without.
+var EndFirst = []byte("1000")
 
 func (c *Container) spawnInside(e Exec) (*execution, error) {
 	if err := c.enter(); err != nil {

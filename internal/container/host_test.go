@@ -176,6 +176,35 @@ func TestPrivilegedStaysInside(t *testing.T) {
 	}
 }
 
+// The kernel ends what is in containers before anything of the user's.
+func TestEndsFirstWithoutMemory(t *testing.T) {
+	m := newMachine(t)
+	command := m.spec("ubuntu", "sleep", "1000")
+	command.Privileged = true
+	for _, s := range []container.Spec{m.spec("pause"), command} {
+		c := m.start(s)
+		score := func(pid string) string {
+			t.Helper()
+			b, err := os.ReadFile("/proc/" + pid + "/oom_score_adj")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return string(b)
+		}
+		if got := score(fmt.Sprint(c.Pid())); got != "1000\n" {
+			t.Errorf("%s: the first process has %s", s.Image, got)
+		}
+		// All of it, for a command is under way before it has its score.
+		out := m.run(c, "sh", "-c", "sleep 0.1; cat /proc/self/oom_score_adj /proc/[0-9]*/oom_score_adj")
+		if got := strings.ReplaceAll(out, "1000\n", ""); strings.ContainsAny(got, "0123456789") || strings.Count(out, "1000\n") < 3 {
+			t.Errorf("%s: %s", s.Image, out)
+		}
+		if got := score("self"); got == "1000\n" {
+			t.Error("the user's own process is to end first")
+		}
+	}
+}
+
 func TestRefusedCapability(t *testing.T) {
 	m := newMachine(t)
 	s := m.spec("pause")

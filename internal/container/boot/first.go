@@ -58,6 +58,10 @@ func first(dir string) int {
 
 // prepare goes from fresh namespaces to a container with nothing running in it. What needs the machine's files comes before makeRoot.
 func (b *boot) prepare(dir string) (err error) {
+	// When memory runs out the kernel ends containers before any program of the user's (proc_pid_oom_score_adj(5)); children inherit it.
+	if err = os.WriteFile("/proc/self/oom_score_adj", container.EndFirst, 0); err != nil {
+		return fmt.Errorf("be the first to end when memory runs out: %w", err)
+	}
 	if b.dir, err = os.OpenRoot(dir); err != nil {
 		return err
 	}
