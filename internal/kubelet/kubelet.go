@@ -115,7 +115,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 const podWorkers = 4
 
 func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeController, pods *vknode.PodController, serve func() error) error {
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	start := func(what string, f func() error) {
 		k.group.Add(1)
 		go func() {
@@ -141,6 +141,7 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 	k.cfg.Shared.register(k, true)
 	defer k.cfg.Shared.register(k, false)
 	start("pods", func() error { return pods.Run(ctx, podWorkers) })
+	start("statuses", func() error { return k.repair(ctx) })
 	for _, c := range []<-chan struct{}{nodes.Ready(), pods.Ready()} {
 		select {
 		case <-c:
