@@ -133,6 +133,11 @@ func (f *Fabric) openNamespaces() (fresh bool, err error) {
 
 // prepare joins the two namespaces and gives the fabric the rules that are the same for every network.
 func (f *Fabric) prepare() error {
+	for _, ns := range []*kernel.Namespace{f.fabric, f.internet} {
+		if err := spreadReceive(ns); err != nil {
+			return err
+		}
+	}
 	plan := vnet.NewPlan(f.network, f.health)
 	w := plan.Uplink
 	if _, err := kernel.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
@@ -228,6 +233,9 @@ func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet
 
 // wire makes the pair, and sets the far end up unless somebody has.
 func wire(w vnet.Wire, near, far *kernel.Namespace) error {
+	if err := spreadReceive(far); err != nil {
+		return err
+	}
 	if _, err := kernel.EnsureVeth(end(near, w.Inside), end(far, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
