@@ -220,7 +220,7 @@ func TestStartFailures(t *testing.T) {
 		p.Spec.Containers[0].Command = []string{"nosuch"}
 	}))
 	p := b.await("web", "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" {
+	if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" || s.StartedAt.IsZero() || s.StartedAt.Unix() != 0 {
 		t.Errorf("status %+v", p.Status.ContainerStatuses[0])
 	}
 }

@@ -531,7 +531,8 @@ const (
 func (m *machine) startFailed(c *containerState, f startFailure, now time.Time) {
 	if f.kind == failedRun {
 		m.emit(corev1.EventTypeWarning, "Failed", "Error: "+f.message, c)
-		m.exited(c, termination{ID: c.ID, Code: 128, Reason: "StartError", Message: f.message, Finished: now})
+		// A container that never ran began at Unix time 0, as containerd reports it.
+		m.exited(c, termination{ID: c.ID, Code: 128, Reason: "StartError", Message: f.message, StartedAt: time.Unix(0, 0), Finished: now})
 		c.Reason, c.Message = f.reason, f.message
 		return
 	}
