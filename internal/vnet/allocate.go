@@ -177,7 +177,7 @@ func (n *Network) AllocatePublicIP(name string, want netip.Addr) (PublicIP, erro
 		return fail("the name is taken")
 	}
 	all := n.publicAddresses()
-	i := slices.IndexFunc(all, func(a netip.Addr) bool { return !used[a] && (!want.IsValid() || a == want) })
+	i := slices.IndexFunc(all, func(a netip.Addr) bool { return used[a] == "" && (!want.IsValid() || a == want) })
 	switch {
 	case i >= 0:
 		p := PublicIP{Name: name, Address: all[i]}
@@ -186,7 +186,7 @@ func (n *Network) AllocatePublicIP(name string, want netip.Addr) (PublicIP, erro
 	case !want.IsValid():
 		return fail("all %d are in use", len(all))
 	case slices.Contains(all, want):
-		return fail("%s is in use", want)
+		return fail("%s is in use by %s; ask for another, or for none", want, used[want])
 	default:
 		return fail("%s is not one of the lab's, %s to %s", want, all[0], all[len(all)-1])
 	}
@@ -202,15 +202,15 @@ func (n *Network) publicAddresses() []netip.Addr {
 	return all
 }
 
-func (n *Network) publicInUse() map[netip.Addr]bool {
-	used := map[netip.Addr]bool{fabricAddress: true, n.DefaultOutbound: true}
-	for _, p := range n.PublicIPs {
-		used[p.Address] = true
-	}
+func (n *Network) publicInUse() map[netip.Addr]string {
+	used := map[netip.Addr]string{fabricAddress: "the fabric", n.DefaultOutbound: "default outbound access"}
 	for _, lb := range n.LoadBalancers {
 		for _, f := range lb.Frontends {
-			used[f.Address] = true
+			used[f.Address] = "front end " + f.Name
 		}
+	}
+	for _, p := range n.PublicIPs {
+		used[p.Address] = "public IP " + p.Name
 	}
 	return used
 }
