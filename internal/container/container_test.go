@@ -406,6 +406,40 @@ func TestExec(t *testing.T) {
 	}
 }
 
+// What any process of a container writes to the first one's standard streams is in the log, whole, whoever is first and whatever the user.
+func TestLogOfOtherProcesses(t *testing.T) {
+	m := newMachine(t)
+	id := int64(1000)
+	user := m.spec("ubuntu", "sh", "-c", "echo own > /dev/stdout; exec sleep 1000")
+	user.UID = &id
+	silent := m.spec("ubuntu", "sh", "-c", "echo own; exec sleep 1000 >&- 2>&-")
+	terminal := m.spec("ubuntu", "sh", "-c", "echo own; exec sleep 1000")
+	terminal.TTY = true
+	ends := m.spec("ubuntu", "sh", "-c", "echo own; until test -e /tmp/end; do sleep 0.05; done")
+	for _, s := range []container.Spec{m.spec("pause"), user, silent, terminal, ends} {
+		c := m.start(s)
+		if s.Image != "pause" {
+			m.awaitLog(c)
+		}
+		m.run(c, "sh", "-c", "echo hi > /proc/1/fd/1; echo oh >> /proc/1/fd/2; echo x > /proc/1/fd/new || seq 20000 > /proc/1/fd/1; touch /tmp/end")
+		if s.Image == "ubuntu" && s.Command[2] == ends.Command[2] {
+			if e := m.wait(c); e.Code != 0 {
+				t.Errorf("exit %+v", e)
+			}
+		} else if err := c.Stop(context.Background(), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		log := strings.ReplaceAll(m.log(c), "\r\n", "\n")
+		contains(t, log, "hi\n", "oh\n", "\n20000\n")
+		if s.Image != "pause" {
+			contains(t, log, "own\n")
+		}
+		if got := strings.Count(log, "\n"); got < 20002 {
+			t.Errorf("%d lines", got)
+		}
+	}
+}
+
 func sizes(width, height uint16) <-chan container.Size {
 	c := make(chan container.Size, 1)
 	c <- container.Size{Width: width, Height: height}

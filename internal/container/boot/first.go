@@ -208,12 +208,21 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 	stdout, stderr := b.log.stream("stdout"), b.log.stream("stderr")
 	defer stdout.Close()
 	defer stderr.Close()
-	if err := b.confine(); err != nil {
+	// What other processes of the container write to its log.
+	others := &streams{}
+	err := others.openOutputs()
+	if err == nil {
+		err = b.confine()
+	}
+	if err != nil {
 		b.fail(err)
 		return exited(1)
 	}
+	others.begin(b)
 	code := program.Run(ctx, &app.Process{Args: argv, Env: b.spec.Environ(b.app.Env, nil, false), Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
+	_ = unix.Kill(-1, unix.SIGKILL)
+	others.finish()
 	return exited(code)
 }
 

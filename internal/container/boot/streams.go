@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/container"
 )
 
@@ -19,6 +21,7 @@ type streams struct {
 	child  [3]*os.File
 	in     *os.File // nil without a standard input
 	out    [2]*os.File
+	held   [2]*os.File // writers of ours to out, so that it does not end before the container does
 	tty    bool
 	inOnce sync.Once
 	copies sync.WaitGroup
@@ -34,6 +37,9 @@ func (b *boot) openStreams() (s *streams, err error) {
 		}
 		s.child = [3]*os.File{terminal, terminal, terminal}
 		s.out[0] = master
+		if err := showFds(func() error { return linkAll(terminal.Name()) }); err != nil {
+			return nil, err
+		}
 		if b.spec.Stdin {
 			s.in = master
 		}
@@ -44,15 +50,73 @@ func (b *boot) openStreams() (s *streams, err error) {
 	} else {
 		s.child[0], err = os.Open(os.DevNull)
 	}
+	if err == nil {
+		err = s.openOutputs()
+	}
 	for i := range s.out {
 		if err == nil {
-			s.out[i], s.child[i+1], err = os.Pipe()
+			s.child[i+1], err = os.OpenFile(fdName(i+1), os.O_WRONLY, 0)
 		}
 	}
 	if err != nil {
 		return nil, fmt.Errorf("make standard streams: %w", err)
 	}
 	return s, nil
+}
+
+// firstFds is where a process of the container looks for the first one's standard streams, to write to the container's log. What is there is
+// ours, made for that: the kernel's own would lead to all that this process has open, and is not to be had without the right to trace it.
+const firstFds = "/proc/1/fd"
+
+func fdName(n int) string { return fmt.Sprintf("%s/%d", firstFds, n) }
+
+// showFds mounts an empty directory over firstFds, which fill puts something into, read-only afterwards.
+func showFds(fill func() error) error {
+	err := unix.Mount("tmpfs", firstFds, "tmpfs", noExec, "mode=0555,size=4k")
+	if err == nil {
+		err = fill()
+	}
+	if err == nil {
+		err = unix.Mount("", firstFds, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noExec, "")
+	}
+	if err != nil {
+		return fmt.Errorf("make %s: %w", firstFds, err)
+	}
+	return nil
+}
+
+// linkAll makes the three standard streams links to one terminal.
+func linkAll(terminal string) error {
+	for n := range 3 {
+		if err := os.Symlink(terminal, fdName(n)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// openOutputs makes standard output and error as named pipes in firstFds. Every user of the container can write to them.
+func (s *streams) openOutputs() error {
+	return showFds(func() error {
+		for i := range s.out {
+			name := fdName(i + 1)
+			if err := unix.Mkfifo(name, 0o600); err != nil {
+				return err
+			}
+			if err := unix.Chmod(name, 0o622); err != nil { // past the umask
+				return err
+			}
+			fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // not to wait for a writer
+			if err != nil {
+				return err
+			}
+			s.out[i] = os.NewFile(uintptr(fd), name)
+			if s.held[i], err = os.OpenFile(name, os.O_WRONLY, 0); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func (s *streams) closeChild() {
@@ -97,6 +161,11 @@ func (s *streams) copy(log io.Writer, attach *attachServer, kind byte, from *os.
 
 // finish waits until all output is read. What holds a stream open was killed; should it take its time to die, we do not wait for ever.
 func (s *streams) finish() {
+	for _, f := range s.held {
+		if f != nil {
+			f.Close()
+		}
+	}
 	done := make(chan struct{})
 	go func() { s.copies.Wait(); close(done) }()
 	select {
