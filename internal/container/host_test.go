@@ -155,6 +155,8 @@ func TestPrivilegedStaysInside(t *testing.T) {
 			"unshare -m true",
 			"unshare -Urmpf mount -t proc proc /mnt",
 			"unshare -Urm mount -o remount,rw,bind /host",
+			"unshare -UrmC mount -t cgroup2 none /mnt",
+			"unshare -U true",
 			"mknod /tmp/disk b 8 0",
 			"head -c1 /host/memory",
 			"touch /host/file",

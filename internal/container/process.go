@@ -137,6 +137,9 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err := LimitThread(keep, s.NoNewPrivs); err != nil {
 		return nil, err
 	}
+	if err := filterThread(); err != nil {
+		return nil, err
+	}
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: s.credential()}
 	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Dir: dir, Env: p.Env, Files: p.Files[:], Sys: attr})
 	if err != nil {
