@@ -26,6 +26,8 @@ type network interface {
 	add(ctx context.Context, pod *corev1.Pod, id, netns string) (ips []string, err error)
 	// del is no error for what is not there, also when the namespace is gone.
 	del(ctx context.Context, pod *corev1.Pod, id, netns string) error
+	// mapsPorts tells whether host ports of a pod have an effect.
+	mapsPorts() bool
 }
 
 // cniNetwork calls CNI plugins as containerd does: the first configuration of confDir, interface eth0, the K8S_POD_* arguments.
@@ -141,6 +143,12 @@ func (n *cniNetwork) del(ctx context.Context, pod *corev1.Pod, id, netns string)
 		return err
 	}
 	return n.cni.DelNetworkList(ctx, conf, n.args(pod, id, netns))
+}
+
+// mapsPorts tells whether a plugin of the configuration takes the capability portMappings (CNI CONVENTIONS.md): libcni hands it to no other.
+func (n *cniNetwork) mapsPorts() bool {
+	conf, err := n.config()
+	return err == nil && slices.ContainsFunc(conf.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities["portMappings"] })
 }
 
 // nodeExec runs CNI plugins in the node's network namespace: to them that is the host.

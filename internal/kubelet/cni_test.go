@@ -16,8 +16,9 @@ func TestCNIConfiguration(t *testing.T) {
 		files         map[string]string
 		name, version string
 		plugins       int
+		maps          bool // host ports
 	}{
-		"list":           {files: map[string]string{"10-azure.conflist": list, "20.conf": plugin}, name: "list", version: "1.0.0", plugins: 2},
+		"list":           {files: map[string]string{"10-azure.conflist": list, "20.conf": plugin}, name: "list", version: "1.0.0", plugins: 2, maps: true},
 		"one plugin":     {files: map[string]string{"10-azure.conf": plugin, "20.conflist": list}, name: "plugin", version: "0.3.1", plugins: 1},
 		"as .json":       {files: map[string]string{"10-azure.json": plugin, "01-readme.txt": "none"}, name: "plugin", version: "0.3.1", plugins: 1},
 		"without a type": {files: map[string]string{"10-azure.conf": `{"name": "plugin"}`}},
@@ -31,7 +32,11 @@ func TestCNIConfiguration(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			got, err := newCNI(dir, nil, t.TempDir(), nil).config()
+			n := newCNI(dir, nil, t.TempDir(), nil)
+			if n.mapsPorts() != test.maps {
+				t.Errorf("maps host ports: %v", !test.maps)
+			}
+			got, err := n.config()
 			if test.plugins == 0 {
 				if err == nil {
 					t.Fatalf("no error, but network %s", got.Name)

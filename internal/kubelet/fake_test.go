@@ -157,7 +157,10 @@ type fakeNetwork struct {
 	last  byte
 	has   map[string]string // id → address
 	fails int               // so many ADDs fail first
+	maps  bool              // host ports are mapped
 }
+
+func (n *fakeNetwork) mapsPorts() bool { return n.maps }
 
 func (n *fakeNetwork) add(_ context.Context, _ *corev1.Pod, id, _ string) ([]string, error) {
 	n.mu.Lock()

@@ -257,7 +257,7 @@ func (k *Kubelet) adopt(pod *corev1.Pod) {
 		old.delete(k.cfg.Clock.Now().Add(orphanGrace))
 	}
 	w := newWorker(k, pod, after)
-	w.do(func(*machine, time.Time) {})
+	w.warn(notSupported(pod)...)
 	k.insert(w)
 	k.launch(w)
 }

@@ -358,6 +358,9 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 		}
 		return nil, errors.Join(err, w.k.cfg.RemoveNetNS(path))
 	}
+	if message := hostPortsNotSupported(w.pod()); message != "" && !w.k.net.mapsPorts() {
+		w.warn(message)
+	}
 	return ips, nil
 }
 
