@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -204,6 +205,45 @@ func TestEndsFirstWithoutMemory(t *testing.T) {
 		if got := score("self"); got == "1000\n" {
 			t.Error("the user's own process is to end first")
 		}
+	}
+}
+
+// A volume of the whole machine leads nowhere but to its files, read-only.
+func TestVolumeOfTheMachine(t *testing.T) {
+	m := newMachine(t)
+	file := t.TempDir() + "/file"
+	if err := os.WriteFile(file, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+	// A process of the machine with no rights at all, which the container's root can become the like of.
+	nobody := exec.Command("sleep", "1000")
+	nobody.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
+	if err := nobody.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { nobody.Process.Kill(); nobody.Wait() })
+	s := m.spec("pause")
+	s.Privileged = true
+	s.Mounts = []container.Mount{{Source: "/", Destination: "/host", ReadOnly: true}, {Source: "/proc", Destination: "/host proc", ReadOnly: true}, {Source: "/proc/sys", Destination: "/sysctl", ReadOnly: true}}
+	c := m.start(s)
+	contains(t, m.run(c, "sh", "-c", "cat '/host proc/1/comm' /host/proc/1/comm; ls /host/usr /sysctl; chroot /host ls /etc"), "packetwalk-app\npacketwalk-app\n", "bin\n", "kernel\n", "passwd\n")
+	for _, script := range []string{
+		fmt.Sprintf("setpriv --reuid=54321 --regid=54321 --clear-groups ls /host/proc/%d/root/", nobody.Process.Pid),
+		fmt.Sprintf("setpriv --reuid=54321 --regid=54321 --clear-groups ls '/host proc/%d/root/'", nobody.Process.Pid),
+		"echo x > /host/proc/sys/kernel/core_pattern", "echo x > '/host proc/sys/kernel/core_pattern'", "echo x > /sysctl/kernel/core_pattern",
+		"echo x > /host/proc/sysrq-trigger", "touch /host/etc/x", "umount /host/proc", "ls -A /host/run /host/root | grep -v :$ | grep .", "head -c1 /host/dev/zero",
+		"ls /host" + file,
+	} {
+		var out bytes.Buffer
+		code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
+		if code == 0 || code == 127 || err != nil {
+			t.Errorf("%s: exit status %d, %v\n%s", script, code, err, out.String())
+		}
+	}
+	s = m.spec("pause")
+	s.Mounts = []container.Mount{{Source: "/proc", Destination: "/proc/", ReadOnly: true}}
+	if _, err := m.runtime.Start(context.Background(), s); !errors.Is(err, container.ErrStart) {
+		t.Error(err)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -74,6 +75,11 @@ func (s *Spec) check() error {
 		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
 		if n := count(m.Source != "", m.Tmpfs, m.Content != nil); n != 1 || m.Destination == "" {
 			return fmt.Errorf("container %s: mount %d at %q needs a destination and one of source, tmpfs and content", s.Name, i, m.Destination)
+		}
+	}
+	for _, m := range s.Mounts {
+		if dest := filepath.Clean(m.Destination); dest == "/proc" || strings.HasPrefix(dest, "/proc/") {
+			return fmt.Errorf("container %s: %w: mount at %s: /proc is the container's own", s.Name, ErrStart, m.Destination)
 		}
 	}
 	if s.Dir == "" {

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -91,6 +92,70 @@ func (v *volume) attachContent(aside string) error {
 	}
 	defer os.Remove(aside)
 	return unix.Mount(aside, v.Destination, "", unix.MS_BIND, "")
+}
+
+// hide covers in a volume what the container does not see of the machine in its own root either: a read-only mount does not keep from
+// connecting to a socket in /run.
+func (v *volume) hide() error {
+	for _, h := range hidden {
+		below, err := filepath.Rel(v.Source, h.name)
+		if v.Source == "" || err != nil || below == "." || !filepath.IsLocal(below) {
+			continue
+		}
+		var st unix.Stat_t
+		name := filepath.Join(v.Destination, below)
+		if unix.Lstat(name, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+			continue
+		}
+		if err := unix.Mount("tmpfs", name, "tmpfs", noExec|unix.MS_RDONLY, "size=4k,mode=0755"); err != nil {
+			return fmt.Errorf("hide %s: %w", name, err)
+		}
+	}
+	return nil
+}
+
+// A procMount is a mount of a proc file system.
+type procMount struct{ id, root, point string }
+
+// procMounts lists the caller's, parents first.
+func procMounts() ([]procMount, error) {
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list mounts: %w", err)
+	}
+	return parseProcMounts(string(b)), nil
+}
+
+// parseProcMounts reads proc_pid_mountinfo(5).
+func parseProcMounts(mountinfo string) (mounts []procMount) {
+	unescape := strings.NewReplacer(`\040`, " ", `\011`, "\t", `\012`, "\n", `\134`, `\`)
+	for line := range strings.Lines(mountinfo) {
+		before, after, _ := strings.Cut(line, " - ")
+		if f := strings.Fields(before); len(f) >= 5 && strings.HasPrefix(after, "proc ") {
+			mounts = append(mounts, procMount{f[0], unescape.Replace(f[3]), unescape.Replace(f[4])})
+		}
+	}
+	return mounts
+}
+
+// coverProc puts the container's own /proc over each one that came with a volume. The machine's leads, by /proc/PID/root of whatever runs there
+// with no more rights than the container, to its files as they are, past all read-only mounts.
+func coverProc(own []procMount) error {
+	mounts, err := procMounts()
+	if err != nil {
+		return err
+	}
+	covered := ""
+	for _, m := range mounts {
+		if slices.ContainsFunc(own, func(o procMount) bool { return o.id == m.id }) || covered != "" && strings.HasPrefix(m.point, covered+"/") {
+			continue
+		}
+		covered = m.point
+		if err := unix.Mount(path.Join("/proc", m.root), m.point, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+			return fmt.Errorf("%w: volume with the machine's /proc%s at %s: it is not in the container's own: %w", container.ErrStart, m.root, m.point, err)
+		}
+	}
+	return nil
 }
 
 func mkdir(path string) error { return os.MkdirAll(path, 0o755) }
@@ -267,10 +332,20 @@ func makeRoot(s *container.Spec, links []string, files map[string]string) error 
 	if err := mountSystem(s); err != nil {
 		return err
 	}
+	own, err := procMounts()
+	if err != nil {
+		return err
+	}
 	for i := range volumes {
 		if err := volumes[i].attach("/dev/.content"); err != nil {
 			return err
 		}
+		if err := volumes[i].hide(); err != nil {
+			return err
+		}
+	}
+	if err := coverProc(own); err != nil {
+		return err
 	}
 	if s.ReadOnlyRoot {
 		if err := unix.MountSetattr(unix.AT_FDCWD, "/", 0, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
