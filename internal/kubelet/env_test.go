@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"net/url"
 	"os"
@@ -233,6 +234,12 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "rootfs")
 	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
 	machine := t.TempDir()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
 	for _, tc := range []struct {
 		path     string
 		kind     *corev1.HostPathType
@@ -247,6 +254,11 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 		{path: machine + "/nosuch", own: true},
 		{path: machine + "/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
 		{path: "/../../etc/x", own: true},
+		{path: "/run", own: true},
+		{path: "/var/run", own: true},
+		{path: "/proc/1/root/etc", own: true},
+		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true},
+		{path: socket, own: true},
 	} {
 		v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: tc.path, Type: tc.kind})
 		if (err != nil) != tc.mustFail {

@@ -275,12 +275,30 @@ func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
 	case corev1.HostPathDirectoryOrCreate:
 		return volume{path: own}, os.MkdirAll(own, 0o755)
 	}
-	if _, err := os.Stat(h.Path); err == nil {
+	if machinePath(h.Path) {
 		return volume{path: h.Path, readOnly: true}, checkHostPath(h.Path, kind)
 	} else if kind != corev1.HostPathUnset {
 		return volume{}, fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
 	}
 	return volume{path: own}, os.MkdirAll(own, 0o755)
+}
+
+// machineOwn are the machine's directories that no pod sees: sockets and devices act on the machine also where they are read-only.
+var machineOwn = []string{"/run", "/dev", "/proc", "/sys", "/root", "/home"}
+
+// machinePath reports whether a pod may see the machine's file or directory at the path.
+func machinePath(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	for _, dir := range machineOwn {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			return false
+		}
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeNamedPipe) == 0
 }
 
 func checkHostPath(path string, kind corev1.HostPathType) error {
