@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"os"
 	"syscall"
 	"testing"
@@ -36,7 +37,7 @@ func TestFilterThread(t *testing.T) {
 			{"unshare of files", call(unix.SYS_UNSHARE, unix.CLONE_FILES, 0), 0},
 			{"getpid", call(unix.SYS_GETPID, 0, 0), 0},
 		} {
-			if tt.got != tt.want {
+			if !errors.Is(tt.got, tt.want) {
 				t.Errorf("%s: %v, want %v", tt.name, tt.got, tt.want)
 			}
 		}

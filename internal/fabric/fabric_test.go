@@ -425,12 +425,6 @@ func (w *world) up() int {
 	return up
 }
 
-func drain(c chan fabric.HealthChange) {
-	for len(c) > 0 {
-		<-c
-	}
-}
-
 func TestProbeHTTP(t *testing.T) {
 	w := newWorld(t, 1, 2)
 	status := make(chan int, 1)

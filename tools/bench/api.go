@@ -35,8 +35,11 @@ func (l *lab) api() (*api, error) {
 	var errs []error
 	pem := func(name string) []byte {
 		b, err := base64.StdEncoding.DecodeString(field[name])
-		if err != nil || len(b) == 0 {
-			errs = append(errs, fmt.Errorf("kubeconfig: no %s: %v", name, err))
+		if err == nil && len(b) == 0 {
+			err = errors.New("it is empty")
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("kubeconfig: %s: %w", name, err))
 		}
 		return b
 	}
@@ -56,7 +59,7 @@ func (a *api) watch(ctx context.Context, path string, read func(io.Reader)) erro
 	if err != nil {
 		return err
 	}
-	resp, err := a.client.Do(req)
+	resp, err := a.client.Do(req) //nolint:bodyclose // the goroutine closes it
 	if err != nil {
 		return err
 	}
