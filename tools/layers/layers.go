@@ -17,6 +17,7 @@ var groups = map[string][]string{
 	"Kubernetes":        {"k8s.io"},
 	"client-go":         {"k8s.io/client-go"},
 	"desired state":     {module + "/service", module + "/serviceproxy", module + "/vnet"},
+	"anything but":      {module},
 	"and what it owns":  {module + "/container", module + "/controlplane", module + "/fabric", module + "/kubelet"}, // lab's
 }
 
@@ -25,7 +26,8 @@ var (
 	word = regexp.MustCompile("`([a-z0-9]+)`")
 )
 
-// Parse gives for each package of the table in a design page the prefixes of import paths that it must not import, sorted.
+// Parse gives for each package of the table in a design page the prefixes of import paths that it must not import, sorted. A prefix with
+// "!" in front is an exception to a shorter one.
 func Parse(page string) (map[string][]string, error) {
 	table := map[string][]string{}
 	for line := range strings.Lines(page) {
@@ -48,8 +50,12 @@ func Parse(page string) (map[string][]string, error) {
 // prefixes reads a cell such as "Kubernetes, `kernel`".
 func prefixes(cell string) ([]string, error) {
 	var denied []string
+	sign := ""
+	if strings.HasPrefix(cell, "anything but ") {
+		sign = "!"
+	}
 	rest := word.ReplaceAllStringFunc(cell, func(s string) string {
-		denied = append(denied, module+"/"+strings.Trim(s, "`"))
+		denied = append(denied, sign+module+"/"+strings.Trim(s, "`"))
 		return ""
 	})
 	for _, part := range strings.Split(rest, ",") {
@@ -69,8 +75,14 @@ func prefixes(cell string) ([]string, error) {
 
 // Denied gives the prefix that forbids an import, if one does. A prefix ends where an element of the path ends.
 func Denied(path string, prefixes []string) (string, bool) {
+	under := func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") }
 	for _, p := range prefixes {
-		if path == p || strings.HasPrefix(path, p+"/") {
+		if exception, ok := strings.CutPrefix(p, "!"); ok && under(exception) {
+			return "", false
+		}
+	}
+	for _, p := range prefixes {
+		if under(p) {
 			return p, true
 		}
 	}

@@ -76,6 +76,7 @@ func TestDepguard(t *testing.T) {
 				Depguard struct {
 					Rules map[string]struct {
 						Files []string
+						Allow []string
 						Deny  []struct{ Pkg string }
 					}
 				}
@@ -89,6 +90,9 @@ func TestDepguard(t *testing.T) {
 	for name, r := range config.Linters.Settings.Depguard.Rules {
 		if len(r.Files) != 2 || r.Files[0] != "**/internal/"+name+"/*.go" {
 			t.Errorf("rule %s is for %v", name, r.Files)
+		}
+		for _, a := range r.Allow {
+			got[name] = append(got[name], "!"+a)
 		}
 		for _, d := range r.Deny {
 			got[name] = append(got[name], d.Pkg)
@@ -107,17 +111,24 @@ func TestDepguard(t *testing.T) {
 
 // TestParse: the words of the table, and words that it does not have.
 func TestParse(t *testing.T) {
-	got, err := Parse("| package | owns | must not import |\n|---|---|---|\n| `a` | x | Kubernetes, `kernel` |\n| `b` | y | `lab` and what it owns |\n| `c` | z | – |\n")
+	got, err := Parse("| package | owns | must not import |\n|---|---|---|\n| `a` | x | Kubernetes, `kernel` |\n| `b` | y | `lab` and what it owns |\n| `c` | z | – |\n| `d` | z | anything but `a` |\n")
 	want := map[string][]string{
 		"a": {"k8s.io", module + "/kernel"},
 		"b": {module + "/container", module + "/controlplane", module + "/fabric", module + "/kubelet", module + "/lab"},
 		"c": nil,
+		"d": {"!" + module + "/a", module},
 	}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v\n%s", err, d)
 	}
 	if _, err := Parse("| `a` | x | everything |\n"); err == nil {
 		t.Error("no error for unknown words")
+	}
+	if _, bad := Denied(module+"/a", got["d"]); bad {
+		t.Error("the exception is forbidden")
+	}
+	if _, bad := Denied(module+"/b", got["d"]); !bad {
+		t.Error("what is no exception is allowed")
 	}
 	if _, bad := Denied("k8s.io/client-gone", []string{"k8s.io/client-go"}); bad {
 		t.Error("a prefix forbids a path that only starts with the same letters")

@@ -1,0 +1,5 @@
+// Package fib owns what decides where a packet goes inside one network namespace, as data: links and bridges, addresses, routes, policy
+// rules, neighbours and forwarding databases; reads them from iproute2's JSON; and looks routes up as the kernel does, with the reason.
+//
+// The package must not import anything internal but packet.
+package fib

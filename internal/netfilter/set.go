@@ -1,0 +1,48 @@
+package netfilter
+
+// Value is the content of one field as a number in network byte order, right-aligned in 128 bits: an address, a port, a mark. Names of
+// interfaces are left-aligned bytes padded with zeros, as the kernel compares them.
+type Value struct{ Hi, Lo uint64 }
+
+// Compare orders values as numbers: -1, 0 or +1.
+func (v Value) Compare(w Value) int {
+	switch {
+	case v == w:
+		return 0
+	case v.Hi < w.Hi || v.Hi == w.Hi && v.Lo < w.Lo:
+		return -1
+	}
+	return 1
+}
+
+// Span is a field's content where it need not be certain: anything from Low to High. A certain one has them equal.
+type Span struct{ Low, High Value }
+
+// Certain tells whether there is just one value.
+func (s Span) Certain() bool { return s.Low == s.High }
+
+// Set is a set or map of nft, or a set of ipset(8): elements of one or more fields each.
+type Set struct {
+	Name     string
+	Kind     string   // ipset's type, "hash:net,port"; "" for nft sets
+	Fields   []string // type of each field: nft's names ("ipv4_addr", "inet_service", "ifname", …)
+	Elements []Element
+	setIndex
+}
+
+// Element is one element of a set; Data is what a map gives for it.
+type Element struct {
+	Key     []Span // one for each field
+	NoMatch bool   // ipset: an exception to a wider element
+	Data    Data
+	Comment string
+}
+
+// Data is what a map gives: values (of which translations may need several), or a verdict.
+type Data struct {
+	Values  []Span
+	Verdict *Verdict
+}
+
+// setIndex is what makes look-ups fast; made by Index.
+type setIndex struct{}

@@ -1,0 +1,68 @@
+package packet
+
+import "net/netip"
+
+// Flow is one connection as conntrack knows it: the tuple of its first packet, and the tuple that answers have.
+type Flow struct {
+	Original, Reply Tuple
+	Status          Status
+	Mark            uint32
+	Zone            uint16
+	State           string // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
+	Timeout         int    // seconds
+	Helper          string
+}
+
+// Status are the IPS_… bits (include/uapi/linux/netfilter/nf_conntrack_common.h).
+type Status uint32
+
+// The bits of Status that a walk uses.
+const (
+	Expected  Status = 1 << 0
+	SeenReply Status = 1 << 1
+	Assured   Status = 1 << 2
+	Confirmed Status = 1 << 3
+	SNAT      Status = 1 << 4
+	DNAT      Status = 1 << 5
+	SNATDone  Status = 1 << 7
+	DNATDone  Status = 1 << 8
+)
+
+// TrackState is the state of a packet's connection as seen from the packet (ctstate). It is a bit, so that rules can test for several.
+type TrackState uint8
+
+// The states (xt_conntrack: XT_CONNTRACK_STATE_…). The zero value is a packet that conntrack has not looked at.
+const (
+	Invalid TrackState = 1 << iota
+	Established
+	Related
+	New
+	Untracked
+)
+
+var trackStateNames = map[TrackState]string{Invalid: "INVALID", Established: "ESTABLISHED", Related: "RELATED", New: "NEW", Untracked: "UNTRACKED"}
+
+// String is the state's name in capital letters.
+func (s TrackState) String() string { return trackStateNames[s] }
+
+// Track is what conntrack says of one packet.
+type Track struct {
+	Flow  *Flow // nil where it is not tracked; owned by the walk, not by the snapshot
+	State TrackState
+	Reply bool // it goes against the direction of the flow's first packet
+}
+
+// Translation is a source or destination translation that a rule asks for (kernel: struct nf_nat_range2).
+type Translation struct {
+	Source    bool       // SNAT and MASQUERADE; otherwise DNAT and REDIRECT
+	Low, High netip.Addr // the new address; both zero to keep it (ports only)
+	// Ports is [PortLow, PortHigh], both 0 to keep the port where that leaves the tuple unique.
+	PortLow, PortHigh uint16
+	PortBase          uint16 // "--to-destination a-b/base": ports are shifted by (port-base)
+	Random            bool   // --random
+	FullyRandom       bool   // --random-fully
+	Persistent        bool
+	Netmap            bool // the prefix is replaced, host bits stay
+	// Chosen is how the address came about, for reasons: "masquerade", "redirect", "", …
+	Chosen string
+}

@@ -1,0 +1,133 @@
+package packet
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// MAC is a link-layer address of Ethernet.
+type MAC [6]byte
+
+// String is aa:bb:cc:dd:ee:ff.
+func (m MAC) String() string {
+	return fmt.Sprintf("%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5])
+}
+
+// IsZero tells whether there is no address.
+func (m MAC) IsZero() bool { return m == MAC{} }
+
+// IsMulticast tells of group addresses, broadcast among them (IEEE 802, I/G bit).
+func (m MAC) IsMulticast() bool { return m[0]&1 != 0 }
+
+// Broadcast reaches every station.
+var Broadcast = MAC{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
+
+// EtherType is the kind of an Ethernet frame's payload (IEEE 802 numbers).
+type EtherType uint16
+
+// The payloads that a walk carries.
+const (
+	EtherIPv4 EtherType = 0x0800
+	EtherARP  EtherType = 0x0806
+	EtherIPv6 EtherType = 0x86dd
+)
+
+// TCPFlags are the flags of a TCP header (RFC 9293), in its bit order.
+type TCPFlags uint8
+
+// The TCP flags.
+const (
+	FIN TCPFlags = 1 << iota
+	SYN
+	RST
+	PSH
+	ACK
+	URG
+	ECE
+	CWR
+)
+
+// Packet is one packet at one place of its walk. It is a value: a copy of it is a record of how it looked.
+type Packet struct {
+	Tuple
+	TCPFlags TCPFlags
+	TTL      uint8 // hop limit in IPv6
+	TOS      uint8 // DSCP<<2 | ECN; traffic class in IPv6
+	Length   int   // of the IP packet with its header, in bytes; 0 where not known
+	Offset   int   // fragment offset in bytes; 0 for whole packets and first fragments
+	More     bool  // more fragments follow
+
+	// The frame it travels in; zero where it has none yet.
+	EtherSource, EtherDestination MAC
+	EtherType                     EtherType
+	ARP                           *ARP // for EtherARP; the fields above it are then empty
+
+	// About is the packet that an ICMP error is about, as far as the error quotes it.
+	About *Tuple
+
+	Local
+}
+
+// Local is what the kernel keeps beside a packet while it is inside one machine. It does not travel.
+type Local struct {
+	In, Out             string // interfaces by name, as rules see them at the present hook; "" for none
+	BridgeIn, BridgeOut string // bridge ports (physdev); "" for none
+	Mark                uint32
+	Track               Track
+	Cast                Cast
+	UID, GID            uint32 // owner of the sending socket, where HasOwner
+	HasOwner            bool
+	Untracked           bool // a rule asked not to track it (NOTRACK)
+	Zone                uint16
+	Priority            uint32 // skb->priority (CLASSIFY)
+}
+
+// Cast says for whom a frame is (pkttype; include/uapi/linux/if_packet.h).
+type Cast uint8
+
+// The kinds of frames.
+const (
+	Unicast Cast = iota
+	BroadcastFrame
+	MulticastFrame
+	OtherHost // for another station
+)
+
+// ARP is a request or reply of the address resolution protocol (RFC 826).
+type ARP struct {
+	Reply                bool
+	SenderMAC, TargetMAC MAC
+	Sender, Target       netip.Addr
+}
+
+// IsIPv6 tells the family.
+func (p *Packet) IsIPv6() bool { return p.Destination.Is6() }
+
+// Change is one thing that a step changed about the packet, its marks or its flow.
+type Change struct {
+	Field    string `json:"field"` // "source", "destination", "mark", "connmark", "ttl", "tos", "ether source", …
+	From, To string
+}
+
+// Changes lists what differs between two states of one packet, in a fixed order.
+func Changes(before, after *Packet) []Change {
+	var c []Change
+	add := func(field string, differ bool, from, to any) {
+		if differ {
+			c = append(c, Change{field, fmt.Sprint(from), fmt.Sprint(to)})
+		}
+	}
+	b, a := before, after
+	add("source", b.Source != a.Source || b.SourcePort != a.SourcePort, b.SourceEnd(), a.SourceEnd())
+	add("destination", b.Destination != a.Destination || b.DestinationPort != a.DestinationPort, b.DestinationEnd(), a.DestinationEnd())
+	add("ttl", b.TTL != a.TTL, b.TTL, a.TTL)
+	add("tos", b.TOS != a.TOS, hex(uint32(b.TOS)), hex(uint32(a.TOS)))
+	add("mark", b.Mark != a.Mark, hex(b.Mark), hex(a.Mark))
+	add("ether source", b.EtherSource != a.EtherSource, b.EtherSource, a.EtherSource)
+	add("ether destination", b.EtherDestination != a.EtherDestination, b.EtherDestination, a.EtherDestination)
+	add("priority", b.Priority != a.Priority, hex(b.Priority), hex(a.Priority))
+	add("tracked", b.Untracked != a.Untracked, !b.Untracked, !a.Untracked)
+	return c
+}
+
+func hex(n uint32) string { return fmt.Sprintf("%#x", n) }

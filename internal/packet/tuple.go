@@ -1,0 +1,147 @@
+package packet
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+)
+
+// Protocol is the number of an internet protocol (IANA, "Assigned Internet Protocol Numbers").
+type Protocol uint8
+
+// The protocols that have a name here.
+const (
+	ICMP    Protocol = 1
+	TCP     Protocol = 6
+	UDP     Protocol = 17
+	DCCP    Protocol = 33
+	ESP     Protocol = 50
+	AH      Protocol = 51
+	ICMPv6  Protocol = 58
+	SCTP    Protocol = 132
+	UDPLite Protocol = 136
+)
+
+var protocolNames = map[Protocol]string{
+	ICMP: "icmp", TCP: "tcp", UDP: "udp", DCCP: "dccp", ESP: "esp", AH: "ah", ICMPv6: "ipv6-icmp", SCTP: "sctp", UDPLite: "udplite",
+}
+
+// String is the name as /etc/protocols has it, or the number.
+func (p Protocol) String() string {
+	if name, ok := protocolNames[p]; ok {
+		return name
+	}
+	return strconv.Itoa(int(p))
+}
+
+// ParseProtocol reads a protocol's name or number. "icmp6", "icmpv6" and "ipv6-icmp" are the same.
+func ParseProtocol(s string) (Protocol, error) {
+	switch s {
+	case "icmp6", "icmpv6":
+		return ICMPv6, nil
+	}
+	for p, name := range protocolNames {
+		if name == s {
+			return p, nil
+		}
+	}
+	n, err := strconv.ParseUint(s, 10, 8)
+	if err != nil {
+		return 0, fmt.Errorf("unknown protocol %q", s)
+	}
+	return Protocol(n), nil
+}
+
+// HasPorts tells whether packets of the protocol have a source and a destination port.
+func (p Protocol) HasPorts() bool {
+	return p == TCP || p == UDP || p == SCTP || p == DCCP || p == UDPLite
+}
+
+// Port is a port number, or one that the kernel picks at random out of [Low, High]: Number is then an example. Where the number is
+// known, Low and High are 0. Two equal Ports of the second kind are the same pick.
+type Port struct {
+	Number, Low, High uint16
+}
+
+// Exactly is a port that is known.
+func Exactly(n uint16) Port { return Port{Number: n} }
+
+// OneOf is a port that the kernel picks out of [low, high]; example stands for it.
+func OneOf(low, high, example uint16) Port {
+	if low == high {
+		return Exactly(low)
+	}
+	return Port{Number: example, Low: low, High: high}
+}
+
+// Known tells whether the number is certain.
+func (p Port) Known() bool { return p.Low == p.High }
+
+// Span gives the smallest and the largest number that the port can have.
+func (p Port) Span() (low, high uint16) {
+	if p.Known() {
+		return p.Number, p.Number
+	}
+	return p.Low, p.High
+}
+
+// String is the number, or "LOW-HIGH".
+func (p Port) String() string {
+	if p.Known() {
+		return strconv.Itoa(int(p.Number))
+	}
+	return fmt.Sprintf("%d-%d", p.Low, p.High)
+}
+
+// Tuple is what one direction of a flow is known by. For ICMP and ICMPv6 queries SourcePort is the identifier; Type and Code are set
+// for those two protocols only (kernel: struct nf_conntrack_tuple).
+type Tuple struct {
+	Protocol                    Protocol
+	Source, Destination         netip.Addr
+	SourcePort, DestinationPort Port
+	Type, Code                  uint8
+}
+
+// icmpReply gives the type that answers a query's type (RFC 792, RFC 4443; kernel: nf_conntrack_proto_icmp.c).
+var icmpReply = map[Protocol]map[uint8]uint8{
+	ICMP:   {8: 0, 0: 8, 13: 14, 14: 13, 15: 16, 16: 15, 17: 18, 18: 17},
+	ICMPv6: {128: 129, 129: 128, 139: 140, 140: 139},
+}
+
+// Reply is the tuple of the packets that answer this one, before any translation.
+func (t Tuple) Reply() Tuple {
+	r := t
+	r.Source, r.Destination = t.Destination, t.Source
+	switch t.Protocol {
+	case ICMP, ICMPv6:
+		if answer, ok := icmpReply[t.Protocol][t.Type]; ok {
+			r.Type = answer
+		}
+	default:
+		r.SourcePort, r.DestinationPort = t.DestinationPort, t.SourcePort
+	}
+	return r
+}
+
+// String is "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
+func (t Tuple) String() string {
+	return t.Protocol.String() + " " + t.SourceEnd() + " > " + t.DestinationEnd()
+}
+
+// SourceEnd is the source address with its port, where there is one.
+func (t Tuple) SourceEnd() string { return end(t.Protocol, t.Source, t.SourcePort) }
+
+// DestinationEnd is the destination address with its port, where there is one.
+func (t Tuple) DestinationEnd() string { return end(t.Protocol, t.Destination, t.DestinationPort) }
+
+func end(p Protocol, a netip.Addr, port Port) string {
+	switch {
+	case !a.IsValid():
+		return "?"
+	case !p.HasPorts():
+		return a.String()
+	case a.Is6():
+		return "[" + a.String() + "]:" + port.String()
+	}
+	return a.String() + ":" + port.String()
+}
