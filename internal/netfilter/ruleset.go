@@ -62,8 +62,9 @@ const (
 	EBTables       Dialect = "ebtables"
 )
 
-// Ruleset is all that one network namespace filters with, in every dialect. Base chains of one hook run in the order of their priorities,
-// and for equal ones in the order of the tables.
+// Ruleset is all that one network namespace filters with, in every dialect, the tables in the order in which they were made. Base chains of
+// one hook run in the order of their priorities; of equal ones the kernel puts each new one in front (net/netfilter/core.c,
+// nf_hook_entries_grow), so that the last table's runs first.
 type Ruleset struct {
 	Tables []*Table
 	hooks  map[hookKey][]*Chain // made by Index
@@ -91,7 +92,7 @@ type Chain struct {
 	// Policy is what happens to a packet that reaches the end: Accept or Drop for base chains, Return for others.
 	Policy VerdictKind
 	Rules  []Rule
-	index  *index
+	index  index
 }
 
 // Base says where the kernel calls a chain.

@@ -13,6 +13,31 @@ type Statement interface {
 	String() string
 }
 
+// Effect is a statement that does something. Statements without it are tests: their Eval changes nothing and answers Continue or Break
+// only, so that the evaluation may try the tests in front of a rule's first effect in any order, and more than once.
+type Effect interface {
+	Statement
+	Effect() EffectKind
+}
+
+// EffectKind is what an effect can do.
+type EffectKind uint8
+
+// The kinds of effects.
+const (
+	NoEffect EffectKind = iota // nothing that a walk sees: a log, a counter
+	Modifies                   // the packet, its marks or its flow, whatever else
+	Decides                    // gives a verdict, and changes nothing
+)
+
+// Keyed is a test that can hold only where a field of the packet, under a mask, has one of a few values. The index of a chain finds rules
+// by the keys of the tests in front of their first effect.
+type Keyed interface {
+	Statement
+	// Key returns false where there is no such field. The values are masked.
+	Key() (Key, []Value, bool)
+}
+
 // VerdictKind is what a statement, a rule or a chain decides.
 type VerdictKind uint8
 
@@ -57,7 +82,9 @@ type Context struct {
 	Trail     []Visit
 	EveryRule bool
 
-	choices int // made by the present rule
+	choices   int  // made by the present rule
+	probing   bool // tests are tried without asking: uncertain then tells that one would have asked
+	uncertain bool
 }
 
 // Visit is one rule, or the end of a chain, that the packet met.
@@ -65,7 +92,8 @@ type Visit struct {
 	Chain   *Chain
 	Rule    *Rule // nil at the end of a chain: the verdict is its policy or Return
 	Verdict Verdict
-	// Failed is the statement that did not hold, for rules that did not apply (Verdict.Kind is Break); nil otherwise.
+	// Failed is the statement that did not hold, for rules that did not apply (Verdict.Kind is Break); nil otherwise. Without EveryRule
+	// there are such visits only of rules (of nft) that changed the packet before they failed.
 	Failed  Statement
 	Changes []packet.Change
 	// Choices are the picks, among those of the walk, that this rule asked for: how many.

@@ -1,0 +1,143 @@
+package netfilter
+
+import (
+	"fmt"
+	"net/netip"
+)
+
+// truth is the answer of a test where it need not be certain.
+type truth uint8
+
+const (
+	no truth = iota
+	yes
+	maybe
+)
+
+func truthOf(b bool) truth {
+	if b {
+		return yes
+	}
+	return no
+}
+
+// and is yes where both are, and no where one is.
+func (t truth) and(u truth) truth {
+	switch {
+	case t == no || u == no:
+		return no
+	case t == yes && u == yes:
+		return yes
+	}
+	return maybe
+}
+
+// or is no where both are, and yes where one is.
+func (t truth) or(u truth) truth { return t.not().and(u.not()).not() }
+
+func (t truth) not() truth {
+	switch t {
+	case yes:
+		return no
+	case no:
+		return yes
+	}
+	return maybe
+}
+
+// xor turns the answer round where not is set: for tests with "!".
+func (t truth) xor(not bool) truth {
+	if not {
+		return t.not()
+	}
+	return t
+}
+
+// compare tells whether a number out of [low, high] lies in [from, to].
+func compare[N uint8 | uint16 | uint32 | int](low, high, from, to N) truth {
+	switch {
+	case from <= low && high <= to:
+		return yes
+	case high < from || to < low:
+		return no
+	}
+	return maybe
+}
+
+// hold makes the verdict of a test: Continue, Break, or what the Chooser says where the answer is not known.
+func (c *Context) hold(t truth, test fmt.Stringer) Verdict {
+	switch t {
+	case yes:
+		return Verdict{Kind: Continue}
+	case no:
+		return Verdict{Kind: Break}
+	}
+	return c.askTest(Unknown, test, 0, 0)
+}
+
+// askTest asks whether a test holds: in matches cases out of total, where that is known, else 0 and 0.
+func (c *Context) askTest(kind ChoiceKind, test fmt.Stringer, matches, total uint64) Verdict {
+	if c.probing {
+		c.uncertain = true
+		return Verdict{Kind: Continue}
+	}
+	answer := c.ask(kind, test.String(), Option{Label: "matches", Weight: matches}, Option{Label: "does not match", Weight: total - matches})
+	if answer == 0 {
+		return Verdict{Kind: Continue}
+	}
+	return Verdict{Kind: Break}
+}
+
+// ask puts a question to the Chooser and returns the index of the option that it took. What and options together say what is asked, with
+// the values that it is asked about: two questions with the same words have the same answer, where they are of kind Unknown.
+func (c *Context) ask(kind ChoiceKind, what string, options ...Option) int {
+	if c.probing {
+		c.uncertain = true
+		return 0
+	}
+	c.choices++
+	answer := c.Chooser.Choose(Choice{Kind: kind, Chain: c.Chain, Rule: c.Rule, What: what, Options: options})
+	return min(max(answer, 0), len(options)-1)
+}
+
+// ipSet asks the host for a set.
+func (c *Context) ipSet(name string) (*Set, bool) {
+	if c.Host == nil {
+		return nil, false
+	}
+	return c.Host.IPSet(name)
+}
+
+// addressType asks the host for an address's type.
+func (c *Context) addressType(a netip.Addr, link string) (AddressType, bool) {
+	if c.Host == nil {
+		return Unspec, false
+	}
+	return c.Host.AddressType(a, link)
+}
+
+// route asks the host for a route.
+func (c *Context) route(q RouteQuery) (RouteAnswer, bool) {
+	if c.Host == nil {
+		return RouteAnswer{}, false
+	}
+	return c.Host.Route(q)
+}
+
+// link asks the host for an interface.
+func (c *Context) link(name string) (Link, bool) {
+	if c.Host == nil {
+		return Link{}, false
+	}
+	return c.Host.Link(name)
+}
+
+// inUnknown tells that the packet came in by an interface, and nobody knows by which.
+func (c *Context) inUnknown() bool {
+	return c.Packet.In == "" && (c.Hook == Prerouting || c.Hook == Input || c.Hook == Forward || c.Hook == Ingress)
+}
+
+// outUnknown tells that the packet goes out by an interface, and nobody knows by which.
+func (c *Context) outUnknown() bool {
+	return c.Packet.Out == "" && (c.Hook == Forward || c.Hook == Output || c.Hook == Postrouting || c.Hook == Egress)
+}

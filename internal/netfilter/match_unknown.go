@@ -1,0 +1,26 @@
+package netfilter
+
+// UnknownTest is a test that nothing here understands. It neither holds nor fails: the Chooser is asked.
+type UnknownTest struct {
+	Text string // in its own syntax: "-m foo --bar 1"
+}
+
+// Eval asks.
+func (u *UnknownTest) Eval(c *Context) Verdict { return c.askTest(Unknown, u, 0, 0) }
+
+func (u *UnknownTest) String() string { return "not understood: " + u.Text }
+
+// UnknownEffect is an effect that nothing here understands, a target for example: what becomes of the packet nobody can tell.
+type UnknownEffect struct {
+	Text string // in its own syntax: "-j FOO --bar 1"
+}
+
+// Eval cannot tell.
+func (u *UnknownEffect) Eval(*Context) Verdict {
+	return Verdict{Kind: Undecided, Detail: u.String()}
+}
+
+// Effect tells that it decides.
+func (u *UnknownEffect) Effect() EffectKind { return Decides }
+
+func (u *UnknownEffect) String() string { return "not understood: " + u.Text }

@@ -1,0 +1,65 @@
+package netfilter
+
+// Decision is the statement that ends a rule with a verdict: ACCEPT, DROP, RETURN, REJECT, a queue, an unknown target.
+type Decision struct {
+	Verdict
+	Words string // in plain words; "" for the verdict's name
+}
+
+// Eval gives the verdict.
+func (d *Decision) Eval(*Context) Verdict { return d.Verdict }
+
+// Effect tells that it decides.
+func (d *Decision) Effect() EffectKind { return Decides }
+
+// String is the decision in words.
+func (d *Decision) String() string {
+	switch {
+	case d.Words != "":
+		return d.Words
+	case d.Detail != "":
+		return d.Kind.String() + " " + d.Detail
+	}
+	return d.Kind.String()
+}
+
+// JumpTo goes on with another chain. Without a Chain (a part of a dump, where it is missing) nobody can tell what happens.
+type JumpTo struct {
+	Name  string
+	Chain *Chain
+	Goto  bool // it returns to where the present chain would
+}
+
+// Eval jumps.
+func (j *JumpTo) Eval(*Context) Verdict {
+	switch {
+	case j.Chain == nil:
+		return Verdict{Kind: Undecided, Detail: "chain " + j.Name + " is not there"}
+	case j.Goto:
+		return Verdict{Kind: Goto, Chain: j.Chain}
+	}
+	return Verdict{Kind: Jump, Chain: j.Chain}
+}
+
+// Effect tells that it decides.
+func (j *JumpTo) Effect() EffectKind { return Decides }
+
+func (j *JumpTo) String() string {
+	if j.Goto {
+		return "go to chain " + j.Name
+	}
+	return "jump to chain " + j.Name
+}
+
+// Note is an effect that a walk does not see: LOG, NFLOG, TRACE, an accounting object, a set of recent addresses.
+type Note struct {
+	Words string
+}
+
+// Eval goes on.
+func (n *Note) Eval(*Context) Verdict { return Verdict{} }
+
+// Effect tells that there is none.
+func (n *Note) Effect() EffectKind { return NoEffect }
+
+func (n *Note) String() string { return n.Words }
