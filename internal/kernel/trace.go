@@ -1,0 +1,305 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/packet"
+)
+
+// Trace is the kernel's own account of what one namespace's nf_tables rules (nft's, iptables-nft's, ebtables-nft's) do to chosen packets:
+// NFT_MSG_TRACE messages of the group NFNLGRP_NFTRACE. The kernel reports the rules that matched and the policies that decided; rules
+// that did not match it does not report, and tables of iptables-legacy not at all.
+//
+// The packets are chosen by rules in tables of the trace's own. Those belong to a netlink socket (NFT_TABLE_F_OWNER, Linux 5.12): they go
+// when it is closed, by Close or because the process is killed.
+type Trace struct {
+	events  *netlink.Conn // of the multicast group
+	owner   *netlink.Conn // of the tables that switch tracing on
+	table   string
+	pending []TraceEvent
+}
+
+// TraceKind tells what an event reports (enum nft_trace_types).
+type TraceKind string
+
+// The kinds. A TraceReturn is the end of a chain that was jumped to, without a rule that said so.
+const (
+	TraceEntered TraceKind = "entered" // the trace's own rule switched tracing on: the packet came into the namespace, or was sent in it
+	TraceRule    TraceKind = "rule"
+	TracePolicy  TraceKind = "policy"
+	TraceReturn  TraceKind = "return"
+)
+
+// TraceEvent is one rule that matched, or one chain's end.
+type TraceEvent struct {
+	Time time.Time // when it was read; the kernel does not say when it happened
+	// ID is the same for all events of one packet buffer. The kernel reuses it, and gives a new one when the packet changes its input
+	// interface (from a bridge's port to the bridge): see [GroupTrace].
+	ID      uint32
+	Family  string // of the table: "ip", "ip6", "inet", "bridge", "arp", "netdev"
+	Table   string
+	Chain   string
+	Handle  uint64 // of the rule; 0 for TracePolicy and TraceReturn
+	Kind    TraceKind
+	Verdict string // "accept", "drop", "continue", "return", "jump", "goto", "stolen", "queue", "repeat", "break"
+	Target  string // chain of a jump or goto
+	In, Out int    // interfaces' indexes, 0 for none; set where Packet is. Behind a bridge In is the bridge, never its port
+	Mark    uint32 // after the rule
+	// Packet is as it was when the base chain was called; nil in all events of a base chain but the first. Its interfaces are not named.
+	Packet *packet.Packet
+	// Transport is the beginning of the transport header, as it was then: 20 bytes or less.
+	Transport []byte
+}
+
+// traceBuffer is the size of the socket's buffer in bytes: an event takes about 1 kB of it, a packet makes some 10 to 100 a machine.
+const traceBuffer = 8 << 20
+
+// ErrTraceLost says that the kernel had events for which there was no room.
+var ErrTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
+
+// OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about them. In a tuple an address that is
+// the zero Addr and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with SYN
+// or RST are traced: those that make and refuse a connection. Tracing goes on until Close.
+func OpenTrace(n *Namespace, tuples []packet.Tuple) (*Trace, error) {
+	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
+	t := &Trace{table: newTraceTable()}
+	var err error
+	if t.events, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())}); err != nil {
+		return fail(err)
+	}
+	if err := errors.Join(t.events.SetReadBuffer(traceBuffer), t.events.JoinGroup(unix.NFNLGRP_NFTRACE)); err != nil {
+		return fail(errors.Join(err, t.Close()))
+	}
+	if t.owner, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())}); err != nil {
+		return fail(errors.Join(err, t.Close()))
+	}
+	if err := addTraceRules(t.owner, t.table, tuples); err != nil {
+		return fail(errors.Join(err, t.Close()))
+	}
+	return t, nil
+}
+
+// Close ends tracing and takes its tables away.
+func (t *Trace) Close() error {
+	var errs []error
+	for _, c := range []*netlink.Conn{t.owner, t.events} {
+		if c != nil {
+			errs = append(errs, c.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Table is the name of the tables that switch tracing on, in the families inet and bridge.
+func (t *Trace) Table() string { return t.table }
+
+// Read waits for the next event. Its error is that of the context when that ends first, and ErrTraceLost where events are missing; reading
+// may go on after it.
+func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {
+	for {
+		if len(t.pending) > 0 {
+			e := t.pending[0]
+			t.pending = t.pending[1:]
+			return e, nil
+		}
+		if err := t.receive(ctx); err != nil {
+			return TraceEvent{}, err
+		}
+	}
+}
+
+func (t *Trace) receive(ctx context.Context) error {
+	if err := t.events.SetReadDeadline(time.Time{}); err != nil {
+		return fmt.Errorf("read trace: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = t.events.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	messages, err := t.events.Receive()
+	now := time.Now()
+	switch {
+	case errors.Is(err, unix.ENOBUFS):
+		return ErrTraceLost
+	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
+		return ctx.Err()
+	case err != nil:
+		return fmt.Errorf("read trace: %w", err)
+	}
+	for _, m := range messages {
+		e, err := parseTrace(m)
+		if err != nil {
+			return fmt.Errorf("read trace: %w", err)
+		}
+		if e == nil || !t.wanted(e) {
+			continue
+		}
+		e.Time = now
+		t.pending = append(t.pending, *e)
+	}
+	return nil
+}
+
+// wanted turns the event of an own rule into TraceEntered, and leaves out what the tables of other traces do.
+func (t *Trace) wanted(e *TraceEvent) bool {
+	if e.Table == t.table {
+		e.Kind = TraceEntered
+		return true
+	}
+	return !IsTraceTable(e.Table)
+}
+
+var traceKinds = map[uint32]TraceKind{
+	unix.NFT_TRACETYPE_POLICY: TracePolicy, unix.NFT_TRACETYPE_RETURN: TraceReturn, unix.NFT_TRACETYPE_RULE: TraceRule,
+}
+
+var nftFamilies = map[uint8]string{
+	unix.NFPROTO_INET: "inet", unix.NFPROTO_IPV4: "ip", unix.NFPROTO_ARP: "arp", unix.NFPROTO_NETDEV: "netdev", unix.NFPROTO_BRIDGE: "bridge",
+	unix.NFPROTO_IPV6: "ip6",
+}
+
+func familyName(f uint8) string {
+	if name, ok := nftFamilies[f]; ok {
+		return name
+	}
+	return strconv.Itoa(int(f))
+}
+
+// parseTrace reads an NFT_MSG_TRACE message; nil for other messages.
+func parseTrace(m netlink.Message) (*TraceEvent, error) {
+	if m.Header.Type != unix.NFNL_SUBSYS_NFTABLES<<8|unix.NFT_MSG_TRACE {
+		return nil, nil
+	}
+	if len(m.Data) < nfgenLen {
+		return nil, fmt.Errorf("message of %d bytes is too short", len(m.Data))
+	}
+	ad, err := netlink.NewAttributeDecoder(m.Data[nfgenLen:])
+	if err != nil {
+		return nil, err
+	}
+	ad.ByteOrder = binary.BigEndian
+	e := &TraceEvent{Family: familyName(m.Data[0])}
+	var h headers
+	var inType uint16
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_TRACE_ID:
+			e.ID = ad.Uint32()
+		case unix.NFTA_TRACE_TABLE:
+			e.Table = ad.String()
+		case unix.NFTA_TRACE_CHAIN:
+			e.Chain = ad.String()
+		case unix.NFTA_TRACE_RULE_HANDLE:
+			e.Handle = ad.Uint64()
+		case unix.NFTA_TRACE_TYPE:
+			kind := ad.Uint32()
+			if e.Kind = traceKinds[kind]; e.Kind == "" {
+				e.Kind = TraceKind("type " + strconv.Itoa(int(kind)))
+			}
+		case unix.NFTA_TRACE_VERDICT:
+			ad.Nested(e.readVerdict)
+		case unix.NFTA_TRACE_POLICY:
+			e.Verdict = verdictName(int32(ad.Uint32()))
+		case unix.NFTA_TRACE_MARK:
+			e.Mark = ad.Uint32()
+		case unix.NFTA_TRACE_IIF:
+			e.In = int(ad.Uint32())
+		case unix.NFTA_TRACE_IIFTYPE:
+			inType = ad.Uint16()
+		case unix.NFTA_TRACE_OIF:
+			e.Out = int(ad.Uint32())
+		case unix.NFTA_TRACE_LL_HEADER:
+			h.link = ad.Bytes()
+		case unix.NFTA_TRACE_NETWORK_HEADER:
+			h.network = ad.Bytes()
+		case unix.NFTA_TRACE_TRANSPORT_HEADER:
+			h.transport = ad.Bytes()
+		}
+	}
+	if err := ad.Err(); err != nil {
+		return nil, err
+	}
+	if e.Kind == TraceRule && e.Handle == 0 {
+		e.Kind = TraceReturn // Linux 6 reports a chain's end as a rule that continues, without a handle
+	}
+	if inType != unix.ARPHRD_ETHER && inType != unix.ARPHRD_LOOPBACK {
+		h.link = nil
+	}
+	if h.network != nil {
+		p := h.parse()
+		p.Mark = e.Mark
+		e.Packet, e.Transport = &p, h.transport
+	}
+	return e, nil
+}
+
+func (e *TraceEvent) readVerdict(ad *netlink.AttributeDecoder) error {
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_VERDICT_CODE:
+			e.Verdict = verdictName(int32(ad.Uint32()))
+		case unix.NFTA_VERDICT_CHAIN:
+			e.Target = ad.String()
+		}
+	}
+	return ad.Err()
+}
+
+// verdictNames are those of include/uapi/linux/netfilter.h and of enum nft_verdicts.
+var verdictNames = map[int32]string{
+	0: "drop", 1: "accept", 2: "stolen", 3: "queue", 4: "repeat",
+	unix.NFT_CONTINUE: "continue", unix.NFT_BREAK: "break", unix.NFT_JUMP: "jump", unix.NFT_GOTO: "goto", unix.NFT_RETURN: "return",
+}
+
+// verdictName leaves out what the upper bits of a verdict of the kernel's core hold: a queue's number, an error.
+func verdictName(code int32) string {
+	if code >= 0 {
+		code &= 0xff
+	}
+	if name, ok := verdictNames[code]; ok {
+		return name
+	}
+	return strconv.Itoa(int(code))
+}
+
+// Traversal is one packet's way through one base chain and the chains it jumps to: what one call of a netfilter hook did.
+type Traversal struct {
+	Packet    packet.Packet // as the base chain got it; the zero Packet where the kernel did not say
+	Transport []byte        // beginning of its transport header
+	In, Out   int           // interfaces' indexes
+	Events    []TraceEvent
+}
+
+// GroupTrace puts the events of one namespace, in the order in which they were read, into traversals, in the order of their first events.
+// An event that has a packet begins one; those that follow with the same ID belong to it.
+func GroupTrace(events []TraceEvent) []Traversal {
+	var all []*Traversal
+	open := map[uint32]*Traversal{}
+	for _, e := range events {
+		t := open[e.ID]
+		if t == nil || e.Packet != nil {
+			t = &Traversal{In: e.In, Out: e.Out, Transport: e.Transport}
+			if e.Packet != nil {
+				t.Packet = *e.Packet
+			}
+			open[e.ID] = t
+			all = append(all, t)
+		}
+		t.Events = append(t.Events, e)
+	}
+	grouped := make([]Traversal, len(all))
+	for i, t := range all {
+		grouped[i] = *t
+	}
+	return grouped
+}

@@ -1,0 +1,85 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"packetwalk.dev/internal/packet"
+)
+
+// headers are the bytes of one packet, each slice from the beginning of that header and possibly cut.
+type headers struct{ link, network, transport []byte }
+
+// parse reads what there is. What is cut off stays zero.
+func (h headers) parse() packet.Packet {
+	var p packet.Packet
+	if len(h.link) >= 14 {
+		copy(p.EtherDestination[:], h.link)
+		copy(p.EtherSource[:], h.link[6:])
+		p.EtherType = packet.EtherType(binary.BigEndian.Uint16(h.link[12:]))
+	}
+	switch parseIP(&p, h.network) {
+	case packet.ICMP, packet.ICMPv6:
+		parseICMP(&p, h.transport)
+	default:
+		parsePorts(&p.Tuple, h.transport)
+		if p.Protocol == packet.TCP && len(h.transport) >= 14 {
+			p.TCPFlags = packet.TCPFlags(h.transport[13])
+		}
+	}
+	return p
+}
+
+// parseIP reads an IPv4 or IPv6 header and returns the transport protocol.
+func parseIP(p *packet.Packet, b []byte) packet.Protocol {
+	switch {
+	case len(b) >= 20 && b[0]>>4 == 4:
+		p.EtherType, p.TOS, p.Length, p.TTL, p.Protocol = packet.EtherIPv4, b[1], int(binary.BigEndian.Uint16(b[2:])), b[8], packet.Protocol(b[9])
+		fragment := binary.BigEndian.Uint16(b[6:])
+		p.Offset, p.More = int(fragment&0x1fff)*8, fragment&0x2000 != 0
+		p.Source, p.Destination = netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
+	case len(b) >= 40 && b[0]>>4 == 6:
+		p.EtherType, p.TOS, p.TTL, p.Protocol = packet.EtherIPv6, b[0]<<4|b[1]>>4, b[7], packet.Protocol(b[6])
+		p.Length = 40 + int(binary.BigEndian.Uint16(b[4:]))
+		p.Source, p.Destination = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
+	}
+	return p.Protocol
+}
+
+func parsePorts(t *packet.Tuple, b []byte) {
+	if t.Protocol.HasPorts() && len(b) >= 4 {
+		t.SourcePort, t.DestinationPort = packet.Exactly(binary.BigEndian.Uint16(b)), packet.Exactly(binary.BigEndian.Uint16(b[2:]))
+	}
+}
+
+// parseICMP reads an ICMP or ICMPv6 header: the identifier of a query (it is the tuple's SourcePort), the packet that an error quotes.
+func parseICMP(p *packet.Packet, b []byte) {
+	if len(b) < 8 {
+		return
+	}
+	p.Type, p.Code = b[0], b[1]
+	if p.Tuple.Reply().Type != p.Type { // there is a type that answers it: a query or a reply
+		p.SourcePort = packet.Exactly(binary.BigEndian.Uint16(b[4:]))
+		return
+	}
+	var about packet.Packet
+	protocol := parseIP(&about, b[8:])
+	if !about.Source.IsValid() {
+		return
+	}
+	transport := b[8+headerLength(b[8:]):]
+	if (protocol == packet.ICMP || protocol == packet.ICMPv6) && len(transport) >= 8 {
+		about.Type, about.Code, about.SourcePort = transport[0], transport[1], packet.Exactly(binary.BigEndian.Uint16(transport[4:]))
+	}
+	parsePorts(&about.Tuple, transport)
+	p.About = &about.Tuple
+}
+
+// headerLength is the length of the IP header that b begins with, at most that of b. IPv6's extension headers are not followed.
+func headerLength(b []byte) int {
+	n := 40
+	if len(b) > 0 && b[0]>>4 == 4 {
+		n = int(b[0]&0xf) * 4
+	}
+	return min(n, len(b))
+}
