@@ -1,0 +1,92 @@
+package packet
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func TestEnds(t *testing.T) {
+	v4, v6 := netip.MustParseAddr("10.0.159.58"), netip.MustParseAddr("fd00::1")
+	for text, want := range map[string]End{
+		"pod/whereami":                 {Kind: PodEnd, Name: "whereami"},
+		"pod/kube-system/coredns-5:53": {Kind: PodEnd, Namespace: "kube-system", Name: "coredns-5", Port: 53},
+		"svc/default/whereami:80":      {Kind: ServiceEnd, Namespace: "default", Name: "whereami", Port: 80},
+		"node/aks-nodepool1-0:30064":   {Kind: NodeEnd, Name: "aks-nodepool1-0", Port: 30064},
+		"vm/Jump_Host":                 {Kind: VMEnd, Name: "Jump_Host"},
+		"internet":                     {Kind: InternetEnd},
+		"internet:443":                 {Kind: InternetEnd, Port: 443},
+		"internet/ifconfig.co":         {Kind: InternetEnd, Name: "ifconfig.co"},
+		"internet/ifconfig.co:80":      {Kind: InternetEnd, Name: "ifconfig.co", Port: 80},
+		"10.0.159.58":                  {Kind: AddressEnd, Address: v4},
+		"10.0.159.58:80":               {Kind: AddressEnd, Address: v4, Port: 80},
+		"fd00::1":                      {Kind: AddressEnd, Address: v6},
+		"[fd00::1]:80":                 {Kind: AddressEnd, Address: v6, Port: 80},
+	} {
+		got, err := ParseEnd(text)
+		if err != nil || got != want {
+			t.Errorf("%s: got %+v, %v; want %+v", text, got, err, want)
+		}
+		if s := want.String(); s != text {
+			t.Errorf("%+v: printed %s, want %s", want, s, text)
+		}
+	}
+}
+
+func TestBadEndsSayWhatToWrite(t *testing.T) {
+	for text, hint := range map[string]string{
+		"":                   "want for example pod/NAME",
+		"pod":                "want pod/[NAMESPACE/]NAME[:PORT]",
+		"pod/":               "the name is empty; want pod/",
+		"pod//x":             "the namespace is empty",
+		"pod/a/b/c":          "too many parts; want pod/",
+		"node/a/b":           "too many parts; want node/NAME[:PORT]",
+		"pod/Whereami":       "capital letters",
+		"pod/a_b":            `cannot have '_' there`,
+		"pod/-a":             `cannot have '-' there`,
+		"service/x":          "write svc/",
+		"pods/x:80":          "write pod/",
+		"svc/x:http":         `bad port "http"; want a number from 1 to 65535`,
+		"svc/x:0":            "bad port",
+		"svc/x:70000":        "bad port",
+		"10.0.0.1:080":       "bad port",
+		"10.0.0.0/8":         "want one address",
+		"http://10.0.0.1/":   "leave out the scheme",
+		"[fd00::1]":          "write fd00::1",
+		"fe80::1%eth0":       "write fe80::1",
+		"::ffff:10.0.0.1":    "write 10.0.0.1",
+		"whereami":           "neither an address nor a named end; want pod/",
+		"[10.0.0.1]:80":      "neither an address",
+		"internet/a/b":       "too many parts; want internet[/NAME]",
+		"internet:":          "bad port",
+		"10.0.0.1:80:90":     "neither an address",
+		"pod/a:80/x":         "bad port",
+		"10.0.159.58:+80":    "bad port",
+		"node/\x00":          "cannot have",
+		"pod/" + longName():  "longer than 253",
+		"deployment/default": "neither an address",
+	} {
+		_, err := ParseEnd(text)
+		if err == nil || !strings.Contains(err.Error(), hint) {
+			t.Errorf("%q: got %v, want an error with %q", text, err, hint)
+		}
+	}
+}
+
+func longName() string { return strings.Repeat("a", 254) }
+
+func FuzzParseEnd(f *testing.F) {
+	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, s string) {
+		e, err := ParseEnd(s)
+		if err != nil {
+			return
+		}
+		again, err := ParseEnd(e.String())
+		if err != nil || again != e {
+			t.Fatalf("%q: %+v prints as %s, read again as %+v, %v", s, e, e, again, err)
+		}
+	})
+}
