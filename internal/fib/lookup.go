@@ -15,14 +15,18 @@ type Query struct {
 	TOS                         uint8
 	Protocol                    packet.Protocol
 	SourcePort, DestinationPort packet.Port
-	UID                         uint32
+	UID                         uint32 // of the sending socket's owner; 0 for packets that came in
 }
 
 // Answer is where a packet goes and why.
 type Answer struct {
-	Type    string // as Route.Type; "none" when no route fits (network is unreachable)
-	Route   *Route // that decided; nil for none
-	Rule    *Rule  // policy rule that led to it; nil where there are no rules in the state (then the usual three are assumed)
+	Type string // as Route.Type; "none" when no route fits (network is unreachable)
+	// Route is what decided; nil for none: where no route fits, and where the kernel does without one (broadcasts and multicasts that
+	// came in, and packets of a socket that is bound to Link, which are then taken to be for a neighbour on it).
+	Route *Route
+	Rule  *Rule // policy rule that led to it; nil where there are no rules in the state (then the usual three are assumed)
+	// Link is the interface that it goes out of. For the machine's own addresses (Type "local") it is the loopback device, as in
+	// "ip route get"; the interface that has the address is in Route.
 	Link    string
 	Gateway netip.Addr // zero: the destination is on the link
 	Source  netip.Addr // preferred source for local output
@@ -38,4 +42,435 @@ type Answer struct {
 type Considered struct {
 	Rule *Rule
 	Why  string
+}
+
+// Take is the answer for one of its Ways.
+func (a Answer) Take(way int) Answer {
+	w := a.Ways[way]
+	a.Link, a.Gateway, a.Ways = w.Link, w.Gateway, nil
+	if w.Source.IsValid() {
+		a.Source = w.Source
+	}
+	return a
+}
+
+// Forwards tells whether the answer lets a packet go anywhere, rather than refusing it.
+func (a Answer) Forwards() bool { return !refuses(a.Type) && a.Type != "none" }
+
+// refuses tells of the types of routes and rules that answer with an error (fib_props, net/ipv4/fib_semantics.c).
+func refuses(kind string) bool {
+	switch kind {
+	case "blackhole", "unreachable", "prohibit", "throw":
+		return true
+	}
+	return false
+}
+
+// loopback is the name of the loopback device: the kernel makes it with every namespace.
+const loopback = "lo"
+
+var everyone = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// search is one look-up.
+type search struct {
+	s      *State
+	x      *index
+	q      Query
+	fam    int
+	link   string // that next hops should have: the bound one; for IPv6 also the one that the packet came in by
+	strict bool   // no other link will do (IPv6: RT6_LOOKUP_F_IFACE)
+	a      Answer
+	// What was found: the next hop of the route that the search ended at, and those that the kernel's hash chooses from.
+	way  Nexthop
+	ways []Nexthop
+}
+
+// Lookup finds where a packet goes, as ip_route_input_slow and ip_route_output_key_hash_rcu do for IPv4 (net/ipv4/route.c), and
+// ip6_route_input and ip6_route_output for IPv6 (net/ipv6/route.c). The checks around it are the caller's: martian addresses,
+// rp_filter, forwarding.
+func (s *State) Lookup(q Query) Answer {
+	l := search{s: s, x: s.indexed(), q: q, fam: family(q.Destination), a: Answer{Type: "none"}}
+	if l.fam == 0 && l.withoutRoute() {
+		return l.a
+	}
+	l.link, l.strict = q.Out, q.Out != ""
+	if l.fam == 1 {
+		l.scopeIPv6()
+	}
+	if l.vrf() {
+		l.unknown("links of a VRF: their routing is not understood")
+	}
+	if q.Out != "" && q.In == "" && !l.up(q.Out) {
+		return l.a
+	}
+	l.rules()
+	l.decide()
+	return l.a
+}
+
+// scopeIPv6 finds what link an IPv6 look-up prefers or insists on (ip6_route_output_flags, ip6_route_input_lookup: rt6_need_strict).
+func (l *search) scopeIPv6() {
+	d := l.q.Destination
+	if l.q.In != "" {
+		l.link = l.q.In
+	}
+	l.strict = l.strict || d.IsMulticast() || d.IsLinkLocalUnicast() || d.IsLoopback()
+}
+
+func (l *search) vrf() bool {
+	if !l.x.hasVRF {
+		return false
+	}
+	for _, name := range []string{l.q.In, l.q.Out} {
+		link := l.x.links[name]
+		if link == nil {
+			continue
+		}
+		if master := l.x.links[link.Master]; link.Kind == "vrf" || master != nil && master.Kind == "vrf" {
+			return true
+		}
+	}
+	return false
+}
+
+// up tells whether a link is up, as far as it is known.
+func (l *search) up(name string) bool {
+	link := l.x.links[name]
+	return link == nil || link.Up
+}
+
+// withoutRoute answers for what IPv4 decides before it looks at routes: broadcast and multicast that came in
+// (ip_route_input_rcu, ip_route_input_slow), or that a socket bound to a link or an address sends.
+func (l *search) withoutRoute() bool {
+	q := l.q
+	kind := "multicast"
+	if q.Destination == everyone {
+		kind = "broadcast"
+	} else if !q.Destination.IsMulticast() {
+		return false
+	}
+	if q.In != "" {
+		l.a.Type, l.a.Link = kind, q.In
+		return true
+	}
+	link := q.Out
+	if link == "" && q.Source.IsValid() {
+		if a := l.x.addresses[q.Source]; a != nil {
+			link = a.Link
+		}
+	}
+	if link == "" || !l.up(link) {
+		return false
+	}
+	l.a.Type, l.a.Link, l.a.Source = kind, link, q.Source
+	if !q.Source.IsValid() {
+		l.a.Source = l.s.selectAddress(link, netip.Addr{}, scopeLink)
+	}
+	return true
+}
+
+func (l *search) unknown(what string) {
+	if l.a.Unknown != "" {
+		what = l.a.Unknown + "; " + what
+	}
+	l.a.Unknown = what
+}
+
+func (l *search) considered(r *Rule, why string) {
+	if r != nil {
+		l.a.Considered = append(l.a.Considered, Considered{r, why})
+	}
+}
+
+// table looks a table up. It returns nil where no route of it fits.
+func (l *search) table(t *table) *Route {
+	switch {
+	case t == nil:
+		return nil
+	case l.fam == 0:
+		return l.ipv4(t)
+	}
+	return l.ipv6(t)
+}
+
+// hops lists a route's next hops.
+func (r *Route) hops() []Nexthop {
+	if len(r.Nexthops) > 0 {
+		return r.Nexthops
+	}
+	return []Nexthop{{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, LinkDown: r.LinkDown, Dead: r.Dead}}
+}
+
+// usable tells of next hops that can be used at all (fib_lookup_good_nhc, find_match). A link without carrier is no reason against one
+// unless the link is set so.
+func (l *search) usable(n *Nexthop) bool {
+	return !n.Dead && (!n.LinkDown || !l.s.IgnoreLinkDown[n.Link])
+}
+
+// ipv4 is fib_table_lookup (net/ipv4/fib_trie.c): longest prefix, TOS, priority; a route none of whose next hops can be used is passed over.
+func (l *search) ipv4(t *table) *Route {
+	for _, bits := range t.lengths {
+		p, err := l.q.Destination.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		for _, r := range t.routes[p] {
+			if r.TOS != 0 && r.TOS != legacyTOS(l.q.TOS) {
+				continue
+			}
+			if refuses(r.Type) || l.pickIPv4(r) {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+// legacyTOS are the bits of the TOS field that IPv4's routes and rules compare (INET_DSCP_LEGACY_TOS_MASK, include/net/inet_dscp.h).
+func legacyTOS(tos uint8) uint8 { return tos & 0x1c }
+
+func (l *search) pickIPv4(r *Route) bool {
+	if len(r.Nexthops) == 0 {
+		n := Nexthop{Gateway: r.Gateway, Link: r.Link, Weight: 1, OnLink: r.OnLink, LinkDown: r.LinkDown, Dead: r.Dead}
+		if !l.usable(&n) || l.q.Out != "" && n.Link != l.q.Out {
+			return false
+		}
+		l.way, l.ways = n, nil
+		return true
+	}
+	first := -1
+	l.ways = nil
+	for i := range r.Nexthops {
+		n := &r.Nexthops[i]
+		if !l.usable(n) {
+			continue
+		}
+		if first < 0 && (l.q.Out == "" || n.Link == l.q.Out) {
+			first = i
+		}
+		l.ways = append(l.ways, *n)
+	}
+	if first < 0 {
+		return false
+	}
+	l.way = r.Nexthops[first]
+	if l.q.Out != "" { // fib_select_path leaves bound packets where they are
+		l.ways = nil
+	}
+	return true
+}
+
+// ipv6 is fib6_table_lookup (net/ipv6/route.c): from the longest destination prefix to shorter ones, and within each from the longest
+// source prefix to none.
+func (l *search) ipv6(t *table) *Route {
+	started := false
+	for _, bits := range t.lengths {
+		p, err := l.q.Destination.Prefix(bits)
+		if err != nil {
+			continue
+		}
+		list := t.routes[p]
+		if len(list) == 0 {
+			continue
+		}
+		froms := l.sources(list)
+		// A prefix that has routes for certain sources only, none of them this one, is not where the search starts, and then its other
+		// routes are not looked at either (fib6_node_lookup_1). Once it has started, they are (fib6_backtrack).
+		if !started && len(froms) == 0 && sourceSpecific(list) {
+			continue
+		}
+		started = true
+		for _, from := range append(froms, netip.Prefix{}) {
+			if r := l.node(list, from); r != nil {
+				return r
+			}
+		}
+	}
+	return nil
+}
+
+func sourceSpecific(list []*Route) bool {
+	for _, r := range list {
+		if r.From.IsValid() {
+			return true
+		}
+	}
+	return false
+}
+
+// sources lists the source prefixes among the routes that hold the query's source, longest first.
+func (l *search) sources(list []*Route) []netip.Prefix {
+	var froms []netip.Prefix
+	source := l.q.Source
+	if !source.IsValid() {
+		source = netip.IPv6Unspecified()
+	}
+	for bits := 128; bits > 0; bits-- {
+		for _, r := range list {
+			if r.From.IsValid() && r.From.Bits() == bits && r.From.Contains(source) {
+				froms = append(froms, r.From)
+				break
+			}
+		}
+		if !sourceSpecific(list) {
+			break
+		}
+	}
+	return froms
+}
+
+// node is rt6_select: the routes of one node, those of the lowest metric first; where none of these fits, all others alike
+// (find_rr_leaf). The highest score wins, the first of equals.
+func (l *search) node(list []*Route, from netip.Prefix) *Route {
+	var best *Route
+	score, metric, first := -1, 0, true
+	for _, r := range list {
+		if r.From != from {
+			continue
+		}
+		if first {
+			metric, first = r.Metric, false
+		}
+		if r.Metric != metric {
+			if best != nil && best.Metric == metric {
+				break
+			}
+		}
+		for _, n := range r.hops() {
+			if !l.usable(&n) {
+				continue
+			}
+			if got := l.score(r, &n); got > score {
+				best, score, l.way = r, got, n
+			}
+		}
+	}
+	if best != nil {
+		l.ways = l.hashed(best)
+	}
+	return best
+}
+
+// score is rt6_score_route, without the reachability of neighbours, which counts on machines that do not forward only.
+func (l *search) score(r *Route, n *Nexthop) int {
+	m := 0
+	switch {
+	case l.link == "" || l.link == n.Link:
+		m = 2
+	case l.strict:
+		return -3
+	}
+	return m | map[string]int{"low": 1, "": 2, "medium": 2, "high": 3}[r.Preference]<<2
+}
+
+// hashed gives the ways of a multipath route (fib6_select_path): a way that the hash picks but that has the wrong link gives its share to
+// the one that was found.
+func (l *search) hashed(r *Route) []Nexthop {
+	if len(r.Nexthops) == 0 {
+		return nil
+	}
+	var ways []Nexthop
+	extra := 0
+	for i := range r.Nexthops {
+		n := r.Nexthops[i]
+		switch {
+		case !l.usable(&n):
+		case l.score(r, &n) < 0:
+			extra += n.Weight
+		default:
+			ways = append(ways, n)
+		}
+	}
+	for i := range ways {
+		if ways[i].Link == l.way.Link && ways[i].Gateway == l.way.Gateway {
+			ways[i].Weight += extra
+			break
+		}
+	}
+	return ways
+}
+
+// decide makes the answer from the route that the search ended at.
+func (l *search) decide() {
+	a := &l.a
+	if a.Route != nil && a.Route.Unknown != "" {
+		l.unknown("route to " + a.Route.Destination.String() + ": " + a.Route.Unknown)
+	}
+	output := l.q.In == ""
+	if l.fam == 0 && output && l.q.Out != "" && !a.Forwards() {
+		// "Apparently, routing tables are wrong": the destination is taken to be on the link (ip_route_output_key_hash_rcu).
+		a.Type, a.Route, a.Rule, a.Link = "unicast", nil, nil, l.q.Out
+		a.Source = l.q.Source
+		if !a.Source.IsValid() {
+			a.Source = l.s.selectAddress(l.q.Out, netip.Addr{}, scopeLink)
+		}
+		return
+	}
+	if a.Route == nil || !a.Forwards() {
+		return
+	}
+	a.Link, a.Gateway = l.way.Link, l.way.Gateway
+	if len(l.ways) > 1 {
+		a.Ways = l.ways
+		a.Link, a.Gateway = l.ways[0].Link, l.ways[0].Gateway
+	} else if len(l.ways) == 1 {
+		a.Link, a.Gateway = l.ways[0].Link, l.ways[0].Gateway
+	}
+	if output {
+		l.source()
+	}
+	if a.Type == "local" {
+		a.Link, a.Gateway, a.Ways = loopback, netip.Addr{}, nil
+	}
+	if l.fam == 0 && output {
+		l.castIPv4()
+	}
+}
+
+// castIPv4 is what __mkroute_output does to broadcasts and multicasts: no gateway, unless a route is for them.
+func (l *search) castIPv4() {
+	a := &l.a
+	switch {
+	case l.q.Destination == everyone:
+		a.Type, a.Gateway = "broadcast", netip.Addr{}
+	case l.q.Destination.IsMulticast():
+		a.Type = "multicast"
+		if a.Route.Destination.Bits() < 4 {
+			a.Gateway = netip.Addr{}
+		}
+	}
+}
+
+// source finds the source address of local output.
+func (l *search) source() {
+	a := &l.a
+	if l.q.Source.IsValid() {
+		a.Source = l.q.Source
+		return
+	}
+	a.Source = l.prefer(a.Route, &Nexthop{Link: a.Link, Gateway: a.Gateway})
+	if len(a.Ways) == 0 {
+		return
+	}
+	ways := make([]Nexthop, len(a.Ways))
+	copy(ways, a.Ways)
+	for i := range ways {
+		ways[i].Source = l.prefer(a.Route, &ways[i])
+	}
+	a.Ways = ways
+}
+
+// prefer is fib_result_prefsrc for IPv4 and ip6_route_get_saddr for IPv6.
+func (l *search) prefer(r *Route, n *Nexthop) netip.Addr {
+	switch {
+	case r.Source.IsValid():
+		return r.Source
+	case l.fam == 1:
+		return l.s.selectIPv6(n.Link, l.q.Destination)
+	case r.Type == "local":
+		return l.q.Destination
+	case n.Gateway.Is4():
+		return l.s.selectAddress(n.Link, n.Gateway, scopeNumber(r.Scope))
+	}
+	return l.s.selectAddress(n.Link, netip.Addr{}, scopeNumber(r.Scope))
 }

@@ -14,7 +14,10 @@ type State struct {
 	Rules      []Rule
 	Neighbours []Neighbour
 	FDB        []FDBEntry
-	index      *index
+	// IgnoreLinkDown are the links whose routes are passed over while they have no carrier (sysctl
+	// net.ipv4.conf.LINK.ignore_routes_with_linkdown, and net.ipv6 likewise).
+	IgnoreLinkDown map[string]bool
+	index          *index
 }
 
 // Link is a network interface (ip -d -j link).
@@ -69,6 +72,8 @@ type Address struct {
 	Broadcast netip.Addr
 	Scope     string // "global", "link", "host"
 	Secondary bool
+	// IPv6 only (IFA_F_…): Deprecated, Temporary and Tentative addresses are passed over or avoided when a source is chosen.
+	Deprecated, Temporary, Tentative bool
 }
 
 // Route is one route (ip -j route show table all).
@@ -86,7 +91,11 @@ type Route struct {
 	Protocol    string
 	OnLink      bool
 	LinkDown    bool      // RTNH_F_LINKDOWN or dead
+	Dead        bool      // RTNH_F_DEAD: never used
+	Preference  string    // of a router (IPv6, RFC 4191): "low", "medium", "high"; "" is medium
 	Nexthops    []Nexthop // of a multipath route; Gateway and Link are then empty
+	TableName   string    // where the table has a name of its own; Table is then negative and stands for that name
+	Unknown     string    // what of the route decides about packets and is not understood: "encap mpls"
 }
 
 // Nexthop is one way of a multipath route.
@@ -95,7 +104,10 @@ type Nexthop struct {
 	Link     string
 	Weight   int // from 1
 	OnLink   bool
-	LinkDown bool
+	LinkDown bool // or dead
+	Dead     bool
+	// Source is the preferred source of local output by this way; only in an Answer.
+	Source netip.Addr
 }
 
 // Tables that have a name (/etc/iproute2/rt_tables).
@@ -125,6 +137,8 @@ type Rule struct {
 	IPv6                          bool
 	Text                          string // as ip-rule(8) prints it, where the JSON holds something that is not understood; such a rule is Unknown
 	Unknown                       bool
+	L3MDev                        bool   // matches packets of a VRF's links only, and looks in its table
+	TableName                     string // as in Route
 }
 
 // Neighbour is an entry of the ARP or neighbour discovery table (ip -j neigh), or a proxy entry.
