@@ -106,12 +106,13 @@ func (rs *Ruleset) Index() {
 	for _, t := range slices.Backward(rs.Tables) {
 		for _, c := range slices.Backward(t.Chains) {
 			c.index = makeIndex(c)
-			if c.Base == nil {
-				continue
-			}
 			families := []Family{t.Family}
 			if t.Family == Inet {
 				families = []Family{IPv4, IPv6, Inet}
+			}
+			rs.noteTracking(t, c, families)
+			if c.Base == nil {
+				continue
 			}
 			for _, f := range families {
 				key := hookKey{f, c.Base.Hook}

@@ -66,8 +66,9 @@ const (
 // one hook run in the order of their priorities; of equal ones the kernel puts each new one in front (net/netfilter/core.c,
 // nf_hook_entries_grow), so that the last table's runs first.
 type Ruleset struct {
-	Tables []*Table
-	hooks  map[hookKey][]*Chain // made by Index
+	Tables             []*Table
+	hooks              map[hookKey][]*Chain // made by Index, as the next two
+	tracks, translates [Netdev + 1]bool     // by family
 }
 
 type hookKey struct {

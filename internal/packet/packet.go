@@ -2,6 +2,7 @@ package packet
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 )
 
@@ -131,3 +132,14 @@ func Changes(before, after *Packet) []Change {
 }
 
 func hex(n uint32) string { return fmt.Sprintf("%#x", n) }
+
+// ParseMAC reads aa:bb:cc:dd:ee:ff.
+func ParseMAC(s string) (MAC, error) {
+	var m MAC
+	hw, err := net.ParseMAC(s)
+	if err != nil || len(hw) != len(m) {
+		return m, fmt.Errorf("%q is no link-layer address: want aa:bb:cc:dd:ee:ff", s)
+	}
+	copy(m[:], hw)
+	return m, nil
+}
