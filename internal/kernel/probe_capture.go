@@ -1,0 +1,243 @@
+package kernel
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+	"unsafe"
+
+	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/packet"
+)
+
+// Capture reads copies of chosen packets at every interface of a namespace, as tcpdump -i any does, but with their link-layer headers. It
+// changes nothing about them.
+type Capture struct {
+	file   *os.File
+	ns     *Namespace
+	tuples []packet.Tuple
+	names  map[int]string // of interfaces
+	buf    []byte
+	oob    []byte
+}
+
+// Captured is one packet at one interface.
+type Captured struct {
+	Time  time.Time // when the kernel handed it to or got it from the interface
+	Index int       // of the interface
+	Link  string    // its name
+	Out   bool      // it leaves by the interface
+	Frame []byte    // with the link-layer header, where the interface has one
+	// LinkType is the kind of link-layer header (ARPHRD_…, include/uapi/linux/if_arp.h).
+	LinkType  uint16
+	Packet    packet.Packet // its Cast is set; interfaces are not
+	Transport []byte        // transport header and payload
+}
+
+// captureBuffer is the size of the socket's buffer in bytes; captureSnap how much of each packet is copied.
+const (
+	captureBuffer = 4 << 20
+	captureSnap   = 2048
+)
+
+// OpenCapture captures the packets in the namespace that have one of the tuples, and the ICMP errors about them, as [OpenTrace] chooses
+// them. It goes on until Close.
+func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
+	fail := func(err error) (*Capture, error) { return nil, fmt.Errorf("capture in %s: %w", n.path, err) }
+	filter, err := captureFilter(tuples)
+	if err != nil {
+		return fail(err)
+	}
+	names, err := n.linkNumbers()
+	if err != nil {
+		return fail(err)
+	}
+	c := &Capture{ns: n, tuples: tuples, names: names, buf: make([]byte, captureSnap), oob: make([]byte, 128)}
+	var fd int
+	err = n.Do(func() (err error) {
+		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		return os.NewSyscallError("socket", err)
+	})
+	if err != nil {
+		return fail(err)
+	}
+	c.file = os.NewFile(uintptr(fd), "capture")
+	// Bound last: until then the socket gets nothing, and so nothing that the filter does not choose.
+	err = errors.Join(
+		setFilter(fd, filter),
+		os.NewSyscallError("SO_RCVBUFFORCE", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer)),
+		os.NewSyscallError("SO_TIMESTAMPNS", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)),
+		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)})),
+	)
+	if err != nil {
+		return fail(errors.Join(err, c.Close()))
+	}
+	return c, nil
+}
+
+func networkOrder(n uint16) uint16 {
+	return binary.NativeEndian.Uint16(binary.BigEndian.AppendUint16(nil, n))
+}
+
+func setFilter(fd int, filter []bpf.RawInstruction) error {
+	program := make([]unix.SockFilter, len(filter))
+	for i, f := range filter {
+		program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
+	}
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	return os.NewSyscallError("SO_ATTACH_FILTER", err)
+}
+
+func (n *Namespace) linkNumbers() (map[int]string, error) {
+	h, err := n.Handle()
+	if err != nil {
+		return nil, err
+	}
+	links, err := h.LinkList()
+	if err != nil {
+		return nil, fmt.Errorf("list links in %s: %w", n.path, err)
+	}
+	names := make(map[int]string, len(links))
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	return names, nil
+}
+
+// Close ends the capture.
+func (c *Capture) Close() error { return c.file.Close() }
+
+// Lost tells how many packets there was no room for since it was last asked.
+func (c *Capture) Lost() (int, error) {
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var stats *unix.TpacketStats
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		stats, failed = unix.GetsockoptTpacketStats(int(fd), unix.SOL_PACKET, unix.PACKET_STATISTICS)
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return 0, fmt.Errorf("ask for lost packets: %w", err)
+	}
+	return int(stats.Drops), nil
+}
+
+// Read waits for the next packet. Its error is that of the context when that ends first.
+func (c *Capture) Read(ctx context.Context) (Captured, error) {
+	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
+		return Captured{}, fmt.Errorf("read capture: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.file.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	raw, err := c.file.SyscallConn()
+	if err != nil {
+		return Captured{}, fmt.Errorf("read capture: %w", err)
+	}
+	for ctx.Err() == nil {
+		got, err := c.receive(raw)
+		switch {
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			continue
+		case errors.Is(err, unix.ENETDOWN): // an interface went down: nothing to read
+			continue
+		case err != nil:
+			return Captured{}, fmt.Errorf("read capture: %w", err)
+		}
+		if slices.ContainsFunc(c.tuples, func(t packet.Tuple) bool { return chosen(&got.Packet, t) }) {
+			return got, nil
+		}
+	}
+	return Captured{}, ctx.Err()
+}
+
+type reader interface {
+	Read(func(fd uintptr) (done bool)) error
+}
+
+func (c *Capture) receive(raw reader) (Captured, error) {
+	var n, oobn int
+	var from unix.Sockaddr
+	var failed error
+	err := raw.Read(func(fd uintptr) bool {
+		n, oobn, _, from, failed = unix.Recvmsg(int(fd), c.buf, c.oob, 0)
+		return failed != unix.EAGAIN && failed != unix.EINTR
+	})
+	if err := errors.Join(err, failed); err != nil {
+		return Captured{}, err
+	}
+	link, ok := from.(*unix.SockaddrLinklayer)
+	if !ok {
+		return Captured{}, fmt.Errorf("unexpected address %T", from)
+	}
+	got := Captured{
+		Time: timestamp(c.oob[:oobn]), Index: link.Ifindex, Link: c.name(link.Ifindex), Out: link.Pkttype == unix.PACKET_OUTGOING,
+		Frame: append([]byte(nil), c.buf[:n]...), LinkType: link.Hatype,
+	}
+	var h headers
+	h.network = got.Frame
+	if (link.Hatype == unix.ARPHRD_ETHER || link.Hatype == unix.ARPHRD_LOOPBACK) && n >= 14 {
+		h.link, h.network = got.Frame[:14], got.Frame[14:]
+	}
+	h.transport = h.network[headerLength(h.network):]
+	got.Packet, got.Transport = h.parse(), h.transport
+	got.Packet.Cast = casts[link.Pkttype]
+	return got, nil
+}
+
+var casts = map[uint8]packet.Cast{
+	unix.PACKET_BROADCAST: packet.BroadcastFrame, unix.PACKET_MULTICAST: packet.MulticastFrame, unix.PACKET_OTHERHOST: packet.OtherHost,
+}
+
+func (c *Capture) name(index int) string {
+	if name, ok := c.names[index]; ok {
+		return name
+	}
+	if names, err := c.ns.linkNumbers(); err == nil {
+		c.names = names
+	}
+	return c.names[index]
+}
+
+func timestamp(oob []byte) time.Time {
+	messages, err := unix.ParseSocketControlMessage(oob)
+	if err != nil {
+		return time.Now()
+	}
+	for _, m := range messages {
+		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
+			return time.Unix((*unix.Timespec)(unsafe.Pointer(&m.Data[0])).Unix())
+		}
+	}
+	return time.Now()
+}
+
+// chosen tells whether a tuple of OpenTrace and OpenCapture chooses the packet.
+func chosen(p *packet.Packet, t packet.Tuple) bool {
+	if p.About != nil && within(*p.About, t) {
+		return true
+	}
+	if p.Protocol == packet.TCP && p.TCPFlags&(packet.SYN|packet.RST) == 0 {
+		return false
+	}
+	icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6
+	return within(p.Tuple, t) && (!icmp || p.Type == t.Type)
+}
+
+func within(p, t packet.Tuple) bool {
+	address := func(a, want netip.Addr) bool { return !want.IsValid() || a == want }
+	port := func(n, want packet.Port) bool {
+		low, high := want.Span()
+		return want == packet.Port{} || low <= n.Number && n.Number <= high
+	}
+	return p.Protocol == t.Protocol && address(p.Source, t.Source) && address(p.Destination, t.Destination) &&
+		port(p.SourcePort, t.SourcePort) && port(p.DestinationPort, t.DestinationPort)
+}

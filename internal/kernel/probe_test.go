@@ -1,0 +1,218 @@
+package kernel_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/packet"
+)
+
+func TestProbe(t *testing.T) {
+	a, b := pair(t)
+	script(t, a, "ip addr add fd00::1/64 dev eth0 nodad")
+	script(t, b, "ip addr add fd00::2/64 dev peer-of-a nodad")
+	script(t, b, `
+iptables-nft -A INPUT -p tcp --dport 81 -j DROP
+iptables-nft -A INPUT -p udp --dport 82 -j REJECT --reject-with icmp-admin-prohibited
+iptables-nft -A INPUT -p tcp --dport 83 -j REJECT --reject-with tcp-reset
+`)
+	script(t, a, "iptables-nft -A OUTPUT -p udp --dport 84 -j DROP")
+	for _, address := range []string{"10.9.0.2:80", "[fd00::2]:80"} {
+		l, err := b.Listen(t.Context(), "tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+	}
+	echo, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer echo.Close()
+	go func() {
+		buf := make([]byte, 100)
+		if n, from, err := echo.ReadFrom(buf); err == nil {
+			_, _ = echo.WriteTo(buf[:n], from)
+		}
+	}()
+	for _, c := range []struct {
+		protocol    packet.Protocol
+		destination string
+		answer      kernel.Answer
+		icmp        string
+	}{
+		{packet.TCP, "10.9.0.2:80", kernel.Connected, ""},
+		{packet.TCP, "[fd00::2]:80", kernel.Connected, ""},
+		{packet.TCP, "[fd00::2]:81", kernel.Refused, ""},
+		{packet.TCP, "10.9.0.2:81", kernel.TimedOut, ""},
+		{packet.TCP, "10.9.0.2:83", kernel.Refused, ""},
+		{packet.TCP, "10.10.0.1:80", kernel.Unreachable, ""}, // no route
+		{packet.UDP, "10.9.0.2:7", kernel.Answered, ""},
+		{packet.UDP, "10.9.0.2:8", kernel.Refused, "10.9.0.2 3/3"},
+		{packet.UDP, "10.9.0.2:82", kernel.Unreachable, "10.9.0.2 3/13"},
+		{packet.UDP, "10.9.0.2:84", kernel.NotSent, ""},
+		{packet.UDP, "[fd00::2]:8", kernel.Refused, "fd00::2 1/4"},
+		{packet.ICMP, "10.9.0.2:0", kernel.Answered, ""},
+		{packet.ICMPv6, "[fd00::2]:0", kernel.Answered, ""},
+	} {
+		t.Run(fmt.Sprintf("%s %s", c.protocol, c.destination), func(t *testing.T) {
+			to := netip.MustParseAddrPort(c.destination)
+			p := packet.Packet{Tuple: packet.Tuple{Protocol: c.protocol, Destination: to.Addr(), DestinationPort: packet.Exactly(to.Port())}}
+			r := probe(t, a, p)
+			icmp := ""
+			if r.ICMP != nil {
+				icmp = fmt.Sprintf("%s %d/%d", r.ICMP.From, r.ICMP.Type, r.ICMP.Code)
+			}
+			if r.Answer != c.answer || icmp != c.icmp {
+				t.Errorf("%s (%v), ICMP %q, want %s, %q", r.Answer, r.Err, icmp, c.answer, c.icmp)
+			}
+			if source := r.Tuple.Source.String(); c.answer == kernel.Connected && source != "10.9.0.1" && source != "fd00::1" {
+				t.Errorf("local tuple %s", r.Tuple)
+			}
+		})
+	}
+}
+
+func probe(t testing.TB, ns *kernel.Namespace, p packet.Packet) kernel.ProbeResult {
+	t.Helper()
+	probe, err := kernel.PrepareProbe(ns, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	if probe.Tuple().SourcePort.Number == 0 {
+		t.Error("the local port is not known before the packet is sent")
+	}
+	before := probe.Tuple().SourcePort
+	r, err := probe.Send(t.Context(), 200*time.Millisecond)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Tuple.SourcePort != before {
+		t.Errorf("sent from port %s, promised %s", r.Tuple.SourcePort, before)
+	}
+	return r
+}
+
+func TestProbeGivenHeader(t *testing.T) {
+	a, b := pair(t)
+	script(t, a, "ip addr add 10.9.0.7/24 dev eth0")
+	p := packet.Packet{Tuple: tcpTuple("10.9.0.7:4711", "10.9.0.2:80"), TTL: 33, TOS: 0x48}
+	c := openCapture(t, b, p.Tuple)
+	if r := probe(t, a, p); r.Answer != kernel.Refused {
+		t.Errorf("%+v", r)
+	}
+	got := readCapture(t, c)
+	if len(got) != 1 || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 || got[0].Packet.TCPFlags != packet.SYN || got[0].Out ||
+		got[0].Link != "peer-of-a" || got[0].Packet.Tuple != p.Tuple || got[0].Packet.EtherSource.String() != "00:0d:3a:00:00:01" {
+		t.Errorf("got %+v", got)
+	}
+	if d := time.Since(got[0].Time); d < 0 || d > 10*time.Second {
+		t.Errorf("captured %s ago", d)
+	}
+}
+
+func TestProbeErrors(t *testing.T) {
+	a, _ := pair(t)
+	for name, c := range map[string]struct {
+		p  packet.Packet
+		is error
+	}{
+		"protocol":        {packet.Packet{Tuple: packet.Tuple{Protocol: packet.SCTP, Destination: netip.MustParseAddr("10.9.0.2")}}, nil},
+		"families":        {packet.Packet{Tuple: tcpTuple("10.9.0.1:1", "[fd00::1]:80")}, nil},
+		"foreign address": {packet.Packet{Tuple: tcpTuple("10.9.0.99:1", "10.9.0.2:80")}, unix.EADDRNOTAVAIL},
+		"not an echo": {packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 13, Destination: netip.MustParseAddr("10.9.0.2")}}, nil},
+	} {
+		if _, err := kernel.PrepareProbe(a, c.p); err == nil || c.is != nil && !errors.Is(err, c.is) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	probe, err := kernel.PrepareProbe(a, packet.Packet{Tuple: tcpTuple("", "10.9.0.99:80")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := probe.Send(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+		t.Errorf("cancelled: %v", err)
+	}
+}
+
+func openCapture(t testing.TB, ns *kernel.Namespace, tuples ...packet.Tuple) *kernel.Capture {
+	t.Helper()
+	c, err := kernel.OpenCapture(ns, tuples)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// readCapture reads until nothing has come for 100 ms.
+func readCapture(t testing.TB, c *kernel.Capture) []kernel.Captured {
+	t.Helper()
+	var all []kernel.Captured
+	for {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		got, err := c.Read(ctx)
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			if lost, err := c.Lost(); lost != 0 || err != nil {
+				t.Errorf("lost %d, %v", lost, err)
+			}
+			return all
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, got)
+	}
+}
+
+// What a capture takes and what it leaves, for both families and the errors about a packet.
+func TestCaptureChooses(t *testing.T) {
+	a, b := pair(t)
+	script(t, a, "ip addr add fd00::1/64 dev eth0 nodad")
+	script(t, b, "ip addr add fd00::2/64 dev peer-of-a nodad")
+	for _, host := range []string{"10.9.0.2", "fd00::2"} {
+		to := netip.MustParseAddr(host)
+		from := map[bool]netip.Addr{true: netip.MustParseAddr("10.9.0.1"), false: netip.MustParseAddr("fd00::1")}[to.Is4()]
+		udp := func(port uint16) packet.Packet {
+			return packet.Packet{Tuple: packet.Tuple{Protocol: packet.UDP, Destination: to, DestinationPort: packet.Exactly(port)}}
+		}
+		tuple := packet.Tuple{Protocol: packet.UDP, Source: from, Destination: to, DestinationPort: packet.OneOf(9, 11, 10)}
+		for _, many := range []int{1, 400} { // 400: more than a filter has room for
+			tuples := []packet.Tuple{tuple}
+			for i := 1; i < many; i++ {
+				other := tuple
+				other.DestinationPort = packet.Exactly(uint16(1000 + i))
+				tuples = append(tuples, other)
+			}
+			c := openCapture(t, b, tuples...)
+			probe(t, a, udp(8))
+			probe(t, a, udp(9))
+			probe(t, a, udp(12))
+			var got []string
+			for _, p := range readCapture(t, c) {
+				line := p.Packet.Protocol.String() + " " + p.Packet.DestinationPort.String()
+				if p.Packet.About != nil {
+					line = fmt.Sprintf("error out=%v about %s", p.Out, p.Packet.About.DestinationPort)
+				}
+				got = append(got, line)
+			}
+			if want := []string{"udp 9", "error out=true about 9"}; !slices.Equal(got, want) {
+				t.Errorf("%s, %d tuples: got %s", host, many, strings.Join(got, ", "))
+			}
+		}
+	}
+}
