@@ -31,7 +31,7 @@ type Host struct {
 	Rules     *netfilter.Ruleset
 	IPSets    map[string]*netfilter.Set
 	Flows     *conntrack.Table
-	Sysctls   map[string]string // "net.ipv4.ip_forward" → "1"; interfaces' names stand between slashes where they hold dots
+	Sysctls   map[string]string // "net.ipv4.ip_forward" → "1"; keys are made by SysctlKey
 	Listeners []Listener
 	Peers     []Peer
 	// Missing tells what is not known of the host, and why.
@@ -64,10 +64,10 @@ const (
 
 // Listener is a socket that takes packets.
 type Listener struct {
-	Protocol    packet.Protocol
-	Local       netip.AddrPort // the address is unspecified for any
-	Process     string         // name, where known
-	Transparent bool
+	Protocol    packet.Protocol `json:"protocol"`          // by number
+	Local       netip.AddrPort  `json:"local"`             // the address is unspecified for any of its family
+	Process     string          `json:"process,omitempty"` // name, where known
+	Transparent bool            `json:"transparent,omitempty"`
 }
 
 // Peer is the other end of one of the host's wires.

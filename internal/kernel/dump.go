@@ -1,0 +1,215 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/snapshot"
+)
+
+// Dumper takes the state of namespaces as raw texts, by the table snapshot.Dumps. It only reads. One Dumper serves many namespaces at the
+// same time; its zero value is ready.
+type Dumper struct {
+	// Root is the directory whose programs are run, in a chroot there: "/proc/1/root" inside a privileged pod, whose image has no tools;
+	// "" for this machine's own.
+	Root string
+	// Hosts are the namespaces that may be at the other end of a wire, by the names of their hosts: paths where namespaces are mounted or
+	// /proc/PID/ns/net.
+	Hosts map[string]string
+
+	once    sync.Once
+	slots   chan struct{}
+	release string
+	sockets map[uint32]string
+	owners  sync.Once
+}
+
+func (d *Dumper) init() {
+	d.once.Do(func() {
+		d.slots = make(chan struct{}, 2*runtime.NumCPU())
+		var u unix.Utsname
+		if unix.Uname(&u) == nil {
+			d.release = unix.ByteSliceToString(u.Release[:])
+		}
+	})
+}
+
+// Dump takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an error.
+func (d *Dumper) Dump(ctx context.Context, name string, ns *Namespace) (*snapshot.Raw, error) {
+	d.init()
+	raw := &snapshot.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]snapshot.Output{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, row := range snapshot.Dumps {
+		wg.Go(func() {
+			out := d.run(ctx, ns, row)
+			mu.Lock()
+			defer mu.Unlock()
+			raw.Outputs[row.File] = out
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("dump %s: %w", name, err)
+	}
+	return raw, nil
+}
+
+func (d *Dumper) run(ctx context.Context, ns *Namespace, row snapshot.Dump) snapshot.Output {
+	d.slots <- struct{}{}
+	defer func() { <-d.slots }()
+	var out snapshot.Output
+	var err error
+	switch {
+	case len(row.Commands) > 0:
+		return d.command(ctx, ns, row)
+	case row.File == snapshot.SysctlsFile:
+		out.Data, err = ns.dumpSysctls()
+	case row.File == snapshot.ListenersFile:
+		out.Data, err = encode(d.listeners(ns))
+	case row.File == snapshot.WiresFile:
+		out.Data, err = encode(d.wires(ns))
+	default:
+		err = errors.New("nothing here reads it")
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	return out
+}
+
+func encode[T any](list []T, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	if list == nil {
+		list = []T{}
+	}
+	return json.MarshalIndent(list, "", " ")
+}
+
+// command runs the first of the row's commands whose program is there.
+func (d *Dumper) command(ctx context.Context, ns *Namespace, row snapshot.Dump) snapshot.Output {
+	if row.Only != "" {
+		some := false
+		if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
+			return snapshot.Output{Skipped: row.Only + " is not there or empty"}
+		}
+	}
+	for _, args := range row.Commands {
+		path := d.program(args[0])
+		if path == "" {
+			continue
+		}
+		var out, words bytes.Buffer
+		cmd := exec.CommandContext(ctx, path, args[1:]...)
+		cmd.Args[0] = args[0] // programs such as xtables-nft-multi go by the name that they are called by
+		cmd.Stdout, cmd.Stderr = &out, &words
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: d.Root, Setpgid: true}
+		if d.Root != "" {
+			cmd.Dir = "/"
+		}
+		result := snapshot.Output{Command: strings.Join(args, " ")}
+		err := ns.Run(cmd)
+		result.Data = out.Bytes()
+		if err != nil {
+			result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", err, strings.Join(strings.Fields(words.String()), " ")))
+		}
+		return result
+	}
+	return snapshot.Output{Command: strings.Join(row.Commands[0], " "), Error: fmt.Sprintf("%s: the program is not there", row.Commands[0][0])}
+}
+
+// anything tells whether one of the files that the pattern names has content, or is a directory.
+func anything(pattern string) bool {
+	paths, _ := filepath.Glob(pattern) // the patterns are constants
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return true
+		}
+		if text, err := os.ReadFile(path); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// programDirs are where the tools of a machine are when the PATH is another's.
+var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// program finds a program by its name; with a Root, the path is that inside of it.
+func (d *Dumper) program(name string) string {
+	if d.Root == "" {
+		path, err := exec.LookPath(name)
+		if err == nil {
+			return path
+		}
+	}
+	for _, dir := range programDirs {
+		path := filepath.Join(dir, name)
+		// A link may be absolute and lead elsewhere in this root than in that one: it is followed by the kernel, at the start.
+		if info, err := os.Lstat(d.Root + path); err == nil && !info.IsDir() {
+			return path
+		}
+	}
+	return ""
+}
+
+// dumpSysctls reads the settings of snapshot.SysctlFiles; those that the kernel does not have are left out.
+func (n *Namespace) dumpSysctls() ([]byte, error) {
+	var all bytes.Buffer
+	// /proc/sys/net shows the settings of the namespace of the thread that looks.
+	err := n.Do(func() error {
+		seen := map[string][]string{}
+		for _, file := range snapshot.SysctlFiles {
+			for _, elements := range expand(strings.Split(file, "/"), seen) {
+				text, err := os.ReadFile("/proc/sys/" + strings.Join(elements, "/"))
+				if err != nil {
+					continue // of another kernel version, or of a link that has just gone
+				}
+				fmt.Fprintf(&all, "%s = %s\n", snapshot.SysctlKey(elements...), bytes.TrimSpace(text))
+			}
+		}
+		return nil
+	})
+	return all.Bytes(), err
+}
+
+// expand replaces the "*" of a path below /proc/sys by what there is; seen holds the directories read before.
+func expand(elements []string, seen map[string][]string) [][]string {
+	for i, e := range elements {
+		if e != "*" {
+			continue
+		}
+		dir := "/proc/sys/" + strings.Join(elements[:i], "/")
+		names, ok := seen[dir]
+		if !ok {
+			entries, _ := os.ReadDir(dir)
+			for _, entry := range entries {
+				names = append(names, entry.Name())
+			}
+			seen[dir] = names
+		}
+		var all [][]string
+		for _, name := range names {
+			one := append([]string{}, elements...)
+			one[i] = name
+			all = append(all, one)
+		}
+		return all
+	}
+	return [][]string{elements}
+}
