@@ -21,19 +21,28 @@ type Span struct{ Low, High Value }
 // Certain tells whether there is just one value.
 func (s Span) Certain() bool { return s.Low == s.High }
 
-// Set is a set or map of nft, or a set of ipset(8): elements of one or more fields each.
+// Set is a set or map of nft, or a set of ipset(8).
+//
+// A key of an ipset has one field for each part of its kind ("hash:net,port" …), except that "port" is two, the protocol and the port (for
+// ICMP and ICMPv6 type<<8|code; 0 for other protocols without ports), but in "bitmap:port" one.
 type Set struct {
 	Name     string
 	Kind     string   // ipset's type, "hash:net,port"; "" for nft sets
 	Fields   []string // type of each field: nft's names ("ipv4_addr", "inet_service", "ifname", …)
 	Elements []Element
+	// Masks are the bits of each field of the packet that count, for ipsets with a netmask, bitmask or markmask; nil for all.
+	Masks []Value
 	setIndex
 }
 
-// Element is one element of a set; Data is what a map gives for it.
+// Element is one element of a set; Data is what a map gives for it. An element without Key is nft's "*", which stands for every key that
+// no other element holds.
 type Element struct {
 	Key     []Span // one for each field
 	NoMatch bool   // ipset: an exception to a wider element
+	Set     string // list:set: the member set, instead of Key
+	// Unsure marks an element that may hold less than Key says ("physdev:" of hash:net,iface): nobody can tell whether it is met.
+	Unsure  bool
 	Data    Data
 	Comment string
 }
@@ -43,6 +52,3 @@ type Data struct {
 	Values  []Span
 	Verdict *Verdict
 }
-
-// setIndex is what makes look-ups fast; made by Index.
-type setIndex struct{}
