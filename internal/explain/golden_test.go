@@ -28,6 +28,8 @@ func TestGolden(t *testing.T) {
 				write func(b *bytes.Buffer) error
 			}{
 				{"text", func(b *bytes.Buffer) error { return Text(b, result, o) }},
+				{"wide", func(b *bytes.Buffer) error { return Wide(b, result, o) }},
+				{"json", func(b *bytes.Buffer) error { return JSON(b, result, o) }},
 			} {
 				var b bytes.Buffer
 				if err := form.write(&b); err != nil {

@@ -3,7 +3,6 @@ package explain
 import (
 	"cmp"
 	"fmt"
-	"math/big"
 	"regexp"
 	"strconv"
 	"strings"
@@ -161,13 +160,9 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 	t.see(v)
 	choice := t.choice(v)
 	why := t.why(v, &st.Packet)
-	changes := st.Changes
-	if len(changes) == 0 {
-		changes = v.Changes
-	}
 	caller := t.last
 	t.last = st
-	lines := t.changes(st, changes, caller, why, choice, reply)
+	lines := t.changes(st, changesOf(st), caller, why, choice, reply)
 	ref := reference(v)
 	shape := "rule " + shapeOf(v)
 	switch k := v.Verdict.Kind; {
@@ -367,19 +362,16 @@ func chosen(c *walk.Chosen) string {
 	if c.Answer < 0 || c.Answer >= len(c.Options) {
 		return ""
 	}
-	var sum uint64
-	for _, o := range c.Options {
-		sum += o.Weight
-	}
 	label := c.Options[c.Answer].Label
-	if sum == 0 {
+	share := weight(c)
+	if share == nil {
 		if c.Kind == netfilter.Unknown {
 			return fmt.Sprintf("[not known: %s; taken here: %s]", c.What, label)
 		}
 		return fmt.Sprintf("[depends on what was before: %s; taken here: %s]", c.What, label)
 	}
 	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow", netfilter.Counter: "in turn"}[c.Kind]
-	return fmt.Sprintf("[%s of the flows, %s]", new(big.Rat).SetFrac64(int64(c.Options[c.Answer].Weight), int64(sum)).RatString(), how)
+	return fmt.Sprintf("[%s of the flows, %s]", share.RatString(), how)
 }
 
 func (t *teller) routed(st *walk.Step) []line {
@@ -476,7 +468,7 @@ func (t *teller) conclude() {
 	l := line{label: "end", shape: "end " + string(end.Kind)}
 	switch end.Kind {
 	case walk.Delivered:
-		l.text = "delivered to " + end.Packet.DestinationEnd() + delivered(end)
+		l.text = "delivered to " + end.Packet.DestinationEnd() + listening(end)
 		l.owner = t.owners.name(end.Packet.Destination, end.Packet.Protocol, end.Packet.DestinationPort)
 		l.bad = end.Refused
 	case walk.Left:
@@ -493,7 +485,7 @@ func (t *teller) conclude() {
 	b.lines = append(b.lines, l)
 }
 
-func delivered(end *walk.End) string {
+func listening(end *walk.End) string {
 	switch {
 	case end.Refused:
 		return ": nothing listens there, the sender is refused"

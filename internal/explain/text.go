@@ -86,8 +86,12 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 		return fmt.Errorf("the walk has no outcome")
 	}
 	p.head(all[0])
-	shared := sharedLines(all)
-	p.told(all[0].flat()[:shared], "", "")
+	var flat [][]told
+	for _, s := range all {
+		flat = append(flat, s.flat())
+	}
+	shared := sharedPrefix(flat)
+	p.told(flat[0][:shared], "", "")
 	if len(all) > 1 {
 		for _, g := range groups(all) {
 			p.group(g, shared)
@@ -183,15 +187,13 @@ func (s *story) brief() []told {
 	return all
 }
 
-// sharedLines is how many lines all stories begin with.
-func sharedLines(all []*story) int {
-	first := all[0].flat()
-	n := len(first)
-	for _, s := range all[1:] {
-		f := s.flat()
+// sharedPrefix is how many lines all have in common at the beginning.
+func sharedPrefix(all [][]told) int {
+	n := len(all[0])
+	for _, f := range all[1:] {
 		n = min(n, len(f))
 		for i := range n {
-			if f[i] != first[i] {
+			if f[i] != all[0][i] {
 				n = i
 				break
 			}
@@ -207,7 +209,7 @@ func (p *page) told(lines []told, open, indent string) {
 		if l.host != open {
 			owner, open = "", l.host
 			title := open
-			if open != replyHeading {
+			if !strings.HasPrefix(open, replyHeading) {
 				title = hostName(open)
 			}
 			fmt.Fprintf(p, "\n%s%s\n", indent, p.paint(bold, title))
