@@ -88,6 +88,10 @@ type End struct {
 	// unreachable goes back).
 	Listener string
 	Refused  bool
+	// Link is the interface it left by (Left) or was delivered on.
+	Link string
+	// Reject is what it was rejected with: "tcp-reset", "icmp-port-unreachable", …
+	Reject string
 }
 
 // Stage is what kind of step it is.

@@ -1,0 +1,127 @@
+package walk
+
+import (
+	"packetwalk.dev/internal/packet"
+)
+
+// answer is what comes back for a packet that ended: the stage that sends it, or nil where nothing does.
+func (r *run) answer(end *End) stage {
+	r.answering = true
+	switch end.Kind {
+	case Delivered:
+		return r.reply(end)
+	case Left:
+		return r.replyFromOutside(end)
+	case Rejected:
+		return r.rejection(end)
+	}
+	return nil
+}
+
+// reply is the answer of the program that the packet was delivered to, or of the kernel: SYN and ACK, a datagram, an echo reply; a reset
+// or an ICMP error where nobody listens.
+func (r *run) reply(end *End) stage {
+	p := &end.Packet
+	if p.About != nil {
+		return nil // errors are not answered
+	}
+	if end.Refused && p.Protocol != packet.TCP {
+		return r.icmpError(end, portUnreachable(p))
+	}
+	next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: r.m.ttl(p.IsIPv6())}
+	switch p.Protocol {
+	case packet.TCP:
+		next.TCPFlags = packet.SYN | packet.ACK
+		if end.Refused {
+			next.TCPFlags = packet.RST | packet.ACK
+		}
+	case packet.ICMP, packet.ICMPv6:
+		if next.Type == p.Type {
+			return nil // nothing that is answered
+		}
+		if r.m.sysctl(false, "net.ipv4.icmp_echo_ignore_all") && p.Protocol == packet.ICMP {
+			return nil
+		}
+		next.TOS = p.TOS
+	}
+	return r.start(next)
+}
+
+// start sends a packet of the machine where the last one ended.
+func (r *run) start(p packet.Packet) stage {
+	p.HasOwner = p.Protocol == packet.UDP
+	r.p, r.via = p, via{}
+	return (*run).send
+}
+
+// replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
+func (r *run) replyFromOutside(end *End) stage {
+	p := &end.Packet
+	if !p.Source.IsValid() {
+		return nil // what it was masqueraded with is not known
+	}
+	next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
+	if p.Protocol == packet.TCP {
+		next.TCPFlags = packet.SYN | packet.ACK
+	}
+	next.In = end.Link
+	r.p, r.via = next, via{}
+	return (*run).receive
+}
+
+// rejection is what a machine that rejects a packet sends to its sender.
+func (r *run) rejection(end *End) stage {
+	p := &end.Packet
+	if end.Reject == "tcp-reset" {
+		next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: r.m.ttl(p.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
+		// The reset belongs to the connection that it ends (nf_ct_attach).
+		if p.Track.Flow != nil {
+			next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
+		}
+		return r.start(next)
+	}
+	kind, ok := icmpErrors[end.Reject]
+	if !ok {
+		return nil
+	}
+	return r.icmpError(end, kind[familyIndex(p)])
+}
+
+type icmpKind struct{ kind, code uint8 }
+
+func familyIndex(p *packet.Packet) int {
+	if p.IsIPv6() {
+		return 1
+	}
+	return 0
+}
+
+// icmpErrors are the types and codes of rejections, for IPv4 and IPv6 (RFC 792, RFC 1812, RFC 4443; iptables-extensions(8), REJECT).
+var icmpErrors = map[string][2]icmpKind{
+	"icmp-net-unreachable": {{3, 0}, {1, 0}}, "icmp-host-unreachable": {{3, 1}, {1, 3}}, "icmp-proto-unreachable": {{3, 2}, {1, 4}},
+	"icmp-port-unreachable": {{3, 3}, {1, 4}}, "icmp-net-prohibited": {{3, 9}, {1, 1}}, "icmp-host-prohibited": {{3, 10}, {1, 1}},
+	"icmp-admin-prohibited": {{3, 13}, {1, 1}}, "icmp-time-exceeded": {{11, 0}, {3, 0}},
+	"icmp6-no-route": {{3, 0}, {1, 0}}, "icmp6-adm-prohibited": {{3, 13}, {1, 1}}, "icmp6-addr-unreachable": {{3, 1}, {1, 3}},
+	"icmp6-port-unreachable": {{3, 3}, {1, 4}},
+}
+
+func portUnreachable(p *packet.Packet) icmpKind {
+	return icmpErrors["icmp-port-unreachable"][familyIndex(p)]
+}
+
+// icmpError sends an error about the packet that ended, as it looked then.
+func (r *run) icmpError(end *End, k icmpKind) stage {
+	p := &end.Packet
+	protocol := packet.ICMP
+	if p.IsIPv6() {
+		protocol = packet.ICMPv6
+	}
+	about := p.Tuple
+	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), TOS: p.TOS&0x1e | 0xc0, About: &about}
+	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
+	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
+	if r.m.FIB.HasAddress(p.Destination) != nil {
+		next.Source = p.Destination
+	}
+	return r.start(next)
+}

@@ -1,0 +1,400 @@
+package walk
+
+import (
+	"fmt"
+	"net/netip"
+
+	"packetwalk.dev/internal/fib"
+	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// decision is a route with the way that was chosen.
+type decision struct {
+	answer  fib.Answer
+	link    string
+	gateway netip.Addr // zero for a destination on the link
+}
+
+// nextHop is whose link-layer address the packet needs.
+func (d *decision) nextHop(destination netip.Addr) netip.Addr {
+	if d.gateway.IsValid() {
+		return d.gateway
+	}
+	return destination
+}
+
+// lookUp finds the packet's route as it is now.
+func (r *run) lookUp(in string) *decision {
+	p := &r.p
+	a := r.m.FIB.Lookup(fib.Query{
+		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
+		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
+	})
+	d := &decision{answer: a, link: a.Link, gateway: a.Gateway}
+	if len(a.Ways) > 1 {
+		way := a.Ways[r.choose(netfilter.Hash, "next hop to "+p.Destination.String(), ways(a.Ways))]
+		d.link, d.gateway = way.Link, way.Gateway
+		if way.Source.IsValid() {
+			d.answer.Source = way.Source
+		}
+	}
+	return d
+}
+
+func ways(nexthops []fib.Nexthop) []netfilter.Option {
+	options := make([]netfilter.Option, len(nexthops))
+	for i, n := range nexthops {
+		options[i] = netfilter.Option{Label: "dev " + n.Link, Weight: uint64(max(n.Weight, 1))}
+		if n.Gateway.IsValid() {
+			options[i].Label = "via " + n.Gateway.String() + " " + options[i].Label
+		}
+	}
+	return options
+}
+
+// receiveIP is a packet that came up from interface In (ip_rcv).
+func (r *run) receiveIP() stage {
+	if r.p.Cast == packet.OtherHost {
+		return r.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", r.p.EtherDestination))
+	}
+	// A frame that a bridge's netfilter has already taken through prerouting does not see it again (ip_sabotage_in).
+	if r.via.bridge == nil && !r.hook(family(&r.p), netfilter.Prerouting) {
+		return nil
+	}
+	return (*run).routeIn
+}
+
+// routeIn finds out where a received packet goes (ip_route_input_slow).
+func (r *run) routeIn() stage {
+	if !r.m.knows(snapshot.Routes) {
+		return r.routeUnknown()
+	}
+	d := r.via.route
+	if d == nil {
+		if why := r.martian(); why != "" {
+			return r.finish(Dropped, why)
+		}
+		d = r.lookUp(r.p.In)
+		r.via.route = d
+	}
+	r.step(Step{Stage: Routed, Route: &d.answer})
+	if d.answer.Unknown != "" {
+		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	}
+	switch d.answer.Type {
+	case "local":
+		if why := r.validateSource(d); why != "" {
+			return r.finish(Dropped, why)
+		}
+		return (*run).input
+	case "unicast":
+		return r.routedOn(d)
+	case "broadcast", "multicast":
+		return r.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
+	case "blackhole":
+		return r.finish(Dropped, "the route is a blackhole")
+	}
+	return r.unreachable(d.answer.Type)
+}
+
+// routedOn is a packet whose route leads out again (__mkroute_input).
+func (r *run) routedOn(d *decision) stage {
+	if !r.m.forwards(r.p.In, r.p.IsIPv6()) {
+		return r.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (net.ipv4.conf.%s.forwarding is 0)", r.p.Destination, r.p.In))
+	}
+	if why := r.validateSource(d); why != "" {
+		return r.finish(Dropped, why)
+	}
+	return (*run).forward
+}
+
+// routeUnknown is routing without knowing the routes: what is one of the machine's addresses, as far as they are known, is delivered, and
+// everything else forwarded.
+func (r *run) routeUnknown() stage {
+	local := r.p.Destination.IsLoopback() || r.m.knows(snapshot.Addresses) && r.m.FIB.HasAddress(r.p.Destination) != nil
+	if local {
+		return (*run).input
+	}
+	r.m.assume(fmt.Sprintf("its routes are not known: packets to %s are taken to be forwarded", r.p.Destination))
+	r.via.route = &decision{answer: fib.Answer{Type: "unicast"}}
+	return (*run).forward
+}
+
+// unreachable is a packet that has no route: the sender is told, if the machine forwards at all (ip_error).
+func (r *run) unreachable(routeType string) stage {
+	why := map[string]string{
+		"none": "there is no route to it", "unreachable": "the route is of type unreachable", "prohibit": "the route is of type prohibit",
+	}[routeType]
+	if why == "" {
+		why = "the route is of type " + routeType
+	}
+	if !r.m.forwards(r.p.In, r.p.IsIPv6()) {
+		return r.finish(Dropped, why)
+	}
+	r.finish(Rejected, why)
+	r.end.Reject = map[string]string{"none": "icmp-net-unreachable", "unreachable": "icmp-host-unreachable", "prohibit": "icmp-admin-prohibited"}[routeType]
+	return nil
+}
+
+// martian tells of addresses that never come in by a wire (ip_route_input_slow, RFC 1812 section 5.3.7).
+func (r *run) martian() string {
+	p := &r.p
+	if p.IsIPv6() {
+		if p.Source.IsMulticast() || p.Source.IsLoopback() || p.Destination.IsLoopback() {
+			return "the address never comes in by a wire (ip6_rcv_core)"
+		}
+		return ""
+	}
+	zero := p.Source.As4()[0] == 0
+	switch local := r.m.confEither(p.In, "route_localnet"); {
+	case p.Source.IsMulticast() || p.Source == broadcast:
+		return fmt.Sprintf("martian source %s", p.Source)
+	case zero:
+		return fmt.Sprintf("martian source %s (RFC 1122: this network)", p.Source)
+	case p.Source.IsLoopback() && !local:
+		return fmt.Sprintf("martian source %s (net.ipv4.conf.%s.route_localnet is 0)", p.Source, p.In)
+	case p.Destination.IsLoopback() && !local:
+		return fmt.Sprintf("martian destination %s (net.ipv4.conf.%s.route_localnet is 0)", p.Destination, p.In)
+	case p.Destination.IsUnspecified():
+		return "martian destination 0.0.0.0"
+	}
+	return ""
+}
+
+var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
+
+// validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
+// back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
+func (r *run) validateSource(d *decision) string {
+	p, m := &r.p, r.m
+	if p.IsIPv6() || p.In == "" || r.via.loopback {
+		return ""
+	}
+	mode := m.confMax(p.In, "rp_filter")
+	acceptLocal := m.confEither(p.In, "accept_local")
+	if mode == 0 && (acceptLocal || !m.ownAddress(p.Source) && !m.customLocal()) {
+		return ""
+	}
+	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS}
+	if m.confEither(p.In, "src_valid_mark") {
+		back.Mark = p.Mark
+	}
+	if d.answer.Type != "local" {
+		back.In = d.link
+	}
+	a := m.FIB.Lookup(back)
+	switch {
+	case a.Type == "none":
+		return filtered(mode, p, "there is no route back to it")
+	case a.Type == "local" && !acceptLocal:
+		return fmt.Sprintf("martian source %s: it is this host's own address (net.ipv4.conf.%s.accept_local is 0)", p.Source, p.In)
+	case a.Type != "unicast" && a.Type != "local":
+		return fmt.Sprintf("martian source %s: the route back is of type %s", p.Source, a.Type)
+	case leadsTo(&a, p.In):
+		return ""
+	case len(m.FIB.AddressesOf(p.In)) == 0:
+		return filtered(mode, p, "the interface has no address")
+	case mode == 1:
+		return filtered(mode, p, "the route back leads to "+a.Link)
+	}
+	return ""
+}
+
+func filtered(mode int, p *packet.Packet, why string) string {
+	if mode == 0 {
+		return ""
+	}
+	return fmt.Sprintf("source %s is filtered on %s: %s (rp_filter %d)", p.Source, p.In, why, mode)
+}
+
+func leadsTo(a *fib.Answer, link string) bool {
+	for _, w := range a.Ways {
+		if w.Link == link {
+			return true
+		}
+	}
+	return a.Link == link
+}
+
+func (m *machine) ownAddress(a netip.Addr) bool { return m.FIB.HasAddress(a) != nil }
+
+// customLocal tells whether the kernel looks closer than for own addresses because somebody changed policy rules
+// (fib4_has_custom_rules).
+func (m *machine) customLocal() bool {
+	for i := range m.FIB.Rules {
+		r := &m.FIB.Rules[i]
+		usual := r.Priority == 0 && r.Table == fib.TableLocal || r.Priority == 32766 && r.Table == fib.TableMain || r.Priority == 32767 && r.Table == fib.TableDefault
+		if !r.IPv6 && !usual {
+			return true
+		}
+	}
+	return false
+}
+
+// input delivers a packet to the machine (ip_local_deliver).
+func (r *run) input() stage {
+	r.p.Out = ""
+	if !r.hook(family(&r.p), netfilter.Input) {
+		return nil
+	}
+	return (*run).deliver
+}
+
+// deliver finds who takes the packet.
+func (r *run) deliver() stage {
+	p, m := &r.p, r.m
+	r.finish(Delivered, "")
+	r.end.Link = p.In
+	if !p.Protocol.HasPorts() {
+		return nil
+	}
+	if !m.knows(snapshot.Listeners) {
+		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
+		return nil
+	}
+	if r.isAnswer() {
+		return nil
+	}
+	r.end.Refused = true
+	for _, l := range m.Listeners {
+		if l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination) {
+			r.end.Refused, r.end.Listener = false, l.Process
+			break
+		}
+	}
+	return nil
+}
+
+// takes tells whether a socket that is bound to one address takes packets for another. A socket on [::] takes IPv4's too.
+func takes(bound, a netip.Addr) bool {
+	return bound.Unmap() == a || bound.IsUnspecified() && (bound.Is6() || a.Is4())
+}
+
+// isAnswer tells that the packet goes to the socket that sent the request.
+func (r *run) isAnswer() bool { return r.answering }
+
+// forward takes a packet on its way through the machine (ip_forward).
+func (r *run) forward() stage {
+	p := &r.p
+	if p.TTL == 1 {
+		r.finish(Rejected, "its TTL has run out")
+		r.end.Reject = "icmp-time-exceeded"
+		return nil
+	}
+	if p.TTL > 0 {
+		before := *p
+		p.TTL--
+		r.step(Step{Stage: Checked, Changes: packet.Changes(&before, p), Why: "forwarded"})
+	}
+	p.Out = r.via.route.link
+	if !r.hook(family(p), netfilter.Forward) {
+		return nil
+	}
+	return (*run).postrouting
+}
+
+// send is a packet of a socket of the machine (ip_queue_xmit): a route, with it a source, and the packet.
+func (r *run) send() stage {
+	p, m := &r.p, r.m
+	if p.TTL == 0 {
+		p.TTL = m.ttl(p.IsIPv6())
+	}
+	if p.SourcePort == (packet.Port{}) && (p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
+		low, high := m.localPorts()[0], m.localPorts()[1]
+		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
+	}
+	if !p.HasOwner {
+		p.HasOwner = true // root's, unless the request says whose
+	}
+	if !m.knows(snapshot.Routes) {
+		return r.sendUnrouted()
+	}
+	d := r.lookUp("")
+	if !p.Source.IsValid() {
+		p.Source = d.answer.Source
+	}
+	r.via.route = d
+	r.step(Step{Stage: Sent})
+	r.step(Step{Stage: Routed, Route: &d.answer})
+	switch {
+	case d.answer.Unknown != "":
+		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	case d.answer.Type != "unicast" && d.answer.Type != "local":
+		return r.finish(Dropped, "the host has no route to it: the program gets an error (route type "+d.answer.Type+")")
+	}
+	p.Out = d.outLink()
+	return (*run).output
+}
+
+// outLink is the interface that local output names: loopback for what stays here.
+func (d *decision) outLink() string {
+	if d.answer.Type == "local" {
+		return "lo"
+	}
+	return d.link
+}
+
+func (r *run) sendUnrouted() stage {
+	r.m.assume(fmt.Sprintf("its routes are not known: packets to %s are taken to leave it", r.p.Destination))
+	r.via.route = &decision{answer: fib.Answer{Type: "unicast"}}
+	r.step(Step{Stage: Sent})
+	return (*run).output
+}
+
+// output takes a packet of the machine's own to the hooks (ip_local_out).
+func (r *run) output() stage {
+	r.p.In = ""
+	if !r.hook(family(&r.p), netfilter.Output) {
+		return nil
+	}
+	return (*run).postrouting
+}
+
+// reroute looks the route up again because a rule changed what routing looks at (ip_route_me_harder).
+func (r *run) reroute() bool {
+	if !r.m.knows(snapshot.Routes) {
+		return true
+	}
+	p := r.p
+	if r.m.FIB.HasAddress(p.Source) == nil {
+		r.p.Source = netip.Addr{} // a foreign source does not choose the route
+	}
+	d := r.lookUp("")
+	r.p.Source = p.Source
+	r.via.route = d
+	r.step(Step{Stage: Routed, Route: &d.answer, Why: "looked up again: a rule changed what routing looks at"})
+	if d.answer.Type != "unicast" && d.answer.Type != "local" {
+		r.finish(Dropped, "the host has no route to its new destination (route type "+d.answer.Type+")")
+		return false
+	}
+	r.p.Out = d.outLink()
+	return true
+}
+
+// postrouting is the last hook (ip_output), then the wire.
+func (r *run) postrouting() stage {
+	if !r.hook(family(&r.p), netfilter.Postrouting) {
+		return nil
+	}
+	if r.p.Out == "lo" {
+		return (*run).loopback
+	}
+	if r.p.Out == "" {
+		r.finish(Left, "by an interface that is not known")
+		return nil
+	}
+	return (*run).resolve
+}
+
+// loopback gives a packet back to the machine that sent it. It keeps its flow and its route.
+func (r *run) loopback() stage {
+	r.p.In, r.p.Out = "lo", ""
+	r.via.loopback = true
+	r.step(Step{Stage: Received, Why: "on lo"})
+	if !r.hook(family(&r.p), netfilter.Prerouting) {
+		return nil
+	}
+	return (*run).input
+}

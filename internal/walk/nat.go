@@ -1,0 +1,162 @@
+package walk
+
+import (
+	"fmt"
+	"net/netip"
+
+	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
+func (r *run) track(f netfilter.Family, h netfilter.Hook) bool {
+	if r.p.Track.State != 0 || !r.m.Rules.Tracks(f) {
+		return true
+	}
+	if !r.m.knows(snapshot.Flows) {
+		r.m.assume("its connections are not known: the packet is taken to be the first of a new one")
+	}
+	r.m.view.Track(&r.p)
+	r.step(Step{Stage: Tracked, Family: f, Hook: h, Why: r.p.Track.State.String()})
+	return true
+}
+
+// confirm puts a new flow into conntrack's table when its first packet leaves or is delivered.
+func (r *run) confirm() bool {
+	if r.p.Track.Flow == nil || r.m.view.Confirm(&r.p) {
+		return true
+	}
+	r.finish(Dropped, "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)")
+	return false
+}
+
+// translate is address translation at one hook (nf_nat_inet_fn): the nat chains are asked for a flow's first packet only; every packet is
+// then rewritten as its flow says.
+func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
+	flow := r.p.Track.Flow
+	if flow == nil || !r.m.Rules.Translates(f) {
+		return true
+	}
+	source := h == netfilter.Postrouting || h == netfilter.Input
+	done := packet.DNATDone
+	if source {
+		done = packet.SNATDone
+	}
+	before := r.p
+	if r.p.Track.State == packet.New && flow.Status&done == 0 {
+		if !r.bind(f, h, source, done) {
+			return false
+		}
+	}
+	if r.m.view.Apply(&r.p, source) {
+		changes := packet.Changes(&before, &r.p)
+		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: changes, Why: "as the connection's first packet was"})
+	}
+	return h != netfilter.Output || r.p.Destination == before.Destination || r.reroute()
+}
+
+// bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
+func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) bool {
+	ask := func(t packet.Translation) netfilter.Verdict { return r.translation(f, h, t) }
+	for _, c := range r.m.Rules.Hook(f, h) {
+		if c.Base.Type != "nat" {
+			continue
+		}
+		v, ok := r.evaluate(c, f, h, ask)
+		if !ok || !r.goesOn(v) {
+			return false
+		}
+		if r.p.Track.Flow.Status&done != 0 {
+			return true
+		}
+	}
+	before := r.p
+	if !r.m.view.Null(&r.p, source) {
+		r.finish(Dropped, "no port is free for the connection (nf_nat_alloc_null_binding)")
+		return false
+	}
+	if r.p.Tuple != before.Tuple {
+		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &r.p), Why: "its port is taken by another connection"})
+	}
+	return true
+}
+
+// translation does what a rule asks for: the address where the rule leaves it to the machine, and then the binding.
+func (r *run) translation(f netfilter.Family, h netfilter.Hook, t packet.Translation) netfilter.Verdict {
+	drop := func(why string) netfilter.Verdict {
+		return netfilter.Verdict{Kind: netfilter.Drop, Detail: why}
+	}
+	switch t.Chosen {
+	case "masquerade":
+		a, ok := r.masquerade()
+		if !ok {
+			return drop(fmt.Sprintf("interface %s has no address to masquerade with", r.p.Out))
+		}
+		t.Low, t.High = a, a
+	case "redirect":
+		a, ok := r.redirect(h)
+		if !ok {
+			return drop(fmt.Sprintf("interface %s has no address to redirect to", r.p.In))
+		}
+		t.Low, t.High = a, a
+	}
+	if t.Low.IsValid() && t.High.IsValid() && t.Low != t.High && !t.Netmap {
+		t.Low = r.oneOf(t.Low, t.High)
+		t.High = t.Low
+	}
+	if ok, why := r.m.view.Translate(&r.p, t); !ok {
+		return drop(why)
+	}
+	return netfilter.Verdict{Kind: netfilter.Accept}
+}
+
+// oneOf chooses among the addresses of a range: the kernel hashes the flow's addresses (find_best_ips_proto).
+func (r *run) oneOf(low, high netip.Addr) netip.Addr {
+	var options []netfilter.Option
+	var addresses []netip.Addr
+	for a := low; a.IsValid() && a.Compare(high) <= 0 && len(options) < 256; a = a.Next() {
+		addresses = append(addresses, a)
+		options = append(options, netfilter.Option{Label: a.String(), Weight: 1})
+	}
+	if len(addresses) == 0 {
+		return low
+	}
+	return addresses[r.choose(netfilter.Hash, "address of "+low.String()+"-"+high.String(), options)]
+}
+
+// masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
+// (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is the zero address.
+func (r *run) masquerade() (netip.Addr, bool) {
+	if !r.m.knows(snapshot.Addresses) {
+		r.m.assume("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
+		return netip.Addr{}, true
+	}
+	towards := r.p.Destination
+	if r.via.route != nil && r.via.route.gateway.IsValid() {
+		towards = r.via.route.gateway
+	}
+	a := r.m.FIB.SelectSource(r.p.Out, towards)
+	return a, a.IsValid()
+}
+
+// redirect is the machine's own address (net/netfilter/nf_nat_redirect.c): loopback for what it sends itself, otherwise the first address
+// of the interface that the packet came in by.
+func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
+	ipv6 := r.p.IsIPv6()
+	switch {
+	case h == netfilter.Output && ipv6:
+		return netip.IPv6Loopback(), true
+	case h == netfilter.Output:
+		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
+	case !r.m.knows(snapshot.Addresses):
+		r.m.assume("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
+		return netip.Addr{}, true
+	}
+	for _, a := range r.m.FIB.Addresses {
+		if a.Link == r.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
+			return a.Prefix.Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}

@@ -1,0 +1,194 @@
+package walk
+
+import (
+	"net/netip"
+
+	"packetwalk.dev/internal/fib"
+	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// ask finds who answers for an address on a link, as an ARP request or neighbour solicitation does, and what everybody learns from it: the
+// sender the address, bridges on the way where both are.
+func (r *run) ask(link string, a netip.Addr) (ResolveStep, bool) {
+	l := r.m.FIB.Link(link)
+	q := query{
+		address: a, link: link,
+		sender: r.senderAddress(link, a), mac: l.MAC,
+	}
+	mac, who, ok := r.askOut(r.m, l, &q, 8)
+	if !ok {
+		return ResolveStep{}, false
+	}
+	if r.m.neighbours == nil {
+		r.m.neighbours = map[neighbour]packet.MAC{}
+	}
+	r.m.neighbours[neighbour{link, a}] = mac
+	return ResolveStep{Link: link, Address: a.String(), MAC: mac, By: "asked", Answerer: who}, true
+}
+
+// senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0): the packet's own source where it is
+// the machine's, otherwise one of the link.
+func (r *run) senderAddress(link string, a netip.Addr) netip.Addr {
+	if r.m.FIB.HasAddress(r.p.Source) != nil {
+		return r.p.Source
+	}
+	return r.m.FIB.SelectSource(link, a)
+}
+
+// query is a question on the wire.
+type query struct {
+	address, sender netip.Addr
+	link            string
+	mac             packet.MAC // of the one who asks
+}
+
+// askOut sends the question out of a link of m; depth bounds rings of bridges.
+func (r *run) askOut(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, string, bool) {
+	if depth == 0 || !l.Up {
+		return packet.MAC{}, "", false
+	}
+	if l.Kind == "bridge" {
+		return r.askPorts(m, l.Name, "", q, depth)
+	}
+	peer, ok := m.peer(l.Name)
+	if !ok {
+		return packet.MAC{}, "", false
+	}
+	h, err := r.host(peer.Host)
+	if err != nil {
+		return packet.MAC{}, "", false
+	}
+	far := r.machine(h)
+	pl := h.FIB.Link(peer.PeerLink)
+	if pl == nil || !pl.Up {
+		return packet.MAC{}, "", false
+	}
+	return r.asked(far, pl, q, depth)
+}
+
+// askPorts sends the question out of the ports of a bridge.
+func (r *run) askPorts(m *machine, bridge, except string, q *query, depth int) (packet.MAC, string, bool) {
+	for _, p := range m.FIB.Ports(bridge) {
+		if p.Name == except && (p.Port == nil || !p.Port.Hairpin) || !forwarding(p) {
+			continue
+		}
+		if !r.arpPasses(m, q, p) {
+			continue
+		}
+		if mac, who, ok := r.askOut(m, p, q, depth-1); ok {
+			m.learnStation(bridge, mac, p.Name)
+			return mac, who, true
+		}
+	}
+	return packet.MAC{}, "", false
+}
+
+// asked is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.
+func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, string, bool) {
+	on := l
+	if master := m.FIB.Link(l.Master); master != nil && master.Kind == "bridge" {
+		if !forwarding(l) {
+			return packet.MAC{}, "", false
+		}
+		m.learnStation(master.Name, q.mac, l.Name)
+		if mac, answered := r.arpReply(m, q, l); answered {
+			return mac, m.Name, !mac.IsZero()
+		}
+		on = master
+	}
+	if m.answersFor(on, q) {
+		return on.MAC, m.Name, true
+	}
+	if on != l {
+		return r.askPorts(m, on.Name, l.Name, q, depth)
+	}
+	return packet.MAC{}, "", false
+}
+
+// answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
+// out of another link (arp_process, arp_fwd_proxy).
+func (m *machine) answersFor(l *fib.Link, q *query) bool {
+	if own := m.FIB.HasAddress(q.address); own != nil {
+		return !q.address.Is4() || !m.ignoresARP(l.Name, own, q)
+	}
+	if !q.address.Is4() {
+		return m.FIB.ProxyNeighbour(l.Name, q.address) != nil && m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
+	}
+	if !m.forwards(l.Name, false) {
+		return false
+	}
+	if m.FIB.ProxyNeighbour(l.Name, q.address) != nil {
+		return true
+	}
+	if !m.confEither(l.Name, "proxy_arp") {
+		return false
+	}
+	a := m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})
+	return a.Type == "unicast" && a.Link != l.Name
+}
+
+// ignoresARP is arp_ignore (Documentation/networking/ip-sysctl.rst).
+func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
+	switch m.confMax(link, "arp_ignore") {
+	case 1:
+		return own.Link != link
+	case 2:
+		return own.Link != link || !own.Prefix.Masked().Contains(q.sender)
+	case 3:
+		return own.Scope == "host"
+	case 8:
+		return true
+	}
+	return false
+}
+
+// arpFrame is the question as a bridge's rules see it.
+func arpFrame(q *query) packet.Packet {
+	return packet.Packet{
+		EtherSource: q.mac, EtherDestination: packet.Broadcast, EtherType: packet.EtherARP,
+		ARP:   &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address},
+		Local: packet.Local{Cast: packet.BroadcastFrame},
+	}
+}
+
+// arpReply runs the bridge's prerouting rules over a request: one may answer it in the name of its owner (ebtables arpreply). A request
+// that is dropped is answered by nobody: the address is then zero.
+func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) {
+	if !q.address.Is4() {
+		return packet.MAC{}, false
+	}
+	p := arpFrame(q)
+	p.In = port.Name
+	v := r.arpRules(m, &p, netfilter.Prerouting)
+	switch v.Kind {
+	case netfilter.Stolen:
+		mac, err := packet.ParseMAC(v.Detail)
+		return mac, err == nil
+	case netfilter.Drop:
+		return packet.MAC{}, true
+	}
+	return packet.MAC{}, false
+}
+
+// arpPasses runs the bridge's rules for a request that leaves by a port.
+func (r *run) arpPasses(m *machine, q *query, port *fib.Link) bool {
+	if !q.address.Is4() {
+		return true
+	}
+	p := arpFrame(q)
+	p.Out = port.Name
+	return r.arpRules(m, &p, netfilter.Postrouting).Kind != netfilter.Drop
+}
+
+// arpRules evaluates the bridge's chains at one hook, without noting them: a question is not the packet that is walked.
+func (r *run) arpRules(m *machine, p *packet.Packet, h netfilter.Hook) netfilter.Verdict {
+	for _, c := range m.Rules.Hook(netfilter.Bridge, h) {
+		v, err := c.Run(&netfilter.Context{Packet: p, Family: netfilter.Bridge, Hook: h, Host: m, Chooser: r})
+		if err != nil || v.Kind != netfilter.Accept {
+			return v
+		}
+	}
+	return netfilter.Verdict{Kind: netfilter.Accept}
+}
