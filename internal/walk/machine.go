@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -40,6 +41,15 @@ func newMachine(r *run, h *snapshot.Host) *machine {
 		LocalPorts: m.localPorts(),
 	})
 	return m
+}
+
+// sayMissing tells of rules that are not in the snapshot. What else is missing is told where the walk comes to need it.
+func (m *machine) sayMissing() {
+	for _, part := range [...]snapshot.Part{snapshot.Rules, snapshot.NFT} {
+		if why, missing := m.Missing[part]; missing {
+			m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
+		}
+	}
 }
 
 // assume notes that something is not known of the machine and how the walk goes on.

@@ -101,6 +101,7 @@ func (r *run) enter(name string) {
 		return
 	}
 	r.m, r.via = r.machine(h), via{}
+	r.m.sayMissing()
 }
 
 // machine is a host in this run.
