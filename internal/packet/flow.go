@@ -8,10 +8,21 @@ type Flow struct {
 	Status          Status
 	Mark            uint32
 	Zone            uint16
-	State           string // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
-	Timeout         int    // seconds
+	ZoneOnly        ZoneDirection // in which direction the zone counts
+	State           string        // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
+	Timeout         int           // seconds
 	Helper          string
 }
+
+// ZoneDirection says in which direction's packets a flow's zone counts ("CT --zone-orig", "--zone-reply"); zero for both.
+type ZoneDirection uint8
+
+// The directions.
+const (
+	ZoneBoth ZoneDirection = iota
+	ZoneOriginal
+	ZoneReply
+)
 
 // Status are the IPS_… bits (include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
@@ -26,6 +37,8 @@ const (
 	DNAT      Status = 1 << 5
 	SNATDone  Status = 1 << 7
 	DNATDone  Status = 1 << 8
+	Offload   Status = 1 << 14 // its packets go through a flow table
+	HWOffload Status = 1 << 15
 )
 
 // TrackState is the state of a packet's connection as seen from the packet (ctstate). It is a bit, so that rules can test for several.
