@@ -49,6 +49,15 @@ func (s *State) selectAddress(link string, gateway netip.Addr, scope int) netip.
 	return netip.Addr{}
 }
 
+// SelectSource is the address that the machine itself uses on a link towards a destination or next hop, as masquerading takes it: for
+// IPv4 inet_select_addr with universal scope, for IPv6 ipv6_dev_get_saddr. The zero address where it has none.
+func (s *State) SelectSource(link string, towards netip.Addr) netip.Addr {
+	if towards.Is6() {
+		return s.selectIPv6(link, towards)
+	}
+	return s.selectAddress(link, towards, 0)
+}
+
 // subnet is what the address makes reachable on its link: the other end's, where it has one.
 func (a *Address) subnet() netip.Prefix {
 	if a.Peer.IsValid() {
