@@ -1,0 +1,100 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// RuleHandles lists the handles of a chain's rules in order, for rule sets whose text does not show them (iptables-save): the first is that
+// of rule 1. The family is named as in nft ("ip", "bridge", …). A chain that is not there has none.
+func (n *Namespace) RuleHandles(family, table, chain string) ([]uint64, error) {
+	fail := func(err error) ([]uint64, error) {
+		return nil, fmt.Errorf("list rules of %s %s %s in %s: %w", family, table, chain, n.path, err)
+	}
+	number, ok := familyNumber(family)
+	if !ok {
+		return fail(fmt.Errorf("unknown family %q", family))
+	}
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
+	if err != nil {
+		return fail(err)
+	}
+	defer c.Close()
+	m, err := nftMessage(unix.NFT_MSG_GETRULE, number, attrs{{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}})
+	if err != nil {
+		return fail(err)
+	}
+	m.Header.Flags = netlink.Request | netlink.Dump
+	answers, err := c.Execute(m)
+	if errors.Is(err, unix.ENOENT) {
+		return nil, nil
+	}
+	if err != nil {
+		return fail(err)
+	}
+	var handles []uint64
+	for _, a := range answers {
+		handle, err := ruleHandle(a.Data, chain)
+		if err != nil {
+			return fail(err)
+		}
+		if handle != 0 {
+			handles = append(handles, handle)
+		}
+	}
+	return handles, nil
+}
+
+func familyNumber(name string) (uint8, bool) {
+	for number, n := range nftFamilies {
+		if n == name {
+			return number, true
+		}
+	}
+	return 0, false
+}
+
+// ruleHandle is 0 for a rule of another chain: kernels before 4.19 do not filter a dump.
+func ruleHandle(b []byte, chain string) (handle uint64, err error) {
+	if len(b) < nfgenLen {
+		return 0, fmt.Errorf("message of %d bytes is too short", len(b))
+	}
+	ad, err := netlink.NewAttributeDecoder(b[nfgenLen:])
+	if err != nil {
+		return 0, err
+	}
+	ad.ByteOrder = binary.BigEndian
+	in := chain
+	for ad.Next() {
+		switch ad.Type() {
+		case unix.NFTA_RULE_HANDLE:
+			handle = ad.Uint64()
+		case unix.NFTA_RULE_CHAIN:
+			in = ad.String()
+		}
+	}
+	if in != chain {
+		handle = 0
+	}
+	return handle, ad.Err()
+}
+
+// RuleText is a rule as nft shows it, "" where there is none with the handle.
+func (n *Namespace) RuleText(family, table, chain string, handle uint64) (string, error) {
+	out, err := n.command("", "nft", "-a", "list", "chain", family, table, chain)
+	if err != nil {
+		return "", err
+	}
+	end := fmt.Sprintf(" # handle %d", handle)
+	for line := range strings.Lines(string(out)) {
+		if text, ok := strings.CutSuffix(strings.TrimSpace(line), end); ok {
+			return text, nil
+		}
+	}
+	return "", nil
+}

@@ -1,0 +1,158 @@
+package proof
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/walk"
+)
+
+// sourceAt is the packet's source as it came to a host, "" where it was not seen there.
+func (c *comparison) sourceAt(host string) string {
+	h := c.observed.Hosts[host]
+	if h == nil {
+		return ""
+	}
+	none := func(packet.Tuple) bool { return false }
+	for _, p := range slices.Backward(h.Packets) {
+		if !p.Out && c.id.of(&p.Packet, p.Transport, none) == there {
+			return p.Packet.SourceEnd()
+		}
+	}
+	return ""
+}
+
+// answered tells whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
+// difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known.
+func (c *comparison) answered(outcome *walk.Outcome) bool {
+	end := &outcome.End
+	program := end.Kind == walk.Delivered && !end.Refused && outcome.Back[0].Packet.Protocol == packet.UDP
+	if !program && end.Kind != walk.Left {
+		return true
+	}
+	h := c.observed.Hosts[end.Host]
+	if h == nil {
+		return false
+	}
+	var steps []placed
+	for i := range outcome.Back {
+		steps = append(steps, placed{Step: &outcome.Back[i]})
+	}
+	expected := expects(steps)
+	for _, p := range h.Packets {
+		if c.id.of(&p.Packet, p.Transport, expected) == back {
+			return true
+		}
+	}
+	for _, t := range kernel.GroupTrace(h.Trace) {
+		if c.id.of(&t.Packet, t.Transport, expected) == back {
+			return true
+		}
+	}
+	return false
+}
+
+// flows compares the connections that conntrack keeps.
+func (c *comparison) flows(outcome *walk.Outcome) {
+	if ended(outcome) {
+		return
+	}
+	type kept struct {
+		flow     *packet.Flow
+		position int
+	}
+	last := map[string]kept{}
+	var order []string
+	for i, s := range slices.Concat(outcome.There, outcome.Back) {
+		if s.Flow == nil || s.Flow.Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil {
+			continue
+		}
+		if c.Unanswered && i >= len(outcome.There) {
+			break
+		}
+		if _, ok := last[s.Host]; !ok {
+			order = append(order, s.Host)
+		}
+		last[s.Host] = kept{s.Flow, i}
+	}
+	for _, host := range order {
+		k := last[host]
+		flows := c.observed.Hosts[host].Flows
+		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) }) {
+			c.fact(nil)
+			continue
+		}
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position})
+	}
+}
+
+// ended tells of connections that conntrack forgets at once: those whose SYN was answered by a reset (nf_conntrack_tcp_packet).
+func ended(outcome *walk.Outcome) bool {
+	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
+}
+
+func sameFlow(want *packet.Flow, f *kernel.Flow) bool {
+	return sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) &&
+		sameEnds(&want.Reply, f.Protocol, f.ReplySource, f.ReplyDestination) && want.Mark == f.Mark
+}
+
+func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {
+	if uint8(want.Protocol) != protocol || want.Source != source.Addr() || want.Destination != destination.Addr() {
+		return false
+	}
+	return !want.Protocol.HasPorts() ||
+		samePort(want.SourcePort, packet.Exactly(source.Port())) && samePort(want.DestinationPort, packet.Exactly(destination.Port()))
+}
+
+func likeliest(flows []kernel.Flow, want *packet.Flow) string {
+	for _, f := range flows {
+		if sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) {
+			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination, f.Mark)
+		}
+	}
+	return "no such connection"
+}
+
+func flowText(f *packet.Flow) string {
+	return fmt.Sprintf("%s > %s, replies %s > %s, mark %#x", f.Original.SourceEnd(), f.Original.DestinationEnd(), f.Reply.SourceEnd(),
+		f.Reply.DestinationEnd(), f.Mark)
+}
+
+// answer compares what the sender learnt.
+func (c *comparison) answer(outcome *walk.Outcome) {
+	if c.Unanswered {
+		return
+	}
+	want := expectedAnswers(outcome, c.sender)
+	if want == nil {
+		return
+	}
+	got := c.observed.Answer
+	if slices.Contains(want, got.Answer) {
+		c.fact(nil)
+		return
+	}
+	text := string(got.Answer)
+	if got.Err != nil {
+		text += ": " + got.Err.Error()
+	}
+	c.fact(&Difference{Host: c.sender, Back: true, Predicted: fmt.Sprintf("the sender's socket is %s", want[0]), Observed: text,
+		position: len(outcome.There) + len(outcome.Back)})
+}
+
+// expectedAnswers are what the sender can learn; nil where nobody can tell.
+func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
+	end, backEnd := &outcome.End, outcome.BackEnd
+	switch {
+	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
+		return nil
+	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender:
+		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
+	case end.Kind == walk.Rejected || end.Refused:
+		return []kernel.Answer{kernel.Refused, kernel.Unreachable}
+	}
+	return []kernel.Answer{kernel.Connected, kernel.Answered}
+}

@@ -1,0 +1,75 @@
+package proof
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/kernel"
+)
+
+// Report is how far a prediction and the kernel agree.
+type Report struct {
+	Steps  int // compared
+	Agreed int
+	// Outcome is the index of the predicted outcome that agrees with the kernel longest.
+	Outcome int
+	First   *Difference // nil where all steps agree
+	// NotTraced is how many steps were in tables of iptables-legacy, which the kernel's trace leaves out.
+	NotTraced int
+	// Unseen are hosts on the way whose namespaces cannot be had here: their steps were not compared.
+	Unseen []string
+	// Unanswered says that the program that got the packet sent nothing back, so that the way back could not be compared.
+	Unanswered bool
+	// Source is the packet's source as it came to the destination, "" where it was not seen there.
+	Source string
+	Answer kernel.ProbeResult // what the sender learnt
+	Took   time.Duration      // from the request to the end of the comparison
+}
+
+// Difference is a step where prediction and kernel part.
+type Difference struct {
+	Host                string
+	Back                bool // on the way back
+	Predicted, Observed string
+
+	position int                // of the predicted step among all
+	event    *kernel.TraceEvent // observed; nil where it was none
+	rule     *ruleRef           // the rule that decided what is different; nil where none did
+}
+
+// ruleRef is a rule by what finds it in the kernel.
+type ruleRef struct {
+	family, table, chain string
+	number               int
+	handle               uint64
+}
+
+// Complete tells whether every step was compared and agrees.
+func (r *Report) Complete() bool {
+	return r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered
+}
+
+// String is one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where prediction
+// and kernel part, on lines of their own.
+func (r *Report) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "kernel: %d of %d steps agree", r.Agreed, r.Steps)
+	if r.NotTraced > 0 {
+		fmt.Fprintf(&b, "; %d in iptables-legacy tables, not traced", r.NotTraced)
+	}
+	if len(r.Unseen) > 0 {
+		fmt.Fprintf(&b, "; not seen: %s", strings.Join(r.Unseen, ", "))
+	}
+	if r.Unanswered {
+		b.WriteString("; the receiving program sent nothing back: the way back was not compared")
+	}
+	if d := r.First; d != nil {
+		way := ""
+		if d.Back {
+			way = ", on the way back"
+		}
+		fmt.Fprintf(&b, "\nthey part on %s%s:\n  predicted: %s\n  kernel:    %s", d.Host, way, d.Predicted, d.Observed)
+	}
+	return b.String()
+}
