@@ -51,4 +51,5 @@ type Element struct {
 type Data struct {
 	Values  []Span
 	Verdict *Verdict
+	Words   string // as the rule set has it: "goto endpoint-1", "10.0.0.1 . 80"
 }
