@@ -123,6 +123,15 @@ func (t Tuple) Reply() Tuple {
 	return r
 }
 
+// UnknownAddress stands for an address that a packet has and nobody knows: what a machine masquerades with whose addresses are not known. It
+// is the unspecified address, which no packet has (RFC 1122, 3.2.1.3), and is printed as "?".
+func UnknownAddress(ipv6 bool) netip.Addr {
+	if ipv6 {
+		return netip.IPv6Unspecified()
+	}
+	return netip.IPv4Unspecified()
+}
+
 // String is "tcp 10.0.0.1:1234 > 10.0.0.2:80", without ports where the protocol has none.
 func (t Tuple) String() string {
 	return t.Protocol.String() + " " + t.SourceEnd() + " > " + t.DestinationEnd()
@@ -136,8 +145,10 @@ func (t Tuple) DestinationEnd() string { return end(t.Protocol, t.Destination, t
 
 func end(p Protocol, a netip.Addr, port Port) string {
 	switch {
-	case !a.IsValid():
+	case !p.HasPorts() && (!a.IsValid() || a.IsUnspecified()):
 		return "?"
+	case !a.IsValid() || a.IsUnspecified():
+		return "?:" + port.String()
 	case !p.HasPorts():
 		return a.String()
 	case a.Is6():

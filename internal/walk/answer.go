@@ -57,9 +57,6 @@ func (r *run) start(p packet.Packet) stage {
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
 func (r *run) replyFromOutside(end *End) stage {
 	p := &end.Packet
-	if !p.Source.IsValid() {
-		return nil // what it was masqueraded with is not known
-	}
 	next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK

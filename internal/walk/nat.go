@@ -126,11 +126,11 @@ func (r *run) oneOf(low, high netip.Addr) netip.Addr {
 }
 
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
-// (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is the zero address.
+// (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
 func (r *run) masquerade() (netip.Addr, bool) {
 	if !r.m.knows(snapshot.Addresses) {
 		r.m.assume("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
-		return netip.Addr{}, true
+		return packet.UnknownAddress(r.p.IsIPv6()), true
 	}
 	towards := r.p.Destination
 	if r.via.route != nil && r.via.route.gateway.IsValid() {
@@ -151,7 +151,7 @@ func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
 	case !r.m.knows(snapshot.Addresses):
 		r.m.assume("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
-		return netip.Addr{}, true
+		return packet.UnknownAddress(ipv6), true
 	}
 	for _, a := range r.m.FIB.Addresses {
 		if a.Link == r.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
