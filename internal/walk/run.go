@@ -34,6 +34,8 @@ type run struct {
 	answering bool
 
 	context netfilter.Context // used anew for every chain
+	trail   []netfilter.Visit // of all chains so far; steps point into it
+	flow    *packet.Flow      // the last one that a step has
 }
 
 // via is what belongs to a packet on its way through one machine.
@@ -116,12 +118,21 @@ func (r *run) machine(h *snapshot.Host) *machine {
 
 // step notes what happened; the packet as it is now goes with it.
 func (r *run) step(s Step) {
-	s.Host, s.Packet, s.Flow = r.m.Name, r.p, nil
-	if f := r.p.Track.Flow; f != nil {
-		copied := *f
-		s.Flow = &copied
-	}
+	s.Host, s.Packet, s.Flow = r.m.Name, r.p, r.flowNow()
 	r.steps = append(r.steps, s)
+}
+
+// flowNow is a copy of the packet's flow: the flow goes on changing, a step does not.
+func (r *run) flowNow() *packet.Flow {
+	f := r.p.Track.Flow
+	if f == nil {
+		return nil
+	}
+	if r.flow == nil || *r.flow != *f {
+		copied := *f
+		r.flow = &copied
+	}
+	return r.flow
 }
 
 // finish ends the packet's way here.
@@ -280,14 +291,15 @@ func routingChanged(b, a *packet.Packet) bool {
 // evaluate runs a chain and notes the rules it met. It tells false when the walk has ended because of an error in the rules.
 func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, translate func(packet.Translation) netfilter.Verdict) (netfilter.Verdict, bool) {
 	ctx := &r.context
-	trail := ctx.Trail[:0]
+	from := len(r.trail)
 	*ctx = netfilter.Context{
-		Packet: &r.p, Family: f, Hook: h, Host: r.m, Chooser: r, Translate: translate, Trail: trail, EveryRule: r.req.EveryRule,
+		Packet: &r.p, Family: f, Hook: h, Host: r.m, Chooser: r, Translate: translate, Trail: r.trail, EveryRule: r.req.EveryRule,
 	}
 	v, err := c.Run(ctx)
-	for i := range ctx.Trail {
-		visit := ctx.Trail[i]
-		r.step(Step{Stage: Ruled, Family: f, Hook: h, Visit: &visit, Changes: visit.Changes})
+	r.trail = ctx.Trail
+	for i := from; i < len(r.trail); i++ {
+		visit := &r.trail[i]
+		r.step(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes})
 	}
 	if err != nil {
 		r.finish(Looped, err.Error())
