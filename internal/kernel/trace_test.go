@@ -227,3 +227,108 @@ func TestTraceBadTuples(t *testing.T) {
 		}
 	}
 }
+
+// A map that picks an endpoint at random, as kube-proxy's nftables mode has it, and a datagram that nobody takes.
+func TestTraceNFT(t *testing.T) {
+	a, b := pair(t)
+	script(t, b, `nft -f - <<end
+table ip proxy {
+	chain endpoint { meta mark set 0x10 meta l4proto udp dnat to 10.9.0.2:9999; }
+	chain services { type nat hook prerouting priority dstnat; ip daddr 10.9.0.2 udp dport 7 numgen random mod 1 vmap { 0 : goto endpoint }; }
+	chain input { type filter hook input priority filter; policy drop; ct state established accept; udp dport 9999 counter; }
+}
+end`)
+	trace := openTrace(t, b, traced)
+	probe(t, a, packet.Packet{Tuple: traced})
+	got := lines(readTrace(t, trace))
+	for i, line := range got {
+		got[i], _, _ = strings.Cut(line, " |")
+	}
+	want := []string{
+		"inet entered prerouting",
+		"ip proxy services rule goto endpoint",
+		"ip proxy endpoint rule accept mark 0x10",
+		"ip proxy input rule continue mark 0x10",
+		"ip proxy input return continue mark 0x10",
+		"ip proxy input policy drop mark 0x10",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+}
+
+// A bridge whose frames go through ebtables and, with br_netfilter, through iptables.
+func TestTraceBridge(t *testing.T) {
+	needRoot(t)
+	dir := t.TempDir()
+	a, b, bridge := namespace(t, dir+"/a"), namespace(t, dir+"/b"), namespace(t, dir+"/bridge")
+	for i, ns := range []*kernel.Namespace{a, b} {
+		port := kernel.LinkEnd{Namespace: bridge, Name: fmt.Sprintf("port%d", i)}
+		if _, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: ns, Name: "eth0"}, port, 1500); err != nil {
+			t.Fatal(err)
+		}
+		script(t, ns, fmt.Sprintf("ip addr add 10.9.0.%d/24 dev eth0", i+1))
+	}
+	script(t, bridge, `
+ip link add br0 type bridge
+for i in 0 1; do ip link set port$i master br0; done
+ip link set br0 up
+echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
+ebtables-nft -t nat -A PREROUTING -p IPv4 --ip-dst 10.9.0.2 -j mark --mark-set 0x7 --mark-target CONTINUE
+iptables-nft -A FORWARD -m physdev --physdev-in port0 -j ACCEPT
+`)
+	taker, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:7")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taker.Close()
+	trace := openTrace(t, bridge, traced)
+	probe(t, a, packet.Packet{Tuple: traced}) // learns the stations, too
+	readTrace(t, trace)
+	probe(t, a, packet.Packet{Tuple: traced})
+	events := readTrace(t, trace)
+	var got []string
+	for _, e := range events {
+		if e.Packet != nil && (e.Packet.DestinationPort.Number != 7 || e.Packet.EtherSource.IsZero() || e.Packet.TTL != 64) {
+			t.Errorf("packet %+v", e.Packet)
+		}
+		line, _, _ := strings.Cut(lines([]kernel.TraceEvent{e})[0], " |")
+		got = append(got, line)
+	}
+	want := []string{
+		"bridge entered prerouting",
+		"bridge nat PREROUTING rule continue mark 0x7",
+		"bridge nat PREROUTING return continue mark 0x7",
+		"bridge nat PREROUTING policy accept mark 0x7",
+		"inet entered prerouting mark 0x7",
+		"ip filter FORWARD rule accept mark 0x7",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if groups := kernel.GroupTrace(events); len(groups) != 4 || len(groups[1].Events) != 3 {
+		t.Errorf("%d traversals", len(groups))
+	}
+}
+
+func TestRuleHandles(t *testing.T) {
+	needRoot(t)
+	ns := namespace(t, t.TempDir()+"/a")
+	script(t, ns, "for p in 1 2 3; do iptables-nft -I INPUT -p tcp --dport $p; done; iptables-nft -A FORWARD -j DROP")
+	handles, err := ns.RuleHandles("ip", "filter", "INPUT")
+	if err != nil || len(handles) != 3 || !slices.IsSortedFunc(handles, func(a, b uint64) int { return int(b) - int(a) }) {
+		t.Fatalf("handles %v, %v", handles, err)
+	}
+	text, err := ns.RuleText("ip", "filter", "INPUT", handles[0])
+	if err != nil || !strings.HasPrefix(text, "tcp dport 3") {
+		t.Errorf("rule 1 is %q, %v", text, err)
+	}
+	for _, chain := range []string{"nothing", "OUTPUT"} {
+		if handles, err := ns.RuleHandles("ip", "filter", chain); err != nil || len(handles) != 0 {
+			t.Errorf("%s: handles %v, %v", chain, handles, err)
+		}
+	}
+	if text, err := ns.RuleText("ip", "filter", "INPUT", 999); err != nil || text != "" {
+		t.Errorf("no such rule: %q, %v", text, err)
+	}
+}

@@ -138,7 +138,7 @@ func expects(steps []placed) func(packet.Tuple) bool {
 // observedRule is an event of the trace, with the packet where a base chain began.
 type observedRule struct {
 	kernel.TraceEvent
-	first bool
+	packet *packet.Packet // nil in all events of a base chain but the first
 }
 
 // ruleEvents are the rules and policies that packets of one direction met in a host.
@@ -152,10 +152,16 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 		if c.id.of(&t.Packet, t.Transport, expected) != d {
 			continue
 		}
-		for i, e := range t.Events {
-			if e.Kind == kernel.TraceRule || e.Kind == kernel.TracePolicy {
-				events = append(events, observedRule{e, i == 0})
+		first := true
+		for _, e := range t.Events {
+			if e.Kind != kernel.TraceRule && e.Kind != kernel.TracePolicy {
+				continue
 			}
+			o := observedRule{TraceEvent: e}
+			if first {
+				o.packet, first = &t.Packet, false
+			}
+			events = append(events, o)
 		}
 	}
 	return events
@@ -164,9 +170,8 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 // rules compares the rules of one host in order.
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	events := c.ruleEvents(h, steps, d)
-	flooded, last := false, 0
+	flooded, last := false, steps[0].position
 	for _, s := range steps {
-		last = s.position
 		flooded = flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
 		if !traced(s.Visit) {
 			if s.Visit != nil && s.Visit.Chain.Table.Dialect == netfilter.IPTablesLegacy && s.Visit.Verdict.Kind != netfilter.Break {
@@ -187,7 +192,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 			return
 		}
 		c.fact(nil)
-		events = events[1:]
+		events, last = events[1:], s.position
 	}
 	if len(events) > 0 && !flooded {
 		c.fact(&Difference{Host: name, Back: d == back, Predicted: "no further rule", Observed: observedText(h, &events[0]),
@@ -235,8 +240,8 @@ func ruleDiffers(h *Host, s placed, e *observedRule) string {
 	if s.mark != e.Mark && e.Verdict != "stolen" {
 		return fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.mark)
 	}
-	if e.first && e.Packet != nil && s.before != nil {
-		return tupleDiffers(s, e.Packet)
+	if e.packet != nil && s.before != nil {
+		return tupleDiffers(s, e.packet)
 	}
 	return ""
 }
@@ -335,7 +340,9 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 		if link == "" {
 			continue
 		}
-		i := slices.IndexFunc(seen, func(p kernel.Captured) bool { return p.Link == link && p.Out == out && packetDiffers(s, &p.Packet) == "" })
+		i := slices.IndexFunc(seen, func(p kernel.Captured) bool {
+			return p.Link == link && p.Out == out && packetDiffers(s, &p.Packet) == ""
+		})
 		if i >= 0 {
 			seen = seen[i+1:]
 			c.fact(nil)
