@@ -18,7 +18,7 @@ var update = flag.Bool("update", false, "rewrite the golden files")
 // TestGolden writes each walk of world_test.go in every form that is text.
 func TestGolden(t *testing.T) {
 	for name, result := range map[string]*walk.Result{
-		"from-internet": fromInternet(), "to-vnet": toVNet(), "dropped": dropped(), "unknown": unknown(),
+		"from-internet": fromInternet(), "to-vnet": toVNet(), "dropped": dropped(), "unknown": unknown(), "looped": looped(),
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := Options{Owners: NewOwners(objects()), Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}

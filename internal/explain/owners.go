@@ -99,6 +99,13 @@ func (o *Owners) AddHost(h *snapshot.Host) {
 	}
 }
 
+// AddAddress adds one address of an owner; what is known stays.
+func (o *Owners) AddAddress(a netip.Addr, owner Owner) {
+	if _, known := o.hosts[a]; !known {
+		o.hosts[a] = owner
+	}
+}
+
 // Address tells whose an address is, or with a port whose service it is. The second result is false where nobody is known.
 func (o *Owners) Address(a netip.Addr, proto packet.Protocol, port uint16) (Owner, bool) {
 	if o == nil {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -92,10 +93,35 @@ type teller struct {
 func tell(out *walk.Outcome, number int, o *Owners) *story {
 	s := &story{number: number, outcome: out}
 	t := &teller{reasoner: newReasoner(o), story: s, choices: out.Choices}
-	s.there = t.blocks(out.There, false)
+	s.there = rounds(t.blocks(out.There, false))
 	t.conclude()
-	s.back = t.blocks(out.Back, true)
+	s.back = rounds(t.blocks(out.Back, true))
 	return s
+}
+
+// rounds leaves out what a packet that goes in a circle goes through again and again.
+func rounds(blocks []block) []block {
+	const longest = 8
+	for i := range blocks {
+		for size := 1; size <= longest; size++ {
+			n := 0
+			for j := i + size; j+size <= len(blocks) && sameBlocks(blocks[i:i+size], blocks[j:j+size]); j += size {
+				n++
+			}
+			if n < 2 {
+				continue
+			}
+			again := line{label: "again", text: fmt.Sprintf("the last %d machines, %d more times", size, n), shape: "again", bad: true}
+			last := block{blocks[i+size-1].host, append(slices.Clone(blocks[i+size-1].lines), again)}
+			rest := rounds(blocks[i+size*(n+1):])
+			return append(append(slices.Clone(blocks[:i+size-1]), last), rest...)
+		}
+	}
+	return blocks
+}
+
+func sameBlocks(a, b []block) bool {
+	return slices.EqualFunc(a, b, func(x, y block) bool { return x.host == y.host && slices.Equal(x.lines, y.lines) })
 }
 
 func (t *teller) blocks(steps []walk.Step, reply bool) []block {
@@ -514,7 +540,10 @@ func (s *story) sees() string {
 	case walk.Looped:
 		return "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()
 	}
-	return fmt.Sprintf("the destination sees nothing: %s by %s on %s", end.Kind, s.ended(), hostName(end.Host))
+	if s.stopped != nil {
+		return fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())
+	}
+	return fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())
 }
 
 func (s *story) ended() string {

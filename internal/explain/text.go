@@ -357,16 +357,25 @@ func ranges(n []int) string {
 	return strings.Join(parts, ", ")
 }
 
+// assumed says what was assumed, once for all machines of which the same was.
+func (p *page) assumed(all []walk.Assumption) {
+	hosts := map[string][]string{}
+	var what []string
+	for _, a := range all {
+		if hosts[a.What] == nil {
+			what = append(what, a.What)
+		}
+		hosts[a.What] = append(hosts[a.What], hostName(a.Host))
+	}
+	for _, w := range what {
+		fmt.Fprintf(p, "%s%s: %s\n", p.paint(yellow, "assumed: "), strings.Join(unique(hosts[w]), ", "), w)
+	}
+}
+
 // foot says what was assumed, what there is to add, and what the destination sees: a line for each different answer.
 func (p *page) foot(r *walk.Result, all []*story) {
 	fmt.Fprintln(p)
-	for _, a := range r.Assumed {
-		what := a.What
-		if a.Host != "" {
-			what = hostName(a.Host) + ": " + what
-		}
-		fmt.Fprintln(p, p.paint(yellow, "assumed: ")+what)
-	}
+	p.assumed(r.Assumed)
 	if r.More {
 		fmt.Fprintf(p, "there are more outcomes than the %d that were walked\n", len(r.Outcomes))
 	}
@@ -388,4 +397,15 @@ func (p *page) foot(r *walk.Result, all []*story) {
 		}
 		fmt.Fprintln(p, p.paint(bold, sentence))
 	}
+}
+
+// Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.
+func Endings(r *walk.Result, o Options) []string {
+	all := o.stories(r)
+	p := &page{o: &o, total: o.total(r), nodes: 2}
+	endings := make([]string, len(all))
+	for i, s := range all {
+		endings[i] = p.ending(s) + " (" + odds([]*story{s}) + ")"
+	}
+	return endings
 }

@@ -340,3 +340,20 @@ func unknown() *walk.Result {
 	}
 	return result
 }
+
+// looped is a packet that two routers send to each other until its TTL ends.
+func looped() *walk.Result {
+	w := &way{packet: tcp("10.0.0.1:41000", "10.9.9.9:80")}
+	for range 5 {
+		w.at("node/node0", netfilter.Forward).in("eth0", "").route("0.0.0.0/0", "10.0.0.3", "eth0", fib.TableMain).out("eth0", "")
+		w.at("vm/router", netfilter.Forward).in("eth0", "").route("10.9.0.0/16", "10.0.0.2", "eth0", fib.TableMain).out("eth0", "")
+	}
+	w.at("node/node0", netfilter.Forward).in("eth0", "")
+	return &walk.Result{
+		Assumed: []walk.Assumption{{Host: "node/node0", What: "its sockets are not known"}, {Host: "vm/router", What: "its sockets are not known"}},
+		Outcomes: []walk.Outcome{{
+			Probability: big.NewRat(1, 1), There: w.steps,
+			End: walk.End{Kind: walk.Rejected, Host: "node/node0", Packet: w.packet, Why: "its TTL has run out"},
+		}},
+	}
+}
