@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"bytes"
 	"fmt"
 	"net/netip"
 	"strconv"
@@ -23,13 +22,14 @@ func (e *ParseError) Error() string {
 func (e *ParseError) Unwrap() error { return e.Err }
 
 // Parse reads what iptables-save or ip6tables-save (with or without -c) printed. Rules with matches, targets or options that it does not
-// know are kept in Rule.Unknown; lines that are no part of the format are a *ParseError.
+// know are kept in Rule.Unknown; lines that are no part of the format are a *ParseError. What it returns shares one copy of the dump.
 func Parse(dump []byte) ([]Table, error) {
 	p := parser{}
-	for number := 1; len(dump) > 0; number++ {
-		var line []byte
-		line, dump, _ = bytes.Cut(dump, []byte("\n"))
-		text := strings.TrimRight(string(line), " \t\r")
+	rest := string(dump)
+	for number := 1; len(rest) > 0; number++ {
+		var line string
+		line, rest, _ = strings.Cut(rest, "\n")
+		text := strings.TrimRight(line, " \t\r")
 		if err := p.line(text); err != nil {
 			return nil, &ParseError{Line: number, Text: text, Err: err}
 		}
@@ -41,6 +41,7 @@ type parser struct {
 	tables []Table
 	table  *Table         // nil between COMMIT and the next table
 	chains map[string]int // index in table.Chains
+	spec   specParser
 }
 
 func (p *parser) line(text string) error {
@@ -144,29 +145,21 @@ func (p *parser) rule(text string) error {
 		return fmt.Errorf("table %s has no chain %s", p.table.Name, name)
 	}
 	rest = strings.TrimLeft(rest, " \t")
-	if parsed, ok := ParseSpec(rest); ok {
+	if parsed, ok := p.spec.parse(rest); ok {
 		parsed.Counters = r.Counters
 		r = parsed
 	} else {
 		r.Unknown = rest
 	}
+	r.Text = rest
 	p.table.Chains[at].Rules = append(p.table.Chains[at].Rules, r)
 	return nil
 }
 
 // ParseSpec reads a rule's text after "-A CHAIN ". It tells false for what it does not know.
 func ParseSpec(text string) (Rule, bool) {
-	words, ok := split(text)
-	if !ok {
-		return Rule{}, false
-	}
-	s := specParser{words: words}
-	for len(s.words) > 0 {
-		if !s.step() {
-			return Rule{}, false
-		}
-	}
-	return s.rule, true
+	var s specParser
+	return s.parse(text)
 }
 
 type word struct {
@@ -175,9 +168,8 @@ type word struct {
 }
 
 // split cuts a line into words as iptables-restore does: blanks separate, double and single quotes hold together, a backslash inside
-// quotes keeps the next character. A backslash outside quotes, or a quote inside a word, is left to Unknown.
-func split(text string) ([]word, bool) {
-	var words []word
+// quotes keeps the next character. The words are appended. A backslash outside quotes, or a quote inside a word, is left to Unknown.
+func split(words []word, text string) ([]word, bool) {
 	for {
 		text = strings.TrimLeft(text, " \t")
 		if text == "" {
@@ -192,12 +184,12 @@ func split(text string) ([]word, bool) {
 			text = rest
 			continue
 		}
-		end := strings.IndexAny(text, " \t")
-		if end < 0 {
-			end = len(text)
-		}
-		if strings.ContainsAny(text[:end], "\"'\\") {
-			return nil, false
+		end := 0
+		for end < len(text) && text[end] != ' ' && text[end] != '\t' {
+			if c := text[end]; c == '"' || c == '\'' || c == '\\' {
+				return nil, false
+			}
+			end++
 		}
 		words = append(words, word{text[:end], false})
 		text = text[end:]
@@ -206,6 +198,10 @@ func split(text string) ([]word, bool) {
 
 func unquote(text string) (inner, rest string, ok bool) {
 	quote := text[0]
+	if i := strings.IndexByte(text[1:], quote) + 1; i > 0 && strings.IndexByte(text[:i], '\\') < 0 { // as it stands
+		rest = text[i+1:]
+		return text[1:i], rest, rest == "" || rest[0] == ' ' || rest[0] == '\t'
+	}
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {
 		switch c := text[i]; {
@@ -222,10 +218,58 @@ func unquote(text string) (inner, rest string, ok bool) {
 	return "", "", false
 }
 
+// specParser reads one rule after the other. Matches, options and their words come out of slabs.
 type specParser struct {
-	words []word
-	rule  Rule
-	match *Match // the module that options belong to, while no target has been read
+	words   []word
+	rule    Rule
+	matches []Match  // of the rule, the last one without its options
+	options []Option // of the last match, or the target once there is one
+
+	line       []word // room for words
+	matchRoom  slab[Match]
+	optionRoom slab[Option]
+	argRoom    slab[string]
+}
+
+func (s *specParser) parse(text string) (Rule, bool) {
+	words, ok := split(s.line[:0], text)
+	if !ok {
+		return Rule{}, false
+	}
+	s.line = words
+	return s.parseWords(Rule{}, words)
+}
+
+// parseWords reads words on top of a rule that has been read in part.
+func (s *specParser) parseWords(r Rule, words []word) (Rule, bool) {
+	s.rule, s.words = r, words
+	s.matches, s.options = append(s.matches[:0], r.Matches...), append(s.options[:0], r.Target.Options...)
+	for len(s.words) > 0 {
+		if !s.step() {
+			return Rule{}, false
+		}
+	}
+	s.flush()
+	s.rule.Matches = s.matchRoom.keep(s.matches)
+	return s.rule, true
+}
+
+// flush gives the options that have been read to whom they belong.
+func (s *specParser) flush() {
+	if len(s.options) == 0 {
+		return
+	}
+	options := s.optionRoom.keep(s.options)
+	s.options = s.options[:0]
+	if s.rule.Target.Name != "" {
+		s.rule.Target.Options = options
+		return
+	}
+	last := &s.matches[len(s.matches)-1]
+	if last.Options != nil {
+		options = append(last.Options, options...) // copies: slabs give no room behind
+	}
+	last.Options = options
 }
 
 func (s *specParser) next() (string, bool) {
@@ -315,8 +359,8 @@ func (s *specParser) module(name string) bool {
 	if _, ok := matchOptions[name]; !ok || s.rule.Target.Name != "" {
 		return false
 	}
-	s.rule.Matches = append(s.rule.Matches, Match{Module: name})
-	s.match = &s.rule.Matches[len(s.rule.Matches)-1]
+	s.flush()
+	s.matches = append(s.matches, Match{Module: name})
 	return true
 }
 
@@ -324,55 +368,44 @@ func (s *specParser) target(name string, jump bool) bool {
 	if s.rule.Target.Name != "" || !isWord(name) {
 		return false
 	}
+	s.flush()
 	s.rule.Target = Target{Name: name, Goto: jump}
 	return true
 }
 
 func (s *specParser) option(not bool, name string) bool {
-	known, into := s.owner(name)
-	if into == nil {
+	n, ok := s.owner(name)
+	if !ok || len(s.words) < n {
 		return false
 	}
-	n := known[name]
-	if len(s.words) < n {
-		return false
+	o := Option{Not: not, Name: name, Args: s.argRoom.take(n)}
+	for i := range o.Args {
+		o.Args[i], _ = s.next()
 	}
-	o := Option{Not: not, Name: name}
-	for range n {
-		w, _ := s.next()
-		o.Args = append(o.Args, w)
-	}
-	*into = append(*into, o)
+	s.options = append(s.options, o)
 	return true
 }
 
 // owner finds whose option it is: the target's once there is one, else the last module's, else the protocol's own match, which
-// iptables loads by itself.
-func (s *specParser) owner(name string) (options, *[]Option) {
+// iptables loads by itself. It tells how many words follow.
+func (s *specParser) owner(name string) (words int, ok bool) {
 	if t := &s.rule.Target; t.Name != "" {
-		return ownerIf(targetOptions[t.Name], name, &t.Options)
+		words, ok = targetOptions[t.Name][name]
+		return words, ok
 	}
-	if s.match != nil {
-		if known, into := ownerIf(matchOptions[s.match.Module], name, &s.match.Options); into != nil {
-			return known, into
+	if n := len(s.matches); n > 0 {
+		if words, ok = matchOptions[s.matches[n-1].Module][name]; ok {
+			return words, true
 		}
 	}
 	protocol := s.rule.Protocol
-	if _, ok := matchOptions[protocol.Name][name]; !ok || protocol.Not {
-		return nil, nil
+	if words, ok = matchOptions[protocol.Name][name]; !ok || protocol.Not {
+		return 0, false
 	}
-	for _, m := range s.rule.Matches {
-		if m.Module == protocol.Name {
-			return nil, nil
+	for i := range s.matches {
+		if s.matches[i].Module == protocol.Name {
+			return 0, false
 		}
 	}
-	s.module(protocol.Name)
-	return ownerIf(matchOptions[protocol.Name], name, &s.match.Options)
-}
-
-func ownerIf(known options, name string, into *[]Option) (options, *[]Option) {
-	if _, ok := known[name]; !ok {
-		return nil, nil
-	}
-	return known, into
+	return words, s.module(protocol.Name)
 }

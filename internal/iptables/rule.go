@@ -52,9 +52,12 @@ type Rule struct {
 	Target              Target
 	// Counters is nil where the dump had none (iptables-save without -c).
 	Counters *Counters
-	// Unknown, when not empty, is everything after "-A CHAIN " to the letter, and all other fields but Counters are zero:
+	// Unknown, when not empty, is everything after "-A CHAIN " to the letter, and all other fields but Counters and Text are zero:
 	// the parser met a match, target or option that it does not know.
 	Unknown string
+	// Text is the rule as Parse read it, without "-A CHAIN "; "" for rules from elsewhere. It shares the dump's memory, and nothing is
+	// printed from it.
+	Text string
 }
 
 // AddressMatch is -s or -d. An invalid Prefix (the zero value) matches every address.
