@@ -52,11 +52,36 @@ func (m *MatchPort) Eval(c *Context) Verdict {
 // within tells whether a port lies in one of several ranges.
 func within(p packet.Port, ranges []PortRange) truth {
 	low, high := p.Span()
+	if low == high {
+		return truthOf(covered(low, ranges) > 0)
+	}
 	holds := no
 	for _, r := range ranges {
 		holds = holds.or(compare(low, high, r.Low, r.High))
 	}
-	return holds
+	if holds != maybe {
+		return holds
+	}
+	next := int(low)
+	for next <= int(high) { // ranges beside each other can hold it all
+		n := covered(uint16(next), ranges)
+		if n == 0 {
+			return maybe
+		}
+		next += n
+	}
+	return yes
+}
+
+// covered is how many ports from one on lie in one range: of the range that reaches furthest.
+func covered(port uint16, ranges []PortRange) int {
+	n := 0
+	for _, r := range ranges {
+		if r.Low <= port && port <= r.High {
+			n = max(n, int(r.High)-int(port)+1)
+		}
+	}
+	return n
 }
 
 // portQuestion is a test with the ports that it is asked about.
