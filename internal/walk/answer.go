@@ -114,7 +114,10 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 		protocol = packet.ICMPv6
 	}
 	about := p.Tuple
-	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), TOS: p.TOS&0x1e | 0xc0, About: &about}
+	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), About: &about}
+	if !p.IsIPv6() {
+		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
+	}
 	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
 	if r.m.FIB.HasAddress(p.Destination) != nil {
