@@ -10,10 +10,10 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -23,8 +23,8 @@ import (
 // Dumper takes the state of namespaces as raw texts, by the table snapshot.Dumps. It only reads. One Dumper serves many namespaces at the
 // same time; its zero value is ready.
 type Dumper struct {
-	// Root is the directory whose programs are run, in a chroot there: "/proc/1/root" inside a privileged pod, whose image has no tools;
-	// "" for this machine's own.
+	// Root is a directory whose programs are run, in a chroot there, before those of this process's own root: "/proc/1/root" in a privileged
+	// pod, whose image has no tools, or others than those that wrote the node's rules. "" for none.
 	Root string
 	// Hosts are the namespaces that may be at the other end of a wire, by the names of their hosts: paths where namespaces are mounted or
 	// /proc/PID/ns/net.
@@ -49,23 +49,7 @@ func (d *Dumper) init() {
 
 // Dump takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an error.
 func (d *Dumper) Dump(ctx context.Context, name string, ns *Namespace) (*snapshot.Raw, error) {
-	d.init()
-	raw := &snapshot.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]snapshot.Output{}}
-	var mu sync.Mutex
-	var wg sync.WaitGroup
-	for _, row := range snapshot.Dumps {
-		wg.Go(func() {
-			out := d.run(ctx, ns, row)
-			mu.Lock()
-			defer mu.Unlock()
-			raw.Outputs[row.File] = out
-		})
-	}
-	wg.Wait()
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("dump %s: %w", name, err)
-	}
-	return raw, nil
+	return d.DumpParts(ctx, name, ns)
 }
 
 func (d *Dumper) run(ctx context.Context, ns *Namespace, row snapshot.Dump) snapshot.Output {
@@ -110,18 +94,12 @@ func (d *Dumper) command(ctx context.Context, ns *Namespace, row snapshot.Dump) 
 		}
 	}
 	for _, args := range row.Commands {
-		path := d.program(args[0])
-		if path == "" {
+		cmd := d.prepare(ctx, args)
+		if cmd == nil {
 			continue
 		}
 		var out, words bytes.Buffer
-		cmd := exec.CommandContext(ctx, path, args[1:]...)
-		cmd.Args[0] = args[0] // programs such as xtables-nft-multi go by the name that they are called by
 		cmd.Stdout, cmd.Stderr = &out, &words
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: d.Root, Setpgid: true}
-		if d.Root != "" {
-			cmd.Dir = "/"
-		}
 		result := snapshot.Output{Command: strings.Join(args, " ")}
 		err := ns.Run(cmd)
 		result.Data = out.Bytes()
@@ -130,7 +108,43 @@ func (d *Dumper) command(ctx context.Context, ns *Namespace, row snapshot.Dump) 
 		}
 		return result
 	}
-	return snapshot.Output{Command: strings.Join(row.Commands[0], " "), Error: fmt.Sprintf("%s: the program is not there", row.Commands[0][0])}
+	return snapshot.Output{Command: strings.Join(row.Commands[0], " "), Error: "the program is not there"}
+}
+
+// Versions gives what the tools say of their versions, by the names of the programs; those that are not there are left out.
+func (d *Dumper) Versions(ctx context.Context) map[string]string {
+	versions := map[string]string{}
+	for _, args := range [][]string{
+		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"}, {"conntrack", "--version"},
+	} {
+		cmd := d.prepare(ctx, args)
+		if cmd == nil {
+			continue
+		}
+		if out, err := cmd.Output(); err == nil {
+			first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+			versions[args[0]] = first
+		}
+	}
+	return versions
+}
+
+// prepare makes a command of a program that is there; nil where it is not.
+func (d *Dumper) prepare(ctx context.Context, args []string) *exec.Cmd {
+	for _, root := range slices.Compact([]string{d.Root, ""}) {
+		path := program(root, args[0])
+		if path == "" {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, path, args[1:]...)
+		cmd.Args[0] = args[0] // programs such as xtables-nft-multi go by the name that they are called by
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Setpgid: true}
+		if root != "" {
+			cmd.Dir = "/"
+		}
+		return cmd
+	}
+	return nil
 }
 
 // anything tells whether one of the files that the pattern names has content, or is a directory.
@@ -150,18 +164,17 @@ func anything(pattern string) bool {
 // programDirs are where the tools of a machine are when the PATH is another's.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// program finds a program by its name; with a Root, the path is that inside of it.
-func (d *Dumper) program(name string) string {
-	if d.Root == "" {
-		path, err := exec.LookPath(name)
-		if err == nil {
+// program finds a program by its name; with a root, the path is that inside of it. "" says that there is none.
+func program(root, name string) string {
+	if root == "" {
+		if path, err := exec.LookPath(name); err == nil {
 			return path
 		}
 	}
 	for _, dir := range programDirs {
 		path := filepath.Join(dir, name)
-		// A link may be absolute and lead elsewhere in this root than in that one: it is followed by the kernel, at the start.
-		if info, err := os.Lstat(d.Root + path); err == nil && !info.IsDir() {
+		// A link may be absolute and lead elsewhere in that root than in this one: it is followed by the kernel, at the start.
+		if info, err := os.Lstat(root + path); err == nil && !info.IsDir() {
 			return path
 		}
 	}

@@ -46,7 +46,7 @@ func Origin(ctx context.Context, d Dir) (snapshot.Origin, error) {
 // dumping is the origin of namespaces by the paths where they are mounted; root is whose programs are run.
 func dumping(ctx context.Context, paths map[string]string, root string) snapshot.Origin {
 	dumper := &kernel.Dumper{Root: root, Hosts: paths}
-	o := snapshot.Origin{Hosts: map[string]uint64{}}
+	o := snapshot.Origin{Hosts: map[string]uint64{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
 	for name, path := range paths {
 		if ns, err := kernel.OpenNamespace(path); err == nil {
 			o.Hosts[name] = ns.Inode()

@@ -37,6 +37,9 @@ var ObjectLists = []ObjectList{
 	}, trimTo[configMapObject]},
 }
 
+// serviceLabel names the Service that an EndpointSlice belongs to (discovery.k8s.io/v1, LabelServiceName).
+const serviceLabel = "kubernetes.io/service-name"
+
 // The shapes of the API as far as a capture keeps them (k8s.io/api core/v1, discovery/v1; Calico's crd.projectcalico.org/v1).
 type (
 	metaObject struct {
@@ -193,8 +196,7 @@ func ReadObjects(lists map[string][]byte) (Objects, error) {
 	}
 	byService := map[[2]string][]sliceObject{}
 	for _, e := range endpoints {
-		// discovery.k8s.io/v1, LabelServiceName.
-		key := [2]string{e.Metadata.Namespace, e.Metadata.Labels["kubernetes.io/service-name"]}
+		key := [2]string{e.Metadata.Namespace, e.Metadata.Labels[serviceLabel]}
 		byService[key] = append(byService[key], e)
 	}
 	for _, s := range services {

@@ -37,6 +37,8 @@ type Origin struct {
 	Fetch func(name string) (*Raw, error)
 	// Lists gives the Kubernetes objects by the File of [ObjectLists]; nil for none. It is called once, when they are asked for.
 	Lists func() (map[string][]byte, error)
+	// Tools gives the versions of the tools, by their names; nil where they are not known.
+	Tools func() map[string]string
 }
 
 // NewSource makes a Source of an origin.

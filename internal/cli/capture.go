@@ -1,0 +1,182 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// captureOptions are the flags of capture.
+type captureOptions struct {
+	name, output, kubeconfig string
+	here, redact             bool
+}
+
+func captureCommand(s Streams) *cobra.Command {
+	var o captureOptions
+	c := &cobra.Command{
+		Use:   "capture [HOST...] -o FILE [--here] [--kubeconfig FILE] [--redact]",
+		Short: "write the network state of a lab's hosts, or of this machine, into one file for 'packetwalk walk --snapshot'",
+		Long: `Write the network state of hosts into one compressed file: links, addresses, routes, rules, sets, connections, settings and sockets as the
+machine's own tools print them, and the Kubernetes objects that give addresses their names. 'packetwalk walk --snapshot FILE' walks through it
+anywhere. Nothing is changed, and Secrets are never read.
+
+Without --here the hosts are a lab's: all of them, or those named. With --here they are this machine's network namespaces: "node/HOSTNAME" and the
+pods on it. deploy/capture.yaml runs that on a node of a cluster.`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(c *cobra.Command, args []string) error { return capture(c.Context(), s, o, args) },
+	}
+	nameFlag(c, &o.name)
+	c.Flags().StringVarP(&o.output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
+	c.Flags().BoolVar(&o.here, "here", false, "capture this machine instead of a lab")
+	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "with --here: where the Kubernetes objects are read (without it: the pod's own service account, if any)")
+	c.Flags().BoolVar(&o.redact, "redact", false, "replace addresses and names, the same ones by the same, so that packets walk as before")
+	return c
+}
+
+func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) error {
+	switch {
+	case o.output == "":
+		return badInput{errors.New("capture needs a file to write: -o NAME.pwcap.tar.gz")}
+	case o.here && o.name != "":
+		return badInput{errors.New("--here captures this machine and --name a lab; use one of them")}
+	case !o.here && o.kubeconfig != "":
+		return badInput{errors.New("--kubeconfig goes with --here: a lab has its own")}
+	}
+	if err := needRoot(); err != nil {
+		return err
+	}
+	origin, err := captureOrigin(ctx, o)
+	if err != nil {
+		return err
+	}
+	names, err := fullNames(origin, hosts)
+	if err != nil {
+		return badInput{err}
+	}
+	taken, err := snapshot.Take(origin, Version, names...)
+	if err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	if o.redact {
+		if err := taken.Redact(snapshot.NewRedactionKey()); err != nil {
+			return fmt.Errorf("redact: %w", err)
+		}
+	}
+	return writeCapture(s, taken, o.output)
+}
+
+func captureOrigin(ctx context.Context, o captureOptions) (snapshot.Origin, error) {
+	if o.here {
+		return lab.Here(ctx, o.kubeconfig)
+	}
+	d, err := lab.Select(o.name)
+	if err != nil {
+		return snapshot.Origin{}, badInput{fmt.Errorf("%w; --here captures this machine itself", err)}
+	}
+	return lab.Origin(ctx, d)
+}
+
+// fullNames finds hosts by their names with or without the kind in front; pod/NAME is in namespace default.
+func fullNames(o snapshot.Origin, hosts []string) ([]string, error) {
+	var full []string
+	for _, host := range hosts {
+		var found []string
+		for name := range o.Hosts {
+			_, rest, _ := strings.Cut(name, "/")
+			switch {
+			case name == host:
+				found = []string{name}
+			case rest == host, strings.HasPrefix(host, "pod/") && name == "pod/default/"+strings.TrimPrefix(host, "pod/"):
+				found = append(found, name)
+			}
+			if name == host {
+				break
+			}
+		}
+		slices.Sort(found)
+		switch len(found) {
+		case 0:
+			return nil, fmt.Errorf("no host %q; 'packetwalk status' names them, and pods are pod/NAMESPACE/NAME", host)
+		case 1:
+			full = append(full, found[0])
+		default:
+			return nil, fmt.Errorf("host %q can be %s; say which", host, strings.Join(found, " or "))
+		}
+	}
+	return full, nil
+}
+
+// writeCapture writes the file at once or not at all, for its owner only: it tells a network's inside.
+func writeCapture(s Streams, c *snapshot.Capture, path string) error {
+	var packed bytes.Buffer
+	if err := c.Write(&packed); err != nil {
+		return err
+	}
+	say := s.Out
+	if path == "-" {
+		say = s.Err
+		if _, err := s.Out.Write(packed.Bytes()); err != nil {
+			return err
+		}
+	} else if err := writeFile(path, packed.Bytes()); err != nil {
+		return err
+	}
+	tellCapture(say, c, path, packed.Len())
+	return nil
+}
+
+func writeFile(path string, data []byte) (err error) {
+	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.Remove(f.Name())
+		}
+	}()
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	return os.Rename(f.Name(), path)
+}
+
+func tellCapture(w io.Writer, c *snapshot.Capture, path string, size int) {
+	redacted := ""
+	if c.Redacted {
+		redacted = ", redacted"
+	}
+	fmt.Fprintf(w, "%s: %d hosts, %d kB%s\n", path, len(c.Hosts), (size+999)/1000, redacted)
+	for _, note := range c.Notes {
+		fmt.Fprintln(w, "note:", note)
+	}
+	// The same thing is missing on many hosts as a rule: a program.
+	missing := map[string]int{}
+	for _, raw := range c.Hosts {
+		for _, out := range raw.Outputs {
+			if out.Error != "" {
+				missing[out.Command+": "+out.Error]++
+			}
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(missing)) {
+		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", missing[what], len(c.Hosts), what)
+	}
+}

@@ -1,0 +1,193 @@
+package lab
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// hostRoot is the machine's own root directory as seen from a container that shares its process ids.
+const hostRoot = "/proc/1/root"
+
+// Here gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where kubelet's
+// files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the machine's
+// process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig names, or,
+// with "" in a pod that has a service account, from that of its cluster.
+func Here(ctx context.Context, kubeconfig string) (snapshot.Origin, error) {
+	m := machine{proc: "/proc", inside: contained()}
+	if m.inside {
+		m.root = hostRoot
+	}
+	paths, err := m.namespaces()
+	if err != nil {
+		return snapshot.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
+	}
+	o := dumping(ctx, paths, m.root)
+	if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+		o.Lists = func() (map[string][]byte, error) { return FetchLists(ctx, kubeconfig) }
+	}
+	return o, nil
+}
+
+// contained tells whether the first process has another root directory than this one.
+func contained() bool {
+	var own, first unix.Stat_t
+	return unix.Stat("/", &own) == nil && unix.Stat(hostRoot+"/", &first) == nil && (own.Dev != first.Dev || own.Ino != first.Ino)
+}
+
+// machine is where the processes and files of a machine are.
+type machine struct {
+	proc   string // "/proc"
+	root   string // "" or hostRoot
+	inside bool
+}
+
+// namespaces gives a path to each network namespace by its host's name.
+func (m machine) namespaces() (map[string]string, error) {
+	own, err := netnsOf(m.proc + "/self")
+	if err != nil {
+		return nil, err
+	}
+	name, err := os.Hostname()
+	if err != nil {
+		return nil, err
+	}
+	if text, err := os.ReadFile(m.root + "/etc/hostname"); m.inside && err == nil && len(bytes.TrimSpace(text)) > 0 {
+		name = string(bytes.TrimSpace(text))
+	}
+	paths := map[string]string{"node/" + name: m.proc + "/self/ns/net"}
+	seen := map[uint64]bool{own: true}
+	mounted, err := kernel.MountedNamespaces(m.root + "/run/netns")
+	if err != nil {
+		return nil, err
+	}
+	pids, err := m.pids()
+	if err != nil {
+		return nil, err
+	}
+	pods := m.pods()
+	for _, pid := range pids {
+		inode, err := netnsOf(filepath.Join(m.proc, pid))
+		if err != nil || seen[inode] {
+			continue
+		}
+		seen[inode] = true
+		host := m.podName(pid, pods)
+		if _, taken := paths[host]; host == "" || taken {
+			host = "netns/" + mountedName(mounted, inode)
+		}
+		paths[host] = filepath.Join(m.proc, pid, "ns/net")
+	}
+	for path, inode := range mounted {
+		if !seen[inode] {
+			seen[inode] = true
+			paths["netns/"+mountedName(mounted, inode)] = path
+		}
+	}
+	return paths, nil
+}
+
+// mountedName is the name under which a namespace is kept, or its number.
+func mountedName(mounted map[string]uint64, inode uint64) string {
+	var names []string
+	for path, n := range mounted {
+		if n == inode {
+			names = append(names, filepath.Base(path))
+		}
+	}
+	if len(names) == 0 {
+		return strconv.FormatUint(inode, 10)
+	}
+	return slices.Min(names)
+}
+
+func netnsOf(process string) (uint64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(process+"/ns/net", &st); err != nil {
+		return 0, fmt.Errorf("%s/ns/net: %w", process, err)
+	}
+	return st.Ino, nil
+}
+
+// pids lists the processes, lowest number first: a pod's sandbox comes before its containers.
+func (m machine) pids() ([]string, error) {
+	entries, err := os.ReadDir(m.proc)
+	if err != nil {
+		return nil, err
+	}
+	var pids []int
+	for _, e := range entries {
+		if n, err := strconv.Atoi(e.Name()); err == nil {
+			pids = append(pids, n)
+		}
+	}
+	slices.Sort(pids)
+	texts := make([]string, len(pids))
+	for i, n := range pids {
+		texts[i] = strconv.Itoa(n)
+	}
+	return texts, nil
+}
+
+// podCgroup is a pod's uid in the name of its cgroup: with dashes under cgroupfs, with underscores under systemd (kubernetes:
+// pkg/kubelet/cm, GetPodContainerName).
+var podCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})`)
+
+// pods gives NAMESPACE/NAME by uid, from the directories where kubelet keeps the pods' logs: /var/log/pods/NAMESPACE_NAME_UID.
+func (m machine) pods() map[string]string {
+	byUID := map[string]string{}
+	entries, err := os.ReadDir(m.root + "/var/log/pods")
+	if errors.Is(err, fs.ErrNotExist) {
+		return byUID
+	}
+	for _, e := range entries {
+		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 {
+			byUID[parts[2]] = parts[0] + "/" + parts[1]
+		}
+	}
+	return byUID
+}
+
+// podName finds the pod that a process belongs to; "" for none. Where kubelet's files do not tell, the process's own do: its hostname is the
+// pod's name, and the first domain that it searches has the namespace (dnsPolicy ClusterFirst).
+func (m machine) podName(pid string, pods map[string]string) string {
+	cgroup, err := os.ReadFile(filepath.Join(m.proc, pid, "cgroup"))
+	found := podCgroup.FindSubmatch(cgroup)
+	if err != nil || found == nil {
+		return ""
+	}
+	uid := strings.ReplaceAll(string(found[1]), "_", "-")
+	if pod, ok := pods[uid]; ok {
+		return "pod/" + pod
+	}
+	root := filepath.Join(m.proc, pid, "root")
+	name, err := os.ReadFile(root + "/etc/hostname")
+	resolv, err2 := os.ReadFile(root + "/etc/resolv.conf")
+	if err != nil || err2 != nil {
+		return ""
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(resolv)); lines.Scan(); {
+		fields := strings.Fields(lines.Text())
+		if len(fields) < 2 || fields[0] != "search" {
+			continue
+		}
+		if namespace, rest, ok := strings.Cut(fields[1], "."); ok && strings.HasPrefix(rest, "svc.") {
+			return "pod/" + namespace + "/" + strings.TrimSpace(string(name))
+		}
+	}
+	return ""
+}

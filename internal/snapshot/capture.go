@@ -1,0 +1,117 @@
+package snapshot
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Capture is what one capture file holds: hosts as their tools printed them, and the Kubernetes objects that give things their names.
+type Capture struct {
+	Packetwalk string // version that took it
+	Taken      time.Time
+	Redacted   bool
+	Tools      map[string]string // versions, as the tools tell them
+	Hosts      []*Raw            // sorted by name
+	Lists      map[string][]byte // by the File of ObjectLists
+	Notes      []string          // what could not be had, in words
+}
+
+// Take dumps hosts, all that there are where none is named, with the Kubernetes objects. A host that there is none of is an error; one that
+// went away meanwhile, and objects that cannot be had, are notes.
+func Take(o Origin, version string, hosts ...string) (*Capture, error) {
+	c := &Capture{Packetwalk: version, Taken: time.Now(), Lists: map[string][]byte{}}
+	there := slices.Sorted(maps.Keys(o.Hosts))
+	named := len(hosts) > 0
+	if !named {
+		hosts = there
+	}
+	for _, name := range hosts {
+		if !slices.Contains(there, name) {
+			return nil, notFound(name, there)
+		}
+	}
+	hosts = slices.Compact(slices.Sorted(slices.Values(hosts)))
+	raws := make([]*Raw, len(hosts))
+	problems := make([]error, len(hosts))
+	var g errgroup.Group
+	g.SetLimit(2 * runtime.NumCPU())
+	for i, name := range hosts {
+		g.Go(func() error {
+			raws[i], problems[i] = o.Fetch(name)
+			return nil
+		})
+	}
+	var lists map[string][]byte
+	var listsErr error
+	if o.Lists != nil {
+		lists, listsErr = o.Lists()
+	}
+	_ = g.Wait()
+	for i, err := range problems {
+		switch {
+		case err == nil:
+			c.Hosts = append(c.Hosts, raws[i])
+		case named:
+			return nil, err
+		default:
+			c.Notes = append(c.Notes, err.Error())
+		}
+	}
+	if len(c.Hosts) == 0 {
+		return nil, fmt.Errorf("nothing to capture: %s", strings.Join(c.Notes, "; "))
+	}
+	for file, list := range lists {
+		if list != nil {
+			c.Lists[file] = list
+		}
+	}
+	if listsErr != nil {
+		c.Notes = append(c.Notes, listsErr.Error())
+	}
+	if o.Tools != nil {
+		c.Tools = o.Tools()
+	}
+	return c, nil
+}
+
+// Origin gives the capture's hosts as the texts they are.
+func (c *Capture) Origin() Origin {
+	o := Origin{
+		Hosts: map[string]uint64{},
+		Lists: func() (map[string][]byte, error) { return c.Lists, nil },
+		Tools: func() map[string]string { return c.Tools },
+	}
+	byName := map[string]*Raw{}
+	for _, h := range c.Hosts {
+		o.Hosts[h.Name], byName[h.Name] = h.NetNS, h
+	}
+	o.Fetch = func(name string) (*Raw, error) {
+		if raw := byName[name]; raw != nil {
+			return raw, nil
+		}
+		return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
+	}
+	return o
+}
+
+// Open reads a capture file into a Source.
+func Open(path string) (*Lazy, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	c, err := Read(f)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return NewSource(c.Origin()), nil
+}
