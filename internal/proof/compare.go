@@ -19,7 +19,7 @@ func Compare(result *walk.Result, o *Observed) Report {
 	for i := range result.Outcomes {
 		r := compareOutcome(&result.Outcomes[i], o, id, result.Request.Host)
 		r.Outcome = i
-		if i == 0 || r.better(&best) {
+		if i == 0 || r.better(best) {
 			best = r
 		}
 	}
@@ -28,7 +28,7 @@ func Compare(result *walk.Result, o *Observed) Report {
 }
 
 // better tells whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.
-func (r *Report) better(other *Report) bool {
+func (r Report) better(other Report) bool {
 	switch {
 	case r.First == nil || other.First == nil:
 		return r.First == nil && (other.First != nil || r.Agreed > other.Agreed)

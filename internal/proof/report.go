@@ -46,13 +46,13 @@ type ruleRef struct {
 }
 
 // Complete tells whether every step was compared and agrees.
-func (r *Report) Complete() bool {
+func (r Report) Complete() bool {
 	return r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered
 }
 
 // String is one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where prediction
 // and kernel part, on lines of their own.
-func (r *Report) String() string {
+func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernel: %d of %d steps agree", r.Agreed, r.Steps)
 	if r.NotTraced > 0 {
