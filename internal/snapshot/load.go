@@ -8,8 +8,10 @@ import (
 	"io/fs"
 	"strings"
 
+	"packetwalk.dev/internal/conntrack"
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
 )
 
 // loader reads one host's texts, in the order of Dumps.
@@ -19,6 +21,8 @@ type loader struct {
 	names func(netns uint64) string // the host that has a namespace, "" for none
 	// at finds a link by its index in a host; it is asked only for wires whose end has no name.
 	at func(host string, index int) string
+
+	flows []packet.Flow
 }
 
 // errNotDumped is why a part is missing that has no file.
@@ -83,6 +87,7 @@ func (l *loader) finish() {
 	}
 	state.Index()
 	l.host.Rules.Index()
+	l.host.Flows = conntrack.NewTable(l.flows)
 }
 
 // read is a loader for what one function parses and one list takes.
