@@ -44,6 +44,10 @@ func init() {
 	addMeta("skuid", "user of the socket", "uid", 32, owner(func(p *packet.Packet) uint32 { return p.UID }))
 	addMeta("skgid", "group of the socket", "gid", 32, owner(func(p *packet.Packet) uint32 { return p.GID }))
 	addMeta("nftrace", "tracing", "integer", 1, func(*Context) (Span, truth) { return anything(1), yes })
+	for name, datatype := range map[string]string{"cpu": "integer", "cgroup": "integer", "random": "integer", "rtclassid": "realm",
+		"secmark": "integer", "time": "time", "day": "day", "hour": "hour"} {
+		addMeta(name, name, datatype, 32, func(*Context) (Span, truth) { return Span{High: AllOnes}, yes })
+	}
 	addLinkMetas()
 }
 
@@ -192,7 +196,9 @@ func conntrackField(key, direction string) *Field {
 			}
 			return Span{High: AllOnes}, maybe
 		})
-	case "expiration", "bytes", "packets", "avgpkt", "id", "label", "event", "secmark":
+	case "expiration":
+		return flowField("connection expiration", "duration", 32, func(*Context, *packet.Flow) (Span, truth) { return anything(32), yes })
+	case "bytes", "packets", "avgpkt", "id", "label", "event", "secmark":
 		return flowField("connection "+key, "integer", 64, func(*Context, *packet.Flow) (Span, truth) { return anything(64), yes })
 	}
 	return tupleField(key, direction)

@@ -41,6 +41,8 @@ func (s *Set) Lookup(key []Span) (*Element, Found) {
 		return nil, CannotTell
 	case found == IsFound:
 		return &s.Elements[i], IsFound
+	case s.fallback != nil && s.fallback.Unsure:
+		return nil, CannotTell
 	case s.fallback != nil:
 		return s.fallback, IsFound
 	}
