@@ -201,7 +201,7 @@ func (s *story) doc(o Options) OutcomeDoc {
 func choiceDoc(c *walk.Chosen) ChoiceDoc {
 	d := ChoiceDoc{Node: c.Host, Kind: c.Kind.String(), What: c.What, Answer: c.Answer, Options: []string{}}
 	if c.Chain != nil {
-		d.Rule = c.Chain.Ref(c.Rule)
+		d.Rule = ruleRef(c.Chain, c.Rule)
 	}
 	for _, o := range c.Options {
 		d.Options = append(d.Options, o.Label)

@@ -64,8 +64,8 @@ func comment(r *netfilter.Rule) string {
 
 var (
 	commentText = regexp.MustCompile(`(--comment|comment) ("[^"]*"|\S+)`)
-	// noise is what a rule's text has beside its tests: comments (shown apart) and the loading of the protocol's own match.
-	noise     = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) `)
+	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
+	noise     = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
 	effect    = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
 	portNamed = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?)(.*)$`)
 	inWords   = regexp.MustCompile(`([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)`)

@@ -85,9 +85,9 @@ type teller struct {
 	story   *story
 	choices []walk.Chosen // not yet met
 	host    string
-	mark    *marking     // that the packet carries on this machine
-	last    *walk.Step   // the rule before, on this machine
-	before  *translation // that a rule of this machine made
+	mark    *marking         // that the packet carries on this machine
+	last    *walk.Step       // the rule before, on this machine
+	bridge  *walk.BridgeStep // the last decision of a bridge on this machine
 }
 
 func tell(out *walk.Outcome, number int, o *Owners) *story {
@@ -131,7 +131,7 @@ func (t *teller) blocks(steps []walk.Step, reply bool) []block {
 		st := &steps[i]
 		if st.Host != t.host || len(blocks) == 0 {
 			blocks = append(blocks, block{host: st.Host})
-			t.host, t.mark, t.last = st.Host, nil, nil
+			t.host, t.mark, t.last, t.bridge = st.Host, nil, nil, nil
 		}
 		b := &blocks[len(blocks)-1]
 		b.lines = append(b.lines, t.step(st, reply)...)
@@ -143,8 +143,10 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 	switch st.Stage {
 	case walk.Received:
 		return []line{{label: "in", text: outside(st.Packet.In, st.Packet.BridgeIn), shape: "in"}}
+	case walk.Bridged:
+		t.bridge = st.Bridge
 	case walk.Transmit:
-		return []line{{label: "out", text: outside(st.Packet.Out, st.Packet.BridgeOut), shape: "out"}}
+		return []line{{label: "out", text: t.outside(&st.Packet), shape: "out"}}
 	case walk.Ruled:
 		return t.ruled(st, reply)
 	case walk.Translated:
@@ -169,6 +171,14 @@ func outside(link, port string) string {
 		return link
 	}
 	return link + ", port " + port
+}
+
+// outside is the interface that a packet leaves by, with the bridge that chose it.
+func (t *teller) outside(p *packet.Packet) string {
+	if b := t.bridge; b != nil && b.Bridge != p.Out && slices.Contains(b.Ports, p.Out) {
+		return p.Out + ", port of " + b.Bridge
+	}
+	return outside(p.Out, p.BridgeOut)
 }
 
 // target tells whether a jump to the chain is a decision worth telling: for a service, an endpoint, a rule of the load balancer.
@@ -241,8 +251,16 @@ func natChain(c *netfilter.Chain) bool {
 	return c.Table != nil && c.Table.Name == "nat" || c.Base != nil && c.Base.Type == "nat"
 }
 
-// reference is "nat KUBE-SERVICES 4".
-func reference(v *netfilter.Visit) string { return v.Chain.Ref(v.Rule) }
+// reference is "nat KUBE-SERVICES 4", or "bridge nat PREROUTING 2".
+func reference(v *netfilter.Visit) string { return ruleRef(v.Chain, v.Rule) }
+
+// ruleRef names the family where the table's name would be taken for that of an IP table.
+func ruleRef(c *netfilter.Chain, r *netfilter.Rule) string {
+	if f := c.Table.Family; f == netfilter.Bridge || f == netfilter.ARP || f == netfilter.Netdev {
+		return f.String() + " " + c.Ref(r)
+	}
+	return c.Ref(r)
+}
 
 // shapeOf names a rule without what differs between endpoints.
 func shapeOf(v *netfilter.Visit) string {
@@ -272,7 +290,7 @@ func (t *teller) changes(st *walk.Step, changes []packet.Change, caller *walk.St
 			t.note(&tr, reply)
 			l.label, l.text = natLabel(c.Field), l.text+": "+tr.does+choice
 		case "mark", "connmark":
-			l.label = c.Field
+			l.label = map[string]string{"mark": "mark", "connmark": "ctmark"}[c.Field]
 			set := t.marked(c, v, caller, why)
 			if set == nil {
 				continue // taking a mark away decides nothing
@@ -324,7 +342,6 @@ func asks(v *netfilter.Visit) bool {
 }
 
 func (t *teller) note(tr *translation, reply bool) {
-	t.before = tr
 	if !reply && tr.field == "source" {
 		t.story.sources = append(t.story.sources, *tr)
 	}

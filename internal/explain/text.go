@@ -272,24 +272,56 @@ func (p *page) group(g []*story, shared int) {
 	}
 	first := g[0]
 	title := fmt.Sprintf("%s of %d (%s): ", ranges(numbers), p.total, odds(g))
-	if len(g) == 1 {
-		title += p.ending(first)
+	var endings []string
+	by := map[string][]int{}
+	for _, s := range g {
+		e := p.ending(s)
+		endings, by[e] = append(endings, e), append(by[e], s.number)
+	}
+	endings = unique(endings)
+	if len(endings) == 1 {
+		title += endings[0]
 	} else {
 		title += "alike but for the end"
 	}
 	fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
-	if len(g) > 1 {
-		for _, s := range g {
-			fmt.Fprintf(p, "    %d  %s\n", s.number, p.ending(s))
+	for _, e := range endings {
+		if len(endings) > 1 {
+			fmt.Fprintf(p, "    %s  %s\n", ranges(by[e]), e)
 		}
-		fmt.Fprintf(p, "  %s\n", p.paint(dim, fmt.Sprintf("number %d in full:", first.number)))
+	}
+	for _, what := range undecided(g) {
+		fmt.Fprintf(p, "  %s\n", p.paint(yellow, "not known: "+what))
 	}
 	open := ""
 	flat := first.flat()
+	if len(g) > 1 && len(flat) > shared {
+		fmt.Fprintf(p, "  %s\n", p.paint(dim, fmt.Sprintf("number %d in full:", first.number)))
+	}
 	if shared > 0 && shared < len(flat) && flat[shared].host == flat[shared-1].host {
 		open = flat[shared].host
 	}
 	p.told(flat[shared:], open, "  ")
+}
+
+// undecided are the choices without known weights that outcomes of a group took differently, in words.
+func undecided(g []*story) []string {
+	answers := map[string]int{}
+	var differ []string
+	for _, s := range g {
+		for i := range s.outcome.Choices {
+			c := &s.outcome.Choices[i]
+			if weight(c) != nil {
+				continue
+			}
+			what := hostName(c.Host) + ": " + c.What
+			if before, ok := answers[what]; ok && before != c.Answer {
+				differ = append(differ, what)
+			}
+			answers[what] = c.Answer
+		}
+	}
+	return unique(differ)
 }
 
 // ending is where an outcome ends, whose that is, and the nodes on the way.

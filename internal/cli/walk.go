@@ -1,0 +1,210 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"packetwalk.dev/internal/explain"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/proof"
+	"packetwalk.dev/internal/walk"
+)
+
+// walkOptions are the flags of walk.
+type walkOptions struct {
+	from, to, proto string
+	at, choose      string
+	snapshot, name  string
+	output          string
+	live            bool
+}
+
+func walkCommand(s Streams) *cobra.Command {
+	var o walkOptions
+	c := &cobra.Command{
+		Use:   "walk --from END --to END [flags]",
+		Short: "say where a packet goes, which source its destination sees, and which rule decided",
+		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; the last line is
+the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
+
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:PORT], vm/NAME[:PORT], internet[/NAME][:PORT] or an address with an optional port.`,
+		Example: `  packetwalk walk --from internet --to svc/whereami
+  packetwalk walk --from pod/web-1 --to vm/testvm:80 --live
+  packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide
+  packetwalk walk --from internet --to svc/whereami --choose 2 -o pcapng > walk.pcapng
+  packetwalk walk --snapshot rules.txt --at node --from 10.13.76.7 --to 10.0.159.58:80`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
+	}
+	f := c.Flags()
+	f.StringVar(&o.from, "from", "", "the END that sends")
+	f.StringVar(&o.to, "to", "", "the END that is sent to")
+	f.StringVar(&o.proto, "proto", "", "tcp, udp or icmp (default the service's, else tcp)")
+	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
+	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture or a text of rules in place of the lab")
+	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
+	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
+	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
+	nameFlag(c, &o.name)
+	return c
+}
+
+// writers are the forms of output.
+var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
+	"text":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
+	"wide":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
+	"json":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.JSON(s.Out, r, o) },
+	"pcapng": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Pcapng(s.Out, r, o) },
+}
+
+// check reads what can be read without a snapshot; all its errors are the user's to mend.
+func (o *walkOptions) check(s Streams) (from, to packet.End, proto packet.Protocol, err error) {
+	switch {
+	case o.from == "" || o.to == "":
+		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
+	case writers[o.output] == nil:
+		err = fmt.Errorf("output %q is not known; use text, wide, json or pcapng", o.output)
+	case o.live && o.snapshot != "":
+		err = errors.New("--live needs the kernel itself: leave out --snapshot, or --live for the prediction alone")
+	case o.live && o.choose != "":
+		err = errors.New("with --live the kernel chooses: leave out --choose")
+	case o.live && o.at != "":
+		err = errors.New("--live sends from the sender itself: leave out --at")
+	case o.output == "pcapng" && isTerminal(s.Out):
+		err = errors.New("a capture is no text for a terminal; add > FILE")
+	}
+	if err != nil {
+		return from, to, 0, err
+	}
+	var errs [3]error
+	if from, errs[0] = packet.ParseEnd(o.from); errs[0] != nil {
+		errs[0] = fmt.Errorf("--from: %w", errs[0])
+	}
+	if to, errs[1] = packet.ParseEnd(o.to); errs[1] != nil {
+		errs[1] = fmt.Errorf("--to: %w", errs[1])
+	}
+	proto, errs[2] = parseProto(o.proto)
+	return from, to, proto, errors.Join(errs[:]...)
+}
+
+func parseProto(s string) (packet.Protocol, error) {
+	switch strings.ToLower(s) {
+	case "":
+		return 0, nil
+	case "tcp":
+		return packet.TCP, nil
+	case "udp":
+		return packet.UDP, nil
+	case "icmp", "icmpv6", "ping":
+		return packet.ICMP, nil
+	}
+	return 0, fmt.Errorf("--proto %q is not known; use tcp, udp or icmp", s)
+}
+
+// run walks and prints.
+func (o *walkOptions) run(ctx context.Context, s Streams) error {
+	from, to, proto, err := o.check(s)
+	if err != nil {
+		return badInput{err}
+	}
+	world, err := o.open(ctx)
+	if err != nil {
+		return err
+	}
+	defer world.close()
+	r := &resolver{src: world.Source, objects: world.Objects(), names: world.Names(), public: world.public, at: o.at}
+	req, err := r.request(from, to, proto)
+	if err != nil {
+		return badInput{err}
+	}
+	req.EveryRule = o.output == "wide"
+	options := explain.Options{Time: world.taken, Notes: append(r.notes, world.notes...)}
+	style(&options, s)
+	result, agreed, err := o.walk(ctx, world, req, &options)
+	if err != nil {
+		return err
+	}
+	options.Owners = owners(world, result, r.ends)
+	if o.choose != "" {
+		if err := chosenOptions(&options, result, o.choose); err != nil {
+			return err
+		}
+	}
+	if err := writers[o.output](s, result, options); err != nil {
+		return err
+	}
+	if !agreed {
+		return exitStatus(1)
+	}
+	return nil
+}
+
+// walk predicts and, with --live, compares. The second result is false where prediction and kernel part.
+func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, bool, error) {
+	if !o.live {
+		result, err := walk.Walk(world, req)
+		return result, true, err
+	}
+	result, report, err := proof.Live(ctx, world, world.namespace, req)
+	if err != nil {
+		return nil, false, err
+	}
+	if total := len(result.Outcomes); total > 1 {
+		options.Numbers, options.Total = []int{report.Outcome + 1}, total
+		options.Notes = append(options.Notes, fmt.Sprintf("the kernel went way %d of %d; without --live all are shown", report.Outcome+1, total))
+		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
+	}
+	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
+	return result, report.First == nil, nil
+}
+
+// owners gives names to what the walk met; hosts are others that it is about.
+func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
+	o := explain.NewOwners(world.Objects())
+	for i := range result.Outcomes {
+		out := &result.Outcomes[i]
+		for _, steps := range [][]walk.Step{out.There, out.Back} {
+			for j := range steps {
+				if len(hosts) == 0 || hosts[len(hosts)-1] != steps[j].Host {
+					hosts = append(hosts, steps[j].Host)
+				}
+			}
+		}
+	}
+	slices.Sort(hosts)
+	for _, name := range slices.Compact(hosts) {
+		if h, err := world.Host(name); err == nil {
+			o.AddHost(h)
+		}
+	}
+	if world.public != nil {
+		for name, a := range world.public() {
+			o.AddAddress(a, explain.Owner{Kind: "vm", Name: name, Role: "public address"})
+		}
+	}
+	return o
+}
+
+// style is for terminals: colours, unless the user wants none (no-color.org), and the width.
+func style(o *explain.Options, s Streams) {
+	f, ok := s.Out.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return
+	}
+	o.Colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+	if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+		o.Width = width
+	}
+}
+
+func isTerminal(w any) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,412 @@
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
+)
+
+// resolver turns the ends of a walk into the packet to walk. What is wrong with an end is the user's to mend.
+type resolver struct {
+	src     snapshot.Source
+	objects snapshot.Objects
+	names   []string
+	// public are the hosts' public addresses, by the hosts' names; nil where they are not known.
+	public func() map[string]netip.Addr
+	// at is the host that a packet from elsewhere comes in at; "" where the user named none.
+	at    string
+	notes []string // what was taken for granted
+	ends  []string // the hosts that the ends are, as far as they are at hand
+}
+
+// defaultPort is taken where an end names none and there is no service to ask.
+const defaultPort = 80
+
+// request makes the packet that --from sends to --to. proto is 0 where the user named none.
+func (r *resolver) request(from, to packet.End, proto packet.Protocol) (walk.Request, error) {
+	if to.Kind == packet.ServiceEnd && proto == 0 {
+		proto = r.onlyProtocol(to)
+	}
+	proto = cmp.Or(proto, packet.TCP)
+	req := walk.Request{Packet: packet.Packet{Tuple: packet.Tuple{Protocol: proto}}}
+	v6, certain := r.family(from)
+	target, err := r.target(from, to, &req.Packet, v6, certain)
+	if err != nil {
+		return req, fmt.Errorf("--to %s: %w", to, err)
+	}
+	req.Packet.Destination = target
+	if err := r.sender(from, &req); err != nil {
+		return req, fmt.Errorf("--from %s: %w", from, err)
+	}
+	if s := req.Packet.Source; s.IsValid() && s.Is4() != target.Is4() {
+		return req, fmt.Errorf("--from %s and --to %s are of different address families", from, to)
+	}
+	finish(&req.Packet)
+	return req, nil
+}
+
+// finish fills in what depends on the protocol.
+func finish(p *packet.Packet) {
+	switch p.Protocol {
+	case packet.TCP:
+		p.TCPFlags = packet.SYN
+	case packet.ICMP, packet.ICMPv6:
+		p.DestinationPort = packet.Port{}
+		p.Protocol, p.Type = packet.ICMP, 8
+		if p.IsIPv6() {
+			p.Protocol, p.Type = packet.ICMPv6, 128
+		}
+	}
+}
+
+// family tells whether an end speaks IPv6, as far as its own words say.
+func (r *resolver) family(e packet.End) (v6, certain bool) {
+	return e.Address.Is6(), e.Kind == packet.AddressEnd
+}
+
+// pick takes the address of the wanted family, IPv4 first where none is wanted.
+func pick(all []netip.Addr, v6, certain bool) (netip.Addr, error) {
+	for _, a := range all {
+		if a.Is6() == v6 {
+			return a, nil
+		}
+	}
+	if len(all) > 0 && !certain {
+		return all[0], nil
+	}
+	if len(all) > 0 {
+		return netip.Addr{}, fmt.Errorf("it has no address of the sender's family; it has %s", join(all))
+	}
+	return netip.Addr{}, errors.New("its address is not known")
+}
+
+func join[T fmt.Stringer](all []T) string {
+	words := make([]string, len(all))
+	for i, a := range all {
+		words[i] = a.String()
+	}
+	return strings.Join(words, ", ")
+}
+
+// target finds the address that is sent to, and sets the destination port.
+func (r *resolver) target(from, to packet.End, p *packet.Packet, v6, certain bool) (netip.Addr, error) {
+	if to.Kind == packet.ServiceEnd {
+		return r.service(from, to, p, v6, certain)
+	}
+	port := to.Port
+	if port == 0 && p.Protocol.HasPorts() {
+		port = defaultPort
+		r.notes = append(r.notes, fmt.Sprintf("assumed: port %d, because --to names none (write %s:PORT)", port, to))
+	}
+	if to.Port != 0 && !p.Protocol.HasPorts() {
+		return netip.Addr{}, fmt.Errorf("%s has no ports; leave out :%d", p.Protocol, to.Port)
+	}
+	p.DestinationPort = packet.Exactly(port)
+	if to.Kind == packet.AddressEnd {
+		return to.Address, nil
+	}
+	host, addresses, err := r.place(to)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	r.ends = append(r.ends, host)
+	if from.Kind == packet.InternetEnd && to.Kind == packet.VMEnd && r.public != nil {
+		if a, ok := r.public()[to.Name]; ok {
+			return a, nil
+		}
+		return netip.Addr{}, errors.New("it has no public address, and private ones are not reached from the internet")
+	}
+	if len(addresses) == 0 {
+		addresses = r.addresses(host)
+	}
+	return pick(addresses, v6, certain)
+}
+
+// place is the host of an end that names one, and its addresses where the objects have them.
+func (r *resolver) place(e packet.End) (host string, addresses []netip.Addr, err error) {
+	switch e.Kind {
+	case packet.PodEnd:
+		return r.pod(e)
+	case packet.NodeEnd:
+		for _, n := range r.objects.Nodes {
+			if n.Name == e.Name {
+				return "node/" + n.Name, n.IPs, nil
+			}
+		}
+	case packet.InternetEnd:
+		if e.Name == "" {
+			if i := slices.IndexFunc(r.names, func(n string) bool { return strings.HasPrefix(n, "internet/") }); i >= 0 {
+				return r.names[i], nil, nil
+			}
+			return "", nil, errors.New("no host of the internet is known here; write its address")
+		}
+	}
+	host = string(e.Kind) + "/" + e.Name
+	if slices.Contains(r.names, host) {
+		return host, nil, nil
+	}
+	return "", nil, fmt.Errorf("there is none; there are: %s", r.known(string(e.Kind)+"/"))
+}
+
+// known lists the hosts of a kind, for errors.
+func (r *resolver) known(kind string) string {
+	var names []string
+	for _, n := range r.names {
+		if strings.HasPrefix(n, kind) {
+			names = append(names, n)
+		}
+	}
+	if kind == "pod/" {
+		for _, p := range r.objects.Pods {
+			if n := "pod/" + p.Namespace + "/" + p.Name; !slices.Contains(names, n) {
+				names = append(names, n)
+			}
+		}
+	}
+	return list(names)
+}
+
+// list writes some names, and how many more there are.
+func list(names []string) string {
+	const most = 12
+	slices.Sort(names)
+	switch {
+	case len(names) == 0:
+		return "none"
+	case len(names) > most:
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err error) {
+	namespace := cmp.Or(e.Namespace, "default")
+	for _, p := range r.objects.Pods {
+		if p.Namespace != namespace || p.Name != e.Name {
+			continue
+		}
+		if p.HostNetwork {
+			return "node/" + p.Node, p.IPs, nil
+		}
+		host = "pod/" + namespace + "/" + p.Name
+		if !slices.Contains(r.names, host) && r.at == "" && slices.Contains(r.names, "node/"+p.Node) {
+			r.at = "node/" + p.Node // the pod's own namespace is not at hand: it comes in at its node
+		}
+		return host, p.IPs, nil
+	}
+	host = "pod/" + namespace + "/" + e.Name
+	if slices.Contains(r.names, host) {
+		return host, nil, nil
+	}
+	return "", nil, fmt.Errorf("there is no such pod; there are: %s", r.known("pod/"))
+}
+
+// addresses are a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.
+func (r *resolver) addresses(host string) []netip.Addr {
+	h, err := r.src.Host(host)
+	if err != nil || h.FIB == nil {
+		return nil
+	}
+	var all []netip.Addr
+	for _, a := range h.FIB.Addresses {
+		ip := a.Prefix.Addr()
+		if !a.Secondary && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() && (a.Scope == "" || a.Scope == "global") {
+			all = append(all, ip)
+		}
+	}
+	return all
+}
+
+// service finds the address and port of a service: the load balancer's for who comes from the internet, the cluster's for all others.
+func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bool) (netip.Addr, error) {
+	s, err := r.findService(to)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	if !p.Protocol.HasPorts() {
+		return netip.Addr{}, fmt.Errorf("services answer no %s; write --proto tcp or udp", p.Protocol)
+	}
+	port, err := servicePort(s, to.Port, p.Protocol)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	p.DestinationPort = packet.Exactly(port)
+	addresses := s.ClusterIPs
+	if from.Kind == packet.InternetEnd {
+		if addresses = s.External; len(addresses) == 0 {
+			return netip.Addr{}, fmt.Errorf("it is of type %s and has no load balancer address, so the internet does not reach it", cmp.Or(s.Type, "ClusterIP"))
+		}
+	}
+	if len(addresses) == 0 {
+		return netip.Addr{}, errors.New("it has no cluster IP (a headless service): its name resolves to its pods; write pod/NAME")
+	}
+	return pick(addresses, v6, certain)
+}
+
+func (r *resolver) findService(e packet.End) (*snapshot.Service, error) {
+	namespace := cmp.Or(e.Namespace, "default")
+	var names []string
+	for i := range r.objects.Services {
+		s := &r.objects.Services[i]
+		if s.Namespace == namespace && s.Name == e.Name {
+			return s, nil
+		}
+		names = append(names, "svc/"+s.Namespace+"/"+s.Name)
+	}
+	if len(names) == 0 {
+		return nil, errors.New("no Kubernetes objects are known here; write the service's address and port")
+	}
+	return nil, fmt.Errorf("there is no such service; there are: %s", list(names))
+}
+
+// onlyProtocol is the protocol of the service's port that is meant, 0 where that leaves a choice.
+func (r *resolver) onlyProtocol(e packet.End) packet.Protocol {
+	s, err := r.findService(e)
+	if err != nil {
+		return 0
+	}
+	var proto packet.Protocol
+	for _, p := range s.Ports {
+		if e.Port != 0 && p.Port != e.Port {
+			continue
+		}
+		if p.Protocol == packet.TCP {
+			return packet.TCP
+		}
+		proto = p.Protocol
+	}
+	return proto
+}
+
+func servicePort(s *snapshot.Service, port uint16, proto packet.Protocol) (uint16, error) {
+	var ports []uint16
+	var words []string
+	for _, p := range s.Ports {
+		words = append(words, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
+		if p.Protocol == proto {
+			ports = append(ports, p.Port)
+		}
+	}
+	switch {
+	case port != 0 || len(ports) == 1:
+		return cmp.Or(port, ports0(ports)), nil
+	case len(ports) == 0:
+		return 0, fmt.Errorf("it has no %s port; it has %s", proto, list(words))
+	}
+	return 0, fmt.Errorf("it has several ports (%s); write svc/%s/%s:PORT", strings.Join(words, ", "), s.Namespace, s.Name)
+}
+
+func ports0(ports []uint16) uint16 {
+	if len(ports) == 0 {
+		return 0
+	}
+	return ports[0]
+}
+
+// sender finds the host that sends, or where the packet of one that is not at hand comes in.
+func (r *resolver) sender(from packet.End, req *walk.Request) error {
+	p := &req.Packet
+	if from.Port != 0 {
+		if !p.Protocol.HasPorts() {
+			return fmt.Errorf("%s has no ports; leave out :%d", p.Protocol, from.Port)
+		}
+		p.SourcePort = packet.Exactly(from.Port)
+	}
+	var host string
+	var addresses []netip.Addr
+	switch from.Kind {
+	case packet.ServiceEnd:
+		return errors.New("a service sends nothing; write one of its pods, pod/NAME")
+	case packet.AddressEnd:
+		p.Source = from.Address
+		host = r.owner(from.Address)
+	default:
+		var err error
+		if host, addresses, err = r.place(from); err != nil {
+			return err
+		}
+	}
+	if host != "" && slices.Contains(r.names, host) && (r.at == "" || r.at == host) {
+		req.Host = host
+		return nil
+	}
+	return r.arriving(req, host, addresses)
+}
+
+// arriving is a packet of a host that is not at hand: it comes in where --at says.
+func (r *resolver) arriving(req *walk.Request, host string, addresses []netip.Addr) error {
+	p := &req.Packet
+	if !p.Source.IsValid() {
+		if len(addresses) == 0 && host != "" {
+			addresses = r.addresses(host)
+		}
+		var err error
+		if p.Source, err = pick(addresses, p.Destination.Is6(), true); err != nil {
+			return err
+		}
+	}
+	at := r.at
+	if at == "" && len(r.names) == 1 {
+		at = r.names[0]
+	}
+	if at == "" {
+		return fmt.Errorf("no host here has it; say with --at where its packets come in: %s", list(slices.Clone(r.names)))
+	}
+	full, err := r.host(at)
+	if err != nil {
+		return err
+	}
+	req.Host, req.Forwarded = full, true
+	p.TTL = 64
+	if p.Protocol.HasPorts() && p.SourcePort == (packet.Port{}) {
+		p.SourcePort = packet.OneOf(32768, 60999, 40000) // net.ipv4.ip_local_port_range as Linux sets it
+	}
+	return nil
+}
+
+// host completes a host's name: "aks-0" is "node/aks-0" where only one host is called so.
+func (r *resolver) host(name string) (string, error) {
+	if slices.Contains(r.names, name) {
+		return name, nil
+	}
+	var found []string
+	for _, n := range r.names {
+		if strings.HasSuffix(n, "/"+name) || name == "node" && len(r.names) == 1 {
+			found = append(found, n)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return "", fmt.Errorf("--at %s: no such host; there are: %s", name, list(slices.Clone(r.names)))
+	}
+	return "", fmt.Errorf("--at %s: several hosts are called so: %s", name, list(found))
+}
+
+// owner finds the host that has an address: a pod or node by the objects, any other by its own state.
+func (r *resolver) owner(a netip.Addr) string {
+	for _, n := range r.objects.Nodes {
+		if slices.Contains(n.IPs, a) {
+			return "node/" + n.Name
+		}
+	}
+	for _, p := range r.objects.Pods {
+		if !p.HostNetwork && slices.Contains(p.IPs, a) {
+			return "pod/" + p.Namespace + "/" + p.Name
+		}
+	}
+	for _, n := range r.names {
+		if !strings.HasPrefix(n, "pod/") && slices.Contains(r.addresses(n), a) {
+			return n
+		}
+	}
+	return ""
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/fib"
+	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
+)
+
+// fakeSource has hosts with nothing but addresses.
+type fakeSource struct {
+	hosts   map[string]string // name → address
+	objects snapshot.Objects
+}
+
+func (s *fakeSource) Host(name string) (*snapshot.Host, error) {
+	a, ok := s.hosts[name]
+	if !ok {
+		return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
+	}
+	addresses := []fib.Address{{Link: "lo", Prefix: netip.MustParsePrefix("127.0.0.1/8"), Scope: "host"}}
+	if a != "" {
+		addresses = append(addresses, fib.Address{Link: "eth0", Prefix: netip.MustParsePrefix(a), Scope: "global"})
+	}
+	return &snapshot.Host{Name: name, FIB: &fib.State{Addresses: addresses}}, nil
+}
+
+func (s *fakeSource) Names() []string {
+	var names []string
+	for n := range s.hosts {
+		names = append(names, n)
+	}
+	slices.Sort(names)
+	return names
+}
+
+func (s *fakeSource) Objects() snapshot.Objects { return s.objects }
+
+func world1() *fakeSource {
+	ip := netip.MustParseAddr
+	tcp80 := snapshot.ServicePort{Protocol: packet.TCP, Port: 8080}
+	dns := []snapshot.ServicePort{{Name: "dns", Protocol: packet.UDP, Port: 53}, {Name: "dns-tcp", Protocol: packet.TCP, Port: 53}, {Name: "m", Protocol: packet.TCP, Port: 9153}}
+	return &fakeSource{
+		hosts: map[string]string{
+			"node/n0": "10.13.76.4/24", "pod/default/web-1": "10.13.76.7/24", "vm/testvm": "10.13.1.4/24", "internet/client": "198.51.100.10/24",
+			"internet/ifconfig.co": "198.51.100.80/24", "fabric": "", "internet": "198.51.100.1/24",
+		},
+		objects: snapshot.Objects{
+			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}}},
+			Pods: []snapshot.Pod{
+				{Namespace: "default", Name: "web-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.7"), ip("fd00::7")}},
+				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
+				{Namespace: "kube-system", Name: "proxy", Node: "n0", IPs: []netip.Addr{ip("10.13.76.4")}, HostNetwork: true},
+			},
+			Services: []snapshot.Service{
+				{Namespace: "default", Name: "web", Type: "LoadBalancer", ClusterIPs: []netip.Addr{ip("10.0.0.9")}, External: []netip.Addr{ip("203.0.113.10")}, Ports: []snapshot.ServicePort{tcp80}},
+				{Namespace: "default", Name: "inner", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.8")}, Ports: []snapshot.ServicePort{tcp80}},
+				{Namespace: "default", Name: "headless", Type: "ClusterIP", Ports: []snapshot.ServicePort{tcp80}},
+				{Namespace: "default", Name: "syslog", ClusterIPs: []netip.Addr{ip("10.0.0.7")}, Ports: []snapshot.ServicePort{{Protocol: packet.UDP, Port: 514}}},
+				{Namespace: "kube-system", Name: "kube-dns", ClusterIPs: []netip.Addr{ip("10.0.0.10")}, Ports: dns},
+			},
+		},
+	}
+}
+
+// TestRequest: what --from and --to mean, and what is said of those that mean nothing.
+func TestRequest(t *testing.T) {
+	public := func() map[string]netip.Addr {
+		return map[string]netip.Addr{"testvm": netip.MustParseAddr("203.0.113.40")}
+	}
+	for _, test := range []struct {
+		from, to, proto, at string
+		want                string // host: packet, or the error
+		note                string
+	}{
+		{from: "internet", to: "svc/web", want: "internet/client: tcp ?:0 > 203.0.113.10:8080"},
+		{from: "pod/web-1", to: "svc/web", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
+		{from: "pod/web-1:5000", to: "svc/web:81", want: "pod/default/web-1: tcp ?:5000 > 10.0.0.9:81"},
+		{from: "pod/web-1", to: "svc/syslog", want: "pod/default/web-1: udp ?:0 > 10.0.0.7:514"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns", want: "it has several ports (53/udp, 53/tcp, 9153/tcp); write svc/kube-system/kube-dns:PORT"},
+		{from: "pod/web-1", to: "vm/testvm", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:80", note: "assumed: port 80, because --to names none (write vm/testvm:PORT)"},
+		{from: "internet", to: "vm/testvm:22", want: "internet/client: tcp ?:0 > 203.0.113.40:22"},
+		{from: "internet/ifconfig.co", to: "node/n0:30000", want: "internet/ifconfig.co: tcp ?:0 > 10.13.76.4:30000"},
+		{from: "pod/kube-system/proxy", to: "internet", proto: "icmp", want: "node/n0: icmp ? > 198.51.100.10"},
+		{from: "fd00::99", to: "pod/web-1:80", at: "n0", want: "node/n0 forwarded: tcp [fd00::99]:32768-60999 > [fd00::7]:80"},
+		{from: "fd00::99", to: "node/n0", proto: "icmp", at: "node/n0", want: "node/n0 forwarded: ipv6-icmp fd00::99 > fd00::4"},
+		{from: "10.13.76.7", to: "10.13.1.4:443", want: "pod/default/web-1: tcp 10.13.76.7:0 > 10.13.1.4:443"},
+		{from: "10.13.1.4", to: "10.13.76.7:443", want: "vm/testvm: tcp 10.13.1.4:0 > 10.13.76.7:443"},
+		{from: "pod/far-1", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.9:32768-60999 > 10.13.1.4:443"},
+		{from: "10.13.76.7", to: "10.13.1.4:443", at: "n0", want: "node/n0 forwarded: tcp 10.13.76.7:32768-60999 > 10.13.1.4:443"},
+
+		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
+		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
+		{from: "svc/web", to: "10.13.1.4:443", want: "a service sends nothing; write one of its pods"},
+		{from: "pod/nope", to: "10.13.1.4:443", want: "there is no such pod; there are: pod/default/far-1, pod/default/web-1, "},
+		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
+		{from: "internet", to: "svc/inner", want: "it is of type ClusterIP and has no load balancer address"},
+		{from: "pod/web-1", to: "svc/headless", want: "a headless service"},
+		{from: "pod/web-1", to: "svc/nope", want: "there is no such service; there are: svc/default/headless, svc/default/inner, "},
+		{from: "pod/web-1", to: "svc/web", proto: "icmp", want: "services answer no icmp"},
+		{from: "pod/web-1", to: "svc/web", proto: "udp", want: "it has no udp port; it has 8080/tcp"},
+		{from: "pod/web-1", to: "vm/testvm:80", proto: "icmp", want: "icmp has no ports; leave out :80"},
+		{from: "fd00::99", to: "10.13.1.4:80", at: "n0", want: "different address families"},
+		{from: "fd00::99", to: "vm/testvm:80", at: "n0", want: "it has no address of the sender's family; it has 10.13.1.4"},
+	} {
+		t.Run(test.from+" "+test.to+" "+test.proto+test.at, func(t *testing.T) {
+			from, err := packet.ParseEnd(test.from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			to, err := packet.ParseEnd(test.to)
+			if err != nil {
+				t.Fatal(err)
+			}
+			proto, err := parseProto(test.proto)
+			if err != nil {
+				t.Fatal(err)
+			}
+			src := world1()
+			r := &resolver{src: src, objects: src.objects, names: src.Names(), public: public, at: test.at}
+			req, err := r.request(from, to, proto)
+			got := req.Host
+			if req.Forwarded {
+				got += " forwarded"
+			}
+			got += ": " + req.Packet.Tuple.String()
+			if err != nil {
+				if !strings.Contains(err.Error(), test.want) {
+					t.Fatalf("error %q, want %q", err, test.want)
+				}
+				return
+			}
+			if got != test.want {
+				t.Errorf("got  %s\nwant %s", got, test.want)
+			}
+			if test.note != "" && !slices.Contains(r.notes, test.note) {
+				t.Errorf("notes %q, want %q", r.notes, test.note)
+			}
+		})
+	}
+}
+
+// TestChoose: a number, an address, a host and the label of a choice pick outcomes.
+func TestChoose(t *testing.T) {
+	outcome := func(to, node, label string) walk.Outcome {
+		a := netip.MustParseAddrPort(to)
+		p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Destination: a.Addr(), DestinationPort: packet.Exactly(a.Port())}}
+		return walk.Outcome{
+			There: []walk.Step{{Host: node}}, End: walk.End{Kind: walk.Delivered, Host: "pod/default/p" + to, Packet: p},
+			Choices: []walk.Chosen{{Choice: netfilter.Choice{Options: []netfilter.Option{{Label: label}}}}},
+		}
+	}
+	all := []walk.Outcome{
+		outcome("10.0.0.1:80", "node/a", "0"), outcome("10.0.0.2:80", "node/a", "1"), outcome("10.0.0.1:80", "node/b", "2"),
+	}
+	for word, want := range map[string][]int{
+		"2": {2}, "10.0.0.1": {1, 3}, "10.0.0.2:80": {2}, "node/a": {1, 2}, "b": {3}, "pod/default/p10.0.0.2:80": {2},
+	} {
+		r := &walk.Result{Outcomes: slices.Clone(all)}
+		got, err := choose(r, word, nil)
+		if err != nil || !slices.Equal(got, want) || len(r.Outcomes) != len(want) {
+			t.Errorf("%s: %v, %v; want %v", word, got, err, want)
+		}
+	}
+	for _, word := range []string{"0", "4", "10.0.0.3", ""} {
+		_, err := choose(&walk.Result{Outcomes: slices.Clone(all)}, word, []string{"one end", "other end"})
+		if err == nil || !strings.Contains(err.Error(), "1: one end\n2: other end") {
+			t.Errorf("%q: %v", word, err)
+		}
+	}
+}
