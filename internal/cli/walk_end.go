@@ -239,7 +239,10 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 	}
 	p.DestinationPort = packet.Exactly(port)
 	addresses := s.ClusterIPs
-	if from.Kind == packet.InternetEnd {
+	switch {
+	case r.stranger(from) && len(s.External) > 0:
+		addresses = s.External
+	case from.Kind == packet.InternetEnd:
 		if addresses = s.External; len(addresses) == 0 {
 			return netip.Addr{}, fmt.Errorf("it is of type %s and has no load balancer address, so the internet does not reach it", cmp.Or(s.Type, "ClusterIP"))
 		}
@@ -248,6 +251,11 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 		return netip.Addr{}, errors.New("it has no cluster IP (a headless service): its name resolves to its pods; write pod/NAME")
 	}
 	return pick(addresses, v6, certain)
+}
+
+// stranger tells whether an end is a public address that no host here has: somebody on the internet.
+func (r *resolver) stranger(e packet.End) bool {
+	return e.Kind == packet.AddressEnd && e.Address.IsGlobalUnicast() && !e.Address.IsPrivate() && r.owner(e.Address) == ""
 }
 
 func (r *resolver) findService(e packet.End) (*snapshot.Service, error) {

@@ -82,6 +82,8 @@ func TestRequest(t *testing.T) {
 		note                string
 	}{
 		{from: "internet", to: "svc/web", want: "internet/client: tcp ?:0 > 203.0.113.10:8080"},
+		{from: "1.2.3.4", to: "svc/web", at: "n0", want: "node/n0 forwarded: tcp 1.2.3.4:32768-60999 > 203.0.113.10:8080"},
+		{from: "192.168.1.1", to: "svc/web", at: "n0", want: "node/n0 forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
 		{from: "pod/web-1", to: "svc/web", want: "pod/default/web-1: tcp ?:0 > 10.0.0.9:8080"},
 		{from: "pod/web-1:5000", to: "svc/web:81", want: "pod/default/web-1: tcp ?:5000 > 10.0.0.9:81"},
 		{from: "pod/web-1", to: "svc/syslog", want: "pod/default/web-1: udp ?:0 > 10.0.0.7:514"},

@@ -103,7 +103,11 @@ func openFile(path, _ string) (*world, error) {
 	for i, h := range c.Hosts {
 		names[i] = h.Name
 	}
+	of := list(names)
+	if len(names) > 3 {
+		of = fmt.Sprintf("%d hosts", len(names))
+	}
 	w := &world{Source: snapshot.NewSource(c.Origin()), taken: c.Taken}
-	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", list(names), c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
+	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }

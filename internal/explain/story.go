@@ -512,7 +512,9 @@ func (t *teller) conclude() {
 	switch end.Kind {
 	case walk.Delivered:
 		l.text = "delivered to " + end.Packet.DestinationEnd() + listening(end)
-		l.owner = t.owners.name(end.Packet.Destination, end.Packet.Protocol, end.Packet.DestinationPort)
+		if l.owner = t.owners.name(end.Packet.Destination, end.Packet.Protocol, end.Packet.DestinationPort); l.owner == hostName(end.Host) {
+			l.owner = ""
+		}
 		l.bad = end.Refused
 	case walk.Left:
 		l.text = cmp.Or(end.Why, "beyond this nothing is known")

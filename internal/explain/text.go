@@ -154,10 +154,7 @@ func (s *story) brief() []told {
 		for _, l := range b.lines {
 			switch l.label {
 			case "in", "out":
-				if _, port, bridged := strings.Cut(l.text, ", port "); bridged {
-					l.text = port
-				}
-				ways = append(ways, l.text)
+				ways = append(ways, port(l.text))
 			case "snat", "dnat", "drop", "reject", "unknown", "taken", "choice":
 				l.text = l.label + " " + l.text
 				l.label = ""
@@ -185,6 +182,15 @@ func (s *story) brief() []told {
 		}
 	}
 	return all
+}
+
+// port is the wire's end in "BRIDGE, port LINK" and "LINK, port of BRIDGE".
+func port(text string) string {
+	link, rest, bridged := strings.Cut(text, ", port ")
+	if bridged && !strings.HasPrefix(rest, "of ") {
+		return rest
+	}
+	return link
 }
 
 // sharedPrefix is how many lines all have in common at the beginning.
