@@ -23,6 +23,7 @@ type index struct {
 	mergeMatters bool
 	rules        [2][]*Rule
 	customRules  [2]bool
+	anyIP        []*Route // of type local, for other addresses than the links have; IPv4
 	hasVRF       bool
 }
 
@@ -127,6 +128,10 @@ func (x *index) addRoutes(s *State) {
 	for i := range s.Routes {
 		r := &s.Routes[i]
 		x.table(family(r.Destination.Addr()), r.Table).add(r)
+		d := r.Destination.Addr()
+		if r.Type == "local" && d.Is4() && !d.IsLoopback() && (r.Destination.Bits() < 32 || x.addresses[d] == nil) {
+			x.anyIP = append(x.anyIP, r)
+		}
 	}
 	for fam := range x.tables {
 		if x.tables[fam][TableLocal] == nil {

@@ -2,6 +2,7 @@ package fib
 
 import (
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/packet"
 )
@@ -25,8 +26,8 @@ type Answer struct {
 	// came in, and packets of a socket that is bound to Link, which are then taken to be for a neighbour on it).
 	Route *Route
 	Rule  *Rule // policy rule that led to it; nil where there are no rules in the state (then the usual three are assumed)
-	// Link is the interface that it goes out of. For the machine's own addresses (Type "local") it is the loopback device, as in
-	// "ip route get"; the interface that has the address is in Route.
+	// Link is the interface that it goes out of. For the machine's own addresses (Type "local", in IPv6 "anycast" too) it is the loopback
+	// device, as in "ip route get"; the interface that has the address is in Route.
 	Link    string
 	Gateway netip.Addr // zero: the destination is on the link
 	Source  netip.Addr // preferred source for local output
@@ -139,8 +140,12 @@ func (l *search) up(name string) bool {
 	return link == nil || link.Up
 }
 
+// localMulticast are groups that stay on their link (RFC 5771).
+var localMulticast = netip.MustParsePrefix("224.0.0.0/24")
+
 // withoutRoute answers for what IPv4 decides before it looks at routes: broadcast and multicast that came in
-// (ip_route_input_rcu, ip_route_input_slow), or that a socket bound to a link or an address sends.
+// (ip_route_input_rcu, ip_route_input_slow), or that a socket bound to a link or an address sends. Multicast beyond the link has a source
+// by then.
 func (l *search) withoutRoute() bool {
 	q := l.q
 	kind := "multicast"
@@ -159,7 +164,13 @@ func (l *search) withoutRoute() bool {
 			link = a.Link
 		}
 	}
-	if link == "" || !l.up(link) {
+	switch {
+	case link == "" || !l.up(link):
+		return false
+	case q.Out != "" && kind == "multicast" && !localMulticast.Contains(q.Destination):
+		if !q.Source.IsValid() {
+			l.q.Source = l.s.selectAddress(link, netip.Addr{}, 0)
+		}
 		return false
 	}
 	l.a.Type, l.a.Link, l.a.Source = kind, link, q.Source
@@ -275,8 +286,9 @@ func (l *search) ipv6(t *table) *Route {
 		}
 		froms := l.sources(list)
 		// A prefix that has routes for certain sources only, none of them this one, is not where the search starts, and then its other
-		// routes are not looked at either (fib6_node_lookup_1). Once it has started, they are (fib6_backtrack).
-		if !started && len(froms) == 0 && sourceSpecific(list) {
+		// routes are not looked at either (fib6_node_lookup_1). Once it has started, they are (fib6_backtrack), and ::/0 is always where it
+		// ends up.
+		if !started && bits > 0 && len(froms) == 0 && sourceSpecific(list) {
 			continue
 		}
 		started = true
@@ -404,27 +416,67 @@ func (l *search) decide() {
 		if !a.Source.IsValid() {
 			a.Source = l.s.selectAddress(l.q.Out, netip.Addr{}, scopeLink)
 		}
+		l.castIPv4()
 		return
 	}
 	if a.Route == nil || !a.Forwards() {
 		return
 	}
-	a.Link, a.Gateway = l.way.Link, l.way.Gateway
+	if len(l.ways) > 0 {
+		l.way = l.ways[0]
+	}
 	if len(l.ways) > 1 {
 		a.Ways = l.ways
-		a.Link, a.Gateway = l.ways[0].Link, l.ways[0].Gateway
-	} else if len(l.ways) == 1 {
-		a.Link, a.Gateway = l.ways[0].Link, l.ways[0].Gateway
 	}
+	a.Link, a.Gateway = l.way.Link, l.way.Gateway
 	if output {
 		l.source()
 	}
-	if a.Type == "local" {
+	if l.fam == 0 {
+		l.ownGateways()
+	}
+	if a.Type == "local" || a.Type == "anycast" {
 		a.Link, a.Gateway, a.Ways = loopback, netip.Addr{}, nil
 	}
 	if l.fam == 0 && output {
 		l.castIPv4()
 	}
+}
+
+// ownGateways takes gateways away that are addresses of the machine itself: such a next hop has host scope, and what is sent by it is
+// for a neighbour on the link (fib_check_nh_v4_gw, net/ipv4/fib_semantics.c; rt_set_nexthop). The kernel looks when the route is added:
+// for gateways within other routes of type local it depends on which was there first, and nobody can tell.
+func (l *search) ownGateways() {
+	own := func(n *Nexthop) bool {
+		if n.OnLink || !n.Gateway.Is4() {
+			return false
+		}
+		if l.x.addresses[n.Gateway] != nil {
+			return true
+		}
+		for _, r := range l.x.anyIP {
+			if r.Destination.Contains(n.Gateway) {
+				l.unknown("gateway " + n.Gateway.String() + " is in " + r.Destination.String() +
+					", which is the machine's own: whether it is used depends on which route was added first")
+				break
+			}
+		}
+		return false
+	}
+	a := &l.a
+	if len(a.Ways) == 0 {
+		if own(&l.way) {
+			a.Gateway = netip.Addr{}
+		}
+		return
+	}
+	a.Ways = slices.Clone(a.Ways)
+	for i := range a.Ways {
+		if own(&a.Ways[i]) {
+			a.Ways[i].Gateway = netip.Addr{}
+		}
+	}
+	a.Gateway = a.Ways[0].Gateway
 }
 
 // castIPv4 is what __mkroute_output does to broadcasts and multicasts: no gateway, unless a route is for them.
@@ -435,7 +487,7 @@ func (l *search) castIPv4() {
 		a.Type, a.Gateway = "broadcast", netip.Addr{}
 	case l.q.Destination.IsMulticast():
 		a.Type = "multicast"
-		if a.Route.Destination.Bits() < 4 {
+		if a.Route != nil && a.Route.Destination.Bits() < 4 {
 			a.Gateway = netip.Addr{}
 		}
 	}
@@ -452,8 +504,7 @@ func (l *search) source() {
 	if len(a.Ways) == 0 {
 		return
 	}
-	ways := make([]Nexthop, len(a.Ways))
-	copy(ways, a.Ways)
+	ways := slices.Clone(a.Ways)
 	for i := range ways {
 		ways[i].Source = l.prefer(a.Route, &ways[i])
 	}
