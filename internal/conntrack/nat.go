@@ -333,17 +333,23 @@ func keepPrivilege(port uint16) (low, high uint16) {
 	return 1024, 65535
 }
 
-// example is a port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free.
+// example is a port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free,
+// also of other flows' picks out of the same range, so that two picks are never the same.
 func (v *View) example(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) uint16 {
 	port := &tuple.SourcePort
 	if destination {
 		port = &tuple.DestinationPort
 	}
+	now := port.Number
 	free := func(n uint16) bool {
-		*port = packet.Exactly(n)
-		return !v.used(tuple, f)
+		for _, *port = range []packet.Port{packet.Exactly(n), packet.OneOf(low, high, n)} {
+			if v.used(tuple, f) {
+				return false
+			}
+		}
+		return true
 	}
-	if now := port.Number; now >= low && now <= high && free(now) {
+	if now >= low && now <= high && free(now) {
 		return now
 	}
 	for n := uint32(low); n <= uint32(high) && n < uint32(low)+4096; n++ {
