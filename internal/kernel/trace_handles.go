@@ -50,6 +50,35 @@ func (n *Namespace) RuleHandles(family, table, chain string) ([]uint64, error) {
 	return handles, nil
 }
 
+// HasChain tells whether the kernel has a chain. iptables-nft-save prints the built-in chains of a table also where there are none.
+func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
+	fail := func(err error) (bool, error) {
+		return false, fmt.Errorf("ask for chain %s %s %s in %s: %w", family, table, chain, n.path, err)
+	}
+	number, ok := familyNumber(family)
+	if !ok {
+		return fail(fmt.Errorf("unknown family %q", family))
+	}
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
+	if err != nil {
+		return fail(err)
+	}
+	defer c.Close()
+	m, err := nftMessage(unix.NFT_MSG_GETCHAIN, number, attrs{{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}})
+	if err != nil {
+		return fail(err)
+	}
+	m.Header.Flags = netlink.Request
+	_, err = c.Execute(m)
+	if errors.Is(err, unix.ENOENT) {
+		return false, nil
+	}
+	if err != nil {
+		return fail(err)
+	}
+	return true, nil
+}
+
 func familyNumber(name string) (uint8, bool) {
 	for number, n := range nftFamilies {
 		if n == name {

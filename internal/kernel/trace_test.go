@@ -328,6 +328,11 @@ func TestRuleHandles(t *testing.T) {
 			t.Errorf("%s: handles %v, %v", chain, handles, err)
 		}
 	}
+	for chain, want := range map[string]bool{"INPUT": true, "OUTPUT": false} {
+		if has, err := ns.HasChain("ip", "filter", chain); has != want || err != nil {
+			t.Errorf("has %s: %v, %v", chain, has, err)
+		}
+	}
 	if text, err := ns.RuleText("ip", "filter", "INPUT", 999); err != nil || text != "" {
 		t.Errorf("no such rule: %q, %v", text, err)
 	}

@@ -171,13 +171,18 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	events := c.ruleEvents(h, steps, d)
 	flooded, last := false, steps[0].position
-	for _, s := range steps {
+	var changed *placed // the last step whose rule changed the packet
+	for i := range steps {
+		s := steps[i]
 		flooded = flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
 		if !traced(s.Visit) {
 			if s.Visit != nil && s.Visit.Chain.Table.Dialect == netfilter.IPTablesLegacy && s.Visit.Verdict.Kind != netfilter.Break {
 				c.NotTraced++
 			}
 			continue
+		}
+		if s.Visit.Rule == nil && s.Visit.Verdict.Kind == netfilter.Accept && h.Absent[chainID(s.Visit.Chain)] {
+			continue // an empty chain that lets everything pass is as good as none
 		}
 		if flooded { // what happens to the other copies is in the trace, too
 			events = skipTo(h, s, events)
@@ -188,16 +193,33 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 		}
 		if why := ruleDiffers(h, s, &events[0]); why != "" {
 			c.fact(&Difference{Host: name, Back: d == back, Predicted: predictedRule(s), Observed: observedText(h, &events[0]) + why,
-				position: s.position, event: &events[0].TraceEvent, rule: refOf(s.Visit)})
+				position: s.position, event: &events[0].TraceEvent})
+			return
+		}
+		if why := packetAtChain(s, &events[0]); why != "" {
+			c.fact(changedElsewhere(s, changed, why, name, d))
 			return
 		}
 		c.fact(nil)
 		events, last = events[1:], s.position
+		if len(s.Changes) > 0 {
+			changed = &steps[i]
+		}
 	}
 	if len(events) > 0 && !flooded {
 		c.fact(&Difference{Host: name, Back: d == back, Predicted: "no further rule", Observed: observedText(h, &events[0]),
 			position: last, event: &events[0].TraceEvent})
 	}
+}
+
+// changedElsewhere is a packet that met the predicted rule, but not as predicted: the rule that last changed it comes first to mind.
+func changedElsewhere(s placed, changed *placed, why, host string, d direction) *Difference {
+	difference := &Difference{Host: host, Back: d == back, Predicted: "at " + predictedRule(s), Observed: "the same rule" + why, position: s.position}
+	if changed != nil {
+		difference.Predicted += ", after " + predictedRule(*changed)
+		difference.rule = refOf(changed.Visit)
+	}
+	return difference
 }
 
 func (c *comparison) missing(name string, s placed, d direction) *Difference {
@@ -206,7 +228,7 @@ func (c *comparison) missing(name string, s placed, d direction) *Difference {
 }
 
 func skipTo(h *Host, s placed, events []observedRule) []observedRule {
-	i := slices.IndexFunc(events, func(e observedRule) bool { return ruleDiffers(h, s, &e) == "" })
+	i := slices.IndexFunc(events, func(e observedRule) bool { return ruleDiffers(h, s, &e) == "" && packetAtChain(s, &e) == "" })
 	return events[max(i, 0):]
 }
 
@@ -240,16 +262,14 @@ func ruleDiffers(h *Host, s placed, e *observedRule) string {
 	if s.mark != e.Mark && e.Verdict != "stolen" {
 		return fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.mark)
 	}
-	if e.packet != nil && s.before != nil {
-		return tupleDiffers(s, e.packet)
-	}
 	return ""
 }
 
-// tupleDiffers compares the packet at the beginning of a base chain. A rule that translates does so when the chain has ended, so the tuple
+// packetAtChain compares the packet at the beginning of a base chain. A rule that translates does so when the chain has ended, so the tuple
 // is that before the step; everything else a rule changes at once.
-func tupleDiffers(s placed, p *packet.Packet) string {
-	if isError(p) {
+func packetAtChain(s placed, e *observedRule) string {
+	p := e.packet
+	if p == nil || s.before == nil || isError(p) {
 		return "" // the trace holds too little of what it quotes
 	}
 	if !sameTuple(&s.before.Tuple, &p.Tuple) {

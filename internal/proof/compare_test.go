@@ -96,7 +96,7 @@ func TestCompare(t *testing.T) {
 		"tuple": {func(_ *walk.Result, o *proof.Observed) {
 			p := syn("10.0.0.7:4000", "10.0.0.2:80")
 			o.Hosts["a"].Trace[0].Packet = &p
-		}, "(packet tcp 10.0.0.7:4000 > 10.0.0.2:80, predicted tcp 10.0.0.1:4000 > 10.0.0.2:80)"},
+		}, "the same rule (packet tcp 10.0.0.7:4000 > 10.0.0.2:80, predicted tcp 10.0.0.1:4000 > 10.0.0.2:80)"},
 		"fewer rules": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3] }, "kernel:    the packet did not get there"},
 		"more rules":  {func(r *walk.Result, _ *proof.Observed) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] }, "predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
 		"port not in it": {func(_ *walk.Result, o *proof.Observed) {

@@ -46,8 +46,8 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 		return nil, Report{}, err
 	}
 	defer probe.Close()
-	request.Packet.Tuple = probe.Tuple()
 	probe.Payload = payload(&request.Packet, probe.Payload)
+	complete(&request.Packet, probe)
 	result, err := walk.Walk(source, request)
 	if err != nil {
 		return nil, Report{}, err
@@ -73,9 +73,23 @@ func payload(p *packet.Packet, random []byte) []byte {
 	return append(slices.Clone(random[:2]), 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1)
 }
 
+// complete gives a request's packet what it will have when it is sent.
+func complete(p *packet.Packet, probe *kernel.Probe) {
+	p.Tuple = probe.Tuple()
+	const queryHeader = 8 // of UDP, and of an ICMP echo
+	header := 20
+	if p.IsIPv6() {
+		header = 40
+	}
+	p.Length = header + queryHeader + len(probe.Payload)
+	if p.Protocol == packet.TCP {
+		p.TCPFlags, p.Length = packet.SYN, 0 // its options depend on settings of the sender
+	}
+}
+
 // observe sends the probe and collects what is seen of it in every host of the prediction.
 func observe(ctx context.Context, namespaces Namespaces, probe *kernel.Probe, result *walk.Result) (*Observed, error) {
-	watchers, err := watch(namespaces, tuples(result))
+	watchers, err := watch(namespaces, tuples(result), policies(result))
 	defer func() { closeAll(watchers) }()
 	if err != nil {
 		return nil, err
@@ -167,12 +181,36 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 	return all
 }
 
+// policies lists, for each host, the base chains whose policy decides something.
+func policies(result *walk.Result) map[string]map[ChainID]bool {
+	all := map[string]map[ChainID]bool{}
+	add := func(s *walk.Step) {
+		if v := s.Visit; v == nil || v.Rule != nil || v.Chain.Base == nil {
+			return
+		}
+		if all[s.Host] == nil {
+			all[s.Host] = map[ChainID]bool{}
+		}
+		all[s.Host][chainID(s.Visit.Chain)] = true
+	}
+	for i := range result.Outcomes {
+		for j := range result.Outcomes[i].There {
+			add(&result.Outcomes[i].There[j])
+		}
+		for j := range result.Outcomes[i].Back {
+			add(&result.Outcomes[i].Back[j])
+		}
+	}
+	return all
+}
+
 // watcher reads what one namespace shows.
 type watcher struct {
 	name    string
 	ns      *kernel.Namespace
 	trace   *kernel.Trace
 	capture *kernel.Capture
+	chains  map[ChainID]bool // of the prediction, whose policies decide
 
 	mu   sync.Mutex
 	seen Host
@@ -180,7 +218,7 @@ type watcher struct {
 }
 
 // watch opens traces and captures in every host that can be had. The watchers are for closeAll also after an error.
-func watch(namespaces Namespaces, tuples map[string][]packet.Tuple) ([]*watcher, error) {
+func watch(namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool) ([]*watcher, error) {
 	var watchers []*watcher
 	for host := range tuples {
 		ns, err := namespaces(host)
@@ -190,7 +228,7 @@ func watch(namespaces Namespaces, tuples map[string][]packet.Tuple) ([]*watcher,
 		if err != nil {
 			return watchers, fmt.Errorf("watch %s: %w", host, err)
 		}
-		watchers = append(watchers, &watcher{name: host, ns: ns})
+		watchers = append(watchers, &watcher{name: host, ns: ns, chains: chains[host]})
 	}
 	return watchers, inParallel(watchers, func(w *watcher) (err error) {
 		if w.capture, err = kernel.OpenCapture(w.ns, tuples[w.name]); err != nil {
@@ -285,9 +323,17 @@ func (w *watcher) finish() error {
 			return err
 		}
 	}
+	absent := map[ChainID]bool{}
+	for id := range w.chains {
+		has, err := w.ns.HasChain(id.Family, id.Table, id.Chain)
+		if err != nil {
+			return err
+		}
+		absent[id] = !has
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.seen.Flows, w.seen.Handles = flows, handles
+	w.seen.Flows, w.seen.Handles, w.seen.Absent = flows, handles, absent
 	return nil
 }
 

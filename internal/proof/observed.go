@@ -23,6 +23,8 @@ type Host struct {
 	Flows   []kernel.Flow
 	// Handles are those of the chains that the trace names, in the order of their rules.
 	Handles map[ChainID][]uint64
+	// Absent are base chains of the prediction that the kernel does not have: iptables-nft-save prints every built-in chain of a table.
+	Absent map[ChainID]bool
 }
 
 // ChainID names a chain of nf_tables.
