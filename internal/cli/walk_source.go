@@ -84,7 +84,7 @@ func (w *world) namespace(host string) (*kernel.Namespace, error) {
 
 func (w *world) close() {
 	for _, ns := range w.opened {
-		ns.Close()
+		_ = ns.Close()
 	}
 }
 

@@ -131,7 +131,7 @@ type told struct {
 	line
 }
 
-// reply is the heading of the way back.
+// replyHeading stands above the way back.
 const replyHeading = "the reply"
 
 // flat is the story line by line, the reply in brief behind it.
