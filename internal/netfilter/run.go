@@ -16,11 +16,11 @@ const (
 	// maxDepth is the number of jumps that nf_tables follows without a return (NFT_JUMP_STACK_SIZE, include/net/netfilter/nf_tables.h).
 	maxDepth = 16
 	// maxRules bounds one evaluation of a base chain, far beyond what a machine could do at each packet.
-	maxRules = 1 << 24
+	maxRules = 1 << 20
 )
 
 // maxJumps bounds one evaluation as maxRules does. A test makes it smaller.
-var maxJumps = 1 << 16
+var maxJumps = 1 << 13
 
 // Run evaluates a base chain: rules that can apply are found with the chains' indexes. The verdict is Accept, Drop, Reject, Stolen or
 // Undecided. What applied is appended to the context's Trail. With EveryRule it is RunLinear. The error wraps ErrRunaway.
