@@ -1,0 +1,166 @@
+package iptables
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
+// blocks of other programs.
+func TestFragments(t *testing.T) {
+	files, err := filepath.Glob("testdata/fragments/*.txtar")
+	if err != nil || len(files) < 8 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
+			a, err := txtar.ParseFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			f, err := ParseFragment(a.Files[0].Data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := golden(&f)
+			if *update {
+				a.Files = append(a.Files[:1], got...)
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if diff := cmp.Diff(string(txtar.Format(&txtar.Archive{Files: a.Files[1:]})), string(txtar.Format(&txtar.Archive{Files: got}))); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func golden(f *Excerpt) []txtar.File {
+	files := []txtar.File{{Name: "tables", Data: AppendSave(nil, f.Tables)}}
+	if len(f.IPv6) > 0 {
+		files = append(files, txtar.File{Name: "IPv6 tables", Data: AppendSave(nil, f.IPv6)})
+	}
+	var b bytes.Buffer
+	for _, a := range f.Assumed {
+		fmt.Fprintf(&b, "%s (line %d): %s\n", a.Kind, a.Line, a.Text)
+	}
+	files = append(files, txtar.File{Name: "assumed", Data: b.Bytes()})
+	for _, block := range f.Blocks {
+		files = append(files, txtar.File{Name: fmt.Sprintf("%s from line %d", block.Kind, block.Line), Data: block.Text})
+	}
+	return files
+}
+
+func TestWholeDumpNeedsNoAssumption(t *testing.T) {
+	dump, err := os.ReadFile("testdata/syntax.save")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Parse(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := ParseFragment(dump)
+	if err != nil || !f.Whole || len(f.Assumed) > 0 || len(f.IPv6) > 0 {
+		t.Errorf("whole %v, assumed %v, %v", f.Whole, f.Assumed, err)
+	}
+	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+		t.Error(diff)
+	}
+	six := bytes.ReplaceAll(dump, []byte("by iptables-save"), []byte("by ip6tables-save"))
+	if f, err = ParseFragment(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
+		t.Errorf("ip6tables: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
+	}
+	// Both dumps in one text, and a route behind them: still nothing is missing from the tables that are there.
+	text := string(dump) + string(six) + "\ndefault via 10.0.0.1 dev eth0\n"
+	if f, err = ParseFragment([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
+		t.Fatalf("both: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
+	}
+	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+		t.Error(diff)
+	}
+	for _, a := range f.Assumed {
+		if a.Kind == AssumedJump || a.Kind == AssumedContents || a.Kind == MissingRules || a.Kind == AssumedTable {
+			t.Errorf("assumed: %s", a.Text)
+		}
+	}
+}
+
+func TestNothingFound(t *testing.T) {
+	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
+		if f, err := ParseFragment([]byte(text)); !errors.Is(err, ErrNothingFound) {
+			t.Errorf("%q: %+v, %v", text, f, err)
+		}
+	}
+}
+
+func TestMergeRules(t *testing.T) {
+	list := func(s string) []shown {
+		var out []shown
+		for _, name := range strings.Fields(s) {
+			out = append(out, shown{rule: Rule{Target: Jump(name)}})
+		}
+		return out
+	}
+	for _, c := range []struct{ a, b, want string }{
+		{"A B", "A B", "A B"},
+		{"A C", "A B C", "A B C"},
+		{"A B C", "B", "A B C"},
+		{"B", "A B C", "A B C"},
+		{"A A", "A A", "A A"},
+		{"A", "A A", "A A"},
+		{"A B", "B A", "A B"},
+		{"", "A", "A"},
+		{"A B A", "A A", "A B A"},
+		{"A B", "C D", "A B C D"},
+		{"A B", "B C", "A B C"},
+		{"A B", "C B", "A C B"},
+		{"A B C", "X A Y C Z", "X A B Y C Z"},
+	} {
+		var got []string
+		for _, s := range mergeRules(list(c.a), list(c.b)) {
+			got = append(got, s.rule.Target.Name)
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%q and %q: got %q, want %q", c.a, c.b, s, c.want)
+		}
+	}
+}
+
+func FuzzParseFragment(f *testing.F) {
+	files, _ := filepath.Glob("testdata/fragments/*.txtar")
+	for _, file := range files {
+		if a, err := txtar.ParseFile(file); err == nil {
+			f.Add(a.Files[0].Data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := ParseFragment(text)
+		if err != nil {
+			return
+		}
+		for _, tables := range [][]Table{e.Tables, e.IPv6} {
+			once := AppendSave(nil, tables)
+			again, err := Parse(once)
+			if err != nil {
+				t.Fatalf("cannot read what was printed: %v\n%s", err, once)
+			}
+			if twice := AppendSave(nil, again); !bytes.Equal(once, twice) {
+				t.Fatalf("printed differently:\n%s\n%s", once, twice)
+			}
+		}
+	})
+}
