@@ -144,7 +144,7 @@ type Host interface {
 	IPSet(name string) (*Set, bool)
 	// AddressType is the kind of an address in the machine's routing tables; link restricts it to an interface, "" does not.
 	AddressType(a netip.Addr, link string) (AddressType, bool)
-	// ReversePath tells where a packet from Source would come in if routing were symmetric (nft fib, rpfilter).
+	// Route looks up where a packet to Destination goes; rpfilter and nft's fib ask for the way back, with the ends the other way round.
 	Route(q RouteQuery) (RouteAnswer, bool)
 	// Link tells the numbers of an interface.
 	Link(name string) (Link, bool)
