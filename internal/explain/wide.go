@@ -78,11 +78,11 @@ func wideLines(st *walk.Step, why *reasoner) []line {
 	p := &st.Packet
 	switch st.Stage {
 	case walk.Sent:
-		return []line{{label: "sent", text: p.Tuple.String()}}
+		return []line{{label: "sent", text: p.String()}}
 	case walk.Received:
-		return []line{{label: "in", text: outside(p.In, p.BridgeIn) + "  " + p.Tuple.String()}}
+		return []line{{label: "in", text: outside(p.In, p.BridgeIn) + "  " + p.String()}}
 	case walk.Transmit:
-		return []line{{label: "out", text: outside(p.Out, p.BridgeOut) + "  " + p.Tuple.String()}}
+		return []line{{label: "out", text: outside(p.Out, p.BridgeOut) + "  " + p.String()}}
 	case walk.Ruled:
 		return []line{wideRule(st, why)}
 	case walk.Routed:
