@@ -47,4 +47,4 @@ type setQuestion struct {
 	p    *packet.Packet
 }
 
-func (q setQuestion) String() string { return q.test.String() + " (" + q.p.Tuple.String() + ")" }
+func (q setQuestion) String() string { return q.test.String() + " (" + q.p.String() + ")" }

@@ -318,7 +318,7 @@ func TestEffects(t *testing.T) {
 		{&SetMark{Value: 7, Mask: ^uint32(0)}, 7, 0xff},
 		{&SetMark{Connection: true, Value: 0x100, Mask: 0xf}, 0x0f0f, 0x1f0},
 		{&CopyMark{Packet: ^uint32(0), Flow: ^uint32(0)}, 0x0f0f, 0x0f0f},
-		{&CopyMark{Packet: 0xff, Flow: 0xf0}, 0x0f0f, 0x0f ^ 0x0f},
+		{&CopyMark{Packet: 0xff, Flow: 0xf0}, 0x0f0f, 0},
 		{&CopyMark{Restore: true, Packet: ^uint32(0), Flow: ^uint32(0)}, 0xff, 0xff},
 		{&CopyMark{Restore: true, Packet: 0x0f00, Flow: 0xf0}, 0x0f ^ 0xf0, 0xff},
 	} {

@@ -253,7 +253,7 @@ func (r *evaluation) done(v Verdict, failed Statement, changes []packet.Change) 
 // missed notes a rule that did not apply, where every rule is wanted.
 func (r *evaluation) missed(v Visit) Verdict {
 	if r.EveryRule {
-		v.Chain, v.Rule = r.Context.Chain, r.Context.Rule
+		v.Chain, v.Rule = r.Chain, r.Rule
 		r.Trail = append(r.Trail, v)
 	}
 	return v.Verdict
