@@ -37,6 +37,7 @@ claims: deps controlplane build ## the table of claims: pass, FAIL, not built ye
 
 bench: deps controlplane build ## the figures, medians of several runs
 	go build -o bin/bench ./tools/bench
+	go test -run '^$$' -bench . -benchtime 5x ./internal/walk
 	scripts/as-root bin/bench
 
 lint: ## golangci-lint, with the layer table of docs/design.md

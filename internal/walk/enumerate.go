@@ -123,13 +123,18 @@ func total(options []netfilter.Option) (sum uint64) {
 
 // probability multiplies the weights of the answers; nil where one has none.
 func probability(choices []Chosen) *big.Rat {
-	p := big.NewRat(1, 1)
+	if len(choices) == 0 {
+		return big.NewRat(1, 1)
+	}
+	weight, sum := big.NewInt(1), big.NewInt(1)
+	var factor big.Int
 	for _, c := range choices {
-		sum := total(c.Options)
-		if sum == 0 {
+		t := total(c.Options)
+		if t == 0 {
 			return nil
 		}
-		p.Mul(p, new(big.Rat).SetFrac(new(big.Int).SetUint64(c.Options[c.Answer].Weight), new(big.Int).SetUint64(sum)))
+		weight.Mul(weight, factor.SetUint64(c.Options[c.Answer].Weight))
+		sum.Mul(sum, factor.SetUint64(t))
 	}
-	return p
+	return new(big.Rat).SetFrac(weight, sum)
 }

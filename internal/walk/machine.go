@@ -73,7 +73,11 @@ func (m *machine) sysctl(standard bool, name string) bool {
 // (include/linux/inetdevice.h: IN_DEV_CONF_GET, IN_DEV_ORCONF, IN_DEV_MAXCONF).
 
 func (m *machine) confNumber(link, key string) int {
-	n, _ := strconv.Atoi(m.Sysctls[snapshot.SysctlKey("net", "ipv4", "conf", link, key)])
+	text, ok := m.Sysctl("net", "ipv4", "conf", link, key)
+	if !ok {
+		return 0
+	}
+	n, _ := strconv.Atoi(text)
 	return n
 }
 
@@ -119,8 +123,10 @@ func (m *machine) ttl(ipv6 bool) uint8 {
 	if ipv6 {
 		key = "net.ipv6.conf.all.hop_limit"
 	}
-	if n, err := strconv.ParseUint(m.Sysctls[key], 10, 8); err == nil && n > 0 {
-		return uint8(n)
+	if text, ok := m.Sysctls[key]; ok {
+		if n, err := strconv.ParseUint(text, 10, 8); err == nil && n > 0 {
+			return uint8(n)
+		}
 	}
 	return 64
 }
