@@ -484,12 +484,22 @@ func (l *search) castIPv4() {
 	a := &l.a
 	switch {
 	case l.q.Destination == everyone:
-		a.Type, a.Gateway = "broadcast", netip.Addr{}
+		a.Type = "broadcast"
+		a.onLink()
 	case l.q.Destination.IsMulticast():
 		a.Type = "multicast"
 		if a.Route != nil && a.Route.Destination.Bits() < 4 {
-			a.Gateway = netip.Addr{}
+			a.onLink()
 		}
+	}
+}
+
+// onLink takes the gateways away.
+func (a *Answer) onLink() {
+	a.Gateway = netip.Addr{}
+	a.Ways = slices.Clone(a.Ways)
+	for i := range a.Ways {
+		a.Ways[i].Gateway = netip.Addr{}
 	}
 }
 

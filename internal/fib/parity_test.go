@@ -16,8 +16,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
 	"packetwalk.dev/internal/packet"
 )
+
+var compareAddresses = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 // TestLookupAsKernel compares look-ups with "ip route get" in random worlds: links, addresses, routes, policy rules.
 // FIB_WORLDS and FIB_SEED make it go on for longer or begin elsewhere.
@@ -113,6 +118,34 @@ func (n namespace) state(t *testing.T) *State {
 		s.Rules = append(s.Rules, rules...)
 	}
 	return s
+}
+
+// compareTexts reads what iproute2 prints for people, too: it is to give the same as its JSON.
+func (n namespace) compareTexts(t *testing.T, s *State) {
+	t.Helper()
+	same := func(what string, got, want any, err error) {
+		t.Helper()
+		if d := cmp.Diff(want, got, compareAddresses, cmpopts.EquateEmpty()); err != nil || d != "" {
+			t.Errorf("%s as text: %v (-JSON +text)\n%s", what, err, d)
+		}
+	}
+	var routes []Route
+	var rules []Rule
+	for _, flag := range []string{"-4", "-6"} {
+		out, _ := n.run(t, "", "ip", flag, "route", "show", "table", "all")
+		r, err := ParseRoutesText(string(out), flag == "-6")
+		same("routes "+flag, len(r) > 0, true, err)
+		routes = append(routes, r...)
+		out, _ = n.run(t, "", "ip", flag, "rule")
+		u, err := ParseRulesText(string(out), flag == "-6")
+		same("rules "+flag, len(u) > 0, true, err)
+		rules = append(rules, u...)
+	}
+	same("routes", routes, s.Routes, nil)
+	same("rules", rules, s.Rules, nil)
+	out, _ := n.run(t, "", "ip", "addr")
+	addresses, err := ParseAddressesText(string(out))
+	same("addresses", addresses, s.Addresses, err)
 }
 
 // settled waits until the kernel has seen to carriers and addresses: until two dumps are the same.
@@ -364,6 +397,7 @@ func compareWorld(t *testing.T, seed uint64) (compared int) {
 	}
 	s := n.settled(t)
 	s.IgnoreLinkDown = ignored
+	n.compareTexts(t, s)
 	s.Index()
 	for _, w := range families {
 		compared += w.compare(t, n, s)

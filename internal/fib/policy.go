@@ -2,6 +2,7 @@ package fib
 
 import (
 	"fmt"
+	"slices"
 
 	"packetwalk.dev/internal/packet"
 )
@@ -135,7 +136,8 @@ func (l *search) act(r *Rule) string {
 	return ""
 }
 
-// suppress is fib4_rule_suppress and fib6_rule_suppress.
+// suppress is fib4_rule_suppress, which looks at a route's first next hop, and fib6_rule_suppress, which looks at the one that the hash
+// has picked by then.
 func (l *search) suppress(r *Rule, route *Route) bool {
 	if r.SuppressPrefixLength >= 0 && route.Destination.Bits() <= r.SuppressPrefixLength {
 		return true
@@ -143,8 +145,22 @@ func (l *search) suppress(r *Rule, route *Route) bool {
 	if r.SuppressGroup < 0 {
 		return false
 	}
-	link := l.x.links[route.hops()[0].Link]
-	return link != nil && link.Group == r.SuppressGroup
+	member := func(n Nexthop) bool {
+		link := l.x.links[n.Link]
+		return link != nil && link.Group == r.SuppressGroup
+	}
+	if l.fam == 0 {
+		return member(route.hops()[0])
+	}
+	if len(l.ways) == 0 {
+		return member(l.way)
+	}
+	left := slices.DeleteFunc(slices.Clone(l.ways), member)
+	if len(left) > 0 && len(left) < len(l.ways) {
+		l.unknown(fmt.Sprintf("policy rule %d suppresses some of the ways of the route to %s: the kernel's hash picks the way first", r.Priority, route.Destination))
+		l.ways = left
+	}
+	return len(left) == 0
 }
 
 // deadDefault says that among default routes of one metric the kernel takes one whose gateway answers (fib_select_default): that is not

@@ -130,10 +130,9 @@ func (j *ruleJSON) action(r *Rule, fields map[string]json.RawMessage) {
 	case fields["table"] == nil && !r.L3MDev:
 		r.Unknown = true
 	}
-	if r.Action != "goto" {
-		return
+	if r.Action != "lookup" {
+		r.Table, r.TableName = 0, ""
 	}
-	r.Table, r.TableName = 0, ""
 }
 
 // dscpAsTOS takes a DSCP for a TOS where that means the same: for IPv6 always but for 0, for IPv4 where the kernel's comparison of TOS,
