@@ -509,7 +509,7 @@ func (s *scanner) kindOf(line string) (kind BlockKind, more int) {
 		return IPAddress, 1
 	case strings.HasSuffix(first, ":") && second == "from" && strings.Trim(first, "0123456789:") == "" && len(fields) > 3:
 		return IPRule, 1
-	case isRouteLine(fields):
+	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") && isRouteLine(append(fields, "dev", "")):
 		return IPRoute, 1
 	case strings.HasPrefix(first, "net.") && len(fields) >= 3 && second == "=":
 		return Sysctl, 1
