@@ -40,6 +40,7 @@ func (r Report) better(other Report) bool {
 
 func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
 	c := &comparison{observed: o, id: id, sender: sender, unseen: map[string]bool{}}
+	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
 	c.way(outcome.There, there, 0)
 	c.Source = c.sourceAt(outcome.End.Host)
 	if outcome.Back != nil {
@@ -191,8 +192,8 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 			c.fact(c.missing(name, s, d))
 			return
 		}
-		if why := ruleDiffers(h, s, &events[0]); why != "" {
-			c.fact(&Difference{Host: name, Back: d == back, Predicted: predictedRule(s), Observed: observedText(h, &events[0]) + why,
+		if agree, how := sameEvent(h, s, &events[0]); !agree {
+			c.fact(&Difference{Host: name, Back: d == back, Predicted: predictedRule(s), Observed: observedText(h, &events[0]) + how,
 				position: s.position, event: &events[0].TraceEvent})
 			return
 		}
@@ -206,7 +207,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 			changed = &steps[i]
 		}
 	}
-	if len(events) > 0 && !flooded {
+	if len(events) > 0 && !flooded && !c.Undecided {
 		c.fact(&Difference{Host: name, Back: d == back, Predicted: "no further rule", Observed: observedText(h, &events[0]),
 			position: last, event: &events[0].TraceEvent})
 	}
@@ -228,7 +229,10 @@ func (c *comparison) missing(name string, s placed, d direction) *Difference {
 }
 
 func skipTo(h *Host, s placed, events []observedRule) []observedRule {
-	i := slices.IndexFunc(events, func(e observedRule) bool { return ruleDiffers(h, s, &e) == "" && packetAtChain(s, &e) == "" })
+	i := slices.IndexFunc(events, func(e observedRule) bool {
+		agree, _ := sameEvent(h, s, &e)
+		return agree && packetAtChain(s, &e) == ""
+	})
 	return events[max(i, 0):]
 }
 
@@ -244,25 +248,25 @@ var verdicts = map[netfilter.VerdictKind][]string{
 	netfilter.Return: {"return"}, netfilter.Jump: {"jump"}, netfilter.Goto: {"goto"}, netfilter.Stolen: {"stolen", "queue", "drop"},
 }
 
-// ruleDiffers tells what is different, " (…)", or "" where a step and an event agree; " " where the rules themselves are not the same.
-func ruleDiffers(h *Host, s placed, e *observedRule) string {
+// sameEvent tells whether a step and an event agree, and where the rules are the same what else is different: " (…)".
+func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
 	v := s.Visit
 	if id := chainID(v.Chain); id.Family != e.Family || id.Table != e.Table || id.Chain != e.Chain {
-		return " "
+		return false, ""
 	}
 	if (v.Rule == nil) != (e.Kind == kernel.TracePolicy) || v.Rule != nil && !sameRule(h, v, e) {
-		return " "
+		return false, ""
 	}
 	if known := verdicts[v.Verdict.Kind]; known != nil && !slices.Contains(known, e.Verdict) {
-		return " "
+		return false, ""
 	}
 	if v.Verdict.Chain != nil && e.Target != "" && v.Verdict.Chain.Name != e.Target {
-		return " "
+		return false, ""
 	}
 	if s.mark != e.Mark && e.Verdict != "stolen" {
-		return fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.mark)
+		return false, fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.mark)
 	}
-	return ""
+	return true, ""
 }
 
 // packetAtChain compares the packet at the beginning of a base chain. A rule that translates does so when the chain has ended, so the tuple

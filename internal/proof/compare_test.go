@@ -102,11 +102,15 @@ func TestCompare(t *testing.T) {
 		"port not in it": {func(_ *walk.Result, o *proof.Observed) {
 			o.Hosts["a"].Packets[0].Packet.SourcePort = packet.Exactly(1023)
 		}, "out of eth0: tcp 10.9.9.9:1023 > 10.0.0.2:80, TTL 64 (predicted tcp 10.9.9.9:1024-65535 > 10.0.0.2:80)"},
-		"TTL":             {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 }, "they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
-		"lost":            {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
-		"answer":          {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = kernel.Connected }, "kernel: 5 of 6 steps agree"},
-		"unseen host":     {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
-		"another flow":    {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) }, "the packet was not seen there"},
+		"TTL":          {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 }, "they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
+		"lost":         {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
+		"answer":       {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = kernel.Connected }, "kernel: 5 of 6 steps agree"},
+		"unseen host":  {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
+		"another flow": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) }, "the packet was not seen there"},
+		"undecided": {func(r *walk.Result, _ *proof.Observed) {
+			o := &r.Outcomes[0]
+			o.There, o.End.Kind = o.There[:3], walk.Undecided
+		}, "kernel: 2 of 2 steps agree; the prediction ends where nobody can tell how it goes on"},
 		"another outcome": {otherOutcome, "kernel: 6 of 6 steps agree"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -21,6 +21,8 @@ type Report struct {
 	Unseen []string
 	// Unanswered says that the program that got the packet sent nothing back, so that the way back could not be compared.
 	Unanswered bool
+	// Undecided says that the prediction ends before the packet's way does, because nobody can tell how it goes on.
+	Undecided bool
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string
 	Answer kernel.ProbeResult // what the sender learnt
@@ -47,7 +49,7 @@ type ruleRef struct {
 
 // Complete tells whether every step was compared and agrees.
 func (r Report) Complete() bool {
-	return r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered
+	return r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered && !r.Undecided
 }
 
 // String is one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where prediction
@@ -63,6 +65,9 @@ func (r Report) String() string {
 	}
 	if r.Unanswered {
 		b.WriteString("; the receiving program sent nothing back: the way back was not compared")
+	}
+	if r.Undecided {
+		b.WriteString("; the prediction ends where nobody can tell how it goes on")
 	}
 	if d := r.First; d != nil {
 		way := ""
