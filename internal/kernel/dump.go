@@ -58,6 +58,8 @@ func (d *Dumper) run(ctx context.Context, ns *Namespace, row snapshot.Dump) snap
 	var out snapshot.Output
 	var err error
 	switch {
+	case row.Part == snapshot.Flows && ns.tracksNothing():
+		return snapshot.Output{Command: strings.Join(row.Commands[0], " ")}
 	case len(row.Commands) > 0:
 		return d.command(ctx, ns, row)
 	case row.File == snapshot.SysctlsFile:
