@@ -1,0 +1,321 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// built is a world that runs in the kernel.
+type built struct {
+	dir     string
+	spaces  map[string]*kernel.Namespace
+	dumper  kernel.Dumper
+	sockets []interface{ Close() error }
+	wg      sync.WaitGroup
+
+	mu    sync.Mutex
+	dumps map[string]*snapshot.Raw // the last of each host
+}
+
+// errWorld says that a world's own text is wrong: the kernel refuses to be set up like this.
+var errWorld = errors.New("the world cannot be made")
+
+// build makes the world in namespaces that are mounted in a new directory below dir.
+func build(ctx context.Context, dir string, w *World) (b *built, err error) {
+	b = &built{spaces: map[string]*kernel.Namespace{}, dumps: map[string]*snapshot.Raw{}}
+	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
+		return nil, err
+	}
+	for i, h := range w.Hosts {
+		ns, err := kernel.CreateNamespace(filepath.Join(b.dir, fmt.Sprint(i)))
+		if err != nil {
+			return nil, errors.Join(err, b.close())
+		}
+		b.spaces[h.Name] = ns
+	}
+	if err := b.fill(ctx, w); err != nil {
+		return nil, errors.Join(err, b.close())
+	}
+	b.dumper.Hosts = map[string]string{}
+	for name, ns := range b.spaces {
+		b.dumper.Hosts[name] = ns.Path()
+	}
+	return b, nil
+}
+
+func (b *built) fill(ctx context.Context, w *World) error {
+	for _, ns := range b.spaces {
+		if err := ns.SetSysctls(quiet...); err != nil {
+			return err
+		}
+	}
+	for i, line := range w.Wires {
+		if err := b.wire(i, line); err != nil {
+			return err
+		}
+	}
+	var g errgroup.Group
+	for _, h := range w.Hosts {
+		g.Go(func() error { return b.apply(ctx, h) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	return b.carriers(ctx)
+}
+
+// quiet keeps a namespace from sending packets and waiting for answers of its own accord.
+var quiet = []kernel.Sysctl{
+	{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}, {Key: "net/ipv6/conf/all/accept_dad", Value: "0"},
+	{Key: "net/ipv6/conf/default/router_solicitations", Value: "0"}, {Key: "net/ipv6/conf/default/accept_ra", Value: "0"},
+	{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"},
+}
+
+// wire makes a veth pair. Its addresses are those of its place in the list.
+func (b *built) wire(i int, line string) error {
+	e, err := wireEnds(line)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errWorld, err)
+	}
+	end := func(n int) kernel.LinkEnd {
+		return kernel.LinkEnd{Namespace: b.spaces[e[2*n]], Name: e[2*n+1], MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i+1, n+1)}
+	}
+	if _, err := kernel.EnsureVeth(end(0), end(1), 1500); err != nil {
+		return fmt.Errorf("%w: %w", errWorld, err)
+	}
+	return nil
+}
+
+func (b *built) apply(ctx context.Context, h *Host) error {
+	ns := b.spaces[h.Name]
+	for _, f := range files {
+		lines := h.Files[f]
+		if len(lines) == 0 {
+			continue
+		}
+		var err error
+		switch f {
+		case "sysctl":
+			err = ns.SetSysctls(sysctls(lines)...)
+		case "listen":
+			err = b.listen(ctx, ns, lines)
+		default:
+			err = restore(ns, f, strings.Join(lines, "\n")+"\n")
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %s/%s: %w", errWorld, h.Name, f, err)
+		}
+	}
+	return nil
+}
+
+func sysctls(lines []string) []kernel.Sysctl {
+	var all []kernel.Sysctl
+	for _, l := range lines {
+		key, value, _ := strings.Cut(l, " ")
+		all = append(all, kernel.Sysctl{Key: key, Value: value})
+	}
+	return all
+}
+
+// restorers are the programs that read the files.
+var restorers = map[string][]string{
+	"ip": {"ip", "-force", "-batch", "-"}, "ipset": {"ipset", "restore"}, "iptables": {"iptables-nft-restore"},
+	"ip6tables": {"ip6tables-nft-restore"}, "nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},
+}
+
+func restore(ns *kernel.Namespace, file, text string) error {
+	args := restorers[file]
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stdin = strings.NewReader(text)
+	var words strings.Builder
+	cmd.Stdout, cmd.Stderr = &words, &words
+	err := ns.Run(cmd)
+	var exit *exec.ExitError
+	if file == "ip" && errors.As(err, &exit) {
+		return nil // -force: what fails is left out
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w: %s", args[0], err, strings.TrimSpace(words.String()))
+	}
+	return nil
+}
+
+// listen opens sockets that answer: TCP by accepting, UDP by sending back what came.
+func (b *built) listen(ctx context.Context, ns *kernel.Namespace, lines []string) error {
+	for _, l := range lines {
+		network, address, _ := strings.Cut(l, " ")
+		if network == "udp" {
+			c, err := ns.ListenPacket(ctx, network, address)
+			if err != nil {
+				return err
+			}
+			b.keep(c)
+			b.wg.Go(func() { echo(c) })
+			continue
+		}
+		s, err := ns.Listen(ctx, network, address)
+		if err != nil {
+			return err
+		}
+		b.keep(s)
+		b.wg.Go(func() { b.accept(s) })
+	}
+	return nil
+}
+
+func (b *built) keep(c interface{ Close() error }) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.sockets = append(b.sockets, c)
+}
+
+func echo(c net.PacketConn) {
+	buf := make([]byte, 2048)
+	for {
+		n, from, err := c.ReadFrom(buf)
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			_, _ = c.WriteTo(buf[:n], from)
+		}
+	}
+}
+
+// accept keeps connections open to the end of the world, so that conntrack keeps them, too.
+func (b *built) accept(s net.Listener) {
+	for {
+		c, err := s.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
+		if err == nil {
+			b.keep(c)
+		}
+	}
+}
+
+// carriers waits until the kernel has noticed that both ends of every wire are up.
+func (b *built) carriers(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	for name, ns := range b.spaces {
+		for {
+			up, err := carrier(ns)
+			if err != nil {
+				return err
+			}
+			if up {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w: the wires of %s get no carrier", errWorld, name)
+			case <-time.After(time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+func carrier(ns *kernel.Namespace) (bool, error) {
+	h, err := ns.Handle()
+	if err != nil {
+		return false, err
+	}
+	links, err := h.LinkList()
+	if err != nil {
+		return false, err
+	}
+	for _, l := range links {
+		a := l.Attrs()
+		if l.Type() == "veth" && a.Flags&net.FlagUp != 0 && (a.RawFlags&unix.IFF_LOWER_UP == 0 || a.RawFlags&unix.IFF_RUNNING == 0) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
+// close takes everything away.
+func (b *built) close() error {
+	b.mu.Lock()
+	sockets := b.sockets
+	b.mu.Unlock()
+	for _, s := range sockets {
+		_ = s.Close()
+	}
+	b.wg.Wait()
+	b.mu.Lock()
+	for _, s := range b.sockets[len(sockets):] {
+		_ = s.Close()
+	}
+	b.mu.Unlock()
+	var errs []error
+	for _, ns := range b.spaces {
+		errs = append(errs, ns.Remove())
+	}
+	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
+}
+
+func (b *built) namespace(host string) (*kernel.Namespace, error) {
+	if ns, ok := b.spaces[host]; ok {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
+}
+
+// volatile are the parts of a host's state that packets change.
+var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
+
+// source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
+func (b *built) source(ctx context.Context) snapshot.Source {
+	origin := snapshot.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*snapshot.Raw, error) { return b.dump(ctx, name) }}
+	for name, ns := range b.spaces {
+		origin.Hosts[name] = ns.Inode()
+	}
+	return snapshot.NewSource(origin)
+}
+
+func (b *built) dump(ctx context.Context, name string) (*snapshot.Raw, error) {
+	b.mu.Lock()
+	before := b.dumps[name]
+	b.mu.Unlock()
+	var parts []snapshot.Part
+	if before != nil {
+		parts = volatile
+	}
+	raw, err := b.dumper.DumpParts(ctx, name, b.spaces[name], parts...)
+	if err != nil {
+		return nil, err
+	}
+	if before != nil {
+		for file, out := range before.Outputs {
+			if _, ok := raw.Outputs[file]; !ok {
+				raw.Outputs[file] = out
+			}
+		}
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.dumps[name] = raw
+	return raw, nil
+}
+
+var _ = netip.Addr{}

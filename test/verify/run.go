@@ -1,0 +1,216 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/proof"
+	"packetwalk.dev/internal/walk"
+)
+
+// Unsupported is the comment of rules that the model need not understand. What another rule makes unknown is a failure.
+const Unsupported = "unsupported"
+
+// Result is what came of a world.
+type Result struct {
+	Packets  int // sent
+	Steps    int // compared
+	Unknown  int // packets for which a rule marked Unsupported opened several outcomes
+	Failures []Failure
+	Ends     map[walk.EndKind]int // of the packets, as the kernel had it
+}
+
+// Failure is a packet about which model and kernel disagree.
+type Failure struct {
+	Packet int // its place in the world, from 0
+	Line   string
+	// Kind tells failures apart, so that a shrunk world fails as the first did: "steps", "unknown", "assumed", "error", "answer".
+	Kind string
+	Text string
+	Walk string // the predicted outcome, step by step
+}
+
+// Run makes the world below dir, and sends its packets one after the other. A packet is one step in the life of the world: each is
+// predicted out of what those before it left behind. The error is errWorld where the world cannot be made.
+func Run(ctx context.Context, dir string, w *World) (Result, error) {
+	result := Result{Ends: map[walk.EndKind]int{}}
+	b, err := build(ctx, dir, w)
+	if err != nil {
+		return result, err
+	}
+	for i, line := range w.Packets {
+		failure, err := b.send(ctx, line, &result)
+		if err != nil {
+			return result, errors.Join(fmt.Errorf("packet %q: %w", line, err), b.close())
+		}
+		if failure != nil {
+			failure.Packet, failure.Line = i, line
+			result.Failures = append(result.Failures, *failure)
+		}
+	}
+	return result, b.close()
+}
+
+// packetTimeout bounds one packet: prediction, sending and comparison. None comes near it.
+const packetTimeout = 20 * time.Second
+
+func (b *built) send(ctx context.Context, line string, result *Result) (*Failure, error) {
+	host, p, err := parsePacket(line)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errWorld, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, packetTimeout)
+	defer cancel()
+	source := b.source(ctx)
+	predicted, report, err := proof.Live(ctx, source, b.namespace, walk.Request{Host: host, Packet: p})
+	if predicted == nil && err != nil {
+		return nil, nil // a packet that no socket can send
+	}
+	result.Packets++
+	if err != nil {
+		return &Failure{Kind: "error", Text: err.Error()}, nil
+	}
+	result.Steps += report.Steps
+	outcome := &predicted.Outcomes[report.Outcome]
+	result.Ends[outcome.End.Kind]++
+	f := judge(predicted, &report)
+	if f != nil {
+		f.Walk = WalkText(outcome)
+	}
+	if excused(predicted) {
+		result.Unknown++
+	}
+	return f, nil
+}
+
+// judge tells what is wrong with a prediction.
+func judge(predicted *walk.Result, report *proof.Report) *Failure {
+	outcome := &predicted.Outcomes[report.Outcome]
+	switch {
+	case report.First != nil && outcome.End.Kind == walk.Undecided && excused(predicted):
+		return nil // the model said so
+	case !report.Complete():
+		return &Failure{Kind: "steps", Text: report.String()}
+	case report.Steps == 0:
+		return &Failure{Kind: "steps", Text: "nothing was compared"}
+	case len(assumed(predicted)) > 0:
+		return &Failure{Kind: "assumed", Text: fmt.Sprintf("the model had to assume: %v", assumed(predicted))}
+	case outcome.Probability != nil && outcome.Probability.Sign() <= 0:
+		return &Failure{Kind: "probability", Text: "the kernel did what has the probability " + outcome.Probability.String()}
+	}
+	if why := unexcused(predicted); why != "" {
+		return &Failure{Kind: "unknown", Text: why}
+	}
+	return nil
+}
+
+// assumed are the things that the model did not know, other than what nobody reads yet.
+func assumed(predicted *walk.Result) []walk.Assumption {
+	return slices.DeleteFunc(predicted.Assumed, func(a walk.Assumption) bool { return strings.Contains(a.What, "this version does not read it yet") })
+}
+
+func marked(r *netfilter.Rule) bool {
+	return r != nil && (r.Comment == Unsupported || strings.Contains(r.Text, Unsupported))
+}
+
+// excused tells whether a rule that need not be understood was met.
+func excused(predicted *walk.Result) bool {
+	for _, o := range predicted.Outcomes {
+		for _, c := range o.Choices {
+			if c.Kind == netfilter.Unknown && marked(c.Rule) {
+				return true
+			}
+		}
+		for _, s := range o.There {
+			if s.Visit != nil && s.Visit.Verdict.Kind == netfilter.Undecided && marked(s.Visit.Rule) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// unexcused tells of what the model does not know though it should.
+func unexcused(predicted *walk.Result) string {
+	for _, o := range predicted.Outcomes {
+		for _, c := range o.Choices {
+			if c.Kind == netfilter.Unknown && !marked(c.Rule) {
+				return fmt.Sprintf("unknown to the model: %s: %s", c.What, ruleText(c.Rule))
+			}
+		}
+		for _, end := range []*walk.End{&o.End, o.BackEnd} {
+			if end != nil && end.Kind == walk.Undecided && !excused(predicted) {
+				return "the model does not know how it ends: " + end.Why
+			}
+			if end != nil && end.Kind == walk.Left {
+				return "the model knows no other end of " + end.Link
+			}
+		}
+	}
+	return ""
+}
+
+func ruleText(r *netfilter.Rule) string {
+	if r == nil {
+		return "no rule"
+	}
+	return r.Text
+}
+
+// WalkText is an outcome, a step a line.
+func WalkText(o *walk.Outcome) string {
+	var b strings.Builder
+	for _, way := range [][]walk.Step{o.There, o.Back} {
+		for i := range way {
+			stepText(&b, &way[i])
+		}
+		if len(way) > 0 {
+			b.WriteString("--\n")
+		}
+	}
+	return b.String()
+}
+
+func stepText(b *strings.Builder, s *walk.Step) {
+	p := &s.Packet
+	fmt.Fprintf(b, "%s %s", s.Host, s.Stage)
+	switch {
+	case s.Visit != nil:
+		fmt.Fprintf(b, " %s %s: %s", s.Visit.Chain.Table.Family, s.Visit.Chain.Ref(s.Visit.Rule), s.Visit.Verdict.Kind)
+		if s.Visit.Rule != nil {
+			fmt.Fprintf(b, ": %s", s.Visit.Rule.Text)
+		}
+		for _, c := range s.Changes {
+			fmt.Fprintf(b, " [%s %s → %s]", c.Field, c.From, c.To)
+		}
+	case s.Route != nil:
+		fmt.Fprintf(b, " %s dev %s via %s src %s", s.Route.Type, s.Route.Link, s.Route.Gateway, s.Route.Source)
+	case s.Bridge != nil:
+		fmt.Fprintf(b, " %s → %v", s.Bridge.Bridge, s.Bridge.Ports)
+	case s.Resolve != nil:
+		fmt.Fprintf(b, " %s is %s by %s", s.Resolve.Address, s.Resolve.MAC, s.Resolve.By)
+	default:
+		fmt.Fprintf(b, " %s>%s %s ttl %d %s", p.In, p.Out, tupleText(p), p.TTL, p.EtherDestination)
+		if p.Mark != 0 {
+			fmt.Fprintf(b, " mark %#x", p.Mark)
+		}
+	}
+	if s.Why != "" {
+		fmt.Fprintf(b, " (%s)", s.Why)
+	}
+	b.WriteByte('\n')
+}
+
+func tupleText(p *packet.Packet) string {
+	text := fmt.Sprintf("%s %s > %s", p.Protocol, p.SourceEnd(), p.DestinationEnd())
+	if p.About != nil {
+		text += fmt.Sprintf(" type %d code %d about %s", p.Type, p.Code, p.About)
+	}
+	return text
+}

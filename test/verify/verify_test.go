@@ -1,0 +1,146 @@
+package verify
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/walk"
+)
+
+var (
+	worlds   = flag.Uint64("worlds", 300, "how many worlds")
+	seed     = flag.Uint64("seed", 1, "of the first world; the next ones count up")
+	parallel = flag.Int("worlds-parallel", 4, "how many worlds run at the same time")
+	shrink   = flag.Duration("shrink", 30*time.Second, "how long to shrink a world in which model and kernel disagree; 0 not to")
+	hold     = flag.Bool("hold", false, "make one world and keep it until an interrupt")
+	show     = flag.Bool("show", false, "print the worlds")
+)
+
+// runDirectory is where the test's namespaces are.
+var runDirectory string
+
+// stop ends with an interrupt, so that everything is taken away.
+var stop context.Context
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var cancel context.CancelFunc
+	stop, cancel = signal.NotifyContext(context.Background(), os.Interrupt)
+	defer cancel()
+	if os.Getuid() != 0 {
+		return m.Run()
+	}
+	d, err := OpenDirectory()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer d.Close()
+	runDirectory = d.path
+	return m.Run()
+}
+
+func needsRoot(t *testing.T) {
+	t.Helper()
+	if runDirectory == "" && os.Getenv("CI") == "" {
+		t.Skip("needs root")
+	}
+}
+
+// TestFound replays the worlds in which model and kernel once disagreed.
+func TestFound(t *testing.T) {
+	needsRoot(t)
+	paths, err := filepath.Glob("testdata/found/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			w, err := ParseWorld(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, err := Run(stop, runDirectory, w)
+			if err != nil {
+				t.Fatal(err)
+			}
+			report(t, r)
+		})
+	}
+}
+
+// TestWorlds compares random worlds.
+func TestWorlds(t *testing.T) {
+	needsRoot(t)
+	c := Campaign{Seed: *seed, Worlds: *worlds, Parallel: *parallel, Each: func(seed uint64, w *World, r Result, err error) {
+		if *show {
+			t.Logf("seed %d:\n%s", seed, w.Text())
+		}
+		if err != nil && !errors.Is(err, errWorld) || len(r.Failures) > 0 || *show && err != nil {
+			t.Logf("seed %d: %v", seed, err)
+		}
+		report(t, r)
+	}}
+	s, err := c.Run(stop, runDirectory)
+	t.Log(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s.Unmade*10 > s.Done {
+		t.Errorf("%d of %d worlds cannot be made", s.Unmade, s.Unmade+s.Done)
+	}
+}
+
+func report(t *testing.T, r Result) {
+	t.Helper()
+	for _, f := range r.Failures {
+		t.Errorf("packet %d, %s: %s: %s\n%s", f.Packet, f.Line, f.Kind, f.Text, f.Walk)
+	}
+}
+
+// TestHold makes the world of -seed, or of the file in VERIFY_WORLD, sends its packets and keeps it until an interrupt, for who wants to look at it.
+func TestHold(t *testing.T) {
+	if !*hold {
+		t.Skip("only with -hold")
+	}
+	w := Generate(*seed)
+	if path := os.Getenv("VERIFY_WORLD"); path != "" {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w, err = ParseWorld(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := build(stop, runDirectory, w)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.close()
+	for _, line := range w.Packets {
+		r := Result{Ends: map[walk.EndKind]int{}}
+		f, err := b.send(stop, line, &r)
+		fmt.Printf("%s: %+v %v\n", line, f, err)
+	}
+	for name, ns := range b.spaces {
+		fmt.Printf("nsenter --net=%s # %s\n", ns.Path(), name)
+	}
+	<-stop.Done()
+}

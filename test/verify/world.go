@@ -1,0 +1,196 @@
+package verify
+
+import (
+	"fmt"
+	"net/netip"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/packet"
+)
+
+// World is a few network namespaces, the wires between them and the packets that are sent one after the other. Its text is a txtar archive:
+//
+//	-- wires --       lines "HOST LINK HOST LINK": a veth pair
+//	-- packets --     lines as parsePacket reads them
+//	-- HOST/FILE --   what HOST is made with: see files
+type World struct {
+	Comment string
+	Wires   []string
+	Packets []string
+	Hosts   []*Host
+}
+
+// Host is one namespace: lines by the name of the file.
+type Host struct {
+	Name  string
+	Files map[string][]string
+}
+
+// files are a host's, in the order in which they are applied. Every one holds a command, a setting or a rule a line.
+var files = []string{
+	"ip",        // input of "ip -force -batch": links, addresses, routes, rules, neighbours. What fails is left out
+	"sysctl",    // "net/ipv4/ip_forward 1"
+	"ipset",     // of ipset restore
+	"iptables",  // of iptables-restore
+	"ip6tables", // of ip6tables-restore
+	"nft",       // of nft -f
+	"ebtables",  // of ebtables-restore
+	"listen",    // "tcp 10.0.0.1:80"
+}
+
+// Host finds a host by its name, or makes it.
+func (w *World) Host(name string) *Host {
+	for _, h := range w.Hosts {
+		if h.Name == name {
+			return h
+		}
+	}
+	h := &Host{Name: name, Files: map[string][]string{}}
+	w.Hosts = append(w.Hosts, h)
+	return h
+}
+
+// Add adds a line to a file.
+func (h *Host) Add(file, format string, args ...any) {
+	h.Files[file] = append(h.Files[file], fmt.Sprintf(format, args...))
+}
+
+// Text is the world as a txtar archive.
+func (w *World) Text() []byte {
+	a := &txtar.Archive{Comment: []byte(w.Comment)}
+	add := func(name string, lines []string) {
+		if len(lines) > 0 {
+			a.Files = append(a.Files, txtar.File{Name: name, Data: []byte(strings.Join(lines, "\n") + "\n")})
+		}
+	}
+	add("packets", w.Packets)
+	add("wires", w.Wires)
+	for _, h := range w.Hosts {
+		for _, f := range files {
+			add(h.Name+"/"+f, h.Files[f])
+		}
+	}
+	return txtar.Format(a)
+}
+
+// ParseWorld reads what Text wrote.
+func ParseWorld(text []byte) (*World, error) {
+	a := txtar.Parse(text)
+	w := &World{Comment: string(a.Comment)}
+	for _, f := range a.Files {
+		lines := strings.Split(strings.TrimRight(string(f.Data), "\n"), "\n")
+		switch host, file := path.Split(f.Name); {
+		case f.Name == "wires":
+			w.Wires = lines
+		case f.Name == "packets":
+			w.Packets = lines
+		case host == "" || !isFile(file):
+			return nil, fmt.Errorf("file %s: want wires, packets or HOST/FILE with one of %v", f.Name, files)
+		default:
+			w.Host(strings.TrimSuffix(host, "/")).Files[file] = lines
+		}
+	}
+	for _, l := range w.Wires {
+		if e, err := wireEnds(l); err == nil {
+			w.Host(e[0])
+			w.Host(e[2])
+		}
+	}
+	return w, nil
+}
+
+func isFile(name string) bool {
+	for _, f := range files {
+		if f == name {
+			return true
+		}
+	}
+	return false
+}
+
+// Clone is a deep copy.
+func (w *World) Clone() *World {
+	c := &World{Comment: w.Comment, Wires: clone(w.Wires), Packets: clone(w.Packets)}
+	for _, h := range w.Hosts {
+		n := c.Host(h.Name)
+		for f, lines := range h.Files {
+			n.Files[f] = clone(lines)
+		}
+	}
+	return c
+}
+
+func clone(lines []string) []string { return append([]string(nil), lines...) }
+
+// wireEnds splits "HOST LINK HOST LINK".
+func wireEnds(line string) ([4]string, error) {
+	f := strings.Fields(line)
+	if len(f) != 4 {
+		return [4]string{}, fmt.Errorf("wire %q: want HOST LINK HOST LINK", line)
+	}
+	return [4]string(f), nil
+}
+
+// parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N]". The destination is ADDRESS:PORT, of ICMP an
+// address alone. PROTOCOL is tcp, udp or icmp, which is ICMPv6 towards an IPv6 address.
+func parsePacket(line string) (host string, p packet.Packet, err error) {
+	f := strings.Fields(line)
+	if len(f) < 3 || len(f)%2 != 1 {
+		return "", p, fmt.Errorf("packet %q: want HOST PROTOCOL DESTINATION and pairs of a word and a value", line)
+	}
+	if p.Destination, p.DestinationPort, err = parseEnd(f[2]); err != nil {
+		return "", p, fmt.Errorf("packet %q: %w", line, err)
+	}
+	switch f[1] {
+	case "tcp":
+		p.Protocol = packet.TCP
+	case "udp":
+		p.Protocol = packet.UDP
+	case "icmp":
+		p.Protocol = packet.ICMP
+		if p.Destination.Is6() {
+			p.Protocol = packet.ICMPv6
+		}
+	default:
+		return "", p, fmt.Errorf("packet %q: protocol %s", line, f[1])
+	}
+	for i := 3; i < len(f); i += 2 {
+		if err := option(&p, f[i], f[i+1]); err != nil {
+			return "", p, fmt.Errorf("packet %q: %w", line, err)
+		}
+	}
+	return f[0], p, nil
+}
+
+func option(p *packet.Packet, word, value string) (err error) {
+	if word == "from" {
+		p.Source, p.SourcePort, err = parseEnd(value)
+		return err
+	}
+	n, err := strconv.ParseUint(value, 0, 32)
+	switch word {
+	case "mark":
+		p.Mark = uint32(n)
+	case "ttl":
+		p.TTL = uint8(n)
+	case "tos":
+		p.TOS = uint8(n)
+	case "port":
+		p.SourcePort = packet.Exactly(uint16(n))
+	default:
+		return fmt.Errorf("%q: want from, port, mark, ttl or tos", word)
+	}
+	return err
+}
+
+func parseEnd(s string) (netip.Addr, packet.Port, error) {
+	if a, err := netip.ParseAddrPort(s); err == nil {
+		return a.Addr(), packet.Exactly(a.Port()), nil
+	}
+	a, err := netip.ParseAddr(s)
+	return a, packet.Port{}, err
+}
