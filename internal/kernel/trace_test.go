@@ -70,7 +70,7 @@ func lines(events []kernel.TraceEvent) []string {
 			line += fmt.Sprintf(" mark %#x", e.Mark)
 		}
 		if e.Packet != nil {
-			line += " | " + e.Packet.Tuple.String()
+			line += " | " + e.Packet.String()
 		}
 		all = append(all, line)
 	}
