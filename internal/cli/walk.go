@@ -48,7 +48,7 @@ An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:P
 	f.StringVar(&o.to, "to", "", "the END that is sent to")
 	f.StringVar(&o.proto, "proto", "", "tcp, udp or icmp (default the service's, else tcp)")
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
-	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture or a text of rules in place of the lab")
+	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture, or a text with rules, in place of the lab; \"-\" is standard input")
 	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
@@ -114,7 +114,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	if err != nil {
 		return badInput{err}
 	}
-	world, err := o.open(ctx)
+	world, err := o.open(ctx, s)
 	if err != nil {
 		return err
 	}

@@ -35,6 +35,13 @@ func (r *resolver) request(from, to packet.End, proto packet.Protocol) (walk.Req
 		proto = r.onlyProtocol(to)
 	}
 	proto = cmp.Or(proto, packet.TCP)
+	if r.at != "" {
+		full, err := r.host(r.at)
+		if err != nil {
+			return walk.Request{}, err
+		}
+		r.at = full
+	}
 	req := walk.Request{Packet: packet.Packet{Tuple: packet.Tuple{Protocol: proto}}}
 	v6, certain := r.family(from)
 	target, err := r.target(from, to, &req.Packet, v6, certain)
@@ -205,6 +212,9 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 	if slices.Contains(r.names, host) {
 		return host, nil, nil
 	}
+	if len(r.objects.Pods) == 0 && r.known("pod/") == "none" {
+		return "", nil, errors.New("no pods are known here; write its address")
+	}
 	return "", nil, fmt.Errorf("there is no such pod; there are: %s", r.known("pod/"))
 }
 
@@ -367,11 +377,7 @@ func (r *resolver) arriving(req *walk.Request, host string, addresses []netip.Ad
 	if at == "" {
 		return fmt.Errorf("no host here has it; say with --at where its packets come in: %s", list(slices.Clone(r.names)))
 	}
-	full, err := r.host(at)
-	if err != nil {
-		return err
-	}
-	req.Host, req.Forwarded = full, true
+	req.Host, req.Forwarded = at, true
 	p.TTL = 64
 	if p.Protocol.HasPorts() && p.SourcePort == (packet.Port{}) {
 		p.SourcePort = packet.OneOf(32768, 60999, 40000) // net.ipv4.ip_local_port_range as Linux sets it
@@ -386,7 +392,7 @@ func (r *resolver) host(name string) (string, error) {
 	}
 	var found []string
 	for _, n := range r.names {
-		if strings.HasSuffix(n, "/"+name) || name == "node" && len(r.names) == 1 {
+		if strings.HasSuffix(n, "/"+name) {
 			found = append(found, n)
 		}
 	}

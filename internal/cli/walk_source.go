@@ -1,11 +1,16 @@
 package cli
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,9 +34,9 @@ type world struct {
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context) (*world, error) {
+func (o *walkOptions) open(ctx context.Context, s Streams) (*world, error) {
 	if o.snapshot != "" {
-		return openFile(o.snapshot, o.at)
+		return openFile(s, o.snapshot, o.at)
 	}
 	return openLab(ctx, o.name)
 }
@@ -88,15 +93,17 @@ func (w *world) close() {
 	}
 }
 
-// openFile reads a capture, or a text of rules.
-func openFile(path, _ string) (*world, error) {
-	f, err := os.Open(path)
+// openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
+func openFile(s Streams, path, at string) (*world, error) {
+	data, err := readInput(s, path)
 	if err != nil {
 		return nil, badInput{err}
 	}
-	defer f.Close()
-	c, err := snapshot.Read(f)
-	if err != nil {
+	c, err := snapshot.Read(bytes.NewReader(data))
+	switch {
+	case errors.Is(err, snapshot.ErrNotCapture):
+		return openText(path, data, at)
+	case err != nil:
 		return nil, badInput{fmt.Errorf("%s: %w", path, err)}
 	}
 	names := make([]string, len(c.Hosts))
@@ -109,5 +116,33 @@ func openFile(path, _ string) (*world, error) {
 	}
 	w := &world{Source: snapshot.NewSource(c.Origin()), taken: c.Taken}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
+	return w, nil
+}
+
+func readInput(s Streams, path string) ([]byte, error) {
+	if path == "-" {
+		return io.ReadAll(s.In)
+	}
+	return os.ReadFile(path)
+}
+
+// openText takes a text for what somebody saw on one node: the one that --at names.
+func openText(path string, text []byte, at string) (*world, error) {
+	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
+	source, err := snapshot.Partial(name, text)
+	if err != nil {
+		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
+	}
+	w := &world{Source: source}
+	for _, n := range source.Names() {
+		h, err := source.Host(n)
+		if err != nil {
+			return nil, err
+		}
+		for _, a := range h.Assumed {
+			w.notes = append(w.notes, "assumed: "+a)
+		}
+	}
+	w.notes = append(w.notes, fmt.Sprintf("prediction only: from what %s shows", path))
 	return w, nil
 }

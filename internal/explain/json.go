@@ -246,10 +246,10 @@ func packetDoc(p *packet.Packet, o *Owners) PacketDoc {
 	if p.ARP != nil {
 		return PacketDoc{Protocol: "arp", SrcIP: p.ARP.Sender.String(), DstIP: p.ARP.Target.String()}
 	}
-	if p.Source.IsValid() {
+	if known(p.Source) {
 		d.SrcIP = p.Source.String()
 	}
-	if p.Destination.IsValid() {
+	if known(p.Destination) {
 		d.DstIP = p.Destination.String()
 	}
 	if p.Protocol.HasPorts() {
@@ -329,7 +329,7 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 }
 
 func ipOf(a netip.Addr) string {
-	if !a.IsValid() {
+	if !known(a) {
 		return ""
 	}
 	return a.String()

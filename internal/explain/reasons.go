@@ -65,12 +65,13 @@ func comment(r *netfilter.Rule) string {
 var (
 	commentText = regexp.MustCompile(`(--comment|comment) ("[^"]*"|\S+)`)
 	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
-	noise     = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
-	effect    = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
-	portNamed = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?)(.*)$`)
-	inWords   = regexp.MustCompile(`([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)`)
-	nftPort   = regexp.MustCompile(`^[a-z]+-[A-Z0-9]{8}-([^/]+/[^/]+)/[a-z]+/([^_/]*)(?:__(.+)/([0-9]+))?$`)
-	marks     = regexp.MustCompile(`-m mark |-m connmark |(meta|ct) mark (!= |== |and |& |\{|@|0x|[0-9])|mark (in|is|and|&|==|!=) `)
+	noise         = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
+	effect        = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
+	portNamed     = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?)(.*)$`)
+	inWords       = regexp.MustCompile(`([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)`)
+	nftPort       = regexp.MustCompile(`^[a-z]+-[A-Z0-9]{8}-([^/]+/[^/]+)/[a-z]+/([^_/]*)(?:__(.+)/([0-9]+))?$`)
+	toDestination = regexp.MustCompile(`--to-destination (\S+)`)
+	marks         = regexp.MustCompile(`-m mark |-m connmark |(meta|ct) mark (!= |== |and |& |\{|@|0x|[0-9])|mark (in|is|and|&|==|!=) `)
 )
 
 // short is a rule's text without comments.
@@ -138,18 +139,39 @@ func (t *reasoner) port(c *netfilter.Chain) (servicePort, bool) {
 		}
 		return p, true
 	}
+	name := t.portName(c)
+	return servicePort{name: name, endpoint: endpointOf(c)}, name != ""
+}
+
+// portName finds a service port's name in the comments of its chain, or of the rule that jumped there; "" where there is none.
+func (t *reasoner) portName(c *netfilter.Chain) string {
 	for i := range c.Rules {
 		if m := inWords.FindStringSubmatch(comment(&c.Rules[i])); m != nil {
-			return servicePort{name: strings.TrimSuffix(m[1], ":")}, true
+			return strings.TrimSuffix(m[1], ":")
 		}
 	}
-	if v := t.called[c]; v != nil && v.Chain != c {
-		if m := portNamed.FindStringSubmatch(comment(v.Rule)); m != nil {
-			return servicePort{name: strings.TrimSuffix(m[1], ":")}, true
-		}
-		return t.port(v.Chain)
+	v := t.called[c]
+	if v == nil || v.Chain == c {
+		return ""
 	}
-	return servicePort{}, false
+	if m := portNamed.FindStringSubmatch(comment(v.Rule)); m != nil {
+		return strings.TrimSuffix(m[1], ":")
+	}
+	if p, ok := t.port(v.Chain); ok {
+		return p.name
+	}
+	return ""
+}
+
+// endpointOf is where an endpoint's chain translates to; zero for other chains.
+func endpointOf(c *netfilter.Chain) netip.AddrPort {
+	for i := range c.Rules {
+		if m := toDestination.FindStringSubmatch(c.Rules[i].Text); m != nil {
+			a, _ := netip.ParseAddrPort(m[1])
+			return a
+		}
+	}
+	return netip.AddrPort{}
 }
 
 // why tells why a rule is there, or what it stands for; "" where nobody knows. p is the packet as the rule left it.

@@ -3,6 +3,7 @@ package explain
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,6 +23,7 @@ type story struct {
 	back    []block
 	sources []translation // of the request's source address, in order
 	kept    []string      // rules that decided against translating it
+	local   string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped *refusal      // by which rule the request's way ended
 }
 
@@ -167,6 +169,9 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 
 // outside is an interface with its bridge port.
 func outside(link, port string) string {
+	if link == "" && port == "" {
+		return "an interface that is not known"
+	}
 	if port == "" || port == link {
 		return link
 	}
@@ -218,6 +223,9 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 	case len(lines) > 0:
 		return lines
 	case (k == netfilter.Jump || k == netfilter.Goto) && target(v.Verdict.Chain):
+		if r, _ := chainRole(v.Verdict.Chain); r == localRole && !reply {
+			t.story.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
+		}
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
 		return nil
@@ -517,7 +525,7 @@ func (t *teller) conclude() {
 		}
 		l.bad = end.Refused
 	case walk.Left:
-		l.text = cmp.Or(end.Why, "beyond this nothing is known")
+		l.text = "leaves what is known here" + paren(end.Why)
 	default:
 		if s.stopped != nil && end.Why == "" {
 			return
@@ -591,8 +599,8 @@ func (s *story) aftermath() string {
 func (s *story) seen() string {
 	end := &s.outcome.End
 	source := end.Packet.SourceEnd()
-	if !end.Packet.Source.IsValid() {
-		source = "an address that is not known"
+	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
+		source = "an address of " + hostName(s.sources[n-1].host) + ", not known here which"
 	}
 	if len(s.sources) == 0 {
 		start := s.start()
@@ -609,14 +617,21 @@ func (s *story) seen() string {
 	return "the destination sees " + source + ", because " + strings.Join(by, ", then ")
 }
 
+// known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
+func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
+
 // reasonsToKeep names the rules that decided against a translation; the last ones are the most telling.
 func (s *story) reasonsToKeep() string {
 	const most = 3
 	kept := unique(s.kept)
+	kept = kept[max(0, len(kept)-most):]
+	if s.local != "" {
+		kept = append([]string{s.local}, kept...)
+	}
 	if len(kept) == 0 {
 		return ""
 	}
-	return ": " + strings.Join(kept[max(0, len(kept)-most):], "; ")
+	return ": " + strings.Join(kept, "; ")
 }
 
 func unique(all []string) []string {
