@@ -162,6 +162,9 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
+	if len(result.Outcomes) > 0 && report.Source != "" && report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
+		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
+	}
 	return result, report.First == nil, nil
 }
 
