@@ -49,8 +49,8 @@ const (
 // Block is a part of the text that another program printed.
 type Block struct {
 	Kind BlockKind
-	Line int // of its first line, from 1
-	Text []byte
+	Line int    // of its first line, from 1
+	Text []byte // its lines without the blanks and marks of quotation in front
 }
 
 // BlockKind is the program and form of a block.
@@ -77,7 +77,8 @@ var ErrNothingFound = errors.New("no rule, set, route or connection in the text;
 // [Excerpt.Assumed] tells each time. A complete iptables-save is read by [Parse] alone.
 func ParseFragment(text []byte) (Excerpt, error) {
 	v4, v6 := bytes.Contains(text, []byte("by iptables-save")), bytes.Contains(text, []byte("by ip6tables-save"))
-	if tables, err := Parse(text); err == nil && len(tables) > 0 && !(v4 && v6) {
+	mixed := v4 && v6
+	if tables, err := Parse(text); err == nil && len(tables) > 0 && !mixed {
 		if v6 || !v4 && familyOfTables(tables) == 6 {
 			return Excerpt{IPv6: tables, Whole: true}, nil
 		}

@@ -460,16 +460,15 @@ func (s *scanner) other(line string) bool {
 	if strings.HasPrefix(line, "conntrack v") {
 		return true
 	}
-	raw := s.lines[s.at-1]
-	kind, more := s.kindOf(line)
+	kind, begins := s.kindOf(line)
 	if kind == "" {
 		return false
 	}
-	if n := len(s.blocks); n > 0 && s.lastEnd == s.at-1 && s.blocks[n-1].Kind == kind && !(more == 0 && (kind == IPSetList)) {
-		s.blocks[n-1].Text = append(append(s.blocks[n-1].Text, raw...), '\n')
-	} else {
-		s.blocks = append(s.blocks, Block{Kind: kind, Line: s.at, Text: []byte(raw + "\n")})
+	if n := len(s.blocks); n == 0 || begins || s.lastEnd != s.at-1 || s.blocks[n-1].Kind != kind {
+		s.blocks = append(s.blocks, Block{Kind: kind, Line: s.at})
 	}
+	last := &s.blocks[len(s.blocks)-1]
+	last.Text = append(append(last.Text, line...), '\n')
 	s.lastEnd = s.at
 	if !s.now.save {
 		members := kind == IPSetList && (s.now.members || line == "Members:")
@@ -479,8 +478,8 @@ func (s *scanner) other(line string) bool {
 	return true
 }
 
-// kindOf recognises a line of another program; more is 0 where a new block begins.
-func (s *scanner) kindOf(line string) (kind BlockKind, more int) {
+// kindOf recognises a line of another program; begins tells that it is the first of a block.
+func (s *scanner) kindOf(line string) (kind BlockKind, begins bool) {
 	fields := strings.Fields(line)
 	first, second := fields[0], ""
 	if len(fields) > 1 {
@@ -492,29 +491,29 @@ func (s *scanner) kindOf(line string) (kind BlockKind, more int) {
 	}
 	switch {
 	case first == "Name:" && len(fields) == 2 && s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "Type:"):
-		return IPSetList, 0
+		return IPSetList, true
 	case inside(IPSetList) && (s.now.members && isMember(fields) || isSetField(first)):
-		return IPSetList, 1
+		return IPSetList, false
 	case (first == "create" || first == "-N") && len(fields) >= 3 && strings.Contains(fields[2], ":") && strings.Trim(fields[2], "abcdefghijklmnopqrstuvwxyz:,") == "":
-		return IPSetSave, 1
+		return IPSetSave, false
 	case first == "add" && len(fields) >= 3 && inside(IPSetSave):
-		return IPSetSave, 1
+		return IPSetSave, false
 	case strings.Contains(line, " src=") && strings.Contains(line, " dst=") && strings.Count(line, "src=") == 2:
-		return Conntrack, 1
+		return Conntrack, false
 	case isLinkLine(first, second, line):
-		return IPAddress, 1
+		return IPAddress, false
 	case inside(IPRoute) && first == "nexthop":
-		return IPRoute, 1
+		return IPRoute, false
 	case inside(IPAddress) && isAddressLine(first):
-		return IPAddress, 1
+		return IPAddress, false
 	case strings.HasSuffix(first, ":") && second == "from" && strings.Trim(first, "0123456789:") == "" && len(fields) > 3:
-		return IPRule, 1
+		return IPRule, false
 	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") && isRouteLine(append(fields, "dev", "")):
-		return IPRoute, 1
+		return IPRoute, false
 	case strings.HasPrefix(first, "net.") && len(fields) >= 3 && second == "=":
-		return Sysctl, 1
+		return Sysctl, false
 	}
-	return "", 0
+	return "", false
 }
 
 func isSetField(first string) bool {
