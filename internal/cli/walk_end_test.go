@@ -134,7 +134,7 @@ func TestRequest(t *testing.T) {
 			if req.Forwarded {
 				got += " forwarded"
 			}
-			got += ": " + req.Packet.Tuple.String()
+			got += ": " + req.Packet.String()
 			if err != nil {
 				if !strings.Contains(err.Error(), test.want) {
 					t.Fatalf("error %q, want %q", err, test.want)
