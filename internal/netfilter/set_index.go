@@ -29,9 +29,12 @@ func (s *Set) Lookup(key []Span) (*Element, Found) {
 	}
 	var i int32
 	found := NotFound
-	if certain {
+	switch {
+	case s.nets != nil:
+		i, found = s.findOnNet(key)
+	case certain:
 		i, found = s.find(key)
-	} else {
+	default:
 		i, found = s.search(key)
 	}
 	switch {
@@ -56,6 +59,7 @@ type setIndex struct {
 	tables   []setTable // most specific first
 	wide     []int32    // elements that would be too many prefixes
 	fallback *Element
+	nets     map[piece]bool // of hash:net,iface: every network
 }
 
 // maxPieces bounds the combinations of prefixes of one element.
@@ -109,6 +113,12 @@ func (s *Set) build() {
 				tables[string(name)] = t
 			}
 			t.add(int32(i), combination)
+			if s.Kind == "hash:net,iface" {
+				if s.nets == nil {
+					s.nets = map[piece]bool{}
+				}
+				s.nets[combination[0]] = true
+			}
 		})
 	}
 	for _, t := range tables {
@@ -203,6 +213,38 @@ func (t *setTable) holds(i int32, key []Span) bool {
 		}
 	}
 	return true
+}
+
+// findOnNet looks a key up in a set of type hash:net,iface. There only the most specific network that holds the address counts, whatever
+// interfaces its elements have (hash_netiface4_data_equal in net/netfilter/ipset/ip_set_hash_netiface.c counts it before it compares them).
+func (s *Set) findOnNet(key []Span) (int32, Found) {
+	if !key[0].Certain() {
+		if _, found := s.search(key); found == NotFound {
+			return 0, NotFound
+		}
+		return 0, CannotTell
+	}
+	for i := range s.tables {
+		net := piece{key[0].Low.and(s.tables[i].masks[0]), s.tables[i].masks[0]}
+		if !s.nets[net] {
+			continue
+		}
+		only := Set{setIndex: setIndex{tables: s.tablesOf(i)}, Elements: s.Elements}
+		if key[1].Certain() {
+			return only.find(key)
+		}
+		return only.search(key)
+	}
+	return 0, NotFound
+}
+
+// tablesOf are the tables from i on with the same first mask.
+func (s *Set) tablesOf(i int) []setTable {
+	end := i
+	for end < len(s.tables) && s.tables[end].masks[0] == s.tables[i].masks[0] {
+		end++
+	}
+	return s.tables[i:end]
 }
 
 // search looks an uncertain key up: element by element, the most specific first. The first one that it may lie in decides.
