@@ -23,6 +23,12 @@ type loader struct {
 	at func(host string, index int) string
 
 	flows []packet.Flow
+	saved []*netfilter.Table // of iptables and ebtables, until nft's are known
+}
+
+// assume notes something that reading had to assume.
+func (l *loader) assume(format string, a ...any) {
+	l.host.Assumed = append(l.host.Assumed, fmt.Sprintf(format, a...))
 }
 
 // errNotDumped is why a part is missing that has no file.
@@ -86,6 +92,7 @@ func (l *loader) finish() {
 		}
 	}
 	state.Index()
+	l.host.Rules.Tables = append(l.host.Rules.Tables, l.saved...) // nft's list could not be had
 	l.host.Rules.Index()
 	l.host.Flows = conntrack.NewTable(l.flows)
 }

@@ -3,6 +3,8 @@ package snapshot
 import (
 	"strings"
 	"time"
+
+	"packetwalk.dev/internal/netfilter"
 )
 
 // Raw is what the tools of one host printed, before anything is read from it.
@@ -63,12 +65,14 @@ var Dumps = []Dump{
 	{File: "ip-neighbour-proxy.json", Part: Neighbours, Commands: [][]string{{"ip", "-d", "-j", "neighbour", "show", "proxy"}}, load: loadNeighbours(true)},
 	{File: "bridge-fdb.json", Part: FDB, Commands: [][]string{{"bridge", "-d", "-j", "fdb", "show"}}, load: loadFDB},
 	{File: SysctlsFile, Part: Sysctls, load: loadSysctls},
-	{File: "iptables-save.txt", Part: Rules, Commands: [][]string{{"iptables-nft-save", "-c"}, {"iptables-save", "-c"}}, load: loadIPTables(false)},
+	{File: "iptables-save.txt", Part: Rules, Commands: [][]string{{"iptables-nft-save", "-c"}, {"iptables-save", "-c"}},
+		load: loadIPTables(netfilter.IPv4, "iptables-legacy-save.txt")},
 	{File: "iptables-legacy-save.txt", Part: Rules, Only: "/proc/thread-self/net/ip_tables_names",
-		Commands: [][]string{{"iptables-legacy-save", "-c"}, {"iptables-save", "-c"}}, load: loadIPTables(false)},
-	{File: "ip6tables-save.txt", Part: RulesIPv6, Commands: [][]string{{"ip6tables-nft-save", "-c"}, {"ip6tables-save", "-c"}}, load: loadIPTables(true)},
+		Commands: [][]string{{"iptables-legacy-save", "-c"}, {"iptables-save", "-c"}}, load: loadIPTables(netfilter.IPv4, "")},
+	{File: "ip6tables-save.txt", Part: RulesIPv6, Commands: [][]string{{"ip6tables-nft-save", "-c"}, {"ip6tables-save", "-c"}},
+		load: loadIPTables(netfilter.IPv6, "ip6tables-legacy-save.txt")},
 	{File: "ip6tables-legacy-save.txt", Part: RulesIPv6, Only: "/proc/thread-self/net/ip6_tables_names",
-		Commands: [][]string{{"ip6tables-legacy-save", "-c"}, {"ip6tables-save", "-c"}}, load: loadIPTables(true)},
+		Commands: [][]string{{"ip6tables-legacy-save", "-c"}, {"ip6tables-save", "-c"}}, load: loadIPTables(netfilter.IPv6, "")},
 	{File: "ebtables-save.txt", Part: Bridge, Commands: [][]string{{"ebtables-nft-save"}, {"ebtables-save"}}, load: loadEBTables},
 	{File: "ebtables-legacy-save.txt", Part: Bridge, Only: "/sys/module/ebtable_*",
 		Commands: [][]string{{"ebtables-legacy-save"}, {"ebtables-save"}}, load: loadEBTables},

@@ -1,0 +1,74 @@
+package lab
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+)
+
+// TestNamespacesOfAMachine: which network namespaces there are, and whose, from a machine's files. A namespace is told by its inode number, as
+// in the real /proc.
+func TestNamespacesOfAMachine(t *testing.T) {
+	root := t.TempDir()
+	write := func(path, text string) {
+		t.Helper()
+		path = filepath.Join(root, path)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	process := func(pid, netns, cgroup string) {
+		t.Helper()
+		write("proc/"+pid+"/cgroup", cgroup)
+		if err := os.MkdirAll(filepath.Join(root, "proc", pid, "ns"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Link(filepath.Join(root, netns), filepath.Join(root, "proc", pid, "ns/net")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, ns := range []string{"own", "logged", "unlogged", "foreign"} {
+		write(ns, "")
+	}
+	const systemd = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12345678_9abc_4def_8123_456789abcdef.slice/cri-containerd-ff.scope\n"
+	const cgroupfs = "12:pids:/kubepods/besteffort/podaaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee/ff\n"
+	process("self", "own", "0::/\n")
+	process("1", "own", "0::/init.scope\n")
+	process("20", "logged", systemd)
+	process("21", "logged", systemd)
+	process("30", "unlogged", cgroupfs)
+	process("40", "foreign", "0::/system.slice/docker-ff.scope\n")
+	write("proc/meminfo", "")
+	write("proc/30/root/etc/hostname", "web-0\n")
+	write("proc/30/root/etc/resolv.conf", "nameserver 10.0.0.10\nsearch shop.svc.cluster.local svc.cluster.local cluster.local\n")
+	write("var/log/pods/kube-system_coredns-7d_12345678-9abc-4def-8123-456789abcdef/coredns/0.log", "")
+	write("etc/hostname", "aks-nodepool1-1-0\n")
+
+	m := machine{proc: filepath.Join(root, "proc"), root: root, inside: true}
+	paths, err := m.namespaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign, err := netnsOf(filepath.Join(root, "proc/40"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[string]string{
+		"node/aks-nodepool1-1-0": "self", "pod/kube-system/coredns-7d": "20", "pod/shop/web-0": "30", "netns/" + mountedName(nil, foreign): "40",
+	}
+	var got []string
+	for name, path := range paths {
+		got = append(got, name)
+		if path != filepath.Join(root, "proc", want[name], "ns/net") {
+			t.Errorf("%s is at %s, want that of process %s", name, path, want[name])
+		}
+	}
+	if len(got) != len(want) {
+		slices.Sort(got)
+		t.Errorf("namespaces %v", got)
+	}
+}

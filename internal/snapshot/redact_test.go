@@ -1,0 +1,218 @@
+package snapshot_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
+)
+
+var testKey = []byte("a key that the tests have, so that they can compare")
+
+func readWorldA(t testing.TB) *snapshot.Capture {
+	t.Helper()
+	f, err := os.Open(worldA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	c, err := snapshot.Read(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func redacted(t testing.TB, c *snapshot.Capture) *snapshot.Capture {
+	t.Helper()
+	if err := c.Redact(testKey); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func redaction(t testing.TB, c *snapshot.Capture) snapshot.Redaction {
+	t.Helper()
+	r, err := snapshot.RedactionOf(c, testKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// TestAddressesKeepTheirPrefixes: as many leading bits as two addresses share, as many do their replacements.
+func TestAddressesKeepTheirPrefixes(t *testing.T) {
+	r := redaction(t, small())
+	random := rand.New(rand.NewPCG(1, 2))
+	base := [][]byte{netip.MustParseAddr("10.13.76.4").AsSlice(), netip.MustParseAddr("198.51.100.10").AsSlice(),
+		netip.MustParseAddr("2001:db8::1").AsSlice(), netip.MustParseAddr("fe80::1").AsSlice(), netip.MustParseAddr("168.63.129.16").AsSlice()}
+	moved := 0
+	for range 3000 {
+		raw := base[random.IntN(len(base))]
+		a, _ := netip.AddrFromSlice(raw)
+		other := slices.Clone(raw)
+		for i := random.IntN(len(raw)); i < len(raw); i++ {
+			other[i] = byte(random.Uint32())
+		}
+		b, _ := netip.AddrFromSlice(other)
+		x, y := r.Addr(a), r.Addr(b)
+		if shared(a, b) != shared(x, y) {
+			t.Fatalf("%s and %s share %d bits; %s and %s share %d", a, b, shared(a, b), x, y, shared(x, y))
+		}
+		if y != b {
+			moved++
+		}
+	}
+	if moved < 1000 {
+		t.Errorf("only %d addresses of 3000 were replaced", moved)
+	}
+}
+
+func shared(a, b netip.Addr) int {
+	for bits := a.BitLen(); ; bits-- {
+		if netip.PrefixFrom(a, bits).Masked() == netip.PrefixFrom(b, bits).Masked() {
+			return bits
+		}
+	}
+}
+
+func TestAddressesThatStay(t *testing.T) {
+	r := redaction(t, small())
+	for _, a := range []string{"0.0.0.0", "127.0.0.1", "127.9.9.9", "169.254.169.254", "168.63.129.16", "224.0.0.1", "255.255.255.255", "::", "::1", "ff02::1"} {
+		if addr := netip.MustParseAddr(a); r.Addr(addr) != addr {
+			t.Errorf("%s became %s", a, r.Addr(addr))
+		}
+	}
+	for _, p := range []string{"10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "fe80::/64", "fc00::/7"} {
+		prefix := netip.MustParsePrefix(p)
+		if a := r.Addr(prefix.Addr().Next()); !prefix.Contains(a) || a == prefix.Addr().Next() {
+			t.Errorf("%s, inside %s, became %s", prefix.Addr().Next(), p, a)
+		}
+	}
+}
+
+// TestRedactLeavesNothing: no name and no address of world A is in its redacted capture, which still reads without complaint.
+func TestRedactLeavesNothing(t *testing.T) {
+	secret := regexp.MustCompile(`10\.13\.|10\.0\.(2|248)|198\.51\.100|203\.0\.113|whereami|nginx|aks-node|31351229|testvm|ifconfig|00:0d:3a|20d:3a|client|westeurope`)
+	before := readWorldA(t)
+	if !secret.Match(before.Lists["pods.json"]) {
+		t.Fatal("the test looks for what is not there")
+	}
+	c := redacted(t, before)
+	if !c.Redacted {
+		t.Error("it does not say that it is redacted")
+	}
+	var file bytes.Buffer
+	if err := c.Write(&file); err != nil {
+		t.Fatal(err)
+	}
+	read, err := snapshot.Read(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range read.Hosts {
+		if secret.MatchString(h.Name) {
+			t.Errorf("host %s", h.Name)
+		}
+		for name, out := range h.Outputs {
+			if at := secret.FindIndex(out.Data); at != nil {
+				t.Errorf("%s %s: …%s…", h.Name, name, out.Data[max(0, at[0]-40):min(len(out.Data), at[1]+40)])
+			}
+			if out.Error != "" {
+				t.Errorf("%s %s: %s", h.Name, name, out.Error)
+			}
+		}
+	}
+	for name, list := range read.Lists {
+		if at := secret.Find(list); at != nil {
+			t.Errorf("%s: %s", name, at)
+		}
+	}
+	s := snapshot.NewSource(read.Origin())
+	for _, name := range s.Names() {
+		h, err := s.Host(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for part, why := range h.Missing {
+			t.Errorf("%s: %s: %s", name, part, why)
+		}
+	}
+}
+
+// TestRedactedWalksAlike: packets between all kinds of ends go the same ways through the redacted capture, step by step.
+func TestRedactedWalksAlike(t *testing.T) {
+	plain := readWorldA(t)
+	r := redaction(t, plain)
+	a := openWorldA(t)
+	b := snapshot.NewSource(redacted(t, plain).Origin())
+	var to []netip.AddrPort
+	for _, s := range a.Objects().Services {
+		for _, p := range s.Ports {
+			for _, ip := range slices.Concat(s.ClusterIPs, s.External) {
+				to = append(to, netip.AddrPortFrom(ip, p.Port))
+			}
+			to = append(to, p.Endpoints...)
+			to = append(to, netip.AddrPortFrom(a.Objects().Nodes[0].IPs[0], p.NodePort))
+		}
+	}
+	to = append(to, netip.MustParseAddrPort("198.51.100.80:80"), netip.MustParseAddrPort("10.13.1.4:22"), netip.MustParseAddrPort("10.99.0.1:80"))
+	walked := 0
+	for _, host := range a.Names() {
+		for _, end := range to {
+			want := ways(t, a, host, end, r.Addr, r.Host, r.Link)
+			same := func(a netip.Addr) netip.Addr { return a }
+			name := func(s string) string { return s }
+			got := ways(t, b, r.Host(host), netip.AddrPortFrom(r.Addr(end.Addr()), end.Port()), same, name, name)
+			if !slices.Equal(want, got) {
+				t.Fatalf("from %s to %s:\nbefore, names replaced:\n%s\nredacted:\n%s", host, end, strings.Join(want, "\n"), strings.Join(got, "\n"))
+			}
+			walked += len(want)
+		}
+	}
+	if walked < 200 {
+		t.Errorf("only %d ways were walked", walked)
+	}
+}
+
+// ways are the outcomes of a walk as sorted lines, with addresses, hosts and links as they are after redaction.
+func ways(t *testing.T, s snapshot.Source, from string, to netip.AddrPort, addr func(netip.Addr) netip.Addr, host, link func(string) string) []string {
+	t.Helper()
+	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Destination: to.Addr(), DestinationPort: packet.Exactly(to.Port()), SourcePort: packet.Exactly(40000)}}
+	p.TCPFlags = packet.SYN
+	result, err := walk.Walk(s, walk.Request{Host: from, Packet: p})
+	if err != nil {
+		t.Fatalf("from %s to %s: %v", from, to, err)
+	}
+	replaced := func(a netip.Addr) string {
+		if !a.IsValid() {
+			return "?"
+		}
+		return addr(a).String()
+	}
+	var lines []string
+	for _, o := range result.Outcomes {
+		var b strings.Builder
+		fmt.Fprintf(&b, "%v %s at %s:", o.Probability, o.End.Kind, host(o.End.Host))
+		for _, step := range slices.Concat(o.There, o.Back) {
+			fmt.Fprintf(&b, " [%s %s %s>%s %s:%s>%s:%s", host(step.Host), step.Stage, link(step.Packet.In), link(step.Packet.Out),
+				replaced(step.Packet.Source), step.Packet.SourcePort, replaced(step.Packet.Destination), step.Packet.DestinationPort)
+			if v := step.Visit; v != nil && v.Rule != nil {
+				fmt.Fprintf(&b, " %s %d %s", v.Chain.Table.Name, v.Rule.Number, v.Verdict.Kind)
+			}
+			b.WriteByte(']')
+		}
+		lines = append(lines, b.String())
+	}
+	slices.Sort(lines)
+	return lines
+}
