@@ -61,11 +61,20 @@ func TestSeeds(t *testing.T) {
 		{"Azure CNI: to a VNet that the agent was told of", "azure-listings", "", "10.220.2.28:40000", "10.1.0.4:80", []seedEnd{{"10.1.0.4:80", false, sure}}},
 		{"Azure CNI: the same without the agent's entry", "azure-listings", agent + "Chain IP-MASQ-AGENT (1 references)\n" +
 			"   14   911 MASQUERADE  all  --  *      *       0.0.0.0/0            0.0.0.0/0\n", "10.220.2.28:40000", "10.1.0.4:80", []seedEnd{{"10.1.0.4:80", true, sure}}},
+		{"Calico: out of its pool", "calico-listings", pools("10.240.0.0/16"), "10.240.0.20:40000", "172.17.0.4:80", []seedEnd{{"172.17.0.4:80", true, sure}}},
+		{"Calico: to what is made a pool", "calico-listings", pools("10.240.0.0/16", "172.17.0.0/16"), "10.240.0.20:40000", "172.17.0.4:80",
+			[]seedEnd{{"172.17.0.4:80", false, sure}}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			checkEnds(t, walkForwarded(t, seed(t, c.seed, c.more), c.from, c.to), c.from, c.want)
 		})
 	}
+}
+
+// pools is what ipset list says of Calico's set of all pools.
+func pools(members ...string) string {
+	return "\n$ sudo ipset list cali40all-ipam-pools\nName: cali40all-ipam-pools\nType: hash:net\nRevision: 6\n" +
+		"Header: family inet hashsize 1024 maxelem 1048576\nSize in memory: 512\nReferences: 1\nMembers:\n" + strings.Join(members, "\n") + "\n"
 }
 
 // TestSeedCalico asks Part 5's question: who masquerades what a pod sends to the virtual node? Not the ip-masq-agent. Calico's chain, which
