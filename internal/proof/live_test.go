@@ -221,7 +221,7 @@ func TestLiveFindsWhatChanged(t *testing.T) {
 	}
 }
 
-// bridged is a node with two pods on a bridge, as Azure CNI's bridge mode has it, whose frames go through iptables, too.
+// bridged is a node with two pods on a bridge, as Azure CNI's bridge mode has it, whose frames go through ebtables and iptables.
 func bridged(t testing.TB) *world {
 	w := newWorld(t, "node/n", "pod/a", "pod/b")
 	w.wire("pod/a eth0", "node/n veth-a")
@@ -235,6 +235,7 @@ for v in veth-a veth-b; do ip link set $v master azure0; bridge link set dev $v 
 ip addr add 10.5.0.1/24 dev azure0; ip link set azure0 up
 echo 1 > /proc/sys/net/ipv4/ip_forward
 echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
+ebtables-nft -t nat -A PREROUTING -p IPv4 -i veth-a --ip-dst 10.5.0.3 -j mark --mark-set 0x1 --mark-target CONTINUE
 iptables-nft -t nat -A PREROUTING -d 10.0.0.10/32 -p tcp --dport 80 -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.5.0.3:8080
 iptables-nft -t nat -A PREROUTING -d 10.0.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.5.0.2:8080
 iptables-nft -t nat -A POSTROUTING -s 10.5.0.2/32 -d 10.5.0.2/32 -j MASQUERADE
