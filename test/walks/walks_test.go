@@ -1,0 +1,110 @@
+// Package walks proves walks on a running cluster: every kind of sender to every kind of destination, with the kernel's own trace laid
+// beside it. It drives the lab by the packetwalk command alone and must not import the project's packages.
+package walks
+
+import (
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/test/world"
+)
+
+func TestMain(m *testing.M) { os.Exit(world.Main(m)) }
+
+var agreed = regexp.MustCompile(`(?m)^kernel: (\d+) of (\d+) steps agree$`)
+
+// live walks a packet and the real one beside it, and gives the output. Everything has to agree.
+func live(t *testing.T, w *world.World, args ...string) string {
+	t.Helper()
+	start := time.Now()
+	out, err := w.Try(20*time.Second, append([]string{"walk", "--name", w.Name, "--live"}, args...)...)
+	took := time.Since(start)
+	if err != nil {
+		t.Error(err)
+		return out
+	}
+	m := agreed.FindStringSubmatch(out)
+	if m == nil || m[1] != m[2] || m[1] == "0" {
+		t.Errorf("packetwalk walk --live %s: not proved\n%s", strings.Join(args, " "), out)
+		return out
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	t.Logf("%s steps, %v: %s: %s", m[1], took.Round(time.Millisecond), strings.Join(args, " "), lines[len(lines)-1])
+	return out
+}
+
+// network is world A with whereami on it, and the ends that its walks have.
+type network struct {
+	*world.World
+	node, pod, other string
+	service          corev1.Service
+	vip              string
+}
+
+func worldA(t *testing.T, manifest string) *network {
+	t.Helper()
+	n := &network{World: world.Up(t, "azure-cni", manifest)}
+	n.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	world.Eventually(t, 30*time.Second, func() error {
+		n.Get(t, &n.service, "service", "whereami")
+		if len(n.service.Status.LoadBalancer.Ingress) == 0 {
+			return fmt.Errorf("no front end yet")
+		}
+		n.vip = n.service.Status.LoadBalancer.Ingress[0].IP
+		_, err := n.Try(10*time.Second, "ssh", "--name", n.Name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+n.vip)
+		return err
+	})
+	var pods corev1.PodList
+	n.Get(t, &pods, "pods", "-l", "app=whereami", "--field-selector", "status.phase=Running")
+	if len(pods.Items) < 2 {
+		t.Fatalf("%d pods", len(pods.Items))
+	}
+	n.pod, n.other, n.node = pods.Items[0].Name, pods.Items[1].Name, pods.Items[0].Spec.NodeName
+	return n
+}
+
+func (n *network) senders() []string {
+	return []string{"pod/" + n.pod, "node/" + n.node, "vm/testvm", "internet/client"}
+}
+
+// TestEveryPair: (pod, node, VM, internet) × (pod, cluster IP, node port, front end, VM, internet), with externalTrafficPolicy Cluster and
+// Local; where it exists, the way back too.
+func TestEveryPair(t *testing.T) {
+	for _, manifest := range []string{"whereami.yaml", "whereami-local.yaml"} {
+		n := worldA(t, manifest)
+		nodePort := n.service.Spec.Ports[0].NodePort
+		for _, from := range n.senders() {
+			for _, to := range []string{
+				"pod/" + n.other + ":80", "svc/whereami", fmt.Sprintf("node/%s:%d", n.node, nodePort), n.vip + ":80", "vm/testvm:22",
+				"internet/ifconfig.co:80",
+			} {
+				live(t, n.World, "--from", from, "--to", to)
+			}
+		}
+	}
+}
+
+// TestProtocols: echo requests, datagrams, and a pod that reaches itself through its own service.
+func TestProtocols(t *testing.T) {
+	n := worldA(t, "whereami.yaml")
+	for _, from := range n.senders() {
+		for _, to := range []string{"pod/" + n.other, "vm/testvm", "internet/ifconfig.co", "node/" + n.node} {
+			live(t, n.World, "--proto", "icmp", "--from", from, "--to", to)
+		}
+		for _, to := range []string{"pod/" + n.other + ":5353", "vm/testvm:53", "internet/ifconfig.co:5353"} {
+			live(t, n.World, "--proto", "udp", "--from", from, "--to", to)
+		}
+	}
+	for range 4 {
+		live(t, n.World, "--from", "pod/"+n.pod, "--to", "svc/whereami")
+		live(t, n.World, "--from", "pod/"+n.pod, "--to", n.vip+":80")
+	}
+	live(t, n.World, "--from", "pod/"+n.pod, "--to", "svc/kubernetes")
+	live(t, n.World, "--from", "node/"+n.node, "--to", "svc/kubernetes")
+}
