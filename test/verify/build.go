@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -66,6 +65,9 @@ func (b *built) fill(ctx context.Context, w *World) error {
 		}
 	}
 	for i, line := range w.Wires {
+		if line == NoWire {
+			continue
+		}
 		if err := b.wire(i, line); err != nil {
 			return err
 		}
@@ -105,7 +107,7 @@ func (b *built) wire(i int, line string) error {
 func (b *built) apply(ctx context.Context, h *Host) error {
 	ns := b.spaces[h.Name]
 	for _, f := range files {
-		lines := h.Files[f]
+		lines := *h.lines(f)
 		if len(lines) == 0 {
 			continue
 		}
@@ -157,7 +159,7 @@ func restore(ns *kernel.Namespace, file, text string) error {
 	return nil
 }
 
-// listen opens sockets that answer: TCP by accepting, UDP by sending back what came.
+// listen opens sockets that answer: TCP by accepting, UDP by sending back the complement of what came.
 func (b *built) listen(ctx context.Context, ns *kernel.Namespace, lines []string) error {
 	for _, l := range lines {
 		network, address, _ := strings.Cut(l, " ")
@@ -192,6 +194,9 @@ func echo(c net.PacketConn) {
 		n, from, err := c.ReadFrom(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
+		}
+		for i := range buf[:n] {
+			buf[i] ^= 0xff // an answer is told from a request by its content
 		}
 		if err == nil {
 			_, _ = c.WriteTo(buf[:n], from)
@@ -317,5 +322,3 @@ func (b *built) dump(ctx context.Context, name string) (*snapshot.Raw, error) {
 	b.dumps[name] = raw
 	return raw, nil
 }
-
-var _ = netip.Addr{}

@@ -225,5 +225,3 @@ func ruleAdd(six bool) string {
 	}
 	return "rule add"
 }
-
-func (g *generator) filter(*site) {}

@@ -85,9 +85,18 @@ func TestFound(t *testing.T) {
 	}
 }
 
+// maxStored bounds how many worlds of one run are shrunk.
+const maxStored = 10
+
 // TestWorlds compares random worlds.
 func TestWorlds(t *testing.T) {
 	needsRoot(t)
+	type found struct {
+		seed uint64
+		w    *World
+		f    Failure
+	}
+	var failed []found
 	c := Campaign{Seed: *seed, Worlds: *worlds, Parallel: *parallel, Each: func(seed uint64, w *World, r Result, err error) {
 		if *show {
 			t.Logf("seed %d:\n%s", seed, w.Text())
@@ -96,9 +105,20 @@ func TestWorlds(t *testing.T) {
 			t.Logf("seed %d: %v", seed, err)
 		}
 		report(t, r)
+		if len(r.Failures) > 0 {
+			failed = append(failed, found{seed, w, r.Failures[0]})
+		}
 	}}
 	s, err := c.Run(stop, runDirectory)
 	t.Log(s)
+	for _, x := range failed[:min(len(failed), maxStored)] {
+		if *shrink == 0 {
+			break
+		}
+		w, f := ShrinkFor(stop, *shrink, runDirectory, x.w, x.f)
+		path, err := Store("testdata/found", fmt.Sprintf("seed-%d", x.seed), w, f)
+		t.Logf("seed %d, shrunk: %s %v", x.seed, path, err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -24,11 +24,14 @@ type World struct {
 	Hosts   []*Host
 }
 
-// Host is one namespace: lines by the name of the file.
+// Host is one namespace: the lines of its files, by their names.
 type Host struct {
 	Name  string
-	Files map[string][]string
+	Files map[string]*[]string
 }
+
+// NoWire stands in the place of a wire that was taken away: the others keep their link-layer addresses, which come of their places.
+const NoWire = "-"
 
 // files are a host's, in the order in which they are applied. Every one holds a command, a setting or a rule a line.
 var files = []string{
@@ -49,14 +52,23 @@ func (w *World) Host(name string) *Host {
 			return h
 		}
 	}
-	h := &Host{Name: name, Files: map[string][]string{}}
+	h := &Host{Name: name, Files: map[string]*[]string{}}
 	w.Hosts = append(w.Hosts, h)
 	return h
 }
 
 // Add adds a line to a file.
 func (h *Host) Add(file, format string, args ...any) {
-	h.Files[file] = append(h.Files[file], fmt.Sprintf(format, args...))
+	lines := h.lines(file)
+	*lines = append(*lines, fmt.Sprintf(format, args...))
+}
+
+// lines are those of a file, to read and to change.
+func (h *Host) lines(file string) *[]string {
+	if h.Files[file] == nil {
+		h.Files[file] = &[]string{}
+	}
+	return h.Files[file]
 }
 
 // Text is the world as a txtar archive.
@@ -71,7 +83,7 @@ func (w *World) Text() []byte {
 	add("wires", w.Wires)
 	for _, h := range w.Hosts {
 		for _, f := range files {
-			add(h.Name+"/"+f, h.Files[f])
+			add(h.Name+"/"+f, *h.lines(f))
 		}
 	}
 	return txtar.Format(a)
@@ -91,7 +103,7 @@ func ParseWorld(text []byte) (*World, error) {
 		case host == "" || !isFile(file):
 			return nil, fmt.Errorf("file %s: want wires, packets or HOST/FILE with one of %v", f.Name, files)
 		default:
-			w.Host(strings.TrimSuffix(host, "/")).Files[file] = lines
+			*w.Host(strings.TrimSuffix(host, "/")).lines(file) = lines
 		}
 	}
 	for _, l := range w.Wires {
@@ -118,7 +130,7 @@ func (w *World) Clone() *World {
 	for _, h := range w.Hosts {
 		n := c.Host(h.Name)
 		for f, lines := range h.Files {
-			n.Files[f] = clone(lines)
+			*n.lines(f) = clone(*lines)
 		}
 	}
 	return c

@@ -1,0 +1,536 @@
+package verify
+
+import (
+	"fmt"
+	"math"
+	"net/netip"
+	"strings"
+)
+
+// filter gives a site rule sets: those that route mostly, the others sometimes.
+func (g *generator) filter(s *site) {
+	p := 0.25
+	if s.forwards {
+		p = 0.85
+	}
+	if !g.chance(p) {
+		return
+	}
+	g.ipsets(s)
+	kind := g.IntN(10)
+	if kind < 6 {
+		for _, six := range g.families() {
+			g.iptables(s, six)
+		}
+	}
+	if kind >= 4 {
+		g.nft(s)
+	}
+	if len(s.bridges) > 0 && g.chance(0.35) {
+		g.ebtables(s)
+	}
+}
+
+// tables is a rule set in the making: lines by chain by table, for iptables-restore.
+type tables struct {
+	*generator
+	site   *site
+	six    bool
+	policy map[string]string
+	rules  map[string][]string // by table
+	chains map[string][]string // user chains by table, in the order of their declaration
+}
+
+var builtins = map[string][]string{
+	"raw": {"PREROUTING", "OUTPUT"}, "mangle": {"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"},
+	"nat": {"PREROUTING", "INPUT", "OUTPUT", "POSTROUTING"}, "filter": {"INPUT", "FORWARD", "OUTPUT"},
+}
+
+var tableNames = []string{"raw", "mangle", "nat", "filter"}
+
+// iptables makes rules for one family: shapes that clusters have, and random ones.
+func (g *generator) iptables(s *site, six bool) {
+	t := &tables{generator: g, site: s, six: six, policy: map[string]string{}, rules: map[string][]string{}, chains: map[string][]string{}}
+	if s.forwards && g.chance(0.45) {
+		t.kubeProxy()
+	}
+	if s.forwards && g.chance(0.25) {
+		t.calico()
+	}
+	if g.chance(0.35) {
+		t.masqueradeAgent()
+	}
+	for _, name := range tableNames {
+		if g.chance(map[string]float64{"raw": 0.15, "mangle": 0.3, "nat": 0.35, "filter": 0.5}[name]) {
+			t.random(name)
+		}
+	}
+	file := "iptables"
+	if six {
+		file = "ip6tables"
+	}
+	for _, name := range tableNames {
+		if len(t.rules[name])+len(t.chains[name]) == 0 {
+			continue
+		}
+		s.Add(file, "*%s", name)
+		for _, c := range builtins[name] {
+			policy := t.policy[name+c]
+			if policy == "" {
+				policy = "ACCEPT"
+			}
+			s.Add(file, ":%s %s [0:0]", c, policy)
+		}
+		for _, c := range t.chains[name] {
+			s.Add(file, ":%s - [0:0]", c)
+		}
+		for _, r := range t.rules[name] {
+			s.Add(file, "%s", r)
+		}
+		s.Add(file, "COMMIT")
+	}
+}
+
+func (t *tables) chain(table, name string) { t.chains[table] = append(t.chains[table], name) }
+
+func (t *tables) add(table, format string, args ...any) {
+	t.rules[table] = append(t.rules[table], "-A "+fmt.Sprintf(format, args...))
+}
+
+// local is a network that a cluster would call its own.
+func (t *tables) local() netip.Prefix { return prefixOf(1+t.IntN(t.nets), t.six) }
+
+// kubeProxy makes the chains of kube-proxy for the world's services.
+func (t *tables) kubeProxy() {
+	for _, c := range []string{"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-NODEPORTS"} {
+		t.chain("nat", c)
+	}
+	t.add("nat", `PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	t.add("nat", `OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
+	t.add("nat", `POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`)
+	t.add("nat", "KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000")
+	t.add("nat", "KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN")
+	t.add("nat", "KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0")
+	t.add("nat", `KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE%s`, t.maybe(" --random-fully", 0.5))
+	cluster := t.local()
+	for i, v := range t.vips {
+		if v.address.Is6() == t.six && len(v.backs) > 0 {
+			t.service(i, v, cluster)
+		}
+	}
+	if t.chance(0.5) {
+		t.add("nat", "KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
+	}
+	t.chain("filter", "KUBE-FORWARD")
+	t.add("filter", "FORWARD -j KUBE-FORWARD")
+	t.add("filter", "KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP")
+	t.add("filter", "KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT")
+	t.add("filter", "KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+}
+
+func (t *tables) maybe(s string, p float64) string {
+	if t.chance(p) {
+		return s
+	}
+	return ""
+}
+
+func (t *tables) service(i int, v vip, cluster netip.Prefix) {
+	svc := fmt.Sprintf("KUBE-SVC-%d", i)
+	t.chain("nat", svc)
+	protocol := v.backs[0].protocol
+	t.add("nat", `KUBE-SERVICES -d %s -p %s -m comment --comment "default/s%d cluster IP" -m %s --dport %d -j %s`,
+		netip.PrefixFrom(v.address, v.address.BitLen()), protocol, i, protocol, v.port, svc)
+	if t.chance(0.4) {
+		t.add("nat", "KUBE-NODEPORTS -p %s -m %s --dport %d -j %s", protocol, protocol, 30000+i, svc)
+	}
+	if t.chance(0.7) {
+		t.add("nat", "%s ! -s %s -d %s -p %s -m %s --dport %d -j KUBE-MARK-MASQ", svc, cluster, netip.PrefixFrom(v.address, v.address.BitLen()),
+			protocol, protocol, v.port)
+	}
+	for n, e := range v.backs {
+		sep := fmt.Sprintf("KUBE-SEP-%d-%d", i, n)
+		t.chain("nat", sep)
+		choice := ""
+		if left := len(v.backs) - n; left > 1 {
+			choice = fmt.Sprintf(" -m statistic --mode random --probability %.11f", 1/float64(left))
+		}
+		t.add("nat", "%s%s -j %s", svc, choice, sep)
+		t.add("nat", "%s -s %s -j KUBE-MARK-MASQ", sep, netip.PrefixFrom(e.address, e.address.BitLen()))
+		t.add("nat", "%s -p %s -m %s -j DNAT --to-destination %s", sep, protocol, protocol, netip.AddrPortFrom(e.address, uint16(e.port)))
+	}
+}
+
+// calico makes chains as felix does.
+func (t *tables) calico() {
+	masq := t.set("net")
+	t.chain("nat", "cali-POSTROUTING")
+	t.chain("nat", "cali-nat-outgoing")
+	t.rules["nat"] = append([]string{`-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING`}, t.rules["nat"]...)
+	t.add("nat", "cali-POSTROUTING -j cali-nat-outgoing")
+	if masq != "" {
+		t.add("nat", "cali-nat-outgoing -m set --match-set %s src -m set ! --match-set %s dst -j MASQUERADE%s", masq, masq, t.maybe(" --random-fully", 0.3))
+	}
+	for _, c := range []string{"cali-FORWARD", "cali-from-wl", "cali-to-wl"} {
+		t.chain("filter", c)
+	}
+	t.rules["filter"] = append([]string{"-A FORWARD -j cali-FORWARD"}, t.rules["filter"]...)
+	t.add("filter", "cali-FORWARD -j MARK --set-xmark 0x0/0xe0000")
+	if len(t.site.links) > 0 {
+		link := pick(t.generator, t.site.links)
+		t.add("filter", "cali-FORWARD -i %s+ -j cali-from-wl", link[:len(link)-1])
+		t.add("filter", "cali-FORWARD -o %s+ -j cali-to-wl", link[:len(link)-1])
+	}
+	t.add("filter", "cali-from-wl -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	t.add("filter", "cali-from-wl -m conntrack --ctstate INVALID -j DROP")
+	t.add("filter", "cali-from-wl -j MARK --set-xmark 0x10000/0x10000")
+	t.add("filter", "cali-from-wl -m mark --mark 0x10000/0x10000 -j RETURN")
+	t.add("filter", "cali-to-wl%s -g cali-from-wl", t.matches("filter", "FORWARD", 1))
+	t.add("filter", "cali-FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT")
+}
+
+// masqueradeAgent makes the chain of the ip-masq-agent, or kubenet's rule.
+func (t *tables) masqueradeAgent() {
+	if t.chance(0.3) {
+		t.add("nat", "POSTROUTING ! -d %s -m addrtype ! --dst-type LOCAL -j MASQUERADE", t.local())
+		return
+	}
+	t.chain("nat", "IP-MASQ-AGENT")
+	t.add("nat", "POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT")
+	for range 1 + t.IntN(3) {
+		t.add("nat", `IP-MASQ-AGENT -d %s -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`, t.prefix(t.six))
+	}
+	t.add("nat", "IP-MASQ-AGENT -j MASQUERADE%s", t.maybe(" --random-fully", 0.3))
+}
+
+// random makes random rules in a table, with user chains that call each other without loops.
+func (t *tables) random(table string) {
+	var users []string
+	for i := range t.IntN(4) {
+		name := fmt.Sprintf("%s-%d", strings.ToUpper(table[:1]), i)
+		t.chain(table, name)
+		users = append(users, name)
+	}
+	for range 1 + t.IntN(8) {
+		base := pick(t.generator, builtins[table])
+		t.rule(table, base, base, users)
+	}
+	for i, u := range users {
+		base := pick(t.generator, builtins[table])
+		if t.chance(0.8) {
+			t.add(table, "%s%s -j %s", base, t.matches(table, base, t.IntN(2)), u)
+		}
+		for range t.IntN(5) {
+			t.rule(table, u, "", users[i+1:])
+		}
+	}
+	if table == "filter" && t.chance(0.08) {
+		t.policy[table+pick(t.generator, builtins[table])] = "DROP"
+	}
+}
+
+// rule adds one rule to a chain; base is "" in a user chain, which may be called from anywhere.
+func (t *tables) rule(table, chain, base string, users []string) {
+	if t.chance(0.02) {
+		t.add(table, "%s -m u32 --u32 0&0xf=0x5 -m comment --comment %s -j ACCEPT", chain, Unsupported)
+		return
+	}
+	target, n := t.target(table, base, users)
+	matches := t.matches(table, base, n)
+	if fields := strings.Fields(target); len(fields) > 0 && fields[0] == "-p" {
+		matches = without(matches, "-p")
+	}
+	t.add(table, "%s%s%s", chain, matches, target)
+}
+
+// without leaves out the matches that name an option, each of which begins with " -m", " -p" or so.
+func without(matches, option string) string {
+	var kept []string
+	for _, m := range strings.Split(matches, "\t") {
+		if !strings.Contains(m, option+" ") {
+			kept = append(kept, m)
+		}
+	}
+	return strings.Join(kept, "\t")
+}
+
+// target chooses what a rule does, and how many matches it should have at least: what ends a packet's life is rare.
+func (t *tables) target(table, base string, users []string) (string, int) {
+	var all []string
+	if len(users) > 0 {
+		all = append(all, " -j "+pick(t.generator, users), " -j "+pick(t.generator, users), " -g "+pick(t.generator, users))
+	}
+	mark := pick(t.generator, marks)
+	all = append(all, " -j ACCEPT", " -j RETURN", "")
+	switch n := t.IntN(10); {
+	case n < 3:
+		return pick(t.generator, all), t.IntN(3)
+	case n == 3 && table != "nat":
+		return " -j DROP", 2 + t.IntN(2)
+	case n == 4 && table == "filter":
+		return t.reject(), 2 + t.IntN(2)
+	}
+	switch table {
+	case "raw":
+		return pick(t.generator, []string{" -j NOTRACK", fmt.Sprintf(" -j MARK --set-xmark %#x/0xffffffff", mark), " -j CT --notrack"}), 1 + t.IntN(2)
+	case "nat":
+		return t.translation(base)
+	case "mangle":
+		return pick(t.generator, []string{
+			fmt.Sprintf(" -j MARK --set-xmark %#x/%#x", mark, pick(t.generator, []int{0xff, 0xffff, 0xffffffff})), fmt.Sprintf(" -j MARK --or-mark %#x", mark),
+			fmt.Sprintf(" -j MARK --and-mark %#x", mark), fmt.Sprintf(" -j MARK --xor-mark %#x", mark),
+			fmt.Sprintf(" -j CONNMARK --set-xmark %#x/0xffffffff", mark), " -j CONNMARK --save-mark", " -j CONNMARK --restore-mark",
+			" -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff", fmt.Sprintf(" -j TOS --set-tos %#x/0xff", pick(t.generator, []int{8, 16, 0x28})),
+			fmt.Sprintf(" -j DSCP --set-dscp %d", t.IntN(64)), t.ttl(),
+		}), t.IntN(2)
+	}
+	return pick(t.generator, all), t.IntN(3)
+}
+
+func (t *tables) ttl() string {
+	name, option := "TTL", "ttl"
+	if t.six {
+		name, option = "HL", "hl"
+	}
+	return fmt.Sprintf(" -j %s --%s-%s %d", name, option, pick(t.generator, []string{"set", "inc", "dec"}), 1+t.IntN(3)*20)
+}
+
+func (t *tables) reject() string {
+	kinds := []string{"icmp-port-unreachable", "icmp-host-unreachable", "icmp-net-unreachable", "icmp-admin-prohibited", "icmp-host-prohibited", "icmp-proto-unreachable"}
+	if t.six {
+		kinds = []string{"icmp6-port-unreachable", "icmp6-addr-unreachable", "icmp6-no-route", "icmp6-adm-prohibited"}
+	}
+	if t.chance(0.35) {
+		return " -p tcp -j REJECT --reject-with tcp-reset"
+	}
+	return " -j REJECT --reject-with " + pick(t.generator, kinds)
+}
+
+func bracket(a netip.Addr) string {
+	if a.Is6() {
+		return "[" + a.String() + "]"
+	}
+	return a.String()
+}
+
+// translation is a rule of the table nat, where the chain allows it.
+func (t *tables) translation(base string) (string, int) {
+	destination, source := pick(t.generator, t.allAddresses(t.six)), pick(t.generator, t.allAddresses(t.six))
+	if own := ofFamily(t.site.addresses, t.six); len(own) > 0 && t.chance(0.7) {
+		source = pick(t.generator, own)
+	}
+	protocol := " -p " + pick(t.generator, []string{"tcp", "udp"})
+	switch base {
+	case "PREROUTING", "OUTPUT":
+		return pick(t.generator, []string{
+			" -j DNAT --to-destination " + destination.String(), fmt.Sprintf("%s -j DNAT --to-destination %s:%d", protocol, bracket(destination), pick(t.generator, ports)),
+			fmt.Sprintf("%s -j REDIRECT --to-ports %d", protocol, pick(t.generator, ports)),
+		}), 1 + t.IntN(2)
+	case "POSTROUTING":
+		return pick(t.generator, []string{
+			" -j MASQUERADE", " -j MASQUERADE --random-fully", protocol + " -j MASQUERADE --to-ports 2000-2010", " -j SNAT --to-source " + source.String(),
+			fmt.Sprintf("%s -j SNAT --to-source %s:3000-3010", protocol, bracket(source)),
+		}), t.IntN(2)
+	case "INPUT":
+		return " -j SNAT --to-source " + source.String(), 2
+	}
+	return " -j RETURN", 1
+}
+
+// matches are a rule's, at most n; those that stand in each other's way are left out. Between them are tabs.
+func (t *tables) matches(table, base string, n int) string {
+	var all []string
+	used := map[string]bool{}
+	for range n {
+		m := t.match(t.IntN(20), table, base)
+		clash := false
+		fields := strings.Fields(m)
+		for i, f := range fields {
+			switch f {
+			case "-p", "-s", "-d", "-i", "-o":
+			case "-m":
+				f += fields[i+1]
+			default:
+				continue
+			}
+			clash = clash || used[f]
+			used[f] = true
+		}
+		if !clash && m != "" {
+			all = append(all, m)
+		}
+	}
+	return strings.Join(all, "\t")
+}
+
+func (t *tables) not() string { return t.maybe(" !", 0.2) }
+
+func (t *tables) interfaces() []string {
+	return append(append([]string{"lo"}, t.site.links...), t.site.bridges...)
+}
+
+func (t *tables) match(kind int, table, base string) string {
+	port := pick(t.generator, ports)
+	in := base == "PREROUTING" || base == "INPUT" || base == "FORWARD"
+	out := base == "POSTROUTING" || base == "OUTPUT" || base == "FORWARD"
+	switch kind {
+	case 0, 1:
+		return fmt.Sprintf("%s -s %s", t.not(), t.prefix(t.six))
+	case 2, 3:
+		return fmt.Sprintf("%s -d %s", t.not(), t.prefix(t.six))
+	case 4:
+		p := pick(t.generator, []string{"tcp", "udp"})
+		return fmt.Sprintf(" -p %s -m %s%s --dport %s", p, p, t.not(), pick(t.generator, []string{fmt.Sprint(port), fmt.Sprintf("%d:%d", port, port+1000), "1024:65535"}))
+	case 5:
+		return " -p " + pick(t.generator, []string{"tcp", "udp", t.icmp()})
+	case 6:
+		if in {
+			return fmt.Sprintf("%s -i %s", t.not(), pick(t.generator, t.interfaces()))
+		}
+	case 7:
+		if out {
+			return fmt.Sprintf("%s -o %s", t.not(), pick(t.generator, t.interfaces()))
+		}
+	case 8:
+		return fmt.Sprintf(" -m mark%s --mark %#x/%#x", t.not(), pick(t.generator, marks), pick(t.generator, []int{0xff, 0xffff, 0xffffffff}))
+	case 9:
+		if table != "raw" {
+			return fmt.Sprintf(" -m connmark%s --mark %#x", t.not(), pick(t.generator, marks))
+		}
+	case 10:
+		if table != "raw" {
+			return fmt.Sprintf(" -m conntrack%s --ctstate %s", t.not(), pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED", "DNAT", "SNAT"}))
+		}
+	case 11:
+		if t.six {
+			return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST"}))
+		}
+		return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST", "LOCAL,BLACKHOLE"}))
+	case 12:
+		return fmt.Sprintf(" -p tcp -m multiport --dports %d,%d:%d", port, 8000, 9000)
+	case 13:
+		return fmt.Sprintf(" -m statistic --mode random%s --probability %.2f", t.not(), 0.25+math.Round(t.Float64()*10)/20)
+	case 14:
+		return t.fields()
+	case 15:
+		if set := t.set("net"); set != "" {
+			return fmt.Sprintf(" -m set%s --match-set %s %s", t.not(), set, pick(t.generator, []string{"src", "dst"}))
+		}
+	case 16:
+		if set := t.set("ip,port"); set != "" {
+			return fmt.Sprintf(" -m set%s --match-set %s dst,dst", t.not(), set)
+		}
+	case 17:
+		a := pick(t.generator, t.allAddresses(t.six))
+		return fmt.Sprintf(" -m iprange%s --%s-range %s-%s", t.not(), pick(t.generator, []string{"src", "dst"}), a, a.Next().Next())
+	case 18:
+		return t.rare(table, base)
+	case 19:
+		if table != "raw" {
+			return pick(t.generator, []string{" -m conntrack --ctdir ORIGINAL", " -m conntrack --ctdir REPLY",
+				fmt.Sprintf(" -m conntrack --ctorigdst %s", t.prefix(t.six)), " -m conntrack --ctproto 6"})
+		}
+	}
+	return ""
+}
+
+func (t *tables) icmp() string {
+	if t.six {
+		return "ipv6-icmp"
+	}
+	return "icmp"
+}
+
+func (t *tables) fields() string {
+	ttl := "ttl --ttl"
+	icmp := " -p icmp -m icmp --icmp-type 8"
+	if t.six {
+		ttl, icmp = "hl --hl", " -p ipv6-icmp -m icmp6 --icmpv6-type 128"
+	}
+	return pick(t.generator, []string{
+		fmt.Sprintf(" -m %s-%s %d", ttl, pick(t.generator, []string{"eq", "lt", "gt"}), 60+t.IntN(6)), icmp,
+		fmt.Sprintf(" -m dscp --dscp %d", pick(t.generator, []int{0, 1, 2, 4, 46})), fmt.Sprintf(" -m tos --tos %#x/0xff", pick(t.generator, []int{0, 8, 16})),
+		" -m length --length 0:60 -m comment --comment " + Unsupported, " -p tcp -m tcp --tcp-flags SYN,ACK,RST SYN", " -p tcp -m tcp --syn",
+	})
+}
+
+// rare are matches that hold in some places only.
+func (t *tables) rare(table, base string) string {
+	var all []string
+	if base == "OUTPUT" || base == "POSTROUTING" {
+		all = append(all, " -m owner --uid-owner 0", " -m owner --uid-owner 1000", " -m owner ! --gid-owner 1000")
+	}
+	if base == "PREROUTING" && table == "raw" {
+		all = append(all, " -m rpfilter --invert", " -m rpfilter --loose")
+	}
+	if base == "PREROUTING" || base == "FORWARD" || base == "INPUT" {
+		all = append(all, " -m mac --mac-source 02:00:00:00:01:01", " -m pkttype --pkt-type unicast", " -m physdev --physdev-is-in")
+		if len(t.site.links) > 0 {
+			all = append(all, " -m physdev --physdev-in "+pick(t.generator, t.site.links))
+		}
+	}
+	if base == "FORWARD" || base == "POSTROUTING" {
+		all = append(all, " -m physdev --physdev-is-bridged")
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	return pick(t.generator, all)
+}
+
+// setName is the name of a site's ipset of a kind and family.
+func setName(kind string, six bool) string {
+	family := 4
+	if six {
+		family = 6
+	}
+	return fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, ",", "-"), family)
+}
+
+// set is the name of an ipset of the site, "" where it has none.
+func (t *tables) set(kind string) string {
+	name := setName(kind, t.six)
+	for _, l := range *t.site.lines("ipset") {
+		if strings.HasPrefix(l, "create "+name+" ") {
+			return name
+		}
+	}
+	return ""
+}
+
+// ipsets makes sets of what occurs in the world.
+func (g *generator) ipsets(s *site) {
+	if !g.chance(0.4) {
+		return
+	}
+	for _, six := range g.families() {
+		family := "inet"
+		if six {
+			family = "inet6"
+		}
+		name := setName("net", six)
+		s.Add("ipset", "create %s hash:net family %s", name, family)
+		seen := map[string]bool{}
+		for range 1 + g.IntN(4) {
+			p := g.prefix(six)
+			if p.Bits() == 0 || seen[p.String()] {
+				continue
+			}
+			seen[p.String()] = true
+			nomatch := ""
+			if g.chance(0.2) {
+				nomatch = " nomatch"
+			}
+			s.Add("ipset", "add %s %s%s", name, p, nomatch)
+		}
+		name = setName("ip,port", six)
+		s.Add("ipset", "create %s hash:ip,port family %s", name, family)
+		for range g.IntN(4) {
+			entry := fmt.Sprintf("add %s %s,%s:%d", name, pick(g, g.allAddresses(six)), pick(g, []string{"tcp", "udp"}), pick(g, ports))
+			if !seen[entry] {
+				seen[entry] = true
+				s.Add("ipset", "%s", entry)
+			}
+		}
+	}
+}
