@@ -160,9 +160,7 @@ func (l *search) withoutRoute() bool {
 	}
 	link := q.Out
 	if link == "" && q.Source.IsValid() {
-		if a := l.x.addresses[q.Source]; a != nil {
-			link = a.Link
-		}
+		link = l.linkOf(q.Source)
 	}
 	switch {
 	case link == "" || !l.up(link):
@@ -178,6 +176,23 @@ func (l *search) withoutRoute() bool {
 		l.a.Source = l.s.selectAddress(link, netip.Addr{}, scopeLink)
 	}
 	return true
+}
+
+// linkOf is the link that has an address of the machine; "" for none.
+func (l *search) linkOf(a netip.Addr) string {
+	found := ""
+	for i := range l.s.Addresses {
+		own := &l.s.Addresses[i]
+		switch {
+		case own.Prefix.Addr() != a:
+		case found == "":
+			found = own.Link
+		case found != own.Link:
+			l.unknown("address " + a.String() + " is on " + found + " and on " + own.Link + ": the kernel takes the one that was added last")
+			return found
+		}
+	}
+	return found
 }
 
 func (l *search) unknown(what string) {
@@ -508,6 +523,7 @@ func (l *search) source() {
 	a := &l.a
 	if l.q.Source.IsValid() {
 		a.Source = l.q.Source
+		l.sourceWay()
 		return
 	}
 	a.Source = l.prefer(a.Route, &Nexthop{Link: a.Link, Gateway: a.Gateway})
@@ -519,6 +535,23 @@ func (l *search) source() {
 		ways[i].Source = l.prefer(a.Route, &ways[i])
 	}
 	a.Ways = ways
+}
+
+// sourceWay says that kernels differ over IPv4's multipath routes where the sender has its address already: since Linux 6.16 a way whose
+// own address that is comes before the hash's pick (fib_select_multipath, net/ipv4/fib_semantics.c).
+func (l *search) sourceWay() {
+	if l.fam == 1 {
+		return
+	}
+	own := 0
+	for i := range l.a.Ways {
+		if l.prefer(&Route{Scope: l.a.Route.Scope, Type: l.a.Type}, &l.a.Ways[i]) == l.q.Source {
+			own++
+		}
+	}
+	if own > 0 && own < len(l.a.Ways) {
+		l.unknown("since Linux 6.16 a way whose link has the source address comes before the others")
+	}
 }
 
 // prefer is fib_result_prefsrc for IPv4 and ip6_route_get_saddr for IPv6.

@@ -233,19 +233,21 @@ func (w *world) route() {
 	if !w.ipv6 && w.chance(20) {
 		line += " tos " + pick(w, "0x10", "0x08", "0x04", "0x20")
 	}
-	if w.chance(40) {
-		line += " metric " + pick(w, "5", "10", "2048")
-	}
+	special := ""
 	if w.chance(15) && len(w.own) > 0 {
-		line += " src " + pick(w, w.own...)
+		special = " src " + pick(w, w.own...)
 	}
 	if w.ipv6 && w.chance(15) {
-		line += " pref " + pick(w, "low", "high")
+		special += " pref " + pick(w, "low", "high")
 	}
 	how := pick(w, "add", "append")
-	if w.ipv6 && (strings.Contains(line, " src ") || strings.Contains(line, " pref ")) {
-		how = "add" // siblings that differ in these are printed as if they did not
+	switch {
+	case w.ipv6 && special != "": // siblings that differ in these are printed as if they did not: no other route has the metric
+		special, how = special+" metric 77", "add"
+	case w.chance(40):
+		special += " metric " + pick(w, "5", "10", "2048")
 	}
+	line += special
 	w.add("route %s %s table %s%s", how, line, where, ways)
 }
 
