@@ -22,6 +22,8 @@ func RedactionOf(c *Capture, key []byte) (Redaction, error) {
 func (x Redaction) Addr(a netip.Addr) netip.Addr { return x.r.addresses.addr(a) }
 func (x Redaction) Host(name string) string      { return x.r.names.host(name) }
 func (x Redaction) Link(name string) string      { return x.r.names.link(name) }
+func (x Redaction) Text(s string) string         { return x.r.addresses.text(s) }
+func (x Redaction) Comment(s string) string      { return x.r.comment(s) }
 func (x Redaction) Chain(name string) string     { return x.r.names.chain(name) }
 
 // ReadWithin is Read with other limits.
