@@ -204,7 +204,7 @@ func addIPPayloads() {
 	ip("tos", "TOS", "integer", 8, func(p *packet.Packet) (Span, truth) { return number(uint64(p.TOS)) })
 	ip("length", "length", "integer", 16, func(p *packet.Packet) (Span, truth) { return lengthSpan(p.Length, 0) })
 	ip6("length", "payload length", "integer", 16, func(p *packet.Packet) (Span, truth) { return lengthSpan(p.Length, 40) })
-	ip("hdrlength", "IP header's length in words", "integer", 4, unknownBits(4))
+	ip("hdrlength", "IP header's length in words", "integer", 4, constant(5))
 	ip("id", "IP identification", "integer", 16, unknownBits(16))
 	ip("checksum", "IP checksum", "integer", 16, unknownBits(16))
 	ip("frag-off", "fragment flags and offset", "integer", 16, func(p *packet.Packet) (Span, truth) {
@@ -258,7 +258,7 @@ func addTransportPayloads() {
 		if p.IsIPv6() {
 			return lengthSpan(p.Length, 40)
 		}
-		return anything(16), yes
+		return lengthSpan(p.Length, 20) // packets of walks have no IP options
 	}))
 	for name, protocol := range map[string]packet.Protocol{"icmp": packet.ICMP, "icmpv6": packet.ICMPv6} {
 		has := carries(protocol)

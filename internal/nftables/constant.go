@@ -132,7 +132,19 @@ func prefix(n *Node, datatype string) (netfilter.Span, bool) {
 		return netfilter.Span{}, false
 	}
 	host := ones(width - int(l))
+	if v.Hi&host.Hi != 0 || v.Lo&host.Lo != 0 {
+		// nft writes tests of bits in this form too: "& mask == value", which never holds where the value has bits that the mask has not.
+		return netfilter.Span{Low: v, High: less(v)}, true
+	}
 	return netfilter.Wildcard(v, netfilter.Value{Hi: ^host.Hi, Lo: ^host.Lo}), true
+}
+
+// less is the number before one that is not 0.
+func less(v netfilter.Value) netfilter.Value {
+	if v.Lo == 0 {
+		return netfilter.Value{Hi: v.Hi - 1, Lo: ^uint64(0)}
+	}
+	return netfilter.Value{Hi: v.Hi, Lo: v.Lo - 1}
 }
 
 // ones is a number with the n lowest bits set.
