@@ -110,7 +110,7 @@ func (r *run) routeIn() stage {
 		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
 	}
 	switch d.answer.Type {
-	case "local":
+	case "local", "anycast":
 		if why := r.validateSource(d); why != "" {
 			return r.finish(Dropped, why)
 		}
@@ -143,7 +143,7 @@ func (r *run) routeUnknown() stage {
 	if local {
 		return (*run).input
 	}
-	r.m.assume(fmt.Sprintf("its routes are not known: packets to %s are taken to be forwarded", r.p.Destination))
+	r.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")
 	r.via.route = &decision{answer: fib.Answer{Type: "unicast"}}
 	return (*run).forward
 }
@@ -165,8 +165,9 @@ func (r *run) unreachable(routeType string) stage {
 }
 
 // martian tells of addresses that never come in by a wire (ip_route_input_slow, RFC 1812 section 5.3.7).
-func (r *run) martian() string {
-	p := &r.p
+func (r *run) martian() string { return r.m.martian(&r.p) }
+
+func (m *machine) martian(p *packet.Packet) string {
 	if p.IsIPv6() {
 		if p.Source.IsMulticast() || p.Source.IsLoopback() || p.Destination.IsLoopback() {
 			return "the address never comes in by a wire (ip6_rcv_core)"
@@ -174,7 +175,7 @@ func (r *run) martian() string {
 		return ""
 	}
 	zero := p.Source.As4()[0] == 0
-	switch local := r.m.confEither(p.In, "route_localnet"); {
+	switch local := m.confEither(p.In, "route_localnet"); {
 	case p.Source.IsMulticast() || p.Source == broadcast:
 		return fmt.Sprintf("martian source %s", p.Source)
 	case zero:
@@ -194,8 +195,14 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 // validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
 // back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
 func (r *run) validateSource(d *decision) string {
-	p, m := &r.p, r.m
-	if p.IsIPv6() || p.In == "" || r.via.loopback {
+	if r.via.loopback {
+		return ""
+	}
+	return r.m.validateSource(&r.p, d)
+}
+
+func (m *machine) validateSource(p *packet.Packet, d *decision) string {
+	if p.IsIPv6() || p.In == "" {
 		return ""
 	}
 	mode := m.confMax(p.In, "rp_filter")
@@ -212,7 +219,7 @@ func (r *run) validateSource(d *decision) string {
 	}
 	a := m.FIB.Lookup(back)
 	switch {
-	case a.Type == "none":
+	case a.Type == "none" || a.Type == "blackhole" || a.Type == "unreachable" || a.Type == "prohibit":
 		return filtered(mode, p, "there is no route back to it")
 	case a.Type == "local" && !acceptLocal:
 		return fmt.Sprintf("martian source %s: it is this host's own address (net.ipv4.conf.%s.accept_local is 0)", p.Source, p.In)
@@ -366,7 +373,7 @@ func (d *decision) outLink() string {
 }
 
 func (r *run) sendUnrouted() stage {
-	r.m.assume(fmt.Sprintf("its routes are not known: packets to %s are taken to leave it", r.p.Destination))
+	r.m.assume("its routes are not known: what it sends is taken to leave it")
 	r.via.route = &decision{answer: fib.Answer{Type: "unicast"}}
 	r.step(Step{Stage: Sent})
 	return (*run).output
@@ -378,10 +385,14 @@ func (r *run) output() stage {
 	if !r.hook(family(&r.p), netfilter.Output) {
 		return nil
 	}
+	if d := r.via.route; d.link != "" || d.answer.Type == "local" {
+		r.p.Out = d.outLink()
+	}
 	return (*run).postrouting
 }
 
-// reroute looks the route up again because a rule changed what routing looks at (ip_route_me_harder).
+// reroute looks the route up again because a rule changed what routing looks at (ip_route_me_harder). The chains that are still to come at
+// this hook see the interface of the first route (struct nf_hook_state).
 func (r *run) reroute() bool {
 	if !r.m.knows(snapshot.Routes) {
 		return true
@@ -398,7 +409,6 @@ func (r *run) reroute() bool {
 		r.finish(Dropped, "the host has no route to its new destination (route type "+d.answer.Type+")")
 		return false
 	}
-	r.p.Out = d.outLink()
 	return true
 }
 

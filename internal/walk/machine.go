@@ -164,7 +164,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true
 		}
-		m.assume("its addresses are not known: " + a.String() + " is taken not to be one of them")
+		m.assume("its addresses are not known: the packet's are taken not to be among them")
 		return netfilter.UnicastAddress, true
 	}
 	t, ok := addressTypes[m.FIB.AddressType(a, link)]

@@ -44,7 +44,7 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 		done = packet.SNATDone
 	}
 	before := r.p
-	if r.p.Track.State == packet.New && flow.Status&done == 0 {
+	if unbound(&r.p) && flow.Status&done == 0 {
 		if !r.bind(f, h, source, done) {
 			return false
 		}
@@ -54,6 +54,13 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: changes, Why: "as the connection's first packet was"})
 	}
 	return h != netfilter.Output || r.p.Destination == before.Destination || r.reroute()
+}
+
+// unbound tells of packets that the nat chains may be asked for: the first of a connection, and what belongs to one without being an ICMP
+// error: the reset that a rule answers with.
+func unbound(p *packet.Packet) bool {
+	icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6
+	return p.Track.State == packet.New || p.Track.State == packet.Related && !icmp
 }
 
 // bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
@@ -101,28 +108,10 @@ func (r *run) translation(f netfilter.Family, h netfilter.Hook, t packet.Transla
 		}
 		t.Low, t.High = a, a
 	}
-	if t.Low.IsValid() && t.High.IsValid() && t.Low != t.High && !t.Netmap {
-		t.Low = r.oneOf(t.Low, t.High)
-		t.High = t.Low
-	}
 	if ok, why := r.m.view.Translate(&r.p, t); !ok {
 		return drop(why)
 	}
 	return netfilter.Verdict{Kind: netfilter.Accept}
-}
-
-// oneOf chooses among the addresses of a range: the kernel hashes the flow's addresses (find_best_ips_proto).
-func (r *run) oneOf(low, high netip.Addr) netip.Addr {
-	var options []netfilter.Option
-	var addresses []netip.Addr
-	for a := low; a.IsValid() && a.Compare(high) <= 0 && len(options) < 256; a = a.Next() {
-		addresses = append(addresses, a)
-		options = append(options, netfilter.Option{Label: a.String(), Weight: 1})
-	}
-	if len(addresses) == 0 {
-		return low
-	}
-	return addresses[r.choose(netfilter.Hash, "address of "+low.String()+"-"+high.String(), options)]
 }
 
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
@@ -133,8 +122,8 @@ func (r *run) masquerade() (netip.Addr, bool) {
 		return packet.UnknownAddress(r.p.IsIPv6()), true
 	}
 	towards := r.p.Destination
-	if r.via.route != nil && r.via.route.gateway.IsValid() {
-		towards = r.via.route.gateway
+	if !r.p.IsIPv6() && r.via.route != nil && r.via.route.gateway.IsValid() {
+		towards = r.via.route.gateway // rt_nexthop; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
 	}
 	a := r.m.FIB.SelectSource(r.p.Out, towards)
 	return a, a.IsValid()

@@ -2,6 +2,7 @@ package walk
 
 import (
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/netfilter"
@@ -108,25 +109,30 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 }
 
 // answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
-// out of another link (arp_process, arp_fwd_proxy).
+// out of another link. The question itself must be one that routing would take (arp_process, arp_fwd_proxy).
 func (m *machine) answersFor(l *fib.Link, q *query) bool {
-	if own := m.FIB.HasAddress(q.address); own != nil {
-		return !q.address.Is4() || !m.ignoresARP(l.Name, own, q)
-	}
 	if !q.address.Is4() {
-		return m.FIB.ProxyNeighbour(l.Name, q.address) != nil && m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
+		has := func(a *fib.Address) bool { return a.Prefix.Addr() == q.address }
+		return slices.ContainsFunc(m.FIB.AddressesOf(l.Name), has) || m.FIB.ProxyNeighbour(l.Name, q.address) != nil &&
+			m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
 	}
-	if !m.forwards(l.Name, false) {
+	own := m.FIB.HasAddress(q.address)
+	if !m.knows(snapshot.Routes) {
+		return own != nil && !m.ignoresARP(l.Name, own, q)
+	}
+	question := packet.Packet{Tuple: packet.Tuple{Source: q.sender, Destination: q.address}, Local: packet.Local{In: l.Name}}
+	d := decision{answer: m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})}
+	d.link = d.answer.Link
+	if q.sender.IsValid() && (m.martian(&question) != "" || m.validateSource(&question, &d) != "") {
 		return false
 	}
-	if m.FIB.ProxyNeighbour(l.Name, q.address) != nil {
-		return true
-	}
-	if !m.confEither(l.Name, "proxy_arp") {
+	switch {
+	case d.answer.Type == "local":
+		return own == nil || !m.ignoresARP(l.Name, own, q)
+	case d.answer.Type != "unicast" || !m.forwards(l.Name, false):
 		return false
 	}
-	a := m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})
-	return a.Type == "unicast" && a.Link != l.Name
+	return d.link != l.Name && (m.FIB.ProxyNeighbour(l.Name, q.address) != nil || m.confEither(l.Name, "proxy_arp"))
 }
 
 // ignoresARP is arp_ignore (Documentation/networking/ip-sysctl.rst).
