@@ -114,6 +114,34 @@ func TestDumpChangesNothing(t *testing.T) {
 	}
 }
 
+// TestDumpOfLegacyTables: rules of both variants of iptables are there, each with its dialect. The tools are run in a chroot, as they are in a
+// privileged pod.
+func TestDumpOfLegacyTables(t *testing.T) {
+	needRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	for _, program := range []string{"iptables-legacy", "iptables-nft", "ip6tables-legacy"} {
+		run(t, ns, program, "-A", "FORWARD", "-j", "DROP")
+	}
+	d := &kernel.Dumper{Root: "/proc/1/root"}
+	raw, err := d.Dump(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := snapshot.Load(raw)
+	if len(h.Missing) > 0 {
+		t.Errorf("missing: %v", h.Missing)
+	}
+	dialects := map[string]int{}
+	for _, table := range h.Rules.Tables {
+		dialects[table.Family.String()+" "+string(table.Dialect)] += len(table.Chain("FORWARD").Rules)
+	}
+	for _, want := range []string{"ip iptables-legacy", "ip iptables-nft", "ip6 iptables-legacy"} {
+		if dialects[want] != 1 {
+			t.Errorf("rules by dialect: %v, want 1 of %s", dialects, want)
+		}
+	}
+}
+
 // TestDumpWithoutTools: what is not there is told, and the rest is there.
 func TestDumpWithoutTools(t *testing.T) {
 	needRoot(t)

@@ -156,11 +156,7 @@ func (r *redactor) iptables(data []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	var out []byte
-	if bytes.HasPrefix(data, []byte("#")) { // which variant printed it
-		first, _, _ := bytes.Cut(data, []byte("\n"))
-		out = append(append(out, first...), '\n')
-	}
+	out := slices.Clone(generatedBy(data)) // which variant printed it
 	for i := range tables {
 		t := &tables[i]
 		t.Name = r.names.table(t.Name)

@@ -1,6 +1,7 @@
 package snapshot
 
 import (
+	"errors"
 	"maps"
 	"slices"
 	"sync"
@@ -103,22 +104,21 @@ func (s *Lazy) Prefetch(names ...string) {
 	_ = g.Wait()
 }
 
-// Objects are the Kubernetes objects, or none where they cannot be had: ObjectsError says why.
+// Objects are the Kubernetes objects, as far as they can be had: ObjectsError says what is missing, and why.
 func (s *Lazy) Objects() Objects {
 	s.once.Do(func() {
 		if s.origin.Lists == nil {
 			return
 		}
 		lists, err := s.origin.Lists()
-		if err == nil {
-			s.known, err = ReadObjects(lists)
-		}
-		s.problem = err
+		var unread error
+		s.known, unread = ReadObjects(lists) // some lists are better than none
+		s.problem = errors.Join(err, unread)
 	})
 	return s.known
 }
 
-// ObjectsError is why there are no Kubernetes objects; nil where there are.
+// ObjectsError is why there are no Kubernetes objects, or not all; nil where there are.
 func (s *Lazy) ObjectsError() error {
 	s.Objects()
 	return s.problem
