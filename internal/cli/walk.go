@@ -125,7 +125,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 		return badInput{err}
 	}
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Time: world.taken, Notes: append(r.notes, world.notes...)}
+	options := explain.Options{Time: world.taken, Notes: append(r.notes, world.notes...), Read: world.read}
 	style(&options, s)
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if err != nil {

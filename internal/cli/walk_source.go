@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
 )
 
 // world is what a walk goes through: a running lab, or what a file holds.
@@ -24,6 +25,8 @@ type world struct {
 	snapshot.Source
 	taken time.Time // of the state; zero for a lab, which is now
 	notes []string
+	// read is what reading the state had to assume.
+	read []walk.Assumption
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
 	// find tells where a host's network namespace is; nil for a file.
@@ -140,7 +143,7 @@ func openText(path string, text []byte, at string) (*world, error) {
 			return nil, err
 		}
 		for _, a := range h.Assumed {
-			w.notes = append(w.notes, "assumed: "+a)
+			w.read = append(w.read, walk.Assumption{Host: n, What: a})
 		}
 	}
 	w.notes = append(w.notes, fmt.Sprintf("prediction only: from what %s shows", path))

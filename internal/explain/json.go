@@ -6,6 +6,7 @@ import (
 	"io"
 	"math/big"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -174,7 +175,7 @@ func NewDocument(r *walk.Result, o Options) Document {
 		}
 		d.Outcomes = append(d.Outcomes, s.doc(o))
 	}
-	for _, a := range r.Assumed {
+	for _, a := range slices.Concat(r.Assumed, o.Read) {
 		d.Assumed = append(d.Assumed, AssumedDoc{a.Host, a.What})
 	}
 	return d

@@ -600,7 +600,7 @@ func (s *story) seen() string {
 	end := &s.outcome.End
 	source := end.Packet.SourceEnd()
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
-		source = "an address of " + hostName(s.sources[n-1].host) + ", not known here which"
+		source = "an address of " + hostName(s.sources[n-1].host) + " (which one is not known here)"
 	}
 	if len(s.sources) == 0 {
 		start := s.start()

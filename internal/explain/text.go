@@ -21,6 +21,8 @@ type Options struct {
 	Width  int
 	// Notes stand below the walk: what the kernel said, "prediction only: …".
 	Notes []string
+	// Read is what reading the state had to assume, before the walk.
+	Read []walk.Assumption
 	// Time is when the state that was walked was taken; zero where that is not known.
 	Time time.Time
 	// Numbers are the outcomes' numbers where the result holds only some of them; nil for 1, 2, 3, …
@@ -395,25 +397,10 @@ func ranges(n []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// assumed says what was assumed, once for all machines of which the same was.
-func (p *page) assumed(all []walk.Assumption) {
-	hosts := map[string][]string{}
-	var what []string
-	for _, a := range all {
-		if hosts[a.What] == nil {
-			what = append(what, a.What)
-		}
-		hosts[a.What] = append(hosts[a.What], hostName(a.Host))
-	}
-	for _, w := range what {
-		fmt.Fprintf(p, "%s%s: %s\n", p.paint(yellow, "assumed: "), strings.Join(unique(hosts[w]), ", "), w)
-	}
-}
-
 // foot says what was assumed, what there is to add, and what the destination sees: a line for each different answer.
 func (p *page) foot(r *walk.Result, all []*story) {
 	fmt.Fprintln(p)
-	p.assumed(r.Assumed)
+	p.assumed(r)
 	if r.More {
 		fmt.Fprintf(p, "there are more outcomes than the %d that were walked\n", len(r.Outcomes))
 	}
