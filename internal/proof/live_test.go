@@ -173,6 +173,7 @@ func TestLiveRouted(t *testing.T) {
 		{"direct", to(packet.TCP, "10.2.0.2:8080"), kernel.Connected, "10.1.0.2:"},
 		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), kernel.Refused, "10.1.0.2:"},
 		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), kernel.Refused, ""},
+		{"reset", to(packet.TCP, "10.2.0.2:98"), kernel.Refused, ""},
 		{"dropped", to(packet.TCP, "10.2.0.2:97"), kernel.TimedOut, ""},
 		{"udp refused", to(packet.UDP, "10.2.0.2:5"), kernel.Refused, "10.1.0.2:"},
 		{"echo", to(packet.ICMP, "10.2.0.2:0"), kernel.Answered, "10.1.0.2"},
