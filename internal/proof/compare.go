@@ -39,7 +39,9 @@ func (r Report) better(other Report) bool {
 }
 
 func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
-	c := &comparison{observed: o, id: id, sender: sender, unseen: map[string]bool{}}
+	of := *id
+	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
+	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}}
 	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
 	c.way(outcome.There, there, 0)
 	c.Source = c.sourceAt(outcome.End.Host)

@@ -36,6 +36,9 @@ type identity struct {
 	payload []byte
 	seq     uint32 // of the SYN
 	hasSeq  bool
+	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
+	// not the probe's.
+	refusal bool
 }
 
 // identify finds the sequence number of the SYN that left the sender.
@@ -74,7 +77,7 @@ const (
 // of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
 func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
 	if p.Protocol != id.request.Protocol || isError(p) {
-		if isError(p) {
+		if isError(p) && id.refusal && !isRedirect(p) {
 			return back
 		}
 		return foreign
@@ -127,4 +130,9 @@ func (id *identity) carries(transport []byte) bool {
 // isError tells of ICMP errors: no query is answered by their type.
 func isError(p *packet.Packet) bool {
 	return (p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) && p.Tuple.Reply().Type == p.Type
+}
+
+// isRedirect tells of the messages that routers send to neighbours that could do without them (RFC 792, RFC 4861).
+func isRedirect(p *packet.Packet) bool {
+	return p.Protocol == packet.ICMP && p.Type == 5 || p.Protocol == packet.ICMPv6 && p.Type == 137
 }

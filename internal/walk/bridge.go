@@ -37,19 +37,21 @@ func forwarding(port *fib.Link) bool {
 
 // learn notes behind which port the sender is.
 func (r *run) learn(port *fib.Link) {
-	if (port.Port == nil || port.Port.Learning) && !r.p.EtherSource.IsMulticast() && !r.p.EtherSource.IsZero() {
-		r.m.learnStation(port.Master, r.p.EtherSource, port.Name)
-	}
+	r.m.learnStation(port.Master, r.p.EtherSource, port)
 }
 
-func (m *machine) learnStation(bridge string, mac packet.MAC, port string) {
+// learnStation notes that a station is behind a port, unless the port does not learn (br_fdb_update).
+func (m *machine) learnStation(bridge string, mac packet.MAC, port *fib.Link) {
+	if port.Port != nil && !port.Port.Learning || mac.IsMulticast() || mac.IsZero() {
+		return
+	}
 	if e := m.FIB.FDBEntry(bridge, mac, 0); e != nil && (e.Local || e.Static) {
 		return
 	}
 	if m.stations == nil {
 		m.stations = map[station]string{}
 	}
-	m.stations[station{bridge, mac}] = port
+	m.stations[station{bridge, mac}] = port.Name
 }
 
 // stationPort finds the port behind which a station is: the bridge's own name for its own addresses, "" where nobody knows.

@@ -79,7 +79,7 @@ func (r *run) askPorts(m *machine, bridge, except string, q *query, depth int) (
 			continue
 		}
 		if mac, who, ok := r.askOut(m, p, q, depth-1); ok {
-			m.learnStation(bridge, mac, p.Name)
+			m.learnStation(bridge, mac, p)
 			return mac, who, true
 		}
 	}
@@ -93,7 +93,7 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 		if !forwarding(l) {
 			return packet.MAC{}, "", false
 		}
-		m.learnStation(master.Name, q.mac, l.Name)
+		m.learnStation(master.Name, q.mac, l)
 		if mac, answered := r.arpReply(m, q, l); answered {
 			return mac, m.Name, !mac.IsZero()
 		}
