@@ -2,14 +2,17 @@ package kernel_test
 
 import (
 	"context"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/snapshot"
 )
 
@@ -191,5 +194,28 @@ func BenchmarkDump(b *testing.B) {
 		if _, err := d.Dump(b.Context(), "node/a", ns); err != nil {
 			b.Fatal(err)
 		}
+	}
+}
+
+// TestDumpDuringTrace: a dump that is taken while somebody traces waits until nft can print the rules again.
+func TestDumpDuringTrace(t *testing.T) {
+	needRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	if err := ns.ApplyNFT("table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
+		t.Fatal(err)
+	}
+	trace, err := kernel.OpenTrace(ns, []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { trace.Close() })
+	var d kernel.Dumper
+	raw, err := d.Dump(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := snapshot.Load(raw)
+	if why, missing := host.Missing[snapshot.NFT]; missing || host.Rules.Table(netfilter.IPv4, "own") == nil {
+		t.Errorf("the rules are not known: %s", why)
 	}
 }
