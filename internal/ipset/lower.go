@@ -309,7 +309,7 @@ var icmpv6Names = map[string][2]uint64{
 	"no-route": {1, 0}, "communication-prohibited": {1, 1}, "address-unreachable": {1, 3}, "port-unreachable": {1, 4}, "packet-too-big": {2, 0},
 	"ttl-zero-during-transit": {3, 0}, "ttl-zero-during-reassembly": {3, 1}, "bad-header": {4, 0}, "unknown-header-type": {4, 1},
 	"unknown-option": {4, 2}, "echo-request": {128, 0}, "ping": {128, 0}, "echo-reply": {129, 0}, "pong": {129, 0},
-	"router-solicitation": {133, 0}, "router-advertisement": {134, 0}, "neighbour-solicitation": {135, 0}, "neigbour-solicitation": {135, 0},
-	"neighbor-solicitation": {135, 0}, "neighbour-advertisement": {136, 0}, "neigbour-advertisement": {136, 0},
-	"neighbor-advertisement": {136, 0}, "redirect": {137, 0},
+	"router-solicitation": {133, 0}, "router-advertisement": {134, 0}, "redirect": {137, 0},
+	"neighbour-solicitation": {135, 0}, "neighbor-solicitation": {135, 0}, "neighbour-advertisement": {136, 0}, "neighbor-advertisement": {136, 0},
+	"neigbour-solicitation": {135, 0}, "neigbour-advertisement": {136, 0}, //nolint:misspell // ipset's own spelling
 }

@@ -28,7 +28,7 @@ func (s *Set) Lookup(key []Span) (*Element, Found) {
 		certain = certain && key[i].Certain()
 	}
 	var i int32
-	found := NotFound
+	var found Found
 	switch {
 	case s.nets != nil:
 		i, found = s.findOnNet(key)

@@ -25,10 +25,10 @@ func (s *Set) test(c *Context, sources []bool, returnNoMatch bool, depth int) tr
 		return t
 	}
 	e, found := s.Lookup(key)
-	switch {
-	case found == CannotTell:
+	switch found {
+	case CannotTell:
 		return maybe
-	case found == NotFound:
+	case NotFound:
 		return no
 	}
 	exceptions := strings.Contains(s.Kind, "net") // only these types have them

@@ -54,7 +54,7 @@ var tests = []string{
 	"ct state new", "ct state established,related", "ct state != new", "ct state { new, invalid }", "ct mark N", "ct mark != N", "ct mark & 0xN != 0",
 	"ct direction original", "ct direction reply", "ct status dnat", "ct status ! dnat", "ct status & snat == 0", "ct original ip saddr A",
 	"ct original ip6 daddr B", "ct reply ip saddr != A", "meta l4proto udp ct original proto-dst P", "ct protocol udp", "ct l3proto ipv4", "ct zone 0",
-	"ip ttl 64", "ip ttl > N", "ip dscp N", "ip dscp != N", "ip ecn not-ect", "ip version 4", "ip frag-off & 0x1fff == 0", "ip frag-off & 0x2000 != 0",
+	"ip ttl 64", "ip ttl > N", "ip dscp N", "ip dscp != N", "ip ecn ce", "ip version 4", "ip frag-off & 0x1fff == 0", "ip frag-off & 0x2000 != 0",
 	"jhash ip saddr . ip daddr mod 4 seed 0x1N C", "jhash ip saddr . ip daddr . ip protocol . th sport . th dport mod 4 seed 0x617a C",
 	"jhash ip saddr mod 4 seed 0x1N offset 3 C", "jhash udp sport mod 4 seed 0x1N C", "jhash ip6 saddr . ip6 daddr . udp dport mod 4 seed 0x1N C",
 	"jhash ip saddr . ip daddr mod 5 seed 0x1N vmap { 0 : continue, 1-2 : continue }",
