@@ -3,6 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -102,6 +103,9 @@ const maxDepth = 100
 type decoder struct {
 	text string
 	at   int
+	// Members and items of the values that are being read, the innermost last: those of each value are copied when it is complete.
+	members []Member
+	items   []Node
 }
 
 func (d *decoder) space() {
@@ -167,6 +171,7 @@ func (d *decoder) number() (Node, error) {
 
 func (d *decoder) object(depth int) (Node, error) {
 	n := Node{Kind: Object}
+	start := len(d.members)
 	d.at++
 	if d.next() == '}' {
 		d.at++
@@ -188,8 +193,10 @@ func (d *decoder) object(depth int) (Node, error) {
 		if err != nil {
 			return n, err
 		}
-		n.Members = append(n.Members, Member{name, v})
+		d.members = append(d.members, Member{name, v})
 		if more, err := d.more('}'); !more {
+			n.Members = slices.Clone(d.members[start:])
+			d.members = d.members[:start]
 			return n, err
 		}
 	}
@@ -197,6 +204,7 @@ func (d *decoder) object(depth int) (Node, error) {
 
 func (d *decoder) array(depth int) (Node, error) {
 	n := Node{Kind: Array}
+	start := len(d.items)
 	d.at++
 	if d.next() == ']' {
 		d.at++
@@ -207,8 +215,10 @@ func (d *decoder) array(depth int) (Node, error) {
 		if err != nil {
 			return n, err
 		}
-		n.Items = append(n.Items, v)
+		d.items = append(d.items, v)
 		if more, err := d.more(']'); !more {
+			n.Items = slices.Clone(d.items[start:])
+			d.items = d.items[:start]
 			return n, err
 		}
 	}
