@@ -94,13 +94,20 @@ probe=$(show az network lb probe list -g "$group" --lb-name "$lb" -o table)
 echo "$probe"
 expect "$probe" "^5 .* 2 +$nodeport +Tcp " "the load balancer's probe"
 
+step "the walk: machine by machine, with the rules that decided, and beside each step what the kernel's own trace says"
+walk=$(show walk --live --from internet/client --to svc/whereami) || { echo "$walk"; fail "the walk and the kernel part"; }
+echo "$walk"
+expect "$walk" '^kernel: ([0-9]+) of \1 steps agree' "the proof"
+expect "$walk" '^the destination sees 10\.13\.76\.4:[0-9]+, because nat KUBE-POSTROUTING' "the walk's answer"
+
 step "all as it should be"
 cat <<TXT
 What to try next (as root; the lab stays up):
   bin/packetwalk ssh client -- curl -s http://$vip
   bin/packetwalk ssh $node                         a shell in the node's network: ip a, bridge link, tcpdump -ni eth0 port 80
   bin/packetwalk kubectl apply -f $example/whereami-local.yaml
-                                                   externalTrafficPolicy Local: look at conntrack and the probe again
+                                                   externalTrafficPolicy Local: look at the walk, conntrack and the probe again
+  bin/packetwalk walk --live --from pod/NAME --to vm/testvm:80
   bin/packetwalk kubectl scale deployment/whereami --replicas=5
   bin/packetwalk status -o wide
   bin/packetwalk down --name $lab                  remove everything
