@@ -226,7 +226,8 @@ func (s *scanner) heading(line string) bool {
 		family := s.now.family
 		s.reset()
 		s.now.family = family
-	case line[0] == ':' && len(fields) >= 2 && len(fields) <= 3 && isWord(fields[0][1:]) && (len(fields) == 2 || strings.HasPrefix(fields[2], "[")):
+	case line[0] == ':' && len(fields) >= 2 && len(fields) <= 3 && isWord(fields[0][1:]) && isPolicy(fields[1]) &&
+		(len(fields) == 2 || strings.HasPrefix(fields[2], "[")):
 		c := Chain{Name: fields[0][1:], Policy: strings.TrimPrefix(fields[1], "-")}
 		if len(fields) == 3 {
 			c.Counters, _ = parseCounters(fields[2])

@@ -86,12 +86,10 @@ func (p *parser) chain(text string) error {
 		return fmt.Errorf("no chain line; want :NAME POLICY [packets:bytes]")
 	}
 	c := Chain{Name: fields[0]}
-	if fields[1] != "-" {
-		if !isWord(fields[1]) {
-			return fmt.Errorf("bad policy")
-		}
-		c.Policy = fields[1]
+	if !isPolicy(fields[1]) {
+		return fmt.Errorf("bad policy")
 	}
+	c.Policy = strings.TrimPrefix(fields[1], "-")
 	if len(fields) == 3 {
 		counters, err := parseCounters(fields[2])
 		if err != nil {
@@ -106,6 +104,9 @@ func (p *parser) chain(text string) error {
 	p.table.Chains = append(p.table.Chains, c)
 	return nil
 }
+
+// isPolicy tells whether a word can stand behind a chain's name: "-" is no policy, of a chain that is not built in.
+func isPolicy(s string) bool { return s == "-" || isWord(s) }
 
 func parseCounters(text string) (Counters, error) {
 	inner, ok := strings.CutPrefix(text, "[")
