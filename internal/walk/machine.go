@@ -193,7 +193,7 @@ func (m *machine) Link(name string) (netfilter.Link, bool) {
 	if l == nil {
 		return netfilter.Link{}, false
 	}
-	return netfilter.Link{Index: l.Index, Group: l.Group, Kind: l.Kind, Type: hardwareTypes[l.Type], Master: l.Master}, true
+	return netfilter.Link{Index: l.Index, Group: l.Group, Kind: l.Kind, Type: hardwareTypes[l.Type], Master: l.Master, MAC: l.MAC}, true
 }
 
 // hardwareTypes are the ARPHRD_… numbers (include/uapi/linux/if_arp.h).

@@ -167,11 +167,15 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	}
 	p := arpFrame(q)
 	p.In = port.Name
-	v := r.arpRules(m, &p, netfilter.Prerouting)
+	v, rule := r.arpRules(m, &p, netfilter.Prerouting)
 	switch v.Kind {
 	case netfilter.Stolen:
-		mac, err := packet.ParseMAC(v.Detail)
-		return mac, err == nil
+		for _, s := range rule.Statements {
+			if reply, ok := s.(*netfilter.ARPReply); ok {
+				return reply.MAC, true
+			}
+		}
+		return packet.MAC{}, true
 	case netfilter.Drop:
 		return packet.MAC{}, true
 	}
@@ -185,16 +189,22 @@ func (r *run) arpPasses(m *machine, q *query, port *fib.Link) bool {
 	}
 	p := arpFrame(q)
 	p.Out = port.Name
-	return r.arpRules(m, &p, netfilter.Postrouting).Kind != netfilter.Drop
+	v, _ := r.arpRules(m, &p, netfilter.Postrouting)
+	return v.Kind != netfilter.Drop
 }
 
-// arpRules evaluates the bridge's chains at one hook, without noting them: a question is not the packet that is walked.
-func (r *run) arpRules(m *machine, p *packet.Packet, h netfilter.Hook) netfilter.Verdict {
+// arpRules evaluates the bridge's chains at one hook, without noting them: a question is not the packet that is walked. It gives the rule
+// that decided, if one did.
+func (r *run) arpRules(m *machine, p *packet.Packet, h netfilter.Hook) (netfilter.Verdict, *netfilter.Rule) {
 	for _, c := range m.Rules.Hook(netfilter.Bridge, h) {
-		v, err := c.Run(&netfilter.Context{Packet: p, Family: netfilter.Bridge, Hook: h, Host: m, Chooser: r})
-		if err != nil || v.Kind != netfilter.Accept {
-			return v
+		ctx := netfilter.Context{Packet: p, Family: netfilter.Bridge, Hook: h, Host: m, Chooser: r}
+		v, err := c.Run(&ctx)
+		if err != nil {
+			return netfilter.Verdict{Kind: netfilter.Drop, Detail: err.Error()}, nil
+		}
+		if v.Kind != netfilter.Accept {
+			return v, ctx.Trail[len(ctx.Trail)-1].Rule
 		}
 	}
-	return netfilter.Verdict{Kind: netfilter.Accept}
+	return netfilter.Verdict{Kind: netfilter.Accept}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/nftables"
 	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/snapshot"
 )
@@ -386,6 +387,30 @@ func TestBridgeWithoutNetfilter(t *testing.T) {
 	node.Sysctls["net.bridge.bridge-nf-call-iptables"] = "0"
 	want(t, n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.6:80")}),
 		"1 delivered at pod2: tcp 10.1.0.5:4000 > 10.1.0.6:80 ttl 64; back delivered at pod1: tcp 10.1.0.6:80 > 10.1.0.5:4000 ttl 64")
+}
+
+// TestARPReply: a bridge's rule answers for a pod, as Azure CNI has it, and another one is not heard.
+func TestARPReply(t *testing.T) {
+	n, node := bridgedNode(t)
+	saved, err := nftables.ParseEBTables([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n" +
+		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.6 -j arpreply --arpreply-mac " + n.hosts["pod2"].FIB.Links[1].MAC.String() + "\n" +
+		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.1 -j DROP\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Rules.Tables, err = nftables.LowerEBTables(saved); err != nil {
+		t.Fatal(err)
+	}
+	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.6:80")})
+	want(t, r, "1 delivered at pod2: tcp 10.1.0.5:4000 > 10.1.0.6:80 ttl 64; back delivered at pod1: tcp 10.1.0.6:80 > 10.1.0.5:4000 ttl 64")
+	for _, s := range r.Outcomes[0].There {
+		if s.Resolve != nil && s.Resolve.Answerer != "node" {
+			t.Errorf("answered by %q", s.Resolve.Answerer)
+		}
+	}
+	if o := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.1:80")}).Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
+		t.Error(ends(o))
+	}
 }
 
 // TestHairpin: a pod that reaches itself through a translated address leaves by the port that it came in by.
