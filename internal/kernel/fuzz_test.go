@@ -1,0 +1,92 @@
+package kernel
+
+import (
+	"bytes"
+	"net/netip"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/packet"
+)
+
+// FuzzMessages: no message of the kernel, however cut or nested, makes a reader panic.
+func FuzzMessages(f *testing.F) {
+	attributes := func(head []byte, list attrs) []byte {
+		m, err := nftMessage(0, 0, list)
+		if err != nil {
+			f.Fatal(err)
+		}
+		return append(head, m.Data[nfgenLen:]...)
+	}
+	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{
+		{unix.NFTA_TRACE_ID, uint32(7)}, {unix.NFTA_TRACE_TABLE, "nat"}, {unix.NFTA_TRACE_CHAIN, "OUTPUT"}, {unix.NFTA_TRACE_TYPE, uint32(unix.NFT_TRACETYPE_RULE)},
+		{unix.NFTA_TRACE_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1<<32 - 3)}, {unix.NFTA_VERDICT_CHAIN, "KUBE-SERVICES"}}},
+		{unix.NFTA_TRACE_NETWORK_HEADER, ipHeader}, {unix.NFTA_TRACE_TRANSPORT_HEADER, tcpHeader}, {unix.NFTA_TRACE_MARK, uint32(0x4000)},
+	}))
+	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{{unix.NFTA_RULE_TABLE, "nat"}, {unix.NFTA_RULE_CHAIN, "OUTPUT"}, {unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9}}}))
+	f.Add(attributes(make([]byte, unix.SizeofIfInfomsg), attrs{{unix.IFLA_IFNAME, "eth0"}, {unix.IFLA_LINKINFO, attrs{{unix.IFLA_INFO_KIND, "veth"}}}}))
+	f.Add(attributes(append([]byte{unix.AF_INET6, tcpListen, 0, 0, 0, 80}, make([]byte, diagMessageSize-6)...), attrs{{inetDiagV6Only, []byte{1}}}))
+	f.Add([]byte{unix.AF_INET, 0, 0, 80, 10, 0, 0, 1})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		e, err := parseTrace(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
+		if err == nil {
+			if n := len(GroupTrace([]TraceEvent{*e, *e})); e.Packet == nil && n != 1 || e.Packet != nil && n != 2 {
+				t.Errorf("%d traversals", n)
+			}
+		}
+		if handle, err := ruleHandle(data, "OUTPUT"); err != nil && len(data) < nfgenLen && handle != 0 {
+			t.Errorf("handle %d of nothing", handle)
+		}
+		_, _ = readLink(data)
+		var d Dumper
+		d.owners.Do(func() {}) // not the processes of this machine
+		for _, l := range d.readSocket(packet.TCP, data) {
+			if l.Local.Port() == 0 || !l.Local.Addr().IsValid() {
+				t.Errorf("listener at %s", l.Local)
+			}
+		}
+		offender(data)
+		timestamp(data)
+	})
+}
+
+var (
+	ipHeader  = []byte{0x45, 0, 0, 60, 0, 0, 0x40, 0, 64, 6, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2}
+	ip6Header = append([]byte{0x60, 0, 0, 0, 0, 20, 17, 64}, make([]byte, 32)...)
+	tcpHeader = []byte{0x9c, 0x40, 0, 80, 0, 0, 0, 0, 0, 0, 0, 0, 0x50, 2, 0xfa, 0xf0, 0, 0, 0, 0}
+)
+
+// FuzzHeaders: whatever a captured packet is, reading it takes what there is and no more, and what is cut off is not made up.
+func FuzzHeaders(f *testing.F) {
+	f.Add(append(bytes.Clone(ipHeader), tcpHeader...), 30)
+	f.Add(append(bytes.Clone(ip6Header), tcpHeader...), 45)
+	unreachable := bytes.Clone(ipHeader)
+	unreachable[9] = 1
+	quoted := append(append(bytes.Clone(unreachable), 3, 1, 0, 0, 0, 0, 0, 0), append(bytes.Clone(ipHeader), tcpHeader[:8]...)...)
+	f.Add(quoted, 50)
+	f.Add(append(bytes.Clone(unreachable), 8, 0, 0, 0, 0, 7, 0, 1), 24)
+	f.Fuzz(func(t *testing.T, frame []byte, cut int) {
+		read := func(b []byte) packet.Packet {
+			return headers{network: b, transport: b[headerLength(b):]}.parse()
+		}
+		p := read(frame)
+		_ = p.String()
+		chosen(&p, packet.Tuple{Protocol: p.Protocol, Source: p.Source, Type: p.Type})
+		if p.Source.Is4() != p.Destination.Is4() || p.Source.IsValid() != p.Destination.IsValid() || p.Source.IsValid() && p.EtherType == 0 {
+			t.Errorf("a packet of two families: %s", p)
+		}
+		if icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6; p.About != nil && !icmp || (p.SourcePort != packet.Port{}) && !icmp && !p.Protocol.HasPorts() {
+			t.Errorf("%s has %v and port %s", p.Protocol, p.About, p.SourcePort)
+		}
+		if cut < 0 || cut >= len(frame) {
+			return
+		}
+		less := read(frame[:cut])
+		if (less.Source != netip.Addr{} && less.Source != p.Source) || less.SourcePort != (packet.Port{}) && less.SourcePort != p.SourcePort ||
+			less.TCPFlags != 0 && less.TCPFlags != p.TCPFlags || less.About != nil && (p.About == nil || less.About.Destination != p.About.Destination) {
+			t.Errorf("cut after %d bytes %s is read as %s", cut, p, less)
+		}
+	})
+}
