@@ -1,6 +1,7 @@
 package fib
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -537,21 +538,41 @@ func (l *search) source() {
 	a.Ways = ways
 }
 
-// sourceWay says that kernels differ over IPv4's multipath routes where the sender has its address already: since Linux 6.16 a way whose
-// own address that is comes before the hash's pick (fib_select_multipath, net/ipv4/fib_semantics.c).
+// sourceWay narrows IPv4's multipath routes where the sender has its address already: since Linux 6.16 the ways whose own address that is
+// come before the others, and the first of them takes what the hash gives to a way behind the last (fib_select_multipath,
+// net/ipv4/fib_semantics.c).
 func (l *search) sourceWay() {
 	if l.fam == 1 {
 		return
 	}
-	own := 0
-	for i := range l.a.Ways {
-		if l.prefer(&Route{Scope: l.a.Route.Scope, Type: l.a.Type}, &l.a.Ways[i]) == l.q.Source {
-			own++
+	var own []Nexthop
+	passed := 0 // weight of the ways since the last that is the sender's
+	for _, w := range l.a.Ways {
+		passed += max(w.Weight, 1)
+		if l.prefer(&Route{Scope: l.a.Route.Scope, Type: l.a.Type}, &w) == l.q.Source {
+			w.Weight = passed
+			own, passed = append(own, w), 0
 		}
 	}
-	if own > 0 && own < len(l.a.Ways) {
-		l.unknown("since Linux 6.16 a way whose link has the source address comes before the others")
+	if len(own) == 0 || len(own) == len(l.a.Ways) {
+		return
 	}
+	switch newer, known := l.s.kernelSince(6, 16); {
+	case !known:
+		l.unknown("since Linux 6.16 a way whose link has the source address comes before the others")
+	case newer:
+		own[0].Weight += passed
+		l.a.Ways, l.a.Link, l.a.Gateway = own, own[0].Link, own[0].Gateway
+	}
+}
+
+// kernelSince tells whether the machine's kernel is of a release or a later one; known is false where its release is not known.
+func (s *State) kernelSince(major, minor int) (since, known bool) {
+	var a, b int
+	if n, err := fmt.Sscanf(s.Kernel, "%d.%d", &a, &b); n != 2 || err != nil {
+		return false, false
+	}
+	return a > major || a == major && b >= minor, true
 }
 
 // prefer is fib_result_prefsrc for IPv4 and ip6_route_get_saddr for IPv6.

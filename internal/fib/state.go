@@ -17,7 +17,9 @@ type State struct {
 	// IgnoreLinkDown are the links whose routes are passed over while they have no carrier (sysctl
 	// net.ipv4.conf.LINK.ignore_routes_with_linkdown, and net.ipv6 likewise).
 	IgnoreLinkDown map[string]bool
-	index          *index
+	// Kernel is the machine's release, as uname -r; "" where it is not known. Few look-ups depend on it.
+	Kernel string
+	index  *index
 }
 
 // Link is a network interface (ip -d -j link).

@@ -131,6 +131,12 @@ func (c *Capture) Lost() (int, error) {
 	return int(stats.Drops), nil
 }
 
+// Pending tells whether there are packets that nobody has read yet.
+func (c *Capture) Pending() bool {
+	raw, err := c.file.SyscallConn()
+	return err == nil && readable(raw)
+}
+
 // Read waits for the next packet. Its error is that of the context when that ends first.
 func (c *Capture) Read(ctx context.Context) (Captured, error) {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -115,6 +116,23 @@ func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {
 			return TraceEvent{}, err
 		}
 	}
+}
+
+// Pending tells whether the kernel has written events that nobody has read yet.
+func (t *Trace) Pending() bool {
+	raw, err := t.events.SyscallConn()
+	return err == nil && readable(raw)
+}
+
+// readable tells whether a read of a socket would not wait.
+func readable(raw syscall.RawConn) bool {
+	ready := false
+	err := raw.Control(func(fd uintptr) {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, 0)
+		ready = err == nil && n > 0
+	})
+	return err == nil && ready
 }
 
 func (t *Trace) receive(ctx context.Context) error {

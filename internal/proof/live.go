@@ -108,7 +108,7 @@ func observe(ctx context.Context, namespaces Namespaces, probe *kernel.Probe, re
 	if err != nil {
 		return nil, err
 	}
-	settle(ctx, activity)
+	settle(ctx, activity, watchers)
 	flows := inParallel(watchers, (*watcher).finish)
 	stop()
 	wg.Wait()
@@ -132,7 +132,7 @@ func timeout(result *walk.Result) time.Duration {
 }
 
 // settle returns when nothing has been read for a while.
-func settle(ctx context.Context, activity <-chan struct{}) {
+func settle(ctx context.Context, activity <-chan struct{}, watchers []*watcher) {
 	timer := time.NewTimer(quiet)
 	defer timer.Stop()
 	for {
@@ -140,7 +140,10 @@ func settle(ctx context.Context, activity <-chan struct{}) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			return
+			if !slices.ContainsFunc(watchers, (*watcher).pending) {
+				return
+			}
+			timer.Reset(quiet)
 		case <-activity:
 			timer.Reset(quiet)
 		}
@@ -260,6 +263,9 @@ func inParallel(watchers []*watcher, do func(*watcher) error) error {
 	wg.Wait()
 	return errors.Join(errs...)
 }
+
+// pending tells whether something was seen that is not read yet: a busy machine does not get to it at once.
+func (w *watcher) pending() bool { return w.trace.Pending() || w.capture.Pending() }
 
 func (w *watcher) readTrace(ctx context.Context, activity chan<- struct{}) {
 	for {

@@ -41,7 +41,7 @@ func Load(raw *Raw) *Host {
 
 func load(raw *Raw, names func(uint64) string, at func(string, int) string) *Host {
 	l := &loader{raw: raw, names: names, at: at, host: &Host{
-		Name: raw.Name, Taken: raw.Taken, Kernel: raw.Kernel, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, IPSets: map[string]*netfilter.Set{},
+		Name: raw.Name, Taken: raw.Taken, Kernel: raw.Kernel, FIB: &fib.State{Kernel: raw.Kernel}, Rules: &netfilter.Ruleset{}, IPSets: map[string]*netfilter.Set{},
 		Sysctls: map[string]string{}, Missing: map[Part]string{},
 	}}
 	for _, row := range Dumps {

@@ -119,6 +119,10 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
 	}
 	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
+	// It belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach).
+	if p.Track.Flow != nil {
+		next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
+	}
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
 	if r.m.FIB.HasAddress(p.Destination) != nil {
 		next.Source = p.Destination

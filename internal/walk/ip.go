@@ -34,9 +34,6 @@ func (r *run) lookUp(in string) *decision {
 	})
 	d := &decision{answer: a, link: a.Link, gateway: a.Gateway}
 	if len(a.Ways) > 1 {
-		if in == "" && p.Source.Is4() {
-			a.Ways = r.m.ownWays(a.Ways, p)
-		}
 		way := a.Ways[r.choose(netfilter.Hash, "next hop to "+p.Destination.String(), ways(a.Ways))]
 		d.link, d.gateway = way.Link, way.Gateway
 		if way.Source.IsValid() {
@@ -44,29 +41,6 @@ func (r *run) lookUp(in string) *decision {
 		}
 	}
 	return d
-}
-
-// ownWays are the ways of local output: those whose own address is the packet's source, where there are such (fib_select_multipath, since
-// Linux 6.16). What falls to another way by its hash goes by the first of them.
-func (m *machine) ownWays(all []fib.Nexthop, p *packet.Packet) []fib.Nexthop {
-	var own []fib.Nexthop
-	passed := 0 // weight of ways that are not the packet's, since the last that is
-	for _, w := range all {
-		passed += max(w.Weight, 1)
-		towards := w.Gateway
-		if !towards.IsValid() {
-			towards = p.Destination
-		}
-		if m.FIB.SelectSource(w.Link, towards) == p.Source {
-			w.Weight = passed
-			own, passed = append(own, w), 0
-		}
-	}
-	if len(own) == 0 {
-		return all
-	}
-	own[0].Weight += passed
-	return own
 }
 
 func ways(nexthops []fib.Nexthop) []netfilter.Option {

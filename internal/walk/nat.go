@@ -24,7 +24,8 @@ func (r *run) track(f netfilter.Family, h netfilter.Hook) bool {
 
 // confirm puts a new flow into conntrack's table when its first packet leaves or is delivered.
 func (r *run) confirm() bool {
-	if r.p.Track.Flow == nil || r.m.view.Confirm(&r.p) {
+	// What goes against a flow's first packet does not confirm it: an error about that packet.
+	if r.p.Track.Flow == nil || r.p.Track.Reply || r.m.view.Confirm(&r.p) {
 		return true
 	}
 	r.finish(Dropped, "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)")
