@@ -6,6 +6,7 @@ LDFLAGS      := -s -w -X main.version=$(VERSION) -X packetwalk.dev/internal/cli.
 TEST_PARALLEL ?= 2
 TEST_TIMEOUT  ?= 20m
 FUZZTIME      ?= 10s
+FUZZ_PARALLEL ?= 1
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
@@ -43,10 +44,11 @@ bench: deps controlplane build ## the figures, medians of several runs
 lint: ## golangci-lint, with the layer table of docs/design.md
 	go run $(GOLANGCI_LINT) run ./...
 
-fuzz: ## every fuzz target for FUZZTIME
+# Inputs that cover more are made smaller ten times at most: without a limit that may take a minute each, and most of FUZZTIME.
+fuzz: ## every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
 	@set -e; grep -rl --include='*_test.go' '^func Fuzz' . | xargs -n1 dirname | sort -u | while read -r dir; do \
 		for f in $$(grep -rhoE '^func Fuzz[A-Za-z0-9_]*' "$$dir"/*_test.go | cut -c6-); do \
-			echo "$$dir $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) "$$dir"; \
+			echo "$$dir $$f"; go test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 10x -parallel $(FUZZ_PARALLEL) "$$dir"; \
 		done; \
 	done
 
