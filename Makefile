@@ -58,3 +58,11 @@ clean: ## remove what was built here; the control plane's cache stays
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
 	cd controlplane/oracle && go vet ./... && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
+
+# Worlds of verify, and the seed of the first.
+N    ?= 1000
+SEED ?= 1
+
+.PHONY: verify
+verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
+	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED)

@@ -27,6 +27,7 @@ type Summary struct {
 	Done, Unmade   int // worlds that ran, and that the kernel refused to make
 	Packets, Steps int
 	Unknown        int
+	Passing        []uint64 // seeds of worlds with a failure that did not come again
 	Failed         []uint64 // seeds of worlds with a disagreement
 	Failures       int      // packets
 	Ends           map[walk.EndKind]int
@@ -45,7 +46,7 @@ func (c Campaign) Run(ctx context.Context, dir string) (Summary, error) {
 		wg.Go(func() {
 			for seed := range seeds {
 				w := Generate(seed)
-				r, err := Run(ctx, dir, w)
+				r, err := RunTwice(ctx, dir, w)
 				mu.Lock()
 				s.add(seed, w, r, err)
 				mu.Unlock()
@@ -62,6 +63,7 @@ func (c Campaign) Run(ctx context.Context, dir string) (Summary, error) {
 	wg.Wait()
 	s.Took = time.Since(begin)
 	slices.Sort(s.Failed)
+	slices.Sort(s.Passing)
 	return s, errors.Join(append(s.errs, ctx.Err())...)
 }
 
@@ -82,6 +84,9 @@ func (s *Summary) add(seed uint64, w *World, r Result, err error) {
 	s.Steps += r.Steps
 	s.Unknown += r.Unknown
 	s.Failures += len(r.Failures)
+	if len(r.Passing) > 0 {
+		s.Passing = append(s.Passing, seed)
+	}
 	for k, n := range r.Ends {
 		s.Ends[k] += n
 	}
@@ -99,6 +104,9 @@ func (s Summary) String() string {
 	text := fmt.Sprintf("seeds %d to %d: %d worlds, %d packets, %d steps compared, %d packets disagree; %.1f worlds and %.1f packets a second\n"+
 		"packets: %s; in reach of unsupported rules %d; worlds that cannot be made %d", s.Seed, s.Seed+s.Worlds-1, s.Done, s.Packets, s.Steps, s.Failures,
 		float64(s.Done)/s.Took.Seconds(), float64(s.Packets)/s.Took.Seconds(), strings.Join(ends, ", "), s.Unknown, s.Unmade)
+	if len(s.Passing) > 0 {
+		text += fmt.Sprintf("\nseeds that disagreed once, and not again: %v", s.Passing)
+	}
 	if len(s.Failed) > 0 {
 		text += fmt.Sprintf("\nseeds that disagree: %v", s.Failed)
 	}

@@ -1,4 +1,399 @@
 package verify
 
-func (g *generator) nft(*site)      {}
-func (g *generator) ebtables(*site) {}
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+)
+
+// nftRules is a rule set of nft in the making: one command a line.
+type nftRules struct {
+	*generator
+	site   *site
+	family string // "ip", "ip6" or "inet"
+	table  string
+	six    bool // of the rule at hand
+	maps   int
+}
+
+// nft makes tables of nft: like those of kube-proxy, and random ones.
+func (g *generator) nft(s *site) {
+	if s.forwards && g.chance(0.4) {
+		for _, six := range g.families() {
+			(&nftRules{generator: g, site: s, family: nftFamily(six), table: "kube-proxy", six: six}).kubeProxy()
+		}
+	}
+	for i := range 1 + g.IntN(2) {
+		family := pick(g, []string{"ip", "inet", "inet"})
+		if g.six {
+			family = pick(g, []string{"ip", "ip6", "inet", "inet"})
+		}
+		n := &nftRules{generator: g, site: s, family: family, table: fmt.Sprintf("t%d", i), six: family == "ip6"}
+		n.random()
+	}
+}
+
+func nftFamily(six bool) string {
+	if six {
+		return "ip6"
+	}
+	return "ip"
+}
+
+func (n *nftRules) add(what, format string, args ...any) {
+	n.site.Add("nft", "add %s %s %s %s", what, n.family, n.table, fmt.Sprintf(format, args...))
+}
+
+// of turns a rule's network expressions to the family: "ip" is "ip6".
+func (n *nftRules) proto() string { return nftFamily(n.six) }
+
+// kubeProxy makes the chains and maps of kube-proxy's nftables mode.
+func (n *nftRules) kubeProxy() {
+	n.site.Add("nft", "add table %s %s", n.family, n.table)
+	address := map[bool]string{false: "ipv4_addr", true: "ipv6_addr"}[n.six]
+	n.add("map", "service-ips { type %s . inet_proto . inet_service : verdict ; }", address)
+	n.add("chain", "nat-prerouting { type nat hook prerouting priority -100 ; }")
+	n.add("chain", "nat-output { type nat hook output priority -100 ; }")
+	n.add("chain", "nat-postrouting { type nat hook postrouting priority 100 ; }")
+	for _, c := range []string{"services", "mark-for-masquerade", "masquerading"} {
+		n.add("chain", "%s", c)
+	}
+	n.add("rule", "nat-prerouting jump services")
+	n.add("rule", "nat-output jump services")
+	n.add("rule", "nat-postrouting jump masquerading")
+	n.add("rule", "mark-for-masquerade meta mark set mark or 0x4000")
+	n.add("rule", "masquerading mark and 0x4000 == 0 return")
+	n.add("rule", "masquerading mark set mark xor 0x4000")
+	n.add("rule", "masquerading masquerade%s", pick(n.generator, []string{"", " fully-random"}))
+	n.add("rule", "services %s daddr . meta l4proto . th dport vmap @service-ips", n.proto())
+	for i, v := range n.vips {
+		if v.address.Is6() != n.six || len(v.backs) == 0 {
+			continue
+		}
+		n.service(i, v)
+	}
+}
+
+func (n *nftRules) service(i int, v vip) {
+	svc, protocol := fmt.Sprintf("svc-%d", i), v.backs[0].protocol
+	n.add("chain", "%s", svc)
+	n.add("element", "service-ips { %s . %s . %d : goto %s }", v.address, protocol, v.port, svc)
+	if n.chance(0.6) {
+		n.add("rule", "%s %s daddr %s %s dport %d %s saddr != %s jump mark-for-masquerade", svc, n.proto(), v.address, protocol, v.port, n.proto(),
+			prefixOf(1+n.IntN(n.nets), n.six))
+	}
+	if n.chance(0.4) { // a map of the endpoints
+		var ends []string
+		for k, e := range v.backs {
+			ends = append(ends, fmt.Sprintf("%d : %s . %d", k, e.address, e.port))
+		}
+		n.add("rule", "%s meta l4proto %s dnat %s to numgen random mod %d map { %s }", svc, protocol, n.proto(), len(ends), strings.Join(ends, ", "))
+		return
+	}
+	var jumps []string
+	for k, e := range v.backs {
+		end := fmt.Sprintf("endpoint-%d-%d", i, k)
+		n.add("chain", "%s", end)
+		n.add("rule", "%s %s saddr %s jump mark-for-masquerade", end, n.proto(), e.address)
+		n.add("rule", "%s meta l4proto %s dnat to %s", end, protocol, netip.AddrPortFrom(e.address, uint16(e.port)))
+		jumps = append(jumps, fmt.Sprintf("%d : goto %s", k, end))
+	}
+	n.add("rule", "%s numgen random mod %d vmap { %s }", svc, len(jumps), strings.Join(jumps, ", "))
+}
+
+// baseChain is a place for random rules.
+type baseChain struct{ name, kind, hook, priority string }
+
+var nftBases = []baseChain{
+	{"raw-pre", "filter", "prerouting", "-300"}, {"mangle-pre", "filter", "prerouting", "-150"}, {"nat-pre", "nat", "prerouting", "-100"},
+	{"inp", "filter", "input", "0"}, {"forw", "filter", "forward", "0"}, {"outp", "filter", "output", "0"}, {"nat-out", "nat", "output", "-100"},
+	{"route-out", "route", "output", "-150"}, {"mangle-post", "filter", "postrouting", "-150"}, {"nat-post", "nat", "postrouting", "100"},
+}
+
+// random makes a table with random chains, sets and maps.
+func (n *nftRules) random() {
+	n.site.Add("nft", "add table %s %s", n.family, n.table)
+	bases := some(n.generator, 0.45, nftBases)
+	n.sets()
+	for i := range 3 {
+		n.add("chain", "user%d", i)
+	}
+	for _, b := range bases {
+		policy := "accept"
+		if b.kind == "filter" && n.chance(0.04) {
+			policy = "drop"
+		}
+		n.add("chain", "%s { type %s hook %s priority %s ; policy %s ; }", b.name, b.kind, b.hook, b.priority, policy)
+	}
+	for _, b := range bases {
+		for range 1 + n.IntN(5) {
+			n.rule(b.name, b, 0)
+		}
+	}
+	for i := range 3 {
+		for range n.IntN(4) {
+			n.rule(fmt.Sprintf("user%d", i), baseChain{kind: "filter"}, i+1)
+		}
+	}
+}
+
+// sets makes the table's named sets.
+func (n *nftRules) sets() {
+	for _, six := range []bool{false, true} {
+		if six && (!n.generator.six || n.family == "ip") || !six && n.family == "ip6" {
+			continue
+		}
+		n.six = six
+		kind, tail := "ipv4_addr", "4"
+		if six {
+			kind, tail = "ipv6_addr", "6"
+		}
+		n.add("set", "nets%s { type %s ; flags interval ; auto-merge ; }", tail, kind)
+		for range 1 + n.IntN(3) {
+			n.add("element", "nets%s { %s }", tail, n.prefix(six))
+		}
+		n.add("set", "ends%s { type %s . inet_service ; }", tail, kind)
+		for range 1 + n.IntN(3) {
+			n.add("element", "ends%s { %s . %d }", tail, pick(n.generator, n.allAddresses(six)), pick(n.generator, ports))
+		}
+	}
+}
+
+// rule adds one rule; users from the given one on may be called.
+func (n *nftRules) rule(chain string, b baseChain, users int) {
+	n.six = n.family == "ip6" || n.family == "inet" && n.generator.six && n.chance(0.4)
+	statement, least := n.statement(b, users)
+	var parts []string
+	for range least {
+		if m := n.match(b); m != "" && !clash(strings.Join(append(parts, statement), " "), m) {
+			parts = append(parts, m)
+		}
+	}
+	if n.chance(0.3) {
+		parts = append(parts, "counter")
+	}
+	parts = append(parts, statement)
+	n.add("rule", "%s %s", chain, strings.Join(parts, " "))
+}
+
+// clash tells whether two parts of a rule are about different transport protocols.
+func clash(a, b string) bool {
+	of := func(text string) string {
+		for _, w := range strings.Fields(text) {
+			switch w {
+			case "tcp", "udp", "icmp", "icmpv6":
+				return w
+			}
+		}
+		return ""
+	}
+	return of(a) != "" && of(b) != "" && of(a) != of(b)
+}
+
+// statement is what a rule does, and how many matches it should have.
+func (n *nftRules) statement(b baseChain, users int) (string, int) {
+	mark := pick(n.generator, marks)
+	if users < 3 && n.chance(0.25) {
+		user := users + n.IntN(3-users)
+		return pick(n.generator, []string{fmt.Sprintf("jump user%d", user), fmt.Sprintf("goto user%d", user),
+			fmt.Sprintf("meta l4proto vmap { tcp : jump user%d, udp : accept }", user),
+			fmt.Sprintf("ct state vmap { established : accept, new : jump user%d }", user)}), n.IntN(2)
+	}
+	if b.kind == "nat" {
+		return n.translation(b)
+	}
+	switch k := n.IntN(14); {
+	case k < 2:
+		return "accept", n.IntN(3)
+	case k < 3:
+		return "drop", 2
+	case k < 4 && (b.hook == "input" || b.hook == "forward" || b.hook == "output"):
+		return n.reject(), 2
+	case k < 5:
+		return "return", 1
+	case k < 6 && b.name == "raw-pre":
+		return "notrack", 1
+	}
+	return pick(n.generator, []string{
+		fmt.Sprintf("meta mark set %#x", mark), fmt.Sprintf("meta mark set mark or %#x", mark), fmt.Sprintf("meta mark set mark and %#x", mark),
+		fmt.Sprintf("ct mark set %#x", mark), "ct mark set meta mark", "meta mark set ct mark", fmt.Sprintf("meta mark set ct mark or %#x", mark),
+		fmt.Sprintf("meta mark set numgen random mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "counter", "meta priority set 1:2",
+		fmt.Sprintf("meta mark set jhash %s saddr . %s daddr mod %d", n.proto(), n.proto(), 2+n.IntN(3)),
+		fmt.Sprintf("meta mark set tcp dport map { %d : 0x1, %d : 0x2 }", ports[0], ports[1]), fmt.Sprintf("%s dscp set %d", n.proto(), n.IntN(64)),
+		fmt.Sprintf("numgen random mod 3 vmap { 0 : accept, 1 : return }"), fmt.Sprintf("numgen random mod 10 < %d meta mark set %#x", 1+n.IntN(9), mark),
+	}), n.IntN(2)
+}
+
+func (n *nftRules) reject() string {
+	if n.chance(0.3) {
+		return "meta l4proto tcp reject with tcp reset"
+	}
+	if n.chance(0.3) {
+		return "reject"
+	}
+	if n.family == "inet" && n.chance(0.5) {
+		return "reject with icmpx type " + pick(n.generator, []string{"port-unreachable", "admin-prohibited", "no-route", "host-unreachable"})
+	}
+	if n.six {
+		return n.only("ipv6") + "reject with icmpv6 type " + pick(n.generator, []string{"no-route", "admin-prohibited", "addr-unreachable", "port-unreachable"})
+	}
+	return n.only("ipv4") + "reject with icmp type " + pick(n.generator, []string{"net-unreachable", "host-unreachable", "port-unreachable", "admin-prohibited", "host-prohibited"})
+}
+
+// only is the match of one protocol, where a table has both.
+func (n *nftRules) only(protocol string) string {
+	if n.family != "inet" {
+		return ""
+	}
+	return "meta nfproto " + protocol + " "
+}
+
+func (n *nftRules) translation(b baseChain) (string, int) {
+	source, destination := pick(n.generator, n.allAddresses(n.six)), pick(n.generator, n.allAddresses(n.six))
+	if own := ofFamily(n.site.addresses, n.six); len(own) > 0 && n.chance(0.7) {
+		source = pick(n.generator, own)
+	}
+	p, port := n.proto(), pick(n.generator, ports)
+	l4 := "meta l4proto " + pick(n.generator, []string{"tcp", "udp"})
+	if b.name == "nat-post" {
+		return pick(n.generator, []string{
+			"masquerade", "masquerade random", l4 + " masquerade to :2000-2010", fmt.Sprintf("snat %s to %s", p, source),
+			fmt.Sprintf("%s snat %s to %s:3000-3005", l4, p, bracket(source)),
+			fmt.Sprintf("snat %s to %s saddr map { %s : %s }", p, p, pick(n.generator, n.allAddresses(n.six)), source),
+		}), n.IntN(2)
+	}
+	var choices []string
+	for i := range 2 {
+		choices = append(choices, fmt.Sprintf("%d : %s", i, pick(n.generator, n.allAddresses(n.six))))
+	}
+	return pick(n.generator, []string{
+		fmt.Sprintf("dnat %s to %s", p, destination), fmt.Sprintf("%s dnat %s to %s:%d", l4, p, bracket(destination), port),
+		fmt.Sprintf("%s redirect to :%d", l4, port), fmt.Sprintf("dnat %s to numgen random mod 2 map { %s }", p, strings.Join(choices, ", ")),
+		fmt.Sprintf("dnat %s to jhash %s saddr mod 2 map { %s }", p, p, strings.Join(choices, ", ")),
+		fmt.Sprintf("%s dnat %s to %s daddr . th dport map { %s . %d : %s . %d }", l4, p, p, destination, port, pick(n.generator, n.allAddresses(n.six)), pick(n.generator, ports)),
+	}), 1 + n.IntN(2)
+}
+
+func (n *nftRules) interfaces() string {
+	return pick(n.generator, append(append([]string{"lo"}, n.site.links...), n.site.bridges...))
+}
+
+// match is one test of a rule.
+func (n *nftRules) match(b baseChain) string {
+	g, p, port := n.generator, n.proto(), pick(n.generator, ports)
+	not := ""
+	if g.chance(0.2) {
+		not = "!= "
+	}
+	in := b.hook == "prerouting" || b.hook == "input" || b.hook == "forward"
+	out := b.hook == "output" || b.hook == "forward" || b.hook == "postrouting"
+	tail := "4"
+	if n.six {
+		tail = "6"
+	}
+	switch g.IntN(18) {
+	case 0, 1:
+		return fmt.Sprintf("%s saddr %s%s", p, not, g.prefix(n.six))
+	case 2, 3:
+		return fmt.Sprintf("%s daddr %s%s", p, not, g.prefix(n.six))
+	case 4:
+		return fmt.Sprintf("%s dport %s%d", pick(g, []string{"tcp", "udp"}), not, port)
+	case 5:
+		return fmt.Sprintf("tcp dport { %d, 8000-9000 }", ports[g.IntN(3)])
+	case 6:
+		if in {
+			return fmt.Sprintf("iifname %s%q", not, n.interfaces())
+		}
+	case 7:
+		if out {
+			return fmt.Sprintf("oifname %s%q", not, n.interfaces())
+		}
+	case 8:
+		return fmt.Sprintf("meta mark and %#x %s%#x", pick(g, []int{0xff, 0xffff, 0xffffffff}), not, pick(g, marks))
+	case 9:
+		return fmt.Sprintf("ct mark %s%#x", not, pick(g, marks))
+	case 10:
+		return "ct state " + pick(g, []string{"new", "established", "{ established, related }", "invalid", "established,related", "new,untracked"})
+	case 11:
+		switch b.hook {
+		case "prerouting":
+			return pick(g, []string{"fib daddr type local", "fib saddr type != local", "fib daddr type { local, unicast }", "fib saddr . iif oif missing", "fib saddr . iif oif exists"})
+		case "output":
+			return "fib daddr type local"
+		}
+		return "fib daddr type != local"
+	case 12:
+		return fmt.Sprintf("%s saddr %s@nets%s", p, not, tail)
+	case 13:
+		return fmt.Sprintf("%s daddr . th dport @ends%s", p, tail)
+	case 14:
+		return fmt.Sprintf("numgen random mod %d %d", 2+g.IntN(3), g.IntN(2))
+	case 15:
+		hops := "ip ttl"
+		if n.six {
+			hops = "ip6 hoplimit"
+		}
+		return pick(g, []string{fmt.Sprintf("%s < %d", hops, 60+g.IntN(6)), fmt.Sprintf("%s dscp %d", p, pick(g, []int{0, 2, 4, 46})), "tcp flags & (syn | ack) == syn",
+			"meta l4proto { tcp, udp }", "meta pkttype host", n.only(map[bool]string{false: "ipv4", true: "ipv6"}[n.six]), "meta skuid 0"})
+	case 16:
+		return pick(g, []string{"ct direction original", "ct direction reply", "ct status dnat", "ct status snat", fmt.Sprintf("ct original %s daddr %s", p, g.prefix(n.six)),
+			"ct protocol tcp"})
+	case 17:
+		if !n.six {
+			return pick(g, []string{"icmp type echo-request", "icmp type { echo-request, echo-reply, destination-unreachable }"})
+		}
+		return "icmpv6 type { echo-request, echo-reply }"
+	}
+	return ""
+}
+
+// ebtables makes rules for bridges, in the kernel nft tables of the family bridge.
+func (g *generator) ebtables(s *site) {
+	mac := func() string { return fmt.Sprintf("02:00:00:00:%02x:%02x", 1+g.IntN(len(g.Wires)), 1+g.IntN(2)) }
+	match := func() string {
+		var own []netip.Addr
+		for _, a := range g.allAddresses(false) {
+			own = append(own, a)
+		}
+		return pick(g, []string{
+			" -p IPv4", " -p ARP", fmt.Sprintf(" -p IPv4 --ip-dst %s", pick(g, own)), fmt.Sprintf(" -p IPv4 --ip-src %s", pick(g, own)),
+			fmt.Sprintf(" -p IPv4 --ip-proto tcp --ip-dport %d", pick(g, ports)), " -s " + mac(), " -d " + mac(), " ! -s " + mac(),
+		})
+	}
+	port := func(option string) string {
+		if len(s.links) == 0 || g.chance(0.4) {
+			return ""
+		}
+		return fmt.Sprintf(" %s %s", option, pick(g, s.links))
+	}
+	s.Add("ebtables", "*filter")
+	for _, c := range []string{"INPUT", "FORWARD", "OUTPUT"} {
+		s.Add("ebtables", ":%s ACCEPT", c)
+	}
+	s.Add("ebtables", ":USER RETURN")
+	for range 1 + g.IntN(4) {
+		chain := pick(g, []string{"INPUT", "FORWARD", "OUTPUT"})
+		option := "-i"
+		if chain == "OUTPUT" {
+			option = "-o"
+		}
+		target := pick(g, []string{"ACCEPT", "USER", "CONTINUE", "RETURN"})
+		if g.chance(0.1) {
+			target = "DROP"
+		}
+		s.Add("ebtables", "-A %s%s%s -j %s", chain, match(), port(option), target)
+	}
+	if g.chance(0.6) {
+		s.Add("ebtables", "-A USER%s -j ACCEPT", match())
+	}
+	s.Add("ebtables", "*nat")
+	for _, c := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
+		s.Add("ebtables", ":%s ACCEPT", c)
+	}
+	if g.chance(0.3) {
+		s.Add("ebtables", "-A PREROUTING%s%s -j CONTINUE", match(), port("-i"))
+	}
+	if g.chance(0.3) {
+		s.Add("ebtables", "-A POSTROUTING -p IPv4%s -j snat --to-src %s --snat-target ACCEPT", port("-o"), mac())
+	}
+}

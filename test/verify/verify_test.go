@@ -155,7 +155,7 @@ func TestHold(t *testing.T) {
 	}
 	defer b.close()
 	for _, line := range w.Packets {
-		r := Result{Ends: map[walk.EndKind]int{}}
+		r := Result{Ends: map[walk.EndKind]int{}, errors: map[string]int{}}
 		f, err := b.send(stop, line, &r)
 		fmt.Printf("%s: %+v %v\n", line, f, err)
 	}
