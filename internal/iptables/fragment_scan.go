@@ -72,7 +72,7 @@ func clean(line string) string {
 	for strings.HasPrefix(line, "> ") {
 		line = strings.TrimSpace(line[2:])
 	}
-	return strings.Trim(line, "`")
+	return strings.TrimSpace(strings.Trim(line, "`"))
 }
 
 // line takes one line, and those after it that belong to it.
