@@ -4,11 +4,14 @@ import (
 	"bytes"
 	"crypto/rand"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/ipset"
 	"packetwalk.dev/internal/iptables"
+	"packetwalk.dev/internal/nftables"
 )
 
 // NewRedactionKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
@@ -64,7 +67,7 @@ func (r *redactor) host(h *Raw) *Raw {
 		how := r.reader(row.File)
 		data, err := how(o.Data)
 		if err != nil {
-			data, o.Error = nil, fmt.Sprintf("left out: redaction cannot read it: %s", withoutQuotes(err.Error()))
+			data, o.Error = nil, unread(err)
 		}
 		o.Data, o.Error = data, r.words(o.Error)
 		out.Outputs[row.File] = o
@@ -72,13 +75,13 @@ func (r *redactor) host(h *Raw) *Raw {
 	return out // files that this version does not know are left out
 }
 
-// withoutQuotes takes the quoted parts off a message: they are the text that was to be kept back.
-func withoutQuotes(s string) string {
-	parts := strings.Split(s, `"`)
-	for i := 1; i < len(parts); i += 2 {
-		parts[i] = "…"
+// unread says that a text is left out. Errors quote the text, which is to be kept back: of them there is the line at most.
+func unread(err error) string {
+	var at *iptables.ParseError
+	if errors.As(err, &at) {
+		return fmt.Sprintf("left out: redaction cannot read line %d", at.Line)
 	}
-	return strings.Join(parts, `"`)
+	return "left out: redaction cannot read it"
 }
 
 // reader chooses who knows the syntax of a file.
@@ -285,70 +288,79 @@ func (r *redactor) command(text string, own map[string]bool) string {
 	return strings.Join(words, " ")
 }
 
-// splitQuoted cuts a line at blanks that stand outside double quotes.
+// splitQuoted cuts a line into words at blanks that stand outside double quotes.
 func splitQuoted(s string) []string {
 	var words []string
 	quoted, start := false, 0
+	end := func(i int) {
+		if i > start {
+			words = append(words, s[start:i])
+		}
+		start = i + 1
+	}
 	for i := range len(s) {
 		switch {
 		case s[i] == '"' && (i == 0 || s[i-1] != '\\'):
 			quoted = !quoted
-		case s[i] == ' ' && !quoted:
-			words = append(words, s[start:i])
-			start = i + 1
+		case (s[i] == ' ' || s[i] == '\t') && !quoted:
+			end(i)
 		}
 	}
-	return append(words, s[start:])
+	end(len(s))
+	return words
 }
 
 func (r *redactor) ebtables(data []byte) ([]byte, error) {
-	own := map[string]bool{}
-	for line := range strings.Lines(string(data)) {
-		if name, ok := strings.CutPrefix(line, ":"); ok {
-			name, _, _ = strings.Cut(strings.TrimSpace(name), " ")
-			own[name] = true
+	e, err := nftables.ParseEBTables(data)
+	if err != nil {
+		return nil, err
+	}
+	for i := range e.Tables {
+		t := &e.Tables[i]
+		t.Name = r.names.table(t.Name)
+		own := map[string]bool{}
+		for j := range t.Chains {
+			own[t.Chains[j].Name] = true
+			t.Chains[j].Name = r.names.chain(t.Chains[j].Name)
+		}
+		for j := range t.Rules {
+			t.Rules[j].Chain, t.Rules[j].Text = r.names.chain(t.Rules[j].Chain), r.command(t.Rules[j].Text, own)
 		}
 	}
-	var out strings.Builder
-	for line := range strings.Lines(string(data)) {
-		line = strings.TrimRight(line, "\n")
-		if rest, ok := strings.CutPrefix(line, ":"); ok {
-			name, policy, _ := strings.Cut(rest, " ")
-			line = ":" + r.names.chain(name) + " " + policy
-		} else if !strings.HasPrefix(line, "#") && !strings.HasPrefix(line, "*") {
-			line = r.command(line, own)
-		}
-		out.WriteString(line + "\n")
-	}
-	return []byte(out.String()), nil
+	return []byte(e.String()), nil
 }
 
 func (r *redactor) ipset(data []byte) ([]byte, error) {
-	var out strings.Builder
-	ofSets := map[string]bool{}
-	for line := range strings.Lines(string(data)) {
-		words := splitQuoted(strings.TrimRight(line, "\n"))
-		if len(words) < 3 {
-			return nil, fmt.Errorf("no line of ipset save")
-		}
-		name := words[1]
-		ofSets[name] = ofSets[name] || words[0] == "create" && words[2] == "list:set"
-		words[1] = r.names.set(name)
-		for i := 2; i < len(words); i++ {
-			switch {
-			case words[i-1] == "comment" && strings.HasPrefix(words[i], `"`):
-				words[i] = `"` + r.comment(strings.Trim(words[i], `"`)) + `"`
-			case i == 2 && words[0] == "add" && ofSets[name]:
-				words[i] = r.names.set(words[i])
-			case i == 2 && words[0] == "add":
-				words[i] = r.element(words[i])
-			default:
-				words[i] = r.line(words[i])
+	sets, err := ipset.Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sets {
+		s := &sets[i]
+		s.Name, s.Options = r.names.set(s.Name), r.setOptions(s.Options)
+		for j := range s.Members {
+			m := &s.Members[j]
+			if m.Options = r.setOptions(m.Options); s.Type == "list:set" {
+				m.Element = r.names.set(m.Element)
+			} else {
+				m.Element = r.element(m.Element)
 			}
 		}
-		out.WriteString(strings.Join(words, " ") + "\n")
 	}
-	return []byte(out.String()), nil
+	return ipset.Print(sets), nil
+}
+
+// setOptions replaces the comment and the addresses among the options of a set or an element.
+func (r *redactor) setOptions(text string) string {
+	words := splitQuoted(text)
+	for i := range words {
+		if i > 0 && words[i-1] == "comment" && strings.HasPrefix(words[i], `"`) {
+			words[i] = `"` + r.comment(strings.Trim(words[i], `"`)) + `"`
+		} else {
+			words[i] = r.line(words[i])
+		}
+	}
+	return strings.Join(words, " ")
 }
 
 // element replaces the parts of a set's element: addresses, and links of hash:net,iface.

@@ -305,3 +305,24 @@ func TestRedactKeepsRangesTogether(t *testing.T) {
 		t.Errorf("host bits of %v and %v", from, to)
 	}
 }
+
+// TestRedactOddTexts: names are found whatever blanks stand around them, and what cannot be read is not quoted.
+func TestRedactOddTexts(t *testing.T) {
+	for _, tt := range []struct{ file, text, like string }{
+		{"ipset.txt", "\ncreate  acme hash:net  family inet\n add acme\t10.0.0.0/8 comment \"acme one\"\n", ""},
+		{"ipset.txt", "create acme hash:net\n\nadd  acme  10.13.76.5\n", `^create set-\w+ hash:net\nadd set-\w+ 10\.[\d.]+\n$`},
+		{"ebtables-save.txt", " *nat\n :PREROUTING ACCEPT\n  -A PREROUTING -i  acme1 -j  DROP\n", `^\*nat\n:PREROUTING ACCEPT\n-A PREROUTING -i if\w+ -j DROP\n$`},
+		{"iptables-save.txt", "*nat\n:X - [0:0]\n-A X -i  acme1 --acme-unknown\nCOMMIT\n", `^\*nat\n:chain-\w+ - \[0:0\]\n-A chain-\w+ -i if\w+ --acme-unknown\nCOMMIT\n$`},
+		{"iptables-save.txt", "*nat\n-A X -m comment --comment \"acme/web\" -j X\nCOMMIT\n", ""},
+	} {
+		c := small()
+		c.Hosts[0].Outputs[tt.file] = snapshot.Output{Data: []byte(tt.text)}
+		out := redacted(t, c).Hosts[0].Outputs[tt.file]
+		switch {
+		case tt.like == "" && (out.Error == "" || strings.Contains(out.Error, "acme")):
+			t.Errorf("%q: error %q", tt.text, out.Error)
+		case !regexp.MustCompile(tt.like).Match(out.Data):
+			t.Errorf("%q became %q, %q", tt.text, out.Data, out.Error)
+		}
+	}
+}
