@@ -12,6 +12,9 @@ import (
 type Assign struct {
 	Target Target
 	Value  Expr
+	// EtherType and Transport are the protocols of the packets that have the field, which nft tests before it sets one; 0 for all.
+	EtherType packet.EtherType
+	Transport packet.Protocol
 }
 
 // Target is what can be set.
@@ -45,13 +48,18 @@ func (s *Assign) Eval(c *Context) Verdict {
 	var room [4]Span
 	v, t := s.Value.value(c, room[:0])
 	switch {
-	case t == no || !s.Target.in(c.Packet):
+	case t == no || !s.Target.in(c.Packet) || !s.concerns(c.Packet):
 		return Verdict{Kind: Break}
 	case t == maybe || len(v) != 1 || !v[0].Certain():
 		return Verdict{Kind: Undecided, Detail: "not known to what: " + s.String()}
 	}
 	s.Target.set(c.Packet, v[0].Low)
 	return Verdict{}
+}
+
+// concerns tells whether the packet is of the protocols that the statement is about.
+func (s *Assign) concerns(p *packet.Packet) bool {
+	return (s.EtherType == 0 || isIP(p) && (s.EtherType == packet.EtherIPv6) == p.IsIPv6()) && (s.Transport == 0 || s.Transport == p.Protocol)
 }
 
 // in tells whether the packet has the field.

@@ -157,6 +157,9 @@ func (c *Chain) shape(i int) shape {
 	return shapeOf(&c.Rules[i])
 }
 
+// OpenRule is the detail of the verdict of rules that Context.OpenRules adds.
+const OpenRule = "not known whether it applies; it does nothing to the packet"
+
 // rule evaluates one rule and notes it in the trail where it applied. Its verdict is Break where it did not, and Continue where it did and
 // decides nothing.
 func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
@@ -167,7 +170,11 @@ func (r *evaluation) rule(chain *Chain, rule *Rule, s shape) Verdict {
 	case failed != nil:
 		return r.missed(Visit{Failed: failed, Verdict: Verdict{Kind: Break}})
 	case open && s.inert:
-		return r.missed(Visit{Verdict: Verdict{Kind: Break, Detail: "not known whether it applies; it does nothing to the packet"}})
+		v := Visit{Chain: chain, Rule: rule, Verdict: Verdict{Kind: Break, Detail: OpenRule}}
+		if r.EveryRule || r.OpenRules {
+			r.Trail = append(r.Trail, v)
+		}
+		return v.Verdict
 	}
 	if open {
 		if failed := r.settle(rule, s); failed != nil {

@@ -81,6 +81,8 @@ type Context struct {
 	// Trail collects what was met. EveryRule adds the rules that did not apply; it goes with the plain evaluation, without the index.
 	Trail     []Visit
 	EveryRule bool
+	// OpenRules adds rules of which nobody can tell whether they applied, and that do nothing to the packet; the verdict is Break.
+	OpenRules bool
 
 	choices   int  // made by the present rule
 	probing   bool // tests are tried without asking: uncertain then tells that one would have asked

@@ -329,6 +329,9 @@ var targets = map[string]netfilter.Target{
 	"ether saddr": netfilter.TargetEtherSource, "ether daddr": netfilter.TargetEtherDestination,
 }
 
+// etherTypes are the protocols of fields that only their packets have.
+var etherTypes = map[string]packet.EtherType{"ip": packet.EtherIPv4, "ip6": packet.EtherIPv6}
+
 // unseen are settable things that a walk does not see.
 var unseen = []string{"meta nftrace", "meta secmark", "ct secmark", "ct label", "ct event", "tcp option maxseg size", "ip checksum", "ip id",
 	"ip6 flowlabel"}
@@ -351,7 +354,10 @@ func (l *lowerer) mangle(n, whole *Node) netfilter.Statement {
 			return s
 		}
 	}
-	return &netfilter.Assign{Target: target, Value: l.operand(v, typesOf(key))}
+	protocol, _, _ := strings.Cut(what, " ")
+	return &netfilter.Assign{
+		Target: target, Value: l.operand(v, typesOf(key)), EtherType: etherTypes[protocol], Transport: map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP}[protocol],
+	}
 }
 
 // setMark lowers marks that are set to a number, or whose bits are: the bits of Mask are cleared, then Value is xored in.

@@ -178,6 +178,11 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	for i := range steps {
 		s := steps[i]
 		flooded = flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
+		if open(s.Visit) && len(events) > 0 && applied(h, s.Visit, &events[0]) {
+			events = events[1:] // it did apply
+			c.fact(nil)
+			continue
+		}
 		if !traced(s.Visit) {
 			if s.Visit != nil && s.Visit.Chain.Table.Dialect == netfilter.IPTablesLegacy && s.Visit.Verdict.Kind != netfilter.Break {
 				c.NotTraced++
@@ -242,6 +247,15 @@ func skipTo(h *Host, s placed, events []observedRule) []observedRule {
 func traced(v *netfilter.Visit) bool {
 	return v != nil && v.Chain.Table.Dialect != netfilter.IPTablesLegacy && !kernel.IsTraceTable(v.Chain.Table.Name) &&
 		v.Verdict.Kind != netfilter.Break && (v.Rule != nil || v.Chain.Base != nil)
+}
+
+// open tells of rules of which nobody could tell whether they would apply.
+func open(v *netfilter.Visit) bool {
+	return v != nil && v.Rule != nil && v.Verdict.Detail == netfilter.OpenRule
+}
+
+func applied(h *Host, v *netfilter.Visit, e *observedRule) bool {
+	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == kernel.TraceRule && e.Verdict == "continue" && sameRule(h, v, e)
 }
 
 // verdicts are the kernel's words for predicted verdicts: a rejection is a drop with an answer, what is stolen may be given to a queue.

@@ -48,6 +48,7 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	defer probe.Close()
 	probe.Payload = payload(&request.Packet, probe.Payload)
 	complete(&request.Packet, probe)
+	request.OpenRules = true
 	result, err := walk.Walk(source, request)
 	if err != nil {
 		return nil, Report{}, err
@@ -57,11 +58,22 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 		return result, Report{}, err
 	}
 	report := Compare(result, o)
+	forgetOpen(result)
 	if report.First != nil {
 		report.First.showRule(namespaces)
 	}
 	report.Took = time.Since(begin)
 	return result, report, nil
+}
+
+// forgetOpen takes away what only the comparison needed: rules that may have applied and did nothing to the packet.
+func forgetOpen(result *walk.Result) {
+	drop := func(s walk.Step) bool { return open(s.Visit) }
+	for i := range result.Outcomes {
+		o := &result.Outcomes[i]
+		o.There, o.Back = slices.DeleteFunc(o.There, drop), slices.DeleteFunc(o.Back, drop)
+	}
+	result.Request.OpenRules = false
 }
 
 // payload is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes, the

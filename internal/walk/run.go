@@ -46,11 +46,13 @@ type via struct {
 	loopback bool // it was sent to the machine itself
 }
 
+// question is what a choice is remembered by. The answer to the request is another packet: what was found of the request need not hold for it.
 type question struct {
-	host  *machine
-	what  string
-	rule  *netfilter.Rule
-	tuple packet.Tuple
+	host      *machine
+	what      string
+	rule      *netfilter.Rule
+	tuple     packet.Tuple
+	answering bool
 }
 
 func newRun(w *walker, prefix []int) *run {
@@ -146,7 +148,7 @@ func (r *run) finish(kind EndKind, why string) stage {
 // alike for all of its packets, and what is not known stays what it was taken to be.
 func (r *run) Choose(c netfilter.Choice) int {
 	lasting := c.Kind == netfilter.Hash || c.Kind == netfilter.Unknown
-	key := question{host: r.m, what: c.What}
+	key := question{host: r.m, what: c.What, answering: r.answering}
 	if c.Kind == netfilter.Hash {
 		key.rule, key.tuple = c.Rule, r.p.Tuple
 	}
@@ -294,6 +296,7 @@ func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook,
 	from := len(r.trail)
 	*ctx = netfilter.Context{
 		Packet: &r.p, Family: f, Hook: h, Host: r.m, Chooser: r, Translate: translate, Trail: r.trail, EveryRule: r.req.EveryRule,
+		OpenRules: r.req.OpenRules,
 	}
 	v, err := c.Run(ctx)
 	r.trail = ctx.Trail

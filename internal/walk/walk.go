@@ -21,6 +21,8 @@ type Request struct {
 	OneWay bool
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
+	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
+	OpenRules bool
 	// Pin gives the answers to the first choices; the walk enumerates the rest.
 	Pin []int
 	// MaxOutcomes bounds the enumeration; 0 for DefaultMaxOutcomes.
