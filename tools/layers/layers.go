@@ -16,7 +16,7 @@ var groups = map[string][]string{
 	"anything internal": {module},
 	"Kubernetes":        {"k8s.io"},
 	"client-go":         {"k8s.io/client-go"},
-	"desired state":     {module + "/service", module + "/serviceproxy", module + "/vnet", module + "/ipmasq"},
+	"desired state":     {module + "/service", module + "/serviceproxy", module + "/vnet", module + "/ipmasq", module + "/ippool"},
 	"anything but":      {module},
 	"and what it owns":  {module + "/container", module + "/controlplane", module + "/fabric", module + "/kubelet"}, // lab's
 }
