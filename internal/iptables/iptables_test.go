@@ -114,6 +114,9 @@ func TestProbabilityIsTheKernelsOwn(t *testing.T) {
 			t.Errorf("1/%d: got %s, want %s", n, got, want)
 		}
 	}
+	if got, want := RoundedProbability(3, 5), "0.33332999982"; got != want { // that of --probability 0.33333
+		t.Errorf("1/3 with five places: got %s, want %s", got, want)
+	}
 }
 
 func TestRestoreInput(t *testing.T) {

@@ -148,10 +148,13 @@ func CommentMatch(text string) Match {
 	return Match{Module: "comment", Options: []Option{Opt("comment", text)}}
 }
 
-// Probability gives 1/n as the statistic match keeps and prints it: an integer of 2^-31, here of 1/n rounded to ten places as
-// kube-proxy asks for it, printed with eleven places (iptables extensions/libxt_statistic.c).
-func Probability(n int) string {
-	asked, _ := strconv.ParseFloat(strconv.FormatFloat(1/float64(n), 'f', 10, 64), 64)
+// Probability is RoundedProbability of ten places, as kube-proxy asks today.
+func Probability(n int) string { return RoundedProbability(n, 10) }
+
+// RoundedProbability gives 1/n as the statistic match keeps and prints it when it was asked for with that many decimal places: an integer
+// of 2^-31, printed with eleven places (iptables extensions/libxt_statistic.c).
+func RoundedProbability(n, places int) string {
+	asked, _ := strconv.ParseFloat(strconv.FormatFloat(1/float64(n), 'f', places, 64), 64)
 	kept := uint64(asked*(1<<31) + 0.5)
 	return strconv.FormatFloat(float64(kept)/(1<<31), 'f', 11, 64)
 }

@@ -153,8 +153,12 @@ func dispatchXLB(b *builder, r *portRules) {
 	if r.ExternalPolicy == service.Local {
 		policy = prefixXLB + hash(r.name, r.proto)
 	}
+	externalIPs := r.cluster
+	if b.age.externalIPPolicy {
+		externalIPs = policy
+	}
 	for _, ip := range r.ExternalIPs {
-		b.externalIP(r, ip)
+		b.externalIP(r, ip, externalIPs)
 	}
 	for _, ip := range r.LoadBalancerIPs {
 		b.nat.add(chainServices, r.to(ip, "loadbalancer IP", iptables.Jump(r.firewall)))
@@ -185,20 +189,27 @@ func (b *builder) refuseExternal(r *portRules) {
 	for _, ip := range r.ExternalIPs {
 		b.filter.add(chainExternal, r.to(ip, note, target))
 	}
+	if b.age.refusesBalancer {
+		for _, ip := range r.LoadBalancerIPs {
+			b.filter.add(chainServices, r.to(ip, note, target))
+		}
+	}
 	if r.NodePort != 0 {
 		b.filter.add(chainExternal, r.toNodePort(note, target, addrtype("dst-type")))
 	}
 }
 
-// externalIP lets traffic from off the machine to the service, and what is bound for an address of the node itself.
-func (b *builder) externalIP(r *portRules, ip netip.Addr) {
-	b.nat.add(chainServices, r.to(ip, "external IP", iptables.Jump(chainMarkMasq)))
-	outside := r.to(ip, "external IP", iptables.Jump(r.cluster))
+// externalIP lets traffic from off the machine to the policy's chain, and what is bound for an address of the node itself.
+func (b *builder) externalIP(r *portRules, ip netip.Addr, policy string) {
+	if policy == r.cluster {
+		b.nat.add(chainServices, r.to(ip, "external IP", iptables.Jump(chainMarkMasq)))
+	}
+	outside := r.to(ip, "external IP", iptables.Jump(policy))
 	outside.Matches = append(outside.Matches,
 		iptables.Match{Module: "physdev", Options: []iptables.Option{iptables.NotOpt("physdev-is-in")}},
 		iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("src-type", "LOCAL")}})
 	b.nat.add(chainServices, outside)
-	here := r.to(ip, "external IP", iptables.Jump(r.cluster))
+	here := r.to(ip, "external IP", iptables.Jump(policy))
 	here.Matches = append(here.Matches, addrtype("dst-type"))
 	b.nat.add(chainServices, here)
 }
@@ -227,6 +238,13 @@ func (b *builder) xlbChain(r *portRules, chain string) {
 		b.nat.add(chain, b.Detector.match(iptables.Rule{
 			Matches: comment("Redirect pods trying to reach external loadbalancer VIP to clusterIP"), Target: iptables.Jump(r.cluster),
 		}, false))
+	}
+	if b.age.nodeReachesAll {
+		node := func(note, target string) {
+			b.nat.add(chain, iptables.Rule{Matches: append(comment(note), addrtype("src-type")), Target: iptables.Jump(target)})
+		}
+		node("masquerade LOCAL traffic for "+r.name+" LB IP", chainMarkMasq)
+		node("route LOCAL traffic for "+r.name+" LB IP to service chain", r.cluster)
 	}
 	if len(r.forLocal) == 0 {
 		b.nat.add(chain, iptables.Rule{Matches: comment(r.name + " has no local endpoints"), Target: iptables.Jump(chainMarkDrop)})

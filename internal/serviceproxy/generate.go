@@ -18,7 +18,7 @@ const largeCluster = 1000
 // kube-proxy does without a cluster CIDR.
 type Config struct {
 	Family service.Family
-	Rules  string // RulesCurrent, Rules111
+	Rules  string // one of Ages
 	// Detector tells traffic of local pods from other traffic.
 	Detector Detector
 	// MasqueradeBit is the bit of the packet mark that asks for source NAT: 14 by default, so 0x4000.
@@ -175,7 +175,6 @@ func (b *builder) top() {
 	}
 	b.nat.add(chainMarkMasq, iptables.Rule{Target: setMark(b.mark(), b.mark())})
 	b.postrouting()
-	b.localnet()
 	if b.age.markDrop {
 		const drop = "0x8000" // the kubelet's --iptables-drop-bit, 15
 		b.nat.add(chainMarkDrop, iptables.Rule{Target: setMark(drop, drop)})
@@ -185,6 +184,7 @@ func (b *builder) top() {
 			Target: iptables.Jump("DROP"),
 		})
 	}
+	b.localnet()
 }
 
 func (b *builder) postrouting() {
@@ -203,7 +203,8 @@ func (b *builder) postrouting() {
 // localnet closes the hole that route_localnet opens: a neighbour could reach services that listen on 127.0.0.1
 // (kubernetes issue 90259).
 func (b *builder) localnet() {
-	if !b.LocalhostNodePorts || b.age.markDrop {
+	always := b.age.localnet == localnetAlways && b.Family == service.IPv4
+	if !always && !(b.age.localnet == localnetIfOpened && b.LocalhostNodePorts) {
 		return
 	}
 	b.filter.add(chainFirewall, iptables.Rule{
@@ -259,14 +260,20 @@ func (b *builder) forward() {
 	}
 	accept(iptables.Rule{}, "kubernetes forwarding rules", b.markMatch(false))
 	established := ctstate(false, "RELATED,ESTABLISHED")
-	switch {
-	case !b.age.forwardByPodRange:
+	if b.age.established == establishedAll {
 		accept(iptables.Rule{}, "kubernetes forwarding conntrack rule", established)
-	case b.Detector.CIDR.IsValid():
-		pods := iptables.AddressMatch{Prefix: b.Detector.CIDR.Masked()}
-		accept(iptables.Rule{Source: pods}, "kubernetes forwarding conntrack pod source rule", established)
-		accept(iptables.Rule{Destination: pods}, "kubernetes forwarding conntrack pod destination rule", established)
+		return
 	}
+	from, to := iptables.Rule{}, iptables.Rule{}
+	if b.age.established == establishedPodRange {
+		if !b.Detector.CIDR.IsValid() {
+			return
+		}
+		pods := iptables.AddressMatch{Prefix: b.Detector.CIDR.Masked()}
+		from.Source, to.Destination = pods, pods
+	}
+	accept(from, "kubernetes forwarding conntrack pod source rule", established)
+	accept(to, "kubernetes forwarding conntrack pod destination rule", established)
 }
 
 func nfacct(name string) iptables.Match {
@@ -398,7 +405,7 @@ func (b *builder) balance(r *portRules, chain string, endpoints []service.Endpoi
 		rule := iptables.Rule{Matches: matches(i, false), Target: iptables.Jump(b.endpointChain(r, e))}
 		if left := len(endpoints) - i; left > 1 {
 			rule.Matches = append(rule.Matches, iptables.Match{Module: "statistic", Options: []iptables.Option{
-				iptables.Opt("mode", "random"), iptables.Opt("probability", iptables.Probability(left)),
+				iptables.Opt("mode", "random"), iptables.Opt("probability", iptables.RoundedProbability(left, b.age.places)),
 			}})
 		}
 		b.nat.add(chain, rule)
@@ -423,7 +430,7 @@ func (b *builder) endpointChain(r *portRules, e service.Endpoint) string {
 func (b *builder) serviceNote(r *portRules, endpoints []service.Endpoint) func(int, bool) string {
 	return func(i int, _ bool) string {
 		switch {
-		case b.large:
+		case b.large || b.age.comments == commentNone:
 			return ""
 		case b.age.comments == commentTarget:
 			return r.name + " -> " + endpoints[i].String()
@@ -437,7 +444,7 @@ func (b *builder) serviceNote(r *portRules, endpoints []service.Endpoint) func(i
 func (b *builder) endpoint(r *portRules, e service.Endpoint) {
 	chain := b.endpointChain(r, e)
 	note := func() []iptables.Match {
-		if b.large {
+		if b.large || b.age.comments == commentNone {
 			return nil
 		}
 		return comment(r.name)

@@ -23,7 +23,8 @@ import (
 var update = flag.Bool("update", false, "rewrite the golden rules under testdata")
 
 // scenario is a txtar under testdata: config (the settings below as YAML), objects.yaml (Services and EndpointSlices), rules (what a full
-// sync writes into an empty kernel) and, where a seed shows a listing, seed.NAME: lines that are exactly those of the rules that hold NAME.
+// sync writes into an empty kernel) and, where a seed shows rules, seed.NAME: lines that are exactly those of the rules that hold NAME; or
+// listing: what iptables -t nat -nvL printed of whole chains.
 type scenario struct {
 	path     string
 	archive  *txtar.Archive
@@ -143,6 +144,9 @@ func TestGoldenRules(t *testing.T) {
 				if name, ok := strings.CutPrefix(f.Name, "seed."); ok {
 					seedLines(t, name, string(f.Data), got)
 				}
+				if f.Name == "listing" {
+					seedListing(t, f.Data, set)
+				}
 			}
 			checkChains(t, set)
 			if *update {
@@ -188,6 +192,37 @@ func seedLines(t *testing.T, grep, seed, rules string) {
 	if diff := cmp.Diff(chains(seed), chains(rules)); diff != "" {
 		t.Errorf("lines with %s differ from the seed's (-seed +got):\n%s", grep, diff)
 	}
+}
+
+// seedListing compares whole chains, in order within the chains of a service.
+func seedListing(t *testing.T, listing []byte, set *RuleSet) {
+	t.Helper()
+	table, assumed, err := iptables.ParseListing(iptables.NAT, listing)
+	if err != nil || len(assumed) > 0 {
+		t.Fatalf("listing: %v, assumed %v", err, assumed)
+	}
+	nat := set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
+	for _, want := range table.Chains {
+		got := nat.Chain(want.Name)
+		if got == nil {
+			t.Errorf("no chain %s", want.Name)
+			continue
+		}
+		if diff := cmp.Diff(specs(&want), specs(got)); diff != "" {
+			t.Errorf("%s differs from the seed's (-seed +got):\n%s", want.Name, diff)
+		}
+	}
+}
+
+func specs(c *iptables.Chain) []string {
+	var specs []string
+	for _, r := range c.Rules {
+		specs = append(specs, r.Spec())
+	}
+	if !isServiceChain(c.Name) {
+		slices.Sort(specs)
+	}
+	return specs
 }
 
 // checkChains holds what every rule set must: jumps lead to chains that are there, no chain of a service is unused, rules read back the

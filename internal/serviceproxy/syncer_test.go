@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"packetwalk.dev/internal/service"
 )
 
@@ -57,9 +59,18 @@ func mustSync(t *testing.T, s *Syncer, ports ...service.Port) Result {
 	return r
 }
 
-func TestPartialSyncWritesOnlyWhatChanged(t *testing.T) {
-	kernel := newNamespace(t, service.IPv4)
-	s := testSyncer(t, RulesCurrent, kernel)
+// eachAge runs a test for every rule set there is, in a namespace of its own.
+func eachAge(t *testing.T, test func(t *testing.T, rules string, kernel *namespaceApplier)) {
+	t.Helper()
+	for _, rules := range Ages() {
+		t.Run(rules, func(t *testing.T) { test(t, rules, newNamespace(t, service.IPv4)) })
+	}
+}
+
+func TestPartialSyncWritesOnlyWhatChanged(t *testing.T) { eachAge(t, partialSync) }
+
+func partialSync(t *testing.T, rules string, kernel *namespaceApplier) {
+	s := testSyncer(t, rules, kernel)
 	a, b := testPort("a", "10.1.0.1:80", "10.1.0.2:80"), testPort("b", "10.1.0.3:80")
 	if r := mustSync(t, s, a, b); !r.Full || r.Written["nat"] < r.Total["nat"] {
 		t.Errorf("first sync: %+v; want all rules written", r)
@@ -83,9 +94,10 @@ func TestPartialSyncWritesOnlyWhatChanged(t *testing.T) {
 	}
 }
 
-func TestRepairPutsBackOnlyWhatIsGone(t *testing.T) {
-	kernel := newNamespace(t, service.IPv4)
-	s := testSyncer(t, RulesCurrent, kernel)
+func TestRepairPutsBackOnlyWhatIsGone(t *testing.T) { eachAge(t, repair) }
+
+func repair(t *testing.T, rules string, kernel *namespaceApplier) {
+	s := testSyncer(t, rules, kernel)
 	mustSync(t, s, testPort("a", "10.1.0.1:80", "10.1.0.2:80"))
 	whole := kernel.nat(t)
 	kernel.must(t, `*nat
@@ -120,35 +132,52 @@ COMMIT
 	}
 }
 
-// TestChangeOfAge goes from one rule set to another and back, as a restart with other flags does: nothing of the other stays.
+// TestChangeOfAge goes from each rule set to each other, as a restart with other flags does: what a fresh start makes is there, and of the
+// other only the chains that the kubelet shares.
 func TestChangeOfAge(t *testing.T) {
-	kernel := newNamespace(t, service.IPv4)
-	port := testPort("a", "10.1.0.1:80")
-	mustSync(t, testSyncer(t, RulesCurrent, kernel), port)
-	current := withoutDates(kernel.must(t, "", "iptables-save"))
-	mustSync(t, testSyncer(t, Rules111, kernel), port)
-	old := withoutDates(kernel.must(t, "", "iptables-save"))
-	if strings.Contains(old, "KUBE-EXT-") || strings.Contains(old, "KUBE-PROXY-FIREWALL") || !strings.Contains(old, "KUBE-MARK-DROP") {
-		t.Errorf("after current, 1.11 holds:\n%s", old)
+	fresh := map[string]map[string][]string{}
+	eachAge(t, func(t *testing.T, rules string, kernel *namespaceApplier) {
+		mustSync(t, testSyncer(t, rules, kernel), testPort("a", "10.1.0.1:80"))
+		fresh[rules] = ownRules(kernel.must(t, "", "iptables-save"))
+	})
+	kernel, at := newNamespace(t, service.IPv4), ""
+	change := func(to string) {
+		if to == at {
+			return
+		}
+		mustSync(t, testSyncer(t, to, kernel), testPort("a", "10.1.0.1:80"))
+		if diff := cmp.Diff(fresh[to], ownRules(kernel.must(t, "", "iptables-save"))); diff != "" {
+			t.Fatalf("from %q to %s (-fresh start +after the change):\n%s", at, to, diff)
+		}
+		at = to
 	}
-	mustSync(t, testSyncer(t, RulesCurrent, kernel), port)
-	again := withoutDates(kernel.must(t, "", "iptables-save"))
-	if strings.Contains(again, "default/a:") {
-		t.Errorf("1.11's rules stay:\n%s", again)
-	}
-	if strings.Count(current, "\n-A") > strings.Count(again, "\n-A") {
-		t.Errorf("rules lost on the way:\n%s", again)
+	for _, from := range Ages() {
+		for _, to := range Ages() {
+			change(from)
+			change(to)
+		}
 	}
 }
 
-func withoutDates(dump string) string {
-	var b strings.Builder
+// ownRules are a dump's rules by table and chain, without those of KUBE-MARK-DROP, of KUBE-FIREWALL and the jumps to it, which are the kubelet's
+// too and stay. The jumps of built-in chains are sorted: those that two ages share stay in their place.
+func ownRules(dump string) map[string][]string {
+	chains, table := map[string][]string{}, ""
 	for line := range strings.Lines(dump) {
-		if !strings.HasPrefix(line, "#") {
-			b.WriteString(line)
+		if strings.HasPrefix(line, "*") {
+			table = strings.TrimSpace(line[1:])
+		}
+		if strings.HasPrefix(line, "-A ") && !strings.Contains(line, chainFirewall) && !strings.Contains(line, chainMarkDrop) {
+			chain := table + " " + strings.Fields(line)[1]
+			chains[chain] = append(chains[chain], line)
 		}
 	}
-	return b.String()
+	for chain, lines := range chains {
+		if !strings.Contains(chain, "KUBE-") {
+			slices.Sort(lines)
+		}
+	}
+	return chains
 }
 
 // TestForeignReferenceDoesNotStopTheProxy: a chain that somebody else's rule jumps to cannot be deleted; everything else goes on.
@@ -201,7 +230,7 @@ func TestLargeClustersHaveNoEndpointComments(t *testing.T) {
 	for i := range largeCluster + 1 {
 		endpoints = append(endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80).String())
 	}
-	for rules, want := range map[string]bool{RulesCurrent: false, Rules111: false} {
+	for rules, want := range map[string]bool{RulesCurrent: false, Rules111: false, Rules112: false, Rules119: false} {
 		set, err := Generate(Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, []service.Port{testPort("a", endpoints...)})
 		if err != nil {
 			t.Fatal(err)
@@ -217,7 +246,7 @@ func TestLargeClustersHaveNoEndpointComments(t *testing.T) {
 }
 
 func TestUnknownRuleSet(t *testing.T) {
-	if _, err := NewSyncer(Config{Rules: "0.9"}, nil); err == nil || err.Error() != `no rule set "0.9"; there are 1.11, current` {
+	if _, err := NewSyncer(Config{Rules: "0.9"}, nil); err == nil || err.Error() != `no rule set "0.9"; there are 1.11, 1.12, 1.19, current` {
 		t.Errorf("got %v", err)
 	}
 }
