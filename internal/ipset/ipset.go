@@ -14,6 +14,12 @@ type Set struct {
 	Members []Member
 }
 
+// Option is the word behind an option's name, such as "inet" for "family"; "" when the set does not have the option.
+func (s *Set) Option(name string) string {
+	value, _ := option(s.Options, name)
+	return value
+}
+
 // Member is one element.
 type Member struct {
 	Element string // "10.0.0.0/8,tcp:80"

@@ -1,0 +1,159 @@
+package kernel
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/ipset"
+)
+
+// IPSets reads and writes the IP sets of one network namespace by ipset(8). The zero value is the namespace that the process was started
+// in. Its methods are safe for concurrent use, but two Ensures of one set at once get into each other's way.
+type IPSets struct{ namespace *Namespace }
+
+// IPSets are those of the namespace.
+func (n *Namespace) IPSets() IPSets { return IPSets{n} }
+
+// List gives all sets, those that other programs made too.
+func (s IPSets) List(ctx context.Context) ([]ipset.Set, error) {
+	out, err := s.run(ctx, nil, "save")
+	if err != nil {
+		return nil, fmt.Errorf("list IP sets: %w", err)
+	}
+	sets, err := ipset.Parse(out)
+	if err != nil {
+		return nil, fmt.Errorf("list IP sets: %w", err)
+	}
+	return sets, nil
+}
+
+// Ensure makes each set, in this order, have exactly its members; one that is not there is created, and one that has them already is not
+// touched. It returns the names of those that it changed.
+//
+// A set changes all at once, for rules that look into it too: a temporary set is filled and swapped with it. One set may come several times,
+// for steps on its way. A set that is there with another type, family or maximum is made anew, which fails while rules use it. What an
+// Ensure that was killed has left over, the next one takes away.
+func (s IPSets) Ensure(ctx context.Context, sets ...ipset.Set) ([]string, error) {
+	have, err := s.List(ctx)
+	if err != nil {
+		return nil, err
+	}
+	script, changed, err := ensure(have, sets)
+	if err != nil || len(script) == 0 {
+		return nil, err
+	}
+	if _, err := s.run(ctx, script, "restore"); err != nil {
+		return nil, fmt.Errorf("write IP sets %s: %w", strings.Join(changed, ", "), err)
+	}
+	return changed, nil
+}
+
+// Delete destroys sets; one that is not there is no error, one that rules use is.
+func (s IPSets) Delete(ctx context.Context, names ...string) error {
+	have, err := s.List(ctx)
+	if err != nil {
+		return err
+	}
+	var script []byte
+	for _, h := range have {
+		if slices.ContainsFunc(names, func(n string) bool { return h.Name == n || h.Name == temporary(n) }) {
+			script = fmt.Appendf(script, "destroy %s\n", h.Name)
+		}
+	}
+	if len(script) == 0 {
+		return nil
+	}
+	if _, err := s.run(ctx, script, "restore"); err != nil {
+		return fmt.Errorf("delete IP sets: %w", err)
+	}
+	return nil
+}
+
+const maxSetName = 31 // IPSET_MAXNAMELEN - 1, include/uapi/linux/netfilter/ipset/ip_set.h
+
+func temporary(name string) string { return name + "-tmp" }
+
+// ensure writes the commands for ipset restore.
+func ensure(have, want []ipset.Set) (script []byte, changed []string, err error) {
+	now := map[string]ipset.Set{}
+	for _, h := range have {
+		now[h.Name] = h
+	}
+	for _, w := range want {
+		tmp := temporary(w.Name)
+		if len(tmp) > maxSetName {
+			return nil, nil, fmt.Errorf("IP set %s: the name is too long; at most %d characters", w.Name, maxSetName-len(temporary("")))
+		}
+		if _, left := now[tmp]; left {
+			script = fmt.Appendf(script, "destroy %s\n", tmp)
+			delete(now, tmp)
+		}
+		old, there := now[w.Name]
+		if there && sameKind(old, w) && sameMembers(old, w) {
+			continue
+		}
+		if there && !sameKind(old, w) {
+			script = fmt.Appendf(script, "destroy %s\n", w.Name)
+			there = false
+		}
+		if !there {
+			script = append(script, ipset.Print([]ipset.Set{{Name: w.Name, Type: w.Type, Options: w.Options}})...)
+		}
+		filled := w
+		filled.Name = tmp
+		script = append(script, ipset.Print([]ipset.Set{filled})...)
+		script = fmt.Appendf(script, "swap %s %s\ndestroy %s\n", tmp, w.Name, tmp)
+		now[w.Name] = w
+		if !slices.Contains(changed, w.Name) {
+			changed = append(changed, w.Name)
+		}
+	}
+	return script, changed, nil
+}
+
+// sameKind compares what a swap cannot change and what limits the members. The kernel adds options of its own and grows hashsize.
+func sameKind(a, b ipset.Set) bool {
+	for _, option := range []string{"family", "maxelem"} {
+		if a.Option(option) != b.Option(option) {
+			return false
+		}
+	}
+	return a.Type == b.Type
+}
+
+func sameMembers(a, b ipset.Set) bool {
+	if len(a.Members) != len(b.Members) {
+		return false
+	}
+	has := make(map[ipset.Member]bool, len(a.Members))
+	for _, m := range a.Members {
+		has[m] = true
+	}
+	return !slices.ContainsFunc(b.Members, func(m ipset.Member) bool { return !has[m] })
+}
+
+func (s IPSets) run(ctx context.Context, input []byte, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, "ipset", args...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errs
+	start := cmd.Start
+	if s.namespace != nil {
+		start = func() error { return s.namespace.Start(cmd) }
+	}
+	err := start()
+	if err == nil {
+		err = cmd.Wait()
+	}
+	switch {
+	case errors.Is(err, exec.ErrNotFound):
+		return nil, fmt.Errorf("%w; install it with apt-get install ipset", err)
+	case err != nil:
+		return nil, fmt.Errorf("ipset %s: %w: %s", args[0], err, strings.TrimSpace(errs.String()))
+	}
+	return out.Bytes(), nil
+}
