@@ -100,12 +100,27 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 		on = master
 	}
 	if m.answersFor(on, q) {
+		m.learnNeighbour(on.Name, q)
 		return on.MAC, m.Name, true
 	}
 	if on != l {
 		return r.askPorts(m, on.Name, l.Name, q, depth)
 	}
 	return packet.MAC{}, "", false
+}
+
+// learnNeighbour notes who asked: who answers a question knows the one who asked from then on (arp_process, ndisc_recv_ns).
+func (m *machine) learnNeighbour(link string, q *query) {
+	if !q.sender.IsValid() || q.sender.IsUnspecified() {
+		return
+	}
+	if n := m.FIB.Neighbour(link, q.sender); n != nil && n.State == "PERMANENT" {
+		return
+	}
+	if m.neighbours == nil {
+		m.neighbours = map[neighbour]packet.MAC{}
+	}
+	m.neighbours[neighbour{link, q.sender}] = q.mac
 }
 
 // answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
