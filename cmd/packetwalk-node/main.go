@@ -18,6 +18,7 @@ import (
 
 	"packetwalk.dev/internal/agent"
 	"packetwalk.dev/internal/service"
+	"packetwalk.dev/internal/serviceproxy"
 )
 
 // version is set when the program is built: -ldflags "-X main.version=…".
@@ -69,7 +70,7 @@ func flags(args []string) (agent.Options, bool, error) {
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4)", func(s string) error { return families(&o.Families, s) })
 	f.Func("cluster-cidr", "`range` of the pods, one a family, by commas; traffic to services from elsewhere is masqueraded", prefixes(&o.ClusterCIDRs))
 	f.StringVar(&o.PodInterface, "pod-interface", "", "instead of --cluster-cidr: the interface of local pods, or a prefix and +")
-	f.StringVar(&o.Rules, "proxy-rules", o.Rules, "the rule set: current (Kubernetes 1.35) or 1.11")
+	f.StringVar(&o.Rules, "proxy-rules", o.Rules, "the rule set of a Kubernetes version: "+strings.Join(serviceproxy.Ages(), ", ")+" (1.35)")
 	f.StringVar(&o.Backend, "proxy-backend", o.Backend, "what the rules are made of: iptables")
 	f.StringVar(&o.Backend, "proxy-mode", o.Backend, "the same as --proxy-backend, as kube-proxy calls it")
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "`bit` of the packet mark that asks for source NAT")

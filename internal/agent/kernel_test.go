@@ -25,6 +25,7 @@ import (
 
 	"packetwalk.dev/internal/kube"
 	"packetwalk.dev/internal/service"
+	"packetwalk.dev/internal/serviceproxy"
 )
 
 // The tests here run real agents in a network namespace of their own, with clients and endpoints in others. The test's own program plays
@@ -384,7 +385,7 @@ func (w *world) eventually(what string, holds func() bool) {
 }
 
 func TestServicesOnTheRealKernel(t *testing.T) {
-	for _, rules := range []string{"current", "1.11"} {
+	for _, rules := range serviceproxy.Ages() {
 		t.Run(rules, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rules)

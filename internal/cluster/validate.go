@@ -155,7 +155,7 @@ func (v *validator) network() {
 		}
 	}
 	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
-	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111}, []Rules{Rules112, Rules119})
+	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
 	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, []SKU{SKUBasic}, []SKU{SKUStandard})
 	v.frontends()
 }
