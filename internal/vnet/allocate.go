@@ -276,6 +276,10 @@ func (n Network) Clone() Network {
 		v := &n.VNets[i]
 		v.AddressPrefixes, v.Subnets, v.Peerings = slices.Clone(v.AddressPrefixes), slices.Clone(v.Subnets), slices.Clone(v.Peerings)
 	}
+	n.RouteTables = slices.Clone(n.RouteTables)
+	for i := range n.RouteTables {
+		n.RouteTables[i].Routes = slices.Clone(n.RouteTables[i].Routes)
+	}
 	n.NICs = slices.Clone(n.NICs)
 	for i := range n.NICs {
 		n.NICs[i].IPConfigs = slices.Clone(n.NICs[i].IPConfigs)
@@ -285,9 +289,12 @@ func (n Network) Clone() Network {
 	for i := range n.LoadBalancers {
 		lb := &n.LoadBalancers[i]
 		lb.Frontends, lb.Rules, lb.Probes = slices.Clone(lb.Frontends), slices.Clone(lb.Rules), slices.Clone(lb.Probes)
-		lb.BackendPools = slices.Clone(lb.BackendPools)
+		lb.BackendPools, lb.OutboundRules = slices.Clone(lb.BackendPools), slices.Clone(lb.OutboundRules)
 		for j := range lb.BackendPools {
 			lb.BackendPools[j].Members = slices.Clone(lb.BackendPools[j].Members)
+		}
+		for j := range lb.OutboundRules {
+			lb.OutboundRules[j].Frontends = slices.Clone(lb.OutboundRules[j].Frontends)
 		}
 	}
 	return n

@@ -10,9 +10,10 @@ type Network struct {
 	NodeResourceGroup string // MC_…: where the nodes' NICs and the load balancer are
 	Location          string // "westeurope"
 
-	VNets     []VNet
-	NICs      []NIC
-	PublicIPs []PublicIP
+	VNets       []VNet
+	RouteTables []RouteTable
+	NICs        []NIC
+	PublicIPs   []PublicIP
 	// PublicAddresses are those that AllocatePublicIP gives out, in this order; none means 203.0.113.10 to .253.
 	PublicAddresses []netip.Addr
 	LoadBalancers   []LoadBalancer
@@ -36,8 +37,31 @@ type VNet struct {
 type Subnet struct {
 	Name       string
 	Prefix     netip.Prefix
-	RouteTable string // name of a route table, "" for none
+	RouteTable string // name of a RouteTable, "" for none
 }
+
+// RouteTable holds user-defined routes, for the subnets that name it. A table that no subnet names does nothing.
+type RouteTable struct {
+	Name   string
+	Routes []UserRoute
+}
+
+// UserRoute is a user-defined route. It has its way before a system route of the same prefix; otherwise the longest prefix has.
+type UserRoute struct {
+	Name        string
+	Prefix      netip.Prefix
+	NextHopType string     // NextHopAppliance, NextHopVNetLocal, NextHopInternet or NextHopNone
+	NextHop     netip.Addr // of a NIC with IP forwarding; NextHopAppliance only
+}
+
+// Types of next hops, as Azure writes them.
+const (
+	NextHopAppliance = "VirtualAppliance" // to the NIC that has NextHop
+	NextHopVNetLocal = "VnetLocal"        // within the virtual network
+	NextHopPeering   = "VNetPeering"      // to a peered virtual network; system routes only
+	NextHopInternet  = "Internet"
+	NextHopNone      = "None" // dropped
+)
 
 // Peering joins a virtual network with another one.
 type Peering struct {
@@ -93,6 +117,21 @@ type LoadBalancer struct {
 	BackendPools []BackendPool
 	Rules        []Rule
 	Probes       []Probe
+	// OutboundRules are a Standard load balancer's. With any, they alone say how members leave; without, members leave by all public
+	// front ends, as a Basic load balancer's do.
+	OutboundRules []OutboundRule
+}
+
+// OutboundRule says by which front ends, and with how many ports, the members of a pool reach the internet.
+type OutboundRule struct {
+	Name        string
+	Frontends   []string // names; used one after the other
+	BackendPool string   // name
+	// AllocatedOutboundPorts is how many ports each member has towards one destination, over all front ends; 0 means as many on each front
+	// end as OutboundPorts says.
+	AllocatedOutboundPorts int
+	IdleTimeoutMinutes     int
+	TCPReset               bool // packets of a TCP flow that was idle for too long are answered with a reset
 }
 
 // Frontend is a front-end IP configuration.

@@ -9,7 +9,7 @@ import (
 
 // The fabric's nft table, "ip azure". A packet meets its chains in this order:
 //
-//	raw         inside a virtual network (or to a peered one), from an address of its own: not tracked, nothing else happens to it
+//	raw         from a machine: the routes of its subnet; what stays inside virtual networks is not tracked, nothing else happens to it
 //	lb          a flow for a front end gets a back end, kept as the connection's mark, which chooses the routing table
 //	nat-pre     instances' own public addresses, rules without floating IP
 //	input       what the host itself answers, forward what may pass
@@ -62,7 +62,7 @@ func nftScript(n Network, h Health) string {
 	rules := balancedRules(n, h)
 	w.loadBalancer(rules)
 	w.translate(n, rules)
-	w.filter()
+	w.filter(n)
 	w.source(out)
 	w.WriteString("}\n")
 	return w.String()
@@ -99,30 +99,83 @@ func nicElements(nic NIC) []string {
 	return e
 }
 
-// vnets lets machines of a virtual network, and of peered ones, reach each other, and leaves that traffic untracked: nothing
-// translates it, and it is most of what a cluster sends.
+// vnets takes each packet of a machine by the routes of its subnet. Traffic inside a virtual network, to a peered one and to a virtual
+// appliance stays untracked: nothing translates it, and it is most of what a cluster sends. What is left after this goes to the internet.
 func (w *nftWriter) vnets(n Network) {
-	var rules []string
-	for i, v := range n.VNets {
-		var own, reach []string
-		for _, nic := range n.NICs {
-			if nic.VNet == v.Name {
-				own = append(own, nicElements(nic)...)
-			}
-			if nic.VNet == v.Name || peered(n, v.Name, nic.VNet) {
-				for _, c := range nic.IPConfigs {
-					reach = append(reach, c.Address.String())
-				}
-			}
+	var subnets, forwarders []string
+	routed := map[string]bool{}
+	hops := map[int]bool{}
+	for _, nic := range n.NICs {
+		s, _ := n.Subnet(nic.VNet, nic.Subnet)
+		name := "routes/" + nftName(nic.VNet)
+		if s.RouteTable != "" {
+			name += "/" + nftName(s.RouteTable)
 		}
-		if len(own) == 0 {
-			continue
+		subnets = append(subnets, fmt.Sprintf("%q : goto %s", nic.Link(), name))
+		if nic.IPForwarding {
+			forwarders = append(forwarders, fmt.Sprintf("%q", nic.Link()))
 		}
-		w.set("set", fmt.Sprintf("own-%d", i+1), "ifname . ipv4_addr", "", own)
-		w.set("set", fmt.Sprintf("reach-%d", i+1), "ipv4_addr", "", reach)
-		rules = append(rules, fmt.Sprintf("iifname . ip saddr @own-%d ip daddr @reach-%d notrack accept comment %q", i+1, i+1, v.Name))
+		if !routed[name] {
+			routed[name] = true
+			w.routes(n, name, nic.VNet, s.RouteTable, hops)
+		}
 	}
-	w.chain("raw", "type filter hook prerouting priority raw; policy accept;", rules...)
+	w.set("set", "forwarders", "ifname", "", forwarders)
+	for _, v := range n.VNets {
+		w.vnet(n, v.Name)
+	}
+	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
+		if hops[nic.ID] {
+			w.chain("hop/"+nic.Link(), "", append([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)}, untracked...)...)
+		}
+	}
+	w.chain("none", "", `drop comment "the route leads nowhere"`)
+	w.chain("no-hop", "", `drop comment "the route's next hop does not forward"`)
+	w.set("map", "subnets", "ifname : verdict", "", subnets)
+	w.chain("raw", "type filter hook prerouting priority raw; policy accept;",
+		fmt.Sprintf("ip daddr %s accept comment %q", ProbeSource, "Azure's host, next to every machine"),
+		"iifname vmap @subnets")
+}
+
+// untracked lets through what a machine may send as its own or forward.
+var untracked = []string{"iifname . ip saddr @own notrack accept", "iifname @forwarders notrack accept"}
+
+// vnet is what is there in a virtual network.
+func (w *nftWriter) vnet(n Network, name string) {
+	var there []string
+	for _, nic := range n.NICs {
+		if nic.VNet == name {
+			for _, c := range nic.IPConfigs {
+				there = append(there, c.Address.String())
+			}
+		}
+	}
+	id := "vnet/" + nftName(name)
+	w.set("set", id, "ipv4_addr", "", there)
+	rules := append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "nobody has the address"`, id)}, untracked...)
+	w.chain(id, "", append(rules, `drop comment "not the NIC's address"`)...)
+}
+
+// routes are the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.
+func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]bool) {
+	var elements []string
+	for _, i := range intervals(n.EffectiveRoutes(vnet, table)) {
+		to := "none"
+		switch i.route.NextHopType {
+		case NextHopInternet:
+			continue
+		case NextHopVNetLocal, NextHopPeering:
+			to = "vnet/" + nftName(i.route.VNet)
+		case NextHopAppliance:
+			to = "no-hop"
+			if nic, ok := n.forwarder(vnet, i.route.NextHop); ok {
+				to, hops[nic.ID] = "hop/"+nic.Link(), true
+			}
+		}
+		elements = append(elements, fmt.Sprintf("%s : goto %s", i, to))
+	}
+	w.set("map", name, "ipv4_addr : verdict", "interval", elements)
+	w.chain(name, "", "ip daddr vmap @"+name)
 }
 
 // peered tells whether two virtual networks have a peering each with the other: one side alone carries nothing.
@@ -284,7 +337,11 @@ func (w *nftWriter) translate(n Network, rules []balanced) {
 
 // filter says what may pass. What is for an address that nobody owns, and what leaves from an address without outbound, is
 // dropped without a word, as Azure does.
-func (w *nftWriter) filter() {
+func (w *nftWriter) filter(n Network) {
+	reset := ""
+	if n.tcpReset() {
+		reset = "ct state invalid meta l4proto tcp reject with tcp reset"
+	}
 	w.chain("egress", "",
 		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound of its own"`,
 		`ip saddr @instance-out return`,
@@ -292,6 +349,8 @@ func (w *nftWriter) filter() {
 	)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
 		"ct state untracked,established,related accept",
+		reset,
+		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
 		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,
 		`iifname "nic*" ct original ip daddr != @vnets jump egress`,
 		`ct mark != 0 accept comment "chosen by the load balancer"`,
@@ -303,120 +362,4 @@ func (w *nftWriter) filter() {
 		`iifname "lo" accept`,
 		fmt.Sprintf(`iifname . ip saddr @own ip daddr %s meta l4proto { tcp, udp } th dport { 53, 80 } accept`, ProbeSource),
 	)
-}
-
-// outboundPlan is who leaves how.
-type outboundPlan struct {
-	allowed   []string   // elements "link" . address that may leave
-	instances []instance // one to one
-	pools     []outboundPool
-	fallback  netip.Addr
-	others    []string // addresses that leave by the fallback
-}
-
-type instance struct{ private, public netip.Addr }
-
-// outboundPool is a load balancer's pool, whose members leave by its front ends with a block of ports each.
-type outboundPool struct {
-	frontends []netip.Addr
-	members   []netip.Addr
-	ports     int
-}
-
-// OutboundPorts is how many source ports each member of a back-end pool of this size has towards one destination and port
-// ("Outbound rules", default SNAT port allocation, learn.microsoft.com). Above 1,000 members it is 0.
-func OutboundPorts(poolSize int) int {
-	for _, t := range []struct{ size, ports int }{{50, 1024}, {100, 512}, {200, 256}, {400, 128}, {800, 64}, {1000, 32}} {
-		if poolSize <= t.size {
-			return t.ports
-		}
-	}
-	return 0
-}
-
-// firstOutboundPort is where the first block begins; those below are the well-known ones.
-const firstOutboundPort = 1024
-
-// outbound decides for each primary address, and each with a public one of its own, how it leaves: by its own public address,
-// else by the front ends of the public load balancer whose pool it is in, else by default outbound access.
-func outbound(n Network) outboundPlan {
-	p := outboundPlan{fallback: n.DefaultOutbound}
-	taken := map[netip.Addr]bool{}
-	for _, nic := range n.NICs {
-		for _, c := range nic.IPConfigs {
-			public, own := n.PublicIP(c.PublicIP)
-			if own {
-				p.instances = append(p.instances, instance{c.Address, public.Address})
-				taken[c.Address] = true
-			}
-			if own || c.Primary {
-				p.allowed = append(p.allowed, fmt.Sprintf("%q . %s", nic.Link(), c.Address))
-			}
-		}
-	}
-	for i := range n.LoadBalancers {
-		p.addPools(n, &n.LoadBalancers[i], taken)
-	}
-	for _, nic := range n.NICs {
-		if a := nic.Primary().Address; !taken[a] && p.fallback.IsValid() {
-			p.others = append(p.others, a.String())
-		}
-	}
-	return p
-}
-
-func (p *outboundPlan) addPools(n Network, lb *LoadBalancer, taken map[netip.Addr]bool) {
-	var frontends []netip.Addr
-	for _, f := range lb.Frontends {
-		if !f.Address.IsPrivate() {
-			frontends = append(frontends, f.Address)
-		}
-	}
-	if len(frontends) == 0 {
-		return
-	}
-	for _, bp := range lb.BackendPools {
-		members := lb.poolMembers(n, bp.Name)
-		pool := outboundPool{frontends: frontends, ports: OutboundPorts(len(members))}
-		for _, m := range members {
-			if !taken[m.address] && pool.ports > 0 {
-				pool.members = append(pool.members, m.address)
-				taken[m.address] = true
-			}
-		}
-		if len(pool.members) > 0 {
-			p.pools = append(p.pools, pool)
-		}
-	}
-}
-
-// source translates the source of what leaves for the internet, and of what comes back in by a public address of the lab's own.
-func (w *nftWriter) source(out outboundPlan) {
-	var rules []string
-	for i, pool := range out.pools {
-		var members, chains []string
-		for _, m := range pool.members {
-			members = append(members, m.String())
-		}
-		for j, f := range pool.frontends {
-			name := fmt.Sprintf("out-%d-%d", i+1, j+1)
-			var blocks []string
-			for k, m := range pool.members {
-				first := firstOutboundPort + k*pool.ports
-				blocks = append(blocks, fmt.Sprintf("%s : %s . %d-%d", m, f, first, first+pool.ports-1))
-			}
-			w.set("map", name, "ipv4_addr : interval ipv4_addr . inet_service", "", blocks)
-			w.chain(name, "", "meta l4proto { tcp, udp } snat ip to ip saddr map @"+name)
-			chains = append(chains, fmt.Sprintf("%d : goto %s", j, name))
-		}
-		set := fmt.Sprintf("pool-%d", i+1)
-		w.set("set", set, "ipv4_addr", "", members)
-		rules = append(rules, fmt.Sprintf("ip saddr @%s numgen random mod %d vmap { %s }", set, len(pool.frontends), strings.Join(chains, ", ")))
-	}
-	w.set("set", "default-out", "ipv4_addr", "", out.others)
-	if len(out.others) > 0 {
-		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
-	}
-	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
-	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", append(head, rules...)...)
 }

@@ -163,8 +163,24 @@ func router() []Sysctl {
 	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
+// flowTimes are how long the fabric keeps flows: idle ones for Azure's time, and an ended one's port for 4 minutes after both sides' FIN and 15
+// seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com; the kernel
+// gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was idle for too long, is not taken
+// up in its middle.
+func flowTimes(n Network) []Sysctl {
+	idle := strconv.Itoa(n.idleSeconds())
+	var s []Sysctl
+	for _, x := range []struct{ key, value string }{
+		{"tcp_timeout_established", idle}, {"udp_timeout", idle}, {"udp_timeout_stream", idle},
+		{"tcp_timeout_time_wait", "240"}, {"tcp_timeout_close", "15"}, {"tcp_loose", "0"}, {"tcp_be_liberal", "1"},
+	} {
+		s = append(s, Sysctl{Key: "net/netfilter/nf_conntrack_" + x.key, Value: x.value})
+	}
+	return s
+}
+
 func fabricState(n Network) State {
-	s := State{Sysctls: router(), Links: []string{"lo", uplinkInside}}
+	s := State{Sysctls: append(router(), flowTimes(n)...), Links: []string{"lo", uplinkInside}}
 	s.Addresses = append(s.Addresses, Address{"lo", host(ProbeSource), ""}, Address{"lo", host(fabricAddress), ""})
 	for _, g := range gateways(n) {
 		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})

@@ -11,6 +11,7 @@ import (
 func (n Network) Validate() error {
 	v := validator{names: map[string]bool{}, addresses: map[netip.Addr]string{}}
 	v.vnets(n)
+	v.routeTables(n)
 	v.nics(n)
 	for _, p := range n.PublicIPs {
 		v.unique("public address", p.Name)
@@ -78,6 +79,37 @@ func (v *validator) vnets(n Network) {
 	}
 }
 
+// routeTables checks the tables, and that subnets name tables that are there. A next hop that nobody has, or that does not forward, is no
+// error: Azure takes such a route, and drops what it leads to.
+func (v *validator) routeTables(n Network) {
+	for _, t := range n.RouteTables {
+		v.unique("route table", t.Name)
+		prefixes := map[netip.Prefix]string{}
+		for _, r := range t.Routes {
+			what := fmt.Sprintf("route %s/%s", t.Name, r.Name)
+			v.unique("route", t.Name+"/"+r.Name)
+			if !r.Prefix.IsValid() || !r.Prefix.Addr().Is4() {
+				v.check(false, "%s: no IPv4 prefix", what)
+				continue
+			}
+			v.check(r.Prefix == r.Prefix.Masked(), "%s: %s is not aligned", what, r.Prefix)
+			v.check(prefixes[r.Prefix] == "", "%s: %s is route %s's", what, r.Prefix, prefixes[r.Prefix])
+			prefixes[r.Prefix] = r.Name
+			known := slices.Contains([]string{NextHopAppliance, NextHopVNetLocal, NextHopInternet, NextHopNone}, r.NextHopType)
+			v.check(known, "%s: unknown next hop type %q", what, r.NextHopType)
+			v.check(r.NextHop.IsValid() == (r.NextHopType == NextHopAppliance), "%s: the next hop's address goes with %s, and only with it", what, NextHopAppliance)
+		}
+	}
+	for _, net := range n.VNets {
+		for _, s := range net.Subnets {
+			v.check(s.RouteTable == "" || v.names["route table "+s.RouteTable], "subnet %s/%s: no route table %s", net.Name, s.Name, s.RouteTable)
+		}
+		for _, p := range net.Peerings {
+			v.check(v.names["virtual network "+p.RemoteVNet], "peering %s/%s: no virtual network %s", net.Name, p.Name, p.RemoteVNet)
+		}
+	}
+}
+
 func (v *validator) nics(n Network) {
 	ids := map[int]string{}
 	for _, nic := range n.NICs {
@@ -125,6 +157,7 @@ func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
 		v.check(p.Port > 0 && p.IntervalSeconds > 0 && p.Count > 0, "probe %s/%s: port, interval and count must be above 0", lb.Name, p.Name)
 		has["probe "+p.Name] = true
 	}
+	v.outboundRules(n, lb, has)
 	flows := map[string]string{}
 	for _, r := range lb.Rules {
 		v.unique("rule", lb.Name+"/"+r.Name)
@@ -138,5 +171,23 @@ func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
 		key := fmt.Sprintf("%s %s %d", r.Frontend, r.Protocol, r.FrontendPort)
 		v.check(flows[key] == "", "%s: front end %s has rule %s for the same protocol and port", what, r.Frontend, flows[key])
 		flows[key] = r.Name
+	}
+}
+
+func (v *validator) outboundRules(n Network, lb *LoadBalancer, has map[string]bool) {
+	v.check(lb.SKU == SKUStandard || len(lb.OutboundRules) == 0, "load balancer %s: only SKU %s has outbound rules", lb.Name, SKUStandard)
+	for _, r := range lb.OutboundRules {
+		what := fmt.Sprintf("outbound rule %s/%s", lb.Name, r.Name)
+		v.unique("outbound rule", lb.Name+"/"+r.Name)
+		v.check(len(r.Frontends) > 0, "%s: no front end", what)
+		for _, f := range r.Frontends {
+			v.check(has["front end "+f], "%s: no front end %s", what, f)
+		}
+		v.check(has["back-end pool "+r.BackendPool], "%s: no back-end pool %s", what, r.BackendPool)
+		v.check(r.IdleTimeoutMinutes >= 4 && r.IdleTimeoutMinutes <= 120, "%s: idle time-out %d min is not from 4 to 120", what, r.IdleTimeoutMinutes)
+		v.check(r.AllocatedOutboundPorts >= 0, "%s: %d ports", what, r.AllocatedOutboundPorts)
+		if need, most := r.AllocatedOutboundPorts*len(lb.poolMembers(n, r.BackendPool)), OutboundPortsPerFrontend*len(r.Frontends); need > most {
+			v.check(false, "%s: %d ports are needed and %d front ends have %d", what, need, len(r.Frontends), most)
+		}
 	}
 }
