@@ -138,7 +138,7 @@ func owner(id func(p *packet.Packet) uint32) func(c *Context) (Span, truth) {
 		switch p := c.Packet; {
 		case p.HasOwner:
 			return number(uint64(id(p)))
-		case p.In == "" && !c.inUnknown():
+		case p.In == "" && !c.inUnknown() && !p.KernelMade:
 			return anything(32), maybe // sent here, nobody knows by whom
 		}
 		return absent()
@@ -304,8 +304,9 @@ func (f *FIB) String() string {
 func (f *FIB) value(c *Context, dst []Span) ([]Span, truth) {
 	s, t := f.lookup(c)
 	if f.Presence && t == yes && s.Certain() {
+		found := s != Span{}
 		s = Number(0)
-		if f.Result == FIBLink && s != (Span{}) {
+		if f.Result == FIBLink && found {
 			s = Number(1)
 		}
 	}

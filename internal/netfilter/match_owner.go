@@ -22,6 +22,14 @@ type IDRange struct {
 // Eval compares the owner. A packet that no socket of this machine sent matches only where every part is negated.
 func (m *MatchOwner) Eval(c *Context) Verdict {
 	p := c.Packet
+	unowned := (m.UID == nil || m.UID.Not) && (m.GID == nil || m.GID.Not)
+	if p.KernelMade { // most such sockets are the kernel's own, without a file; some packets have none
+		holds := truthOf(unowned)
+		if m.SocketExists || m.NoSocket {
+			holds = holds.and(maybe)
+		}
+		return c.hold(holds, m)
+	}
 	if p.HasOwner {
 		holds := truthOf(!m.NoSocket).and(m.UID.match(p.UID))
 		group := m.GID.match(p.GID)
@@ -33,8 +41,7 @@ func (m *MatchOwner) Eval(c *Context) Verdict {
 	if p.In == "" {
 		return c.hold(maybe, m) // sent here, nobody knows by whom
 	}
-	none := !m.SocketExists && (m.UID == nil || m.UID.Not) && (m.GID == nil || m.GID.Not)
-	return c.hold(truthOf(none), m)
+	return c.hold(truthOf(unowned && !m.SocketExists), m)
 }
 
 func (r *IDRange) match(id uint32) truth {

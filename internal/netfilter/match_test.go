@@ -216,6 +216,9 @@ func TestMatches(t *testing.T) {
 		{"owner", &MatchOwner{UID: &IDRange{Low: 5, High: 9}}, Output, func(p *packet.Packet) { p.HasOwner, p.UID = true, 7 }, "yes"},
 		{"owner, not", &MatchOwner{UID: &IDRange{Not: true, Low: 5, High: 9}}, Output, func(p *packet.Packet) { p.HasOwner, p.UID = true, 7 }, "no"},
 		{"owner nobody knows", &MatchOwner{UID: &IDRange{}}, Output, in(""), "unknown"},
+		{"owner of what the kernel sends", &MatchOwner{UID: &IDRange{}}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "no"},
+		{"no owner of what the kernel sends", &MatchOwner{GID: &IDRange{Not: true}}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "yes"},
+		{"socket of what the kernel sends", &MatchOwner{SocketExists: true}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "unknown"},
 		{"owner of forwarded", &MatchOwner{UID: &IDRange{}}, Postrouting, nil, "no"},
 		{"no owner of forwarded", &MatchOwner{UID: &IDRange{Not: true}}, Postrouting, nil, "yes"},
 

@@ -79,6 +79,7 @@ type Local struct {
 	Cast                Cast
 	UID, GID            uint32 // owner of the sending socket, where HasOwner
 	HasOwner            bool
+	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. Nobody owns it
 	Untracked           bool // a rule asked not to track it (NOTRACK)
 	Zone                uint16
 	Priority            uint32 // skb->priority (CLASSIFY)

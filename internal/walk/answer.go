@@ -49,7 +49,7 @@ func (r *run) reply(end *End) stage {
 
 // start sends a packet of the machine where the last one ended.
 func (r *run) start(p packet.Packet) stage {
-	p.HasOwner = p.Protocol == packet.UDP
+	p.KernelMade = p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6 || p.TCPFlags&packet.RST != 0
 	r.p, r.via = p, via{}
 	return (*run).send
 }
@@ -63,7 +63,7 @@ func (r *run) replyFromOutside(end *End) stage {
 	}
 	next.In = end.Link
 	r.p, r.via = next, via{}
-	return (*run).receive
+	return (*run).receiveFromOutside
 }
 
 // rejection is what a machine that rejects a packet sends to its sender.

@@ -3,6 +3,7 @@ package walk
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/netfilter"
@@ -102,15 +103,62 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 			continue
 		}
 		ports = append(ports, p.Name)
-		if r.reaches(r.m, p.Name, r.p.EtherDestination, 4) {
+		if !r.p.EtherDestination.IsZero() && r.reaches(r.m, p.Name, r.p.EtherDestination, 4) {
 			to = p.Name
 		}
 	}
-	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: ports}, Why: fmt.Sprintf("%s has not been seen: the frame goes out of every port", r.p.EtherDestination)})
+	station := r.p.EtherDestination.String()
+	if r.p.EtherDestination.IsZero() {
+		station = "a station that is not known"
+	}
+	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: ports}, Why: station + " has not been seen: the frame goes out of every port"})
+	if to == "" {
+		to = r.wayOut(bridge, ports)
+	}
 	if to == "" {
 		return r.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", r.p.EtherDestination, bridge))
 	}
 	return r.bridgeTo(bridge, to, forwarded)
+}
+
+// wayOut is the port by which a frame for a station that nobody has seen leaves the snapshot; "" where none leads out. The machine's own card
+// comes before the halves of pairs, behind which there is one station as a rule.
+func (r *run) wayOut(bridge string, ports []string) string {
+	var out []netfilter.Option
+	for _, name := range ports {
+		l := r.m.FIB.Link(name)
+		if !r.leadsOut(r.m, l, 4) {
+			continue
+		}
+		if l.Kind == "" {
+			out = []netfilter.Option{{Label: name}}
+			break
+		}
+		out = append(out, netfilter.Option{Label: name})
+	}
+	if len(out) == 0 {
+		return ""
+	}
+	return out[r.choose(netfilter.Unknown, fmt.Sprintf("port of %s behind which %s is", bridge, r.p.Destination), out)].Label
+}
+
+// leadsOut tells whether frames that leave by a link can leave the snapshot: at its other end, or behind a bridge there.
+func (r *run) leadsOut(m *machine, l *fib.Link, depth int) bool {
+	peer, ok := m.peer(l.Name)
+	if !ok || depth == 0 {
+		return m.leadsOut(l)
+	}
+	h, err := r.host(peer.Host)
+	if err != nil {
+		return false
+	}
+	end := h.FIB.Link(peer.PeerLink)
+	if end == nil || end.Master == "" {
+		return false
+	}
+	return slices.ContainsFunc(h.FIB.Ports(end.Master), func(p *fib.Link) bool {
+		return p.Name != end.Name && r.leadsOut(r.machine(h), p, depth-1)
+	})
 }
 
 // reaches tells whether a station is behind a link: at its other end, or behind a bridge there.

@@ -285,16 +285,14 @@ func (r *run) isAnswer() bool { return r.answering }
 // forward takes a packet on its way through the machine (ip_forward).
 func (r *run) forward() stage {
 	p := &r.p
-	if p.TTL == 1 {
+	if p.TTL <= 1 {
 		r.finish(Rejected, "its TTL has run out")
 		r.end.Reject = "icmp-time-exceeded"
 		return nil
 	}
-	if p.TTL > 0 {
-		before := *p
-		p.TTL--
-		r.step(Step{Stage: Checked, Changes: packet.Changes(&before, p), Why: "forwarded"})
-	}
+	before := *p
+	p.TTL--
+	r.step(Step{Stage: Checked, Changes: packet.Changes(&before, p), Why: "forwarded"})
 	p.Out = r.via.route.link
 	if !r.hook(family(p), netfilter.Forward) {
 		return nil
@@ -312,8 +310,8 @@ func (r *run) send() stage {
 		low, high := m.localPorts()[0], m.localPorts()[1]
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
 	}
-	if !p.HasOwner {
-		p.HasOwner = true // root's, unless the request says whose
+	if !r.answering {
+		p.HasOwner = true // root's, unless the request says whose; whose an answer is, nobody knows
 	}
 	if !m.knows(snapshot.Routes) {
 		return r.sendUnrouted()

@@ -16,7 +16,19 @@ func (r *run) arrive() stage {
 	if r.p.TTL == 0 {
 		r.p.TTL = 64
 	}
-	return (*run).receive
+	return (*run).receiveFromOutside
+}
+
+// receiveFromOutside is a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this host.
+func (r *run) receiveFromOutside() stage {
+	l := r.m.FIB.Link(r.p.In)
+	if l != nil && r.p.EtherDestination.IsZero() && l.Type == "ether" {
+		r.p.EtherDestination = l.MAC
+		if l.Master != "" {
+			r.p.EtherDestination = r.bridgeMAC(l)
+		}
+	}
+	return r.receive()
 }
 
 // receive is a packet that comes in by interface In.
@@ -28,7 +40,11 @@ func (r *run) receive() stage {
 		if p.In != "" && r.m.knows(snapshot.Links) {
 			return r.finish(Dropped, fmt.Sprintf("the host has no interface %s", p.In))
 		}
-		r.m.assume("its interfaces are not known: the packet is taken to come in by one that is no bridge port")
+		what := "its interfaces are not known: the packet is taken to come in by one that is no bridge port"
+		if r.m.knows(snapshot.Links) {
+			what = "the interface that the packet comes in by is not known: it is taken to be no bridge port"
+		}
+		r.m.assume(what)
 		return (*run).receiveIP
 	}
 	if !l.Up {
@@ -36,12 +52,6 @@ func (r *run) receive() stage {
 	}
 	if !r.ingress(l.Name) {
 		return nil
-	}
-	if p.EtherDestination.IsZero() && l.Type == "ether" {
-		p.EtherDestination = l.MAC
-		if l.Master != "" {
-			p.EtherDestination = r.bridgeMAC(l)
-		}
 	}
 	p.EtherType = etherType(p)
 	if master := r.m.FIB.Link(l.Master); master != nil {
@@ -51,7 +61,7 @@ func (r *run) receive() stage {
 		return r.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
 	}
 	p.Cast = packet.Unicast
-	if l.Type == "ether" && p.EtherDestination != l.MAC {
+	if l.Type == "ether" && p.EtherDestination != l.MAC && !p.EtherDestination.IsZero() {
 		p.Cast = packet.OtherHost
 		switch {
 		case p.EtherDestination == packet.Broadcast:

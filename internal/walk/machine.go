@@ -1,7 +1,9 @@
 package walk
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -45,7 +47,11 @@ func newMachine(r *run, h *snapshot.Host) *machine {
 
 // sayMissing tells of rules that are not in the snapshot. What else is missing is told where the walk comes to need it.
 func (m *machine) sayMissing() {
-	for _, part := range [...]snapshot.Part{snapshot.Rules, snapshot.NFT} {
+	rules := snapshot.Rules
+	if m.run.p.IsIPv6() {
+		rules = snapshot.RulesIPv6
+	}
+	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
 		if why, missing := m.Missing[part]; missing {
 			m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
 		}
@@ -131,14 +137,23 @@ func (m *machine) ttl(ipv6 bool) uint8 {
 	return 64
 }
 
-// peer is the other end of a link's wire.
+// peer is the other end of a link's wire, if it is on a host of the snapshot: a capture can be of some hosts only.
 func (m *machine) peer(link string) (snapshot.Peer, bool) {
-	for _, p := range m.Peers {
-		if p.Link == link {
-			return p, true
-		}
+	p, ok := m.Peer(link)
+	if !ok {
+		return p, false
 	}
-	return snapshot.Peer{}, false
+	_, err := m.run.host(p.Host)
+	return p, !errors.Is(err, fs.ErrNotExist)
+}
+
+// leadsOut tells of a link whose other end is not in the snapshot: a machine's own card, or half of a pair.
+func (m *machine) leadsOut(l *fib.Link) bool {
+	if !l.Up || l.Kind != "" && l.Kind != "veth" || l.Type == "loopback" {
+		return false
+	}
+	_, known := m.peer(l.Name)
+	return !known
 }
 
 // isBridge tells whether a link is a bridge.

@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -19,14 +20,25 @@ func (r *run) ask(link string, a netip.Addr) (ResolveStep, bool) {
 		sender: r.senderAddress(link, a), mac: l.MAC,
 	}
 	mac, who, ok := r.askOut(r.m, l, &q, 8)
-	if !ok {
+	if !ok && (!q.left || r.m.askedInVain(link, a)) {
 		return ResolveStep{}, false
+	}
+	step := ResolveStep{Link: link, Address: a.String(), MAC: mac, By: "asked", Answerer: who}
+	if !ok {
+		r.m.assume(fmt.Sprintf("who answers for %s on %s is not in the snapshot: somebody is taken to", a, link))
+		step.By = "not known"
 	}
 	if r.m.neighbours == nil {
 		r.m.neighbours = map[neighbour]packet.MAC{}
 	}
 	r.m.neighbours[neighbour{link, a}] = mac
-	return ResolveStep{Link: link, Address: a.String(), MAC: mac, By: "asked", Answerer: who}, true
+	return step, true
+}
+
+// askedInVain tells that the machine itself has asked before, and nobody answered.
+func (m *machine) askedInVain(link string, a netip.Addr) bool {
+	n := m.FIB.Neighbour(link, a)
+	return n != nil && n.State == "FAILED"
 }
 
 // senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0): the packet's own source where it is
@@ -43,6 +55,7 @@ type query struct {
 	address, sender netip.Addr
 	link            string
 	mac             packet.MAC // of the one who asks
+	left            bool       // the question went out of what is known: somebody there may answer
 }
 
 // askOut sends the question out of a link of m; depth bounds rings of bridges.
@@ -55,6 +68,7 @@ func (r *run) askOut(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, 
 	}
 	peer, ok := m.peer(l.Name)
 	if !ok {
+		q.left = q.left || m.leadsOut(l)
 		return packet.MAC{}, "", false
 	}
 	h, err := r.host(peer.Host)

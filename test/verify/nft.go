@@ -325,7 +325,7 @@ func (n *nftRules) match(b baseChain) string {
 	case 12:
 		return fmt.Sprintf("%s saddr %s@nets%s", p, not, tail)
 	case 13:
-		return fmt.Sprintf("%s daddr . th dport @ends%s", p, tail)
+		return fmt.Sprintf("meta l4proto { tcp, udp } %s daddr . th dport @ends%s", p, tail)
 	case 14:
 		return fmt.Sprintf("numgen random mod %d %d", 2+g.IntN(3), g.IntN(2))
 	case 15:
