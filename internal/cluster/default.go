@@ -1,6 +1,10 @@
 package cluster
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+	"strings"
+)
 
 // InternetRange and PublicPool are the two documentation ranges (RFC 5737) that stand for public addresses: internet hosts in the first,
 // Azure's own in the second. The third of the RFC, 192.0.2.0/24, is never used.
@@ -118,7 +122,7 @@ func (s *Spec) setNetworkDefaults() {
 }
 
 // defaultNonMasquerade: kubelet's --non-masquerade-cidr and aks-engine's DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the
-// articles' time left as it was; a VNet outside it would be translated within itself, so then it is the VNet's own prefixes.
+// articles' time left as it was; a VNet outside it would be translated within itself, so then it is the cluster's VNet's own prefixes.
 func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	if s.Network.Plugin == PluginKubenet {
 		return []netip.Prefix{s.Network.PodCIDR}
@@ -128,7 +132,7 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	within := true
 	for _, v := range s.Azure.VNets {
 		for _, p := range v.AddressPrefixes {
-			if usable(p) {
+			if usable(p) && s.hasNodes(v.Name) {
 				own = append(own, p)
 				within = within && p.Bits() >= ten.Bits() && ten.Contains(p.Addr())
 			}
@@ -138,6 +142,14 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 		return []netip.Prefix{ten}
 	}
 	return own
+}
+
+// hasNodes tells whether a pool is in the VNet.
+func (s *Spec) hasNodes(vnet string) bool {
+	return slices.ContainsFunc(s.NodePools, func(p NodePool) bool {
+		of, _, _ := strings.Cut(p.VNetSubnet, "/")
+		return of == vnet
+	})
 }
 
 // set gives *p the value v when it has none.

@@ -148,6 +148,8 @@ type Azure struct {
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
 	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet
+	// RouteTables hold user-defined routes, for the subnets that name them.
+	RouteTables []RouteTable `json:"routeTables,omitzero"`
 	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
 	VMs []VM `json:"vms,omitzero"`
 }
@@ -157,13 +159,41 @@ type VNet struct {
 	Name            string         `json:"name"`
 	AddressPrefixes []netip.Prefix `json:"addressPrefixes,omitzero"`
 	Subnets         []Subnet       `json:"subnets,omitzero"`
-	Peerings        []string       `json:"peerings,omitzero"` // names of the VNets that it is peered with
+	// Peerings are the names of the VNets that this side is peered with. As in Azure a peering carries traffic once both sides have it, and
+	// only between the two: a VNet that is peered with both of two others does not join them.
+	Peerings []string `json:"peerings,omitzero"`
 }
 
 // Subnet is a range of a VNet.
 type Subnet struct {
-	Name   string       `json:"name"`
-	Prefix netip.Prefix `json:"prefix"`
+	Name       string       `json:"name"`
+	Prefix     netip.Prefix `json:"prefix"`
+	RouteTable string       `json:"routeTable,omitempty"` // name among spec.azure.routeTables
+}
+
+// RouteTable is a table of user-defined routes.
+type RouteTable struct {
+	Name   string  `json:"name"`
+	Routes []Route `json:"routes,omitzero"`
+}
+
+// NextHopType is where a user-defined route leads, as "az network route-table route create --next-hop-type" takes it.
+type NextHopType string
+
+// The types of next hops.
+const (
+	NextHopAppliance NextHopType = "VirtualAppliance" // to the VM that has nextHopAddress, with ipForwarding
+	NextHopVNetLocal NextHopType = "VnetLocal"        // within the VNet
+	NextHopInternet  NextHopType = "Internet"
+	NextHopNone      NextHopType = "None" // dropped
+)
+
+// Route is a user-defined route. The longest prefix that holds an address counts, and of two the same the user-defined one.
+type Route struct {
+	Name           string       `json:"name"`
+	Prefix         netip.Prefix `json:"prefix"`
+	NextHopType    NextHopType  `json:"nextHopType"`
+	NextHopAddress netip.Addr   `json:"nextHopAddress,omitzero"` // of VirtualAppliance only
 }
 
 // VM is a virtual machine that is no node.
@@ -175,6 +205,8 @@ type VM struct {
 	Address netip.Addr `json:"address,omitzero"`
 	// PublicIP gives it a public address of its own, for both directions: see Cluster.VMPublicIP.
 	PublicIP bool `json:"publicIP,omitempty"`
+	// IPForwarding makes it a virtual appliance: it forwards packets that are not its own, and user-defined routes can lead to it.
+	IPForwarding bool `json:"ipForwarding,omitempty"`
 	// App is the built-in application that it runs; empty for a machine that only answers "packetwalk ssh".
 	App string `json:"app,omitempty"`
 }

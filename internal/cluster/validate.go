@@ -217,6 +217,68 @@ func (v *validator) azure() {
 		v.azureName(at+".name", n.Name, names)
 		v.vnet(at, n)
 	}
+	v.peerings()
+	v.routeTables()
+}
+
+// peerings checks that they name other VNets. One that only one side has is possible in Azure too, and carries nothing.
+func (v *validator) peerings() {
+	var names []string
+	for _, n := range v.c.Spec.Azure.VNets {
+		names = append(names, n.Name)
+	}
+	for i, n := range v.c.Spec.Azure.VNets {
+		for j, remote := range n.Peerings {
+			at := fmt.Sprintf("spec.azure.vnets[%d].peerings[%d]", i, j)
+			switch first := slices.Index(n.Peerings, remote); {
+			case remote == n.Name:
+				v.errs.add(at, "write another VNet's name", "a VNet has no peering with itself")
+			case !slices.Contains(names, remote):
+				v.errs.add(at, suggest(remote, names, "write one of "), "no VNet %q in spec.azure.vnets", remote)
+			case first < j:
+				v.errs.add(at, "remove it", "the same as peerings[%d]", first)
+			}
+		}
+	}
+}
+
+// routeTables checks the tables and that the subnets name some of them. A next hop that no VM has is no error, as in Azure: what the route
+// leads to is dropped.
+func (v *validator) routeTables() {
+	names := map[string]string{}
+	var known []string
+	for i, t := range v.c.Spec.Azure.RouteTables {
+		at := fmt.Sprintf("spec.azure.routeTables[%d]", i)
+		v.azureName(at+".name", t.Name, names)
+		known = append(known, t.Name)
+		routes := map[string]string{}
+		for j, r := range t.Routes {
+			route := fmt.Sprintf("%s.routes[%d]", at, j)
+			v.azureName(route+".name", r.Name, routes)
+			v.route(route, r)
+			if k := slices.IndexFunc(t.Routes, func(o Route) bool { return o.Prefix == r.Prefix }); k < j && r.Prefix.IsValid() {
+				v.errs.add(route+".prefix", "write another prefix, or remove one of them", "%s is the prefix of routes[%d] too", r.Prefix, k)
+			}
+		}
+	}
+	for i, n := range v.c.Spec.Azure.VNets {
+		for j, s := range n.Subnets {
+			if at := fmt.Sprintf("spec.azure.vnets[%d].subnets[%d].routeTable", i, j); s.RouteTable != "" && !slices.Contains(known, s.RouteTable) {
+				v.errs.add(at, suggest(s.RouteTable, known, "add it to spec.azure.routeTables; there are: "), "no route table %q", s.RouteTable)
+			}
+		}
+	}
+}
+
+func (v *validator) route(at string, r Route) {
+	v.prefix(at+".prefix", r.Prefix, 0, 32)
+	choice(v, at+".nextHopType", r.NextHopType, []NextHopType{NextHopAppliance, NextHopVNetLocal, NextHopInternet, NextHopNone}, nil)
+	switch appliance := r.NextHopType == NextHopAppliance; {
+	case appliance && !r.NextHopAddress.Is4():
+		v.errs.add(at+".nextHopAddress", "write the address of a VM with ipForwarding: true", "missing")
+	case !appliance && r.NextHopAddress.IsValid():
+		v.errs.add(at+".nextHopAddress", "leave it out, or write nextHopType: "+string(NextHopAppliance), "only a %s has an address", NextHopAppliance)
+	}
 }
 
 // azureName checks a resource's name, and that no other of its kind has it: Azure's names know no case.
@@ -488,13 +550,5 @@ func (v *validator) unbuilt() {
 	}
 	for i, a := range s.Addons {
 		choice(v, fmt.Sprintf("spec.addons[%d]", i), a, nil, knownAddons)
-	}
-	for i, n := range s.Azure.VNets {
-		if i > 0 {
-			v.errs.add(fmt.Sprintf("spec.azure.vnets[%d]", i), "write one VNet today; it may have several addressPrefixes", "a second VNet is not built yet")
-		}
-		if len(n.Peerings) > 0 {
-			v.errs.add(fmt.Sprintf("spec.azure.vnets[%d].peerings", i), "leave it out today", "peerings are not built yet")
-		}
 	}
 }

@@ -39,6 +39,11 @@ func (l *lab) startHosts(ctx context.Context) error {
 		if err := l.fabric.AttachNIC(vm.Name+"-nic", ns); err != nil {
 			return err
 		}
+		if vm.IPForwarding {
+			if err := ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
+				return err
+			}
+		}
 		public, _ := l.cluster.VMPublicIP(vm.Name)
 		l.addHost(ctx, &g, ns, Host{Name: vm.Name, Kind: "vm", Address: vm.Address.String(), PublicIP: text(public), App: vm.App})
 	}

@@ -29,17 +29,31 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 	for _, h := range c.Spec.Internet.Hosts {
 		n.Hosts = append(n.Hosts, vnet.Host{Name: h.Name, Address: h.Address})
 	}
-	for _, v := range c.Spec.Azure.VNets {
-		network := vnet.VNet{Name: v.Name, ResourceGroup: c.Spec.Azure.ResourceGroup, AddressPrefixes: v.AddressPrefixes}
-		for _, s := range v.Subnets {
-			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix})
-		}
-		n.VNets = append(n.VNets, network)
-	}
+	addVNets(&n, c)
 	if err := addNodes(&n, c); err != nil {
 		return n, err
 	}
 	return n, addVMs(&n, c)
+}
+
+func addVNets(n *vnet.Network, c *cluster.Cluster) {
+	for _, v := range c.Spec.Azure.VNets {
+		network := vnet.VNet{Name: v.Name, ResourceGroup: c.Spec.Azure.ResourceGroup, AddressPrefixes: v.AddressPrefixes}
+		for _, s := range v.Subnets {
+			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: s.RouteTable})
+		}
+		for _, remote := range v.Peerings {
+			network.Peerings = append(network.Peerings, vnet.Peering{Name: v.Name + "-to-" + remote, RemoteVNet: remote})
+		}
+		n.VNets = append(n.VNets, network)
+	}
+	for _, t := range c.Spec.Azure.RouteTables {
+		table := vnet.RouteTable{Name: t.Name}
+		for _, r := range t.Routes {
+			table.Routes = append(table.Routes, vnet.UserRoute{Name: r.Name, Prefix: r.Prefix, NextHopType: string(r.NextHopType), NextHop: r.NextHopAddress})
+		}
+		n.RouteTables = append(n.RouteTables, table)
+	}
 }
 
 func addNodes(n *vnet.Network, c *cluster.Cluster) error {
@@ -84,6 +98,7 @@ func addVMs(n *vnet.Network, c *cluster.Cluster) error {
 		if _, err := n.AllocateNICAt(vm.Name, v.Name, s.Name, vm.Address, 1); err != nil {
 			return err
 		}
+		n.NICs[len(n.NICs)-1].IPForwarding = vm.IPForwarding
 		if public, ok := c.VMPublicIP(vm.Name); ok {
 			ip := vnet.PublicIP{Name: vm.Name + "-pip", Address: public}
 			n.PublicIPs = append(n.PublicIPs, ip)
