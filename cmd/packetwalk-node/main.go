@@ -93,6 +93,13 @@ func flags(args []string) (agent.Options, bool, error) {
 		o.DockerBridge, err = netip.ParsePrefix(s)
 		return err
 	})
+	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
+	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "", "form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")
+	f.Func("ip-masq-configmaps", "`names` of its ConfigMaps, by commas (default "+strings.Join(o.MasqConfigMaps, ",")+")", func(s string) error {
+		o.MasqConfigMaps = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+		return nil
+	})
+	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync, "how often its configuration is read again; form v1 has it in the configuration")
 	f.BoolVar(&o.WatchKernel, "watch-rules", o.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 	showVersion := f.Bool("version", false, "print the version and exit")
 	f.SetOutput(io.Discard) // an error is one line, printed by the caller

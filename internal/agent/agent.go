@@ -10,11 +10,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/kube"
@@ -44,7 +46,8 @@ type agent struct {
 	health  *serviceproxy.Health
 	checks  *serviceproxy.HealthChecks
 	proxies []*proxy
-	masq    []iptables.Rule
+	masq    []iptables.Rule // the node's own, at the end of POSTROUTING
+	ipMasq  *masqAgent      // nil: the node has none
 	logger  *log.Logger
 
 	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
@@ -80,6 +83,13 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
+	if o.IPMasqAgent {
+		maps, err := kube.NewConfigMaps(config, metav1.NamespaceSystem, o.MasqConfigMaps...)
+		if err != nil {
+			return err
+		}
+		a.addMasqAgent(maps)
+	}
 	return a.run(ctx)
 }
 
@@ -87,7 +97,7 @@ func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent,
 	a := &agent{
 		Options: o, source: source, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
-		masq:         masqueradeRules(o.NodeMasquerade, o.DockerBridge),
+		masq:         o.nodeRules(),
 		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
 		notices: make(chan struct{}, 1),
 	}
@@ -118,6 +128,19 @@ func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent,
 	return a, nil
 }
 
+// addMasqAgent makes the node have an ip-masq agent.
+func (a *agent) addMasqAgent(source ConfigSource) {
+	var targets []masqTarget
+	for _, p := range a.proxies {
+		t := masqTarget{family: p.family, applier: p.programs}
+		if p.family == service.IPv4 {
+			t.ahead = a.masq
+		}
+		targets = append(targets, t)
+	}
+	a.ipMasq = newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log)
+}
+
 func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
 
 func (a *agent) run(ctx context.Context) error {
@@ -139,6 +162,12 @@ func (a *agent) run(ctx context.Context) error {
 
 	a.log("packetwalk-node %s on node %s: rules %s, families %v", a.Version, a.NodeName, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
+	if a.ipMasq != nil {
+		var running sync.WaitGroup
+		running.Go(func() { a.ipMasq.run(ctx) })
+		defer running.Wait()
+		defer cancel()
+	}
 	if err := a.source.WaitForSync(ctx); err != nil {
 		return nil // told to stop before the API answered
 	}
@@ -286,13 +315,21 @@ func (a *agent) flushed(ctx context.Context) bool {
 			a.log("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
 			gone = true
+			a.repairMasq()
 		}
 	}
 	return gone
 }
 
+func (a *agent) repairMasq() {
+	if a.ipMasq != nil {
+		a.ipMasq.repair()
+	}
+}
+
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
+	a.repairMasq()
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
 		if err != nil && ctx.Err() == nil {
@@ -487,6 +524,9 @@ func (a *agent) serve() (stop func(), err error) {
 	proxyMode := http.NewServeMux()
 	proxyMode.Handle("/metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
 	proxyMode.Handle("/healthz", a.health.Handler(nil))
+	if a.ipMasq != nil {
+		a.ipMasq.state.serve(proxyMode)
+	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
 	var servers []*http.Server
 	stop = func() {

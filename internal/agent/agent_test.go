@@ -112,11 +112,13 @@ func TestOptionsReportEverythingAtOnce(t *testing.T) {
 	o.NodeName, o.Rules, o.Backend, o.MasqueradeBit, o.SyncPeriod = "n", "1.5", "ebpf", 40, 0
 	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}
 	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("fd00::/8")}
+	o.IPMasqAgent, o.MasqForm, o.MasqConfigMaps, o.MasqResync = true, "v3", nil, time.Millisecond
 	err := o.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr", "--node-masquerade-exclude"} {
+	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr", "--node-masquerade-exclude",
+		"--ip-masq-format", "--ip-masq-configmaps", "--ip-masq-resync-interval"} {
 		if !strings.Contains(err.Error(), flag+": ") {
 			t.Errorf("%s is not reported in %q", flag, err)
 		}

@@ -40,6 +40,8 @@ func TestMain(m *testing.M) {
 		playEndpoint(os.Args[1])
 	case "client":
 		playClient(os.Args[1], os.Args[2])
+	case "flows":
+		playFlows(os.Args[1], os.Args[2])
 	default:
 		log.Fatalf("no role %q", role)
 	}
@@ -49,7 +51,7 @@ func TestMain(m *testing.M) {
 type state struct {
 	Options Options
 	kube.Snapshot
-	Log []string `json:"-"`
+	ConfigMaps []*corev1.ConfigMap
 }
 
 // fileSource gives the agent its objects from a file that the test rewrites.
@@ -98,6 +100,9 @@ func playAgent(path string) int {
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
 	a, err := newAgent(source.read().Options, source, newMetrics(), log.New(os.Stderr, "", 0))
 	if err == nil {
+		if a.IPMasqAgent {
+			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})
+		}
 		err = a.run(ctx)
 	}
 	if err != nil {
@@ -555,7 +560,13 @@ type held struct {
 
 func (w *world) hold(from, network, address string) *held {
 	w.Helper()
-	cmd := w.role(from, "client", network, address)
+	return w.roleHeld(from, "client", network, address)
+}
+
+// roleHeld starts a part that goes on until its standard input says otherwise.
+func (w *world) roleHeld(from, role string, args ...string) *held {
+	w.Helper()
+	cmd := w.role(from, role, args...)
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		w.Fatal(err)

@@ -20,11 +20,7 @@ func masqueradeRules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rul
 	}
 	var rules []iptables.Rule
 	if docker.IsValid() {
-		rules = append(rules, iptables.Rule{
-			Source: iptables.AddressMatch{Prefix: docker.Masked()},
-			Out:    iptables.NameMatch{Not: true, Name: "docker0"},
-			Target: iptables.Jump("MASQUERADE"),
-		})
+		rules = append(rules, dockerRule(docker))
 	}
 	outside := iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude[0].Masked()},
@@ -42,6 +38,15 @@ func masqueradeRules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rul
 	}
 	outside.Matches = append(outside.Matches, iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type", "LOCAL")}})
 	return append(rules, outside)
+}
+
+// dockerRule is what Docker gives its containers' range.
+func dockerRule(docker netip.Prefix) iptables.Rule {
+	return iptables.Rule{
+		Source: iptables.AddressMatch{Prefix: docker.Masked()},
+		Out:    iptables.NameMatch{Not: true, Name: "docker0"},
+		Target: iptables.Jump("MASQUERADE"),
+	}
 }
 
 func lastAddr(p netip.Prefix) netip.Addr {

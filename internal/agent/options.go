@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/ipmasq"
+	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/service"
 	"packetwalk.dev/internal/serviceproxy"
 )
@@ -36,6 +38,10 @@ type Options struct {
 	MetricsAddress  string         // empty: none
 	NodeMasquerade  []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
 	DockerBridge    netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade
+	IPMasqAgent     bool           // keep the ip-masq-agent's rules
+	MasqForm        ipmasq.Form    // of its configuration; empty: that of the age of the rules
+	MasqConfigMaps  []string       // of kube-system, that hold it
+	MasqResync      time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
 	WatchKernel     bool           // repair at once on the kernel's notice of a deleted rule
 	ShutdownTimeout time.Duration
 }
@@ -55,6 +61,8 @@ func Defaults() Options {
 		HealthzAddress:  "0.0.0.0:10256",
 		MetricsAddress:  "127.0.0.1:10249",
 		DockerBridge:    netip.MustParsePrefix("172.17.0.0/16"),
+		MasqConfigMaps:  []string{"azure-ip-masq-agent-config", "azure-ip-masq-agent-config-reconciled"},
+		MasqResync:      ipmasq.DefaultResyncInterval,
 		WatchKernel:     true,
 		ShutdownTimeout: 2 * time.Second,
 	}
@@ -108,7 +116,37 @@ func (o *Options) Validate() error {
 			bad("--node-masquerade-exclude: %s is not an IPv4 range", c)
 		}
 	}
+	if o.IPMasqAgent {
+		o.validateMasq(bad)
+	}
 	return errors.Join(errs...)
+}
+
+func (o *Options) validateMasq(bad func(format string, args ...any)) {
+	form, err := ipmasq.FormOf(o.Rules)
+	if err != nil && slices.Contains(serviceproxy.Ages(), o.Rules) {
+		bad("--ip-masq-agent: %w", err)
+	}
+	if o.MasqForm == "" {
+		o.MasqForm = form
+	} else if _, err := ipmasq.ParseForm(string(o.MasqForm)); err != nil {
+		bad("--ip-masq-format: %w", err)
+	}
+	if len(o.MasqConfigMaps) == 0 {
+		bad("--ip-masq-configmaps: empty; want the name of a ConfigMap in kube-system, such as azure-ip-masq-agent-config")
+	}
+	if o.MasqResync < time.Second {
+		bad("--ip-masq-resync-interval: %v; want at least 1s", o.MasqResync)
+	}
+}
+
+// nodeRules are the node's own rules at the end of POSTROUTING, which a node with the ip-masq-agent has of docker0 only.
+func (o *Options) nodeRules() []iptables.Rule {
+	rules := masqueradeRules(o.NodeMasquerade, o.DockerBridge)
+	if len(rules) == 0 && o.IPMasqAgent && o.DockerBridge.IsValid() {
+		rules = []iptables.Rule{dockerRule(o.DockerBridge)}
+	}
+	return rules
 }
 
 // config is what the rules of a family depend on.
