@@ -18,21 +18,26 @@ import (
 // Mode names a kind of pod network.
 type Mode string
 
-// The modes of Azure CNI.
+// The modes of Azure CNI, and kubenet.
 const (
 	// ModeBridge: pods are ports of a bridge that has taken over the master's addresses.
 	ModeBridge Mode = "bridge"
 	// ModeTransparent: pods are reached by a host route each; there is no bridge.
 	ModeTransparent Mode = "transparent"
+	// ModeKubenet: pods are ports of a bridge that is their gateway, with addresses of a range that is the node's alone.
+	ModeKubenet Mode = "kubenet"
 )
 
 // Defaults of the fields that a configuration may leave out.
 const (
 	DefaultBridge   = "azure0"
+	KubenetBridge   = "cbr0" // with mode kubenet
 	DefaultMaster   = "eth0"
 	DefaultStateDir = "/run/packetwalk-cni"
 	// IPAMAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
 	IPAMAzure = "azure-vnet-ipam"
+	// IPAMHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode kubenet.
+	IPAMHostLocal = "host-local"
 )
 
 // Config is a network's configuration, parsed and checked.
@@ -40,13 +45,15 @@ type Config struct {
 	CNIVersion string
 	Name       string
 	Mode       Mode
-	Bridge     string // the bridge's name (bridge mode)
+	Bridge     string // the bridge's name (modes bridge and kubenet)
 	Master     string // the node's NIC
 	StateDir   string // where the state of this node's networks is kept: one folder a node
 	Pool       []Range
 	Subnet     netip.Prefix
 	Gateway    netip.Addr
 	DNS        types.DNS
+	// Promiscuous and Hairpin are kubenet's two ways to let a pod reach itself through a service: see kubenet.go.
+	Promiscuous, Hairpin bool
 
 	// PrevResult is the result of the plugin before this one, or (CHECK, DEL) the ADD's. Nil when there is none.
 	PrevResult *current.Result
@@ -64,6 +71,8 @@ type wireConfig struct {
 	StateDir         string               `json:"stateDir"`
 	IPAM             wireIPAM             `json:"ipam"`
 	DNS              types.DNS            `json:"dns"`
+	PromiscMode      *bool                `json:"promiscMode"`
+	HairpinMode      *bool                `json:"hairpinMode"`
 	RawPrevResult    map[string]any       `json:"prevResult"`
 	ValidAttachments []types.GCAttachment `json:"cni.dev/valid-attachments"`
 }
@@ -98,19 +107,20 @@ func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, e
 		CNIVersion:       w.CNIVersion,
 		Name:             w.Name,
 		Mode:             Mode(orDefault(w.Mode, string(ModeBridge))),
-		Bridge:           orDefault(w.Bridge, DefaultBridge),
+		Bridge:           w.Bridge,
 		Master:           orDefault(w.Master, DefaultMaster),
 		StateDir:         orDefault(w.StateDir, DefaultStateDir),
 		DNS:              w.DNS,
 		ValidAttachments: w.ValidAttachments,
 	}
 	var f faults
+	ipam := c.kindDefaults(w, &f)
 	c.checkNames(&f)
-	parse, known := ipamTypes[orDefault(w.IPAM.Type, IPAMAzure)]
+	parse, known := ipamTypes[ipam]
 	if known {
 		parse(c, w.IPAM, readFile, &f)
 	} else {
-		f.add("ipam.type", "%q is unknown; write %s", w.IPAM.Type, IPAMAzure)
+		f.add("ipam.type", "%q is unknown; write %s or %s", ipam, IPAMAzure, IPAMHostLocal)
 	}
 	c.parsePrevResult(w, &f)
 	if len(f) > 0 {
@@ -124,6 +134,23 @@ func orDefault(s, def string) string {
 		return def
 	}
 	return s
+}
+
+// kindDefaults fills in what differs between the kinds of network, and gives the source of addresses.
+func (c *Config) kindDefaults(w wireConfig, f *faults) (ipam string) {
+	if c.Mode == ModeKubenet {
+		c.Bridge = orDefault(c.Bridge, KubenetBridge)
+		c.Promiscuous = w.PromiscMode == nil || *w.PromiscMode
+		c.Hairpin = w.HairpinMode == nil || *w.HairpinMode
+		return orDefault(w.IPAM.Type, IPAMHostLocal)
+	}
+	c.Bridge = orDefault(c.Bridge, DefaultBridge)
+	for field, set := range map[string]bool{"promiscMode": w.PromiscMode != nil, "hairpinMode": w.HairpinMode != nil} {
+		if set {
+			f.add(field, "is a setting of mode %s; leave it out", ModeKubenet)
+		}
+	}
+	return orDefault(w.IPAM.Type, IPAMAzure)
 }
 
 func (c *Config) checkNames(f *faults) {
@@ -168,25 +195,51 @@ func (c *Config) parsePrevResult(w wireConfig, f *faults) {
 
 // ipamTypes are the sources of addresses, by ipam.type: each fills Pool, Subnet and Gateway.
 var ipamTypes = map[string]func(*Config, wireIPAM, func(string) ([]byte, error), *faults){
-	IPAMAzure: parseAzureIPAM,
+	IPAMAzure:     parseAzureIPAM,
+	IPAMHostLocal: parseHostLocal,
 }
 
-// parseAzureIPAM reads the NIC's secondary addresses: listed, or in a file with one a line.
-func parseAzureIPAM(c *Config, w wireIPAM, readFile func(string) ([]byte, error), f *faults) {
+// parseSubnet reads ipam.subnet and ipam.gateway.
+func (c *Config) parseSubnet(w wireIPAM, whose, example string, f *faults) {
 	subnet, err := netip.ParsePrefix(w.Subnet)
 	switch {
 	case w.Subnet == "":
-		f.add("ipam.subnet", "is missing; write the subnet of the node's NIC, such as 10.13.76.0/24")
+		f.add("ipam.subnet", "is missing; write %s, such as %s", whose, example)
 	case err != nil:
-		f.add("ipam.subnet", "%q is no prefix such as 10.13.76.0/24", w.Subnet)
+		f.add("ipam.subnet", "%q is no prefix such as %s", w.Subnet, example)
 	case !subnet.Addr().Is4():
-		f.add("ipam.subnet", "%s is not IPv4, the only family of Azure CNI's pods here", w.Subnet)
+		f.add("ipam.subnet", "%s is not IPv4, the only family of pods here", w.Subnet)
 	case subnet != subnet.Masked() || subnet.Bits() > 30:
 		f.add("ipam.subnet", "%s is no subnet; write its first address and a length of at most 30, such as %s", w.Subnet, subnet.Masked())
 	default:
 		c.Subnet = subnet
 		c.parseGateway(w.Gateway, f)
 	}
+}
+
+// parseHostLocal takes all addresses of the node's pod range but the first, which the bridge has, and the last.
+func parseHostLocal(c *Config, w wireIPAM, _ func(string) ([]byte, error), f *faults) {
+	c.parseSubnet(w, "the node's pod range (spec.podCIDR)", "192.168.0.0/24", f)
+	if len(w.Addresses) > 0 || w.AddressFile != "" {
+		f.add("ipam.addresses", "goes with ipam.type %s; leave it out", IPAMAzure)
+	}
+	if !c.Subnet.IsValid() || !c.Gateway.IsValid() {
+		return
+	}
+	whole, _ := parseRange(c.Subnet.String())
+	for _, r := range []Range{{whole.First.Next(), c.Gateway.Prev()}, {c.Gateway.Next(), whole.Last.Prev()}} {
+		if !r.Last.Less(r.First) {
+			c.Pool = append(c.Pool, r)
+		}
+	}
+	if size := poolSize(c.Pool); size > maxPool {
+		f.add("ipam.subnet", "%d addresses; the most is %d", size, maxPool)
+	}
+}
+
+// parseAzureIPAM reads the NIC's secondary addresses: listed, or in a file with one a line.
+func parseAzureIPAM(c *Config, w wireIPAM, readFile func(string) ([]byte, error), f *faults) {
+	c.parseSubnet(w, "the subnet of the node's NIC", "10.13.76.0/24", f)
 	list, field := w.Addresses, "ipam.addresses"
 	if w.AddressFile != "" {
 		if len(list) > 0 {
@@ -214,6 +267,8 @@ func (c *Config) parseGateway(s string, f *faults) {
 		f.add("ipam.gateway", "%q is no address", s)
 	case !c.Subnet.Contains(gw):
 		f.add("ipam.gateway", "%s is outside the subnet %s", gw, c.Subnet)
+	case gw == c.Subnet.Addr() || !c.Subnet.Contains(gw.Next()):
+		f.add("ipam.gateway", "%s is an end of the subnet %s", gw, c.Subnet)
 	default:
 		c.Gateway = gw
 	}

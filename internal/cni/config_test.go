@@ -71,6 +71,23 @@ func TestParseConfigAddressFile(t *testing.T) {
 	}
 }
 
+func TestParseConfigKubenet(t *testing.T) {
+	c, err := ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29"}, "hairpinMode": false}), noFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.Bridge+" ", c.Gateway, c.Pool, c.Promiscuous, c.Hairpin); got != "cbr0 192.168.1.1 [{192.168.1.2 192.168.1.6}] true false" {
+		t.Error(got)
+	}
+	c, err = ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29", "gateway": "192.168.1.4"}}), noFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprint(c.Pool, c.Hairpin); got != "[{192.168.1.1 192.168.1.3} {192.168.1.5 192.168.1.6}] true" {
+		t.Error(got)
+	}
+}
+
 func TestParseConfigFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -78,7 +95,7 @@ func TestParseConfigFaults(t *testing.T) {
 		want   []string
 		code   uint
 	}{
-		{"mode", map[string]any{"mode": "tunnel"}, []string{`mode: "tunnel" is unknown; write one of bridge, transparent`}, 7},
+		{"mode", map[string]any{"mode": "tunnel"}, []string{`mode: "tunnel" is unknown; write one of bridge, kubenet, transparent`}, 7},
 		{"wrong type", map[string]any{"master": 7}, []string{"master: number where string is wanted"}, 6},
 		{"names", map[string]any{"bridge": "a-name-that-is-too-long", "master": "a/b"}, []string{"bridge: ", "master: "}, 7},
 		{"same", map[string]any{"bridge": "eth0"}, []string{"bridge: \"eth0\" is the master's name too"}, 7},
@@ -96,6 +113,10 @@ func TestParseConfigFaults(t *testing.T) {
 		{"both", map[string]any{"ipam.addressFile": "/none"}, []string{"ipam.addressFile: stands beside"}, 7},
 		{"huge", map[string]any{"ipam.subnet": "10.0.0.0/8", "ipam.gateway": nil, "ipam.addresses": []string{"10.1.0.0-10.200.0.0"}}, []string{"the most is 65536"}, 7},
 		{"prevResult", map[string]any{"prevResult": map[string]any{"ips": 3}}, []string{"prevResult: "}, 7},
+		{"kubenet's settings", map[string]any{"promiscMode": true, "hairpinMode": false}, []string{"promiscMode: is a setting of mode kubenet", "hairpinMode: "}, 7},
+		{"kubenet's addresses", map[string]any{"mode": "kubenet", "ipam.type": "host-local"}, []string{"ipam.addresses: goes with ipam.type azure-vnet-ipam"}, 7},
+		{"kubenet's range", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.subnet": nil}, []string{"the node's pod range (spec.podCIDR)"}, 7},
+		{"kubenet's gateway", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.gateway": "10.13.76.255"}, []string{"an end of the subnet"}, 7},
 		{"all at once", map[string]any{"mode": "x", "stateDir": "y", "ipam.subnet": "z"}, []string{"mode: ", "stateDir: ", "ipam.subnet: "}, 7},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,6 +140,7 @@ func TestParseConfigFaults(t *testing.T) {
 func FuzzParseConfig(f *testing.F) {
 	f.Add(confJSON(f, nil))
 	f.Add(confJSON(f, map[string]any{"mode": "transparent", "ipam.addresses": []string{"10.13.76.8/29", "10.13.76.5"}}))
+	f.Add(confJSON(f, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29", "gateway": "192.168.1.4"}}))
 	f.Add([]byte(`{"name":"a","ipam":{"subnet":"0.0.0.0/0","addresses":["0.0.0.0-255.255.255.255"]}}`))
 	f.Add([]byte(`{"cniVersion":"0.4.0","name":"a","prevResult":{"ips":[{"version":"4","address":"10.0.0.1/24"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -176,13 +198,13 @@ func TestPick(t *testing.T) {
 func TestHostInterface(t *testing.T) {
 	for _, tt := range []struct{ key, want string }{
 		{HostInterfaceKey(ModeTransparent, "azure", "c1", "eth0", "default", "nginx"), "azvc440f455693"},
-		{HostInterfaceKey(ModeBridge, "azure", "c1", "eth0", "default", "nginx"), HostInterface("azurec1eth0")},
-		{HostInterfaceKey(ModeTransparent, "azure", "c1", "eth0", "", ""), HostInterface("azurec1eth0")},
-		{HostInterfaceKey(ModeTransparent, "azure", "c1", "net1", "default", "nginx"), HostInterface("default.nginx.net1")},
+		{HostInterfaceKey(ModeBridge, "azure", "c1", "eth0", "default", "nginx"), HostInterface(ModeBridge, "azurec1eth0")},
+		{HostInterfaceKey(ModeTransparent, "azure", "c1", "eth0", "", ""), HostInterface(ModeBridge, "azurec1eth0")},
+		{HostInterfaceKey(ModeTransparent, "azure", "c1", "net1", "default", "nginx"), HostInterface(ModeTransparent, "default.nginx.net1")},
 	} {
 		got := tt.key
 		if !strings.HasPrefix(got, "azv") {
-			got = HostInterface(got)
+			got = HostInterface(ModeTransparent, got)
 		}
 		if got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.key, got, tt.want)
@@ -214,11 +236,11 @@ COMMIT
 -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.13.76.4 -j arpreply --arpreply-mac 0:d:3a:28:bd:2
 -A POSTROUTING -s unicast -o eth0 -j snat --to-src 00:0D:3a:28:bd:02 --snat-arp --snat-target ACCEPT
 `))
-	if len(saved) != 2 {
-		t.Errorf("%d rules, want nat's 2: %v", len(saved), saved)
+	if len(saved) != 3 {
+		t.Errorf("%d rules, want 3: %v", len(saved), saved)
 	}
 	for _, r := range rules[:2] {
-		if saved[canonical(string(r))] != 1 {
+		if saved[canonical(r)] != 1 {
 			t.Errorf("not recognised: %s", r)
 		}
 	}

@@ -14,46 +14,68 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 )
 
-// ebRule is a rule of ebtables' nat table as ebtables' own command line has it, chain first.
-type ebRule string
+// ebRule is a rule as ebtables' own command line has it, chain first, and the table that it stands in.
+type ebRule struct{ table, text string }
+
+func (r ebRule) String() string { return "-t " + r.table + " -A " + r.text }
+
+func natRule(format string, args ...any) ebRule { return ebRule{"nat", fmt.Sprintf(format, args...)} }
+
+// dedupChain is kubenet's chain of the filter table.
+const dedupChain = "KUBE-DEDUP"
 
 // nodeRules are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any other), the node
 // answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
 func nodeRules(master string, mac net.HardwareAddr, hosts []netip.Addr) []ebRule {
-	rules := []ebRule{ebRule(fmt.Sprintf("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac))}
+	rules := []ebRule{natRule("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac)}
 	for _, host := range hosts {
 		rules = append(rules, arpReply(host, mac))
 	}
-	return append(rules, ebRule(fmt.Sprintf("PREROUTING -p ARP -i %s --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT", master)))
+	return append(rules, natRule("PREROUTING -p ARP -i %s --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT", master))
 }
 
 // podRules are a pod's own: the node answers ARP for it, and what comes in by the NIC for its address goes to its interface.
 func podRules(master string, pod netip.Addr, mac net.HardwareAddr) []ebRule {
 	return []ebRule{
 		arpReply(pod, mac),
-		ebRule(fmt.Sprintf("PREROUTING -p IPv4 -i %s --ip-dst %s -j dnat --to-dst %s --dnat-target ACCEPT", master, pod, mac)),
+		natRule("PREROUTING -p IPv4 -i %s --ip-dst %s -j dnat --to-dst %s --dnat-target ACCEPT", master, pod, mac),
 	}
 }
 
 func arpReply(addr netip.Addr, mac net.HardwareAddr) ebRule {
-	return ebRule(fmt.Sprintf("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac))
+	return natRule("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac)
+}
+
+// dedupRules are what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a packet to a service
+// that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC address. The jump comes first.
+func dedupRules(bridge net.HardwareAddr, gateway netip.Addr, pods netip.Prefix) []ebRule {
+	frame := fmt.Sprintf("%s -p IPv4 -s %s -o %s+ --ip-src ", dedupChain, bridge, kubenetVeth)
+	return []ebRule{
+		{"filter", "OUTPUT -j " + dedupChain},
+		{"filter", frame + gateway.String() + " -j ACCEPT"},
+		{"filter", frame + pods.String() + " -j DROP"},
+	}
 }
 
 // restoreInput is ebtables-restore's input that appends (A) or deletes (D) rules.
 func restoreInput(op byte, rules []ebRule) []byte {
 	var b bytes.Buffer
-	b.WriteString("*nat\n")
-	for _, r := range rules {
-		fmt.Fprintf(&b, "-%c %s\n", op, r)
+	for len(rules) > 0 {
+		table := rules[0].table
+		fmt.Fprintf(&b, "*%s\n", table)
+		for len(rules) > 0 && rules[0].table == table {
+			fmt.Fprintf(&b, "-%c %s\n", op, rules[0].text)
+			rules = rules[1:]
+		}
+		b.WriteString("COMMIT\n")
 	}
-	b.WriteString("COMMIT\n")
 	return b.Bytes()
 }
 
 // canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how they write
 // MAC addresses and "unicast".
-func canonical(rule string) ebRule {
-	words := strings.Fields(rule)
+func canonical(rule ebRule) ebRule {
+	words := strings.Fields(rule.text)
 	for i, w := range words {
 		if strings.Count(w, ":") == 5 {
 			words[i] = canonicalMAC(w)
@@ -62,7 +84,7 @@ func canonical(rule string) ebRule {
 			words[i] = "Unicast"
 		}
 	}
-	return ebRule(strings.Replace(strings.Join(words, " "), " --arpreply-target DROP", "", 1))
+	return ebRule{rule.table, strings.Replace(strings.Join(words, " "), " --arpreply-target DROP", "", 1)}
 }
 
 func canonicalMAC(s string) string {
@@ -75,16 +97,16 @@ func canonicalMAC(s string) string {
 	return strings.Join(parts, ":")
 }
 
-// savedRules are the nat table's rules in ebtables-save's output, canonical.
+// savedRules are the rules in ebtables-save's output, canonical.
 func savedRules(output []byte) map[ebRule]int {
 	rules, table := map[ebRule]int{}, ""
 	for line := range strings.Lines(string(output)) {
 		line = strings.TrimSpace(line)
-		if strings.HasPrefix(line, "*") {
-			table = line
+		if name, ok := strings.CutPrefix(line, "*"); ok {
+			table = name
 		}
-		if rule, ok := strings.CutPrefix(line, "-A "); ok && table == "*nat" {
-			rules[canonical(rule)]++
+		if rule, ok := strings.CutPrefix(line, "-A "); ok {
+			rules[canonical(ebRule{table, rule})]++
 		}
 	}
 	return rules
@@ -137,6 +159,31 @@ func (e ebtables) add(rules []ebRule) error {
 	return wrap("add ebtables rules", err)
 }
 
+// dedup makes the chain KUBE-DEDUP hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first of them and is made
+// when it is missing.
+func (e ebtables) dedup(rules []ebRule) error {
+	missing, err := e.missing(rules[:1])
+	if err != nil {
+		return err
+	}
+	input := "*filter\n:" + dedupChain + " ACCEPT\n" + strings.TrimPrefix(string(restoreInput('A', append(missing, rules[1:]...))), "*filter\n")
+	_, err = e.run([]byte(input), "restore", "--noflush")
+	return wrap("write ebtables chain "+dedupChain, err)
+}
+
+// removeDedup takes the chain and the jumps to it away. They are not there when another did.
+func (e ebtables) removeDedup(jump ebRule) error {
+	if err := e.delete([]ebRule{jump}); err != nil {
+		return err
+	}
+	out, err := e.run(nil, "save")
+	if err != nil || !bytes.Contains(out, []byte("\n:"+dedupChain+" ")) {
+		return err
+	}
+	_, err = e.run([]byte("*filter\n:"+dedupChain+" ACCEPT\n-X "+dedupChain+"\nCOMMIT\n"), "restore", "--noflush")
+	return wrap("delete ebtables chain "+dedupChain, err)
+}
+
 // saved are the rules that there are.
 func (e ebtables) saved() (map[ebRule]int, error) {
 	out, err := e.run(nil, "save")
@@ -154,7 +201,7 @@ func (e ebtables) missing(rules []ebRule) ([]ebRule, error) {
 	}
 	var missing []ebRule
 	for _, r := range rules {
-		if saved[canonical(string(r))] == 0 {
+		if saved[canonical(r)] == 0 {
 			missing = append(missing, r)
 		}
 	}
@@ -172,7 +219,7 @@ func (e ebtables) delete(rules []ebRule) error {
 	}
 	var there []ebRule
 	for _, r := range rules {
-		for range saved[canonical(string(r))] {
+		for range saved[canonical(r)] {
 			there = append(there, r)
 		}
 	}

@@ -147,6 +147,6 @@ func exhausted(c *Config, s *State) error {
 	for i, a := range s.Attachments {
 		holders[i] = fmt.Sprintf("%s by %s", a.Address, a.owner())
 	}
-	return coded(types.ErrTryAgainLater, fmt.Errorf("allocate an address on network %s: all %d addresses of the node's NIC are in use: %s; delete pods of this node, or give the NIC more addresses",
+	return coded(types.ErrTryAgainLater, fmt.Errorf("allocate an address on network %s: all %d addresses of the node are in use: %s; delete pods of this node, or give it more addresses",
 		c.Name, poolSize(c.Pool), strings.Join(holders, ", ")))
 }

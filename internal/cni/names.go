@@ -4,17 +4,28 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"net"
+	"net/netip"
 )
 
-// HostInterface is the name of the node's end of a pod's veth: azv and the first 11 hexadecimal digits of the key's SHA-1, as Azure CNI derives it.
-// [HostInterfaceKey] makes the key.
-func HostInterface(key string) string {
+// Prefixes of the names of the node's ends of pods' veths.
+const (
+	azureVeth   = "azv"
+	kubenetVeth = "veth" // what kubenet's ebtables rules go by
+)
+
+// HostInterface is the name of the node's end of a pod's veth, a prefix and hexadecimal digits of the key's SHA-1: azv and the first 11 as Azure CNI
+// derives it, veth and the first 8 with kubenet, whose bridge plugin takes as many at random. [HostInterfaceKey] makes the key.
+func HostInterface(mode Mode, key string) string {
 	sum := sha1.Sum([]byte(key))
-	return "azv" + hex.EncodeToString(sum[:])[:11]
+	digits := hex.EncodeToString(sum[:])
+	if mode == ModeKubenet {
+		return kubenetVeth + digits[:8]
+	}
+	return azureVeth + digits[:11]
 }
 
 // HostInterfaceKey is what an attachment's host interface is named after: namespace.pod in transparent mode (default.nginx becomes azvc440f455693), and
-// network name, container and interface together in bridge mode, or where the runtime does not say which pod it is. A pod's interfaces other than
+// network name, container and interface together in the other modes, or where the runtime does not say which pod it is. A pod's interfaces other than
 // eth0 add their own name, so that a pod with two attachments has two names.
 func HostInterfaceKey(mode Mode, network, containerID, ifName, podNamespace, podName string) string {
 	if mode != ModeTransparent || podNamespace == "" || podName == "" {
@@ -34,4 +45,17 @@ func podMAC(hostIf string) net.HardwareAddr {
 	mac := net.HardwareAddr(sum[:6])
 	mac[0] = mac[0]&^1 | 2
 	return mac
+}
+
+// addressMAC is an interface's link-layer address made of its IPv4 address, as CNI's reference bridge had it when kubenet used it: 0a:58 and the address.
+func addressMAC(a netip.Addr) net.HardwareAddr {
+	b := a.As4()
+	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
+}
+
+func (n *Node) vethPrefix() string {
+	if n.Mode == ModeKubenet {
+		return kubenetVeth
+	}
+	return azureVeth
 }

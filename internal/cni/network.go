@@ -59,7 +59,8 @@ var kinds map[Mode]func(*Node) Network
 
 func init() { // not at the declaration: the configuration's check reads the table
 	kinds = map[Mode]func(*Node) Network{
-		ModeBridge:      func(n *Node) Network { return &bridge{n} },
+		ModeBridge:      newBridge,
+		ModeKubenet:     newKubenet,
 		ModeTransparent: func(n *Node) Network { return &transparent{n} },
 	}
 }

@@ -127,7 +127,7 @@ func (s *session) attachment(args *skel.CmdArgs) (Attachment, error) {
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
 		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME),
 	}
-	a.HostIf = HostInterface(HostInterfaceKey(s.conf.Mode, s.conf.Name, a.ContainerID, a.IfName, a.PodNamespace, a.PodName))
+	a.HostIf = HostInterface(s.conf.Mode, HostInterfaceKey(s.conf.Mode, s.conf.Name, a.ContainerID, a.IfName, a.PodNamespace, a.PodName))
 	a.MAC = podMAC(a.HostIf).String()
 	return a, nil
 }
@@ -363,7 +363,7 @@ func gc(args *skel.CmdArgs) error {
 	valid := map[string]bool{}
 	for _, v := range s.conf.ValidAttachments {
 		valid[v.ContainerID+"/"+v.IfName] = true
-		valid[HostInterface(HostInterfaceKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
+		valid[HostInterface(s.conf.Mode, HostInterfaceKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
 	}
 	var errs []error
 	for _, a := range slices.Clone(s.Attachments) {
@@ -432,7 +432,7 @@ func status(args *skel.CmdArgs) error {
 			return coded(types.ErrLimitedConnectivity, err)
 		}
 	}
-	if s.conf.Mode == ModeBridge {
+	if s.conf.Mode == ModeBridge || s.conf.Promiscuous {
 		if _, err := findProgram("ebtables-nft-restore", "ebtables-restore"); err != nil {
 			return coded(types.ErrPluginNotAvailable, err)
 		}
@@ -450,7 +450,7 @@ func status(args *skel.CmdArgs) error {
 
 // checkNode looks whether a network that was complete still has its bridge.
 func (s *session) checkNode() error {
-	if s.conf.Mode != ModeBridge {
+	if s.conf.Mode == ModeTransparent {
 		return nil
 	}
 	br, err := link(s.node.Handle, s.conf.Bridge)

@@ -29,6 +29,12 @@ func bothModes(t *testing.T, f func(t *testing.T, w *world)) {
 	}
 }
 
+// allModes are both of Azure CNI's, and kubenet.
+func allModes(t *testing.T, f func(t *testing.T, w *world)) {
+	bothModes(t, f)
+	t.Run(string(ModeKubenet), func(t *testing.T) { f(t, newWorld(t, ModeKubenet)) })
+}
+
 // Claims A8 and A9: what bridge mode looks like from the pod and from the node.
 func TestBridge(t *testing.T) {
 	w := newWorld(t, ModeBridge)
@@ -55,9 +61,9 @@ func TestBridge(t *testing.T) {
 		t.Errorf("pod's routes: %s", got)
 	}
 	// A9
-	host1 := HostInterface("azureid-p1eth0")
+	host1 := HostInterface(ModeBridge, "azureid-p1eth0")
 	ports := w.run("bridge", "-n", w.name("node"), "-d", "link")
-	for _, port := range []string{"eth0", host1, HostInterface("azureid-p2eth0")} {
+	for _, port := range []string{"eth0", host1, HostInterface(ModeBridge, "azureid-p2eth0")} {
 		if !regexp.MustCompile(`(?s): ` + port + `[@:][^\n]* master azure0 [^\n]*\n[^\n]* hairpin on `).MatchString(ports) {
 			t.Errorf("%s is no port with hairpin: %s", port, ports)
 		}
@@ -122,6 +128,62 @@ func TestTransparent(t *testing.T) {
 	w.ping("p1", "10.13.1.4", 63)
 }
 
+// What kubenet looks like from the pod and from the node, and that a pod which reaches itself or its neighbour through the bridge gets each packet once.
+func TestKubenet(t *testing.T) {
+	w := newWorld(t, ModeKubenet)
+	ip1, ip2 := w.add("p1"), w.add("p2")
+	if ip1 != "10.13.78.2" || ip2 != "10.13.78.3" {
+		t.Fatalf("addresses %s and %s", ip1, ip2)
+	}
+	for _, p := range []struct {
+		from, to string
+		ttl      int
+	}{{"p1", ip2, 64}, {"p1", "10.13.1.4", 63}, {"fabric", ip1, 63}, {"node", ip1, 64}, {"p1", "10.13.76.4", 64}, {"node", "10.13.1.4", 64}} {
+		w.ping(p.from, p.to, p.ttl)
+	}
+	node := w.name("node")
+	if got := w.run("ip", "-n", w.name("p1"), "-4", "route"); got != "default via 10.13.78.1 dev eth0 \n10.13.78.0/24 dev eth0 proto kernel scope link src 10.13.78.2 \n" {
+		t.Errorf("pod's routes: %s", got)
+	}
+	bridge := w.run("ip", "-n", node, "addr", "show", "cbr0")
+	if !regexp.MustCompile(`<[^>]*PROMISC[^>]*> mtu 1400 `).MatchString(bridge) || !strings.Contains(bridge, "ether 0a:58:0a:0d:4e:01") || !strings.Contains(bridge, "inet 10.13.78.1/24 scope global cbr0\n") {
+		t.Error(bridge)
+	}
+	if got := w.run("ip", "-n", node, "-4", "addr", "show", "eth0"); !strings.Contains(got, "inet 10.13.76.4/24") {
+		t.Errorf("eth0: %s", got)
+	}
+	if got := w.run("ip", "-n", node, "-o", "link"); !regexp.MustCompile(`veth[0-9a-f]{8}@\S+ .* master cbr0 `).MatchString(got) {
+		t.Error(got)
+	}
+	want := `:KUBE-DEDUP ACCEPT
+-A OUTPUT -j KUBE-DEDUP
+-A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.1 -j ACCEPT
+-A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.0/24 -j DROP
+`
+	if got := w.in("node", "ebtables-nft-save"); !strings.Contains(got, want) {
+		t.Errorf("ebtables: %s", got)
+	}
+	// A service's address, as the service proxy would translate it, with the pod itself and with its neighbour behind it.
+	w.in("node", "sh", "-ec", `iptables -t nat -A PREROUTING -d 10.0.0.1 -j DNAT --to `+ip1+`; iptables -t nat -A PREROUTING -d 10.0.0.2 -j DNAT --to `+ip2+`
+		iptables -t nat -A POSTROUTING -s `+ip1+` -d `+ip1+` -j MASQUERADE`)
+	for _, service := range []string{"10.0.0.1", "10.0.0.2"} {
+		if got := w.in("p1", "ping", "-n", "-c2", "-i0.2", "-W3", service); !strings.Contains(got, "2 received") || strings.Contains(got, "DUP") || strings.Contains(got, "duplicates") {
+			t.Errorf("ping %s: %s", service, got)
+		}
+	}
+	// The node's range changes when it registers anew; the bridge follows.
+	w.must(call{command: "DEL", pod: "p1"})
+	w.must(call{command: "DEL", pod: "p2"})
+	w.change = map[string]any{"ipam": map[string]any{"type": "host-local", "subnet": "10.13.79.0/25"}}
+	if ip := w.add("p1"); ip != "10.13.79.2" {
+		t.Error(ip)
+	}
+	if got := w.run("ip", "-n", node, "-4", "addr", "show", "cbr0"); strings.Contains(got, "10.13.78.1") || !strings.Contains(got, "inet 10.13.79.1/25 ") {
+		t.Error(got)
+	}
+	w.ping("p1", "10.13.76.4", 64)
+}
+
 // A TCP connection of the node goes on while the first ADD moves its address to the bridge.
 func TestNodeConnectionSurvives(t *testing.T) {
 	w := newWorld(t, ModeBridge)
@@ -174,7 +236,7 @@ func TestNodeConnectionSurvives(t *testing.T) {
 }
 
 func TestDelTwice(t *testing.T) {
-	bothModes(t, func(t *testing.T, w *world) {
+	allModes(t, func(t *testing.T, w *world) {
 		w.add("p0") // the network itself stays
 		w.pod("p1")
 		before := w.dump()
@@ -199,7 +261,7 @@ func TestDelTwice(t *testing.T) {
 }
 
 func TestConcurrent(t *testing.T) {
-	bothModes(t, func(t *testing.T, w *world) {
+	allModes(t, func(t *testing.T, w *world) {
 		w.add("p0")
 		before := w.dump()
 		const n = 20
@@ -228,7 +290,7 @@ func TestConcurrent(t *testing.T) {
 				t.Errorf("CHECK: %+v", *e)
 			}
 			if i%5 == 0 {
-				w.ping("fabric", ip, map[Mode]int{ModeBridge: 64, ModeTransparent: 63}[w.mode])
+				w.ping("fabric", ip, w.hops(64))
 			}
 		}
 		for _, pod := range pods {
@@ -259,7 +321,7 @@ func TestAddFails(t *testing.T) {
 		{name: "no namespace file", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/etc/hostname"}}, code: 8, want: "/etc/hostname"},
 		{name: "pod interface there", mode: ModeBridge, spoil: inPod("link", "add", "eth0", "type", "bridge"), code: 100, want: "there already"},
 		{name: "host interface there", mode: ModeTransparent, spoil: func(w *world) {
-			w.run("ip", "-n", w.name("node"), "link", "add", HostInterface("default.p1"), "type", "bridge")
+			w.run("ip", "-n", w.name("node"), "link", "add", HostInterface(ModeTransparent, "default.p1"), "type", "bridge")
 		}, code: 100, want: "there already"},
 		// The pod's default route is there by another interface: the last step fails.
 		{name: "pod route", mode: ModeBridge, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
@@ -339,7 +401,7 @@ func (w *world) callUnder(c call, shell string) *cniErr {
 
 // An ADD killed anywhere, the first one included, leaves what the next ADD of the same container puts right.
 func TestKilled(t *testing.T) {
-	bothModes(t, func(t *testing.T, w *world) {
+	allModes(t, func(t *testing.T, w *world) {
 		killed := 0
 		for i := range 40 {
 			pod := "p1"
@@ -376,7 +438,7 @@ func TestKilled(t *testing.T) {
 					t.Fatalf("ADD after a kill: %+v", *out.err)
 				}
 				if ip != "" {
-					w.ping("fabric", ip, map[Mode]int{ModeBridge: 64, ModeTransparent: 63}[w.mode])
+					w.ping("fabric", ip, w.hops(64))
 				}
 				w.must(call{command: "DEL", pod: pod})
 			}
@@ -391,7 +453,7 @@ func TestKilled(t *testing.T) {
 		}
 		w.add("p1")
 		w.must(call{command: "DEL", pod: "p1"})
-		if got := w.dump(); strings.Contains(got, "azv") || strings.Count(got, "-A PREROUTING") > 2 {
+		if got := w.dump(); strings.Contains(got, "azv") || strings.Contains(got, ": veth") || strings.Count(got, "-A PREROUTING") > 2 {
 			t.Errorf("left over: %s", got)
 		}
 		w.ping("node", "10.13.1.4", 64)
@@ -400,7 +462,7 @@ func TestKilled(t *testing.T) {
 
 // After a reboot the state is there and nothing of what it tells of: addresses are neither leaked nor given out twice.
 func TestReboot(t *testing.T) {
-	bothModes(t, func(t *testing.T, w *world) {
+	allModes(t, func(t *testing.T, w *world) {
 		for _, p := range []string{"p1", "p2", "p3"} {
 			w.add(p)
 		}
@@ -412,14 +474,14 @@ func TestReboot(t *testing.T) {
 		}
 		w.pod("p4")
 		result := w.must(call{command: "ADD", pod: "p4"})
-		if ip := w.parse(output{data: result}); ip != "10.13.76.5" {
+		if ip := w.parse(output{data: result}); ip != w.firstIP() {
 			t.Errorf("the first address after the reboot is %s", ip)
 		}
 		w.must(call{command: "DEL", pod: "p2"}) // late
 		if e := w.check("p4", result); e != nil {
 			t.Errorf("CHECK: %+v", *e)
 		}
-		w.ping("p4", "10.13.1.4", map[Mode]int{ModeBridge: 64, ModeTransparent: 63}[w.mode])
+		w.ping("p4", "10.13.1.4", w.hops(64))
 	})
 }
 
@@ -427,7 +489,7 @@ func TestReboot(t *testing.T) {
 func TestStateLost(t *testing.T) {
 	for _, how := range []string{"lost", "damaged"} {
 		t.Run(how, func(t *testing.T) {
-			bothModes(t, func(t *testing.T, w *world) {
+			allModes(t, func(t *testing.T, w *world) {
 				for _, p := range []string{"p0", "p1", "p2"} {
 					w.pod(p)
 				}
@@ -512,19 +574,24 @@ func TestCheckFinds(t *testing.T) {
 		want string
 	}{
 		{ModeBridge, node, []string{"ip", "neigh", "del", "10.13.76.5", "dev", "azure0"}, "neighbour 10.13.76.5 on azure0"},
-		{ModeBridge, node, []string{"bridge", "link", "set", "dev", HostInterface("azureid-p1eth0"), "hairpin", "off"}, "hairpin is off on azv"},
+		{ModeBridge, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeBridge, "azureid-p1eth0"), "hairpin", "off"}, "hairpin is off on azv"},
 		{ModeBridge, node, []string{"bridge", "link", "set", "dev", "eth0", "hairpin", "off"}, "hairpin is off on eth0"},
 		{ModeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is no port of azure0"},
 		{ModeBridge, node, []string{"ip", "addr", "add", "10.13.76.200/24", "dev", "eth0"}, "addresses are on eth0"},
 		{ModeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"}, "ebtables rule is missing: -t nat -A POSTROUTING -s Unicast"},
-		{ModeBridge, node, []string{"ip", "link", "del", HostInterface("azureid-p1eth0")}, "is missing"},
+		{ModeBridge, node, []string{"ip", "link", "del", HostInterface(ModeBridge, "azureid-p1eth0")}, "is missing"},
 		{ModeBridge, pod, []string{"ip", "route", "del", "default"}, "the pod's route 0.0.0.0/0 via 10.13.76.1 is missing"},
 		{ModeBridge, pod, []string{"ip", "addr", "flush", "dev", "eth0"}, "lacks address 10.13.76.5/24"},
 		{ModeBridge, pod, []string{"ip", "link", "set", "eth0", "down"}, "is down"},
 		{ModeTransparent, node, []string{"ip", "route", "del", "10.13.76.5"}, "route 10.13.76.5/32 by azv"},
-		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + HostInterface("default.p1") + ".proxy_arp=0"}, "proxy_arp is not 1"},
+		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + HostInterface(ModeTransparent, "default.p1") + ".proxy_arp=0"}, "proxy_arp is not 1"},
 		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, "ip_forward is not 1"},
 		{ModeTransparent, pod, []string{"ip", "neigh", "del", "169.254.1.1", "dev", "eth0"}, "the pod's neighbour 169.254.1.1"},
+		{ModeKubenet, node, []string{"ip", "link", "set", "cbr0", "promisc", "off"}, "promiscuous mode is false"},
+		{ModeKubenet, node, []string{"ip", "addr", "flush", "dev", "cbr0"}, "bridge cbr0 has addresses [], not 10.13.78.1"},
+		{ModeKubenet, node, []string{"ebtables-nft", "-F", "KUBE-DEDUP"}, "ebtables rule is missing: -t filter -A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.0/24 -j DROP"},
+		{ModeKubenet, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeKubenet, "azureid-p1eth0"), "hairpin", "off"}, "hairpin is off on veth"},
+		{ModeKubenet, pod, []string{"ip", "neigh", "del", "10.13.78.1", "dev", "eth0"}, "the pod's neighbour 10.13.78.1"},
 		{ModeTransparent, pod, []string{"ip", "route", "add", "10.13.76.0/24", "dev", "eth0"}, "goes past the node"},
 	} {
 		t.Run(string(tt.mode)+"/"+strings.Join(tt.args, " "), func(t *testing.T) {
@@ -599,7 +666,7 @@ func TestVersions(t *testing.T) {
 
 // As a runtime uses it: a conflist through libcni, chained after another plugin's result, with GC.
 func TestLibcni(t *testing.T) {
-	bothModes(t, func(t *testing.T, w *world) {
+	allModes(t, func(t *testing.T, w *world) {
 		list, err := libcni.ConfListFromBytes([]byte(fmt.Sprintf(`{"cniVersion":"1.1.0","name":"azure","plugins":[%s]}`, w.conf(nil))))
 		if err != nil {
 			t.Fatal(err)

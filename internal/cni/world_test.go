@@ -73,6 +73,9 @@ func (w *world) boot() {
 	w.run("ip", "-n", fabric, "link", "set", "n0", "up")
 	w.in("fabric", "sysctl", "-qw", "net.ipv4.conf.n0.proxy_arp=1", "net.ipv4.neigh.n0.proxy_delay=0")
 	w.run("ip", "-n", fabric, "route", "add", "10.13.76.4", "dev", "n0")
+	if w.mode == ModeKubenet {
+		w.run("ip", "-n", fabric, "route", "add", "10.13.78.0/24", "via", "10.13.76.4", "dev", "n0", "onlink")
+	}
 	for i := 5; i <= 34; i++ {
 		route := []string{"-n", fabric, "route", "add", fmt.Sprintf("10.13.76.%d", i)}
 		if w.mode == ModeTransparent { // nothing on the node answers ARP for pods
@@ -96,7 +99,7 @@ func (w *world) kill(host string) {
 	peer := [2]string{"fabric", "n0"}
 	if host != "node" {
 		key := HostInterfaceKey(w.mode, "azure", "id-"+host, "eth0", "default", host)
-		peer = [2]string{"node", HostInterface(key)}
+		peer = [2]string{"node", HostInterface(w.mode, key)}
 	}
 	w.run("ip", "netns", "del", w.name(host))
 	for range 1000 {
@@ -147,8 +150,27 @@ func (w *world) ping(from, to string, wantTTL int) {
 	}
 }
 
+// firstIP is the address that the first pod gets.
+func (w *world) firstIP() string {
+	if w.mode == ModeKubenet {
+		return "10.13.78.2"
+	}
+	return "10.13.76.5"
+}
+
+// hops is what is left of a TTL between pods and the fabric: the node is a hop but where its bridge reaches both.
+func (w *world) hops(ttl int) int {
+	if w.mode == ModeBridge {
+		return ttl
+	}
+	return ttl - 1
+}
+
 func (w *world) conf(more map[string]any) []byte {
 	change := map[string]any{"mode": string(w.mode), "stateDir": w.state}
+	if w.mode == ModeKubenet {
+		change["ipam"] = map[string]any{"type": "host-local", "subnet": "10.13.78.0/24"}
+	}
 	for _, m := range []map[string]any{w.change, more} {
 		for k, v := range m {
 			change[k] = v
