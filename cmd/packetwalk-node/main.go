@@ -100,6 +100,7 @@ func flags(args []string) (agent.Options, bool, error) {
 		return nil
 	})
 	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync, "how often its configuration is read again; form v1 has it in the configuration")
+	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools, "keep the IP sets and nat chains of Calico's IPPools (crd.projectcalico.org/v1), as its agent felix does; not on a node with felix")
 	f.BoolVar(&o.WatchKernel, "watch-rules", o.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 	showVersion := f.Bool("version", false, "print the version and exit")
 	f.SetOutput(io.Discard) // an error is one line, printed by the caller

@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/iptables"
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kube"
 	"packetwalk.dev/internal/service"
 	"packetwalk.dev/internal/serviceproxy"
@@ -48,6 +49,7 @@ type agent struct {
 	proxies []*proxy
 	masq    []iptables.Rule // the node's own, at the end of POSTROUTING
 	ipMasq  *masqAgent      // nil: the node has none
+	pools   *poolAgent      // nil: Calico's pools are not ours
 	logger  *log.Logger
 
 	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
@@ -89,6 +91,13 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 			return err
 		}
 		a.addMasqAgent(maps)
+	}
+	if o.CalicoPools {
+		pools, err := kube.NewPools(config)
+		if err != nil {
+			return err
+		}
+		a.addPools(pools)
 	}
 	return a.run(ctx)
 }
@@ -141,6 +150,15 @@ func (a *agent) addMasqAgent(source ConfigSource) {
 	a.ipMasq = newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log)
 }
 
+// addPools makes the agent keep the sets and chains of Calico's pools.
+func (a *agent) addPools(source PoolSource) {
+	var targets []*poolTarget
+	for _, p := range a.proxies {
+		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
+	}
+	a.pools = newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(a.metrics.registry), a.log)
+}
+
 func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
 
 func (a *agent) run(ctx context.Context) error {
@@ -167,6 +185,11 @@ func (a *agent) run(ctx context.Context) error {
 		running.Go(func() { a.ipMasq.run(ctx) })
 		defer running.Wait()
 		defer cancel()
+	}
+	if a.pools != nil {
+		var running sync.WaitGroup
+		running.Go(func() { a.pools.run(ctx) })
+		defer func() { cancel(); running.Wait() }()
 	}
 	if err := a.source.WaitForSync(ctx); err != nil {
 		return nil // told to stop before the API answered
@@ -274,6 +297,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, por
 		a.log("sync %s: %v", p.family, result.CleanupErr)
 	}
 	if result.Full {
+		a.pools.repair() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d nat rules in %v", p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
 	}
 	a.health.Updated(p.family)
@@ -330,6 +354,7 @@ func (a *agent) repairMasq() {
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
 	a.repairMasq()
+	defer a.pools.repair()
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
 		if err != nil && ctx.Err() == nil {

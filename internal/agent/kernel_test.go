@@ -42,6 +42,10 @@ func TestMain(m *testing.M) {
 		playClient(os.Args[1], os.Args[2])
 	case "flows":
 		playFlows(os.Args[1], os.Args[2])
+	case "spray":
+		playSpray(os.Args[1], os.Args[2])
+	case "sources":
+		playSources()
 	default:
 		log.Fatalf("no role %q", role)
 	}
@@ -51,7 +55,8 @@ func TestMain(m *testing.M) {
 type state struct {
 	Options Options
 	kube.Snapshot
-	ConfigMaps []*corev1.ConfigMap
+	ConfigMaps   []*corev1.ConfigMap
+	Pools, Felix []*kube.Calico
 }
 
 // fileSource gives the agent its objects from a file that the test rewrites.
@@ -99,6 +104,9 @@ func playAgent(path string) int {
 	defer stop()
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
 	a, err := newAgent(source.read().Options, source, newMetrics(), log.New(os.Stderr, "", 0))
+	if err == nil && a.CalicoPools {
+		a.addPools(&filePools{fileSource{path: path, changed: make(chan struct{}, 1)}})
+	}
 	if err == nil {
 		if a.IPMasqAgent {
 			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})

@@ -12,6 +12,9 @@ import (
 	"packetwalk.dev/internal/ipset"
 )
 
+// ErrSetInUse: a set that rules look into was to be deleted or made anew.
+var ErrSetInUse = errors.New("IP set in use by rules")
+
 // IPSets reads and writes the IP sets of one network namespace by ipset(8). The zero value is the namespace that the process was started
 // in. Its methods are safe for concurrent use, but two Ensures of one set at once get into each other's way.
 type IPSets struct{ namespace *Namespace }
@@ -39,11 +42,16 @@ func (s IPSets) List(ctx context.Context) ([]ipset.Set, error) {
 // for steps on its way. A set that is there with another type, family or maximum is made anew, which fails while rules use it. What an
 // Ensure that was killed has left over, the next one takes away.
 func (s IPSets) Ensure(ctx context.Context, sets ...ipset.Set) ([]string, error) {
+	return s.Update(ctx, func([]ipset.Set) []ipset.Set { return sets })
+}
+
+// Update is Ensure of sets that depend on those there are.
+func (s IPSets) Update(ctx context.Context, plan func(have []ipset.Set) []ipset.Set) ([]string, error) {
 	have, err := s.List(ctx)
 	if err != nil {
 		return nil, err
 	}
-	script, changed, err := ensure(have, sets)
+	script, changed, err := ensure(have, plan(have))
 	if err != nil || len(script) == 0 {
 		return nil, err
 	}
@@ -152,6 +160,8 @@ func (s IPSets) run(ctx context.Context, input []byte, args ...string) ([]byte, 
 	switch {
 	case errors.Is(err, exec.ErrNotFound):
 		return nil, fmt.Errorf("%w; install it with apt-get install ipset", err)
+	case err != nil && strings.Contains(errs.String(), "in use by a kernel component"): // ipset(8) has one exit status for all
+		return nil, fmt.Errorf("ipset %s: %w: %s", args[0], ErrSetInUse, strings.TrimSpace(errs.String()))
 	case err != nil:
 		return nil, fmt.Errorf("ipset %s: %w: %s", args[0], err, strings.TrimSpace(errs.String()))
 	}

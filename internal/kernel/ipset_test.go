@@ -2,6 +2,7 @@ package kernel_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -87,12 +88,12 @@ func TestIPSets(t *testing.T) {
 	// A set in use changes, in steps too, and cannot be deleted.
 	must(t, ns, "iptables -A FORWARD -m set --match-set a src")
 	ensure([]string{"a"}, hashNet("a", "10.0.0.0/8", "10.9.0.0/16"), hashNet("a", "10.9.0.0/16"), six)
-	if err := sets.Delete(t.Context(), "a"); err == nil || !strings.Contains(err.Error(), "in use") {
+	if err := sets.Delete(t.Context(), "a"); !errors.Is(err, kernel.ErrSetInUse) {
 		t.Errorf("deleting a set in use: %v", err)
 	}
 	other := hashNet("a")
 	other.Type = "hash:ip"
-	if _, err := sets.Ensure(t.Context(), other); err == nil || !strings.Contains(err.Error(), "in use") {
+	if _, err := sets.Ensure(t.Context(), other); !errors.Is(err, kernel.ErrSetInUse) {
 		t.Errorf("another type for a set in use: %v", err)
 	}
 
