@@ -62,7 +62,7 @@ func Defaults() Options {
 		HealthzAddress:  "0.0.0.0:10256",
 		MetricsAddress:  "127.0.0.1:10249",
 		DockerBridge:    netip.MustParsePrefix("172.17.0.0/16"),
-		MasqConfigMaps:  []string{"azure-ip-masq-agent-config", "azure-ip-masq-agent-config-reconciled"},
+		MasqConfigMaps:  []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap},
 		MasqResync:      ipmasq.DefaultResyncInterval,
 		WatchKernel:     true,
 		ShutdownTimeout: 2 * time.Second,

@@ -51,6 +51,10 @@ var catalog = []App{
 		Programs: []Program{{"/dns", dns}},
 	},
 	{
+		Name: "ip-masq-agent", Images: []string{"mcr.microsoft.com/aks/ip-masq-agent-v2", "mcr.microsoft.com/oss/kubernetes/ip-masq-agent"},
+		Entrypoint: []string{"/ip-masq-agent"}, Programs: []Program{{"/ip-masq-agent", ipMasqAgent}},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

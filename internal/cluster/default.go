@@ -51,9 +51,9 @@ func (c *Cluster) setDefaults() {
 	set(&s.KubernetesVersion, SupportedKubernetes)
 	s.Azure.setDefaults()
 	s.setNodePoolDefaults()
-	s.setNetworkDefaults()
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)
+	s.setNetworkDefaults()
 	set(&s.LoadBalancer.SKU, SKUBasic)
 	if s.Internet.Hosts == nil {
 		s.Internet.Hosts = []InternetHost{
@@ -116,32 +116,76 @@ func (s *Spec) setNetworkDefaults() {
 	if !n.DNSServiceIP.IsValid() && n.ServiceCIDR.Addr().Is4() {
 		n.DNSServiceIP = nth(n.ServiceCIDR, 10)
 	}
+	set(&n.IPMasqAgent, s.defaultIPMasqAgent())
 	if n.NonMasqueradeCIDRs == nil {
 		n.NonMasqueradeCIDRs = s.defaultNonMasquerade()
 	}
 }
 
-// defaultNonMasquerade: kubelet's --non-masquerade-cidr and aks-engine's DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the
-// articles' time left as it was; a VNet outside it would be translated within itself, so then it is the cluster's VNet's own prefixes.
-func (s *Spec) defaultNonMasquerade() []netip.Prefix {
-	if s.Network.Plugin == PluginKubenet {
-		return []netip.Prefix{s.Network.PodCIDR}
+// defaultIPMasqAgent is what AKS had at the time of the rules, as the articles show it: the node's own rule in 1.11, an agent later; beside
+// Calico only the cluster of 1.12 has one; kubenet has its own rule.
+func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
+	rules := s.ServiceProxy.Rules
+	switch {
+	case s.Network.Plugin != PluginAzure, rules == Rules111, s.Network.Policy == PolicyCalico && rules != Rules112:
+		return IPMasqNone
+	case rules == RulesCurrent:
+		return IPMasqV2
 	}
-	ten := netip.MustParsePrefix("10.0.0.0/8")
-	var own []netip.Prefix
-	within := true
+	return IPMasqV1
+}
+
+// wireServer is the address of Azure's platform services.
+var wireServer = netip.MustParsePrefix("168.63.129.16/32")
+
+// defaultNonMasquerade: with an agent the VNet of the nodes, and beside it what AKS's ConfigMap held at the time of the rules (the articles show
+// two): the wire server in 1.12, the nodes' subnets and the services in 1.19. Without one, kubelet's --non-masquerade-cidr and aks-engine's
+// DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the articles' time left as it was; a VNet outside it would be translated within
+// itself, so then it is the VNet's own prefixes.
+func (s *Spec) defaultNonMasquerade() []netip.Prefix {
+	own, subnets := s.nodeRanges()
+	switch {
+	case s.Network.Plugin == PluginKubenet && s.Network.IPMasqAgent == IPMasqNone:
+		return []netip.Prefix{s.Network.PodCIDR}
+	case s.Network.Plugin == PluginKubenet:
+		return united(own, s.Network.PodCIDR)
+	case s.Network.IPMasqAgent == IPMasqNone:
+		ten := netip.MustParsePrefix("10.0.0.0/8")
+		if !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Bits() < ten.Bits() || !ten.Contains(p.Addr()) }) {
+			return []netip.Prefix{ten}
+		}
+	case s.ServiceProxy.Rules == Rules112 || s.ServiceProxy.Rules == Rules111:
+		return united(own, wireServer)
+	case s.ServiceProxy.Rules == Rules119:
+		return united(own, append(subnets, s.Network.ServiceCIDR)...)
+	}
+	return own
+}
+
+// united are the ranges of both lists, none twice.
+func united(list []netip.Prefix, more ...netip.Prefix) []netip.Prefix {
+	for _, p := range more {
+		if usable(p) && !slices.Contains(list, p) {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// nodeRanges are the prefixes of the VNets that pools are in, and those of the subnets.
+func (s *Spec) nodeRanges() (vnets, subnets []netip.Prefix) {
 	for _, v := range s.Azure.VNets {
-		for _, p := range v.AddressPrefixes {
-			if usable(p) && s.hasNodes(v.Name) {
-				own = append(own, p)
-				within = within && p.Bits() >= ten.Bits() && ten.Contains(p.Addr())
+		if !s.hasNodes(v.Name) {
+			continue
+		}
+		vnets = united(vnets, v.AddressPrefixes...)
+		for _, sub := range v.Subnets {
+			if slices.ContainsFunc(s.NodePools, func(p NodePool) bool { return p.VNetSubnet == v.Name+"/"+sub.Name }) {
+				subnets = united(subnets, sub.Prefix)
 			}
 		}
 	}
-	if within {
-		return []netip.Prefix{ten}
-	}
-	return own
+	return vnets, subnets
 }
 
 // hasNodes tells whether a pool is in the VNet.

@@ -65,6 +65,19 @@ const (
 	PolicyCalico Policy = "calico"
 )
 
+// IPMasqAgent is an age of AKS's ip-masq-agent.
+type IPMasqAgent string
+
+// The ages of the ip-masq-agent.
+const (
+	// IPMasqNone: nobody's; the node's own rule, which nothing changes at run time, does the work.
+	IPMasqNone IPMasqAgent = "none"
+	// IPMasqV1 is kubernetes-sigs/ip-masq-agent with the one ConfigMap azure-ip-masq-agent-config.
+	IPMasqV1 IPMasqAgent = "v1"
+	// IPMasqV2 is Azure/ip-masq-agent-v2: azure-ip-masq-agent-config-reconciled is AKS's, azure-ip-masq-agent-config the user's.
+	IPMasqV2 IPMasqAgent = "v2"
+)
+
 // Network is the cluster's network profile.
 type Network struct {
 	Plugin Plugin `json:"plugin,omitempty"` // default azure
@@ -76,8 +89,12 @@ type Network struct {
 	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
 	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of ServiceCIDR.
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
-	// NonMasqueradeCIDRs are the destinations that see a pod's own address. Default, plugin azure: 10.0.0.0/8 when it holds the VNet, as
-	// aks-engine's DefaultNonMasqueradeCIDR, else the VNet's own prefixes.
+	// IPMasqAgent chooses who gives pods the node's address towards destinations outside NonMasqueradeCIDRs. Default with plugin azure: v2 with the
+	// current rules, v1 with those of 1.19 and 1.12; none with those of 1.11, and with policy calico where the rules are not 1.12's. Default with
+	// kubenet: none.
+	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
+	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
+	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 

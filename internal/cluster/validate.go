@@ -16,6 +16,9 @@ const (
 	maxMaxPods = 250
 )
 
+// maxMasqRanges is the most ranges of an ip-masq-agent's file (its cidrLimit).
+const maxMasqRanges = 64
+
 // maxHostName is the most characters of an internet host's name: a link's name is made of it, and Linux allows those 15.
 const maxHostName = 11
 
@@ -40,7 +43,7 @@ var special = []struct {
 }{
 	{InternetRange, "the range of the lab's internet hosts"},
 	{PublicPool, "the lab's pool of public addresses"},
-	{netip.MustParsePrefix("168.63.129.16/32"), "the address of Azure's platform"},
+	{wireServer, "the address of Azure's platform"},
 	{netip.MustParsePrefix("169.254.0.0/16"), "the link-local range"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "the loopback range"},
 	{netip.MustParsePrefix("0.0.0.0/8"), "the range of \"this network\""},
@@ -146,6 +149,11 @@ func (v *validator) network() {
 	}
 	if v.prefix(path+".serviceCIDR", n.ServiceCIDR, 12, 28) {
 		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR)
+	}
+	choice(v, path+".ipMasqAgent", n.IPMasqAgent, []IPMasqAgent{IPMasqNone, IPMasqV1, IPMasqV2}, nil)
+	if k := len(n.NonMasqueradeCIDRs); n.IPMasqAgent != IPMasqNone && k > maxMasqRanges {
+		v.errs.add(path+".nonMasqueradeCIDRs", fmt.Sprintf("write at most %d, or shorter prefixes that hold several", maxMasqRanges),
+			"%d ranges, more than the ip-masq-agent takes", k)
 	}
 	for i, p := range n.NonMasqueradeCIDRs {
 		at := fmt.Sprintf("%s.nonMasqueradeCIDRs[%d]", path, i)

@@ -8,12 +8,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 	client "k8s.io/client-go/kubernetes/typed/rbac/v1"
+
+	"packetwalk.dev/internal/ipmasq"
 )
 
 // Bootstrap is what the lab adds to upstream's default roles.
 //
 // One role for all lab kubelets: what upstream gives a node (bootstrappolicy's system:node) without the limits to the node's own objects, which the Node authorizer sets
-// and which need an identity a node. And upstream's own role for a kubelet's clients, bound to the API server's kubelet certificate.
+// and which need an identity a node. One for what a node agent reads beyond upstream's role for kube-proxy: the ip-masq-agent's ConfigMaps, by
+// their names, which holds in every namespace and so makes only kube-system's of use. And upstream's own role for a kubelet's clients, bound to the API server's kubelet certificate.
 func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
 	kubelet := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: KubeletGroup}, Rules: []rbac.PolicyRule{
 		rule("", []string{"nodes"}, "create", "get", "list", "watch", "update", "patch", "delete"),
@@ -27,7 +30,11 @@ func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
 		rule("authentication.k8s.io", []string{"tokenreviews"}, "create"),
 		rule("authorization.k8s.io", []string{"subjectaccessreviews", "localsubjectaccessreviews"}, "create"),
 	}}
-	return []rbac.ClusterRole{kubelet}, []rbac.ClusterRoleBinding{
+	maps := rule("", []string{"configmaps"}, "get", "list", "watch")
+	maps.ResourceNames = []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
+	agent := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: "packetwalk:node-agent"}, Rules: []rbac.PolicyRule{maps}}
+	return []rbac.ClusterRole{kubelet, agent}, []rbac.ClusterRoleBinding{
+		binding(agent.Name, agent.Name, rbac.UserKind, NodeAgentUser.Common),
 		binding(KubeletGroup, KubeletGroup, rbac.GroupKind, KubeletGroup),
 		binding("packetwalk:kube-apiserver-to-kubelet", "system:kubelet-api-admin", rbac.UserKind, KubeletClientUser.Common),
 	}

@@ -25,6 +25,12 @@ const (
 	FilePrefix = "ip-masq"       // form v2: all that start so
 )
 
+// AKS's ConfigMaps, in kube-system.
+const (
+	UserConfigMap       = "azure-ip-masq-agent-config"            // of form v1 the only one; of form v2 the user's
+	ReconciledConfigMap = "azure-ip-masq-agent-config-reconciled" // of form v2: AKS's own, that it keeps as it is
+)
+
 // The limits and defaults of both.
 const (
 	DefaultCIDRLimit      = 64 // ranges a file, so that a file that is wrong altogether does not become rules

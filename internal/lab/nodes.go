@@ -10,7 +10,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -100,6 +99,9 @@ func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
 	case <-ctx.Done():
 		return nil
 	}
+	if err := l.startMasqAgents(ctx); err != nil {
+		return err
+	}
 	for _, n := range l.nodes {
 		agent, err := l.keep(n.ns, l.agentCommand(n))
 		if err != nil {
@@ -138,20 +140,15 @@ func (l *lab) startKubelets(ctx context.Context) error {
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.
 func (l *lab) agentCommand(n *node) command {
-	var exclude []string
-	for _, p := range l.cluster.Spec.Network.NonMasqueradeCIDRs {
-		exclude = append(exclude, p.String())
-	}
 	return command{
 		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
-		args: []string{
+		args: append([]string{
 			"--kubeconfig=" + filepath.Join(l.dir.Node(n.Name), "kubeconfig"),
 			"--node-name=" + n.Name,
 			"--cluster-cidr=" + l.cluster.PodRange().String(),
 			"--proxy-backend=" + string(l.cluster.Spec.ServiceProxy.Backend),
 			"--proxy-rules=" + string(l.cluster.Spec.ServiceProxy.Rules),
-			"--node-masquerade-exclude=" + strings.Join(exclude, ","),
-		},
+		}, masqueradeArgs(l.cluster)...),
 	}
 }
 
