@@ -64,13 +64,14 @@ func listing(t *testing.T, scenario string) (saved string, archive *txtar.Archiv
 			t.Error(err)
 		}
 	})
-	config := serviceproxy.Config{Family: service.IPv4, Rules: "1.11", MasqueradeBit: 14}
-	config.Detector.CIDR = netip.MustParsePrefix("10.13.76.0/24")
+	settings := decode(t, section(t, archive, "config"), &struct{ Rules, ClusterCIDR, Node string }{})
+	config := serviceproxy.Config{Family: service.IPv4, Rules: settings.Rules, MasqueradeBit: 14}
+	config.Detector.CIDR = netip.MustParsePrefix(settings.ClusterCIDR)
 	syncer, err := serviceproxy.NewSyncer(config, kernelTables{ns})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := syncer.Sync(t.Context(), service.Build(service.IPv4, service.Node{Name: "node0"}, services, endpoints)); err != nil {
+	if _, err := syncer.Sync(t.Context(), service.Build(service.IPv4, service.Node{Name: settings.Node}, services, endpoints)); err != nil {
 		t.Fatal(err)
 	}
 	dump, err := ns.DumpIPTables()
