@@ -106,7 +106,11 @@ func (s *Spec) setNetworkDefaults() {
 	n := &s.Network
 	set(&n.Plugin, PluginAzure)
 	if n.Plugin == PluginAzure {
-		set(&n.Mode, ModeBridge)
+		mode := ModeBridge
+		if n.Policy == PolicyCalico {
+			mode = ModeTransparent
+		}
+		set(&n.Mode, mode)
 	}
 	set(&n.Policy, PolicyNone)
 	set(&n.ServiceCIDR, netip.MustParsePrefix("10.0.0.0/16"))
@@ -149,6 +153,8 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 		return []netip.Prefix{s.Network.PodCIDR}
 	case s.Network.Plugin == PluginKubenet:
 		return united(own, s.Network.PodCIDR)
+	case s.Network.IPMasqAgent == IPMasqNone && s.Network.Policy == PolicyCalico:
+		return nil // Calico's pools decide
 	case s.Network.IPMasqAgent == IPMasqNone:
 		ten := netip.MustParsePrefix("10.0.0.0/8")
 		if !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Bits() < ten.Bits() || !ten.Contains(p.Addr()) }) {

@@ -81,8 +81,10 @@ const (
 // Network is the cluster's network profile.
 type Network struct {
 	Plugin Plugin `json:"plugin,omitempty"` // default azure
-	Mode   Mode   `json:"mode,omitempty"`   // of plugin azure; default bridge
-	Policy Policy `json:"policy,omitempty"` // default none
+	Mode   Mode   `json:"mode,omitempty"`   // of plugin azure; default bridge, with policy calico transparent
+	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is the
+	// first of them.
+	Policy Policy `json:"policy,omitempty"`
 	// PodCIDR is kubenet's range of pods. With plugin azure pods get addresses of their node's subnet and this stays empty: see Cluster.PodRange.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
 	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
@@ -94,7 +96,7 @@ type Network struct {
 	// kubenet: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
-	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade.
+	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that looks at them.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 

@@ -143,7 +143,10 @@ func (v *validator) network() {
 	} else if n.Plugin == PluginKubenet && n.Mode != "" {
 		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
 	}
-	choice(v, path+".policy", n.Policy, []Policy{PolicyNone}, []Policy{PolicyCalico})
+	choice(v, path+".policy", n.Policy, []Policy{PolicyNone, PolicyCalico}, nil)
+	if n.Policy == PolicyCalico && n.Plugin == PluginKubenet {
+		v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
+	}
 	if n.Plugin == PluginAzure && n.PodCIDR.IsValid() {
 		v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
 	}

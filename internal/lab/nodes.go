@@ -92,6 +92,9 @@ func conflist(c *cluster.Cluster, n cluster.Node, state string) ([]byte, error) 
 
 // startAgents starts the nodes' agents when the control plane is ready.
 func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
+	if err := l.installCalico(ctx); err != nil { // first, so that no agent asks for resources that are not served
+		return err
+	}
 	select {
 	case <-ready:
 	case <-time.After(patience): // the control plane's own error says why
@@ -148,7 +151,7 @@ func (l *lab) agentCommand(n *node) command {
 			"--cluster-cidr=" + l.cluster.PodRange().String(),
 			"--proxy-backend=" + string(l.cluster.Spec.ServiceProxy.Backend),
 			"--proxy-rules=" + string(l.cluster.Spec.ServiceProxy.Rules),
-		}, masqueradeArgs(l.cluster)...),
+		}, append(masqueradeArgs(l.cluster), calicoArgs(l.cluster)...)...),
 	}
 }
 
