@@ -118,6 +118,7 @@ func (f *Fabric) start(ctx context.Context) error {
 		return err
 	}
 	f.done.Go(func() { f.followHealth(ctx) })
+	f.done.Go(func() { f.keepSpares(ctx) })
 	f.reconcileProbes(ctx)
 	return nil
 }

@@ -694,43 +694,70 @@ func TestOutbound(t *testing.T) {
 	}
 }
 
-// TestOutboundPorts uses a node's 1,024 ports up. The kernel looks for a free port only so often for each packet, so a connection is
-// tried again until it finds one of the last.
+// fill opens flows from node0 one after another by several at once and returns the ports that the server saw. A flow that finds no port at
+// first has its first packet sent again after a second, and then there must be one.
+func (w *world) fill(to string, count int) map[string]int {
+	w.t.Helper()
+	var mu sync.Mutex
+	ports := map[string]int{}
+	var wg sync.WaitGroup
+	todo := make(chan int, count)
+	for i := range count {
+		todo <- i
+	}
+	close(todo)
+	for range 16 {
+		wg.Go(func() {
+			for range todo {
+				port, err := w.portOf(to, 10*time.Second)
+				if err != nil {
+					w.t.Errorf("one of %d flows: %v", count, err)
+					continue
+				}
+				mu.Lock()
+				ports[port]++
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	return ports
+}
+
+// portOf opens a flow from node0, which stays open, and returns the source that the server sees.
+func (w *world) portOf(to string, patience time.Duration) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	c, err := w.ns["node0"].DialFrom(ctx, "tcp", netip.Addr{}, to)
+	if err != nil {
+		return "", err
+	}
+	w.t.Cleanup(func() { c.Close() })
+	f, err := (&conn{c, bufio.NewReader(c)}).ask()
+	if err != nil {
+		return "", err
+	}
+	return f[1], nil
+}
+
+// TestOutboundPorts uses a node's 1,024 ports up, all of them, and frees one.
 func TestOutboundPorts(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.listen("server", "0.0.0.0:80")
 	w.listen("server", "0.0.0.0:81")
-	var mu sync.Mutex
-	ports := map[string]int{}
-	dial := func(to string, tries int) bool {
-		for range tries {
-			c, err := w.dialShort("node0", "", to)
-			if err == nil {
-				f, err := (&conn{c, bufio.NewReader(c)}).ask()
-				if err != nil {
-					t.Error(err)
-					return false
-				}
-				mu.Lock()
-				ports[f[1]]++
-				mu.Unlock()
-				return true
-			}
-		}
-		return false
+	ports := w.fill(server+":80", 1023)
+	// With one port left the next flow finds it at once, as soon as the fabric has seen that there are few.
+	time.Sleep(time.Second)
+	last, err := w.dial("node0", "", server+":80")
+	if err != nil {
+		t.Fatal("the last port was not found: ", err)
 	}
-	var wg sync.WaitGroup
-	for range 16 {
-		wg.Go(func() {
-			for range 1024 / 16 {
-				if !dial(server+":80", 150) { // the last port is found by one try in five
-					t.Error("one of 1,024 flows found no port")
-				}
-			}
-		})
+	f, err := last.ask()
+	if err != nil {
+		t.Fatal(err)
 	}
-	wg.Wait()
+	ports[f[1]]++
 	if len(ports) != 1024 {
 		t.Errorf("%d ports", len(ports))
 	}
@@ -739,11 +766,51 @@ func TestOutboundPorts(t *testing.T) {
 			t.Fatalf("port %s", p)
 		}
 	}
-	if dial(server+":80", 2) {
+	if _, err := w.portOf(server+":80", 1500*time.Millisecond); err == nil {
 		t.Error("flow 1,025 to one destination found a port")
 	}
-	if !dial(server+":81", 20) {
-		t.Error("a flow to another destination found none")
+	if _, err := w.portOf(server+":81", time.Second); err != nil {
+		t.Error("a flow to another destination: ", err)
+	}
+	use, err := w.fabric.PortUses()
+	if err != nil || len(use) != 1 {
+		t.Fatal(use, err)
+	}
+	if u := use[0]; u.Machine != "node0" || u.Ports != 1024 || u.InUse != 1024 || u.Fullest.InUse != 1024 || u.Fullest.Destination.String() != server+":80" {
+		t.Errorf("use of ports %+v", u)
+	}
+	last.Close()
+	_, local, _ := strings.Cut(last.LocalAddr().String(), ":")
+	run(t, w.fabric.Namespace(), "conntrack", "-D", "-p", "tcp", "--sport", local) // as four minutes later
+	port, err := w.portOf(server+":80", 5*time.Second)
+	if err != nil || port != f[1] {
+		t.Errorf("the freed port %s: got %s, %v", f[1], port, err)
+	}
+}
+
+// TestOutboundInTurn: a Standard load balancer's second front end is used when the ports of the first are used up.
+func TestOutboundInTurn(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.listen("server", "0.0.0.0:80")
+	w.update(func(n *vnet.Network) error {
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.SKU = vnet.SKUStandard
+		lb.Frontends = []vnet.Frontend{{Name: "a", Address: netip.MustParseAddr(vip)}, {Name: "b", Address: netip.MustParseAddr("203.0.113.11")}}
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a", "b"}, BackendPool: "kubernetes", AllocatedOutboundPorts: 200, IdleTimeoutMinutes: 4}}
+		return nil
+	})
+	for port := range w.fill(server+":80", 100) {
+		if a := netip.MustParseAddrPort(port); a.Addr().String() != vip || a.Port() < 1024 || a.Port() > 1123 {
+			t.Fatalf("port %s", port)
+		}
+	}
+	for port := range w.fill(server+":80", 100) {
+		if a := netip.MustParseAddrPort(port); a.Addr().String() != "203.0.113.11" || a.Port() < 1024 || a.Port() > 1123 {
+			t.Fatalf("port %s", port)
+		}
+	}
+	if _, err := w.portOf(server+":80", 1500*time.Millisecond); err == nil {
+		t.Error("flow 201 found a port")
 	}
 }
 

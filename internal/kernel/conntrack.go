@@ -20,7 +20,11 @@ type Flow struct {
 	Mark                          uint32
 	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
 	TimeoutSeconds                uint32
+	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 for other protocols
 }
+
+// TCPTimeWait is the state of a TCP flow that both sides have ended (TCP_CONNTRACK_TIME_WAIT).
+const TCPTimeWait = 7
 
 // FlowFilter chooses flows by their original tuple; zero fields match everything.
 type FlowFilter struct {
@@ -114,10 +118,33 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 func flowFrom(f conntrack.Flow) Flow {
 	src, dst := tupleEnds(f.TupleOrig)
 	replySrc, replyDst := tupleEnds(f.TupleReply)
-	return Flow{
+	flow := Flow{
 		Protocol: f.TupleOrig.Proto.Protocol, Source: src, Destination: dst, ReplySource: replySrc, ReplyDestination: replyDst,
 		Mark: f.Mark, Status: uint32(f.Status.Value), TimeoutSeconds: f.Timeout,
 	}
+	if f.ProtoInfo.TCP != nil {
+		flow.TCPState = f.ProtoInfo.TCP.State
+	}
+	return flow
+}
+
+// DroppedFlows counts the new flows that the namespace's conntrack could not take, because no free port was found for them or something else
+// was there already (insert_failed of conntrack -S).
+func (n *Namespace) DroppedFlows() (uint64, error) {
+	c, err := conntrack.Dial(&netlink.Config{NetNS: int(n.file.Fd())})
+	if err != nil {
+		return 0, fmt.Errorf("open conntrack in %s: %w", n.path, err)
+	}
+	defer c.Close()
+	cpus, err := c.Stats()
+	if err != nil {
+		return 0, fmt.Errorf("conntrack statistics of %s: %w", n.path, err)
+	}
+	var sum uint64
+	for _, cpu := range cpus {
+		sum += uint64(cpu.InsertFailed)
+	}
+	return sum, nil
 }
 
 func tupleEnds(t conntrack.Tuple) (src, dst netip.AddrPort) {

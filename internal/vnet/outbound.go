@@ -149,7 +149,8 @@ type OutboundBlock struct {
 	Private   netip.Addr // what leaves from here is translated
 	Frontend  netip.Addr
 	FirstPort uint16
-	Ports     int // towards one destination and port
+	Ports     int  // towards one destination and port
+	InTurn    bool // used when those of the machine's blocks before are used up
 }
 
 // OutboundBlocks are the shares of all machines that leave by a load balancer.
@@ -159,7 +160,7 @@ func OutboundBlocks(n Network) []OutboundBlock {
 		for k := range pool.members {
 			for i := range pool.frontends {
 				b := pool.block(i, k)
-				all = append(all, OutboundBlock{b.member.nic.Machine, b.member.address, b.frontend, uint16(b.first), b.ports})
+				all = append(all, OutboundBlock{b.member.nic.Machine, b.member.address, b.frontend, uint16(b.first), b.ports, pool.inTurn})
 			}
 		}
 	}
@@ -219,7 +220,7 @@ func (w *nftWriter) source(out outboundPlan) {
 	if len(out.others) > 0 {
 		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
 	}
-	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
+	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out", w.spareMap()}
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", append(head, rules...)...)
 }
 

@@ -1,0 +1,213 @@
+package vnet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+)
+
+// TranslatedFlow is a flow that left for the internet, as conntrack has it.
+type TranslatedFlow struct {
+	Protocol    uint8          // IPPROTO_TCP or IPPROTO_UDP
+	Private     netip.AddrPort // the machine's end
+	Public      netip.AddrPort // what the destination sees
+	Destination netip.AddrPort
+	// Ended says that both sides of a TCP flow have said goodbye. When the kernel finds no other port it gives this one to a new flow, if that
+	// one's sequence number is above the old one's (nf_seq_has_advanced, net/netfilter/nf_nat_core.c).
+	Ended bool
+}
+
+// PortUse is how far the ports that a machine has on its front ends are used. The same port serves flows to several destinations, so that
+// what runs out is the ports towards one of them.
+type PortUse struct {
+	Machine string
+	Private netip.Addr
+	Ports   int // towards one destination, over all front ends
+	InUse   int // front ends' ports that some flow has
+	Fullest DestinationUse
+}
+
+// DestinationUse is how many ports of a machine flows to one destination have. It is zero where there are none.
+type DestinationUse struct {
+	Protocol    uint8
+	Destination netip.AddrPort
+	InUse       int
+}
+
+// Spare is a short row of ports among which a machine's new flow to a nearly used up destination finds a free one.
+type Spare struct {
+	Protocol    uint8
+	Private     netip.Addr
+	Destination netip.AddrPort
+	Frontend    netip.Addr
+	First, Last uint16
+}
+
+// portKey is what a port can be used for once.
+type portKey struct {
+	protocol    uint8
+	private     netip.Addr
+	destination netip.AddrPort
+}
+
+// portsInUse are the ports that flows have, by what they are used for; true for live ones, false for ended ones.
+type portsInUse map[portKey]map[netip.AddrPort]bool
+
+func usedPorts(flows []TranslatedFlow) portsInUse {
+	used := portsInUse{}
+	for _, f := range flows {
+		key := portKey{f.Protocol, f.Private.Addr(), f.Destination}
+		if used[key] == nil {
+			used[key] = map[netip.AddrPort]bool{}
+		}
+		used[key][f.Public] = !f.Ended
+	}
+	return used
+}
+
+// keys are in a stable order.
+func (u portsInUse) keys() []portKey {
+	return slices.SortedFunc(maps.Keys(u), func(a, b portKey) int {
+		return cmp.Or(int(a.protocol)-int(b.protocol), a.private.Compare(b.private), a.destination.Compare(b.destination))
+	})
+}
+
+// blocksOf are the shares of each machine, in the order in which they are used.
+func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]OutboundBlock) {
+	blocks = map[netip.Addr][]OutboundBlock{}
+	for _, b := range OutboundBlocks(n) {
+		if blocks[b.Private] == nil {
+			order = append(order, b.Private)
+		}
+		blocks[b.Private] = append(blocks[b.Private], b)
+	}
+	return order, blocks
+}
+
+// PortUses says how far the ports of each machine that leaves by a load balancer are used, in the machines' order.
+func PortUses(n Network, flows []TranslatedFlow) []PortUse {
+	used := usedPorts(flows)
+	order, blocks := blocksOf(n)
+	var all []PortUse
+	for _, private := range order {
+		u := PortUse{Machine: blocks[private][0].Machine, Private: private}
+		for _, b := range blocks[private] {
+			u.Ports += b.Ports
+		}
+		distinct := map[string]bool{}
+		for _, key := range used.keys() {
+			if key.private != private {
+				continue
+			}
+			count := 0
+			for port, live := range used[key] {
+				if live && holds(blocks[private], port) {
+					distinct[fmt.Sprint(key.protocol, port)] = true
+					count++
+				}
+			}
+			if count > u.Fullest.InUse {
+				u.Fullest = DestinationUse{key.protocol, key.destination, count}
+			}
+		}
+		u.InUse = len(distinct)
+		all = append(all, u)
+	}
+	return all
+}
+
+func holds(blocks []OutboundBlock, port netip.AddrPort) bool {
+	return slices.ContainsFunc(blocks, func(b OutboundBlock) bool {
+		return b.Frontend == port.Addr() && port.Port() >= b.FirstPort && int(port.Port()) < int(b.FirstPort)+b.Ports
+	})
+}
+
+const (
+	// spareWindow is how many ports a Spare has. The kernel tries at most 128 at random places of a longer range, then half as many, down to
+	// 16, and gives up: of 1,024 ports it finds the last free one in one case of four. A row of 32 it searches from end to end, and takes
+	// ports of ended flows wherever they are in it (nf_nat_l4proto_unique_tuple and NF_NAT_HARDER_THRESH, net/netfilter/nf_nat_core.c).
+	spareWindow = 32
+	// fewSpare is how many free ports of a block are so few that the kernel may not find one: with 64 of 1,024 it misses all of them in one
+	// case of a million, with 16 in one of forty.
+	fewSpare = 64
+	// SpareTimeoutSeconds is how long a Spare is good for: it must not outlive the process that knows whether it is still true for long.
+	SpareTimeoutSeconds = 3
+)
+
+// Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the first
+// front end that has any where front ends are used in turn, else on any.
+func Spares(n Network, flows []TranslatedFlow) []Spare {
+	used := usedPorts(flows)
+	_, blocks := blocksOf(n)
+	var all []Spare
+	for _, key := range used.keys() {
+		if s, ok := spareFor(key, blocks[key.private], used[key]); ok {
+			all = append(all, s)
+		}
+	}
+	return all
+}
+
+// spareFor is the best row of the blocks; ok says that there is one and that it is needed.
+func spareFor(key portKey, blocks []OutboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
+	most, sum := 0, 0
+	for _, b := range blocks {
+		first, worth, free := b.spare(used)
+		if sum += free; worth > most {
+			most = worth
+			last := min(int(first)+spareWindow, int(b.FirstPort)+b.Ports) - 1
+			best = Spare{key.protocol, key.private, key.destination, b.Frontend, first, uint16(last)}
+		}
+		if b.InTurn && free > 0 {
+			return best, free <= fewSpare
+		}
+	}
+	return best, most > 0 && sum <= fewSpare*len(blocks)
+}
+
+// spare finds the row that is worth most, and how many ports of the whole block are free. One that is free is worth more than any number of
+// those of ended flows, which not every new flow can take.
+func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first uint16, worth, free int) {
+	for at := 0; at < b.Ports; at += spareWindow {
+		row := 0
+		for p := at; p < min(at+spareWindow, b.Ports); p++ {
+			live, taken := used[netip.AddrPortFrom(b.Frontend, b.FirstPort+uint16(p))]
+			if live {
+				continue
+			}
+			free++
+			if row++; !taken {
+				row += spareWindow
+			}
+		}
+		if row > worth {
+			first, worth = b.FirstPort+uint16(at), row
+		}
+	}
+	return first, worth, free
+}
+
+// SpareScript is the nft script that makes the fabric's table have exactly these spares, for SpareTimeoutSeconds.
+func SpareScript(spares []Spare) string {
+	var w strings.Builder
+	w.WriteString("flush map ip azure spare\n")
+	if len(spares) == 0 {
+		return w.String()
+	}
+	w.WriteString("add element ip azure spare {\n")
+	for _, s := range spares {
+		fmt.Fprintf(&w, "\t%d . %s . %s . %d timeout %ds : %s . %d-%d,\n",
+			s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(), SpareTimeoutSeconds, s.Frontend, s.First, s.Last)
+	}
+	w.WriteString("}\n")
+	return w.String()
+}
+
+// spareMap is where a new flow is sent whose destination is nearly used up.
+func (w *nftWriter) spareMap() (rule string) {
+	w.set("map", "spare", "inet_proto . ipv4_addr . ipv4_addr . inet_service : interval ipv4_addr . inet_service", "interval,timeout", nil)
+	return `meta l4proto { tcp, udp } snat ip to meta l4proto . ip saddr . ip daddr . th dport map @spare comment "few ports are left: among these is a free one"`
+}
