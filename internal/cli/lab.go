@@ -194,6 +194,13 @@ func printTables(out io.Writer, st lab.Status, wide bool) error {
 		}
 		fmt.Fprintln(w)
 	}
+	if len(st.Outbound) > 0 {
+		fmt.Fprintln(w, "OUTBOUND PORTS\tIN USE\tOF\tFULLEST DESTINATION")
+		for _, o := range st.Outbound {
+			fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", o.Node, o.InUse, o.Ports, fullest(o))
+		}
+		fmt.Fprintln(w)
+	}
 	if wide {
 		fmt.Fprintln(w, "COMPONENT\tSTATE\tRESTARTS\tLAST EXIT")
 		fmt.Fprintf(w, "lab\t%s\t0\t-\n", state(lab.Component{Pid: st.Pid}))
@@ -208,10 +215,21 @@ func printTables(out io.Writer, st lab.Status, wide bool) error {
 	for _, p := range st.Problems {
 		fmt.Fprintln(out, "problem:", p)
 	}
-	if len(st.Problems) == 0 && st.Ready {
+	for _, p := range st.Warnings {
+		fmt.Fprintln(out, "warning:", p)
+	}
+	if len(st.Problems) == 0 && len(st.Warnings) == 0 && st.Ready {
 		fmt.Fprintln(out, "all is well")
 	}
 	return nil
+}
+
+// fullest says which destination has most of a node's outbound ports.
+func fullest(o lab.Outbound) string {
+	if o.Fullest == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s %s: %d, %d %%", o.Fullest.Protocol, o.Fullest.Destination, o.Fullest.InUse, o.Fullest.Percent)
 }
 
 func state(c lab.Component) string {

@@ -55,6 +55,10 @@ func (c *Cluster) setDefaults() {
 	set(&s.ServiceProxy.Rules, RulesCurrent)
 	s.setNetworkDefaults()
 	set(&s.LoadBalancer.SKU, SKUBasic)
+	if s.LoadBalancer.SKU == SKUStandard {
+		set(&s.LoadBalancer.Outbound.ManagedIPs, 1)
+		set(&s.LoadBalancer.Outbound.IdleTimeoutMinutes, 30)
+	}
 	if s.Internet.Hosts == nil {
 		s.Internet.Hosts = []InternetHost{
 			{Name: "client", Address: netip.MustParseAddr("198.51.100.10")},

@@ -141,6 +141,21 @@ type LoadBalancer struct {
 	// Frontends are the public addresses that services of type LoadBalancer get, in this order. Default: 203.0.113.10 to 203.0.113.253;
 	// Cluster.Frontends gives the list that holds.
 	Frontends []netip.Addr `json:"frontends,omitzero"`
+	// Outbound is how nodes reach the internet by a Standard load balancer. A Basic one's is not to be set: it uses the services' front ends.
+	Outbound Outbound `json:"outbound,omitzero"`
+}
+
+// Outbound is the outbound rule that AKS makes on a Standard load balancer, with addresses of its own.
+type Outbound struct {
+	// ManagedIPs is how many public addresses are for outbound alone ("az aks create --load-balancer-managed-outbound-ip-count"), 1 to 16, used
+	// one after the other. Default 1. They are the first ones of Cluster.Frontends.
+	ManagedIPs int `json:"managedIPs,omitempty"`
+	// Ports is how many source ports each node has towards one destination, over all these addresses (--load-balancer-outbound-ports): a
+	// multiple of 8 up to 64000. Default: by the number of nodes, on each address.
+	Ports int `json:"ports,omitempty"`
+	// IdleTimeoutMinutes is how long a flow may be idle (--load-balancer-idle-timeout), 4 to 120. Default 30. Packets after that are answered
+	// with a TCP reset.
+	IdleTimeoutMinutes int `json:"idleTimeoutMinutes,omitempty"`
 }
 
 // NodePool is a pool of equal nodes.

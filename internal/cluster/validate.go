@@ -16,6 +16,12 @@ const (
 	maxMaxPods = 250
 )
 
+// Bounds of the outbound rule of a Standard load balancer: Azure's ports of an address, and as many addresses as its rules take.
+const (
+	maxManagedIPs = 16
+	portsPerIP    = 64000
+)
+
 // maxMasqRanges is the most ranges of an ip-masq-agent's file (its cidrLimit).
 const maxMasqRanges = 64
 
@@ -167,8 +173,35 @@ func (v *validator) network() {
 	}
 	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
 	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
-	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, []SKU{SKUBasic}, []SKU{SKUStandard})
+	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, []SKU{SKUBasic, SKUStandard}, nil)
 	v.frontends()
+	v.outbound()
+}
+
+// outbound checks the outbound rule of a Standard load balancer.
+func (v *validator) outbound() {
+	lb, path := v.c.Spec.LoadBalancer, "spec.loadBalancer.outbound"
+	o := lb.Outbound
+	if lb.SKU != SKUStandard {
+		if o != (Outbound{}) {
+			v.errs.add(path, "leave it out, or write sku: standard", "only a Standard load balancer has outbound rules")
+		}
+		return
+	}
+	v.number(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
+	v.number(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
+	if o.Ports == 0 || !v.c.countable() || o.ManagedIPs < 1 {
+		return
+	}
+	nodes := 0
+	for _, p := range v.c.Spec.NodePools {
+		nodes += p.Count
+	}
+	most := min(portsPerIP, portsPerIP*o.ManagedIPs/nodes/8*8)
+	if o.Ports < 0 || o.Ports%8 != 0 || o.Ports > most {
+		v.errs.add(path+".ports", fmt.Sprintf("write a multiple of 8 up to %d, or more managedIPs", most), "%d is not possible with %d nodes and %d addresses of %d ports",
+			o.Ports, nodes, o.ManagedIPs, portsPerIP)
+	}
 }
 
 func (v *validator) dnsServiceIP(path string, a netip.Addr, services netip.Prefix) {

@@ -2,6 +2,8 @@ package lab
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
@@ -70,11 +72,49 @@ func addNodes(n *vnet.Network, c *cluster.Cluster) error {
 		n.NICs[len(n.NICs)-1].Name = node.NIC
 		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
 	}
-	sku := vnet.SKUBasic
-	if c.Spec.LoadBalancer.SKU == cluster.SKUStandard {
-		sku = vnet.SKUStandard
+	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{pool}}}
+	if c.Spec.LoadBalancer.SKU != cluster.SKUStandard {
+		return nil
 	}
-	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: sku, BackendPools: []vnet.BackendPool{pool}}}
+	lb := &n.LoadBalancers[0]
+	lb.SKU = vnet.SKUStandard
+	pool.Name = outboundPool
+	lb.BackendPools = append(lb.BackendPools, pool)
+	return setOutbound(n, lb, c.Spec.LoadBalancer.Outbound)
+}
+
+// outboundPool and outboundRule are what AKS calls them on a Standard load balancer.
+const (
+	outboundPool = "aksOutboundBackendPool"
+	outboundRule = "aksOutboundRule"
+)
+
+// setOutbound makes the outbound rule of a Standard load balancer and its front ends, as AKS does, or brings them to other settings.
+func setOutbound(n *vnet.Network, lb *vnet.LoadBalancer, o cluster.Outbound) error {
+	rule := vnet.OutboundRule{
+		Name: outboundRule, BackendPool: outboundPool, AllocatedOutboundPorts: o.Ports, IdleTimeoutMinutes: o.IdleTimeoutMinutes, TCPReset: true,
+	}
+	name := func(i int) string { return fmt.Sprintf("outbound-%d", i) }
+	for i := 1; i <= o.ManagedIPs; i++ {
+		rule.Frontends = append(rule.Frontends, name(i))
+		if slices.ContainsFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == name(i) }) {
+			continue
+		}
+		ip, err := n.AllocatePublicIP(name(i), netip.Addr{})
+		if err != nil {
+			return err
+		}
+		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: ip.Name, Address: ip.Address})
+	}
+	for _, old := range lb.OutboundRules {
+		for _, f := range old.Frontends {
+			if !slices.Contains(rule.Frontends, f) {
+				lb.Frontends = slices.DeleteFunc(lb.Frontends, func(g vnet.Frontend) bool { return g.Name == f })
+				n.ReleasePublicIP(f)
+			}
+		}
+	}
+	lb.OutboundRules = []vnet.OutboundRule{rule}
 	return nil
 }
 

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -15,11 +17,12 @@ func (l *lab) network() vnet.Network {
 
 // status is what `packetwalk status` prints.
 func (l *lab) status() Status {
+	outbound := l.outbound()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
 		Name: l.dir.Name(), Ready: l.ready.Load(), Pid: l.pid, APIServer: l.server, Kubeconfig: l.dir.Kubeconfig(),
-		Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: frontends(l.fabric.Snapshot()),
+		Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: frontends(l.fabric.Snapshot()), Outbound: outbound,
 	}
 	for _, c := range l.components {
 		s.Components = append(s.Components, c.component())
@@ -32,8 +35,29 @@ func (l *lab) status() Status {
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Problems = s.problems()
+	s.Problems, s.Warnings = s.problems(), s.warnings()
 	return s
+}
+
+// outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
+func (l *lab) outbound() []Outbound {
+	uses, err := l.fabric.PortUses()
+	if err != nil {
+		l.log.Warn("read the use of outbound ports", "err", err)
+	}
+	all := []Outbound{}
+	for _, u := range uses {
+		o := Outbound{Node: u.Machine, Ports: u.Ports, InUse: u.InUse}
+		if f := u.Fullest; f.InUse > 0 {
+			protocol := "tcp"
+			if f.Protocol == unix.IPPROTO_UDP {
+				protocol = "udp"
+			}
+			o.Fullest = &OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / u.Ports}
+		}
+		all = append(all, o)
+	}
+	return all
 }
 
 func (n *node) status() Node {

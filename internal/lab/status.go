@@ -22,6 +22,8 @@ type Status struct {
 	Nodes      []Node      `json:"nodes"`
 	Hosts      []Host      `json:"hosts"`
 	Frontends  []Frontend  `json:"frontends"`
+	Outbound   []Outbound  `json:"outbound"`
+	Warnings   []string    `json:"warnings"` // what may soon be broken, in words
 	Problems   []string    `json:"problems"` // what is broken, in words; empty when all is well
 }
 
@@ -62,6 +64,37 @@ type Frontend struct {
 	Total   int      `json:"total"`
 }
 
+// Outbound is how far the outbound ports of a node are used (SNAT ports, in Azure's words).
+type Outbound struct {
+	Node    string       `json:"node"`
+	Ports   int          `json:"ports"`   // towards one destination, over all front ends
+	InUse   int          `json:"inUse"`   // that some flow has
+	Fullest *OutboundUse `json:"fullest"` // the destination that has most of them; null when nothing has left
+}
+
+// OutboundUse is how many of a node's ports flows to one destination have. The same port serves other destinations too.
+type OutboundUse struct {
+	Protocol    string `json:"protocol"`    // "tcp" or "udp"
+	Destination string `json:"destination"` // address:port
+	InUse       int    `json:"inUse"`
+	Percent     int    `json:"percent"` // of the node's ports
+}
+
+// outboundWarning is how much of a node's ports, in percent, towards one destination is worth a warning.
+const outboundWarning = 80
+
+// warnings are what the parts of the status say may soon be broken.
+func (s *Status) warnings() []string {
+	found := []string{}
+	for _, o := range s.Outbound {
+		if f := o.Fullest; f != nil && f.Percent >= outboundWarning {
+			found = append(found, fmt.Sprintf("%s has %d of its %d outbound ports in use towards %s %s: without any left, new connections to there are dropped; "+
+				"keep connections open and use them again, or add front ends", o.Node, f.InUse, o.Ports, f.Protocol, f.Destination))
+		}
+	}
+	return found
+}
+
 // StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
 func StatusOf(ctx context.Context, d Dir) Status {
 	var s Status
@@ -69,7 +102,7 @@ func StatusOf(ctx context.Context, d Dir) Status {
 	if err == nil {
 		return s
 	}
-	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: []Frontend{}}
+	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}}
 	if s.Pid != 0 {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s
