@@ -192,21 +192,6 @@ func chainHash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// agentConfig finds the ConfigMap of the ip-masq-agent that names a range.
-func (o *Owners) agentConfig(cidr string) string {
-	if o == nil {
-		return ""
-	}
-	for _, c := range o.objects.ConfigMaps {
-		for _, text := range c.Data {
-			if cidr != "" && strings.Contains(text, cidr) {
-				return fmt.Sprintf("ConfigMap %s/%s", c.Namespace, c.Name)
-			}
-		}
-	}
-	return ""
-}
-
 // pool finds the Calico pool that an address is in.
 func (o *Owners) pool(a netip.Addr) (snapshot.Pool, bool) {
 	if o == nil {

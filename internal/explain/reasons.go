@@ -288,7 +288,7 @@ func (t *reasoner) agents(v *netfilter.Visit, p *packet.Packet) string {
 	chain, text := v.Chain.Name, v.Rule.Text
 	switch {
 	case strings.HasPrefix(chain, "IP-MASQ-AGENT"):
-		return t.masqAgent(v)
+		return t.owners.masqAgent(v)
 	case strings.HasPrefix(comment(v.Rule), "kubenet:"):
 		return "kubenet: SNAT for destinations outside " + notDestination(text)
 	case strings.HasPrefix(chain, "cali-") || strings.HasPrefix(chain, "cali:"):
@@ -313,21 +313,6 @@ func notDestination(text string) string {
 		return m[1]
 	}
 	return "the ranges that it names"
-}
-
-func (t *reasoner) masqAgent(v *netfilter.Visit) string {
-	m := destination.FindStringSubmatch(v.Rule.Text)
-	if v.Verdict.Kind != netfilter.Return || m == nil {
-		return "ip-masq-agent: outside nonMasqueradeCIDRs"
-	}
-	if m[1] == "169.254.0.0/16" {
-		return "ip-masq-agent: masqLinkLocal is false"
-	}
-	why := "ip-masq-agent: nonMasqueradeCIDRs " + m[1]
-	if config := t.owners.agentConfig(m[1]); config != "" {
-		why += " of " + config
-	}
-	return why
 }
 
 func (t *reasoner) calico(v *netfilter.Visit, p *packet.Packet) string {

@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
@@ -63,7 +64,17 @@ func TestWhy(t *testing.T) {
 		{name: "kube-proxy's nftables, IPv6", table: "kube-proxy", to: "endpoint-2CRNCTTE-ns1/svc1/tcp/p80__fd00.10.180..2.1/80", rules: `-A service-ULMVA6XW-ns1/svc1/tcp/p80 numgen random mod 2 vmap { 0 : goto x }`,
 			want: "ns1/svc1:p80: endpoint [fd00:10:180::2:1]:80"},
 		{name: "ip-masq-agent's list", verdict: netfilter.Return, objects: objects(), rules: `-A IP-MASQ-AGENT -d 10.13.0.0/16 -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`,
-			want: "ip-masq-agent: nonMasqueradeCIDRs 10.13.0.0/16 of ConfigMap kube-system/azure-ip-masq-agent-config"},
+			want: "ip-masq-agent: 10.13.0.0/16 of nonMasqueradeCIDRs[0] in ConfigMap kube-system/azure-ip-masq-agent-config"},
+		{name: "ip-masq-agent, two lists", verdict: netfilter.Return, objects: masqObjects("nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]", "nonMasqueradeCIDRs: [10.2.0.0/16]"),
+			rules: `-A IP-MASQ-AGENT -d 10.2.0.0/16 -j RETURN`,
+			want:  "ip-masq-agent: 10.2.0.0/16 of nonMasqueradeCIDRs[1] in ConfigMap kube-system/config-0 and nonMasqueradeCIDRs[0] in ConfigMap kube-system/config-1"},
+		{name: "ip-masq-agent, a part of an entry", verdict: netfilter.Return, objects: masqObjects("nonMasqueradeCIDRs: [110.1.0.0/16] # 10.1.0.0/16"),
+			rules: `-A IP-MASQ-AGENT -d 10.1.0.0/16 -j RETURN`, want: "ip-masq-agent: nonMasqueradeCIDRs 10.1.0.0/16, which no ConfigMap has now"},
+		{name: "ip-masq-agent, a faulty list", verdict: netfilter.Return, objects: masqObjects("nonMasqueradeCIDRs: [10.1.0.1/16]"), rules: `-A IP-MASQ-AGENT -d 10.1.0.0/16 -j RETURN`,
+			want: "ip-masq-agent: nonMasqueradeCIDRs 10.1.0.0/16, of a configuration before the present one, which is not applied (ConfigMap kube-system/config-0, " +
+				"key ip-masq-agent, nonMasqueradeCIDRs[0]: 10.1.0.1/16 is not aligned: 10.1.0.1 has bits set after the first 16; write 10.1.0.0/16)"},
+		{name: "ip-masq-agent's end, known", verdict: netfilter.Accept, objects: masqObjects("", ""), rules: `-A IP-MASQ-AGENT -j MASQUERADE`,
+			want: "ip-masq-agent: outside nonMasqueradeCIDRs of ConfigMap kube-system/config-0 and ConfigMap kube-system/config-1"},
 		{name: "ip-masq-agent's list, not known", verdict: netfilter.Return, rules: `-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN`,
 			want: "ip-masq-agent: nonMasqueradeCIDRs 10.0.0.0/8"},
 		{name: "ip-masq-agent, link-local", verdict: netfilter.Return, rules: `-A IP-MASQ-AGENT -d 169.254.0.0/16 -j RETURN`, want: "ip-masq-agent: masqLinkLocal is false"},
@@ -164,4 +175,13 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	check(reflect.TypeFor[Document]())
+}
+
+// masqObjects are ConfigMaps of the ip-masq-agent.
+func masqObjects(texts ...string) snapshot.Objects {
+	var o snapshot.Objects
+	for i, text := range texts {
+		o.ConfigMaps = append(o.ConfigMaps, snapshot.ConfigMap{Namespace: "kube-system", Name: fmt.Sprintf("config-%d", i), Data: map[string]string{"ip-masq-agent": text}})
+	}
+	return o
 }
