@@ -41,10 +41,24 @@ var kept = []struct {
 // addressMap replaces addresses. It is a bijection.
 type addressMap struct {
 	key []byte
-	// solid are prefixes whose inside is not scrambled, because a rule names a range of addresses in them, or maps one onto another.
+	// solid are prefixes whose inside is not scrambled, because a rule maps one onto another.
 	solid []netip.Prefix
+	// spans are ranges that are no prefixes. An address is in one or not by the bit at which it parts from the range's ends, so the bits on the
+	// way to those stay; all others are scrambled.
+	spans []span
 	done  map[netip.Addr]netip.Addr
 	flips map[netip.Prefix]bool
+}
+
+// span is a range of addresses; cover is the longest prefix that holds it.
+type span struct {
+	cover     netip.Prefix
+	low, high netip.Addr
+}
+
+// keeps tells whether the bit that follows a prefix decides who is in the range.
+func (s span) keeps(before netip.Prefix) bool {
+	return s.cover.Bits() <= before.Bits() && (before.Contains(s.low) || before.Contains(s.high))
 }
 
 func newAddressMap(key []byte) *addressMap {
@@ -130,6 +144,7 @@ func (m *addressMap) flip(before netip.Prefix) bool {
 			flipped = flipped && inner
 		}
 	}
+	flipped = flipped && !slices.ContainsFunc(m.spans, func(s span) bool { return s.keeps(before) })
 	if flipped {
 		d := digest(m.key, "address", before.String())
 		flipped = d[0]&1 == 1
@@ -156,10 +171,10 @@ func (m *addressMap) span(low, high netip.Addr) (netip.Addr, netip.Addr) {
 	return m.addr(low), m.addr(high)
 }
 
-// keepSpan notes that the addresses from low to high stay next to each other.
+// keepSpan notes that the addresses from low to high stay a range.
 func (m *addressMap) keepSpan(low, high netip.Addr) {
 	if p, exact := cover(low, high); !exact && p.IsValid() {
-		m.solid = append(m.solid, p)
+		m.spans = append(m.spans, span{p, low, high})
 	}
 }
 
