@@ -114,7 +114,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	if err != nil {
 		return badInput{err}
 	}
-	world, err := o.open(ctx, s)
+	world, err := o.open(ctx, s, to)
 	if err != nil {
 		return err
 	}
@@ -162,7 +162,7 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
-	if len(result.Outcomes) > 0 && report.Source != "" && report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
+	if len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered && report.Source != "" && report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
 	}
 	return result, report.First == nil, nil

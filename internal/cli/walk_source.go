@@ -16,6 +16,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/snapshot"
 	"packetwalk.dev/internal/walk"
 )
@@ -37,9 +38,9 @@ type world struct {
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context, s Streams) (*world, error) {
+func (o *walkOptions) open(ctx context.Context, s Streams, to packet.End) (*world, error) {
 	if o.snapshot != "" {
-		return openFile(s, o.snapshot, o.at)
+		return openFile(s, o.snapshot, o.at, to)
 	}
 	return openLab(ctx, o.name)
 }
@@ -97,7 +98,7 @@ func (w *world) close() {
 }
 
 // openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
-func openFile(s Streams, path, at string) (*world, error) {
+func openFile(s Streams, path, at string, to packet.End) (*world, error) {
 	data, err := readInput(s, path)
 	if err != nil {
 		return nil, badInput{err}
@@ -105,7 +106,7 @@ func openFile(s Streams, path, at string) (*world, error) {
 	c, err := snapshot.Read(bytes.NewReader(data))
 	switch {
 	case errors.Is(err, snapshot.ErrNotCapture):
-		return openText(path, data, at)
+		return openText(path, data, at, to)
 	case err != nil:
 		return nil, badInput{fmt.Errorf("%s: %w", path, err)}
 	}
@@ -130,9 +131,12 @@ func readInput(s Streams, path string) ([]byte, error) {
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.
-func openText(path string, text []byte, at string) (*world, error) {
+func openText(path string, text []byte, at string, to packet.End) (*world, error) {
+	if bytes.IndexByte(text, 0) >= 0 {
+		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
+	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	source, err := snapshot.Partial(name, text)
+	source, err := snapshot.Partial(name, text, to.Address)
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
@@ -145,6 +149,9 @@ func openText(path string, text []byte, at string) (*world, error) {
 		for _, a := range h.Assumed {
 			w.read = append(w.read, walk.Assumption{Host: n, What: a})
 		}
+	}
+	if path == "-" {
+		path = "standard input"
 	}
 	w.notes = append(w.notes, fmt.Sprintf("prediction only: from what %s shows", path))
 	return w, nil

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 )
@@ -51,6 +52,9 @@ type Block struct {
 	Kind BlockKind
 	Line int    // of its first line, from 1
 	Text []byte // its lines without the blanks and marks of quotation in front
+	// Filtered says that the output went through another program: lines may be missing.
+	Filtered bool
+	from     origin
 }
 
 // BlockKind is the program and form of a block.
@@ -73,9 +77,10 @@ var ErrNothingFound = errors.New("no rule, set, route or connection in the text;
 
 // ParseFragment reads a text in which the output of iptables-save, iptables -S and iptables -L stands, whole or in part, between shell
 // prompts, command lines and prose. A rule line is one that begins with -A, or one of a listing; a line that is shown again, by another
-// command, is the same rule. What the text does not say and what kube-proxy, the ip-masq-agent and Calico are known to do is filled in;
-// [Excerpt.Assumed] tells each time. A complete iptables-save is read by [Parse] alone.
-func ParseFragment(text []byte) (Excerpt, error) {
+// command, is the same rule. Output from elsewhere than most of the rules, by its prompt or command, is left out. What the text does not say and what kube-proxy, the ip-masq-agent and Calico are known to do is filled in;
+// [Excerpt.Assumed] tells each time. Where the rules are shown at several times, those of the last one at which they name one of the addresses
+// that it is about are taken, else the last. A complete iptables-save is read by [Parse] alone.
+func ParseFragment(text []byte, about ...netip.Addr) (Excerpt, error) {
 	v4, v6 := bytes.Contains(text, []byte("by iptables-save")), bytes.Contains(text, []byte("by ip6tables-save"))
 	mixed := v4 && v6
 	if tables, err := Parse(text); err == nil && len(tables) > 0 && !mixed {
@@ -86,6 +91,8 @@ func ParseFragment(text []byte) (Excerpt, error) {
 	}
 	s := scanner{lines: strings.Split(string(text), "\n")}
 	s.scan()
+	s.leaveOut()
+	s.chooseTime(about)
 	f := Excerpt{Blocks: s.blocks}
 	for _, family := range []int{4, 6} {
 		runs := s.runs(family)

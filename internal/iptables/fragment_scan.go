@@ -16,16 +16,19 @@ type shown struct {
 
 // run is consecutive rules of one chain, as one command printed them.
 type run struct {
-	line   int
-	family int    // 4, 6 or 0
-	table  string // "" where nothing around the lines tells
-	why    string // how the table is known
-	chain  string // "" for a listed rule whose chain is not shown
-	policy string // of a built-in chain, where shown, with its counters
-	passed Counters
-	rules  []shown
-	whole  bool // all rules of the chain are here
-	saved  bool // it is of a table that is shown whole, from *table to COMMIT
+	line    int
+	family  int    // 4, 6 or 0
+	table   string // "" where nothing around the lines tells
+	why     string // how the table is known
+	chain   string // "" for a listed rule whose chain is not shown
+	policy  string // of a built-in chain, where shown, with its counters
+	passed  Counters
+	rules   []shown
+	whole   bool // all rules of the chain are here
+	saved   bool // it is of a table that is shown whole, from *table to COMMIT
+	from    origin
+	command int    // line of the command that printed it; 0 where none is shown
+	filter  filter // of the command, where known
 }
 
 // context is what the lines before tell about those that follow.
@@ -34,6 +37,8 @@ type context struct {
 	family     int
 	save       bool // between *table and COMMIT
 	piped      bool // the command's output went through another program: lines may be missing
+	command    int  // its line; 0 for none
+	filter     filter
 	chain      string
 	columns    columns
 	listing    bool // below a line "Chain …"
@@ -42,15 +47,18 @@ type context struct {
 
 // scanner takes a text apart.
 type scanner struct {
-	lines   []string
-	at      int // index of the present line
-	now     context
-	found   []*run
-	section int             // first run of the present command's output
-	headers map[string]*run // its runs that begin with the chain's name
-	blocks  []Block
-	lastEnd int // line after the last block's last line
-	assumed []Assumption
+	lines    []string
+	at       int // index of the present line
+	now      context
+	found    []*run
+	section  int             // first run of the present command's output
+	headers  map[string]*run // its runs that begin with the chain's name
+	blocks   []Block
+	lastEnd  int // line after the last block's last line
+	assumed  []Assumption
+	from     origin // of what the present command printed
+	filtered bool   // it went through another program: lines may be missing
+	session  string // the command that opened the shell whose bare prompts follow
 }
 
 func (s *scanner) assume(kind AssumptionKind, line int, format string, args ...any) {
@@ -62,6 +70,7 @@ func (s *scanner) scan() {
 	for s.at < len(s.lines) {
 		line := clean(s.lines[s.at])
 		s.at++
+		s.see(line)
 		s.line(line)
 	}
 }
@@ -117,6 +126,8 @@ func (s *scanner) command(line string) bool {
 	case !save && next.why == "":
 		return false // prose
 	}
+	next.command = s.at
+	next.filter, _ = filterOf(line)
 	s.reset()
 	s.now = next
 	return true
@@ -267,7 +278,8 @@ func isTable(name string) bool {
 
 // begin notes a chain whose name, and with it the run of its rules, is shown.
 func (s *scanner) begin(c Chain, whole bool) {
-	r := &run{line: s.at, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole}
+	r := &run{line: s.at, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
+		from: s.from, command: s.now.command, filter: s.now.filter}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }
@@ -279,7 +291,8 @@ func (s *scanner) put(chain string, rule shown) {
 		r = s.found[last]
 	}
 	if r == nil {
-		r = &run{line: rule.line, family: s.now.family, table: s.now.table, why: s.now.why, chain: chain}
+		r = &run{line: rule.line, family: s.now.family, table: s.now.table, why: s.now.why, chain: chain, from: s.from,
+			command: s.now.command, filter: s.now.filter}
 		s.found = append(s.found, r)
 	}
 	r.rules = append(r.rules, rule)
@@ -466,7 +479,7 @@ func (s *scanner) other(line string) bool {
 		return false
 	}
 	if n := len(s.blocks); n == 0 || begins || s.lastEnd != s.at-1 || s.blocks[n-1].Kind != kind {
-		s.blocks = append(s.blocks, Block{Kind: kind, Line: s.at})
+		s.blocks = append(s.blocks, Block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from})
 	}
 	last := &s.blocks[len(s.blocks)-1]
 	last.Text = append(append(last.Text, line...), '\n')

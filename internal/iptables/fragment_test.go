@@ -5,6 +5,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -163,4 +164,56 @@ func FuzzParseFragment(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestFragmentAbout: where a text shows the rules at two times, those that know the address in question are taken.
+func TestFragmentAbout(t *testing.T) {
+	a, err := txtar.ParseFile("testdata/fragments/two-times.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ about, has, hasNot string }{
+		{"51.144.176.251", "-A KUBE-FW-7G2JV7LNOR6DDNIY -m comment --comment \"default/whereami: loadbalancer IP\" -j KUBE-SVC-7G2JV7LNOR6DDNIY", "KUBE-XLB"},
+		{"10.13.76.26", "-d 51.144.176.251/32", "KUBE-XLB"},
+		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
+		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
+	} {
+		f, err := ParseFragment(a.Files[0].Data, netip.MustParseAddr(tt.about))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(AppendSave(nil, f.Tables))
+		if !strings.Contains(text, tt.has) || strings.Contains(text, tt.hasNot) {
+			t.Errorf("about %s: want %s and not %s in\n%s", tt.about, tt.has, tt.hasNot, text)
+		}
+	}
+}
+
+// TestFragmentFrom: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is not.
+func TestFragmentFrom(t *testing.T) {
+	const rules = "iptables-save\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n"
+	const addresses = "ip addr\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.1.0.4/24 scope global eth0\n"
+	for _, tt := range []struct {
+		name, text string
+		kept       bool
+	}{
+		{"no prompts", "# " + rules + addresses, true},
+		{"same prompt", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ " + addresses, true},
+		{"same machine as root", "jose@aks-0:~$ sudo " + rules + "root@aks-0:/etc# " + addresses, true},
+		{"another machine", "jose@aks-0:~$ sudo " + rules + "jose@jumphost:~$ " + addresses, false},
+		{"a pod's namespace", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ sudo nsenter -t 29634 -n " + addresses, false},
+		{"both through a debug pod", "$ kubectl exec debug -- chroot /host " + rules + "$ kubectl exec debug -- chroot /host " + addresses, true},
+		{"a shell in a pod", "jose@aks-0:~$ sudo " + rules + "$ k exec -it kuard -- /bin/ash\n~ $ " + addresses, false},
+		{"back from a shell", "$ sudo " + rules + "$ k exec -it kuard -- /bin/ash\n~ $ ls\n~ $ exit\n$ " + addresses, true},
+		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
+		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
+	} {
+		f, err := ParseFragment([]byte(tt.text))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if kept := len(f.Blocks) == 1; kept != tt.kept || len(f.Tables) != 1 {
+			t.Errorf("%s: addresses kept %t, %d tables, assumed %v", tt.name, kept, len(f.Tables), f.Assumed)
+		}
+	}
 }

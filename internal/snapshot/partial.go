@@ -3,6 +3,7 @@ package snapshot
 import (
 	"bytes"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -17,9 +18,10 @@ const notShown = "not in the text"
 // Partial makes a snapshot of one host, "node/NAME", out of a text that shows some of its state: an iptables-save, or lines of one, or of
 // iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
 // what is well known of kube-proxy, the ip-masq-agent and Calico; [Host.Assumed] says each thing that is not from the text, and
-// [Host.Missing] what is not known at all. The error is iptables.ErrNothingFound for a text that shows nothing.
-func Partial(name string, text []byte) (Source, error) {
-	excerpt, err := iptables.ParseFragment(text)
+// [Host.Missing] what is not known at all. about are the addresses that the snapshot is wanted for: a text may show rules at several times, see
+// [iptables.ParseFragment]. The error is iptables.ErrNothingFound for a text that shows nothing.
+func Partial(name string, text []byte, about ...netip.Addr) (Source, error) {
+	excerpt, err := iptables.ParseFragment(text, about...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
@@ -133,6 +135,10 @@ func (p *partial) block(b iptables.Block) {
 	}
 	if err != nil {
 		p.assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
+		return
+	}
+	if b.Filtered && (b.Kind == iptables.IPAddress || b.Kind == iptables.IPRoute) {
+		p.host.Missing[part] = "only some are in the text"
 		return
 	}
 	delete(p.host.Missing, part)

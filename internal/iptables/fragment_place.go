@@ -1,0 +1,127 @@
+package iptables
+
+import (
+	"cmp"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// origin is where a command of the text ran, as far as prompts and command lines tell: the machine in the prompt ("aks-nodepool1-0" of
+// "jose@aks-nodepool1-0:~$"), or the command that went into another network namespace ("nsenter -t 4711 -n ip addr"). The zero value is a
+// place that nothing tells of.
+type origin struct {
+	machine string
+	entered string
+}
+
+// apart tells whether what was seen at one place says nothing of another. Where one of them is not known, it is taken to be the same.
+func (o origin) apart(home origin) bool {
+	return o.entered != home.entered || o.machine != "" && home.machine != "" && o.machine != home.machine
+}
+
+func (o origin) String() string {
+	if o.entered != "" {
+		return o.entered
+	}
+	return "on " + o.machine
+}
+
+var (
+	// namedPrompt is "jose@aks-0:~$ COMMAND" or "[root@aks-0 ~]# COMMAND".
+	namedPrompt = regexp.MustCompile(`^\[?[\w.-]+@([\w.-]+)(?::|\s|\])[^$#]*[$#](?:\s+(.*))?$`)
+	// barePrompt is "$ COMMAND", "~ $ COMMAND" or "/ # COMMAND". A "#" alone is a prompt only in front of a program: there are comments.
+	barePrompt = regexp.MustCompile(`^(?:(?:(?:~|/)\S*\s+[$#]|\$)\s+(.*)|#\s+((?:sudo |nsenter|ip |ip6?tables|ipset |conntrack |kubectl |docker |crictl |exit\b).*))$`)
+	// enters are the commands that go to another machine or network namespace.
+	enters = regexp.MustCompile(`\b(?:nsenter|ip netns exec|(?:docker|podman|nerdctl|crictl|kubectl|oc|k)(?: \S+)*? exec|ssh)\s`)
+	// inside are the programs that are run there.
+	inside = regexp.MustCompile(`(?:^|[\s/'"])(?:ip|ip6?tables\S*|ebtables\S*|nft|ipset|conntrack|sysctl|bridge|ifconfig|route|arp|tcpdump)\s`)
+	shells = regexp.MustCompile(`(?:^|[\s/])(?:ba|a|z|da)?sh(?: -\w+)*$`)
+)
+
+// see takes a line for what it tells about the place of what follows.
+func (s *scanner) see(line string) {
+	var command string
+	if m := namedPrompt.FindStringSubmatch(line); m != nil {
+		s.from, s.session, command = origin{machine: m[1]}, "", m[2]
+	} else if m := barePrompt.FindStringSubmatch(line); m != nil {
+		s.from, command = origin{entered: s.session}, cmp.Or(m[1], m[2])
+	} else {
+		return
+	}
+	s.filtered = strings.Contains(command, "|")
+	switch {
+	case command == "exit" || command == "logout":
+		s.from, s.session = origin{}, ""
+	case enters.MatchString(command):
+		s.from = origin{entered: into(command)}
+		if shells.MatchString(command) || isLogin(command) {
+			s.session = s.from.entered // what is shown below bare prompts is there
+		}
+	}
+}
+
+// into is the part of a command that goes somewhere, without what is run there.
+func into(command string) string {
+	command = strings.TrimPrefix(command, "sudo ")
+	end := enters.FindStringIndex(command)[1]
+	if at := inside.FindStringIndex(command[end:] + " "); at != nil {
+		return strings.TrimRight(command[:end+at[0]], ` '"/`)
+	}
+	return command
+}
+
+// isLogin tells of an ssh without a command: options, then a host.
+func isLogin(command string) bool {
+	words := strings.Fields(command)
+	if len(words) < 2 || words[0] != "ssh" {
+		return false
+	}
+	hosts := 0
+	for i := 1; i < len(words); i++ {
+		switch w := words[i]; {
+		case len(w) == 2 && w[0] == '-' && strings.Contains("bcDEeFIiJLlmOopQRSWw", w[1:]):
+			i++ // its value
+		case w[0] != '-':
+			hosts++
+		}
+	}
+	return hosts == 1
+}
+
+// leaveOut drops what was seen elsewhere than most rules were, or where there are none, than what comes first.
+func (s *scanner) leaveOut() {
+	home, found := s.home()
+	if !found {
+		return
+	}
+	told := map[origin]bool{}
+	away := func(line int, what string, from origin) bool {
+		if !from.apart(home) {
+			return false
+		}
+		if !told[from] {
+			s.assumed = append(s.assumed, Assumption{Kind: LeftOut, Line: line, Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
+		}
+		told[from] = true
+		return true
+	}
+	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool { return away(b.Line, string(b.Kind), b.from) })
+	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return away(r.line, "chain "+r.chain, r.from) })
+}
+
+// home is where most rules were seen.
+func (s *scanner) home() (home origin, found bool) {
+	rules := map[origin]int{}
+	for _, r := range s.found {
+		rules[r.from] += 1 + len(r.rules)
+		if rules[r.from] > rules[home] || !found {
+			home, found = r.from, true
+		}
+	}
+	if !found && len(s.blocks) > 0 {
+		return s.blocks[0].from, true
+	}
+	return home, found
+}
