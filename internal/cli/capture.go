@@ -73,6 +73,9 @@ func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) e
 	if err := ctx.Err(); err != nil {
 		return err
 	}
+	if why := nothing(taken); why != "" {
+		return fmt.Errorf("nothing could be captured: %s; it needs root, in a container a privileged one", why)
+	}
 	if o.redact {
 		if err := taken.Redact(snapshot.NewRedactionKey()); err != nil {
 			return fmt.Errorf("redact: %w", err)
@@ -141,6 +144,31 @@ func writeCapture(s Streams, c *snapshot.Capture, path string) error {
 	return nil
 }
 
+// nothing is why there is nothing in a capture; "" where there is something.
+func nothing(c *snapshot.Capture) string {
+	why := ""
+	for _, raw := range c.Hosts {
+		for _, out := range raw.Outputs {
+			switch {
+			case out.Error != "":
+				why = failure(out)
+			case out.Skipped == "":
+				return ""
+			}
+		}
+	}
+	return why
+}
+
+// failure is what a tool, or the reading of what no tool prints, failed with.
+func failure(out snapshot.Output) string {
+	text := strings.TrimRight(out.Error, " :")
+	if out.Command != "" {
+		text = out.Command + ": " + text
+	}
+	return text
+}
+
 func writeFile(path string, data []byte) (err error) {
 	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
 	if err != nil {
@@ -172,7 +200,7 @@ func tellCapture(w io.Writer, c *snapshot.Capture, path string, size int) {
 	for _, raw := range c.Hosts {
 		for _, out := range raw.Outputs {
 			if out.Error != "" {
-				missing[out.Command+": "+out.Error]++
+				missing[failure(out)]++
 			}
 		}
 	}

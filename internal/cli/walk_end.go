@@ -110,7 +110,7 @@ func (r *resolver) target(from, to packet.End, p *packet.Packet, v6, certain boo
 	port := to.Port
 	if port == 0 && p.Protocol.HasPorts() {
 		port = defaultPort
-		r.notes = append(r.notes, fmt.Sprintf("assumed: port %d, because --to names none (write %s:PORT)", port, to))
+		r.notes = append(r.notes, fmt.Sprintf("assumed: port %d, because --to names none (write %s)", port, withPort(to)))
 	}
 	if to.Port != 0 && !p.Protocol.HasPorts() {
 		return netip.Addr{}, fmt.Errorf("%s has no ports; leave out :%d", p.Protocol, to.Port)
@@ -134,6 +134,14 @@ func (r *resolver) target(from, to packet.End, p *packet.Packet, v6, certain boo
 		addresses = r.addresses(host)
 	}
 	return pick(addresses, v6, certain)
+}
+
+// withPort is how an end is written with a port.
+func withPort(e packet.End) string {
+	if e.Kind == packet.AddressEnd && e.Address.Is6() {
+		return "[" + e.String() + "]:PORT"
+	}
+	return e.String() + ":PORT"
 }
 
 // place is the host of an end that names one, and its addresses where the objects have them.
@@ -247,6 +255,9 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	if !slices.ContainsFunc(s.Ports, func(of snapshot.ServicePort) bool { return of.Port == port && of.Protocol == p.Protocol }) {
+		r.notes = append(r.notes, fmt.Sprintf("svc/%s/%s has no port %d/%s; it has %s", s.Namespace, s.Name, port, p.Protocol, ports(s)))
+	}
 	p.DestinationPort = packet.Exactly(port)
 	addresses := s.ClusterIPs
 	switch {
@@ -304,28 +315,34 @@ func (r *resolver) onlyProtocol(e packet.End) packet.Protocol {
 }
 
 func servicePort(s *snapshot.Service, port uint16, proto packet.Protocol) (uint16, error) {
-	var ports []uint16
-	var words []string
+	if port != 0 {
+		return port, nil
+	}
+	var fit []uint16
 	for _, p := range s.Ports {
-		words = append(words, fmt.Sprintf("%d/%s", p.Port, p.Protocol))
 		if p.Protocol == proto {
-			ports = append(ports, p.Port)
+			fit = append(fit, p.Port)
 		}
 	}
-	switch {
-	case port != 0 || len(ports) == 1:
-		return cmp.Or(port, ports0(ports)), nil
-	case len(ports) == 0:
-		return 0, fmt.Errorf("it has no %s port; it has %s", proto, list(words))
+	switch len(fit) {
+	case 0:
+		return 0, fmt.Errorf("it has no %s port; it has %s", proto, ports(s))
+	case 1:
+		return fit[0], nil
 	}
-	return 0, fmt.Errorf("it has several ports (%s); write svc/%s/%s:PORT", strings.Join(words, ", "), s.Namespace, s.Name)
+	return 0, fmt.Errorf("it has several ports (%s); write svc/%s/%s:PORT", ports(s), s.Namespace, s.Name)
 }
 
-func ports0(ports []uint16) uint16 {
-	if len(ports) == 0 {
-		return 0
+// ports are a service's, in words: "80/tcp, 53/udp".
+func ports(s *snapshot.Service) string {
+	words := make([]string, len(s.Ports))
+	for i, p := range s.Ports {
+		words[i] = fmt.Sprintf("%d/%s", p.Port, p.Protocol)
 	}
-	return ports[0]
+	if len(words) == 0 {
+		return "none"
+	}
+	return strings.Join(words, ", ")
 }
 
 // sender finds the host that sends, or where the packet of one that is not at hand comes in.

@@ -378,7 +378,7 @@ func azure(v *netfilter.Visit) string {
 	case name == "lb":
 		return "Azure load balancer"
 	case name == "raw":
-		return "Azure: within the virtual network " + comment(v.Rule)
+		return strings.TrimSpace("Azure: within the virtual network " + comment(v.Rule))
 	case name == "nat-pre" && strings.Contains(text, "@instance-in"), name == "nat-post" && strings.Contains(text, "@instance-out"):
 		return "Azure: the machine's own public address"
 	case name == "nat-pre":

@@ -87,9 +87,10 @@ type teller struct {
 	story   *story
 	choices []walk.Chosen // not yet met
 	host    string
-	mark    *marking         // that the packet carries on this machine
-	last    *walk.Step       // the rule before, on this machine
-	bridge  *walk.BridgeStep // the last decision of a bridge on this machine
+	mark    *marking                             // that the packet carries on this machine
+	last    *walk.Step                           // the rule before, on this machine
+	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
+	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
 }
 
 func tell(out *walk.Outcome, number int, o *Owners) *story {
@@ -134,6 +135,7 @@ func (t *teller) blocks(steps []walk.Step, reply bool) []block {
 		if st.Host != t.host || len(blocks) == 0 {
 			blocks = append(blocks, block{host: st.Host})
 			t.host, t.mark, t.last, t.bridge = st.Host, nil, nil, nil
+			t.visits = map[*netfilter.Rule]*netfilter.Visit{}
 		}
 		b := &blocks[len(blocks)-1]
 		b.lines = append(b.lines, t.step(st, reply)...)
@@ -203,6 +205,11 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 	why := t.why(v, &st.Packet)
 	caller := t.last
 	t.last = st
+	if v.Rule != nil {
+		t.visits[v.Rule] = v
+	} else if st.Hook == netfilter.Postrouting && natChain(v.Chain) && !reply {
+		t.story.kept = append(t.story.kept, t.passed(v.Chain, &st.Packet)...)
+	}
 	lines := t.changes(st, changesOf(st), caller, why, choice, reply)
 	ref := reference(v)
 	shape := "rule " + shapeOf(v)
@@ -235,6 +242,50 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 		t.story.kept = append(t.story.kept, ref+": "+short(v.Rule)+paren(why))
 	}
 	return nil
+}
+
+// passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
+// other sources, and Azure's own, tell nothing.
+func (t *teller) passed(c *netfilter.Chain, p *packet.Packet) []string {
+	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge {
+		return nil
+	}
+	var rules []string
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch v := t.visits[r]; {
+		case v != nil && v.Verdict.Kind == netfilter.Return:
+			return rules
+		case v != nil && v.Verdict.Chain != nil && v.Verdict.Kind != netfilter.Break:
+			rules = append(rules, t.passed(v.Verdict.Chain, p)...)
+			if v.Verdict.Kind == netfilter.Goto {
+				return rules
+			}
+		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
+			v = &netfilter.Visit{Chain: c, Rule: r}
+			rules = append(rules, reference(v)+" does not apply"+paren(cmp.Or(t.why(v, p), short(r))))
+		}
+	}
+	return rules
+}
+
+var (
+	sourceNAT  = regexp.MustCompile(`-j (?:MASQUERADE|SNAT|NETMAP)\b|\b(?:masquerade|snat)\b`)
+	fromSource = regexp.MustCompile(`(?:^|[^!] )-s (\S+)|(?:^| )saddr ([0-9a-f.:]+(?:/[0-9]+)?) `)
+)
+
+// otherSource tells of rules for a source that is not the packet's.
+func otherSource(r *netfilter.Rule, p *packet.Packet) bool {
+	m := fromSource.FindStringSubmatch(r.Text)
+	if m == nil {
+		return false
+	}
+	text := cmp.Or(m[1], m[2])
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a != p.Source
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return err == nil && !prefix.Contains(p.Source)
 }
 
 // doesOr is what the rule does, or for the end of a chain its policy.
@@ -649,7 +700,9 @@ func unique(all []string) []string {
 // because is "nat KUBE-POSTROUTING 3: MASQUERADE (mark 0x4000, set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster)".
 func (tr *translation) because(withHost bool) string {
 	text := tr.does
-	if tr.ref != "" {
+	if tr.ref == "" {
+		text = "of " + text
+	} else {
 		text = tr.ref + ": " + tr.does
 	}
 	if withHost {

@@ -112,6 +112,9 @@ func (p *page) head(s *story) {
 		from = hostName(s.outcome.There[0].Host)
 	}
 	to := p.o.Owners.name(start.Destination, start.Protocol, start.DestinationPort)
+	if to == "" && start.Destination.IsLoopback() {
+		to = "itself"
+	}
 	if end := &s.outcome.End; to == "" && end.Kind == walk.Delivered && end.Packet.Destination == start.Destination {
 		to = hostName(end.Host)
 	}
@@ -408,20 +411,77 @@ func (p *page) foot(r *walk.Result, all []*story) {
 		fmt.Fprintln(p, n)
 	}
 	var sentences []string
-	by := map[string][]int{}
+	by := map[string][]*story{}
 	for _, s := range all {
 		sentence := s.sees()
 		if by[sentence] == nil {
 			sentences = append(sentences, sentence)
 		}
-		by[sentence] = append(by[sentence], s.number)
+		by[sentence] = append(by[sentence], s)
 	}
 	for _, sentence := range sentences {
 		if len(sentences) > 1 {
-			fmt.Fprintf(p, "%s of %d: ", ranges(by[sentence]), p.total)
+			var numbers []int
+			for _, s := range by[sentence] {
+				numbers = append(numbers, s.number)
+			}
+			fmt.Fprintf(p, "%s of %d: ", ranges(numbers), p.total)
 		}
-		fmt.Fprintln(p, p.paint(bold, sentence))
+		fmt.Fprintln(p, p.paint(bold, sentence+taken(by[sentence])))
 	}
+}
+
+// taken says how what is not known was taken, where outcomes with the same sentence took it all the same way: the sentence may depend on it.
+func taken(g []*story) string {
+	const most = 3
+	var all []string
+	for i, s := range g {
+		assumptions := s.taken()
+		if i == 0 {
+			all = assumptions
+		}
+		all = slices.DeleteFunc(all, func(a string) bool { return !slices.Contains(assumptions, a) })
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(all) - most; n > 0 {
+		all, more = all[:most], fmt.Sprintf(", and %d more", n)
+	}
+	return "; provided that " + strings.Join(all, ", ") + more
+}
+
+// taken are the choices without known weights, with their answers. What was asked twice and answered differently is left out.
+func (s *story) taken() []string {
+	type question struct{ rule, what string }
+	answers, order := map[question]string{}, []question{}
+	for i := range s.outcome.Choices {
+		c := &s.outcome.Choices[i]
+		if weight(c) != nil || c.Answer < 0 || c.Answer >= len(c.Options) {
+			continue
+		}
+		q, label := question{what: c.What}, c.Options[c.Answer].Label
+		if c.Chain != nil {
+			q.rule = ruleRef(c.Chain, c.Rule)
+		}
+		if len(s.there) > 1 {
+			q.rule = strings.TrimSpace("on " + hostName(c.Host) + " " + q.rule)
+		}
+		if before, asked := answers[q]; !asked {
+			order = append(order, q)
+		} else if before != label {
+			label = ""
+		}
+		answers[q] = label
+	}
+	var all []string
+	for _, q := range order {
+		if label := answers[q]; label != "" {
+			all = append(all, strings.TrimSpace(q.rule+" "+label+" ("+q.what+")"))
+		}
+	}
+	return all
 }
 
 // Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.

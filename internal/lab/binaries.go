@@ -25,7 +25,7 @@ func FindBinaries() (Binaries, error) {
 	}
 	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App} {
 		if _, err := os.Stat(path); err != nil {
-			return b, fmt.Errorf("%s is missing beside %s; 'make build' makes it", filepath.Base(path), self)
+			return b, fmt.Errorf("%s is missing beside %s; 'make build controlplane' makes it", filepath.Base(path), self)
 		}
 	}
 	return b, nil

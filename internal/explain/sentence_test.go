@@ -1,0 +1,79 @@
+package explain
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
+)
+
+// sentences are the last lines of a walk through a text with rules, from a machine that is not known.
+func sentences(t *testing.T, text, from, to string, pin ...int) string {
+	t.Helper()
+	src, err := snapshot.Partial("n", []byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := tcp(from, to)
+	p.TTL = 64
+	r, err := walk.Walk(src, walk.Request{Host: "node/n", Forwarded: true, Packet: p, Pin: pin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := Text(&b, r, Options{Owners: NewOwners(snapshot.Objects{})}); err != nil {
+		t.Fatal(err)
+	}
+	_, last, _ := strings.Cut(b.String(), "\nassumed:\n")
+	var lines []string
+	for line := range strings.Lines(last) {
+		if !strings.HasPrefix(line, " ") {
+			lines = append(lines, strings.TrimSpace(line))
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
+// TestRulesThatDoNotApply: that a source is kept is put down to the rules that would have translated it, not to those for other sources.
+func TestRulesThatDoNotApply(t *testing.T) {
+	const text = `*nat
+:POSTROUTING ACCEPT [0:0]
+:AGENT - [0:0]
+-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
+-A POSTROUTING ! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE
+-A POSTROUTING -j AGENT
+-A AGENT -d 10.13.0.0/16 -j RETURN
+-A AGENT -d 10.14.0.0/16 -j MASQUERADE
+COMMIT
+`
+	for _, tt := range []struct{ to, want string }{
+		{"10.15.0.1:80", "because no rule translates it: nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE); nat AGENT 2 does not apply (-d 10.14.0.0/16 -j MASQUERADE)"},
+		{"10.13.0.1:80", "because no rule translates it: nat AGENT 1: -d 10.13.0.0/16 -j RETURN; nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)"},
+	} {
+		if got := sentences(t, text, "10.13.76.7:40000", tt.to); !strings.Contains(got, tt.want+";") {
+			t.Errorf("to %s: got\n%s\nwant\n%s", tt.to, got, tt.want)
+		}
+	}
+}
+
+// TestProvided: what is not known and was taken to be one way or the other stands in the sentences that depend on it, and in no others.
+func TestProvided(t *testing.T) {
+	const text = `*nat
+:PREROUTING ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+-A PREROUTING -m bogus --weird 3 -j DNAT --to-destination 10.9.9.9
+-A POSTROUTING -o eth0 -j MASQUERADE
+COMMIT
+`
+	all := strings.Split(sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80"), "\n")
+	if len(all) != 2 || !strings.HasPrefix(all[0], "1, 3 of 4: ") || !strings.HasSuffix(all[0], "; provided that nat POSTROUTING 1 matches (goes out of eth0)") ||
+		!strings.HasPrefix(all[1], "2, 4 of 4: ") || !strings.HasSuffix(all[1], "; provided that nat POSTROUTING 1 does not match (goes out of eth0)") {
+		t.Errorf("got %q", all)
+	}
+	one := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80", 1, 1)
+	if want := "; provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3), nat POSTROUTING 1 does not match (goes out of eth0)"; !strings.HasSuffix(one, want) {
+		t.Errorf("got %q, want the end %q", one, want)
+	}
+}
