@@ -92,11 +92,16 @@ func (w *World) Example(elem ...string) string {
 
 // Try runs packetwalk and gives what it printed on standard output.
 func (w *World) Try(limit time.Duration, args ...string) (string, error) {
+	return w.TryInput(limit, "", args...)
+}
+
+// TryInput is Try with a text on standard input.
+func (w *World) TryInput(limit time.Duration, input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "packetwalk"), args...)
 	var out, errs bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &out, &errs
 	if err := cmd.Run(); err != nil {
 		if ctx.Err() != nil {
 			err = errors.Join(err, ctx.Err())
@@ -158,10 +163,15 @@ func Eventually(t *testing.T, limit time.Duration, check func() error) {
 	}
 }
 
+// Command is packetwalk with arguments, to be started.
+func (w *World) Command(args ...string) *exec.Cmd {
+	return exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)
+}
+
 // Capture runs tcpdump on a host while during runs, and gives its lines.
 func (w *World) Capture(t *testing.T, host, link, filter string, during func()) string {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "ssh", "--name", w.Name, host, "--",
+	cmd := w.Command("ssh", "--name", w.Name, host, "--",
 		"tcpdump", "-n", "-l", "-i", link, "--immediate-mode", filter)
 	var out bytes.Buffer
 	cmd.Stdout = &out
