@@ -192,20 +192,6 @@ func chainHash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
-// pool finds the Calico pool that an address is in.
-func (o *Owners) pool(a netip.Addr) (snapshot.Pool, bool) {
-	if o == nil {
-		return snapshot.Pool{}, false
-	}
-	var best snapshot.Pool
-	for _, p := range o.objects.Pools {
-		if p.CIDR.Contains(a) && (!best.CIDR.IsValid() || p.CIDR.Bits() > best.CIDR.Bits()) {
-			best = p
-		}
-	}
-	return best, best.CIDR.IsValid()
-}
-
 // hostName is a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric".
 func hostName(host string) string {
 	kind, rest, cut := strings.Cut(host, "/")

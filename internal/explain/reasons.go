@@ -315,22 +315,6 @@ func notDestination(text string) string {
 	return "the ranges that it names"
 }
 
-func (t *reasoner) calico(v *netfilter.Visit, p *packet.Packet) string {
-	if v.Chain.Name != "cali-nat-outgoing" {
-		return "Calico"
-	}
-	source := p.Source
-	for _, c := range v.Changes {
-		if c.Field == "source" {
-			source = endAddress(c.From)
-		}
-	}
-	if pool, ok := t.owners.pool(source); ok {
-		return "Calico: natOutgoing of pool " + pool.Name + ", to a destination outside every pool"
-	}
-	return "Calico: from a pool with natOutgoing to a destination outside every pool"
-}
-
 // endAddress is the address of an end as packet prints it.
 func endAddress(s string) netip.Addr {
 	if ap, err := netip.ParseAddrPort(s); err == nil {

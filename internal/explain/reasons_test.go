@@ -81,7 +81,7 @@ func TestWhy(t *testing.T) {
 		{name: "ip-masq-agent's end", verdict: netfilter.Accept, rules: `-A IP-MASQ-AGENT -j MASQUERADE`, want: "ip-masq-agent: outside nonMasqueradeCIDRs"},
 		{name: "Calico", verdict: netfilter.Accept, source: "10.13.76.7", objects: objects(),
 			rules: `-A cali-nat-outgoing -m comment --comment "cali:flqWnvo8yq4ULQLa" -m set --match-set cali40masq-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE --random-fully`,
-			want:  "Calico: natOutgoing of pool default-ipv4-ippool, to a destination outside every pool"},
+			want:  "Calico pool default-ipv4-ippool has natOutgoing, and no pool holds the destination"},
 		{name: "kubenet", verdict: netfilter.Accept, rules: `-A POSTROUTING ! -d 192.168.0.0/16 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" -m addrtype ! --dst-type LOCAL -j MASQUERADE`,
 			want: "kubenet: SNAT for destinations outside 192.168.0.0/16"},
 		{name: "Docker", verdict: netfilter.Accept, rules: `-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE`, want: "Docker: its containers' network"},
@@ -115,6 +115,36 @@ func TestWhy(t *testing.T) {
 				p.Source = netip.MustParseAddr(test.source)
 			}
 			if got := newReasoner(NewOwners(test.objects)).why(v, &p); got != test.want {
+				t.Errorf("got  %q\nwant %q", got, test.want)
+			}
+		})
+	}
+}
+
+// TestKeptByPools: why Calico does not translate.
+func TestKeptByPools(t *testing.T) {
+	pool := func(name, cidr string, nat bool) snapshot.Pool {
+		return snapshot.Pool{Name: name, CIDR: netip.MustParsePrefix(cidr), NATOutgoing: nat}
+	}
+	ours, theirs := pool("ours", "10.240.0.0/16", true), pool("theirs", "172.17.0.0/16", false)
+	for _, test := range []struct {
+		name  string
+		pools []snapshot.Pool
+		to    string
+		want  string
+	}{
+		{"another pool", []snapshot.Pool{ours, theirs}, "172.17.0.4", "Calico pool theirs holds the destination"},
+		{"the same pool", []snapshot.Pool{ours, theirs}, "10.240.0.97", "Calico pool ours holds the destination, too"},
+		{"a narrower pool without natOutgoing", []snapshot.Pool{ours, pool("block", "10.240.0.0/24", false)}, "10.240.0.97", "Calico pool block holds the destination"},
+		{"no source of Calico's", []snapshot.Pool{theirs}, "172.17.0.4", "Calico: no pool with natOutgoing holds the source"},
+		{"sets that are not the pools'", []snapshot.Pool{ours}, "8.8.8.8",
+			"Calico pool ours has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do"},
+		{"pools that nobody knows", nil, "172.17.0.4", "Calico: from no pool with natOutgoing, or to one of the pools"},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			p := packet.Packet{}
+			p.Source, p.Destination = netip.MustParseAddr("10.240.0.5"), netip.MustParseAddr(test.to)
+			if got := NewOwners(snapshot.Objects{Pools: test.pools}).keptByPools(&p); got != test.want {
 				t.Errorf("got  %q\nwant %q", got, test.want)
 			}
 		})

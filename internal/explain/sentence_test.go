@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bytes"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -11,6 +12,12 @@ import (
 
 // sentences are the last lines of a walk through a text with rules, from a machine that is not known.
 func sentences(t *testing.T, text, from, to string, pin ...int) string {
+	t.Helper()
+	return sentencesWith(t, snapshot.Objects{}, text, from, to, pin...)
+}
+
+// sentencesWith knows of Kubernetes objects, too.
+func sentencesWith(t *testing.T, objects snapshot.Objects, text, from, to string, pin ...int) string {
 	t.Helper()
 	src, err := snapshot.Partial("n", []byte(text))
 	if err != nil {
@@ -23,7 +30,7 @@ func sentences(t *testing.T, text, from, to string, pin ...int) string {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if err := Text(&b, r, Options{Owners: NewOwners(snapshot.Objects{})}); err != nil {
+	if err := Text(&b, r, Options{Owners: NewOwners(objects)}); err != nil {
 		t.Fatal(err)
 	}
 	_, last, _ := strings.Cut(b.String(), "\nassumed:\n")
@@ -75,5 +82,36 @@ COMMIT
 	one := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80", 1, 1)
 	if want := "; provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3), nat POSTROUTING 1 does not match (goes out of eth0)"; !strings.HasSuffix(one, want) {
 		t.Errorf("got %q, want the end %q", one, want)
+	}
+}
+
+// TestCalicoPools: the pool that decided has a name, whether its rule translates or not.
+func TestCalicoPools(t *testing.T) {
+	const text = `*nat
+:POSTROUTING ACCEPT [0:0]
+:cali-POSTROUTING - [0:0]
+:cali-nat-outgoing - [0:0]
+-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING
+-A cali-POSTROUTING -m comment --comment "cali:nYKhEzDlr11Jccal" -j cali-nat-outgoing
+-A cali-nat-outgoing -m comment --comment "cali:flqWnvo8yq4ULQLa" -m set --match-set cali40masq-ipam-pools src -m set ! --match-set cali40all-ipam-pools dst -j MASQUERADE --random-fully
+COMMIT
+
+create cali40all-ipam-pools hash:net family inet hashsize 1024 maxelem 1048576
+add cali40all-ipam-pools 10.240.0.0/16
+add cali40all-ipam-pools 172.17.0.0/16
+create cali40masq-ipam-pools hash:net family inet hashsize 1024 maxelem 1048576
+add cali40masq-ipam-pools 10.240.0.0/16
+`
+	pools := snapshot.Objects{Pools: []snapshot.Pool{
+		{Name: "default-ipv4-ippool", CIDR: netip.MustParsePrefix("10.240.0.0/16"), NATOutgoing: true}, {Name: "othervnet", CIDR: netip.MustParsePrefix("172.17.0.0/16")},
+	}}
+	for to, want := range map[string]string{
+		"172.17.0.4:80":  "because no rule translates it: nat cali-nat-outgoing 1 does not apply (Calico pool othervnet holds the destination)",
+		"10.240.0.97:80": "because no rule translates it: nat cali-nat-outgoing 1 does not apply (Calico pool default-ipv4-ippool holds the destination, too)",
+		"172.18.0.4:80":  "because nat cali-nat-outgoing 1: MASQUERADE (Calico pool default-ipv4-ippool has natOutgoing, and no pool holds the destination)",
+	} {
+		if got := sentencesWith(t, pools, text, "10.240.0.5:40000", to); !strings.Contains(got, want) {
+			t.Errorf("to %s: got\n%s\nwant\n%s", to, got, want)
+		}
 	}
 }

@@ -262,7 +262,7 @@ func (t *teller) passed(c *netfilter.Chain, p *packet.Packet) []string {
 				return rules
 			}
 		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
-			v = &netfilter.Visit{Chain: c, Rule: r}
+			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
 			rules = append(rules, reference(v)+" does not apply"+paren(cmp.Or(t.why(v, p), short(r))))
 		}
 	}
