@@ -84,7 +84,18 @@ func flags(args []string) (agent.Options, bool, error) {
 	f.StringVar(&o.HealthzAddress, "healthz-bind-address", o.HealthzAddress, "`address` of /healthz and /livez; empty: none")
 	f.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, "`address` of /metrics; empty: none")
 	f.Func("node-masquerade-exclude", "set up the masquerade rules of an AKS node; `ranges`, by commas, that pods reach with their own address", prefixes(&o.NodeMasquerade))
-	f.Func("docker-bridge-cidr", "source `range` of docker0's masquerade rule, part of --node-masquerade-exclude; none: no such rule (default 172.17.0.0/16)", func(s string) error {
+	f.Func("non-masquerade-cidr", "set up kubenet's masquerade rule; `range` that pods reach with their own address, 0.0.0.0/0 for every one", func(s string) error {
+		var one []netip.Prefix
+		if err := prefixes(&one)(s); err != nil {
+			return err
+		}
+		if len(one) != 1 {
+			return fmt.Errorf("%q is not one range", s)
+		}
+		o.NonMasquerade = one[0]
+		return nil
+	})
+	f.Func("docker-bridge-cidr", "source `range` of docker0's masquerade rule, part of --node-masquerade-exclude and --non-masquerade-cidr; none: no such rule (default 172.17.0.0/16)", func(s string) error {
 		o.DockerBridge = netip.Prefix{}
 		if s == "" || s == "none" {
 			return nil

@@ -37,6 +37,7 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 		"--cluster-cidr=10.1.2.3/16": "write 10.1.0.0/16",
 		"--cluster-cidr=pods":        "write it as 10.0.0.0/8",
 		"--ip-families=4":            "want IPv4, IPv6 or both",
+		"--non-masquerade-cidr=":     "is not one range",
 		"--nonsense":                 "not defined",
 		"now":                        "all settings are flags",
 	} {

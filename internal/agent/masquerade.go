@@ -49,6 +49,19 @@ func dockerRule(docker netip.Prefix) iptables.Rule {
 	}
 }
 
+// kubenetRule is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none when its
+// --non-masquerade-cidr is 0.0.0.0/0.
+func kubenetRule(exclude netip.Prefix) iptables.Rule {
+	return iptables.Rule{
+		Destination: iptables.AddressMatch{Not: true, Prefix: exclude.Masked()},
+		Matches: []iptables.Match{
+			iptables.CommentMatch("kubenet: SNAT for outbound traffic from cluster"),
+			{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type", "LOCAL")}},
+		},
+		Target: iptables.Jump("MASQUERADE"),
+	}
+}
+
 func lastAddr(p netip.Prefix) netip.Addr {
 	b := p.Addr().AsSlice()
 	for i := p.Bits(); i < len(b)*8; i++ {

@@ -37,7 +37,8 @@ type Options struct {
 	HealthzAddress  string         // empty: none
 	MetricsAddress  string         // empty: none
 	NodeMasquerade  []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
-	DockerBridge    netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade
+	NonMasquerade   netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
+	DockerBridge    netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
 	IPMasqAgent     bool           // keep the ip-masq-agent's rules
 	MasqForm        ipmasq.Form    // of its configuration; empty: that of the age of the rules
 	MasqConfigMaps  []string       // of kube-system, that hold it
@@ -117,6 +118,12 @@ func (o *Options) Validate() error {
 			bad("--node-masquerade-exclude: %s is not an IPv4 range", c)
 		}
 	}
+	if o.NonMasquerade.IsValid() && !o.NonMasquerade.Addr().Is4() {
+		bad("--non-masquerade-cidr: %s is not an IPv4 range", o.NonMasquerade)
+	}
+	if o.NonMasquerade.IsValid() && len(o.NodeMasquerade) > 0 {
+		bad("--non-masquerade-cidr: not together with --node-masquerade-exclude")
+	}
 	if o.IPMasqAgent {
 		o.validateMasq(bad)
 	}
@@ -144,8 +151,11 @@ func (o *Options) validateMasq(bad func(format string, args ...any)) {
 // nodeRules are the node's own rules at the end of POSTROUTING, which a node with the ip-masq-agent has of docker0 only.
 func (o *Options) nodeRules() []iptables.Rule {
 	rules := masqueradeRules(o.NodeMasquerade, o.DockerBridge)
-	if len(rules) == 0 && o.IPMasqAgent && o.DockerBridge.IsValid() {
+	if len(rules) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
 		rules = []iptables.Rule{dockerRule(o.DockerBridge)}
+	}
+	if o.NonMasquerade.IsValid() && o.NonMasquerade.Bits() > 0 {
+		rules = append(rules, kubenetRule(o.NonMasquerade))
 	}
 	return rules
 }

@@ -13,8 +13,7 @@ import (
 	controllersmetrics "k8s.io/component-base/metrics/prometheus/controllers"
 )
 
-// Provider implements k8s.io/cloud-provider's Interface with nothing but a load balancer: nodes register themselves, and routes
-// are another issue.
+// Provider implements k8s.io/cloud-provider's Interface with a load balancer and, for kubenet, routes: nodes register themselves.
 type Provider struct{ balancer balancer }
 
 var _ cloudprovider.Interface = Provider{}
@@ -40,7 +39,7 @@ func (Provider) Zones() (cloudprovider.Zones, bool) { return nil, false }
 // Clusters is not supported.
 func (Provider) Clusters() (cloudprovider.Clusters, bool) { return nil, false }
 
-// Routes is not supported.
+// Routes is not supported: RunRoutes has the routes.
 func (Provider) Routes() (cloudprovider.Routes, bool) { return nil, false }
 
 // ProviderName is Azure's, as in the nodes' provider IDs.

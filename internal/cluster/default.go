@@ -98,6 +98,9 @@ func (s *Spec) setNodePoolDefaults() {
 			set(&p.Name, "nodepool1")
 		}
 		set(&p.Count, 1)
+		if s.Network.Plugin == PluginKubenet {
+			set(&p.MaxPods, 110)
+		}
 		set(&p.MaxPods, 30)
 		set(&p.VMSize, "Standard_B2ms")
 		if v := s.Azure.VNets; p.VNetSubnet == "" && len(v) > 0 && len(v[0].Subnets) > 0 {

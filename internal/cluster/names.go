@@ -93,6 +93,26 @@ func (c *Cluster) NodeResourceGroup() string {
 	return cut("MC_"+c.Spec.Azure.ResourceGroup+"_"+c.Metadata.Name+"_"+c.Spec.Azure.Location, 80)
 }
 
+// NodePodBits is the length of the part of PodCIDR that a node gets with plugin kubenet (kube-controller-manager's --node-cidr-mask-size).
+const NodePodBits = 24
+
+// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet: the one that the
+// subnet names, as with a cluster in a subnet of one's own, or one that is made, under AKS's name for it. ok is false with plugin azure.
+func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
+	if c.Spec.Network.Plugin != PluginKubenet {
+		return "", "", false
+	}
+	for _, p := range c.Spec.NodePools {
+		if _, s, ok := c.findSubnet(p.VNetSubnet); ok {
+			if s.RouteTable != "" {
+				return s.RouteTable, p.VNetSubnet, true
+			}
+			return "aks-agentpool-" + c.ID() + "-routetable", p.VNetSubnet, true
+		}
+	}
+	return "", "", false
+}
+
 // PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, PodCIDR with kubenet.
 func (c *Cluster) PodRange() netip.Prefix {
 	if c.Spec.Network.Plugin == PluginKubenet {

@@ -85,7 +85,8 @@ type Network struct {
 	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is the
 	// first of them.
 	Policy Policy `json:"policy,omitempty"`
-	// PodCIDR is kubenet's range of pods. With plugin azure pods get addresses of their node's subnet and this stays empty: see Cluster.PodRange.
+	// PodCIDR is kubenet's range of pods, of which each node gets a /24; default 10.244.0.0/16. With plugin azure pods get addresses of their node's
+	// subnet and this stays empty: see Cluster.PodRange.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
 	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
 	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
@@ -97,6 +98,7 @@ type Network struct {
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
 	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that looks at them.
+	// With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by default PodCIDR; 0.0.0.0/0 is every destination.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 
@@ -163,7 +165,7 @@ type NodePool struct {
 	Name  string `json:"name"`            // default nodepool1
 	Count int    `json:"count,omitempty"` // nodes, 1 to 100; default 1
 	// MaxPods is the most pods that a node runs, and with plugin azure the number of addresses that its NIC holds beside its own: 10 to 250,
-	// default 30.
+	// default 30, with plugin kubenet 110.
 	MaxPods int `json:"maxPods,omitempty"`
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`

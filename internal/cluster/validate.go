@@ -143,7 +143,7 @@ func list[T ~string](words []T, sep string) string {
 
 func (v *validator) network() {
 	n, path := v.c.Spec.Network, "spec.network"
-	choice(v, path+".plugin", n.Plugin, []Plugin{PluginAzure}, []Plugin{PluginKubenet})
+	choice(v, path+".plugin", n.Plugin, []Plugin{PluginAzure, PluginKubenet}, nil)
 	if n.Plugin == PluginAzure {
 		choice(v, path+".mode", n.Mode, []Mode{ModeBridge, ModeTransparent}, nil)
 	} else if n.Plugin == PluginKubenet && n.Mode != "" {
@@ -170,6 +170,9 @@ func (v *validator) network() {
 		if j := slices.Index(n.NonMasqueradeCIDRs, p); j < i {
 			v.errs.add(at, "remove it", "the same as nonMasqueradeCIDRs[%d]", j)
 		}
+	}
+	if k := len(n.NonMasqueradeCIDRs); n.Plugin == PluginKubenet && n.IPMasqAgent == IPMasqNone && k != 1 {
+		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2", "kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
 	}
 	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
 	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
@@ -395,6 +398,23 @@ func (v *validator) pools() {
 	}
 	if c.countable() {
 		v.capacity()
+		v.podCapacity()
+	}
+}
+
+// podCapacity checks that each node gets its part of kubenet's range of pods.
+func (v *validator) podCapacity() {
+	n := v.c.Spec.Network
+	if n.Plugin != PluginKubenet || !usable(n.PodCIDR) || n.PodCIDR.Bits() > NodePodBits {
+		return
+	}
+	nodes := 0
+	for _, p := range v.c.Spec.NodePools {
+		nodes += p.Count
+	}
+	if most := 1 << (NodePodBits - n.PodCIDR.Bits()); nodes > most {
+		v.errs.add("spec.network.podCIDR", fmt.Sprintf("write a range of /%d or shorter, or fewer nodes", NodePodBits-(32-lengthFor(nodes))),
+			"%s has a /%d for each of %d nodes and there are %d", n.PodCIDR, NodePodBits, most, nodes)
 	}
 }
 
@@ -459,7 +479,7 @@ func (v *validator) ranges() {
 	if usable(n.ServiceCIDR) {
 		all = append(all, namedRange{"spec.network.serviceCIDR", n.ServiceCIDR})
 	}
-	if n.Plugin == PluginKubenet && v.prefix("spec.network.podCIDR", n.PodCIDR, 8, 24) {
+	if n.Plugin == PluginKubenet && v.prefix("spec.network.podCIDR", n.PodCIDR, 8, NodePodBits) {
 		all = append(all, namedRange{"spec.network.podCIDR", n.PodCIDR})
 	}
 	for i, r := range all {

@@ -93,6 +93,9 @@ type Config struct {
 	CNIConfDir  string
 	CNIBinDirs  []string
 	CNICacheDir string
+	// ConfigureCNI writes the CNI configuration for the pod ranges that the API gives the node (spec.podCIDRs). Optional: the configuration is there. With it pods
+	// wait until the node has its ranges.
+	ConfigureCNI func(pods []netip.Prefix) error
 
 	ClusterDNS    netip.Addr // optional: pods then have the node's name server
 	ClusterDomain string     // optional: cluster.local

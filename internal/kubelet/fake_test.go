@@ -196,6 +196,7 @@ type bench struct {
 	network *fakeNetwork
 	dir     string
 	k       *Kubelet
+	edit    func(*bench, *Config)
 	watches map[string]int // by resource, before k began
 	stop    func()
 }
@@ -204,7 +205,12 @@ const testNode = "node-0"
 
 func newBench(t *testing.T, objects ...runtime.Object) *bench {
 	t.Helper()
-	b := &bench{t: t, client: fake.NewClientset(objects...), runtime: newFakeRuntime(), network: &fakeNetwork{has: map[string]string{}}, dir: t.TempDir()}
+	return newBenchWith(t, func(*bench, *Config) {}, objects...)
+}
+
+func newBenchWith(t *testing.T, edit func(*bench, *Config), objects ...runtime.Object) *bench {
+	t.Helper()
+	b := &bench{edit: edit, t: t, client: fake.NewClientset(objects...), runtime: newFakeRuntime(), network: &fakeNetwork{has: map[string]string{}}, dir: t.TempDir()}
 	// What the API server does and the fake does not: a deletion with grace marks the pod; tokens.
 	b.client.PrependReactor("update", "pods", b.conflict)
 	b.client.PrependReactor("delete", "pods", b.gracefulDelete)
@@ -254,7 +260,7 @@ func (b *bench) start() {
 	b.t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	shared := NewShared(b.client)
-	k, err := New(Config{
+	config := Config{
 		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}}},
 		Client: b.client, Shared: shared, Runtime: b.runtime, Dir: b.dir, PodNetNSDir: filepath.Join(b.dir, "netns"), NodeNS: fakeNS{"/node"},
@@ -270,7 +276,9 @@ func (b *bench) start() {
 		RemoveNetNS: func(string) error { return nil },
 		ClusterDNS:  netip.MustParseAddr("10.0.0.10"),
 		Log:         b.t.Logf,
-	})
+	}
+	b.edit(b, &config)
+	k, err := New(config)
 	if err != nil {
 		b.t.Fatal(err)
 	}

@@ -32,6 +32,9 @@ type Kubelet struct {
 	pods     coreinformers.PodInformer
 	provider *nodeProvider
 	ready    chan struct{}
+	// networked is closed when pods can be added to the network; nodeChanged tells of the Node object's changes.
+	networked   chan struct{}
+	nodeChanged chan struct{}
 
 	ctx context.Context // of Run: the workers' life
 
@@ -51,7 +54,7 @@ func New(cfg Config) (*Kubelet, error) {
 	k := &Kubelet{
 		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker),
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
-		recorder: cfg.Shared.recorder(cfg.Node.Name),
+		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
 	k.node = completeNode(cfg.Node, cfg.Port, cfg.Images(), metav1.NewTime(cfg.Clock.Now()))
 	k.host = hostFacts{ip: nodeIP(cfg.Node), imageID: func(image string) string {
@@ -76,7 +79,7 @@ func New(cfg Config) (*Kubelet, error) {
 	return k, nil
 }
 
-// Ready is closed when the node is registered and pods that are bound to it are started.
+// Ready is closed when the node is registered, has its pod ranges if it waits for some, and pods that are bound to it are started.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
 // Run registers the node, takes over the pods that an earlier kubelet with the same Dir left, and runs pods until ctx ends. Pods run on then.
@@ -142,7 +145,12 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 	defer k.cfg.Shared.register(k, false)
 	start("pods", func() error { return pods.Run(ctx, podWorkers) })
 	start("statuses", func() error { return k.repair(ctx) })
-	for _, c := range []<-chan struct{}{nodes.Ready(), pods.Ready()} {
+	if k.cfg.ConfigureCNI != nil {
+		start("network", func() error { return k.followPodCIDRs(ctx) })
+	} else {
+		close(k.networked)
+	}
+	for _, c := range []<-chan struct{}{nodes.Ready(), pods.Ready(), k.networked} {
 		select {
 		case <-c:
 		case err := <-failed:
@@ -307,11 +315,18 @@ func (k *Kubelet) fromAPI(pod *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// changed is told of ConfigMaps and Secrets that changed, and of Nodes that went.
+// changed is told of ConfigMaps, Secrets and Nodes that changed or went.
 func (k *Kubelet) changed(kind, namespace, name string, gone bool) {
 	if kind == "Node" {
-		if gone && name == k.name {
+		if name != k.name {
+			return
+		}
+		if gone {
 			k.provider.again()
+		}
+		select {
+		case k.nodeChanged <- struct{}{}:
+		default: // it has not looked since the last change
 		}
 		return
 	}

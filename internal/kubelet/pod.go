@@ -350,7 +350,10 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 	if err := setSysctls(ns, w.pod()); err != nil {
 		return nil, errors.Join(err, w.k.cfg.RemoveNetNS(path))
 	}
-	ips, err := w.k.net.add(ctx, w.pod(), id, path)
+	var ips []string
+	if err = w.k.waitNetworked(ctx); err == nil {
+		ips, err = w.k.net.add(ctx, w.pod(), id, path)
+	}
 	if err != nil {
 		err = fmt.Errorf("failed to setup network for sandbox %q: %w", id, err)
 		if derr := w.k.net.del(context.WithoutCancel(ctx), w.pod(), id, path); derr != nil {

@@ -143,7 +143,7 @@ func (l *lab) startFabric(ctx context.Context) error {
 func (l *lab) prepareControlPlane(ctx context.Context) error {
 	l.plane = controlplane.Config{
 		Dir: string(l.dir), Binary: l.bin.ControlPlane, ClusterName: l.cluster.Metadata.Name, Address: vnet.APIServerAddress,
-		ServiceCIDR: l.cluster.Spec.Network.ServiceCIDR, EgressSocket: l.dir.EgressSocket(),
+		ServiceCIDR: l.cluster.Spec.Network.ServiceCIDR, PodCIDR: l.cluster.Spec.Network.PodCIDR, EgressSocket: l.dir.EgressSocket(),
 	}
 	var err error
 	if l.ca, err = controlplane.Prepare(l.plane, time.Now()); err != nil {

@@ -51,12 +51,12 @@ func TestWorlds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			list, err := conflist(c, c.Nodes()[0], "/state")
+			name, list, err := conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
 			if err != nil {
 				t.Fatal(err)
 			}
 			got := &txtar.Archive{Comment: archive.Comment, Files: []txtar.File{
-				archive.Files[0], {Name: "network.json", Data: append(network, '\n')}, {Name: "10-azure.conflist", Data: append(list, '\n')},
+				archive.Files[0], {Name: "network.json", Data: append(network, '\n')}, {Name: name, Data: append(list, '\n')},
 			}}
 			if *update {
 				if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {

@@ -33,7 +33,7 @@ const (
 // makes the object once.
 const addonMode = "addonmanager.kubernetes.io/mode"
 
-// masqueradeArgs are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule.
+// masqueradeArgs are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or kubenet's.
 func masqueradeArgs(c *cluster.Cluster) []string {
 	n := c.Spec.Network
 	if n.IPMasqAgent == cluster.IPMasqNone {
@@ -41,7 +41,11 @@ func masqueradeArgs(c *cluster.Cluster) []string {
 		for _, p := range n.NonMasqueradeCIDRs {
 			exclude = append(exclude, p.String())
 		}
-		return []string{"--node-masquerade-exclude=" + strings.Join(exclude, ",")}
+		flag := "--node-masquerade-exclude="
+		if n.Plugin == cluster.PluginKubenet {
+			flag = "--non-masquerade-cidr="
+		}
+		return []string{flag + strings.Join(exclude, ",")}
 	}
 	return []string{
 		"--ip-masq-agent", "--ip-masq-format=" + string(n.IPMasqAgent),

@@ -39,10 +39,15 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 }
 
 func addVNets(n *vnet.Network, c *cluster.Cluster) {
+	podTable, podSubnet, kubenet := c.PodRouteTable()
 	for _, v := range c.Spec.Azure.VNets {
 		network := vnet.VNet{Name: v.Name, ResourceGroup: c.Spec.Azure.ResourceGroup, AddressPrefixes: v.AddressPrefixes}
 		for _, s := range v.Subnets {
-			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: s.RouteTable})
+			table := s.RouteTable
+			if kubenet && v.Name+"/"+s.Name == podSubnet {
+				table = podTable
+			}
+			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table})
 		}
 		for _, remote := range v.Peerings {
 			network.Peerings = append(network.Peerings, vnet.Peering{Name: v.Name + "-to-" + remote, RemoteVNet: remote})
@@ -55,6 +60,9 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 			table.Routes = append(table.Routes, vnet.UserRoute{Name: r.Name, Prefix: r.Prefix, NextHopType: string(r.NextHopType), NextHop: r.NextHopAddress})
 		}
 		n.RouteTables = append(n.RouteTables, table)
+	}
+	if _, there := n.RouteTable(podTable); kubenet && !there {
+		n.RouteTables = append(n.RouteTables, vnet.RouteTable{Name: podTable})
 	}
 }
 
@@ -69,7 +77,8 @@ func addNodes(n *vnet.Network, c *cluster.Cluster) error {
 		if err != nil {
 			return err
 		}
-		n.NICs[len(n.NICs)-1].Name = node.NIC
+		last := &n.NICs[len(n.NICs)-1]
+		last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin == cluster.PluginKubenet
 		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
 	}
 	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{pool}}}

@@ -63,31 +63,47 @@ func (l *lab) writeNodeFiles(n *node) error {
 	if err != nil {
 		return err
 	}
-	list, err := conflist(l.cluster, n.Node, filepath.Join(dir, "cni", "state"))
+	err = os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600)
+	if l.cluster.Spec.Network.Plugin == cluster.PluginAzure {
+		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
+	}
+	return err
+}
+
+// writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
+func (l *lab) writeConflist(n *node, pods netip.Prefix) error {
+	dir := filepath.Join(l.dir.Node(n.Name), "cni")
+	name, list, err := conflist(l.cluster, n.Node, pods, filepath.Join(dir, "state"))
 	if err != nil {
 		return err
 	}
-	return errors.Join(
-		os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
-		os.WriteFile(filepath.Join(conf, "10-azure.conflist"), list, 0o600),
-	)
+	// By a rename: a pod may be starting.
+	next := filepath.Join(dir, name+".next")
+	if err := os.WriteFile(next, list, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(next, filepath.Join(dir, "net.d", name))
 }
 
-// conflist is the node's 10-azure.conflist (CNI specification 1.1.0, section 1).
-func conflist(c *cluster.Cluster, n cluster.Node, state string) ([]byte, error) {
-	addresses := []string{}
-	if len(n.PodAddresses) > 0 {
-		addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
-	}
+// conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name.
+func conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
-	return json.MarshalIndent(object{
-		"cniVersion": "1.1.0",
-		"name":       "azure",
-		"plugins": []object{{
-			"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state,
-			"ipam": object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()},
-		}},
-	}, "", "  ")
+	network, name := "azure", "10-azure.conflist"
+	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state}
+	switch c.Spec.Network.Plugin {
+	case cluster.PluginKubenet:
+		network, name = "kubenet", "10-kubenet.conflist"
+		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
+		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
+	default:
+		addresses := []string{}
+		if len(n.PodAddresses) > 0 {
+			addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
+		}
+		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
+	}
+	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin}}, "", "  ")
+	return name, list, err
 }
 
 // startAgents starts the nodes' agents when the control plane is ready.
@@ -166,7 +182,7 @@ func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 		return kubelet.Config{}, err
 	}
 	dir := l.dir.Node(n.Name)
-	return kubelet.Config{
+	config := kubelet.Config{
 		Node:        l.nodeObject(n.Node),
 		Runtime:     kubelet.FromRuntime(l.runtime),
 		NodeNS:      n.ns,
@@ -178,7 +194,11 @@ func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 		ClusterDNS:  l.cluster.Spec.Network.DNSServiceIP,
 		TLSCert:     cert,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
-	}, nil
+	}
+	if l.cluster.Spec.Network.Plugin == cluster.PluginKubenet {
+		config.ConfigureCNI = func(pods []netip.Prefix) error { return l.writeConflist(n, pods[0]) }
+	}
+	return config, nil
 }
 
 // startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
