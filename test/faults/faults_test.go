@@ -25,6 +25,12 @@ const node = "aks-nodepool1-31351229-0"
 // fresh brings up a lab for one test, which takes it down at the end and looks for what is left of it.
 func fresh(t *testing.T, name string) *world.World {
 	t.Helper()
+	return freshOf(t, name, "azure-cni")
+}
+
+// freshOf is fresh of an example's world.
+func freshOf(t *testing.T, name, example string) *world.World {
+	t.Helper()
 	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
 	before := hostState(t)
 	var trace footprint
@@ -36,7 +42,7 @@ func fresh(t *testing.T, name string) *world.World {
 		trace.expectGone(t, w)
 		expectSame(t, before, hostState(t))
 	})
-	if _, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", w.Example("azure-cni", "cluster.yaml")); err != nil {
+	if _, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", w.Example(example, "cluster.yaml")); err != nil {
 		t.Fatal(err)
 	}
 	return w
