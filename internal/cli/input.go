@@ -10,10 +10,10 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// readCluster reads and checks a cluster.yaml; an empty file name is the default world.
+// readCluster reads and checks a cluster.yaml; an empty file name is none.
 func readCluster(file string) ([]byte, error) {
 	if file == "" {
-		return []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n"), nil
+		return nil, nil
 	}
 	source, err := os.ReadFile(file)
 	if err != nil {

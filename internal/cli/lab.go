@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/lab"
 )
@@ -31,8 +32,12 @@ func upCommand(s Streams) *cobra.Command {
 	var file, name string
 	c := &cobra.Command{
 		Use:   "up [-f cluster.yaml] [--name NAME]",
-		Short: "bring a cluster up; without a file, the world of the first article",
-		Args:  cobra.NoArgs,
+		Short: "bring a cluster up, or change one that is up to what the file says",
+		Long: "up makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.\n\n" +
+			"On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables, VMs,\n" +
+			"internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs. Where the file differs in anything else it says so and does nothing (exit\n" +
+			"status 2). A lab whose process has died is taken up again; without -f it stays what it is.",
+		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return up(c.Context(), s, file, name)
 		},
@@ -67,18 +72,34 @@ func up(ctx context.Context, s Streams, file, name string) error {
 		Dir:     d,
 		Cluster: source,
 		Argv:    []string{bin.Packetwalk, labProcess, "--name", name},
+		Plan:    func(changes []cluster.Change) { printPlan(s.Out, name, changes) },
 		Progress: func(st lab.Step) {
 			if !st.Ready {
 				fmt.Fprintf(s.Out, "%6.1f s  %s\n", time.Since(begin).Seconds(), st.Text)
 			}
 		},
 	})
+	if errors.Is(err, lab.ErrNewCluster) {
+		return badInput{err}
+	}
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(s.Out, "%6.1f s  lab %q is ready\n", time.Since(begin).Seconds(), name)
 	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl get nodes -o wide\n      packetwalk status\n      export KUBECONFIG=%s\n", d.Kubeconfig())
 	return nil
+}
+
+// printPlan says what is to be changed on a lab that is there.
+func printPlan(w io.Writer, name string, changes []cluster.Change) {
+	fmt.Fprintf(w, "changes to lab %q:\n", name)
+	for _, c := range changes {
+		note := ""
+		if c.NewCluster {
+			note = "  (needs a new cluster)"
+		}
+		fmt.Fprintf(w, "  %s%s\n", c, note)
+	}
 }
 
 func downCommand(s Streams) *cobra.Command {

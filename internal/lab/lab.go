@@ -43,8 +43,9 @@ type lab struct {
 	client  *kubernetes.Clientset
 	server  string // the API server's address on this machine
 
-	ready atomic.Bool
-	pid   int
+	ready    atomic.Bool
+	pid      int
+	changing sync.Mutex // of changes of cluster
 
 	mu         sync.Mutex // of what follows
 	components []*process
@@ -243,7 +244,7 @@ func (l *lab) startControl(ctx context.Context) error {
 		return err
 	}
 	go func() {
-		if err := serveControl(ctx, socket, l.status, l.network); err != nil {
+		if err := serveControl(ctx, socket, l); err != nil {
 			l.log.Error("control socket", "err", err)
 		}
 	}()

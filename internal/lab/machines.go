@@ -3,14 +3,17 @@ package lab
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/kernel"
 )
@@ -18,34 +21,38 @@ import (
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
 type host struct {
 	Host
-	pid atomic.Int64
+	ns   *kernel.Namespace
+	pid  atomic.Int64
+	stop context.CancelFunc // ends the keeping of the application; nil without one
+	done chan struct{}      // closes when it has ended
 }
+
+// hostsOf are the cluster's VMs and internet hosts.
+func hostsOf(c *cluster.Cluster) []Host {
+	var all []Host
+	for _, h := range c.Spec.Internet.Hosts {
+		all = append(all, Host{Name: h.Name, Kind: kindInternet, Address: h.Address.String(), App: h.App})
+	}
+	for _, vm := range c.Spec.Azure.VMs {
+		public, _ := c.VMPublicIP(vm.Name)
+		all = append(all, Host{Name: vm.Name, Kind: kindVM, Address: vm.Address.String(), PublicIP: text(public), App: vm.App, IPForwarding: vm.IPForwarding})
+	}
+	return all
+}
+
+// Kinds of hosts.
+const (
+	kindVM       = "vm"
+	kindInternet = "internet"
+)
 
 // startHosts makes the VMs and internet hosts and starts their applications.
 func (l *lab) startHosts(ctx context.Context) error {
 	var g errgroup.Group
-	for _, h := range l.cluster.Spec.Internet.Hosts {
-		ns, err := l.attachHost(h.Name)
-		if err != nil {
+	for _, h := range hostsOf(l.cluster) {
+		if err := l.addHost(ctx, &g, h); err != nil {
 			return err
 		}
-		l.addHost(ctx, &g, ns, Host{Name: h.Name, Kind: "internet", Address: h.Address.String(), App: h.App})
-	}
-	for _, vm := range l.cluster.Spec.Azure.VMs {
-		ns, _, err := kernel.EnsureNamespace(l.dir.NetNS(vm.Name))
-		if err != nil {
-			return err
-		}
-		if err := l.fabric.AttachNIC(vm.Name+"-nic", ns); err != nil {
-			return err
-		}
-		if vm.IPForwarding {
-			if err := ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
-				return err
-			}
-		}
-		public, _ := l.cluster.VMPublicIP(vm.Name)
-		l.addHost(ctx, &g, ns, Host{Name: vm.Name, Kind: "vm", Address: vm.Address.String(), PublicIP: text(public), App: vm.App})
 	}
 	return g.Wait()
 }
@@ -57,22 +64,74 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-func (l *lab) addHost(ctx context.Context, g *errgroup.Group, ns *kernel.Namespace, h Host) {
-	m := &host{Host: h}
+// addHost makes a host that the fabric's network has, and has the group start its application.
+func (l *lab) addHost(ctx context.Context, g *errgroup.Group, h Host) error {
+	m := &host{Host: h, done: make(chan struct{})}
+	var err error
+	if m.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(h.Name)); err != nil {
+		return err
+	}
+	if h.Kind == kindInternet {
+		err = l.fabric.AttachHost(h.Name, m.ns)
+	} else {
+		err = l.fabric.AttachNIC(nicOf(h.Name), m.ns)
+	}
+	if err != nil {
+		return err
+	}
+	if h.IPForwarding {
+		if err := m.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
+			return err
+		}
+	}
 	l.mu.Lock()
 	l.hosts = append(l.hosts, m)
 	l.mu.Unlock()
 	if h.App == "" {
-		return
+		return nil
 	}
+	ctx, m.stop = context.WithCancel(ctx)
 	g.Go(func() error {
-		c, err := l.runApp(ctx, m, ns)
+		c, err := l.runApp(ctx, m, m.ns)
 		if err != nil {
+			close(m.done)
 			return err
 		}
-		go l.keepApp(ctx, m, ns, c)
+		go func() {
+			defer close(m.done)
+			l.keepApp(ctx, m, m.ns, c)
+		}()
 		return nil
 	})
+	return nil
+}
+
+// nicOf is the name of a VM's NIC.
+func nicOf(vm string) string { return vm + "-nic" }
+
+// removeHost ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
+func (l *lab) removeHost(ctx context.Context, name string) error {
+	l.mu.Lock()
+	i := slices.IndexFunc(l.hosts, func(m *host) bool { return m.Name == name })
+	if i < 0 {
+		l.mu.Unlock()
+		return nil
+	}
+	m := l.hosts[i]
+	l.hosts = slices.Delete(l.hosts, i, i+1)
+	l.mu.Unlock()
+	if m.stop != nil {
+		m.stop()
+		<-m.done
+	}
+	if err := end(ctx, func() ([]int, error) { return kernel.Processes(m.ns.Inode()) }); err != nil {
+		return fmt.Errorf("end the processes of %s: %w", name, err)
+	}
+	detach := l.fabric.DetachHost
+	if m.Kind == kindVM {
+		detach = func(name string) error { return l.fabric.DetachNIC(nicOf(name)) }
+	}
+	return errors.Join(detach(name), m.ns.Remove(), os.RemoveAll(l.dir.Host(name)))
 }
 
 // runApp takes over the host's application when it runs, or starts it.

@@ -140,19 +140,35 @@ func subnetName(c *cluster.Cluster, node cluster.Node) (string, error) {
 
 func addVMs(n *vnet.Network, c *cluster.Cluster) error {
 	for _, vm := range c.Spec.Azure.VMs {
-		v, s, err := c.FindSubnet(vm.Subnet)
-		if err != nil {
-			return fmt.Errorf("vm %s: %w", vm.Name, err)
-		}
-		if _, err := n.AllocateNICAt(vm.Name, v.Name, s.Name, vm.Address, 1); err != nil {
+		if err := addVM(n, c, vm); err != nil {
 			return err
-		}
-		n.NICs[len(n.NICs)-1].IPForwarding = vm.IPForwarding
-		if public, ok := c.VMPublicIP(vm.Name); ok {
-			ip := vnet.PublicIP{Name: vm.Name + "-pip", Address: public}
-			n.PublicIPs = append(n.PublicIPs, ip)
-			n.NICs[len(n.NICs)-1].IPConfigs[0].PublicIP = ip.Name
 		}
 	}
 	return nil
 }
+
+func addVM(n *vnet.Network, c *cluster.Cluster, vm cluster.VM) error {
+	v, s, err := c.FindSubnet(vm.Subnet)
+	if err != nil {
+		return fmt.Errorf("vm %s: %w", vm.Name, err)
+	}
+	if _, err := n.AllocateNICAt(vm.Name, v.Name, s.Name, vm.Address, 1); err != nil {
+		return err
+	}
+	nic := &n.NICs[len(n.NICs)-1]
+	nic.IPForwarding = vm.IPForwarding
+	setVMPublicIP(n, c, vm.Name, nic)
+	return nil
+}
+
+// setVMPublicIP gives a VM its public address if it is to have one.
+func setVMPublicIP(n *vnet.Network, c *cluster.Cluster, vm string, nic *vnet.NIC) {
+	if public, ok := c.VMPublicIP(vm); ok {
+		ip := vnet.PublicIP{Name: publicIPOf(vm), Address: public}
+		n.PublicIPs = append(n.PublicIPs, ip)
+		nic.IPConfigs[0].PublicIP = ip.Name
+	}
+}
+
+// publicIPOf is the name of a VM's public address.
+func publicIPOf(vm string) string { return vm + "-pip" }

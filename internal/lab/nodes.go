@@ -122,7 +122,7 @@ func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
 		return err
 	}
 	for _, n := range l.nodes {
-		agent, err := l.keep(n.ns, l.agentCommand(n))
+		agent, err := l.keep(n.ns, l.agentCommand(l.cluster, n))
 		if err != nil {
 			return err
 		}
@@ -158,16 +158,16 @@ func (l *lab) startKubelets(ctx context.Context) error {
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.
-func (l *lab) agentCommand(n *node) command {
+func (l *lab) agentCommand(c *cluster.Cluster, n *node) command {
 	return command{
 		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
 		args: append([]string{
 			"--kubeconfig=" + filepath.Join(l.dir.Node(n.Name), "kubeconfig"),
 			"--node-name=" + n.Name,
-			"--cluster-cidr=" + l.cluster.PodRange().String(),
-			"--proxy-backend=" + string(l.cluster.Spec.ServiceProxy.Backend),
-			"--proxy-rules=" + string(l.cluster.Spec.ServiceProxy.Rules),
-		}, append(masqueradeArgs(l.cluster), calicoArgs(l.cluster)...)...),
+			"--cluster-cidr=" + c.PodRange().String(),
+			"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend),
+			"--proxy-rules=" + string(c.Spec.ServiceProxy.Rules),
+		}, append(masqueradeArgs(c), calicoArgs(c)...)...),
 	}
 }
 

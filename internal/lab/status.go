@@ -52,7 +52,9 @@ type Host struct {
 	Address  string `json:"address"`
 	PublicIP string `json:"publicIP,omitempty"`
 	App      string `json:"app,omitempty"`
-	Pid      int    `json:"pid,omitempty"` // of the application; 0 when it has none or it is down
+	// IPForwarding says that it forwards what is not for itself, as a virtual appliance.
+	IPForwarding bool `json:"ipForwarding,omitempty"`
+	Pid          int  `json:"pid,omitempty"` // of the application; 0 when it has none or it is down
 }
 
 // Frontend is a load balancing rule and the state of its back ends.
@@ -108,7 +110,7 @@ func StatusOf(ctx context.Context, d Dir) Status {
 		return s
 	}
 	s.Problems = []string{fmt.Sprintf("the lab process has died: what is established goes on, but nothing changes any more and what dies stays dead; "+
-		"'packetwalk up --name %s', with the same -f, takes the lab up again", d.Name())}
+		"'packetwalk up --name %s' takes the lab up again", d.Name())}
 	if _, err := os.Stat(d.Kubeconfig()); err == nil {
 		s.Kubeconfig = d.Kubeconfig()
 	}

@@ -9,10 +9,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strings"
 	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/cluster"
 )
 
 // Binaries are the programs that a lab is made of.
@@ -27,18 +30,34 @@ type Binaries struct {
 // UpOptions say what Up makes.
 type UpOptions struct {
 	Dir     Dir
-	Cluster []byte // cluster.yaml, valid; its defaults may be left out
+	Cluster []byte // cluster.yaml, valid; its defaults may be left out; nil for the default, or for a lab that is there as it is
 	Argv    []string
+	// Plan hears the changes that a lab which is there needs, before anything is done. It may be nil.
+	Plan func([]cluster.Change)
 	// Progress hears each step; it must not block.
 	Progress func(Step)
 }
 
-// ErrOther says that a lab of that name is there already, made from another configuration.
-var ErrOther = errors.New("a lab of this name is there already, made from another cluster.yaml")
+// ErrNewCluster says that a lab which is there cannot be changed to what a cluster.yaml says.
+var ErrNewCluster = errors.New("a running cluster cannot be changed so")
 
-// Up starts the lab process and returns when the cluster is ready. A lab that is running already is left as it is; one whose
-// process has died is taken up again. When Up fails or ctx ends before the cluster is ready, what it made is removed. Of several
-// at once for one lab, one works and the others wait for it.
+// refused is an error that names the changes which need a new cluster, nil when there is none.
+func refused(changes []cluster.Change) error {
+	var lines []string
+	for _, c := range changes {
+		if c.NewCluster {
+			lines = append(lines, "  "+c.String())
+		}
+	}
+	if len(lines) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w:\n%s", ErrNewCluster, strings.Join(lines, "\n"))
+}
+
+// Up starts the lab process and returns when the cluster is ready. A lab that is there already is changed to what the cluster.yaml says; its
+// process is started again if it has died. What a running cluster does not take is ErrNewCluster, and nothing is done. When Up fails or ctx
+// ends before a new cluster is ready, what it made is removed. Of several at once for one lab, one works and the others wait for it.
 func Up(ctx context.Context, o UpOptions) error {
 	release, err := o.Dir.turn(ctx)
 	if err != nil {
@@ -46,25 +65,55 @@ func Up(ctx context.Context, o UpOptions) error {
 	}
 	defer release()
 	made, err := os.ReadFile(o.Dir.ClusterFile())
-	resume := err == nil
-	switch {
-	case resume && !bytes.Equal(made, o.Cluster):
-		return fmt.Errorf("%w; 'packetwalk down --name %s' removes it", ErrOther, o.Dir.Name())
-	case resume && o.Dir.Process() != 0:
-		return waitReady(ctx, o)
+	if err == nil {
+		return o.again(ctx, made)
 	}
 	err = prepare(o)
 	if err == nil {
 		err = start(ctx, o)
 	}
-	if err == nil || resume {
-		return err
+	if err == nil {
+		return nil
 	}
 	// Interrupted or failed: a fresh context, because ctx may be what ended.
 	if undo := Destroy(context.Background(), o.Dir); undo != nil {
 		return errors.Join(err, undo)
 	}
 	return err
+}
+
+// again brings a lab that is there to what is wanted: its process runs, and nothing differs from the cluster.yaml.
+func (o UpOptions) again(ctx context.Context, made []byte) error {
+	var changes []cluster.Change
+	if o.Cluster != nil && !bytes.Equal(made, o.Cluster) {
+		was, errs := cluster.Parse(made)
+		if len(errs) > 0 {
+			return fmt.Errorf("%s: %w; 'packetwalk down --name %s' removes the lab", o.Dir.ClusterFile(), errs, o.Dir.Name())
+		}
+		wanted, errs := cluster.Parse(o.Cluster)
+		if len(errs) > 0 {
+			return errs
+		}
+		changes = cluster.Compare(was, wanted)
+	}
+	if len(changes) > 0 && o.Plan != nil {
+		o.Plan(changes)
+	}
+	if err := refused(changes); err != nil {
+		return fmt.Errorf("%w\nnothing was done; 'packetwalk down --name %s' and up again makes a new cluster", err, o.Dir.Name())
+	}
+	bring := waitReady
+	if o.Dir.Process() == 0 {
+		bring = start
+	}
+	if err := bring(ctx, o); err != nil || len(changes) == 0 {
+		return err
+	}
+	if err := putCluster(ctx, o.Dir, o.Cluster); err != nil {
+		return err
+	}
+	o.Progress(Step{Text: "changed"})
+	return nil
 }
 
 // turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
@@ -112,7 +161,11 @@ func prepare(o UpOptions) error {
 			return err
 		}
 	}
-	return os.WriteFile(o.Dir.ClusterFile(), o.Cluster, 0o600)
+	source := o.Cluster
+	if source == nil {
+		source = []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n")
+	}
+	return os.WriteFile(o.Dir.ClusterFile(), source, 0o600)
 }
 
 // start runs the lab process in a session of its own and follows its progress.
