@@ -22,6 +22,7 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"answer", "up of one node to the first answer on the internet host, and down", benchAnswer},
 	{"throughput", "pod to pod across nodes beside a plain forwarding namespace", benchThroughput},
+	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
 	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
 }
 
