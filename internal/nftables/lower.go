@@ -220,6 +220,7 @@ func (l *lowerer) rule(e Entry) error {
 	r := netfilter.Rule{Number: len(c.Rules) + 1, Handle: e.Body.number("handle"), Text: Text(e.Body), Comment: e.Body.text("comment")}
 	if expr := e.Body.Get("expr"); expr != nil {
 		for i := range expr.Items {
+			r.Statements = append(r.Statements, l.implied(&expr.Items[i])...)
 			r.Statements = append(r.Statements, l.statement(&expr.Items[i])...)
 		}
 	}

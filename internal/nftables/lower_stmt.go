@@ -21,6 +21,34 @@ func (l *lowerer) statement(n *Node) []netfilter.Statement {
 	return []netfilter.Statement{&netfilter.UnknownEffect{Text: statementText(n)}}
 }
 
+// implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
+// of ICMP, and a translation to addresses of one family, are for packets of that family (nft's evaluate.c: stmt_evaluate_reject;
+// net/netfilter/nft_nat.c: nft_nat_inet_eval).
+func (l *lowerer) implied(n *Node) []netfilter.Statement {
+	name, inner, _ := n.only()
+	families := map[string]packet.EtherType{"icmp": packet.EtherIPv4, "icmpv6": packet.EtherIPv6, "ip": packet.EtherIPv4, "ip6": packet.EtherIPv6}
+	switch kind := inner.text("type"); {
+	case name == "reject" && kind == "tcp reset":
+		return []netfilter.Statement{&netfilter.MatchProtocol{Protocol: packet.TCP}}
+	case l.ofFamily():
+		return nil
+	case name == "reject":
+		return ofType(families[kind], kind)
+	case name == "snat" || name == "dnat":
+		return ofType(families[inner.text("family")], inner.text("family"))
+	}
+	return nil
+}
+
+// ofType tests the type of frame; with 0 there is none to test.
+func ofType(t packet.EtherType, words string) []netfilter.Statement {
+	e, ok := netfilter.Meta("protocol")
+	if t == 0 || !ok {
+		return nil
+	}
+	return []netfilter.Statement{&netfilter.Compare{Left: e, Op: netfilter.Equal, Right: []netfilter.Span{netfilter.Number(uint64(t))}, Words: words}}
+}
+
 // counter is the statement that counts, which a walk does not see.
 var counter = &netfilter.Note{Words: "count"}
 

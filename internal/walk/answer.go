@@ -44,14 +44,29 @@ func (r *run) reply(end *End) stage {
 		}
 		next.TOS = p.TOS
 	}
-	return r.start(next)
+	return r.start(p, next)
 }
 
-// start sends a packet of the machine where the last one ended.
-func (r *run) start(p packet.Packet) stage {
+// start sends the answer to a packet from the machine where that ended.
+func (r *run) start(to *packet.Packet, p packet.Packet) stage {
 	p.KernelMade = p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6 || p.TCPFlags&packet.RST != 0
+	if r.m.reflectsMark(&p) {
+		p.Mark = to.Mark
+	}
 	r.p, r.via = p, via{}
 	return (*run).send
+}
+
+// reflectsMark tells whether an answer has the mark that the packet arrived with: what the kernel makes (fwmark_reflect: IP4_REPLY_MARK,
+// IP6_REPLY_MARK), and what a listening socket does (tcp_fwmark_accept: inet_request_mark).
+func (m *machine) reflectsMark(answer *packet.Packet) bool {
+	switch {
+	case !answer.KernelMade:
+		return answer.Protocol == packet.TCP && m.sysctl(false, "net.ipv4.tcp_fwmark_accept")
+	case answer.IsIPv6() || answer.Protocol == packet.ICMPv6:
+		return m.sysctl(false, "net.ipv6.fwmark_reflect")
+	}
+	return m.sysctl(false, "net.ipv4.fwmark_reflect")
 }
 
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
@@ -75,7 +90,7 @@ func (r *run) rejection(end *End) stage {
 		if p.Track.Flow != nil {
 			next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
 		}
-		return r.start(next)
+		return r.start(p, next)
 	}
 	kind, ok := icmpErrors[end.Reject]
 	if !ok {
@@ -127,5 +142,5 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 	if r.m.FIB.HasAddress(p.Destination) != nil {
 		next.Source = p.Destination
 	}
-	return r.start(next)
+	return r.start(p, next)
 }
