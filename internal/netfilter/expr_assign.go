@@ -59,7 +59,12 @@ func (s *Assign) Eval(c *Context) Verdict {
 
 // concerns tells whether the packet is of the protocols that the statement is about.
 func (s *Assign) concerns(p *packet.Packet) bool {
-	return (s.EtherType == 0 || isIP(p) && (s.EtherType == packet.EtherIPv6) == p.IsIPv6()) && (s.Transport == 0 || s.Transport == p.Protocol)
+	return ofEtherType(p, s.EtherType) && (s.Transport == 0 || s.Transport == p.Protocol)
+}
+
+// ofEtherType tells whether an IP packet is of a protocol; 0 stands for both.
+func ofEtherType(p *packet.Packet, t packet.EtherType) bool {
+	return t == 0 || isIP(p) && (t == packet.EtherIPv6) == p.IsIPv6()
 }
 
 // in tells whether the packet has the field.

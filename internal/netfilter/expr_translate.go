@@ -11,9 +11,12 @@ type TranslateTo struct {
 	Address  Expr
 	WithPort bool
 	Port     Expr // or gives the ports; nil to keep them
+	// EtherType is the protocol of the packets that it translates, in tables that see others too; 0 for all.
+	EtherType packet.EtherType
 }
 
-// Eval makes the binding, as far as the hook translates. Where a map has nothing for the packet, the rule does not apply.
+// Eval makes the binding, as far as the hook translates. Where a map has nothing for the packet, the rule does not apply; a packet of
+// another family goes on as if the statement were not there (nft_nat_inet_eval).
 func (t *TranslateTo) Eval(c *Context) Verdict {
 	if c.Translate == nil {
 		return Verdict{Kind: Undecided, Detail: "a translation outside of nat chains"}
@@ -30,6 +33,9 @@ func (t *TranslateTo) Eval(c *Context) Verdict {
 			return Verdict{Kind: Break}
 		}
 		known = known.and(one)
+	}
+	if !ofEtherType(c.Packet, t.EtherType) {
+		return Verdict{}
 	}
 	if known == maybe || len(spans) != t.fields() {
 		return Verdict{Kind: Undecided, Detail: "not known to what: " + t.String()}

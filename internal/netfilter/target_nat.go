@@ -11,10 +11,14 @@ type Translate struct {
 	packet.Translation
 }
 
-// Eval makes the binding, as far as the hook translates.
+// Eval makes the binding, as far as the hook translates. A packet of another family than the address goes on as if the statement were not
+// there (net/netfilter/nft_nat.c: nft_nat_inet_eval).
 func (t *Translate) Eval(c *Context) Verdict {
 	if c.Translate == nil {
 		return Verdict{Kind: Undecided, Detail: "a translation outside of nat chains"}
+	}
+	if t.Low.IsValid() && t.Low.Is6() != c.Packet.IsIPv6() {
+		return Verdict{}
 	}
 	return c.Translate(t.Translation)
 }

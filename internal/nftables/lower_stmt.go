@@ -22,20 +22,14 @@ func (l *lowerer) statement(n *Node) []netfilter.Statement {
 }
 
 // implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
-// of ICMP, and a translation to addresses of one family, are for packets of that family (nft's evaluate.c: stmt_evaluate_reject;
-// net/netfilter/nft_nat.c: nft_nat_inet_eval).
+// of ICMP packets of its family only (nft's evaluate.c: stmt_evaluate_reject).
 func (l *lowerer) implied(n *Node) []netfilter.Statement {
 	name, inner, _ := n.only()
-	families := map[string]packet.EtherType{"icmp": packet.EtherIPv4, "icmpv6": packet.EtherIPv6, "ip": packet.EtherIPv4, "ip6": packet.EtherIPv6}
 	switch kind := inner.text("type"); {
 	case name == "reject" && kind == "tcp reset":
 		return []netfilter.Statement{&netfilter.MatchProtocol{Protocol: packet.TCP}}
-	case l.ofFamily():
-		return nil
-	case name == "reject":
-		return ofType(families[kind], kind)
-	case name == "snat" || name == "dnat":
-		return ofType(families[inner.text("family")], inner.text("family"))
+	case name == "reject" && !l.ofFamily():
+		return ofType(map[string]packet.EtherType{"icmp": packet.EtherIPv4, "icmpv6": packet.EtherIPv6}[kind], kind)
 	}
 	return nil
 }
@@ -441,7 +435,7 @@ func (l *lowerer) nat(name string, n *Node) netfilter.Statement {
 			return nil
 		}
 	}
-	s := &netfilter.TranslateTo{Translation: t}
+	s := &netfilter.TranslateTo{Translation: t, EtherType: etherTypes[n.text("family")]}
 	if a := n.Get("addr"); a != nil {
 		if s.Address, s.WithPort = l.natAddress(n, a); s.Address == nil {
 			return nil
