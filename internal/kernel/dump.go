@@ -34,7 +34,7 @@ type Dumper struct {
 	once    sync.Once
 	slots   chan struct{}
 	release string
-	sockets map[uint32]string
+	sockets map[uint32]process
 	owners  sync.Once
 }
 

@@ -75,7 +75,8 @@ func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Li
 	if port == 0 {
 		return nil // a socket that is not bound yet
 	}
-	l := snapshot.Listener{Protocol: protocol, Process: d.owner(binary.NativeEndian.Uint32(data[68:]))}
+	p := d.owner(binary.NativeEndian.Uint32(data[68:]))
+	l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
 	v6only := false
 	ad, err := netlink.NewAttributeDecoder(data[diagMessageSize:])
 	for err == nil && ad.Next() {
@@ -100,16 +101,22 @@ func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Li
 	return []snapshot.Listener{both, l}
 }
 
-// owner is the name of a process that has the socket open; "" for the kernel's own.
-func (d *Dumper) owner(inode uint32) string {
+// process is who has a socket open; without a name and an owner for the kernel's own.
+type process struct {
+	name  string
+	owner *snapshot.Owner
+}
+
+// owner is a process that has the socket open.
+func (d *Dumper) owner(inode uint32) process {
 	d.owners.Do(func() { d.sockets = socketOwners() })
 	return d.sockets[inode]
 }
 
 // socketOwners finds which process has which socket open, by the socket's inode number. A socket that several share is the first's, which
 // is the parent's as a rule.
-func socketOwners() map[uint32]string {
-	owners := map[uint32]string{}
+func socketOwners() map[uint32]process {
+	owners := map[uint32]process{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
 		if _, err := strconv.Atoi(e.Name()); err != nil {
@@ -120,7 +127,7 @@ func socketOwners() map[uint32]string {
 		if err != nil {
 			continue // ended
 		}
-		name := ""
+		var p process
 		for _, fd := range fds {
 			target, err := os.Readlink(dir + "/fd/" + fd.Name())
 			number, ok := strings.CutPrefix(target, "socket:[")
@@ -131,14 +138,38 @@ func socketOwners() map[uint32]string {
 			if err != nil {
 				continue
 			}
-			if name == "" {
-				comm, _ := os.ReadFile(dir + "/comm")
-				name = strings.TrimSpace(string(comm))
+			if p.name == "" {
+				status, _ := os.ReadFile(dir + "/status")
+				p = readStatus(string(status))
 			}
 			if _, taken := owners[uint32(inode)]; !taken {
-				owners[uint32(inode)] = name
+				owners[uint32(inode)] = p
 			}
 		}
 	}
 	return owners
+}
+
+// readStatus reads who a process is out of its status (proc(5): "Uid" and "Gid" have the real, effective, saved and file system IDs).
+func readStatus(text string) process {
+	var p process
+	ids := map[string]uint32{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		switch key {
+		case "Name":
+			p.name = strings.TrimSpace(value)
+		case "Uid", "Gid":
+			fields := append([]string{""}, strings.Fields(value)...)
+			if id, err := strconv.ParseUint(fields[len(fields)-1], 10, 32); err == nil {
+				ids[key] = uint32(id)
+			}
+		}
+	}
+	uid, ok1 := ids["Uid"]
+	gid, ok2 := ids["Gid"]
+	if ok1 && ok2 {
+		p.owner = &snapshot.Owner{UID: uid, GID: gid}
+	}
+	return p
 }

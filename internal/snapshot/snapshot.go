@@ -68,6 +68,13 @@ type Listener struct {
 	Local       netip.AddrPort  `json:"local"`             // the address is unspecified for any of its family
 	Process     string          `json:"process,omitempty"` // name, where known
 	Transparent bool            `json:"transparent,omitempty"`
+	Owner       *Owner          `json:"owner,omitempty"` // of the process, where known
+}
+
+// Owner is whose files and sockets a process makes (credentials(7): the file system user and group ID).
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
 }
 
 // Peer is the other end of one of the host's wires.

@@ -2,6 +2,7 @@ package walk
 
 import (
 	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
 )
 
 // answer is what comes back for a packet that ended: the stage that sends it, or nil where nothing does.
@@ -35,6 +36,9 @@ func (r *run) reply(end *End) stage {
 		if end.Refused {
 			next.TCPFlags = packet.RST | packet.ACK
 		}
+		own(&next, end.owner)
+	case packet.UDP:
+		own(&next, end.owner)
 	case packet.ICMP, packet.ICMPv6:
 		if next.Type == p.Type {
 			return nil // nothing that is answered
@@ -45,6 +49,13 @@ func (r *run) reply(end *End) stage {
 		next.TOS = p.TOS
 	}
 	return r.start(p, next)
+}
+
+// own makes a packet come from a socket of an owner, where that is known.
+func own(p *packet.Packet, o *snapshot.Owner) {
+	if o != nil {
+		p.HasOwner, p.UID, p.GID = true, o.UID, o.GID
+	}
 }
 
 // start sends the answer to a packet from the machine where that ended.

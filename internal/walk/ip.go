@@ -267,7 +267,7 @@ func (r *run) deliver() stage {
 	r.end.Refused = true
 	for _, l := range m.Listeners {
 		if l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination) {
-			r.end.Refused, r.end.Listener = false, l.Process
+			r.end.Refused, r.end.Listener, r.end.owner = false, l.Process, l.Owner
 			break
 		}
 	}

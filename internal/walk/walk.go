@@ -6,6 +6,7 @@ import (
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/netfilter"
 	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
 )
 
 // Request is the packet to walk.
@@ -89,6 +90,7 @@ type End struct {
 	// Listener is the socket that takes it, "" where none is known; Refused says that none listens there (a TCP RST or ICMP port
 	// unreachable goes back).
 	Listener string
+	owner    *snapshot.Owner // of the socket, where known
 	Refused  bool
 	// Link is the interface it left by (Left) or was delivered on.
 	Link string
