@@ -26,7 +26,8 @@ func (c *comparison) sourceAt(host string) string {
 }
 
 // answered tells whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
-// difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known.
+// difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known. Of an answer that the
+// program cannot send, for want of a route, there is nothing to be seen.
 func (c *comparison) answered(outcome *walk.Outcome) bool {
 	end := &outcome.End
 	program := end.Kind == walk.Delivered && !end.Refused && outcome.Back[0].Packet.Protocol == packet.UDP
@@ -42,6 +43,9 @@ func (c *comparison) answered(outcome *walk.Outcome) bool {
 		steps = append(steps, placed{Step: &outcome.Back[i]})
 	}
 	expected := expects(steps)
+	if !slices.ContainsFunc(steps, visible) {
+		return true
+	}
 	for _, p := range h.Packets {
 		if c.id.of(&p.Packet, p.Transport, expected) == back {
 			return true
@@ -53,6 +57,12 @@ func (c *comparison) answered(outcome *walk.Outcome) bool {
 		}
 	}
 	return false
+}
+
+// visible tells of steps that a trace or a capture shows.
+func visible(s placed) bool {
+	link, _ := place(s)
+	return link != "" || traced(s.Visit)
 }
 
 // flows compares the connections that conntrack keeps.
