@@ -12,10 +12,12 @@ func (*MatchFlowPort) needsTracking() bool    { return true }
 func (*MatchStatus) needsTracking() bool      { return true }
 func (*MatchHelper) needsTracking() bool      { return true }
 func (*CopyMark) needsTracking() bool         { return true }
-func (*SetTracking) needsTracking() bool      { return true }
 
 func (m *MatchMark) needsTracking() bool { return m.Connection }
 func (s *SetMark) needsTracking() bool   { return s.Connection }
+
+// Zones need it; not to track needs nothing (net/netfilter/xt_CT.c: xt_ct_tg_check).
+func (s *SetTracking) needsTracking() bool { return !s.NoTrack }
 
 // Tracks tells whether packets of a family (IPv4 or IPv6) are tracked. Index must have been called.
 func (rs *Ruleset) Tracks(f Family) bool { return rs.tracks[f] || rs.translates[f] }
