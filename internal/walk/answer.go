@@ -96,18 +96,41 @@ func (r *run) replyFromOutside(end *End) stage {
 func (r *run) rejection(end *End) stage {
 	p := &end.Packet
 	if end.Reject == "tcp-reset" {
-		next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: r.m.ttl(p.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
-		// The reset belongs to the connection that it ends (nf_ct_attach).
-		if p.Track.Flow != nil {
-			next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
-		}
-		return r.start(p, next)
+		return r.reset(p)
 	}
 	kind, ok := icmpErrors[end.Reject]
 	if !ok {
 		return nil
 	}
 	return r.icmpError(end, kind[familyIndex(p)])
+}
+
+// reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
+func (r *run) reset(to *packet.Packet) stage {
+	next := packet.Packet{Tuple: to.Tuple.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
+	if to.Track.Flow != nil {
+		next.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
+	}
+	b := r.via.bridge
+	stage := r.start(to, next)
+	if b == nil {
+		return stage
+	}
+	r.p.EtherSource, r.p.EtherDestination, r.p.EtherType, r.p.Out = to.EtherDestination, to.EtherSource, etherType(to), b.in
+	return (*run).resetByBridge
+}
+
+// resetByBridge sends a reset straight back by the port where br_netfilter took the frame in (net/ipv4/netfilter/nf_reject_ipv4.c:
+// nf_send_reset, nf_bridge_info_exists): it needs a route, but does not take it, and meets no rule.
+func (r *run) resetByBridge() stage {
+	r.step(Step{Stage: Sent, Why: "straight back by " + r.p.Out + ", past all rules: br_netfilter had the packet"})
+	if r.m.knows(snapshot.Routes) {
+		if d := r.lookUp(""); d.answer.Type != "unicast" && d.answer.Type != "local" {
+			r.step(Step{Stage: Routed, Route: &d.answer})
+			return r.finish(Dropped, "the host has no route for the reset (route type "+d.answer.Type+")")
+		}
+	}
+	return (*run).transmit
 }
 
 type icmpKind struct{ kind, code uint8 }
