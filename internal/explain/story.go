@@ -591,6 +591,8 @@ func (t *teller) conclude() {
 
 func listening(end *walk.End) string {
 	switch {
+	case end.Refused && end.Why != "":
+		return ""
 	case end.Refused:
 		return ": nothing listens there, the sender is refused"
 	case end.Listener != "":
@@ -640,6 +642,9 @@ func (s *story) aftermath() string {
 	}
 	if end.Refused {
 		more += "; nothing listens on " + end.Packet.DestinationEnd()
+	}
+	if back != nil && back.Refused {
+		more += "; " + back.Why
 	}
 	if back != nil && back.Kind != walk.Delivered && back.Kind != walk.Left {
 		more += fmt.Sprintf("; the reply does not arrive: %s on %s: %s", back.Kind, hostName(back.Host), cmp.Or(back.Why, "see above"))

@@ -179,7 +179,11 @@ func (s *story) brief() []told {
 	if e := s.outcome.BackEnd; e != nil {
 		switch e.Kind {
 		case walk.Delivered:
-			all = append(all, told{replyHeading, line{text: "arrives from " + e.Packet.SourceEnd()}})
+			l := line{text: "arrives from " + e.Packet.SourceEnd()}
+			if e.Refused {
+				l = line{text: "arrives, but " + e.Why, bad: true}
+			}
+			all = append(all, told{replyHeading, l})
 		case walk.Left:
 			all = append(all, told{replyHeading, line{text: "leaves what is known on " + hostName(e.Host)}})
 		default:

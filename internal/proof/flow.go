@@ -159,7 +159,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	switch {
 	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
 		return nil
-	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender:
+	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
 	case end.Kind == walk.Rejected || end.Refused:
 		return []kernel.Answer{kernel.Refused, kernel.Unreachable}

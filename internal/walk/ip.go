@@ -254,14 +254,15 @@ func (r *run) deliver() stage {
 	p, m := &r.p, r.m
 	r.finish(Delivered, "")
 	r.end.Link = p.In
-	if !p.Protocol.HasPorts() {
+	switch {
+	case r.answering && (p.Protocol.HasPorts() || p.About != nil):
+		r.takeAnswer()
+		return nil
+	case !p.Protocol.HasPorts():
 		return nil
 	}
 	if !m.knows(snapshot.Listeners) {
 		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
-		return nil
-	}
-	if r.isAnswer() {
 		return nil
 	}
 	r.end.Refused = true
@@ -279,8 +280,34 @@ func takes(bound, a netip.Addr) bool {
 	return bound.Unmap() == a || bound.IsUnspecified() && (bound.Is6() || a.Is4())
 }
 
-// isAnswer tells that the packet goes to the socket that sent the request.
-func (r *run) isAnswer() bool { return r.answering }
+// takeAnswer tells whether the socket that sent the request takes the answer: it is connected, and takes packets only from where it sent to,
+// and errors only about what it sent.
+func (r *run) takeAnswer() {
+	asked := &r.steps[0]
+	if asked.Stage != Sent || asked.Host != r.m.Name {
+		return // what came from outside is answered there
+	}
+	got, want := r.p.Tuple, asked.Packet.Reply()
+	if r.p.About != nil {
+		got, want = *r.p.About, asked.Packet.Tuple
+	}
+	switch {
+	case sameEnd(got.Source, want.Source, got.SourcePort, want.SourcePort) &&
+		sameEnd(got.Destination, want.Destination, got.DestinationPort, want.DestinationPort):
+		return
+	case r.p.About != nil:
+		r.end.Why = fmt.Sprintf("the error is about %s, and the program sent %s: no socket takes it", got, want)
+	default:
+		r.end.Why = fmt.Sprintf("the answer is %s, and the program waits for %s: no socket takes it", got, want)
+	}
+	r.end.Refused = true
+}
+
+func sameEnd(a, b netip.Addr, p, q packet.Port) bool {
+	low, high := p.Span()
+	otherLow, otherHigh := q.Span()
+	return a == b && low <= otherHigh && otherLow <= high
+}
 
 // forward takes a packet on its way through the machine (ip_forward).
 func (r *run) forward() stage {

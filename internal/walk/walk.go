@@ -87,8 +87,8 @@ type End struct {
 	// Packet is as it was at the end: its source is what the destination sees.
 	Packet packet.Packet
 	Why    string // in words; the last step has the rule
-	// Listener is the socket that takes it, "" where none is known; Refused says that none listens there (a TCP RST or ICMP port
-	// unreachable goes back).
+	// Listener is the socket that takes it, "" where none is known; Refused says that none does: none listens there, and a TCP RST
+	// or ICMP port unreachable goes back; or the answer is not what the sender waits for, as Why says.
 	Listener string
 	owner    *snapshot.Owner // of the socket, where known
 	Refused  bool
