@@ -65,7 +65,8 @@ func visible(s placed) bool {
 	return link != "" || traced(s.Visit)
 }
 
-// flows compares the connections that conntrack keeps.
+// flows compares the connections that conntrack keeps. The mark of one that goes on after the packets compared here may have changed since:
+// the sender's next packet, the acknowledgement of a TCP answer, passes the rules of its way again.
 func (c *comparison) flows(outcome *walk.Outcome) {
 	if ended(outcome) {
 		return
@@ -74,6 +75,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		flow     *packet.Flow
 		position int
 	}
+	goesOn := outcome.End.Packet.Protocol == packet.TCP && outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Delivered && !outcome.BackEnd.Refused
 	last := map[string]kept{}
 	var order []string
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
@@ -91,7 +93,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	for _, host := range order {
 		k := last[host]
 		flows := c.observed.Hosts[host].Flows
-		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) }) {
+		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) && (goesOn || k.flow.Mark == f.Mark) }) {
 			c.fact(nil)
 			continue
 		}
@@ -106,7 +108,7 @@ func ended(outcome *walk.Outcome) bool {
 
 func sameFlow(want *packet.Flow, f *kernel.Flow) bool {
 	return sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) &&
-		sameEnds(&want.Reply, f.Protocol, f.ReplySource, f.ReplyDestination) && want.Mark == f.Mark
+		sameEnds(&want.Reply, f.Protocol, f.ReplySource, f.ReplyDestination)
 }
 
 func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {

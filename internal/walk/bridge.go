@@ -293,25 +293,19 @@ func (r *run) bridgedDNAT(b *bridged) bool {
 	}
 	d := r.lookUp(b.bridge)
 	r.via.route = d
-	onward := d.answer.Type == "unicast"
-	switch {
-	case d.answer.Unknown != "":
+	onward := d.answer.Type == "unicast" && r.m.forwards(b.bridge, r.p.IsIPv6())
+	if d.answer.Unknown != "" {
 		r.step(Step{Stage: Routed, Route: &d.answer})
 		r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
 		return false
-	case onward && !r.m.forwards(b.bridge, r.p.IsIPv6()) && d.link != b.bridge:
-		r.step(Step{Stage: Routed, Route: &d.answer})
-		r.finish(Dropped, "it would have to be routed, and this host does not forward")
-		return false
-	case !onward && d.answer.Type != "local":
-		r.step(Step{Stage: Routed, Route: &d.answer})
-		r.finish(Dropped, "there is no route to its new destination (route type "+d.answer.Type+")")
-		return false
 	}
-	if why := r.validateSource(d); why != "" {
-		r.finish(Dropped, why)
-		return false
+	if onward || d.answer.Type == "local" {
+		if why := r.validateSource(d); why != "" {
+			r.finish(Dropped, why)
+			return false
+		}
 	}
+	// Without a route, or without forwarding, the host drops it, or tells the sender (ip_route_input_slow: no_route; ip_error).
 	if !onward || d.link != b.bridge {
 		before := r.p
 		r.p.EtherDestination = r.m.FIB.Link(b.bridge).MAC
