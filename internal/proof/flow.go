@@ -65,8 +65,7 @@ func visible(s placed) bool {
 	return link != "" || traced(s.Visit)
 }
 
-// flows compares the connections that conntrack keeps. The mark of one that goes on after the packets compared here may have changed since:
-// the sender's next packet, the acknowledgement of a TCP answer, passes the rules of its way again.
+// flows compares the connections that conntrack keeps. Their marks are compared where no packet followed that may have changed them.
 func (c *comparison) flows(outcome *walk.Outcome) {
 	if ended(outcome) {
 		return
@@ -75,7 +74,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		flow     *packet.Flow
 		position int
 	}
-	goesOn := outcome.End.Packet.Protocol == packet.TCP && outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Delivered && !outcome.BackEnd.Refused
+	more := followed(outcome)
 	last := map[string]kept{}
 	var order []string
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
@@ -93,11 +92,26 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	for _, host := range order {
 		k := last[host]
 		flows := c.observed.Hosts[host].Flows
-		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) && (goesOn || k.flow.Mark == f.Mark) }) {
+		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) && (more(host) || k.flow.Mark == f.Mark) }) {
 			c.fact(nil)
 			continue
 		}
 		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position})
+	}
+}
+
+// followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which
+// passes the rules of the request again; an ICMP error or a reset about the answer; a redirect, where a packet left by the interface that it
+// came in by (ip_forward: ip_rt_send_redirect).
+func followed(outcome *walk.Outcome) func(host string) bool {
+	back := outcome.BackEnd
+	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
+		return func(string) bool { return true }
+	}
+	return func(host string) bool {
+		return slices.ContainsFunc(slices.Concat(outcome.There, outcome.Back), func(s walk.Step) bool {
+			return s.Host == host && s.Stage == walk.Transmit && s.Packet.In == s.Packet.Out
+		})
 	}
 }
 

@@ -76,6 +76,7 @@ func (r *run) routeIn() stage {
 		if why := r.martian(); why != "" {
 			return r.finish(Dropped, why)
 		}
+		r.findSocket()
 		d = r.lookUp(r.p.In)
 		r.via.route = d
 	}
@@ -97,6 +98,18 @@ func (r *run) routeIn() stage {
 		return r.finish(Dropped, "the route is a blackhole")
 	}
 	return r.unreachable(d.answer.Type)
+}
+
+// findSocket gives an answer the socket that it is for, which the kernel looks for before the route (net.ipv4.ip_early_demux): rules at the
+// input hook see whose it is.
+func (r *run) findSocket() {
+	asked := &r.steps[0]
+	if !r.answering || !r.p.Protocol.HasPorts() || asked.Stage != Sent || asked.Host != r.m.Name || !r.m.sysctl(true, "net.ipv4.ip_early_demux") {
+		return
+	}
+	if want := asked.Packet.Reply(); sameEnds(&r.p.Tuple, &want) {
+		r.p.HasOwner, r.p.UID, r.p.GID = asked.Packet.HasOwner, asked.Packet.UID, asked.Packet.GID
+	}
 }
 
 // routedOn is a packet whose route leads out again (__mkroute_input).
@@ -292,8 +305,7 @@ func (r *run) takeAnswer() {
 		got, want = *r.p.About, asked.Packet.Tuple
 	}
 	switch {
-	case sameEnd(got.Source, want.Source, got.SourcePort, want.SourcePort) &&
-		sameEnd(got.Destination, want.Destination, got.DestinationPort, want.DestinationPort):
+	case sameEnds(&got, &want):
 		return
 	case r.p.About != nil:
 		r.end.Why = fmt.Sprintf("the error is about %s, and the program sent %s: no socket takes it", got, want)
@@ -301,6 +313,10 @@ func (r *run) takeAnswer() {
 		r.end.Why = fmt.Sprintf("the answer is %s, and the program waits for %s: no socket takes it", got, want)
 	}
 	r.end.Refused = true
+}
+
+func sameEnds(a, b *packet.Tuple) bool {
+	return sameEnd(a.Source, b.Source, a.SourcePort, b.SourcePort) && sameEnd(a.Destination, b.Destination, a.DestinationPort, b.DestinationPort)
 }
 
 func sameEnd(a, b netip.Addr, p, q packet.Port) bool {
@@ -426,9 +442,10 @@ func (r *run) postrouting() stage {
 	return (*run).resolve
 }
 
-// loopback gives a packet back to the machine that sent it. It keeps its flow and its route.
+// loopback gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit: skb_orphan).
 func (r *run) loopback() stage {
 	r.p.In, r.p.Out = "lo", ""
+	r.p.HasOwner, r.p.KernelMade = false, false
 	r.via.loopback = true
 	r.step(Step{Stage: Received, Why: "on lo"})
 	if !r.hook(family(&r.p), netfilter.Prerouting) {
