@@ -58,6 +58,11 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 		return result, Report{}, err
 	}
 	report := Compare(result, o)
+	if result.More && report.First != nil {
+		if report, err = search(source, result, o, report); err != nil {
+			return result, report, err
+		}
+	}
 	forgetOpen(result)
 	if report.First != nil {
 		report.First.showRule(namespaces)

@@ -22,8 +22,9 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 	}
 	w := &walker{src: src, req: req, hosts: map[string]*snapshot.Host{}}
 	result := &Result{Request: req}
+	steps := 0
 	for prefix, more := req.Pin, true; more; {
-		if len(result.Outcomes) == limit {
+		if len(result.Outcomes) == limit || steps > maxSteps {
 			result.More = true
 			break
 		}
@@ -33,7 +34,8 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 			return nil, err
 		}
 		result.Outcomes = append(result.Outcomes, outcome)
-		prefix, more = nextPrefix(r.choices, len(req.Pin))
+		steps += len(r.steps)
+		prefix, more = NextPin(r.choices, len(req.Pin))
 	}
 	result.Assumed = w.assumed
 	return result, nil
@@ -84,9 +86,9 @@ func (w *walker) assume(host, what string) {
 	w.assumed = append(w.assumed, a)
 }
 
-// nextPrefix gives the answers with which the next run differs from the one that made these choices: the last choice that has an
-// answer left gets it, those after it are open again. The first pinned ones stay. It tells false after the last run.
-func nextPrefix(choices []Chosen, pinned int) ([]int, bool) {
+// NextPin gives the answers with which the next outcome differs from the one that made these choices: the last choice that has an answer
+// left gets it, those after it are open again. The first pinned ones stay. It tells false after the last outcome.
+func NextPin(choices []Chosen, pinned int) ([]int, bool) {
 	for last := len(choices) - 1; last >= pinned; last-- {
 		c := &choices[last]
 		next := nextOption(c.Options, c.Answer+1)

@@ -167,7 +167,7 @@ func (r *run) Choose(c netfilter.Choice) int {
 		}
 		r.answers[key] = answer
 	}
-	r.choices = append(r.choices, Chosen{Choice: c, Host: r.m.Name, Answer: answer})
+	r.choices = append(r.choices, Chosen{Choice: c, Host: r.m.Name, Answer: answer, Step: len(r.steps)})
 	return answer
 }
 

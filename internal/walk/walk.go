@@ -33,6 +33,9 @@ type Request struct {
 // DefaultMaxOutcomes is how many outcomes a walk enumerates before it says that there are more.
 const DefaultMaxOutcomes = 4096
 
+// maxSteps bounds the enumeration, too: packets that go round make many steps in every outcome.
+const maxSteps = 100_000
+
 // Result is every way the packet can go.
 type Result struct {
 	Request  Request
@@ -65,6 +68,7 @@ type Chosen struct {
 	netfilter.Choice
 	Host   string
 	Answer int
+	Step   int // how many steps there were before, those of both ways counted: what was chosen shows in later ones
 }
 
 // EndKind is how a packet's way ends.

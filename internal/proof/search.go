@@ -1,0 +1,50 @@
+package proof
+
+import (
+	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/walk"
+)
+
+// maxTries bounds the search among outcomes that were not enumerated.
+const maxTries = 2000
+
+// search looks for the outcome that the kernel took where there are more than the walk enumerates. It goes from choice to choice along with
+// the kernel: of an outcome that parts from it at one step, only choices made before that step can be wrong. What it finds is the result's
+// last outcome then.
+func search(source snapshot.Source, result *walk.Result, o *Observed, best Report) (Report, error) {
+	request := result.Request
+	request.MaxOutcomes = 1
+	id := identify(o, request.Host)
+	for range maxTries {
+		try, err := walk.Walk(source, request)
+		if err != nil {
+			return best, err
+		}
+		outcome := &try.Outcomes[0]
+		r := compareOutcome(outcome, o, id, request.Host)
+		r.Outcome, r.Answer = len(result.Outcomes), o.Answer
+		if r.First == nil || r.better(best) {
+			result.Outcomes = append(result.Outcomes, *outcome)
+			best = r
+		}
+		if r.First == nil {
+			return best, nil
+		}
+		pin, ok := walk.NextPin(before(outcome.Choices, r.First.position), len(result.Request.Pin))
+		if !ok {
+			return best, nil
+		}
+		request.Pin = pin
+	}
+	return best, nil
+}
+
+// before are the choices that can show in the step at a position.
+func before(choices []walk.Chosen, position int) []walk.Chosen {
+	for i := range choices {
+		if choices[i].Step > position {
+			return choices[:i]
+		}
+	}
+	return choices
+}
