@@ -21,6 +21,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/kube"
+	"packetwalk.dev/internal/service"
 )
 
 // filePools gives the agent its pools from the test's file.
@@ -289,6 +290,46 @@ func (w *world) killHalfWay(agent *agentProcess, fresh string) *agentProcess {
 	agent = w.agent()
 	w.settled("after kill -9 at any time", fresh)
 	return agent
+}
+
+// TestPoolsBesideTheIPMasqAgent: Calico's jump stands first, as in claim E10, or last, and neither of the two goes on moving its own; IPv6 has
+// sets and chains of its own.
+func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
+	t.Parallel()
+	w := poolWorld(t, "both")
+	o := &w.state.Options
+	o.Rules, o.IPMasqAgent, o.Families = "1.12", true, []service.Family{service.IPv4, service.IPv6}
+	six := pool("six", `{"cidr":"fd00:10:240::/48","natOutgoing":true}`)
+	w.pools(ours, six)
+	agent := w.agent()
+	order := func(command string) string {
+		var targets []string
+		for line := range strings.Lines(w.inNode("%s -t nat -S POSTROUTING", command)) {
+			if _, target, ok := strings.Cut(strings.TrimSpace(line), " -j "); ok {
+				targets = append(targets, target)
+			}
+		}
+		return strings.Join(targets, " ")
+	}
+	w.eventually("E10's order, with docker0's rule", func() bool {
+		return order("iptables") == "cali-POSTROUTING KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT" && order("ip6tables") == "cali-POSTROUTING KUBE-POSTROUTING IP-MASQ-AGENT"
+	})
+	w.eventually("IPv6's set", func() bool {
+		return strings.Contains(w.inNode("ipset save"), "add cali60masq-ipam-pools fd00:10:240::/48\n")
+	})
+	if rules := w.inNode("ip6tables-save -t nat"); !strings.Contains(rules, "--match-set cali60masq-ipam-pools src -m set ! --match-set cali60all-ipam-pools dst -j MASQUERADE") {
+		t.Errorf("IPv6 has no rule for the pool:\n%s", rules)
+	}
+	w.state.Felix = []*kube.Calico{{TypeMeta: metav1.TypeMeta{Kind: "FelixConfiguration"}, ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: json.RawMessage(`{"chainInsertMode":"Append"}`)}}
+	w.save()
+	w.eventually("Calico last", func() bool { return order("iptables") == "KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT cali-POSTROUTING" })
+	w.inNode("iptables -t nat -D POSTROUTING -j cali-POSTROUTING -m comment --comment cali:O3lYWMrLQYEMJtB5") // so that everybody looks again
+	w.eventually("Calico last again", func() bool { return order("iptables") == "KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT cali-POSTROUTING" })
+	time.Sleep(500 * time.Millisecond)
+	agent.stop()
+	if n := strings.Count(agent.log.String(), "wrote"); n > 10 {
+		t.Errorf("%d times rules were written:\n%s", n, agent.log)
+	}
 }
 
 // TestPoolsNeverTranslateByTheWay: flows that neither the old nor the new pools translate are not translated while the one becomes the other,
