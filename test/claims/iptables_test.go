@@ -29,9 +29,20 @@ type iptablesWorld struct {
 	pods     []corev1.Pod // by address
 }
 
+// azureIPTables is the world with Azure CNI, kubenetIPTables the one with kubenet.
 func azureIPTables(t *testing.T) *iptablesWorld {
 	t.Helper()
-	w := &iptablesWorld{World: world.Up(t, "iptables", "nginx.yaml"), podRange: "10.220.2.0/24"}
+	return (&iptablesWorld{World: world.Up(t, "iptables", "nginx.yaml"), podRange: "10.220.2.0/24"}).complete(t)
+}
+
+func kubenetIPTables(t *testing.T) *iptablesWorld {
+	t.Helper()
+	return (&iptablesWorld{World: world.UpFile(t, "iptables", "kubenet.yaml", "nginx.yaml"), podRange: "10.100.0.0/16"}).complete(t)
+}
+
+// complete waits for the nginx on each node.
+func (w *iptablesWorld) complete(t *testing.T) *iptablesWorld {
+	t.Helper()
 	w.Kubectl(t, "rollout", "status", "deployment/nginx", "--timeout=60s")
 	var nodes corev1.NodeList
 	w.Get(t, &nodes, "nodes")
@@ -90,7 +101,7 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 	return rules
 }
 
-// services checks claim D1: for each port of a cluster IP the mark for senders outside the pods' range, then the service's chain; node ports
+// services checks claim D1 (and with Azure CNI D5): for each port of a cluster IP the mark for senders outside the pods' range, then the service's chain; node ports
 // at the end; the same on every node.
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
@@ -169,6 +180,9 @@ func (w *iptablesWorld) separate(t *testing.T) {
 	var want []string
 	for _, p := range w.pods {
 		want = append(want, p.Status.PodIP)
+		if !netip.MustParsePrefix(w.podRange).Contains(netip.MustParseAddr(p.Status.PodIP)) {
+			t.Errorf("pod %s has %s, outside %s", p.Name, p.Status.PodIP, w.podRange)
+		}
 	}
 	slices.Sort(got)
 	slices.Sort(want)
@@ -236,37 +250,33 @@ func specs(c *iptables.Chain) []string {
 
 func TestD1(t *testing.T) {
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SERVICES")
+	kubenetIPTables(t).services(t)
 	azureIPTables(t).services(t)
 }
 
 func TestD2(t *testing.T) {
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SVC-")
-	azureIPTables(t).probabilities(t, "0.33333333349", "0.50000000000", "")
+	kubenetIPTables(t).probabilities(t, "0.33333333349", "0.50000000000", "")
 }
 
 func TestD3(t *testing.T) {
 	sameListing(t, "d3-scaled-1.19.txtar", "KUBE-SVC-")
-	w := azureIPTables(t)
+	w := kubenetIPTables(t)
 	w.scaled(t, func() { w.probabilities(t, "0.50000000000", "") })
 }
 
 func TestD4(t *testing.T) {
 	sameListing(t, "d1-kubenet-1.19.txtar", "KUBE-SEP-66QNMC7FITAI6UHV")
-	azureIPTables(t).separate(t)
+	kubenetIPTables(t).separate(t)
 }
 
-// TestD5: the article's listings of this world, and its pods' range in every rule of the running cluster (services, above).
 func TestD5(t *testing.T) {
 	sameListing(t, "d5-azure-cni-1.19.txtar", "KUBE-")
 	w := azureIPTables(t)
-	for _, p := range w.pods {
-		if !netip.MustParsePrefix(w.podRange).Contains(netip.MustParseAddr(p.Status.PodIP)) {
-			t.Errorf("pod %s has %s, outside %s", p.Name, p.Status.PodIP, w.podRange)
-		}
-	}
 	w.services(t)
 	w.probabilities(t, "0.33333333349", "0.50000000000", "")
 	w.separate(t)
+	w.scaled(t, func() { w.probabilities(t, "0.50000000000", "") })
 }
 
 // masqReturns are the ranges of the chain's RETURN rules; the rules themselves are checked to the letter, and the last one's counter given.

@@ -26,14 +26,14 @@ type World struct {
 // worlds are brought up once and shared by the tests of one package; Main takes them down.
 var worlds struct {
 	sync.Mutex
-	byExample map[string]*World
+	byFile map[string]*World
 }
 
 // Main is for TestMain: it runs the tests and takes down the worlds that they used.
 func Main(m *testing.M) int {
-	worlds.byExample = map[string]*World{}
+	worlds.byFile = map[string]*World{}
 	code := m.Run()
-	for _, w := range worlds.byExample {
+	for _, w := range worlds.byFile {
 		if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			code = 1
@@ -45,14 +45,21 @@ func Main(m *testing.M) int {
 // Up returns the world of an example folder, which is up with the manifests applied and rolled out.
 func Up(t *testing.T, example string, manifests ...string) *World {
 	t.Helper()
+	return UpFile(t, example, "cluster.yaml", manifests...)
+}
+
+// UpFile is Up of another cluster than the folder's cluster.yaml.
+func UpFile(t *testing.T, example, cluster string, manifests ...string) *World {
+	t.Helper()
 	NeedRoot(t)
 	worlds.Lock()
 	defer worlds.Unlock()
-	w := worlds.byExample[example]
+	file := filepath.Join(example, cluster)
+	w := worlds.byFile[file]
 	if w == nil {
-		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), len(worlds.byExample)))
-		worlds.byExample[example] = w
-		if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(example, "cluster.yaml")); err != nil {
+		w = New(t, fmt.Sprintf("claims-%d-%d", os.Getpid(), len(worlds.byFile)))
+		worlds.byFile[file] = w
+		if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", w.Example(file)); err != nil {
 			t.Fatal(err)
 		}
 	}
