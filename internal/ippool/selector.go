@@ -215,7 +215,8 @@ const maxLabel = 512
 func (p *selectorParser) name() (string, error) {
 	text := p.peek()
 	end := strings.IndexFunc(text, func(r rune) bool {
-		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("_./-", r))
+		letter := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
+		return !letter && !strings.ContainsRune("_./-", r)
 	})
 	if end < 0 {
 		end = len(text)
