@@ -141,7 +141,7 @@ func (m *masqAgent) reread(ctx context.Context) {
 
 // read takes what the ConfigMaps say, unless something is wrong with it: then what holds goes on holding.
 func (m *masqAgent) read(ctx context.Context, maps []*corev1.ConfigMap) {
-	config, problems := ipmasq.Parse(m.options, m.files(maps))
+	config, problems := ipmasq.Parse(m.options, configFiles(maps))
 	news := !slices.Equal(texts(problems), texts(m.problems))
 	m.problems = problems
 	m.metrics.noted(problems, config != nil)
@@ -182,12 +182,16 @@ func (m *masqAgent) holding() string {
 	return "the one before stays in force"
 }
 
-// files are the data of the ConfigMaps.
-func (m *masqAgent) files(maps []*corev1.ConfigMap) []ipmasq.File {
+// configFiles are the files that the ConfigMaps would be in a pod.
+func configFiles(maps []*corev1.ConfigMap) []ipmasq.File {
 	var files []ipmasq.File
 	for _, c := range maps {
+		name := c.Namespace + "/" + c.Name
 		for key, text := range c.Data {
-			files = append(files, ipmasq.File{ConfigMap: c.Namespace + "/" + c.Name, Key: key, Text: text})
+			files = append(files, ipmasq.File{ConfigMap: name, Key: key, Text: text})
+		}
+		for key, data := range c.BinaryData {
+			files = append(files, ipmasq.File{ConfigMap: name, Key: key, Text: string(data)})
 		}
 	}
 	return files

@@ -108,7 +108,8 @@ type masqState struct {
 
 func newMasqState(o Options, log func(string, ...any)) *masqState {
 	return &masqState{
-		logger: log, stale: 3 * o.MasqResync, first: 1, more: make(chan struct{}),
+		logger: log, stale: 3 * o.MasqResync, more: make(chan struct{}),
+		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
 		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
 	}
 }
@@ -227,7 +228,7 @@ func (s *masqState) serveLog(w http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		lines, first, more := s.lines, s.first, s.more
 		s.mu.Unlock()
-		if last := first + len(lines) - 1; after > last { // of an agent before this one
+		if last := first + len(lines) - 1; after > last { // the clock was set back
 			after = 0
 		}
 		if skip := max(0, after-first+1); skip < len(lines) {

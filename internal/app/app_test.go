@@ -10,6 +10,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"path"
@@ -508,4 +509,30 @@ func FuzzDNS(f *testing.F) {
 			truncated(reply)
 		}
 	})
+}
+
+// TestFollowLog: the pod of the ip-masq-agent prints the lines of the node's agent without their numbers, and goes on after the last.
+func TestFollowLog(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.RequestURI() {
+		case "/ip-masq-agent/log?after=0":
+			fmt.Fprint(w, "7 one line\n8 another\n")
+		case "/ip-masq-agent/log?after=8": // nothing came
+		default:
+			http.NotFound(w, r)
+		}
+	}))
+	defer server.Close()
+	address := strings.TrimPrefix(server.URL, "http://")
+	var out bytes.Buffer
+	last, err := followLog(t.Context(), address, &out, "0")
+	if err != nil || last != "8" || out.String() != "one line\nanother\n" {
+		t.Errorf("printed %q, last %s, %v", out.String(), last, err)
+	}
+	if last, err := followLog(t.Context(), address, &out, "8"); err != nil || last != "8" {
+		t.Errorf("no new line: last %s, %v", last, err)
+	}
+	if _, err := followLog(t.Context(), address, &out, "9"); err == nil || !strings.Contains(err.Error(), "404") {
+		t.Errorf("no log: %v", err)
+	}
 }

@@ -19,7 +19,7 @@ func ipMasqAgent(ctx context.Context, p *Process) int {
 	after, told := "0", false
 	p.Ready()
 	for {
-		last, err := followLog(ctx, p.Stdout, after)
+		last, err := followLog(ctx, masqAgentAddress, p.Stdout, after)
 		switch {
 		case ctx.Err() != nil:
 			return 0
@@ -39,16 +39,16 @@ func ipMasqAgent(ctx context.Context, p *Process) int {
 }
 
 // followLog prints the lines after one of a number, waiting for the first of them, and gives the number of the last.
-func followLog(ctx context.Context, out io.Writer, after string) (last string, err error) {
+func followLog(ctx context.Context, agent string, out io.Writer, after string) (last string, err error) {
 	var d net.Dialer
-	conn, err := d.DialContext(ctx, "tcp", masqAgentAddress)
+	conn, err := d.DialContext(ctx, "tcp", agent)
 	if err != nil {
 		return after, err
 	}
 	defer conn.Close()
 	stop := context.AfterFunc(ctx, func() { conn.Close() })
 	defer stop()
-	fmt.Fprintf(conn, "GET /ip-masq-agent/log?after=%s HTTP/1.0\r\nHost: %s\r\n\r\n", after, masqAgentAddress)
+	fmt.Fprintf(conn, "GET /ip-masq-agent/log?after=%s HTTP/1.0\r\nHost: %s\r\n\r\n", after, agent)
 	lines := bufio.NewScanner(conn)
 	if !lines.Scan() {
 		return after, errors.Join(io.ErrUnexpectedEOF, lines.Err())

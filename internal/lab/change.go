@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"golang.org/x/sync/errgroup"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/cluster"
@@ -92,7 +91,7 @@ func (l *lab) reviseMasquerade(ctx context.Context, from, to *cluster.Cluster) e
 	if age := to.Spec.Network.IPMasqAgent; age != cluster.IPMasqNone && !slices.Equal(from.Spec.Network.NonMasqueradeCIDRs, ranges) {
 		config, err := masqConfigMap(age, ranges)
 		if err == nil {
-			_, err = l.client.CoreV1().ConfigMaps(config.Namespace).Update(ctx, config, metav1.UpdateOptions{})
+			err = putConfigMap(ctx, l.client, config)
 		}
 		if err != nil {
 			return fmt.Errorf("change the ip-masq-agent's configuration: %w", err)

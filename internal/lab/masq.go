@@ -26,6 +26,7 @@ const (
 	masqImageV1     = "mcr.microsoft.com/oss/kubernetes/ip-masq-agent:v2.5.0"
 	masqImageV2     = "mcr.microsoft.com/aks/ip-masq-agent-v2:v0.1.15"
 	masqAgentPort   = 10249 // of packetwalk-node's metrics and the agent's health
+	masqAgentState  = "/ip-masq-agent"
 	masqAgentHealth = "/ip-masq-agent/healthz"
 )
 
@@ -106,13 +107,11 @@ func masqConfigMap(age cluster.IPMasqAgent, ranges []netip.Prefix) (*corev1.Conf
 // applyConfigMap makes the ConfigMap, and makes one that is there already the same where its mode is Reconcile. kube-system itself comes a
 // moment after the API server is ready.
 func applyConfigMap(ctx context.Context, client kubernetes.Interface, c *corev1.ConfigMap) error {
-	maps := client.CoreV1().ConfigMaps(c.Namespace)
 	for {
-		_, err := maps.Create(ctx, c, metav1.CreateOptions{})
+		_, err := client.CoreV1().ConfigMaps(c.Namespace).Create(ctx, c, metav1.CreateOptions{})
 		switch {
 		case apierrors.IsAlreadyExists(err) && c.Labels[addonMode] == "Reconcile":
-			_, err = maps.Update(ctx, c, metav1.UpdateOptions{})
-			return err
+			return putConfigMap(ctx, client, c)
 		case apierrors.IsAlreadyExists(err):
 			return nil
 		case !apierrors.IsNotFound(err):
@@ -124,6 +123,16 @@ func applyConfigMap(ctx context.Context, client kubernetes.Interface, c *corev1.
 		case <-time.After(50 * time.Millisecond):
 		}
 	}
+}
+
+// putConfigMap makes the ConfigMap this one, whatever there was.
+func putConfigMap(ctx context.Context, client kubernetes.Interface, c *corev1.ConfigMap) error {
+	maps := client.CoreV1().ConfigMaps(c.Namespace)
+	_, err := maps.Update(ctx, c, metav1.UpdateOptions{})
+	if apierrors.IsNotFound(err) {
+		_, err = maps.Create(ctx, c, metav1.CreateOptions{})
+	}
+	return err
 }
 
 // masqDaemonSetObject is AKS's DaemonSet: a pod in the host's network on every node that is a virtual machine. What no ip-masq-agent has is

@@ -18,6 +18,7 @@ func (l *lab) network() vnet.Network {
 // status is what `packetwalk status` prints.
 func (l *lab) status() Status {
 	outbound := l.outbound()
+	problems, warnings := l.masqStatus()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
@@ -35,7 +36,7 @@ func (l *lab) status() Status {
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Problems, s.Warnings = s.problems(), s.warnings()
+	s.Problems, s.Warnings = append(s.problems(), problems...), append(s.warnings(), warnings...)
 	return s
 }
 
