@@ -291,7 +291,7 @@ func (t *reasoner) agents(v *netfilter.Visit, p *packet.Packet) string {
 		return t.owners.masqAgent(v)
 	case strings.HasPrefix(comment(v.Rule), "kubenet:"):
 		return "kubenet: SNAT for destinations outside " + notDestination(text)
-	case strings.HasPrefix(chain, "cali-") || strings.HasPrefix(chain, "cali:"):
+	case strings.HasPrefix(chain, "cali-") || strings.HasPrefix(comment(v.Rule), "cali:"):
 		return t.calico(v, p)
 	case strings.HasPrefix(chain, "KUBE-DEDUP"):
 		return "kubenet: one copy of what its promiscuous bridge sends twice"
