@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -28,70 +29,92 @@ func translated(ns *kernel.Namespace) ([]vnet.TranslatedFlow, error) {
 	var all []vnet.TranslatedFlow
 	for _, f := range flows {
 		if f.ReplyDestination != f.Source && (f.Protocol == unix.IPPROTO_TCP || f.Protocol == unix.IPPROTO_UDP) {
-			all = append(all, vnet.TranslatedFlow{
-				Protocol: f.Protocol, Private: f.Source, Public: f.ReplyDestination, Destination: f.Destination, Ended: f.TCPState == kernel.TCPTimeWait,
-			})
+			all = append(all, vnet.TranslatedFlow{Protocol: f.Protocol, Private: f.Source, Public: f.ReplyDestination, Destination: f.Destination})
 		}
 	}
 	return all, err
 }
 
-// lookForSpares is how often lost flows are looked for: a TCP sender tries again after a second, and shall find a port then.
-const lookForSpares = 250 * time.Millisecond
+// How often spare ports are looked for. A flow that found no port is lost; a TCP sender tries again after a second, and shall find one then.
+const (
+	lookForSpares = 250 * time.Millisecond
+	// lookAgain is for when ports are being used up: those who want them at the same time shall not wait in line.
+	lookAgain = 20 * time.Millisecond
+	// lookAnyway is for when there are many flows, and the kernel has found a port for each.
+	lookAnyway = time.Second
+)
 
-// spareLooker keeps the table's spare ports. It looks at all flows only when the kernel has just failed to find a port for some, and for as
-// long as there are destinations with few ports left. Without it, or between two looks, the kernel finds one of the last ports by chance.
+// spareLooker keeps the table's spare ports. It looks at all flows, which takes the kernel some 10 ms, only when it has just failed to find a
+// port for some, when there are so many flows that few ports may be left, and for as long as that is so. Without it the kernel finds one of
+// the last ports by chance.
 type spareLooker struct {
 	f       *Fabric
 	dropped uint64
-	until   time.Time // look at all flows until then
-	set     bool      // the table may have spares
+	looked  time.Time
+	spares  []vnet.Spare // what the table has
 }
 
 // keepSpares runs until ctx ends.
 func (f *Fabric) keepSpares(ctx context.Context) {
-	t := time.NewTicker(lookForSpares)
-	defer t.Stop()
 	l := spareLooker{f: f}
+	wait := lookForSpares
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-t.C:
+		case <-time.After(wait):
 		}
-		if err := l.look(time.Now()); err != nil && ctx.Err() == nil {
+		changed, err := l.look(time.Now())
+		if err != nil && ctx.Err() == nil {
 			f.cfg.Log.Warn("look for spare outbound ports", "err", err)
+		}
+		wait = lookForSpares
+		if changed {
+			wait = lookAgain
 		}
 	}
 }
 
-func (l *spareLooker) look(now time.Time) error {
-	const good = vnet.SpareTimeoutSeconds * time.Second
+// look brings the spares to the table; changed says that they are other ones than before.
+func (l *spareLooker) look(now time.Time) (changed bool, err error) {
 	l.f.mu.Lock()
 	defer l.f.mu.Unlock()
 	if l.f.fabric == nil {
-		return nil
+		return false, nil
 	}
-	dropped, err := l.f.fabric.DroppedFlows()
-	if err != nil {
-		return err
+	needed, err := l.needed(now)
+	if err != nil || !needed {
+		return false, err
 	}
-	if dropped != l.dropped {
-		l.dropped, l.until = dropped, now.Add(good)
-	}
-	if now.After(l.until) {
-		return nil
-	}
+	l.looked = now
 	flows, err := translated(l.f.fabric)
 	if err != nil {
-		return err
+		return false, err
 	}
 	spares := vnet.Spares(l.f.network, flows)
-	if len(spares) > 0 {
-		l.until = now.Add(good)
-	} else if !l.set {
-		return nil
+	changed = !slices.Equal(spares, l.spares)
+	if len(spares) == 0 && !changed {
+		return false, nil
 	}
-	l.set = len(spares) > 0
-	return l.f.fabric.ApplyNFT(vnet.SpareScript(spares))
+	l.spares = spares
+	return changed, l.f.fabric.ApplyNFT(vnet.SpareScript(spares))
+}
+
+// needed tells whether it is worth looking at all flows.
+func (l *spareLooker) needed(now time.Time) (bool, error) {
+	dropped, err := l.f.fabric.DroppedFlows()
+	if err != nil {
+		return false, err
+	}
+	lost := dropped != l.dropped
+	l.dropped = dropped
+	if lost || len(l.spares) > 0 {
+		return true, nil
+	}
+	from := vnet.SparesFrom(l.f.network)
+	if from == 0 || now.Sub(l.looked) < lookAnyway {
+		return false, nil
+	}
+	flows, err := l.f.fabric.CountFlows()
+	return flows >= from, err
 }

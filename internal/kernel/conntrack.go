@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"strconv"
 
 	"github.com/mdlayher/netlink"
 	"github.com/ti-mo/conntrack"
@@ -20,11 +21,7 @@ type Flow struct {
 	Mark                          uint32
 	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
 	TimeoutSeconds                uint32
-	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 for other protocols
 }
-
-// TCPTimeWait is the state of a TCP flow that both sides have ended (TCP_CONNTRACK_TIME_WAIT).
-const TCPTimeWait = 7
 
 // FlowFilter chooses flows by their original tuple; zero fields match everything.
 type FlowFilter struct {
@@ -75,15 +72,28 @@ func (n *Namespace) DeleteFlows(filters ...FlowFilter) (int, error) {
 	return count, err
 }
 
-// tracksNothing tells that the namespace has no connections. Asking for them would take the kernel some 10 ms: it looks through the one
-// table of all namespaces.
-func (n *Namespace) tracksNothing() bool {
-	var count []byte
+// CountFlows tells how many connections the namespace tracks, at once, where listing them takes the kernel some 10 ms: it looks through the
+// one table of all namespaces.
+func (n *Namespace) CountFlows() (int, error) {
+	var text []byte
 	err := n.Do(func() (err error) {
-		count, err = os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
+		text, err = os.ReadFile("/proc/sys/net/netfilter/nf_conntrack_count")
 		return err
 	})
-	return err == nil && string(bytes.TrimSpace(count)) == "0"
+	if err != nil {
+		return 0, fmt.Errorf("count connections of %s: %w", n.path, err)
+	}
+	count, err := strconv.Atoi(string(bytes.TrimSpace(text)))
+	if err != nil {
+		return 0, fmt.Errorf("count connections of %s: %w", n.path, err)
+	}
+	return count, nil
+}
+
+// tracksNothing tells that the namespace certainly has no connections.
+func (n *Namespace) tracksNothing() bool {
+	count, err := n.CountFlows()
+	return err == nil && count == 0
 }
 
 func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conntrack.Flow, Flow) error) error {
@@ -118,14 +128,10 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 func flowFrom(f conntrack.Flow) Flow {
 	src, dst := tupleEnds(f.TupleOrig)
 	replySrc, replyDst := tupleEnds(f.TupleReply)
-	flow := Flow{
+	return Flow{
 		Protocol: f.TupleOrig.Proto.Protocol, Source: src, Destination: dst, ReplySource: replySrc, ReplyDestination: replyDst,
 		Mark: f.Mark, Status: uint32(f.Status.Value), TimeoutSeconds: f.Timeout,
 	}
-	if f.ProtoInfo.TCP != nil {
-		flow.TCPState = f.ProtoInfo.TCP.State
-	}
-	return flow
 }
 
 // DroppedFlows counts the new flows that the namespace's conntrack could not take, because no free port was found for them or something else

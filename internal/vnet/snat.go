@@ -9,15 +9,13 @@ import (
 	"strings"
 )
 
-// TranslatedFlow is a flow that left for the internet, as conntrack has it.
+// TranslatedFlow is a flow that left for the internet, as conntrack has it; also one that has ended, for as long as conntrack keeps it: Azure
+// gives its port back only then, too ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com).
 type TranslatedFlow struct {
 	Protocol    uint8          // IPPROTO_TCP or IPPROTO_UDP
 	Private     netip.AddrPort // the machine's end
 	Public      netip.AddrPort // what the destination sees
 	Destination netip.AddrPort
-	// Ended says that both sides of a TCP flow have said goodbye. When the kernel finds no other port it gives this one to a new flow, if that
-	// one's sequence number is above the old one's (nf_seq_has_advanced, net/netfilter/nf_nat_core.c).
-	Ended bool
 }
 
 // PortUse is how far the ports that a machine has on its front ends are used. The same port serves flows to several destinations, so that
@@ -53,7 +51,7 @@ type portKey struct {
 	destination netip.AddrPort
 }
 
-// portsInUse are the ports that flows have, by what they are used for; true for live ones, false for ended ones.
+// portsInUse are the ports that flows have, by what they are used for.
 type portsInUse map[portKey]map[netip.AddrPort]bool
 
 func usedPorts(flows []TranslatedFlow) portsInUse {
@@ -63,7 +61,7 @@ func usedPorts(flows []TranslatedFlow) portsInUse {
 		if used[key] == nil {
 			used[key] = map[netip.AddrPort]bool{}
 		}
-		used[key][f.Public] = !f.Ended
+		used[key][f.Public] = true
 	}
 	return used
 }
@@ -103,8 +101,8 @@ func PortUses(n Network, flows []TranslatedFlow) []PortUse {
 				continue
 			}
 			count := 0
-			for port, live := range used[key] {
-				if live && holds(blocks[private], port) {
+			for port := range used[key] {
+				if holds(blocks[private], port) {
 					distinct[fmt.Sprint(key.protocol, port)] = true
 					count++
 				}
@@ -126,16 +124,26 @@ func holds(blocks []OutboundBlock, port netip.AddrPort) bool {
 }
 
 const (
-	// spareWindow is how many ports a Spare has. The kernel tries at most 128 at random places of a longer range, then half as many, down to
-	// 16, and gives up: of 1,024 ports it finds the last free one in one case of four. A row of 32 it searches from end to end, and takes
-	// ports of ended flows wherever they are in it (nf_nat_l4proto_unique_tuple and NF_NAT_HARDER_THRESH, net/netfilter/nf_nat_core.c).
-	spareWindow = 32
-	// fewSpare is how many free ports of a block are so few that the kernel may not find one: with 64 of 1,024 it misses all of them in one
-	// case of a million, with 16 in one of forty.
-	fewSpare = 64
+	// spareWindow is how many ports a Spare has: as many as the kernel tries in a row. It begins at a random place, and where it finds nothing,
+	// tries half as many at another, down to 16, and gives up (nf_nat_l4proto_unique_tuple, net/netfilter/nf_nat_core.c). So of 1,024 ports it
+	// finds the last free one in one case of five, and as ports that are in use stand in long rows, it may miss 70 free ones.
+	spareWindow = 128
+	// fewSpare is what part of the ports being free is few: then rows of ports in use are seldom longer than what the kernel tries.
+	fewSpare = 5
 	// SpareTimeoutSeconds is how long a Spare is good for: it must not outlive the process that knows whether it is still true for long.
 	SpareTimeoutSeconds = 3
 )
+
+// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when that cannot be.
+func SparesFrom(n Network) int {
+	least := 0
+	for _, b := range OutboundBlocks(n) {
+		if from := b.Ports - b.Ports/fewSpare; b.Ports > spareWindow && (least == 0 || from < least) {
+			least = from
+		}
+	}
+	return least
+}
 
 // Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the first
 // front end that has any where front ends are used in turn, else on any.
@@ -153,41 +161,35 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 
 // spareFor is the best row of the blocks; ok says that there is one and that it is needed.
 func spareFor(key portKey, blocks []OutboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
-	most, sum := 0, 0
+	most, sum, all, long := 0, 0, 0, false
 	for _, b := range blocks {
-		first, worth, free := b.spare(used)
-		if sum += free; worth > most {
-			most = worth
-			last := min(int(first)+spareWindow, int(b.FirstPort)+b.Ports) - 1
-			best = Spare{key.protocol, key.private, key.destination, b.Frontend, first, uint16(last)}
+		first, last, free, total := b.spare(used)
+		sum, all, long = sum+total, all+b.Ports, long || b.Ports > spareWindow
+		if free > most {
+			most = free
+			best = Spare{key.protocol, key.private, key.destination, b.Frontend, first, last}
 		}
 		if b.InTurn && free > 0 {
-			return best, free <= fewSpare
+			return best, long && total <= b.Ports/fewSpare
 		}
 	}
-	return best, most > 0 && sum <= fewSpare*len(blocks)
+	return best, long && most > 0 && sum <= all/fewSpare
 }
 
-// spare finds the row that is worth most, and how many ports of the whole block are free. One that is free is worth more than any number of
-// those of ended flows, which not every new flow can take.
-func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first uint16, worth, free int) {
+// spare finds the row with the most free ports, how many those are, and how many the whole block has.
+func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
 	for at := 0; at < b.Ports; at += spareWindow {
-		row := 0
-		for p := at; p < min(at+spareWindow, b.Ports); p++ {
-			live, taken := used[netip.AddrPortFrom(b.Frontend, b.FirstPort+uint16(p))]
-			if live {
-				continue
-			}
-			free++
-			if row++; !taken {
-				row += spareWindow
+		from, to, n := b.FirstPort+uint16(at), b.FirstPort+uint16(min(at+spareWindow, b.Ports)-1), 0
+		for p := from; p <= to; p++ {
+			if !used[netip.AddrPortFrom(b.Frontend, p)] {
+				n++
 			}
 		}
-		if row > worth {
-			first, worth = b.FirstPort+uint16(at), row
+		if total += n; n > free {
+			first, last, free = from, to, n
 		}
 	}
-	return first, worth, free
+	return first, last, free, total
 }
 
 // SpareScript is the nft script that makes the fabric's table have exactly these spares, for SpareTimeoutSeconds.

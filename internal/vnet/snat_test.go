@@ -3,6 +3,7 @@ package vnet_test
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -52,10 +53,9 @@ func TestPortUses(t *testing.T) {
 	flows = append(flows, flowsTo("198.51.100.80:80", "203.0.113.11", 1024, 1033)...)
 	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.10", 1060, 1069)...)
 	flows = append(flows, flowsTo("198.51.100.80:443", "203.0.113.99", 1060, 1999)...) // nobody's front end
-	flows[0].Ended = true
 	want := []vnet.PortUse{{
-		Machine: "node", Private: netip.MustParseAddr("10.13.76.4"), Ports: 2048, InUse: 39 + 10 + 6,
-		Fullest: vnet.DestinationUse{Protocol: 6, Destination: netip.MustParseAddrPort("198.51.100.80:80"), InUse: 49},
+		Machine: "node", Private: netip.MustParseAddr("10.13.76.4"), Ports: 2048, InUse: 40 + 10 + 6,
+		Fullest: vnet.DestinationUse{Protocol: 6, Destination: netip.MustParseAddrPort("198.51.100.80:80"), InUse: 50},
 	}}
 	if d := cmp.Diff(want, vnet.PortUses(n, flows), cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{})); d != "" {
 		t.Error(d)
@@ -64,31 +64,29 @@ func TestPortUses(t *testing.T) {
 
 func TestSpares(t *testing.T) {
 	const web = "198.51.100.80:80"
-	basic, two, turns := leaving(t, vnet.SKUBasic, 1, 0), leaving(t, vnet.SKUBasic, 2, 0), leaving(t, vnet.SKUStandard, 2, 200)
+	basic, two, turns := leaving(t, vnet.SKUBasic, 1, 0), leaving(t, vnet.SKUBasic, 2, 0), leaving(t, vnet.SKUStandard, 2, 400)
+	small := leaving(t, vnet.SKUStandard, 1, 128)
 	first := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.10", 1024, last) }
-	holed := first(2047)
-	for _, i := range []int{40, 500, 510} { // two of them in one row of 32
-		holed[i].Ended = true
-	}
+	second := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.11", 1024, last) }
+	holed := slices.Delete(slices.Delete(first(2047), 500, 502), 40, 41) // two of the holes in one row
 	for _, c := range []struct {
 		name  string
 		n     vnet.Network
 		flows []vnet.TranslatedFlow
 		want  string // front end, first and last port
 	}{
-		{"plenty", basic, first(1982), ""},
-		{"few", basic, first(1983), "203.0.113.10 1984-2015"},
-		{"the last one", basic, first(2046), "203.0.113.10 2016-2047"},
+		{"plenty", basic, first(1842), ""},
+		{"few", basic, first(1843), "203.0.113.10 1920-2047"},
+		{"the last one", basic, first(2046), "203.0.113.10 1920-2047"},
 		{"none", basic, first(2047), ""},
-		{"ended ones are free", basic, holed, "203.0.113.10 1504-1535"},
-		{"free ones are better", basic, holed[:1023], "203.0.113.10 2016-2047"},
+		{"holes", basic, holed, "203.0.113.10 1408-1535"},
 		{"two front ends, the second unused", two, first(2047), ""},
-		{"two front ends, few", two, append(flowsTo(web, "203.0.113.11", 1024, 1990), first(2047)...), "203.0.113.11 2016-2047"},
+		{"two front ends, few", two, append(second(1700), first(2047)...), "203.0.113.11 1792-1919"},
 		{"in turn, the first is unused", turns, nil, ""},
-		{"in turn, few", turns, first(1100), "203.0.113.10 1088-1119"},
-		{"in turn, the last row is shorter", turns, first(1121), "203.0.113.10 1120-1123"},
-		{"in turn, the second one's turn", turns, first(1123), ""},
-		{"in turn, few of the second", turns, append(first(1123), flowsTo(web, "203.0.113.11", 1024, 1120)...), "203.0.113.11 1120-1123"},
+		{"in turn, few", turns, first(1200), "203.0.113.10 1152-1223"},
+		{"in turn, the second one's turn", turns, first(1223), ""},
+		{"in turn, few of the second", turns, append(first(1223), second(1183)...), "203.0.113.11 1152-1223"},
+		{"the kernel finds every one", small, first(1150), ""},
 	} {
 		got := ""
 		for _, s := range vnet.Spares(c.n, c.flows) {
@@ -99,6 +97,16 @@ func TestSpares(t *testing.T) {
 		}
 		if got != c.want {
 			t.Errorf("%s: %q, want %q", c.name, got, c.want)
+		}
+	}
+}
+
+func TestSparesFrom(t *testing.T) {
+	for want, n := range map[int]vnet.Network{
+		820: leaving(t, vnet.SKUBasic, 2, 0), 160: leaving(t, vnet.SKUStandard, 2, 400), 0: leaving(t, vnet.SKUStandard, 1, 128),
+	} {
+		if got := vnet.SparesFrom(n); got != want {
+			t.Errorf("from %d flows on, want %d", got, want)
 		}
 	}
 }
