@@ -309,7 +309,10 @@ func (v *View) uniquePort(tuple packet.Tuple, t *packet.Translation, f *packet.F
 	case t.PortBase != 0 && port.Known():
 		start = uint32(port.Number - t.PortBase) // wraps as the kernel's u16 does
 	case t.PortBase != 0 || random || t.Source || isICMP(tuple.Protocol):
-		*port = packet.OneOf(low, high, v.example(tuple, port == &tuple.DestinationPort, low, high, f))
+		example, free := v.example(tuple, port == &tuple.DestinationPort, low, high, f)
+		if *port = packet.OneOf(low, high, example); !free {
+			*port = packet.Exactly(example) // the last that the kernel tried, which is another flow's: no packet of this one passes Confirm
+		}
 		return tuple
 	}
 	for i := range min(size, 128) { // NF_NAT_MAX_ATTEMPTS
@@ -333,15 +336,19 @@ func keepPrivilege(port uint16) (low, high uint16) {
 	return 1024, 65535
 }
 
+// mostExamples is how many ports of a range example looks at.
+const mostExamples = 4096
+
 // example is a port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free,
-// also of other flows' picks out of the same range, so that two picks are never the same.
-func (v *View) example(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) uint16 {
+// also of other flows' picks out of the same range, so that two picks are never the same. It is not free where every port of the range is
+// another flow's.
+func (v *View) example(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) (example uint16, free bool) {
 	port := &tuple.SourcePort
 	if destination {
 		port = &tuple.DestinationPort
 	}
 	now := port.Number
-	free := func(n uint16) bool {
+	usable := func(n uint16) bool {
 		for _, *port = range []packet.Port{packet.Exactly(n), packet.OneOf(low, high, n)} {
 			if v.used(tuple, f) {
 				return false
@@ -349,15 +356,18 @@ func (v *View) example(tuple packet.Tuple, destination bool, low, high uint16, f
 		}
 		return true
 	}
-	if now >= low && now <= high && free(now) {
-		return now
+	if now >= low && now <= high && usable(now) {
+		return now, true
 	}
-	for n := uint32(low); n <= uint32(high) && n < uint32(low)+4096; n++ {
-		if free(uint16(n)) {
-			return uint16(n)
+	for n := uint32(low); n <= uint32(high); n++ {
+		if n == uint32(low)+mostExamples {
+			return low, true // of so many one will be free
+		}
+		if usable(uint16(n)) {
+			return uint16(n), true
 		}
 	}
-	return low
+	return low, false
 }
 
 // Apply rewrites a packet as its flow's bindings say (nf_nat_packet): the destination at prerouting and output (source false), the source

@@ -130,6 +130,36 @@ func TestDestinationPorts(t *testing.T) {
 	}
 }
 
+// TestPortsUsedUp: a new flow for which no port of the range is left does not get through (__nf_conntrack_confirm); one port that is free, or
+// another destination, and it does.
+func TestPortsUsedUp(t *testing.T) {
+	n := packet.Translation{Source: true, Low: addr("203.0.113.10"), High: addr("203.0.113.10"), PortLow: 1024, PortHigh: 1027}
+	for _, c := range []struct {
+		used        []uint16
+		destination uint16
+		want        packet.Port
+		passes      bool
+	}{
+		{[]uint16{1024, 1025, 1026, 1027}, 80, packet.Exactly(1024), false},
+		{[]uint16{1024, 1025, 1027}, 80, packet.OneOf(1024, 1027, 1026), true},
+		{[]uint16{1024, 1025, 1026, 1027}, 81, packet.OneOf(1024, 1027, 1024), true},
+	} {
+		var flows []packet.Flow
+		for _, port := range c.used {
+			flows = append(flows, flow(tuple(packet.TCP, "10.0.0.1", 40000+port, "10.9.0.1", 80), tuple(packet.TCP, "10.9.0.1", 80, "203.0.113.10", port)))
+		}
+		v := NewView(NewTable(flows), defaults)
+		p := syn(tuple(packet.TCP, "10.0.0.1", 5000, "10.9.0.1", c.destination))
+		v.Track(&p)
+		if ok, why := v.Translate(&p, n); !ok {
+			t.Fatal(why)
+		}
+		if passes := v.Confirm(&p); passes != c.passes || p.SourcePort != c.want {
+			t.Errorf("used %v, to port %d: %+v, passes %v", c.used, c.destination, p.SourcePort, passes)
+		}
+	}
+}
+
 // TestSameSource: another flow from the same source and port keeps what the first got (find_appropriate_src).
 func TestSameSource(t *testing.T) {
 	v := NewView(nil, defaults)

@@ -28,7 +28,11 @@ func (r *run) confirm() bool {
 	if r.p.Track.Flow == nil || r.p.Track.Reply || r.m.view.Confirm(&r.p) {
 		return true
 	}
-	r.finish(Dropped, "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)")
+	why := "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)"
+	if r.p.Track.Flow.Status&(packet.SNAT|packet.DNAT) != 0 {
+		why = "no port is free: other connections have all that the translation gives (nf_conntrack_confirm)"
+	}
+	r.finish(Dropped, why)
 	return false
 }
 
