@@ -15,6 +15,9 @@ import (
 // sender the address, bridges on the way where both are.
 func (r *run) ask(link string, a netip.Addr) (ResolveStep, bool) {
 	l := r.m.FIB.Link(link)
+	if r.m.isBridge(l.Master) {
+		return ResolveStep{}, false // the answer comes in by the bridge, and is taken to be the bridge's
+	}
 	q := query{
 		address: a, link: link,
 		sender: r.senderAddress(link, a), mac: l.MAC,
