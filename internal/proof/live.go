@@ -53,7 +53,13 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	if err != nil {
 		return nil, Report{}, err
 	}
-	o, err := observe(ctx, namespaces, probe, result)
+	expected := *result
+	if result.More {
+		if expected.Outcomes, err = sample(source, result); err != nil {
+			return nil, Report{}, err
+		}
+	}
+	o, err := observe(ctx, namespaces, probe, &expected)
 	if err != nil {
 		return result, Report{}, err
 	}

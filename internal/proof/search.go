@@ -1,6 +1,8 @@
 package proof
 
 import (
+	"math/rand/v2"
+
 	"packetwalk.dev/internal/snapshot"
 	"packetwalk.dev/internal/walk"
 )
@@ -47,4 +49,34 @@ func before(choices []walk.Chosen, position int) []walk.Chosen {
 		}
 	}
 	return choices
+}
+
+// samples is how many outcomes beside the enumerated ones are looked at for what packets to expect where.
+const samples = 300
+
+// sample adds outcomes from all over to those that were enumerated, which are alike in their first choices.
+func sample(source snapshot.Source, result *walk.Result) ([]walk.Outcome, error) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // not a secret, and the same each time
+	outcomes := result.Outcomes[:len(result.Outcomes):len(result.Outcomes)]
+	request := result.Request
+	request.MaxOutcomes = 1
+	for range samples {
+		from := &outcomes[random.IntN(len(outcomes))]
+		pinned := len(result.Request.Pin)
+		if len(from.Choices) <= pinned {
+			continue
+		}
+		at := pinned + random.IntN(len(from.Choices)-pinned)
+		request.Pin = make([]int, at+1)
+		for i := range at {
+			request.Pin[i] = from.Choices[i].Answer
+		}
+		request.Pin[at] = random.IntN(len(from.Choices[at].Options))
+		more, err := walk.Walk(source, request)
+		if err != nil {
+			return nil, err
+		}
+		outcomes = append(outcomes, more.Outcomes...)
+	}
+	return outcomes, nil
 }
