@@ -138,8 +138,8 @@ func owner(id func(p *packet.Packet) uint32) func(c *Context) (Span, truth) {
 		switch p := c.Packet; {
 		case p.HasOwner:
 			return number(uint64(id(p)))
-		case p.In == "" && !c.inUnknown() && !p.KernelMade:
-			return anything(32), maybe // sent here, nobody knows by whom
+		case p.SomeOwner:
+			return anything(32), maybe
 		}
 		return absent()
 	}

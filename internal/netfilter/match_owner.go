@@ -38,8 +38,8 @@ func (m *MatchOwner) Eval(c *Context) Verdict {
 		}
 		return c.hold(holds.and(group), m)
 	}
-	if p.In == "" {
-		return c.hold(maybe, m) // sent here, nobody knows by whom
+	if p.SomeOwner {
+		return c.hold(maybe, m)
 	}
 	return c.hold(truthOf(unowned && !m.SocketExists), m)
 }

@@ -3,6 +3,7 @@ package proof
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 
@@ -456,13 +457,18 @@ func differ(want, got packet.MAC) bool { return !want.IsZero() && !got.IsZero() 
 
 // sameTuple tells whether a real packet's tuple is one that was predicted.
 func sameTuple(want, got *packet.Tuple) bool {
-	if want.Protocol != got.Protocol || want.Source != got.Source || want.Destination != got.Destination {
+	if want.Protocol != got.Protocol || !sameAddress(want.Source, got.Source) || want.Destination != got.Destination {
 		return false
 	}
 	if want.Protocol == packet.ICMP || want.Protocol == packet.ICMPv6 {
 		return want.Type == got.Type && want.Code == got.Code && samePort(want.SourcePort, got.SourcePort)
 	}
 	return samePort(want.SourcePort, got.SourcePort) && samePort(want.DestinationPort, got.DestinationPort)
+}
+
+// sameAddress takes an address that nobody chose for the unspecified one, which the kernel sends then.
+func sameAddress(want, got netip.Addr) bool {
+	return want == got || !want.IsValid() && got.IsUnspecified()
 }
 
 func samePort(want, got packet.Port) bool {

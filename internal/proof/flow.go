@@ -65,6 +65,9 @@ func visible(s placed) bool {
 	return link != "" || traced(s.Visit)
 }
 
+// leaves tells of steps that a packet has left its sender with.
+func leaves(s walk.Step) bool { return s.Stage == walk.Transmit || s.Stage == walk.Received }
+
 // flows compares the connections that conntrack keeps. Their marks are compared where no packet followed that may have changed them.
 func (c *comparison) flows(outcome *walk.Outcome) {
 	if ended(outcome) {
@@ -177,6 +180,8 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 		return nil
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
+	case end.Kind == walk.Rejected && end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves):
+		return []kernel.Answer{kernel.Refused, kernel.Unreachable, kernel.NotSent} // the program may see the drop first, or the error
 	case end.Kind == walk.Rejected || end.Refused:
 		return []kernel.Answer{kernel.Refused, kernel.Unreachable}
 	}

@@ -1,6 +1,10 @@
 package walk
 
 import (
+	"cmp"
+	"net/netip"
+
+	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/snapshot"
 )
@@ -36,7 +40,9 @@ func (r *run) reply(end *End) stage {
 		if end.Refused {
 			next.TCPFlags = packet.RST | packet.ACK
 		}
-		own(&next, end.owner)
+		if !end.Refused {
+			own(&next, end.owner)
+		}
 	case packet.UDP:
 		own(&next, end.owner)
 	case packet.ICMP, packet.ICMPv6:
@@ -51,11 +57,23 @@ func (r *run) reply(end *End) stage {
 	return r.start(p, next)
 }
 
+// errorSource is where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on the
+// interface by which the packet came in (icmp6_send).
+func (r *run) errorSource(p *packet.Packet) netip.Addr {
+	back := r.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
+	if back.Route != nil && back.Route.Source.IsValid() {
+		return back.Route.Source
+	}
+	return r.m.FIB.SelectSource(cmp.Or(p.In, "lo"), p.Source)
+}
+
 // own makes a packet come from a socket of an owner, where that is known.
 func own(p *packet.Packet, o *snapshot.Owner) {
-	if o != nil {
-		p.HasOwner, p.UID, p.GID = true, o.UID, o.GID
+	if o == nil {
+		p.SomeOwner = true
+		return
 	}
+	p.HasOwner, p.UID, p.GID = true, o.UID, o.GID
 }
 
 // start sends the answer to a packet from the machine where that ended.
@@ -173,8 +191,11 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 		next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
 	}
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
-	if r.m.FIB.HasAddress(p.Destination) != nil {
+	switch {
+	case r.m.FIB.HasAddress(p.Destination) != nil:
 		next.Source = p.Destination
+	case p.IsIPv6():
+		next.Source = r.errorSource(p)
 	}
 	return r.start(p, next)
 }

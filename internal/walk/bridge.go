@@ -197,6 +197,9 @@ func (r *run) passUp(bridge string) stage {
 		return nil
 	}
 	r.p.In = bridge
+	if r.via.bridge == nil {
+		r.p.BridgeIn = "" // only br_netfilter keeps the port for the rules of IP
+	}
 	return (*run).receiveIP
 }
 

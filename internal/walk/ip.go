@@ -97,7 +97,7 @@ func (r *run) routeIn() stage {
 	case "blackhole":
 		return r.finish(Dropped, "the route is a blackhole")
 	}
-	return r.unreachable(d.answer.Type)
+	return r.unreachable(d)
 }
 
 // findSocket gives an answer the socket that it is for, which the kernel looks for before the route (net.ipv4.ip_early_demux): rules at the
@@ -136,7 +136,8 @@ func (r *run) routeUnknown() stage {
 }
 
 // unreachable is a packet that has no route: the sender is told, if the machine forwards at all (ip_error).
-func (r *run) unreachable(routeType string) stage {
+func (r *run) unreachable(d *decision) stage {
+	routeType := d.answer.Type
 	why := map[string]string{
 		"none": "there is no route to it", "unreachable": "the route is of type unreachable", "prohibit": "the route is of type prohibit",
 	}[routeType]
@@ -148,6 +149,9 @@ func (r *run) unreachable(routeType string) stage {
 	}
 	r.finish(Rejected, why)
 	r.end.Reject = map[string]string{"none": "icmp-net-unreachable", "unreachable": "icmp-host-unreachable", "prohibit": "icmp-admin-prohibited"}[routeType]
+	if routeType == "unreachable" && d.answer.Route == nil {
+		r.end.Reject = "icmp-net-unreachable" // that of a policy rule means the network (fib4_rule_action)
+	}
 	return nil
 }
 
@@ -354,7 +358,7 @@ func (r *run) send() stage {
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
 	}
 	if !r.answering {
-		p.HasOwner = true // root's, unless the request says whose; whose an answer is, nobody knows
+		p.HasOwner = true // root's, unless the request says whose
 	}
 	if !m.knows(snapshot.Routes) {
 		return r.sendUnrouted()
@@ -445,7 +449,7 @@ func (r *run) postrouting() stage {
 // loopback gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit: skb_orphan).
 func (r *run) loopback() stage {
 	r.p.In, r.p.Out = "lo", ""
-	r.p.HasOwner, r.p.KernelMade = false, false
+	r.p.HasOwner, r.p.SomeOwner, r.p.KernelMade = false, false, false
 	r.via.loopback = true
 	r.step(Step{Stage: Received, Why: "on lo"})
 	if !r.hook(family(&r.p), netfilter.Prerouting) {

@@ -89,6 +89,8 @@ var quiet = []kernel.Sysctl{
 	{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"},
 	// Errors are sent as often as there is reason to: how many went before is nothing that a snapshot can show.
 	{Key: "net/ipv4/icmp_ratemask", Value: "0"}, {Key: "net/ipv6/icmp/ratelimit", Value: "0"},
+	// Redirects pass the rules, and change routes that no snapshot shows; how many were sent before decides about the next.
+	{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}, {Key: "net/ipv4/conf/all/send_redirects", Value: "0"},
 }
 
 // wire makes a veth pair. Its addresses are those of its place in the list.
