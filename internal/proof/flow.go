@@ -129,7 +129,7 @@ func sameFlow(want *packet.Flow, f *kernel.Flow) bool {
 }
 
 func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {
-	if uint8(want.Protocol) != protocol || want.Source != source.Addr() || want.Destination != destination.Addr() {
+	if uint8(want.Protocol) != protocol || !sameAddress(want.Source, source.Addr()) || !sameAddress(want.Destination, destination.Addr()) {
 		return false
 	}
 	return !want.Protocol.HasPorts() ||

@@ -370,6 +370,9 @@ func (r *run) send() stage {
 			d = r.lookUp("") // now with its source (ip_route_connect; rawv6_sendmsg)
 		}
 	}
+	if !p.Source.IsValid() && p.Destination.Is4() && m.knows(snapshot.Addresses) {
+		p.Source = netip.IPv4Unspecified() // the host has no address at all
+	}
 	r.via.route = d
 	r.step(Step{Stage: Sent})
 	r.step(Step{Stage: Routed, Route: &d.answer})

@@ -79,7 +79,31 @@ func (b *built) fill(ctx context.Context, w *World) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	for _, ns := range b.spaces {
+		if err := hastyNeighbours(ns); err != nil {
+			return err
+		}
+	}
 	return b.carriers(ctx)
+}
+
+// hastyNeighbours makes questions for link-layer addresses end soon: a packet that comes while one is open waits for the next attempt.
+func hastyNeighbours(ns *kernel.Namespace) error {
+	h, err := ns.Handle()
+	if err != nil {
+		return err
+	}
+	links, err := h.LinkList()
+	if err != nil {
+		return err
+	}
+	var all []kernel.Sysctl
+	for _, l := range links {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			all = append(all, kernel.Sysctl{Key: "net/" + family + "/neigh/" + l.Attrs().Name + "/retrans_time_ms", Value: "20"})
+		}
+	}
+	return ns.SetSysctls(all...)
 }
 
 // quiet keeps a namespace from sending packets and waiting for answers of its own accord.
