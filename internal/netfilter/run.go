@@ -253,6 +253,10 @@ func (r *evaluation) done(v Verdict, failed Statement, changes []packet.Change) 
 	if failed != nil && len(changes) == 0 {
 		return r.missed(visit)
 	}
+	if len(changes) > 0 {
+		after := *c.Packet
+		visit.After = &after
+	}
 	c.Trail = append(c.Trail, visit)
 	return v
 }

@@ -98,6 +98,7 @@ type Visit struct {
 	// there are such visits only of rules (of nft) that changed the packet before they failed.
 	Failed  Statement
 	Changes []packet.Change
+	After   *packet.Packet // as the rule left it; nil where it changed nothing
 	// Choices are the picks, among those of the walk, that this rule asked for: how many.
 	Choices int
 }

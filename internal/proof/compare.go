@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/netfilter"
@@ -88,21 +87,17 @@ type placed struct {
 	*walk.Step
 	position int
 	before   *packet.Packet // the packet before the step; nil for the first
-	mark     uint32         // the packet's after the step: Packet is as it was after the whole chain
 }
 
 // way compares the steps of one direction, host by host.
 func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 	byHost := map[string][]placed{}
 	var order []string
-	var mark uint32
 	for i := range steps {
 		s := placed{Step: &steps[i], position: offset + i}
 		if i > 0 && steps[i-1].Host == s.Host {
 			s.before = &steps[i-1].Packet
 		}
-		mark = markAfter(s.Step, mark)
-		s.mark = mark
 		if byHost[s.Host] == nil {
 			order = append(order, s.Host)
 		}
@@ -117,19 +112,6 @@ func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 		c.rules(name, h, byHost[name], d)
 		c.interfaces(name, h, byHost[name], d)
 	}
-}
-
-// markAfter is the packet's mark after a step, if it was mark before.
-func markAfter(s *walk.Step, mark uint32) uint32 {
-	if s.Visit == nil {
-		return s.Packet.Mark
-	}
-	for _, change := range s.Visit.Changes {
-		if n, err := strconv.ParseUint(change.To, 0, 32); change.Field == "mark" && err == nil {
-			mark = uint32(n)
-		}
-	}
-	return mark
 }
 
 // expects tells whether one of the steps has the tuple.
@@ -280,8 +262,8 @@ func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
 	if v.Verdict.Chain != nil && e.Target != "" && v.Verdict.Chain.Name != e.Target {
 		return false, ""
 	}
-	if s.mark != e.Mark && e.Verdict != "stolen" {
-		return false, fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.mark)
+	if s.Packet.Mark != e.Mark && e.Verdict != "stolen" {
+		return false, fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.Packet.Mark)
 	}
 	return true, ""
 }
@@ -296,7 +278,7 @@ func packetAtChain(s placed, e *observedRule) string {
 	if !sameTuple(&s.before.Tuple, &p.Tuple) {
 		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
 	}
-	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL {
+	if want := s.before.TTL; want != 0 && want != p.TTL {
 		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
 	}
 	return ""

@@ -35,6 +35,8 @@ func handMade() (*walk.Result, *proof.Observed) {
 	before, after := syn("10.0.0.1:4000", "10.0.0.2:80"), syn("10.9.9.9:4000", "10.0.0.2:80")
 	after.SourcePort = packet.OneOf(1024, 65535, 2000)
 	after.Mark = 0x4
+	marked := before
+	marked.Mark = after.Mark
 	out := after
 	out.Out = "eth0"
 	in := after
@@ -47,9 +49,9 @@ func handMade() (*walk.Result, *proof.Observed) {
 	mark := packet.Change{Field: "mark", From: "0x0", To: "0x4"}
 	there := []walk.Step{
 		{Host: "a", Stage: walk.Sent, Packet: before},
-		rule(post, 2, netfilter.Verdict{Kind: netfilter.Jump, Chain: masq}, after),
-		rule(masq, 1, netfilter.Verdict{Kind: netfilter.Continue}, after, mark),
-		{Host: "a", Stage: walk.Ruled, Packet: after, Visit: &netfilter.Visit{Chain: masq, Verdict: netfilter.Verdict{Kind: netfilter.Return}}},
+		rule(post, 2, netfilter.Verdict{Kind: netfilter.Jump, Chain: masq}, before),
+		rule(masq, 1, netfilter.Verdict{Kind: netfilter.Continue}, marked, mark),
+		{Host: "a", Stage: walk.Ruled, Packet: marked, Visit: &netfilter.Visit{Chain: masq, Verdict: netfilter.Verdict{Kind: netfilter.Return}}},
 		rule(post, 3, netfilter.Verdict{Kind: netfilter.Accept}, after),
 		{Host: "a", Stage: walk.Transmit, Packet: out},
 		{Host: "b", Stage: walk.Received, Packet: in},

@@ -178,6 +178,8 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	switch {
 	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
 		return nil
+	case end.Unsent:
+		return []kernel.Answer{kernel.NotSent}
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
 	case end.Kind == walk.Rejected && end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves):

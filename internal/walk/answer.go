@@ -106,6 +106,7 @@ func (r *run) replyFromOutside(end *End) stage {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
 	next.In = end.Link
+	r.m.assume("what is beyond " + cmp.Or(end.Link, "it") + " is not known: the reply is taken to come back that way")
 	r.p, r.via = next, via{}
 	return (*run).receiveFromOutside
 }

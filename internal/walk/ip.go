@@ -360,6 +360,9 @@ func (r *run) send() stage {
 	if !r.answering {
 		p.HasOwner = true // root's, unless the request says whose
 	}
+	if p.Destination.IsUnspecified() {
+		p.Destination = r.itself()
+	}
 	if !m.knows(snapshot.Routes) {
 		return r.sendUnrouted()
 	}
@@ -379,11 +382,26 @@ func (r *run) send() stage {
 	switch {
 	case d.answer.Unknown != "":
 		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	case d.answer.Type == "multicast" || d.answer.Type == "broadcast":
+		return r.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
 	case d.answer.Type != "unicast" && d.answer.Type != "local":
-		return r.finish(Dropped, "the host has no route to it: the program gets an error (route type "+d.answer.Type+")")
+		r.finish(Dropped, "the host has no route to it: the program gets an error (route type "+d.answer.Type+")")
+		r.end.Unsent = true
+		return nil
 	}
 	p.Out = d.outLink()
 	return (*run).output
+}
+
+// itself is what the kernel takes for a destination that is not specified: the sender (ip_route_output_key_hash_rcu, tcp_v6_connect).
+func (r *run) itself() netip.Addr {
+	switch p := &r.p; {
+	case p.Destination.Is6():
+		return netip.IPv6Loopback()
+	case p.Source.IsValid() && !p.Source.IsUnspecified():
+		return p.Source
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
 }
 
 // outLink is the interface that local output names: loopback for what stays here.

@@ -293,7 +293,7 @@ func routingChanged(b, a *packet.Packet) bool {
 // evaluate runs a chain and notes the rules it met. It tells false when the walk has ended because of an error in the rules.
 func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, translate func(packet.Translation) netfilter.Verdict) (netfilter.Verdict, bool) {
 	ctx := &r.context
-	from := len(r.trail)
+	from, p := len(r.trail), r.p
 	*ctx = netfilter.Context{
 		Packet: &r.p, Family: f, Hook: h, Host: r.m, Chooser: r, Translate: translate, Trail: r.trail, EveryRule: r.req.EveryRule,
 		OpenRules: r.req.OpenRules,
@@ -302,7 +302,11 @@ func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook,
 	r.trail = ctx.Trail
 	for i := from; i < len(r.trail); i++ {
 		visit := &r.trail[i]
+		if visit.After != nil {
+			p = *visit.After
+		}
 		r.step(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes})
+		r.steps[len(r.steps)-1].Packet = p
 	}
 	if err != nil {
 		r.finish(Looped, err.Error())

@@ -96,6 +96,7 @@ type End struct {
 	Listener string
 	owner    *snapshot.Owner // of the socket, where known
 	Refused  bool
+	Unsent   bool // the program gets an error at once: no packet was made
 	// Link is the interface it left by (Left) or was delivered on.
 	Link string
 	// Reject is what it was rejected with: "tcp-reset", "icmp-port-unreachable", …
