@@ -38,7 +38,9 @@ func (l *lab) change(ctx context.Context, source []byte) error {
 	if err := l.reviseMasquerade(ctx, from, to); err != nil {
 		return err
 	}
+	l.mu.Lock()
 	l.cluster = to
+	l.mu.Unlock()
 	next := l.dir.ClusterFile() + ".next"
 	if err := os.WriteFile(next, source, 0o600); err != nil {
 		return err

@@ -28,12 +28,15 @@ type masqReport struct {
 // masqStatus asks the nodes what their ip-masq-agents complain about: as problems what keeps a configuration from being in force, as warnings
 // what is likely not meant. What many nodes say is said once.
 func (l *lab) masqStatus() (problems, warnings []string) {
-	if !l.ready.Load() || l.cluster.Spec.Network.IPMasqAgent == cluster.IPMasqNone {
+	if !l.ready.Load() {
 		return nil, nil
 	}
 	l.mu.Lock()
-	nodes := slices.Clone(l.nodes)
+	none, nodes := l.cluster.Spec.Network.IPMasqAgent == cluster.IPMasqNone, slices.Clone(l.nodes)
 	l.mu.Unlock()
+	if none {
+		return nil, nil
+	}
 	reports := make([]masqReport, len(nodes))
 	var asked sync.WaitGroup
 	for i, n := range nodes {
