@@ -361,8 +361,8 @@ func azure(v *netfilter.Visit) string {
 		return "Azure load balancer: a flow keeps its back end"
 	case name == "lb":
 		return "Azure load balancer"
-	case name == "raw":
-		return strings.TrimSpace("Azure: within the virtual network " + comment(v.Rule))
+	case name == "raw" || strings.HasPrefix(name, "routes/") || strings.HasPrefix(name, "vnet/"):
+		return azureRoute(v)
 	case name == "nat-pre" && strings.Contains(text, "@instance-in"), name == "nat-post" && strings.Contains(text, "@instance-out"):
 		return "Azure: the machine's own public address"
 	case name == "nat-pre":
@@ -373,6 +373,8 @@ func azure(v *netfilter.Visit) string {
 		return "Azure default outbound access"
 	case name == "nat-post" && strings.Contains(text, "@pool-"):
 		return "Azure outbound: one of the load balancer's front ends"
+	case name == "nat-post" && strings.Contains(text, "@spare"):
+		return "Azure outbound: few ports are left, and among these is a free one"
 	case name == "nat-post":
 		return "Azure: nothing inside virtual networks is translated"
 	}
@@ -380,6 +382,39 @@ func azure(v *netfilter.Visit) string {
 		return "Azure: " + c
 	}
 	return "Azure"
+}
+
+// azureRoute explains how a subnet's routes lead on: raw chooses them, routes/VNET[/TABLE] has them, vnet/VNET is where they lead.
+func azureRoute(v *netfilter.Visit) string {
+	if c := comment(v.Rule); c != "" {
+		return "Azure: " + c
+	}
+	var to string
+	if v.Verdict.Chain != nil {
+		to = v.Verdict.Chain.Name
+	}
+	if names, ok := strings.CutPrefix(to, "routes/"); ok {
+		vnet, table, with := strings.Cut(names, "/")
+		if with {
+			return "Azure: the routes of VNet " + vnet + " with route table " + table
+		}
+		return "Azure: the routes of VNet " + vnet
+	}
+	from, _, _ := strings.Cut(strings.TrimPrefix(v.Chain.Name, "routes/"), "/")
+	vnet, isVNet := strings.CutPrefix(to, "vnet/")
+	switch {
+	case isVNet && vnet == from:
+		return "Azure: within VNet " + vnet
+	case isVNet:
+		return "Azure: by the peering of VNets " + from + " and " + vnet
+	case strings.HasPrefix(to, "hop/"):
+		return "Azure: a user-defined route to a virtual appliance"
+	case to == "none" || to == "no-hop":
+		return "Azure: the route leads nowhere"
+	case strings.HasPrefix(v.Chain.Name, "vnet/"):
+		return "Azure: the sender's own address"
+	}
+	return "Azure: a machine of a virtual network"
 }
 
 func portNumber(s string) uint16 {

@@ -1,0 +1,206 @@
+package claims
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/test/world"
+)
+
+// The VM and the internet's hosts of the Part 3 article's Azure CNI cluster.
+const (
+	outboundVM     = "10.13.1.4"
+	ifconfig       = "198.51.100.80"
+	secondIfconfig = "198.51.100.81"
+)
+
+// outbound is the Azure CNI world of the Part 3 article: Service whereami, whose front end nodes leave by, and a pod that belongs to none.
+type outbound struct {
+	*world.World
+	pod corev1.Pod // ubuntu
+	vip string     // of Service whereami
+}
+
+func outboundWorld(t *testing.T) *outbound {
+	t.Helper()
+	o := &outbound{World: world.Up(t, "outbound", "whereami.yaml", "ubuntu.yaml")}
+	o.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
+	o.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	o.Get(t, &o.pod, "pod", "ubuntu")
+	o.vip = o.frontend(t, "whereami")
+	return o
+}
+
+// frontend waits for a Service's front end.
+func (o *outbound) frontend(t *testing.T, service string) (vip string) {
+	t.Helper()
+	world.Eventually(t, 30*time.Second, func() error {
+		var s corev1.Service
+		o.Get(t, &s, "service", service)
+		if len(s.Status.LoadBalancer.Ingress) == 0 {
+			return errors.New("no front end yet")
+		}
+		vip = s.Status.LoadBalancer.Ingress[0].IP
+		return nil
+	})
+	return vip
+}
+
+// calls gives what a host on the internet answers to the pod: the caller's address as it sees it.
+func (o *outbound) calls(host string) (string, error) {
+	out, err := o.Try(10*time.Second, "kubectl", "--name", o.Name, "exec", "ubuntu", "--", "curl", "-sS", "--max-time", "3", "http://"+host)
+	return strings.TrimSpace(out), err
+}
+
+var allAgree = regexp.MustCompile(`(?m)^kernel: (\d+) of (\d+) steps agree$`)
+
+// agrees walks a packet beside the kernel, checks that every step agrees, and gives the walk.
+func agrees(t *testing.T, w *world.World, from, to string) string {
+	t.Helper()
+	out := w.Run(t, "walk", "--name", w.Name, "--from", from, "--to", to, "--live")
+	if m := allAgree.FindStringSubmatch(out); m == nil || m[1] != m[2] {
+		t.Errorf("from %s to %s the walk and the kernel part:\n%s", from, to, out)
+	}
+	return out
+}
+
+func TestB1(t *testing.T) {
+	o := outboundWorld(t)
+	var ping string
+	seen := o.Capture(t, "testvm", "eth0", "icmp", func() { ping = o.Kubectl(t, "exec", "ubuntu", "--", "ping", "-c", "2", outboundVM) })
+	expect(t, ping, `^64 bytes from 10\.13\.1\.4: icmp_seq=2 ttl=64 `)
+	pod := o.pod.Status.PodIP
+	expect(t, seen, `IP `+regexp.QuoteMeta(pod)+` > 10\.13\.1\.4: ICMP echo request`, `IP 10\.13\.1\.4 > `+regexp.QuoteMeta(pod)+`: ICMP echo reply`)
+	o.Kubectl(t, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "http://"+outboundVM+"/b1")
+	world.Eventually(t, 5*time.Second, func() error {
+		log := o.Run(t, "logs", "--name", o.Name, "vm/testvm")
+		if !regexp.MustCompile(`(?m)^` + regexp.QuoteMeta(pod) + ` - - .*"GET /b1 `).MatchString(log) {
+			return fmt.Errorf("no line of %s in the VM's log:\n%s", pod, log)
+		}
+		return nil
+	})
+	expect(t, agrees(t, o.World, "pod/ubuntu", "vm/testvm:80"), `^the destination sees the sender's own address, `+regexp.QuoteMeta(pod)+`:`)
+}
+
+// opened reads a line "opened N" from a pod that opens N connections to a host on the internet one after another and holds them.
+const openScript = `ulimit -n 4096
+opened=0
+for i in $(seq $2); do
+	exec {fd}<>/dev/tcp/$1/80 && opened=$((opened+1))
+done
+echo opened $opened
+read -r end`
+
+// hold opens connections from the pod, waits until the last is open, and returns what ends them.
+func (o *outbound) hold(t *testing.T, host string, count int) (end func()) {
+	t.Helper()
+	cmd := o.Command("ssh", "--name", o.Name, "pod/default/ubuntu", "--", "bash", "-c", openScript, "open", host, fmt.Sprint(count))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+	end = func() {
+		_ = in.Close() // which ends the script
+		_ = cmd.Wait()
+		kill.Stop()
+	}
+	t.Cleanup(end)
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if want := fmt.Sprintf("opened %d\n", count); err != nil || line != want {
+		t.Fatalf("%q %v, want %q", line, err, want)
+	}
+	return end
+}
+
+// status is what TestB3 reads of "packetwalk status -o json".
+type status struct {
+	Outbound []struct {
+		Node    string
+		Ports   int
+		InUse   int
+		Fullest struct {
+			Destination string
+			InUse       int
+			Percent     int
+		}
+	}
+	Warnings []string
+}
+
+func (o *outbound) status(t *testing.T) (s status) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(o.Run(t, "status", "--name", o.Name, "-o", "json")), &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Outbound) != 1 || s.Outbound[0].Node != part1Node {
+		t.Fatalf("outbound ports of %+v", s.Outbound)
+	}
+	return s
+}
+
+func TestB3(t *testing.T) {
+	o := outboundWorld(t)
+	group := strings.TrimSpace(o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "nodeResourceGroup", "-o", "tsv"))
+	if got := o.Az(t, "network", "lb", "list", "-g", group, "--query", "[].[name,sku.name]", "-o", "tsv"); got != "kubernetes\tBasic\n" {
+		t.Errorf("load balancers %q", got)
+	}
+	if s := o.status(t); s.Outbound[0].Ports != 1024 || len(s.Warnings) != 0 {
+		t.Errorf("before: %+v", s)
+	}
+	end := o.hold(t, ifconfig, 1024)
+	s := o.status(t)
+	if u := s.Outbound[0]; u.InUse != 1024 || u.Fullest.Destination != ifconfig+":80" || u.Fullest.InUse != 1024 || u.Fullest.Percent != 100 {
+		t.Errorf("with 1,024 flows: %+v", s)
+	}
+	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+ifconfig+":80") {
+		t.Errorf("warnings %q", s.Warnings)
+	}
+	if seen, err := o.calls(ifconfig); err == nil {
+		t.Errorf("flow 1,025 to one destination works, from %s", seen)
+	}
+	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees nothing: dropped on fabric: no port is free`)
+	if seen, err := o.calls(secondIfconfig); err != nil || seen != o.vip {
+		t.Errorf("a flow to another destination: %s, %v", seen, err)
+	}
+	expect(t, agrees(t, o.World, "pod/ubuntu", secondIfconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:1024-2047, because `)
+	end()
+}
+
+func TestB4(t *testing.T) {
+	o := outboundWorld(t)
+	o.Kubectl(t, "apply", "-f", o.Example("outbound", "second.yaml"))
+	t.Cleanup(func() { o.Kubectl(t, "delete", "service", "second") })
+	second := o.frontend(t, "second")
+	seen := map[string]int{}
+	for range 20 { // all by one of two front ends: one time in 500,000
+		address, err := o.calls(secondIfconfig)
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen[address]++
+	}
+	if len(seen) != 2 || seen[o.vip] == 0 || seen[second] == 0 {
+		t.Errorf("seen %v, want %s and %s", seen, o.vip, second)
+	}
+	for range 2 {
+		expect(t, agrees(t, o.World, "pod/ubuntu", secondIfconfig+":80"), `^the destination sees 203\.0\.113\.\d+:1024-2047, because `)
+	}
+	expect(t, o.Run(t, "walk", "--name", o.Name, "--from", "pod/ubuntu", "--to", secondIfconfig+":80"),
+		regexp.QuoteMeta(o.vip)+`:1024-2047`, regexp.QuoteMeta(second)+`:1024-2047`, `probability 1/2`)
+}
