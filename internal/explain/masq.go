@@ -8,57 +8,92 @@ import (
 
 	"packetwalk.dev/internal/ipmasq"
 	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/packet"
 )
 
 // masqAgent explains a rule of the ip-masq-agent's chain by the line of its configuration that it is there for.
-func (o *Owners) masqAgent(v *netfilter.Visit) string {
+func (o *Owners) masqAgent(v *netfilter.Visit, p *packet.Packet) string {
+	known := o.masqConfig()
 	m := destination.FindStringSubmatch(v.Rule.Text)
 	if v.Verdict.Kind != netfilter.Return || m == nil {
-		return "ip-masq-agent: outside nonMasqueradeCIDRs" + o.masqConfigs()
+		return "ip-masq-agent: " + known.outside(p.Destination)
 	}
 	cidr, err := netip.ParsePrefix(m[1])
 	if err != nil {
 		return "ip-masq-agent: nonMasqueradeCIDRs " + m[1]
 	}
-	entries, faulty := o.masqEntries(cidr)
-	switch {
-	case len(entries) > 0:
-		return fmt.Sprintf("ip-masq-agent: %s of %s", cidr, strings.Join(entries, " and "))
-	case cidr == netip.MustParsePrefix("169.254.0.0/16"):
-		return "ip-masq-agent: masqLinkLocal is false"
-	case cidr == netip.MustParsePrefix("fe80::/10"):
-		return "ip-masq-agent: masqLinkLocalIPv6 is false"
-	case faulty != "":
-		return fmt.Sprintf("ip-masq-agent: nonMasqueradeCIDRs %s, of a configuration before the present one, which is not applied (%s)", cidr, faulty)
-	case o != nil && len(o.objects.ConfigMaps) > 0:
-		return fmt.Sprintf("ip-masq-agent: nonMasqueradeCIDRs %s, which no ConfigMap has now", cidr)
-	}
-	return fmt.Sprintf("ip-masq-agent: nonMasqueradeCIDRs %s", cidr)
+	return "ip-masq-agent: " + known.inside(cidr)
 }
 
-// masqEntries are the entries of the ConfigMaps that name a range, and the first fault that keeps a ConfigMap from being applied.
-func (o *Owners) masqEntries(cidr netip.Prefix) (entries []string, faulty string) {
+// masqConfig is what is known of the ip-masq-agent's configuration.
+type masqConfig struct {
+	maps   []string      // the ConfigMaps, as "ConfigMap namespace/name"
+	ranges []ipmasq.CIDR // of all that can be applied
+	faulty string        // why the present configuration is not applied; empty: it is
+}
+
+func (o *Owners) masqConfig() masqConfig {
+	var known masqConfig
 	if o == nil {
-		return nil, ""
+		return known
 	}
 	for _, c := range o.objects.ConfigMaps {
+		known.maps = append(known.maps, "ConfigMap "+c.Namespace+"/"+c.Name)
 		config, problems := ipmasq.Parse(ipmasq.Options{Form: ipmasq.FormV2, IPv6: true}, files(c.Namespace+"/"+c.Name, c.Data))
-		if config == nil {
+		switch {
+		case config != nil && !config.Default:
+			known.ranges = append(known.ranges, config.NonMasquerade...)
+		case config == nil && known.faulty == "":
 			first := problems[slices.IndexFunc(problems, func(p ipmasq.Problem) bool { return p.Severity == ipmasq.Error })]
-			if faulty == "" {
-				faulty = "ConfigMap " + first.ConfigMap + ", " + first.String()
-			}
-			continue
+			known.faulty = "ConfigMap " + first.ConfigMap + ", " + first.String()
 		}
-		for _, r := range config.NonMasquerade {
-			for _, from := range r.From {
-				if r.Prefix == cidr {
-					entries = append(entries, from.Entry+" in ConfigMap "+from.ConfigMap)
-				}
+	}
+	return known
+}
+
+// inside explains the RETURN rule of a range.
+func (k masqConfig) inside(cidr netip.Prefix) string {
+	var entries []string
+	for _, r := range k.ranges {
+		for _, from := range r.From {
+			if r.Prefix == cidr {
+				entries = append(entries, from.Entry+" in ConfigMap "+from.ConfigMap)
 			}
 		}
 	}
-	return entries, faulty
+	switch {
+	case len(entries) > 0:
+		return fmt.Sprintf("%s of %s", cidr, strings.Join(entries, " and "))
+	case cidr == netip.MustParsePrefix("169.254.0.0/16"):
+		return "masqLinkLocal is false"
+	case cidr == netip.MustParsePrefix("fe80::/10"):
+		return "masqLinkLocalIPv6 is false"
+	case k.faulty != "":
+		return fmt.Sprintf("nonMasqueradeCIDRs %s, of a configuration before the present one, which is not applied (%s)", cidr, k.faulty)
+	case len(k.maps) > 0:
+		return fmt.Sprintf("nonMasqueradeCIDRs %s, which no ConfigMap has now", cidr)
+	}
+	return fmt.Sprintf("nonMasqueradeCIDRs %s", cidr)
+}
+
+// outside explains the rule at the end of the chain: that nothing before it took the destination.
+func (k masqConfig) outside(destination netip.Addr) string {
+	if k.faulty != "" {
+		return fmt.Sprintf("outside the nonMasqueradeCIDRs in force; the present configuration is not applied (%s)", k.faulty)
+	}
+	for _, r := range k.ranges {
+		if r.Prefix.Contains(destination) && len(r.From) > 0 {
+			return fmt.Sprintf("no rule for %s of %s in ConfigMap %s, which the node's agent has not applied", r.Prefix, r.From[0].Entry, r.From[0].ConfigMap)
+		}
+	}
+	maps := strings.Join(k.maps, " and ")
+	switch {
+	case maps == "":
+		return "outside nonMasqueradeCIDRs"
+	case len(k.ranges) == 0:
+		return "nonMasqueradeCIDRs is empty in " + maps
+	}
+	return "outside nonMasqueradeCIDRs of " + maps
 }
 
 // files are a ConfigMap's data. Form v2 reads form v1's keys, too; those that it does not know do not matter here.
@@ -68,16 +103,4 @@ func files(configMap string, data map[string]string) []ipmasq.File {
 		files = append(files, ipmasq.File{ConfigMap: configMap, Key: key, Text: text})
 	}
 	return files
-}
-
-// masqConfigs names the ConfigMaps there are, after " of"; "" where none is known.
-func (o *Owners) masqConfigs() string {
-	if o == nil || len(o.objects.ConfigMaps) == 0 {
-		return ""
-	}
-	var names []string
-	for _, c := range o.objects.ConfigMaps {
-		names = append(names, "ConfigMap "+c.Namespace+"/"+c.Name)
-	}
-	return " of " + strings.Join(names, " and ")
 }

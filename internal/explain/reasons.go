@@ -288,7 +288,7 @@ func (t *reasoner) agents(v *netfilter.Visit, p *packet.Packet) string {
 	chain, text := v.Chain.Name, v.Rule.Text
 	switch {
 	case strings.HasPrefix(chain, "IP-MASQ-AGENT"):
-		return t.owners.masqAgent(v)
+		return t.owners.masqAgent(v, p)
 	case strings.HasPrefix(comment(v.Rule), "kubenet:"):
 		return "kubenet: SNAT for destinations outside " + notDestination(text)
 	case strings.HasPrefix(chain, "cali-") || strings.HasPrefix(comment(v.Rule), "cali:"):

@@ -1,7 +1,6 @@
 package explain
 
 import (
-	"fmt"
 	"net/netip"
 	"os"
 	"reflect"
@@ -73,7 +72,7 @@ func TestWhy(t *testing.T) {
 		{name: "ip-masq-agent, a faulty list", verdict: netfilter.Return, objects: masqObjects("nonMasqueradeCIDRs: [10.1.0.1/16]"), rules: `-A IP-MASQ-AGENT -d 10.1.0.0/16 -j RETURN`,
 			want: "ip-masq-agent: nonMasqueradeCIDRs 10.1.0.0/16, of a configuration before the present one, which is not applied (ConfigMap kube-system/config-0, " +
 				"key ip-masq-agent, nonMasqueradeCIDRs[0]: 10.1.0.1/16 is not aligned: 10.1.0.1 has bits set after the first 16; write 10.1.0.0/16)"},
-		{name: "ip-masq-agent's end, known", verdict: netfilter.Accept, objects: masqObjects("", ""), rules: `-A IP-MASQ-AGENT -j MASQUERADE`,
+		{name: "ip-masq-agent's end, known", verdict: netfilter.Accept, objects: masqObjects("nonMasqueradeCIDRs: [10.1.0.0/16]", ""), rules: `-A IP-MASQ-AGENT -j MASQUERADE`,
 			want: "ip-masq-agent: outside nonMasqueradeCIDRs of ConfigMap kube-system/config-0 and ConfigMap kube-system/config-1"},
 		{name: "ip-masq-agent's list, not known", verdict: netfilter.Return, rules: `-A IP-MASQ-AGENT -d 10.0.0.0/8 -j RETURN`,
 			want: "ip-masq-agent: nonMasqueradeCIDRs 10.0.0.0/8"},
@@ -205,13 +204,4 @@ func TestSchema(t *testing.T) {
 		}
 	}
 	check(reflect.TypeFor[Document]())
-}
-
-// masqObjects are ConfigMaps of the ip-masq-agent.
-func masqObjects(texts ...string) snapshot.Objects {
-	var o snapshot.Objects
-	for i, text := range texts {
-		o.ConfigMaps = append(o.ConfigMaps, snapshot.ConfigMap{Namespace: "kube-system", Name: fmt.Sprintf("config-%d", i), Data: map[string]string{"ip-masq-agent": text}})
-	}
-	return o
 }
