@@ -1,7 +1,7 @@
-// Command packetwalk-controlplane is Kubernetes' control plane as one program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy and kubectl, unmodified upstream,
+// Command packetwalk-controlplane is Kubernetes' control plane as one program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy, kubectl and CoreDNS, unmodified upstream,
 // chosen by the name it was called by or else by its first argument.
 //
-// One program because the components share most of their code: one link and one file on disk instead of six.
+// One program because the components share most of their code: one link and one file on disk instead of seven.
 // It is a module of its own so that nothing else in packetwalk depends on k8s.io/kubernetes; it must not import packetwalk.dev packages.
 package main
 
@@ -31,6 +31,7 @@ import (
 
 // programs are the components by name. Each runs with os.Args set as if it were a program of its own and does not return except by its exit code.
 var programs = map[string]func() int{
+	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
 	"kube-apiserver":          func() int { return cli.Run(apiserver.NewAPIServerCommand()) },
 	"kube-controller-manager": func() int { return cli.Run(controllermanager.NewControllerManagerCommand()) },

@@ -22,7 +22,9 @@ type App struct {
 	Env        []string // the image's environment
 	Ports      []int    // TCP ports that it listens on when it runs without arguments
 	Programs   []Program
-	Files      []File // what the image has in its file system besides the machine's own
+	// Brought are the paths of executables that are not built in: who runs the container brings them (container.Runtime).
+	Brought []string
+	Files   []File // what the image has in its file system besides the machine's own
 }
 
 // A Program is an executable of an image that is built in.

@@ -55,6 +55,10 @@ var catalog = []App{
 		Entrypoint: []string{"/ip-masq-agent"}, Programs: []Program{{"/ip-masq-agent", ipMasqAgent}},
 	},
 	{
+		Name: "coredns", Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns", "mcr.microsoft.com/oss/v2/kubernetes/coredns", "coredns/coredns"},
+		Entrypoint: []string{"/coredns"}, Brought: []string{"/coredns"},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

@@ -14,14 +14,19 @@ import (
 
 // dns is a small authoritative name server (RFC 1035) on port 53, UDP and TCP, for the lab's internet: it answers A, AAAA and, for the
 // addresses that it knows, PTR. Its zone is its arguments, "name=address[,address…]"; a name "*.zone" answers for every name below the zone.
-// Names outside the zone do not exist: there is nobody else to ask.
+// Names outside the zone do not exist: there is nobody else to ask. "-listen ADDRESS" before the zone makes it answer at that address alone,
+// from which its answers then come.
 func dns(ctx context.Context, p *Process) int {
-	zone, err := parseZone(p.Args[1:])
+	args, at := p.Args[1:], ""
+	if len(args) >= 2 && args[0] == "-listen" {
+		args, at = args[2:], args[1]
+	}
+	zone, err := parseZone(args)
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 2
 	}
-	tcp, udp, err := listenBoth(ctx, ":53")
+	tcp, udp, err := listenBoth(ctx, net.JoinHostPort(at, "53"))
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 1

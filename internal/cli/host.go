@@ -90,7 +90,11 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 		return err
 	}
 	runtime := container.Runtime{Binary: bin.App}
-	code, err := runtime.RunIn(ctx, container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command}, s.In, s.Out, s.Err)
+	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command}
+	if at.ResolvConf != nil {
+		run.Mounts = []container.Mount{{Destination: "/etc/resolv.conf", Content: at.ResolvConf, ReadOnly: true}}
+	}
+	code, err := runtime.RunIn(ctx, run, s.In, s.Out, s.Err)
 	if err != nil {
 		return err
 	}

@@ -40,7 +40,7 @@ var (
 )
 
 // hostNames are what the lab calls hosts of its own and components in "ssh" and "logs".
-var hostNames = []string{"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "localhost"}
+var hostNames = []string{"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns", "internet-dns", "localhost"}
 
 // special are the ranges that no VNet, service or pod may overlap, and why.
 var special = []struct {

@@ -23,6 +23,8 @@ import (
 type Runtime struct {
 	// Binary is the path of packetwalk-app, a container's first process.
 	Binary string
+	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
+	Programs map[string]string
 }
 
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
@@ -61,11 +63,27 @@ func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
+	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
+		return nil, fmt.Errorf("container %s: image %s: %w", s.Name, image.Name, err)
+	}
 	c := &Container{spec: s, app: image, done: make(chan struct{})}
 	if err := c.start(ctx, r.Binary); err != nil {
 		return nil, fmt.Errorf("container %s: %w", s.Name, err)
 	}
 	return c, nil
+}
+
+// withPrograms puts the executables that an image needs before the other mounts.
+func (r *Runtime) withPrograms(mounts []Mount, brought []string) ([]Mount, error) {
+	var all []Mount
+	for _, path := range brought {
+		file := r.Programs[filepath.Base(path)]
+		if file == "" {
+			return nil, fmt.Errorf("%w: exec: %q: this runtime brings no such program", ErrStart, path)
+		}
+		all = append(all, Mount{Source: file, Destination: path, ReadOnly: true})
+	}
+	return append(all, mounts...), nil
 }
 
 func (s *Spec) check() error {

@@ -228,6 +228,24 @@ func TestWriteFiles(t *testing.T) {
 	if err := writeFiles(dir, []file{{"../out", nil, 0o644}}, nil); err == nil {
 		t.Error("a file outside of the volume was written")
 	}
+	// The place of a volume below this one is made, and stays.
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{
+		{Name: "v", MountPath: "/etc/app"}, {Name: "w", MountPath: "/etc/app/more/deep"}, {Name: "x", MountPath: "/etc/application"}, {Name: "y", MountPath: "/etc/app/file", SubPath: "f"},
+	}}}}}
+	if err := makeMountPoints(dir, "v", pod); err != nil {
+		t.Fatal(err)
+	}
+	write(file{"a", []byte("3"), 0o600})
+	var names []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "..") {
+			names = append(names, e.Name())
+		}
+	}
+	if st, err := os.Stat(filepath.Join(dir, "more/deep")); err != nil || !st.IsDir() || !slices.Equal(names, []string{"a", "more"}) {
+		t.Errorf("%v: %v", names, err)
+	}
 }
 
 func TestHostPathLeavesTheMachineAlone(t *testing.T) {

@@ -82,7 +82,27 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 		return vol, refresh, err
 	}
 	vol = volume{path: v.path(plugin, spec.Name), readOnly: true}
-	return vol, refresh, writeFiles(vol.path, files, fsGroup(f.pod))
+	return vol, refresh, errors.Join(writeFiles(vol.path, files, fsGroup(f.pod)), makeMountPoints(vol.path, spec.Name, f.pod))
+}
+
+// makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers
+// (upstream: pkg/volume/util/nested_volumes.go).
+func makeMountPoints(dir, name string, pod *corev1.Pod) error {
+	var errs []error
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, outer := range c.VolumeMounts {
+			if outer.Name != name || outer.SubPath != "" || outer.SubPathExpr != "" {
+				continue
+			}
+			for _, inner := range c.VolumeMounts {
+				below, err := filepath.Rel(outer.MountPath, inner.MountPath)
+				if err == nil && below != "." && filepath.IsLocal(below) && inner.SubPath == "" && inner.SubPathExpr == "" {
+					errs = append(errs, os.MkdirAll(filepath.Join(dir, below), 0o755))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // files is what a volume made of files holds.
@@ -390,7 +410,7 @@ func relink(target, path string) error {
 	return os.Rename(tmp, path)
 }
 
-// tidy makes the links that users see and removes those, and the old data, that are no longer wanted.
+// tidy makes the links that users see and removes those, and the old data, that are no longer wanted. Directories are mount points.
 func tidy(dir string, tops []string, old string) error {
 	for _, t := range tops {
 		link := filepath.Join(dir, t)
@@ -406,7 +426,7 @@ func tidy(dir string, tops []string, old string) error {
 		return err
 	}
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "..") && !slices.Contains(tops, e.Name()) {
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), "..") && !slices.Contains(tops, e.Name()) {
 			_ = os.Remove(filepath.Join(dir, e.Name()))
 		}
 	}

@@ -35,6 +35,9 @@ func (l *lab) change(ctx context.Context, source []byte) error {
 	if err := l.reviseHosts(ctx, to); err != nil {
 		return err
 	}
+	if err := l.reviseResolvers(ctx, to); err != nil {
+		return err
+	}
 	if err := l.reviseMasquerade(ctx, from, to); err != nil {
 		return err
 	}

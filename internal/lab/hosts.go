@@ -13,6 +13,8 @@ import (
 type Place struct {
 	Name  string // the host's, without a prefix
 	NetNS string
+	// ResolvConf is the host's /etc/resolv.conf; nil where it has none of its own.
+	ResolvConf []byte
 }
 
 // FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
@@ -29,7 +31,17 @@ func (d Dir) FindHost(host string) (Place, error) {
 	if info, err := os.Stat(path); strings.Contains(host, "/") || err != nil || info.IsDir() {
 		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME", host, strings.Join(d.hosts(), ", "))
 	}
-	return Place{Name: host, NetNS: path}, nil
+	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host)}, nil
+}
+
+// resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
+func (d Dir) resolvConf(host string) []byte {
+	for _, dir := range []string{d.Node(host), d.Host(host)} {
+		if text, err := os.ReadFile(filepath.Join(dir, resolvFile)); err == nil {
+			return text
+		}
+	}
+	return nil
 }
 
 func (d Dir) hosts() []string {

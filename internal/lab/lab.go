@@ -51,13 +51,14 @@ type lab struct {
 	components []*process
 	nodes      []*node
 	hosts      []*host
+	resolvers  []*host // name servers outside the cluster
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
 // progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
 func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
 	l := &lab{dir: d, bin: bin, begin: time.Now(), pid: os.Getpid(), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	l.runtime = &container.Runtime{Binary: bin.App}
+	l.runtime = &container.Runtime{Binary: bin.App, Programs: map[string]string{"coredns": bin.ControlPlane}}
 	l.say = reporter(progress, l.begin)
 	err := l.up(ctx)
 	if err != nil {
@@ -111,6 +112,7 @@ func (l *lab) up(ctx context.Context) error {
 	ready := make(chan struct{})
 	g.Go(func() error { return l.startControl(ctx) })
 	g.Go(func() error { return l.startHosts(ctx) })
+	g.Go(func() error { return l.startResolvers(ctx) })
 	g.Go(func() error { return l.startControlPlane(ctx, ready) })
 	g.Go(func() error {
 		if err := l.makeNodes(ctx); err != nil {

@@ -22,6 +22,7 @@ import (
 type host struct {
 	Host
 	ns   *kernel.Namespace
+	args []string // of the application
 	pid  atomic.Int64
 	stop context.CancelFunc // ends the keeping of the application; nil without one
 	done chan struct{}      // closes when it has ended
@@ -44,6 +45,7 @@ func hostsOf(c *cluster.Cluster) []Host {
 const (
 	kindVM       = "vm"
 	kindInternet = "internet"
+	kindAzure    = "azure" // of Azure's own
 )
 
 // startHosts makes the VMs and internet hosts and starts their applications.
@@ -84,12 +86,20 @@ func (l *lab) addHost(ctx context.Context, g *errgroup.Group, h Host) error {
 			return err
 		}
 	}
+	if err := writeResolvConf(l.dir.Host(h.Name), resolvConf(resolverOf(h.Kind))); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	l.hosts = append(l.hosts, m)
 	l.mu.Unlock()
-	if h.App == "" {
-		return nil
+	if h.App != "" {
+		l.startApp(ctx, g, m)
 	}
+	return nil
+}
+
+// startApp has the group start the host's application, and keeps it until the host's stop is called.
+func (l *lab) startApp(ctx context.Context, g *errgroup.Group, m *host) {
 	ctx, m.stop = context.WithCancel(ctx)
 	g.Go(func() error {
 		c, err := l.runApp(ctx, m, m.ns)
@@ -103,7 +113,6 @@ func (l *lab) addHost(ctx context.Context, g *errgroup.Group, h Host) error {
 		}()
 		return nil
 	})
-	return nil
 }
 
 // nicOf is the name of a VM's NIC.
@@ -134,10 +143,14 @@ func (l *lab) removeHost(ctx context.Context, name string) error {
 	return errors.Join(detach(name), m.ns.Remove(), os.RemoveAll(l.dir.Host(name)))
 }
 
+// appDir is the directory of a host's application.
+func (l *lab) appDir(h *host) string { return filepath.Join(l.dir.Host(h.Name), "app") }
+
 // runApp takes over the host's application when it runs, or starts it.
 func (l *lab) runApp(ctx context.Context, h *host, ns *kernel.Namespace) (*container.Container, error) {
 	spec := container.Spec{
-		ID: h.Name, Name: h.Name, Dir: filepath.Join(l.dir.Host(h.Name), "app"), LogPath: l.dir.Log(h.Name), NetNS: ns.Path(), Hostname: h.Name, Image: h.App,
+		ID: h.Name, Name: h.Name, Dir: l.appDir(h), LogPath: l.dir.Log(h.Name), NetNS: ns.Path(), Hostname: h.Name, Image: h.App,
+		Args: h.args, ResolvConf: resolvConf(resolverOf(h.Kind)),
 	}
 	c, err := l.runtime.Adopt(spec.Dir)
 	if err == nil {

@@ -63,7 +63,7 @@ func (l *lab) writeNodeFiles(n *node) error {
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600)
+	err = errors.Join(os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(azureResolver)))
 	if l.cluster.Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}

@@ -31,7 +31,7 @@ func (l *lab) status() Status {
 	for _, n := range l.nodes {
 		s.Nodes = append(s.Nodes, n.status())
 	}
-	for _, h := range l.hosts {
+	for _, h := range slices.Concat(l.hosts, l.resolvers) {
 		one := h.Host
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)

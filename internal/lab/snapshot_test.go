@@ -98,7 +98,7 @@ func checkHosts(t *testing.T, s *snapshot.Lazy) {
 	if err := s.ObjectsError(); err != nil {
 		t.Error(err)
 	}
-	if len(o.Pods) != 2 || len(o.Nodes) != 1 || len(o.Services) != 2 {
+	if len(o.Pods) != 3 || len(o.Nodes) != 1 || len(o.Services) != 3 { // CoreDNS among them
 		t.Errorf("%d pods, %d nodes, %d services", len(o.Pods), len(o.Nodes), len(o.Services))
 	}
 }

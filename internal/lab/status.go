@@ -45,10 +45,10 @@ type Node struct {
 	Error   string    `json:"error,omitempty"` // the last of its kubelet
 }
 
-// Host is a VM or an internet host.
+// Host is a VM, an internet host, or a name server outside the cluster.
 type Host struct {
 	Name     string `json:"name"`
-	Kind     string `json:"kind"` // "vm" or "internet"
+	Kind     string `json:"kind"` // "vm", "internet" or "azure": Azure's own name server
 	Address  string `json:"address"`
 	PublicIP string `json:"publicIP,omitempty"`
 	App      string `json:"app,omitempty"`

@@ -89,8 +89,11 @@ const (
 	tableBase     = 1000 // a NIC's routing table is this and its ID
 )
 
+// InternetRouter is the internet's router, by which its hosts go (TEST-NET-2, RFC 5737).
+var InternetRouter = netip.MustParseAddr("198.51.100.1")
+
 var (
-	routerAddress = netip.MustParseAddr("198.51.100.1") // TEST-NET-2, RFC 5737: the internet's hosts
+	routerAddress = InternetRouter
 	anywhere      = netip.MustParsePrefix("0.0.0.0/0")
 )
 
