@@ -11,9 +11,9 @@ GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
 
-.PHONY: help demo test build controlplane deps claims bench lint fuzz clean
+.PHONY: help demo test build controlplane deps claims bench bench-snat lint fuzz clean
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: deps controlplane build ## the main job, shown step by step
 	scripts/demo.sh
@@ -40,6 +40,10 @@ bench: deps controlplane build ## the figures, medians of several runs
 	go build -o bin/bench ./tools/bench
 	go test -run '^$$' -bench . -benchtime 5x ./internal/walk
 	scripts/as-root bin/bench
+
+bench-snat: deps controlplane build ## new outbound flows per second, beside a namespace pair without translation
+	go build -o bin/bench ./tools/bench
+	scripts/as-root bin/bench snat
 
 lint: ## golangci-lint, with the layer table of docs/design.md
 	go run $(GOLANGCI_LINT) run ./...

@@ -22,6 +22,7 @@ type benchmark struct {
 var benchmarks = []benchmark{
 	{"answer", "up of one node to the first answer on the internet host, and down", benchAnswer},
 	{"throughput", "pod to pod across nodes beside a plain forwarding namespace", benchThroughput},
+	{"snat", "new outbound flows per second of one node beside a namespace pair without translation", benchSNAT},
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
 	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
 }
@@ -35,6 +36,13 @@ func main() {
 		}
 	}
 	flag.Parse()
+	if flag.Arg(0) == "flows" {
+		if err := flows(flag.Args()[1:]); err != nil {
+			fmt.Fprintln(os.Stderr, "bench:", err)
+			os.Exit(1)
+		}
+		return
+	}
 	fmt.Printf("%d processors, %s, packetwalk from %s\n", runtime.NumCPU(), runtime.Version(), bin)
 	failed := false
 	for _, b := range benchmarks {
