@@ -552,6 +552,9 @@ func (a *agent) serve() (stop func(), err error) {
 	if a.ipMasq != nil {
 		a.ipMasq.state.serve(proxyMode)
 	}
+	if a.pools != nil {
+		a.pools.state.serve(proxyMode)
+	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
 	var servers []*http.Server
 	stop = func() {

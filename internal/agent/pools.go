@@ -50,6 +50,7 @@ type poolAgent struct {
 	sets    ipSets
 	targets []*poolTarget
 	metrics *poolMetrics
+	state   *poolState
 	log     func(format string, args ...any)
 	repairs chan struct{}
 	events  sync.WaitGroup
@@ -70,6 +71,7 @@ type poolTarget struct {
 func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *poolAgent {
 	return &poolAgent{
 		node: o.NodeName, period: o.SyncPeriod, source: source, sets: sets, targets: targets, metrics: m, log: log,
+		state:   newPoolState(o),
 		repairs: make(chan struct{}, 1), reported: map[string]bool{},
 	}
 }
@@ -158,7 +160,11 @@ func (a *poolAgent) read(ctx context.Context) {
 		pools = append(pools, p)
 	}
 	for _, o := range ippool.Overlaps(pools) {
-		note(byName[o.Pool], fmt.Errorf("spec.cidr: overlaps pool %s", o.With))
+		newer, older := byName[o.Pool], byName[o.With]
+		if newer.CreationTimestamp.Before(&older.CreationTimestamp) {
+			newer, older = older, newer
+		}
+		note(newer, fmt.Errorf("spec.cidr: overlaps pool %s", older.Name))
 	}
 	var specs []ippool.Configuration
 	for _, c := range configurations {
@@ -172,6 +178,7 @@ func (a *poolAgent) read(ctx context.Context) {
 	}
 	a.known = true
 	a.report(ctx, problems)
+	a.state.note(problems)
 	a.metrics.problems.Set(float64(len(problems)))
 	for _, t := range a.targets {
 		plan := ippool.Build(t.family, felix, pools)
@@ -195,12 +202,12 @@ func (a *poolAgent) apply(ctx context.Context) {
 	if !a.known {
 		return
 	}
-	failed := false
+	var failed error
 	for _, t := range a.targets {
 		start := time.Now()
 		did, err := a.applyTo(ctx, t)
 		if err != nil {
-			failed, t.written = true, nil
+			failed, t.written = err, nil
 			a.metrics.failures.WithLabelValues(t.family.String()).Inc()
 			a.log("calico pools: %v", err)
 			continue
@@ -211,7 +218,8 @@ func (a *poolAgent) apply(ctx context.Context) {
 		}
 		a.metrics.lastSuccess.WithLabelValues(t.family.String()).SetToCurrentTime()
 	}
-	if !failed {
+	a.state.hold(a.targets, failed)
+	if failed == nil {
 		a.failures = 0
 		return
 	}

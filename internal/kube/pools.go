@@ -114,7 +114,9 @@ func slimCalico(kind string) cache.TransformFunc {
 		if !ok {
 			return o, nil
 		}
-		return &Calico{TypeMeta: metav1.TypeMeta{APIVersion: calico.String(), Kind: kind}, ObjectMeta: slimMeta(&c.ObjectMeta, ""), Spec: c.Spec}, nil
+		slim := &Calico{TypeMeta: metav1.TypeMeta{APIVersion: calico.String(), Kind: kind}, ObjectMeta: slimMeta(&c.ObjectMeta, ""), Spec: c.Spec}
+		slim.CreationTimestamp = c.CreationTimestamp
+		return slim, nil
 	}
 }
 

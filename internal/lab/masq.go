@@ -25,7 +25,7 @@ const (
 	masqOwnKey      = "ip-masq-agent-reconciled"
 	masqImageV1     = "mcr.microsoft.com/oss/kubernetes/ip-masq-agent:v2.5.0"
 	masqImageV2     = "mcr.microsoft.com/aks/ip-masq-agent-v2:v0.1.15"
-	masqAgentPort   = 10249 // of packetwalk-node's metrics and the agent's health
+	agentPort       = 10249 // of packetwalk-node's metrics and states
 	masqAgentState  = "/ip-masq-agent"
 	masqAgentHealth = "/ip-masq-agent/healthz"
 )
@@ -164,7 +164,7 @@ func masqDaemonSetObject(age cluster.IPMasqAgent) *appsv1.DaemonSet {
 						Name: masqDaemonSet, Image: image, ImagePullPolicy: corev1.PullIfNotPresent,
 						VolumeMounts: []corev1.VolumeMount{{Name: masqVolume, MountPath: "/etc/config"}},
 						ReadinessProbe: &corev1.Probe{PeriodSeconds: 5, ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{
-							Host: "127.0.0.1", Port: intstr.FromInt32(masqAgentPort), Path: masqAgentHealth,
+							Host: "127.0.0.1", Port: intstr.FromInt32(agentPort), Path: masqAgentHealth,
 						}}},
 					}},
 					Volumes: []corev1.Volume{{Name: masqVolume, VolumeSource: corev1.VolumeSource{

@@ -19,6 +19,7 @@ func (l *lab) network() vnet.Network {
 func (l *lab) status() Status {
 	outbound := l.outbound()
 	problems, warnings := l.masqStatus()
+	poolProblems, poolWarnings := l.poolStatus()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
@@ -36,7 +37,8 @@ func (l *lab) status() Status {
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Problems, s.Warnings = append(s.problems(), problems...), append(s.warnings(), warnings...)
+	s.Problems = slices.Concat(s.problems(), problems, poolProblems)
+	s.Warnings = slices.Concat(s.warnings(), warnings, poolWarnings)
 	return s
 }
 

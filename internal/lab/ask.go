@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"strconv"
+	"sync"
+	"time"
+
+	"packetwalk.dev/internal/cluster"
+)
+
+// askTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.
+const askTimeout = time.Second
+
+// askAgents asks the nodes' agents for a JSON report, all at once; none where the cluster's network is not one that has it, or the lab is not
+// up yet. A report is empty where the agent does not answer.
+func askAgents[T any](l *lab, path string, has func(cluster.Network) bool) []T {
+	if !l.ready.Load() {
+		return nil
+	}
+	l.mu.Lock()
+	there, nodes := has(l.cluster.Spec.Network), slices.Clone(l.nodes)
+	l.mu.Unlock()
+	if !there {
+		return nil
+	}
+	reports := make([]T, len(nodes))
+	var asked sync.WaitGroup
+	for i, n := range nodes {
+		asked.Go(func() { reports[i] = askAgent[T](n, path) })
+	}
+	asked.Wait()
+	return reports
+}
+
+// askAgent is empty where the agent does not answer.
+func askAgent[T any](n *node, path string) (report T) {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	var none T
+	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(agentPort)+path, nil)
+	if err != nil {
+		return none
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return none
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&report) != nil {
+		return none
+	}
+	return report
+}
