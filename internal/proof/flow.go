@@ -104,10 +104,14 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which
-// passes the rules of the request again; an ICMP error or a reset about the answer; a redirect, where a packet left by the interface that it
+// passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour for, which
+// comes when it gives up asking; a redirect, where a packet left by the interface that it
 // came in by (ip_forward: ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
+	if unresolved(&outcome.End) || back != nil && unresolved(back) {
+		return func(string) bool { return true }
+	}
 	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
 		return func(string) bool { return true }
 	}
@@ -117,6 +121,9 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 		})
 	}
 }
+
+// unresolved tells of a packet for whose next hop nobody answers.
+func unresolved(end *walk.End) bool { return end.Kind == walk.Dropped && end.Reject != "" }
 
 // ended tells of connections that conntrack forgets at once: those whose SYN was answered by a reset (nf_conntrack_tcp_packet).
 func ended(outcome *walk.Outcome) bool {
@@ -179,7 +186,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
 		return nil
 	case end.Unsent:
-		return []kernel.Answer{kernel.NotSent}
+		return []kernel.Answer{kernel.NotSent, kernel.Unreachable} // connect says so, too
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
 	case end.Kind == walk.Rejected && end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves):

@@ -100,7 +100,8 @@ func hastyNeighbours(ns *kernel.Namespace) error {
 	var all []kernel.Sysctl
 	for _, l := range links {
 		for _, family := range []string{"ipv4", "ipv6"} {
-			all = append(all, kernel.Sysctl{Key: "net/" + family + "/neigh/" + l.Attrs().Name + "/retrans_time_ms", Value: "20"})
+			entry := "net/" + family + "/neigh/" + l.Attrs().Name
+			all = append(all, kernel.Sysctl{Key: entry + "/retrans_time_ms", Value: "20"}, kernel.Sysctl{Key: entry + "/proxy_delay", Value: "0"})
 		}
 	}
 	return ns.SetSysctls(all...)
