@@ -184,6 +184,9 @@ func (v *View) resolve(p *packet.Packet) packet.Track {
 	if p.Protocol == packet.TCP && !v.advance(e, p.TCPFlags) {
 		return packet.Track{State: packet.Invalid}
 	}
+	if p.Protocol == packet.TCP && p.TCPFlags&packet.RST != 0 && e.flow.Status&packet.SeenReply == 0 {
+		v.remove(e.flow) // a connection that was refused is forgotten at once, but the packet keeps it (nf_ct_kill_acct)
+	}
 	track := packet.Track{Flow: e.flow, Reply: e.reply, State: packet.New}
 	switch {
 	case e.reply:
