@@ -93,16 +93,17 @@ type Observation struct {
 	TranslatedSrcIP string `json:"translatedSrcIP,omitempty"`
 	TranslatedDstIP string `json:"translatedDstIP,omitempty"`
 
-	Stage   string      `json:"stage"`          // what kind of step it is: "sent", "received", "rule", "routed", …
-	Hook    string      `json:"hook,omitempty"` // "prerouting", …
-	Rule    *RuleDoc    `json:"rule,omitempty"`
-	Owner   string      `json:"owner,omitempty"` // whose rule it is and why it is there
-	Changes []ChangeDoc `json:"changes,omitempty"`
-	Why     string      `json:"why,omitempty"`
-	In      string      `json:"in,omitempty"`
-	Out     string      `json:"out,omitempty"`
-	Packet  PacketDoc   `json:"packet"` // after the step
-	Mark    uint32      `json:"mark,omitempty"`
+	Stage   string        `json:"stage"`          // what kind of step it is: "sent", "received", "rule", "routed", …
+	Hook    string        `json:"hook,omitempty"` // "prerouting", …
+	Rule    *RuleDoc      `json:"rule,omitempty"`
+	Owner   string        `json:"owner,omitempty"` // whose rule it is and why it is there
+	Changes []ChangeDoc   `json:"changes,omitempty"`
+	Why     string        `json:"why,omitempty"`
+	In      string        `json:"in,omitempty"`
+	Out     string        `json:"out,omitempty"`
+	Packet  PacketDoc     `json:"packet"` // after the step
+	Mark    uint32        `json:"mark,omitempty"`
+	Copy    []Observation `json:"copy,omitempty"` // the way of a copy, where the stage is "copied"
 }
 
 // RuleDoc is a rule that was evaluated; number 0 is a chain's policy.
@@ -325,6 +326,11 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 		ob.ComponentInfo = resolveText(st.Resolve)
 	case walk.Tracked:
 		ob.ComponentInfo = p.Track.State.String()
+	case walk.Copy:
+		ob.ComponentInfo = ended(&st.Copied.End)
+		for i := range st.Copied.Steps {
+			ob.Copy = append(ob.Copy, observe(&st.Copied.Steps[i], why, owners))
+		}
 	}
 	return ob
 }

@@ -149,6 +149,8 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 		return []line{{label: "in", text: outside(st.Packet.In, st.Packet.BridgeIn), shape: "in"}}
 	case walk.Bridged:
 		t.bridge = st.Bridge
+	case walk.Copy:
+		return []line{t.copied(st)}
 	case walk.Transmit:
 		return []line{{label: "out", text: t.outside(&st.Packet), shape: "out"}}
 	case walk.Ruled:
@@ -167,6 +169,18 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 		}
 	}
 	return nil
+}
+
+// copied tells of a copy of the packet in one line: where it came from and how it ended.
+func (t *teller) copied(st *walk.Step) line {
+	c := st.Copied
+	l := line{label: "copy", text: fmt.Sprintf("%s: %s", st.Why, cmp.Or(c.End.Why, string(c.End.Kind))), shape: "copy"}
+	for i := range c.Steps {
+		if v := c.Steps[i].Visit; v != nil && v.Verdict.Kind == netfilter.Drop {
+			l.owner = t.why(v, &c.Steps[i].Packet)
+		}
+	}
+	return l
 }
 
 // outside is an interface with its bridge port.

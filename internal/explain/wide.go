@@ -70,6 +70,12 @@ func everyLine(steps []walk.Step, prefix string, o *Owners) []told {
 		for _, l := range wideLines(st, why) {
 			all = append(all, told{host, l})
 		}
+		if st.Copied != nil {
+			for _, t := range everyLine(st.Copied.Steps, prefix, o) {
+				t.label = "copy: " + t.label
+				all = append(all, t)
+			}
+		}
 	}
 	return all
 }
@@ -97,6 +103,8 @@ func wideLines(st *walk.Step, why *reasoner) []line {
 		return []line{{label: "nat", text: changed(st.Changes) + paren(st.Why)}}
 	case walk.Ended:
 		return nil // the end itself is written
+	case walk.Copy:
+		return []line{{label: "copy", text: st.Why + "; its end: " + ended(&st.Copied.End)}}
 	}
 	return []line{{label: "check", text: strings.TrimSpace(changed(st.Changes) + paren(st.Why))}}
 }

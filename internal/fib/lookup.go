@@ -557,7 +557,7 @@ func (l *search) sourceWay() {
 	if len(own) == 0 || len(own) == len(l.a.Ways) {
 		return
 	}
-	switch newer, known := l.s.kernelSince(6, 16); {
+	switch newer, known := l.s.KernelSince(6, 16); {
 	case !known:
 		l.unknown("since Linux 6.16 a way whose link has the source address comes before the others")
 	case newer:
@@ -566,8 +566,8 @@ func (l *search) sourceWay() {
 	}
 }
 
-// kernelSince tells whether the machine's kernel is of a release or a later one; known is false where its release is not known.
-func (s *State) kernelSince(major, minor int) (since, known bool) {
+// KernelSince tells whether the machine's kernel is of a release or a later one; known is false where its release is not known.
+func (s *State) KernelSince(major, minor int) (since, known bool) {
 	var a, b int
 	if n, err := fmt.Sscanf(s.Kernel, "%d.%d", &a, &b); n != 2 || err != nil {
 		return false, false

@@ -91,6 +91,7 @@ type placed struct {
 
 // way compares the steps of one direction, host by host.
 func (c *comparison) way(steps []walk.Step, d direction, offset int) {
+	steps = withCopies(steps)
 	byHost := map[string][]placed{}
 	var order []string
 	for i := range steps {
@@ -112,6 +113,20 @@ func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 		c.rules(name, h, byHost[name], d)
 		c.interfaces(name, h, byHost[name], d)
 	}
+}
+
+// withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet itself goes on.
+func withCopies(steps []walk.Step) []walk.Step {
+	if !slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Copied != nil }) {
+		return steps
+	}
+	var all []walk.Step
+	for _, s := range steps {
+		if all = append(all, s); s.Copied != nil {
+			all = append(all, s.Copied.Steps...)
+		}
+	}
+	return all
 }
 
 // expects tells whether one of the steps has the tuple.

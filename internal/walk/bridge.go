@@ -16,6 +16,7 @@ type bridged struct {
 	bridge      string
 	in          string // port
 	destination netip.Addr
+	toHost      bool // the frame was for the bridge's own address when it came in
 }
 
 // bridgeIn is a frame that came in by a port of a bridge (br_handle_frame).
@@ -90,7 +91,12 @@ func (r *run) bridgeOn(bridge string) stage {
 		return r.flood(bridge, true)
 	}
 	r.step(Step{Stage: Bridged, Bridge: &step})
-	return r.bridgeTo(bridge, port, true)
+	c := r.copyUp(bridge)
+	next := r.bridgeTo(bridge, port, true)
+	if c != nil {
+		return r.walkCopy(c, next)
+	}
+	return next
 }
 
 // flood sends a frame for a station that the bridge has not seen yet out of every port. The copies that reach other stations are dropped
@@ -272,7 +278,7 @@ func (r *run) bridgeNetfilterPrerouting() bool {
 	if !r.m.callsIP(bridge, r.p.IsIPv6()) {
 		return true
 	}
-	b := &bridged{bridge: bridge, in: port, destination: r.p.Destination}
+	b := &bridged{bridge: bridge, in: port, destination: r.p.Destination, toHost: r.p.EtherDestination == r.m.FIB.Link(bridge).MAC}
 	r.p.In, r.via.bridge = bridge, b
 	if !r.hook(family(&r.p), netfilter.Prerouting) {
 		return false

@@ -118,6 +118,7 @@ const (
 	Bridged    Stage = "bridged"    // Bridge
 	Resolved   Stage = "neighbour"  // Neighbour
 	Checked    Stage = "checked"    // rp_filter, TTL, forwarding, martians
+	Copy       Stage = "copied"     // Copied
 	Ended      Stage = "ended"
 )
 
@@ -131,7 +132,8 @@ type Step struct {
 	Route   *fib.Answer      // Routed
 	Bridge  *BridgeStep      // Bridged
 	Resolve *ResolveStep     // Resolved
-	Packet  packet.Packet    // as it is after the step
+	Copied  *Copied          // Copy
+	Packet  packet.Packet    // as it is after the step; of Copy the copy as it is made
 	Flow    *packet.Flow     // the flow as it is after the step; nil where not tracked
 	Changes []packet.Change
 	Why     string // in words, where the data does not say all
@@ -142,6 +144,12 @@ type BridgeStep struct {
 	Bridge string
 	Ports  []string      // it goes out of; the bridge's own name for up the stack
 	Entry  *fib.FDBEntry // that decided; nil for flooding
+}
+
+// Copied is the way of a copy of the packet: its steps and its end.
+type Copied struct {
+	Steps []Step
+	End   End
 }
 
 // ResolveStep is how the next hop's link-layer address was found.
