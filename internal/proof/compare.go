@@ -293,7 +293,7 @@ func packetAtChain(s placed, e *observedRule) string {
 	if !sameTuple(&s.before.Tuple, &p.Tuple) {
 		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
 	}
-	if want := s.before.TTL; want != 0 && want != p.TTL {
+	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL { // the kernel shows it as the first rule that applied left it
 		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
 	}
 	return ""
