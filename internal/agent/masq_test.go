@@ -33,6 +33,9 @@ type tableNAT struct {
 func (n *tableNAT) Save(context.Context, string) ([]byte, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	if n.fail != nil {
+		return nil, n.fail
+	}
 	text := "*nat\n:POSTROUTING ACCEPT [0:0]\n"
 	if strings.Contains(strings.Join(n.rules, "\n"), "-A IP-MASQ-AGENT") {
 		text += ":IP-MASQ-AGENT - [0:0]\n"
@@ -40,7 +43,7 @@ func (n *tableNAT) Save(context.Context, string) ([]byte, error) {
 	for _, r := range n.rules {
 		text += r + "\n"
 	}
-	return []byte(text + "COMMIT\n"), n.fail
+	return []byte(text + "COMMIT\n"), nil
 }
 
 func (n *tableNAT) Restore(_ context.Context, input []byte) error {
@@ -75,6 +78,20 @@ func (n *tableNAT) drop(which func(string) bool) {
 	n.rules = left
 }
 
+// set changes the table behind the agent's back.
+func (n *tableNAT) set(change func(n *tableNAT)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
+// state is how many rules there are and how many writes there were.
+func (n *tableNAT) state() (rules, writes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.rules), n.writes
+}
+
 // returns are the ranges of the chain's RETURN rules.
 func (n *tableNAT) returns() string {
 	n.mu.Lock()
@@ -103,6 +120,13 @@ func (s *someConfigs) set(version, text string) {
 	s.maps = []*corev1.ConfigMap{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap, ResourceVersion: version}, Data: map[string]string{"ip-masq-agent": text},
 	}}
+}
+
+// breaks makes readings fail.
+func (s *someConfigs) breaks(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
 }
 
 func (s *someConfigs) Run(ctx context.Context)  { <-ctx.Done() }
@@ -176,20 +200,20 @@ func TestMasqAgentReadsAgainWhenNobodyTellsIt(t *testing.T) {
 		}
 
 		// The interval also finds rules that somebody added, which no notice tells of; and nothing is written where nothing is to be done.
-		nat.rules = append(nat.rules, "-A IP-MASQ-AGENT -j ACCEPT")
+		nat.set(func(n *tableNAT) { n.rules = append(n.rules, "-A IP-MASQ-AGENT -j ACCEPT") })
 		settle(20 * time.Second)
-		if len(nat.rules) != 3 {
-			t.Errorf("rules %q", nat.rules)
+		rules, before := nat.state()
+		if rules != 3 {
+			t.Errorf("%d rules, want 3", rules)
 		}
-		writes := nat.writes
 		settle(5 * time.Minute)
-		if nat.writes != writes {
-			t.Errorf("%d writes for nothing", nat.writes-writes)
+		if _, writes := nat.state(); writes != before {
+			t.Errorf("%d writes for nothing", writes-before)
 		}
 
 		// While the API does not answer the configuration holds, and rules are looked after.
-		source.fail = errors.New("no API server")
-		nat.rules = nil
+		source.breaks(errors.New("no API server"))
+		nat.set(func(n *tableNAT) { n.rules = nil })
 		settle(20 * time.Second)
 		if got := nat.returns(); got != "10.2.0.0/16" {
 			t.Errorf("without the API server: RETURN for %q", got)
@@ -202,16 +226,14 @@ func TestMasqAgentTriesAgain(t *testing.T) {
 		if r := m.state.now(); r.Healthy || !strings.Contains(fmt.Sprint(r.Unhealthy), "no configuration has been read yet") {
 			t.Errorf("before the start: %+v", r)
 		}
-		nat.fail = errors.New("busy")
+		nat.set(func(n *tableNAT) { n.fail = errors.New("busy") })
 		source.set("1", "nonMasqueradeCIDRs: [10.1.0.0/16]\n")
 		source.changed <- struct{}{}
 		settle(time.Second)
 		if r := m.state.now(); r.Healthy || !strings.Contains(fmt.Sprint(r.Unhealthy), "could not be written") {
 			t.Errorf("after a failure: %+v", r)
 		}
-		nat.mu.Lock()
-		nat.fail = nil
-		nat.mu.Unlock()
+		nat.set(func(n *tableNAT) { n.fail = nil })
 		settle(3 * time.Second)
 		if r := m.state.now(); !r.Healthy || nat.returns() != "169.254.0.0/16 10.1.0.0/16" {
 			t.Errorf("RETURN for %q, %+v", nat.returns(), r)
@@ -238,8 +260,11 @@ func TestMasqAgentReportsEachVersionOnce(t *testing.T) {
 			t.Error(diff)
 		}
 		settle(10 * time.Minute)
-		if again := source.reported(); again != "" || nat.writes > 0 {
-			t.Errorf("%d writes, reported again: %s", nat.writes, again)
+		if again := source.reported(); again != "" {
+			t.Errorf("reported again: %s", again)
+		}
+		if _, writes := nat.state(); writes > 0 {
+			t.Errorf("%d writes", writes)
 		}
 		if got := apply("2", wrong); strings.Count(got, "2 InvalidIPMasqConfig") != 2 {
 			t.Errorf("the next version: %s", got)
