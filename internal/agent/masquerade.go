@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/iptables"
@@ -49,13 +50,15 @@ func dockerRule(docker netip.Prefix) iptables.Rule {
 	}
 }
 
+const kubenetComment = "kubenet: SNAT for outbound traffic from cluster"
+
 // kubenetRule is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none when its
 // --non-masquerade-cidr is 0.0.0.0/0.
 func kubenetRule(exclude netip.Prefix) iptables.Rule {
 	return iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude.Masked()},
 		Matches: []iptables.Match{
-			iptables.CommentMatch("kubenet: SNAT for outbound traffic from cluster"),
+			iptables.CommentMatch(kubenetComment),
 			{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type", "LOCAL")}},
 		},
 		Target: iptables.Jump("MASQUERADE"),
@@ -71,7 +74,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// ensureMasquerade appends those of the rules that nat POSTROUTING does not have, and tells how many.
+// ensureMasquerade appends those of the rules that nat POSTROUTING does not have, takes out those of an agent that had other ranges, and tells
+// how many it appended.
 func ensureMasquerade(ctx context.Context, applier serviceproxy.Applier, rules []iptables.Rule) (int, error) {
 	if len(rules) == 0 {
 		return 0, nil
@@ -81,14 +85,44 @@ func ensureMasquerade(ctx context.Context, applier serviceproxy.Applier, rules [
 		return 0, err
 	}
 	edit := iptables.Edit{Table: iptables.NAT}
+	wanted := map[string]bool{}
 	for _, r := range rules {
-		line := "\n" + string(iptables.AppendRule(nil, "POSTROUTING", &r)) + "\n"
-		if !strings.Contains(string(dump), line) {
-			edit.Append = append(edit.Append, iptables.Placed{Chain: "POSTROUTING", Rule: r})
+		text := appended(&r)
+		wanted[text] = true
+		if !strings.Contains(string(dump), "\n"+text+"\n") {
+			edit.Append = append(edit.Append, iptables.Placed{Chain: postrouting, Rule: r})
+		}
+	}
+	for line := range strings.Lines(string(dump)) {
+		text, in := strings.CutPrefix(strings.TrimSpace(line), "-A "+postrouting+" ")
+		if r, ok := iptables.ParseSpec(text); in && ok && masquerades(r) && !wanted[appended(&r)] {
+			edit.Remove = append(edit.Remove, iptables.Placed{Chain: postrouting, Rule: r})
 		}
 	}
 	if edit.IsZero() {
 		return 0, nil
 	}
 	return len(edit.Append), applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+}
+
+const postrouting = "POSTROUTING"
+
+func appended(r *iptables.Rule) string { return string(iptables.AppendRule(nil, postrouting, r)) }
+
+// masquerades tells whether a rule is one that masqueradeRules or kubenetRule makes for some range: by kubelet's comment, or by the wire server
+// among the destinations that are left out.
+func masquerades(r iptables.Rule) bool {
+	if r.Target.Name != "MASQUERADE" || !r.Destination.Not {
+		return false
+	}
+	wire := wireServer.Addr().String()
+	for _, m := range r.Matches {
+		if c, ok := m.Option("comment"); ok && m.Module == "comment" && slices.Equal(c.Args, []string{kubenetComment}) {
+			return true
+		}
+		if d, ok := m.Option("dst-range"); ok && d.Not && slices.Equal(d.Args, []string{wire + "-" + wire}) {
+			return true
+		}
+	}
+	return false
 }
