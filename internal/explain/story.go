@@ -150,7 +150,7 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 	case walk.Bridged:
 		t.bridge = st.Bridge
 	case walk.Copy:
-		return []line{t.copied(st)}
+		return t.copied(st)
 	case walk.Transmit:
 		return []line{{label: "out", text: t.outside(&st.Packet), shape: "out"}}
 	case walk.Ruled:
@@ -171,16 +171,22 @@ func (t *teller) step(st *walk.Step, reply bool) []line {
 	return nil
 }
 
-// copied tells of a copy of the packet in one line: where it came from and how it ended.
-func (t *teller) copied(st *walk.Step) line {
+// copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host passes over tells nothing.
+func (t *teller) copied(st *walk.Step) []line {
 	c := st.Copied
 	l := line{label: "copy", text: fmt.Sprintf("%s: %s", st.Why, cmp.Or(c.End.Why, string(c.End.Kind))), shape: "copy"}
+	looked := c.End.Kind != walk.Dropped
 	for i := range c.Steps {
-		if v := c.Steps[i].Visit; v != nil && v.Verdict.Kind == netfilter.Drop {
+		v := c.Steps[i].Visit
+		looked = looked || v != nil && v.Rule != nil
+		if v != nil && v.Verdict.Kind == netfilter.Drop {
 			l.owner = t.why(v, &c.Steps[i].Packet)
 		}
 	}
-	return l
+	if !looked {
+		return nil
+	}
+	return []line{l}
 }
 
 // outside is an interface with its bridge port.

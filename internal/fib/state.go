@@ -34,8 +34,8 @@ type Link struct {
 	LowerUp bool // carrier
 	// Promiscuous says that somebody set the mode; what a capture sets does not show.
 	Promiscuous bool
-	Group   int
-	Alias   string
+	Group       int
+	Alias       string
 	// Peer is a veth's other end: its index in its own namespace, which PeerNetNS names by this namespace's id for it; -1 in the same one.
 	Peer      int
 	PeerNetNS int
