@@ -16,6 +16,7 @@ type Resources struct {
 	Interfaces        []*armnetwork.Interface
 	PublicIPAddresses []*armnetwork.PublicIPAddress
 	VirtualNetworks   []*armnetwork.VirtualNetwork
+	RouteTables       []*armnetwork.RouteTable
 }
 
 // NewResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
@@ -33,6 +34,9 @@ func NewResources(n vnet.Network) Resources {
 	}
 	for _, v := range n.VNets {
 		r.VirtualNetworks = append(r.VirtualNetworks, b.vnet(v))
+	}
+	for _, t := range n.RouteTables {
+		r.RouteTables = append(r.RouteTables, b.routeTable(t))
 	}
 	return r
 }
@@ -78,6 +82,9 @@ func (b builder) loadBalancer(lb vnet.LoadBalancer) *armnetwork.LoadBalancer {
 	}
 	for _, probe := range lb.Probes {
 		p.Probes = append(p.Probes, b.probe(lb, probe))
+	}
+	for _, r := range lb.OutboundRules {
+		p.OutboundRules = append(p.OutboundRules, b.outboundRule(lb, r))
 	}
 	return &armnetwork.LoadBalancer{
 		ID: b.lbID(lb.Name), Name: new(lb.Name), Type: new("Microsoft.Network/loadBalancers"), Location: new(b.n.Location),
@@ -277,20 +284,95 @@ func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
 	}
 }
 
-func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
-	group := v.ResourceGroup
-	if group == "" {
-		group = b.n.ResourceGroup
+func (b builder) outboundRule(lb vnet.LoadBalancer, r vnet.OutboundRule) *armnetwork.OutboundRule {
+	p := &armnetwork.OutboundRulePropertiesFormat{
+		AllocatedOutboundPorts: new(int32(r.AllocatedOutboundPorts)), IdleTimeoutInMinutes: new(int32(r.IdleTimeoutMinutes)), EnableTCPReset: new(r.TCPReset),
+		Protocol: new(armnetwork.LoadBalancerOutboundRuleProtocolAll), BackendAddressPool: sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)), ProvisioningState: succeeded,
 	}
+	for _, f := range r.Frontends {
+		p.FrontendIPConfigurations = append(p.FrontendIPConfigurations, sub(b.lbID(lb.Name, "frontendIPConfigurations", f)))
+	}
+	return &armnetwork.OutboundRule{
+		ID: b.lbID(lb.Name, "outboundRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/outboundRules"), Properties: p,
+	}
+}
+
+// routeTable: those that AKS makes for its nodes' subnet have names that start with aks-, and are in the nodes' resource group.
+func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
+	group := b.machineGroup(t.Name)
+	p := &armnetwork.RouteTablePropertiesFormat{DisableBgpRoutePropagation: new(false), ProvisioningState: succeeded}
+	for _, r := range t.Routes {
+		route := &armnetwork.RoutePropertiesFormat{
+			AddressPrefix: new(r.Prefix.String()), NextHopType: new(armnetwork.RouteNextHopType(r.NextHopType)), ProvisioningState: succeeded,
+		}
+		if r.NextHop.IsValid() {
+			route.NextHopIPAddress = new(r.NextHop.String())
+		}
+		p.Routes = append(p.Routes, &armnetwork.Route{
+			ID: b.id(group, "routeTables", t.Name, "routes", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/routeTables/routes"), Properties: route,
+		})
+	}
+	for _, v := range b.n.VNets {
+		for _, s := range v.Subnets {
+			if s.RouteTable == t.Name {
+				p.Subnets = append(p.Subnets, &armnetwork.Subnet{ID: b.subnetID(v.Name, s.Name)})
+			}
+		}
+	}
+	return &armnetwork.RouteTable{
+		ID: b.id(group, "routeTables", t.Name), Name: new(t.Name), Type: new("Microsoft.Network/routeTables"), Location: new(b.n.Location), Properties: p,
+	}
+}
+
+// peering is one side of a peering: Connected when the other VNet has its side, too.
+func (b builder) peering(v vnet.VNet, group string, peering vnet.Peering) *armnetwork.VirtualNetworkPeering {
+	state := armnetwork.VirtualNetworkPeeringStateInitiated
+	if b.n.Peered(v.Name, peering.RemoteVNet) {
+		state = armnetwork.VirtualNetworkPeeringStateConnected
+	}
+	p := &armnetwork.VirtualNetworkPeeringPropertiesFormat{
+		AllowVirtualNetworkAccess: new(true), AllowForwardedTraffic: new(true), AllowGatewayTransit: new(false), UseRemoteGateways: new(false),
+		PeeringState: new(state), ProvisioningState: succeeded,
+	}
+	for _, remote := range b.n.VNets {
+		if remote.Name != peering.RemoteVNet {
+			continue
+		}
+		p.RemoteVirtualNetwork, p.RemoteAddressSpace = sub(b.id(b.groupOf(remote), "virtualNetworks", remote.Name)), &armnetwork.AddressSpace{}
+		for _, prefix := range remote.AddressPrefixes {
+			p.RemoteAddressSpace.AddressPrefixes = append(p.RemoteAddressSpace.AddressPrefixes, new(prefix.String()))
+		}
+	}
+	return &armnetwork.VirtualNetworkPeering{
+		ID: b.id(group, "virtualNetworks", v.Name, "virtualNetworkPeerings", peering.Name), Name: new(peering.Name),
+		Type: new("Microsoft.Network/virtualNetworks/virtualNetworkPeerings"), Properties: p,
+	}
+}
+
+func (b builder) groupOf(v vnet.VNet) string {
+	if v.ResourceGroup == "" {
+		return b.n.ResourceGroup
+	}
+	return v.ResourceGroup
+}
+
+func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
+	group := b.groupOf(v)
 	p := &armnetwork.VirtualNetworkPropertiesFormat{AddressSpace: &armnetwork.AddressSpace{}, ProvisioningState: succeeded}
 	for _, prefix := range v.AddressPrefixes {
 		p.AddressSpace.AddressPrefixes = append(p.AddressSpace.AddressPrefixes, new(prefix.String()))
 	}
 	for _, s := range v.Subnets {
+		subnet := &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded}
+		if s.RouteTable != "" {
+			subnet.RouteTable = &armnetwork.RouteTable{ID: b.id(b.machineGroup(s.RouteTable), "routeTables", s.RouteTable)}
+		}
 		p.Subnets = append(p.Subnets, &armnetwork.Subnet{
-			ID: b.subnetID(v.Name, s.Name), Name: new(s.Name), Type: new("Microsoft.Network/virtualNetworks/subnets"),
-			Properties: &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded},
+			ID: b.subnetID(v.Name, s.Name), Name: new(s.Name), Type: new("Microsoft.Network/virtualNetworks/subnets"), Properties: subnet,
 		})
+	}
+	for _, peering := range v.Peerings {
+		p.VirtualNetworkPeerings = append(p.VirtualNetworkPeerings, b.peering(v, group, peering))
 	}
 	return &armnetwork.VirtualNetwork{
 		ID: b.id(group, "virtualNetworks", v.Name), Name: new(v.Name), Type: new("Microsoft.Network/virtualNetworks"), Location: new(b.n.Location), Properties: p,

@@ -68,10 +68,11 @@ type command struct {
 }
 
 var (
-	allLBs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).LoadBalancers) }
-	allNICs  = func(n vnet.Network) ([]any, error) { return view(NewResources(n).Interfaces) }
-	allIPs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).PublicIPAddresses) }
-	allVNets = func(n vnet.Network) ([]any, error) { return view(NewResources(n).VirtualNetworks) }
+	allLBs    = func(n vnet.Network) ([]any, error) { return view(NewResources(n).LoadBalancers) }
+	allNICs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).Interfaces) }
+	allIPs    = func(n vnet.Network) ([]any, error) { return view(NewResources(n).PublicIPAddresses) }
+	allVNets  = func(n vnet.Network) ([]any, error) { return view(NewResources(n).VirtualNetworks) }
+	allTables = func(n vnet.Network) ([]any, error) { return view(NewResources(n).RouteTables) }
 )
 
 // commands are all there are.
@@ -81,11 +82,15 @@ var commands = []command{
 	{words: "network lb probe", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "probes", all: allLBs},
 	{words: "network lb address-pool", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "backendAddressPools", all: allLBs},
 	{words: "network lb frontend-ip", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "frontendIpConfigurations", all: allLBs},
+	{words: "network lb outbound-rule", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "outboundRules", all: allLBs},
 	{words: "network nic", kind: "Microsoft.Network/networkInterfaces", all: allNICs},
 	{words: "network nic ip-config", kind: "Microsoft.Network/networkInterfaces", parent: "nic-name", field: "ipConfigurations", all: allNICs},
 	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs},
 	{words: "network vnet", kind: "Microsoft.Network/virtualNetworks", all: allVNets},
 	{words: "network vnet subnet", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "subnets", all: allVNets},
+	{words: "network vnet peering", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "virtualNetworkPeerings", all: allVNets},
+	{words: "network route-table", kind: "Microsoft.Network/routeTables", all: allTables},
+	{words: "network route-table route", kind: "Microsoft.Network/routeTables", parent: "route-table-name", field: "routes", all: allTables},
 	{words: "aks", kind: "Microsoft.ContainerService/managedClusters", all: clusters},
 	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
 }
@@ -152,7 +157,7 @@ func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) 
 func (o *options) flags() map[string]*string {
 	return map[string]*string{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,
-		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent,
+		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent,
 		"-o": &o.format, "--output": &o.format, "--query": &o.query,
 	}
 }

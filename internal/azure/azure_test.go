@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/vnet"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/more.txt")
+var update = flag.Bool("update", false, "rewrite testdata/more.txt and vnets.txt")
 
 // world is the Part 1 article's, with one service.
 func world() vnet.Network {
@@ -90,16 +90,40 @@ func TestSeed(t *testing.T) {
 
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
-	want, got := transcript(t, "testdata/more.txt", world())
-	if *update {
-		if err := os.WriteFile("testdata/more.txt", []byte(got), 0o644); err != nil {
-			t.Fatal(err)
+	for file, n := range map[string]vnet.Network{"testdata/more.txt": world(), "testdata/vnets.txt": vnets()} {
+		want, got := transcript(t, file, n)
+		if *update {
+			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			continue
 		}
-		return
+		if d := cmp.Diff(want, got); d != "" {
+			t.Errorf("%s:\n%s", file, d)
+		}
 	}
-	if d := cmp.Diff(want, got); d != "" {
-		t.Error(d)
-	}
+}
+
+// vnets is world with peerings, of which one has one side only, route tables, and a Standard load balancer's outbound rule.
+func vnets() vnet.Network {
+	n := world()
+	prefix := netip.MustParsePrefix
+	peer := func(from, to string) vnet.Peering { return vnet.Peering{Name: from + "-to-" + to, RemoteVNet: to} }
+	n.VNets[0].Peerings = []vnet.Peering{peer("aksVnet", "other")}
+	n.VNets[0].Subnets[0].RouteTable = "fw"
+	n.VNets = append(n.VNets,
+		vnet.VNet{Name: "other", AddressPrefixes: []netip.Prefix{prefix("172.17.0.0/16")}, Peerings: []vnet.Peering{peer("other", "aksVnet")}},
+		vnet.VNet{Name: "third", AddressPrefixes: []netip.Prefix{prefix("172.18.0.0/16")}, Peerings: []vnet.Peering{peer("third", "aksVnet")}})
+	n.RouteTables = []vnet.RouteTable{{Name: "fw", Routes: []vnet.UserRoute{
+		{Name: "all", Prefix: prefix("0.0.0.0/0"), NextHopType: vnet.NextHopAppliance, NextHop: netip.MustParseAddr("10.13.1.4")},
+		{Name: "never", Prefix: prefix("198.51.100.0/24"), NextHopType: vnet.NextHopNone},
+	}}, {Name: "aks-agentpool-31351229-routetable"}}
+	lb := &n.LoadBalancers[0]
+	lb.SKU = vnet.SKUStandard
+	lb.OutboundRules = []vnet.OutboundRule{{
+		Name: "aksOutboundRule", Frontends: []string{lb.Frontends[0].Name}, BackendPool: "kubernetes", AllocatedOutboundPorts: 1024, IdleTimeoutMinutes: 30, TCPReset: true,
+	}}
+	return n
 }
 
 // TestMixedProbes: a column that only some rows have comes after the others, as tabulate puts it.

@@ -814,6 +814,47 @@ func TestOutboundInTurn(t *testing.T) {
 	}
 }
 
+// TestIdle: what belongs to a flow that the fabric has forgotten, because it was idle for too long, is dropped by a Basic load balancer, and
+// answered with a reset where a Standard one's outbound rule says so.
+func TestIdle(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.update(addService)
+	w.listen("server", "0.0.0.0:80")
+	forgotten := func() error {
+		t.Helper()
+		c, err := w.dial("node0", "", server+":80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		if _, err := c.ask(); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.fabric.Namespace().DeleteFlows(kernel.FlowFilter{Protocol: unix.IPPROTO_TCP, DestinationPort: 80}); err != nil {
+			t.Fatal(err)
+		}
+		_, err = c.ask()
+		return err
+	}
+	if err := forgotten(); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Basic: %v, want silence", err)
+	}
+	w.update(func(n *vnet.Network) error {
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.SKU = vnet.SKUStandard
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30, TCPReset: true}}
+		return nil
+	})
+	if err := forgotten(); !errors.Is(err, unix.ECONNRESET) {
+		t.Errorf("Standard: %v, want a reset", err)
+	}
+	for key, want := range map[string]string{"tcp_timeout_established": "1800", "udp_timeout": "1800"} {
+		if got := strings.TrimSpace(run(t, w.fabric.Namespace(), "sysctl", "-n", "net.netfilter.nf_conntrack_"+key)); got != want {
+			t.Errorf("%s is %s, want %s", key, got, want)
+		}
+	}
+}
+
 // TestTakeOver ends the process's part of the fabric and starts another over the same namespaces.
 func TestTakeOver(t *testing.T) {
 	w := newWorld(t, 2, 3)

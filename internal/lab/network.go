@@ -113,7 +113,7 @@ func setOutbound(n *vnet.Network, lb *vnet.LoadBalancer, o cluster.Outbound) err
 		if err != nil {
 			return err
 		}
-		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: ip.Name, Address: ip.Address})
+		lb.Frontends = append(lb.Frontends, vnet.Frontend(ip))
 	}
 	for _, old := range lb.OutboundRules {
 		for _, f := range old.Frontends {

@@ -42,6 +42,19 @@ func (l *lab) status() Status {
 	return s
 }
 
+// halfPeerings are the peerings that carry nothing because only one side has them.
+func halfPeerings(n vnet.Network) []string {
+	var all []string
+	for _, v := range n.VNets {
+		for _, p := range v.Peerings {
+			if !n.Peered(v.Name, p.RemoteVNet) {
+				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is Initiated, and %s has none with %s", v.Name, p.RemoteVNet, p.RemoteVNet, v.Name))
+			}
+		}
+	}
+	return all
+}
+
 // outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
 func (l *lab) outbound() []Outbound {
 	uses, err := l.fabric.PortUses()

@@ -178,7 +178,9 @@ func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]boo
 	w.chain(name, "", "ip daddr vmap @"+name)
 }
 
-// peered tells whether two virtual networks have a peering each with the other: one side alone carries nothing.
+// Peered tells whether two virtual networks have a peering each with the other: one side alone carries nothing.
+func (n Network) Peered(a, b string) bool { return peered(n, a, b) }
+
 func peered(n Network, a, b string) bool {
 	to := func(from, to string) bool {
 		for _, v := range n.VNets {
