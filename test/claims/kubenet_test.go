@@ -98,6 +98,7 @@ func TestB6(t *testing.T) {
 	k := kubenetWorld(t)
 	from, to := k.pods[0], k.pods[1]
 	ranges := map[string]bool{}
+	routes := k.Az(t, "network", "route-table", "route", "list", "-g", "akstest", "--route-table-name", "pods", "--query", "[].[name,addressPrefix,nextHopType,nextHopIpAddress]", "-o", "tsv")
 	for _, pod := range k.pods { // each node has its part of the range, and a route to it
 		var node corev1.Node
 		k.Get(t, &node, "node", pod.Spec.NodeName)
@@ -106,6 +107,7 @@ func TestB6(t *testing.T) {
 			t.Errorf("node %s has %s, its pod %s", node.Name, part, pod.Status.PodIP)
 		}
 		ranges[part.String()] = true
+		expect(t, routes, `^`+node.Name+`\t`+regexp.QuoteMeta(part.String())+`\tVirtualAppliance\t`+regexp.QuoteMeta(kubenetNodes[node.Name])+`$`)
 		if !slices.ContainsFunc(node.Status.Conditions, func(c corev1.NodeCondition) bool {
 			return c.Type == corev1.NodeNetworkUnavailable && c.Reason == "RouteCreated"
 		}) {
