@@ -204,7 +204,8 @@ func (b *builder) postrouting() {
 // (kubernetes issue 90259).
 func (b *builder) localnet() {
 	always := b.age.localnet == localnetAlways && b.Family == service.IPv4
-	if !always && !(b.age.localnet == localnetIfOpened && b.LocalhostNodePorts) {
+	ifOpened := b.age.localnet == localnetIfOpened && b.LocalhostNodePorts
+	if !always && !ifOpened {
 		return
 	}
 	b.filter.add(chainFirewall, iptables.Rule{

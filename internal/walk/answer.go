@@ -33,7 +33,7 @@ func (r *run) reply(end *End) stage {
 	if end.Refused && p.Protocol != packet.TCP {
 		return r.icmpError(end, portUnreachable(p))
 	}
-	next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: r.m.ttl(p.IsIPv6())}
+	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6())}
 	switch p.Protocol {
 	case packet.TCP:
 		next.TCPFlags = packet.SYN | packet.ACK
@@ -101,7 +101,7 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
 func (r *run) replyFromOutside(end *End) stage {
 	p := &end.Packet
-	next := packet.Packet{Tuple: p.Tuple.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
+	next := packet.Packet{Tuple: p.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
@@ -126,7 +126,7 @@ func (r *run) rejection(end *End) stage {
 
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (r *run) reset(to *packet.Packet) stage {
-	next := packet.Packet{Tuple: to.Tuple.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
+	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
 	if to.Track.Flow != nil {
 		next.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
 	}

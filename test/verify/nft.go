@@ -13,7 +13,6 @@ type nftRules struct {
 	family string // "ip", "ip6" or "inet"
 	table  string
 	six    bool // of the rule at hand
-	maps   int
 }
 
 // nft makes tables of nft: like those of kube-proxy, and random ones.
@@ -220,7 +219,7 @@ func (n *nftRules) statement(b baseChain, users int) (string, int) {
 		fmt.Sprintf("meta mark set numgen random mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "counter", "meta priority set 1:2",
 		fmt.Sprintf("meta mark set jhash %s saddr . %s daddr mod %d", n.proto(), n.proto(), 2+n.IntN(3)),
 		fmt.Sprintf("meta mark set tcp dport map { %d : 0x1, %d : 0x2 }", ports[0], ports[1]), fmt.Sprintf("%s dscp set %d", n.proto(), n.IntN(64)),
-		fmt.Sprintf("numgen random mod 3 vmap { 0 : accept, 1 : return }"), fmt.Sprintf("numgen random mod 10 < %d meta mark set %#x", 1+n.IntN(9), mark),
+		"numgen random mod 3 vmap { 0 : accept, 1 : return }", fmt.Sprintf("numgen random mod 10 < %d meta mark set %#x", 1+n.IntN(9), mark),
 	}), n.IntN(2)
 }
 
@@ -351,10 +350,7 @@ func (n *nftRules) match(b baseChain) string {
 func (g *generator) ebtables(s *site) {
 	mac := func() string { return fmt.Sprintf("02:00:00:00:%02x:%02x", 1+g.IntN(len(g.Wires)), 1+g.IntN(2)) }
 	match := func() string {
-		var own []netip.Addr
-		for _, a := range g.allAddresses(false) {
-			own = append(own, a)
-		}
+		own := g.allAddresses(false)
 		return pick(g, []string{
 			" -p IPv4", " -p ARP", fmt.Sprintf(" -p IPv4 --ip-dst %s", pick(g, own)), fmt.Sprintf(" -p IPv4 --ip-src %s", pick(g, own)),
 			fmt.Sprintf(" -p IPv4 --ip-proto tcp --ip-dport %d", pick(g, ports)), " -s " + mac(), " -d " + mac(), " ! -s " + mac(),
