@@ -109,7 +109,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 // came in by (ip_forward: ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
-	if unresolved(&outcome.End) || back != nil && unresolved(back) {
+	if outcome.End.Kind == walk.Undecided || back != nil && back.Kind == walk.Undecided || unresolved(&outcome.End) || back != nil && unresolved(back) {
 		return func(string) bool { return true }
 	}
 	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
