@@ -272,7 +272,7 @@ func (r *run) deliver() stage {
 	r.finish(Delivered, "")
 	r.end.Link = p.In
 	switch {
-	case r.answering && (p.Protocol.HasPorts() || p.About != nil):
+	case r.answering:
 		r.takeAnswer()
 		return nil
 	case !p.Protocol.HasPorts():
