@@ -92,10 +92,10 @@ func (r *run) askPorts(m *machine, bridge, except string, q *query, depth int) (
 		if p.Name == except && (p.Port == nil || !p.Port.Hairpin) || !forwarding(p) {
 			continue
 		}
-		if !r.arpPasses(m, q, p) {
+		if !r.arpPasses(m, q.frame(), except, p.Name) {
 			continue
 		}
-		if mac, who, ok := r.askOut(m, p, q, depth-1); ok {
+		if mac, who, ok := r.askOut(m, p, q, depth-1); ok && r.arpPasses(m, q.answer(mac), p.Name, except) {
 			m.learnStation(bridge, mac, p)
 			return mac, who, true
 		}
@@ -116,9 +116,10 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 		}
 		on = master
 	}
-	if m.answersFor(on, q) {
+	arrives := on == l || r.arpPasses(m, q.frame(), l.Name, "")
+	if arrives && m.answersFor(on, q) {
 		m.learnNeighbour(on.Name, q)
-		return on.MAC, m.Name, true
+		return on.MAC, m.Name, on == l || r.arpPasses(m, q.answer(on.MAC), "", l.Name)
 	}
 	if on != l {
 		return r.askPorts(m, on.Name, l.Name, q, depth)
@@ -182,12 +183,20 @@ func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 	return false
 }
 
-// arpFrame is the question as a bridge's rules see it.
-func arpFrame(q *query) packet.Packet {
+// frame is the question as a bridge's rules see it.
+func (q *query) frame() packet.Packet {
 	return packet.Packet{
 		EtherSource: q.mac, EtherDestination: packet.Broadcast, EtherType: packet.EtherARP,
 		ARP:   &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address},
 		Local: packet.Local{Cast: packet.BroadcastFrame},
+	}
+}
+
+// answer is the frame that comes back.
+func (q *query) answer(mac packet.MAC) packet.Packet {
+	return packet.Packet{
+		EtherSource: mac, EtherDestination: q.mac, EtherType: packet.EtherARP,
+		ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender},
 	}
 }
 
@@ -197,7 +206,7 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	if !q.address.Is4() {
 		return packet.MAC{}, false
 	}
-	p := arpFrame(q)
+	p := q.frame()
 	p.In = port.Name
 	v, rule := r.arpRules(m, &p, netfilter.Prerouting)
 	switch v.Kind {
@@ -214,15 +223,32 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	return packet.MAC{}, false
 }
 
-// arpPasses runs the bridge's rules for a request that leaves by a port.
-func (r *run) arpPasses(m *machine, q *query, port *fib.Link) bool {
-	if !q.address.Is4() {
+// arpPasses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine itself.
+// Those at prerouting have seen a question already, when it came in.
+func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
+	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
 		return true
 	}
-	p := arpFrame(q)
-	p.Out = port.Name
-	v, _ := r.arpRules(m, &p, netfilter.Postrouting)
-	return v.Kind != netfilter.Drop
+	hooks := []netfilter.Hook{netfilter.Forward, netfilter.Postrouting}
+	switch {
+	case in == "":
+		hooks[0] = netfilter.Output
+	case out == "":
+		hooks = []netfilter.Hook{netfilter.Input}
+	}
+	if in != "" && p.EtherDestination != packet.Broadcast {
+		hooks = append([]netfilter.Hook{netfilter.Prerouting}, hooks...)
+	}
+	for _, h := range hooks {
+		p.In, p.Out = in, out
+		if h == netfilter.Postrouting {
+			p.In = ""
+		}
+		if v, _ := r.arpRules(m, &p, h); v.Kind == netfilter.Drop {
+			return false
+		}
+	}
+	return true
 }
 
 // arpRules evaluates the bridge's chains at one hook, without noting them: a question is not the packet that is walked. It gives the rule
