@@ -135,6 +135,10 @@ func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) 
 	}
 	verb := args[words-1]
 	i := slices.IndexFunc(commands, func(c command) bool { return c.words == strings.Join(args[:words-1], " ") })
+	if i >= 0 && commands[i].words == "network nic" && verb == effectiveRoutesVerb {
+		result, err := effectiveRoutes(n, commands[i], o)
+		return result, o, err
+	}
 	if i < 0 || verb != "list" && verb != "show" {
 		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), Usage())
 	}
@@ -274,5 +278,6 @@ func Usage() string {
 		}
 		b.WriteString("  az " + c.words + " list" + flags + " -n NAME\n")
 	}
+	b.WriteString("  az network nic " + effectiveRoutesVerb + " -g GROUP -n NAME\n")
 	return b.String()
 }

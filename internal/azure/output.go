@@ -22,9 +22,15 @@ func write(w io.Writer, result any, format, query string) error {
 		return nil
 	}
 	var text string
+	routes, isRoutes := result.(routeList)
+	if isRoutes {
+		result = routes.json()
+	}
 	switch format {
 	case "table":
-		text = table(result, query)
+		if text = table(result, query); isRoutes {
+			text = routes.table()
+		}
 	case "tsv":
 		text = tsv(result, query)
 	default:
