@@ -101,3 +101,16 @@ func sortNetwork(n *vnet.Network) {
 	lb, _ := n.LoadBalancer(cloudName)
 	slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
 }
+
+// TestHalfPeerings: a peering of one side is told, one of both is not.
+func TestHalfPeerings(t *testing.T) {
+	for source, want := range map[string]int{changeFrom: 0, changeTo: 1} {
+		n, err := networkOf(parsed(t, source))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := halfPeerings(n); len(got) != want || want > 0 && !strings.HasPrefix(got[0], "the peering of VNet b with a carries nothing") {
+			t.Errorf("%q, want %d", got, want)
+		}
+	}
+}

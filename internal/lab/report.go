@@ -37,8 +37,8 @@ func (l *lab) status() Status {
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)
 	}
-	s.Problems = slices.Concat(s.problems(), problems, poolProblems)
-	s.Warnings = slices.Concat(s.warnings(), warnings, poolWarnings)
+	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems)...)
+	s.Warnings = append(s.warnings(), slices.Concat(halfPeerings(l.network()), warnings, poolWarnings)...)
 	return s
 }
 
