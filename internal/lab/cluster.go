@@ -19,11 +19,6 @@ import (
 // is ready.
 func (l *lab) startCluster(ctx context.Context, ready <-chan struct{}) error {
 	l.startCloud(ctx)
-	go func() {
-		if err := l.installDNS(ctx); err != nil && ctx.Err() == nil {
-			l.log.Error("install", "err", err)
-		}
-	}()
 	var g errgroup.Group
 	g.Go(func() error { return l.startKubelets(ctx) })
 	g.Go(func() error { return l.startAgents(ctx, ready) })

@@ -107,6 +107,21 @@ func zone(c *cluster.Cluster) []string {
 //go:embed dns/coredns.yaml
 var coreDNS string
 
+// dnsDelay is how long the cluster's DNS waits when the cluster is ready: what a user starts at once has the processors for itself, and half a second less to wait.
+const dnsDelay = 1500 * time.Millisecond
+
+// startDNS installs the cluster's DNS, a moment later.
+func (l *lab) startDNS(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(dnsDelay):
+	}
+	if err := l.installDNS(ctx); err != nil && ctx.Err() == nil {
+		l.log.Error("install", "err", err)
+	}
+}
+
 // installDNS brings the cluster's DNS into the API, as AKS's add-on manager does: what is there is made the same.
 func (l *lab) installDNS(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)

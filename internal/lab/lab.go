@@ -69,6 +69,7 @@ func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
 	l.say(Step{Ready: true})
 	progress.Close()
 	l.log.Info("the cluster is ready", "seconds", time.Since(l.begin).Seconds())
+	l.startDNS(ctx)
 	<-ctx.Done()
 	return nil
 }
