@@ -171,6 +171,9 @@ func (a *agent) run(ctx context.Context) error {
 	defer stopServers()
 	defer a.checks.Close()
 
+	if a.pools != nil {
+		a.pools.prepare(ctx)
+	}
 	finished := make(chan struct{})
 	go func() {
 		defer close(finished)

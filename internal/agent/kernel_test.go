@@ -57,6 +57,7 @@ type state struct {
 	kube.Snapshot
 	ConfigMaps   []*corev1.ConfigMap
 	Pools, Felix []*kube.Calico
+	API          string // where pools come from over a connection, if anywhere
 }
 
 // fileSource gives the agent its objects from a file that the test rewrites.
@@ -91,9 +92,15 @@ func (s *fileSource) Run(ctx context.Context) {
 	}
 }
 
-func (s *fileSource) WaitForSync(context.Context) error { return nil }
-func (s *fileSource) Changed() <-chan struct{}          { return s.changed }
-func (s *fileSource) Snapshot() kube.Snapshot           { return s.read().Snapshot }
+func (s *fileSource) WaitForSync(context.Context) error {
+	if s.read().API != "" {
+		time.Sleep(500 * time.Millisecond) // pools come before services
+	}
+	return nil
+}
+
+func (s *fileSource) Changed() <-chan struct{} { return s.changed }
+func (s *fileSource) Snapshot() kube.Snapshot  { return s.read().Snapshot }
 func (s *fileSource) Event(_ context.Context, key service.Key, _, _, reason, _ string) error {
 	fmt.Fprintf(os.Stderr, "EVENT %s %s\n", reason, key)
 	return nil

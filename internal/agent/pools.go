@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -121,6 +122,35 @@ func (a *poolAgent) run(ctx context.Context) {
 		case <-time.After(poolGap):
 		}
 	}
+}
+
+// prepare makes the kernel track connections before there is one to the API server, where nothing else has yet: it writes the rule that
+// translates, with empty sets. A connection that is older than tracking would otherwise be met in its middle by a rule that translates it to
+// a port at random, which ends it; the agent's own goes to an address that is in no pool.
+func (a *poolAgent) prepare(ctx context.Context) {
+	for _, t := range a.targets {
+		if err := a.prepareFor(ctx, t); err != nil && ctx.Err() == nil {
+			a.log("calico pools: %v", err)
+		}
+	}
+}
+
+func (a *poolAgent) prepareFor(ctx context.Context, t *poolTarget) error {
+	dump, err := t.applier.Save(ctx, iptables.NAT)
+	if err != nil || bytes.Contains(dump, []byte("MASQUERADE")) {
+		return err
+	}
+	plan := ippool.Build(t.family, ippool.Felix{}, nil)
+	_, err = a.sets.Update(ctx, func(have []ipset.Set) []ipset.Set {
+		missing := []ipset.Set{plan.All.IPSet(), plan.Masq.IPSet()}
+		return slices.DeleteFunc(missing, func(s ipset.Set) bool {
+			return slices.ContainsFunc(have, func(h ipset.Set) bool { return h.Name == s.Name })
+		})
+	})
+	if err == nil {
+		_, err = a.writeRules(ctx, t, plan.Prepared())
+	}
+	return err
 }
 
 func (a *poolAgent) wait() time.Duration {

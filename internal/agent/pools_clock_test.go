@@ -225,6 +225,35 @@ func TestPoolAgentWaitsForTheWholeList(t *testing.T) {
 	})
 }
 
+// TestPoolAgentPrepares: the kernel is made to track connections before there is one, where nothing else has; nothing is translated by it.
+func TestPoolAgentPrepares(t *testing.T) {
+	withPools(t, func(p *poolTest) {
+		p.agent.prepare(t.Context())
+		p.inForce("[]")
+		if len(p.sets.sets) != 2 || len(p.nat.writes) != 1 {
+			t.Errorf("%d sets, writes %q", len(p.sets.sets), p.nat.writes)
+		}
+		p.source.set(ours)
+		p.inForce("[{10.13.0.0/16 }]")
+		if len(p.nat.writes) != 1 {
+			t.Errorf("writes %q", p.nat.writes)
+		}
+		p.agent.prepare(t.Context()) // of an agent that starts anew
+		p.inForce("[{10.13.0.0/16 }]")
+		if len(p.nat.writes) != 1 {
+			t.Errorf("writes %q", p.nat.writes)
+		}
+		p.nat.chains["cali-nat-outgoing"], p.nat.chains["POSTROUTING"] = nil, []string{"-j KUBE-POSTROUTING"}
+		p.agent.prepare(t.Context()) // sets that are there stay
+		p.inForce("[{10.13.0.0/16 }]")
+		p.source.set()
+		settle(time.Second)
+		if rules := p.nat.chains["cali-nat-outgoing"]; len(rules) != 0 {
+			t.Errorf("without pools there is %q", rules)
+		}
+	})
+}
+
 // TestPoolAgentReadsRulesOnlyWhenTheyMayDiffer: with many services table nat is large.
 func TestPoolAgentReadsRulesOnlyWhenTheyMayDiffer(t *testing.T) {
 	withPools(t, func(p *poolTest) {

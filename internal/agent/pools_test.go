@@ -28,8 +28,26 @@ import (
 type filePools struct{ fileSource }
 
 func (s *filePools) Run(ctx context.Context) {
+	if address := s.read().API; address != "" {
+		go talk(ctx, address)
+		time.Sleep(50 * time.Millisecond) // the answer's way
+	}
 	s.changed <- struct{}{}
 	s.fileSource.Run(ctx)
+}
+
+// talk has a connection as an agent has one to the API server, and says when it goes.
+func talk(ctx context.Context, address string) {
+	c, err := net.Dial("tcp", address)
+	for lines := bufio.NewReader(c); err == nil && ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
+		_ = c.SetDeadline(time.Now().Add(time.Second))
+		if _, err = fmt.Fprintln(c, "list"); err == nil {
+			_, err = lines.ReadString('\n')
+		}
+	}
+	if ctx.Err() == nil {
+		log.Printf("CONNECTION LOST: %v", err)
+	}
 }
 
 func (s *filePools) Snapshot() (pools, configurations []*kube.Calico, complete bool) {
@@ -236,6 +254,23 @@ func TestPoolsOnTheRealKernel(t *testing.T) {
 	agent.stop()
 	if got := w.ask("p1", "tcp", clientIP+":80"); got != "outside "+nodeIPs {
 		t.Errorf("after the agent's end: %s", got)
+	}
+}
+
+// TestPoolsKeepTheAgentsOwnConnection: it begins before any rule, so perhaps before connections are tracked, and goes from a pool to what is in
+// none.
+func TestPoolsKeepTheAgentsOwnConnection(t *testing.T) {
+	t.Parallel()
+	w := poolWorld(t, "api")
+	w.start("client", "endpoint", "api")
+	w.state.API = clientIP + ":80"
+	w.pools(pool("node", `{"cidr":"198.51.100.1/32","natOutgoing":true,"disabled":true}`))
+	agent := w.agent()
+	w.eventually("the pool", func() bool { return strings.Contains(w.inNode("ipset save"), "add cali40masq-ipam-pools 198.51.100.1") })
+	time.Sleep(1500 * time.Millisecond) // longer than an answer may take
+	agent.stop()
+	if strings.Contains(agent.log.String(), "LOST") {
+		t.Errorf("%s", agent.log)
 	}
 }
 

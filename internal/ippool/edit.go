@@ -110,6 +110,19 @@ func (p *Plan) Idle() *Plan {
 	return &idle
 }
 
+// Prepared is the plan with the rule that translates, whether pools ask for it or not. With empty sets it translates nothing.
+func (p *Plan) Prepared() *Plan {
+	ready := *p
+	ready.Chains = slices.Clone(p.Chains)
+	for i := range ready.Chains {
+		if c := &ready.Chains[i]; c.Name == ChainNATOutgoing {
+			c.Rules = []Rule{{Rule: masquerade(p.Masq.Name, p.All.Name)}}
+			comment(c.Name, c.Rules)
+		}
+	}
+	return &ready
+}
+
 // Holds tells whether the kernel has the plan's sets as they are to be.
 func (p *Plan) Holds(have []ipset.Set) bool {
 	for _, want := range []ipset.Set{p.All.IPSet(), p.Masq.IPSet()} {
