@@ -160,11 +160,11 @@ func TestB3(t *testing.T) {
 	if got := o.Az(t, "network", "lb", "list", "-g", group, "--query", "[].[name,sku.name]", "-o", "tsv"); got != "kubernetes\tBasic\n" {
 		t.Errorf("load balancers %q", got)
 	}
+	// As four minutes after whatever went there before; conntrack fails where there was nothing.
+	_, _ = o.Try(10*time.Second, "ssh", "--name", o.Name, "fabric", "--", "conntrack", "-D", "-d", ifconfig)
 	if s := o.status(t); s.Outbound[0].Ports != 1024 || len(s.Warnings) != 0 {
 		t.Errorf("before: %+v", s)
 	}
-	// As four minutes after whatever went there before; conntrack fails where there was nothing.
-	_, _ = o.Try(10*time.Second, "ssh", "--name", o.Name, "fabric", "--", "conntrack", "-D", "-d", ifconfig)
 	end := o.hold(t, ifconfig, 1024)
 	s := o.status(t)
 	if u := s.Outbound[0]; u.InUse != 1024 || u.Fullest.Destination != ifconfig+":80" || u.Fullest.InUse != 1024 || u.Fullest.Percent != 100 {
