@@ -22,6 +22,9 @@ func (r *run) ask(link string, a netip.Addr) (ResolveStep, bool) {
 		address: a, link: link,
 		sender: r.senderAddress(link, a), mac: l.MAC,
 	}
+	if !q.sender.IsValid() && a.Is6() && r.m.knows(snapshot.Addresses) {
+		return ResolveStep{}, false // a solicitation needs an address to come from (ndisc_send_ns)
+	}
 	mac, who, ok := r.askOut(r.m, l, &q, 8)
 	if !ok && (!q.left || r.m.askedInVain(link, a)) {
 		return ResolveStep{}, false
@@ -44,13 +47,22 @@ func (m *machine) askedInVain(link string, a netip.Addr) bool {
 	return n != nil && n.State == "FAILED"
 }
 
-// senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0): the packet's own source where it is
-// the machine's, otherwise one of the link.
+// senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0, ndisc_solicit): the packet's own source
+// where it is the machine's, otherwise one of the link, in IPv6 the link-local one; zero where it has none.
 func (r *run) senderAddress(link string, a netip.Addr) netip.Addr {
-	if r.m.FIB.HasAddress(r.p.Source) != nil {
+	own := r.m.FIB.HasAddress(r.p.Source)
+	switch {
+	case own != nil && (a.Is4() || own.Link == link):
 		return r.p.Source
+	case a.Is4():
+		return r.m.FIB.SelectSource(link, a)
 	}
-	return r.m.FIB.SelectSource(link, a)
+	for _, own := range r.m.FIB.AddressesOf(link) {
+		if own.Prefix.Addr().IsLinkLocalUnicast() {
+			return own.Prefix.Addr()
+		}
+	}
+	return netip.Addr{}
 }
 
 // query is a question on the wire.
