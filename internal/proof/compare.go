@@ -80,6 +80,9 @@ func (c *comparison) fact(d *Difference) {
 	if c.First == nil || d.position < c.First.position {
 		c.First = d
 	}
+	if !d.more && (c.firm == nil || d.position < c.firm.position) {
+		c.firm = d
+	}
 }
 
 // placed is a predicted step with its place among all.
@@ -214,7 +217,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	}
 	if len(events) > 0 && !flooded && !c.Undecided {
 		c.fact(&Difference{Host: name, Back: d == back, Predicted: "no further rule", Observed: observedText(h, &events[0]),
-			position: last, event: &events[0].TraceEvent})
+			position: last, more: true, event: &events[0].TraceEvent})
 	}
 }
 

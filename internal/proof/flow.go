@@ -99,7 +99,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			c.fact(nil)
 			continue
 		}
-		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position})
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position, more: true})
 	}
 }
 

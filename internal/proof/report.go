@@ -15,6 +15,7 @@ type Report struct {
 	// Outcome is the index of the predicted outcome that agrees with the kernel longest.
 	Outcome int
 	First   *Difference // nil where all steps agree
+	firm    *Difference // the first that a choice before it is to blame for; nil where there is none
 	// NotTraced is how many steps were in tables of iptables-legacy, which the kernel's trace leaves out.
 	NotTraced int
 	// Unseen are hosts on the way whose namespaces cannot be had here: their steps were not compared.
@@ -36,6 +37,7 @@ type Difference struct {
 	Predicted, Observed string
 
 	position int                // of the predicted step among all
+	more     bool               // it is something that was not predicted: a choice behind the position can be to blame, too
 	event    *kernel.TraceEvent // observed; nil where it was none
 	rule     *ruleRef           // the rule that decided what is different; nil where none did
 }

@@ -32,7 +32,11 @@ func search(source snapshot.Source, result *walk.Result, o *Observed, best Repor
 		if r.First == nil {
 			return best, nil
 		}
-		pin, ok := walk.NextPin(before(outcome.Choices, r.First.position), len(result.Request.Pin))
+		blamed := outcome.Choices
+		if r.firm != nil {
+			blamed = before(blamed, r.firm.position)
+		}
+		pin, ok := walk.NextPin(blamed, len(result.Request.Pin))
 		if !ok {
 			return best, nil
 		}

@@ -22,6 +22,7 @@ type Result struct {
 	Packets  int // sent
 	Steps    int // compared
 	Unknown  int // packets for which a rule marked Unsupported opened several outcomes
+	TooMany  int // packets that go round, with more outcomes than the model enumerated or found along with the kernel: not compared
 	Failures []Failure
 	// Passing are failures that another run of the same world did not have: choices fell otherwise, or the machine was too busy to get
 	// everything in time.
@@ -127,6 +128,10 @@ func (b *built) send(ctx context.Context, line string, result *Result) (*Failure
 	outcome := &predicted.Outcomes[report.Outcome]
 	result.Ends[outcome.End.Kind]++
 	f := judge(predicted, &report)
+	if f != nil && predicted.More {
+		result.TooMany++
+		return nil, nil
+	}
 	if result.silenced(&outcome.End) {
 		return nil, nil
 	}

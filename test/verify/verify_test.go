@@ -122,6 +122,9 @@ func TestWorlds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if s.TooMany*100 > s.Packets {
+		t.Errorf("%d of %d packets have too many outcomes to compare", s.TooMany, s.Packets)
+	}
 	if s.Unmade*10 > s.Done {
 		t.Errorf("%d of %d worlds cannot be made", s.Unmade, s.Unmade+s.Done)
 	}
