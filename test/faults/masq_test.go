@@ -41,6 +41,7 @@ func newMasqWorld(t *testing.T) *masqWorld {
 	for _, n := range status(t, w.World).Nodes {
 		w.nodes = append(w.nodes, n.Name)
 	}
+	dnsInPlace(t, w.World, w.nodes)
 	var pods corev1.PodList
 	w.Get(t, &pods, "pods", "-l", "run=nginx")
 	w.pod = pods.Items[0]

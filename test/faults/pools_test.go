@@ -47,6 +47,7 @@ func newPoolWorld(t *testing.T) *poolWorld {
 		t.Fatal(err)
 	}
 	w.api = client.CoreV1().RESTClient()
+	dnsInPlace(t, w.World, w.nodes)
 	world.Eventually(t, 5*time.Second, func() error {
 		for node, dump := range w.dumps(t) {
 			if strings.Count(dump, "\nadd ") != 4 {
@@ -56,6 +57,19 @@ func newPoolWorld(t *testing.T) *poolWorld {
 		return nil
 	})
 	return w
+}
+
+// dnsInPlace waits until the nodes have the cluster's DNS, which comes some seconds after up, so that no later dump differs by it.
+func dnsInPlace(t *testing.T, w *world.World, nodes []string) {
+	t.Helper()
+	world.Eventually(t, time.Minute, func() error {
+		for _, n := range nodes {
+			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:53$`).FindAllString(rules, -1)) != 2 {
+				return fmt.Errorf("%s does not lead to the cluster's DNS by UDP and TCP:\n%s", n, rules)
+			}
+		}
+		return nil
+	})
 }
 
 // change makes or deletes a pool.
