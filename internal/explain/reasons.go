@@ -373,6 +373,8 @@ func azure(v *netfilter.Visit) string {
 		return "Azure default outbound access"
 	case name == "nat-post" && strings.Contains(text, "@pool-"):
 		return "Azure outbound: one of the load balancer's front ends"
+	case name == "nat-post" && strings.Contains(text, "@used-up"):
+		return "Azure outbound: no port is left for this destination"
 	case name == "nat-post" && strings.Contains(text, "@spare"):
 		return "Azure outbound: few ports are left, and among these is a free one"
 	case name == "nat-post":

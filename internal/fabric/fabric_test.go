@@ -788,6 +788,39 @@ func TestOutboundPorts(t *testing.T) {
 	}
 }
 
+// TestOutboundEnded: flows that have ended keep their ports for four minutes, so that many short ones one after another use a node's ports up,
+// too. The kernel alone would let a new flow have the port of one that has ended.
+func TestOutboundEnded(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.update(addService)
+	w.listen("server", "0.0.0.0:80")
+	begin := func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+		defer cancel()
+		c, err := w.ns["node0"].DialFrom(ctx, "tcp", netip.Addr{}, server+":80")
+		if err != nil {
+			return err
+		}
+		return c.Close()
+	}
+	for range 1200 { // faster than the fabric looks
+		_ = begin()
+	}
+	var last error
+	failed := 0
+	for deadline := time.Now().Add(10 * time.Second); failed < 5 && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if last = begin(); last == nil {
+			failed = 0
+		} else {
+			failed++
+		}
+	}
+	use, err := w.fabric.PortUses()
+	if err != nil || failed < 5 || use[0].InUse != 1024 {
+		t.Errorf("flows still find ports (%d failed in a row, the last: %v): %+v, %v", failed, last, use, err)
+	}
+}
+
 // TestOutboundInTurn: a Standard load balancer's second front end is used when the ports of the first are used up.
 func TestOutboundInTurn(t *testing.T) {
 	w := newWorld(t, 1, 1)

@@ -3,6 +3,7 @@ package vnet
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -220,8 +221,8 @@ func (w *nftWriter) source(out outboundPlan) {
 	if len(out.others) > 0 {
 		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
 	}
-	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out", w.spareMap()}
-	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", append(head, rules...)...)
+	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
+	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 
 // choice is what sends a new flow of a pool to one of its front ends.

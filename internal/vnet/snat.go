@@ -35,12 +35,12 @@ type DestinationUse struct {
 	InUse       int
 }
 
-// Spare is a short row of ports among which a machine's new flow to a nearly used up destination finds a free one.
+// Spare is a short row of ports among which a machine's new flow to a nearly used up destination finds a free one, or says that there is none.
 type Spare struct {
 	Protocol    uint8
 	Private     netip.Addr
 	Destination netip.AddrPort
-	Frontend    netip.Addr
+	Frontend    netip.Addr // invalid, and no ports: each has a flow
 	First, Last uint16
 }
 
@@ -134,11 +134,12 @@ const (
 	SpareTimeoutSeconds = 3
 )
 
-// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when that cannot be.
+// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing leaves by
+// a load balancer.
 func SparesFrom(n Network) int {
 	least := 0
 	for _, b := range OutboundBlocks(n) {
-		if from := b.Ports - b.Ports/fewSpare; b.Ports > spareWindow && (least == 0 || from < least) {
+		if from := b.Ports - b.Ports/fewSpare; least == 0 || from < least {
 			least = from
 		}
 	}
@@ -146,7 +147,8 @@ func SparesFrom(n Network) int {
 }
 
 // Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the first
-// front end that has any where front ends are used in turn, else on any.
+// front end that has any where front ends are used in turn, else on any; or that there is none. The kernel alone would, after some tries, take
+// the port of a TCP flow that has ended (nf_nat_used_tuple_harder, net/netfilter/nf_nat_core.c), which Azure keeps for four minutes.
 func Spares(n Network, flows []TranslatedFlow) []Spare {
 	used := usedPorts(flows)
 	_, blocks := blocksOf(n)
@@ -159,21 +161,29 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 	return all
 }
 
-// spareFor is the best row of the blocks; ok says that there is one and that it is needed.
+// spareFor is the best row of the blocks, or none; ok says that it is needed.
 func spareFor(key portKey, blocks []OutboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
 	most, sum, all, long := 0, 0, 0, false
-	for _, b := range blocks {
+	for i, b := range blocks {
 		first, last, free, total := b.spare(used)
 		sum, all, long = sum+total, all+b.Ports, long || b.Ports > spareWindow
 		if free > most {
 			most = free
 			best = Spare{key.protocol, key.private, key.destination, b.Frontend, first, last}
 		}
-		if b.InTurn && free > 0 {
-			return best, long && total <= b.Ports/fewSpare
+		switch {
+		case !b.InTurn || free == 0:
+		case long && total <= b.Ports/fewSpare:
+			return best, true
+		default: // a front end whose turn is over must not be asked first
+			best.First, best.Last = b.FirstPort, b.FirstPort+uint16(b.Ports-1)
+			return best, i > 0
 		}
 	}
-	return best, long && most > 0 && sum <= all/fewSpare
+	if most == 0 {
+		return Spare{Protocol: key.protocol, Private: key.private, Destination: key.destination}, all > 0
+	}
+	return best, long && sum <= all/fewSpare
 }
 
 // spare finds the row with the most free ports, how many those are, and how many the whole block has.
@@ -194,22 +204,34 @@ func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, 
 
 // SpareScript is the nft script that makes the fabric's table have exactly these spares, for SpareTimeoutSeconds.
 func SpareScript(spares []Spare) string {
-	var w strings.Builder
-	w.WriteString("flush map ip azure spare\n")
-	if len(spares) == 0 {
-		return w.String()
-	}
-	w.WriteString("add element ip azure spare {\n")
+	var rows, none strings.Builder
 	for _, s := range spares {
-		fmt.Fprintf(&w, "\t%d . %s . %s . %d timeout %ds : %s . %d-%d,\n",
-			s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(), SpareTimeoutSeconds, s.Frontend, s.First, s.Last)
+		key := fmt.Sprintf("\t%d . %s . %s . %d timeout %ds", s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(), SpareTimeoutSeconds)
+		if s.Frontend.IsValid() {
+			fmt.Fprintf(&rows, "%s : %s . %d-%d,\n", key, s.Frontend, s.First, s.Last)
+		} else {
+			fmt.Fprintf(&none, "%s,\n", key)
+		}
 	}
-	w.WriteString("}\n")
-	return w.String()
+	script := "flush map ip azure spare\nflush set ip azure used-up\n"
+	for _, add := range []struct{ to, elements string }{{"spare", rows.String()}, {"used-up", none.String()}} {
+		if add.elements != "" {
+			script += "add element ip azure " + add.to + " {\n" + add.elements + "}\n"
+		}
+	}
+	return script
 }
 
-// spareMap is where a new flow is sent whose destination is nearly used up.
-func (w *nftWriter) spareMap() (rule string) {
-	w.set("map", "spare", "inet_proto . ipv4_addr . ipv4_addr . inet_service : interval ipv4_addr . inet_service", "interval,timeout", nil)
-	return `meta l4proto { tcp, udp } snat ip to meta l4proto . ip saddr . ip daddr . th dport map @spare comment "few ports are left: among these is a free one"`
+// spareRules are what a new flow meets whose destination is used up or nearly so. ICMP has no ports that are counted.
+func (w *nftWriter) spareRules() []string {
+	const (
+		kind        = "inet_proto . ipv4_addr . ipv4_addr . inet_service"
+		destination = "meta l4proto . ip saddr . ip daddr . th dport"
+	)
+	w.set("set", "used-up", kind, "timeout", nil)
+	w.set("map", "spare", kind+" : interval ipv4_addr . inet_service", "interval,timeout", nil)
+	return []string{
+		"meta l4proto { tcp, udp } " + destination + ` @used-up drop comment "no port is left for this destination"`,
+		"meta l4proto { tcp, udp } snat ip to " + destination + ` map @spare comment "few ports are left: among these is a free one"`,
+	}
 }

@@ -68,6 +68,7 @@ func TestSpares(t *testing.T) {
 	small := leaving(t, vnet.SKUStandard, 1, 128)
 	first := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.10", 1024, last) }
 	second := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.11", 1024, last) }
+	elsewhere := vnet.TranslatedFlow{Protocol: 6, Private: netip.MustParseAddrPort("10.13.1.4:1"), Public: netip.MustParseAddrPort("203.0.113.3:1"), Destination: netip.MustParseAddrPort(web)}
 	holed := slices.Delete(slices.Delete(first(2047), 500, 502), 40, 41) // two of the holes in one row
 	for _, c := range []struct {
 		name  string
@@ -78,19 +79,25 @@ func TestSpares(t *testing.T) {
 		{"plenty", basic, first(1842), ""},
 		{"few", basic, first(1843), "203.0.113.10 1920-2047"},
 		{"the last one", basic, first(2046), "203.0.113.10 1920-2047"},
-		{"none", basic, first(2047), ""},
+		{"none", basic, first(2047), "none"},
+		{"none of two front ends", two, append(second(2047), first(2047)...), "none"},
 		{"holes", basic, holed, "203.0.113.10 1408-1535"},
 		{"two front ends, the second unused", two, first(2047), ""},
 		{"two front ends, few", two, append(second(1700), first(2047)...), "203.0.113.11 1792-1919"},
 		{"in turn, the first is unused", turns, nil, ""},
 		{"in turn, few", turns, first(1200), "203.0.113.10 1152-1223"},
-		{"in turn, the second one's turn", turns, first(1223), ""},
+		{"in turn, the second one's turn", turns, first(1223), "203.0.113.11 1024-1223"},
 		{"in turn, few of the second", turns, append(first(1223), second(1183)...), "203.0.113.11 1152-1223"},
+		{"in turn, none", turns, append(first(1223), second(1223)...), "none"},
 		{"the kernel finds every one", small, first(1150), ""},
+		{"the kernel would take one that has ended", small, first(1151), "none"},
+		{"nobody's flows", basic, []vnet.TranslatedFlow{elsewhere}, ""},
 	} {
 		got := ""
 		for _, s := range vnet.Spares(c.n, c.flows) {
-			got += fmt.Sprintf("%s %d-%d", s.Frontend, s.First, s.Last)
+			if got = fmt.Sprintf("%s %d-%d", s.Frontend, s.First, s.Last); !s.Frontend.IsValid() {
+				got = "none"
+			}
 			if s.Protocol != 6 || s.Private.String() != "10.13.76.4" || s.Destination.String() != web {
 				t.Errorf("%s: for %+v", c.name, s)
 			}
@@ -103,7 +110,7 @@ func TestSpares(t *testing.T) {
 
 func TestSparesFrom(t *testing.T) {
 	for want, n := range map[int]vnet.Network{
-		820: leaving(t, vnet.SKUBasic, 2, 0), 160: leaving(t, vnet.SKUStandard, 2, 400), 0: leaving(t, vnet.SKUStandard, 1, 128),
+		820: leaving(t, vnet.SKUBasic, 2, 0), 160: leaving(t, vnet.SKUStandard, 2, 400), 103: leaving(t, vnet.SKUStandard, 1, 128),
 	} {
 		if got := vnet.SparesFrom(n); got != want {
 			t.Errorf("from %d flows on, want %d", got, want)
