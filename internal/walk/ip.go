@@ -149,8 +149,8 @@ func (r *run) unreachable(d *decision) stage {
 	}
 	r.finish(Rejected, why)
 	r.end.Reject = map[string]string{"none": "icmp-net-unreachable", "unreachable": "icmp-host-unreachable", "prohibit": "icmp-admin-prohibited"}[routeType]
-	if routeType == "unreachable" && d.answer.Route == nil {
-		r.end.Reject = "icmp-net-unreachable" // that of a policy rule means the network (fib4_rule_action)
+	if routeType == "unreachable" && (d.answer.Route == nil || r.p.IsIPv6()) {
+		r.end.Reject = "icmp-net-unreachable" // a policy rule's means the network (fib4_rule_action), and IPv6 knows no other (ip6_pkt_discard)
 	}
 	return nil
 }
