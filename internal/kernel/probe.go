@@ -318,6 +318,8 @@ func (p *Probe) answer(err error) Answer {
 		return TimedOut
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Refused
+	case errors.Is(err, unix.ECONNRESET) && p.tuple.Protocol == packet.TCP:
+		return Connected // and reset after that; before, it would have been refused (tcp_reset)
 	case errors.Is(err, unix.EPERM):
 		return NotSent
 	}

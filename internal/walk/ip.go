@@ -382,6 +382,10 @@ func (r *run) send() stage {
 	switch {
 	case d.answer.Unknown != "":
 		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	case p.Source.Is4() && p.Source.IsLoopback() && d.answer.Type == "unicast" && d.link != "lo" && !m.confEither(d.link, "route_localnet"):
+		r.finish(Dropped, fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.link)) // __mkroute_output
+		r.end.Unsent = true
+		return nil
 	case d.answer.Type == "multicast" || d.answer.Type == "broadcast":
 		return r.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
 	case d.answer.Type != "unicast" && d.answer.Type != "local":
