@@ -2,6 +2,7 @@ package fabric
 
 import (
 	"context"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -97,7 +98,20 @@ func (l *spareLooker) look(now time.Time) (changed bool, err error) {
 		return false, nil
 	}
 	l.spares = spares
-	return changed, l.f.fabric.ApplyNFT(vnet.SpareScript(spares))
+	if err := l.f.fabric.ApplyNFT(vnet.SpareScript(spares)); err != nil {
+		return false, err
+	}
+	return changed, l.f.fabric.KeepEnded(towards(spares)...)
+}
+
+// towards are the flows whose destinations are nearly used up.
+func towards(spares []vnet.Spare) []kernel.FlowFilter {
+	var all []kernel.FlowFilter
+	for _, s := range spares {
+		private, destination := netip.PrefixFrom(s.Private, s.Private.BitLen()), netip.PrefixFrom(s.Destination.Addr(), s.Destination.Addr().BitLen())
+		all = append(all, kernel.FlowFilter{Protocol: s.Protocol, Source: private, Destination: destination, DestinationPort: s.Destination.Port()})
+	}
+	return all
 }
 
 // needed tells whether it is worth looking at all flows.

@@ -72,6 +72,25 @@ func (n *Namespace) DeleteFlows(filters ...FlowFilter) (int, error) {
 	return count, err
 }
 
+// KeepEnded makes the kernel keep those flows of TCP that have ended and that one of the filters chooses until their time is over: else, where
+// free ports are hard to find, a new flow gets the port of one (nf_nat_may_kill, net/netfilter/nf_nat_core.c, spares IPS_FIXED_TIMEOUT).
+func (n *Namespace) KeepEnded(filters ...FlowFilter) error {
+	const timeWait = 7 // TCP_CONNTRACK_TIME_WAIT, include/uapi/linux/netfilter/nf_conntrack_tcp.h; behind it is only CLOSE
+	if len(filters) == 0 {
+		return nil
+	}
+	return n.eachFlow(filters, func(c *conntrack.Conn, raw conntrack.Flow, f Flow) error {
+		if tcp := raw.ProtoInfo.TCP; tcp == nil || tcp.State < timeWait || raw.Status.FixedTimeout() {
+			return nil
+		}
+		kept := conntrack.Flow{TupleOrig: raw.TupleOrig, Status: conntrack.Status{Value: raw.Status.Value | conntrack.StatusFixedTimeout}}
+		if err := c.Update(kept); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EBUSY) { // it is gone, or going
+			return fmt.Errorf("keep flow %s > %s in %s: %w", f.Source, f.Destination, n.path, err)
+		}
+		return nil
+	})
+}
+
 // CountFlows tells how many connections the namespace tracks, at once, where listing them takes the kernel some 10 ms: it looks through the
 // one table of all namespaces.
 func (n *Namespace) CountFlows() (int, error) {

@@ -148,8 +148,8 @@ func SparesFrom(n Network) int {
 
 // Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the first
 // front end that has any where front ends are used in turn, else on any; or that there is none. The kernel alone would, after some tries, take
-// the port of a TCP flow that has ended (nf_nat_used_tuple_harder, net/netfilter/nf_nat_core.c), which Azure keeps for four minutes; within a row
-// it still may.
+// the port of a TCP flow that has ended (nf_nat_used_tuple_harder, net/netfilter/nf_nat_core.c), which Azure keeps for four minutes. Within a row
+// that is for who applies them to prevent (kernel.Namespace.KeepEnded).
 func Spares(n Network, flows []TranslatedFlow) []Spare {
 	used := usedPorts(flows)
 	_, blocks := blocksOf(n)
