@@ -105,6 +105,15 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 // at the end; the same on every node.
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
+	for _, node := range w.nodes {
+		world.Eventually(t, time.Minute, func() error { // the cluster's DNS comes up after the cluster
+			out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables", "-t", "nat", "-S", "KUBE-SERVICES")
+			if err == nil && strings.Count(out, "kube-system/kube-dns:") != 4 { // two ports, a mark and a jump each
+				err = fmt.Errorf("kube-dns is not among the services of %s:\n%s", node, out)
+			}
+			return err
+		})
+	}
 	var list corev1.ServiceList
 	w.Get(t, &list, "services", "-A")
 	var ports []string

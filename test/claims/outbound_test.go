@@ -17,9 +17,9 @@ import (
 
 // The VM and the internet's hosts of the Part 3 article's Azure CNI cluster.
 const (
-	outboundVM     = "10.13.1.4"
-	ifconfig       = "198.51.100.80"
-	secondIfconfig = "198.51.100.81"
+	outboundVM = "10.13.1.4"
+	ifconfig   = "198.51.100.80"
+	usedUp     = "198.51.100.81" // where nothing else goes, so that a node has all its ports towards it
 )
 
 // outbound is the Azure CNI world of the Part 3 article: Service whereami, whose front end nodes leave by, and a pod that belongs to none.
@@ -161,26 +161,26 @@ func TestB3(t *testing.T) {
 		t.Errorf("load balancers %q", got)
 	}
 	// As four minutes after whatever went there before; conntrack fails where there was nothing.
-	_, _ = o.Try(10*time.Second, "ssh", "--name", o.Name, "fabric", "--", "conntrack", "-D", "-d", ifconfig)
+	_, _ = o.Try(10*time.Second, "ssh", "--name", o.Name, "fabric", "--", "conntrack", "-D", "-d", usedUp)
 	if s := o.status(t); s.Outbound[0].Ports != 1024 || len(s.Warnings) != 0 {
 		t.Errorf("before: %+v", s)
 	}
-	end := o.hold(t, ifconfig, 1024)
+	end := o.hold(t, usedUp, 1024)
 	s := o.status(t)
-	if u := s.Outbound[0]; u.InUse != 1024 || u.Fullest.Destination != ifconfig+":80" || u.Fullest.InUse != 1024 || u.Fullest.Percent != 100 {
+	if u := s.Outbound[0]; u.InUse != 1024 || u.Fullest.Destination != usedUp+":80" || u.Fullest.InUse != 1024 || u.Fullest.Percent != 100 {
 		t.Errorf("with 1,024 flows: %+v", s)
 	}
-	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+ifconfig+":80") {
+	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+usedUp+":80") {
 		t.Errorf("warnings %q", s.Warnings)
 	}
-	if seen, err := o.calls(ifconfig); err == nil {
+	if seen, err := o.calls(usedUp); err == nil {
 		t.Errorf("flow 1,025 to one destination works, from %s", seen)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees nothing: dropped on fabric(: no port is free| by azure nat-post \d+: .*no port is left)`)
-	if seen, err := o.calls(secondIfconfig); err != nil || seen != o.vip {
+	expect(t, agrees(t, o.World, "pod/ubuntu", usedUp+":80"), `^the destination sees nothing: dropped on fabric(: no port is free| by azure nat-post \d+: .*no port is left)`)
+	if seen, err := o.calls(ifconfig); err != nil || seen != o.vip {
 		t.Errorf("a flow to another destination: %s, %v", seen, err)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", secondIfconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:1024-2047, because `)
+	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:1024-2047, because `)
 	end()
 }
 
@@ -191,7 +191,7 @@ func TestB4(t *testing.T) {
 	second := o.frontend(t, "second")
 	seen := map[string]int{}
 	for range 20 { // all by one of two front ends: one time in 500,000
-		address, err := o.calls(secondIfconfig)
+		address, err := o.calls(ifconfig)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -201,8 +201,8 @@ func TestB4(t *testing.T) {
 		t.Errorf("seen %v, want %s and %s", seen, o.vip, second)
 	}
 	for range 2 {
-		expect(t, agrees(t, o.World, "pod/ubuntu", secondIfconfig+":80"), `^the destination sees 203\.0\.113\.\d+:1024-2047, because `)
+		expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees 203\.0\.113\.\d+:1024-2047, because `)
 	}
-	expect(t, o.Run(t, "walk", "--name", o.Name, "--from", "pod/ubuntu", "--to", secondIfconfig+":80"),
+	expect(t, o.Run(t, "walk", "--name", o.Name, "--from", "pod/ubuntu", "--to", ifconfig+":80"),
 		regexp.QuoteMeta(o.vip)+`:1024-2047`, regexp.QuoteMeta(second)+`:1024-2047`, `probability 1/2`)
 }

@@ -19,8 +19,7 @@ func named(t *testing.T, w *world.World, pod string, command ...string) (out str
 	return strings.TrimSpace(out)
 }
 
-// TestB2: by name, through the cluster's DNS. It stands after TestB3, which needs every port of the node towards ifconfig.co: what this test opens to there keeps
-// its port for Azure's four minutes.
+// TestB2: by name, through the cluster's DNS.
 func TestB2(t *testing.T) {
 	o := outboundWorld(t)
 	if got := named(t, o.World, "ubuntu", "curl", "-sS", "--max-time", "5", "ifconfig.co"); got != o.vip {
@@ -40,6 +39,6 @@ func TestB2(t *testing.T) {
 	if out, err := o.Try(20*time.Second, "kubectl", "--name", o.Name, "exec", "ubuntu", "--", "nslookup", "no.such.name"); err == nil {
 		t.Errorf("a name that nobody has: %s", out)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.me:80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+-\d+, because on node `+part1Node)
+	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.co:80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+-\d+, because on node `+part1Node)
 	expect(t, agrees(t, o.World, "pod/ubuntu", "svc/kube-system/kube-dns:53"), `kube-system/kube-dns:dns-tcp: pod kube-system/coredns-`)
 }
