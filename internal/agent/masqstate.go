@@ -198,13 +198,19 @@ func (s *masqState) now() masqReport {
 func (s *masqState) serve(mux *http.ServeMux) {
 	mux.HandleFunc(masqStatePath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.now()) })
 	mux.HandleFunc(masqHealthPath, func(w http.ResponseWriter, _ *http.Request) {
-		r, status := s.now(), http.StatusOK
-		if !r.Healthy {
-			status = http.StatusServiceUnavailable
-		}
-		writeJSON(w, status, map[string]any{"healthy": r.Healthy, "unhealthy": r.Unhealthy})
+		r := s.now()
+		writeHealth(w, r.Healthy, r.Unhealthy)
 	})
 	mux.HandleFunc(masqLogPath, s.serveLog)
+}
+
+// writeHealth is the answer of a health path: 200, or 503 with the reasons.
+func writeHealth(w http.ResponseWriter, healthy bool, reasons []string) {
+	status := http.StatusOK
+	if !healthy {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, map[string]any{"healthy": healthy, "unhealthy": reasons})
 }
 
 func writeJSON(w http.ResponseWriter, status int, v any) {

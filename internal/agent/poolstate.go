@@ -138,10 +138,7 @@ func (s *poolState) now() poolReport {
 func (s *poolState) serve(mux *http.ServeMux) {
 	mux.HandleFunc(poolStatePath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.now()) })
 	mux.HandleFunc(poolHealthPath, func(w http.ResponseWriter, _ *http.Request) {
-		r, status := s.now(), http.StatusOK
-		if !r.Healthy {
-			status = http.StatusServiceUnavailable
-		}
-		writeJSON(w, status, map[string]any{"healthy": r.Healthy, "unhealthy": r.Unhealthy})
+		r := s.now()
+		writeHealth(w, r.Healthy, r.Unhealthy)
 	})
 }

@@ -16,21 +16,7 @@ func (n *Namespace) RuleHandles(family, table, chain string) ([]uint64, error) {
 	fail := func(err error) ([]uint64, error) {
 		return nil, fmt.Errorf("list rules of %s %s %s in %s: %w", family, table, chain, n.path, err)
 	}
-	number, ok := familyNumber(family)
-	if !ok {
-		return fail(fmt.Errorf("unknown family %q", family))
-	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
-	if err != nil {
-		return fail(err)
-	}
-	defer c.Close()
-	m, err := nftMessage(unix.NFT_MSG_GETRULE, number, attrs{{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}})
-	if err != nil {
-		return fail(err)
-	}
-	m.Header.Flags = netlink.Request | netlink.Dump
-	answers, err := c.Execute(m)
+	answers, err := n.askNFT(family, unix.NFT_MSG_GETRULE, netlink.Dump, attrs{{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}})
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -55,21 +41,7 @@ func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
 	fail := func(err error) (bool, error) {
 		return false, fmt.Errorf("ask for chain %s %s %s in %s: %w", family, table, chain, n.path, err)
 	}
-	number, ok := familyNumber(family)
-	if !ok {
-		return fail(fmt.Errorf("unknown family %q", family))
-	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
-	if err != nil {
-		return fail(err)
-	}
-	defer c.Close()
-	m, err := nftMessage(unix.NFT_MSG_GETCHAIN, number, attrs{{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}})
-	if err != nil {
-		return fail(err)
-	}
-	m.Header.Flags = netlink.Request
-	_, err = c.Execute(m)
+	_, err := n.askNFT(family, unix.NFT_MSG_GETCHAIN, 0, attrs{{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}})
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -77,6 +49,25 @@ func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
 		return fail(err)
 	}
 	return true, nil
+}
+
+// askNFT asks nf_tables about a family's tables. The error is ENOENT for what is not there.
+func (n *Namespace) askNFT(family string, kind uint8, flags netlink.HeaderFlags, a attrs) ([]netlink.Message, error) {
+	number, ok := familyNumber(family)
+	if !ok {
+		return nil, fmt.Errorf("unknown family %q", family)
+	}
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	m, err := nftMessage(kind, number, a)
+	if err != nil {
+		return nil, err
+	}
+	m.Header.Flags = netlink.Request | flags
+	return c.Execute(m)
 }
 
 func familyNumber(name string) (uint8, bool) {

@@ -88,11 +88,16 @@ func (w *masqWorld) dumps(t *testing.T) map[string]string {
 	return all
 }
 
-// settles waits until the nodes are as they were at a fresh start.
 func (w *masqWorld) settles(t *testing.T, after string, fresh map[string]string) {
 	t.Helper()
+	settles(t, after, fresh, w.dumps)
+}
+
+// settles waits until the nodes' dumps are as they were at a fresh start.
+func settles(t *testing.T, after string, fresh map[string]string, dumps func(*testing.T) map[string]string) {
+	t.Helper()
 	world.Eventually(t, 15*time.Second, func() error {
-		if diff := cmp.Diff(fresh, w.dumps(t)); diff != "" {
+		if diff := cmp.Diff(fresh, dumps(t)); diff != "" {
 			return fmt.Errorf("after %s (-fresh +now):\n%s", after, diff)
 		}
 		return nil

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -112,12 +111,7 @@ func (w *poolWorld) dumps(t *testing.T) map[string]string {
 
 func (w *poolWorld) settles(t *testing.T, after string, fresh map[string]string) {
 	t.Helper()
-	world.Eventually(t, 15*time.Second, func() error {
-		if diff := cmp.Diff(fresh, w.dumps(t)); diff != "" {
-			return fmt.Errorf("after %s (-fresh +now):\n%s", after, diff)
-		}
-		return nil
-	})
+	settles(t, after, fresh, w.dumps)
 }
 
 // requests has the pod call both servers, a connection each time, until stop is called. That gives how many calls the servers logged from the
