@@ -10,6 +10,7 @@ import (
 
 	"github.com/jmespath/go-jmespath"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -21,10 +22,16 @@ const (
 	exitNotFound = 3
 )
 
-// Run runs an az command, given without the word az, on a network: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
+// Lab is what the commands show: plain data.
+type Lab struct {
+	Network vnet.Network
+	Cluster *cluster.Cluster // with its defaults; nil where only the network is known
+}
+
+// Run runs an az command, given without the word az, on a lab: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
 // what az writes and returns az's exit code: 0; 2 for arguments that cannot be; 3 for something that is not there; 1 for another failure.
-func Run(args []string, n vnet.Network, stdout, stderr io.Writer) int {
-	result, o, err := run(args, n, stdout)
+func Run(args []string, l Lab, stdout, stderr io.Writer) int {
+	result, o, err := run(args, l, stdout)
 	if err == nil {
 		err = write(stdout, result, o.format, o.query)
 	}
@@ -64,15 +71,15 @@ type command struct {
 	kind   string // Microsoft.Network/loadBalancers, for messages
 	parent string // the flag that names the resource that holds the thing, without its dashes; empty for a resource
 	field  string // of that resource, with the things in it
-	all    func(vnet.Network) ([]any, error)
+	all    func(Lab) ([]any, error)
 }
 
 var (
-	allLBs    = func(n vnet.Network) ([]any, error) { return view(NewResources(n).LoadBalancers) }
-	allNICs   = func(n vnet.Network) ([]any, error) { return view(NewResources(n).Interfaces) }
-	allIPs    = func(n vnet.Network) ([]any, error) { return view(NewResources(n).PublicIPAddresses) }
-	allVNets  = func(n vnet.Network) ([]any, error) { return view(NewResources(n).VirtualNetworks) }
-	allTables = func(n vnet.Network) ([]any, error) { return view(NewResources(n).RouteTables) }
+	allLBs    = func(l Lab) ([]any, error) { return view(NewResources(l.Network).LoadBalancers) }
+	allNICs   = func(l Lab) ([]any, error) { return view(NewResources(l.Network).Interfaces) }
+	allIPs    = func(l Lab) ([]any, error) { return view(NewResources(l.Network).PublicIPAddresses) }
+	allVNets  = func(l Lab) ([]any, error) { return view(NewResources(l.Network).VirtualNetworks) }
+	allTables = func(l Lab) ([]any, error) { return view(NewResources(l.Network).RouteTables) }
 )
 
 // commands are all there are.
@@ -96,13 +103,15 @@ var commands = []command{
 }
 
 // clusters is the lab's cluster, as far as its network knows it: the name is what the node resource group has between the others.
-func clusters(n vnet.Network) ([]any, error) {
+func clusters(l Lab) ([]any, error) {
+	n := l.Network
 	name := strings.TrimSuffix(strings.TrimPrefix(n.NodeResourceGroup, "MC_"+n.ResourceGroup+"_"), "_"+n.Location)
 	return []any{compute(n, n.ResourceGroup, "Microsoft.ContainerService/managedClusters", name, object{"nodeResourceGroup": n.NodeResourceGroup})}, nil
 }
 
 // machines are the virtual machines, one for each NIC.
-func machines(n vnet.Network) ([]any, error) {
+func machines(l Lab) ([]any, error) {
+	n := l.Network
 	var all []any
 	for _, nic := range n.NICs {
 		all = append(all, compute(n, builder{n}.machineGroup(nic.Machine), "Microsoft.Compute/virtualMachines", nic.Machine, nil))
@@ -120,7 +129,7 @@ func compute(n vnet.Network, group, kind, name string, more object) any {
 	return o
 }
 
-func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) {
+func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	words := 0
 	for words < len(args) && !strings.HasPrefix(args[words], "-") {
 		words++
@@ -136,13 +145,13 @@ func run(args []string, n vnet.Network, stdout io.Writer) (any, options, error) 
 	verb := args[words-1]
 	i := slices.IndexFunc(commands, func(c command) bool { return c.words == strings.Join(args[:words-1], " ") })
 	if i >= 0 && commands[i].words == "network nic" && verb == effectiveRoutesVerb {
-		result, err := effectiveRoutes(n, commands[i], o)
+		result, err := effectiveRoutes(l, commands[i], o)
 		return result, o, err
 	}
 	if i < 0 || verb != "list" && verb != "show" {
 		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), Usage())
 	}
-	result, err := commands[i].run(verb, n, o)
+	result, err := commands[i].run(verb, l, o)
 	if err != nil || o.query == "" {
 		return result, o, err
 	}
@@ -211,11 +220,12 @@ func (c command) required(verb string, o options) error {
 	return nil
 }
 
-func (c command) run(verb string, n vnet.Network, o options) (any, error) {
+func (c command) run(verb string, l Lab, o options) (any, error) {
+	n := l.Network
 	if err := c.required(verb, o); err != nil {
 		return nil, err
 	}
-	all, err := c.all(n)
+	all, err := c.all(l)
 	if err != nil {
 		return nil, err
 	}

@@ -66,7 +66,7 @@ func transcript(t *testing.T, file string, n vnet.Network) (want, got string) {
 		}
 		b.WriteString(line)
 		var stdout, stderr bytes.Buffer
-		code := Run(strings.Fields(command), n, &stdout, &stderr)
+		code := Run(strings.Fields(command), Lab{Network: n}, &stdout, &stderr)
 		b.WriteString(stdout.String() + stderr.String())
 		if code != 0 {
 			fmt.Fprintf(&b, "exit status %d\n", code)
@@ -132,7 +132,7 @@ func TestMixedProbes(t *testing.T) {
 	lb := &n.LoadBalancers[0]
 	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2})
 	var out, errs bytes.Buffer
-	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), n, &out, &errs); code != 0 {
+	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), Lab{Network: n}, &out, &errs); code != 0 {
 		t.Fatal(errs.String())
 	}
 	lines := strings.Split(out.String(), "\n")
@@ -176,7 +176,7 @@ func FuzzRun(f *testing.F) {
 	n := world()
 	f.Fuzz(func(t *testing.T, command string) {
 		var out, errs bytes.Buffer
-		code := Run(strings.Fields(command), n, &out, &errs)
+		code := Run(strings.Fields(command), Lab{Network: n}, &out, &errs)
 		if code < 0 || code > 3 || (code == 0) != (errs.Len() == 0) {
 			t.Errorf("exit %d with %q", code, errs.String())
 		}

@@ -12,13 +12,14 @@ const effectiveRoutesVerb = "show-effective-route-table"
 type routeList struct{ routes []vnet.EffectiveRoute }
 
 // effectiveRoutes are the routes that the packets of a NIC meet: Azure's own and its subnet's route table's.
-func effectiveRoutes(n vnet.Network, c command, o options) (any, error) {
+func effectiveRoutes(l Lab, c command, o options) (any, error) {
 	if o.query != "" {
 		return nil, usage("argument --query: the lab does not take it with %s", effectiveRoutesVerb)
 	}
-	if _, err := c.run("show", n, o); err != nil {
+	if _, err := c.run("show", l, o); err != nil {
 		return nil, err
 	}
+	n := l.Network
 	for _, nic := range n.NICs {
 		if strings.EqualFold(nic.Name, o.name) {
 			s, _ := n.Subnet(nic.VNet, nic.Subnet)

@@ -126,7 +126,11 @@ func azCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if code := azure.Run(args, network, s.Out, s.Err); code != 0 {
+			cluster, err := lab.Cluster(c.Context(), d)
+			if err != nil {
+				return err
+			}
+			if code := azure.Run(args, azure.Lab{Network: network, Cluster: cluster}, s.Out, s.Err); code != 0 {
 				return exitStatus(code)
 			}
 			return nil

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -27,16 +28,19 @@ type Step struct {
 type controlled interface {
 	status() Status
 	network() vnet.Network
+	// description is the cluster as it is, with its defaults.
+	description() *cluster.Cluster
 	// change brings the lab to another cluster.yaml; what it starts lives as long as ctx.
 	change(ctx context.Context, source []byte) error
 }
 
-// serveControl answers the command line on the control socket until ctx ends: GET /status and /network, JSON both, and PUT /cluster with a
+// serveControl answers the command line on the control socket until ctx ends: GET /status, /network and /cluster, all JSON, and PUT /cluster with a
 // cluster.yaml, answered when the lab is as it says, with 204, or with 409 and why not.
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status()) })
 	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.network()) })
+	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description()) })
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxClusterFile))
 		if err == nil {
@@ -126,4 +130,11 @@ func Network(ctx context.Context, d Dir) (vnet.Network, error) {
 	var n vnet.Network
 	err := ask(ctx, d, "/network", &n)
 	return n, err
+}
+
+// Cluster is the description of a running lab's cluster, with its defaults.
+func Cluster(ctx context.Context, d Dir) (*cluster.Cluster, error) {
+	c := &cluster.Cluster{}
+	err := ask(ctx, d, "/cluster", c)
+	return c, err
 }

@@ -6,6 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -13,6 +14,13 @@ import (
 func (l *lab) network() vnet.Network {
 	n, _ := l.fabric.Snapshot()
 	return n
+}
+
+// description is the cluster as it is; nobody changes it in place.
+func (l *lab) description() *cluster.Cluster {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cluster
 }
 
 // status is what `packetwalk status` prints.
