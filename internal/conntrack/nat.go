@@ -309,10 +309,7 @@ func (v *View) uniquePort(tuple packet.Tuple, t *packet.Translation, f *packet.F
 	case t.PortBase != 0 && port.Known():
 		start = uint32(port.Number - t.PortBase) // wraps as the kernel's u16 does
 	case t.PortBase != 0 || random || t.Source || isICMP(tuple.Protocol):
-		example, free := v.example(tuple, port == &tuple.DestinationPort, low, high, f)
-		if *port = packet.OneOf(low, high, example); !free {
-			*port = packet.Exactly(example) // the last that the kernel tried, which is another flow's: no packet of this one passes Confirm
-		}
+		*port = v.pick(tuple, port == &tuple.DestinationPort, low, high, f)
 		return tuple
 	}
 	for i := range min(size, 128) { // NF_NAT_MAX_ATTEMPTS
@@ -339,35 +336,38 @@ func keepPrivilege(port uint16) (low, high uint16) {
 // mostExamples is how many ports of a range example looks at.
 const mostExamples = 4096
 
-// example is a port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free,
-// also of other flows' picks out of the same range, so that two picks are never the same. It is not free where every port of the range is
-// another flow's.
-func (v *View) example(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) (example uint16, free bool) {
+// pick is the port of the range that stands for the kernel's pick: the present one where it would do, otherwise the first that is free,
+// also of other flows' picks out of the same range, so that two picks are never the same. Where every port of the range is another
+// flow's, it is one of those, as the last that the kernel tries: no packet of the flow passes Confirm.
+func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *packet.Flow) packet.Port {
 	port := &tuple.SourcePort
 	if destination {
 		port = &tuple.DestinationPort
 	}
 	now := port.Number
-	usable := func(n uint16) bool {
+	used := func(n uint16) (packet.Port, bool) {
 		for _, *port = range []packet.Port{packet.Exactly(n), packet.OneOf(low, high, n)} {
 			if v.used(tuple, f) {
-				return false
+				return *port, true
 			}
 		}
-		return true
+		return *port, false
 	}
-	if now >= low && now <= high && usable(now) {
-		return now, true
+	if now >= low && now <= high {
+		if p, taken := used(now); !taken {
+			return p
+		}
 	}
 	for n := uint32(low); n <= uint32(high); n++ {
 		if n == uint32(low)+mostExamples {
-			return low, true // of so many one will be free
+			return packet.OneOf(low, high, low) // of so many one will be free
 		}
-		if usable(uint16(n)) {
-			return uint16(n), true
+		if p, taken := used(uint16(n)); !taken {
+			return p
 		}
 	}
-	return low, false
+	p, _ := used(low)
+	return p
 }
 
 // Apply rewrites a packet as its flow's bindings say (nf_nat_packet): the destination at prerouting and output (source false), the source

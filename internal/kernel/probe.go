@@ -277,6 +277,9 @@ func (p *Probe) wait(ctx context.Context) error {
 
 // look tells whether what makes the socket ready is the answer.
 func (p *Probe) look() (bool, error) {
+	if p.connected() {
+		return true, nil
+	}
 	code, err := unix.GetsockoptInt(p.fd, unix.SOL_SOCKET, unix.SO_ERROR)
 	switch {
 	case err != nil:
@@ -295,6 +298,16 @@ func (p *Probe) look() (bool, error) {
 		return false, os.NewSyscallError("receive", err)
 	}
 	return p.isAnswer(buf[:n]), nil
+}
+
+// connected tells whether the connection stands. An error that came for one of its later packets, such as the handshake's last, does not
+// change that (tcp_v4_err).
+func (p *Probe) connected() bool {
+	if p.tuple.Protocol != packet.TCP {
+		return false
+	}
+	info, err := unix.GetsockoptTCPInfo(p.fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+	return err == nil && info.State != unix.BPF_TCP_SYN_SENT && info.State != unix.BPF_TCP_CLOSE
 }
 
 // isAnswer tells an echo's answer from the other ICMP messages that a raw socket gets.

@@ -18,7 +18,7 @@ type SetTracking struct {
 func (s *SetTracking) Eval(c *Context) Verdict {
 	p := c.Packet
 	switch {
-	case p.Track.Flow != nil || p.Untracked:
+	case p.Track.Flow != nil || p.Untracked || p.AboutUntracked:
 	case s.NoTrack:
 		p.Untracked, p.Track.State = true, packet.Untracked
 	case s.ZoneMark:

@@ -1,8 +1,34 @@
 package netfilter
 
+import "packetwalk.dev/internal/packet"
+
 // needsTracking is implemented by statements that make the kernel track connections in their family: it does so only where somebody asks
 // (nf_ct_netns_get). A chain of type nat alone does not: without a rule that asks, it is never called (nf_nat_inet_fn).
 type needsTracking interface{ needsTracking() bool }
+
+// ofOneFamily is implemented by statements that may be for IPv4 or IPv6 only, also in tables of family inet, and then have only that one's
+// connections tracked (nft_nat_init). Inet stands for both.
+type ofOneFamily interface{ family() Family }
+
+func (t *Translate) family() Family {
+	switch {
+	case !t.Low.IsValid():
+		return Inet
+	case t.Low.Is6():
+		return IPv6
+	}
+	return IPv4
+}
+
+func (t *TranslateTo) family() Family {
+	switch t.EtherType {
+	case packet.EtherIPv4:
+		return IPv4
+	case packet.EtherIPv6:
+		return IPv6
+	}
+	return Inet
+}
 
 func (*MatchConntrack) needsTracking() bool   { return true }
 func (*MatchStates) needsTracking() bool      { return true }
@@ -28,19 +54,23 @@ func (rs *Ruleset) Translates(f Family) bool { return rs.translates[f] }
 
 func (rs *Ruleset) noteTracking(t *Table, c *Chain, families []Family) {
 	translates := c.Base != nil && c.Base.Type == "nat" && t.Family != Bridge
-	tracks := false
-	for i := range c.Rules {
-		for _, s := range c.Rules[i].Statements {
-			if n, ok := s.(needsTracking); ok && n.needsTracking() {
-				tracks = true
-			}
-		}
-		if tracks {
-			break
-		}
-	}
 	for _, f := range families {
-		rs.tracks[f] = rs.tracks[f] || tracks
+		rs.tracks[f] = rs.tracks[f] || c.tracks(f)
 		rs.translates[f] = rs.translates[f] || translates
 	}
+}
+
+// tracks tells whether a statement of the chain makes the kernel track a family's connections.
+func (c *Chain) tracks(f Family) bool {
+	for i := range c.Rules {
+		for _, s := range c.Rules[i].Statements {
+			if n, ok := s.(needsTracking); !ok || !n.needsTracking() {
+				continue
+			}
+			if one, ok := s.(ofOneFamily); !ok || one.family() == Inet || one.family() == f {
+				return true
+			}
+		}
+	}
+	return false
 }

@@ -24,7 +24,10 @@ func (l *lowerer) statement(n *Node) []netfilter.Statement {
 // implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error
 // of ICMP packets of its family only (nft's evaluate.c: stmt_evaluate_reject).
 func (l *lowerer) implied(n *Node) []netfilter.Statement {
-	name, inner, _ := n.only()
+	name, inner, ok := n.only()
+	if !ok {
+		return nil
+	}
 	switch kind := inner.text("type"); {
 	case name == "reject" && kind == "tcp reset":
 		return []netfilter.Statement{&netfilter.MatchProtocol{Protocol: packet.TCP}}

@@ -82,8 +82,11 @@ type Local struct {
 	SomeOwner           bool // a program of this machine sent it, and whose that is, nobody knows
 	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. Nobody owns it
 	Untracked           bool // a rule asked not to track it (NOTRACK)
-	Zone                uint16
-	Priority            uint32 // skb->priority (CLASSIFY)
+	// AboutUntracked: an error or a reset about an untracked packet. It is still to be tracked, but iptables' NOTRACK and CT take it for
+	// one that has been already (skb->_nfct is not zero), unlike nft's notrack.
+	AboutUntracked bool
+	Zone           uint16
+	Priority       uint32 // skb->priority (CLASSIFY)
 }
 
 // Cast says for whom a frame is (pkttype; include/uapi/linux/if_packet.h).

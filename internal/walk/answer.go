@@ -39,6 +39,7 @@ func (r *run) reply(end *End) stage {
 		next.TCPFlags = packet.SYN | packet.ACK
 		if end.Refused {
 			next.TCPFlags = packet.RST | packet.ACK
+			next.TOS = p.TOS &^ 3 // all but ECN: tcp_v4_send_reset, tcp_v6_send_reset
 		}
 		if !end.Refused {
 			own(&next, end.owner)
@@ -111,6 +112,14 @@ func (r *run) replyFromOutside(end *End) stage {
 	return (*run).receiveFromOutside
 }
 
+// attach makes an error or a reset belong to the connection of the packet that it is about, or to none as that does (nf_conntrack_attach).
+func attach(answer, to *packet.Packet) {
+	if to.Track.Flow != nil {
+		answer.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
+	}
+	answer.AboutUntracked = to.Track.State == packet.Untracked
+}
+
 // rejection is what a machine that rejects a packet sends to its sender.
 func (r *run) rejection(end *End) stage {
 	p := &end.Packet
@@ -127,9 +136,7 @@ func (r *run) rejection(end *End) stage {
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (r *run) reset(to *packet.Packet) stage {
 	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
-	if to.Track.Flow != nil {
-		next.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
-	}
+	attach(&next, to)
 	b := r.via.bridge
 	stage := r.start(to, next)
 	if b == nil {
@@ -188,9 +195,7 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 	}
 	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
 	// It belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach).
-	if p.Track.Flow != nil {
-		next.Track = packet.Track{Flow: p.Track.Flow, State: packet.Related, Reply: !p.Track.Reply}
-	}
+	attach(&next, p)
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
 	switch {
 	case r.m.FIB.HasAddress(p.Destination) != nil:

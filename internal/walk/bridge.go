@@ -99,6 +99,31 @@ func (r *run) bridgeOn(bridge string) stage {
 	return next
 }
 
+// bridges tells whether a bridge's ports and its table of stations take a frame for a station from one port out of another: "" stands for
+// the machine itself (should_deliver, br_flood).
+func (m *machine) bridges(bridge string, to packet.MAC, in, out string) bool {
+	if out == "" {
+		return true
+	}
+	if m.isolated(in) && m.isolated(out) {
+		return false
+	}
+	port := m.FIB.Link(out).Port
+	if port == nil {
+		port = &fib.Port{Flood: true, BroadcastFlood: true, MulticastFlood: true}
+	}
+	switch {
+	case to == packet.Broadcast:
+		return port.BroadcastFlood
+	case to.IsMulticast():
+		return port.MulticastFlood
+	}
+	if known, _ := m.stationPort(bridge, to); known != "" {
+		return known == out
+	}
+	return port.Flood
+}
+
 // flood sends a frame for a station that the bridge has not seen yet out of every port. The copies that reach other stations are dropped
 // there; the walk follows the one that reaches the right one.
 func (r *run) flood(bridge string, forwarded bool) stage {
@@ -219,7 +244,7 @@ func (r *run) bridgeTo(bridge, port string, forwarded bool) stage {
 		return r.finish(Dropped, fmt.Sprintf("port %s of %s is not forwarding: its state is %s", port, bridge, l.Port.State))
 	case forwarded && port == r.p.BridgeIn && l.Port != nil && !l.Port.Hairpin:
 		return r.finish(Dropped, fmt.Sprintf("the frame would leave by port %s, where it came in: hairpin is off", port))
-	case forwarded && l.Port != nil && l.Port.Isolated && r.isolated(r.p.BridgeIn):
+	case forwarded && l.Port != nil && l.Port.Isolated && r.m.isolated(r.p.BridgeIn):
 		return r.finish(Dropped, fmt.Sprintf("ports %s and %s are isolated from each other", r.p.BridgeIn, port))
 	}
 	hook := netfilter.Output
@@ -241,8 +266,8 @@ func (r *run) bridgeTo(bridge, port string, forwarded bool) stage {
 	return (*run).transmit
 }
 
-func (r *run) isolated(port string) bool {
-	l := r.m.FIB.Link(port)
+func (m *machine) isolated(port string) bool {
+	l := m.FIB.Link(port)
 	return l != nil && l.Port != nil && l.Port.Isolated
 }
 
@@ -302,7 +327,8 @@ func (r *run) bridgedDNAT(b *bridged) bool {
 	}
 	d := r.lookUp(b.bridge)
 	r.via.route = d
-	onward := d.answer.Type == "unicast" && r.m.forwards(b.bridge, r.p.IsIPv6())
+	// IPv6 looks whether the host forwards only when it does (ip6_forward), IPv4 when it looks for the way.
+	onward := d.answer.Type == "unicast" && (r.p.IsIPv6() || r.m.forwards(b.bridge, false))
 	if d.answer.Unknown != "" {
 		r.step(Step{Stage: Routed, Route: &d.answer})
 		r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)

@@ -216,7 +216,7 @@ func (m *machine) validateSource(p *packet.Packet, d *decision) string {
 		return fmt.Sprintf("martian source %s: it is this host's own address (net.ipv4.conf.%s.accept_local is 0)", p.Source, p.In)
 	case a.Type != "unicast" && a.Type != "local":
 		return fmt.Sprintf("martian source %s: the route back is of type %s", p.Source, a.Type)
-	case leadsTo(&a, p.In):
+	case leadsTo(&a, p.In) || a.Type == "local" && m.localLink(&a, p.Source) == p.In:
 		return ""
 	case len(m.FIB.AddressesOf(p.In)) == 0:
 		return filtered(mode, p, "the interface has no address")
@@ -240,6 +240,17 @@ func leadsTo(a *fib.Answer, link string) bool {
 		}
 	}
 	return a.Link == link
+}
+
+// localLink is the link whose local route an address is on: packets to it go by lo, but the route names the link that has the address.
+func (m *machine) localLink(a *fib.Answer, address netip.Addr) string {
+	if a.Route != nil && a.Route.Link != "" {
+		return a.Route.Link
+	}
+	if own := m.FIB.HasAddress(address); own != nil {
+		return own.Link
+	}
+	return ""
 }
 
 func (m *machine) ownAddress(a netip.Addr) bool { return m.FIB.HasAddress(a) != nil }

@@ -104,10 +104,11 @@ func (r *run) askPorts(m *machine, bridge, except string, q *query, depth int) (
 		if p.Name == except && (p.Port == nil || !p.Port.Hairpin) || !forwarding(p) {
 			continue
 		}
-		if !r.arpPasses(m, q.frame(), except, p.Name) {
+		if !m.bridges(bridge, q.group(), except, p.Name) || !r.arpPasses(m, q.frame(), except, p.Name) {
 			continue
 		}
-		if mac, who, ok := r.askOut(m, p, q, depth-1); ok && r.arpPasses(m, q.answer(mac), p.Name, except) {
+		mac, who, ok := r.askOut(m, p, q, depth-1)
+		if ok && m.bridges(bridge, q.mac, p.Name, except) && r.arpPasses(m, q.answer(mac), p.Name, except) {
 			m.learnStation(bridge, mac, p)
 			return mac, who, true
 		}
@@ -131,7 +132,7 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 	arrives := on == l || r.arpPasses(m, q.frame(), l.Name, "")
 	if arrives && m.answersFor(on, q) {
 		m.learnNeighbour(on.Name, q)
-		return on.MAC, m.Name, on == l || r.arpPasses(m, q.answer(on.MAC), "", l.Name)
+		return on.MAC, m.Name, on == l || m.bridges(on.Name, q.mac, "", l.Name) && r.arpPasses(m, q.answer(on.MAC), "", l.Name)
 	}
 	if on != l {
 		return r.askPorts(m, on.Name, l.Name, q, depth)
@@ -193,6 +194,15 @@ func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 		return true
 	}
 	return false
+}
+
+// group is whom the question is for: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291 section 2.7.1).
+func (q *query) group() packet.MAC {
+	if q.address.Is4() {
+		return packet.Broadcast
+	}
+	a := q.address.As16()
+	return packet.MAC{0x33, 0x33, 0xff, a[13], a[14], a[15]}
 }
 
 // frame is the question as a bridge's rules see it.
