@@ -3,6 +3,7 @@ package iptables
 import (
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // AppendRule appends "-A CHAIN …" without a newline, as iptables-save prints it, with the counters in front when the rule has them.
@@ -127,7 +128,7 @@ func isBare(s string) bool {
 	if s == "" || s == "!" {
 		return false
 	}
-	return !strings.ContainsAny(s, " \t\r\n\v\f\"'\\")
+	return !strings.ContainsFunc(s, func(r rune) bool { return unicode.IsSpace(r) || r == '"' || r == '\'' || r == '\\' })
 }
 
 func appendQuoted(b []byte, s string) []byte {

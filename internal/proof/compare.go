@@ -43,6 +43,9 @@ func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender str
 	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
 	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}}
 	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
+	if outcome.End.Kind == walk.Rejected {
+		c.refused = outcome.End.Host
+	}
 	c.way(outcome.There, there, 0)
 	c.Source = c.sourceAt(outcome.End.Host)
 	if outcome.Back != nil {
@@ -68,6 +71,9 @@ type comparison struct {
 	id       *identity
 	sender   string
 	unseen   map[string]bool
+	refused  string // the host that answers the packet with an error, if one does
+	// refusedCopies: that host's bridge had flooded the packet. Each copy is answered, as far as the limits of ICMP errors allow.
+	refusedCopies bool
 }
 
 // fact counts a step that was compared.
@@ -174,7 +180,7 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 // rules compares the rules of one host in order.
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	events := c.ruleEvents(h, steps, d)
-	flooded, last := false, steps[0].position
+	flooded, last := d == back && c.refusedCopies, steps[0].position
 	var changed *placed // the last step whose rule changed the packet
 	for i := range steps {
 		s := steps[i]
@@ -215,6 +221,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 			changed = &steps[i]
 		}
 	}
+	c.refusedCopies = c.refusedCopies || d == there && flooded && c.refused == name
 	if len(events) > 0 && !flooded && !c.Undecided {
 		c.fact(&Difference{Host: name, Back: d == back, Predicted: "no further rule", Observed: observedText(h, &events[0]),
 			position: last, more: true, event: &events[0].TraceEvent})
