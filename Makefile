@@ -25,7 +25,7 @@ test: deps controlplane build ## all tests
 
 build: ## bin/packetwalk and its companions
 	@mkdir -p bin
-	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/packetwalk ./cmd/packetwalk-node ./cmd/packetwalk-cni ./cmd/packetwalk-app
+	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 
 controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
 	go run ./tools/controlplane build

@@ -59,6 +59,14 @@ var catalog = []App{
 		Entrypoint: []string{"/coredns"}, Brought: []string{"/coredns"},
 	},
 	{
+		Name: "ingress-nginx", Images: []string{"mcr.microsoft.com/oss/kubernetes/ingress/nginx-ingress-controller", "registry.k8s.io/ingress-nginx/controller"},
+		Entrypoint: []string{"/nginx-ingress-controller"}, Brought: []string{"/nginx-ingress-controller"},
+	},
+	{
+		Name: "defaultbackend", Images: []string{"mcr.microsoft.com/oss/kubernetes/defaultbackend", "registry.k8s.io/defaultbackend-amd64", "k8s.gcr.io/defaultbackend-amd64"},
+		Entrypoint: []string{"/server"}, Ports: []int{8080}, Programs: []Program{{"/server", defaultBackend}},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

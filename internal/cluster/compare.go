@@ -35,6 +35,7 @@ func (c Change) String() string {
 var changeable = []string{
 	"spec.network.nonMasqueradeCIDRs",
 	"spec.loadBalancer.frontends",
+	"spec.addons",
 	"spec.loadBalancer.outbound.*",
 	"spec.azure.vnets[]",
 	"spec.azure.vnets[].addressPrefixes",

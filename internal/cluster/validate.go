@@ -600,8 +600,11 @@ func (v *validator) app(path, app string) {
 	v.errs.add(path, suggest(app, v.apps, "leave it out, or write one of "), "no built-in application %q; there are %s", app, strings.Join(v.apps, ", "))
 }
 
-// knownAddons are those of the articles, as "az aks enable-addons -a" takes them.
-var knownAddons = []string{"http_application_routing", "virtual-node"}
+// The addons of the articles, as "az aks enable-addons -a" takes them.
+var (
+	addons      = []string{AddonHTTPRouting}
+	laterAddons = []string{"virtual-node"}
+)
 
 // unbuilt refuses what cluster.yaml can say and this version does not make.
 func (v *validator) unbuilt() {
@@ -613,6 +616,6 @@ func (v *validator) unbuilt() {
 		v.subnetRef("spec.virtualNode.subnet", s.VirtualNode.Subnet)
 	}
 	for i, a := range s.Addons {
-		choice(v, fmt.Sprintf("spec.addons[%d]", i), a, nil, knownAddons)
+		choice(v, fmt.Sprintf("spec.addons[%d]", i), a, addons, laterAddons)
 	}
 }

@@ -22,8 +22,9 @@ func FindBinaries() (Binaries, error) {
 		Node:         filepath.Join(dir, "packetwalk-node"),
 		CNI:          filepath.Join(dir, "packetwalk-cni"),
 		App:          filepath.Join(dir, "packetwalk-app"),
+		Addon:        filepath.Join(dir, "packetwalk-addon"),
 	}
-	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App} {
+	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App, b.Addon} {
 		if _, err := os.Stat(path); err != nil {
 			return b, fmt.Errorf("%s is missing beside %s; 'make build controlplane' makes it", filepath.Base(path), self)
 		}

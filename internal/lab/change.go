@@ -41,6 +41,9 @@ func (l *lab) change(ctx context.Context, source []byte) error {
 	if err := l.reviseMasquerade(ctx, from, to); err != nil {
 		return err
 	}
+	if err := l.reviseAddons(ctx, from, to); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	l.cluster = to
 	l.mu.Unlock()

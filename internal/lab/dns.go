@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bytes"
 	"context"
 	_ "embed"
 	"fmt"
@@ -9,15 +8,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
-	"text/template"
-	"time"
 
 	"golang.org/x/sync/errgroup"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
@@ -107,83 +99,20 @@ func zone(c *cluster.Cluster) []string {
 //go:embed dns/coredns.yaml
 var coreDNS string
 
-// dnsDelay is how long the cluster's DNS waits when the cluster is ready: what a user starts at once has the processors for itself, and half a second less to wait.
-const dnsDelay = 1500 * time.Millisecond
-
-// startDNS installs the cluster's DNS, a moment later.
-func (l *lab) startDNS(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(dnsDelay):
-	}
-	if err := l.installDNS(ctx); err != nil && ctx.Err() == nil {
-		l.log.Error("install", "err", err)
-	}
-}
-
-// installDNS brings the cluster's DNS into the API, as AKS's add-on manager does: what is there is made the same.
+// installDNS brings the cluster's DNS into the API.
 func (l *lab) installDNS(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	docs, err := dnsObjects(l.cluster)
+	if err == nil {
+		err = applyObjects(ctx, l.client.CoreV1().RESTClient(), docs)
+	}
 	if err != nil {
 		return fmt.Errorf("cluster DNS: %w", err)
-	}
-	for _, doc := range docs {
-		if err := applyObject(ctx, l.client.CoreV1().RESTClient(), doc); err != nil {
-			return fmt.Errorf("cluster DNS: %w", err)
-		}
 	}
 	return nil
 }
 
 func dnsObjects(c *cluster.Cluster) ([]string, error) {
-	t, err := template.New("coredns.yaml").Option("missingkey=error").Parse(coreDNS)
-	if err != nil {
-		return nil, err
-	}
-	var b bytes.Buffer
-	err = t.Execute(&b, map[string]any{"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion})
-	return strings.Split(b.String(), "\n---\n"), err
-}
-
-// apiPaths are where the API has the kinds of objects that applyObject takes, %s the namespace.
-var apiPaths = map[string]string{
-	"v1/ServiceAccount":  "/api/v1/namespaces/%s/serviceaccounts/",
-	"v1/ConfigMap":       "/api/v1/namespaces/%s/configmaps/",
-	"v1/Service":         "/api/v1/namespaces/%s/services/",
-	"apps/v1/Deployment": "/apis/apps/v1/namespaces/%s/deployments/",
-	"rbac.authorization.k8s.io/v1/ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles/%.0s",
-	"rbac.authorization.k8s.io/v1/ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/%.0s",
-}
-
-// applyObject makes one object what the document says, by server-side apply. kube-system itself comes a moment after the API server is ready.
-func applyObject(ctx context.Context, api rest.Interface, doc string) error {
-	var o struct {
-		APIVersion, Kind string
-		Metadata         struct{ Namespace, Name string }
-	}
-	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
-		return err
-	}
-	path, known := apiPaths[o.APIVersion+"/"+o.Kind]
-	if !known {
-		return fmt.Errorf("apply %s %s: unknown kind", o.Kind, o.Metadata.Name)
-	}
-	path = fmt.Sprintf(path, o.Metadata.Namespace) + o.Metadata.Name
-	for {
-		err := api.Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", "packetwalk").Param("force", "true").Body([]byte(doc)).Do(ctx).Error()
-		if err == nil {
-			return nil
-		}
-		if !apierrors.IsNotFound(err) {
-			return fmt.Errorf("apply %s %s: %w", o.Kind, o.Metadata.Name, err)
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("apply %s %s: %w", o.Kind, o.Metadata.Name, err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	return objects(coreDNS, map[string]any{"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion})
 }

@@ -25,6 +25,7 @@ type Binaries struct {
 	Node         string // packetwalk-node
 	CNI          string // packetwalk-cni
 	App          string // packetwalk-app
+	Addon        string // packetwalk-addon
 }
 
 // UpOptions say what Up makes.

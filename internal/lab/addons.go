@@ -1,0 +1,75 @@
+package lab
+
+import (
+	"context"
+	_ "embed"
+	"fmt"
+	"time"
+
+	"packetwalk.dev/internal/cluster"
+)
+
+// addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for itself,
+// and half a second less to wait.
+const addonDelay = 1500 * time.Millisecond
+
+// startAddons installs the cluster's DNS and what spec.addons asks for, a moment later.
+func (l *lab) startAddons(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(addonDelay):
+	}
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	for _, install := range []func(context.Context) error{l.installDNS, l.installHTTPRouting} {
+		if err := install(ctx); err != nil && ctx.Err() == nil {
+			l.log.Error("install", "err", err)
+		}
+	}
+}
+
+// httpRouting are the objects of the addon for HTTP application routing, one document each.
+//
+//go:embed addons/http_application_routing.yaml
+var httpRouting string
+
+func httpRoutingObjects(c *cluster.Cluster) ([]string, error) {
+	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone()})
+}
+
+func (l *lab) installHTTPRouting(ctx context.Context) error {
+	if !l.cluster.HasAddon(cluster.AddonHTTPRouting) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	docs, err := httpRoutingObjects(l.cluster)
+	if err == nil {
+		err = applyObjects(ctx, l.client.CoreV1().RESTClient(), docs)
+	}
+	if err != nil {
+		return fmt.Errorf("addon %s: %w", cluster.AddonHTTPRouting, err)
+	}
+	return nil
+}
+
+// reviseAddons installs and removes the addons that differ.
+func (l *lab) reviseAddons(ctx context.Context, from, to *cluster.Cluster) error {
+	is := to.HasAddon(cluster.AddonHTTPRouting)
+	if is == from.HasAddon(cluster.AddonHTTPRouting) {
+		return nil
+	}
+	bring := deleteObjects
+	if is {
+		bring = applyObjects
+	}
+	docs, err := httpRoutingObjects(to)
+	if err == nil {
+		err = bring(ctx, l.client.CoreV1().RESTClient(), docs)
+	}
+	if err != nil {
+		return fmt.Errorf("spec.addons: %s: %w", cluster.AddonHTTPRouting, err)
+	}
+	return nil
+}
