@@ -67,7 +67,7 @@ func routeText(words []string, ipv6 bool) (Route, error) {
 // word reads one attribute of a route and tells how many words it took.
 func (j *routeJSON) word(words []string) (int, error) {
 	switch words[0] {
-	case "onlink", "linkdown", "dead", "pervasive", "offload", "trap", "notify":
+	case "onlink", "linkdown", "dead", "pervasive", "offload", "trap", "notify", "cloned", "rt_trap", "rt_offload":
 		j.Flags = append(j.Flags, words[0])
 		return 1, nil
 	case "encap":

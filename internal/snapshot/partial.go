@@ -4,8 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
-	"slices"
-	"strings"
 
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/iptables"
@@ -130,14 +128,13 @@ func (p *partial) block(b iptables.Block) {
 	case iptables.IPAddress:
 		part, err = Addresses, p.addresses(b)
 	case iptables.IPRule:
-		p.policy(b)
-		return
+		part, err = Policy, p.policy(b)
 	}
 	if err != nil {
 		p.assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
 		return
 	}
-	if b.Filtered && (b.Kind == iptables.IPAddress || b.Kind == iptables.IPRoute) {
+	if b.Filtered && (b.Kind == iptables.IPAddress || b.Kind == iptables.IPRoute || b.Kind == iptables.IPRule) {
 		p.host.Missing[part] = "only some are in the text"
 		return
 	}
@@ -153,20 +150,6 @@ func (p *partial) sysctls() {
 	if p.host.Sysctls["net.ipv4.ip_forward"] == "0" {
 		delete(p.host.Missing, Sysctls)
 	}
-}
-
-// policy holds rules against the three that there are from the start (ip-rule(8)). Others are not read from text.
-func (p *partial) policy(b iptables.Block) {
-	usual := []string{"0: from all lookup local", "32766: from all lookup main", "32767: from all lookup default"}
-	number := b.Line
-	for line := range strings.Lines(string(b.Text)) {
-		if text := strings.Join(strings.Fields(line), " "); !slices.Contains(usual, text) {
-			p.assume("line %d: a policy rule is left out, because it is not read from text: %s", number, text)
-			return
-		}
-		number++
-	}
-	delete(p.host.Missing, Policy)
 }
 
 // finishFIB adds what the kernel keeps beside the routes and addresses that are shown.

@@ -12,140 +12,27 @@ import (
 	"packetwalk.dev/internal/packet"
 )
 
-// Here the text of "ip route" and "ip addr" is read, as iproute2 and BusyBox print it for people; captures have iproute2's JSON instead.
-
-var routeTypes = []string{"unicast", "local", "broadcast", "multicast", "blackhole", "unreachable", "prohibit", "throw"}
-
-// routes reads the routes of table main.
+// routes reads the routes of table main, or of the tables that the lines name.
 func (p *partial) routes(b iptables.Block) error {
-	var routes []fib.Route
-	number := b.Line
-	for line := range strings.Lines(string(b.Text)) {
-		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "> "))
-		if fields[0] == "nexthop" && len(routes) > 0 {
-			r := &routes[len(routes)-1]
-			hop := fib.Route{}
-			weight, err := routeAttributes(&hop, fields[1:])
-			if err != nil {
-				return fmt.Errorf("line %d: %w", number, err)
-			}
-			r.Nexthops = append(r.Nexthops, fib.Nexthop{Gateway: hop.Gateway, Link: hop.Link, Weight: weight, OnLink: hop.OnLink, LinkDown: hop.LinkDown})
-		} else {
-			r, err := parseRoute(fields)
-			if err != nil {
-				return fmt.Errorf("line %d: %w", number, err)
-			}
-			routes = append(routes, r)
-		}
-		number++
-	}
-	p.host.FIB.Routes = append(p.host.FIB.Routes, routes...)
-	return nil
-}
-
-func parseRoute(fields []string) (fib.Route, error) {
-	r := fib.Route{Table: fib.TableMain, Type: "unicast", Scope: "global"}
-	if slices.Contains(routeTypes, fields[0]) {
-		r.Type = fields[0]
-		if fields = fields[1:]; len(fields) == 0 {
-			return r, fmt.Errorf("route without a destination")
-		}
-	}
-	if fields[0] != "default" {
-		prefix, err := parsePrefix(fields[0])
-		if err != nil {
-			return r, err
-		}
-		r.Destination = prefix.Masked()
-	}
-	if _, err := routeAttributes(&r, fields[1:]); err != nil {
-		return r, err
-	}
-	if fields[0] == "default" {
-		r.Destination = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
-		if r.Gateway.Is6() || r.Source.Is6() {
+	routes, err := fib.ParseRoutesText(string(b.Text), false)
+	for i := range routes {
+		r := &routes[i]
+		if r.Destination.Bits() == 0 && (r.Gateway.Is6() || r.Source.Is6()) {
 			r.Destination = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
 		}
 	}
-	return r, nil
-}
-
-func parsePrefix(s string) (netip.Prefix, error) {
-	if a, err := netip.ParseAddr(s); err == nil {
-		return netip.PrefixFrom(a, a.BitLen()), nil
-	}
-	return netip.ParsePrefix(s)
-}
-
-// routeAttributes reads "via A dev L src S metric N …"; what does not decide about a packet's way is passed over.
-func routeAttributes(r *fib.Route, words []string) (weight int, err error) {
-	weight = 1
-	for i := 0; i < len(words); i++ {
-		flag := words[i]
-		switch flag {
-		case "onlink":
-			r.OnLink = true
-			continue
-		case "linkdown", "dead":
-			r.LinkDown = true
-			continue
-		case "pervasive", "offload", "trap", "notify", "cloned", "rt_trap", "rt_offload":
-			continue
-		}
-		if i++; i == len(words) {
-			return weight, fmt.Errorf("route with %q at its end", flag)
-		}
-		if flag == "via" && (words[i] == "inet6" || words[i] == "inet") && i+1 < len(words) {
-			i++
-		}
-		if err := routeAttribute(r, &weight, flag, words[i]); err != nil {
-			return weight, fmt.Errorf("route's %s: %w", flag, err)
-		}
-	}
-	return weight, nil
-}
-
-func routeAttribute(r *fib.Route, weight *int, flag, value string) (err error) {
-	switch flag {
-	case "via":
-		r.Gateway, err = netip.ParseAddr(value)
-	case "dev":
-		r.Link = value
-	case "src":
-		r.Source, err = netip.ParseAddr(value)
-	case "from":
-		r.From, err = parsePrefix(value)
-	case "metric":
-		r.Metric, err = strconv.Atoi(value)
-	case "weight":
-		*weight, err = strconv.Atoi(value)
-	case "scope":
-		r.Scope = value
-	case "proto":
-		r.Protocol = value
-	case "tos":
-		var tos uint64
-		tos, err = strconv.ParseUint(value, 0, 8)
-		r.TOS = uint8(tos)
-	case "table":
-		r.Table, err = routeTable(value)
-	case "mtu", "advmss", "pref", "nhid", "hoplimit", "expires", "error", "initcwnd", "initrwnd", "rto_min", "window", "rtt":
-	default:
-		return fmt.Errorf("is not understood")
-	}
+	p.host.FIB.Routes = append(p.host.FIB.Routes, routes...)
 	return err
 }
 
-func routeTable(name string) (int, error) {
-	switch name {
-	case "local":
-		return fib.TableLocal, nil
-	case "main":
-		return fib.TableMain, nil
-	case "default":
-		return fib.TableDefault, nil
+// policy reads policy rules: IPv4's where nothing in them says otherwise.
+func (p *partial) policy(b iptables.Block) error {
+	rules, err := fib.ParseRulesText(string(b.Text), false)
+	for i := range rules {
+		rules[i].IPv6 = rules[i].From.Addr().Is6() || rules[i].To.Addr().Is6()
 	}
-	return strconv.Atoi(name)
+	p.host.FIB.Rules = append(p.host.FIB.Rules, rules...)
+	return err
 }
 
 // addresses reads links and their addresses.
@@ -155,7 +42,7 @@ func (p *partial) addresses(b iptables.Block) error {
 	number := b.Line - 1
 	for line := range strings.Lines(string(b.Text)) {
 		number++
-		fields := strings.Fields(strings.TrimPrefix(strings.TrimSpace(line), "> "))
+		fields := strings.Fields(line)
 		switch {
 		case strings.HasSuffix(fields[0], ":"):
 			l, err := parseLink(fields)
@@ -171,18 +58,13 @@ func (p *partial) addresses(b iptables.Block) error {
 			if len(fields) > 1 {
 				link.MAC, _ = packet.ParseMAC(fields[1])
 			}
-		case (fields[0] == "inet" || fields[0] == "inet6") && len(fields) > 1:
-			a, err := parseAddress(fields)
-			if err != nil {
-				return fmt.Errorf("line %d: %w", number, err)
-			}
-			a.Link = link.Name
-			s.Addresses = append(s.Addresses, a)
 		case fields[0] == "veth" || fields[0] == "bridge":
 			link.Kind = fields[0]
 		}
 	}
-	return nil
+	addresses, err := fib.ParseAddressesText(string(b.Text))
+	s.Addresses = append(s.Addresses, addresses...)
+	return err
 }
 
 // parseLink reads "9: eth0@if10: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc noqueue master cbr0 state UP".
@@ -205,32 +87,6 @@ func parseLink(fields []string) (fib.Link, error) {
 		}
 	}
 	return l, nil
-}
-
-// parseAddress reads "inet 10.0.0.4/24 brd 10.0.0.255 scope global secondary eth0".
-func parseAddress(fields []string) (fib.Address, error) {
-	prefix, err := parsePrefix(fields[1])
-	if err != nil {
-		return fib.Address{}, err
-	}
-	a := fib.Address{Prefix: prefix, Scope: "global"}
-	for i := 2; i < len(fields); i++ {
-		value := ""
-		if i+1 < len(fields) {
-			value = fields[i+1]
-		}
-		switch fields[i] {
-		case "brd":
-			a.Broadcast, _ = netip.ParseAddr(value)
-		case "peer":
-			a.Peer, _ = parsePrefix(value)
-		case "scope":
-			a.Scope = value
-		case "secondary":
-			a.Secondary = true
-		}
-	}
-	return a, nil
 }
 
 // sources makes addresses of the sources that routes prefer, and names them.

@@ -120,11 +120,24 @@ default via 10.0.0.1 dev eth0 proto dhcp src 10.0.0.4 metric 100
 unreachable 10.9.0.0/16
 10.1.0.7 dev azv1 scope link
 fd00::/64 via fd01::1 dev eth1
+$ ip route show table all | grep 50
+default via 10.0.0.50 dev eth0 table 50
+$ ip rule
+0:	from all lookup local
+200:	from 10.5.0.0/16 lookup 50
+32766:	from all lookup main
+32767:	from all lookup default
 `))
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, _ := s.Host("node/x")
+	if a := h.FIB.Lookup(fib.Query{Source: netip.MustParseAddr("10.5.0.1"), Destination: netip.MustParseAddr("8.8.8.8"), In: "azv1"}); a.Gateway != netip.MustParseAddr("10.0.0.50") {
+		t.Errorf("by the policy rule: got %+v", a)
+	}
+	if why := h.Missing[Policy]; why != "" {
+		t.Errorf("policy rules: %s", why)
+	}
 	for destination, want := range map[string]string{
 		"8.8.8.8": "unicast eth0 10.0.0.1", "10.0.0.9": "unicast eth0 invalid IP", "10.0.0.4": "local lo invalid IP", "10.9.1.1": "unreachable  invalid IP",
 		"10.1.0.7": "unicast azv1 invalid IP", "127.0.0.1": "local lo invalid IP", "fd00::7": "unicast eth1 fd01::1", "10.2.1.1": "unicast eth0 10.0.0.8",
