@@ -160,6 +160,22 @@ func TestPortsUsedUp(t *testing.T) {
 	}
 }
 
+// TestPicksUsedUp: flows whose ports are only known to be of a range use it up as others do.
+func TestPicksUsedUp(t *testing.T) {
+	n := packet.Translation{Source: true, Low: addr("203.0.113.10"), High: addr("203.0.113.10"), PortLow: 1024, PortHigh: 1027}
+	v := NewView(NewTable(nil), defaults)
+	for i := range uint16(5) {
+		p := syn(tuple(packet.TCP, "10.0.0.1", 5000+i, "10.9.0.1", 80))
+		v.Track(&p)
+		if ok, why := v.Translate(&p, n); !ok {
+			t.Fatal(why)
+		}
+		if passes := v.Confirm(&p); passes != (i < 4) {
+			t.Errorf("flow %d of 4 ports: %+v, passes %v", i+1, p.SourcePort, passes)
+		}
+	}
+}
+
 // TestSameSource: another flow from the same source and port keeps what the first got (find_appropriate_src).
 func TestSameSource(t *testing.T) {
 	v := NewView(nil, defaults)

@@ -371,6 +371,31 @@ func TestTranslationsGoToTheWalk(t *testing.T) {
 	}
 }
 
+// TestTranslationTracksItsFamily: nat of one family, in a table of both, has only that one's connections tracked (nft_nat_init).
+func TestTranslationTracksItsFamily(t *testing.T) {
+	to := func(a string) packet.Translation {
+		return packet.Translation{Source: true, Low: netip.MustParseAddr(a)}
+	}
+	for _, test := range []struct {
+		s        Statement
+		ip4, ip6 bool
+	}{
+		{&Translate{to("10.0.0.1")}, true, false},
+		{&Translate{to("fd00::1")}, false, true},
+		{&Translate{packet.Translation{Source: true, Chosen: "masquerade"}}, true, true},
+		{&TranslateTo{EtherType: packet.EtherIPv6}, false, true},
+		{&TranslateTo{}, true, true},
+	} {
+		table := &Table{Family: Inet, Name: "t"}
+		table.Chains = []*Chain{{Table: table, Name: "c", Base: &Base{Type: "nat", Hook: Postrouting}, Rules: []Rule{{Statements: []Statement{test.s}}}}}
+		rs := &Ruleset{Tables: []*Table{table}}
+		rs.Index()
+		if rs.Tracks(IPv4) != test.ip4 || rs.Tracks(IPv6) != test.ip6 {
+			t.Errorf("%s: IPv4 %v, IPv6 %v", test.s, rs.Tracks(IPv4), rs.Tracks(IPv6))
+		}
+	}
+}
+
 func TestTransparentProxy(t *testing.T) {
 	s := &TransparentProxy{To: "port 80", Value: 1, Mask: 1}
 	for answer, want := range []VerdictKind{Accept, Drop} {

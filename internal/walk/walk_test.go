@@ -349,6 +349,14 @@ func TestReversePath(t *testing.T) {
 	if o := n.walk(req).Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "own address") {
 		t.Errorf("its own address from outside: %s", ends(o))
 	}
+	// With accept_local it may come in where it is an address of, and with strict rp_filter nowhere else.
+	for from, drops := range map[string]bool{"10.1.0.1:4000": false, "10.2.0.1:4000": true} {
+		router.Sysctls["net.ipv4.conf.all.rp_filter"], router.Sysctls["net.ipv4.conf.all.accept_local"] = "1", "1"
+		req.Packet = syn(from, "10.2.0.2:80")
+		if o := n.walk(req).Outcomes[0]; (o.End.Kind == Dropped) != drops {
+			t.Errorf("its own address %s, accepted: %s", from, ends(o))
+		}
+	}
 }
 
 // bridged is a node with two pods on a bridge, as Azure CNI's bridge mode makes it, and a client behind the uplink.
