@@ -17,6 +17,7 @@ type Resources struct {
 	PublicIPAddresses []*armnetwork.PublicIPAddress
 	VirtualNetworks   []*armnetwork.VirtualNetwork
 	RouteTables       []*armnetwork.RouteTable
+	SecurityGroups    []*armnetwork.SecurityGroup
 }
 
 // NewResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
@@ -37,6 +38,9 @@ func NewResources(n vnet.Network) Resources {
 	}
 	for _, t := range n.RouteTables {
 		r.RouteTables = append(r.RouteTables, b.routeTable(t))
+	}
+	for _, g := range n.SecurityGroups {
+		r.SecurityGroups = append(r.SecurityGroups, b.securityGroup(g))
 	}
 	return r
 }
@@ -176,7 +180,7 @@ func (b builder) nic(nic vnet.NIC) *armnetwork.Interface {
 	group := b.machineGroup(nic.Machine)
 	p := &armnetwork.InterfacePropertiesFormat{
 		EnableIPForwarding: new(nic.IPForwarding), MacAddress: new(strings.ToUpper(strings.ReplaceAll(nic.MAC, ":", "-"))), Primary: new(true),
-		ProvisioningState: succeeded,
+		ProvisioningState: succeeded, NetworkSecurityGroup: b.groupRef(nic.SecurityGroup),
 		VirtualMachine: sub(new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s",
 			b.n.Subscription, group, nic.Machine))),
 	}
@@ -363,7 +367,9 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 		p.AddressSpace.AddressPrefixes = append(p.AddressSpace.AddressPrefixes, new(prefix.String()))
 	}
 	for _, s := range v.Subnets {
-		subnet := &armnetwork.SubnetPropertiesFormat{AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded}
+		subnet := &armnetwork.SubnetPropertiesFormat{
+			AddressPrefix: new(s.Prefix.String()), ProvisioningState: succeeded, NetworkSecurityGroup: b.groupRef(s.SecurityGroup),
+		}
 		if s.RouteTable != "" {
 			subnet.RouteTable = &armnetwork.RouteTable{ID: b.id(b.machineGroup(s.RouteTable), "routeTables", s.RouteTable)}
 		}

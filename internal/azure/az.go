@@ -63,6 +63,7 @@ type options struct {
 	group, name, parent string // -g, -n, --lb-name and the like
 	format, query       string
 	help                bool
+	includeDefault      bool // of security rules
 }
 
 // command is one that az has: "list" and "show" of one kind of thing.
@@ -98,9 +99,14 @@ var commands = []command{
 	{words: "network vnet peering", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "virtualNetworkPeerings", all: allVNets},
 	{words: "network route-table", kind: "Microsoft.Network/routeTables", all: allTables},
 	{words: "network route-table route", kind: "Microsoft.Network/routeTables", parent: "route-table-name", field: "routes", all: allTables},
+	{words: "network nsg", kind: "Microsoft.Network/networkSecurityGroups", all: allGroups},
+	{words: nsgRule, kind: "Microsoft.Network/networkSecurityGroups", parent: "nsg-name", field: "securityRules", all: allGroups},
 	{words: "aks", kind: "Microsoft.ContainerService/managedClusters", all: clusters},
 	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
 }
+
+// nsgRule is the command of security rules, which alone knows --include-default and has its own table.
+const nsgRule = "network nsg rule"
 
 // clusters is the lab's cluster, as far as its network knows it: the name is what the node resource group has between the others.
 func clusters(l Lab) ([]any, error) {
@@ -151,7 +157,13 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	if i < 0 || verb != "list" && verb != "show" {
 		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), Usage())
 	}
+	if o.includeDefault && (commands[i].words != nsgRule || verb != "list") {
+		return nil, o, usage("unrecognized arguments: --include-default")
+	}
 	result, err := commands[i].run(verb, l, o)
+	if err == nil && o.query == "" && commands[i].words == nsgRule {
+		result = ruleList{result}
+	}
 	if err != nil || o.query == "" {
 		return result, o, err
 	}
@@ -170,7 +182,7 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 func (o *options) flags() map[string]*string {
 	return map[string]*string{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,
-		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent,
+		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent, "--nsg-name": &o.parent,
 		"-o": &o.format, "--output": &o.format, "--query": &o.query,
 	}
 }
@@ -182,6 +194,10 @@ func parseFlags(args []string) (options, error) {
 		name, value, inline := strings.Cut(args[i], "=")
 		if name == "-h" || name == "--help" {
 			o.help = true
+			continue
+		}
+		if args[i] == "--include-default" {
+			o.includeDefault = true
 			continue
 		}
 		at, ok := flags[name]
@@ -253,6 +269,10 @@ func (c command) things(resources []any, o options) ([]any, error) {
 		return nil, err
 	}
 	list, _ := parent.(object)[c.field].([]any)
+	if o.includeDefault {
+		more, _ := parent.(object)["defaultSecurityRules"].([]any)
+		list = slices.Concat(list, more)
+	}
 	return list, nil
 }
 
@@ -285,6 +305,9 @@ func Usage() string {
 		flags := " [-g GROUP] | show -g GROUP"
 		if c.parent != "" {
 			flags = fmt.Sprintf(" -g GROUP --%[1]s NAME | show -g GROUP --%[1]s NAME", c.parent)
+		}
+		if c.words == nsgRule {
+			flags = strings.Replace(flags, " |", " [--include-default] |", 1)
 		}
 		b.WriteString("  az " + c.words + " list" + flags + " -n NAME\n")
 	}

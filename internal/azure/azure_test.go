@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/vnet"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/more.txt and vnets.txt")
+var update = flag.Bool("update", false, "rewrite testdata/more.txt, vnets.txt and nsg.txt")
 
 // world is the Part 1 article's, with one service.
 func world() vnet.Network {
@@ -90,7 +90,7 @@ func TestSeed(t *testing.T) {
 
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
-	for file, n := range map[string]vnet.Network{"testdata/more.txt": world(), "testdata/vnets.txt": vnets()} {
+	for file, n := range map[string]vnet.Network{"testdata/more.txt": world(), "testdata/vnets.txt": vnets(), "testdata/nsg.txt": nsgs()} {
 		want, got := transcript(t, file, n)
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
@@ -123,6 +123,25 @@ func vnets() vnet.Network {
 	lb.OutboundRules = []vnet.OutboundRule{{
 		Name: "aksOutboundRule", Frontends: []string{lb.Frontends[0].Name}, BackendPool: "kubernetes", AllocatedOutboundPorts: 1024, IdleTimeoutMinutes: 30, TCPReset: true,
 	}}
+	return n
+}
+
+// nsgs is world with the nodes' security group, which a Service has opened, and a subnet's with lists.
+func nsgs() vnet.Network {
+	n := world()
+	const inbound, allow = vnet.DirectionInbound, vnet.AccessAllow
+	port := func(first, last uint16) vnet.PortRange { return vnet.PortRange{First: first, Last: last} }
+	n.SecurityGroups = []vnet.SecurityGroup{
+		{Name: "aks-agentpool-31351229-nsg", Rules: []vnet.SecurityRule{{
+			Name: "a48b4c0e11cfd11e9981c7abfb60d882-TCP-80-Internet", Priority: 500, Direction: inbound, Access: allow, Protocol: vnet.ProtocolTCP,
+			Sources: []string{vnet.TagInternet}, Destinations: []string{"203.0.113.10"}, DestinationPorts: []vnet.PortRange{port(80, 80)},
+		}}},
+		{Name: "vms", Rules: []vnet.SecurityRule{{
+			Name: "web", Priority: 100, Direction: inbound, Access: allow, Protocol: vnet.Any, Sources: []string{"10.13.76.0/24", "198.51.100.10"},
+			DestinationPorts: []vnet.PortRange{port(80, 80), port(8000, 8010)},
+		}}},
+	}
+	n.NICs[0].SecurityGroup, n.VNets[0].Subnets[1].SecurityGroup = "aks-agentpool-31351229-nsg", "vms"
 	return n
 }
 

@@ -16,20 +16,26 @@ import (
 // formats are the values of --output.
 var formats = []string{"json", "jsonc", "none", "table", "tsv"}
 
+// ownTable is a result that az prints as another table than what its fields would give.
+type ownTable interface {
+	value() any
+	table() string
+}
+
 // write prints a result as az does (its library knack, output.py). A result that is nothing prints nothing.
 func write(w io.Writer, result any, format, query string) error {
 	if result == nil || format == "none" {
 		return nil
 	}
 	var text string
-	routes, isRoutes := result.(routeList)
-	if isRoutes {
-		result = routes.json()
+	own, hasOwn := result.(ownTable)
+	if hasOwn {
+		result = own.value()
 	}
 	switch format {
 	case "table":
-		if text = table(result, query); isRoutes {
-			text = routes.table()
+		if text = table(result, query); hasOwn {
+			text = own.table()
 		}
 	case "tsv":
 		text = tsv(result, query)

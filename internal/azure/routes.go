@@ -44,8 +44,8 @@ func routeFields(r vnet.EffectiveRoute) (source, state, prefix, hopType, hop str
 	return source, state, r.Prefix.String(), r.NextHopType, hop
 }
 
-// json is the answer as the provider gives it.
-func (l routeList) json() object {
+// value is the answer as the provider gives it.
+func (l routeList) value() any {
 	value := []any{}
 	for _, r := range l.routes {
 		source, state, prefix, hopType, hop := routeFields(r)

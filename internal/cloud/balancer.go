@@ -40,6 +40,8 @@ type balancer struct {
 	// nodes are the nodes as they are now; nil for those that the controller hands over. Those can be old: the controller
 	// works on several Services at once, which share one pool here, and the last call must not bring an older list back.
 	nodes corelisters.NodeLister
+	// securityGroup is the nodes' network security group, "" for none.
+	securityGroup string
 }
 
 // members names the nodes that belong into the pool now. It is called while the network is being changed.
@@ -86,7 +88,8 @@ func (b balancer) GetLoadBalancer(_ context.Context, _ string, s *v1.Service) (*
 	return status(f.Address), true, nil
 }
 
-// EnsureLoadBalancer gives the Service its front end, rules and probes, and the nodes their place in the back-end pool.
+// EnsureLoadBalancer gives the Service its front end, rules and probes, the nodes their place in the back-end pool, and their security group
+// the rules that let the Service's clients in.
 func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service, nodes []*v1.Node) (*v1.LoadBalancerStatus, error) {
 	want, err := want(s)
 	if err != nil {
@@ -94,7 +97,7 @@ func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service,
 	}
 	var address netip.Addr
 	err = b.network.Update(func(n *vnet.Network) (err error) {
-		address, err = ensure(n, want, b.members(nodes))
+		address, err = ensure(n, want, b.members(nodes), b.securityGroup)
 		return err
 	})
 	if err != nil {
@@ -115,7 +118,7 @@ func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service,
 	})
 }
 
-// EnsureLoadBalancerDeleted takes the Service's front end, rules and probes away and gives its address back. What is not there
+// EnsureLoadBalancerDeleted takes the Service's front end, rules, probes and security rules away and gives its address back. What is not there
 // is no error.
 func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.Service) error {
 	name := cloudprovider.DefaultLoadBalancerName(s)
@@ -127,6 +130,9 @@ func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.S
 		replaceRules(lb, service{name: name})
 		lb.Frontends = slices.DeleteFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == name })
 		n.ReleasePublicIP(publicIPName(name))
+		if g, ok := n.SecurityGroup(b.securityGroup); ok {
+			return ensureSecurity(g, service{name: name}, netip.Addr{})
+		}
 		return nil
 	})
 }
@@ -143,6 +149,7 @@ type service struct {
 	published netip.Addr // status.loadBalancer: what clients may know already
 	rules     []vnet.Rule
 	probes    []vnet.Probe
+	security  []vnet.SecurityRule // without priority and destination
 }
 
 // want reads a Service. What Azure's load balancer has and the lab's has not yet is an error that says so.
@@ -171,6 +178,9 @@ func want(s *v1.Service) (service, error) {
 		if err := w.addPort(s, p); err != nil {
 			return fail("port %d: %w", p.Port, err)
 		}
+	}
+	if err := w.addSecurity(s); err != nil {
+		return fail("%w", err)
 	}
 	return w, nil
 }
@@ -206,7 +216,7 @@ func (w *service) addPort(s *v1.Service, p v1.ServicePort) error {
 }
 
 // ensure makes the network have what the Service wants and returns its front end's address.
-func ensure(n *vnet.Network, w service, nodes []string) (netip.Addr, error) {
+func ensure(n *vnet.Network, w service, nodes []string, securityGroup string) (netip.Addr, error) {
 	lb, ok := n.LoadBalancer(LoadBalancerName)
 	if !ok {
 		n.LoadBalancers = append(n.LoadBalancers, vnet.LoadBalancer{Name: LoadBalancerName, SKU: vnet.SKUBasic})
@@ -221,7 +231,14 @@ func ensure(n *vnet.Network, w service, nodes []string) (netip.Addr, error) {
 		w.rules[i].TCPReset = lb.SKU == vnet.SKUStandard && w.rules[i].Protocol == vnet.ProtocolTCP
 	}
 	replaceRules(lb, w)
-	return address, nil
+	if securityGroup == "" {
+		return address, nil
+	}
+	g, ok := n.SecurityGroup(securityGroup)
+	if !ok {
+		return address, fmt.Errorf("service %s: no network security group %s", w.object, securityGroup)
+	}
+	return address, ensureSecurity(g, w, address)
 }
 
 // ensureFrontend keeps the front end that there is, unless another address is asked for; a new one gets the address that was

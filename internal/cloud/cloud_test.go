@@ -97,7 +97,7 @@ func nodes(names ...string) []*v1.Node {
 }
 
 func balancer(n cloud.Network) cloudprovider.LoadBalancer {
-	b, _ := cloud.New(n, nil).LoadBalancer()
+	b, _ := cloud.New(n, nil, "").LoadBalancer()
 	return b
 }
 
@@ -211,7 +211,7 @@ func TestPoolFollowsTheNodes(t *testing.T) {
 	for _, node := range all {
 		store.Add(node)
 	}
-	b, _ := cloud.New(n, corelisters.NewNodeLister(store)).LoadBalancer()
+	b, _ := cloud.New(n, corelisters.NewNodeLister(store), "").LoadBalancer()
 	members := func() string {
 		var all []string
 		for _, m := range n.lb(t).BackendPools[0].Members {
@@ -300,7 +300,9 @@ func TestRun(t *testing.T) {
 	)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- cloud.Run(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "kubernetes") }()
+	go func() {
+		done <- cloud.Run(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "kubernetes", "")
+	}()
 	defer func() {
 		cancel()
 		if err := <-done; err != nil {

@@ -42,7 +42,9 @@ var changeable = []string{
 	"spec.azure.vnets[].peerings",
 	"spec.azure.vnets[].subnets[]",
 	"spec.azure.vnets[].subnets[].routeTable",
+	"spec.azure.vnets[].subnets[].networkSecurityGroup",
 	"spec.azure.routeTables[]*",
+	"spec.azure.networkSecurityGroups[]*",
 	"spec.azure.vms[]*",
 	"spec.internet.hosts[]*",
 }

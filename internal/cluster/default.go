@@ -72,6 +72,11 @@ func (a *Azure) setDefaults() {
 	set(&a.Subscription, defaultSubscription)
 	set(&a.ResourceGroup, "akstest")
 	set(&a.Location, "westeurope")
+	for i := range a.NetworkSecurityGroups {
+		for j := range a.NetworkSecurityGroups[i].Rules {
+			set(&a.NetworkSecurityGroups[i].Rules[j].Protocol, ProtocolAny)
+		}
+	}
 	if a.VNets != nil {
 		return
 	}

@@ -113,6 +113,9 @@ func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 	return "", "", false
 }
 
+// NodeSecurityGroup is the name of the network security group that AKS makes for its nodes' NICs.
+func (c *Cluster) NodeSecurityGroup() string { return "aks-agentpool-" + c.ID() + "-nsg" }
+
 // PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, PodCIDR with kubenet.
 func (c *Cluster) PodRange() netip.Prefix {
 	if c.Spec.Network.Plugin == PluginKubenet {

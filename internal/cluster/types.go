@@ -186,6 +186,9 @@ type Azure struct {
 	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet
 	// RouteTables hold user-defined routes, for the subnets that name them.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
+	// NetworkSecurityGroups are for the subnets and VMs that name them. The one of the nodes, Cluster.NodeSecurityGroup, is there without being
+	// written here; rules written here under its name are in it beside those that Services get.
+	NetworkSecurityGroups []SecurityGroup `json:"networkSecurityGroups,omitzero"`
 	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
 	VMs []VM `json:"vms,omitzero"`
 }
@@ -205,7 +208,60 @@ type Subnet struct {
 	Name       string       `json:"name"`
 	Prefix     netip.Prefix `json:"prefix"`
 	RouteTable string       `json:"routeTable,omitempty"` // name among spec.azure.routeTables
+	// NetworkSecurityGroup is a name among spec.azure.networkSecurityGroups.
+	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
 }
+
+// SecurityGroup is a network security group.
+type SecurityGroup struct {
+	Name  string         `json:"name"`
+	Rules []SecurityRule `json:"rules,omitzero"` // without Azure's default rules, which every group has too
+}
+
+// SecurityRule says whether flows may begin, as "az network nsg rule create" takes it. The rule with the lowest priority that matches decides.
+type SecurityRule struct {
+	Name      string    `json:"name"`
+	Priority  int       `json:"priority"` // 100 to 4096
+	Direction Direction `json:"direction"`
+	Access    Access    `json:"access"`
+	Protocol  Protocol  `json:"protocol,omitempty"` // default *
+	// SourceAddressPrefixes and DestinationAddressPrefixes are addresses, prefixes, or one service tag: VirtualNetwork, Internet or
+	// AzureLoadBalancer. Default *.
+	SourceAddressPrefixes      []string `json:"sourceAddressPrefixes,omitzero"`
+	DestinationAddressPrefixes []string `json:"destinationAddressPrefixes,omitzero"`
+	// SourcePortRanges and DestinationPortRanges are such as "80" or "8000-8999", of TCP and UDP. Default *.
+	SourcePortRanges      []string `json:"sourcePortRanges,omitzero"`
+	DestinationPortRanges []string `json:"destinationPortRanges,omitzero"`
+}
+
+// Direction is a security rule's, seen from the machine.
+type Direction string
+
+// Access is what a security rule does.
+type Access string
+
+// Protocol is a security rule's.
+type Protocol string
+
+// Values of security rules.
+const (
+	DirectionInbound  Direction = "Inbound"
+	DirectionOutbound Direction = "Outbound"
+	AccessAllow       Access    = "Allow"
+	AccessDeny        Access    = "Deny"
+	ProtocolTCP       Protocol  = "Tcp"
+	ProtocolUDP       Protocol  = "Udp"
+	ProtocolICMP      Protocol  = "Icmp"
+	ProtocolAny       Protocol  = "*"
+)
+
+// Words that a security rule's addresses can be besides addresses and prefixes.
+const (
+	TagVirtualNetwork    = "VirtualNetwork"
+	TagInternet          = "Internet"
+	TagAzureLoadBalancer = "AzureLoadBalancer"
+	AnyAddress           = "*"
+)
 
 // RouteTable is a table of user-defined routes.
 type RouteTable struct {
@@ -243,6 +299,8 @@ type VM struct {
 	PublicIP bool `json:"publicIP,omitempty"`
 	// IPForwarding makes it a virtual appliance: it forwards packets that are not its own, and user-defined routes can lead to it.
 	IPForwarding bool `json:"ipForwarding,omitempty"`
+	// NetworkSecurityGroup is a name among spec.azure.networkSecurityGroups, for its NIC.
+	NetworkSecurityGroup string `json:"networkSecurityGroup,omitempty"`
 	// App is the built-in application that it runs; empty for a machine that only answers "packetwalk ssh".
 	App string `json:"app,omitempty"`
 }

@@ -353,12 +353,18 @@ func azure(v *netfilter.Visit) string {
 	name, text := v.Chain.Name, v.Rule.Text
 	rule, isRule := strings.CutPrefix(name, "rule/")
 	switch {
+	case strings.HasPrefix(name, "nsg"):
+		return azureSecurity(v)
 	case isRule && v.Verdict.Kind == netfilter.Drop:
 		return "Azure load balancer rule " + rule + ": no back end is up"
 	case isRule:
 		return "Azure load balancer rule " + rule
 	case name == "lb" && strings.Contains(text, "direction original"):
 		return "Azure load balancer: a flow keeps its back end"
+	case name == "lb" && strings.Contains(text, "@nsg-out"):
+		return "Azure: the network security groups of the sender"
+	case name == "lb" && comment(v.Rule) != "":
+		return "Azure: " + comment(v.Rule)
 	case name == "lb":
 		return "Azure load balancer"
 	case name == "raw" || strings.HasPrefix(name, "routes/") || strings.HasPrefix(name, "vnet/"):
@@ -384,6 +390,37 @@ func azure(v *netfilter.Visit) string {
 		return "Azure: " + c
 	}
 	return "Azure"
+}
+
+// securityGroup is the network security group that a chain is of, "" for other chains.
+func securityGroup(c *netfilter.Chain) string {
+	if c == nil || c.Table == nil || c.Table.Name != "azure" {
+		return ""
+	}
+	names, ok := strings.CutPrefix(c.Name, "nsg/")
+	if !ok {
+		return ""
+	}
+	group, _, _ := strings.Cut(names, "/")
+	return group
+}
+
+// azureSecurity explains the rules of network security groups, which have their names and priorities as comments.
+func azureSecurity(v *netfilter.Visit) string {
+	group, rule := securityGroup(v.Chain), comment(v.Rule)
+	switch {
+	case group == "" && rule != "":
+		return "Azure: " + rule
+	case group == "":
+		return "Azure: the network security groups of the receiver"
+	case v.Verdict.Kind == netfilter.Return:
+		return "NSG " + group + " rule " + rule + " allows"
+	case v.Verdict.Kind == netfilter.Drop:
+		return "NSG " + group + " rule " + rule + " denies"
+	case rule != "":
+		return "NSG " + group + " rule " + rule
+	}
+	return "NSG " + group
 }
 
 // azureRoute explains how a subnet's routes lead on: raw chooses them, routes/VNET[/TABLE] has them, vnet/VNET is where they lead.

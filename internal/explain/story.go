@@ -214,7 +214,7 @@ func target(c *netfilter.Chain) bool {
 	case clusterRole, localRole, externalRole, endpointRole:
 		return true
 	}
-	return c != nil && c.Table != nil && c.Table.Name == "azure"
+	return c != nil && c.Table != nil && c.Table.Name == "azure" && !strings.HasPrefix(c.Name, "nsg")
 }
 
 // ruled tells of a rule if it mattered.
@@ -256,6 +256,8 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
 		return nil
+	case k == netfilter.Return && securityGroup(v.Chain) != "":
+		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
 	case st.Hook == netfilter.Postrouting && natChain(v.Chain) && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept) && !reply:

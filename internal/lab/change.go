@@ -139,6 +139,7 @@ func revise(n *vnet.Network, from, to *cluster.Cluster) error {
 	if err := reviseTables(n, before, after); err != nil {
 		return err
 	}
+	reviseSecurity(n, before, after)
 	if err := reviseVMs(n, from, to); err != nil {
 		return err
 	}
@@ -208,7 +209,7 @@ func reviseVMs(n *vnet.Network, from, to *cluster.Cluster) error {
 			}
 			continue
 		}
-		n.NICs[i].IPForwarding = vm.IPForwarding
+		n.NICs[i].IPForwarding, n.NICs[i].SecurityGroup = vm.IPForwarding, vm.NetworkSecurityGroup
 		setVMPublicIP(n, to, vm.Name, &n.NICs[i])
 	}
 	return nil

@@ -37,7 +37,7 @@ func (l *lab) startCluster(ctx context.Context, ready <-chan struct{}) error {
 func (l *lab) startCloud(ctx context.Context) {
 	factory := informers.NewSharedInformerFactory(l.client, 0)
 	go func() {
-		if err := cloud.Run(ctx, l.client, factory, l.fabric, cloudName); err != nil && ctx.Err() == nil {
+		if err := cloud.Run(ctx, l.client, factory, l.fabric, cloudName, l.cluster.NodeSecurityGroup()); err != nil && ctx.Err() == nil {
 			l.log.Error("service controller", "err", err)
 		}
 	}()

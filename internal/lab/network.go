@@ -32,6 +32,7 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 		n.Hosts = append(n.Hosts, vnet.Host{Name: h.Name, Address: h.Address})
 	}
 	addVNets(&n, c)
+	n.SecurityGroups = securityGroupsOf(c)
 	if err := addNodes(&n, c); err != nil {
 		return n, err
 	}
@@ -47,7 +48,7 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 			if kubenet && v.Name+"/"+s.Name == podSubnet {
 				table = podTable
 			}
-			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table})
+			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table, SecurityGroup: s.NetworkSecurityGroup})
 		}
 		for _, remote := range v.Peerings {
 			network.Peerings = append(network.Peerings, vnet.Peering{Name: v.Name + "-to-" + remote, RemoteVNet: remote})
@@ -79,6 +80,7 @@ func addNodes(n *vnet.Network, c *cluster.Cluster) error {
 		}
 		last := &n.NICs[len(n.NICs)-1]
 		last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin == cluster.PluginKubenet
+		last.SecurityGroup = c.NodeSecurityGroup()
 		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
 	}
 	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{pool}}}
@@ -156,7 +158,7 @@ func addVM(n *vnet.Network, c *cluster.Cluster, vm cluster.VM) error {
 		return err
 	}
 	nic := &n.NICs[len(n.NICs)-1]
-	nic.IPForwarding = vm.IPForwarding
+	nic.IPForwarding, nic.SecurityGroup = vm.IPForwarding, vm.NetworkSecurityGroup
 	setVMPublicIP(n, c, vm.Name, nic)
 	return nil
 }

@@ -280,6 +280,10 @@ func (n Network) Clone() Network {
 	for i := range n.RouteTables {
 		n.RouteTables[i].Routes = slices.Clone(n.RouteTables[i].Routes)
 	}
+	n.SecurityGroups = slices.Clone(n.SecurityGroups)
+	for i := range n.SecurityGroups {
+		n.SecurityGroups[i].Rules = slices.Clone(n.SecurityGroups[i].Rules) // the lists in a rule are never changed in place
+	}
 	n.NICs = slices.Clone(n.NICs)
 	for i := range n.NICs {
 		n.NICs[i].IPConfigs = slices.Clone(n.NICs[i].IPConfigs)

@@ -12,8 +12,10 @@ type Network struct {
 
 	VNets       []VNet
 	RouteTables []RouteTable
-	NICs        []NIC
-	PublicIPs   []PublicIP
+	// SecurityGroups are the network security groups, for the subnets and NICs that name them.
+	SecurityGroups []SecurityGroup
+	NICs           []NIC
+	PublicIPs      []PublicIP
 	// PublicAddresses are those that AllocatePublicIP gives out, in this order; none means 203.0.113.10 to .253.
 	PublicAddresses []netip.Addr
 	LoadBalancers   []LoadBalancer
@@ -38,6 +40,8 @@ type Subnet struct {
 	Name       string
 	Prefix     netip.Prefix
 	RouteTable string // name of a RouteTable, "" for none
+	// SecurityGroup is the name of a SecurityGroup, "" for none.
+	SecurityGroup string
 }
 
 // RouteTable holds user-defined routes, for the subnets that name it. A table that no subnet names does nothing.
@@ -81,6 +85,8 @@ type NIC struct {
 	IPConfigs []IPConfig
 	// IPForwarding lets the NIC send and receive packets of addresses that are not its own (kubenet nodes).
 	IPForwarding bool
+	// SecurityGroup is the name of a SecurityGroup, "" for none.
+	SecurityGroup string
 }
 
 // IPConfig is one IP configuration of a NIC. Exactly one of a NIC's is primary, the first.

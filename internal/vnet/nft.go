@@ -10,10 +10,12 @@ import (
 // The fabric's nft table, "ip azure". A packet meets its chains in this order:
 //
 //	raw         from a machine: the routes of its subnet; what stays inside virtual networks is not tracked, nothing else happens to it
-//	lb          a flow for a front end gets a back end, kept as the connection's mark, which chooses the routing table
+//	lb          a new flow is asked about by its sender's security groups; one for a front end gets a back end, kept as the connection's mark,
+//	            which chooses the routing table
 //	nat-pre     instances' own public addresses, rules without floating IP
 //	input       what the host itself answers, forward what may pass
 //	nat-post    the source of what leaves for the internet
+//	nsg-in      a new flow is asked about by its receiver's security groups
 //
 // The whole table is replaced at once. Connections keep their marks and translations: those live in conntrack.
 
@@ -57,13 +59,15 @@ func nftScript(n Network, h Health) string {
 	var w nftWriter
 	w.WriteString("add table ip azure\ndelete table ip azure\ntable ip azure {\n")
 	out := outbound(n)
+	f := newFirewall(n)
 	w.sets(n, out)
-	w.vnets(n)
+	w.vnets(n, f)
 	rules := balancedRules(n, h)
-	w.loadBalancer(rules)
-	w.translate(n, rules)
-	w.filter(n)
-	w.source(out)
+	w.security(f)
+	w.loadBalancer(rules, f)
+	w.translate(n, rules, f)
+	w.filter(n, f)
+	w.source(out, f)
 	w.WriteString("}\n")
 	return w.String()
 }
@@ -101,7 +105,7 @@ func nicElements(nic NIC) []string {
 
 // vnets takes each packet of a machine by the routes of its subnet. Traffic inside a virtual network, to a peered one and to a virtual
 // appliance stays untracked: nothing translates it, and it is most of what a cluster sends. What is left after this goes to the internet.
-func (w *nftWriter) vnets(n Network) {
+func (w *nftWriter) vnets(n Network, f *firewall) {
 	var subnets, forwarders []string
 	routed := map[string]bool{}
 	hops := map[int]bool{}
@@ -121,12 +125,13 @@ func (w *nftWriter) vnets(n Network) {
 		}
 	}
 	w.set("set", "forwarders", "ifname", "", forwarders)
+	w.securitySets(f)
 	for _, v := range n.VNets {
-		w.vnet(n, v.Name)
+		w.vnet(n, v.Name, f)
 	}
 	for _, nic := range sortedBy(n.NICs, func(nic NIC) int { return nic.ID }) {
 		if hops[nic.ID] {
-			w.chain("hop/"+nic.Link(), "", append([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)}, untracked...)...)
+			w.chain("hop/"+nic.Link(), "", append([]string{fmt.Sprintf("meta mark set %d comment %q", nic.ID, "to "+nic.Name)}, f.toHop(nic)...)...)
 		}
 	}
 	w.chain("none", "", `drop comment "the route leads nowhere"`)
@@ -141,7 +146,7 @@ func (w *nftWriter) vnets(n Network) {
 var untracked = []string{"iifname . ip saddr @own notrack accept", "iifname @forwarders notrack accept"}
 
 // vnet is what is there in a virtual network.
-func (w *nftWriter) vnet(n Network, name string) {
+func (w *nftWriter) vnet(n Network, name string, f *firewall) {
 	var there []string
 	for _, nic := range n.NICs {
 		if nic.VNet == name {
@@ -152,8 +157,7 @@ func (w *nftWriter) vnet(n Network, name string) {
 	}
 	id := "vnet/" + nftName(name)
 	w.set("set", id, "ipv4_addr", "", there)
-	rules := append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "nobody has the address"`, id)}, untracked...)
-	w.chain(id, "", append(rules, `drop comment "not the NIC's address"`)...)
+	w.chain(id, "", append([]string{fmt.Sprintf(`ip daddr != @%s drop comment "nobody has the address"`, id)}, f.toOwner()...)...)
 }
 
 // routes are the effective routes of a virtual network's subnets with a route table; hops learns the IDs of the NICs that they lead to.
@@ -288,7 +292,7 @@ func (b balanced) hash() string {
 	return fmt.Sprintf("jhash %s mod %d seed 0x617a", fields, len(b.up))
 }
 
-func (w *nftWriter) loadBalancer(rules []balanced) {
+func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 	var floating []string
 	for _, b := range rules {
 		if !b.rule.FloatingIP {
@@ -306,14 +310,13 @@ func (w *nftWriter) loadBalancer(rules []balanced) {
 		w.chain(b.chain(), "", fmt.Sprintf("ct mark set %s map { %s }", b.hash(), strings.Join(marks, ", ")), "meta mark set ct mark")
 	}
 	w.set("map", "rules", "ipv4_addr . inet_proto . inet_service : verdict", "", floating)
+	head := append([]string{`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`}, f.outboundRules()...)
 	w.chain("lb", "type filter hook prerouting priority mangle; policy accept;",
-		`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`,
-		"ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules",
-	)
+		append(head, "ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules")...)
 }
 
 // translate are the destinations: an instance's own public address, and rules without floating IP.
-func (w *nftWriter) translate(n Network, rules []balanced) {
+func (w *nftWriter) translate(n Network, rules []balanced, f *firewall) {
 	var plain []string
 	for _, b := range rules {
 		if b.rule.FloatingIP {
@@ -332,6 +335,7 @@ func (w *nftWriter) translate(n Network, rules []balanced) {
 	}
 	w.set("map", "plain-rules", "ipv4_addr . inet_proto . inet_service : verdict", "", plain)
 	w.chain("nat-pre", "type nat hook prerouting priority dstnat; policy accept;",
+		f.isInside("accept"),
 		"meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @plain-rules",
 		"dnat ip to ip daddr map @instance-in",
 	)
@@ -339,7 +343,7 @@ func (w *nftWriter) translate(n Network, rules []balanced) {
 
 // filter says what may pass. What is for an address that nobody owns, and what leaves from an address without outbound, is
 // dropped without a word, as Azure does.
-func (w *nftWriter) filter(n Network) {
+func (w *nftWriter) filter(n Network, f *firewall) {
 	reset := ""
 	if n.tcpReset() {
 		reset = "ct state invalid meta l4proto tcp reject with tcp reset"
@@ -351,6 +355,7 @@ func (w *nftWriter) filter(n Network) {
 	)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
 		"ct state untracked,established,related accept",
+		f.isInside("accept"),
 		reset,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
 		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,

@@ -196,7 +196,7 @@ func (n Network) tcpReset() bool {
 }
 
 // source translates the source of what leaves for the internet, and of what comes back in by a public address of the lab's own.
-func (w *nftWriter) source(out outboundPlan) {
+func (w *nftWriter) source(out outboundPlan, f *firewall) {
 	var rules []string
 	for i, pool := range out.pools {
 		var members []string
@@ -221,7 +221,7 @@ func (w *nftWriter) source(out outboundPlan) {
 	if len(out.others) > 0 {
 		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
 	}
-	head := []string{"ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
+	head := []string{f.isInside("accept"), "ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 

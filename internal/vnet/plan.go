@@ -208,7 +208,7 @@ func nicState(nic NIC) State {
 		Links:      []string{link},
 		Neighbours: []Neighbour{{link, primary, nic.MAC}},
 		Routes:     []Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
-		Rules:      []PolicyRule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: 0xffffffff, Table: tableBase + nic.ID}},
+		Rules:      []PolicyRule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: nicMask, Table: tableBase + nic.ID}},
 	}
 	for _, c := range nic.IPConfigs {
 		r := Route{Destination: host(c.Address), Link: link}

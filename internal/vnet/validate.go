@@ -13,6 +13,7 @@ func (n Network) Validate() error {
 	v.vnets(n)
 	v.routeTables(n)
 	v.nics(n)
+	v.securityGroups(n)
 	for _, p := range n.PublicIPs {
 		v.unique("public address", p.Name)
 		v.check(p.Address.IsValid(), "public address %s: no address", p.Name)

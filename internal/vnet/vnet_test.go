@@ -26,6 +26,8 @@ type scenario struct {
 		Name, VNet, Subnet string
 		Addresses          int
 		PublicIP           string
+		SecurityGroup      string
+		IPForwarding       bool
 	}
 	Down []string // machines
 }
@@ -37,9 +39,8 @@ func (s scenario) build(t *testing.T) (vnet.Network, vnet.Health) {
 		if _, err := n.AllocateNIC(m.Name, m.VNet, m.Subnet, m.Addresses); err != nil {
 			t.Fatal(err)
 		}
-		if m.PublicIP != "" {
-			n.NICs[len(n.NICs)-1].IPConfigs[0].PublicIP = m.PublicIP
-		}
+		nic := &n.NICs[len(n.NICs)-1]
+		nic.IPConfigs[0].PublicIP, nic.SecurityGroup, nic.IPForwarding = m.PublicIP, m.SecurityGroup, nic.IPForwarding || m.IPForwarding
 	}
 	for _, lb := range n.LoadBalancers {
 		for _, p := range lb.Probes {

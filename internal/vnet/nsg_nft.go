@@ -1,0 +1,402 @@
+package vnet
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// How security groups stand in the fabric's table. A flow's first packet meets its sender's groups in chain lb, before any translation, and
+// its receiver's in chain nsg-in, after all of them. A group is a chain for each direction and scope (what its tags hold): the rule that
+// decides returns, or drops. Later packets and answers are not asked about: conntrack knows their flow.
+//
+// What stays inside virtual networks is not tracked where every group lets all of it pass anyway. Where one may not, packets get insideMark and
+// are tracked, but neither translated nor balanced. Such flows that began untracked, or were idle for too long, go on as what conntrack calls
+// invalid: a TCP packet that begins nothing.
+
+// insideMark is the bit of a packet's mark, beside a NIC's ID, of what is tracked inside virtual networks.
+const insideMark = 0x10000
+
+// nicMask are the bits of a packet's mark that are a NIC's ID.
+const nicMask = 0xffff
+
+// firewall is what the network's security groups are for the table.
+type firewall struct {
+	n        Network
+	filtered map[string]bool // links of NICs with any group
+	guarded  map[string]bool // links of NICs with a group that may deny what stays inside virtual networks
+	inside   bool            // whether anything inside virtual networks is tracked
+	scopes   []scope         // of filtered NICs, in the NICs' order
+	chains   map[string]bool // written
+}
+
+func newFirewall(n Network) *firewall {
+	f := &firewall{n: n, filtered: map[string]bool{}, guarded: map[string]bool{}, chains: map[string]bool{}}
+	forwards := false
+	for _, nic := range n.NICs {
+		forwards = forwards || nic.IPForwarding
+		groups := n.securityGroups(nic, DirectionInbound)
+		if len(groups) == 0 {
+			continue
+		}
+		f.filtered[nic.Link()] = true
+		if s := n.scopeOf(nic); !slices.Contains(f.scopes, s) {
+			f.scopes = append(f.scopes, s)
+		}
+		for _, g := range groups {
+			if g.guards(n.tagsOf(n.scopeOf(nic))) {
+				f.guarded[nic.Link()] = true
+			}
+		}
+	}
+	f.inside = len(f.guarded) > 0 || len(f.filtered) > 0 && forwards
+	return f
+}
+
+// guards tells whether the group may deny a flow between two addresses that its tag VirtualNetwork holds.
+func (g SecurityGroup) guards(t tags) bool {
+	inside := t[TagVirtualNetwork]
+	meets := func(list []string) bool {
+		spans := t.spans(list)
+		return !slices.Equal(without(spans, inside), spans)
+	}
+	return slices.ContainsFunc(g.Rules, func(r SecurityRule) bool { return r.Access == AccessDeny && meets(r.Sources) && meets(r.Destinations) })
+}
+
+func (f *firewall) any() bool { return len(f.filtered) > 0 }
+
+// id names the scope in names of sets and chains.
+func (s scope) id() string {
+	if s.table == "" {
+		return nftName(s.vnet)
+	}
+	return nftName(s.vnet) + "/" + nftName(s.table)
+}
+
+// tagSet is the set of a tag's ranges.
+func (s scope) tagSet(tag string) string { return "tag/" + tag + "/" + s.id() }
+
+// securitySets writes the tags, and which NICs are asked about.
+func (w *nftWriter) securitySets(f *firewall) {
+	for _, s := range f.scopes {
+		t := f.n.tagsOf(s)
+		for _, tag := range []string{TagVirtualNetwork, TagInternet} {
+			var ranges []string
+			for _, r := range t[tag] {
+				ranges = append(ranges, r.String())
+			}
+			w.set("set", s.tagSet(tag), "ipv4_addr", "interval", ranges)
+		}
+	}
+	if !f.inside {
+		return
+	}
+	for _, s := range []struct {
+		name string
+		of   map[string]bool
+	}{{"filtered", f.filtered}, {"guarded", f.guarded}} {
+		var links, addresses []string
+		for _, nic := range f.n.NICs {
+			if !s.of[nic.Link()] {
+				continue
+			}
+			links = append(links, fmt.Sprintf("%q", nic.Link()))
+			for _, c := range nic.IPConfigs {
+				addresses = append(addresses, c.Address.String())
+			}
+		}
+		w.set("set", s.name, "ifname", "", links)
+		w.set("set", s.name+"-to", "ipv4_addr", "", addresses)
+	}
+	for _, s := range f.scopes {
+		var links []string
+		for _, nic := range f.n.NICs {
+			if f.n.scopeOf(nic) == s {
+				links = append(links, fmt.Sprintf("%q", nic.Link()))
+			}
+		}
+		w.set("set", "scope/"+s.id(), "ifname", "", links)
+	}
+	mark := fmt.Sprintf("meta mark set meta mark | %#x", insideMark)
+	w.chain("inside", "", "iifname . ip saddr @own "+mark+" accept", "iifname @forwarders "+mark+" accept", notOwn)
+	w.chain("untracked", "", append(slices.Clone(untracked), notOwn)...)
+}
+
+const notOwn = `drop comment "not the NIC's address"`
+
+// toOwner are the rules for what goes to an address of a machine in a virtual network.
+func (f *firewall) toOwner() []string {
+	if !f.inside {
+		return append(slices.Clone(untracked), notOwn)
+	}
+	own, forwarders := untracked[0], untracked[1]
+	var rules []string
+	if len(f.guarded) > 0 {
+		rules = append(rules, "iifname @guarded goto inside", "ip daddr @guarded-to goto inside")
+	}
+	return append(rules, own, "iifname @filtered goto inside", "ip daddr @filtered-to goto inside", forwarders, notOwn)
+}
+
+// toHop are the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the route's
+// prefix is among them.
+func (f *firewall) toHop(nic NIC) []string {
+	switch {
+	case !f.inside:
+		return untracked
+	case f.guarded[nic.Link()]:
+		return []string{"goto inside"}
+	case !f.filtered[nic.Link()]:
+		return append([]string{"iifname @filtered goto inside"}, untracked...)
+	}
+	s := f.n.scopeOf(nic)
+	var rules []string
+	if len(f.guarded) > 0 {
+		rules = append(rules, "iifname @guarded goto inside")
+	}
+	return append(rules, fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork)), "goto inside")
+}
+
+// isInside is a rule for what is tracked inside virtual networks, "" when nothing is.
+func (f *firewall) isInside(does string) string {
+	if !f.inside {
+		return ""
+	}
+	return fmt.Sprintf(`meta mark & %#x != 0 %s comment "inside virtual networks"`, insideMark, does)
+}
+
+// outboundRules are for chain lb: what a new flow's sender's groups say.
+func (f *firewall) outboundRules() []string {
+	if !f.any() {
+		return nil
+	}
+	rules := []string{
+		`ct state != new accept comment "the flow has begun"`,
+		fmt.Sprintf("ip daddr != %s iifname vmap @nsg-out", ProbeSource),
+	}
+	if f.inside {
+		rules = append(rules, f.isInside("accept"))
+	}
+	return rules
+}
+
+// security writes the groups' chains and where flows are sent to them.
+func (w *nftWriter) security(f *firewall) {
+	if !f.any() {
+		return
+	}
+	for _, d := range []struct{ direction, name string }{{DirectionOutbound, "nsg-out"}, {DirectionInbound, "nsg-in"}} {
+		var elements []string
+		both := map[string]string{}
+		for _, nic := range f.n.NICs {
+			var chains []string
+			for _, g := range f.n.securityGroups(nic, d.direction) {
+				chains = append(chains, w.group(f, g, d.direction, f.n.scopeOf(nic)))
+			}
+			switch len(chains) {
+			case 0:
+				continue
+			case 2:
+				key := strings.Join(chains, " ")
+				if both[key] == "" {
+					both[key] = fmt.Sprintf("%s/%d", d.name, len(both)+1)
+					w.chain(both[key], "", "jump "+chains[0], "jump "+chains[1])
+				}
+				chains[0] = both[key]
+			}
+			elements = append(elements, fmt.Sprintf("%q : jump %s", nic.Link(), chains[0]))
+		}
+		w.set("map", d.name, "ifname : verdict", "", elements)
+	}
+	w.chain("nsg-in", "type filter hook postrouting priority srcnat + 10; policy accept;",
+		`ct state != new accept comment "the flow has begun"`,
+		"oifname vmap @nsg-in")
+}
+
+// group writes the chains of a group for a direction and scope, unless it has, and gives the first one's name.
+func (w *nftWriter) group(f *firewall, g SecurityGroup, direction string, s scope) string {
+	name := fmt.Sprintf("nsg/%s/%s/%s", g.Name, strings.ToLower(strings.TrimSuffix(direction, "bound")), s.id())
+	if f.chains[name] {
+		return name
+	}
+	f.chains[name] = true
+	parts := groupParts(g.sorted(direction))
+	for i := len(parts) - 1; i >= 0; i-- { // a chain is written before those that lead to it
+		next := ""
+		if i < len(parts)-1 {
+			next = partName(name, i+1, parts)
+		}
+		w.part(partName(name, i, parts), parts[i], f.n.tagsOf(s), s, next)
+	}
+	return name
+}
+
+// A groupPart is a row of rules that are asked one after the other, or, keyed, found by where the flow goes to.
+type groupPart struct {
+	keyed bool
+	rules []SecurityRule
+}
+
+// minKeyed is how many rules in a row are worth a map.
+const minKeyed = 2
+
+// groupParts cuts rules into rows. Rules for one port of one address each, as those of Services are, become a map: a row of them costs as much
+// as one. Their order among each other means nothing but for those of the same key.
+func groupParts(rules []SecurityRule) []groupPart {
+	var parts []groupPart
+	for _, r := range rules {
+		_, keyed := r.key()
+		if k := len(parts) - 1; k >= 0 && parts[k].keyed == keyed {
+			parts[k].rules = append(parts[k].rules, r)
+		} else {
+			parts = append(parts, groupPart{keyed, []SecurityRule{r}})
+		}
+	}
+	var joined []groupPart
+	for _, p := range parts {
+		p.keyed = p.keyed && len(p.rules) >= minKeyed
+		if k := len(joined) - 1; k >= 0 && !joined[k].keyed && !p.keyed {
+			joined[k].rules = append(joined[k].rules, p.rules...)
+		} else {
+			joined = append(joined, p)
+		}
+	}
+	return joined
+}
+
+// key is where a rule's flows go to, if that is one port of one address.
+func (r SecurityRule) key() (string, bool) {
+	if r.Protocol != ProtocolTCP && r.Protocol != ProtocolUDP || len(r.Destinations) != 1 || len(r.DestinationPorts) != 1 {
+		return "", false
+	}
+	p, err := ParseAddressPrefix(r.Destinations[0])
+	port := r.DestinationPorts[0]
+	if err != nil || !p.IsSingleIP() || port.First != port.Last {
+		return "", false
+	}
+	return fmt.Sprintf("%s . %s . %d", p.Addr(), strings.ToLower(r.Protocol), port.First), true
+}
+
+// partName is the group's own name for its first part, and has the priority of the first rule for the others.
+func partName(group string, i int, parts []groupPart) string {
+	if i == 0 {
+		return group
+	}
+	return fmt.Sprintf("%s/%d", group, parts[i].rules[0].Priority)
+}
+
+// part writes a part's chain; next is the one that follows, "" for the last, which decides everything.
+func (w *nftWriter) part(name string, p groupPart, t tags, s scope, next string) {
+	var rules []string
+	if p.keyed {
+		rules = append(rules, "ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next))
+	} else {
+		for _, r := range p.rules {
+			rules = append(rules, r.nft(t, s, false))
+		}
+	}
+	if next != "" {
+		rules = append(rules, "goto "+next)
+	}
+	w.chain(name, "", rules...)
+}
+
+// keyedRules writes a chain for each key and the map to them.
+func (w *nftWriter) keyedRules(name string, rules []SecurityRule, t tags, s scope, next string) string {
+	byKey := map[string][]string{}
+	var keys []string
+	for _, r := range rules {
+		k, _ := r.key()
+		if byKey[k] == nil {
+			keys = append(keys, k)
+		}
+		byKey[k] = append(byKey[k], r.nft(t, s, true))
+	}
+	var elements []string
+	for _, k := range keys {
+		chain := name + "/" + strings.ReplaceAll(k, " . ", "-")
+		w.chain(chain, "", append(byKey[k], "goto "+next)...)
+		elements = append(elements, fmt.Sprintf("%s : goto %s", k, chain))
+	}
+	w.set("map", name, "ipv4_addr . inet_proto . inet_service : verdict", "", elements)
+	return name
+}
+
+// nft is the rule; found says that protocol and destination are known to fit. A rule that no flow can fit is "".
+func (r SecurityRule) nft(t tags, s scope, found bool) string {
+	source, ok := nftAddresses("ip saddr", r.Sources, t, s)
+	if !ok {
+		return ""
+	}
+	match := []string{source}
+	if !found {
+		destination, ok := nftAddresses("ip daddr", r.Destinations, t, s)
+		if !ok {
+			return ""
+		}
+		match = append(match, destination, r.nftProtocol())
+	}
+	match = append(match, nftPorts("th sport", r.SourcePorts))
+	if !found {
+		match = append(match, nftPorts("th dport", r.DestinationPorts))
+	}
+	verdict := "return"
+	if r.Access == AccessDeny {
+		verdict = "drop"
+	}
+	match = append(match, fmt.Sprintf(`%s comment "%s (%d)"`, verdict, r.Name, r.Priority))
+	return strings.Join(slices.DeleteFunc(match, func(s string) bool { return s == "" }), " ")
+}
+
+func (r SecurityRule) nftProtocol() string {
+	switch {
+	case r.Protocol != Any:
+		return "meta l4proto " + strings.ToLower(r.Protocol)
+	case !anyPort(r.SourcePorts) || !anyPort(r.DestinationPorts):
+		return "meta l4proto { tcp, udp }"
+	}
+	return ""
+}
+
+// nftAddresses tests an address; ok is false when none can fit.
+func nftAddresses(field string, list []string, t tags, s scope) (test string, ok bool) {
+	if anyAddress(list) {
+		return "", true
+	}
+	if len(list) == 1 && (list[0] == TagVirtualNetwork || list[0] == TagInternet) {
+		return field + " @" + s.tagSet(list[0]), true
+	}
+	spans := t.spans(list)
+	return field + " " + nftRanges(spans), len(spans) > 0
+}
+
+func nftPorts(field string, list []PortRange) string {
+	if anyPort(list) {
+		return ""
+	}
+	return field + " " + nftRanges(mergePorts(list))
+}
+
+// mergePorts sorts ranges and joins those that touch: a set must not hold a port twice.
+func mergePorts(list []PortRange) []PortRange {
+	var all []PortRange
+	for _, r := range sortedBy(list, func(r PortRange) uint16 { return r.First }) {
+		if k := len(all) - 1; k >= 0 && int(r.First) <= int(all[k].Last)+1 {
+			all[k].Last = max(all[k].Last, r.Last)
+			continue
+		}
+		all = append(all, r)
+	}
+	return all
+}
+
+// nftRanges is one value or a set of them.
+func nftRanges[T fmt.Stringer](list []T) string {
+	var words []string
+	for _, x := range list {
+		words = append(words, x.String())
+	}
+	if len(words) == 1 {
+		return words[0]
+	}
+	return "{ " + strings.Join(words, ", ") + " }"
+}
