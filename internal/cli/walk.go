@@ -152,7 +152,7 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 		result, err := walk.Walk(world, req)
 		return result, true, err
 	}
-	result, report, err := proof.Live(ctx, world, world.namespace, req)
+	result, report, err := live(ctx, world, req, options)
 	if err != nil {
 		return nil, false, err
 	}
@@ -168,9 +168,27 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 	return result, report.First == nil, nil
 }
 
-// owners gives names to what the walk met; hosts are others that it is about.
-func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
-	o := explain.NewOwners(world.Objects())
+// mostTries is how often a packet is sent while the state that its way was predicted from does not stay the same.
+const mostTries = 3
+
+// live predicts and compares, and does so again where they part because somebody changed rules between the one and the other.
+func live(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, proof.Report, error) {
+	for try := 1; ; try++ {
+		result, report, err := proof.Live(ctx, world, world.namespace, req)
+		if err != nil || report.First == nil || try == mostTries {
+			return result, report, err
+		}
+		changed, err := world.renew(ctx, hostsOf(result))
+		if err != nil || len(changed) == 0 {
+			return result, report, err
+		}
+		options.Notes = append(options.Notes, "sent again, because meanwhile something changed at "+strings.Join(changed, ", "))
+	}
+}
+
+// hostsOf lists the hosts that a walk came to, sorted.
+func hostsOf(result *walk.Result) []string {
+	var hosts []string
 	for i := range result.Outcomes {
 		out := &result.Outcomes[i]
 		for _, steps := range [][]walk.Step{out.There, out.Back} {
@@ -181,6 +199,14 @@ func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
 			}
 		}
 	}
+	slices.Sort(hosts)
+	return slices.Compact(hosts)
+}
+
+// owners gives names to what the walk met; hosts are others that it is about.
+func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
+	o := explain.NewOwners(world.Objects())
+	hosts = append(hosts, hostsOf(result)...)
 	slices.Sort(hosts)
 	for _, name := range slices.Compact(hosts) {
 		if h, err := world.Host(name); err == nil {

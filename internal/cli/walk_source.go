@@ -32,6 +32,8 @@ type world struct {
 	public func() map[string]netip.Addr
 	// find tells where a host's network namespace is; nil for a file.
 	find func(host string) (lab.Place, error)
+	// again reads the lab's state anew; nil for a file.
+	again func(context.Context) (snapshot.Source, error)
 
 	mu     sync.Mutex
 	opened map[string]*kernel.Namespace
@@ -58,6 +60,7 @@ func openLab(ctx context.Context, name string) (*world, error) {
 		return nil, err
 	}
 	w := &world{Source: source, find: d.FindHost, opened: map[string]*kernel.Namespace{}}
+	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
 	if err := source.ObjectsError(); err != nil {
 		w.notes = append(w.notes, "names of Kubernetes objects are not known: "+err.Error())
 	}
@@ -89,6 +92,36 @@ func (w *world) namespace(host string) (*kernel.Namespace, error) {
 		w.opened[host] = ns
 	}
 	return ns, err
+}
+
+// renew reads the state anew, and tells what has changed at some hosts meanwhile: "node/a: iptables rules".
+func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
+	fresh, err := w.again(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var changed []string
+	for _, name := range hosts {
+		before, err := w.Host(name)
+		if err != nil {
+			continue // it was not known before
+		}
+		after, err := fresh.Host(name)
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			changed = append(changed, name+", which is gone")
+			continue
+		case err != nil:
+			return nil, err
+		}
+		for _, part := range snapshot.Changes(before, after) {
+			changed = append(changed, name+": "+string(part))
+		}
+	}
+	if len(changed) > 0 {
+		w.Source = fresh
+	}
+	return changed, nil
 }
 
 func (w *world) close() {
