@@ -1,0 +1,264 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"packetwalk.dev/examples"
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/tour"
+)
+
+type tourFlags struct {
+	name               string
+	yes, print, update bool
+}
+
+func tourCommand(s Streams) *cobra.Command {
+	var f tourFlags
+	c := &cobra.Command{
+		Use:   "tour [EXAMPLE]",
+		Short: "go through an example step by step: what we ask, the command, its output, what it shows",
+		Long: `tour goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on the screen, q and Enter ends the
+tour. The first command brings the example's cluster up, or uses the one that is up; the last one takes it down. Without an argument the tours are listed.
+
+With --yes, or where input or output is no terminal, it runs straight through, and the exit status is 1 if a command did not print what the page has. Names, addresses, ports and
+times that differ from cluster to cluster may do so; a name that stands for another one does so on the whole page.
+
+EXAMPLE may also be a folder (with a slash in it) that has such a page, README.md, and the files that its commands name.`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(c *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return listTours(s.Out)
+			}
+			return runTour(c.Context(), s, args[0], f)
+		},
+	}
+	c.Flags().StringVar(&f.name, "name", "", "the lab's name (default \"tour-EXAMPLE\")")
+	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "run straight through, and compare")
+	c.Flags().BoolVar(&f.print, "print", false, "print the page and do nothing")
+	c.Flags().BoolVar(&f.update, "update", false, "run straight through and write what differs into the README.md of the folder EXAMPLE")
+	return c
+}
+
+// tourPage is an example's page and the files around it.
+type tourPage struct {
+	name   string
+	folder string // on disk; empty: within the program
+	files  fs.FS
+	page   string
+	script *tour.Script
+}
+
+func openTour(example string) (*tourPage, error) {
+	t := &tourPage{name: example}
+	if strings.Contains(example, "/") || example == "." {
+		folder, err := filepath.Abs(example)
+		if err != nil {
+			return nil, err
+		}
+		t.name, t.folder, t.files = filepath.Base(folder), folder, os.DirFS(folder)
+	} else if !slices.Contains(tourNames(), example) {
+		return nil, fmt.Errorf("no tour %q; there are: %s; a folder of your own has a slash in its name", example, strings.Join(tourNames(), ", "))
+	} else {
+		files, err := fs.Sub(examples.Files, example)
+		if err != nil {
+			return nil, err
+		}
+		t.files = files
+	}
+	page, err := fs.ReadFile(t.files, "README.md")
+	if err != nil {
+		return nil, err
+	}
+	t.page = string(page)
+	if t.script, err = tour.Parse(t.page); err != nil {
+		return nil, fmt.Errorf("%s/README.md: %w", example, err)
+	}
+	return t, nil
+}
+
+// tourNames are the examples that the program has within. A folder whose page has no commands is no tour.
+func tourNames() []string {
+	pages, _ := fs.Glob(examples.Files, "*/README.md") // the pattern is a good one
+	var names []string
+	for _, file := range pages {
+		page, _ := examples.Files.ReadFile(file) // an embedded file can be read
+		if _, err := tour.Parse(string(page)); !errors.Is(err, tour.ErrNoSteps) {
+			names = append(names, path.Dir(file))
+		}
+	}
+	return names
+}
+
+func listTours(out io.Writer) error {
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	fmt.Fprintln(w, "TOUR\tSTEPS\tABOUT")
+	for _, name := range tourNames() {
+		t, err := openTour(name)
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\n", name, len(t.script.Steps()), t.script.Title)
+	}
+	fmt.Fprintln(w, "\nBegin one with: packetwalk tour NAME")
+	return w.Flush()
+}
+
+func runTour(ctx context.Context, s Streams, example string, f tourFlags) error {
+	t, err := openTour(example)
+	if err != nil {
+		return badInput{err}
+	}
+	if f.print {
+		_, err := io.WriteString(s.Out, t.page)
+		return err
+	}
+	if f.update && t.folder == "" {
+		return badInput{fmt.Errorf("--update writes a page: name its folder, such as ./examples/%s", example)}
+	}
+	name := cmp.Or(f.name, "tour-"+t.name)
+	if err := lab.CheckName(name); err != nil {
+		return badInput{err}
+	}
+	if err := checkMachine(); err != nil {
+		return err
+	}
+	runner, clean, err := t.runner(s, name)
+	if err != nil {
+		return err
+	}
+	defer clean()
+	runner.Record = f.update
+	if term.IsTerminal(int(s.In.Fd())) && isTerminal(s.Out) && !f.yes && !f.update {
+		fmt.Fprint(s.Out, "Enter runs the command that is on the screen; q and Enter ends the tour.\n\n")
+		runner.Next = readNext(s.In)
+	}
+	report, err := runner.Run(ctx)
+	if err != nil || len(report.Differ) > 0 {
+		defer sayHowToEnd(s.Out, name)
+	}
+	switch {
+	case errors.Is(err, tour.ErrQuit):
+		return nil
+	case err != nil:
+		return err
+	}
+	fmt.Fprintf(s.Out, "\ntour %s: %d steps in %.0f s, %d not as the page has it\n", t.name, report.Steps, report.Elapsed.Seconds(), len(report.Differ))
+	if f.update {
+		return t.rewrite(report)
+	}
+	if len(report.Differ) > 0 {
+		printFailures(s.Out, report.Differ)
+		if runner.Next == nil {
+			return exitStatus(1)
+		}
+	}
+	return nil
+}
+
+// runner makes the folder that the commands run in. clean removes it.
+func (t *tourPage) runner(s Streams, name string) (r *tour.Runner, clean func(), err error) {
+	dir, err := os.MkdirTemp("", "packetwalk-tour-")
+	if err != nil {
+		return nil, nil, err
+	}
+	clean = func() { _ = os.RemoveAll(dir) }
+	defer func() {
+		if err != nil {
+			clean()
+		}
+	}()
+	files, bin := filepath.Join(dir, t.name), filepath.Join(dir, "bin")
+	if err := os.CopyFS(files, t.files); err != nil {
+		return nil, nil, err
+	}
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		return nil, nil, err
+	}
+	program, err := os.Executable()
+	if err != nil {
+		return nil, nil, err
+	}
+	env, err := tour.Environment(os.Environ(), bin, program, name)
+	if err != nil {
+		return nil, nil, err
+	}
+	view := tour.View{Writer: s.Out}
+	if f, ok := s.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
+		view.Color = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
+		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
+			view.Width = min(width, 120)
+		}
+	}
+	return &tour.Runner{Script: t.script, Dir: files, Env: env, View: view}, clean, nil
+}
+
+// readNext waits for a line of the reader's. The terminal stays as it is: nothing is read but lines.
+func readNext(in io.Reader) func(context.Context) error {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(in); scanner.Scan(); {
+			lines <- scanner.Text()
+		}
+	}()
+	return func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case line, ok := <-lines:
+			if answer := strings.ToLower(strings.TrimSpace(line)); !ok || answer == "q" || answer == "quit" {
+				return tour.ErrQuit
+			}
+			return nil
+		}
+	}
+}
+
+// sayHowToEnd is for a tour that did not come to its last command.
+func sayHowToEnd(out io.Writer, name string) {
+	if !lab.DirOf(name).Exists() {
+		return
+	}
+	fmt.Fprintf(out, "\nlab %q is still there:  packetwalk status --name %s\ntake it down with:  packetwalk down --name %s\n", name, name, name)
+}
+
+func printFailures(out io.Writer, failures []tour.Failure) {
+	for _, f := range failures {
+		fmt.Fprintf(out, "\nline %d: %s: %v\n", f.Step.Line, f.Step.Command, f.Err)
+		var d *tour.Difference
+		if !errors.As(f.Err, &d) {
+			continue
+		}
+		for _, line := range d.Want {
+			fmt.Fprintln(out, "  page:", line)
+		}
+		for _, line := range d.Got {
+			fmt.Fprintln(out, "  here:", line)
+		}
+	}
+}
+
+// rewrite puts the outputs of this run in place of those that differed.
+func (t *tourPage) rewrite(report *tour.Report) error {
+	page, err := tour.Rewrite(t.page, report.Outputs)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(filepath.Join(t.folder, "README.md"), []byte(page), 0o644)
+}
