@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 
@@ -26,6 +25,11 @@ const (
 type Lab struct {
 	Network vnet.Network
 	Cluster *cluster.Cluster // with its defaults; nil where only the network is known
+
+	KubernetesVersion string // of the control plane and the nodes: 1.35.4
+	Changing          bool   // the cluster is being changed
+	// Scale changes the number of a pool's nodes and gives the lab as it is then; without wait it returns when that has begun. It may be nil.
+	Scale func(pool string, count int, wait bool) (Lab, error)
 }
 
 // Run runs an az command, given without the word az, on a lab: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
@@ -61,8 +65,9 @@ func notFound(format string, args ...any) error {
 // options are a command's arguments.
 type options struct {
 	group, name, parent string // -g, -n, --lb-name and the like
+	pool, count         string // --nodepool-name, -c
 	format, query       string
-	help                bool
+	noWait, help        bool
 	includeDefault      bool // of security rules
 }
 
@@ -73,6 +78,7 @@ type command struct {
 	parent string // the flag that names the resource that holds the thing, without its dashes; empty for a resource
 	field  string // of that resource, with the things in it
 	all    func(Lab) ([]any, error)
+	things func(Lab) ([]any, error) // what the resource holds, in place of field
 }
 
 var (
@@ -101,47 +107,26 @@ var commands = []command{
 	{words: "network route-table route", kind: "Microsoft.Network/routeTables", parent: "route-table-name", field: "routes", all: allTables},
 	{words: "network nsg", kind: "Microsoft.Network/networkSecurityGroups", all: allGroups},
 	{words: nsgRule, kind: "Microsoft.Network/networkSecurityGroups", parent: "nsg-name", field: "securityRules", all: allGroups},
-	{words: "aks", kind: "Microsoft.ContainerService/managedClusters", all: clusters},
+	{words: "aks", kind: kindCluster, all: clusters},
+	{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, things: agentPools},
 	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
 }
 
 // nsgRule is the command of security rules, which alone knows --include-default and has its own table.
 const nsgRule = "network nsg rule"
 
-// clusters is the lab's cluster, as far as its network knows it: the name is what the node resource group has between the others.
-func clusters(l Lab) ([]any, error) {
-	n := l.Network
-	name := strings.TrimSuffix(strings.TrimPrefix(n.NodeResourceGroup, "MC_"+n.ResourceGroup+"_"), "_"+n.Location)
-	return []any{compute(n, n.ResourceGroup, "Microsoft.ContainerService/managedClusters", name, object{"nodeResourceGroup": n.NodeResourceGroup})}, nil
-}
-
-// machines are the virtual machines, one for each NIC.
-func machines(l Lab) ([]any, error) {
-	n := l.Network
-	var all []any
-	for _, nic := range n.NICs {
-		all = append(all, compute(n, builder{n}.machineGroup(nic.Machine), "Microsoft.Compute/virtualMachines", nic.Machine, nil))
-	}
-	return all, nil
-}
-
-// compute is a resource of another provider than the network's.
-func compute(n vnet.Network, group, kind, name string, more object) any {
-	o := object{
-		"id":   fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/%s/%s", n.Subscription, group, kind, name),
-		"name": name, "type": kind, "location": n.Location, "resourceGroup": group, "provisioningState": "Succeeded",
-	}
-	maps.Copy(o, more)
-	return o
-}
-
 func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	words := 0
 	for words < len(args) && !strings.HasPrefix(args[words], "-") {
 		words++
 	}
-	o, err := parseFlags(args[words:])
-	if err != nil {
+	if words > 1 && args[words-1] == "scale" && strings.HasPrefix(args[0], "aks") {
+		if result, o, err := scale(strings.Join(args[:words-1], " "), l, args[words:]); err != nil || !o.help {
+			return result, o, err
+		}
+	}
+	o := options{format: "json"}
+	if err := o.parse(args[words:], o.flags(), map[string]*bool{"--include-default": &o.includeDefault}); err != nil {
 		return nil, o, err
 	}
 	if o.help || words == 0 {
@@ -164,58 +149,65 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	if err == nil && o.query == "" && commands[i].words == nsgRule {
 		result = ruleList{result}
 	}
-	if err != nil || o.query == "" {
-		return result, o, err
+	if err != nil {
+		return nil, o, err
+	}
+	result, err = o.search(result)
+	return result, o, err
+}
+
+// search applies --query.
+func (o options) search(result any) (any, error) {
+	if o.query == "" {
+		return result, nil
 	}
 	query, err := jmespath.Compile(pythonQuery(o.query))
 	if err != nil {
-		return nil, o, usage("argument --query: invalid jmespath_type value: '%s': %w", o.query, err)
+		return nil, usage("argument --query: invalid jmespath_type value: '%s': %w", o.query, err)
 	}
-	result, err = query.Search(result)
-	if err != nil {
-		return nil, o, usage("argument --query: '%s': %w", o.query, err)
+	if result, err = query.Search(result); err != nil {
+		return nil, usage("argument --query: '%s': %w", o.query, err)
 	}
-	return result, o, nil
+	return result, nil
 }
 
 // flags are the arguments of all commands, and where each goes.
 func (o *options) flags() map[string]*string {
 	return map[string]*string{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,
-		"--lb-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent, "--nsg-name": &o.parent,
+		"--lb-name": &o.parent, "--cluster-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent, "--nsg-name": &o.parent,
 		"-o": &o.format, "--output": &o.format, "--query": &o.query,
 	}
 }
 
-func parseFlags(args []string) (options, error) {
-	o := options{format: "json"}
-	flags := o.flags()
+// parse reads flags with a value, and switches without one.
+func (o *options) parse(args []string, flags map[string]*string, switches map[string]*bool) error {
 	for i := 0; i < len(args); i++ {
 		name, value, inline := strings.Cut(args[i], "=")
 		if name == "-h" || name == "--help" {
 			o.help = true
 			continue
 		}
-		if args[i] == "--include-default" {
-			o.includeDefault = true
+		if on, ok := switches[args[i]]; ok {
+			*on = true
 			continue
 		}
 		at, ok := flags[name]
 		if !ok {
-			return o, usage("unrecognized arguments: %s", args[i])
+			return usage("unrecognized arguments: %s", args[i])
 		}
 		if !inline {
 			if i++; i == len(args) || strings.HasPrefix(args[i], "-") && flags[args[i]] != nil {
-				return o, usage("argument %s: expected one argument", name)
+				return usage("argument %s: expected one argument", name)
 			}
 			value = args[i]
 		}
 		*at = value
 	}
 	if !slices.Contains(formats, o.format) {
-		return o, usage("argument --output/-o: invalid choice: '%s' (choose from %s)", o.format, strings.Join(formats, ", "))
+		return usage("argument --output/-o: invalid choice: '%s' (choose from %s)", o.format, strings.Join(formats, ", "))
 	}
-	return o, nil
+	return nil
 }
 
 // required refuses a command without what it needs. Only lists of resources do without a group.
@@ -252,7 +244,7 @@ func (c command) run(verb string, l Lab, o options) (any, error) {
 		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(field(r, "resourceGroup"), o.group) })
 	}
 	if c.parent != "" {
-		if all, err = c.things(all, o); err != nil {
+		if all, err = c.held(all, l, o); err != nil {
 			return nil, err
 		}
 	}
@@ -262,11 +254,14 @@ func (c command) run(verb string, l Lab, o options) (any, error) {
 	return c.find(all, o.name, o.group)
 }
 
-// things gives what the parent resource holds.
-func (c command) things(resources []any, o options) ([]any, error) {
+// held gives what the parent resource holds.
+func (c command) held(resources []any, l Lab, o options) ([]any, error) {
 	parent, err := c.find(resources, o.parent, o.group)
 	if err != nil {
 		return nil, err
+	}
+	if c.things != nil {
+		return c.things(l)
 	}
 	list, _ := parent.(object)[c.field].([]any)
 	if o.includeDefault {
@@ -311,6 +306,8 @@ func Usage() string {
 		}
 		b.WriteString("  az " + c.words + " list" + flags + " -n NAME\n")
 	}
+	b.WriteString("  az aks scale [-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too\n")
+	b.WriteString("  az aks nodepool scale [-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]\n")
 	b.WriteString("  az network nic " + effectiveRoutesVerb + " -g GROUP -n NAME\n")
 	return b.String()
 }

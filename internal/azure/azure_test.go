@@ -13,10 +13,11 @@ import (
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
-var update = flag.Bool("update", false, "rewrite testdata/more.txt, vnets.txt and nsg.txt")
+var update = flag.Bool("update", false, "rewrite the files of TestTranscript")
 
 // world is the Part 1 article's, with one service.
 func world() vnet.Network {
@@ -51,8 +52,23 @@ func world() vnet.Network {
 	}
 }
 
+// labOf is a lab with the network, and the default cluster. It scales by the number alone.
+func labOf(n vnet.Network) Lab {
+	l := Lab{Network: n, Cluster: cluster.Default(), KubernetesVersion: "1.35.4"}
+	l.Scale = func(pool string, count int, wait bool) (Lab, error) {
+		now := l
+		for i := range now.Cluster.Spec.NodePools {
+			if p := &now.Cluster.Spec.NodePools[i]; p.Name == pool {
+				p.Count = count
+			}
+		}
+		return now, nil
+	}
+	return l
+}
+
 // transcript runs each "$ az …" line of a file and gives the file with what came out.
-func transcript(t *testing.T, file string, n vnet.Network) (want, got string) {
+func transcript(t *testing.T, file string, l Lab) (want, got string) {
 	t.Helper()
 	data, err := os.ReadFile(file)
 	if err != nil {
@@ -66,7 +82,7 @@ func transcript(t *testing.T, file string, n vnet.Network) (want, got string) {
 		}
 		b.WriteString(line)
 		var stdout, stderr bytes.Buffer
-		code := Run(strings.Fields(command), Lab{Network: n}, &stdout, &stderr)
+		code := Run(strings.Fields(command), l, &stdout, &stderr)
 		b.WriteString(stdout.String() + stderr.String())
 		if code != 0 {
 			fmt.Fprintf(&b, "exit status %d\n", code)
@@ -81,7 +97,7 @@ func TestSeed(t *testing.T) {
 	local.LoadBalancers[0].Probes[0].Protocol, local.LoadBalancers[0].Probes[0].Port = vnet.ProtocolHTTP, 32364
 	local.LoadBalancers[0].Probes[0].RequestPath = "/healthz"
 	for file, n := range map[string]vnet.Network{"testdata/seed.txt": world(), "testdata/local.txt": local} {
-		want, got := transcript(t, file, n)
+		want, got := transcript(t, file, labOf(n))
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s:\n%s", file, d)
 		}
@@ -90,8 +106,12 @@ func TestSeed(t *testing.T) {
 
 // TestTranscript: other commands, formats, queries, and what is wrong, as a golden file.
 func TestTranscript(t *testing.T) {
-	for file, n := range map[string]vnet.Network{"testdata/more.txt": world(), "testdata/vnets.txt": vnets(), "testdata/nsg.txt": nsgs()} {
-		want, got := transcript(t, file, n)
+	pools := labOf(world())
+	pools.Cluster.Metadata.Name = "both"
+	pools.Cluster.Spec.NodePools = []cluster.NodePool{{Name: "both", Count: 1}, {Name: "more", Count: 1}}
+	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()), "testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
+		"testdata/nsg.txt": labOf(nsgs())} {
+		want, got := transcript(t, file, l)
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
 				t.Fatal(err)
@@ -151,7 +171,7 @@ func TestMixedProbes(t *testing.T) {
 	lb := &n.LoadBalancers[0]
 	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2})
 	var out, errs bytes.Buffer
-	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), Lab{Network: n}, &out, &errs); code != 0 {
+	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), labOf(n), &out, &errs); code != 0 {
 		t.Fatal(errs.String())
 	}
 	lines := strings.Split(out.String(), "\n")
@@ -195,7 +215,7 @@ func FuzzRun(f *testing.F) {
 	n := world()
 	f.Fuzz(func(t *testing.T, command string) {
 		var out, errs bytes.Buffer
-		code := Run(strings.Fields(command), Lab{Network: n}, &out, &errs)
+		code := Run(strings.Fields(command), labOf(n), &out, &errs)
 		if code < 0 || code > 3 || (code == 0) != (errs.Len() == 0) {
 			t.Errorf("exit %d with %q", code, errs.String())
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -122,18 +123,39 @@ func azCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return badInput{err}
 			}
-			network, err := lab.Network(c.Context(), d)
+			view, err := azureView(c.Context(), s, d)
 			if err != nil {
 				return err
 			}
-			cluster, err := lab.Cluster(c.Context(), d)
-			if err != nil {
-				return err
-			}
-			if code := azure.Run(args, azure.Lab{Network: network, Cluster: cluster}, s.Out, s.Err); code != 0 {
+			if code := azure.Run(args, view, s.Out, s.Err); code != 0 {
 				return exitStatus(code)
 			}
 			return nil
 		},
 	}
+}
+
+// azureView is what Azure knows of a lab. How it scales is told on the error output: the other one is the command's.
+func azureView(ctx context.Context, s Streams, d lab.Dir) (azure.Lab, error) {
+	network, err := lab.Network(ctx, d)
+	if err != nil {
+		return azure.Lab{}, err
+	}
+	is, err := lab.Describe(ctx, d)
+	if err != nil {
+		return azure.Lab{}, err
+	}
+	scale := func(pool string, count int, wait bool) (azure.Lab, error) {
+		begin := time.Now()
+		err := lab.Scale(ctx, d, pool, count, wait, func(st lab.Step) {
+			if !st.Ready {
+				fmt.Fprintf(s.Err, "%6.1f s  %s\n", time.Since(begin).Seconds(), st.Text)
+			}
+		})
+		if err != nil {
+			return azure.Lab{}, err
+		}
+		return azureView(ctx, s, d)
+	}
+	return azure.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale}, nil
 }

@@ -35,8 +35,9 @@ func upCommand(s Streams) *cobra.Command {
 		Short: "bring a cluster up, or change one that is up to what the file says",
 		Long: "up makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.\n\n" +
 			"On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables, VMs,\n" +
-			"internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs. Where the file differs in anything else it says so and does nothing (exit\n" +
-			"status 2). A lab whose process has died is taken up again; without -f it stays what it is.",
+			"internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, the nodes of a pool (count). Where the file differs in anything else it says so and does nothing (exit\n" +
+			"status 2). A lab whose process has died is taken up again; without -f it stays what it is, or\n" +
+			"becomes what it was being changed to.",
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			return up(c.Context(), s, file, name)

@@ -37,6 +37,7 @@ var changeable = []string{
 	"spec.loadBalancer.frontends",
 	"spec.addons",
 	"spec.loadBalancer.outbound.*",
+	"spec.nodePools[].count",
 	"spec.azure.vnets[]",
 	"spec.azure.vnets[].addressPrefixes",
 	"spec.azure.vnets[].peerings",
@@ -77,6 +78,9 @@ func (d *differ) value(path, pattern string, a, b reflect.Value) {
 	switch {
 	case a.Kind() == reflect.Struct && a.NumField() > 0 && a.Type().Field(0).IsExported():
 		for i := range a.NumField() {
+			if !a.Type().Field(i).IsExported() {
+				continue
+			}
 			name, _, _ := strings.Cut(a.Type().Field(i).Tag.Get("json"), ",")
 			d.value(join(path, name), join(pattern, name), a.Field(i), b.Field(i))
 		}

@@ -6,6 +6,7 @@ import (
 	"math/rand"
 	"net/netip"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -33,35 +34,41 @@ const (
 )
 
 // Nodes gives the nodes of all pools in order with the addresses that Azure hands out: a row of 1 + maxPods each from the subnet's fifth
-// address on with plugin azure, one each with kubenet. The cluster must have passed Validate.
+// address on with plugin azure, one each with kubenet. In a running cluster the nodes that are there stay where they are. The cluster must
+// have passed Validate.
 func (c *Cluster) Nodes() []Node {
 	var nodes []Node
-	next := map[netip.Prefix]netip.Addr{}
 	id := c.ID()
-	for _, p := range c.Spec.NodePools {
-		vnet, subnet, ok := c.findSubnet(p.VNetSubnet)
-		if !ok || !subnet.Prefix.Addr().Is4() {
-			continue
+	for _, r := range c.layout() {
+		p := c.Spec.NodePools[r.pool]
+		addrs := make([]netip.Addr, c.addressesPerNode(p))
+		for k := range addrs {
+			addrs[k] = after(r.first, k)
 		}
-		at, seen := next[subnet.Prefix]
-		if !seen {
-			at = nth(subnet.Prefix, reservedFirst)
-		}
-		for i := range p.Count {
-			n := Node{
-				Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, i), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, i),
-				Pool: p.Name, Index: i, VMSize: p.VMSize, VNet: vnet.Name, Subnet: subnet.Prefix, Address: at, MaxPods: p.MaxPods,
-			}
-			at = at.Next()
-			for range c.addressesPerNode(p) - 1 {
-				n.PodAddresses = append(n.PodAddresses, at)
-				at = at.Next()
-			}
-			nodes = append(nodes, n)
-		}
-		next[subnet.Prefix] = at
+		nodes = append(nodes, newNode(p, id, r.index, r.vnet, r.subnet, addrs))
 	}
 	return nodes
+}
+
+func newNode(p NodePool, id string, index int, vnet string, s Subnet, addrs []netip.Addr) Node {
+	return Node{
+		Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, index), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, index),
+		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:], MaxPods: p.MaxPods,
+	}
+}
+
+// NodeOf gives the node that a machine of the running cluster is, also one past its pool's count; ok is false for any other machine.
+func (c *Cluster) NodeOf(machine string) (node Node, ok bool) {
+	addrs := c.placed[machine]
+	for _, p := range c.Spec.NodePools {
+		rest, named := strings.CutPrefix(machine, fmt.Sprintf("aks-%s-%s-", p.Name, c.ID()))
+		index, err := strconv.Atoi(rest)
+		vnet, s, found := c.findSubnet(p.VNetSubnet)
+		if named && err == nil && found && len(addrs) > 0 {
+			return newNode(p, c.ID(), index, vnet.Name, s, addrs), true
+		}
+	}
+	return Node{}, false
 }
 
 // ID is the number in the names of the cluster's nodes. It comes out as AKS's does: eight digits of a random number seeded with the FNV-1a
@@ -69,7 +76,7 @@ func (c *Cluster) Nodes() []Node {
 // The default cluster's is 31351229, as in the Part 1 article.
 func (c *Cluster) ID() string {
 	h := fnv.New64a()
-	h.Write([]byte(c.dnsPrefix()))
+	h.Write([]byte(c.DNSPrefix()))
 	return fmt.Sprintf("%08d", rand.New(rand.NewSource(int64(h.Sum64()))).Uint32())[:8]
 }
 
@@ -78,8 +85,8 @@ var (
 	startsWithLetter = regexp.MustCompile(`^[A-Za-z]`)
 )
 
-// dnsPrefix is "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py, _get_default_dns_prefix).
-func (c *Cluster) dnsPrefix() string {
+// DNSPrefix is what "az aks create" makes up: "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py, _get_default_dns_prefix).
+func (c *Cluster) DNSPrefix() string {
 	name := notAlphanumeric.ReplaceAllString(c.Metadata.Name, "")
 	if !startsWithLetter.MatchString(name) {
 		name = "a" + name
@@ -176,11 +183,23 @@ func (c *Cluster) findSubnet(ref string) (VNet, Subnet, bool) {
 	return VNet{}, Subnet{}, false
 }
 
-// setVMAddresses gives each VM without an address the first free one of its subnet, as Azure's dynamic allocation does.
+// setVMAddresses gives each VM without an address the one that it has, or the first free one of its subnet, as Azure's dynamic allocation does.
 func (c *Cluster) setVMAddresses() {
+	for i := range c.Spec.Azure.VMs {
+		vm := &c.Spec.Azure.VMs[i]
+		_, s, ok := c.findSubnet(vm.Subnet)
+		if at := c.placed[vm.Name]; ok && !vm.Address.IsValid() && len(at) == 1 && s.Prefix.Contains(at[0]) {
+			vm.Address = at[0]
+		}
+	}
 	taken := map[netip.Addr]bool{}
 	for _, vm := range c.Spec.Azure.VMs {
 		taken[vm.Address] = true
+	}
+	for _, addrs := range c.placed {
+		for _, a := range addrs {
+			taken[a] = true
+		}
 	}
 	var rows []addrRange
 	if c.countable() {

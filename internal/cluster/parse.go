@@ -19,12 +19,15 @@ const maxFile = 1 << 20
 
 // Parse reads a cluster.yaml, fills in the defaults and validates the whole, as Validate does with apps. It gives every error at once; the
 // cluster is nil when there is any. It never panics, whatever the bytes are.
-func Parse(data []byte, apps ...string) (*Cluster, Errors) {
+func Parse(data []byte, apps ...string) (*Cluster, Errors) { return ParseFor(nil, data, apps...) }
+
+// ParseFor is Parse for a cluster that runs: its machines stay where they are, and new ones get addresses that are free.
+func ParseFor(placed Placement, data []byte, apps ...string) (*Cluster, Errors) {
 	doc, err := document(data)
 	if err != nil {
 		return nil, Errors{{Message: err.Error(), Remedy: "write one YAML document as in examples/azure-cni/cluster.yaml"}}
 	}
-	c := &Cluster{}
+	c := &Cluster{placed: placed}
 	d := decoder{lines: map[string]int{}}
 	if doc != nil {
 		d.value(doc, reflect.ValueOf(c).Elem(), "")
@@ -191,6 +194,9 @@ func fieldsOf(t reflect.Type) (map[string]int, []string) {
 	fields := map[string]int{}
 	var names []string
 	for i := range t.NumField() {
+		if !t.Field(i).IsExported() {
+			continue
+		}
 		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
 		fields[name] = i
 		names = append(names, name)

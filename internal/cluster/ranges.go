@@ -21,23 +21,6 @@ func inRows(rows []addrRange, a netip.Addr) bool {
 	return false
 }
 
-// nodeRows gives the addresses that each pool takes of its subnet, as Nodes hands them out, without listing them.
-func (c *Cluster) nodeRows() []addrRange {
-	var rows []addrRange
-	used := map[netip.Prefix]int{}
-	for _, p := range c.Spec.NodePools {
-		_, s, ok := c.findSubnet(p.VNetSubnet)
-		if !ok || !s.Prefix.Addr().Is4() {
-			continue
-		}
-		n := p.Count * c.addressesPerNode(p)
-		from := reservedFirst + used[s.Prefix]
-		used[s.Prefix] += n
-		rows = append(rows, addrRange{nth(s.Prefix, from), nth(s.Prefix, from+n-1), "the nodes and pods of pool " + p.Name})
-	}
-	return rows
-}
-
 // addressesPerNode is how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of their own.
 func (c *Cluster) addressesPerNode(p NodePool) int {
 	if c.Spec.Network.Plugin == PluginKubenet {

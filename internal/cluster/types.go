@@ -14,6 +14,8 @@ type Cluster struct {
 	Kind       string   `json:"kind"`
 	Metadata   Metadata `json:"metadata"`
 	Spec       Spec     `json:"spec"`
+
+	placed Placement // of the running cluster that this is for
 }
 
 // Metadata names the cluster.

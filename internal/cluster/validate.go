@@ -456,6 +456,21 @@ func (v *validator) capacity() {
 			fmt.Sprintf("give the subnet a prefix of /%d or shorter, or write fewer nodes or a smaller maxPods", lengthFor(need)),
 			"subnet %s, %s, has %d addresses and %d are needed: %d of nodes and pods (nodes × (1 + maxPods)) and %d that Azure keeps",
 			p.VNetSubnet, s.Prefix, size(s.Prefix), need, need-reserved, reserved)
+		return
+	}
+	if c.countable() {
+		v.rowsFit()
+	}
+}
+
+// rowsFit checks that each node finds its addresses in a row beside the machines that are there already.
+func (v *validator) rowsFit() {
+	for _, r := range v.c.layout() {
+		if p := v.c.Spec.NodePools[r.pool]; !r.fits && usable(r.subnet.Prefix) {
+			v.errs.add(fmt.Sprintf("spec.nodePools[%d].count", r.pool), "write fewer nodes, or take away machines of that subnet first",
+				"subnet %s, %s, has no %d free addresses in a row for node %d of pool %s beside what is there", p.VNetSubnet, r.subnet.Prefix, v.c.addressesPerNode(p), r.index, p.Name)
+			return
+		}
 	}
 }
 

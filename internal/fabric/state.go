@@ -44,6 +44,23 @@ func (f *Fabric) save() error {
 	return nil
 }
 
+// ReadNetwork gives the network that a state file holds: that of a fabric that runs, or did until its process was killed. It is empty where
+// there is no file.
+func ReadNetwork(stateFile string) (vnet.Network, error) {
+	data, err := os.ReadFile(stateFile)
+	if errors.Is(err, os.ErrNotExist) {
+		return vnet.Network{}, nil
+	}
+	var s saved
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil {
+		return vnet.Network{}, fmt.Errorf("read fabric state: %w", err)
+	}
+	return s.Network, nil
+}
+
 // restore takes network and health from the state file. One that cannot be used is left aside: the configured network is the
 // better truth then. Held: mu.
 func (f *Fabric) restore() {

@@ -2,36 +2,39 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
-// change brings the running lab to another cluster.yaml, nothing of which needs a new cluster. What it did before an error stays; the same
-// file again does the rest. Held: nothing; one call at a time.
-func (l *lab) change(ctx context.Context, source []byte) error {
+// change brings the running lab to another cluster.yaml, nothing of which needs a new cluster; say hears what is done, first that the change
+// is possible. What it did before an error stays; the same file again does the rest. Held: nothing; one call at a time.
+func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
+	l.busy.Store(true)
+	defer l.busy.Store(false)
 	if !l.ready.Load() {
 		return fmt.Errorf("the lab is not ready yet")
 	}
-	to, errs := cluster.Parse(source, app.Names()...)
-	if len(errs) > 0 {
-		return errs
+	to, err := l.dir.parse(source)
+	if err != nil {
+		return err
 	}
 	from := l.cluster
 	if err := refused(cluster.Compare(from, to)); err != nil {
 		return err
 	}
-	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, from, to) }); err != nil {
+	if err := l.reviseNetwork(source, to); err != nil {
 		return err
 	}
+	say(Step{Text: "network changed"})
 	if err := l.reviseHosts(ctx, to); err != nil {
 		return err
 	}
@@ -47,12 +50,36 @@ func (l *lab) change(ctx context.Context, source []byte) error {
 	l.mu.Lock()
 	l.cluster = to
 	l.mu.Unlock()
-	next := l.dir.ClusterFile() + ".next"
-	if err := os.WriteFile(next, source, 0o600); err != nil {
+	err = l.reviseNodes(ctx, to, say)
+	if err := errors.Join(err, l.settle(source)); err != nil {
 		return err
 	}
 	l.log.Info("the cluster was changed")
-	return os.Rename(next, l.dir.ClusterFile())
+	return nil
+}
+
+// reviseNetwork changes Azure's side, all or nothing, having written down what the lab is going to be.
+func (l *lab) reviseNetwork(source []byte, to *cluster.Cluster) error {
+	try := l.network()
+	if err := errors.Join(revise(&try, l.planned, to), try.Validate()); err != nil {
+		return err
+	}
+	if err := replaceFile(l.dir.nextFile(), source); err != nil {
+		return err
+	}
+	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, l.planned, to) }); err != nil {
+		return err
+	}
+	l.planned = to
+	return nil
+}
+
+// replaceFile writes a file of which no reader sees a part.
+func replaceFile(path string, data []byte) error {
+	if err := os.WriteFile(path+".part", data, 0o600); err != nil {
+		return err
+	}
+	return os.Rename(path+".part", path)
 }
 
 // reviseHosts ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
@@ -125,7 +152,7 @@ func (l *lab) reviseMasquerade(ctx context.Context, from, to *cluster.Cluster) e
 }
 
 // revise brings a network from what one cluster says to what another says. What neither says stays: Services' front ends, the route
-// controller's routes.
+// controller's routes; and the NICs of nodes that are to leave, which go with them.
 func revise(n *vnet.Network, from, to *cluster.Cluster) error {
 	before, err := networkOf(from)
 	if err != nil {
@@ -136,6 +163,9 @@ func revise(n *vnet.Network, from, to *cluster.Cluster) error {
 		return err
 	}
 	reviseVNets(n, before, after)
+	if err := addNodes(n, to); err != nil {
+		return err
+	}
 	if err := reviseTables(n, before, after); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 const (
 	changeFrom = `
 spec:
+  nodePools: [{name: one}, {name: two, count: 2}]
   loadBalancer: {sku: standard, outbound: {managedIPs: 3}}
   azure:
     vnets:
@@ -31,6 +32,7 @@ spec:
 `
 	changeTo = `
 spec:
+  nodePools: [{name: one}, {name: two, count: 4}]
   loadBalancer: {sku: standard, outbound: {managedIPs: 2, ports: 256, idleTimeoutMinutes: 10}}
   azure:
     vnets:

@@ -43,15 +43,21 @@ func (l *lab) startCloud(ctx context.Context) {
 	}()
 }
 
-// startRoutes starts upstream's route controller where the nodes' pods have ranges of their own, which they have by now, and waits until each node has its route.
+// startRoutes starts upstream's route controller where the nodes' pods have ranges of their own, which they have by now, and waits until each
+// node has its route. One that runs already, and would look for new nodes only after a while, is ended.
 func (l *lab) startRoutes(ctx context.Context) error {
 	table, _, ok := l.cluster.PodRouteTable()
 	if !ok {
 		return nil
 	}
+	if l.stopRoutes != nil {
+		l.stopRoutes()
+	}
+	running, stop := context.WithCancel(ctx)
+	l.stopRoutes = stop
 	factory := informers.NewSharedInformerFactory(l.client, 0)
 	go func() {
-		if err := cloud.RunRoutes(ctx, l.client, factory, l.fabric, table, cloudName, l.cluster.Spec.Network.PodCIDR); err != nil && ctx.Err() == nil {
+		if err := cloud.RunRoutes(running, l.client, factory, l.fabric, table, cloudName, l.cluster.Spec.Network.PodCIDR); err != nil && running.Err() == nil {
 			l.log.Error("route controller", "err", err)
 		}
 	}()

@@ -28,29 +28,30 @@ type Step struct {
 type controlled interface {
 	status() Status
 	network() vnet.Network
-	// description is the cluster as it is, with its defaults.
-	description() *cluster.Cluster
-	// change brings the lab to another cluster.yaml; what it starts lives as long as ctx.
-	change(ctx context.Context, source []byte) error
+	description() Description
+	// change brings the lab to another cluster.yaml and says what it does; what it starts lives as long as ctx.
+	change(ctx context.Context, source []byte, say func(Step)) error
 }
 
-// serveControl answers the command line on the control socket until ctx ends: GET /status, /network and /cluster, all JSON, and PUT /cluster with a
-// cluster.yaml, answered when the lab is as it says, with 204, or with 409 and why not.
+// serveControl answers the command line on the control socket until ctx ends: GET /status, /network and /cluster, all JSON, and PUT /cluster
+// with a cluster.yaml, answered with steps as they are done, JSON, one a line; the last one has the error, or is Ready: the lab is as the
+// file says. A client that goes away changes nothing.
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status()) })
 	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.network()) })
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description()) })
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
+		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxClusterFile))
 		if err == nil {
-			err = of.change(ctx, source)
+			err = of.change(ctx, source, say)
 		}
 		if err != nil {
-			http.Error(w, err.Error(), http.StatusConflict)
+			say(Step{Error: err.Error()})
 			return
 		}
-		w.WriteHeader(http.StatusNoContent)
+		say(Step{Ready: true})
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
 	stop := context.AfterFunc(ctx, func() { server.Close() })
@@ -59,6 +60,17 @@ func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 		return err
 	}
 	return nil
+}
+
+// flushing sends each piece at once.
+type flushing struct {
+	io.Writer
+	c *http.ResponseController
+}
+
+func (f flushing) Write(b []byte) (int, error) {
+	n, err := f.Writer.Write(b)
+	return n, errors.Join(err, f.c.Flush())
 }
 
 // maxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
@@ -107,20 +119,21 @@ func ask(ctx context.Context, d Dir, path string, v any) error {
 	return json.NewDecoder(resp.Body).Decode(v)
 }
 
-// putCluster has the lab change to a cluster.yaml.
-func putCluster(ctx context.Context, d Dir, source []byte) error {
+// putCluster has the lab change to a cluster.yaml. Without wait it returns when the change has begun, which it does if it is possible.
+func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress func(Step)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://lab/cluster", bytes.NewReader(source))
 	if err != nil {
 		return err
 	}
-	resp, err := controlClient(d, patience).Do(req)
+	resp, err := controlClient(d, 0).Do(req)
 	if err != nil {
 		return fmt.Errorf("change lab %s: %w", d.Name(), err)
 	}
 	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusNoContent {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
-		return fmt.Errorf("change lab %s: %s", d.Name(), strings.TrimSpace(string(text)))
+	if err := follow(resp.Body, wait, progress); err != nil {
+		return fmt.Errorf("change lab %s: %w", d.Name(), err)
 	}
 	return nil
 }
@@ -132,9 +145,15 @@ func Network(ctx context.Context, d Dir) (vnet.Network, error) {
 	return n, err
 }
 
-// Cluster is the description of a running lab's cluster, with its defaults.
-func Cluster(ctx context.Context, d Dir) (*cluster.Cluster, error) {
-	c := &cluster.Cluster{}
-	err := ask(ctx, d, "/cluster", c)
-	return c, err
+// Description is what a running lab's cluster is.
+type Description struct {
+	Cluster  *cluster.Cluster `json:"cluster"`  // with its defaults
+	Changing bool             `json:"changing"` // it is on the way there
+}
+
+// Describe asks a running lab what its cluster is.
+func Describe(ctx context.Context, d Dir) (Description, error) {
+	var is Description
+	err := ask(ctx, d, "/cluster", &is)
+	return is, err
 }

@@ -49,6 +49,12 @@ func (d Dir) EgressSocket() string { return d.path("egress.sock") }
 // ClusterFile is the configuration that the lab was made from.
 func (d Dir) ClusterFile() string { return d.path("cluster.yaml") }
 
+// nextFile is the configuration that the lab is being changed to.
+func (d Dir) nextFile() string { return d.ClusterFile() + ".next" }
+
+// fabricState is the file in which the fabric keeps the network as it is.
+func (d Dir) fabricState() string { return d.path("fabric.json") }
+
 // Kubeconfig is the administrator's, for use on the host.
 func (d Dir) Kubeconfig() string { return d.path("kubeconfig") }
 

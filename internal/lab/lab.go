@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 
-	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/controlplane"
@@ -43,9 +42,14 @@ type lab struct {
 	client  *kubernetes.Clientset
 	server  string // the API server's address on this machine
 
+	kubelets   kubelets
+	stopRoutes context.CancelFunc // ends the route controller; nil where there is none
+
 	ready    atomic.Bool
 	pid      int
-	changing sync.Mutex // of changes of cluster
+	changing sync.Mutex       // of changes of cluster and nodes
+	busy     atomic.Bool      // a change is being made
+	planned  *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
 
 	mu         sync.Mutex // of what follows
 	components []*process
@@ -94,16 +98,14 @@ func (l *lab) up(ctx context.Context) error {
 	if err := l.dir.claim(); err != nil {
 		return err
 	}
-	source, err := os.ReadFile(l.dir.ClusterFile())
+	cut, err := l.readCluster()
 	if err != nil {
 		return err
 	}
-	c, errs := cluster.Parse(source, app.Names()...)
-	if len(errs) > 0 {
-		return errs
-	}
-	l.cluster = c
 	if err := l.startFabric(ctx); err != nil {
+		return err
+	}
+	if err := l.resumeNetwork(ctx, cut); err != nil {
 		return err
 	}
 	if err := l.prepareControlPlane(ctx); err != nil {
@@ -124,7 +126,11 @@ func (l *lab) up(ctx context.Context) error {
 		}
 		return l.startCluster(ctx, ready)
 	})
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	l.resumeNodes(ctx, cut)
+	return nil
 }
 
 func (l *lab) startFabric(ctx context.Context) error {
@@ -132,7 +138,7 @@ func (l *lab) startFabric(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	l.fabric, err = fabric.New(fabric.Config{Dir: l.dir.path("netns"), Network: network, StateFile: l.dir.path("fabric.json"), Log: l.log.With("part", "fabric")})
+	l.fabric, err = fabric.New(fabric.Config{Dir: l.dir.path("netns"), Network: network, StateFile: l.dir.fabricState(), Log: l.log.With("part", "fabric")})
 	if err != nil {
 		return err
 	}

@@ -129,6 +129,11 @@ func (l *lab) removeHost(ctx context.Context, name string) error {
 	m := l.hosts[i]
 	l.hosts = slices.Delete(l.hosts, i, i+1)
 	l.mu.Unlock()
+	return l.discardHost(ctx, m)
+}
+
+func (l *lab) discardHost(ctx context.Context, m *host) error {
+	name := m.Name
 	if m.stop != nil {
 		m.stop()
 		<-m.done

@@ -67,31 +67,53 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 	}
 }
 
+// addNodes gives the nodes that have none a NIC and a place in the load balancer, which is made if need be.
 func addNodes(n *vnet.Network, c *cluster.Cluster) error {
-	pool := vnet.BackendPool{Name: cloudName}
-	for _, node := range c.Nodes() {
-		subnet, err := subnetName(c, node)
-		if err != nil {
-			return err
-		}
-		nic, err := n.AllocateNICAt(node.Name, node.VNet, subnet, node.Address, 1+len(node.PodAddresses))
-		if err != nil {
-			return err
-		}
-		last := &n.NICs[len(n.NICs)-1]
-		last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin == cluster.PluginKubenet
-		last.SecurityGroup = c.NodeSecurityGroup()
-		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
+	lb, there := n.LoadBalancer(cloudName)
+	if !there {
+		n.LoadBalancers = []vnet.LoadBalancer{newBalancer(c)}
+		lb = &n.LoadBalancers[0]
 	}
-	n.LoadBalancers = []vnet.LoadBalancer{{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{pool}}}
-	if c.Spec.LoadBalancer.SKU != cluster.SKUStandard {
+	for _, node := range c.Nodes() {
+		if _, ok := n.NIC(node.NIC); ok {
+			continue
+		}
+		if err := addNode(n, lb, c, node); err != nil {
+			return err
+		}
+	}
+	if there || c.Spec.LoadBalancer.SKU != cluster.SKUStandard {
 		return nil
 	}
-	lb := &n.LoadBalancers[0]
-	lb.SKU = vnet.SKUStandard
-	pool.Name = outboundPool
-	lb.BackendPools = append(lb.BackendPools, pool)
 	return setOutbound(n, lb, c.Spec.LoadBalancer.Outbound)
+}
+
+func newBalancer(c *cluster.Cluster) vnet.LoadBalancer {
+	lb := vnet.LoadBalancer{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{{Name: cloudName}}}
+	if c.Spec.LoadBalancer.SKU == cluster.SKUStandard {
+		lb.SKU = vnet.SKUStandard
+		lb.BackendPools = append(lb.BackendPools, vnet.BackendPool{Name: outboundPool})
+	}
+	return lb
+}
+
+func addNode(n *vnet.Network, lb *vnet.LoadBalancer, c *cluster.Cluster, node cluster.Node) error {
+	subnet, err := subnetName(c, node)
+	if err != nil {
+		return err
+	}
+	nic, err := n.AllocateNICAt(node.Name, node.VNet, subnet, node.Address, 1+len(node.PodAddresses))
+	if err != nil {
+		return err
+	}
+	last := &n.NICs[len(n.NICs)-1]
+	last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin == cluster.PluginKubenet
+	last.SecurityGroup = c.NodeSecurityGroup()
+	for i := range lb.BackendPools {
+		pool := &lb.BackendPools[i]
+		pool.Members = append(pool.Members, vnet.IPConfigRef{NIC: node.NIC, IPConfig: nic.Primary().Name})
+	}
+	return nil
 }
 
 // outboundPool and outboundRule are what AKS calls them on a Standard load balancer.

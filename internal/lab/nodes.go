@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/controlplane"
@@ -29,27 +30,34 @@ type node struct {
 	ns      *kernel.Namespace
 	agent   *process
 	kubelet *kubelet.Kubelet
+	stop    context.CancelFunc // ends the keeping of the kubelet; nil before it is started
+	done    chan struct{}      // closes when it has ended
 }
 
-// makeNodes makes what a node is before anything runs on it: namespace, NIC, files.
+// makeNodes makes what the nodes are before anything runs on them.
 func (l *lab) makeNodes(context.Context) error {
-	for _, spec := range l.cluster.Nodes() {
-		n := &node{Node: spec}
-		var err error
-		if n.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(spec.Name)); err != nil {
-			return err
-		}
-		if err := l.fabric.AttachNIC(spec.NIC, n.ns); err != nil {
+	for _, spec := range nodesThere(l.cluster, l.network()) {
+		if _, err := l.makeNode(spec); err != nil {
 			return fmt.Errorf("node %s: %w", spec.Name, err)
 		}
-		if err := l.writeNodeFiles(n); err != nil {
-			return fmt.Errorf("node %s: %w", spec.Name, err)
-		}
-		l.mu.Lock()
-		l.nodes = append(l.nodes, n)
-		l.mu.Unlock()
 	}
 	return nil
+}
+
+// makeNode makes a node's namespace, NIC and files. The node is nil only when there is no namespace.
+func (l *lab) makeNode(spec cluster.Node) (*node, error) {
+	n := &node{Node: spec}
+	var err error
+	if n.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(spec.Name)); err != nil {
+		return nil, err
+	}
+	l.mu.Lock()
+	l.nodes = append(l.nodes, n)
+	l.mu.Unlock()
+	if err := l.fabric.AttachNIC(spec.NIC, n.ns); err != nil {
+		return n, err
+	}
+	return n, l.writeNodeFiles(n)
 }
 
 // writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
@@ -122,15 +130,29 @@ func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
 		return err
 	}
 	for _, n := range l.nodes {
-		agent, err := l.keep(n.ns, l.agentCommand(l.cluster, n))
-		if err != nil {
+		if err := l.startAgent(n); err != nil {
 			return err
 		}
-		l.mu.Lock()
-		n.agent = agent
-		l.mu.Unlock()
 	}
 	return nil
+}
+
+func (l *lab) startAgent(n *node) error {
+	agent, err := l.keep(n.ns, l.agentCommand(l.cluster, n))
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n.agent = agent
+	l.mu.Unlock()
+	return nil
+}
+
+// kubelets is what the nodes' kubelets have in common.
+type kubelets struct {
+	client   *kubernetes.Clientset
+	shared   *kubelet.Shared
+	clientCA *x509.CertPool
 }
 
 // startKubelets starts the nodes' kubelets and returns when every node is registered and Ready.
@@ -139,20 +161,12 @@ func (l *lab) startKubelets(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	shared := kubelet.NewShared(client)
-	go shared.Run(ctx)
-	pool := x509.NewCertPool()
-	pool.AppendCertsFromPEM(l.ca.Certificate)
+	l.kubelets = kubelets{client, kubelet.NewShared(client), x509.NewCertPool()}
+	l.kubelets.clientCA.AppendCertsFromPEM(l.ca.Certificate)
+	go l.kubelets.shared.Run(ctx)
 	var g errgroup.Group
 	for _, n := range l.nodes {
-		g.Go(func() error {
-			config, err := l.kubeletConfig(n)
-			if err != nil {
-				return err
-			}
-			config.Client, config.Shared, config.ClientCA = client, shared, pool
-			return l.startKubelet(ctx, n, config)
-		})
+		g.Go(func() error { return l.startKubelet(ctx, n) })
 	}
 	return g.Wait()
 }
@@ -191,6 +205,9 @@ func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
 		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
 		CNICacheDir: filepath.Join(dir, "cni", "cache"),
+		Client:      l.kubelets.client,
+		Shared:      l.kubelets.shared,
+		ClientCA:    l.kubelets.clientCA,
 		ClusterDNS:  l.cluster.Spec.Network.DNSServiceIP,
 		TLSCert:     cert,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
@@ -202,18 +219,32 @@ func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 }
 
 // startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
-func (l *lab) startKubelet(ctx context.Context, n *node, config kubelet.Config) error {
-	ready, ended, err := l.runKubelet(ctx, n, config)
+func (l *lab) startKubelet(ctx context.Context, n *node) error {
+	config, err := l.kubeletConfig(n)
 	if err != nil {
 		return err
 	}
+	ctx, stop := context.WithCancel(ctx)
+	ready, ended, err := l.runKubelet(ctx, n, config)
+	if err != nil {
+		stop()
+		return err
+	}
+	n.stop, n.done = stop, make(chan struct{})
 	select {
 	case <-ready:
-		go l.keepKubelet(ctx, n, config, ended)
+		go func() {
+			defer close(n.done)
+			l.keepKubelet(ctx, n, config, ended)
+		}()
 		return nil
-	case err := <-ended:
-		return fmt.Errorf("kubelet of %s: %w", n.Name, err)
+	case err = <-ended:
+	case <-time.After(patience):
+		stop()
+		err = errors.Join(fmt.Errorf("not ready within %v", patience), <-ended)
 	}
+	close(n.done)
+	return fmt.Errorf("kubelet of %s: %w", n.Name, err)
 }
 
 func (l *lab) runKubelet(ctx context.Context, n *node, config kubelet.Config) (ready <-chan struct{}, ended <-chan error, err error) {
@@ -283,10 +314,10 @@ func (l *lab) nodeObject(n cluster.Node) *corev1.Node {
 				{Type: corev1.NodeHostName, Address: n.Name},
 			},
 			Capacity: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n.MaxPods), resource.DecimalSI)},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: kubernetesVersion},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v" + KubernetesVersion},
 		},
 	}
 }
 
-// kubernetesVersion is the control plane's, see controlplane/go.mod.
-const kubernetesVersion = "v1.35.4"
+// KubernetesVersion is the control plane's, see controlplane/go.mod.
+const KubernetesVersion = "1.35.4"

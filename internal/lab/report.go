@@ -6,7 +6,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -16,11 +15,11 @@ func (l *lab) network() vnet.Network {
 	return n
 }
 
-// description is the cluster as it is; nobody changes it in place.
-func (l *lab) description() *cluster.Cluster {
+// description is the cluster as it is, or is being made; nobody changes it in place.
+func (l *lab) description() Description {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cluster
+	return Description{Cluster: l.cluster, Changing: l.busy.Load()}
 }
 
 // status is what `packetwalk status` prints.

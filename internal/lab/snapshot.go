@@ -16,8 +16,7 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/app"
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/fabric"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/snapshot"
 )
@@ -101,12 +100,16 @@ func (d Dir) kinds() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}
-	c, errs := cluster.Parse(source, app.Names()...)
-	if len(errs) > 0 {
-		return nil, fmt.Errorf("lab %s: %w", d.Name(), errs)
+	c, err := d.parse(source)
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
+	}
+	network, err := fabric.ReadNetwork(d.fabricState())
+	if err != nil {
+		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}
 	kinds := map[string]string{}
-	for _, n := range c.Nodes() {
+	for _, n := range nodesThere(c, network) {
 		kinds[n.Name] = "node/" + n.Name
 	}
 	for _, vm := range c.Spec.Azure.VMs {

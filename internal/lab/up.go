@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"strings"
@@ -65,7 +66,7 @@ func Up(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer release()
-	made, err := os.ReadFile(o.Dir.ClusterFile())
+	made, err := o.Dir.made()
 	if err == nil {
 		return o.again(ctx, made)
 	}
@@ -87,13 +88,13 @@ func Up(ctx context.Context, o UpOptions) error {
 func (o UpOptions) again(ctx context.Context, made []byte) error {
 	var changes []cluster.Change
 	if o.Cluster != nil && !bytes.Equal(made, o.Cluster) {
-		was, errs := cluster.Parse(made)
-		if len(errs) > 0 {
-			return fmt.Errorf("%s: %w; 'packetwalk down --name %s' removes the lab", o.Dir.ClusterFile(), errs, o.Dir.Name())
+		was, err := o.Dir.parse(made)
+		if err != nil {
+			return fmt.Errorf("%s: %w; 'packetwalk down --name %s' removes the lab", o.Dir.ClusterFile(), err, o.Dir.Name())
 		}
-		wanted, errs := cluster.Parse(o.Cluster)
-		if len(errs) > 0 {
-			return errs
+		wanted, err := o.Dir.parse(o.Cluster)
+		if err != nil {
+			return err
 		}
 		changes = cluster.Compare(was, wanted)
 	}
@@ -110,11 +111,38 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	if err := bring(ctx, o); err != nil || len(changes) == 0 {
 		return err
 	}
-	if err := putCluster(ctx, o.Dir, o.Cluster); err != nil {
+	if err := putCluster(ctx, o.Dir, o.Cluster, true, o.Progress); err != nil {
 		return err
 	}
 	o.Progress(Step{Text: "changed"})
 	return nil
+}
+
+// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again.
+func (d Dir) made() ([]byte, error) {
+	if d.Process() == 0 {
+		if next, err := os.ReadFile(d.nextFile()); err == nil {
+			return next, nil
+		}
+	}
+	return os.ReadFile(d.ClusterFile())
+}
+
+// Scale changes the count of a pool's nodes in a running lab, by its cluster.yaml. Without wait it returns when nodes begin to join or leave.
+func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progress func(Step)) error {
+	release, err := d.turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer release()
+	source, err := d.made()
+	if err != nil {
+		return err
+	}
+	if source, err = cluster.SetCount(source, pool, count); err != nil {
+		return err
+	}
+	return putCluster(ctx, d, source, wait, progress)
 }
 
 // turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
@@ -192,7 +220,7 @@ func start(ctx context.Context, o UpOptions) error {
 	go func() { _ = cmd.Wait() }()
 
 	ended := make(chan error, 1)
-	go func() { ended <- follow(r, o.Progress) }()
+	go func() { ended <- follow(r, true, o.Progress) }()
 	select {
 	case err := <-ended:
 		return err
@@ -202,8 +230,8 @@ func start(ctx context.Context, o UpOptions) error {
 	}
 }
 
-// follow reads steps until the last one.
-func follow(r *os.File, progress func(Step)) error {
+// follow reads steps until the last one, or without wait until the first one.
+func follow(r io.Reader, wait bool, progress func(Step)) error {
 	lines := bufio.NewScanner(r)
 	for lines.Scan() {
 		var s Step
@@ -214,11 +242,11 @@ func follow(r *os.File, progress func(Step)) error {
 			return errors.New(s.Error)
 		}
 		progress(s)
-		if s.Ready {
+		if s.Ready || !wait {
 			return nil
 		}
 	}
-	return errors.New("the lab process ended before the cluster was ready")
+	return errors.New("the lab process ended before it was done; 'packetwalk up' starts it again, and it does the rest")
 }
 
 // waitReady waits for a lab that another process is bringing up.

@@ -145,6 +145,11 @@ func macFor(parts ...string) string {
 // ReleaseNIC takes a NIC and its addresses out of the network, and out of every back-end pool. One that is not there is no error.
 func (n *Network) ReleaseNIC(name string) {
 	n.NICs = slices.DeleteFunc(n.NICs, func(nic NIC) bool { return nic.Name == name })
+	n.LeavePools(name)
+}
+
+// LeavePools takes a NIC out of every back-end pool.
+func (n *Network) LeavePools(name string) {
 	for i := range n.LoadBalancers {
 		pools := n.LoadBalancers[i].BackendPools
 		for j := range pools {

@@ -1,0 +1,141 @@
+package lab
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+)
+
+// Bounds of a drain. AKS waits half an hour for an eviction; a lab's user sits before it.
+const (
+	// evictPatience is how long PodDisruptionBudgets may refuse evictions.
+	evictPatience = time.Minute
+	// endPatience is how long pods that were evicted may take to end, if their grace period is not shorter; they end with the node then.
+	endPatience = time.Minute
+	drainPoll   = 200 * time.Millisecond
+)
+
+// patchNode changes a Node object by a merge patch.
+func (l *lab) patchNode(ctx context.Context, name string, patch any) error {
+	data, err := json.Marshal(patch)
+	if err != nil {
+		return err
+	}
+	_, err = l.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
+	return err
+}
+
+// cordon marks a node as unschedulable, or takes that back. One that is not there is no error.
+func (l *lab) cordon(ctx context.Context, name string, on bool) error {
+	err := l.patchNode(ctx, name, map[string]any{"spec": map[string]any{"unschedulable": on}})
+	if err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("cordon: %w", err)
+	}
+	return nil
+}
+
+// podsOn are the pods that are bound to a node.
+func (l *lab) podsOn(ctx context.Context, name string) ([]corev1.Pod, error) {
+	list, err := l.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
+	if err != nil {
+		return nil, fmt.Errorf("list the pods of node %s: %w", name, err)
+	}
+	return list.Items, nil
+}
+
+// drain cordons a node and evicts its pods, all but those of DaemonSets, as "kubectl drain" does, and returns when they are gone. Budgets that
+// refuse for too long are an error that names the pods.
+func (l *lab) drain(ctx context.Context, name string) error {
+	if err := l.cordon(ctx, name, true); err != nil {
+		return err
+	}
+	begin := time.Now()
+	for {
+		pods, err := l.podsOn(ctx, name)
+		if err != nil {
+			return err
+		}
+		pods = slices.DeleteFunc(pods, ofDaemonSet)
+		refused, err := l.evict(ctx, pods)
+		switch {
+		case err != nil:
+			return err
+		case len(pods) == 0:
+			return nil
+		case len(refused) > 0 && time.Since(begin) > evictPatience:
+			return fmt.Errorf("not drained within %v, it stays: %w", evictPatience, errors.Join(refused...))
+		case len(refused) == 0 && !slices.ContainsFunc(pods, endsInTime):
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(drainPoll):
+		}
+	}
+}
+
+func ofDaemonSet(p corev1.Pod) bool {
+	c := metav1.GetControllerOf(&p)
+	return c != nil && c.Kind == "DaemonSet"
+}
+
+// endsInTime tells whether a pod is worth waiting for: one that is not being deleted yet, or has been for less than endPatience.
+func endsInTime(p corev1.Pod) bool {
+	if p.DeletionTimestamp == nil {
+		return true
+	}
+	var grace time.Duration // DeletionTimestamp is when it is over
+	if s := p.DeletionGracePeriodSeconds; s != nil {
+		grace = time.Duration(*s) * time.Second
+	}
+	return time.Since(p.DeletionTimestamp.Add(-grace)) < endPatience
+}
+
+// evict asks for the eviction of those pods that are not being deleted. What a budget refuses is not an error yet.
+func (l *lab) evict(ctx context.Context, pods []corev1.Pod) (refused []error, err error) {
+	for _, p := range pods {
+		if p.DeletionTimestamp != nil {
+			continue
+		}
+		err := l.client.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
+			ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
+			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
+		})
+		switch {
+		case err == nil, apierrors.IsNotFound(err), apierrors.IsConflict(err): // gone, or another of that name
+		case apierrors.IsTooManyRequests(err):
+			refused = append(refused, fmt.Errorf("pod %s/%s: %s", p.Namespace, p.Name, refusal(err)))
+		default:
+			return nil, fmt.Errorf("evict pod %s/%s: %w", p.Namespace, p.Name, err)
+		}
+	}
+	return refused, nil
+}
+
+// refusal is the API server's reason for not evicting a pod, with the budget's name, which is in the details.
+func refusal(err error) string {
+	var status apierrors.APIStatus
+	if !errors.As(err, &status) || status.Status().Details == nil {
+		return err.Error()
+	}
+	var causes []string
+	for _, c := range status.Status().Details.Causes {
+		causes = append(causes, c.Message)
+	}
+	if len(causes) == 0 {
+		return err.Error()
+	}
+	return strings.Join(causes, "; ")
+}

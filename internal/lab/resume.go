@@ -1,0 +1,141 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"os"
+	"slices"
+
+	"packetwalk.dev/internal/app"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/fabric"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/vnet"
+)
+
+// A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab process
+// that finds one half done does the rest when it starts: the network, hosts that are gone, and nodes that were about to leave. What joins is
+// made with everything else.
+
+// placement is where the machines of the lab have their addresses, by the fabric's file.
+func (d Dir) placement() (cluster.Placement, error) {
+	n, err := fabric.ReadNetwork(d.fabricState())
+	return placementOf(n), err
+}
+
+// parse reads a cluster.yaml for the lab as it is.
+func (d Dir) parse(source []byte) (*cluster.Cluster, error) {
+	placed, err := d.placement()
+	if err != nil {
+		return nil, err
+	}
+	c, errs := cluster.ParseFor(placed, source, app.Names()...)
+	if len(errs) > 0 {
+		return nil, errs
+	}
+	return c, nil
+}
+
+// cutOff is a change that was not done to its end.
+type cutOff struct {
+	from   *cluster.Cluster
+	source []byte // of the cluster.yaml that it led to; nil when there was none
+}
+
+// readCluster reads what the lab is to be: what a change was to make it, or else its cluster.yaml.
+func (l *lab) readCluster() (cutOff, error) {
+	made, err := os.ReadFile(l.dir.ClusterFile())
+	if err != nil {
+		return cutOff{}, err
+	}
+	if l.cluster, err = l.dir.parse(made); err != nil {
+		return cutOff{}, err
+	}
+	l.planned = l.cluster
+	next, err := os.ReadFile(l.dir.nextFile())
+	if errors.Is(err, os.ErrNotExist) {
+		return cutOff{}, nil
+	}
+	if err != nil {
+		return cutOff{}, err
+	}
+	cut := cutOff{l.cluster, next}
+	l.cluster, err = l.dir.parse(next)
+	if err != nil { // cut off while it was written: nothing was begun
+		l.log.Warn("a change that was cut off is left out", "file", l.dir.nextFile(), "err", err)
+		l.cluster = cut.from
+		return cutOff{}, os.Remove(l.dir.nextFile())
+	}
+	return cut, nil
+}
+
+// resumeNetwork brings the network to where the change led, and takes away hosts that are in it no longer.
+func (l *lab) resumeNetwork(ctx context.Context, cut cutOff) error {
+	if cut.source == nil {
+		return nil
+	}
+	l.log.Info("a change was cut off; the rest of it is done")
+	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, cut.from, l.cluster) }); err != nil {
+		return err
+	}
+	l.planned = l.cluster
+	want := hostsOf(l.cluster)
+	for _, h := range hostsOf(cut.from) {
+		if slices.ContainsFunc(want, h.sameMachine) {
+			continue
+		}
+		ns, err := kernel.OpenNamespace(l.dir.NetNS(h.Name))
+		if err != nil {
+			continue // it is gone already
+		}
+		if err := l.discardHost(ctx, &host{Host: h, ns: ns}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// resumeNodes has the nodes leave that were about to. One that cannot stays, as when the change were made now.
+func (l *lab) resumeNodes(ctx context.Context, cut cutOff) {
+	if cut.source == nil {
+		return
+	}
+	l.changing.Lock()
+	defer l.changing.Unlock()
+	l.busy.Store(true)
+	defer l.busy.Store(false)
+	if err := errors.Join(l.reviseNodes(ctx, l.cluster, l.say), l.settle(cut.source)); err != nil {
+		l.log.Error("the rest of a change that was cut off", "err", err)
+	}
+}
+
+// settle writes down the cluster that the lab has become: what a change asked for, but for the counts of pools whose nodes could not join or leave.
+func (l *lab) settle(source []byte) error {
+	counts := map[string]int{}
+	l.mu.Lock()
+	for _, n := range l.nodes {
+		counts[n.Pool]++
+	}
+	l.mu.Unlock()
+	asked := l.description().Cluster
+	for _, p := range asked.Spec.NodePools {
+		if counts[p.Name] == p.Count {
+			continue
+		}
+		var err error
+		if source, err = cluster.SetCount(source, p.Name, counts[p.Name]); err != nil {
+			return err
+		}
+	}
+	is, err := l.dir.parse(source)
+	if err != nil {
+		return err
+	}
+	if err := replaceFile(l.dir.nextFile(), source); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.cluster, l.planned = is, is
+	l.mu.Unlock()
+	return os.Rename(l.dir.nextFile(), l.dir.ClusterFile())
+}
