@@ -119,7 +119,7 @@ func (p *parser) unite(files []File) *Config {
 		all.MasqLinkLocalIPv6.or(c.MasqLinkLocalIPv6)
 	}
 	if len(all.NonMasquerade) == 0 {
-		p.emptied(Origin{ConfigMap: files[0].ConfigMap, Key: files[0].Key})
+		p.emptied(Origin{ConfigMap: files[0].ConfigMap, Key: files[0].Key}, all)
 	}
 	return all
 }
@@ -135,13 +135,17 @@ func (s *Switch) or(other Switch) {
 }
 
 // emptied warns of a list without entries, unless something else is wrong: it then is not applied.
-func (p *parser) emptied(at Origin) {
+func (p *parser) emptied(at Origin, c *Config) {
 	if slices.ContainsFunc(p.problems, func(p Problem) bool { return p.Severity == Error }) {
 		return
 	}
+	but := "the node itself"
+	if !c.MasqLinkLocal.On {
+		but += " and 169.254.0.0/16"
+	}
 	at.Entry = "nonMasqueradeCIDRs"
 	p.add(Warning, at, "write the ranges of the VNet, if that is not what you want",
-		"the list is empty: every destination but the node itself sees the node's address, not the pod's, within the VNet too")
+		"the list is empty: every destination but %s sees the node's address, not the pod's, within the VNet too", but)
 }
 
 // file reads one file over c. JSON field names match in any case, as encoding/json has it; of several that match the last in the order of
@@ -162,7 +166,7 @@ func (p *parser) file(f File, c *Config) {
 		p.field(at, name, fields[name], c)
 	}
 	if p.Form == FormV1 && len(c.NonMasquerade) == 0 {
-		p.emptied(at)
+		p.emptied(at, c)
 	}
 	if n := len(c.NonMasquerade); n > c.CIDRLimit {
 		at.Entry = "nonMasqueradeCIDRs"
