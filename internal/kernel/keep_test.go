@@ -1,0 +1,80 @@
+package kernel_test
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/kernel"
+)
+
+// TestKeepEnded: with all ports of a translation in use by connections that have ended, the kernel gives a new one the port of one of them,
+// unless that is kept.
+func TestKeepEnded(t *testing.T) {
+	a, b := pair(t)
+	if err := a.ApplyNFT("table ip t { chain c { type nat hook postrouting priority 100; ip protocol tcp snat to 10.9.0.1:7000-7001\n }\n }\n"); err != nil {
+		t.Fatal(err)
+	}
+	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(io.Discard, c); c.Close() }()
+		}
+	}()
+	// connect makes a connection and ends it from this side. It tries several times, because the kernel takes the port of a connection
+	// only for one whose sequence numbers, which are random, are greater (nf_seq_has_advanced).
+	connect := func(tries int) (err error) {
+		for range tries {
+			ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+			c, failed := a.Dial(ctx, "tcp", "10.9.0.2:80")
+			cancel()
+			if err = failed; err == nil {
+				return c.Close()
+			}
+		}
+		return err
+	}
+	ended := func() int {
+		return strings.Count(run(t, a, "conntrack", "-L", "-p", "tcp"), "TIME_WAIT")
+	}
+	for i := range 3 {
+		if err := connect(40); err != nil {
+			t.Fatalf("connection %d without keeping: %v", i+1, err)
+		}
+		for tries := 0; ended() != min(i+1, 2); tries++ {
+			if tries == 100 {
+				t.Fatalf("want %d ended connections: %s", min(i+1, 2), run(t, a, "conntrack", "-L"))
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+	}
+	if err := a.KeepEnded(kernel.FlowFilter{Protocol: 6, Destination: netip.MustParsePrefix("10.9.0.3/32")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(40); err != nil {
+		t.Errorf("with those to somebody else kept: %v", err)
+	}
+	for tries := 0; ended() != 2 && tries < 100; tries++ {
+		time.Sleep(10 * time.Millisecond)
+	}
+	if err := a.KeepEnded(kernel.FlowFilter{Protocol: 6, Destination: netip.MustParsePrefix("10.9.0.2/32")}); err != nil {
+		t.Fatal(err)
+	}
+	if err := connect(8); err == nil {
+		t.Error("with both kept, a third connection got a port")
+	}
+	if n := ended(); n != 2 {
+		t.Errorf("%d ended connections, want 2", n)
+	}
+}
