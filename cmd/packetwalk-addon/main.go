@@ -10,12 +10,14 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"net"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
 	"strings"
 	"syscall"
+	"time"
 
 	"k8s.io/apimachinery/pkg/types"
 
@@ -29,6 +31,7 @@ var version = "development"
 // programs are what this one can be. Each gets the arguments after its name and runs until ctx ends.
 var programs = map[string]func(ctx context.Context, args []string) error{
 	"nginx-ingress-controller": ingressController,
+	"external-dns":             externalDNS,
 }
 
 func main() {
@@ -119,4 +122,34 @@ func serviceName(into *types.NamespacedName) func(string) error {
 		*into = types.NamespacedName{Namespace: namespace, Name: name}
 		return nil
 	}
+}
+
+// externalDNS takes the flags of external-dns that the addon gives it. Source and provider can be nothing else.
+func externalDNS(ctx context.Context, args []string) error {
+	o := httprouting.ExternalDNSOptions{Log: os.Stderr}
+	f := flag.NewFlagSet("external-dns", flag.ContinueOnError)
+	kubeconfig := f.String("kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
+	source := f.String("source", "ingress", "where names come from: ingress")
+	provider := f.String("provider", "rfc2136", "how the zone is changed: rfc2136, by DNS updates")
+	host := f.String("rfc2136-host", "", "`address` of the name server that takes updates")
+	port := f.String("rfc2136-port", "53", "its `port`")
+	f.StringVar(&o.Zone, "domain-filter", "", "the `zone`; names outside it are left out")
+	f.DurationVar(&o.Interval, "interval", time.Minute, "how often the zone is compared, also when no Ingress has changed")
+	if err := parse(f, args); err != nil {
+		return err
+	}
+	switch {
+	case *source != "ingress" || *provider != "rfc2136":
+		return usageError{fmt.Errorf("source %s and provider %s: here there are ingress and rfc2136", *source, *provider)}
+	case o.Zone == "" || *host == "":
+		return usageError{errors.New("--domain-filter and --rfc2136-host are needed")}
+	case o.Interval <= 0:
+		return usageError{fmt.Errorf("--interval %v is not possible; write 1m", o.Interval)}
+	}
+	o.Server = net.JoinHostPort(*host, *port)
+	var err error
+	if o.Config, err = kube.Config(*kubeconfig, "external-dns/"+version); err != nil {
+		return err
+	}
+	return httprouting.RunExternalDNS(ctx, o)
 }

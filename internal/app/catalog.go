@@ -67,6 +67,10 @@ var catalog = []App{
 		Entrypoint: []string{"/server"}, Ports: []int{8080}, Programs: []Program{{"/server", defaultBackend}},
 	},
 	{
+		Name: "external-dns", Images: []string{"mcr.microsoft.com/oss/kubernetes/external-dns", "registry.k8s.io/external-dns/external-dns"},
+		Entrypoint: []string{"/external-dns"}, Brought: []string{"/external-dns"},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

@@ -9,19 +9,21 @@ import (
 	"net"
 	"net/netip"
 	"strings"
+	"sync"
 	"time"
+
+	"packetwalk.dev/internal/dnsupdate"
 )
 
 // dns is a small authoritative name server (RFC 1035) on port 53, UDP and TCP, for the lab's internet: it answers A, AAAA and, for the
-// addresses that it knows, PTR. Its zone is its arguments, "name=address[,address…]"; a name "*.zone" answers for every name below the zone.
-// Names outside the zone do not exist: there is nobody else to ask. "-listen ADDRESS" before the zone makes it answer at that address alone,
-// from which its answers then come.
+// addresses that it knows, PTR. Its names are its arguments, "name=address[,address…]"; a name "*.zone" answers for every name below the zone.
+// Names that it does not have do not exist: there is nobody else to ask. Before the names:
+//
+//	-listen ADDRESS     answer at that address alone, from which the answers then come
+//	-zone NAME FILE     the names of a zone are in a file, which is read again when it has changed (see dynamicZone)
+//	-update             take updates and transfers of that zone, from everybody
 func dns(ctx context.Context, p *Process) int {
-	args, at := p.Args[1:], ""
-	if len(args) >= 2 && args[0] == "-listen" {
-		args, at = args[2:], args[1]
-	}
-	zone, err := parseZone(args)
+	s, at, err := dnsArguments(p.Args[1:])
 	if err != nil {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 2
@@ -31,11 +33,29 @@ func dns(ctx context.Context, p *Process) int {
 		fmt.Fprintf(p.Stderr, "dns: %v\n", err)
 		return 1
 	}
-	s := &nameServer{zone: zone, log: p.Stdout}
+	s.log = p.Stdout
 	go s.serveTCP(tcp)
 	p.Ready()
 	s.serveUDP(udp)
 	return 0
+}
+
+func dnsArguments(args []string) (s *nameServer, at string, err error) {
+	s = &nameServer{}
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		switch {
+		case args[0] == "-listen" && len(args) > 1:
+			at, args = args[1], args[2:]
+		case args[0] == "-zone" && len(args) > 2:
+			s.dynamic, args = &dynamicZone{name: strings.ToLower(args[1]), file: args[2]}, args[3:]
+		case args[0] == "-update" && s.dynamic != nil:
+			s.updates, args = true, args[1:]
+		default:
+			return nil, "", fmt.Errorf("what %q means needs more arguments: want -listen ADDRESS, -zone NAME FILE, -update after -zone", args[0])
+		}
+	}
+	s.zone, err = parseZone(args)
+	return s, at, err
 }
 
 // listenBoth listens on an address of TCP and of UDP until ctx ends.
@@ -264,13 +284,24 @@ func reverse(parts []string) {
 }
 
 type nameServer struct {
-	zone zone
-	log  io.Writer
+	zone    zone
+	dynamic *dynamicZone // nil without one
+	updates bool
+	// changing is held while an update is made.
+	changing sync.Mutex
+	log      io.Writer
 }
 
 func (s *nameServer) reply(msg []byte, from net.Addr) []byte {
-	if q, err := parseQuestion(msg); err == nil {
+	if s.updates && isUpdate(msg) {
+		return s.update(msg, from)
+	}
+	q, err := parseQuestion(msg)
+	if err == nil {
 		fmt.Fprintf(s.log, "%s %d %s\n", addrPort(from), q.kind, logged(q.name))
+	}
+	if d := s.dynamic; err == nil && d != nil && dnsupdate.InZone(q.name, d.name) {
+		return d.answer(msg)
 	}
 	return s.zone.answer(msg)
 }
@@ -330,12 +361,17 @@ func (s *nameServer) connection(conn net.Conn) {
 		if _, err := io.ReadFull(conn, msg); err != nil {
 			return
 		}
-		reply := s.reply(msg, conn.RemoteAddr())
-		if reply == nil {
-			return
+		replies := s.transfer(msg, conn.RemoteAddr())
+		if replies == nil {
+			replies = [][]byte{s.reply(msg, conn.RemoteAddr())}
 		}
-		if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
-			return
+		for _, reply := range replies {
+			if reply == nil {
+				return
+			}
+			if _, err := conn.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(reply))), reply...)); err != nil {
+				return
+			}
 		}
 	}
 }

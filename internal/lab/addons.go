@@ -35,7 +35,7 @@ func (l *lab) startAddons(ctx context.Context) {
 var httpRouting string
 
 func httpRoutingObjects(c *cluster.Cluster) ([]string, error) {
-	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone()})
+	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": azureResolver})
 }
 
 func (l *lab) installHTTPRouting(ctx context.Context) error {
@@ -65,6 +65,9 @@ func (l *lab) reviseAddons(ctx context.Context, from, to *cluster.Cluster) error
 		bring = applyObjects
 	}
 	docs, err := httpRoutingObjects(to)
+	if err == nil && !is {
+		err = l.dropZone()
+	}
 	if err == nil {
 		err = bring(ctx, l.client.CoreV1().RESTClient(), docs)
 	}

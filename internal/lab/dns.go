@@ -3,7 +3,9 @@ package lab
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -48,8 +51,46 @@ func resolverOf(kind string) netip.Addr {
 	return azureResolver
 }
 
+// zoneDir is where the resolvers have the zone of the addon for HTTP application routing, in their containers and in the lab's directory.
+const (
+	zoneDir  = "/var/lib/dns"
+	zoneFile = zoneDir + "/httprouting"
+)
+
+// takesUpdates tells whether a resolver changes the zone. Azure's does, by DNS updates (RFC 2136), as Azure's DNS service does by its own API;
+// the internet's follows.
+func (l *lab) takesUpdates(m *host) bool { return m.Kind == kindAzure }
+
+// resolverArgs are the arguments of the application dns.
+func (l *lab) resolverArgs(m *host, c *cluster.Cluster) []string {
+	args := []string{"-listen", m.Address}
+	if c.HasAddon(cluster.AddonHTTPRouting) {
+		args = append(args, "-zone", c.HTTPRoutingZone(), zoneFile)
+		if l.takesUpdates(m) {
+			args = append(args, "-update")
+		}
+	}
+	return append(args, zone(c)...)
+}
+
+func (l *lab) resolverMounts(m *host) []container.Mount {
+	return []container.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, ReadOnly: !l.takesUpdates(m)}}
+}
+
+// dropZone takes the addon's zone away, with what is in it.
+func (l *lab) dropZone() error {
+	err := os.Remove(filepath.Join(l.dir.path("dns"), filepath.Base(zoneFile)))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
 // startResolvers runs the name servers outside the cluster. Both know the names of the internet's hosts.
 func (l *lab) startResolvers(ctx context.Context) error {
+	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
+		return err
+	}
 	l.mu.Lock()
 	l.resolvers = []*host{
 		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: azureResolver.String(), App: "dns"}, ns: l.fabric.Namespace()},
@@ -58,7 +99,7 @@ func (l *lab) startResolvers(ctx context.Context) error {
 	l.mu.Unlock()
 	var g errgroup.Group
 	for _, m := range l.resolvers {
-		m.args, m.done = append([]string{"-listen", m.Address}, zone(l.cluster)...), make(chan struct{})
+		m.args, m.mounts, m.done = l.resolverArgs(m, l.cluster), l.resolverMounts(m), make(chan struct{})
 		l.startApp(ctx, &g, m)
 	}
 	return g.Wait()
@@ -68,7 +109,7 @@ func (l *lab) startResolvers(ctx context.Context) error {
 func (l *lab) reviseResolvers(ctx context.Context, to *cluster.Cluster) error {
 	var g errgroup.Group
 	for _, m := range l.resolvers {
-		args := append([]string{"-listen", m.Address}, zone(to)...)
+		args := l.resolverArgs(m, to)
 		if slices.Equal(args, m.args) {
 			continue
 		}

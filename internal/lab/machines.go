@@ -21,11 +21,13 @@ import (
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.
 type host struct {
 	Host
-	ns   *kernel.Namespace
-	args []string // of the application
-	pid  atomic.Int64
-	stop context.CancelFunc // ends the keeping of the application; nil without one
-	done chan struct{}      // closes when it has ended
+	ns *kernel.Namespace
+	// args and mounts are of the application.
+	args   []string
+	mounts []container.Mount
+	pid    atomic.Int64
+	stop   context.CancelFunc // ends the keeping of the application; nil without one
+	done   chan struct{}      // closes when it has ended
 }
 
 // hostsOf are the cluster's VMs and internet hosts.
@@ -155,7 +157,7 @@ func (l *lab) appDir(h *host) string { return filepath.Join(l.dir.Host(h.Name), 
 func (l *lab) runApp(ctx context.Context, h *host, ns *kernel.Namespace) (*container.Container, error) {
 	spec := container.Spec{
 		ID: h.Name, Name: h.Name, Dir: l.appDir(h), LogPath: l.dir.Log(h.Name), NetNS: ns.Path(), Hostname: h.Name, Image: h.App,
-		Args: h.args, ResolvConf: resolvConf(resolverOf(h.Kind)),
+		Args: h.args, Mounts: h.mounts, ResolvConf: resolvConf(resolverOf(h.Kind)),
 	}
 	c, err := l.runtime.Adopt(spec.Dir)
 	if err == nil {
