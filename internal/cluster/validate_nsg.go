@@ -29,7 +29,7 @@ func (v *validator) securityGroups() {
 		v.securityGroup(at, g)
 	}
 	check := func(path, name string) {
-		if name != "" && !slices.Contains(known, name) {
+		if name != "" && name != v.c.NodeSecurityGroup() && !slices.Contains(known, name) {
 			v.errs.add(path, suggest(name, known, "add it to spec.azure.networkSecurityGroups; there are: "), "no network security group %q", name)
 		}
 	}
@@ -62,6 +62,9 @@ func (v *validator) securityGroup(at string, g SecurityGroup) {
 		choice(v, rule+".direction", r.Direction, []Direction{DirectionInbound, DirectionOutbound}, nil)
 		choice(v, rule+".access", r.Access, []Access{AccessAllow, AccessDeny}, nil)
 		choice(v, rule+".protocol", r.Protocol, []Protocol{ProtocolTCP, ProtocolUDP, ProtocolICMP, ProtocolAny}, nil)
+		if r.Protocol == ProtocolICMP && len(r.SourcePortRanges)+len(r.DestinationPortRanges) > 0 {
+			v.errs.add(rule+".protocol", "leave the port ranges out, or write Tcp, Udp or *", "Icmp has no ports")
+		}
 		v.addressPrefixes(rule+".sourceAddressPrefixes", r.SourceAddressPrefixes)
 		v.addressPrefixes(rule+".destinationAddressPrefixes", r.DestinationAddressPrefixes)
 		v.portRanges(rule+".sourcePortRanges", r.SourcePortRanges)

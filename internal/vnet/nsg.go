@@ -374,6 +374,7 @@ func (v *validator) securityRule(what string, r SecurityRule) {
 	v.check(r.Access == AccessAllow || r.Access == AccessDeny, "%s: unknown access %q", what, r.Access)
 	known := slices.Contains([]string{ProtocolTCP, ProtocolUDP, ProtocolICMP, Any}, r.Protocol)
 	v.check(known, "%s: unknown protocol %q", what, r.Protocol)
+	v.check(r.Protocol != ProtocolICMP || anyPort(r.SourcePorts) && anyPort(r.DestinationPorts), "%s: %s has no ports", what, ProtocolICMP)
 	for _, a := range slices.Concat(r.Sources, r.Destinations) {
 		_, err := ParseAddressPrefix(a)
 		v.check(a == Any || IsServiceTag(a) || err == nil, "%s: %q is no IPv4 prefix and no service tag of the lab", what, a)
