@@ -119,6 +119,9 @@ func (w *countingWriter) Write(p []byte) (int, error) {
 // Hijack counts what goes over the connection to the client.
 func (w *countingWriter) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	conn, buffered, err := http.NewResponseController(w.ResponseWriter).Hijack()
+	if err == nil && w.status == 0 {
+		w.status = http.StatusSwitchingProtocols // which the reverse proxy writes to the connection itself
+	}
 	return &countingConn{conn, &w.n}, buffered, err
 }
 

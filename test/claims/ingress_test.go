@@ -136,7 +136,9 @@ func TestB10(t *testing.T) {
 	o := outboundWorld(t)
 	enableAddon(t, o.World, o.Example("outbound", "cluster.yaml"))
 	o.Kubectl(t, "apply", "-f", o.Example("outbound", "whereami-ingress.yaml"))
-	t.Cleanup(func() { o.Kubectl(t, "delete", "-f", o.Example("outbound", "whereami-ingress.yaml"), "--ignore-not-found") })
+	t.Cleanup(func() {
+		o.Kubectl(t, "delete", "-f", o.Example("outbound", "whereami-ingress.yaml"), "--ignore-not-found")
+	})
 	o.Kubectl(t, "rollout", "status", "deployment/whereami-ingress", "--timeout=60s")
 	expect(t, o.Kubectl(t, "get", "svc", "--all-namespaces"),
 		`^default +whereami-ingress +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
