@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/nodeapi"
 )
 
 // A Namespace is a network namespace; *kernel.Namespace is one.
@@ -161,7 +162,7 @@ func (c *Config) defaults() {
 		c.Port = 10250
 	}
 	if c.ClientName == "" {
-		c.ClientName = "kube-apiserver-kubelet-client"
+		c.ClientName = nodeapi.APIServerName
 	}
 	if c.Clock == nil {
 		c.Clock = clock.RealClock{}

@@ -11,6 +11,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"packetwalk.dev/internal/kubelet/expansion"
 )
 
 // A configSource gives what a pod's environment and volumes are made of. An object that is not there is an error that names it.
@@ -101,7 +103,7 @@ func envValue(e corev1.EnvVar, c *corev1.Container, f podFacts, vars map[string]
 	from := e.ValueFrom
 	switch {
 	case from == nil:
-		return expand(e.Value, vars), true, nil
+		return expansion.Expand(e.Value, vars), true, nil
 	case from.FieldRef != nil:
 		value, err = fieldValue(from.FieldRef.FieldPath, f)
 		return value, err == nil, err
@@ -152,35 +154,6 @@ func findContainer(pod *corev1.Pod, name string) *corev1.Container {
 		}
 	}
 	return nil
-}
-
-// expand replaces $(NAME) by the variable's value; an unknown one stays as it is and $$ is a dollar sign.
-func expand(s string, vars map[string]string) string {
-	var b strings.Builder
-	for {
-		i := strings.IndexByte(s, '$')
-		if i < 0 || i+1 == len(s) {
-			return b.String() + s
-		}
-		b.WriteString(s[:i])
-		s = s[i:]
-		end := strings.IndexByte(s, ')')
-		switch {
-		case s[1] == '$':
-			b.WriteByte('$')
-			s = s[2:]
-		case s[1] == '(' && end > 0:
-			if v, ok := vars[s[2:end]]; ok {
-				b.WriteString(v)
-			} else {
-				b.WriteString(s[:end+1])
-			}
-			s = s[end+1:]
-		default:
-			b.WriteString(s[:2])
-			s = s[2:]
-		}
-	}
 }
 
 // serviceEnv gives the variables of the services of a namespace and of default/kubernetes, which every pod gets

@@ -4,13 +4,11 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
@@ -108,21 +106,6 @@ func TestEnvironment(t *testing.T) {
 	if _, err := environment(c, f, nil, fakeSource{}); err == nil || !strings.Contains(err.Error(), `"nosuch" not found`) {
 		t.Errorf("error %v", err)
 	}
-}
-
-func FuzzExpand(f *testing.F) {
-	f.Add("$(A) $$(A) $(B $", "x")
-	f.Fuzz(func(t *testing.T, s, v string) {
-		vars := map[string]string{"A": v}
-		got := expand(s, vars)
-		if !strings.Contains(s, "$") && got != s {
-			t.Errorf("%q became %q", s, got)
-		}
-		// What is escaped comes out as it went in.
-		if got := expand(strings.ReplaceAll(s, "$", "$$"), vars); got != s {
-			t.Errorf("escaped %q became %q", s, got)
-		}
-	})
 }
 
 func TestResolvConf(t *testing.T) {
@@ -288,23 +271,6 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	}
 	if left, _ := os.ReadDir(machine); len(left) != 0 {
 		t.Errorf("the machine has %v", left)
-	}
-}
-
-func TestLogOptions(t *testing.T) {
-	now := time.Unix(1000, 0)
-	q, _ := url.ParseQuery("follow=true&tailLines=0&sinceSeconds=10&timestamps=true&limitBytes=5&previous=true")
-	got, previous, err := logOptions(q, now)
-	want := container.LogOptions{Follow: true, Tail: 0, Since: time.Unix(990, 0), Timestamps: true, LimitBytes: 5}
-	if err != nil || !previous || got != want {
-		t.Errorf("%+v %v %v", got, previous, err)
-	}
-	if got, _, _ := logOptions(nil, now); got.Tail >= 0 {
-		t.Errorf("all lines are %d", got.Tail)
-	}
-	q, _ = url.ParseQuery("tailLines=-1&follow=perhaps&sinceTime=now")
-	if _, _, err := logOptions(q, now); err == nil || len(strings.Split(err.Error(), "\n")) != 3 {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -2,45 +2,28 @@ package kubelet
 
 import (
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
-	"net/http"
-	"net/url"
-	"slices"
 	"strconv"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
-	utilexec "k8s.io/utils/exec"
 
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/nodeapi"
 )
 
-// streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
-const streamIdle = 4 * time.Hour
-
-// A server is the kubelet's HTTP interface: logs, exec, attach, port-forward, pods, stats.
-type server struct {
-	k       *Kubelet
-	library http.Handler
-}
-
-func newServer(k *Kubelet) *server {
-	return &server{k: k, library: vkapi.PodHandler(vkapi.PodHandlerConfig{
-		RunInContainer: k.execInContainer, AttachToContainer: k.attachToContainer, PortForward: k.portForward,
-		GetPods: k.GetPods, GetPodsFromKubernetes: k.GetPods, GetStatsSummary: k.stats,
-		// The library swaps the two for port-forward (v1.12.0, node/api/server.go); with one value for both that does no harm.
-		StreamIdleTimeout: streamIdle, StreamCreationTimeout: streamIdle,
-	}, true)}
+// api is the node's side of the interface that the API server asks.
+func (k *Kubelet) api() nodeapi.Config {
+	return nodeapi.Config{
+		Certificate: k.cfg.TLSCert, ClientCA: k.cfg.ClientCA, ClientName: k.cfg.ClientName, Now: k.cfg.Clock.Now,
+		Log: k.openLog, Exec: k.execInContainer, Attach: k.attachToContainer, PortForward: k.portForward, Pods: k.GetPods, Stats: k.stats,
+	}
 }
 
 // listen opens the kubelet's port in the node's namespace; serve answers on it until ctx ends.
@@ -49,127 +32,19 @@ func (k *Kubelet) listen(ctx context.Context) (serve func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("kubelet %s: %w", k.name, err)
 	}
-	srv := &http.Server{
-		Handler: newServer(k), ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{k.cfg.TLSCert}, ClientCAs: k.cfg.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
-			MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
-		},
-	}
-	go func() {
-		<-ctx.Done()
-		srv.Close()
-	}()
-	return func() error {
-		if err := srv.ServeTLS(ln, "", ""); !errors.Is(err, http.ErrServerClosed) {
-			return err
-		}
-		return nil
-	}, nil
+	return func() error { return nodeapi.Serve(ctx, ln, k.api()) }, nil
 }
 
-func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if !s.allowed(r) {
-		http.Error(w, "Forbidden", http.StatusForbidden)
-		return
-	}
-	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
-	switch {
-	case parts[0] == "healthz":
-		_, _ = io.WriteString(w, "ok")
-	case parts[0] == "containerLogs" && len(parts) == 4:
-		s.logs(w, r, parts[1], parts[2], parts[3])
-	default:
-		s.library.ServeHTTP(w, r)
-	}
-}
-
-// allowed lets the API server in, and cluster administrators.
-func (s *server) allowed(r *http.Request) bool {
-	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
-		return false
-	}
-	subject := r.TLS.PeerCertificates[0].Subject
-	return subject.CommonName == s.k.cfg.ClientName || slices.Contains(subject.Organization, "system:masters")
-}
-
-// logs answers a request for a container's log. The library's handler cannot tell "no lines" from "all lines".
-func (s *server) logs(w http.ResponseWriter, r *http.Request, namespace, pod, name string) {
-	opts, previous, err := logOptions(r.URL.Query(), s.k.cfg.Clock.Now())
+// openLog finds a container's log for a request.
+func (k *Kubelet) openLog(namespace, pod, name string, o nodeapi.LogOptions) (func(context.Context, io.Writer) error, error) {
+	path, ended, err := k.logOf(namespace, pod, name, o.Previous)
 	if err != nil {
-		http.Error(w, err.Error(), http.StatusBadRequest)
-		return
+		return nil, err
 	}
-	path, ended, err := s.k.logOf(namespace, pod, name, previous)
-	if err != nil {
-		code := http.StatusBadRequest
-		if errdefs.IsNotFound(err) {
-			code = http.StatusNotFound
-		}
-		http.Error(w, err.Error(), code)
-		return
+	opts := container.LogOptions{
+		Follow: o.Follow, Tail: o.Tail, Since: o.Since, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream, Ended: ended,
 	}
-	opts.Ended = ended
-	w.Header().Set("Content-Type", "text/plain")
-	w.WriteHeader(http.StatusOK)
-	_ = http.NewResponseController(w).Flush()
-	out := flusher{w, http.NewResponseController(w)}
-	if err := container.ReadLogs(r.Context(), path, opts, out); err != nil && r.Context().Err() == nil {
-		_, _ = io.WriteString(w, err.Error()+"\n")
-	}
-}
-
-type flusher struct {
-	w io.Writer
-	c *http.ResponseController
-}
-
-func (f flusher) Write(p []byte) (int, error) {
-	n, err := f.w.Write(p)
-	_ = f.c.Flush()
-	return n, err
-}
-
-// logOptions reads the query of a log request (PodLogOptions).
-func logOptions(q url.Values, now time.Time) (o container.LogOptions, previous bool, err error) {
-	var faults []error
-	number := func(name string) (n int64, ok bool) {
-		v := q.Get(name)
-		if v == "" {
-			return 0, false
-		}
-		n, err := strconv.ParseInt(v, 10, 64)
-		if err != nil || n < 0 {
-			faults = append(faults, fmt.Errorf("%s=%s is not a number of 0 or more", name, v))
-		}
-		return n, err == nil
-	}
-	flag := func(name string) bool {
-		v := q.Get(name)
-		b, err := strconv.ParseBool(orString(v, "false"))
-		if err != nil {
-			faults = append(faults, fmt.Errorf("%s=%s is neither true nor false", name, v))
-		}
-		return b
-	}
-	o.Follow, o.Timestamps, previous = flag("follow"), flag("timestamps"), flag("previous")
-	o.Tail = -1
-	if n, ok := number("tailLines"); ok {
-		o.Tail = int(n)
-	}
-	o.LimitBytes, _ = number("limitBytes")
-	if n, ok := number("sinceSeconds"); ok {
-		o.Since = now.Add(-time.Duration(n) * time.Second)
-	}
-	if v := q.Get("sinceTime"); v != "" {
-		if o.Since, err = time.Parse(time.RFC3339, v); err != nil {
-			faults = append(faults, fmt.Errorf("sinceTime=%s: %w", v, err))
-		}
-	}
-	if s := q.Get("stream"); s != "" && s != "All" {
-		o.Stream = strings.ToLower(s)
-	}
-	return o, previous, errors.Join(faults...)
+	return func(ctx context.Context, w io.Writer) error { return container.ReadLogs(ctx, path, opts, w) }, nil
 }
 
 // logOf finds the log of a container, and what tells that nothing more will be written to it.
@@ -250,15 +125,7 @@ func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name stri
 		}
 		err = nil // the status, 126 or 127, says it
 	}
-	return exitError(code, err)
-}
-
-// exitError makes an exit status what the library sends as such.
-func exitError(code int, err error) error {
-	if err != nil || code == 0 {
-		return err
-	}
-	return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+	return nodeapi.ExitError(code, err)
 }
 
 // containerStreams are the client's streams as a container takes them; what the client has not is nil, also as an interface.

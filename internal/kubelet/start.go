@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/kubelet/expansion"
 )
 
 // snapshot copies what the machine knows of a container, for use without the lock.
@@ -275,7 +276,7 @@ func (w *worker) spec(c *containerState, image app.App, id string) (container.Sp
 func expandAll(list []string, vars map[string]string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = expand(s, vars)
+		out[i] = expansion.Expand(s, vars)
 	}
 	return out
 }

@@ -16,6 +16,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/kubelet/expansion"
 )
 
 // A volume is one of a pod's, set up: a directory or file of the machine. Containers mount it.
@@ -467,7 +468,7 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		}
 		sub := vm.SubPath
 		if vm.SubPathExpr != "" {
-			sub = expand(vm.SubPathExpr, vars)
+			sub = expansion.Expand(vm.SubPathExpr, vars)
 		}
 		source := v.path
 		if sub != "" {

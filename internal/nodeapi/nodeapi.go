@@ -1,0 +1,202 @@
+package nodeapi
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
+	utilexec "k8s.io/utils/exec"
+)
+
+// APIServerName is the common name of the API server's certificate as a client of nodes.
+const APIServerName = "kube-apiserver-kubelet-client"
+
+// streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
+const streamIdle = 4 * time.Hour
+
+// LogOptions select lines of a container's log (PodLogOptions).
+type LogOptions struct {
+	Follow     bool
+	Previous   bool // of the container's run before this one
+	Tail       int  // the last lines; negative for all
+	Since      time.Time
+	Timestamps bool
+	LimitBytes int64  // 0 is no limit
+	Stream     string // only "stdout" or "stderr"; "" both
+}
+
+// Config is a node's side of the interface. All functions must be set.
+type Config struct {
+	Certificate tls.Certificate
+	// Clients must show a certificate signed by ClientCA, with the common name ClientName or of the organization system:masters.
+	ClientCA   *x509.CertPool
+	ClientName string
+	Now        func() time.Time
+
+	// Log finds a container's log; copy writes the lines to w, and with Follow goes on until the container has ended or ctx does. An error that
+	// is errdefs' NotFound is answered with 404.
+	Log         func(namespace, pod, container string, o LogOptions) (copy func(ctx context.Context, w io.Writer) error, err error)
+	Exec        vkapi.ContainerExecHandlerFunc
+	Attach      vkapi.ContainerAttachHandlerFunc
+	PortForward vkapi.PortForwardHandlerFunc
+	Pods        vkapi.PodListerFunc
+	Stats       vkapi.PodStatsSummaryHandlerFunc
+}
+
+type server struct {
+	Config
+	library http.Handler
+}
+
+// Handler answers requests; the connections they come over must be TLS.
+func Handler(c Config) http.Handler {
+	return &server{c, vkapi.PodHandler(vkapi.PodHandlerConfig{
+		RunInContainer: c.Exec, AttachToContainer: c.Attach, PortForward: c.PortForward,
+		GetPods: c.Pods, GetPodsFromKubernetes: c.Pods, GetStatsSummary: c.Stats,
+		// The library swaps the two for port-forward (v1.12.0, node/api/server.go); with one value for both that does no harm.
+		StreamIdleTimeout: streamIdle, StreamCreationTimeout: streamIdle,
+	}, true)}
+}
+
+// Serve answers on a listener until ctx ends.
+func Serve(ctx context.Context, l net.Listener, c Config) error {
+	s := &http.Server{
+		Handler: Handler(c), ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
+		TLSConfig: &tls.Config{
+			Certificates: []tls.Certificate{c.Certificate}, ClientCAs: c.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
+			MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
+		},
+	}
+	stop := context.AfterFunc(ctx, func() { s.Close() })
+	defer stop()
+	if err := s.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		return err
+	}
+	return nil
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !s.allowed(r) {
+		http.Error(w, "Forbidden", http.StatusForbidden)
+		return
+	}
+	parts := strings.Split(strings.Trim(r.URL.Path, "/"), "/")
+	switch {
+	case parts[0] == "healthz":
+		_, _ = io.WriteString(w, "ok")
+	case parts[0] == "containerLogs" && len(parts) == 4:
+		s.logs(w, r, parts[1], parts[2], parts[3])
+	default:
+		s.library.ServeHTTP(w, r)
+	}
+}
+
+// allowed lets the API server in, and cluster administrators.
+func (s *server) allowed(r *http.Request) bool {
+	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
+		return false
+	}
+	subject := r.TLS.PeerCertificates[0].Subject
+	return subject.CommonName == s.ClientName || slices.Contains(subject.Organization, "system:masters")
+}
+
+// logs answers a request for a container's log. The library's handler cannot tell "no lines" from "all lines".
+func (s *server) logs(w http.ResponseWriter, r *http.Request, namespace, pod, name string) {
+	opts, err := logOptions(r.URL.Query(), s.Now())
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	write, err := s.Log(namespace, pod, name, opts)
+	if err != nil {
+		code := http.StatusBadRequest
+		if errdefs.IsNotFound(err) {
+			code = http.StatusNotFound
+		}
+		http.Error(w, err.Error(), code)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain")
+	w.WriteHeader(http.StatusOK)
+	_ = http.NewResponseController(w).Flush()
+	if err := write(r.Context(), flusher{w, http.NewResponseController(w)}); err != nil && r.Context().Err() == nil {
+		_, _ = io.WriteString(w, err.Error()+"\n")
+	}
+}
+
+type flusher struct {
+	w io.Writer
+	c *http.ResponseController
+}
+
+func (f flusher) Write(p []byte) (int, error) {
+	n, err := f.w.Write(p)
+	_ = f.c.Flush()
+	return n, err
+}
+
+// logOptions reads the query of a log request (PodLogOptions).
+func logOptions(q url.Values, now time.Time) (o LogOptions, err error) {
+	var faults []error
+	number := func(name string) (n int64, ok bool) {
+		v := q.Get(name)
+		if v == "" {
+			return 0, false
+		}
+		n, err := strconv.ParseInt(v, 10, 64)
+		if err != nil || n < 0 {
+			faults = append(faults, fmt.Errorf("%s=%s is not a number of 0 or more", name, v))
+		}
+		return n, err == nil
+	}
+	flag := func(name string) bool {
+		v := q.Get(name)
+		if v == "" {
+			return false
+		}
+		b, err := strconv.ParseBool(v)
+		if err != nil {
+			faults = append(faults, fmt.Errorf("%s=%s is neither true nor false", name, v))
+		}
+		return b
+	}
+	o.Follow, o.Timestamps, o.Previous = flag("follow"), flag("timestamps"), flag("previous")
+	o.Tail = -1
+	if n, ok := number("tailLines"); ok {
+		o.Tail = int(n)
+	}
+	o.LimitBytes, _ = number("limitBytes")
+	if n, ok := number("sinceSeconds"); ok {
+		o.Since = now.Add(-time.Duration(n) * time.Second)
+	}
+	if v := q.Get("sinceTime"); v != "" {
+		if o.Since, err = time.Parse(time.RFC3339, v); err != nil {
+			faults = append(faults, fmt.Errorf("sinceTime=%s: %w", v, err))
+		}
+	}
+	if s := q.Get("stream"); s != "" && s != "All" {
+		o.Stream = strings.ToLower(s)
+	}
+	return o, errors.Join(faults...)
+}
+
+// ExitError makes an exit status what the library sends as such.
+func ExitError(code int, err error) error {
+	if err != nil || code == 0 {
+		return err
+	}
+	return utilexec.CodeExitError{Err: fmt.Errorf("command terminated with exit code %d", code), Code: code}
+}
