@@ -33,6 +33,8 @@ type VNet struct {
 	AddressPrefixes []netip.Prefix
 	Subnets         []Subnet
 	Peerings        []Peering
+	// Platform says that the network is Azure's own, what its services run on: no resource of a customer's.
+	Platform bool `json:",omitempty"`
 }
 
 // Subnet is a part of a virtual network. Azure keeps its first four addresses and its last one; the second is the gateway.
@@ -87,6 +89,9 @@ type NIC struct {
 	IPForwarding bool
 	// SecurityGroup is the name of a SecurityGroup, "" for none.
 	SecurityGroup string
+	// ContainerGroup says that the NIC is a container group's: it leads to private addresses only, the group has another way to the
+	// internet. It is no resource of a customer's, nor is a NIC in a Platform network.
+	ContainerGroup bool `json:",omitempty"`
 }
 
 // IPConfig is one IP configuration of a NIC. Exactly one of a NIC's is primary, the first.

@@ -133,9 +133,26 @@ func nicWire(n Network, nic NIC) Wire {
 		Outside: End{Link: machineLink, MAC: nic.MAC},
 		Far: State{
 			Addresses: []Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
-			Routes:    []Route{{Destination: anywhere, Gateway: s.Gateway(), Link: machineLink}},
+			Routes:    nicRoutes(nic, s.Gateway()),
 		},
 	}
+}
+
+// ContainerGroupRanges are what a container group reaches by its subnet: private addresses (RFC 1918), as the routes in a group show it.
+var ContainerGroupRanges = []netip.Prefix{
+	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
+}
+
+// nicRoutes are the routes that a machine has by the NIC's gateway.
+func nicRoutes(nic NIC, gateway netip.Addr) []Route {
+	if !nic.ContainerGroup {
+		return []Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
+	}
+	var routes []Route
+	for _, p := range ContainerGroupRanges {
+		routes = append(routes, Route{Destination: p, Gateway: gateway, Link: machineLink})
+	}
+	return routes
 }
 
 func hostWire(n Network, h Host) Wire {

@@ -1,0 +1,81 @@
+package aci
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+)
+
+// Service is Azure Container Instances: what the HTTP interface serves, and what a Client gives back on the other side. Groups are known by
+// their names; the resource group is the service's. Errors that are Azure's to a caller are of type *Error.
+type Service interface {
+	// Put makes a group. One that is there under this name is an error unless it is the same.
+	Put(ctx context.Context, g ContainerGroup) (ContainerGroup, error)
+	Get(ctx context.Context, name string) (ContainerGroup, error)
+	List(ctx context.Context) ([]ContainerGroup, error)
+	// Delete ends a group, its containers within grace, and returns when nothing is left of it.
+	Delete(ctx context.Context, name string, grace time.Duration) error
+	// Logs copies a container's log to w.
+	Logs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error
+	// Exec runs a command in a container and gives its exit status.
+	Exec(ctx context.Context, group, container string, e Exec) (code int, err error)
+}
+
+// LogOptions select lines of a log. Azure takes Tail and Timestamps; the others are this lab's own.
+type LogOptions struct {
+	Tail       int       `json:"tail,omitempty"` // the last lines; 0 or less for all
+	Timestamps bool      `json:"timestamps,omitempty"`
+	Follow     bool      `json:"follow,omitempty"` // until the container has ended
+	Previous   bool      `json:"previous,omitempty"`
+	Since      time.Time `json:"since,omitzero"`
+	LimitBytes int64     `json:"limitBytes,omitempty"`
+	Stream     string    `json:"stream,omitempty"`
+}
+
+// Exec is a command to run. Nil streams are not there.
+type Exec struct {
+	Command        []string
+	TTY            bool
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Resize         <-chan Size
+}
+
+// Size is a terminal's, in characters.
+type Size struct {
+	Width  uint16 `json:"cols"`
+	Height uint16 `json:"rows"`
+}
+
+// Error is an answer of Azure's that is none of success.
+type Error struct {
+	Status  int    `json:"-"` // HTTP's
+	Code    string `json:"code"`
+	Message string `json:"message"`
+}
+
+func (e *Error) Error() string { return fmt.Sprintf("%s: %s", e.Code, e.Message) }
+
+// NotFound is the error for a group that is not there.
+func NotFound(group string) *Error {
+	return &Error{http.StatusNotFound, "ResourceNotFound", fmt.Sprintf("The Resource '%s/%s' was not found.", Type, group)}
+}
+
+// BadRequest is the error for a request that makes no sense.
+func BadRequest(code, format string, a ...any) *Error {
+	return &Error{http.StatusBadRequest, code, fmt.Sprintf(format, a...)}
+}
+
+// Conflict is the error for what cannot be done as things are.
+func Conflict(code, format string, a ...any) *Error {
+	return &Error{http.StatusConflict, code, fmt.Sprintf(format, a...)}
+}
+
+// IsNotFound tells whether an error says that the resource is not there.
+func IsNotFound(err error) bool {
+	var e *Error
+	return errors.As(err, &e) && e.Status == http.StatusNotFound
+}

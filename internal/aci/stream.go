@@ -1,0 +1,142 @@
+package aci
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/gorilla/websocket"
+)
+
+// A session's messages are binary and begin with the channel that they are of. Azure's have no channels: a session there is one terminal.
+const (
+	channelStdin  = 0
+	channelStdout = 1
+	channelStderr = 2
+	channelEnd    = 3   // from the server, the last one: JSON of type ended
+	channelResize = 4   // from the client: JSON of type Size
+	channelEOF    = 255 // of the standard input
+)
+
+// ended is how a session ended.
+type ended struct {
+	Code  int    `json:"exitCode"`
+	Error string `json:"error,omitempty"`
+}
+
+// stream is one side of a session.
+type stream struct {
+	conn  *websocket.Conn
+	write sync.Mutex
+
+	// The server's ends.
+	stdin *io.PipeReader
+	input *io.PipeWriter
+	sizes chan Size
+}
+
+func newStream(conn *websocket.Conn) *stream {
+	c := &stream{conn: conn, sizes: make(chan Size, 1)}
+	c.stdin, c.input = io.Pipe()
+	return c
+}
+
+// send sends one message.
+func (c *stream) send(channel byte, data []byte) error {
+	c.write.Lock()
+	defer c.write.Unlock()
+	return c.conn.WriteMessage(websocket.BinaryMessage, append([]byte{channel}, data...))
+}
+
+// end sends how the session ended, and closes the connection.
+func (c *stream) end(code int, err error) {
+	e := ended{Code: code}
+	if err != nil {
+		e.Error = err.Error()
+	}
+	data, _ := json.Marshal(e)
+	_ = c.send(channelEnd, data) // the client may be gone
+	_ = c.conn.Close()
+}
+
+type channelWriter struct {
+	c       *stream
+	channel byte
+}
+
+func (w channelWriter) Write(p []byte) (int, error) {
+	if err := w.c.send(w.channel, p); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+func (c *stream) writer(channel byte) io.Writer { return channelWriter{c, channel} }
+
+// receive takes what the client sends until the connection ends.
+func (c *stream) receive() {
+	defer close(c.sizes)
+	defer c.input.Close()
+	for {
+		_, m, err := c.conn.ReadMessage()
+		if err != nil {
+			return
+		}
+		if len(m) == 0 {
+			continue
+		}
+		switch m[0] {
+		case channelStdin:
+			_, _ = c.input.Write(m[1:]) // fails when the command has ended
+		case channelEOF:
+			c.input.Close()
+		case channelResize:
+			var s Size
+			if json.Unmarshal(m[1:], &s) == nil {
+				select {
+				case c.sizes <- s:
+				default: // the next one is newer
+				}
+			}
+		}
+	}
+}
+
+// errCut says that a session ended without a word.
+var errCut = errors.New("the session was cut off")
+
+// follow takes what the server sends until the session has ended.
+func (c *stream) follow(stdout, stderr io.Writer) (code int, err error) {
+	for {
+		_, m, err := c.conn.ReadMessage()
+		if err != nil {
+			return -1, errors.Join(errCut, err)
+		}
+		if len(m) == 0 {
+			continue
+		}
+		var w io.Writer
+		switch m[0] {
+		case channelStdout:
+			w = stdout
+		case channelStderr:
+			w = stderr
+		case channelEnd:
+			var e ended
+			if err := json.Unmarshal(m[1:], &e); err != nil {
+				return -1, err
+			}
+			if e.Error != "" {
+				return e.Code, errors.New(e.Error)
+			}
+			return e.Code, nil
+		}
+		if w == nil {
+			continue
+		}
+		if _, err := w.Write(m[1:]); err != nil {
+			return -1, err
+		}
+	}
+}
