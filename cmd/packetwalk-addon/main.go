@@ -1,6 +1,6 @@
-// Command packetwalk-addon is the programs of AKS's HTTP application routing addon, by the name that it is called by: nginx-ingress-controller
-// and external-dns. The lab mounts it into their pods; like the originals it needs nothing but the API server. The main holds flags and exit
-// codes only.
+// Command packetwalk-addon is the programs of AKS's addons, by the name that it is called by: nginx-ingress-controller and external-dns of HTTP
+// application routing, virtual-kubelet of the virtual node. The lab mounts it into their pods; like the originals they need nothing but the API
+// server, and virtual-kubelet Azure's. The main holds flags and exit codes only.
 package main
 
 import (
@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"os"
 	"os/signal"
@@ -21,6 +22,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"packetwalk.dev/internal/connector"
 	"packetwalk.dev/internal/httprouting"
 	"packetwalk.dev/internal/kube"
 )
@@ -32,6 +34,7 @@ var version = "development"
 var programs = map[string]func(ctx context.Context, args []string) error{
 	"nginx-ingress-controller": ingressController,
 	"external-dns":             externalDNS,
+	"virtual-kubelet":          virtualKubelet,
 }
 
 func main() {
@@ -50,7 +53,7 @@ func run(args []string) int {
 		program, ok = programs[name]
 	}
 	if !ok {
-		fmt.Fprintln(os.Stderr, "usage: packetwalk-addon nginx-ingress-controller|external-dns [flags]")
+		fmt.Fprintln(os.Stderr, "usage: packetwalk-addon nginx-ingress-controller|external-dns|virtual-kubelet [flags]")
 		return 2
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -90,6 +93,16 @@ func parse(f *flag.FlagSet, args []string) error {
 		return usageError{err}
 	}
 	return nil
+}
+
+// virtualKubelet is the connector of the virtual node, which has its settings in the environment.
+func virtualKubelet(ctx context.Context, args []string) error {
+	if err := parse(flag.NewFlagSet("virtual-kubelet", flag.ContinueOnError), args); err != nil {
+		return err
+	}
+	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
+	logger.Info("virtual node", "program", version)
+	return connector.Main(ctx, os.Getenv, logger)
 }
 
 func ingressController(ctx context.Context, args []string) error {

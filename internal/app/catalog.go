@@ -71,6 +71,10 @@ var catalog = []App{
 		Entrypoint: []string{"/external-dns"}, Brought: []string{"/external-dns"},
 	},
 	{
+		Name: "virtual-kubelet", Images: []string{"mcr.microsoft.com/oss/virtual-kubelet/virtual-kubelet", "microsoft/virtual-kubelet"},
+		Entrypoint: []string{"/virtual-kubelet"}, Brought: []string{"/virtual-kubelet"},
+	},
+	{
 		Name: "sleep", Images: []string{"packetwalk/sleep"}, Entrypoint: []string{"sleep"}, Cmd: []string{"infinity"},
 	},
 	{Name: "ubuntu", Images: []string{"ubuntu", "mcr.microsoft.com/mirror/docker/library/ubuntu"}, Cmd: []string{"/bin/bash"}},

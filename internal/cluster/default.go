@@ -49,7 +49,13 @@ func (c *Cluster) setDefaults() {
 	set(&c.Metadata.Name, "aksPacketWalkAzure")
 	s := &c.Spec
 	set(&s.KubernetesVersion, SupportedKubernetes)
+	ownVNets := s.Azure.VNets == nil
 	s.Azure.setDefaults()
+	if ownVNets && s.VirtualNode.Enabled && s.VirtualNode.Subnet == "" {
+		v := &s.Azure.VNets[0]
+		v.Subnets = append(v.Subnets, Subnet{Name: "virtual-node-aci", Prefix: netip.MustParsePrefix("10.13.100.0/24")})
+		s.VirtualNode.Subnet = v.Name + "/virtual-node-aci"
+	}
 	s.setNodePoolDefaults()
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)

@@ -174,10 +174,13 @@ type NodePool struct {
 	VMSize     string `json:"vmSize,omitempty"` // default Standard_B2ms; a label only, no limit of the machine follows from it
 }
 
-// VirtualNode is the connector to Azure Container Instances.
+// VirtualNode is the connector to Azure Container Instances: a node without a machine, whose pods become container groups. It needs network
+// plugin azure.
 type VirtualNode struct {
-	Enabled bool   `json:"enabled,omitempty"`
-	Subnet  string `json:"subnet,omitempty"` // "vnet/subnet" that container groups get addresses of
+	Enabled bool `json:"enabled,omitempty"`
+	// Subnet is "vnet/subnet" that container groups get addresses of, and nothing else is in. Default when VNets is left out: a subnet of the
+	// default VNet, aksVnet/virtual-node-aci, 10.13.100.0/24.
+	Subnet string `json:"subnet,omitempty"`
 }
 
 // Azure is what lies around the cluster in Azure.
@@ -185,7 +188,7 @@ type Azure struct {
 	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
-	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet
+	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet, and with a virtual node virtual-node-aci
 	// RouteTables hold user-defined routes, for the subnets that name them.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
 	// NetworkSecurityGroups are for the subnets and VMs that name them. The one of the nodes, Cluster.NodeSecurityGroup, is there without being

@@ -116,6 +116,26 @@ func (a *Authority) Kubelet(node string, addresses []netip.Addr, now time.Time) 
 	return a.issue(name, x509.ExtKeyUsageServerAuth, []string{node}, addresses, now)
 }
 
+// Serving issues the serving certificate of something that is no part of the control plane.
+func (a *Authority) Serving(name string, addresses []netip.Addr, now time.Time) (KeyPair, error) {
+	return a.issue(pkix.Name{CommonName: name}, x509.ExtKeyUsageServerAuth, []string{name}, addresses, now)
+}
+
+// SignServing signs a request for a serving certificate with the names and addresses that it asks for: who calls it has looked at them.
+func (a *Authority) SignServing(request *x509.CertificateRequest, now time.Time) ([]byte, error) {
+	template, err := template(request.Subject, now)
+	if err != nil {
+		return nil, err
+	}
+	template.KeyUsage, template.ExtKeyUsage = x509.KeyUsageDigitalSignature, []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
+	template.DNSNames, template.IPAddresses = request.DNSNames, request.IPAddresses
+	certificate, err := x509.CreateCertificate(rand.Reader, template, a.certificate, request.PublicKey, a.key)
+	if err != nil {
+		return nil, fmt.Errorf("sign certificate of %s: %w", request.Subject, err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: certificate}), nil
+}
+
 // Server issues the API server's serving certificate, for every name that pods and people reach it by.
 func (a *Authority) Server(config Config, now time.Time) (KeyPair, error) {
 	names := []string{"localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"}

@@ -30,7 +30,7 @@ func (l *lab) startCluster(ctx context.Context, ready <-chan struct{}) error {
 		return err
 	}
 	l.done("%d of %d nodes Ready", len(l.nodes), len(l.nodes))
-	return nil
+	return l.startVirtualNode(ctx)
 }
 
 // startCloud starts upstream's service controller over Azure's load balancer.

@@ -64,6 +64,13 @@ func (d Dir) NetNS(host string) string { return d.path("netns", host) }
 // PodNetNSDir holds the bind mounts of the pods' network namespaces.
 func (d Dir) PodNetNSDir() string { return d.path("netns", "pods") }
 
+// GroupNetNSDir and GroupHostNetNSDir hold the bind mounts of container groups' network namespaces, and of the machines that they run on.
+func (d Dir) GroupNetNSDir() string     { return d.path("netns", "groups") }
+func (d Dir) GroupHostNetNSDir() string { return d.path("netns", "group-hosts") }
+
+// Groups is the directory of container groups.
+func (d Dir) Groups() string { return d.path("groups") }
+
 // Node is the directory of a node.
 func (d Dir) Node(name string) string { return d.path("nodes", name) }
 

@@ -132,6 +132,9 @@ func zone(c *cluster.Cluster) []string {
 	for _, h := range c.Spec.Internet.Hosts {
 		all = append(all, h.Name+"="+h.Address.String())
 	}
+	if c.Spec.VirtualNode.Enabled {
+		all = append(all, managementName+"="+managementAddress.String())
+	}
 	return all
 }
 

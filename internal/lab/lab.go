@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/controlplane"
 	"packetwalk.dev/internal/fabric"
+	"packetwalk.dev/internal/instances"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/vnet"
 )
@@ -55,14 +56,17 @@ type lab struct {
 	components []*process
 	nodes      []*node
 	hosts      []*host
-	resolvers  []*host // name servers outside the cluster
+	resolvers  []*host           // name servers outside the cluster
+	groups     *instances.Groups // nil without a virtual node
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
 // progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
 func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
 	l := &lab{dir: d, bin: bin, begin: time.Now(), pid: os.Getpid(), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	l.runtime = &container.Runtime{Binary: bin.App, Programs: map[string]string{"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon}}
+	l.runtime = &container.Runtime{Binary: bin.App, Programs: map[string]string{
+		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
+	}}
 	l.say = reporter(progress, l.begin)
 	err := l.up(ctx)
 	if err != nil {
@@ -114,6 +118,7 @@ func (l *lab) up(ctx context.Context) error {
 	var g errgroup.Group
 	ready := make(chan struct{})
 	g.Go(func() error { return l.startControl(ctx) })
+	g.Go(func() error { return l.startInstances(ctx) })
 	g.Go(func() error { return l.startHosts(ctx) })
 	g.Go(func() error { return l.startResolvers(ctx) })
 	g.Go(func() error { return l.startControlPlane(ctx, ready) })

@@ -33,6 +33,7 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 	}
 	addVNets(&n, c)
 	n.SecurityGroups = securityGroupsOf(c)
+	addVirtualNode(&n, c)
 	if err := addNodes(&n, c); err != nil {
 		return n, err
 	}

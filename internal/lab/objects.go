@@ -28,12 +28,13 @@ func objects(text string, values map[string]any) ([]string, error) {
 
 // apiPaths are where the API has the kinds of objects that applyObject takes, %s the namespace.
 var apiPaths = map[string]string{
-	"v1/ServiceAccount":                               "/api/v1/namespaces/%s/serviceaccounts/",
-	"v1/ConfigMap":                                    "/api/v1/namespaces/%s/configmaps/",
-	"v1/Service":                                      "/api/v1/namespaces/%s/services/",
-	"apps/v1/Deployment":                              "/apis/apps/v1/namespaces/%s/deployments/",
-	"networking.k8s.io/v1/IngressClass":               "/apis/networking.k8s.io/v1/ingressclasses/%.0s",
-	"rbac.authorization.k8s.io/v1/ClusterRole":        "/apis/rbac.authorization.k8s.io/v1/clusterroles/%.0s",
+	"v1/ServiceAccount":                        "/api/v1/namespaces/%s/serviceaccounts/",
+	"v1/ConfigMap":                             "/api/v1/namespaces/%s/configmaps/",
+	"v1/Secret":                                "/api/v1/namespaces/%s/secrets/",
+	"v1/Service":                               "/api/v1/namespaces/%s/services/",
+	"apps/v1/Deployment":                       "/apis/apps/v1/namespaces/%s/deployments/",
+	"networking.k8s.io/v1/IngressClass":        "/apis/networking.k8s.io/v1/ingressclasses/%.0s",
+	"rbac.authorization.k8s.io/v1/ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles/%.0s",
 	"rbac.authorization.k8s.io/v1/ClusterRoleBinding": "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/%.0s",
 }
 

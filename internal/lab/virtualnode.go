@@ -1,0 +1,270 @@
+package lab
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	_ "embed"
+	"encoding/base64"
+	"encoding/pem"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	certificatesv1 "k8s.io/api/certificates/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/tools/cache"
+
+	"packetwalk.dev/internal/aci"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/controlplane"
+	"packetwalk.dev/internal/instances"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/vnet"
+)
+
+// The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on a
+// host of the lab's internet. The cluster's: a Deployment whose pod makes container groups of pods, by that interface (package connector).
+
+// What AKS calls the virtual node and its connector, and the version that the node shows: Kubernetes' and the library's, as in AKS.
+const (
+	virtualNodeName    = "virtual-node-aci-linux"
+	virtualNodeVersion = "v" + KubernetesVersion + "-vk-v1.12.0"
+	connectorAccount   = "system:serviceaccount:kube-system:aci-connector-linux"
+)
+
+// Azure's management endpoint: a host of the lab's internet, which has a container group's interface and nothing else.
+const (
+	managementHost = "management"
+	managementName = "management.azure.com"
+	managementPort = "443"
+)
+
+// managementAddress is one of those that the internet keeps for services of its own (198.51.100.2 to .9).
+var managementAddress = netip.MustParseAddr("198.51.100.2")
+
+//go:embed virtualnode/connector.yaml
+var connectorObjects string
+
+// addVirtualNode gives the network what container groups and their interface need.
+func addVirtualNode(n *vnet.Network, c *cluster.Cluster) {
+	if !c.Spec.VirtualNode.Enabled {
+		return
+	}
+	n.VNets = append(n.VNets, instances.HostsNetwork())
+	n.Hosts = append(n.Hosts, vnet.Host{Name: managementHost, Address: managementAddress})
+}
+
+// startInstances takes over the container groups that there are and answers for Azure.
+func (l *lab) startInstances(ctx context.Context) error {
+	if !l.cluster.Spec.VirtualNode.Enabled {
+		return nil
+	}
+	token, err := l.azureToken()
+	if err != nil {
+		return err
+	}
+	spec := l.cluster.Spec.Azure
+	groups, err := instances.Open(ctx, instances.Config{
+		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.fabric, Runtime: l.runtime,
+		NodeAgent: l.bin.Node, LogFile: l.dir.Log, Log: l.log.With("part", "container instances"),
+		Subscription: spec.Subscription, ResourceGroup: l.cluster.NodeResourceGroup(), Location: spec.Location,
+	})
+	if err != nil {
+		return fmt.Errorf("container instances: %w", err)
+	}
+	l.mu.Lock()
+	l.groups = groups
+	l.mu.Unlock()
+	ns, err := l.attachHost(managementHost)
+	if err != nil {
+		return err
+	}
+	s := &aci.Server{Service: groups, Subscription: spec.Subscription, ResourceGroup: l.cluster.NodeResourceGroup(), Token: token}
+	if err := l.serveManagement(ctx, ns, s.Handler()); err != nil {
+		return fmt.Errorf("%s: %w", managementName, err)
+	}
+	return nil
+}
+
+// serveManagement answers at Azure's management endpoint until ctx ends.
+func (l *lab) serveManagement(ctx context.Context, ns *kernel.Namespace, h http.Handler) error {
+	pair, err := l.ca.Serving(managementName, []netip.Addr{managementAddress}, time.Now())
+	if err != nil {
+		return err
+	}
+	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	if err != nil {
+		return err
+	}
+	listener, err := ns.Listen(ctx, "tcp", net.JoinHostPort(managementAddress.String(), managementPort))
+	if err != nil {
+		return err
+	}
+	server := &http.Server{
+		Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
+		// Sessions are upgraded connections, which HTTP/2 has not.
+		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+	}
+	context.AfterFunc(ctx, func() { server.Close() })
+	go func() {
+		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+			l.log.Error(managementName, "err", err)
+		}
+	}()
+	return nil
+}
+
+// azureToken is the bearer token for Azure's interface, made once in a lab's life.
+func (l *lab) azureToken() (string, error) {
+	path := l.dir.path("pki", "azure-token")
+	text, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		text = []byte(rand.Text())
+		err = os.WriteFile(path, text, 0o600)
+	}
+	return string(text), err
+}
+
+// startVirtualNode brings the connector into the API, and returns when its node is Ready.
+func (l *lab) startVirtualNode(ctx context.Context) error {
+	if !l.cluster.Spec.VirtualNode.Enabled {
+		return nil
+	}
+	fail := func(err error) error { return fmt.Errorf("virtual node: %w", err) }
+	if err := l.signVirtualNode(ctx); err != nil {
+		return fail(err)
+	}
+	docs, err := l.connectorObjects()
+	if err != nil {
+		return fail(err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	if err := applyObjects(ctx, l.client.CoreV1().RESTClient(), docs); err != nil {
+		return fail(err)
+	}
+	if err := l.waitNode(ctx, virtualNodeName); err != nil {
+		return fail(fmt.Errorf("%w; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why", err))
+	}
+	l.done("virtual node Ready")
+	return nil
+}
+
+func (l *lab) connectorObjects() ([]string, error) {
+	token, err := l.azureToken()
+	if err != nil {
+		return nil, err
+	}
+	kubeconfig, err := l.ca.Kubeconfig(l.dir.Name(), l.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	c := l.cluster
+	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
+	encode := base64.StdEncoding.EncodeToString
+	return objects(connectorObjects, map[string]any{
+		"Token": encode([]byte(token)), "CA": encode(l.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName, "Version": virtualNodeVersion,
+		"Endpoint": managementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(), "Location": c.Spec.Azure.Location,
+		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain,
+		"ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
+	})
+}
+
+// waitNode waits until a node is Ready.
+func (l *lab) waitNode(ctx context.Context, name string) error {
+	for {
+		n, err := l.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+		if err == nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+		}) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("node %s is not Ready", name)
+		case <-time.After(30 * time.Millisecond):
+		}
+	}
+}
+
+// virtualNodeSigner is connector.SignerName.
+const virtualNodeSigner = "packetwalk.dev/virtual-node-serving"
+
+// signVirtualNode signs the serving certificates that the connector asks for, until ctx ends: its pod's address is known only when it runs.
+func (l *lab) signVirtualNode(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", virtualNodeSigner).String()
+	}))
+	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(o any) {
+			csr := o.(*certificatesv1.CertificateSigningRequest)
+			if len(csr.Status.Certificate) > 0 || len(csr.Status.Conditions) > 0 {
+				return
+			}
+			if err := l.signRequest(ctx, csr.DeepCopy()); err != nil && ctx.Err() == nil {
+				l.log.Error("sign certificate", "request", csr.Name, "err", err)
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	factory.Start(ctx.Done())
+	return nil
+}
+
+// signRequest approves and signs a request of the connector's, and denies any other.
+func (l *lab) signRequest(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	api := l.client.CertificatesV1().CertificateSigningRequests()
+	request, err := checkRequest(csr)
+	verdict := certificatesv1.CertificateSigningRequestCondition{
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "VirtualNode", Message: "a serving certificate of the virtual node",
+	}
+	if err != nil {
+		verdict.Type, verdict.Message = certificatesv1.CertificateDenied, err.Error()
+	}
+	csr.Status.Conditions = append(csr.Status.Conditions, verdict)
+	csr, updateErr := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
+	if err != nil || updateErr != nil {
+		return errors.Join(err, updateErr)
+	}
+	if csr.Status.Certificate, err = l.ca.SignServing(request, time.Now()); err != nil {
+		return err
+	}
+	_, err = api.UpdateStatus(ctx, csr, metav1.UpdateOptions{})
+	return err
+}
+
+// checkRequest reads a request and refuses it unless it is the connector's own, for the virtual node.
+func checkRequest(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
+	if csr.Spec.Username != connectorAccount {
+		return nil, fmt.Errorf("%s is not the connector", csr.Spec.Username)
+	}
+	block, _ := pem.Decode(csr.Spec.Request)
+	if block == nil {
+		return nil, errors.New("the request is not PEM")
+	}
+	request, err := x509.ParseCertificateRequest(block.Bytes)
+	if err == nil {
+		err = request.CheckSignature()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if request.Subject.CommonName != "system:node:"+virtualNodeName || !slices.Equal(request.DNSNames, []string{virtualNodeName}) || len(request.IPAddresses) != 1 {
+		return nil, fmt.Errorf("the request is for %s, %v, not for the virtual node", request.Subject, request.DNSNames)
+	}
+	return request, nil
+}
