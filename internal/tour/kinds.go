@@ -40,6 +40,7 @@ var kinds = []kind{
 	{name: "interface's number", one: true, here: `\d+`, find: regexp.MustCompile(`^(\d+): [a-z]`)},
 	{name: "interface's number", one: true, here: `\d+`, find: regexp.MustCompile(`@if(\d+)\b`)},
 	{name: "namespace's number", here: `\d+`, find: regexp.MustCompile(`\blink-netnsid (\d+)\b`)},
+	{name: "node", one: true, text: true, here: `aks-[a-z0-9]+-\d{8}-\d+`, find: regexp.MustCompile(`\b(aks-[a-z0-9]+-\d{8}-\d+)\b`)},
 	{name: "pod", one: true, text: true, here: letters + `{6,10}-` + letters + `{5}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{6,10}-` + letters + `{5})\b`)},
 	{name: "pod of a DaemonSet", one: true, text: true, here: letters + `{5}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{5})(?:$|[\s/:,"'])`)},
 	{name: "chain of an endpoint", one: true, text: true, here: `KUBE-SEP-[A-Z2-7]{16}`, find: regexp.MustCompile(`\b(KUBE-SEP-[A-Z2-7]{16})\b`)},
