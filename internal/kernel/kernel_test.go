@@ -141,6 +141,26 @@ func pair(t *testing.T) (a, b *kernel.Namespace) {
 	return a, b
 }
 
+// TestHalfMadePair: ends that whoever made them did not bring up are brought up the next time; what has an address stays down when it is.
+func TestHalfMadePair(t *testing.T) {
+	a, b := pair(t)
+	run(t, b, "ip", "link", "set", "peer-of-a", "down")
+	ensure := func() string {
+		t.Helper()
+		if made, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth0"}, kernel.LinkEnd{Namespace: b, Name: "peer-of-a"}, 1400); err != nil || made {
+			t.Fatalf("made %v, %v", made, err)
+		}
+		return run(t, b, "ip", "-br", "link", "show", "peer-of-a")
+	}
+	if out := ensure(); !strings.Contains(out, "DOWN") {
+		t.Errorf("a link with an address was brought up: %s", out)
+	}
+	run(t, b, "ip", "addr", "flush", "dev", "peer-of-a")
+	if out := ensure(); !strings.Contains(out, "UP,LOWER_UP") {
+		t.Errorf("a bare link was not brought up: %s", out)
+	}
+}
+
 func apply(t *testing.T, ns *kernel.Namespace, s kernel.State) {
 	t.Helper()
 	if err := ns.Apply(s); err != nil {

@@ -10,7 +10,8 @@ import (
 )
 
 // EnsureVeth joins two namespaces by a veth pair with these ends, both up, with this MTU in bytes. A pair that is there already,
-// by its names, is left as it is and made is false; a link of one of the names that is not the pair's is replaced.
+// by its names, is left as it is and made is false, unless its second end is bare: whoever made it may have been killed before it was up. A link
+// of one of the names that is not the pair's is replaced.
 func EnsureVeth(a, b LinkEnd, mtu int) (made bool, err error) {
 	fail := func(err error) (bool, error) {
 		return false, fmt.Errorf("join %s in %s and %s in %s: %w", a.Name, a.Namespace.path, b.Name, b.Namespace.path, err)
@@ -20,6 +21,13 @@ func EnsureVeth(a, b LinkEnd, mtu int) (made bool, err error) {
 		return fail(err)
 	}
 	if joined {
+		bare, err := b.Namespace.Bare(b.Name)
+		if err == nil && bare {
+			err = bringUpBoth(a, b)
+		}
+		if err != nil {
+			return fail(err)
+		}
 		return false, nil
 	}
 	for _, end := range []LinkEnd{a, b} {
@@ -52,6 +60,10 @@ func addVeth(a, b LinkEnd, mtu int) error {
 	if err := h.LinkAdd(veth); err != nil {
 		return fmt.Errorf("add veth: %w", err)
 	}
+	return bringUpBoth(a, b)
+}
+
+func bringUpBoth(a, b LinkEnd) error {
 	for _, end := range []LinkEnd{b, a} {
 		if err := end.Namespace.bringUp(end.Name, end.Alias); err != nil {
 			return err

@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
 )
 
 // Bounds of a drain. AKS waits half an hour for an eviction; a lab's user sits before it.
@@ -46,35 +47,32 @@ func (l *lab) cordon(ctx context.Context, name string, on bool) error {
 }
 
 // podsOn are the pods that are bound to a node.
-func (l *lab) podsOn(ctx context.Context, name string) ([]corev1.Pod, error) {
-	list, err := l.client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
+func podsOn(ctx context.Context, client kubernetes.Interface, name string) ([]corev1.Pod, error) {
+	list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", name, err)
 	}
 	return list.Items, nil
 }
 
-// drain cordons a node and evicts its pods, all but those of DaemonSets, as "kubectl drain" does, and returns when they are gone. Budgets that
-// refuse for too long are an error that names the pods.
-func (l *lab) drain(ctx context.Context, name string) error {
-	if err := l.cordon(ctx, name, true); err != nil {
-		return err
-	}
+// drain evicts the pods of a node, all but those of DaemonSets, as "kubectl drain" does, and returns when they are gone. Budgets that refuse for
+// longer than patience are an error that names the pods.
+func drain(ctx context.Context, client kubernetes.Interface, name string, patience time.Duration) error {
 	begin := time.Now()
 	for {
-		pods, err := l.podsOn(ctx, name)
+		pods, err := podsOn(ctx, client, name)
 		if err != nil {
 			return err
 		}
 		pods = slices.DeleteFunc(pods, ofDaemonSet)
-		refused, err := l.evict(ctx, pods)
+		refused, err := evict(ctx, client, pods)
 		switch {
 		case err != nil:
 			return err
 		case len(pods) == 0:
 			return nil
-		case len(refused) > 0 && time.Since(begin) > evictPatience:
-			return fmt.Errorf("not drained within %v, it stays: %w", evictPatience, errors.Join(refused...))
+		case len(refused) > 0 && time.Since(begin) > patience:
+			return fmt.Errorf("not drained within %v, it stays; let the budgets allow evictions and scale again: %w", patience, errors.Join(refused...))
 		case len(refused) == 0 && !slices.ContainsFunc(pods, endsInTime):
 			return nil
 		}
@@ -104,12 +102,12 @@ func endsInTime(p corev1.Pod) bool {
 }
 
 // evict asks for the eviction of those pods that are not being deleted. What a budget refuses is not an error yet.
-func (l *lab) evict(ctx context.Context, pods []corev1.Pod) (refused []error, err error) {
+func evict(ctx context.Context, client kubernetes.Interface, pods []corev1.Pod) (refused []error, err error) {
 	for _, p := range pods {
 		if p.DeletionTimestamp != nil {
 			continue
 		}
-		err := l.client.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
+		err := client.PolicyV1().Evictions(p.Namespace).Evict(ctx, &policyv1.Eviction{
 			ObjectMeta:    metav1.ObjectMeta{Namespace: p.Namespace, Name: p.Name},
 			DeleteOptions: &metav1.DeleteOptions{Preconditions: metav1.NewUIDPreconditions(string(p.UID))},
 		})

@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/controlplane"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kubelet"
+	"packetwalk.dev/internal/supervise"
 )
 
 // A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
@@ -137,8 +138,16 @@ func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
 	return nil
 }
 
+// startAgent starts a node's agent, or takes over the one that runs. One that a lab process started and was killed before it wrote down the pid
+// is ended: it would keep the new one from its ports.
 func (l *lab) startAgent(n *node) error {
-	agent, err := l.keep(n.ns, l.agentCommand(l.cluster, n))
+	c := l.agentCommand(l.cluster, n)
+	if supervise.Recorded(c.pid) == 0 {
+		if err := end(context.Background(), func() ([]int, error) { return running(n.ns, c.path) }); err != nil {
+			return fmt.Errorf("end the agent of %s: %w", n.Name, err)
+		}
+	}
+	agent, err := l.keep(n.ns, c)
 	if err != nil {
 		return err
 	}

@@ -1,7 +1,11 @@
 package lab
 
 import (
+	"fmt"
+	"os"
 	"os/exec"
+	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/supervise"
@@ -36,6 +40,19 @@ func (l *lab) keep(ns *kernel.Namespace, c command) (*process, error) {
 		return nil, err
 	}
 	return &process{name: c.name, s: s}, nil
+}
+
+// running are the pids of the processes in a namespace that were started as the program at path.
+func running(ns *kernel.Namespace, path string) ([]int, error) {
+	pids, err := kernel.Processes(ns.Inode())
+	if err != nil {
+		return nil, err
+	}
+	return slices.DeleteFunc(pids, func(pid int) bool {
+		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // proc_pid_cmdline(5): ended by null bytes
+		argv0, _, _ := strings.Cut(string(args), "\x00")
+		return err != nil || argv0 != path
+	}), nil
 }
 
 func (p *process) component() Component {

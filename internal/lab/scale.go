@@ -114,7 +114,11 @@ func (l *lab) join(ctx context.Context, n *node) error {
 // cannot be drained is made schedulable again, and stays.
 func (l *lab) leave(ctx context.Context, n *node, say func(Step)) error {
 	say(Step{Text: "node " + n.Name + " is cordoned and drained"})
-	if err := l.drain(ctx, n.Name); err != nil {
+	err := l.cordon(ctx, n.Name, true)
+	if err == nil {
+		err = drain(ctx, l.client, n.Name, evictPatience)
+	}
+	if err != nil {
 		undo := l.cordon(context.WithoutCancel(ctx), n.Name, false)
 		return errors.Join(err, undo)
 	}
@@ -201,7 +205,7 @@ func (l *lab) releaseNode(n *node) error {
 // forgetNode takes a node that runs no longer, and what was left on it, out of the API. What is not there is no error.
 func (l *lab) forgetNode(ctx context.Context, name string) error {
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
-	pods, err := l.podsOn(ctx, name)
+	pods, err := podsOn(ctx, l.client, name)
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,109 @@
+package faults
+
+import (
+	"bufio"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/test/world"
+)
+
+const secondNode = "aks-nodepool1-31351229-1"
+
+// TestScaledAndKilled kills the lab process while a node joins, and while it is drained: the next up brings both to their end. What is open on
+// the first node stays open all the time, and in the end nothing is left of the second.
+func TestScaledAndKilled(t *testing.T) {
+	w := fresh(t, "scale")
+	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "3600")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
+	before, files := fabricState(t, w), nodeFiles(t, w)
+	ask := holdOpen(t, w)
+	ask()
+
+	_, err := w.Try(time.Minute, "az", "--name", w.Name, "aks", "scale", "-n", "nodepool1", "-c", "9")
+	if err == nil || !strings.Contains(err.Error(), "subnet aksVnet/aks, 10.13.76.0/24, has 256 addresses and 284 are needed") {
+		t.Errorf("a subnet that is too small: %v", err)
+	}
+	if fabricState(t, w) != before {
+		t.Error("what is not possible changed the fabric")
+	}
+
+	scaleAndKill(t, w, "2", "network changed")
+	w.Run(t, "up", "--name", w.Name)
+	ask()
+	if nodes := readyNodes(t, w); !slices.Equal(nodes, []string{node, secondNode}) {
+		t.Fatalf("nodes %v are Ready, want two", nodes)
+	}
+	// A pod that takes its time to end: sleep as first process does not hear SIGTERM.
+	w.Kubectl(t, "run", "slow", "--image=busybox", `--overrides={"spec":{"nodeName":"`+secondNode+`","terminationGracePeriodSeconds":3}}`, "--", "sleep", "3600")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/slow", "--timeout=60s")
+	world.Eventually(t, 20*time.Second, func() error { _, err := w.Try(10*time.Second, "status", "--name", w.Name); return err })
+
+	scaleAndKill(t, w, "1", "node "+secondNode+" is cordoned and drained")
+	w.Run(t, "up", "--name", w.Name)
+	ask()
+	if nodes := readyNodes(t, w); !slices.Equal(nodes, []string{node}) {
+		t.Errorf("nodes %v are Ready, want the first", nodes)
+	}
+	if after := fabricState(t, w); after != before {
+		t.Errorf("scaled and scaled back, the fabric was\n%s\nand is\n%s", before, after)
+	}
+	if after := nodeFiles(t, w); after != files {
+		t.Errorf("files were\n%s\nand are\n%s", files, after)
+	}
+	if left := w.Kubectl(t, "get", "pods,leases", "-A", "-o", "wide"); strings.Contains(left, secondNode) {
+		t.Errorf("objects of the second node are left:\n%s", left)
+	}
+}
+
+// scaleAndKill begins to scale and kills the lab process when the step is told.
+func scaleAndKill(t *testing.T, w *world.World, count, step string) {
+	t.Helper()
+	cmd := w.Command("az", "--name", w.Name, "aks", "scale", "-n", "nodepool1", "-c", count, "-o", "none")
+	errs, err := cmd.StderrPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid := status(t, w).Pid
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for lines := bufio.NewScanner(errs); lines.Scan(); {
+		if told = append(told, lines.Text()); strings.Contains(lines.Text(), step) {
+			kill(t, pid)
+		}
+	}
+	if err := cmd.Wait(); err == nil || !strings.Contains(strings.Join(told, "\n"), "the lab process ended before it was done") {
+		t.Fatalf("scale, killed: %v\n%s", err, strings.Join(told, "\n"))
+	}
+}
+
+func readyNodes(t *testing.T, w *world.World) []string {
+	t.Helper()
+	var ready []string
+	for line := range strings.Lines(w.Kubectl(t, "get", "nodes", "--no-headers")) {
+		if f := strings.Fields(line); f[1] == "Ready" { // and not "Ready,SchedulingDisabled"
+			ready = append(ready, f[0])
+		}
+	}
+	return ready
+}
+
+// nodeFiles are the paths of namespaces and nodes, but for what pods have.
+func nodeFiles(t *testing.T, w *world.World) string {
+	t.Helper()
+	var all []string
+	for _, pattern := range []string{"*.next*", "netns/*", "netns/pods/*", "nodes/*", "hosts/*"} {
+		paths, err := filepath.Glob(filepath.Join(string(lab.DirOf(w.Name)), pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, paths...)
+	}
+	return strings.Join(all, "\n")
+}
