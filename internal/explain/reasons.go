@@ -367,7 +367,9 @@ func azure(v *netfilter.Visit) string {
 		return "Azure: " + comment(v.Rule)
 	case name == "lb":
 		return "Azure load balancer"
-	case name == "raw" || strings.HasPrefix(name, "routes/") || strings.HasPrefix(name, "vnet/"):
+	case name == "inside":
+		return "Azure: inside virtual networks, tracked for network security groups"
+	case name == "raw" || name == "untracked" || v.Verdict.Chain != nil && strings.HasPrefix(name, "hop/") || strings.HasPrefix(name, "routes/") || strings.HasPrefix(name, "vnet/"):
 		return azureRoute(v)
 	case name == "nat-pre" && strings.Contains(text, "@instance-in"), name == "nat-post" && strings.Contains(text, "@instance-out"):
 		return "Azure: the machine's own public address"
@@ -442,6 +444,10 @@ func azureRoute(v *netfilter.Visit) string {
 	from, _, _ := strings.Cut(strings.TrimPrefix(v.Chain.Name, "routes/"), "/")
 	vnet, isVNet := strings.CutPrefix(to, "vnet/")
 	switch {
+	case to == "inside":
+		return "Azure: tracked, for the network security groups on its way"
+	case to == "untracked":
+		return "Azure: the network security groups on its way let all of this through"
 	case isVNet && vnet == from:
 		return "Azure: within VNet " + vnet
 	case isVNet:
