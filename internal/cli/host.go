@@ -54,7 +54,8 @@ func sshCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:   "ssh [--name NAME] HOST [-- COMMAND...]",
 		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
-		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", or pod/NAMESPACE/NAME.
+		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
+container-group/NAME (a pod of the virtual node) or container-host/NAME (the machine of Azure's that it runs on).
 The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.`,
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {

@@ -209,6 +209,17 @@ func printTables(out io.Writer, st lab.Status, wide bool) error {
 		}
 		fmt.Fprintln(w)
 	}
+	if len(st.ContainerGroups) > 0 {
+		fmt.Fprintln(w, "CONTAINER GROUP\tADDRESS\tSTATE\tREADY\tSERVICE PROXY")
+		for _, g := range st.ContainerGroups {
+			proxy := "none"
+			if g.ProxyPid >= 0 {
+				proxy = state(lab.Component{Pid: g.ProxyPid})
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\n", g.Name, dash(g.Address), g.State, g.Ready, g.Containers, proxy)
+		}
+		fmt.Fprintln(w)
+	}
 	if len(st.Frontends) > 0 {
 		fmt.Fprintln(w, "FRONT END\tHEALTHY\tRULE")
 		for _, f := range st.Frontends {

@@ -210,13 +210,13 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 		if p.HostNetwork {
 			return "node/" + p.Node, p.IPs, nil
 		}
-		host = "pod/" + namespace + "/" + p.Name
+		host = r.podHost(namespace, p.Name)
 		if !slices.Contains(r.names, host) && r.at == "" && slices.Contains(r.names, "node/"+p.Node) {
 			r.at = "node/" + p.Node // the pod's own namespace is not at hand: it comes in at its node
 		}
 		return host, p.IPs, nil
 	}
-	host = "pod/" + namespace + "/" + e.Name
+	host = r.podHost(namespace, e.Name)
 	if slices.Contains(r.names, host) {
 		return host, nil, nil
 	}
@@ -224,6 +224,15 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 		return "", nil, errors.New("no pods are known here; write its address")
 	}
 	return "", nil, fmt.Errorf("there is no such pod; there are: %s", r.known("pod/"))
+}
+
+// podHost is the host that a pod is: its namespace on its node, or the container group that it is on a virtual node.
+func (r *resolver) podHost(namespace, name string) string {
+	host, group := "pod/"+namespace+"/"+name, "container-group/"+namespace+"-"+name
+	if !slices.Contains(r.names, host) && slices.Contains(r.names, group) {
+		return group
+	}
+	return host
 }
 
 // addresses are a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.
@@ -424,14 +433,15 @@ func (r *resolver) host(name string) (string, error) {
 
 // owner finds the host that has an address: a pod or node by the objects, any other by its own state.
 func (r *resolver) owner(a netip.Addr) string {
+	// Pods first: a virtual node has the address of its connector's pod.
+	for _, p := range r.objects.Pods {
+		if !p.HostNetwork && slices.Contains(p.IPs, a) {
+			return r.podHost(p.Namespace, p.Name)
+		}
+	}
 	for _, n := range r.objects.Nodes {
 		if slices.Contains(n.IPs, a) {
 			return "node/" + n.Name
-		}
-	}
-	for _, p := range r.objects.Pods {
-		if !p.HostNetwork && slices.Contains(p.IPs, a) {
-			return "pod/" + p.Namespace + "/" + p.Name
 		}
 	}
 	for _, n := range r.names {

@@ -15,7 +15,7 @@ import (
 
 // Owner is whose an address is.
 type Owner struct {
-	Kind string `json:"kind"`           // "pod", "service", "node", "vm", "internet"
+	Kind string `json:"kind"`           // "pod", "service", "node", "vm", "internet", "container group", "container host"
 	Name string `json:"name"`           // "default/whereami-1"
 	Role string `json:"role,omitempty"` // of a service's address: "cluster IP", "load balancer IP", "node port 30064"
 }
@@ -57,15 +57,17 @@ type servicePort struct {
 // NewOwners takes the names from Kubernetes objects.
 func NewOwners(objects snapshot.Objects) *Owners {
 	o := &Owners{objects: objects, hosts: map[netip.Addr]Owner{}, services: map[netip.Addr][]serviceAddress{}, nodes: map[netip.Addr]bool{}}
-	for _, n := range objects.Nodes {
-		for _, a := range n.IPs {
-			o.hosts[a], o.nodes[a] = Owner{Kind: "node", Name: n.Name}, true
-		}
-	}
 	for _, p := range objects.Pods {
 		for _, a := range p.IPs {
-			if !p.HostNetwork && !o.nodes[a] {
+			if !p.HostNetwork {
 				o.hosts[a] = Owner{Kind: "pod", Name: p.Namespace + "/" + p.Name}
+			}
+		}
+	}
+	for _, n := range objects.Nodes {
+		for _, a := range n.IPs {
+			if _, pod := o.hosts[a]; !pod { // a virtual node has the address of its connector's pod
+				o.hosts[a], o.nodes[a] = Owner{Kind: "node", Name: n.Name}, true
 			}
 		}
 	}
@@ -94,7 +96,7 @@ func (o *Owners) AddHost(h *snapshot.Host) {
 	for _, a := range h.FIB.Addresses {
 		ip := a.Prefix.Addr()
 		if _, known := o.hosts[ip]; !known && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
-			o.hosts[ip] = Owner{Kind: kind, Name: name}
+			o.hosts[ip] = Owner{Kind: kindName(kind), Name: name}
 		}
 	}
 }
@@ -192,11 +194,14 @@ func chainHash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
+// kindName is a kind of hosts for people: "container group" for container-group.
+func kindName(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
+
 // hostName is a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric".
 func hostName(host string) string {
 	kind, rest, cut := strings.Cut(host, "/")
 	if !cut {
 		return cmp.Or(host, "?")
 	}
-	return kind + " " + rest
+	return kindName(kind) + " " + rest
 }

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"sort"
 	"strings"
+
+	"packetwalk.dev/internal/kernel"
 )
 
 // A Place is where a command can be run: a host's network namespace.
@@ -18,18 +20,21 @@ type Place struct {
 }
 
 // FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
-// vm/NAME, internet/NAME), "fabric", "internet", "controlplane", or pod/NAMESPACE/NAME.
+// vm/NAME, internet/NAME), "fabric", "internet", "controlplane", pod/NAMESPACE/NAME, or container-group/NAME and container-host/NAME, the machine
+// that a group runs on.
 func (d Dir) FindHost(host string) (Place, error) {
 	kind, rest, cut := strings.Cut(host, "/")
 	switch {
 	case cut && kind == "pod":
 		return d.findPod(rest)
+	case cut && groupKinds[kind] != nil:
+		return d.findGroup(host, groupKinds[kind](d), rest)
 	case cut && (kind == "node" || kind == "vm" || kind == "internet"):
 		host = rest
 	}
 	path := d.NetNS(host)
 	if info, err := os.Stat(path); strings.Contains(host, "/") || err != nil || info.IsDir() {
-		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME", host, strings.Join(d.hosts(), ", "))
+		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME", host, strings.Join(d.hosts(), ", "))
 	}
 	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host)}, nil
 }
@@ -69,8 +74,40 @@ func (d Dir) findPod(pod string) (Place, error) {
 		}
 		return nil
 	})
+	if found == "" {
+		if at, err := d.findGroup(pod, d.GroupNetNSDir(), namespace+"-"+name); err == nil { // a pod of the virtual node
+			return at, nil
+		}
+	}
 	if err != nil || found == "" {
 		return Place{}, fmt.Errorf("no pod %q in namespace %q runs in this lab; 'packetwalk kubectl get pods -A' lists them", name, namespace)
 	}
 	return Place{Name: name, NetNS: found}, nil
+}
+
+// groupKinds are the kinds of hosts of container groups, and where their namespaces are.
+var groupKinds = map[string]func(Dir) string{containerGroup: Dir.GroupNetNSDir, containerHost: Dir.GroupHostNetNSDir}
+
+// The kinds of hosts of a container group: the group itself, and the machine that it runs on.
+const (
+	containerGroup = "container-group"
+	containerHost  = "container-host"
+)
+
+// findGroup finds a container group's namespace in a directory.
+func (d Dir) findGroup(host, dir, name string) (Place, error) {
+	spaces, err := kernel.MountedNamespaces(dir)
+	if err != nil {
+		return Place{}, err
+	}
+	path := filepath.Join(dir, name)
+	if _, ok := spaces[path]; ok {
+		return Place{Name: name, NetNS: path}, nil
+	}
+	var there []string
+	for p := range spaces {
+		there = append(there, filepath.Base(p))
+	}
+	sort.Strings(there)
+	return Place{}, fmt.Errorf("no host %q; container groups are: %s", host, strings.Join(there, ", "))
 }

@@ -31,7 +31,7 @@ func (l *lab) status() Status {
 	defer l.mu.Unlock()
 	s := Status{
 		Name: l.dir.Name(), Ready: l.ready.Load(), Pid: l.pid, APIServer: l.server, Kubeconfig: l.dir.Kubeconfig(),
-		Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: frontends(l.fabric.Snapshot()), Outbound: outbound,
+		Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{}, Frontends: frontends(l.fabric.Snapshot()), Outbound: outbound,
 	}
 	for _, c := range l.components {
 		s.Components = append(s.Components, c.component())
@@ -43,6 +43,11 @@ func (l *lab) status() Status {
 		one := h.Host
 		one.Pid = int(h.pid.Load())
 		s.Hosts = append(s.Hosts, one)
+	}
+	if l.groups != nil {
+		for _, g := range l.groups.Status() {
+			s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Ready, g.Containers, g.Proxy})
+		}
 	}
 	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems)...)
 	s.Warnings = append(s.warnings(), slices.Concat(halfPeerings(l.network()), warnings, poolWarnings)...)

@@ -91,6 +91,15 @@ func (d Dir) namespaces() (map[string]string, error) {
 			paths["pod/"+namespace+"/"+name] = path
 		}
 	}
+	for kind, dir := range groupKinds {
+		groups, err := kernel.MountedNamespaces(dir(d))
+		if err != nil {
+			return nil, err
+		}
+		for path := range groups {
+			paths[kind+"/"+filepath.Base(path)] = path
+		}
+	}
 	return paths, nil
 }
 

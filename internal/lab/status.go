@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/supervise"
 )
 
@@ -21,10 +22,12 @@ type Status struct {
 	Components []Component `json:"components"`
 	Nodes      []Node      `json:"nodes"`
 	Hosts      []Host      `json:"hosts"`
-	Frontends  []Frontend  `json:"frontends"`
-	Outbound   []Outbound  `json:"outbound"`
-	Warnings   []string    `json:"warnings"` // what may soon be broken, in words
-	Problems   []string    `json:"problems"` // what is broken, in words; empty when all is well
+	// ContainerGroups are the pods of the virtual node; empty without one.
+	ContainerGroups []ContainerGroup `json:"containerGroups"`
+	Frontends       []Frontend       `json:"frontends"`
+	Outbound        []Outbound       `json:"outbound"`
+	Warnings        []string         `json:"warnings"` // what may soon be broken, in words
+	Problems        []string         `json:"problems"` // what is broken, in words; empty when all is well
 }
 
 // Component is a process that the lab keeps running.
@@ -55,6 +58,16 @@ type Host struct {
 	// IPForwarding says that it forwards what is not for itself, as a virtual appliance.
 	IPForwarding bool `json:"ipForwarding,omitempty"`
 	Pid          int  `json:"pid,omitempty"` // of the application; 0 when it has none or it is down
+}
+
+// ContainerGroup is a pod of the virtual node, as Azure knows it.
+type ContainerGroup struct {
+	Name       string `json:"name"`
+	Address    string `json:"address"`
+	State      string `json:"state"` // "Pending", "Running", "Succeeded" or "Failed"
+	Ready      int    `json:"ready"` // containers that are
+	Containers int    `json:"containers"`
+	ProxyPid   int    `json:"proxyPid"` // of its service proxy; 0 while that is down, -1 when it has none
 }
 
 // Frontend is a load balancing rule and the state of its back ends.
@@ -104,7 +117,7 @@ func StatusOf(ctx context.Context, d Dir) Status {
 	if err == nil {
 		return s
 	}
-	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}}
+	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{}, Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}}
 	if s.Pid != 0 {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s
@@ -168,6 +181,11 @@ func (s *Status) problems() []string {
 	for _, h := range s.Hosts {
 		if h.App != "" && h.Pid == 0 {
 			found = append(found, fmt.Sprintf("%s: its application %s has ended", h.Name, h.App))
+		}
+	}
+	for _, g := range s.ContainerGroups {
+		if g.ProxyPid == 0 && g.State == aci.GroupRunning {
+			found = append(found, fmt.Sprintf("container group %s: its service proxy is down and is started again; its log: packetwalk logs %s", g.Name, g.Name))
 		}
 	}
 	for _, f := range s.Frontends {

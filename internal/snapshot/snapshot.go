@@ -23,7 +23,8 @@ type Source interface {
 // Host is the state of one network namespace.
 type Host struct {
 	// Name is the host's, with its kind in front: "node/NAME", "pod/NAMESPACE/NAME", "vm/NAME", "internet/NAME"; "fabric", "internet"
-	// and "controlplane" stand alone. For a machine that is no part of a lab it is "node/HOSTNAME".
+	// and "controlplane" stand alone. A pod on a virtual node is "container-group/NAMESPACE-NAME", and the machine that it runs on, Azure's,
+	// "container-host/NAMESPACE-NAME". For a machine that is no part of a lab it is "node/HOSTNAME".
 	Name      string
 	Taken     time.Time
 	Kernel    string // release, as uname -r
