@@ -9,6 +9,7 @@ import (
 
 	"github.com/jmespath/go-jmespath"
 
+	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
@@ -28,6 +29,10 @@ type Lab struct {
 
 	KubernetesVersion string // of the control plane and the nodes: 1.35.4
 	Changing          bool   // the cluster is being changed
+	// ContainerGroups are those of Azure Container Instances, with their views; ContainerLogs copies the log of a container of one, with follow
+	// until it ends.
+	ContainerGroups []aci.ContainerGroup
+	ContainerLogs   func(group, container string, follow bool, w io.Writer) error
 	// Scale changes the number of a pool's nodes and gives the lab as it is then; without wait it returns when that has begun. It may be nil.
 	Scale func(pool string, count int, wait bool) (Lab, error)
 }
@@ -35,6 +40,7 @@ type Lab struct {
 // Run runs an az command, given without the word az, on a lab: "network lb rule list -g GROUP --lb-name kubernetes -o table". It writes
 // what az writes and returns az's exit code: 0; 2 for arguments that cannot be; 3 for something that is not there; 1 for another failure.
 func Run(args []string, l Lab, stdout, stderr io.Writer) int {
+	l.Network = customers(l.Network)
 	result, o, err := run(args, l, stdout)
 	if err == nil {
 		err = write(stdout, result, o.format, o.query)
@@ -109,6 +115,7 @@ var commands = []command{
 	{words: nsgRule, kind: "Microsoft.Network/networkSecurityGroups", parent: "nsg-name", field: "securityRules", all: allGroups},
 	{words: "aks", kind: kindCluster, all: clusters},
 	{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, things: agentPools},
+	{words: containerWords, kind: aci.Type, all: allContainerGroups},
 	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
 }
 
@@ -123,6 +130,11 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	if words > 1 && args[words-1] == "scale" && strings.HasPrefix(args[0], "aks") {
 		if result, o, err := scale(strings.Join(args[:words-1], " "), l, args[words:]); err != nil || !o.help {
 			return result, o, err
+		}
+	}
+	if words == 2 && args[0] == containerWords && args[1] == "logs" {
+		if o, err := containerLogs(args[words:], l, stdout); err != nil || !o.help {
+			return nil, o, err
 		}
 	}
 	o := options{format: "json"}
@@ -148,6 +160,9 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 	result, err := commands[i].run(verb, l, o)
 	if err == nil && o.query == "" && commands[i].words == nsgRule {
 		result = ruleList{result}
+	}
+	if err == nil && o.query == "" && commands[i].words == containerWords {
+		result = groupList{result}
 	}
 	if err != nil {
 		return nil, o, err
@@ -251,7 +266,11 @@ func (c command) run(verb string, l Lab, o options) (any, error) {
 	if verb == "list" {
 		return append([]any{}, all...), nil
 	}
-	return c.find(all, o.name, o.group)
+	found, err := c.find(all, o.name, o.group)
+	if err == nil && c.words == containerWords {
+		return containerGroup(l, o.name)
+	}
+	return found, err
 }
 
 // held gives what the parent resource holds.
@@ -308,6 +327,7 @@ func Usage() string {
 	}
 	b.WriteString("  az aks scale [-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too\n")
 	b.WriteString("  az aks nodepool scale [-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]\n")
+	b.WriteString("  az container logs -g GROUP -n NAME [--container-name CONTAINER] [--follow]\n")
 	b.WriteString("  az network nic " + effectiveRoutesVerb + " -g GROUP -n NAME\n")
 	return b.String()
 }

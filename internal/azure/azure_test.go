@@ -110,7 +110,7 @@ func TestTranscript(t *testing.T) {
 	pools.Cluster.Metadata.Name = "both"
 	pools.Cluster.Spec.NodePools = []cluster.NodePool{{Name: "both", Count: 1}, {Name: "more", Count: 1}}
 	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()), "testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
-		"testdata/nsg.txt": labOf(nsgs())} {
+		"testdata/nsg.txt": labOf(nsgs()), "testdata/container.txt": containers()} {
 		want, got := transcript(t, file, l)
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {

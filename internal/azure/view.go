@@ -55,7 +55,7 @@ func flatten(v any) any {
 
 // pythonNames turns the provider's names into those of the Python SDK that az was built on: privateIPAddress is privateIpAddress there. The
 // names of az since 2.50, which are the provider's own, are understood in queries.
-var pythonNames = strings.NewReplacer("IPA", "IpA", "IPC", "IpC", "IPF", "IpF", "IPT", "IpT", "FloatingIP", "FloatingIp")
+var pythonNames = strings.NewReplacer("IPA", "IpA", "IPC", "IpC", "IPF", "IpF", "IPT", "IpT", "FloatingIP", "FloatingIp", "InGB", "InGb")
 
 func pythonName(s string) string { return pythonNames.Replace(s) }
 

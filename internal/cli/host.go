@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"time"
@@ -108,7 +109,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 
 func azCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
-		Use:                "az [--name NAME] network|aks|vm ...",
+		Use:                "az [--name NAME] network|aks|container|vm ...",
 		Short:              "Azure's own view of the lab, in the words of the Azure CLI",
 		Long:               "Azure's own view of the lab, in the words of the Azure CLI. --name, right after az, names the lab.\n\n" + azure.Usage(),
 		DisableFlagParsing: true,
@@ -146,6 +147,13 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (azure.Lab, error) {
 	if err != nil {
 		return azure.Lab{}, err
 	}
+	groups, err := lab.ContainerGroups(ctx, d)
+	if err != nil {
+		return azure.Lab{}, err
+	}
+	logs := func(group, container string, follow bool, w io.Writer) error {
+		return lab.ContainerLogs(ctx, d, group, container, follow, w)
+	}
 	scale := func(pool string, count int, wait bool) (azure.Lab, error) {
 		begin := time.Now()
 		err := lab.Scale(ctx, d, pool, count, wait, func(st lab.Step) {
@@ -158,5 +166,6 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (azure.Lab, error) {
 		}
 		return azureView(ctx, s, d)
 	}
-	return azure.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale}, nil
+	return azure.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale,
+		ContainerGroups: groups, ContainerLogs: logs}, nil
 }

@@ -9,9 +9,11 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/vnet"
 )
@@ -28,6 +30,9 @@ type Step struct {
 type controlled interface {
 	status() Status
 	network() vnet.Network
+	containerGroups() []aci.ContainerGroup
+	// containerLogs copies the log of a container of a group to w, with follow until it ends.
+	containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error
 	description() Description
 	// change brings the lab to another cluster.yaml and says what it does; what it starts lives as long as ctx.
 	change(ctx context.Context, source []byte, say func(Step)) error
@@ -39,6 +44,13 @@ type controlled interface {
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status()) })
+	mux.HandleFunc("GET /container-groups", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.containerGroups()) })
+	mux.HandleFunc("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
+		out := flushing{w, http.NewResponseController(w)}
+		if err := of.containerLogs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
+			http.Error(w, err.Error(), http.StatusConflict)
+		}
+	})
 	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.network()) })
 	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description()) })
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
@@ -156,4 +168,34 @@ func Describe(ctx context.Context, d Dir) (Description, error) {
 	var is Description
 	err := ask(ctx, d, "/cluster", &is)
 	return is, err
+}
+
+// ContainerGroups are the container groups of a running lab, with their views and without their secrets.
+func ContainerGroups(ctx context.Context, d Dir) ([]aci.ContainerGroup, error) {
+	var all []aci.ContainerGroup
+	err := ask(ctx, d, "/container-groups", &all)
+	return all, err
+}
+
+// ContainerLogs copies the log of a container of a group to w; with follow until the container ends or ctx does.
+func ContainerLogs(ctx context.Context, d Dir, group, container string, follow bool, w io.Writer) error {
+	path, patience := "/container-groups/"+url.PathEscape(group)+"/"+url.PathEscape(container)+"/log", 10*time.Second
+	if follow {
+		path, patience = path+"?follow", 0
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := controlClient(d, patience).Do(req)
+	if err != nil {
+		return fmt.Errorf("ask lab %s: %w", d.Name(), err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
+		return errors.New(strings.TrimSpace(string(text)))
+	}
+	_, err = io.Copy(w, resp.Body)
+	return err
 }

@@ -10,6 +10,7 @@ import (
 	"encoding/pem"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -96,6 +97,32 @@ func (l *lab) startInstances(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", managementName, err)
 	}
 	return nil
+}
+
+// containerGroups are those that there are, without their secrets.
+func (l *lab) containerGroups() []aci.ContainerGroup {
+	l.mu.Lock()
+	groups := l.groups
+	l.mu.Unlock()
+	all := []aci.ContainerGroup{}
+	if groups == nil {
+		return all
+	}
+	list, _ := groups.List(context.Background()) // it knows no error
+	for _, g := range list {
+		all = append(all, g.Public())
+	}
+	return all
+}
+
+func (l *lab) containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error {
+	l.mu.Lock()
+	groups := l.groups
+	l.mu.Unlock()
+	if groups == nil {
+		return aci.NotFound(group)
+	}
+	return groups.Logs(ctx, group, container, aci.LogOptions{Follow: follow}, w)
 }
 
 // serveManagement answers at Azure's management endpoint until ctx ends.
