@@ -3,6 +3,7 @@ package azure
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
@@ -240,6 +241,9 @@ type publicAddress struct {
 	name, group string
 	address     netip.Addr
 	of          *string
+	sku         armnetwork.PublicIPAddressSKUName
+	method      armnetwork.IPAllocationMethod
+	idleMinutes int
 }
 
 // publicIPs lists the public addresses: machines' own, and the front ends'.
@@ -247,7 +251,7 @@ func (b builder) publicIPs() []publicAddress {
 	var all []publicAddress
 	seen := map[string]bool{}
 	for _, p := range b.n.PublicIPs {
-		a := publicAddress{p.Name, b.n.NodeResourceGroup, p.Address, nil}
+		a := newPublicAddress(p.Name, b.n.NodeResourceGroup, p.Address)
 		for _, nic := range b.n.NICs {
 			for _, c := range nic.IPConfigs {
 				if c.PublicIP == p.Name {
@@ -261,12 +265,12 @@ func (b builder) publicIPs() []publicAddress {
 		for _, f := range lb.Frontends {
 			name, of := b.frontendIPName(f), b.lbID(lb.Name, "frontendIPConfigurations", f.Name)
 			if !seen[name] {
-				all = append(all, publicAddress{name, b.n.NodeResourceGroup, f.Address, of})
-				continue
+				all, seen[name] = append(all, newPublicAddress(name, b.n.NodeResourceGroup, f.Address)), true
 			}
 			for i := range all {
 				if all[i].name == name {
 					all[i].of = of
+					all[i].balanced(lb, f)
 				}
 			}
 		}
@@ -274,17 +278,32 @@ func (b builder) publicIPs() []publicAddress {
 	return all
 }
 
+// newPublicAddress is one as "az vm create" made them: Basic and Dynamic.
+func newPublicAddress(name, group string, a netip.Addr) publicAddress {
+	return publicAddress{name: name, group: group, address: a, sku: armnetwork.PublicIPAddressSKUNameBasic, method: armnetwork.IPAllocationMethodDynamic, idleMinutes: 4}
+}
+
+// balanced makes it one of a front end: of the load balancer's SKU, Static (cloud-provider-azure), and with the outbound rule's idle time.
+func (a *publicAddress) balanced(lb vnet.LoadBalancer, f vnet.Frontend) {
+	a.sku, a.method = armnetwork.PublicIPAddressSKUName(lb.SKU), armnetwork.IPAllocationMethodStatic
+	for _, r := range lb.OutboundRules {
+		if slices.Contains(r.Frontends, f.Name) {
+			a.idleMinutes = r.IdleTimeoutMinutes
+		}
+	}
+}
+
 func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
 	p := &armnetwork.PublicIPAddressPropertiesFormat{
-		IPAddress: new(a.address.String()), PublicIPAddressVersion: new(version(a.address)), PublicIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
-		IdleTimeoutInMinutes: new(int32(4)), ProvisioningState: succeeded,
+		IPAddress: new(a.address.String()), PublicIPAddressVersion: new(version(a.address)), PublicIPAllocationMethod: new(a.method),
+		IdleTimeoutInMinutes: new(int32(a.idleMinutes)), ProvisioningState: succeeded,
 	}
 	if a.of != nil {
 		p.IPConfiguration = &armnetwork.IPConfiguration{ID: a.of}
 	}
 	return &armnetwork.PublicIPAddress{
 		ID: b.id(a.group, "publicIPAddresses", a.name), Name: new(a.name), Type: new("Microsoft.Network/publicIPAddresses"),
-		Location: new(b.n.Location), SKU: &armnetwork.PublicIPAddressSKU{Name: new(armnetwork.PublicIPAddressSKUNameBasic)}, Properties: p,
+		Location: new(b.n.Location), SKU: &armnetwork.PublicIPAddressSKU{Name: new(a.sku)}, Properties: p,
 	}
 }
 
@@ -328,15 +347,11 @@ func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
 	}
 }
 
-// peering is one side of a peering: Connected when the other VNet has its side, too.
+// peering is one side of a peering.
 func (b builder) peering(v vnet.VNet, group string, peering vnet.Peering) *armnetwork.VirtualNetworkPeering {
-	state := armnetwork.VirtualNetworkPeeringStateInitiated
-	if b.n.Peered(v.Name, peering.RemoteVNet) {
-		state = armnetwork.VirtualNetworkPeeringStateConnected
-	}
 	p := &armnetwork.VirtualNetworkPeeringPropertiesFormat{
 		AllowVirtualNetworkAccess: new(true), AllowForwardedTraffic: new(true), AllowGatewayTransit: new(false), UseRemoteGateways: new(false),
-		PeeringState: new(state), ProvisioningState: succeeded,
+		PeeringState: new(armnetwork.VirtualNetworkPeeringState(b.n.PeeringState(v.Name, peering))), ProvisioningState: succeeded,
 	}
 	for _, remote := range b.n.VNets {
 		if remote.Name != peering.RemoteVNet {

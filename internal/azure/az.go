@@ -85,6 +85,8 @@ type command struct {
 	field  string // of that resource, with the things in it
 	all    func(Lab) ([]any, error)
 	things func(Lab) ([]any, error) // what the resource holds, in place of field
+	table  []column                 // az's own, where it has one
+	ofList bool                     // that table is of "list" alone
 }
 
 var (
@@ -105,18 +107,18 @@ var commands = []command{
 	{words: "network lb outbound-rule", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "outboundRules", all: allLBs},
 	{words: "network nic", kind: "Microsoft.Network/networkInterfaces", all: allNICs},
 	{words: "network nic ip-config", kind: "Microsoft.Network/networkInterfaces", parent: "nic-name", field: "ipConfigurations", all: allNICs},
-	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs},
-	{words: "network vnet", kind: "Microsoft.Network/virtualNetworks", all: allVNets},
+	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs, table: publicIPColumns},
+	{words: "network vnet", kind: "Microsoft.Network/virtualNetworks", all: allVNets, table: vnetColumns, ofList: true},
 	{words: "network vnet subnet", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "subnets", all: allVNets},
 	{words: "network vnet peering", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "virtualNetworkPeerings", all: allVNets},
 	{words: "network route-table", kind: "Microsoft.Network/routeTables", all: allTables},
 	{words: "network route-table route", kind: "Microsoft.Network/routeTables", parent: "route-table-name", field: "routes", all: allTables},
 	{words: "network nsg", kind: "Microsoft.Network/networkSecurityGroups", all: allGroups},
 	{words: nsgRule, kind: "Microsoft.Network/networkSecurityGroups", parent: "nsg-name", field: "securityRules", all: allGroups},
-	{words: "aks", kind: kindCluster, all: clusters},
-	{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, things: agentPools},
+	{words: "aks", kind: kindCluster, all: clusters, table: clusterColumns},
+	{words: "aks nodepool", kind: kindCluster, parent: "cluster-name", all: clusters, things: agentPools, table: poolColumns},
 	{words: containerWords, kind: aci.Type, all: allContainerGroups},
-	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines},
+	{words: "vm", kind: "Microsoft.Compute/virtualMachines", all: machines, table: vmColumns},
 }
 
 // nsgRule is the command of security rules, which alone knows --include-default and has its own table.
@@ -142,40 +144,50 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 		return nil, o, err
 	}
 	if o.help || words == 0 {
-		_, err := io.WriteString(stdout, Usage())
+		_, err := io.WriteString(stdout, usageOf(args[:words]))
 		return nil, o, err
 	}
 	verb := args[words-1]
 	i := slices.IndexFunc(commands, func(c command) bool { return c.words == strings.Join(args[:words-1], " ") })
 	if i >= 0 && commands[i].words == "network nic" && verb == effectiveRoutesVerb {
-		result, err := effectiveRoutes(l, commands[i], o)
+		routes, err := effectiveRoutes(l, commands[i], o)
+		if err != nil || o.query == "" {
+			return routes, o, err
+		}
+		result, err := o.search(routes.value())
 		return result, o, err
 	}
 	if i < 0 || verb != "list" && verb != "show" {
-		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), Usage())
+		return nil, o, usage("%q is not among the commands of the lab\n%s", strings.Join(args[:words], " "), usageOf(args[:words]))
 	}
 	if o.includeDefault && (commands[i].words != nsgRule || verb != "list") {
 		return nil, o, usage("unrecognized arguments: --include-default")
 	}
 	result, err := commands[i].run(verb, l, o)
-	if err == nil && o.query == "" && commands[i].words == nsgRule {
-		result = ruleList{result}
-	}
-	if err == nil && o.query == "" && commands[i].words == containerWords {
-		result = groupList{result}
-	}
 	if err != nil {
 		return nil, o, err
 	}
-	result, err = o.search(result)
+	result, err = commands[i].present(verb, o, result)
 	return result, o, err
+}
+
+// present applies --query to a result, or else gives it az's own table.
+func (c command) present(verb string, o options, result any) (any, error) {
+	switch {
+	case o.query != "":
+		return o.search(result)
+	case c.words == nsgRule:
+		return ruleList{result}, nil
+	case c.words == containerWords:
+		return groupList{result}, nil
+	case c.table != nil && (verb == "list" || !c.ofList):
+		return columnTable{result, c.table}, nil
+	}
+	return result, nil
 }
 
 // search applies --query.
 func (o options) search(result any) (any, error) {
-	if o.query == "" {
-		return result, nil
-	}
 	query, err := jmespath.Compile(pythonQuery(o.query))
 	if err != nil {
 		return nil, usage("argument --query: invalid jmespath_type value: '%s': %w", o.query, err)
@@ -313,8 +325,27 @@ func field(r any, name string) string {
 
 // Usage lists the commands and their flags.
 func Usage() string {
-	var b strings.Builder
-	b.WriteString("Commands, each with -o json|jsonc|table|tsv|none and --query JMESPATH:\n")
+	return "Commands, each with -o json|jsonc|table|tsv|none and --query JMESPATH:\n" + strings.Join(usageLines(), "")
+}
+
+// usageOf lists the commands that begin as the words do, as far as any does.
+func usageOf(words []string) string {
+	for n := len(words); n > 0; n-- {
+		var found []string
+		for _, line := range usageLines() {
+			if strings.HasPrefix(line, "  az "+strings.Join(words[:n], " ")+" ") {
+				found = append(found, line)
+			}
+		}
+		if found != nil {
+			return "There are:\n" + strings.Join(found, "")
+		}
+	}
+	return Usage()
+}
+
+func usageLines() []string {
+	var all []string
 	for _, c := range commands {
 		flags := " [-g GROUP] | show -g GROUP"
 		if c.parent != "" {
@@ -323,11 +354,11 @@ func Usage() string {
 		if c.words == nsgRule {
 			flags = strings.Replace(flags, " |", " [--include-default] |", 1)
 		}
-		b.WriteString("  az " + c.words + " list" + flags + " -n NAME\n")
+		all = append(all, "  az "+c.words+" list"+flags+" -n NAME\n")
 	}
-	b.WriteString("  az aks scale [-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too\n")
-	b.WriteString("  az aks nodepool scale [-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]\n")
-	b.WriteString("  az container logs -g GROUP -n NAME [--container-name CONTAINER] [--follow]\n")
-	b.WriteString("  az network nic " + effectiveRoutesVerb + " -g GROUP -n NAME\n")
-	return b.String()
+	return append(all,
+		"  az aks scale [-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too\n",
+		"  az aks nodepool scale [-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]\n",
+		"  az container logs -g GROUP -n NAME [--container-name CONTAINER] [--follow]\n",
+		"  az network nic "+effectiveRoutesVerb+" -g GROUP -n NAME\n")
 }

@@ -109,8 +109,12 @@ func TestTranscript(t *testing.T) {
 	pools := labOf(world())
 	pools.Cluster.Metadata.Name = "both"
 	pools.Cluster.Spec.NodePools = []cluster.NodePool{{Name: "both", Count: 1}, {Name: "more", Count: 1}}
+	standard := labOf(vnets())
+	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard, Outbound: cluster.Outbound{ManagedIPs: 1, Ports: 1024, IdleTimeoutMinutes: 30}}
+	standard.Cluster.Spec.Addons = []string{"http_application_routing"}
+	standard.Changing = true
 	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()), "testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
-		"testdata/nsg.txt": labOf(nsgs()), "testdata/container.txt": containers()} {
+		"testdata/nsg.txt": labOf(nsgs()), "testdata/container.txt": containers(), "testdata/aks.txt": standard} {
 		want, got := transcript(t, file, l)
 		if *update {
 			if err := os.WriteFile(file, []byte(got), 0o644); err != nil {

@@ -12,12 +12,9 @@ const effectiveRoutesVerb = "show-effective-route-table"
 type routeList struct{ routes []vnet.EffectiveRoute }
 
 // effectiveRoutes are the routes that the packets of a NIC meet: Azure's own and its subnet's route table's.
-func effectiveRoutes(l Lab, c command, o options) (any, error) {
-	if o.query != "" {
-		return nil, usage("argument --query: the lab does not take it with %s", effectiveRoutesVerb)
-	}
+func effectiveRoutes(l Lab, c command, o options) (routeList, error) {
 	if _, err := c.run("show", l, o); err != nil {
-		return nil, err
+		return routeList{}, err
 	}
 	n := l.Network
 	for _, nic := range n.NICs {
@@ -26,7 +23,7 @@ func effectiveRoutes(l Lab, c command, o options) (any, error) {
 			return routeList{n.EffectiveRoutes(nic.VNet, s.RouteTable)}, nil
 		}
 	}
-	return nil, notFound("(ResourceNotFound) no NIC '%s'", o.name)
+	return routeList{}, notFound("(ResourceNotFound) no NIC '%s'", o.name)
 }
 
 // routeFields are a route as "az" shows it.

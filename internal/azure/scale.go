@@ -38,7 +38,7 @@ func scale(words string, l Lab, args []string) (any, options, error) {
 	if err != nil {
 		return nil, o, err
 	}
-	result, err = o.search(result)
+	result, err = commands[i].present("show", o, result)
 	return result, o, err
 }
 

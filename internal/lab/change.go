@@ -188,8 +188,19 @@ func reviseVNets(n *vnet.Network, before, after vnet.Network) {
 				s.RouteTable = is.RouteTable
 			}
 		}
+		for j := range v.Peerings {
+			p := &v.Peerings[j]
+			p.Parted = !after.Peered(v.Name, p.RemoteVNet) && wasConnected(n, v.Name, p.RemoteVNet)
+		}
 	}
 	n.VNets = after.VNets
+}
+
+// wasConnected tells whether a virtual network's side of a peering has had the other one beside it.
+func wasConnected(n *vnet.Network, from, to string) bool {
+	return n.Peered(from, to) || slices.ContainsFunc(n.VNets, func(v vnet.VNet) bool {
+		return v.Name == from && slices.ContainsFunc(v.Peerings, func(p vnet.Peering) bool { return p.RemoteVNet == to && p.Parted })
+	})
 }
 
 // reviseTables changes the routes that are cluster.yaml's.

@@ -70,6 +70,7 @@ func TestRevise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	want.VNets[1].Peerings[0].Parted = true        // a has taken its side away
 	for _, n := range []*vnet.Network{&n, &want} { // a Service's front end, a route controller's table
 		lb, _ := n.LoadBalancer(cloudName)
 		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: "a1", Address: netip.MustParseAddr("203.0.113.20")})
@@ -102,6 +103,45 @@ func sortNetwork(n *vnet.Network) {
 	slices.SortFunc(n.RouteTables, func(a, b vnet.RouteTable) int { return strings.Compare(a.Name, b.Name) })
 	lb, _ := n.LoadBalancer(cloudName)
 	slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
+}
+
+// TestPeeringStates: a side whose other side was never there is Initiated, one whose other side was taken away Disconnected, until both are there.
+func TestPeeringStates(t *testing.T) {
+	with := func(a, b string) *cluster.Cluster {
+		return parsed(t, `
+spec:
+  azure:
+    vnets:
+    - {name: a, addressPrefixes: [10.240.0.0/16], subnets: [{name: aks, prefix: 10.240.0.0/24}], peerings: [`+a+`]}
+    - {name: b, addressPrefixes: [172.17.0.0/16], subnets: [{name: s, prefix: 172.17.0.0/24}], peerings: [`+b+`]}
+`)
+	}
+	at := with("b", "")
+	n, err := networkOf(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, step := range []struct {
+		to   *cluster.Cluster
+		want string
+	}{
+		{at, "a Initiated"}, {with("b", "a"), "a Connected, b Connected"}, {with("", "a"), "b Disconnected"}, {with("", "a"), "b Disconnected"},
+		{with("b", "a"), "a Connected, b Connected"}, {with("", ""), ""}, {with("", "a"), "b Initiated"},
+	} {
+		if err := revise(&n, at, step.to); err != nil {
+			t.Fatal(err)
+		}
+		at = step.to
+		var got []string
+		for _, v := range n.VNets {
+			for _, p := range v.Peerings {
+				got = append(got, v.Name+" "+n.PeeringState(v.Name, p))
+			}
+		}
+		if text := strings.Join(got, ", "); text != step.want {
+			t.Errorf("step %d: %q, want %q", i, text, step.want)
+		}
+	}
 }
 
 // TestHalfPeerings: a peering of one side is told, one of both is not.

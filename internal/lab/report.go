@@ -60,7 +60,12 @@ func halfPeerings(n vnet.Network) []string {
 	for _, v := range n.VNets {
 		for _, p := range v.Peerings {
 			if !n.Peered(v.Name, p.RemoteVNet) {
-				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is Initiated, and %s has none with %s", v.Name, p.RemoteVNet, p.RemoteVNet, v.Name))
+				has := "has none"
+				if p.Parted {
+					has = "has none any more"
+				}
+				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s",
+					v.Name, p.RemoteVNet, n.PeeringState(v.Name, p), p.RemoteVNet, has, v.Name))
 			}
 		}
 	}

@@ -73,6 +73,26 @@ const (
 type Peering struct {
 	Name       string
 	RemoteVNet string
+	// Parted says that the other side was there once and was taken away.
+	Parted bool
+}
+
+// States of a peering, as Azure writes them.
+const (
+	PeeringConnected    = "Connected"    // both sides are there: the only state that carries traffic
+	PeeringInitiated    = "Initiated"    // the other side has not been there yet
+	PeeringDisconnected = "Disconnected" // the other side was taken away
+)
+
+// PeeringState is that of a virtual network's peering.
+func (n Network) PeeringState(vnet string, p Peering) string {
+	switch {
+	case n.Peered(vnet, p.RemoteVNet):
+		return PeeringConnected
+	case p.Parted:
+		return PeeringDisconnected
+	}
+	return PeeringInitiated
 }
 
 // NIC is a machine's network interface.
