@@ -76,34 +76,46 @@ func TestE14(t *testing.T) {
 	expect(t, w.Kubectl(t, "exec", "ubuntu", "--", "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`, `^169\.254\.1\.1 dev eth0 scope link *$`)
 }
 
-// TestE13 scales the pool to two nodes and back. In between the pod is deleted, and made anew on the new node, which has less to do.
+// TestE13 scales the pool to two nodes, deletes the pod on the machine, which is made anew on the new one, as that has less to do, and scales back.
 func TestE13(t *testing.T) {
-	const newNode, newNIC = "aks-nodepool1-31351229-1", "aks-nodepool1-31351229-nic-1"
-	w := part5World(t)
-	w.Kubectl(t, "create", "deployment", "kuard", "--image=gcr.io/kuar-demo/kuard-amd64:1")
-	t.Cleanup(func() { w.Kubectl(t, "delete", "deployment", "kuard", "--grace-period=1") })
-	w.Kubectl(t, "rollout", "status", "deployment/kuard", "--timeout=60s")
-	if got := strings.TrimSpace(w.Az(t, "aks", "scale", "-g", "akstest", "-n", "aksPacketWalkAzure", "-c", "2", "--query", "agentPoolProfiles[0].count", "-o", "tsv")); got != "2" {
-		t.Errorf("%s nodes, want 2", got)
+	const oldNode, newNode, newNIC = "aks-nodepool1-26711606-0", "aks-nodepool1-26711606-1", "aks-nodepool1-26711606-nic-1"
+	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
+	ready := func() { w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=120s") }
+	// podOn is the name and address of the Deployment's pod on a node.
+	podOn := func(node string) []string {
+		ready()
+		return strings.Fields(w.Kubectl(t, "get", "pods", "-l", "app=kuard-vnode", "--field-selector", "spec.nodeName="+node,
+			"-o", "jsonpath={.items[*].metadata.name} {.items[*].status.podIP}"))
 	}
+	was := podOn(oldNode)
+	if len(was) != 2 {
+		t.Fatalf("pods on %s: %v, want one", oldNode, was)
+	}
+	az := func(args ...string) []string { return strings.Fields(w.Az(t, append(args, "-o", "tsv")...)) }
+	if got := az("aks", "scale", "-g", "akstest", "-n", "azurecnicluster", "-c", "2", "--query", "agentPoolProfiles[0].count"); !slices.Equal(got, []string{"2"}) {
+		t.Errorf("%v nodes, want 2", got)
+	}
+	t.Cleanup(func() {
+		w.Az(t, "aks", "nodepool", "scale", "--cluster-name", "azurecnicluster", "-n", "nodepool1", "-c", "1")
+		if nodes := w.Kubectl(t, "get", "nodes", "-o", "name"); strings.Contains(nodes, newNode) || !strings.Contains(nodes, oldNode) {
+			t.Errorf("nodes, scaled back:\n%s", nodes)
+		}
+		if nics := az("network", "nic", "list", "--query", "[].name"); slices.Contains(nics, newNIC) {
+			t.Errorf("NICs, scaled back: %v", nics)
+		}
+		ready()
+	})
 	expect(t, w.Kubectl(t, "get", "nodes", "-o", "wide"), newNode+` +Ready .* 10\.13\.76\.35 `)
-	addresses := strings.Fields(w.Az(t, "network", "nic", "show", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "-n", newNIC, "--query", "ipConfigurations[].privateIpAddress", "-o", "tsv"))
+	addresses := az("network", "nic", "show", "-g", "MC_akstest_azurecnicluster_westeurope", "-n", newNIC, "--query", "ipConfigurations[].privateIpAddress")
 	if len(addresses) != 31 || addresses[0] != "10.13.76.35" || addresses[1] != "10.13.76.36" || addresses[30] != "10.13.76.65" {
 		t.Errorf("addresses of the new node and its pods: %v", addresses)
 	}
 
-	w.Kubectl(t, "delete", "pod", "-l", "app=kuard", "--grace-period=1")
-	w.Kubectl(t, "rollout", "status", "deployment/kuard", "--timeout=60s")
-	pod := strings.Fields(w.Kubectl(t, "get", "pods", "-l", "app=kuard", "-o", "jsonpath={.items[0].metadata.name} {.items[0].spec.nodeName} {.items[0].status.podIP}"))
-	if len(pod) != 3 || pod[1] != newNode || !slices.Contains(addresses[1:], pod[2]) {
+	w.Kubectl(t, "delete", "pod", was[0])
+	pod := podOn(newNode)
+	if len(pod) != 2 || !slices.Contains(addresses[1:], pod[1]) {
 		t.Fatalf("the pod made anew is %v, want it on %s with one of its addresses", pod, newNode)
 	}
 	out := w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod[0], "--to", "vm/testvm:80", "--live")
 	expect(t, out, `^kernel: \d+ of \d+ steps agree$`, `^the destination sees 10\.13\.76\.35:`)
-
-	w.Az(t, "aks", "nodepool", "scale", "--cluster-name", "aksPacketWalkAzure", "-n", "nodepool1", "-c", "1")
-	if nodes := strings.Fields(w.Kubectl(t, "get", "nodes", "-o", "name")); !slices.Equal(nodes, []string{"node/" + part1Node}) {
-		t.Errorf("nodes %v, want the first one alone", nodes)
-	}
-	w.Kubectl(t, "rollout", "status", "deployment/kuard", "--timeout=60s")
 }
