@@ -139,6 +139,11 @@ func run(args []string, l Lab, stdout io.Writer) (any, options, error) {
 			return nil, o, err
 		}
 	}
+	if strings.Join(args[:words], " ") == ipFlowWords {
+		if result, o, err := testIPFlow(l, args[words:]); err != nil || !o.help {
+			return result, o, err
+		}
+	}
 	o := options{format: "json"}
 	if err := o.parse(args[words:], o.flags(), map[string]*bool{"--include-default": &o.includeDefault}); err != nil {
 		return nil, o, err
@@ -360,5 +365,6 @@ func usageLines() []string {
 		"  az aks scale [-g GROUP] [-n CLUSTER] [--nodepool-name POOL] -c COUNT [--no-wait]; -n takes a pool's name, too\n",
 		"  az aks nodepool scale [-g GROUP] [--cluster-name CLUSTER] -n POOL -c COUNT [--no-wait]\n",
 		"  az container logs -g GROUP -n NAME [--container-name CONTAINER] [--follow]\n",
-		"  az network nic "+effectiveRoutesVerb+" -g GROUP -n NAME\n")
+		"  az network nic "+effectiveRoutesVerb+" -g GROUP -n NAME\n",
+		"  az "+ipFlowWords+" [-g GROUP] --vm NAME [--nic NAME] --direction Inbound|Outbound --protocol TCP|UDP --local ADDRESS:PORT --remote ADDRESS:PORT\n")
 }

@@ -322,10 +322,17 @@ func (w *world) try(t *testing.T, seed uint64, f routed) {
 func TestSecurityGroupsState(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.update(addService)
+	w.update(func(n *vnet.Network) error {
+		n.PublicIPs = []vnet.PublicIP{{Name: "pip", Address: netip.MustParseAddr("203.0.113.3")}}
+		n.NICs[0].IPConfigs[0].PublicIP = "pip"
+		return nil
+	})
 	w.node("node0")
 	w.awaitUp("node0")
 	w.listen("testvm", "0.0.0.0:22")
 	vm := w.address("testvm")
+	onNode := fmt.Sprintf("203.0.113.3:%d", nodePort)
+	w.mustAsk("client", onNode)
 	inside, err := w.dial("node0", "", vm+":22")
 	if err != nil {
 		t.Fatal(err)
@@ -354,8 +361,10 @@ func TestSecurityGroupsState(t *testing.T) {
 	}
 	group() // closed to the internet
 	both("with a group")
-	if _, err := w.dialShort("client", "", vip+":80"); err == nil {
-		t.Error("the internet gets in")
+	for _, to := range []string{vip + ":80", onNode} {
+		if _, err := w.dialShort("client", "", to); err == nil {
+			t.Error("the internet gets in:", to)
+		}
 	}
 	w.mustAsk("node0", vm+":22")
 	rule := vnet.SecurityRule{Name: "r", Priority: 100, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.Any}
