@@ -13,19 +13,56 @@ import (
 )
 
 // An accessLog writes a line for each request in ingress-nginx's format upstreaminfo
-// (docs/user-guide/nginx-configuration/log-format.md).
+// (docs/user-guide/nginx-configuration/log-format.md). Lines that come while others are written are written together: a write wakes the
+// container's log, which takes longer than the line.
 type accessLog struct {
-	mu sync.Mutex
-	w  io.Writer
+	w io.Writer
+
+	mu      sync.Mutex
+	lines   []byte        // to be written
+	spare   []byte        // what was written, for the next lines
+	writing chan struct{} // closes when all is written; nil: nobody writes
 }
 
 func newAccessLog(w io.Writer) *accessLog { return &accessLog{w: w} }
 
-func (l *accessLog) write(r *http.Request, x *exchange, w *countingWriter, body int64) {
-	line := logLine(r, x, w, body, time.Now())
+func (l *accessLog) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	_, _ = io.WriteString(l.w, line)
+	l.lines = append(l.lines, line...)
+	if l.writing == nil {
+		l.writing = make(chan struct{})
+		go l.flush()
+	}
+}
+
+func (l *accessLog) flush() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for len(l.lines) > 0 {
+		lines := l.lines
+		l.lines = l.spare[:0]
+		l.mu.Unlock()
+		_, _ = l.w.Write(lines)
+		l.mu.Lock()
+		l.spare = lines
+	}
+	close(l.writing)
+	l.writing = nil
+}
+
+// wait returns when all is written.
+func (l *accessLog) wait() {
+	l.mu.Lock()
+	writing := l.writing
+	l.mu.Unlock()
+	if writing != nil {
+		<-writing
+	}
+}
+
+func (l *accessLog) write(r *http.Request, x *exchange, w *countingWriter, body int64) {
+	l.add(logLine(r, x, w, body, time.Now()))
 }
 
 func logLine(r *http.Request, x *exchange, w *countingWriter, body int64, now time.Time) string {

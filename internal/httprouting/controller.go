@@ -144,6 +144,7 @@ func (c *controller) serve(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
+	defer c.proxy.log.wait()
 	last, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	if err := server.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {

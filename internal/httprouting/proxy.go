@@ -144,11 +144,11 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	if before := r.In.Header.Values("X-Forwarded-For"); len(before) > 0 {
 		h["X-Original-Forwarded-For"] = slices.Clone(before)
 	}
-	for name, value := range map[string]string{
-		"X-Request-Id": x.id, "X-Real-Ip": client, "X-Forwarded-For": client, "X-Forwarded-Host": r.In.Host, "X-Forwarded-Port": port,
-		"X-Forwarded-Proto": proto, "X-Forwarded-Scheme": proto, "X-Scheme": proto,
+	for _, set := range [...]struct{ name, value string }{
+		{"X-Request-Id", x.id}, {"X-Real-Ip", client}, {"X-Forwarded-For", client}, {"X-Forwarded-Host", r.In.Host}, {"X-Forwarded-Port", port},
+		{"X-Forwarded-Proto", proto}, {"X-Forwarded-Scheme", proto}, {"X-Scheme", proto},
 	} {
-		h.Set(name, value)
+		h[set.name] = []string{set.value} // the names are canonical
 	}
 	if _, ok := r.In.Header["User-Agent"]; !ok {
 		h["User-Agent"] = nil // do not make one up
@@ -164,13 +164,14 @@ func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 	body := r.Body
 	for n := range uint64(maxTries) {
 		endpoint := all[(x.first+n)%uint64(len(all))]
-		out := r.Clone(r.Context())
-		out.URL.Host = endpoint.String()
+		out, u := *r, *r.URL // which the transport does not change
+		u.Host = endpoint.String()
+		out.URL = &u
 		if body != nil {
 			out.Body = io.NopCloser(body) // a failed try must not end it for the next
 		}
 		begin := time.Now()
-		resp, err := b.transport.RoundTrip(out)
+		resp, err := b.transport.RoundTrip(&out)
 		t := try{endpoint: endpoint, took: time.Since(begin)}
 		if err == nil {
 			t.status = resp.StatusCode

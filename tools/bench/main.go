@@ -23,9 +23,13 @@ var benchmarks = []benchmark{
 	{"answer", "up of one node to the first answer on the internet host, and down", benchAnswer},
 	{"throughput", "pod to pod across nodes beside a plain forwarding namespace", benchThroughput},
 	{"snat", "new outbound flows per second of one node beside a namespace pair without translation", benchSNAT},
+	{"ingress", "requests per second through the ingress controller to two pods, beside Go's reverse proxy in a plain namespace", benchIngress},
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
 	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
 }
+
+// tools are what this program does in a lab's namespaces, for its benchmarks.
+var tools = map[string]func(args []string) error{"flows": flows, "http": httpTools}
 
 func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
@@ -36,8 +40,8 @@ func main() {
 		}
 	}
 	flag.Parse()
-	if flag.Arg(0) == "flows" {
-		if err := flows(flag.Args()[1:]); err != nil {
+	if tool := tools[flag.Arg(0)]; tool != nil {
+		if err := tool(flag.Args()[1:]); err != nil {
 			fmt.Fprintln(os.Stderr, "bench:", err)
 			os.Exit(1)
 		}
