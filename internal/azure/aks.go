@@ -109,11 +109,8 @@ func balancerProfile(l Lab) object {
 // addonProfiles are the addons that are on, under the names of the container service.
 func addonProfiles(c *cluster.Cluster) object {
 	all := object{}
-	names := map[string]string{"http_application_routing": "httpApplicationRouting", "virtual-node": "aciConnectorLinux"}
-	for _, a := range c.Spec.Addons {
-		if name, ok := names[a]; ok {
-			all[name] = object{"enabled": true}
-		}
+	if c.HasAddon(cluster.AddonHTTPRouting) {
+		all["httpApplicationRouting"] = object{"enabled": true, "config": object{"HTTPApplicationRoutingZoneName": c.HTTPRoutingZone()}}
 	}
 	if v := c.Spec.VirtualNode; v.Enabled {
 		all["aciConnectorLinux"] = object{"enabled": true, "config": object{"SubnetName": v.Subnet}}

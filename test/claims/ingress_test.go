@@ -144,6 +144,10 @@ func TestB10(t *testing.T) {
 		`^default +whereami-ingress +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`default-http-backend +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`nginx-ingress +LoadBalancer +10\.0\.\d+\.\d+ +203\.0\.113\.\d+ +80:\d+/TCP,443:\d+/TCP `)
+	zone := o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "addonProfiles.httpApplicationRouting.config.HTTPApplicationRoutingZoneName", "-o", "tsv")
+	if "whereami."+strings.TrimSpace(zone) != ingressHost {
+		t.Errorf("the cluster's zone is %s", zone)
+	}
 	pods := podIPs(t, o.World, "-l", "app=whereami-ingress")
 	// The host is a name for everybody; the pods see the controller's pod, and the node that the client's address became as the client.
 	answer := sees(t, o.World, "http://"+ingressHost, pods)
