@@ -265,19 +265,19 @@ var requestAddr = regexp.MustCompile(`"requestAddr":"([0-9.]+):\d+"`)
 // TestE9: from the ingress controller's pod, in the article's way: to a pod on the same machine and on the virtual node, and when a second
 // machine has joined, to one there.
 func TestE9(t *testing.T) {
-	const machine, second, virtual = "aks-nodepool1-26711606-0", "aks-nodepool1-26711606-1", "virtual-node-aci-linux"
-	w := world.Up(t, "virtual-node")
+	const second = "aks-nodepool1-26711606-1"
+	w := vnodeWorld(t).World
 	enableAddon(t, w, w.Example("virtual-node", "cluster.yaml"))
 	w.Kubectl(t, "apply", "-f", w.Example("virtual-node", "kuard-vnode-ingress.yaml"))
 	t.Cleanup(func() {
 		w.Kubectl(t, "delete", "-f", w.Example("virtual-node", "kuard-vnode-ingress.yaml"), "--ignore-not-found")
 	})
 	controller := ingressPod(t, w)
-	if controller.Spec.NodeName != machine {
+	if controller.Spec.NodeName != vnodeNode {
 		t.Fatalf("the controller runs on %s", controller.Spec.NodeName)
 	}
-	whose := map[string]string{machine: controller.Status.PodIP, virtual: controller.Status.HostIP}
-	checkSources(t, w, &controller, kuardPods(t, w, machine, virtual), whose)
+	whose := map[string]string{vnodeNode: controller.Status.PodIP, virtualNode: controller.Status.HostIP}
+	checkSources(t, w, &controller, kuardPods(t, w, vnodeNode, virtualNode), whose)
 	// By the Ingress it is the same, and kuard sees whom the client asked for.
 	seen := map[string]bool{}
 	world.Eventually(t, 20*time.Second, func() error {
@@ -294,16 +294,16 @@ func TestE9(t *testing.T) {
 	if !seen[controller.Status.PodIP] || !seen[controller.Status.HostIP] {
 		t.Errorf("requests came from %v", seen)
 	}
-	expect(t, w.SSH(t, machine, "conntrack", "-L", "-s", controller.Status.PodIP),
+	expect(t, w.SSH(t, vnodeNode, "conntrack", "-L", "-s", controller.Status.PodIP),
 		`^tcp .* src=`+regexp.QuoteMeta(controller.Status.PodIP)+` dst=10\.13\.100\.\d+ sport=\d+ dport=8080 src=10\.13\.100\.\d+ dst=10\.13\.76\.4 sport=8080 `)
 
 	w.Az(t, "aks", "scale", "-c", "2")
 	t.Cleanup(func() { w.Az(t, "aks", "scale", "-c", "1") })
 	whose[second] = controller.Status.PodIP
-	w.Kubectl(t, "cordon", machine) // the pod that is deleted goes to the machine that is new
-	w.Kubectl(t, "delete", "pod", "-n", "ingress", "--field-selector", "spec.nodeName="+machine)
-	pods := kuardPods(t, w, second, virtual)
-	w.Kubectl(t, "uncordon", machine)
+	w.Kubectl(t, "cordon", vnodeNode) // the pod that is deleted goes to the machine that is new
+	w.Kubectl(t, "delete", "pod", "-n", "ingress", "--field-selector", "spec.nodeName="+vnodeNode)
+	pods := kuardPods(t, w, second, virtualNode)
+	w.Kubectl(t, "uncordon", vnodeNode)
 	checkSources(t, w, &controller, pods, whose)
 }
 

@@ -83,16 +83,6 @@ func (v *vnode) ask() (kuard, error) {
 	return parseKuard(page)
 }
 
-// askFrom asks an address from a pod.
-func (v *vnode) askFrom(t *testing.T, pod, address string) kuard {
-	t.Helper()
-	k, err := parseKuard(v.Kubectl(t, "exec", pod, "--", "curl", "-sS", "--max-time", "5", "http://"+address+":8080"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
-}
-
 // walkAgrees walks a packet, also through the kernel, which must go the same way at every step.
 func (v *vnode) walkAgrees(t *testing.T, from, to string, patterns ...string) string {
 	t.Helper()
@@ -296,23 +286,6 @@ func TestE8(t *testing.T) {
 		return
 	}
 	t.Error("none of 40 requests was answered by the container group")
-}
-
-// TestE9 asks from an ordinary pod, as the ingress controller's is one.
-func TestE9(t *testing.T) {
-	v := vnodeWorld(t)
-	v.Kubectl(t, "apply", "-f", v.Example("calico", "ubuntu.yaml"))
-	v.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
-	var ubuntu corev1.Pod
-	v.Get(t, &ubuntu, "pod", "ubuntu")
-	for _, c := range []struct{ to, sees string }{{v.aci.Status.PodIP, nodeIP}, {v.vm.Status.PodIP, ubuntu.Status.PodIP}} {
-		if k := v.askFrom(t, "ubuntu", c.to); !strings.HasPrefix(k.RequestAddr, c.sees+":") {
-			t.Errorf("%s sees %s, want %s", c.to, k.RequestAddr, c.sees)
-		}
-	}
-	v.walkAgrees(t, "pod/ubuntu", "pod/"+v.aci.Name+":8080",
-		`^the destination sees 10\.13\.76\.4:.* because nat cali-nat-outgoing 1: MASQUERADE \(Calico pool default-ipv4-ippool has natOutgoing, and no pool holds the destination\)`)
-	v.walkAgrees(t, "pod/ubuntu", "pod/"+v.vm.Name+":8080", `^the destination sees the sender's own address, `+regexp.QuoteMeta(ubuntu.Status.PodIP))
 }
 
 // originless takes from a route what iproute2 prints of its origin, which the article's busybox does not.
