@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"strings"
+	"unicode"
 )
 
 // Set is one set. What the type decides stays text: options and elements are those of ipset(8), to the letter.
@@ -85,7 +86,7 @@ func (p *parser) create(name, kind, options string) error {
 	if _, ok := p.index[name]; ok {
 		return fmt.Errorf("set %q is there twice", name)
 	}
-	if name == "" || strings.ContainsAny(name, " \t") {
+	if name == "" || strings.ContainsFunc(name, unicode.IsSpace) {
 		return fmt.Errorf("no name of a set: %q", name)
 	}
 	p.index[name] = len(p.sets)
@@ -104,7 +105,7 @@ func (p *parser) listed(line string) error {
 	key, value, _ := strings.Cut(line, ":")
 	switch value = strings.TrimSpace(value); key {
 	case "Type":
-		if value == "" || strings.ContainsAny(value, " \t") {
+		if value == "" || strings.ContainsFunc(value, unicode.IsSpace) {
 			return fmt.Errorf("no type of a set: %q", value)
 		}
 		s.Type = value
