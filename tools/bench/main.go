@@ -25,6 +25,7 @@ var benchmarks = []benchmark{
 	{"snat", "new outbound flows per second of one node beside a namespace pair without translation", benchSNAT},
 	{"ingress", "requests per second through the ingress controller to two pods, beside Go's reverse proxy in a plain namespace", benchIngress},
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
+	{"aci", "kubectl apply of a pod for the virtual node to its container group Ready", benchACI},
 	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
 }
 

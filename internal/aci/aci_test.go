@@ -1,0 +1,209 @@
+package aci
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// fake is a service with one group, whose container echoes.
+type fake struct {
+	group   ContainerGroup
+	deleted time.Duration
+}
+
+func (f *fake) Put(_ context.Context, g ContainerGroup) (ContainerGroup, error) {
+	if g.Location == "nowhere" {
+		return g, BadRequest("InvalidLocation", "there is no %s", g.Location)
+	}
+	f.group = g
+	return g, nil
+}
+
+func (f *fake) Get(_ context.Context, name string) (ContainerGroup, error) {
+	if name != f.group.Name {
+		return ContainerGroup{}, NotFound(name)
+	}
+	return f.group, nil
+}
+
+func (f *fake) List(context.Context) ([]ContainerGroup, error) { return []ContainerGroup{f.group}, nil }
+
+func (f *fake) Delete(_ context.Context, name string, grace time.Duration) error {
+	if name != f.group.Name {
+		return NotFound(name)
+	}
+	f.deleted = grace
+	return nil
+}
+
+func (f *fake) Logs(_ context.Context, group, container string, o LogOptions, w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%s/%s tail %d follow %v previous %v\n", group, container, o.Tail, o.Follow, o.Previous)
+	return err
+}
+
+func (f *fake) Exec(_ context.Context, _, _ string, e Exec) (int, error) {
+	switch e.Command[0] {
+	case "cat":
+		_, err := io.Copy(e.Stdout, e.Stdin)
+		return 0, err
+	case "fail":
+		fmt.Fprint(e.Stderr, "no")
+		return 3, nil
+	case "size":
+		s := <-e.Resize
+		fmt.Fprintf(e.Stdout, "%d×%d", s.Width, s.Height)
+		return 0, nil
+	}
+	return -1, errors.New("it broke")
+}
+
+// pair is a client of a server of f, over TLS.
+func pair(t *testing.T, f *fake, token string) *Client {
+	t.Helper()
+	s := &Server{Service: f, Subscription: "s", ResourceGroup: "rg", Token: "right"}
+	h := httptest.NewTLSServer(s.Handler())
+	t.Cleanup(h.Close)
+	roots := x509.NewCertPool()
+	roots.AddCert(h.Certificate())
+	return NewClient(h.URL, "s", "rg", func() (string, error) { return token, nil }, &tls.Config{RootCAs: roots})
+}
+
+func example() ContainerGroup {
+	code := 0
+	return ContainerGroup{Name: "g", Location: "westeurope", Tags: map[string]string{"UID": "1"}, Properties: GroupProperties{
+		OSType: "Linux", InstanceView: &GroupView{State: GroupRunning, Events: []Event{}},
+		Volumes:    []Volume{{Name: "v", Secret: map[string]string{"key": "c2VjcmV0"}}},
+		Extensions: []Extension{{Name: "p", Properties: ExtensionProperties{Type: ExtensionKubeProxy, ProtectedSettings: map[string]string{SettingKubeConfig: "secret"}}}},
+		Containers: []Container{{Name: "c", Properties: ContainerProperties{
+			Image: "nginx", Ports: []Port{{Port: 80, Protocol: "TCP"}}, Environment: []Variable{{Name: "A", Value: "b"}, {Name: "S", SecureValue: "secret"}},
+			InstanceView: &ContainerView{CurrentState: ContainerState{State: StateTerminated, ExitCode: &code}, Events: []Event{}},
+		}}},
+	}}
+}
+
+func TestRoundTrip(t *testing.T) {
+	f := &fake{}
+	c := pair(t, f, "right")
+	ctx := t.Context()
+	made, err := c.Put(ctx, example())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(example(), f.group); d != "" {
+		t.Errorf("the service got (-sent +got):\n%s", d)
+	}
+	public := example().Public()
+	got, err := c.Get(ctx, "g")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for what, g := range map[string]ContainerGroup{"put": made, "get": got} {
+		// What is empty and what is not there are the same in an answer.
+		if d := cmp.Diff(fmt.Sprintf("%+v", public.Properties.Containers[0].Properties.Environment), fmt.Sprintf("%+v", g.Properties.Containers[0].Properties.Environment)); d != "" {
+			t.Errorf("%s: environment (-want +got):\n%s", what, d)
+		}
+		if text := fmt.Sprintf("%+v", g); strings.Contains(text, "secret") || strings.Contains(text, "c2VjcmV0") {
+			t.Errorf("%s answers secrets: %s", what, text)
+		}
+		if g.Properties.InstanceView == nil || *g.Properties.Containers[0].Properties.InstanceView.CurrentState.ExitCode != 0 {
+			t.Errorf("%s has no view: %+v", what, g)
+		}
+	}
+	list, err := c.List(ctx)
+	if err != nil || len(list) != 1 || list[0].Name != "g" || list[0].Properties.InstanceView != nil {
+		t.Errorf("list: %+v %v", list, err)
+	}
+	if err := c.Delete(ctx, "g", 7*time.Second); err != nil || f.deleted != 7*time.Second {
+		t.Errorf("delete: %v, grace %v", err, f.deleted)
+	}
+	if err := c.Delete(ctx, "nobody", 0); err != nil {
+		t.Errorf("delete what is gone: %v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	c := pair(t, &fake{group: example()}, "right")
+	ctx := t.Context()
+	if _, err := c.Get(ctx, "nobody"); !IsNotFound(err) {
+		t.Errorf("nobody: %v", err)
+	}
+	g := example()
+	g.Location = "nowhere"
+	var e *Error
+	if _, err := c.Put(ctx, g); !errors.As(err, &e) || e.Status != 400 || e.Code != "InvalidLocation" || e.Message != "there is no nowhere" {
+		t.Errorf("a bad group: %v", err)
+	}
+	if _, err := pair(t, &fake{}, "wrong").List(ctx); !errors.As(err, &e) || e.Status != 401 {
+		t.Errorf("a wrong token: %v", err)
+	}
+	c.ResourceGroup = "other"
+	if _, err := c.List(ctx); !IsNotFound(err) {
+		t.Errorf("another resource group: %v", err)
+	}
+}
+
+func TestLogs(t *testing.T) {
+	c := pair(t, &fake{group: example()}, "right")
+	for _, o := range []LogOptions{{Tail: 5}, {Previous: true}, {Follow: true, Tail: 2}} {
+		var b strings.Builder
+		if err := c.Logs(t.Context(), "g", "c", o, &b); err != nil {
+			t.Fatal(err)
+		}
+		if want := fmt.Sprintf("g/c tail %d follow %v previous %v\n", o.Tail, o.Follow, o.Previous); b.String() != want {
+			t.Errorf("%+v: %q, want %q", o, b.String(), want)
+		}
+	}
+	if err := c.Logs(t.Context(), "g", "nobody", LogOptions{Follow: true}, io.Discard); !IsNotFound(err) {
+		t.Errorf("follow nobody: %v", err)
+	}
+}
+
+func TestExec(t *testing.T) {
+	c := pair(t, &fake{group: example()}, "right")
+	sizes := make(chan Size, 1)
+	sizes <- Size{Width: 80, Height: 24}
+	long := strings.Repeat("0123456789", 10_000) // more than one message
+	for _, test := range []struct {
+		exec           Exec
+		code           int
+		stdout, stderr string
+		err            string
+	}{
+		{exec: Exec{Command: []string{"cat"}, Stdin: strings.NewReader(long)}, stdout: long},
+		{exec: Exec{Command: []string{"fail", "now"}}, code: 3, stderr: "no"},
+		{exec: Exec{Command: []string{"size"}, TTY: true, Resize: sizes}, stdout: "80×24"},
+		{exec: Exec{Command: []string{"break"}}, code: -1, err: "it broke"},
+	} {
+		var out, errs strings.Builder
+		test.exec.Stdout, test.exec.Stderr = &out, &errs
+		code, err := c.Exec(t.Context(), "g", "c", test.exec)
+		if code != test.code || out.String() != test.stdout || errs.String() != test.stderr || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
+			t.Errorf("%v: %d %q %q %v", test.exec.Command, code, out.String()[:min(out.Len(), 50)], errs.String(), err)
+		}
+	}
+}
+
+// TestSessionOnce: what was granted is begun once, with its password.
+func TestSessionOnce(t *testing.T) {
+	s := &Server{sessions: map[string]session{"id": {password: "p", expires: time.Now().Add(-time.Second)}}}
+	h := httptest.NewServer(s.Handler())
+	defer h.Close()
+	resp, err := h.Client().Get(h.URL + "/sessions/id")
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp.Body.Close()
+	if resp.StatusCode != 404 || len(s.sessions) != 0 {
+		t.Errorf("a session that has expired: %s, %v left", resp.Status, s.sessions)
+	}
+}
