@@ -109,7 +109,7 @@ func (l *lab) up(ctx context.Context) error {
 	if err := l.startFabric(ctx); err != nil {
 		return err
 	}
-	if err := l.resumeNetwork(ctx, cut); err != nil {
+	if err := l.resumeNetwork(ctx, &cut); err != nil {
 		return err
 	}
 	if err := l.prepareControlPlane(ctx); err != nil {

@@ -69,15 +69,18 @@ func (l *lab) readCluster() (cutOff, error) {
 	return cut, nil
 }
 
-// resumeNetwork brings the network to where the change led, and takes away hosts that are in it no longer.
-func (l *lab) resumeNetwork(ctx context.Context, cut cutOff) error {
+// resumeNetwork brings the network to where the change led, and takes away hosts that are in it no longer. Where it cannot lead there, nothing of
+// the change was begun, and it is dropped.
+func (l *lab) resumeNetwork(ctx context.Context, cut *cutOff) error {
 	if cut.source == nil {
 		return nil
 	}
-	l.log.Info("a change was cut off; the rest of it is done")
 	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, cut.from, l.cluster) }); err != nil {
-		return err
+		l.log.Warn("a change that was cut off is left out", "file", l.dir.nextFile(), "err", err)
+		l.cluster, cut.source = cut.from, nil
+		return os.Remove(l.dir.nextFile())
 	}
+	l.log.Info("a change was cut off; the rest of it is done")
 	l.planned = l.cluster
 	want := hostsOf(l.cluster)
 	for _, h := range hostsOf(cut.from) {
