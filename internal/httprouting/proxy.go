@@ -98,6 +98,8 @@ func (p *proxy) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 func (p *proxy) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 	route, backend := x.decision.Route, x.decision.Backend
 	switch {
+	case r.Method == http.MethodConnect: // this is no proxy for clients
+		errorPage(w, http.StatusMethodNotAllowed)
 	case route != nil && route.Redirect && r.TLS == nil:
 		// A permanent redirect that keeps the method (ingress-nginx's http-redirect-code 308).
 		target := *r.URL
@@ -211,7 +213,7 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // errorWords are nginx's names of statuses, where they are not Go's.
-var errorWords = map[int]string{http.StatusServiceUnavailable: "Service Temporarily Unavailable", http.StatusGatewayTimeout: "Gateway Time-out"}
+var errorWords = map[int]string{http.StatusMethodNotAllowed: "Not Allowed", http.StatusServiceUnavailable: "Service Temporarily Unavailable", http.StatusGatewayTimeout: "Gateway Time-out"}
 
 func errorPage(w http.ResponseWriter, status int) {
 	words := errorWords[status]

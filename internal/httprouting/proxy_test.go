@@ -213,6 +213,23 @@ func TestNoEndpoints(t *testing.T) {
 	s.log.line(t, `.*"GET /x HTTP/1\.1" 503 \d+ .* \[default-shop-80\] \[\] - - - - [0-9a-f]{32}`)
 }
 
+func TestConnectIsRefused(t *testing.T) {
+	s := newSite(t, route(pod(t, func(http.ResponseWriter, *http.Request) { t.Error("a pod was asked to connect") })))
+	conn, err := net.Dial("tcp", s.plain.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+	if _, err := io.WriteString(conn, "CONNECT shop.example.org:80 HTTP/1.1\r\nHost: shop.example.org\r\nConnection: close\r\n\r\n"); err != nil {
+		t.Fatal(err)
+	}
+	answer, err := io.ReadAll(conn)
+	if err != nil || !strings.HasPrefix(string(answer), "HTTP/1.1 405 ") {
+		t.Errorf("%q, %v", answer, err)
+	}
+}
+
 func TestWebSocket(t *testing.T) {
 	backend := httptest.NewServer(websocket.Handler(func(c *websocket.Conn) { _, _ = io.Copy(c, c) }))
 	t.Cleanup(backend.Close)
