@@ -42,7 +42,7 @@ var kinds = []kind{
 	{name: "namespace's number", here: `\d+`, find: regexp.MustCompile(`\blink-netnsid (\d+)\b`)},
 	{name: "node", one: true, text: true, here: `aks-[a-z0-9]+-\d{8}-\d+`, find: regexp.MustCompile(`\b(aks-[a-z0-9]+-\d{8}-\d+)\b`)},
 	{name: "pod", one: true, text: true, here: letters + `{6,10}-` + letters + `{5}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{6,10}-` + letters + `{5})\b`)},
-	{name: "pod of a DaemonSet", one: true, text: true, here: letters + `{5}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{5})(?:$|[\s/:,"'])`)},
+	{name: "last part of a name", one: true, text: true, here: letters + `{5,12}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{5,12})(?:$|[\s/:,"'])`)},
 	{name: "chain of an endpoint", one: true, text: true, here: `KUBE-SEP-[A-Z2-7]{16}`, find: regexp.MustCompile(`\b(KUBE-SEP-[A-Z2-7]{16})\b`)},
 	{name: "address", one: true, text: true, here: `\d{1,3}(?:\.\d{1,3}){3}`, find: regexp.MustCompile(`\b(\d{1,3}(?:\.\d{1,3}){3})\b`), ok: (*Names).varies},
 	{name: "node port", one: true, text: true, here: `3[0-2]\d{3}`, find: regexp.MustCompile(`\b(3[0-2]\d{3})\b`), ok: between(30000, 32767)},
