@@ -44,7 +44,7 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 		return err
 	}
 	go func() { _ = http.Serve(health, c.healthHandler()) }()
-	if err := c.watches.start(ctx); err != nil {
+	if !c.watches.start(ctx) {
 		return nil // asked to end before it began
 	}
 	c.build()

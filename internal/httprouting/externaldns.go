@@ -45,7 +45,7 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	}
 	w := newWatches()
 	ingresses := w.add(cl.networking, "ingresses", &networkingv1.Ingress{}, fields.Everything())
-	if err := w.start(ctx); err != nil {
+	if !w.start(ctx) {
 		return nil // asked to end before it began
 	}
 	for {

@@ -207,7 +207,7 @@ func TestNextEndpoint(t *testing.T) {
 
 func TestNoEndpoints(t *testing.T) {
 	s := newSite(t, route())
-	if resp, body := s.get(t, "/x", nil); resp.StatusCode != 503 || !strings.Contains(body, "503 Service Temporarily Unavailable") {
+	if resp, body := s.get(t, "/x", nil); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "503 Service Temporarily Unavailable") {
 		t.Errorf("%d %q", resp.StatusCode, body)
 	}
 	s.log.line(t, `.*"GET /x HTTP/1\.1" 503 \d+ .* \[default-shop-80\] \[\] - - - - [0-9a-f]{32}`)
@@ -268,7 +268,7 @@ func TestRedirect(t *testing.T) {
 	r.Redirect = true
 	s := newSite(t, r)
 	resp, _ := s.get(t, "/a?b=c", nil)
-	if resp.StatusCode != 308 || resp.Header.Get("Location") != "https://shop.example.org/a?b=c" {
+	if resp.StatusCode != http.StatusPermanentRedirect || resp.Header.Get("Location") != "https://shop.example.org/a?b=c" {
 		t.Errorf("%d to %s", resp.StatusCode, resp.Header.Get("Location"))
 	}
 	req, _ := http.NewRequest(http.MethodGet, s.secure.URL, nil)

@@ -102,8 +102,8 @@ func slim(o any) (any, error) {
 	return o, nil
 }
 
-// start begins to watch and returns when the first lists are complete.
-func (w *watches) start(ctx context.Context) error {
+// start begins to watch and returns when the first lists are complete; false: ctx ended before.
+func (w *watches) start(ctx context.Context) bool {
 	for _, run := range w.run {
 		go run(ctx.Done())
 	}
@@ -111,12 +111,12 @@ func (w *watches) start(ctx context.Context) error {
 		for !synced() {
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
+				return false
 			case <-time.After(5 * time.Millisecond):
 			}
 		}
 	}
-	return nil
+	return true
 }
 
 // list gives a store's objects.
