@@ -5,13 +5,13 @@ import (
 	"os"
 	"strings"
 
-	"packetwalk.dev/internal/app"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab"
 )
 
-// readCluster reads and checks a cluster.yaml; an empty file name is none.
-func readCluster(file string) ([]byte, error) {
+// readCluster reads a cluster.yaml and checks it for the lab, which may be running; an empty file name is none.
+func readCluster(file string, d lab.Dir) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
@@ -19,12 +19,17 @@ func readCluster(file string) ([]byte, error) {
 	if err != nil {
 		return nil, badInput{err}
 	}
-	if _, errs := cluster.Parse(source, app.Names()...); len(errs) > 0 {
+	_, err = d.Parse(source)
+	var errs cluster.Errors
+	switch {
+	case errors.As(err, &errs):
 		lines := make([]string, len(errs))
 		for i, e := range errs {
 			lines[i] = file + ": " + e.Error()
 		}
 		return nil, badInput{errors.New(strings.Join(lines, "\n"))}
+	case err != nil:
+		return nil, err
 	}
 	return source, nil
 }

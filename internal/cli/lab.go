@@ -53,7 +53,8 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
 	}
-	source, err := readCluster(file)
+	d := lab.DirOf(name)
+	source, err := readCluster(file, d)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,6 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if err != nil {
 		return err
 	}
-	d := lab.DirOf(name)
 	begin := time.Now()
 	err = lab.Up(ctx, lab.UpOptions{
 		Dir:     d,

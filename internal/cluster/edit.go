@@ -11,11 +11,11 @@ import (
 )
 
 // SetCount gives the cluster.yaml with another count of a pool's nodes; everything else in it, comments too, stays. The file must be one that
-// Parse takes. A pool that it does not have is an error.
+// ParseFor takes, with whatever placement: it is not validated here. A pool that it does not have is an error.
 func SetCount(source []byte, pool string, count int) ([]byte, error) {
-	c, errs := Parse(source)
-	if len(errs) > 0 {
-		return nil, errs
+	c := &Cluster{}
+	if _, err := c.decode(source); err != nil {
+		return nil, err
 	}
 	at := slices.IndexFunc(c.Spec.NodePools, func(p NodePool) bool { return p.Name == pool })
 	if at < 0 {

@@ -23,20 +23,29 @@ func Parse(data []byte, apps ...string) (*Cluster, Errors) { return ParseFor(nil
 
 // ParseFor is Parse for a cluster that runs: its machines stay where they are, and new ones get addresses that are free.
 func ParseFor(placed Placement, data []byte, apps ...string) (*Cluster, Errors) {
-	doc, err := document(data)
+	c := &Cluster{placed: placed}
+	d, err := c.decode(data)
 	if err != nil {
 		return nil, Errors{{Message: err.Error(), Remedy: "write one YAML document as in examples/azure-cni/cluster.yaml"}}
 	}
-	c := &Cluster{placed: placed}
-	d := decoder{lines: map[string]int{}}
-	if doc != nil {
-		d.value(doc, reflect.ValueOf(c).Elem(), "")
-	}
-	c.setDefaults()
 	if errs := d.merge(c.Validate(apps...)); len(errs) > 0 {
 		return nil, errs
 	}
 	return c, nil
+}
+
+// decode fills the cluster from a file, and with defaults. What cannot be read of a document is among the decoder's errors.
+func (c *Cluster) decode(data []byte) (*decoder, error) {
+	doc, err := document(data)
+	if err != nil {
+		return nil, err
+	}
+	d := &decoder{lines: map[string]int{}}
+	if doc != nil {
+		d.value(doc, reflect.ValueOf(c).Elem(), "")
+	}
+	c.setDefaults()
+	return d, nil
 }
 
 // document gives the root of the only document in data, nil when there is none or it is empty.

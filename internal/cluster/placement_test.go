@@ -85,6 +85,15 @@ func TestSetCount(t *testing.T) {
 			t.Errorf("%s: %v", got, errs)
 		}
 	}
+	// A fixed address that a placed node went out of the way of is in the way of none that has no placement.
+	around := "spec:\n  azure:\n    vms: [{name: vm, subnet: aksVnet/aks, address: 10.13.76.35}]\n    vnets: [{name: aksVnet, addressPrefixes: [10.13.0.0/16], " +
+		"subnets: [{name: aks, prefix: 10.13.76.0/24}]}]\n  nodePools: [{name: nodepool1, count: 2}]\n"
+	if _, errs := Parse([]byte(around)); len(errs) == 0 {
+		t.Error("no fault without a placement")
+	}
+	if _, err := SetCount([]byte(around), "nodepool1", 1); err != nil {
+		t.Error(err)
+	}
 	if _, err := SetCount(nil, "pool2", 3); err == nil || !strings.Contains(err.Error(), "there are nodepool1") {
 		t.Error(err)
 	}

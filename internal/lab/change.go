@@ -23,7 +23,7 @@ func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	if !l.ready.Load() {
 		return fmt.Errorf("the lab is not ready yet")
 	}
-	to, err := l.dir.parse(source)
+	to, err := l.dir.Parse(source)
 	if err != nil {
 		return err
 	}

@@ -23,8 +23,8 @@ func (d Dir) placement() (cluster.Placement, error) {
 	return placementOf(n), err
 }
 
-// parse reads a cluster.yaml for the lab as it is.
-func (d Dir) parse(source []byte) (*cluster.Cluster, error) {
+// Parse reads a cluster.yaml for the lab as it is, or one that is not there yet. A file that is wrong gives [cluster.Errors].
+func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
 	placed, err := d.placement()
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (l *lab) readCluster() (cutOff, error) {
 	if err != nil {
 		return cutOff{}, err
 	}
-	if l.cluster, err = l.dir.parse(made); err != nil {
+	if l.cluster, err = l.dir.Parse(made); err != nil {
 		return cutOff{}, err
 	}
 	l.planned = l.cluster
@@ -60,7 +60,7 @@ func (l *lab) readCluster() (cutOff, error) {
 		return cutOff{}, err
 	}
 	cut := cutOff{l.cluster, next}
-	l.cluster, err = l.dir.parse(next)
+	l.cluster, err = l.dir.Parse(next)
 	if err != nil { // cut off while it was written: nothing was begun
 		l.log.Warn("a change that was cut off is left out", "file", l.dir.nextFile(), "err", err)
 		l.cluster = cut.from
@@ -131,7 +131,7 @@ func (l *lab) settle(source []byte) error {
 			return err
 		}
 	}
-	is, err := l.dir.parse(source)
+	is, err := l.dir.Parse(source)
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func (d Dir) kinds() (map[string]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}
-	c, err := d.parse(source)
+	c, err := d.Parse(source)
 	if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}

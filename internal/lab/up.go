@@ -88,11 +88,11 @@ func Up(ctx context.Context, o UpOptions) error {
 func (o UpOptions) again(ctx context.Context, made []byte) error {
 	var changes []cluster.Change
 	if o.Cluster != nil && !bytes.Equal(made, o.Cluster) {
-		was, err := o.Dir.parse(made)
+		was, err := o.Dir.Parse(made)
 		if err != nil {
 			return fmt.Errorf("%s: %w; 'packetwalk down --name %s' removes the lab", o.Dir.ClusterFile(), err, o.Dir.Name())
 		}
-		wanted, err := o.Dir.parse(o.Cluster)
+		wanted, err := o.Dir.Parse(o.Cluster)
 		if err != nil {
 			return err
 		}
