@@ -283,7 +283,9 @@ func (l *lab) route(target netip.AddrPort) dialFunc {
 		if n.Address == target.Addr() {
 			return n.ns.Dial
 		}
-		any = n.ns.Dial
+		if any == nil {
+			any = n.ns.Dial // the first: nodes leave from the end
+		}
 	}
 	return any
 }

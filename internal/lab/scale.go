@@ -97,7 +97,7 @@ func (l *lab) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)
 		return nil
 	}
 	for _, n := range joining {
-		err = errors.Join(err, l.removeNode(ctx, n))
+		err = errors.Join(err, l.removeNode(context.WithoutCancel(ctx), n))
 	}
 	return err
 }
@@ -204,18 +204,19 @@ func (l *lab) releaseNode(n *node) error {
 
 // forgetNode takes a node that runs no longer, and what was left on it, out of the API. What is not there is no error.
 func (l *lab) forgetNode(ctx context.Context, name string) error {
-	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	if err := l.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		return fmt.Errorf("delete node %s: %w", name, err)
+	}
+	// Pods of DaemonSets come after the node: as long as that is there, they are made anew.
 	pods, err := podsOn(ctx, l.client, name)
 	if err != nil {
 		return err
 	}
-	for _, p := range pods { // those of DaemonSets
+	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
+	for _, p := range pods {
 		if err := l.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
-	}
-	if err := l.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("delete node %s: %w", name, err)
 	}
 	err = l.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
