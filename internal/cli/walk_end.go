@@ -211,6 +211,9 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 			return "node/" + p.Node, p.IPs, nil
 		}
 		host = r.podHost(namespace, p.Name)
+		if !slices.Contains(r.names, host) {
+			host = cmp.Or(r.groupAt(p.IPs), host)
+		}
 		if !slices.Contains(r.names, host) && r.at == "" && slices.Contains(r.names, "node/"+p.Node) {
 			r.at = "node/" + p.Node // the pod's own namespace is not at hand: it comes in at its node
 		}
@@ -233,6 +236,16 @@ func (r *resolver) podHost(namespace, name string) string {
 		return group
 	}
 	return host
+}
+
+// groupAt is the container group that has one of the addresses, "" for none: where names are redacted, a pod's and its group's do not fit together.
+func (r *resolver) groupAt(addresses []netip.Addr) string {
+	for _, n := range r.names {
+		if strings.HasPrefix(n, "container-group/") && slices.ContainsFunc(r.addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) }) {
+			return n
+		}
+	}
+	return ""
 }
 
 // addresses are a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.

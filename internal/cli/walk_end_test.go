@@ -180,3 +180,34 @@ func TestChoose(t *testing.T) {
 		}
 	}
 }
+
+// TestContainerGroups: a pod on a virtual node is its container group, by the name or, where names are redacted, by the address. The virtual
+// node's own address is its connector's pod's.
+func TestContainerGroups(t *testing.T) {
+	ip := netip.MustParseAddr
+	src := world1()
+	src.hosts["container-group/default-vn-1"], src.hosts["container-group/host-12345678"] = "10.13.100.4/24", "10.13.100.5/24"
+	src.hosts["pod/kube-system/connector"] = "10.13.76.5/24"
+	src.objects.Nodes = append(src.objects.Nodes, snapshot.Node{Name: "virtual", IPs: []netip.Addr{ip("10.13.76.5")}})
+	src.objects.Pods = append(src.objects.Pods,
+		snapshot.Pod{Namespace: "default", Name: "vn-1", Node: "virtual", IPs: []netip.Addr{ip("10.13.100.4")}},
+		snapshot.Pod{Namespace: "ns-1", Name: "pod-1", Node: "virtual", IPs: []netip.Addr{ip("10.13.100.5")}},
+		snapshot.Pod{Namespace: "kube-system", Name: "connector", Node: "n0", IPs: []netip.Addr{ip("10.13.76.5")}})
+	for from, want := range map[string]string{
+		"pod/vn-1": "container-group/default-vn-1", "10.13.100.4": "container-group/default-vn-1", "pod/ns-1/pod-1": "container-group/host-12345678",
+		"10.13.76.5": "pod/kube-system/connector",
+	} {
+		end, err := packet.ParseEnd(from)
+		if err != nil {
+			t.Fatal(err)
+		}
+		to, err := packet.ParseEnd("vm/testvm:80")
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &resolver{src: src, objects: src.objects, names: src.Names()}
+		if req, err := r.request(end, to, 0); err != nil || req.Host != want {
+			t.Errorf("from %s the walk begins on %q, want %q: %v", from, req.Host, want, err)
+		}
+	}
+}

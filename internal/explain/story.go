@@ -261,7 +261,11 @@ func (t *teller) ruled(st *walk.Step, reply bool) []line {
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
 	case st.Hook == netfilter.Postrouting && natChain(v.Chain) && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept) && !reply:
-		t.story.kept = append(t.story.kept, ref+": "+short(v.Rule)+paren(why))
+		text := ref + ": " + short(v.Rule)
+		if sourceNAT.MatchString(v.Rule.Text) {
+			text = ref + ": " + targetOf(v) + " gives it the address that it has" // a masquerade of the machine's own packet
+		}
+		t.story.kept = append(t.story.kept, text+paren(why))
 	}
 	return nil
 }

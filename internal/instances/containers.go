@@ -54,7 +54,9 @@ const (
 // keep lets a container run, and starts it again as the group's policy says, until ctx ends.
 func (g *group) keep(ctx context.Context, spec *aci.Container, r *run) {
 	pause := firstPause
-	c := g.adopt(spec, r)
+	g.mu.Lock()
+	c := r.c // one of an earlier process
+	g.mu.Unlock()
 	for {
 		if c == nil {
 			g.mu.Lock()
@@ -92,10 +94,10 @@ func (g *group) keep(ctx context.Context, spec *aci.Container, r *run) {
 	}
 }
 
-// adopt takes over the container that an earlier process started; nil when there is none, or it has ended and that is noted.
-func (g *group) adopt(spec *aci.Container, r *run) *container.Container {
+// adopt takes over the container that an earlier process started, if it runs. One that has ended meanwhile is noted.
+func (g *group) adopt(spec *aci.Container, r *run) {
 	if r.Attempt == 0 {
-		return nil
+		return
 	}
 	dir := g.containerDir(r.name, r.Attempt)
 	c, err := g.cfg.Runtime.Adopt(dir)
@@ -107,16 +109,16 @@ func (g *group) adopt(spec *aci.Container, r *run) *container.Container {
 			}
 		})
 		_ = os.RemoveAll(dir)
-		return nil
+		return
 	}
 	if err != nil {
 		g.cfg.Log.Error("take container over", "group", g.name, "container", r.name, "err", err)
-		return nil
+		return
 	}
 	select {
 	case <-c.Done():
 		g.ended(r, c)
-		return nil
+		return
 	default:
 	}
 	g.mu.Lock()
@@ -124,7 +126,6 @@ func (g *group) adopt(spec *aci.Container, r *run) *container.Container {
 	r.Now = aci.ContainerState{State: aci.StateRunning, StartTime: c.StartedAt()}
 	r.Ready = r.Ready || spec.Properties.ReadinessProbe == nil
 	g.mu.Unlock()
-	return c
 }
 
 // start starts a container; nil when that failed, which is noted.
@@ -292,6 +293,9 @@ func (g *group) log(name string, previous bool) (path string, ended <-chan struc
 			continue
 		}
 		attempt := r.Attempt
+		if _, err := os.Stat(g.logPath(name, attempt)); err != nil {
+			attempt-- // until it has started, the one before is the last
+		}
 		if previous {
 			attempt--
 		}

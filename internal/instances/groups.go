@@ -70,6 +70,9 @@ func Open(ctx context.Context, cfg Config) (*Groups, error) {
 			}
 			continue
 		}
+		for i, r := range g.runs {
+			g.adopt(&g.spec.Properties.Containers[i], r)
+		}
 		s.groups[g.name] = g
 		g.launch(ctx)
 	}
