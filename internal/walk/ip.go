@@ -334,11 +334,9 @@ func sameEnds(a, b *packet.Tuple) bool {
 	return sameEnd(a.Source, b.Source, a.SourcePort, b.SourcePort) && sameEnd(a.Destination, b.Destination, a.DestinationPort, b.DestinationPort)
 }
 
-func sameEnd(a, b netip.Addr, p, q packet.Port) bool {
-	low, high := p.Span()
-	otherLow, otherHigh := q.Span()
-	return a == b && low <= otherHigh && otherLow <= high
-}
+// sameEnd compares ends. A port out of a range, which a translation gave and nothing took back, is another one than the program's: that it is
+// the same by chance is not considered.
+func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
 
 // forward takes a packet on its way through the machine (ip_forward).
 func (r *run) forward() stage {
