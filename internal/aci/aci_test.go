@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http/httptest"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -38,9 +39,12 @@ func (f *fake) Get(_ context.Context, name string) (ContainerGroup, error) {
 
 func (f *fake) List(context.Context) ([]ContainerGroup, error) { return []ContainerGroup{f.group}, nil }
 
-func (f *fake) Delete(_ context.Context, name string, grace time.Duration) error {
+func (f *fake) Delete(_ context.Context, name, uid string, grace time.Duration) error {
 	if name != f.group.Name {
 		return NotFound(name)
+	}
+	if uid != "" && uid != f.group.Tags[TagUID] {
+		return Conflict("C", "of another")
 	}
 	f.deleted = grace
 	return nil
@@ -55,6 +59,9 @@ func (f *fake) Exec(_ context.Context, _, _ string, e Exec) (int, error) {
 	switch e.Command[0] {
 	case "cat":
 		_, err := io.Copy(e.Stdout, e.Stdin)
+		return 0, err
+	case "leave":
+		_, err := e.Stdin.Read(make([]byte, 1))
 		return 0, err
 	case "fail":
 		fmt.Fprint(e.Stderr, "no")
@@ -123,10 +130,13 @@ func TestRoundTrip(t *testing.T) {
 	if err != nil || len(list) != 1 || list[0].Name != "g" || list[0].Properties.InstanceView != nil {
 		t.Errorf("list: %+v %v", list, err)
 	}
-	if err := c.Delete(ctx, "g", 7*time.Second); err != nil || f.deleted != 7*time.Second {
+	if err := c.Delete(ctx, "g", "2", time.Second); !IsConflict(err) || f.deleted != 0 {
+		t.Errorf("delete another pod's: %v, grace %v", err, f.deleted)
+	}
+	if err := c.Delete(ctx, "g", "1", 7*time.Second); err != nil || f.deleted != 7*time.Second {
 		t.Errorf("delete: %v, grace %v", err, f.deleted)
 	}
-	if err := c.Delete(ctx, "nobody", 0); err != nil {
+	if err := c.Delete(ctx, "nobody", "", 0); err != nil {
 		t.Errorf("delete what is gone: %v", err)
 	}
 }
@@ -190,6 +200,31 @@ func TestExec(t *testing.T) {
 		if code != test.code || out.String() != test.stdout || errs.String() != test.stderr || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
 			t.Errorf("%v: %d %q %q %v", test.exec.Command, code, out.String()[:min(out.Len(), 50)], errs.String(), err)
 		}
+	}
+}
+
+// TestExecLeavesInput: a command that ends before its input leaves nothing behind that waits to hand the rest over.
+func TestExecLeavesInput(t *testing.T) {
+	c := pair(t, &fake{group: example()}, "right")
+	code, err := c.Exec(t.Context(), "g", "c", Exec{Command: []string{"leave"}, Stdin: strings.NewReader("more than one byte")})
+	if code != 0 || err != nil {
+		t.Fatal(code, err)
+	}
+	receivers := func() int {
+		stacks := make([]byte, 1<<20)
+		return strings.Count(string(stacks[:runtime.Stack(stacks, true)]), "(*stream).receive(")
+	}
+	for end := time.Now().Add(2 * time.Second); receivers() > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%d goroutines still receive", receivers())
+		}
+	}
+}
+
+func TestExecNothing(t *testing.T) {
+	var e *Error
+	if _, err := pair(t, &fake{group: example()}, "right").Exec(t.Context(), "g", "c", Exec{}); !errors.As(err, &e) || e.Status != 400 {
+		t.Error(err)
 	}
 }
 

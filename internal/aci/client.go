@@ -116,8 +116,11 @@ func (c *Client) List(ctx context.Context) ([]ContainerGroup, error) {
 }
 
 // Delete is Service's. A group that is not there is no error.
-func (c *Client) Delete(ctx context.Context, name string, grace time.Duration) error {
+func (c *Client) Delete(ctx context.Context, name, uid string, grace time.Duration) error {
 	query := url.Values{"gracePeriodSeconds": {strconv.Itoa(int(grace.Round(time.Second) / time.Second))}}
+	if uid != "" {
+		query.Set("uid", uid)
+	}
 	return c.do(ctx, http.MethodDelete, c.path(name), query, nil, nil)
 }
 
@@ -150,6 +153,9 @@ func (c *Client) followLogs(ctx context.Context, group, container string, o LogO
 
 // Exec is Service's.
 func (c *Client) Exec(ctx context.Context, group, container string, e Exec) (code int, err error) {
+	if len(e.Command) == 0 {
+		return -1, BadRequest("InvalidRequestContent", "The request content was invalid: a command is needed.")
+	}
 	request := execRequest{Command: e.Command[0], Arguments: e.Command[1:], TTY: e.TTY, Stdin: e.Stdin != nil}
 	s, stop, err := c.session(ctx, c.path(group, "containers", container, "exec"), request)
 	if err != nil {

@@ -125,7 +125,8 @@ func (s *Server) delete(r *http.Request) (int, any, error) {
 	if err != nil || seconds < 0 {
 		return 0, nil, BadRequest("InvalidParameter", "gracePeriodSeconds is not a number of 0 or more")
 	}
-	err = s.Service.Delete(r.Context(), r.PathValue("name"), time.Duration(seconds)*time.Second)
+	// The grace period and the UID are this lab's own: Azure deletes what has the name.
+	err = s.Service.Delete(r.Context(), r.PathValue("name"), r.URL.Query().Get("uid"), time.Duration(seconds)*time.Second)
 	if IsNotFound(err) {
 		return http.StatusNoContent, nil, nil
 	}
@@ -280,5 +281,6 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) {
 		defer cancel()
 		c.receive()
 	}()
+	defer c.stdin.Close() // input that nobody reads must not hold receive
 	granted.run(ctx, c)
 }

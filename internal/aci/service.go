@@ -16,13 +16,17 @@ type Service interface {
 	Put(ctx context.Context, g ContainerGroup) (ContainerGroup, error)
 	Get(ctx context.Context, name string) (ContainerGroup, error)
 	List(ctx context.Context) ([]ContainerGroup, error)
-	// Delete ends a group, its containers within grace, and returns when nothing is left of it.
-	Delete(ctx context.Context, name string, grace time.Duration) error
+	// Delete ends a group, its containers within grace, and returns when nothing is left of it. With a uid, a group whose tag TagUID is another
+	// one stays, and that is a conflict.
+	Delete(ctx context.Context, name, uid string, grace time.Duration) error
 	// Logs copies a container's log to w.
 	Logs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error
 	// Exec runs a command in a container and gives its exit status.
 	Exec(ctx context.Context, group, container string, e Exec) (code int, err error)
 }
+
+// TagUID is the tag that tells two groups of one name apart: the pod's UID (virtual-kubelet/azure-aci, provider/aci.go).
+const TagUID = "UID"
 
 // LogOptions select lines of a log. Azure takes Tail and Timestamps; the others are this lab's own.
 type LogOptions struct {
@@ -75,7 +79,12 @@ func Conflict(code, format string, a ...any) *Error {
 }
 
 // IsNotFound tells whether an error says that the resource is not there.
-func IsNotFound(err error) bool {
+func IsNotFound(err error) bool { return is(err, http.StatusNotFound) }
+
+// IsConflict tells whether an error says that the resource is not as it would have to be.
+func IsConflict(err error) bool { return is(err, http.StatusConflict) }
+
+func is(err error, status int) bool {
 	var e *Error
-	return errors.As(err, &e) && e.Status == http.StatusNotFound
+	return errors.As(err, &e) && e.Status == status
 }

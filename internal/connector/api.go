@@ -27,8 +27,14 @@ func (c *Connector) api() nodeapi.Config {
 
 // group finds the group of a pod.
 func (c *Connector) group(namespace, pod string) (string, error) {
-	if c.follower(namespace, pod) == nil {
+	f := c.follower(namespace, pod)
+	if f == nil {
 		return "", errdefs.NotFoundf("pod %q not found in namespace %q", pod, namespace)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !f.made { // what has the name is another pod's
+		return "", errdefs.NotFoundf("pod %q in namespace %q has no container group", pod, namespace)
 	}
 	return groupName(namespace, pod), nil
 }

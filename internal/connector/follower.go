@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,7 @@ type follower struct {
 	pod      *corev1.Pod // never changed in place
 	made     bool        // the group is there
 	refused  string      // why no group is made
+	told     []aci.Event // the group's warnings that the pod has as events
 	deleting bool
 	grace    time.Duration
 }
@@ -140,7 +142,7 @@ func (f *follower) look(ctx context.Context) (settled bool) {
 	var g aci.ContainerGroup
 	var err error
 	if made {
-		g, err = f.c.cfg.ACI.Get(ctx, f.name())
+		g, err = f.get(ctx)
 	} else {
 		g, err = f.make(ctx)
 	}
@@ -159,10 +161,39 @@ func (f *follower) look(ctx context.Context) (settled bool) {
 	case f.refusal() != "":
 		return true
 	}
+	f.relay(&g)
 	f.publish(ctx, func(pod *corev1.Pod, base corev1.PodStatus) corev1.PodStatus {
 		return podStatus(base, pod, &g, f.c.cfg.Address.String(), metav1.Now().Rfc3339Copy())
 	})
 	return phase(&g) != corev1.PodPending && allReady(&g)
+}
+
+// get asks for the pod's group. One of its name that is another pod's is not it.
+func (f *follower) get(ctx context.Context) (aci.ContainerGroup, error) {
+	g, err := f.c.cfg.ACI.Get(ctx, f.name())
+	if err == nil && g.Tags[tagUID] != string(f.is().UID) {
+		return g, aci.NotFound(f.name())
+	}
+	return g, err
+}
+
+// relay tells each of the group's warnings on the pod, once.
+func (f *follower) relay(g *aci.ContainerGroup) {
+	var now []aci.Event
+	if v := g.Properties.InstanceView; v != nil {
+		now = v.Events
+	}
+	var warnings []aci.Event
+	for _, e := range now {
+		if e.Type != corev1.EventTypeWarning {
+			continue
+		}
+		warnings = append(warnings, e)
+		if !slices.ContainsFunc(f.told, func(o aci.Event) bool { return o.Name == e.Name && o.Message == e.Message }) {
+			f.event(corev1.EventTypeWarning, e.Name, e.Message)
+		}
+	}
+	f.told = warnings
 }
 
 func allReady(g *aci.ContainerGroup) bool {
@@ -248,12 +279,13 @@ func (f *follower) publish(ctx context.Context, status func(pod *corev1.Pod, bas
 	}
 }
 
-// end deletes the group and then the pod; false to try again.
+// end deletes the group and then the pod; false to try again. Another pod's group can have the name: ns-pod can be read in more than one way.
+// It stays.
 func (f *follower) end(ctx context.Context) bool {
 	f.mu.Lock()
 	pod, grace := f.pod, f.grace
 	f.mu.Unlock()
-	if err := f.c.cfg.ACI.Delete(ctx, f.name(), grace); err != nil && !aci.IsNotFound(err) {
+	if err := f.c.cfg.ACI.Delete(ctx, f.name(), string(pod.UID), grace); err != nil && !aci.IsNotFound(err) && !aci.IsConflict(err) {
 		if ctx.Err() == nil {
 			f.c.cfg.Log.Error("delete container group", "group", f.name(), "err", err)
 		}

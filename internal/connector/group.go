@@ -17,7 +17,7 @@ import (
 const (
 	tagPod       = "PodName"
 	tagNamespace = "Namespace"
-	tagUID       = "UID"
+	tagUID       = aci.TagUID
 	tagNode      = "NodeName"
 	tagCreated   = "CreationTimestamp"
 )

@@ -38,6 +38,7 @@ type group struct {
 	removed  bool
 	ip       netip.Addr
 	state    string // provisioning state
+	failing  string // why the group does not come up; "" while that is not known, or it is up
 	events   []aci.Event
 	runs     []*run // one for each container, in their order
 	space    *kernel.Namespace
@@ -133,6 +134,12 @@ func (g *group) address() netip.Addr {
 	return g.ip
 }
 
+func (g *group) failure() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.failing
+}
+
 // maxEvents is how many events a group, or a container, keeps.
 const maxEvents = 50
 
@@ -172,14 +179,17 @@ func (g *group) work(ctx context.Context) {
 			break
 		}
 		g.cfg.Log.Error("bring container group up", "group", g.name, "err", err)
-		g.event("Warning", "FailedProvisioning", err.Error())
+		g.change(func() {
+			g.failing = err.Error()
+			g.events = addEvent(g.events, "Warning", "FailedProvisioning", g.failing)
+		})
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(pause):
 		}
 	}
-	g.change(func() { g.state = aci.ProvisioningSucceeded })
+	g.change(func() { g.state, g.failing = aci.ProvisioningSucceeded, "" })
 	for i, r := range g.runs {
 		g.watchers.Go(func() { g.keep(ctx, &g.spec.Properties.Containers[i], r) })
 	}
@@ -197,19 +207,25 @@ func (g *group) bring() error {
 		return err
 	}
 	g.change(func() { g.ip = address })
+	if err := g.writeVolumes(); err != nil {
+		return err
+	}
 	if err := g.connect(); err != nil {
 		return err
 	}
-	if err := g.startProxy(); err != nil {
-		return err
-	}
-	return g.writeVolumes()
+	return g.startProxy()
 }
 
 // remove ends everything that the group is. It can be called again when it has failed.
 func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.gone.Lock()
 	defer g.gone.Unlock()
+	g.mu.Lock()
+	removed := g.removed
+	g.mu.Unlock()
+	if removed { // by somebody else; what has the name now is another group's
+		return nil
+	}
 	if g.stop != nil {
 		g.stop()
 		<-g.done
@@ -309,7 +325,7 @@ func (g *group) stateLocked() string {
 
 // hostname is what the containers have: Azure's, of which only the form is known.
 func (g *group) hostname() string {
-	sum := sha256.Sum256([]byte(cmp.Or(g.spec.Tags[tagUID], g.name)))
+	sum := sha256.Sum256([]byte(cmp.Or(g.spec.Tags[aci.TagUID], g.name)))
 	return fmt.Sprintf("SandboxHost-%018d", binary.BigEndian.Uint64(sum[:])%1e18)
 }
 

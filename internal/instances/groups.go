@@ -88,7 +88,7 @@ func (s *Groups) Put(_ context.Context, spec aci.ContainerGroup) (aci.ContainerG
 	defer s.mu.Unlock()
 	if old := s.groups[spec.Name]; old != nil {
 		is := old.view()
-		if is.Tags[tagUID] == spec.Tags[tagUID] {
+		if is.Tags[aci.TagUID] == spec.Tags[aci.TagUID] {
 			return is, nil
 		}
 		return is, aci.Conflict("ContainerGroupTransitioning", "The container group '%s' is there already, of another pod; delete it first.", spec.Name)
@@ -101,9 +101,6 @@ func (s *Groups) Put(_ context.Context, spec aci.ContainerGroup) (aci.ContainerG
 	g.launch(s.ctx)
 	return g.view(), nil
 }
-
-// tagUID is the tag that tells two groups of one name apart: the pod's UID.
-const tagUID = "UID"
 
 func (s *Groups) find(name string) (*group, error) {
 	s.mu.Lock()
@@ -137,10 +134,13 @@ func (s *Groups) List(context.Context) ([]aci.ContainerGroup, error) {
 }
 
 // Delete is aci.Service's.
-func (s *Groups) Delete(ctx context.Context, name string, grace time.Duration) error {
+func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Duration) error {
 	g, err := s.find(name)
 	if err != nil {
 		return err
+	}
+	if uid != "" && g.spec.Tags[aci.TagUID] != uid {
+		return aci.Conflict("ContainerGroupOfAnotherPod", "The container group '%s' is not of the pod with UID %s.", name, uid)
 	}
 	// It does not end with the caller: what was begun must not stay half done.
 	if err := g.remove(context.WithoutCancel(ctx), grace); err != nil {
@@ -228,7 +228,8 @@ func sizes(ctx context.Context, in <-chan aci.Size) <-chan container.Size {
 type Status struct {
 	Name, Address string
 	State         string
-	Ready         int // containers that are
+	Error         string // why it does not come up; "" when nothing is wrong
+	Ready         int    // containers that are
 	Containers    int
 	Proxy         int // process id of the kube-proxy extension; 0 when it does not run, -1 when there is none
 }
@@ -251,7 +252,7 @@ func (s *Groups) Status() []Status {
 			}
 		}
 		if g, err := s.find(v.Name); err == nil {
-			st.Proxy = g.proxyPid()
+			st.Proxy, st.Error = g.proxyPid(), g.failure()
 		}
 		list = append(list, st)
 	}

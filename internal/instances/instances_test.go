@@ -112,7 +112,7 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() {
 		groups, _ := w.groups.List(context.Background())
 		for _, g := range groups {
-			if err := w.groups.Delete(context.Background(), g.Name, 0); err != nil {
+			if err := w.groups.Delete(context.Background(), g.Name, "", 0); err != nil {
 				t.Error(err)
 			}
 		}
@@ -215,7 +215,7 @@ func TestGroups(t *testing.T) {
 	if out, code := w.exec("one", "true"); code != 0 {
 		t.Errorf("exec after the takeover: %s", out)
 	}
-	if err := w.groups.Delete(context.Background(), "one", 0); err != nil {
+	if err := w.groups.Delete(context.Background(), "one", "", 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := w.groups.Get(context.Background(), "one"); !aci.IsNotFound(err) {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/vnet"
@@ -45,9 +46,13 @@ var (
 // hostRules translate what a group sends to the internet into the machine's own address.
 const hostRules = "*nat\n:POSTROUTING ACCEPT\n-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"container host: the group's way to the internet\" -j MASQUERADE\nCOMMIT\n"
 
-// nics are the names of the machines of a group, and of their NICs as vnet names them.
-func (g *group) hostMachine() string { return g.name + "-host" }
+// machine and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
+// dot, so that nothing else is called so.
+func (g *group) machine() string { return g.name + ".group" }
 
+func (g *group) hostMachine() string { return g.name + ".host" }
+
+// nicOf is the name of a machine's NIC (vnet.Network.AllocateNIC).
 func nicOf(machine string) string { return machine + "-nic" }
 
 // allocate gives the group its addresses: of its subnet, the one that it had or the first that is free, and of its machine's network.
@@ -58,30 +63,49 @@ func (g *group) allocate() (netip.Addr, error) {
 	}
 	var address netip.Addr
 	err := g.cfg.Network.Update(func(n *vnet.Network) error {
-		nic, err := ensureNIC(n, g.name, network, subnet, g.address())
+		nic, err := ensureNIC(n, vnet.NIC{Machine: g.machine(), VNet: network, Subnet: subnet, ContainerGroup: true}, g.address())
 		if err != nil {
 			return err
 		}
-		for i := range n.NICs {
-			if n.NICs[i].Name == nic.Name {
-				n.NICs[i].ContainerGroup = true
-			}
-		}
 		address = nic.Primary().Address
-		_, err = ensureNIC(n, g.hostMachine(), hostsVNet, hostsSubnet, netip.Addr{})
+		_, err = ensureNIC(n, vnet.NIC{Machine: g.hostMachine(), VNet: hostsVNet, Subnet: hostsSubnet}, netip.Addr{})
 		return err
 	})
 	return address, err
 }
 
-func ensureNIC(n *vnet.Network, machine, network, subnet string, want netip.Addr) (vnet.NIC, error) {
-	if nic, ok := n.NIC(nicOf(machine)); ok {
+// ensureNIC finds a machine's NIC, or makes it, with the address that is wanted if that is valid. A NIC of its name that is another's is an
+// error.
+func ensureNIC(n *vnet.Network, of vnet.NIC, want netip.Addr) (vnet.NIC, error) {
+	nic, there := n.NIC(nicOf(of.Machine))
+	if there && (nic.Machine != of.Machine || nic.VNet != of.VNet || nic.Subnet != of.Subnet || nic.ContainerGroup != of.ContainerGroup) {
+		return nic, fmt.Errorf("NIC %s is that of %s in %s/%s", nic.Name, nic.Machine, nic.VNet, nic.Subnet)
+	}
+	if there {
 		return nic, nil
 	}
+	var err error
 	if want.IsValid() {
-		return n.AllocateNICAt(machine, network, subnet, want, 1)
+		nic, err = n.AllocateNICAt(of.Machine, of.VNet, of.Subnet, want, 1)
+	} else {
+		nic, err = n.AllocateNIC(of.Machine, of.VNet, of.Subnet, 1)
 	}
-	return n.AllocateNIC(machine, network, subnet, 1)
+	if err != nil {
+		return nic, err
+	}
+	nic.ContainerGroup = of.ContainerGroup
+	n.NICs[slices.IndexFunc(n.NICs, func(o vnet.NIC) bool { return o.Name == nic.Name })] = nic
+	return nic, nil
+}
+
+// release takes the group's NIC and its machine's out of a network, and no other.
+func (g *group) release(n *vnet.Network) {
+	if nic, ok := n.NIC(nicOf(g.machine())); ok && nic.Machine == g.machine() && nic.ContainerGroup {
+		n.ReleaseNIC(nic.Name)
+	}
+	if nic, ok := n.NIC(nicOf(g.hostMachine())); ok && nic.Machine == g.hostMachine() && nic.VNet == hostsVNet {
+		n.ReleaseNIC(nic.Name)
+	}
 }
 
 // connect makes the group's namespace and its machine's, and the three links: group to subnet, machine to its network, group to machine.
@@ -95,11 +119,12 @@ func (g *group) connect() error {
 	if err != nil {
 		return errors.Join(err, space.Close())
 	}
+	g.closeNamespaces() // those of a try that failed
 	g.mu.Lock()
 	g.space, g.host = space, host
 	g.mu.Unlock()
 	// The group's own link first, so that it is the first in the group, too.
-	if err := g.cfg.Network.AttachNIC(nicOf(g.name), space); err != nil {
+	if err := g.cfg.Network.AttachNIC(nicOf(g.machine()), space); err != nil {
 		return err
 	}
 	if err := g.cfg.Network.AttachNIC(nicOf(g.hostMachine()), host); err != nil {
@@ -134,20 +159,24 @@ func applyGroup(space *kernel.Namespace) error {
 	})
 }
 
-// disconnect takes the namespaces and the addresses away, also those that an earlier process made.
-func (g *group) disconnect() error {
+// closeNamespaces closes the handles. The namespaces stay.
+func (g *group) closeNamespaces() {
 	g.mu.Lock()
+	defer g.mu.Unlock()
 	for _, ns := range []**kernel.Namespace{&g.space, &g.host} {
 		if *ns != nil {
 			(*ns).Close()
 			*ns = nil
 		}
 	}
-	g.mu.Unlock()
+}
+
+// disconnect takes the namespaces and the addresses away, also those that an earlier process made.
+func (g *group) disconnect() error {
+	g.closeNamespaces()
 	return errors.Join(
 		g.cfg.Network.Update(func(n *vnet.Network) error {
-			n.ReleaseNIC(nicOf(g.name))
-			n.ReleaseNIC(nicOf(g.hostMachine()))
+			g.release(n)
 			return nil
 		}),
 		kernel.RemoveNamespace(filepath.Join(g.cfg.NetNSDir, g.name)),

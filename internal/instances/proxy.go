@@ -12,8 +12,14 @@ import (
 )
 
 // startProxy keeps the kube-proxy extension running in the group's namespace, if the group has one. One that an earlier process started is
-// taken over.
+// taken over. One that this process keeps already is left alone.
 func (g *group) startProxy() error {
+	g.mu.Lock()
+	kept := g.proxy != nil
+	g.mu.Unlock()
+	if kept {
+		return nil
+	}
 	for _, e := range g.spec.Properties.Extensions {
 		if e.Properties.Type != aci.ExtensionKubeProxy {
 			g.event("Warning", "ExtensionIgnored", fmt.Sprintf("there is no extension of type %s here", e.Properties.Type))

@@ -46,7 +46,7 @@ func (l *lab) status() Status {
 	}
 	if l.groups != nil {
 		for _, g := range l.groups.Status() {
-			s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Ready, g.Containers, g.Proxy})
+			s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Error, g.Ready, g.Containers, g.Proxy})
 		}
 	}
 	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems)...)

@@ -64,8 +64,9 @@ type Host struct {
 type ContainerGroup struct {
 	Name       string `json:"name"`
 	Address    string `json:"address"`
-	State      string `json:"state"` // "Pending", "Running", "Succeeded" or "Failed"
-	Ready      int    `json:"ready"` // containers that are
+	State      string `json:"state"`           // "Pending", "Running", "Succeeded" or "Failed"
+	Error      string `json:"error,omitempty"` // why it does not come up
+	Ready      int    `json:"ready"`           // containers that are
 	Containers int    `json:"containers"`
 	ProxyPid   int    `json:"proxyPid"` // of its service proxy; 0 while that is down, -1 when it has none
 }
@@ -184,6 +185,9 @@ func (s *Status) problems() []string {
 		}
 	}
 	for _, g := range s.ContainerGroups {
+		if g.Error != "" {
+			found = append(found, fmt.Sprintf("container group %s does not come up, and is tried again: %s", g.Name, g.Error))
+		}
 		if g.ProxyPid == 0 && g.State == aci.GroupRunning {
 			found = append(found, fmt.Sprintf("container group %s: its service proxy is down and is started again; its log: packetwalk logs %s", g.Name, g.Name))
 		}

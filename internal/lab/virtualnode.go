@@ -153,13 +153,16 @@ func (l *lab) serveManagement(ctx context.Context, ns *kernel.Namespace, h http.
 	return nil
 }
 
-// azureToken is the bearer token for Azure's interface, made once in a lab's life.
+// azureToken is the bearer token for Azure's interface, made once in a lab's life. An empty one is an error: it would let everybody in.
 func (l *lab) azureToken() (string, error) {
 	path := l.dir.path("pki", "azure-token")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(rand.Text())
-		err = os.WriteFile(path, text, 0o600)
+		err = replaceFile(path, text)
+	}
+	if err == nil && len(text) == 0 {
+		err = fmt.Errorf("%s is empty; remove it to have a token made", path)
 	}
 	return string(text), err
 }
@@ -237,7 +240,7 @@ func (l *lab) signVirtualNode(ctx context.Context) error {
 	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
 			csr := o.(*certificatesv1.CertificateSigningRequest)
-			if len(csr.Status.Certificate) > 0 || len(csr.Status.Conditions) > 0 {
+			if len(csr.Status.Certificate) > 0 || judged(csr, certificatesv1.CertificateDenied) {
 				return
 			}
 			if err := l.signRequest(ctx, csr.DeepCopy()); err != nil && ctx.Err() == nil {
@@ -252,7 +255,12 @@ func (l *lab) signVirtualNode(ctx context.Context) error {
 	return nil
 }
 
-// signRequest approves and signs a request of the connector's, and denies any other.
+func judged(csr *certificatesv1.CertificateSigningRequest, verdict certificatesv1.RequestConditionType) bool {
+	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == verdict })
+}
+
+// signRequest approves and signs a request of the connector's, and denies any other. An earlier process may have approved it already, and
+// died before it signed.
 func (l *lab) signRequest(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	api := l.client.CertificatesV1().CertificateSigningRequests()
 	request, err := checkRequest(csr)
@@ -262,10 +270,15 @@ func (l *lab) signRequest(ctx context.Context, csr *certificatesv1.CertificateSi
 	if err != nil {
 		verdict.Type, verdict.Message = certificatesv1.CertificateDenied, err.Error()
 	}
-	csr.Status.Conditions = append(csr.Status.Conditions, verdict)
-	csr, updateErr := api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{})
-	if err != nil || updateErr != nil {
-		return errors.Join(err, updateErr)
+	if !judged(csr, verdict.Type) {
+		csr.Status.Conditions = append(csr.Status.Conditions, verdict)
+		var updateErr error
+		if csr, updateErr = api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); updateErr != nil {
+			return errors.Join(err, updateErr)
+		}
+	}
+	if err != nil {
+		return err
 	}
 	if csr.Status.Certificate, err = l.ca.SignServing(request, time.Now()); err != nil {
 		return err
