@@ -27,25 +27,28 @@ func podFrom(t *testing.T, text string) *corev1.Pod {
 // TestRefusals: each part that container groups do not have is named; what they have is not.
 func TestRefusals(t *testing.T) {
 	for spec, want := range map[string]string{
-		"hostNetwork: true":                                                                                       "hostNetwork:",
-		"hostPID: true":                                                                                           "hostPID:",
-		"hostIPC: true":                                                                                           "hostIPC:",
-		"shareProcessNamespace: true":                                                                             "shareProcessNamespace:",
-		"activeDeadlineSeconds: 5":                                                                                "activeDeadlineSeconds:",
-		"hostAliases: [{ip: 1.2.3.4, hostnames: [a]}]":                                                            "hostAliases:",
-		"initContainers: [{name: i, image: busybox}]":                                                             "init container i:",
-		"volumes: [{name: v, hostPath: {path: /}}]":                                                               "volume v: a container group has no volumes of type hostPath",
-		"volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]":                                             "type persistentVolumeClaim",
-		"volumes: [{name: v, emptyDir: {medium: Memory}}]":                                                        "type emptyDir with medium Memory",
-		"containers: [{name: c, ports: [{containerPort: 80, hostPort: 80}]}]":                                     "container c: hostPort 80:",
-		"containers: [{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: x}]}]":                           "container c: subPath of volume v:",
-		"containers: [{name: c, lifecycle: {preStop: {sleep: {seconds: 1}}}}]":                                    "container c: lifecycle:",
-		"containers: [{name: c, startupProbe: {httpGet: {port: 80}}}]":                                            "container c: startupProbe:",
-		"containers: [{name: c, readinessProbe: {tcpSocket: {port: 80}}}]":                                        "container c: readinessProbe:",
-		"containers: [{name: c, securityContext: {privileged: true}}]":                                            "container c: securityContext.privileged:",
-		"containers: [{name: c, securityContext: {capabilities: {add: [SYS_ADMIN]}}}]":                            "container c: securityContext.capabilities.add:",
-		"volumes: [{name: v, emptyDir: {}}, {name: w, configMap: {name: c}}, {name: x, secret: {secretName: s}}]": "",
-		"containers: [{name: c, livenessProbe: {exec: {command: [a]}}, readinessProbe: {httpGet: {port: 80}}}]":   "",
+		"hostNetwork: true":                                                                            "hostNetwork:",
+		"hostPID: true":                                                                                "hostPID:",
+		"hostIPC: true":                                                                                "hostIPC:",
+		"shareProcessNamespace: true":                                                                  "shareProcessNamespace:",
+		"activeDeadlineSeconds: 5":                                                                     "activeDeadlineSeconds:",
+		"hostAliases: [{ip: 1.2.3.4, hostnames: [a]}]":                                                 "hostAliases:",
+		"initContainers: [{name: i, image: busybox}]":                                                  "init container i:",
+		"volumes: [{name: v, hostPath: {path: /}}]":                                                    "volume v: a container group has no volumes of type hostPath",
+		"volumes: [{name: v, persistentVolumeClaim: {claimName: c}}]":                                  "type persistentVolumeClaim",
+		"volumes: [{name: v, emptyDir: {medium: Memory}}]":                                             "type emptyDir with medium Memory",
+		"containers: [{name: c, ports: [{containerPort: 80, hostPort: 80}]}]":                          "container c: hostPort 80:",
+		"containers: [{name: c, volumeMounts: [{name: v, mountPath: /v, subPath: x}]}]":                "container c: subPath of volume v:",
+		"containers: [{name: c, lifecycle: {preStop: {sleep: {seconds: 1}}}}]":                         "container c: lifecycle:",
+		"containers: [{name: c, startupProbe: {httpGet: {port: 80}}}]":                                 "container c: startupProbe:",
+		"containers: [{name: c, readinessProbe: {tcpSocket: {port: 80}}}]":                             "container c: readinessProbe:",
+		"containers: [{name: c, securityContext: {privileged: true}}]":                                 "container c: securityContext.privileged:",
+		"containers: [{name: c, securityContext: {capabilities: {add: [SYS_ADMIN]}}}]":                 "container c: securityContext.capabilities.add:",
+		"volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: status.podIP}}]}}]": "volume v: a container group does not know status.podIP",
+		"volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: p, resourceFieldRef: {resource: limits.cpu}}]}}]}}]": "resourceFieldRef",
+		"volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.labels}}]}}]":                             "",
+		"volumes: [{name: v, emptyDir: {}}, {name: w, configMap: {name: c}}, {name: x, secret: {secretName: s}}]":                     "",
+		"containers: [{name: c, livenessProbe: {exec: {command: [a]}}, readinessProbe: {httpGet: {port: 80}}}]":                       "",
 	} {
 		got := refusals(podFrom(t, "spec: {"+spec+"}"))
 		if want == "" && len(got) == 0 {
@@ -58,6 +61,15 @@ func TestRefusals(t *testing.T) {
 	daemon := podFrom(t, "metadata: {ownerReferences: [{kind: DaemonSet, name: d, apiVersion: apps/v1, uid: u}]}")
 	if got := refusals(daemon); len(got) != 1 || !strings.HasPrefix(got[0], "DaemonSet d:") {
 		t.Errorf("a DaemonSet's pod: %q", got)
+	}
+}
+
+// TestDownwardOrder: the lines of a map's file are in the order of their names, as kubelet's.
+func TestDownwardOrder(t *testing.T) {
+	pod := podFrom(t, `metadata: {labels: {d: "4", b: "2", a: "1", c: "3", e: "5"}}`)
+	got, err := downward(pod, &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"})
+	if want := "a=\"1\"\nb=\"2\"\nc=\"3\"\nd=\"4\"\ne=\"5\"\n"; got != want || err != nil {
+		t.Errorf("%q %v, want %q", got, err, want)
 	}
 }
 

@@ -32,6 +32,11 @@ func refusals(pod *corev1.Pod) []string {
 		if kind := unsupportedVolume(&v); kind != "" {
 			refuse(true, "volume %s: a container group has no volumes of type %s; it has emptyDir, configMap, secret and projected ones", v.Name, kind)
 		}
+		for _, part := range sources(&v) {
+			if err := checkDownward(pod, part.DownwardAPI); err != nil {
+				refuse(true, "volume %s: %v", v.Name, err)
+			}
+		}
 	}
 	if c := s.SecurityContext; c != nil {
 		refuse(len(c.Sysctls) > 0, "securityContext.sysctls: the kernel is Azure's")
@@ -94,6 +99,19 @@ func unsupportedVolume(v *corev1.Volume) string {
 		return "azureDisk"
 	}
 	return "that kind"
+}
+
+// checkDownward is an error for a field that will never be known when the group is made.
+func checkDownward(pod *corev1.Pod, d *corev1.DownwardAPIProjection) error {
+	if d == nil {
+		return nil
+	}
+	for _, item := range d.Items {
+		if _, err := downward(pod, item.FieldRef); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ignored are the parts of a pod that have no effect in a group, and do no harm.

@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	authv1 "k8s.io/api/authentication/v1"
@@ -123,8 +125,8 @@ func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) 
 	}
 	quoted := func(m map[string]string) string {
 		var b strings.Builder
-		for k, v := range m {
-			fmt.Fprintf(&b, "%s=%q\n", k, v)
+		for _, k := range slices.Sorted(maps.Keys(m)) {
+			fmt.Fprintf(&b, "%s=%q\n", k, m[k])
 		}
 		return b.String()
 	}
