@@ -192,6 +192,9 @@ func (m *matcher) line(want, got string) (learned []name, ok bool) {
 		if c.kind.ok != nil && !c.kind.ok(m.names, text) {
 			return learned, false
 		}
+		if c.kind.like != nil && !c.kind.like(c.text, text) {
+			return learned, false
+		}
 		if !c.kind.one {
 			continue
 		}

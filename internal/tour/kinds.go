@@ -21,6 +21,8 @@ type kind struct {
 	text bool
 	// ok narrows what the expressions can say; nil: nothing to narrow.
 	ok func(n *Names, text string) bool
+	// like narrows what may stand for a text of the page; nil: nothing to narrow.
+	like func(page, here string) bool
 }
 
 // letters are those that Kubernetes makes names of: no vowels, and no 0, 1 and 3 (k8s.io/apimachinery/pkg/util/rand).
@@ -44,6 +46,7 @@ var kinds = []kind{
 	{name: "pod", one: true, text: true, here: letters + `{6,10}-` + letters + `{5}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{6,10}-` + letters + `{5})\b`)},
 	{name: "last part of a name", one: true, text: true, here: letters + `{5,12}`, find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{5,12})(?:$|[\s/:,"'])`)},
 	{name: "chain of an endpoint", one: true, text: true, here: `KUBE-SEP-[A-Z2-7]{16}`, find: regexp.MustCompile(`\b(KUBE-SEP-[A-Z2-7]{16})\b`)},
+	{name: "prefix", one: true, text: true, here: `\d{1,3}(?:\.\d{1,3}){3}/\d+`, find: regexp.MustCompile(`\b(\d{1,3}(?:\.\d{1,3}){3}/\d+)\b`), ok: (*Names).prefix, like: sameLength},
 	{name: "address", one: true, text: true, here: `\d{1,3}(?:\.\d{1,3}){3}`, find: regexp.MustCompile(`\b(\d{1,3}(?:\.\d{1,3}){3})\b`), ok: (*Names).varies},
 	{name: "node port", one: true, text: true, here: `3[0-2]\d{3}`, find: regexp.MustCompile(`\b(3[0-2]\d{3})\b`), ok: between(30000, 32767)},
 
@@ -100,6 +103,16 @@ func all(_ *Names, text string) bool {
 func (n *Names) varies(text string) bool {
 	a, err := netip.ParseAddr(text)
 	return err == nil && slices.ContainsFunc(n.ranges, func(r Range) bool { return r.Contains(a) })
+}
+
+// prefix says of a prefix that it is one, with no bits set after its length, in one of the page's ranges.
+func (n *Names) prefix(text string) bool {
+	p, err := netip.ParsePrefix(text)
+	return err == nil && p == p.Masked() && p.Bits() < p.Addr().BitLen() && n.varies(p.Addr().String())
+}
+
+func sameLength(page, here string) bool {
+	return page[strings.Index(page, "/"):] == here[strings.Index(here, "/"):]
 }
 
 // A token is a piece of a line that a kind has found.

@@ -119,6 +119,7 @@ func TestVaries(t *testing.T) {
 		{"    0     0 DNAT       tcp  --  *      *       0.0.0.0/0", " 6M  628K DNAT       6    --  *      *       0.0.0.0/0"},
 		{"19:51:34.825827 IP 168.63.129.16.46651 > 10.13.76.4.30263: Flags [S], seq 31, win 9, length 0", "00:00:00.000000 IP 168.63.129.16.59999 > 10.13.76.4.32767: Flags [S], seq 4, win 10, length 0"},
 		{"service/whereami created", "service/whereami unchanged"},
+		{"10.0.1.0/24 and 10.0.1.0/25 hold 10.0.1.5", "10.0.2.0/24 and 10.0.1.0/25 hold 10.0.1.6"},
 		{"kernel: 52 of 52 steps agree", "kernel: 60 of 60 steps agree"},
 		{"a … c", "a b b c"},
 		{`10.13.76.9 - - [21/Nov/2026:20:00:00 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/7.88.1" "-"`, `10.13.76.9 - - [22/Dec/2027:01:02:03 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0" "-"`},
@@ -133,6 +134,8 @@ func TestVaries(t *testing.T) {
 		{"10.13.76.4", "10.13.76.5"}, // the node's own address is in no range
 		{"10.13.76.6", "10.13.76.4"}, // the other way round
 		{"10.13.76.6 10.13.76.7", "10.13.76.6 10.13.76.6"},
+		{"10.0.1.0/24", "10.0.1.0/25"},
+		{"10.0.1.0/24 10.0.1.0/24", "10.0.1.0/24 10.0.2.0/24"},
 		{"10.13.76.6 10.13.76.6", "10.13.76.6 10.13.76.7"},
 		{"resyncInterval: 60s", "resyncInterval: 30s"},
 		{"--dport 30263", "--dport 40000"},
