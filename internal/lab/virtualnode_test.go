@@ -1,0 +1,37 @@
+package lab
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// TestAzureToken: it is made once; an empty file, which would let everybody in, is an error.
+func TestAzureToken(t *testing.T) {
+	l := &lab{dir: Dir(t.TempDir())}
+	if err := os.Mkdir(l.dir.path("pki"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	token, err := l.azureToken()
+	if again, errAgain := l.azureToken(); err != nil || errAgain != nil || token == "" || again != token {
+		t.Errorf("%q %v, and then %q %v", token, err, again, errAgain)
+	}
+	if err := os.WriteFile(l.dir.path("pki", "azure-token"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if token, err := l.azureToken(); err == nil {
+		t.Errorf("an empty file is token %q", token)
+	}
+}
+
+// TestGroupProblem: status counts a group that does not come up among what is broken.
+func TestGroupProblem(t *testing.T) {
+	s := Status{Ready: true, ContainerGroups: []ContainerGroup{{Name: "well", ProxyPid: -1}, {Name: "default-p", State: "Pending", Error: "no free addresses"}}}
+	found := s.problems()
+	if !slices.ContainsFunc(found, func(p string) bool {
+		return strings.Contains(p, "default-p") && strings.Contains(p, "no free addresses")
+	}) || len(found) != 1 {
+		t.Errorf("%q", found)
+	}
+}
