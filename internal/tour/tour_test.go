@@ -232,6 +232,46 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
+// TestPages: in the examples every section with commands says at its end what they show, and a command uses no name that no output before it has: it could not be put right.
+func TestPages(t *testing.T) {
+	files, err := filepath.Glob("../../examples/*/README.md")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no pages: %v", err)
+	}
+	for _, file := range files {
+		page, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		script, err := Parse(string(page))
+		if err != nil {
+			t.Errorf("%s: %v", file, err)
+			continue
+		}
+		for _, s := range script.Sections {
+			if len(s.Items) > 0 && s.Items[len(s.Items)-1].Step != nil {
+				t.Errorf("%s: nothing says what the commands of %q show", file, s.Heading)
+			}
+		}
+		names, shown := NewNames(script.Varies), map[string]bool{}
+		for _, s := range script.Steps() {
+			for _, k := range names.tokens(s.Command) {
+				if name := s.Command[k.from:k.to]; k.kind.text && k.kind.name != "node" && k.kind.name != "prefix" && !shown[name] {
+					t.Errorf("%s: line %d: no output has shown %s yet", file, s.Line, name)
+				}
+			}
+			for _, line := range s.Output {
+				for _, k := range names.tokens(line) {
+					shown[line[k.from:k.to]] = true
+				}
+			}
+			if strings.HasPrefix(s.Command, "packetwalk down") {
+				clear(shown)
+			}
+		}
+	}
+}
+
 func mustRange(t *testing.T, text string) Range {
 	t.Helper()
 	r, err := parseRange(text)

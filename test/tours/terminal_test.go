@@ -1,0 +1,193 @@
+package tours
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/test/world"
+)
+
+// ownPage is a tour of one's own that needs no lab.
+const ownPage = "# Own\n\n## What is it?\n\n```console\n$ echo one\none\n$ cat file; echo $PACKETWALK_LAB\nof the page\n…\n$ %s\n```\n\nThat.\n"
+
+func ownFolder(t *testing.T, command string) string {
+	t.Helper()
+	dir := t.TempDir()
+	for name, text := range map[string]string{"README.md": fmt.Sprintf(ownPage, command), "file": "of the page\n"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return dir
+}
+
+// TestOwn: a folder of one's own; what differs is exit status 1, and written into the page with --update.
+func TestOwn(t *testing.T) {
+	w := world.New(t, "tours-own")
+	dir := ownFolder(t, "echo two")
+	out, err := w.Try(time.Minute, "tour", dir, "--yes", "--name", w.Name)
+	var status *exec.ExitError
+	if !errors.As(err, &status) || status.ExitCode() != 1 || !strings.Contains(out, "3 steps in") || !strings.Contains(out, "  here: two\n") {
+		t.Errorf("%v\n%s", err, out)
+	}
+	w.Run(t, "tour", dir, "--update", "--name", w.Name)
+	if out := w.Run(t, "tour", dir, "--yes", "--name", w.Name); !strings.Contains(out, "0 not as the page has it") {
+		t.Error(out)
+	}
+}
+
+// TestTerminal: Enter runs what is on the screen, q ends the tour.
+func TestTerminal(t *testing.T) {
+	p := onTerminal(t, ownFolder(t, "echo two"))
+	p.await("$ echo one")
+	p.write("\n")
+	p.await("\none\r\n")
+	p.await("$ cat file")
+	p.write("q\n")
+	if status := p.end(10 * time.Second); status != 0 {
+		t.Errorf("exit status %d:\n%s", status, p.screen())
+	}
+	if strings.Contains(p.screen(), "of the page") {
+		t.Errorf("a command ran that was not asked for:\n%s", p.screen())
+	}
+}
+
+// TestInterrupt: Ctrl-C at the prompt and while a command runs ends the tour and the command, and leaves the terminal as it was.
+func TestInterrupt(t *testing.T) {
+	for _, running := range []bool{false, true} {
+		pid := filepath.Join(t.TempDir(), "pid")
+		p := onTerminal(t, ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000"))
+		before := p.attributes()
+		p.await("$ echo one")
+		if running {
+			p.write("\n")
+			p.await("$ cat file")
+			p.write("\n")
+			p.await("$ echo $$")
+			p.write("\n")
+			world.Eventually(t, 5*time.Second, func() error { _, err := os.Stat(pid); return err })
+		}
+		p.write("\x03")
+		if status := p.end(10 * time.Second); status != 130 {
+			t.Errorf("exit status %d:\n%s", status, p.screen())
+		}
+		if after := p.attributes(); after != before {
+			t.Errorf("the terminal was %+v and is %+v", before, after)
+		}
+		if running {
+			text, _ := os.ReadFile(pid)
+			var n int
+			if _, err := fmt.Sscan(string(text), &n); err != nil || syscall.Kill(n, 0) == nil {
+				t.Errorf("the command is still there: %v, %d", err, n)
+			}
+		}
+	}
+}
+
+// A pty is a tour on a terminal.
+type pty struct {
+	t    *testing.T
+	side *os.File // ours
+	cmd  *exec.Cmd
+
+	mu   sync.Mutex
+	seen bytes.Buffer
+	from int // of seen: what await has not consumed
+}
+
+func onTerminal(t *testing.T, dir string) *pty {
+	t.Helper()
+	w := world.New(t, "tours-own")
+	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = side.Close() })
+	if err := unix.IoctlSetPointerInt(int(side.Fd()), unix.TIOCSPTLCK, 0); err != nil {
+		t.Fatal(err)
+	}
+	n, err := unix.IoctlGetInt(int(side.Fd()), unix.TIOCGPTN)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = other.Close() }) // held open, so that the terminal's attributes can be read at the end
+	p := &pty{t: t, side: side, cmd: w.Command("tour", dir, "--name", w.Name)}
+	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = other, other, other
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := p.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		buf := make([]byte, 4096)
+		for {
+			n, err := side.Read(buf)
+			if err != nil {
+				return
+			}
+			p.mu.Lock()
+			p.seen.Write(buf[:n])
+			p.mu.Unlock()
+		}
+	}()
+	return p
+}
+
+func (p *pty) screen() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.seen.String()
+}
+
+// await waits for a text behind the one awaited before.
+func (p *pty) await(text string) {
+	p.t.Helper()
+	world.Eventually(p.t, 20*time.Second, func() error {
+		screen := p.screen()
+		i := strings.Index(screen[p.from:], text)
+		if i < 0 {
+			return fmt.Errorf("no %q on the screen:\n%s", text, screen[p.from:])
+		}
+		p.from += i + len(text)
+		return nil
+	})
+}
+
+func (p *pty) write(text string) {
+	p.t.Helper()
+	if _, err := p.side.WriteString(text); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// end waits for the end of the tour and gives its exit status.
+func (p *pty) end(limit time.Duration) int {
+	p.t.Helper()
+	kill := time.AfterFunc(limit, func() { _ = p.cmd.Process.Kill() })
+	defer kill.Stop()
+	_ = p.cmd.Wait() // the status says it
+	return p.cmd.ProcessState.ExitCode()
+}
+
+func (p *pty) attributes() unix.Termios {
+	p.t.Helper()
+	a, err := unix.IoctlGetTermios(int(p.side.Fd()), unix.TCGETS)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return *a
+}
