@@ -183,8 +183,11 @@ func (c *Connector) reregister(ctx context.Context, err error) error {
 // alive answers the library's node controller: the node is well as long as the connector runs.
 type alive struct{}
 
-func (alive) Ping(ctx context.Context) error                       { return ctx.Err() }
+func (alive) Ping(ctx context.Context) error { return ctx.Err() }
+
 func (alive) NotifyNodeStatus(context.Context, func(*corev1.Node)) {}
+
+// promptly is a queue's rate limiter that delays nothing but failures.
 func promptly() workqueue.TypedRateLimiter[any] {
 	return workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Millisecond, 5*time.Second)
 }

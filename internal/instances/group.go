@@ -30,9 +30,9 @@ type group struct {
 	dir  string
 	spec aci.ContainerGroup // as it was put, but for the address; never changed in place
 
-	stop context.CancelFunc // ends the worker; containers run on
-	done chan struct{}      // closes when the worker and its containers' have ended
-	gone sync.Mutex         // held by who removes the group
+	stop     context.CancelFunc // ends the worker; containers run on
+	done     chan struct{}      // closes when the worker and its containers' have ended
+	removing sync.Mutex         // held by who removes the group
 
 	mu       sync.Mutex
 	removed  bool
@@ -218,8 +218,8 @@ func (g *group) bring() error {
 
 // remove ends everything that the group is. It can be called again when it has failed.
 func (g *group) remove(ctx context.Context, grace time.Duration) error {
-	g.gone.Lock()
-	defer g.gone.Unlock()
+	g.removing.Lock()
+	defer g.removing.Unlock()
 	g.mu.Lock()
 	removed := g.removed
 	g.mu.Unlock()

@@ -27,6 +27,7 @@ func (l *lab) status() Status {
 	outbound := l.outbound()
 	problems, warnings := l.masqStatus()
 	poolProblems, poolWarnings := l.poolStatus()
+	virtual := l.virtualNodeProblems()
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := Status{
@@ -49,7 +50,7 @@ func (l *lab) status() Status {
 			s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Error, g.Ready, g.Containers, g.Proxy})
 		}
 	}
-	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems)...)
+	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems, virtual)...)
 	s.Warnings = append(s.warnings(), slices.Concat(halfPeerings(l.network()), warnings, poolWarnings)...)
 	return s
 }

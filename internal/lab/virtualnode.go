@@ -29,6 +29,7 @@ import (
 
 	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/connector"
 	"packetwalk.dev/internal/controlplane"
 	"packetwalk.dev/internal/instances"
 	"packetwalk.dev/internal/kernel"
@@ -212,13 +213,34 @@ func (l *lab) connectorObjects() ([]string, error) {
 	})
 }
 
+// virtualNodeProblems say that the virtual node is not Ready; none without one, or while the API server does not answer, which is told elsewhere.
+func (l *lab) virtualNodeProblems() []string {
+	if !l.ready.Load() || l.groups == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	if is, err := l.isReady(ctx, virtualNodeName); is || err != nil {
+		return nil
+	}
+	return []string{virtualNodeName + " is not Ready: its pods go on, but nothing of them changes any more; " +
+		"'packetwalk kubectl -n kube-system describe pod -l app=aci-connector-linux' may say why"}
+}
+
+func (l *lab) isReady(ctx context.Context, node string) (bool, error) {
+	n, err := l.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+	if err != nil {
+		return false, err
+	}
+	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
+		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
+	}), nil
+}
+
 // waitNode waits until a node is Ready.
 func (l *lab) waitNode(ctx context.Context, name string) error {
 	for {
-		n, err := l.client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
-		if err == nil && slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
-			return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
-		}) {
+		if is, err := l.isReady(ctx, name); err == nil && is {
 			return nil
 		}
 		select {
@@ -229,13 +251,10 @@ func (l *lab) waitNode(ctx context.Context, name string) error {
 	}
 }
 
-// virtualNodeSigner is connector.SignerName.
-const virtualNodeSigner = "packetwalk.dev/virtual-node-serving"
-
 // signVirtualNode signs the serving certificates that the connector asks for, until ctx ends: its pod's address is known only when it runs.
 func (l *lab) signVirtualNode(ctx context.Context) error {
 	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", virtualNodeSigner).String()
+		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", connector.SignerName).String()
 	}))
 	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
