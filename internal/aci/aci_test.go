@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"net/http/httptest"
 	"runtime"
 	"strings"
@@ -238,7 +239,7 @@ func TestSessionOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	resp.Body.Close()
-	if resp.StatusCode != 404 || len(s.sessions) != 0 {
+	if resp.StatusCode != http.StatusNotFound || len(s.sessions) != 0 {
 		t.Errorf("a session that has expired: %s, %v left", resp.Status, s.sessions)
 	}
 }

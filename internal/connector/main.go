@@ -71,7 +71,7 @@ func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) err
 	if cfg.Client, err = kubernetes.NewForConfig(config); err != nil {
 		return err
 	}
-	if cfg.ClientCA, err = pool(config.TLSClientConfig.CAFile); err != nil {
+	if cfg.ClientCA, err = pool(config.CAFile); err != nil {
 		return err
 	}
 	azureCA, err := pool(filepath.Join(credentials, FileCA))

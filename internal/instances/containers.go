@@ -20,8 +20,7 @@ import (
 type run struct {
 	name string
 	runState
-	c       *container.Container // the one that runs; nil: none
-	stopped bool                 // it is asked to end, and is not started again
+	c *container.Container // the one that runs; nil: none
 }
 
 // runState is what is kept of a run.
