@@ -55,6 +55,7 @@ var kinds = []kind{
 	{name: "time", here: `\d\d:\d\d:\d\d\.\d{6}`, find: regexp.MustCompile(`\b(\d\d:\d\d:\d\d\.\d{6})\b`)},
 	{name: "time", here: `\d+\.\d`, find: regexp.MustCompile(`^ *(\d+\.\d) s  `)},
 	{name: "age", here: `\d+[smhd](?:\d+[smh])?`, find: regexp.MustCompile(`(?:  |^)(\d+[smhd](?:\d+[smh])?)(?:  |$)`)},
+	{name: "restarts", here: `\d+(?: \(\d+[smhd](?:\d+[smh])? ago\))?`, find: regexp.MustCompile(`\b\d+/\d+ +[A-Z][A-Za-z]+ +(\d+(?: \(\d+[smhd](?:\d+[smh])? ago\))?) `)},
 	{name: "round trip", here: `[\d./]+`, find: regexp.MustCompile(`(?:time[= ]|min/avg/max/mdev = )([\d./]+) ?ms\b`)},
 
 	{name: "source port", here: `\d{4,5}`, find: regexp.MustCompile(`\b[sd]port=(\d{4,5})\b`), ok: chosen},
