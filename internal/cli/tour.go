@@ -33,11 +33,13 @@ func tourCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "tour [EXAMPLE]",
 		Short: "go through an example step by step: what we ask, the command, its output, what it shows",
-		Long: `tour goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on the screen, q and Enter ends the
-tour. The first command brings the example's cluster up, or uses the one that is up; the last one takes it down. Without an argument the tours are listed.
+		Long: `tour goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on
+the screen, q and Enter ends the tour. The first command brings the example's cluster up, or uses the one that is up; the last one takes
+it down. Without an argument the tours are listed.
 
-With --yes, or where input or output is no terminal, it runs straight through, and the exit status is 1 if a command did not print what the page has. Names, addresses, ports and
-times that differ from cluster to cluster may do so; a name that stands for another one does so on the whole page.
+With --yes, or where input or output is no terminal, it runs straight through, and the exit status is 1 if a command did not print what
+the page has. Names, addresses, ports and times that differ from cluster to cluster may do so; a name that stands for another one does so
+on the whole page.
 
 EXAMPLE may also be a folder (with a slash in it) that has such a page, README.md, and the files that its commands name.`,
 		Args: cobra.MaximumNArgs(1),

@@ -11,7 +11,8 @@ import (
 // ellipsis stands for any text in a page's output, and alone on a line for any lines.
 const ellipsis = "…"
 
-// Names knows which of this run's names and addresses the page's stand for, and learns them from outputs. The zero value knows none and no range of addresses.
+// Names knows which of this run's names and addresses the page's stand for, and learns them from outputs. The zero value knows none and no
+// range of addresses.
 type Names struct {
 	ranges     []Range
 	here, page map[name]string // the page's to this run's, and back
@@ -88,8 +89,8 @@ func Lines(output string) []string {
 	return lines
 }
 
-// Compare says whether lines that a step's command printed are what the page has: the same but for spaces between words, for what varies and for "…". Where they are it learns
-// the names in them; where not it gives the difference and learns nothing.
+// Compare says whether lines that a step's command printed are what the page has: the same but for spaces between words, for what varies
+// and for "…". Where they are it learns the names in them; where not it gives the difference and learns nothing.
 func (n *Names) Compare(step *Step, got []string) *Difference {
 	m := matcher{names: n, want: Lines(strings.Join(step.Output, "\n")), got: got, patterns: map[string]*regexp.Regexp{}, left: maxTries}
 	if step.AnyOrder {

@@ -205,7 +205,8 @@ func sleep(ctx context.Context, d time.Duration) {
 	}
 }
 
-// Environment is that of commands which find this program first, as packetwalk, and work on one lab. The folder bin, which must be there, gets a link to the program.
+// Environment is that of commands which find this program first, as packetwalk, and work on one lab. The folder bin, which must be there,
+// gets a link to the program.
 func Environment(environ []string, bin, program, lab string) ([]string, error) {
 	link := bin + "/packetwalk"
 	if err := os.Symlink(program, link); err != nil && !errors.Is(err, os.ErrExist) {

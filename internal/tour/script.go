@@ -10,10 +10,10 @@ import (
 
 // A Script is a page, read as a tour.
 //
-// The page is Markdown. What is in fences with the info string "console" are steps: lines that begin with "$ " are commands, which go on over the next line after a
-// backslash and on lines that begin with "> "; what follows is their output. In an output, "…" stands for any text, and alone on a line for any lines, also none. The info
-// string "console any-order" is for outputs whose lines come in no certain order. A comment <!-- varies: PREFIX, FIRST-LAST --> gives the addresses that differ from cluster to
-// cluster. All else is text.
+// The page is Markdown. What is in fences with the info string "console" are steps: lines that begin with "$ " are commands, which go on
+// over the next line after a backslash and on lines that begin with "> "; what follows is their output. In an output, "…" stands for any
+// text, and alone on a line for any lines, also none. The info string "console any-order" is for outputs whose lines come in no certain
+// order. A comment <!-- varies: PREFIX, FIRST-LAST --> gives the addresses that differ from cluster to cluster. All else is text.
 type Script struct {
 	Title    string
 	Varies   []Range
@@ -232,7 +232,8 @@ func parseRange(text string) (Range, error) {
 	return Range{first, last}, nil
 }
 
-// Rewrite gives the page with other outputs: those of the steps that are in outputs, by the line of their command. It fails where an output would be read as something else.
+// Rewrite gives the page with other outputs: those of the steps that are in outputs, by the line of their command. It fails where an
+// output would be read as something else.
 func Rewrite(page string, outputs map[int][]string) (string, error) {
 	script, err := Parse(page)
 	if err != nil {

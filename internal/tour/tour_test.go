@@ -20,8 +20,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite testdata/*.txtar")
 
-// TestGolden: a page, what its commands print in a run, and what the comparison says of each step: ok or the line that is missing, the page's text with the run's names, and
-// the page rewritten with the outputs of the run.
+// TestGolden: a page, what its commands print in a run, and what the comparison says of each step: ok or the line that is missing, the
+// page's text with the run's names, and the page rewritten with the outputs of the run.
 func TestGolden(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(files) == 0 {
@@ -232,7 +232,8 @@ func TestParseErrors(t *testing.T) {
 	}
 }
 
-// TestPages: in the examples every section with commands says at its end what they show, and a command uses no name that no output before it has: it could not be put right.
+// TestPages: in the examples every section with commands says at its end what they show, and a command uses no name that no output before
+// it has: it could not be put right.
 func TestPages(t *testing.T) {
 	files, err := filepath.Glob("../../examples/*/README.md")
 	if err != nil || len(files) == 0 {
@@ -281,7 +282,8 @@ func mustRange(t *testing.T, text string) Range {
 	return r
 }
 
-// FuzzPage: no page and no output makes a panic; a page that is rewritten with its own outputs stays as it is, and its own outputs are what it has.
+// FuzzPage: no page and no output makes a panic; a page that is rewritten with its own outputs stays as it is, and its own outputs are
+// what it has.
 func FuzzPage(f *testing.F) {
 	files, _ := filepath.Glob("../../examples/*/README.md")
 	for _, file := range files {
@@ -340,8 +342,8 @@ $ echo 10.0.0.1
 ` + "```" + `
 `
 
-// TestRun: commands run in the folder with the environment, names that were learned are put into commands and text, a command whose output is not there yet is run again,
-// and after "packetwalk down" names are forgotten.
+// TestRun: commands run in the folder with the environment, names that were learned are put into commands and text, a command whose output
+// is not there yet is run again, and after "packetwalk down" names are forgotten.
 func TestRun(t *testing.T) {
 	r, screen := testRunner(t, runnerPage)
 	write(t, r.Dir, "addresses", "10.0.0.7\n")
