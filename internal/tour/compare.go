@@ -77,9 +77,9 @@ func (d *Difference) Error() string {
 	return fmt.Sprintf("no such line was printed: %s", d.Line)
 }
 
-// Lines are an output's, without spaces at their ends and without empty ones at its end.
+// Lines are an output's, in UTF-8, without spaces at their ends and without empty ones at its end.
 func Lines(output string) []string {
-	lines := strings.Split(strings.ReplaceAll(output, "\r", ""), "\n")
+	lines := strings.Split(strings.ReplaceAll(strings.ToValidUTF8(output, "\uFFFD"), "\r", ""), "\n")
 	for i, line := range lines {
 		lines[i] = strings.TrimRight(line, " \t")
 	}

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"regexp"
 	"strings"
+	"unicode/utf8"
 )
 
 // A Script is a page, read as a tour.
@@ -76,6 +77,9 @@ func Parse(page string) (*Script, error) {
 	p := parser{script: &Script{Sections: []Section{{}}}}
 	lines := strings.Split(page, "\n")
 	for i, line := range lines {
+		if !utf8.ValidString(line) {
+			return nil, fmt.Errorf("line %d: what is there is no text in UTF-8", i+1)
+		}
 		line = strings.TrimSuffix(line, "\r")
 		if err := p.line(i, line); err != nil {
 			return nil, fmt.Errorf("line %d: %w", i+1, err)

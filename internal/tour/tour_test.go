@@ -213,6 +213,7 @@ func TestParseErrors(t *testing.T) {
 	for page, want := range map[string]string{
 		"":                                             "no title",
 		"text":                                         "no title",
+		title + "\xff":                                 "line 3: what is there is no text in UTF-8",
 		title + "text":                                 "no steps",
 		title + "```console\n$ a\n":                    "line 3: a fence that does not end",
 		title + "```console\n```":                      "line 4: a console block that ends where a command should be",
@@ -294,6 +295,7 @@ func FuzzPage(f *testing.F) {
 		f.Add(string(page), "whereami   10.13.76.6:80   5s")
 	}
 	f.Add("# T\n<!-- varies: 10.0.0.0/8, fd00::1-fd00::9 -->\n```console any-order\n$ a \\\n> b\n10.0.0.1 a-bcdfg\n…\n```\n", "10.0.0.2 a-zzzzz")
+	f.Add("# T\n```console\n$ a\nb\n```\n", "\xff")
 	f.Fuzz(func(t *testing.T, page, line string) {
 		script, err := Parse(page)
 		if err != nil {
@@ -305,6 +307,7 @@ func FuzzPage(f *testing.F) {
 			outputs[s.Line] = s.Output
 			names.Compare(s, []string{line})
 			names.Page(names.Here(line))
+			adopt(names, s, line)
 			own := Lines(strings.Join(s.Output, "\n"))
 			if d := NewNames(script.Varies).Compare(s, own); d != nil && len(own) < 50 {
 				t.Errorf("%s: its own output is not what the page has: %v", s.Command, d)
