@@ -20,7 +20,8 @@ import (
 type run struct {
 	name string
 	runState
-	c *container.Container // the one that runs; nil: none
+	c        *container.Container // the one that runs; nil: none
+	starting bool                 // the attempt has no container yet
 }
 
 // runState is what is kept of a run.
@@ -135,13 +136,13 @@ func (g *group) start(ctx context.Context, spec *aci.Container, r *run) *contain
 		return nil
 	}
 	g.change(func() {
-		r.Attempt++
+		r.Attempt, r.starting = r.Attempt+1, true
 		r.Events = addEvent(r.Events, "Normal", "Pulled", fmt.Sprintf("Successfully pulled image %q", spec.Properties.Image))
 	})
 	g.removeLog(r.name, r.Attempt-2)
 	c, err := g.cfg.Runtime.Start(ctx, g.containerSpec(spec, r, image.Name))
 	if ctx.Err() != nil && err != nil {
-		g.change(func() { r.Attempt-- })
+		g.change(func() { r.Attempt, r.starting = r.Attempt-1, false })
 		return nil
 	}
 	if err != nil {
@@ -153,7 +154,8 @@ func (g *group) start(ctx context.Context, spec *aci.Container, r *run) *contain
 			was := r.Now
 			r.Previous = &was
 		}
-		r.c, r.Now = c, aci.ContainerState{State: aci.StateRunning, StartTime: c.StartedAt()}
+		r.c, r.starting = c, false
+		r.Now = aci.ContainerState{State: aci.StateRunning, StartTime: c.StartedAt()}
 		r.Ready = spec.Properties.ReadinessProbe == nil
 		r.Events = addEvent(r.Events, "Normal", "Started", "Started container")
 	})
@@ -170,7 +172,7 @@ func (g *group) failed(r *run, reason string, err error) {
 			was := r.Now
 			r.Previous = &was
 		}
-		r.Ready = false
+		r.Ready, r.starting = false, false
 		r.Now = aci.ContainerState{
 			State: aci.StateTerminated, StartTime: now, FinishTime: now, ExitCode: &status, DetailStatus: reason, Message: err.Error(),
 		}
@@ -292,7 +294,7 @@ func (g *group) log(name string, previous bool) (path string, ended <-chan struc
 			continue
 		}
 		attempt := r.Attempt
-		if _, err := os.Stat(g.logPath(name, attempt)); err != nil {
+		if _, err := os.Stat(g.logPath(name, attempt)); err != nil || r.starting {
 			attempt-- // until it has started, the one before is the last
 		}
 		if previous {
