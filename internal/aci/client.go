@@ -216,7 +216,7 @@ func (c *stream) sendSizes(sizes <-chan Size, over <-chan struct{}) {
 			if !ok {
 				return
 			}
-			data, _ := json.Marshal(s)
+			data, _ := json.Marshal(terminalSize{s.Width, s.Height})
 			if c.send(channelResize, data) != nil {
 				return
 			}

@@ -190,11 +190,11 @@ func (s *Server) grant(r *http.Request, run func(context.Context, *stream)) gran
 
 // execRequest is Azure's, whose command is one string, and this lab's fields.
 type execRequest struct {
-	Command   string   `json:"command,omitempty"`
-	Size      *Size    `json:"terminalSize,omitempty"`
-	Arguments []string `json:"arguments,omitempty"`
-	TTY       bool     `json:"tty,omitempty"`
-	Stdin     bool     `json:"stdin,omitempty"`
+	Command   string        `json:"command,omitempty"`
+	Size      *terminalSize `json:"terminalSize,omitempty"`
+	Arguments []string      `json:"arguments,omitempty"`
+	TTY       bool          `json:"tty,omitempty"`
+	Stdin     bool          `json:"stdin,omitempty"`
 }
 
 func (s *Server) exec(r *http.Request) (int, any, error) {
@@ -216,6 +216,9 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 		}
 		if e.TTY {
 			x.Resize = c.sizes
+		}
+		if e.TTY && e.Size != nil {
+			c.resize(*e.Size)
 		}
 		code, err := s.Service.Exec(ctx, group, container, x)
 		c.end(code, err)

@@ -49,10 +49,7 @@ type Exec struct {
 }
 
 // Size is a terminal's, in characters.
-type Size struct {
-	Width  uint16 `json:"cols"`
-	Height uint16 `json:"rows"`
-}
+type Size = struct{ Width, Height uint16 }
 
 // Error is an answer of Azure's that is none of success.
 type Error struct {

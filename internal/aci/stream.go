@@ -15,7 +15,7 @@ const (
 	channelStdout = 1
 	channelStderr = 2
 	channelEnd    = 3   // from the server, the last one: JSON of type ended
-	channelResize = 4   // from the client: JSON of type Size
+	channelResize = 4   // from the client: JSON of type terminalSize
 	channelEOF    = 255 // of the standard input
 )
 
@@ -92,14 +92,24 @@ func (c *stream) receive() {
 		case channelEOF:
 			c.input.Close()
 		case channelResize:
-			var s Size
+			var s terminalSize
 			if json.Unmarshal(m[1:], &s) == nil {
-				select {
-				case c.sizes <- s:
-				default: // the next one is newer
-				}
+				c.resize(s)
 			}
 		}
+	}
+}
+
+// terminalSize is a Size on the wire.
+type terminalSize struct {
+	Width  uint16 `json:"cols"`
+	Height uint16 `json:"rows"`
+}
+
+func (c *stream) resize(s terminalSize) {
+	select {
+	case c.sizes <- Size{Width: s.Width, Height: s.Height}:
+	default: // the next one is newer
 	}
 }
 

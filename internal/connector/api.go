@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
@@ -57,42 +56,9 @@ func (c *Connector) exec(ctx context.Context, namespace, pod, container string, 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	e := aci.Exec{Command: cmd, TTY: client.TTY(), Resize: sizes(ctx, client.Resize())}
-	// What the client has not is nil, also as an interface.
-	if in := client.Stdin(); in != nil {
-		e.Stdin = in
-	}
-	if out := client.Stdout(); out != nil {
-		e.Stdout = out
-	}
-	if errs := client.Stderr(); errs != nil {
-		e.Stderr = errs
-	}
+	s := nodeapi.StreamsOf(ctx, client)
+	e := aci.Exec{Command: cmd, TTY: client.TTY(), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize}
 	return nodeapi.ExitError(c.cfg.ACI.Exec(ctx, group, container, e))
-}
-
-// sizes passes the terminal's sizes on until ctx ends.
-func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan aci.Size {
-	if in == nil {
-		return nil
-	}
-	out := make(chan aci.Size)
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case s := <-in:
-				select {
-				case out <- aci.Size{Width: s.Width, Height: s.Height}:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
 }
 
 // attach shows the container's output: Azure's containers have no standard input to connect to.
@@ -122,17 +88,7 @@ func (c *Connector) portForward(ctx context.Context, namespace, pod string, port
 	if err != nil {
 		return err
 	}
-	defer conn.Close()
-	var wg sync.WaitGroup
-	wg.Go(func() {
-		_, _ = io.Copy(conn, stream)
-		if t, ok := conn.(*net.TCPConn); ok {
-			_ = t.CloseWrite()
-		}
-	})
-	_, _ = io.Copy(stream, conn)
-	_ = stream.Close()
-	wg.Wait()
+	nodeapi.Carry(conn, stream)
 	return nil
 }
 

@@ -47,6 +47,7 @@ func TestRefusals(t *testing.T) {
 		"volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: status.podIP}}]}}]": "volume v: a container group does not know status.podIP",
 		"volumes: [{name: v, projected: {sources: [{downwardAPI: {items: [{path: p, resourceFieldRef: {resource: limits.cpu}}]}}]}}]": "resourceFieldRef",
 		"volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: metadata.labels}}]}}]":                             "",
+		"volumes: [{name: v, downwardAPI: {items: [{path: p, fieldRef: {fieldPath: \"metadata.labels['app']\"}}]}}]":                  "",
 		"volumes: [{name: v, emptyDir: {}}, {name: w, configMap: {name: c}}, {name: x, secret: {secretName: s}}]":                     "",
 		"containers: [{name: c, livenessProbe: {exec: {command: [a]}}, readinessProbe: {httpGet: {port: 80}}}]":                       "",
 	} {
@@ -61,15 +62,6 @@ func TestRefusals(t *testing.T) {
 	daemon := podFrom(t, "metadata: {ownerReferences: [{kind: DaemonSet, name: d, apiVersion: apps/v1, uid: u}]}")
 	if got := refusals(daemon); len(got) != 1 || !strings.HasPrefix(got[0], "DaemonSet d:") {
 		t.Errorf("a DaemonSet's pod: %q", got)
-	}
-}
-
-// TestDownwardOrder: the lines of a map's file are in the order of their names, as kubelet's.
-func TestDownwardOrder(t *testing.T) {
-	pod := podFrom(t, `metadata: {labels: {d: "4", b: "2", a: "1", c: "3", e: "5"}}`)
-	got, err := downward(pod, &corev1.ObjectFieldSelector{FieldPath: "metadata.labels"})
-	if want := "a=\"1\"\nb=\"2\"\nc=\"3\"\nd=\"4\"\ne=\"5\"\n"; got != want || err != nil {
-		t.Errorf("%q %v, want %q", got, err, want)
 	}
 }
 

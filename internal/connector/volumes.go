@@ -4,9 +4,6 @@ import (
 	"context"
 	"encoding/base64"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -14,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/aci"
+	"packetwalk.dev/internal/kubelet/fieldpath"
 )
 
 // volumes are a pod's as Azure has them: empty directories, and files that stay as they are when the group is made.
@@ -123,24 +121,8 @@ func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) 
 	if ref == nil {
 		return "", fmt.Errorf("a container group does not know its own resources (resourceFieldRef)")
 	}
-	quoted := func(m map[string]string) string {
-		var b strings.Builder
-		for _, k := range slices.Sorted(maps.Keys(m)) {
-			fmt.Fprintf(&b, "%s=%q\n", k, m[k])
-		}
-		return b.String()
-	}
-	switch ref.FieldPath {
-	case "metadata.name":
-		return pod.Name, nil
-	case "metadata.namespace":
-		return pod.Namespace, nil
-	case "metadata.uid":
-		return string(pod.UID), nil
-	case "metadata.labels":
-		return quoted(pod.Labels), nil
-	case "metadata.annotations":
-		return quoted(pod.Annotations), nil
+	if value, ok := fieldpath.Value(pod, ref.FieldPath); ok {
+		return value, nil
 	}
 	return "", fmt.Errorf("a container group does not know %s when it is made", ref.FieldPath)
 }

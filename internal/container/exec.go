@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Size is a terminal's, in characters.
-type Size struct{ Width, Height uint16 }
+// Size is a terminal's, in characters.
+type Size = struct{ Width, Height uint16 }
 
 // An Exec is a command to run in a container.
 type Exec struct {
@@ -47,6 +47,22 @@ func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
 		return execFailure(c, err)
 	}
 	return streams.run(ctx, e)
+}
+
+// Report makes what Exec returned plain for people: of a command that cannot be executed the status alone is left, and the reason is written to
+// Stderr, or on a terminal to Stdout.
+func (e Exec) Report(code int, err error) (int, error) {
+	if !errors.Is(err, ErrStart) {
+		return code, err
+	}
+	out := e.Stderr
+	if out == nil {
+		out = e.Stdout
+	}
+	if out != nil {
+		fmt.Fprintf(out, "%v\r\n", err)
+	}
+	return code, nil
 }
 
 func execFailure(c *Container, err error) (int, error) {

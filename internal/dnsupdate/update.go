@@ -148,7 +148,7 @@ func typeOf(a netip.Addr) dnsmessage.Type {
 	return dnsmessage.TypeAAAA
 }
 
-// Parse reads an update. Its errors are *Error: prerequisites, and records of other types than addresses, are not implemented.
+// Parse reads an update. Its errors are *Error: prerequisites, and records of other types than addresses, are answered with NOTIMP (RFC 2136, 2.2).
 func Parse(msg []byte) (Update, error) {
 	var p dnsmessage.Parser
 	h, err := p.Start(msg)

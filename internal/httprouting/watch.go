@@ -2,7 +2,6 @@ package httprouting
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,9 +11,10 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
-	"k8s.io/apimachinery/pkg/runtime/serializer"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"packetwalk.dev/internal/kube"
 )
 
 // scheme knows the kinds that are read and written, and no others: client-go's own knows every one, at some 10 MB a process.
@@ -32,23 +32,6 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-func restClient(config *rest.Config, gv schema.GroupVersion) (*rest.RESTClient, error) {
-	c := rest.CopyConfig(config)
-	c.GroupVersion = &gv
-	c.APIPath = "/apis"
-	if gv.Group == "" {
-		c.APIPath = "/api"
-	}
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
-	c.ContentType = runtime.ContentTypeProtobuf
-	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	client, err := rest.RESTClientFor(c)
-	if err != nil {
-		return nil, fmt.Errorf("make API client for %s: %w", gv, err)
-	}
-	return client, nil
-}
-
 // clients are those of the API groups in use.
 type clients struct{ core, discovery, networking *rest.RESTClient }
 
@@ -57,7 +40,7 @@ func newClients(config *rest.Config) (c clients, err error) {
 		client **rest.RESTClient
 		gv     schema.GroupVersion
 	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.networking, networkingv1.SchemeGroupVersion}} {
-		if *g.client, err = restClient(config, g.gv); err != nil {
+		if *g.client, err = kube.RESTClient(config, g.gv, scheme); err != nil {
 			return c, err
 		}
 	}

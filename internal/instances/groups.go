@@ -179,49 +179,8 @@ func (s *Groups) Exec(ctx context.Context, name, of string, e aci.Exec) (int, er
 	if err != nil {
 		return -1, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	code, err := c.Exec(ctx, container.Exec{
-		Args: e.Command, TTY: e.TTY, Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Resize: sizes(ctx, e.Resize),
-	})
-	if errors.Is(err, container.ErrStart) { // the status, 126 or 127, says it
-		w := e.Stderr
-		if w == nil {
-			w = e.Stdout
-		}
-		if w != nil {
-			fmt.Fprintf(w, "%v\r\n", err)
-		}
-		err = nil
-	}
-	return code, err
-}
-
-// sizes passes a terminal's sizes on until ctx ends.
-func sizes(ctx context.Context, in <-chan aci.Size) <-chan container.Size {
-	if in == nil {
-		return nil
-	}
-	out := make(chan container.Size)
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case s, ok := <-in:
-				if !ok {
-					return
-				}
-				select {
-				case out <- container.Size(s):
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+	x := container.Exec{Args: e.Command, TTY: e.TTY, Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Resize: e.Resize}
+	return x.Report(c.Exec(ctx, x))
 }
 
 // A Status is how a group is, for people.

@@ -27,7 +27,7 @@ type ConfigMaps struct {
 
 // NewConfigMaps prepares to watch; Run does it.
 func NewConfigMaps(config *rest.Config, namespace string, names ...string) (*ConfigMaps, error) {
-	core, err := restClient(config, corev1.SchemeGroupVersion)
+	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}

@@ -53,7 +53,8 @@ var scheme = func() *runtime.Scheme {
 	return s
 }()
 
-func restClient(config *rest.Config, gv schema.GroupVersion) (*rest.RESTClient, error) {
+// RESTClient makes a client of one API group's version that reads the kinds of a scheme, as protobuf.
+func RESTClient(config *rest.Config, gv schema.GroupVersion, scheme *runtime.Scheme) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(config)
 	c.GroupVersion = &gv
 	c.APIPath = "/apis"
@@ -63,7 +64,11 @@ func restClient(config *rest.Config, gv schema.GroupVersion) (*rest.RESTClient, 
 	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
-	return rest.RESTClientFor(c)
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("make API client for %s: %w", gv, err)
+	}
+	return client, nil
 }
 
 // Snapshot is what the API held at one moment. Its objects are shared: read only.
@@ -90,11 +95,11 @@ type Counter func(kind string)
 
 // NewWatcher prepares to watch; Run does it. seen may be nil.
 func NewWatcher(config *rest.Config, nodeName string, seen Counter) (*Watcher, error) {
-	core, err := restClient(config, corev1.SchemeGroupVersion)
+	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
-	discovery, err := restClient(config, discoveryv1.SchemeGroupVersion)
+	discovery, err := RESTClient(config, discoveryv1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}

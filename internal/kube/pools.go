@@ -67,7 +67,7 @@ type Pools struct {
 
 // NewPools prepares to watch; Run does it.
 func NewPools(config *rest.Config) (*Pools, error) {
-	core, err := restClient(config, corev1.SchemeGroupVersion)
+	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}

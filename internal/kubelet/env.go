@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"packetwalk.dev/internal/kubelet/expansion"
+	"packetwalk.dev/internal/kubelet/fieldpath"
 )
 
 // A configSource gives what a pod's environment and volumes are made of. An object that is not there is an error that names it.
@@ -200,22 +201,7 @@ func oneServiceEnv(vars map[string]string, s *corev1.Service) {
 
 // fieldValue is what the downward API's fieldRef gives.
 func fieldValue(path string, f podFacts) (string, error) {
-	pod := f.pod
 	switch path {
-	case "metadata.name":
-		return pod.Name, nil
-	case "metadata.namespace":
-		return pod.Namespace, nil
-	case "metadata.uid":
-		return string(pod.UID), nil
-	case "metadata.labels":
-		return keyValues(pod.Labels), nil
-	case "metadata.annotations":
-		return keyValues(pod.Annotations), nil
-	case "spec.nodeName":
-		return pod.Spec.NodeName, nil
-	case "spec.serviceAccountName":
-		return pod.Spec.ServiceAccountName, nil
 	case "status.hostIP", "status.hostIPs":
 		return f.hostIP, nil
 	case "status.podIP":
@@ -226,21 +212,10 @@ func fieldValue(path string, f podFacts) (string, error) {
 	case "status.podIPs":
 		return strings.Join(f.podIPs, ","), nil
 	}
-	for prefix, from := range map[string]map[string]string{"metadata.labels['": pod.Labels, "metadata.annotations['": pod.Annotations} {
-		if key, ok := strings.CutPrefix(path, prefix); ok && strings.HasSuffix(key, "']") {
-			return from[strings.TrimSuffix(key, "']")], nil
-		}
+	if value, ok := fieldpath.Value(f.pod, path); ok {
+		return value, nil
 	}
 	return "", fmt.Errorf("unsupported fieldPath: %v", path)
-}
-
-// keyValues prints labels or annotations as the downward API does: key="value" with Go's quoting, sorted, one a line.
-func keyValues(m map[string]string) string {
-	lines := make([]string, 0, len(m))
-	for _, k := range slices.Sorted(maps.Keys(m)) {
-		lines = append(lines, k+"="+strconv.Quote(m[k]))
-	}
-	return strings.Join(lines, "\n")
 }
 
 // resourceValue is what resourceFieldRef gives: the request or limit divided by the divisor, rounded up. A missing limit is the node's.

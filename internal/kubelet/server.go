@@ -2,12 +2,10 @@ package kubelet
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"strconv"
-	"sync"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
@@ -114,57 +112,9 @@ func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name stri
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	s := containerStreams(ctx, streams)
-	code, err := r.c.Exec(ctx, container.Exec{Args: cmd, TTY: streams.TTY(), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize})
-	if errors.Is(err, container.ErrStart) {
-		for _, out := range []io.Writer{s.Stderr, s.Stdout} { // a terminal has only the latter
-			if out != nil {
-				fmt.Fprintf(out, "%v\r\n", err)
-				break
-			}
-		}
-		err = nil // the status, 126 or 127, says it
-	}
-	return nodeapi.ExitError(code, err)
-}
-
-// containerStreams are the client's streams as a container takes them; what the client has not is nil, also as an interface.
-func containerStreams(ctx context.Context, client vkapi.AttachIO) container.Streams {
-	s := container.Streams{Resize: sizes(ctx, client.Resize())}
-	if in := client.Stdin(); in != nil {
-		s.Stdin = in
-	}
-	if out := client.Stdout(); out != nil {
-		s.Stdout = out
-	}
-	if errs := client.Stderr(); errs != nil {
-		s.Stderr = errs
-	}
-	return s
-}
-
-// sizes passes the terminal's sizes on until ctx ends.
-func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan container.Size {
-	if in == nil {
-		return nil
-	}
-	out := make(chan container.Size)
-	go func() {
-		defer close(out)
-		for {
-			select {
-			case s := <-in:
-				select {
-				case out <- container.Size{Width: s.Width, Height: s.Height}:
-				case <-ctx.Done():
-					return
-				}
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
-	return out
+	s := nodeapi.StreamsOf(ctx, streams)
+	e := container.Exec{Args: cmd, TTY: streams.TTY(), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize}
+	return nodeapi.ExitError(e.Report(r.c.Exec(ctx, e)))
 }
 
 // attachToContainer connects to the container's streams; one that has none to connect to shows its log.
@@ -187,7 +137,7 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 		}
 		return err
 	}
-	return r.c.Attach(ctx, containerStreams(ctx, streams))
+	return r.c.Attach(ctx, container.Streams(nodeapi.StreamsOf(ctx, streams)))
 }
 
 // gone calls a function when its writer fails.
@@ -214,19 +164,7 @@ func (k *Kubelet) portForward(ctx context.Context, namespace, pod string, port i
 	if err != nil {
 		return fmt.Errorf("failed to connect to localhost:%d inside the pod: %w", port, err)
 	}
-	defer conn.Close()
-	var wg sync.WaitGroup
-	wg.Add(1)
-	go func() {
-		defer wg.Done()
-		_, _ = io.Copy(conn, stream)
-		if c, ok := conn.(*net.TCPConn); ok {
-			_ = c.CloseWrite()
-		}
-	}()
-	_, _ = io.Copy(stream, conn)
-	_ = stream.Close()
-	wg.Wait()
+	nodeapi.Carry(conn, stream)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
@@ -191,6 +192,66 @@ func logOptions(q url.Values, now time.Time) (o LogOptions, err error) {
 		o.Stream = strings.ToLower(s)
 	}
 	return o, errors.Join(faults...)
+}
+
+// Streams are a client's, as those who run containers take them: what the client has not is nil, also as an interface.
+type Streams struct {
+	Stdin          io.Reader
+	Stdout, Stderr io.Writer
+	Resize         <-chan struct{ Width, Height uint16 } // until ctx ends
+}
+
+// StreamsOf gives a client's streams.
+func StreamsOf(ctx context.Context, client vkapi.AttachIO) Streams {
+	s := Streams{Resize: sizes(ctx, client.Resize())}
+	if in := client.Stdin(); in != nil {
+		s.Stdin = in
+	}
+	if out := client.Stdout(); out != nil {
+		s.Stdout = out
+	}
+	if errs := client.Stderr(); errs != nil {
+		s.Stderr = errs
+	}
+	return s
+}
+
+func sizes(ctx context.Context, in <-chan vkapi.TermSize) <-chan struct{ Width, Height uint16 } {
+	if in == nil {
+		return nil
+	}
+	out := make(chan struct{ Width, Height uint16 })
+	go func() {
+		defer close(out)
+		for {
+			select {
+			case s := <-in:
+				select {
+				case out <- s:
+				case <-ctx.Done():
+					return
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return out
+}
+
+// Carry copies both ways between a forwarded port's connection and its stream, and closes both, when the connection has ended.
+func Carry(conn net.Conn, stream io.ReadWriteCloser) {
+	defer conn.Close()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		_, _ = io.Copy(conn, stream)
+		if c, ok := conn.(*net.TCPConn); ok {
+			_ = c.CloseWrite()
+		}
+	})
+	_, _ = io.Copy(stream, conn)
+	_ = stream.Close()
+	wg.Wait()
 }
 
 // ExitError makes an exit status what the library sends as such.

@@ -137,23 +137,7 @@ nsenter --net="SPACE" sh -ec "ip addr add NET.1/24 dev plain; ip link set plain 
 	cmd.Env = append(os.Environ(), "GOGC=50") // as the ingress controller has it
 	// And a session of its own, as a container has: the kernel shares the processors out among sessions (CONFIG_SCHED_AUTOGROUP).
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		return nil, err
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
-	if err := cmd.Start(); err != nil {
-		return nil, err
-	}
-	stop = func() { in.Close(); _ = cmd.Wait() }
-	if _, err := fmt.Fscanln(out, new(string)); err != nil {
-		stop()
-		return nil, fmt.Errorf("the plain proxy does not serve: %w", err)
-	}
-	return stop, nil
+	return startTool(cmd)
 }
 
 // load gives the requests per second that the client on the internet makes.

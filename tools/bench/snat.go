@@ -118,6 +118,11 @@ nsenter --net="HOST" sh -ec "ip addr add 192.168.203.2/24 dev plain; ip link set
 // acceptFlows has the host accept what comes until stop is called.
 func (l *lab) acceptFlows() (stop func(), err error) {
 	cmd := exec.Command(filepath.Join(bin, "packetwalk"), "ssh", "--name", l.name, internetHost, "--", self(), "flows", "accept")
+	return startTool(cmd)
+}
+
+// startTool starts this program as a tool that prints a line when it is ready, and ends with its standard input, or when stop is called.
+func startTool(cmd *exec.Cmd) (stop func(), err error) {
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		return nil, err
@@ -132,7 +137,7 @@ func (l *lab) acceptFlows() (stop func(), err error) {
 	stop = func() { in.Close(); _ = cmd.Wait() }
 	if _, err := fmt.Fscanln(out, new(string)); err != nil {
 		stop()
-		return nil, fmt.Errorf("the host does not accept connections: %w", err)
+		return nil, fmt.Errorf("%s is not ready: %w", cmd, err)
 	}
 	return stop, nil
 }
