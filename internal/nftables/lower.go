@@ -218,11 +218,10 @@ func (l *lowerer) rule(e Entry) error {
 		return fmt.Errorf("rule %d is in chain %q, which is not there", e.Body.number("handle"), e.Body.text("chain"))
 	}
 	r := netfilter.Rule{Number: len(c.Rules) + 1, Handle: e.Body.number("handle"), Text: Text(e.Body), Comment: e.Body.text("comment")}
-	if expr := e.Body.Get("expr"); expr != nil {
-		for i := range expr.Items {
-			r.Statements = append(r.Statements, l.implied(&expr.Items[i])...)
-			r.Statements = append(r.Statements, l.statement(&expr.Items[i])...)
-		}
+	statements := e.Body.Get("expr").list()
+	for i := range statements {
+		r.Statements = append(r.Statements, l.implied(&statements[i])...)
+		r.Statements = append(r.Statements, l.statement(&statements[i])...)
 	}
 	c.Rules = append(c.Rules, r)
 	return nil

@@ -9,12 +9,12 @@ import (
 // Text is a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
 func Text(rule *Node) string {
 	var b strings.Builder
-	expr := rule.Get("expr")
-	for i := range expr.list() {
+	statements := rule.Get("expr").list()
+	for i := range statements {
 		if i > 0 {
 			b.WriteByte(' ')
 		}
-		b.WriteString(statementText(&expr.Items[i]))
+		b.WriteString(statementText(&statements[i]))
 	}
 	if comment := rule.text("comment"); comment != "" {
 		b.WriteString(" comment " + quoted(comment))
