@@ -156,7 +156,7 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 	if err != nil {
 		return nil, false, err
 	}
-	if total := len(result.Outcomes); total > 1 {
+	if total := len(result.Outcomes); total > 1 && report.NotSent == "" {
 		options.Numbers, options.Total = []int{report.Outcome + 1}, total
 		options.Notes = append(options.Notes, fmt.Sprintf("the kernel went way %d of %d; without --live all are shown", report.Outcome+1, total))
 		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]

@@ -28,7 +28,7 @@ const (
 )
 
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
-// kernel agree. The source should be fresh: what changed since it was read is a difference. The request must be one that can be sent: made
+// kernel agree. A packet that may go round without end is not sent. The source should be fresh: what changed since it was read is a difference. The request must be one that can be sent: made
 // by its host, with tcp, udp or an ICMP echo.
 //
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
@@ -59,6 +59,10 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 			return nil, Report{}, err
 		}
 	}
+	if end := endless(&expected); end != nil {
+		forgetOpen(result)
+		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
+	}
 	o, err := observe(ctx, namespaces, probe, &expected)
 	if err != nil {
 		return result, Report{}, err
@@ -75,6 +79,19 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	}
 	report.Took = time.Since(begin)
 	return result, report, nil
+}
+
+// endless finds an outcome in which the packet, or the answer, goes round without end. Sent, it would take all that the machines can do.
+func endless(result *walk.Result) *walk.End {
+	for i := range result.Outcomes {
+		o := &result.Outcomes[i]
+		for _, end := range []*walk.End{&o.End, o.BackEnd} {
+			if end != nil && end.Kind == walk.Looped {
+				return end
+			}
+		}
+	}
+	return nil
 }
 
 // forgetOpen takes away what only the comparison needed: rules that may have applied and did nothing to the packet.

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -272,6 +273,27 @@ func TestLiveBridged(t *testing.T) {
 		w.t = t
 		w.agree("node/n", to(packet.TCP, "10.5.0.3:8080"))
 		w.agree("node/n", to(packet.TCP, "10.5.0.1:8080"))
+	})
+}
+
+// A packet that would go round without end is not sent.
+func TestLiveEndless(t *testing.T) {
+	w := routed(t)
+	w.sh("node/router", "ip route add 10.9.0.0/16 via 10.2.0.2; iptables-nft -t mangle -A PREROUTING -j TTL --ttl-inc 2")
+	w.sh("vm/server", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+	result, report := w.live(w.source(), "vm/client", to(packet.TCP, "10.9.0.1:80"))
+	if len(result.Outcomes) != 1 || result.Outcomes[0].End.Kind != walk.Looped || report.NotSent == "" || report.Complete() {
+		t.Errorf("%+v: %s", result.Outcomes[0].End, report)
+	}
+	w.hosts["node/router"].Do(func() error {
+		data, err := os.ReadFile("/proc/thread-self/net/dev")
+		for line := range strings.Lines(string(data)) {
+			fields := strings.Fields(line)
+			if sent, _ := strconv.Atoi(fields[min(10, len(fields)-1)]); fields[0] == "s:" && sent > 20 { // a few are the link's own
+				t.Errorf("%d packets were sent to the server", sent)
+			}
+		}
+		return err
 	})
 }
 

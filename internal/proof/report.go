@@ -27,7 +27,9 @@ type Report struct {
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string
 	Answer kernel.ProbeResult // what the sender learnt
-	Took   time.Duration      // from the request to the end of the comparison
+	// NotSent says why the packet was not sent, so that nothing was compared; "" where it was.
+	NotSent string
+	Took    time.Duration // from the request to the end of the comparison
 }
 
 // Difference is a step where prediction and kernel part.
@@ -51,12 +53,15 @@ type ruleRef struct {
 
 // Complete tells whether every step was compared and agrees.
 func (r Report) Complete() bool {
-	return r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered && !r.Undecided
+	return r.NotSent == "" && r.First == nil && r.NotTraced == 0 && len(r.Unseen) == 0 && !r.Unanswered && !r.Undecided
 }
 
 // String is one line where all agree: "kernel: 23 of 23 steps agree"; otherwise what was not compared, and the first step where prediction
 // and kernel part, on lines of their own.
 func (r Report) String() string {
+	if r.NotSent != "" {
+		return "kernel: not asked, because the packet could go round without end: " + r.NotSent
+	}
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernel: %d of %d steps agree", r.Agreed, r.Steps)
 	if r.NotTraced > 0 {

@@ -28,6 +28,7 @@ type Summary struct {
 	Packets, Steps int
 	Unknown        int
 	TooMany        int      // packets that were not compared
+	Endless        int      // packets that were not sent, and are not among Packets
 	Passing        []uint64 // seeds of worlds with a failure that did not come again
 	Failed         []uint64 // seeds of worlds with a disagreement
 	Failures       int      // packets
@@ -85,6 +86,7 @@ func (s *Summary) add(seed uint64, w *World, r Result, err error) {
 	s.Steps += r.Steps
 	s.Unknown += r.Unknown
 	s.TooMany += r.TooMany
+	s.Endless += r.Endless
 	s.Failures += len(r.Failures)
 	if len(r.Passing) > 0 {
 		s.Passing = append(s.Passing, seed)
@@ -104,8 +106,8 @@ func (s Summary) String() string {
 		ends = append(ends, fmt.Sprintf("%s %d", k, s.Ends[k]))
 	}
 	text := fmt.Sprintf("seeds %d to %d: %d worlds, %d packets, %d steps compared, %d packets disagree; %.1f worlds and %.1f packets a second\n"+
-		"packets: %s; in reach of unsupported rules %d; too many outcomes to compare %d; worlds that cannot be made %d", s.Seed, s.Seed+s.Worlds-1, s.Done, s.Packets, s.Steps, s.Failures,
-		float64(s.Done)/s.Took.Seconds(), float64(s.Packets)/s.Took.Seconds(), strings.Join(ends, ", "), s.Unknown, s.TooMany, s.Unmade)
+		"packets: %s; in reach of unsupported rules %d; too many outcomes to compare %d; not sent, as they could go round for ever %d; worlds that cannot be made %d", s.Seed, s.Seed+s.Worlds-1, s.Done, s.Packets, s.Steps, s.Failures,
+		float64(s.Done)/s.Took.Seconds(), float64(s.Packets)/s.Took.Seconds(), strings.Join(ends, ", "), s.Unknown, s.TooMany, s.Endless, s.Unmade)
 	if len(s.Passing) > 0 {
 		text += fmt.Sprintf("\nseeds that disagreed once, and not again: %v", s.Passing)
 	}

@@ -23,6 +23,7 @@ type Result struct {
 	Steps    int // compared
 	Unknown  int // packets for which a rule marked Unsupported opened several outcomes
 	TooMany  int // packets that go round, with more outcomes than the model enumerated or found along with the kernel: not compared
+	Endless  int // packets that were not sent, because they could go round for ever, and are not among Packets
 	Failures []Failure
 	// Passing are failures that another run of the same world did not have: choices fell otherwise, or the machine was too busy to get
 	// everything in time.
@@ -119,6 +120,10 @@ func (b *built) send(ctx context.Context, line string, result *Result) (*Failure
 	predicted, report, err := proof.Live(ctx, source, b.namespace, walk.Request{Host: host, Packet: p})
 	if predicted == nil && err != nil {
 		return nil, nil // a packet that no socket can send
+	}
+	if report.NotSent != "" {
+		result.Endless++
+		return nil, nil
 	}
 	result.Packets++
 	if err != nil {
