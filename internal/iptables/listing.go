@@ -187,7 +187,12 @@ func parseListedAt(line string, fields []field, prot int, c columns) (listed, bo
 	}
 	l.rule.Protocol = protocol
 	if l.verbose {
-		l.rule.In, l.rule.Out = parseListedInterface(fields[at].text), parseListedInterface(fields[at+1].text)
+		var in, out bool
+		l.rule.In, in = parseListedInterface(fields[at].text)
+		l.rule.Out, out = parseListedInterface(fields[at+1].text)
+		if !in || !out {
+			return listed{}, false
+		}
 	}
 	source, destination := fields[need-2].text, fields[need-1].text
 	var known, known2 bool
@@ -313,12 +318,12 @@ func parseListedProtocol(s string) (NameMatch, bool) {
 	return NameMatch{}, false
 }
 
-func parseListedInterface(s string) NameMatch {
+func parseListedInterface(s string) (m NameMatch, ok bool) {
 	name, not := strings.CutPrefix(s, "!")
 	if name == "*" || name == "any" {
-		return NameMatch{}
+		return NameMatch{}, true
 	}
-	return NameMatch{Not: not, Name: name}
+	return NameMatch{Not: not, Name: name}, isWord(name)
 }
 
 // parseListedAddress reads an address, a prefix or an address with a mask. Names of hosts are not known; those of a few networks are.
