@@ -9,7 +9,6 @@ import (
 	"os"
 	"slices"
 	"time"
-	"unsafe"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -25,16 +24,14 @@ type Capture struct {
 	tuples []packet.Tuple
 	names  map[int]string // of interfaces
 	buf    []byte
-	oob    []byte
 }
 
 // Captured is one packet at one interface.
 type Captured struct {
-	Time  time.Time // when the kernel handed it to or got it from the interface
-	Index int       // of the interface
-	Link  string    // its name
-	Out   bool      // it leaves by the interface
-	Frame []byte    // with the link-layer header, where the interface has one
+	Index int    // of the interface
+	Link  string // its name
+	Out   bool   // it leaves by the interface
+	Frame []byte // with the link-layer header, where the interface has one
 	// LinkType is the kind of link-layer header (ARPHRD_…, include/uapi/linux/if_arp.h).
 	LinkType  uint16
 	Packet    packet.Packet // its Cast is set; interfaces are not
@@ -59,7 +56,7 @@ func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	if err != nil {
 		return fail(err)
 	}
-	c := &Capture{ns: n, tuples: tuples, names: names, buf: make([]byte, captureSnap), oob: make([]byte, 128)}
+	c := &Capture{ns: n, tuples: tuples, names: names, buf: make([]byte, captureSnap)}
 	var fd int
 	err = n.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -73,7 +70,6 @@ func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	err = errors.Join(
 		setFilter(fd, filter),
 		os.NewSyscallError("SO_RCVBUFFORCE", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer)),
-		os.NewSyscallError("SO_TIMESTAMPNS", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_TIMESTAMPNS, 1)),
 		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)})),
 	)
 	if err != nil {
@@ -137,7 +133,8 @@ func (c *Capture) Pending() bool {
 	return err == nil && readable(raw)
 }
 
-// Read waits for the next packet. Its error is that of the context when that ends first.
+// Read waits for the next packet, in the order in which the kernel met them: time stamps would tell less, because a packet that came before the
+// kernel had begun to stamp gets that of its reading (net/socket.c: __sock_recv_timestamp). Its error is that of the context when that ends first.
 func (c *Capture) Read(ctx context.Context) (Captured, error) {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
 		return Captured{}, fmt.Errorf("read capture: %w", err)
@@ -170,11 +167,11 @@ type reader interface {
 }
 
 func (c *Capture) receive(raw reader) (Captured, error) {
-	var n, oobn int
+	var n int
 	var from unix.Sockaddr
 	var failed error
 	err := raw.Read(func(fd uintptr) bool {
-		n, oobn, _, from, failed = unix.Recvmsg(int(fd), c.buf, c.oob, 0)
+		n, from, failed = unix.Recvfrom(int(fd), c.buf, 0)
 		return failed != unix.EAGAIN && failed != unix.EINTR
 	})
 	if err := errors.Join(err, failed); err != nil {
@@ -185,7 +182,7 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 		return Captured{}, fmt.Errorf("unexpected address %T", from)
 	}
 	got := Captured{
-		Time: timestamp(c.oob[:oobn]), Index: link.Ifindex, Link: c.name(link.Ifindex), Out: link.Pkttype == unix.PACKET_OUTGOING,
+		Index: link.Ifindex, Link: c.name(link.Ifindex), Out: link.Pkttype == unix.PACKET_OUTGOING,
 		Frame: append([]byte(nil), c.buf[:n]...), LinkType: link.Hatype,
 	}
 	var h headers
@@ -211,19 +208,6 @@ func (c *Capture) name(index int) string {
 		c.names = names
 	}
 	return c.names[index]
-}
-
-func timestamp(oob []byte) time.Time {
-	messages, err := unix.ParseSocketControlMessage(oob)
-	if err != nil {
-		return time.Now()
-	}
-	for _, m := range messages {
-		if m.Header.Level == unix.SOL_SOCKET && m.Header.Type == unix.SCM_TIMESTAMPNS && len(m.Data) >= int(unsafe.Sizeof(unix.Timespec{})) {
-			return time.Unix((*unix.Timespec)(unsafe.Pointer(&m.Data[0])).Unix())
-		}
-	}
-	return time.Now()
 }
 
 // chosen tells whether a tuple of OpenTrace and OpenCapture chooses the packet.

@@ -116,9 +116,6 @@ func TestProbeGivenHeader(t *testing.T) {
 		got[0].Link != "peer-of-a" || got[0].Packet.Tuple != p.Tuple || got[0].Packet.EtherSource.String() != "00:0d:3a:00:00:01" {
 		t.Errorf("got %+v", got)
 	}
-	if d := time.Since(got[0].Time); d < 0 || d > 10*time.Second {
-		t.Errorf("captured %s ago", d)
-	}
 }
 
 func TestProbeErrors(t *testing.T) {

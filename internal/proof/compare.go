@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -377,7 +376,6 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 			seen = append(seen, p)
 		}
 	}
-	slices.SortStableFunc(seen, func(a, b kernel.Captured) int { return cmp.Compare(a.Time.UnixNano(), b.Time.UnixNano()) })
 	var rule *ruleRef
 	var ruleText string
 	for _, s := range steps {

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/netfilter"
@@ -76,7 +75,7 @@ func handMade() (*walk.Result, *proof.Observed) {
 				event("POSTROUTING", 12, "jump", "MASQ", 0, &before), event("MASQ", 20, "continue", "", 4, nil), implicit,
 				event("POSTROUTING", 13, "accept", "", 4, nil),
 			},
-			Packets: []kernel.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport, Time: time.Unix(1, 0)}},
+			Packets: []kernel.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
 			Handles: map[proof.ChainID][]uint64{{Family: "ip", Table: "nat", Chain: "POSTROUTING"}: {11, 12, 13}, {Family: "ip", Table: "nat", Chain: "MASQ"}: {20}},
 		},
 		"b": {Packets: []kernel.Captured{{Link: "eth0", Packet: real2, Transport: transport}}},
@@ -113,6 +112,8 @@ func TestCompare(t *testing.T) {
 			o := &r.Outcomes[0]
 			o.There, o.End.Kind = o.There[:3], walk.Undecided
 		}, "kernel: 2 of 2 steps agree; the prediction ends where nobody can tell how it goes on"},
+		"in before out":   {captured("eth1", "eth0"), "kernel: 7 of 7 steps agree"},
+		"out before in":   {captured("eth0", "eth1"), "kernel: 6 of 7 steps agree"},
 		"another outcome": {otherOutcome, "kernel: 6 of 6 steps agree"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -129,6 +130,22 @@ func TestCompare(t *testing.T) {
 				t.Errorf("%d of %d, first difference %v", r.Agreed, r.Steps, r.First)
 			}
 		})
+	}
+}
+
+// captured makes the packet one that comes in by eth1, where it is captured in this order.
+func captured(links ...string) func(*walk.Result, *proof.Observed) {
+	return func(r *walk.Result, o *proof.Observed) {
+		o0 := &r.Outcomes[0]
+		in := o0.There[0].Packet
+		in.Local = packet.Local{In: "eth1"}
+		o0.There[0] = walk.Step{Host: "a", Stage: walk.Received, Packet: in}
+		h := o.Hosts["a"]
+		at := map[string]kernel.Captured{"eth0": h.Packets[0], "eth1": {Link: "eth1", Packet: in, Transport: h.Packets[0].Transport}}
+		h.Packets = nil
+		for _, l := range links {
+			h.Packets = append(h.Packets, at[l])
+		}
 	}
 }
 
