@@ -194,8 +194,9 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
 	}
 	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
-	// It belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach).
-	attach(&next, p)
+	if !end.Refused { // an error belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach);
+		attach(&next, p) // that of a datagram for which there is no socket has been taken off it (udp_rcv: nf_reset_ct)
+	}
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
 	switch {
 	case r.m.FIB.HasAddress(p.Destination) != nil:
