@@ -78,8 +78,18 @@ func (v *View) taken(t packet.Tuple, zone uint16, f *packet.Flow) bool {
 	return ok && !v.gone[r.flow] && v.copies[r.flow] != f
 }
 
-// remove ends a flow (nf_ct_kill).
-func (v *View) remove(f *packet.Flow) {
+// Adopt adds a flow that is there beside those of the table.
+func (v *View) Adopt(f packet.Flow) {
+	original, _ := keys(&f)
+	if known, ok := v.find(original.tuple, original.zone); ok {
+		*known.flow = f
+		return
+	}
+	v.put(&f)
+}
+
+// Remove ends a flow (nf_ct_kill).
+func (v *View) Remove(f *packet.Flow) {
 	original, reply := keys(f)
 	delete(v.own, original)
 	delete(v.own, reply)
@@ -102,15 +112,21 @@ func (v *View) Confirm(p *packet.Packet) bool {
 	if v.taken(original.tuple, original.zone, f) || v.taken(reply.tuple, reply.zone, f) {
 		return false
 	}
+	f.Status |= packet.Confirmed
+	v.put(f)
+	return true
+}
+
+// put adds a flow.
+func (v *View) put(f *packet.Flow) {
 	if v.own == nil {
 		v.own, v.sources = map[key]entry{}, map[sourceKey][]*packet.Flow{}
 	}
-	f.Status |= packet.Confirmed
+	original, reply := keys(f)
 	v.own[original], v.own[reply] = entry{f, false}, entry{f, true}
 	s := bySource(&f.Original, f.Zone)
 	v.sources[s] = append(v.sources[s], f)
 	v.order = append(v.order, f)
-	return true
 }
 
 // Track finds the packet's flow or makes one, as nf_conntrack_in does at priority -200 (net/netfilter/nf_conntrack_core.c), and fills in
@@ -175,7 +191,7 @@ func (v *View) resolve(p *packet.Packet) packet.Track {
 	t := identity(p.Tuple)
 	e, found := v.find(t, p.Zone)
 	if found && p.Protocol == packet.TCP && reopens(e, p.TCPFlags) {
-		v.remove(e.flow)
+		v.Remove(e.flow)
 		e, found = v.find(t, p.Zone)
 	}
 	if !found {
@@ -185,7 +201,7 @@ func (v *View) resolve(p *packet.Packet) packet.Track {
 		return packet.Track{State: packet.Invalid}
 	}
 	if p.Protocol == packet.TCP && p.TCPFlags&packet.RST != 0 && e.flow.Status&packet.SeenReply == 0 {
-		v.remove(e.flow) // a connection that was refused is forgotten at once, but the packet keeps it (nf_ct_kill_acct)
+		v.Remove(e.flow) // a connection that was refused is forgotten at once, but the packet keeps it (nf_ct_kill_acct)
 	}
 	track := packet.Track{Flow: e.flow, Reply: e.reply, State: packet.New}
 	switch {

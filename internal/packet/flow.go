@@ -12,6 +12,9 @@ type Flow struct {
 	State           string        // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
 	Timeout         int           // seconds
 	Helper          string
+	// Masqueraded is the interface by which the first packet left when it was masqueraded (masq_index). No dump tells it: it is known of flows
+	// that a walk makes.
+	Masqueraded string
 }
 
 // ZoneDirection says in which direction's packets a flow's zone counts ("CT --zone-orig", "--zone-reply"); zero for both.

@@ -7,6 +7,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
 	"packetwalk.dev/internal/walk"
 )
 
@@ -99,8 +100,26 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			c.fact(nil)
 			continue
 		}
-		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position, more: true})
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position, more: true, flow: true})
 	}
+}
+
+// endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the acknowledgement,
+// ended it, and why that is.
+func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
+	if d := report.First; d == nil || !d.flow || report.Steps-report.Agreed != 1 {
+		return "", nil
+	}
+	next, err := walk.Acknowledge(source, result.Request, &result.Outcomes[report.Outcome])
+	if next == nil {
+		return "", err
+	}
+	for i := range next.Outcomes {
+		if end := &next.Outcomes[i].End; end.Forgotten && end.Host == report.First.Host {
+			return end.Why, nil
+		}
+	}
+	return "", nil
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which

@@ -73,6 +73,12 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 			return result, report, err
 		}
 	}
+	if why, err := endedLater(source, result, &report); err != nil {
+		return result, report, err
+	} else if why != "" {
+		report.Ends, report.First = "on "+report.First.Host+" "+why, nil
+		report.Agreed++
+	}
 	forgetOpen(result)
 	if report.First != nil {
 		report.First.showRule(namespaces)

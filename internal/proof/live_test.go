@@ -297,6 +297,26 @@ func TestLiveEndless(t *testing.T) {
 	})
 }
 
+// A connection that its second packet ends, because that is not marked and leaves by another interface than the masqueraded first one.
+func TestLiveEndedLater(t *testing.T) {
+	w := routed(t)
+	w.wire("node/router s1", "vm/server eth1")
+	w.sh("vm/server", "ip addr add 10.3.0.2/24 dev eth1")
+	w.sh("node/router", `
+ip addr add 10.3.0.1/24 dev s1
+ip route add default via 10.3.0.2 table 100
+ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
+`)
+	r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80"))
+	if want := "; the connection does not last: on node/router the connection is masqueraded for s: that a packet of it leaves by s1 ends it"; !strings.Contains(r.String(), want) {
+		t.Errorf("%s", r)
+	}
+	w.sh("node/router", "ip rule del table 100")
+	if r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80")); r.Ends != "" {
+		t.Errorf("%s", r)
+	}
+}
+
 // What is cancelled leaves nothing behind either.
 func TestLiveCancelled(t *testing.T) {
 	w := routed(t)

@@ -27,6 +27,8 @@ type Report struct {
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string
 	Answer kernel.ProbeResult // what the sender learnt
+	// Ends says why and where the connection's next packet ended the connection; "" where it did not.
+	Ends string
 	// NotSent says why the packet was not sent, so that nothing was compared; "" where it was.
 	NotSent string
 	Took    time.Duration // from the request to the end of the comparison
@@ -40,6 +42,7 @@ type Difference struct {
 
 	position int                // of the predicted step among all
 	more     bool               // it is something that was not predicted: a choice behind the position can be to blame, too
+	flow     bool               // it is about a connection that conntrack was to keep
 	event    *kernel.TraceEvent // observed; nil where it was none
 	rule     *ruleRef           // the rule that decided what is different; nil where none did
 }
@@ -75,6 +78,9 @@ func (r Report) String() string {
 	}
 	if r.Undecided {
 		b.WriteString("; the prediction ends where nobody can tell how it goes on")
+	}
+	if r.Ends != "" {
+		b.WriteString("; the connection does not last: " + r.Ends)
 	}
 	if d := r.First; d != nil {
 		way := ""

@@ -42,6 +42,9 @@ func newMachine(r *run, h *snapshot.Host) *machine {
 		TCPLiberal: m.sysctl(false, "net.netfilter.nf_conntrack_tcp_be_liberal"),
 		LocalPorts: m.localPorts(),
 	})
+	for _, f := range r.req.Flows[h.Name] {
+		m.view.Adopt(f)
+	}
 	return m
 }
 

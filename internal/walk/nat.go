@@ -49,10 +49,16 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 		done = packet.SNATDone
 	}
 	before := r.p
-	if unbound(&r.p) && flow.Status&done == 0 {
+	switch {
+	case unbound(&r.p) && flow.Status&done == 0:
 		if !r.bind(f, h, source, done) {
 			return false
 		}
+	case h == netfilter.Postrouting && !r.p.Track.Reply && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
+		r.m.view.Remove(flow)
+		r.finish(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)", flow.Masqueraded, r.p.Out))
+		r.end.Forgotten = true
+		return false
 	}
 	if r.m.view.Apply(&r.p, source) {
 		changes := packet.Changes(&before, &r.p)
@@ -115,6 +121,9 @@ func (r *run) translation(f netfilter.Family, h netfilter.Hook, t packet.Transla
 	}
 	if ok, why := r.m.view.Translate(&r.p, t); !ok {
 		return drop(why)
+	}
+	if t.Chosen == "masquerade" {
+		r.p.Track.Flow.Masqueraded = r.p.Out
 	}
 	return netfilter.Verdict{Kind: netfilter.Accept}
 }

@@ -20,6 +20,8 @@ type Request struct {
 	Forwarded bool // the packet was not made by Host: it came in
 	// OneWay leaves the reply out.
 	OneWay bool
+	// Flows are connections that hosts have beside those of their snapshots, by host.
+	Flows map[string][]packet.Flow
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
@@ -99,6 +101,8 @@ type End struct {
 	Unsent   bool // the program gets an error at once: no packet was made
 	// Link is the interface it left by (Left) or was delivered on.
 	Link string
+	// Forgotten says that conntrack forgot the packet's connection here.
+	Forgotten bool
 	// Reject is what it was rejected with: "tcp-reset", "icmp-port-unreachable", …
 	Reject string
 }

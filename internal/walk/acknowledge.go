@@ -1,0 +1,25 @@
+package walk
+
+import (
+	"slices"
+
+	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/snapshot"
+)
+
+// Acknowledge walks the packet with which a TCP client acknowledges the answer of an outcome: the first of its connection that the nat chains
+// are not asked for, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which an answer
+// comes back it is nil.
+func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) {
+	if o.BackEnd == nil || o.BackEnd.Kind != Delivered || o.BackEnd.Packet.TCPFlags != packet.SYN|packet.ACK || req.Forwarded {
+		return nil, nil
+	}
+	req.Packet.Tuple, req.Packet.TCPFlags = o.There[0].Packet.Tuple, packet.ACK
+	req.OneWay, req.Pin, req.Flows = true, nil, map[string][]packet.Flow{}
+	for _, s := range slices.Concat(o.There, o.Back) {
+		if s.Flow != nil && s.Flow.Status&packet.Confirmed != 0 {
+			req.Flows[s.Host] = []packet.Flow{*s.Flow}
+		}
+	}
+	return Walk(src, req)
+}
