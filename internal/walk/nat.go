@@ -107,6 +107,9 @@ func (r *run) translation(f netfilter.Family, h netfilter.Hook, t packet.Transla
 	}
 	switch t.Chosen {
 	case "masquerade":
+		if r.p.Track.Flow.Original.Source == netip.IPv4Unspecified() { // of a machine without an address (nf_nat_masquerade_ipv4)
+			return netfilter.Verdict{Kind: netfilter.Accept}
+		}
 		a, ok := r.masquerade()
 		if !ok {
 			return drop(fmt.Sprintf("interface %s has no address to masquerade with", r.p.Out))
