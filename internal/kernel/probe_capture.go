@@ -48,10 +48,6 @@ const (
 // them. It goes on until Close.
 func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	fail := func(err error) (*Capture, error) { return nil, fmt.Errorf("capture in %s: %w", n.path, err) }
-	filter, err := captureFilter(tuples)
-	if err != nil {
-		return fail(err)
-	}
 	names, err := n.linkNumbers()
 	if err != nil {
 		return fail(err)
@@ -68,7 +64,7 @@ func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	c.file = os.NewFile(uintptr(fd), "capture")
 	// Bound last: until then the socket gets nothing, and so nothing that the filter does not choose.
 	err = errors.Join(
-		setFilter(fd, filter),
+		setCaptureFilter(fd, tuples),
 		os.NewSyscallError("SO_RCVBUFFORCE", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer)),
 		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)})),
 	)

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"golang.org/x/net/bpf"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/packet"
 )
@@ -17,8 +18,26 @@ const skfNetOff = 0xfff00000
 // maxFilter is how many instructions the kernel takes (BPF_MAXINSNS).
 const maxFilter = 4096
 
-// captureFilter lets pass what the tuples choose. With more tuples than a filter has room for it looks at protocols only; a Capture looks
-// at every packet again.
+// setCaptureFilter lets a socket have what the tuples choose. Where there are more than a filter, or the socket's memory (net.core.optmem_max),
+// has room for, it looks at protocols only; a Capture looks at every packet again.
+func setCaptureFilter(fd int, tuples []packet.Tuple) error {
+	exact, err := captureFilter(tuples)
+	if err != nil {
+		return err
+	}
+	if len(exact) <= maxFilter {
+		if err = setFilter(fd, exact); !errors.Is(err, unix.ENOMEM) {
+			return err
+		}
+	}
+	coarse, err := protocolFilter(tuples)
+	if err != nil {
+		return err
+	}
+	return setFilter(fd, coarse)
+}
+
+// captureFilter lets pass what the tuples choose.
 func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 	if len(tuples) == 0 {
 		return nil, errors.New("no packets to capture were named")
@@ -31,15 +50,23 @@ func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 		}
 		program = append(append(program, packetFilter(layout, t).block()...), errorFilter(layout, t).block()...)
 	}
-	if len(program) >= maxFilter {
-		program = nil
-		for _, p := range protocolsOf(tuples) {
-			var c checks
-			c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(p.etherType))
-			c.equal(bpf.LoadAbsolute{Off: skfNetOff + p.protocol, Size: 1}, uint32(p.icmp))
-			program = append(program, c.block()...)
-		}
+	return assemble(program)
+}
+
+// protocolFilter lets pass what has a protocol of the tuples, and their families' ICMP.
+func protocolFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
+	var program []bpf.Instruction
+	for _, p := range protocolsOf(tuples) {
+		var c checks
+		c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(p.etherType))
+		c.equal(bpf.LoadAbsolute{Off: skfNetOff + p.protocol, Size: 1}, uint32(p.icmp))
+		program = append(program, c.block()...)
 	}
+	return assemble(program)
+}
+
+// assemble ends a program with what does not let anything else pass.
+func assemble(program []bpf.Instruction) ([]bpf.RawInstruction, error) {
 	raw, err := bpf.Assemble(append(program, bpf.RetConstant{Val: 0}))
 	if err != nil {
 		return nil, fmt.Errorf("filter of a capture: %w", err)

@@ -118,6 +118,25 @@ func TestProbeGivenHeader(t *testing.T) {
 	}
 }
 
+// TestCaptureOfMany: however many packets are named, those alone are captured, also where the kernel has no room for a filter that knows all.
+func TestCaptureOfMany(t *testing.T) {
+	a, b := pair(t)
+	script(t, a, "ip addr add 10.9.0.7/24 dev eth0")
+	for i, n := range []int{10, 60, 70, 80, 90, 400} {
+		named := tcpTuple(fmt.Sprintf("10.9.0.7:%d", 4000+i), "10.9.0.2:80")
+		var tuples []packet.Tuple
+		for port := range n {
+			tuples = append(tuples, tcpTuple(fmt.Sprintf("10.9.0.7:%d", 10000+port), "10.9.0.2:80"))
+		}
+		c := openCapture(t, b, append(tuples, named)...)
+		probe(t, a, packet.Packet{Tuple: named})
+		probe(t, a, packet.Packet{Tuple: tcpTuple(fmt.Sprintf("10.9.0.7:%d", 5000+i), "10.9.0.2:80")})
+		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p kernel.Captured) bool { return p.Packet.SourcePort != named.SourcePort && p.Packet.DestinationPort != named.SourcePort }) {
+			t.Errorf("with %d: %+v", n, got)
+		}
+	}
+}
+
 func TestProbeErrors(t *testing.T) {
 	a, _ := pair(t)
 	for name, c := range map[string]struct {
