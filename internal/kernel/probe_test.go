@@ -131,7 +131,9 @@ func TestCaptureOfMany(t *testing.T) {
 		c := openCapture(t, b, append(tuples, named)...)
 		probe(t, a, packet.Packet{Tuple: named})
 		probe(t, a, packet.Packet{Tuple: tcpTuple(fmt.Sprintf("10.9.0.7:%d", 5000+i), "10.9.0.2:80")})
-		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p kernel.Captured) bool { return p.Packet.SourcePort != named.SourcePort && p.Packet.DestinationPort != named.SourcePort }) {
+		if got := readCapture(t, c); len(got) == 0 || slices.ContainsFunc(got, func(p kernel.Captured) bool {
+			return p.Packet.SourcePort != named.SourcePort && p.Packet.DestinationPort != named.SourcePort
+		}) {
 			t.Errorf("with %d: %+v", n, got)
 		}
 	}

@@ -146,6 +146,9 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 	if to == "" {
 		to = r.wayOut(bridge, ports)
 	}
+	if to == "" && len(ports) == 1 {
+		to = ports[0] // there it will turn out that it is for nobody
+	}
 	if to == "" {
 		return r.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", r.p.EtherDestination, bridge))
 	}
