@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -198,7 +199,11 @@ func printTables(out io.Writer, st lab.Status, wide bool) error {
 	if len(st.Nodes) > 0 {
 		fmt.Fprintln(w, "NODE\tADDRESS\tPODS\tAGENT")
 		for _, n := range st.Nodes {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", n.Name, n.Address, n.Pods, state(n.Agent))
+			pods := "?"
+			if n.Pods >= 0 {
+				pods = strconv.Itoa(n.Pods)
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Name, dash(n.Address), pods, state(n.Agent))
 		}
 		fmt.Fprintln(w)
 	}

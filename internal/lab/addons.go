@@ -3,6 +3,7 @@ package lab
 import (
 	"context"
 	_ "embed"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,20 +14,29 @@ import (
 // and half a second less to wait.
 const addonDelay = 1500 * time.Millisecond
 
-// startAddons installs the cluster's DNS and what spec.addons asks for, a moment later.
+// addonPause is how long to wait before another try to install them.
+const addonPause = 5 * time.Second
+
+// startAddons installs the cluster's DNS and what spec.addons asks for, a moment later, and tries until that succeeds or ctx ends.
 func (l *lab) startAddons(ctx context.Context) {
-	select {
-	case <-ctx.Done():
-		return
-	case <-time.After(addonDelay):
+	for pause := addonDelay; ; pause = addonPause {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(pause):
+		}
+		err := l.tried(taskAddons, l.installAddons(ctx))
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		l.log.Error("install", "err", err)
 	}
+}
+
+func (l *lab) installAddons(ctx context.Context) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
-	for _, install := range []func(context.Context) error{l.installDNS, l.installHTTPRouting} {
-		if err := install(ctx); err != nil && ctx.Err() == nil {
-			l.log.Error("install", "err", err)
-		}
-	}
+	return errors.Join(l.installDNS(ctx), l.installHTTPRouting(ctx))
 }
 
 // httpRouting are the objects of the addon for HTTP application routing, one document each.

@@ -35,6 +35,11 @@ func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 		return err
 	}
 	say(Step{Text: "network changed"})
+	return l.tried(taskChange, l.reviseMachines(ctx, source, from, to, say))
+}
+
+// reviseMachines does the rest of a change when the network is changed.
+func (l *lab) reviseMachines(ctx context.Context, source []byte, from, to *cluster.Cluster, say func(Step)) error {
 	if err := l.reviseHosts(ctx, to); err != nil {
 		return err
 	}
@@ -50,7 +55,7 @@ func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	l.mu.Lock()
 	l.cluster = to
 	l.mu.Unlock()
-	err = l.reviseNodes(ctx, to, say)
+	err := l.reviseNodes(ctx, to, say)
 	if err := errors.Join(err, l.settle(source)); err != nil {
 		return err
 	}

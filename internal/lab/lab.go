@@ -58,6 +58,7 @@ type lab struct {
 	hosts      []*host
 	resolvers  []*host           // name servers outside the cluster
 	groups     *instances.Groups // nil without a virtual node
+	undone     map[task]error    // what did not succeed when it was tried last
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on

@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,40 @@ func (l *lab) description() Description {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return Description{Cluster: l.cluster, Changing: l.busy.Load()}
+}
+
+// A task is something that the lab does beside keeping up what there is; the text says what it means that it did not succeed.
+type task string
+
+const (
+	taskChange task = "the last change of the cluster was not done to its end (packetwalk up -f FILE with the same file does the rest)"
+	taskAddons task = "the cluster's DNS or addons could not be installed (this is tried again)"
+)
+
+// tried notes how a task went, for the status.
+func (l *lab) tried(t task, err error) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if err == nil {
+		delete(l.undone, t)
+		return nil
+	}
+	if l.undone == nil {
+		l.undone = map[task]error{}
+	}
+	l.undone[t] = err
+	return err
+}
+
+// work is what the status says of tasks. Held: l.mu.
+func (l *lab) work() (problems, warnings []string) {
+	for _, t := range slices.Sorted(maps.Keys(l.undone)) {
+		problems = append(problems, fmt.Sprintf("%s: %v", t, l.undone[t]))
+	}
+	if l.busy.Load() {
+		warnings = append(warnings, "the cluster is being changed: not everything is as asked yet")
+	}
+	return problems, warnings
 }
 
 // status is what `packetwalk status` prints.
@@ -50,8 +85,9 @@ func (l *lab) status() Status {
 			s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Error, g.Ready, g.Containers, g.Proxy})
 		}
 	}
-	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems, virtual)...)
-	s.Warnings = append(s.warnings(), slices.Concat(halfPeerings(l.network()), warnings, poolWarnings)...)
+	undone, underWay := l.work()
+	s.Problems = append(s.problems(), slices.Concat(problems, poolProblems, virtual, undone)...)
+	s.Warnings = append(s.warnings(), slices.Concat(halfPeerings(l.network()), warnings, poolWarnings, underWay)...)
 	return s
 }
 

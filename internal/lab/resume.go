@@ -107,7 +107,7 @@ func (l *lab) resumeNodes(ctx context.Context, cut cutOff) {
 	defer l.changing.Unlock()
 	l.busy.Store(true)
 	defer l.busy.Store(false)
-	if err := errors.Join(l.reviseNodes(ctx, l.cluster, l.say), l.settle(cut.source)); err != nil {
+	if err := l.tried(taskChange, errors.Join(l.reviseNodes(ctx, l.cluster, l.say), l.settle(cut.source))); err != nil {
 		l.log.Error("the rest of a change that was cut off", "err", err)
 		l.done("the rest of a change that was cut off: %v", err)
 	}

@@ -43,7 +43,7 @@ type Component struct {
 type Node struct {
 	Name    string    `json:"name"`
 	Address string    `json:"address"`
-	Pods    int       `json:"pods"` // that run on it
+	Pods    int       `json:"pods"` // that run on it; -1 when the lab process does not tell
 	Agent   Component `json:"agent"`
 	Error   string    `json:"error,omitempty"` // the last of its kubelet
 }
@@ -150,7 +150,7 @@ func (s *Status) fromPidFiles(d Dir) {
 	agents, _ := filepath.Glob(d.path("nodes", "*", "agent.pid"))
 	for _, file := range agents {
 		name := filepath.Base(filepath.Dir(file))
-		s.Nodes = append(s.Nodes, Node{Name: name, Agent: look(name, file)})
+		s.Nodes = append(s.Nodes, Node{Name: name, Pods: -1, Agent: look(name, file)})
 	}
 }
 
