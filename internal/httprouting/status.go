@@ -121,6 +121,11 @@ func (e *events) post(ctx context.Context, i *networkingv1.Ingress, kind, reason
 		Type: kind, Reason: reason, Message: message, Source: corev1.EventSource{Component: component},
 		FirstTimestamp: now, LastTimestamp: now, Count: 1,
 	}).Do(ctx).Error()
+	if err != nil {
+		e.mu.Lock()
+		delete(e.told, key) // the next time will do
+		e.mu.Unlock()
+	}
 	if err != nil && ctx.Err() == nil {
 		e.log.Printf("tell of Ingress %s/%s: %v", i.Namespace, i.Name, err)
 	}
