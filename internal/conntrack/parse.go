@@ -94,6 +94,7 @@ func (r *reader) finish() error {
 	plain := f.Original.Reply()
 	if f.Reply.Destination != plain.Destination || sourcePart(f.Reply) != sourcePart(plain) {
 		f.Status |= packet.SNAT
+		f.Identifier = f.Reply.Destination == plain.Destination && isICMP(plain.Protocol)
 	}
 	if f.Reply.Source != plain.Source || !isICMP(plain.Protocol) && f.Reply.SourcePort != plain.SourcePort {
 		f.Status |= packet.DNAT

@@ -12,6 +12,9 @@ type Flow struct {
 	State           string        // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
 	Timeout         int           // seconds
 	Helper          string
+	// Identifier says that an ICMP identifier was changed and the source was not, so that nobody can tell whether translating the source did
+	// that (masquerading with random ports), or translating the destination (of a packet that came in with an identifier that was taken).
+	Identifier bool
 	// Masqueraded is the interface by which the first packet left when it was masqueraded (masq_index). No dump tells it: it is known of flows
 	// that a walk makes.
 	Masqueraded string

@@ -201,7 +201,10 @@ func (m *machine) validateSource(p *packet.Packet, d *decision) string {
 	if mode == 0 && (acceptLocal || !m.ownAddress(p.Source) && !m.customLocal()) {
 		return ""
 	}
-	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS}
+	back := fib.Query{ // with the ports of an answer, for policy rules that look at them (__fib_validate_source)
+		Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS,
+		Protocol: p.Protocol, SourcePort: p.DestinationPort, DestinationPort: p.SourcePort,
+	}
 	if m.confEither(p.In, "src_valid_mark") {
 		back.Mark = p.Mark
 	}

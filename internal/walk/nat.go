@@ -48,6 +48,10 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 	if source {
 		done = packet.SNATDone
 	}
+	if flow.Identifier && h == netfilter.Prerouting && !r.p.Track.Reply {
+		// It is taken for what the kernel did first.
+		flow.Status, flow.Identifier = flow.Status&^packet.SNAT|packet.DNAT, false
+	}
 	before := r.p
 	switch {
 	case unbound(&r.p) && flow.Status&done == 0:
