@@ -103,7 +103,12 @@ func (s *shrinker) hosts() bool {
 // Store writes a world below dir, with what was predicted and what was observed.
 func Store(dir, name string, w *World, f Failure) (string, error) {
 	w = w.Clone()
-	w.Comment = fmt.Sprintf("%s: packet %d, %s: %s\n%s\nPredicted:\n%s\n", name, f.Packet, f.Line, f.Kind, f.Text, f.Walk)
+	const most = 60 // lines: packets that go round make many
+	predicted := strings.Split(f.Walk, "\n")
+	if more := len(predicted) - most; more > 0 {
+		predicted = append(predicted[:most:most], fmt.Sprintf("and %d lines more", more))
+	}
+	w.Comment = fmt.Sprintf("%s: packet %d, %s: %s\n%s\nPredicted:\n%s\n", name, f.Packet, f.Line, f.Kind, f.Text, strings.Join(predicted, "\n"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}
