@@ -34,7 +34,8 @@ func walkCommand(s Streams) *cobra.Command {
 		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; the last line is
 the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
 
-An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:PORT], vm/NAME[:PORT], internet[/NAME][:PORT] or an address with an optional port.`,
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:PORT], vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT]
+or an address with an optional port.`,
 		Example: `  packetwalk walk --from internet --to svc/whereami
   packetwalk walk --from pod/web-1 --to vm/testvm:80 --live
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide

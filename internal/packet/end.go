@@ -10,7 +10,7 @@ import (
 // End is one end of a walk as a user names it. The zero value is no end.
 //
 //	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]   vm/NAME[:PORT]
-//	internet[/NAME][:PORT]        ADDRESS[:PORT], an IPv6 address in brackets when a port follows
+//	netns/NAME[:PORT]             internet[/NAME][:PORT]        ADDRESS[:PORT], an IPv6 address in brackets when a port follows
 type End struct {
 	Kind      EndKind
 	Namespace string // of a pod or service; "" where none was given
@@ -28,6 +28,7 @@ const (
 	ServiceEnd  EndKind = "svc"
 	NodeEnd     EndKind = "node"
 	VMEnd       EndKind = "vm"
+	NetNSEnd    EndKind = "netns" // a network namespace of a captured machine that is no pod
 	InternetEnd EndKind = "internet"
 	AddressEnd  EndKind = "address" // not written: the address stands alone
 )
@@ -35,7 +36,7 @@ const (
 // endForms are what may be written for each kind, for errors.
 var endForms = map[EndKind]string{
 	PodEnd: "pod/[NAMESPACE/]NAME[:PORT]", ServiceEnd: "svc/[NAMESPACE/]NAME[:PORT]", NodeEnd: "node/NAME[:PORT]", VMEnd: "vm/NAME[:PORT]",
-	InternetEnd: "internet[/NAME][:PORT]", AddressEnd: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
+	NetNSEnd: "netns/NAME[:PORT]", InternetEnd: "internet[/NAME][:PORT]", AddressEnd: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
 }
 
 // otherNames are what people write for a kind, as kubectl lets them.
@@ -61,7 +62,7 @@ func parseEnd(s string) (End, error) {
 	}
 	kind, rest, named := strings.Cut(s, "/")
 	switch k := EndKind(kind); k {
-	case PodEnd, ServiceEnd, NodeEnd, VMEnd, InternetEnd:
+	case PodEnd, ServiceEnd, NodeEnd, VMEnd, NetNSEnd, InternetEnd:
 		if named {
 			return namedEnd(k, rest)
 		}
@@ -97,7 +98,7 @@ func namedEnd(kind EndKind, rest string) (End, error) {
 	case len(parts) > 1:
 		return End{}, fmt.Errorf("has too many parts; want %s", endForms[kind])
 	}
-	if err := checkName("name", e.Name, kind != VMEnd && kind != InternetEnd); err != nil {
+	if err := checkName("name", e.Name, kind != VMEnd && kind != NetNSEnd && kind != InternetEnd); err != nil {
 		return End{}, fmt.Errorf("%w; want %s", err, endForms[kind])
 	}
 	return e, nil

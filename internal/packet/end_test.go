@@ -14,6 +14,7 @@ func TestEnds(t *testing.T) {
 		"svc/default/whereami:80":      {Kind: ServiceEnd, Namespace: "default", Name: "whereami", Port: 80},
 		"node/aks-nodepool1-0:30064":   {Kind: NodeEnd, Name: "aks-nodepool1-0", Port: 30064},
 		"vm/Jump_Host":                 {Kind: VMEnd, Name: "Jump_Host"},
+		"netns/web_1:80":               {Kind: NetNSEnd, Name: "web_1", Port: 80},
 		"internet":                     {Kind: InternetEnd},
 		"internet:443":                 {Kind: InternetEnd, Port: 443},
 		"internet/ifconfig.co":         {Kind: InternetEnd, Name: "ifconfig.co"},
