@@ -179,7 +179,8 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 // rules compares the rules of one host in order.
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	events := c.ruleEvents(h, steps, d)
-	flooded, last := d == back && c.refusedCopies, steps[0].position
+	flooded, last, all := d == back && c.refusedCopies, steps[0].position, events
+	nat := false        // the base chain that the step is in translates
 	var changed *placed // the last step whose rule changed the packet
 	for i := range steps {
 		s := steps[i]
@@ -198,8 +199,15 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 		if s.Visit.Rule == nil && s.Visit.Verdict.Kind == netfilter.Accept && h.Absent[chainID(s.Visit.Chain)] {
 			continue // an empty chain that lets everything pass is as good as none
 		}
+		if base := s.Visit.Chain.Base; base != nil {
+			nat = base.Type == "nat"
+		}
 		if flooded { // what happens to the other copies is in the trace, too
 			events = skipTo(h, s, events)
+		}
+		if flooded && nat && !meets(h, s, events) && slices.ContainsFunc(all, func(e observedRule) bool { return isOf(h, s, &e) }) {
+			c.fact(nil) // the copies are of one connection: nat chains are asked for the first of them, whichever that is and whatever its mark
+			continue
 		}
 		if len(events) == 0 {
 			c.fact(c.missing(name, s, d))
@@ -243,11 +251,27 @@ func (c *comparison) missing(name string, s placed, d direction) *Difference {
 }
 
 func skipTo(h *Host, s placed, events []observedRule) []observedRule {
-	i := slices.IndexFunc(events, func(e observedRule) bool {
-		agree, _ := sameEvent(h, s, &e)
-		return agree && packetAtChain(s, &e) == ""
-	})
-	return events[max(i, 0):]
+	for i := range events {
+		if meets(h, s, events[i:]) {
+			return events[i:]
+		}
+	}
+	return events
+}
+
+// isOf tells whether a step and an event are of the same rule with the same verdict, whatever the packet's mark.
+func isOf(h *Host, s placed, e *observedRule) bool {
+	agree, how := sameEvent(h, s, e)
+	return agree || how != ""
+}
+
+// meets tells whether the first of the events is that of a step.
+func meets(h *Host, s placed, events []observedRule) bool {
+	if len(events) == 0 {
+		return false
+	}
+	agree, _ := sameEvent(h, s, &events[0])
+	return agree && packetAtChain(s, &events[0]) == ""
 }
 
 // traced tells whether the kernel reports a visit. Ends of chains that were jumped to are left out on both sides.

@@ -82,7 +82,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	last := map[string]kept{}
 	var order []string
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
-		if s.Flow == nil || s.Flow.Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil {
+		if s.Flow == nil || s.Flow.Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
 			continue
 		}
 		if c.Unanswered && i >= len(outcome.There) {
@@ -147,6 +147,15 @@ func unresolved(end *walk.End) bool { return end.Kind == walk.Dropped && end.Rej
 // ended tells of connections that conntrack forgets at once: those whose SYN was answered by a reset (nf_conntrack_tcp_packet).
 func ended(outcome *walk.Outcome) bool {
 	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
+}
+
+// endedBy is the host that rejects an answer, which is not tracked, with a reset: that is tracked as if it came from who began the connection,
+// and may end it, too. It is "" where there is none.
+func endedBy(outcome *walk.Outcome) string {
+	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.State == packet.Untracked {
+		return b.Host
+	}
+	return ""
 }
 
 func sameFlow(want *packet.Flow, f *kernel.Flow) bool {
