@@ -31,6 +31,7 @@ type Server struct {
 type session struct {
 	password string
 	expires  time.Time
+	size     *terminalSize
 	run      func(context.Context, *stream)
 }
 
@@ -171,7 +172,8 @@ type granted struct {
 	Password string `json:"password"`
 }
 
-func (s *Server) grant(r *http.Request, run func(context.Context, *stream)) granted {
+// grant lets a session begin; size is its terminal's at first, nil where there is none.
+func (s *Server) grant(r *http.Request, size *terminalSize, run func(context.Context, *stream)) granted {
 	id, password := rand.Text(), rand.Text()
 	now := time.Now()
 	s.mu.Lock()
@@ -184,7 +186,7 @@ func (s *Server) grant(r *http.Request, run func(context.Context, *stream)) gran
 			delete(s.sessions, id)
 		}
 	}
-	s.sessions[id] = session{password, now.Add(sessionPatience), run}
+	s.sessions[id] = session{password, now.Add(sessionPatience), size, run}
 	return granted{"wss://" + r.Host + "/sessions/" + id, password}
 }
 
@@ -206,7 +208,7 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
-	return http.StatusOK, s.grant(r, func(ctx context.Context, c *stream) {
+	return http.StatusOK, s.grant(r, e.Size, func(ctx context.Context, c *stream) {
 		x := Exec{Command: append([]string{e.Command}, e.Arguments...), TTY: e.TTY, Stdout: c.writer(channelStdout)}
 		if !e.TTY {
 			x.Stderr = c.writer(channelStderr)
@@ -216,9 +218,6 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 		}
 		if e.TTY {
 			x.Resize = c.sizes
-		}
-		if e.TTY && e.Size != nil {
-			c.resize(*e.Size)
 		}
 		code, err := s.Service.Exec(ctx, group, container, x)
 		c.end(code, err)
@@ -236,7 +235,7 @@ func (s *Server) attach(r *http.Request) (int, any, error) {
 		return 0, nil, err
 	}
 	group, container := r.PathValue("name"), r.PathValue("container")
-	return http.StatusOK, s.grant(r, func(ctx context.Context, c *stream) {
+	return http.StatusOK, s.grant(r, nil, func(ctx context.Context, c *stream) {
 		c.end(0, s.Service.Logs(ctx, group, container, o, c.writer(channelStdout)))
 	}), nil
 }
@@ -280,6 +279,9 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithCancel(context.Background()) // the request's own ends with the upgrade
 	defer cancel()
 	c := newStream(conn)
+	if granted.size != nil {
+		c.resize(*granted.size)
+	}
 	go func() {
 		defer cancel()
 		c.receive()

@@ -106,11 +106,13 @@ type terminalSize struct {
 	Height uint16 `json:"rows"`
 }
 
+// resize says a new size. One at a time.
 func (c *stream) resize(s terminalSize) {
 	select {
-	case c.sizes <- Size{Width: s.Width, Height: s.Height}:
-	default: // the next one is newer
+	case <-c.sizes: // nobody has looked at it, and this one is newer
+	default:
 	}
+	c.sizes <- Size{Width: s.Width, Height: s.Height}
 }
 
 // errCut says that a session ended without a word.

@@ -147,7 +147,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	return nil
 }
 
-// walk predicts and, with --live, compares. The second result is false where prediction and kernel part.
+// walk predicts and, with --live, compares. The second result is false where prediction and kernel part, or the packet was not sent.
 func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, bool, error) {
 	if !o.live {
 		result, err := walk.Walk(world, req)
@@ -166,7 +166,7 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 	if len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered && report.Source != "" && report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
 	}
-	return result, report.First == nil, nil
+	return result, report.First == nil && report.NotSent == "", nil
 }
 
 // mostTries is how often a packet is sent while the state that its way was predicted from does not stay the same.

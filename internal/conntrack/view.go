@@ -78,12 +78,11 @@ func (v *View) taken(t packet.Tuple, zone uint16, f *packet.Flow) bool {
 	return ok && !v.gone[r.flow] && v.copies[r.flow] != f
 }
 
-// Adopt adds a flow that is there beside those of the table.
+// Adopt adds a flow that is there beside those of the table, or in place of the one that has its first packet's tuple.
 func (v *View) Adopt(f packet.Flow) {
 	original, _ := keys(&f)
 	if known, ok := v.find(original.tuple, original.zone); ok {
-		*known.flow = f
-		return
+		v.Remove(known.flow)
 	}
 	v.put(&f)
 }

@@ -294,11 +294,8 @@ func (g *group) log(name string, previous bool) (path string, ended <-chan struc
 			continue
 		}
 		attempt := r.Attempt
-		if _, err := os.Stat(g.logPath(name, attempt)); err != nil || r.starting {
+		if _, err := os.Stat(g.logPath(name, attempt)); err != nil || r.starting || previous {
 			attempt-- // until it has started, the one before is the last
-		}
-		if previous {
-			attempt--
 		}
 		if attempt < 1 {
 			return "", nil, aci.Conflict("ContainerGroupDeploymentNotReady", "The container '%s' in container group '%s' has no such log yet.", name, g.name)

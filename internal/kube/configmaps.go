@@ -29,7 +29,7 @@ type ConfigMaps struct {
 func NewConfigMaps(config *rest.Config, namespace string, names ...string) (*ConfigMaps, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+		return nil, err
 	}
 	c := &ConfigMaps{core: core, namespace: namespace, names: names, changed: make(chan struct{}, 1)}
 	for _, name := range names {

@@ -54,14 +54,14 @@ var scheme = func() *runtime.Scheme {
 }()
 
 // RESTClient makes a client of one API group's version that reads the kinds of a scheme, as protobuf.
-func RESTClient(config *rest.Config, gv schema.GroupVersion, scheme *runtime.Scheme) (*rest.RESTClient, error) {
+func RESTClient(config *rest.Config, gv schema.GroupVersion, kinds *runtime.Scheme) (*rest.RESTClient, error) {
 	c := rest.CopyConfig(config)
 	c.GroupVersion = &gv
 	c.APIPath = "/apis"
 	if gv.Group == "" {
 		c.APIPath = "/api"
 	}
-	c.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
+	c.NegotiatedSerializer = serializer.NewCodecFactory(kinds).WithoutConversion()
 	c.ContentType = runtime.ContentTypeProtobuf
 	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
 	client, err := rest.RESTClientFor(c)
@@ -97,11 +97,11 @@ type Counter func(kind string)
 func NewWatcher(config *rest.Config, nodeName string, seen Counter) (*Watcher, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+		return nil, err
 	}
 	discovery, err := RESTClient(config, discoveryv1.SchemeGroupVersion, scheme)
 	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+		return nil, err
 	}
 	if seen == nil {
 		seen = func(string) {}

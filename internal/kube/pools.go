@@ -69,7 +69,7 @@ type Pools struct {
 func NewPools(config *rest.Config) (*Pools, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
-		return nil, fmt.Errorf("make API client: %w", err)
+		return nil, err
 	}
 	client, err := calicoClient(config)
 	if err != nil {

@@ -14,12 +14,12 @@ import (
 // and half a second less to wait.
 const addonDelay = 1500 * time.Millisecond
 
-// addonPause is how long to wait before another try to install them.
-const addonPause = 5 * time.Second
+// longestAddonPause is how long to wait at most before another try to install them.
+const longestAddonPause = time.Minute
 
 // startAddons installs the cluster's DNS and what spec.addons asks for, a moment later, and tries until that succeeds or ctx ends.
 func (l *lab) startAddons(ctx context.Context) {
-	for pause := addonDelay; ; pause = addonPause {
+	for pause := addonDelay; ; pause = min(2*pause, longestAddonPause) {
 		select {
 		case <-ctx.Done():
 			return

@@ -31,15 +31,19 @@ func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	if err := refused(cluster.Compare(from, to)); err != nil {
 		return err
 	}
-	if err := l.reviseNetwork(source, to); err != nil {
+	if err := l.plan(source, to); err != nil {
 		return err
 	}
-	say(Step{Text: "network changed"})
-	return l.tried(taskChange, l.reviseMachines(ctx, source, from, to, say))
+	return l.tried(taskChange, l.carryOut(ctx, source, from, to, say))
 }
 
-// reviseMachines does the rest of a change when the network is changed.
-func (l *lab) reviseMachines(ctx context.Context, source []byte, from, to *cluster.Cluster, say func(Step)) error {
+// carryOut does a change that is written down.
+func (l *lab) carryOut(ctx context.Context, source []byte, from, to *cluster.Cluster, say func(Step)) error {
+	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, l.planned, to) }); err != nil {
+		return err
+	}
+	l.planned = to
+	say(Step{Text: "network changed"})
 	if err := l.reviseHosts(ctx, to); err != nil {
 		return err
 	}
@@ -63,20 +67,13 @@ func (l *lab) reviseMachines(ctx context.Context, source []byte, from, to *clust
 	return nil
 }
 
-// reviseNetwork changes Azure's side, all or nothing, having written down what the lab is going to be.
-func (l *lab) reviseNetwork(source []byte, to *cluster.Cluster) error {
+// plan writes down what the lab is going to be, if Azure's side can become that.
+func (l *lab) plan(source []byte, to *cluster.Cluster) error {
 	try := l.network()
 	if err := errors.Join(revise(&try, l.planned, to), try.Validate()); err != nil {
 		return err
 	}
-	if err := replaceFile(l.dir.nextFile(), source); err != nil {
-		return err
-	}
-	if err := l.fabric.Update(func(n *vnet.Network) error { return revise(n, l.planned, to) }); err != nil {
-		return err
-	}
-	l.planned = to
-	return nil
+	return replaceFile(l.dir.nextFile(), source)
 }
 
 // replaceFile writes a file of which no reader sees a part.

@@ -26,7 +26,7 @@ type Status struct {
 	ContainerGroups []ContainerGroup `json:"containerGroups"`
 	Frontends       []Frontend       `json:"frontends"`
 	Outbound        []Outbound       `json:"outbound"`
-	Warnings        []string         `json:"warnings"` // what may soon be broken, in words
+	Warnings        []string         `json:"warnings"` // what may soon be broken, or is being changed, in words
 	Problems        []string         `json:"problems"` // what is broken, in words; empty when all is well
 }
 

@@ -163,8 +163,8 @@ func addressEnd(s, kind string, named bool) (End, error) {
 	if k, ok := otherNames[kind]; ok && named {
 		return End{}, fmt.Errorf("unknown kind %q; write %s", kind, endForms[k])
 	}
-	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s or %s", endForms[PodEnd], endForms[ServiceEnd],
-		endForms[NodeEnd], endForms[VMEnd], endForms[InternetEnd], endForms[AddressEnd])
+	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s or %s", endForms[PodEnd], endForms[ServiceEnd],
+		endForms[NodeEnd], endForms[VMEnd], endForms[NetNSEnd], endForms[InternetEnd], endForms[AddressEnd])
 }
 
 // cutPort cuts "10.0.0.1:80" and "[fd00::1]:80".

@@ -179,9 +179,10 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 // rules compares the rules of one host in order.
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	events := c.ruleEvents(h, steps, d)
-	flooded, last, all := d == back && c.refusedCopies, steps[0].position, events
-	nat := false        // the base chain that the step is in translates
-	var changed *placed // the last step whose rule changed the packet
+	flooded, last := d == back && c.refusedCopies, steps[0].position
+	nat := false              // the base chain that the step is in translates
+	var passed []observedRule // what other copies met
+	var changed *placed       // the last step whose rule changed the packet
 	for i := range steps {
 		s := steps[i]
 		flooded = flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
@@ -203,9 +204,10 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 			nat = base.Type == "nat"
 		}
 		if flooded { // what happens to the other copies is in the trace, too
-			events = skipTo(h, s, events)
+			rest := skipTo(h, s, events)
+			passed, events = append(passed, events[:len(events)-len(rest)]...), rest
 		}
-		if flooded && nat && !meets(h, s, events) && slices.ContainsFunc(all, func(e observedRule) bool { return isOf(h, s, &e) }) {
+		if flooded && nat && !meets(h, s, events) && slices.ContainsFunc(passed, func(e observedRule) bool { return isOf(h, s, &e) }) {
 			c.fact(nil) // the copies are of one connection: nat chains are asked for the first of them, whichever that is and whatever its mark
 			continue
 		}
@@ -259,10 +261,10 @@ func skipTo(h *Host, s placed, events []observedRule) []observedRule {
 	return events
 }
 
-// isOf tells whether a step and an event are of the same rule with the same verdict, whatever the packet's mark.
+// isOf tells whether a step and an event are of the same rule with the same verdict and packet, whatever its mark.
 func isOf(h *Host, s placed, e *observedRule) bool {
 	agree, how := sameEvent(h, s, e)
-	return agree || how != ""
+	return (agree || how != "") && packetAtChain(s, e) == ""
 }
 
 // meets tells whether the first of the events is that of a step.

@@ -100,26 +100,26 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			c.fact(nil)
 			continue
 		}
-		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: likeliest(flows, k.flow), position: k.position, more: true, flow: true})
+		observed, there := likeliest(flows, k.flow)
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true, forgotten: !there})
 	}
 }
 
 // endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the acknowledgement,
 // ended it, and why that is.
 func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
-	if d := report.First; d == nil || !d.flow || report.Steps-report.Agreed != 1 {
+	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
 		return "", nil
 	}
 	next, err := walk.Acknowledge(source, result.Request, &result.Outcomes[report.Outcome])
 	if next == nil {
 		return "", err
 	}
-	for i := range next.Outcomes {
-		if end := &next.Outcomes[i].End; end.Forgotten && end.Host == report.First.Host {
-			return end.Why, nil
-		}
+	ends := func(o walk.Outcome) bool { return o.End.Forgotten && o.End.Host == report.First.Host }
+	if next.More || slices.ContainsFunc(next.Outcomes, func(o walk.Outcome) bool { return !ends(o) }) {
+		return "", nil
 	}
-	return "", nil
+	return next.Outcomes[0].End.Why, nil
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which
@@ -171,13 +171,13 @@ func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.Addr
 		samePort(want.SourcePort, packet.Exactly(source.Port())) && samePort(want.DestinationPort, packet.Exactly(destination.Port()))
 }
 
-func likeliest(flows []kernel.Flow, want *packet.Flow) string {
+func likeliest(flows []kernel.Flow, want *packet.Flow) (text string, there bool) {
 	for _, f := range flows {
 		if sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) {
-			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination, f.Mark)
+			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination, f.Mark), true
 		}
 	}
-	return "no such connection"
+	return "no such connection", false
 }
 
 func flowText(f *packet.Flow) string {

@@ -28,7 +28,8 @@ const (
 )
 
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
-// kernel agree. A packet that may go round without end is not sent. The source should be fresh: what changed since it was read is a difference. The request must be one that can be sent: made
+// kernel agree. A packet that goes round without end in one of the
+// outcomes is not sent. The source should be fresh: what changed since it was read is a difference. The request must be one that can be sent: made
 // by its host, with tcp, udp or an ICMP echo.
 //
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
@@ -87,14 +88,18 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	return result, report, nil
 }
 
-// endless finds an outcome in which the packet, or the answer, goes round without end. Sent, it would take all that the machines can do.
+// endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines can do.
 func endless(result *walk.Result) *walk.End {
 	for i := range result.Outcomes {
 		o := &result.Outcomes[i]
-		for _, end := range []*walk.End{&o.End, o.BackEnd} {
-			if end != nil && end.Kind == walk.Looped {
-				return end
+		ends := []*walk.End{&o.End, o.BackEnd}
+		for _, s := range slices.Concat(o.There, o.Back) {
+			if s.Copied != nil {
+				ends = append(ends, &s.Copied.End)
 			}
+		}
+		if j := slices.IndexFunc(ends, func(e *walk.End) bool { return e != nil && e.Kind == walk.Looped }); j >= 0 {
+			return ends[j]
 		}
 	}
 	return nil

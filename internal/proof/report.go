@@ -40,11 +40,12 @@ type Difference struct {
 	Back                bool // on the way back
 	Predicted, Observed string
 
-	position int                // of the predicted step among all
-	more     bool               // it is something that was not predicted: a choice behind the position can be to blame, too
-	flow     bool               // it is about a connection that conntrack was to keep
-	event    *kernel.TraceEvent // observed; nil where it was none
-	rule     *ruleRef           // the rule that decided what is different; nil where none did
+	position int  // of the predicted step among all
+	more     bool // it is something that was not predicted: a choice behind the position can be to blame, too
+	// forgotten says that it is about a connection that conntrack was to keep, and has not.
+	forgotten bool
+	event     *kernel.TraceEvent // observed; nil where it was none
+	rule      *ruleRef           // the rule that decided what is different; nil where none did
 }
 
 // ruleRef is a rule by what finds it in the kernel.

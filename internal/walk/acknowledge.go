@@ -7,8 +7,8 @@ import (
 	"packetwalk.dev/internal/snapshot"
 )
 
-// Acknowledge walks the packet with which a TCP client acknowledges the answer of an outcome: the first of its connection that the nat chains
-// are not asked for, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which an answer
+// Acknowledge walks the packet with which a TCP client acknowledges the answer of an outcome: the second in its direction, for which the
+// nat chains are not asked, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which an answer
 // comes back it is nil.
 func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) {
 	if o.BackEnd == nil || o.BackEnd.Kind != Delivered || o.BackEnd.Packet.TCPFlags != packet.SYN|packet.ACK || req.Forwarded {
@@ -18,8 +18,18 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	req.OneWay, req.Pin, req.Flows = true, nil, map[string][]packet.Flow{}
 	for _, s := range slices.Concat(o.There, o.Back) {
 		if s.Flow != nil && s.Flow.Status&packet.Confirmed != 0 {
-			req.Flows[s.Host] = []packet.Flow{*s.Flow}
+			req.Flows[s.Host] = with(req.Flows[s.Host], *s.Flow)
 		}
 	}
 	return Walk(src, req)
+}
+
+// with is a list of flows with one as it is now.
+func with(flows []packet.Flow, now packet.Flow) []packet.Flow {
+	i := slices.IndexFunc(flows, func(f packet.Flow) bool { return f.Original == now.Original && f.Zone == now.Zone })
+	if i < 0 {
+		return append(flows, now)
+	}
+	flows[i] = now
+	return flows
 }

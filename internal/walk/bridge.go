@@ -146,7 +146,7 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 	if to == "" {
 		to = r.wayOut(bridge, ports)
 	}
-	if to == "" && len(ports) == 1 {
+	if to == "" && len(ports) == 1 && !r.p.EtherDestination.IsZero() {
 		to = ports[0] // there it will turn out that it is for nobody
 	}
 	if to == "" {

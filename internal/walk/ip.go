@@ -201,9 +201,9 @@ func (m *machine) validateSource(p *packet.Packet, d *decision) string {
 	if mode == 0 && (acceptLocal || !m.ownAddress(p.Source) && !m.customLocal()) {
 		return ""
 	}
-	back := fib.Query{ // with the ports of an answer, for policy rules that look at them (__fib_validate_source)
-		Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS,
-		Protocol: p.Protocol, SourcePort: p.DestinationPort, DestinationPort: p.SourcePort,
+	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS}
+	if m.FIB.Dissects(false) { // the ports are those of an answer (__fib_validate_source)
+		back.Protocol, back.SourcePort, back.DestinationPort = p.Protocol, p.DestinationPort, p.SourcePort
 	}
 	if m.confEither(p.In, "src_valid_mark") {
 		back.Mark = p.Mark

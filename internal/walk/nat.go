@@ -48,8 +48,9 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 	if source {
 		done = packet.SNATDone
 	}
-	if flow.Identifier && h == netfilter.Prerouting && !r.p.Track.Reply {
-		// It is taken for what the kernel did first.
+	if flow.Identifier && !r.p.Track.Reply && !r.via.loopback && h == netfilter.Prerouting {
+		// A packet that came in had its identifier changed there, if another connection had it. One that is sent here is taken to have had it
+		// changed by masquerading, though it may have been at output.
 		flow.Status, flow.Identifier = flow.Status&^packet.SNAT|packet.DNAT, false
 	}
 	before := r.p
@@ -58,7 +59,7 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 		if !r.bind(f, h, source, done) {
 			return false
 		}
-	case h == netfilter.Postrouting && !r.p.Track.Reply && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
+	case h == netfilter.Postrouting && !r.p.Track.Reply && r.p.About == nil && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
 		r.m.view.Remove(flow)
 		r.finish(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)", flow.Masqueraded, r.p.Out))
 		r.end.Forgotten = true

@@ -14,7 +14,7 @@ type stage func(*run) stage
 
 // maxStages bounds a packet's way: far more than any real one, and little enough to end at once. A ring of routers that restore the TTL
 // has no other end.
-const maxStages = 1 << 10
+const maxStages = 1 << 12 // 255 routers and their bridges
 
 // run is one execution of a walk: every choice has one answer.
 type run struct {

@@ -83,7 +83,7 @@ const (
 	Dropped   EndKind = "dropped"   // by a rule, a route, a check
 	Rejected  EndKind = "rejected"  // dropped with an answer to the sender
 	Undecided EndKind = "unknown"   // nobody can tell
-	Looped    EndKind = "loop"      // it would go round until its TTL ends, or a chain jumps without end
+	Looped    EndKind = "loop"      // it goes round and its TTL does not end that, or a chain jumps without end
 )
 
 // End is where a packet's way ended.
