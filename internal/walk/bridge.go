@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -17,6 +18,8 @@ type bridged struct {
 	in          string // port
 	destination netip.Addr
 	toHost      bool // the frame was for the bridge's own address when it came in
+	// firstCopy is the port by which the first copy of a flooded frame leaves; "" where there is one only.
+	firstCopy string
 }
 
 // bridgeIn is a frame that came in by a port of a bridge (br_handle_frame).
@@ -143,6 +146,9 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 		station = "a station that is not known"
 	}
 	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: ports}, Why: station + " has not been seen: the frame goes out of every port"})
+	if r.via.bridge != nil && len(ports) > 1 {
+		r.via.bridge.firstCopy = r.newest(ports)
+	}
 	if to == "" {
 		to = r.wayOut(bridge, ports)
 	}
@@ -153,6 +159,11 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 		return r.finish(Dropped, fmt.Sprintf("no station with the address %s is known behind any port of %s", r.p.EtherDestination, bridge))
 	}
 	return r.bridgeTo(bridge, to, forwarded)
+}
+
+// newest is the port that a bridge's list begins with: the one that joined last (br_add_if), which is taken to be the last one made.
+func (r *run) newest(ports []string) string {
+	return slices.MaxFunc(ports, func(a, b string) int { return cmp.Compare(r.m.FIB.Link(a).Index, r.m.FIB.Link(b).Index) })
 }
 
 // wayOut is the port by which a frame for a station that nobody has seen leaves the snapshot; "" where none leads out. The machine's own card

@@ -56,7 +56,7 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 	before := r.p
 	switch {
 	case unbound(&r.p) && flow.Status&done == 0:
-		if !r.bind(f, h, source, done) {
+		if !r.bindFirst(f, h, source, done) {
 			return false
 		}
 	case h == netfilter.Postrouting && !r.p.Track.Reply && r.p.About == nil && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
@@ -77,6 +77,22 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 func unbound(p *packet.Packet) bool {
 	icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6
 	return p.Track.State == packet.New || p.Track.State == packet.Related && !icmp
+}
+
+// bindFirst is bind, for a flooded frame with the copy that comes first: all copies are of one connection, and what else the rules do to
+// that one the others do not have.
+func (r *run) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) bool {
+	b := r.via.bridge
+	if h != netfilter.Postrouting || b == nil || b.firstCopy == "" || b.firstCopy == r.p.BridgeOut {
+		return r.bind(f, h, source, done)
+	}
+	p := r.p
+	r.p.BridgeOut = b.firstCopy
+	if !r.bind(f, h, source, done) {
+		return false
+	}
+	r.p = p
+	return true
 }
 
 // bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
