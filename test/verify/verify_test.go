@@ -104,6 +104,9 @@ func TestWorlds(t *testing.T) {
 		if err != nil && !errors.Is(err, errWorld) || len(r.Failures) > 0 || *show && err != nil {
 			t.Logf("seed %d: %v", seed, err)
 		}
+		for _, f := range r.Passing {
+			t.Logf("seed %d, once and not again: packet %d, %s: %s: %s", seed, f.Packet, f.Line, f.Kind, f.Text)
+		}
 		report(t, r)
 		if len(r.Failures) > 0 {
 			failed = append(failed, found{seed, w, r.Failures[0]})
