@@ -15,7 +15,7 @@ func TestTried(t *testing.T) {
 		return l.work()
 	}
 	err := errors.New("node n2: no address is free")
-	if got := l.tried(taskChange, err); got != err {
+	if got := l.tried(taskChange, err); !errors.Is(got, err) {
 		t.Errorf("got %v", got)
 	}
 	l.busy.Store(true)
