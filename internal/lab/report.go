@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -27,7 +28,7 @@ func (l *lab) description() Description {
 type task string
 
 const (
-	taskChange task = "the last change of the cluster was not done to its end (packetwalk up -f FILE with the same file does the rest)"
+	taskChange task = "the last change of the cluster was not done to its end (made again, it does the rest)"
 	taskAddons task = "the cluster's DNS or addons could not be installed (this is tried again)"
 )
 
@@ -49,7 +50,7 @@ func (l *lab) tried(t task, err error) error {
 // work is what the status says of tasks. Held: l.mu.
 func (l *lab) work() (problems, warnings []string) {
 	for _, t := range slices.Sorted(maps.Keys(l.undone)) {
-		problems = append(problems, fmt.Sprintf("%s: %v", t, l.undone[t]))
+		problems = append(problems, fmt.Sprintf("%s: %s", t, strings.ReplaceAll(l.undone[t].Error(), "\n", "; ")))
 	}
 	if l.busy.Load() {
 		warnings = append(warnings, "the cluster is being changed: not everything is as asked yet")
