@@ -23,6 +23,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/kube"
 	"packetwalk.dev/internal/service"
 	"packetwalk.dev/internal/serviceproxy"
@@ -204,9 +205,7 @@ const (
 )
 
 func newWorld(t *testing.T, rules string) *world {
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	w := &world{T: t, id: fmt.Sprintf("pwag%d%s", os.Getpid(), strings.ReplaceAll(rules, ".", ""))}
 	w.node = w.id + "-node"
 	for _, name := range []string{"node", "client", "p1", "p2", "p3"} {

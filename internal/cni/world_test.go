@@ -16,6 +16,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/plugins/pkg/ns"
+
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // TestMain makes this test's binary the plugin itself when it is run by the plugin's name: the tests run what a runtime runs.
@@ -44,9 +46,7 @@ type world struct {
 
 func newWorld(t *testing.T, mode Mode) *world {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	w := &world{t: t, mode: mode, bin: t.TempDir(), state: t.TempDir(), prefix: fmt.Sprintf("pwcni-%d-%d-", os.Getpid(), worlds.Add(1))}
 	self, err := os.Executable()
 	if err != nil {

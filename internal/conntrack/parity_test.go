@@ -8,15 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/packet"
 )
 
 // namespace makes a network namespace of the test's own and returns what runs a command in it.
 func namespace(t *testing.T) func(command ...string) string {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	name := fmt.Sprintf("pwct%d", os.Getpid())
 	if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
 		t.Fatalf("ip netns add: %v: %s", err, out)

@@ -12,14 +12,13 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // BenchmarkStart starts one whereami after the other and leaves them running: the CPU time of a start, ours and the container's until it
 // listens, and what an idle one costs in memory when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
-	if os.Getuid() != 0 {
-		b.Skip("needs root")
-	}
+	kerneltest.NeedRoot(b)
 	r := container.Runtime{Binary: binary}
 	dir := b.TempDir()
 	var all []*container.Container

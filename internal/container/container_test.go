@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/container/containertest"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // binary is packetwalk-app, built once for all tests.
@@ -31,11 +33,8 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "packetwalk-app")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "packetwalk.dev/cmd/packetwalk-app")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build packetwalk-app: %v\n%s", err, out)
+	if binary, err = containertest.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	code := m.Run()
@@ -59,9 +58,7 @@ type machine struct {
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	m := &machine{T: t, runtime: container.Runtime{Binary: binary}}
 	root, own := readMounts(t), filepath.Dir(t.TempDir())
 	t.Cleanup(func() {

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // netns makes a named network namespace with its loopback up.
@@ -47,9 +48,7 @@ func (m *machine) newHosts() (a, b string) {
 }
 
 func TestHosts(t *testing.T) {
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	// ip makes /run/netns a mount the first time; that is the machine's state, not a container's.
 	exec.Command("ip", "netns", "add", "pwct-first").Run()
 	exec.Command("ip", "netns", "del", "pwct-first").Run()

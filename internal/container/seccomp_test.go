@@ -2,17 +2,16 @@ package container
 
 import (
 	"errors"
-	"os"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 func TestFilterThread(t *testing.T) {
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	OnThread(func() (clean bool) {
 		if err := filterThread(); err != nil {
 			t.Error(err)

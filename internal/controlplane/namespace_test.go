@@ -4,13 +4,14 @@ import (
 	"context"
 	"net"
 	"net/netip"
-	"os"
 	"os/exec"
 	"runtime"
 	"testing"
 
 	"github.com/vishvananda/netlink"
 	"github.com/vishvananda/netns"
+
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // namespace is a network namespace that lives on one locked thread: what runs through do is inside it.
@@ -19,9 +20,7 @@ type namespace struct{ work chan func() }
 // newNamespace makes a network namespace with the loopback device up and address on it; the test's end removes it.
 func newNamespace(t *testing.T, address netip.Addr) *namespace {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	n := &namespace{work: make(chan func())}
 	ready := make(chan error)
 	go func() {

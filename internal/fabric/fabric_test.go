@@ -23,6 +23,7 @@ import (
 
 	"packetwalk.dev/internal/fabric"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -83,9 +84,7 @@ func addService(n *vnet.Network) error {
 
 func newWorld(t testing.TB, nodes, addresses int) *world {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	w := &world{t: t, dir: t.TempDir(), ns: map[string]*kernel.Namespace{}, health: make(chan fabric.HealthChange, 100)}
 	w.cfg = fabric.Config{
 		Dir: w.dir, Network: network(t, nodes, addresses), StateFile: w.dir + "/fabric.json",

@@ -19,6 +19,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/packet"
 )
 
@@ -27,9 +28,7 @@ var compareAddresses = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 // TestLookupAsKernel compares look-ups with "ip route get" in random worlds: links, addresses, routes, policy rules.
 // FIB_WORLDS and FIB_SEED make it go on for longer or begin elsewhere.
 func TestLookupAsKernel(t *testing.T) {
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	worlds, seed := environment("FIB_WORLDS", 6), environment("FIB_SEED", 1)
 	compared := 0
 	for i := range worlds {

@@ -261,10 +261,10 @@ func (l *search) portIn(p packet.Port, span [2]uint16, r *Rule) bool {
 	return in
 }
 
-// Dissects tells whether the kernel looks at protocol and ports of packets that come in before it looks up routes, because a policy rule tests
-// them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
-func (s *State) Dissects(ipv6 bool) bool {
+// Dissects tells whether the kernel looks at protocol and ports of IPv4 packets that come in before it looks up routes, because a policy rule
+// tests them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
+func (s *State) Dissects() bool {
 	return slices.ContainsFunc(s.Rules, func(r Rule) bool {
-		return r.IPv6 == ipv6 && r.In != "lo" && (r.Protocol != 0 || r.SourcePorts != [2]uint16{} || r.DestinationPorts != [2]uint16{})
+		return !r.IPv6 && r.In != "lo" && (r.Protocol != 0 || r.SourcePorts != [2]uint16{} || r.DestinationPorts != [2]uint16{})
 	})
 }

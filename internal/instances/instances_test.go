@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -17,9 +16,11 @@ import (
 
 	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/container/containertest"
 	"packetwalk.dev/internal/fabric"
 	"packetwalk.dev/internal/instances"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/vnet"
 )
 
@@ -41,11 +42,8 @@ func testMain(m *testing.M) int {
 		return 1
 	}
 	defer os.RemoveAll(dir)
-	binary = filepath.Join(dir, "packetwalk-app")
-	build := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "packetwalk.dev/cmd/packetwalk-app")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "build packetwalk-app: %v\n%s", err, out)
+	if binary, err = containertest.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	return m.Run()
@@ -61,12 +59,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		if os.Getenv("CI") != "" {
-			t.Fatal("needs root")
-		}
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	prefix := netip.MustParsePrefix
 	n := vnet.Network{

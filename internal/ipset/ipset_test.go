@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/netfilter"
 )
 
@@ -43,9 +44,7 @@ func lowered(t *testing.T, text string) map[string]*netfilter.Set {
 // inNamespace runs a shell script in a network namespace that ends with it.
 func inNamespace(t *testing.T, script, input string) string {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	var errs strings.Builder
 	cmd := exec.CommandContext(t.Context(), "unshare", "--net", "sh", "-ec", script)
 	cmd.Stdin, cmd.Stderr = strings.NewReader(input), &errs

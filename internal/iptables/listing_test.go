@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // notReadBack are the parts of rules of testdata/listing.save that -L does not show in full.
@@ -21,9 +23,7 @@ var notReadBackNames = []string{"--tos 0x10", "-j TOS", "--gid-owner 5"}
 
 // TestListingsSayWhatSaveSays loads rules into a namespace and reads them back both ways, with both variants of iptables.
 func TestListingsSayWhatSaveSays(t *testing.T) {
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	rules, err := os.ReadFile("testdata/listing.save")
 	if err != nil {
 		t.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/netfilter"
 	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/snapshot"
@@ -18,7 +19,7 @@ import (
 
 // TestDump takes the state of two joined namespaces and reads it back.
 func TestDump(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	a, b := namespace(t, filepath.Join(t.TempDir(), "ns")), namespace(t, filepath.Join(t.TempDir(), "ns"))
 	if _, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "to.b"}, kernel.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
 		t.Fatal(err)
@@ -100,7 +101,7 @@ func TestDump(t *testing.T) {
 
 // TestDumpChangesNothing: looking makes no tables, neither of nf_tables nor legacy ones.
 func TestDumpChangesNothing(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
 	d := &kernel.Dumper{}
 	for range 2 {
@@ -120,7 +121,7 @@ func TestDumpChangesNothing(t *testing.T) {
 // TestDumpOfLegacyTables: rules of both variants of iptables are there, each with its dialect. The tools are run in a chroot, as they are in a
 // privileged pod.
 func TestDumpOfLegacyTables(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
 	for _, program := range []string{"iptables-legacy", "iptables-nft", "ip6tables-legacy"} {
 		run(t, ns, program, "-A", "FORWARD", "-j", "DROP")
@@ -147,7 +148,7 @@ func TestDumpOfLegacyTables(t *testing.T) {
 
 // TestDumpWithoutTools: what is not there is told, and the rest is there.
 func TestDumpWithoutTools(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
 	dir := t.TempDir()
 	ip, err := exec.LookPath("ip")
@@ -177,7 +178,7 @@ func TestDumpWithoutTools(t *testing.T) {
 }
 
 func TestDumpEndsWithItsContext(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -187,7 +188,7 @@ func TestDumpEndsWithItsContext(t *testing.T) {
 }
 
 func BenchmarkDump(b *testing.B) {
-	needRoot(b)
+	kerneltest.NeedRoot(b)
 	ns := namespace(b, filepath.Join(b.TempDir(), "ns"))
 	d := &kernel.Dumper{}
 	for b.Loop() {
@@ -199,7 +200,7 @@ func BenchmarkDump(b *testing.B) {
 
 // TestDumpDuringTrace: a dump that is taken while somebody traces waits until nft can print the rules again.
 func TestDumpDuringTrace(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
 	if err := ns.ApplyNFT("table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
 		t.Fatal(err)

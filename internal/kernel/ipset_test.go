@@ -13,6 +13,7 @@ import (
 
 	"packetwalk.dev/internal/ipset"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 func hashNet(name string, members ...string) ipset.Set {
@@ -65,7 +66,7 @@ func show(t *testing.T, sets kernel.IPSets) string {
 }
 
 func TestIPSets(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "sets"))
 	sets := ns.IPSets()
 	ensure := func(want []string, s ...ipset.Set) {
@@ -124,7 +125,7 @@ func TestIPSets(t *testing.T) {
 // TestIPSetSwap changes a set between two states that have a member in common, over and over, while a program tests that member: it is never
 // missing.
 func TestIPSetSwap(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "swap"))
 	one, two := hashNet("s", "10.0.0.0/8", "10.240.0.0/16"), hashNet("s", "172.17.0.0/16", "10.240.0.0/16")
 	if _, err := ns.IPSets().Ensure(t.Context(), one); err != nil {

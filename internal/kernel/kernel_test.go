@@ -18,14 +18,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
-
-func needRoot(t testing.TB) {
-	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
-}
 
 func inode(t testing.TB) string {
 	t.Helper()
@@ -47,7 +41,7 @@ func namespace(t testing.TB, path string) *kernel.Namespace {
 }
 
 func TestNamespaceLife(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "deep", "a")
 	home := inode(t)
@@ -89,7 +83,7 @@ func TestNamespaceLife(t *testing.T) {
 
 // A process that died leaves a file with nothing mounted.
 func TestNamespaceOverAPlainFile(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	home := inode(t)
 	path := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(path, nil, 0o400); err != nil {
@@ -125,7 +119,7 @@ func noThreadOutside(t *testing.T, home string) {
 // pair joins two new namespaces with an address each.
 func pair(t *testing.T) (a, b *kernel.Namespace) {
 	t.Helper()
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	a, b = namespace(t, dir+"/a"), namespace(t, dir+"/b")
 	endA := kernel.LinkEnd{Namespace: a, Name: "eth0", MAC: "00:0d:3a:00:00:01"}
@@ -400,7 +394,7 @@ func TestRuleSetsAndFlows(t *testing.T) {
 }
 
 func TestProcesses(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/p")
 	cmd := exec.Command("sleep", "60")
 	if err := ns.Start(cmd); err != nil {
@@ -418,7 +412,7 @@ func TestProcesses(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	for _, m := range kernel.Check() {
 		t.Error(m)
 	}
@@ -435,14 +429,14 @@ func TestCheck(t *testing.T) {
 }
 
 func BenchmarkCheck(b *testing.B) {
-	needRoot(b)
+	kerneltest.NeedRoot(b)
 	for b.Loop() {
 		kernel.Check()
 	}
 }
 
 func BenchmarkCreateNamespace(b *testing.B) {
-	needRoot(b)
+	kerneltest.NeedRoot(b)
 	dir := b.TempDir()
 	for i := 0; b.Loop(); i++ {
 		ns := namespace(b, fmt.Sprintf("%s/%d", dir, i))

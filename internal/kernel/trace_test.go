@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/packet"
 )
 
@@ -140,7 +141,7 @@ iptables-nft -A INPUT -i peer-of-a -m mark --mark 0x4000/0x4000 -j ACCEPT
 var traced = packet.Tuple{Protocol: packet.UDP, Destination: netip.MustParseAddr("10.9.0.2"), DestinationPort: packet.Exactly(7)}
 
 func TestTraceLeavesNothing(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/a")
 	trace := openTrace(t, ns, traced)
 	if n := traceTables(t, ns); n != 2 {
@@ -168,7 +169,7 @@ func traceTables(t *testing.T, ns *kernel.Namespace) int {
 
 // A process that traces and is killed leaves no table. The process is this test binary: see TestMain.
 func TestTraceKilled(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	path := t.TempDir() + "/a"
 	ns := namespace(t, path)
 	self, err := os.Executable()
@@ -218,7 +219,7 @@ func TestTraceHold(t *testing.T) {
 }
 
 func TestTraceBadTuples(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/a")
 	mixed := packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.9.0.2"), Destination: netip.MustParseAddr("fd00::1")}
 	for _, tuples := range [][]packet.Tuple{nil, {mixed}} {
@@ -259,7 +260,7 @@ end`)
 
 // A bridge whose frames go through ebtables and, with br_netfilter, through iptables.
 func TestTraceBridge(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	dir := t.TempDir()
 	a, b, bridge := namespace(t, dir+"/a"), namespace(t, dir+"/b"), namespace(t, dir+"/bridge")
 	for i, ns := range []*kernel.Namespace{a, b} {
@@ -312,7 +313,7 @@ iptables-nft -A FORWARD -m physdev --physdev-in port0 -j ACCEPT
 }
 
 func TestRuleHandles(t *testing.T) {
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/a")
 	script(t, ns, "for p in 1 2 3; do iptables-nft -I INPUT -p tcp --dport $p; done; iptables-nft -A FORWARD -j DROP")
 	handles, err := ns.RuleHandles("ip", "filter", "INPUT")

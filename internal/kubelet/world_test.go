@@ -38,6 +38,7 @@ import (
 
 	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 )
 
 // programs builds what runs in the world: a container's first process and the CNI plugin.
@@ -80,9 +81,7 @@ type world struct {
 
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	built = true
 	bin, err := programs()
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/netfilter"
 	"packetwalk.dev/internal/packet"
 )
@@ -20,7 +21,7 @@ import (
 // ownNamespace moves the test to a network namespace of its own, which ends with its thread.
 func ownNamespace(t *testing.T) {
 	t.Helper()
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	runtime.LockOSThread() // for ever: the thread is of no use to others
 	if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 		t.Fatal(err)

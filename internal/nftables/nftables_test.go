@@ -8,20 +8,14 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/netfilter"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
-}
 
 // inNamespace runs a shell script in a network namespace that ends with it.
 func inNamespace(t *testing.T, script string, args ...string) string {
 	t.Helper()
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	cmd := exec.CommandContext(t.Context(), "unshare", append([]string{"--net", "sh", "-ec", script, "sh"}, args...)...)
 	out, err := cmd.Output()
 	if err != nil {

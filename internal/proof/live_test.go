@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/proof"
 	"packetwalk.dev/internal/snapshot"
@@ -28,9 +29,7 @@ type world struct {
 
 func newWorld(t testing.TB, hosts ...string) *world {
 	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
+	kerneltest.NeedRoot(t)
 	w := &world{t: t, hosts: map[string]*kernel.Namespace{}}
 	dir := t.TempDir()
 	for i, h := range hosts {

@@ -12,15 +12,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/service"
 )
-
-func needRoot(t *testing.T) {
-	t.Helper()
-	if os.Getuid() != 0 && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
-}
 
 // namespaceApplier runs iptables in a network namespace of its own.
 type namespaceApplier struct {
@@ -30,7 +24,7 @@ type namespaceApplier struct {
 
 func newNamespace(t *testing.T, f service.Family) *namespaceApplier {
 	t.Helper()
-	needRoot(t)
+	kerneltest.NeedRoot(t)
 	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "-", ".", "").Replace(t.Name()))), prefix: "iptables"}
 	if f == service.IPv6 {
 		n.prefix = "ip6tables"

@@ -202,7 +202,7 @@ func (m *machine) validateSource(p *packet.Packet, d *decision) string {
 		return ""
 	}
 	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS}
-	if m.FIB.Dissects(false) { // the ports are those of an answer (__fib_validate_source)
+	if m.FIB.Dissects() { // the ports are those of an answer (__fib_validate_source)
 		back.Protocol, back.SourcePort, back.DestinationPort = p.Protocol, p.DestinationPort, p.SourcePort
 	}
 	if m.confEither(p.In, "src_valid_mark") {

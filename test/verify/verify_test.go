@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/kernel/kerneltest"
 	"packetwalk.dev/internal/walk"
 )
 
@@ -52,16 +53,9 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-func needsRoot(t *testing.T) {
-	t.Helper()
-	if runDirectory == "" && os.Getenv("CI") == "" {
-		t.Skip("needs root")
-	}
-}
-
 // TestFound replays the worlds in which model and kernel once disagreed.
 func TestFound(t *testing.T) {
-	needsRoot(t)
+	kerneltest.NeedRoot(t)
 	paths, err := filepath.Glob("testdata/found/*.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +84,7 @@ const maxStored = 10
 
 // TestWorlds compares random worlds.
 func TestWorlds(t *testing.T) {
-	needsRoot(t)
+	kerneltest.NeedRoot(t)
 	type found struct {
 		seed uint64
 		w    *World

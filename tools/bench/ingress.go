@@ -78,22 +78,9 @@ func benchIngress(n int) (err error) {
 		return err
 	}
 	defer stop()
-	var t table
-	for range n {
-		through, err := l.load(address)
-		if err != nil {
-			return err
-		}
-		plain, err := l.load(plainProxy)
-		if err != nil {
-			return err
-		}
-		t.add("requests, load balancer and ingress controller", "1/s", through)
-		t.add("requests, Go's reverse proxy in a plain namespace", "1/s", plain)
-		t.add("ratio", "", through/plain)
-	}
-	t.print()
-	return nil
+	return beside(n, "1/s",
+		figure{"requests, load balancer and ingress controller", func() (float64, error) { return l.load(address) }},
+		figure{"requests, Go's reverse proxy in a plain namespace", func() (float64, error) { return l.load(plainProxy) }})
 }
 
 // waitIngress waits until requests for the Ingress's host are answered by its pods, and gives its address.

@@ -71,18 +71,31 @@ func benchSNAT(n int) (err error) {
 		return err
 	}
 	defer stop()
+	return beside(n, "1/s",
+		figure{"new flows, masquerade and the fabric's SNAT", func() (float64, error) { return l.openFlows(internetIP, frontend) }},
+		figure{"new flows, namespace pair without translation", func() (float64, error) { return l.openFlows(plainIP, "192.168.203.1") }})
+}
+
+// figure is something to measure.
+type figure struct {
+	name    string
+	measure func() (float64, error)
+}
+
+// beside measures one thing and its peer in turn, n times, and prints both with their ratio.
+func beside(n int, unit string, one, peer figure) error {
 	var t table
 	for range n {
-		through, err := l.openFlows(internetIP, frontend)
+		through, err := one.measure()
 		if err != nil {
 			return err
 		}
-		plain, err := l.openFlows(plainIP, "192.168.203.1")
+		plain, err := peer.measure()
 		if err != nil {
 			return err
 		}
-		t.add("new flows, masquerade and the fabric's SNAT", "1/s", through)
-		t.add("new flows, namespace pair without translation", "1/s", plain)
+		t.add(one.name, unit, through)
+		t.add(peer.name, unit, plain)
 		t.add("ratio", "", through/plain)
 	}
 	t.print()

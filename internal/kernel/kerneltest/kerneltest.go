@@ -1,0 +1,19 @@
+// Package kerneltest is for tests that need the real kernel. It imports nothing of the project, and only tests import it.
+package kerneltest
+
+import (
+	"os"
+	"testing"
+)
+
+// NeedRoot skips a test that does not run as root; where continuous integration runs it ($CI), it fails.
+func NeedRoot(t testing.TB) {
+	t.Helper()
+	switch {
+	case os.Geteuid() == 0:
+	case os.Getenv("CI") != "":
+		t.Fatal("needs root")
+	default:
+		t.Skip("needs root")
+	}
+}
