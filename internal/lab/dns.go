@@ -115,8 +115,8 @@ func (l *lab) reviseResolvers(ctx context.Context, to *cluster.Cluster) error {
 		}
 		m.stop()
 		<-m.done
-		if c, err := l.runtime.Adopt(l.appDir(m)); err == nil {
-			if err := c.Remove(); err != nil {
+		if m.app != nil {
+			if err := m.app.Remove(); err != nil {
 				return err
 			}
 		}

@@ -28,6 +28,9 @@ type host struct {
 	pid    atomic.Int64
 	stop   context.CancelFunc // ends the keeping of the application; nil without one
 	done   chan struct{}      // closes when it has ended
+	// app is the application's container, the last one; nil where none was started here. Whoever removes it must use this one: another of the
+	// same directory would not wait for this one's note of the end, and find its directory written to. Not to be read before done is closed.
+	app *container.Container
 }
 
 // hostsOf are the cluster's VMs and internet hosts.
@@ -140,6 +143,11 @@ func (l *lab) discardHost(ctx context.Context, m *host) error {
 		m.stop()
 		<-m.done
 	}
+	if m.app != nil {
+		if err := m.app.Remove(); err != nil {
+			return err
+		}
+	}
 	if err := end(ctx, func() ([]int, error) { return kernel.Processes(m.ns.Inode()) }); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", name, err)
 	}
@@ -166,6 +174,7 @@ func (l *lab) runApp(ctx context.Context, h *host, ns *kernel.Namespace) (*conta
 			err = c.Remove()
 		default:
 			h.pid.Store(int64(c.Pid()))
+			h.app = c
 			return c, nil
 		}
 	}
@@ -177,6 +186,7 @@ func (l *lab) runApp(ctx context.Context, h *host, ns *kernel.Namespace) (*conta
 		return nil, err
 	}
 	h.pid.Store(int64(c.Pid()))
+	h.app = c
 	return c, nil
 }
 
