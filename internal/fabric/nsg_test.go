@@ -57,7 +57,7 @@ func (m nsgMaker) rule(i int) vnet.SecurityRule {
 		r.DestinationPorts = m.ports()
 	}
 	if r.Protocol != vnet.ProtocolICMP && m.IntN(6) == 0 {
-		r.SourcePorts = []vnet.PortRange{{First: 1000, Last: uint16(1000 + m.IntN(40000))}}
+		r.SourcePorts = []vnet.PortRange{{First: 1000, Last: uint16(1000 + m.IntN(31000))}} // below those of clients (32768 and up)
 	}
 	if m.IntN(3) == 0 { // as those of Services are
 		port := uint16(80 + m.IntN(2))
