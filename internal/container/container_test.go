@@ -568,7 +568,7 @@ func TestNetworkTools(t *testing.T) {
 	contains(t, m.run(c, "ip", "-o", "addr", "show", "lo"), "127.0.0.1/8")
 	contains(t, m.run(c, "ping", "-c1", "127.0.0.1"), "1 received")
 	var out, errOut bytes.Buffer
-	code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", "timeout 5 tcpdump -c2 -nli lo icmp & sleep 0.5; ping -c1 127.0.0.1 >/dev/null; wait"}, Stdout: &out, Stderr: &errOut})
+	code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", "ping -i 0.1 -w 60 127.0.0.1 >/dev/null & timeout 60 tcpdump -c2 -nli lo icmp; code=$?; kill $!; exit $code"}, Stdout: &out, Stderr: &errOut})
 	if code != 0 || err != nil {
 		t.Error(code, err, errOut.String())
 	}
