@@ -57,7 +57,8 @@ func sshCommand(s Streams) *cobra.Command {
 		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
 		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
 container-group/NAME (a pod of the virtual node) or container-host/NAME (the machine of Azure's that it runs on).
-The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.`,
+The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.
+A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'.`,
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
@@ -70,6 +71,9 @@ The command sees the machine's own files and programs (iptables-save, conntrack,
 			host, command := args[0], args[1:]
 			if len(command) > 0 && command[0] == "--" {
 				command = command[1:]
+			}
+			if len(command) == 1 && strings.ContainsAny(command[0], " \t\n;&|<>()$`*?~\"'\\") { // as ssh(1) does with what was quoted
+				command = []string{"sh", "-c", command[0]}
 			}
 			return ssh(c.Context(), s, name, host, command)
 		},

@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/explain"
 	"packetwalk.dev/internal/packet"
 	"packetwalk.dev/internal/proof"
+	"packetwalk.dev/internal/snapshot"
 	"packetwalk.dev/internal/walk"
 )
 
@@ -138,6 +139,11 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 			return err
 		}
 	}
+	if !o.live { // with --live the kernel says so
+		if err := lasting(world, result, &options); err != nil {
+			return err
+		}
+	}
 	if err := writers[o.output](s, result, options); err != nil {
 		return err
 	}
@@ -167,6 +173,33 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
 	}
 	return result, report.First == nil && report.NotSent == "", nil
+}
+
+// lasting notes the connections that get their answer and end all the same, when the sender acknowledges it.
+func lasting(src snapshot.Source, result *walk.Result, options *explain.Options) error {
+	var ends []string
+	outcomes := map[string]int{}
+	for i := range result.Outcomes {
+		host, why, err := walk.Forgets(src, result.Request, &result.Outcomes[i])
+		if err != nil {
+			return err
+		}
+		if host == "" {
+			continue
+		}
+		end := "on " + host + " " + why
+		if outcomes[end]++; outcomes[end] == 1 {
+			ends = append(ends, end)
+		}
+	}
+	for _, end := range ends {
+		of := ""
+		if total := len(result.Outcomes); outcomes[end] < total {
+			of = fmt.Sprintf(" in %d of these %d outcomes", outcomes[end], total)
+		}
+		options.Notes = append(options.Notes, fmt.Sprintf("the connection does not last%s: %s", of, end))
+	}
+	return nil
 }
 
 // mostTries is how often a packet is sent while the state that its way was predicted from does not stay the same.

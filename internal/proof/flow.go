@@ -111,15 +111,11 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
 		return "", nil
 	}
-	next, err := walk.Acknowledge(source, result.Request, &result.Outcomes[report.Outcome])
-	if next == nil {
+	host, why, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
+	if host != report.First.Host {
 		return "", err
 	}
-	ends := func(o walk.Outcome) bool { return o.End.Forgotten && o.End.Host == report.First.Host }
-	if next.More || slices.ContainsFunc(next.Outcomes, func(o walk.Outcome) bool { return !ends(o) }) {
-		return "", nil
-	}
-	return next.Outcomes[0].End.Why, nil
+	return why, nil
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which

@@ -24,6 +24,19 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	return Walk(src, req)
 }
 
+// Forgets tells whether the acknowledgement of an outcome's answer ends the connection, whichever way it goes: the host that forgets it, and why.
+func Forgets(src snapshot.Source, req Request, o *Outcome) (host, why string, err error) {
+	next, err := Acknowledge(src, req, o)
+	if next == nil || next.More {
+		return "", "", err
+	}
+	end := next.Outcomes[0].End
+	if slices.ContainsFunc(next.Outcomes, func(o Outcome) bool { return !o.End.Forgotten || o.End.Host != end.Host }) {
+		return "", "", nil
+	}
+	return end.Host, end.Why, nil
+}
+
 // with is a list of flows with one as it is now.
 func with(flows []packet.Flow, now packet.Flow) []packet.Flow {
 	i := slices.IndexFunc(flows, func(f packet.Flow) bool { return f.Original == now.Original && f.Zone == now.Zone })

@@ -86,6 +86,9 @@ func TestAcknowledge(t *testing.T) {
 			t.Fatalf("%+v, %v", next, err)
 		}
 		end := &next.Outcomes[0].End
+		if host, why, err := Forgets(n, r.Request, &r.Outcomes[0]); err != nil || (host == "router") != away || (why != "") != away {
+			t.Errorf("forgets on %q: %s, %v", host, why, err)
+		}
 		if away && (end.Kind != Dropped || end.Host != "router" || !end.Forgotten || !strings.Contains(end.Why, "masqueraded for right")) {
 			t.Errorf("by another interface: %s", ends(next.Outcomes[0]))
 		}
