@@ -201,24 +201,6 @@ func (s *Supervisor) Stop() error {
 	return nil
 }
 
-// StopRecorded ends the process that a pid file names, when it is still that process, and removes the file: for tidying up after a supervisor that was killed.
-func StopRecorded(name, pidFile string, options Options) error {
-	h, err := adopt(Process{Name: name, PidFile: pidFile})
-	if err != nil {
-		return err
-	}
-	if h != nil {
-		if err := h.stop(options.withDefaults().Grace); err != nil {
-			return err
-		}
-		h.close()
-	}
-	if err := os.Remove(pidFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
-}
-
 // sleep waits for d; false when ctx ended first.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)

@@ -217,7 +217,8 @@ func TestHelperSupervisor(t *testing.T) {
 	select {}
 }
 
-func TestDetachThenStopRecorded(t *testing.T) {
+// A process that one supervisor was detached from ends with the next one.
+func TestDetachThenStop(t *testing.T) {
 	dir := t.TempDir()
 	s := run(t, shell(dir, helperScript), quick)
 	pid := s.State().Pid
@@ -225,12 +226,16 @@ func TestDetachThenStopRecorded(t *testing.T) {
 	if !alive(pid) {
 		t.Fatal("the process ended with the supervision")
 	}
-	if err := StopRecorded("test", filepath.Join(dir, "pid"), quick); err != nil {
+	s = run(t, shell(dir, helperScript), quick)
+	if state := s.State(); !state.Adopted || state.Pid != pid {
+		t.Fatalf("state is %+v, want the process %d adopted", state, pid)
+	}
+	if err := s.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the process's end", func() bool { return !alive(pid) })
-	if err := StopRecorded("test", filepath.Join(dir, "pid"), quick); err != nil {
-		t.Errorf("a second time: %v", err)
+	if _, err := os.Stat(filepath.Join(dir, "pid")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the pid file is still there: %v", err)
 	}
 }
 
@@ -238,12 +243,6 @@ func TestDetachThenStopRecorded(t *testing.T) {
 func TestForeignPid(t *testing.T) {
 	dir := t.TempDir()
 	text := fmt.Sprintf("%d %d\n", os.Getpid(), 1)
-	if err := os.WriteFile(filepath.Join(dir, "pid"), []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if err := StopRecorded("test", filepath.Join(dir, "pid"), quick); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.WriteFile(filepath.Join(dir, "pid"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
