@@ -12,17 +12,9 @@ import (
 
 // Pool is what counts of an IPPool (crd.projectcalico.org/v1).
 type Pool struct {
-	Name         string
-	CIDR         netip.Prefix // masked; invalid when the object has none that can be used
-	NATOutgoing  bool
-	Disabled     bool
-	NodeSelector Selector
-	BlockSize    int // bits of the prefix of a block of Calico's IPAM
-}
-
-// Assigns tells whether Calico's IPAM would assign addresses of the pool on a node with these labels. The sets do not depend on it.
-func (p Pool) Assigns(labels map[string]string) bool {
-	return !p.Disabled && p.NodeSelector.Matches(labels)
+	Name        string
+	CIDR        netip.Prefix // masked; invalid when the object has none that can be used
+	NATOutgoing bool
 }
 
 // poolSpec is the spec of the object (api/pkg/apis/projectcalico/v3/ippool.go).
@@ -54,21 +46,15 @@ func ParsePool(name string, spec []byte) (Pool, error) {
 	if err := errs.decode(spec, &s); err != nil {
 		return pool, err
 	}
-	pool.NATOutgoing, pool.Disabled = s.NATOutgoing, s.Disabled
-	pool.CIDR = errs.cidr(s.CIDR)
-	var err error
-	if pool.NodeSelector, err = ParseSelector(s.NodeSelector); err != nil {
-		errs.add("spec.nodeSelector", "%v; see Calico's selector syntax", err)
-	}
-	if _, err := ParseSelector(s.NamespaceSelector); err != nil {
-		errs.add("spec.namespaceSelector", "%v; see Calico's selector syntax", err)
-	}
+	pool.NATOutgoing, pool.CIDR = s.NATOutgoing, errs.cidr(s.CIDR)
+	errs.selector("spec.nodeSelector", s.NodeSelector)
+	errs.selector("spec.namespaceSelector", s.NamespaceSelector)
 	errs.tunnels(s, pool.CIDR)
 	for _, use := range s.AllowedUses {
 		errs.choice("spec.allowedUses", use, "Workload", "Tunnel", "LoadBalancer")
 	}
 	errs.choice("spec.assignmentMode", s.AssignmentMode, "", "Automatic", "Manual")
-	pool.BlockSize = errs.blockSize(s.BlockSize, pool)
+	errs.blockSize(s, pool.CIDR)
 	if len(s.IPIP) > 0 {
 		errs.add("spec.ipip", "of Calico's first API; write ipipMode")
 	}
@@ -160,21 +146,27 @@ func (e *problems) tunnels(s poolSpec, cidr netip.Prefix) {
 	}
 }
 
-// blockSize checks against what Calico's IPAM can do (libcalico-go/lib/clientv3/ippool.go).
-func (e *problems) blockSize(given *int, p Pool) int {
+// blockSize checks the bits of the prefix of a block, and the range that is cut into blocks, against what Calico's IPAM can do
+// (libcalico-go/lib/clientv3/ippool.go).
+func (e *problems) blockSize(s poolSpec, cidr netip.Prefix) {
 	size, least, most := 26, 20, 32
-	if p.CIDR.Addr().Is6() {
+	if cidr.Addr().Is6() {
 		size, least, most = 122, 116, 128
 	}
-	if given != nil && *given != 0 {
-		size = *given
+	if s.BlockSize != nil && *s.BlockSize != 0 {
+		size = *s.BlockSize
 	}
 	if size < least || size > most {
 		e.add("spec.blockSize", "%d; write %d to %d", size, least, most)
-	} else if p.CIDR.IsValid() && !p.Disabled && p.CIDR.Bits() > size {
-		e.add("spec.cidr", "%s is smaller than a block of /%d; write a larger range, or blockSize %d", p.CIDR, size, max(p.CIDR.Bits(), least))
+	} else if cidr.IsValid() && !s.Disabled && cidr.Bits() > size {
+		e.add("spec.cidr", "%s is smaller than a block of /%d; write a larger range, or blockSize %d", cidr, size, max(cidr.Bits(), least))
 	}
-	return size
+}
+
+func (e *problems) selector(field, text string) {
+	if err := checkSelector(text); err != nil {
+		e.add(field, "%v; see Calico's selector syntax", err)
+	}
 }
 
 // Overlap is a pair of pools that have addresses in common. Calico refuses the second of them when calicoctl makes it; the API by itself

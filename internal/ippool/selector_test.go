@@ -9,57 +9,35 @@ import (
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
 
 func TestSelector(t *testing.T) {
-	labels := map[string]string{"zone": "west-1", "kubernetes.io/os": "linux", "empty": ""}
-	for _, c := range []struct {
-		text, canonical string
-		want            bool
-	}{
-		{"", "all()", true},
-		{" all( ) ", "all()", true},
-		{"global()", "global()", true},
-		{"!all()", "!all()", false},
-		{"!!all()", "all()", true},
-		{"! ! !all()", "!all()", false},
-		{"has( zone )", "has(zone)", true},
-		{"has(empty)", "has(empty)", true},
-		{"has(none)", "has(none)", false},
-		{"kubernetes.io/os=='linux'", `kubernetes.io/os == "linux"`, true},
-		{`zone != "west-1"`, `zone != "west-1"`, false},
-		{"none != 'x'", `none != "x"`, true},
-		{"none == ''", `none == ""`, false},
-		{"empty == ''", `empty == ""`, true},
-		{"zone in {'west-1', 'east', 'east',}", `zone in {"east", "west-1"}`, true},
-		{"zone not in {}", "zone not in {}", true},
-		{"zone notin {'west-1'}", `zone not in {"west-1"}`, false},
-		{"none in {'a'}", `none in {"a"}`, false},
-		{"none not in {'a'}", `none not in {"a"}`, true},
-		{"zone contains 'st-'", `zone contains "st-"`, true},
-		{"zone starts with 'we'", `zone starts with "we"`, true},
-		{"zone startswith 'x'", `zone starts with "x"`, false},
-		{"zone ends  with '-1'", `zone ends with "-1"`, true},
-		{"none contains ''", `none contains ""`, false},
-		{`zone == '"'`, `zone == '"'`, false},
-		{"has(a) && has(b) || all()", "((has(a) && has(b)) || all())", true},
-		{"has(zone) && (has(none) || has(empty))", "(has(zone) && (has(none) || has(empty)))", true},
-		{"!(has(zone) && has(empty))", "!(has(zone) && has(empty))", false},
-		{"!has(none) && !zone == 'x'", `(!has(none) && !zone == "x")`, true},
-		{"has == 'x'", `has == "x"`, false},
-		{"in in {'in'}", `in in {"in"}`, false},
+	for _, text := range []string{
+		"",
+		" all( ) ",
+		"global()",
+		"!all()",
+		"!!all()",
+		"! ! !all()",
+		"has( zone )",
+		"kubernetes.io/os=='linux'",
+		`zone != "west-1"`,
+		"empty == ''",
+		"zone in {'west-1', 'east', 'east',}",
+		"zone not in {}",
+		"zone notin {'west-1'}",
+		"zone contains 'st-'",
+		"zone starts with 'we'",
+		"zone startswith 'x'",
+		"zone ends  with '-1'",
+		`zone == '"'`,
+		"has(a) && has(b) || all()",
+		"has(zone) && (has(none) || has(empty))",
+		"!(has(zone) && has(empty))",
+		"!has(none) && !zone == 'x'",
+		"has == 'x'",
+		"in in {'in'}",
 	} {
-		s, err := ParseSelector(c.text)
-		if err != nil {
-			t.Errorf("%s: %v", c.text, err)
-			continue
+		if err := checkSelector(text); err != nil {
+			t.Errorf("%s: %v", text, err)
 		}
-		if got := s.String(); got != c.canonical {
-			t.Errorf("%s: is %s, want %s", c.text, got, c.canonical)
-		}
-		if got := s.Matches(labels); got != c.want {
-			t.Errorf("%s: %v, want %v", c.text, got, c.want)
-		}
-	}
-	if !(Selector{}).Matches(nil) || (Selector{}).String() != "all()" {
-		t.Error("the zero Selector is not all()")
 	}
 }
 
@@ -85,32 +63,24 @@ func TestBadSelector(t *testing.T) {
 		strings.Repeat("a", 513):        "at most 512",
 		"has(" + strings.Repeat("a", 9): "expected )",
 	} {
-		if s, err := ParseSelector(text); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%.40s: %v, %v; want %q", text, s, err, want)
+		if err := checkSelector(text); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%.40s: %v; want %q", text, err, want)
 		}
 	}
 }
 
-// FuzzSelector: no panic, and what is printed reads as the same selector.
+// FuzzSelector: no panic, and a selector in parentheses is one where the selector is.
 func FuzzSelector(f *testing.F) {
 	for _, s := range []string{"", "all()", "!has(a) && (b == 'c' || d not in {'e', \"f\"})", "a starts with 'b'", "global() || a contains '\"'"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := ParseSelector(text)
-		if err != nil {
-			return
+		if strings.Trim(text, " \t") == "" || strings.Count(text, "(") >= maxDepth {
+			return // everything, which has no parentheses; too deep with one pair more
 		}
-		s.Matches(map[string]string{"a": "b"})
-		again, err := ParseSelector(s.String())
-		if err != nil {
-			if strings.Count(s.String(), "(") > maxDepth {
-				return // each && and || within another is in parentheses when printed
-			}
-			t.Fatalf("%q prints as %q: %v", text, s, err)
-		}
-		if again.String() != s.String() {
-			t.Fatalf("%q prints as %q, which prints as %q", text, s, again)
+		bare, wrapped := checkSelector(text), checkSelector("("+text+")")
+		if bare == nil && wrapped != nil {
+			t.Fatalf("%q is a selector, and in parentheses it is not: %v", text, wrapped)
 		}
 	})
 }
