@@ -30,11 +30,11 @@ func (v *View) Translate(p *packet.Packet, t packet.Translation) (ok bool, why s
 }
 
 // Null makes the binding of a new flow that no rule translated (nf_nat_alloc_null_binding): its address stays, but its port changes when
-// another flow has the same one. It returns false where the kernel drops the packet.
-func (v *View) Null(p *packet.Packet, source bool) bool {
+// another flow has the same one. Where no other port is free either, it is Confirm that tells.
+func (v *View) Null(p *packet.Packet, source bool) {
 	f := p.Track.Flow
 	if f == nil || f.Status&(packet.Confirmed|done(source)) != 0 {
-		return true
+		return
 	}
 	keep := f.Reply.Source
 	if source {
@@ -42,7 +42,6 @@ func (v *View) Null(p *packet.Packet, source bool) bool {
 	}
 	v.bind(f, &packet.Translation{Source: source, Low: keep, High: keep})
 	v.Apply(p, source)
-	return true
 }
 
 func done(source bool) packet.Status {

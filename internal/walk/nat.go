@@ -97,7 +97,7 @@ func (r *run) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, done 
 
 // bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
 func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) bool {
-	ask := func(t packet.Translation) netfilter.Verdict { return r.translation(f, h, t) }
+	ask := func(t packet.Translation) netfilter.Verdict { return r.translation(h, t) }
 	for _, c := range r.m.Rules.Hook(f, h) {
 		if c.Base.Type != "nat" {
 			continue
@@ -111,10 +111,7 @@ func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packe
 		}
 	}
 	before := r.p
-	if !r.m.view.Null(&r.p, source) {
-		r.finish(Dropped, "no port is free for the connection (nf_nat_alloc_null_binding)")
-		return false
-	}
+	r.m.view.Null(&r.p, source)
 	if r.p.Tuple != before.Tuple {
 		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &r.p), Why: "its port is taken by another connection"})
 	}
@@ -122,7 +119,7 @@ func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packe
 }
 
 // translation does what a rule asks for: the address where the rule leaves it to the machine, and then the binding.
-func (r *run) translation(f netfilter.Family, h netfilter.Hook, t packet.Translation) netfilter.Verdict {
+func (r *run) translation(h netfilter.Hook, t packet.Translation) netfilter.Verdict {
 	drop := func(why string) netfilter.Verdict {
 		return netfilter.Verdict{Kind: netfilter.Drop, Detail: why}
 	}
