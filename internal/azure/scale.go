@@ -9,9 +9,6 @@ import (
 	"packetwalk.dev/internal/cluster"
 )
 
-// maxNodes is the most nodes of a pool in the lab, see cluster.yaml's spec.nodePools[].count.
-const maxNodes = 100
-
 // scale is "az aks scale" and "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the pool, as it is then.
 func scale(words string, l Lab, args []string) (any, options, error) {
 	o := options{format: "json"}
@@ -66,8 +63,8 @@ func (o *options) scaling(words string, l Lab) (pool string, count int, err erro
 	if err != nil {
 		return "", 0, usage("argument --node-count/-c: invalid int value: '%s'", o.count)
 	}
-	if count < 1 || count > maxNodes {
-		return "", 0, usage("argument --node-count/-c: %d is not possible: a pool has 1 to %d nodes in the lab", count, maxNodes)
+	if count < 1 || count > cluster.MaxPoolNodes {
+		return "", 0, usage("argument --node-count/-c: %d is not possible: a pool has 1 to %d nodes in the lab", count, cluster.MaxPoolNodes)
 	}
 	if o.group != "" && !strings.EqualFold(o.group, c.Spec.Azure.ResourceGroup) {
 		return "", 0, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group, c.Spec.Azure.ResourceGroup)

@@ -13,14 +13,12 @@ var (
 	PublicPool    = netip.MustParsePrefix("203.0.113.0/24")
 )
 
-// How PublicPool is shared out.
+// How PublicPool is shared out. The addresses before and after these are vnet's: .1 the API server, .2 default outbound, .254 the fabric.
 var (
-	APIServerAddress = netip.MustParseAddr("203.0.113.1")   // the API server, port 443
-	OutboundAddress  = netip.MustParseAddr("203.0.113.2")   // what the internet sees of nodes without any front end
-	firstVMPublicIP  = netip.MustParseAddr("203.0.113.3")   // of VMs with publicIP, in their order
-	lastVMPublicIP   = netip.MustParseAddr("203.0.113.9")   //
-	firstFrontend    = netip.MustParseAddr("203.0.113.10")  // of services of type LoadBalancer
-	lastFrontend     = netip.MustParseAddr("203.0.113.253") // .254 is the fabric itself
+	firstVMPublicIP = netip.MustParseAddr("203.0.113.3") // of VMs with publicIP, in their order
+	lastVMPublicIP  = netip.MustParseAddr("203.0.113.9")
+	firstFrontend   = netip.MustParseAddr("203.0.113.10") // of services of type LoadBalancer
+	lastFrontend    = netip.MustParseAddr("203.0.113.253")
 )
 
 // Internet hosts have the addresses from the first to the last of these; those before are the internet's own router and services.

@@ -32,7 +32,7 @@ func (c *Cluster) addressesPerNode(p NodePool) int {
 // countable says whether all pools' figures are within their bounds, so that sums of them mean something.
 func (c *Cluster) countable() bool {
 	for _, p := range c.Spec.NodePools {
-		if p.Count < 1 || p.Count > maxCount || p.MaxPods < minMaxPods || p.MaxPods > maxMaxPods {
+		if p.Count < 1 || p.Count > MaxPoolNodes || p.MaxPods < minMaxPods || p.MaxPods > maxMaxPods {
 			return false
 		}
 	}

@@ -8,10 +8,12 @@ import (
 	"strings"
 )
 
+// MaxPoolNodes is the most nodes that a pool can have in the lab (spec.nodePools[].count).
+const MaxPoolNodes = 100
+
 // Bounds of a node pool. maxPods is AKS's own range for Azure CNI.
 const (
 	maxPools   = 10
-	maxCount   = 100
 	minMaxPods = 10
 	maxMaxPods = 250
 )
@@ -390,7 +392,7 @@ func (v *validator) pools() {
 		at := fmt.Sprintf("spec.nodePools[%d]", i)
 		v.name(at+".name", p.Name, poolName, "1 to 12 lower-case letters and digits, a letter first")
 		v.unique(at+".name", p.Name, names)
-		v.number(at+".count", p.Count, 1, maxCount)
+		v.number(at+".count", p.Count, 1, MaxPoolNodes)
 		v.number(at+".maxPods", p.MaxPods, minMaxPods, maxMaxPods)
 		v.name(at+".vmSize", p.VMSize, vmSize, "a size's name, such as Standard_B2ms")
 		v.subnetRef(at+".vnetSubnet", p.VNetSubnet)
