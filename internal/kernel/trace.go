@@ -100,9 +100,6 @@ func (t *Trace) Close() error {
 	return errors.Join(errs...)
 }
 
-// Table is the name of the tables that switch tracing on, in the families inet and bridge.
-func (t *Trace) Table() string { return t.table }
-
 // Read waits for the next event. Its error is that of the context when that ends first, and ErrTraceLost where events are missing; reading
 // may go on after it.
 func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {

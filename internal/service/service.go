@@ -95,15 +95,6 @@ func (p *Port) External() bool {
 	return p.NodePort != 0 || len(p.LoadBalancerIPs) > 0 || len(p.ExternalIPs) > 0
 }
 
-// UsesCluster tells whether any traffic goes by the Cluster policy. Traffic from this node's own pods to external addresses does, even
-// when the external policy is Local (k8s.io/kubernetes pkg/proxy/serviceport.go, 1.35).
-func (p *Port) UsesCluster() bool { return p.InternalPolicy == Cluster || p.External() }
-
-// UsesLocal tells whether any traffic goes by the Local policy.
-func (p *Port) UsesLocal() bool {
-	return p.InternalPolicy == Local || p.ExternalPolicy == Local && p.External()
-}
-
 // Endpoint is one address and port behind a service port.
 type Endpoint struct {
 	Addr  netip.AddrPort

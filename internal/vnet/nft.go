@@ -65,7 +65,7 @@ func nftScript(n Network, h Health) string {
 	rules := balancedRules(n, h)
 	w.security(f)
 	w.loadBalancer(rules, f)
-	w.translate(n, rules, f)
+	w.translate(rules, f)
 	w.filter(n, f)
 	w.source(out, f)
 	w.WriteString("}\n")
@@ -316,7 +316,7 @@ func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 }
 
 // translate are the destinations: an instance's own public address, and rules without floating IP.
-func (w *nftWriter) translate(n Network, rules []balanced, f *firewall) {
+func (w *nftWriter) translate(rules []balanced, f *firewall) {
 	var plain []string
 	for _, b := range rules {
 		if b.rule.FloatingIP {
@@ -335,7 +335,7 @@ func (w *nftWriter) translate(n Network, rules []balanced, f *firewall) {
 	}
 	w.set("map", "plain-rules", "ipv4_addr . inet_proto . inet_service : verdict", "", plain)
 	w.chain("nat-pre", "type nat hook prerouting priority dstnat; policy accept;",
-		f.isInside("accept"),
+		f.acceptInside(),
 		"meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @plain-rules",
 		"dnat ip to ip daddr map @instance-in",
 	)
@@ -355,7 +355,7 @@ func (w *nftWriter) filter(n Network, f *firewall) {
 	)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
 		"ct state untracked,established,related accept",
-		f.isInside("accept"),
+		f.acceptInside(),
 		reset,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
 		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,

@@ -156,12 +156,12 @@ func (f *firewall) toHop(nic NIC) []string {
 	return append(rules, fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork)), "goto inside")
 }
 
-// isInside is a rule for what is tracked inside virtual networks, "" when nothing is.
-func (f *firewall) isInside(does string) string {
+// acceptInside is a rule that lets through what is tracked inside virtual networks, "" when nothing is.
+func (f *firewall) acceptInside() string {
 	if !f.inside {
 		return ""
 	}
-	return fmt.Sprintf(`meta mark & %#x != 0 %s comment "inside virtual networks"`, insideMark, does)
+	return fmt.Sprintf(`meta mark & %#x != 0 accept comment "inside virtual networks"`, insideMark)
 }
 
 // outboundRules are for chain lb: what a new flow's sender's groups say.
@@ -174,7 +174,7 @@ func (f *firewall) outboundRules() []string {
 		fmt.Sprintf("ip daddr != %s iifname vmap @nsg-out", ProbeSource),
 	}
 	if f.inside {
-		rules = append(rules, f.isInside("accept"))
+		rules = append(rules, f.acceptInside())
 	}
 	return rules
 }

@@ -221,7 +221,7 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 	if len(out.others) > 0 {
 		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
 	}
-	head := []string{f.isInside("accept"), "ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
+	head := []string{f.acceptInside(), "ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 

@@ -102,13 +102,13 @@ func (n NIC) Link() string { return "nic" + strconv.Itoa(n.ID) }
 
 // NewPlan makes the plan of a network that is valid ([Network.Validate]).
 func NewPlan(n Network, h Health) Plan {
-	p := Plan{Uplink: uplink(n), NFT: nftScript(n, h), IPTables: ttlRules}
+	p := Plan{Uplink: uplink(), NFT: nftScript(n, h), IPTables: ttlRules}
 	p.Fabric, p.Internet = fabricState(n), internetState(n)
 	for _, nic := range n.NICs {
 		p.NICs = append(p.NICs, nicWire(n, nic))
 	}
 	for _, h := range n.Hosts {
-		p.Hosts = append(p.Hosts, hostWire(n, h))
+		p.Hosts = append(p.Hosts, hostWire(h))
 	}
 	return p
 }
@@ -117,7 +117,7 @@ func NewPlan(n Network, h Health) Plan {
 // 255 is as high as it gets, and arrives as 254. nft has no arithmetic, xt_HL has.
 const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"forwarding here is no hop\" -j TTL --ttl-inc 1\nCOMMIT\n"
 
-func uplink(n Network) Wire {
+func uplink() Wire {
 	return Wire{
 		Name:    "uplink",
 		Inside:  End{Link: uplinkInside, MAC: macFor("uplink", "inside")},
@@ -155,7 +155,7 @@ func nicRoutes(nic NIC, gateway netip.Addr) []Route {
 	return routes
 }
 
-func hostWire(n Network, h Host) Wire {
+func hostWire(h Host) Wire {
 	return Wire{
 		Name:    h.Name,
 		Inside:  End{Link: h.Name, MAC: macFor("host", h.Name, "inside")},
@@ -206,7 +206,7 @@ func fabricState(n Network) State {
 		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})
 	}
 	s.Routes = append(s.Routes, Route{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true})
-	s.Neighbours = append(s.Neighbours, Neighbour{uplinkInside, routerAddress, uplink(n).Outside.MAC})
+	s.Neighbours = append(s.Neighbours, Neighbour{uplinkInside, routerAddress, uplink().Outside.MAC})
 	for _, nic := range n.NICs {
 		s.add(nicState(nic))
 	}
@@ -240,12 +240,12 @@ func nicState(nic NIC) State {
 func internetState(n Network) State {
 	s := State{Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []Address{{"lo", host(routerAddress), ""}}}
 	s.Routes = append(s.Routes, Route{Destination: PublicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true})
-	s.Neighbours = append(s.Neighbours, Neighbour{uplinkOutside, fabricAddress, uplink(n).Inside.MAC})
+	s.Neighbours = append(s.Neighbours, Neighbour{uplinkOutside, fabricAddress, uplink().Inside.MAC})
 	for _, h := range n.Hosts {
 		s.add(State{
 			Links:      []string{h.Name},
 			Routes:     []Route{{Destination: host(h.Address), Link: h.Name}},
-			Neighbours: []Neighbour{{h.Name, h.Address, hostWire(n, h).Outside.MAC}},
+			Neighbours: []Neighbour{{h.Name, h.Address, hostWire(h).Outside.MAC}},
 		})
 	}
 	return s
