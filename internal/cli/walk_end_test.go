@@ -52,6 +52,7 @@ func world1() *fakeSource {
 		hosts: map[string]string{
 			"node/n0": "10.13.76.4/24", "pod/default/web-1": "10.13.76.7/24", "vm/testvm": "10.13.1.4/24", "internet/client": "198.51.100.10/24",
 			"internet/ifconfig.co": "198.51.100.80/24", "fabric": "", "internet": "198.51.100.1/24",
+			"netns/blue": "10.9.0.2/24",
 		},
 		objects: snapshot.Objects{
 			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}}},
@@ -95,6 +96,9 @@ func TestRequest(t *testing.T) {
 		{from: "pod/kube-system/proxy", to: "internet", proto: "icmp", want: "node/n0: icmp ? > 198.51.100.10"},
 		{from: "fd00::99", to: "pod/web-1:80", at: "n0", want: "node/n0 forwarded: tcp [fd00::99]:32768-60999 > [fd00::7]:80"},
 		{from: "fd00::99", to: "node/n0", proto: "icmp", at: "node/n0", want: "node/n0 forwarded: ipv6-icmp fd00::99 > fd00::4"},
+		{from: "netns/blue", to: "pod/web-1:80", want: "netns/blue: tcp ?:0 > 10.13.76.7:80"},
+		{from: "pod/web-1", to: "netns/blue:80", want: "pod/default/web-1: tcp ?:0 > 10.9.0.2:80"},
+		{from: "netns/red", to: "pod/web-1:80", want: "there is none; there are: netns/blue"},
 		{from: "10.13.76.7", to: "10.13.1.4:443", want: "pod/default/web-1: tcp 10.13.76.7:0 > 10.13.1.4:443"},
 		{from: "10.13.1.4", to: "10.13.76.7:443", want: "vm/testvm: tcp 10.13.1.4:0 > 10.13.76.7:443"},
 		{from: "pod/far-1", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.9:32768-60999 > 10.13.1.4:443"},

@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -80,6 +81,32 @@ func TestPromiscuousBridge(t *testing.T) {
 		}
 		if !strings.HasPrefix(ended, tt.ended) || tt.ended == "" && ended != "" {
 			t.Errorf("Linux %s, hairpin %v, to %s: the copy: %q, want %q\n%s", tt.kernel, tt.hairpin, tt.to, ended, tt.ended, steps(r))
+		}
+	}
+}
+
+// TestFloodedCopies are of one connection: the nat chains see the copy that leaves by the port which joined last, and bind for all.
+func TestFloodedCopies(t *testing.T) {
+	const physdev = "-A POSTROUTING -p tcp -m physdev --physdev-is-bridged --physdev-out %s -j SNAT --to-source 10.1.0.9"
+	for out, source := range map[string]string{"last": "10.1.0.9", "first": "10.1.0.2"} {
+		n := newNetwork(t)
+		client, node, server, other := n.host("client"), n.host("node"), n.host("server"), n.host("other")
+		n.wire(node, "in", client, "eth0")
+		n.wire(node, "first", server, "eth0")
+		n.wire(node, "last", other, "eth0")
+		node.bridge("br0", "in", "first", "last")
+		for _, l := range node.FIB.Links {
+			if l.Port != nil {
+				l.Port.Learning = false
+			}
+		}
+		client.address("eth0", "10.1.0.2/24")
+		server.address("eth0", "10.1.0.3/24")
+		server.listen(packet.TCP, "0.0.0.0:80")
+		node.iptables(nat(fmt.Sprintf(physdev, out)))
+		o := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.1.0.3:80"), OneWay: true}).Outcomes[0]
+		if o.End.Kind != Delivered || o.End.Host != "server" || o.End.Packet.Source.String() != source {
+			t.Errorf("SNAT by %s: %s", out, ends(o))
 		}
 	}
 }
