@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -288,8 +289,8 @@ func logsCommand(s Streams) *cobra.Command {
 	var name string
 	var follow bool
 	c := &cobra.Command{
-		Use:   "logs HOST|COMPONENT",
-		Short: "print the log of a node's agent, a VM's application or a component of the control plane",
+		Use:   "logs HOST|COMPONENT|container-group/NAME",
+		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := needRoot(); err != nil {
@@ -318,13 +319,20 @@ func logsCommand(s Streams) *cobra.Command {
 // logPath finds the log by its name; one that is not there is answered with those that are.
 func logPath(d lab.Dir, what string) (string, error) {
 	path := d.Log(filepath.Base(what))
+	if group, ok := strings.CutPrefix(what, "container-group/"); ok {
+		path = d.GroupLog(filepath.Base(group))
+	}
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
-	logs, _ := filepath.Glob(d.Log("*"))
-	for i := range logs {
-		logs[i] = strings.TrimSuffix(filepath.Base(logs[i]), ".log")
+	var logs []string
+	for prefix, pattern := range map[string]string{"": d.Log("*"), "container-group/": d.GroupLog("*")} {
+		files, _ := filepath.Glob(pattern)
+		for _, f := range files {
+			logs = append(logs, prefix+strings.TrimSuffix(filepath.Base(f), ".log"))
+		}
 	}
+	slices.Sort(logs)
 	return "", fmt.Errorf("no log of %q; there are: %s", what, strings.Join(logs, ", "))
 }
 

@@ -41,8 +41,11 @@ var (
 	dnsLabel      = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )
 
-// hostNames are what the lab calls hosts of its own and components in "ssh" and "logs".
-var hostNames = []string{"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns", "internet-dns", "management", "localhost"}
+// hostNames are what the lab calls hosts of its own and components in "ssh" and "logs", and its folders beside theirs.
+var hostNames = []string{
+	"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns", "internet-dns", "management", "localhost",
+	"pods", "groups", "group-hosts",
+}
 
 // special are the ranges that no VNet, service or pod may overlap, and why.
 var special = []struct {

@@ -80,6 +80,9 @@ func (d Dir) Host(name string) string { return d.path("hosts", name) }
 // Log is the log of a component, a node agent or the lab process ("lab").
 func (d Dir) Log(component string) string { return d.path("logs", component+".log") }
 
+// GroupLog is the log of the service proxy of a container group's machine.
+func (d Dir) GroupLog(group string) string { return d.path("logs", containerGroup, group+".log") }
+
 func (d Dir) lockFile() string { return d.path("lab.pid") }
 
 // Exists reports whether anything of the lab is there.

@@ -185,7 +185,7 @@ func isStill(dir *os.File, path string) bool {
 }
 
 func prepare(o UpOptions) error {
-	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs"), o.Dir.path("netns"), o.Dir.path("nodes"), o.Dir.path("hosts"), o.Dir.Groups()} {
+	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs", containerGroup), o.Dir.path("netns"), o.Dir.path("nodes"), o.Dir.path("hosts"), o.Dir.Groups()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}

@@ -80,7 +80,7 @@ func (l *lab) startInstances(ctx context.Context) error {
 	spec := l.cluster.Spec.Azure
 	groups, err := instances.Open(ctx, instances.Config{
 		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.fabric, Runtime: l.runtime,
-		NodeAgent: l.bin.Node, LogFile: l.dir.Log, Log: l.log.With("part", "container instances"),
+		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: l.cluster.NodeResourceGroup(), Location: spec.Location,
 	})
 	if err != nil {
