@@ -141,7 +141,7 @@ func (f *Fabric) prepare() error {
 	}
 	plan := vnet.NewPlan(f.network, f.health)
 	w := plan.Uplink
-	if _, err := kernel.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
+	if err := kernel.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
 	return f.fabric.RestoreIPTables(plan.IPTables, false)
@@ -237,7 +237,7 @@ func wire(w vnet.Wire, near, far *kernel.Namespace) error {
 	if err := spreadReceive(far); err != nil {
 		return err
 	}
-	if _, err := kernel.EnsureVeth(end(near, w.Inside), end(far, w.Outside), vnet.MTU); err != nil {
+	if err := kernel.EnsureVeth(end(near, w.Inside), end(far, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
 	bare, err := far.Bare(w.Outside.Link)

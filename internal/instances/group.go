@@ -16,8 +16,6 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"packetwalk.dev/internal/aci"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/supervise"
@@ -258,25 +256,7 @@ func (g *group) endProcesses(ctx context.Context) error {
 			ns.Close()
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for len(inodes) > 0 {
-		pids, err := kernel.Processes(inodes...)
-		if err != nil || len(pids) == 0 {
-			return err
-		}
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill %d: %w", pid, err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-	return nil
+	return kernel.KillIn(ctx, inodes...)
 }
 
 // view is the group as it is now.

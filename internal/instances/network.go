@@ -130,7 +130,7 @@ func (g *group) connect() error {
 	if err := g.cfg.Network.AttachNIC(nicOf(g.hostMachine()), host); err != nil {
 		return err
 	}
-	if _, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}, vnet.MTU); err != nil {
+	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}, vnet.MTU); err != nil {
 		return err
 	}
 	return errors.Join(applyHost(host), applyGroup(space))

@@ -21,7 +21,7 @@ import (
 func TestDump(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	a, b := namespace(t, filepath.Join(t.TempDir(), "ns")), namespace(t, filepath.Join(t.TempDir(), "ns"))
-	if _, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "to.b"}, kernel.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
+	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "to.b"}, kernel.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
 		t.Fatal(err)
 	}
 	for _, script := range []string{

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -124,15 +125,29 @@ func pair(t *testing.T) (a, b *kernel.Namespace) {
 	a, b = namespace(t, dir+"/a"), namespace(t, dir+"/b")
 	endA := kernel.LinkEnd{Namespace: a, Name: "eth0", MAC: "00:0d:3a:00:00:01"}
 	endB := kernel.LinkEnd{Namespace: b, Name: "peer-of-a", MAC: "12:34:56:78:9a:bc", Alias: "the other end"}
-	for i, want := range []bool{true, false} {
-		made, err := kernel.EnsureVeth(endA, endB, 1400)
-		if err != nil || made != want {
-			t.Fatalf("time %d: made %v, %v", i, made, err)
+	var indexes []int
+	for range 2 {
+		if err := kernel.EnsureVeth(endA, endB, 1400); err != nil {
+			t.Fatal(err)
 		}
+		indexes = append(indexes, linkIndex(t, a, "eth0"))
+	}
+	if indexes[0] != indexes[1] {
+		t.Fatalf("the pair that was there was made again: index %d, then %d", indexes[0], indexes[1])
 	}
 	apply(t, a, kernel.State{Addresses: []kernel.Address{{Link: "eth0", Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
 	apply(t, b, kernel.State{Addresses: []kernel.Address{{Link: "peer-of-a", Prefix: netip.MustParsePrefix("10.9.0.2/24")}}})
 	return a, b
+}
+
+func linkIndex(t *testing.T, ns *kernel.Namespace, name string) int {
+	t.Helper()
+	index, _, _ := strings.Cut(run(t, ns, "ip", "-o", "link", "show", name), ":")
+	n, err := strconv.Atoi(index)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // TestHalfMadePair: ends that whoever made them did not bring up are brought up the next time; what has an address stays down when it is.
@@ -141,8 +156,8 @@ func TestHalfMadePair(t *testing.T) {
 	run(t, b, "ip", "link", "set", "peer-of-a", "down")
 	ensure := func() string {
 		t.Helper()
-		if made, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth0"}, kernel.LinkEnd{Namespace: b, Name: "peer-of-a"}, 1400); err != nil || made {
-			t.Fatalf("made %v, %v", made, err)
+		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth0"}, kernel.LinkEnd{Namespace: b, Name: "peer-of-a"}, 1400); err != nil {
+			t.Fatal(err)
 		}
 		return run(t, b, "ip", "-br", "link", "show", "peer-of-a")
 	}
@@ -323,9 +338,11 @@ func TestLinks(t *testing.T) {
 	}
 	// A link of the name that is not the pair's is replaced.
 	run(t, b, "ip", "link", "add", "name", "x", "type", "bridge")
-	made, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth1"}, kernel.LinkEnd{Namespace: b, Name: "x"}, 1500)
-	if err != nil || !made {
-		t.Fatal(made, err)
+	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth1"}, kernel.LinkEnd{Namespace: b, Name: "x"}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	if got := run(t, b, "ip", "-d", "link", "show", "x"); !strings.Contains(got, "veth") {
+		t.Errorf("the bridge of the end's name is still there: %s", got)
 	}
 	for range 2 {
 		if err := a.DeleteLink("eth1"); err != nil {
@@ -401,13 +418,22 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	pids, err := kernel.Processes(ns.Inode())
-	cmd.Process.Kill()
-	cmd.Wait()
 	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
 		t.Errorf("pids %v, want %d: %v", pids, cmd.Process.Pid, err)
 	}
+	if err := kernel.KillIn(t.Context(), ns.Inode()); err != nil {
+		t.Error(err)
+	}
+	_ = cmd.Wait()
 	if pids, err = kernel.Processes(ns.Inode()); err != nil || len(pids) != 0 {
 		t.Errorf("pids %v, %v", pids, err)
+	}
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	const beyond = 1 << 30 // the kernel gives no such pid: that nobody has it is no error of its own
+	never := func() ([]int, error) { return []int{beyond}, nil }
+	if err := kernel.Kill(ended, never); !errors.Is(err, context.Canceled) {
+		t.Errorf("processes that do not end: %v", err)
 	}
 }
 

@@ -10,36 +10,37 @@ import (
 )
 
 // EnsureVeth joins two namespaces by a veth pair with these ends, both up, with this MTU in bytes. A pair that is there already,
-// by its names, is left as it is and made is false, unless its second end is bare: whoever made it may have been killed before it was up. A link
-// of one of the names that is not the pair's is replaced.
-func EnsureVeth(a, b LinkEnd, mtu int) (made bool, err error) {
-	fail := func(err error) (bool, error) {
-		return false, fmt.Errorf("join %s in %s and %s in %s: %w", a.Name, a.Namespace.path, b.Name, b.Namespace.path, err)
+// by its names, is left as it is, unless its second end is bare: whoever made it may have been killed before it was up. A link of one of the
+// names that is not the pair's is replaced.
+func EnsureVeth(a, b LinkEnd, mtu int) error {
+	if err := ensureVeth(a, b, mtu); err != nil {
+		return fmt.Errorf("join %s in %s and %s in %s: %w", a.Name, a.Namespace.path, b.Name, b.Namespace.path, err)
 	}
+	return nil
+}
+
+func ensureVeth(a, b LinkEnd, mtu int) error {
 	joined, err := Joined(a, b)
 	if err != nil {
-		return fail(err)
+		return err
 	}
 	if joined {
 		bare, err := b.Namespace.Bare(b.Name)
-		if err == nil && bare {
-			err = bringUpBoth(a, b)
+		if err != nil || !bare {
+			return err
 		}
-		if err != nil {
-			return fail(err)
-		}
-		return false, nil
+		return bringUpBoth(a, b)
 	}
 	for _, end := range []LinkEnd{a, b} {
 		if err := end.Namespace.DeleteLink(end.Name); err != nil {
-			return fail(err)
+			return err
 		}
 	}
 	if err := addVeth(a, b, mtu); err != nil {
 		_ = a.Namespace.DeleteLink(a.Name)
-		return fail(err)
+		return err
 	}
-	return true, nil
+	return nil
 }
 
 func addVeth(a, b LinkEnd, mtu int) error {

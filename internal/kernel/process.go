@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -37,6 +39,37 @@ func Processes(inodes ...uint64) ([]int, error) {
 	}
 	slices.Sort(pids)
 	return pids, nil
+}
+
+// killTimeout is how long Kill waits for processes to end. One that does not sleeps in the kernel, and nothing helps.
+const killTimeout = 10 * time.Second
+
+// Kill kills (SIGKILL) the processes whose pids list gives until it gives none: between two looks a dying process may have started another.
+// It is an error when there are still some after ten seconds, or when ctx ends.
+func Kill(ctx context.Context, list func() ([]int, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, killTimeout)
+	defer cancel()
+	for {
+		pids, err := list()
+		if err != nil || len(pids) == 0 {
+			return err
+		}
+		for _, pid := range pids {
+			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
+				return fmt.Errorf("kill %d: %w", pid, err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+// KillIn kills all processes whose network namespace is one of those with these inode numbers.
+func KillIn(ctx context.Context, inodes ...uint64) error {
+	return Kill(ctx, func() ([]int, error) { return Processes(inodes...) })
 }
 
 // MountedNamespaces lists the paths below dir where namespaces are mounted, with their inode numbers. A dir that is not there holds none.

@@ -265,7 +265,7 @@ func TestTraceBridge(t *testing.T) {
 	a, b, bridge := namespace(t, dir+"/a"), namespace(t, dir+"/b"), namespace(t, dir+"/bridge")
 	for i, ns := range []*kernel.Namespace{a, b} {
 		port := kernel.LinkEnd{Namespace: bridge, Name: fmt.Sprintf("port%d", i)}
-		if _, err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: ns, Name: "eth0"}, port, 1500); err != nil {
+		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: ns, Name: "eth0"}, port, 1500); err != nil {
 			t.Fatal(err)
 		}
 		script(t, ns, fmt.Sprintf("ip addr add 10.9.0.%d/24 dev eth0", i+1))

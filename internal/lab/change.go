@@ -142,13 +142,9 @@ func (l *lab) reviseMasquerade(ctx context.Context, from, to *cluster.Cluster) e
 		if err := n.agent.s.Stop(); err != nil {
 			return fmt.Errorf("stop the agent of %s: %w", n.Name, err)
 		}
-		agent, err := l.keep(n.ns, c)
-		if err != nil {
+		if err := l.keepAgent(n, c); err != nil {
 			return err
 		}
-		l.mu.Lock()
-		n.agent = agent
-		l.mu.Unlock()
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sort"
 	"strings"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -34,7 +33,7 @@ func Destroy(ctx context.Context, d Dir) error {
 
 func destroy(ctx context.Context, d Dir) error {
 	// The lab process first: it would start again what dies.
-	if err := end(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
+	if err := kernel.Kill(ctx, func() ([]int, error) { return one(d.Process()), nil }); err != nil {
 		return fmt.Errorf("end the lab process: %w", err)
 	}
 	spaces, err := kernel.MountedNamespaces(d.path("netns"))
@@ -42,7 +41,7 @@ func destroy(ctx context.Context, d Dir) error {
 		return err
 	}
 	inodes := slices.Collect(maps.Values(spaces))
-	if err := end(ctx, func() ([]int, error) { return kernel.Processes(inodes...) }); err != nil {
+	if err := kernel.KillIn(ctx, inodes...); err != nil {
 		return fmt.Errorf("end the lab's processes: %w", err)
 	}
 	for path := range spaces {
@@ -66,28 +65,6 @@ func one(pid int) []int {
 	return []int{pid}
 }
 
-// end kills what list finds until it finds nothing: between two looks a dying process may have started another.
-func end(ctx context.Context, list func() ([]int, error)) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	for {
-		pids, err := list()
-		if err != nil || len(pids) == 0 {
-			return err
-		}
-		for _, pid := range pids {
-			if err := unix.Kill(pid, unix.SIGKILL); err != nil && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("kill %d: %w", pid, err)
-			}
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
-		}
-	}
-}
-
 // unmountBelow detaches what is still mounted below dir, the deepest first.
 func unmountBelow(dir string) error {
 	f, err := os.Open("/proc/self/mountinfo")
@@ -96,11 +73,15 @@ func unmountBelow(dir string) error {
 	}
 	defer f.Close()
 	var points []string
-	for s := bufio.NewScanner(f); s.Scan(); {
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
 		// proc_pid_mountinfo(5): the mount point is the fifth field, blanks as \040.
-		if fields := strings.Fields(s.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
+		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
 			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
 		}
+	}
+	if err := lines.Err(); err != nil {
+		return err
 	}
 	sort.Sort(sort.Reverse(sort.StringSlice(points)))
 	for _, p := range points {

@@ -148,7 +148,7 @@ func (l *lab) discardHost(ctx context.Context, m *host) error {
 			return err
 		}
 	}
-	if err := end(ctx, func() ([]int, error) { return kernel.Processes(m.ns.Inode()) }); err != nil {
+	if err := kernel.KillIn(ctx, m.ns.Inode()); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", name, err)
 	}
 	detach := l.fabric.DetachHost

@@ -143,10 +143,15 @@ func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
 func (l *lab) startAgent(n *node) error {
 	c := l.agentCommand(l.cluster, n)
 	if supervise.Recorded(c.pid) == 0 {
-		if err := end(context.Background(), func() ([]int, error) { return running(n.ns, c.path) }); err != nil {
+		if err := kernel.Kill(context.Background(), func() ([]int, error) { return running(n.ns, c.path) }); err != nil {
 			return fmt.Errorf("end the agent of %s: %w", n.Name, err)
 		}
 	}
+	return l.keepAgent(n, c)
+}
+
+// keepAgent has a command run as a node's agent.
+func (l *lab) keepAgent(n *node, c command) error {
 	agent, err := l.keep(n.ns, c)
 	if err != nil {
 		return err

@@ -164,7 +164,7 @@ func (l *lab) removeNode(ctx context.Context, n *node) error {
 	for _, inode := range spaces {
 		inodes = append(inodes, inode)
 	}
-	if err := end(ctx, func() ([]int, error) { return kernel.Processes(inodes...) }); err != nil {
+	if err := kernel.KillIn(ctx, inodes...); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", n.Name, err)
 	}
 	if n.stop != nil {

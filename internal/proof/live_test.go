@@ -50,7 +50,7 @@ func (w *world) wire(a, b string) {
 		host, link, _ := strings.Cut(s, " ")
 		return kernel.LinkEnd{Namespace: w.hosts[host], Name: link}
 	}
-	if _, err := kernel.EnsureVeth(end(a), end(b), 1500); err != nil {
+	if err := kernel.EnsureVeth(end(a), end(b), 1500); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -127,7 +127,7 @@ func (b *built) wire(i int, line string) error {
 	end := func(n int) kernel.LinkEnd {
 		return kernel.LinkEnd{Namespace: b.spaces[e[2*n]], Name: e[2*n+1], MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i+1, n+1)}
 	}
-	if _, err := kernel.EnsureVeth(end(0), end(1), 1500); err != nil {
+	if err := kernel.EnsureVeth(end(0), end(1), 1500); err != nil {
 		return fmt.Errorf("%w: %w", errWorld, err)
 	}
 	return nil
