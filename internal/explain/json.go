@@ -316,7 +316,7 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 	ob.Component, ob.Action = component(st)
 	switch st.Stage {
 	case walk.Ruled:
-		why.see(st.Visit)
+		why.remember(st.Visit)
 		ob.ComponentInfo, ob.Owner, ob.Rule = reference(st.Visit), why.why(st.Visit, p), ruleDoc(st.Visit)
 	case walk.Routed:
 		ob.ComponentInfo = routeText(st.Route)
@@ -388,7 +388,7 @@ func ruleComponent(st *walk.Step) (component, action string) {
 			}
 		}
 	}
-	if target(v.Chain) || target(v.Verdict.Chain) || strings.HasPrefix(v.Chain.Name, "KUBE-SERVICES") {
+	if balances(v.Chain) || balances(v.Verdict.Chain) || strings.HasPrefix(v.Chain.Name, "KUBE-SERVICES") {
 		component = "LB"
 	} else if action == "Forwarded" && natChain(v.Chain) && st.Hook == netfilter.Postrouting {
 		component = "Egress"

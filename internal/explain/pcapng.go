@@ -1,6 +1,7 @@
 package explain
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"io"
@@ -87,14 +88,14 @@ func (c *capture) way(steps []walk.Step, at time.Time, what string, o *Owners) t
 	for i := range steps {
 		st := &steps[i]
 		if st.Visit != nil {
-			why.see(st.Visit)
+			why.remember(st.Visit)
 		}
 		link := ""
 		switch st.Stage {
 		case walk.Received:
-			link = first(st.Packet.BridgeIn, st.Packet.In)
+			link = cmp.Or(st.Packet.BridgeIn, st.Packet.In)
 		case walk.Transmit:
-			link = first(st.Packet.BridgeOut, st.Packet.Out)
+			link = cmp.Or(st.Packet.BridgeOut, st.Packet.Out)
 		default:
 			since = append(since, changeNote(st, why)...)
 			continue
@@ -108,13 +109,6 @@ func (c *capture) way(steps []walk.Step, at time.Time, what string, o *Owners) t
 		since = nil
 	}
 	return at
-}
-
-func first(a, b string) string {
-	if a != "" {
-		return a
-	}
-	return b
 }
 
 // changeNote is "nat KUBE-SEP-… 2: destination 10.0.0.1:80 → 10.0.0.2:80 (WHY)" for a step that changed what travels.

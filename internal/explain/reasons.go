@@ -48,58 +48,12 @@ func chainRole(c *netfilter.Chain) (r role, prefix string) {
 	return noRole, ""
 }
 
-// comment is a rule's comment. Readers that know the syntax set Rule.Comment; what they kept verbatim has it in the text.
-func comment(r *netfilter.Rule) string {
-	if r == nil {
-		return ""
-	}
-	if r.Comment != "" {
-		return r.Comment
-	}
-	if m := commentText.FindStringSubmatch(r.Text); m != nil {
-		return strings.Trim(m[2], `"`)
-	}
-	return ""
-}
-
 var (
-	commentText = regexp.MustCompile(`(--comment|comment) ("[^"]*"|\S+)`)
-	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
-	noise         = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
-	effect        = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
 	portNamed     = regexp.MustCompile(`^([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?)(.*)$`)
 	inWords       = regexp.MustCompile(`([a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]+)?)`)
 	nftPort       = regexp.MustCompile(`^[a-z]+-[A-Z0-9]{8}-([^/]+/[^/]+)/[a-z]+/([^_/]*)(?:__(.+)/([0-9]+))?$`)
 	toDestination = regexp.MustCompile(`--to-destination (\S+)`)
-	marks         = regexp.MustCompile(`-m mark |-m connmark |(meta|ct) mark (!= |== |and |& |\{|@|0x|[0-9])|mark (in|is|and|&|==|!=) `)
 )
-
-// short is a rule's text without comments.
-func short(r *netfilter.Rule) string {
-	return strings.TrimSpace(noise.ReplaceAllString(r.Text, ""))
-}
-
-// does is what a rule does: its target with options, or the whole rule where the syntax has no targets.
-func does(r *netfilter.Rule) string {
-	text := short(r)
-	if at := effect.FindStringIndex(text); at != nil {
-		return text[at[1]:]
-	}
-	return text
-}
-
-// asksMark tells whether a rule tests the packet's mark.
-func asksMark(r *netfilter.Rule) bool {
-	if marks.MatchString(r.Text) {
-		return true
-	}
-	for _, s := range r.Statements {
-		if marks.MatchString(s.String()) {
-			return true
-		}
-	}
-	return false
-}
 
 // reasoner gives rules their reasons. It learns which service a chain belongs to from the objects, from comments, or from who jumps there.
 type reasoner struct {
@@ -111,8 +65,8 @@ func newReasoner(o *Owners) *reasoner {
 	return &reasoner{owners: o, called: map[*netfilter.Chain]*netfilter.Visit{}}
 }
 
-// see remembers a jump.
-func (t *reasoner) see(v *netfilter.Visit) {
+// remember keeps a jump.
+func (t *reasoner) remember(v *netfilter.Visit) {
 	if v.Verdict.Chain != nil {
 		t.called[v.Verdict.Chain] = v
 	}

@@ -2,6 +2,7 @@ package explain
 
 import (
 	"bufio"
+	"cmp"
 	"fmt"
 	"io"
 	"math/big"
@@ -119,15 +120,9 @@ func (p *page) head(s *story) {
 		to = hostName(end.Host)
 	}
 	if from != "" || to != "" {
-		fmt.Fprintln(p, p.paint(dim, orUnknown(from)+" → "+orUnknown(to)))
+		const nobodys = "an address that nobody here owns"
+		fmt.Fprintln(p, p.paint(dim, cmp.Or(from, nobodys)+" → "+cmp.Or(to, nobodys)))
 	}
-}
-
-func orUnknown(s string) string {
-	if s == "" {
-		return "an address that nobody here owns"
-	}
-	return s
 }
 
 // told is a line with the machine that it is told of.

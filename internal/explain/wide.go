@@ -86,9 +86,9 @@ func wideLines(st *walk.Step, why *reasoner) []line {
 	case walk.Sent:
 		return []line{{label: "sent", text: p.String()}}
 	case walk.Received:
-		return []line{{label: "in", text: outside(p.In, p.BridgeIn) + "  " + p.String()}}
+		return []line{{label: "in", text: linkAndPort(p.In, p.BridgeIn) + "  " + p.String()}}
 	case walk.Transmit:
-		return []line{{label: "out", text: outside(p.Out, p.BridgeOut) + "  " + p.String()}}
+		return []line{{label: "out", text: linkAndPort(p.Out, p.BridgeOut) + "  " + p.String()}}
 	case walk.Ruled:
 		return []line{wideRule(st, why)}
 	case walk.Routed:
@@ -119,7 +119,7 @@ func flowText(st *walk.Step) string {
 // wideRule is "nat KUBE-SERVICES 4: RULE" with what came of it.
 func wideRule(st *walk.Step, why *reasoner) line {
 	v := st.Visit
-	why.see(v)
+	why.remember(v)
 	text := reference(v)
 	if v.Rule != nil {
 		text += ": " + v.Rule.Text
