@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"packetwalk.dev/internal/packet"
 )
 
 // ParseListing reads what "iptables -t TABLE -L" or ip6tables printed, in any of its forms: with or without -n, -v, -x and --line-numbers.
@@ -301,21 +303,8 @@ func parseListedProtocol(s string) (NameMatch, bool) {
 	if name == "all" || name == "0" {
 		return NameMatch{}, !not
 	}
-	if n, err := strconv.ParseUint(name, 10, 8); err == nil {
-		if known, ok := protocolNames[uint8(n)]; ok {
-			name = known
-		}
-		return NameMatch{Not: not, Name: name}, true
-	}
-	if name == "ipv6-icmp" || name == "icmpv6" || name == "icmp6" {
-		return NameMatch{Not: not, Name: "ipv6-icmp"}, true
-	}
-	for _, known := range protocolNames {
-		if known == name {
-			return NameMatch{Not: not, Name: name}, true
-		}
-	}
-	return NameMatch{}, false
+	p, err := packet.ParseProtocol(name)
+	return NameMatch{Not: not, Name: p.String()}, err == nil
 }
 
 func parseListedInterface(s string) (m NameMatch, ok bool) {
@@ -337,11 +326,6 @@ func parseListedAddress(s string) (AddressMatch, bool) {
 		text = address
 		if ok {
 			text += "/" + bits
-		}
-	}
-	if ok {
-		if n, contiguous := maskBits(bits); contiguous {
-			text = strings.Split(text, "/")[0] + "/" + strconv.Itoa(n)
 		}
 	}
 	var m AddressMatch

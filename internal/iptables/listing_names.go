@@ -1,18 +1,12 @@
 package iptables
 
-// protocolNames are the names that iptables-save prints for protocols (/etc/protocols of Debian's netbase).
-var protocolNames = map[uint8]string{
-	1: "icmp", 2: "igmp", 4: "ipencap", 6: "tcp", 17: "udp", 33: "dccp", 41: "ipv6", 46: "rsvp", 47: "gre", 50: "esp", 51: "ah",
-	58: "ipv6-icmp", 88: "eigrp", 89: "ospf", 94: "ipip", 103: "pim", 112: "vrrp", 115: "l2tp", 132: "sctp", 136: "udplite",
-}
-
 // networkNames are the names that iptables -L without -n shows for well-known addresses and networks (/etc/hosts, /etc/networks).
 var networkNames = map[string]string{
 	"localhost": "127.0.0.1", "loopback": "127.0.0.0", "link-local": "169.254.0.0", "base-address.mcast.net": "224.0.0.0",
 	"ip6-localhost": "::1", "ip6-loopback": "::1",
 }
 
-// serviceNames are the names that iptables -L without -n shows for ports: those of /etc/services that are usual on nodes.
+// serviceNames are the names that iptables -L without -n shows for ports, and that people write: those of /etc/services that are usual on nodes.
 var serviceNames = map[string]uint16{
 	"tcpmux": 1, "echo": 7, "discard": 9, "ftp-data": 20, "ftp": 21, "ssh": 22, "telnet": 23, "smtp": 25, "time": 37, "domain": 53, "bootps": 67, "bootpc": 68, "tftp": 69,
 	"http": 80, "kerberos": 88, "pop3": 110, "sunrpc": 111, "ntp": 123, "netbios-ns": 137, "netbios-dgm": 138, "netbios-ssn": 139,

@@ -153,9 +153,19 @@ func parsePorts(text, separator string) (netfilter.PortRange, bool) {
 			high = "65535"
 		}
 	}
-	a, err := strconv.ParseUint(low, 10, 16)
-	b, err2 := strconv.ParseUint(high, 10, 16)
-	return netfilter.PortRange{Low: uint16(a), High: uint16(b)}, err == nil && err2 == nil
+	a, ok := parsePort(low)
+	b, ok2 := parsePort(high)
+	return netfilter.PortRange{Low: a, High: b}, ok && ok2
+}
+
+// parsePort reads a number, or the name of a service, which people write.
+func parsePort(text string) (uint16, bool) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err == nil {
+		return uint16(n), true
+	}
+	port, ok := serviceNames[text]
+	return port, ok
 }
 
 var tcpFlagBits = map[string]packet.TCPFlags{
@@ -170,7 +180,7 @@ func (l *lowerer) tcpFlags(o *Option) bool {
 	var flags [2]packet.TCPFlags
 	for i, arg := range o.Args {
 		for name := range strings.SplitSeq(arg, ",") {
-			f, ok := tcpFlagBits[name]
+			f, ok := tcpFlagBits[strings.ToUpper(name)]
 			if !ok {
 				return false
 			}
@@ -334,8 +344,9 @@ func conntrackOption(t *netfilter.MatchConntrack, o *Option) (ok bool) {
 		t.States.Not = o.Not
 		return ok
 	case "ctdir":
-		t.Direction = &netfilter.MatchDirection{Not: o.Not, Reply: o.arg() == "REPLY"}
-		return o.arg() == "REPLY" || o.arg() == "ORIGINAL"
+		direction := strings.ToUpper(o.arg())
+		t.Direction = &netfilter.MatchDirection{Not: o.Not, Reply: direction == "REPLY"}
+		return direction == "REPLY" || direction == "ORIGINAL"
 	case "ctproto":
 		p, err := packet.ParseProtocol(o.arg())
 		t.Protocol = &netfilter.MatchProtocol{Not: o.Not, Protocol: p}
@@ -343,7 +354,7 @@ func conntrackOption(t *netfilter.MatchConntrack, o *Option) (ok bool) {
 	case "ctstatus":
 		t.Status = &netfilter.MatchStatus{Not: o.Not}
 		for name := range strings.SplitSeq(o.arg(), ",") {
-			s, known := statusNames[name]
+			s, known := statusNames[strings.ToUpper(name)]
 			if !known {
 				return false
 			}
@@ -391,7 +402,7 @@ func lowerAddrtype(l *lowerer, m *Match) bool {
 		}
 		t := &netfilter.MatchAddressType{Source: o.Name == "src-type", Not: o.Not, Limit: limit}
 		for name := range strings.SplitSeq(o.arg(), ",") {
-			kind, ok := netfilter.ParseAddressType(name)
+			kind, ok := netfilter.ParseAddressType(strings.ToUpper(name))
 			if !ok {
 				return false
 			}
@@ -405,7 +416,10 @@ func lowerAddrtype(l *lowerer, m *Match) bool {
 func lowerSet(l *lowerer, m *Match) bool {
 	_, noMatch := m.Option("return-nomatch")
 	return lowerAll(m, func(o *Option) bool {
-		if o.Name != "match-set" || len(o.Args) != 2 {
+		switch {
+		case o.Name == "update-counters" || o.Name == "update-subcounters":
+			return true // nothing that a walk sees
+		case o.Name != "match-set" && o.Name != "set" || len(o.Args) != 2:
 			return o.Name == "return-nomatch" && !o.Not
 		}
 		sources, ok := parseSides(o.Args[1])

@@ -59,6 +59,7 @@ var notes = map[string]string{
 	"AUDIT":       "write an audit record",
 	"CHECKSUM":    "fill in the checksum",
 	"CONNSECMARK": "copy the security mark",
+	"ECN":         "clear the ECN bits of TCP",
 	"IDLETIMER":   "start a timer",
 	"LED":         "blink",
 	"LOG":         "log",

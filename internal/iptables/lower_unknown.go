@@ -29,6 +29,7 @@ func splitUnknown(text string) (known Rule, tests []netfilter.Statement, effect 
 			continue
 		}
 		switch {
+		case isComment(part): // without its quotes: it tests nothing
 		case isFlag(part, "-j") || isFlag(part, "-g"):
 			effect = &netfilter.UnknownEffect{Text: joinWords(part)}
 		case isFlag(part, "-p") && len(part) > 2: // the protocol's own options are what is not understood
@@ -62,7 +63,7 @@ func cutAtFlags(words []word) [][]word {
 	begin := 0
 	for i, w := range words {
 		short, ok := shortFlags[w.text]
-		if !ok || w.quoted {
+		if !ok || w.quoted || w.text == "--proto" && i > begin+1 && isFlag(words[begin:], "-m") && hasProto(words[begin+1].text) {
 			continue
 		}
 		words[i].text = short
@@ -79,6 +80,16 @@ func cutAtFlags(words []word) [][]word {
 		cut = append(cut, words[begin:])
 	}
 	return cut
+}
+
+func isComment(part []word) bool {
+	return len(part) > 2 && isFlag(part, "-m") && part[1].text == "comment" && part[2].text == "--comment"
+}
+
+// hasProto tells whether --proto behind -m MODULE can be the module's own option. Elsewhere it is short for --protocol.
+func hasProto(module string) bool {
+	o, known := matchOptions[module]
+	return !known || o["proto"] > 0
 }
 
 func isFlag(part []word, flag string) bool { return part[0].text == flag && !part[0].quoted }

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"packetwalk.dev/internal/packet"
 )
 
 // ParseError says which line of a dump cannot be read and why.
@@ -294,7 +296,11 @@ func (s *specParser) step() bool {
 	}
 	flag, _ := s.next()
 	if name, ok := strings.CutPrefix(flag, "--"); ok {
-		return s.option(not, name)
+		short := shortFlags[flag]
+		if short == "" || flag == "--proto" && len(s.matches) > 0 && hasProto(s.matches[len(s.matches)-1].Module) {
+			return s.option(not, name)
+		}
+		flag = short
 	}
 	if flag == "-f" {
 		s.rule.Fragment = FurtherFragments
@@ -302,6 +308,9 @@ func (s *specParser) step() bool {
 			s.rule.Fragment = FirstFragment
 		}
 		return true
+	}
+	if !not && flag != "-m" && flag != "-j" && flag != "-g" {
+		not = s.oldNot()
 	}
 	value, ok := s.next()
 	if !ok {
@@ -317,7 +326,7 @@ func (s *specParser) step() bool {
 	case "-o":
 		return setName(&s.rule.Out, not, value)
 	case "-p":
-		return setName(&s.rule.Protocol, not, value)
+		return setName(&s.rule.Protocol, not, strings.ToLower(value))
 	case "-m":
 		return !not && s.module(value)
 	case "-j", "-g":
@@ -337,6 +346,11 @@ func setName(m *NameMatch, not bool, name string) bool {
 func parseAddress(m *AddressMatch, not bool, text string) bool {
 	if m.Prefix.IsValid() {
 		return false
+	}
+	if address, mask, ok := strings.Cut(text, "/"); ok && strings.Contains(mask, ".") { // as iptables before 1.4 printed
+		if bits, contiguous := maskBits(mask); contiguous {
+			text = address + "/" + strconv.Itoa(bits)
+		}
 	}
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {
@@ -375,7 +389,10 @@ func (s *specParser) target(name string, jump bool) bool {
 }
 
 func (s *specParser) option(not bool, name string) bool {
-	n, ok := s.owner(name)
+	name, n, ok := s.owner(name)
+	if ok && n > 0 && !not && s.oldNot() {
+		not = true
+	}
 	if !ok || len(s.words) < n {
 		return false
 	}
@@ -387,26 +404,37 @@ func (s *specParser) option(not bool, name string) bool {
 	return true
 }
 
+// oldNot takes the "!" that iptables before 1.4.3 printed between a flag and its value.
+func (s *specParser) oldNot() bool {
+	old := len(s.words) > 0 && s.words[0].text == "!" && !s.words[0].quoted
+	if old {
+		s.words = s.words[1:]
+	}
+	return old
+}
+
 // owner finds whose option it is: the target's once there is one, else the last module's, else the protocol's own match, which
-// iptables loads by itself. It tells how many words follow.
-func (s *specParser) owner(name string) (words int, ok bool) {
+// iptables loads by itself. It gives the whole name and tells how many words follow.
+func (s *specParser) owner(name string) (full string, words int, ok bool) {
 	if t := &s.rule.Target; t.Name != "" {
-		words, ok = targetOptions[t.Name][name]
-		return words, ok
+		return targetOptions[t.Name].find(name)
 	}
 	if n := len(s.matches); n > 0 {
-		if words, ok = matchOptions[s.matches[n-1].Module][name]; ok {
-			return words, true
+		if full, words, ok = matchOptions[s.matches[n-1].Module].find(name); ok {
+			return full, words, true
 		}
 	}
-	protocol := s.rule.Protocol
-	if words, ok = matchOptions[protocol.Name][name]; !ok || protocol.Not {
-		return 0, false
+	module := s.rule.Protocol.Name
+	if p, _ := packet.ParseProtocol(module); p == packet.ICMPv6 {
+		module = "icmp6"
+	}
+	if full, words, ok = matchOptions[module].find(name); !ok || s.rule.Protocol.Not {
+		return "", 0, false
 	}
 	for i := range s.matches {
-		if s.matches[i].Module == protocol.Name {
-			return 0, false
+		if s.matches[i].Module == module {
+			return "", 0, false
 		}
 	}
-	return words, s.module(protocol.Name)
+	return full, words, s.module(module)
 }

@@ -22,9 +22,23 @@ const (
 	UDPLite Protocol = 136
 )
 
+// protocolNames are the names that programs print for protocols (/etc/protocols of Debian's netbase).
 var protocolNames = map[Protocol]string{
-	ICMP: "icmp", TCP: "tcp", UDP: "udp", DCCP: "dccp", ESP: "esp", AH: "ah", ICMPv6: "ipv6-icmp", SCTP: "sctp", UDPLite: "udplite",
+	ICMP: "icmp", 2: "igmp", 4: "ipencap", TCP: "tcp", UDP: "udp", DCCP: "dccp", 41: "ipv6", 46: "rsvp", 47: "gre", ESP: "esp", AH: "ah",
+	ICMPv6: "ipv6-icmp", 88: "eigrp", 89: "ospf", 94: "ipip", 103: "pim", 108: "ipcomp", 112: "vrrp", 115: "l2tp", SCTP: "sctp",
+	135: "mobility-header", UDPLite: "udplite", 137: "mpls-in-ip",
 }
+
+// protocolNumbers are the protocols by name, with the names that other systems' /etc/protocols have, and other programs.
+var protocolNumbers = func() map[string]Protocol {
+	byName := map[string]Protocol{
+		"icmp6": ICMPv6, "icmpv6": ICMPv6, "ipv4": 4, "ip-encap": 4, "ospfigp": 89, "carp": 112, "mh": 135, "ipv6-mh": 135,
+	}
+	for p, name := range protocolNames {
+		byName[name] = p
+	}
+	return byName
+}()
 
 // String is the name as /etc/protocols has it, or the number.
 func (p Protocol) String() string {
@@ -36,14 +50,8 @@ func (p Protocol) String() string {
 
 // ParseProtocol reads a protocol's name or number. "icmp6", "icmpv6" and "ipv6-icmp" are the same.
 func ParseProtocol(s string) (Protocol, error) {
-	switch s {
-	case "icmp6", "icmpv6":
-		return ICMPv6, nil
-	}
-	for p, name := range protocolNames {
-		if name == s {
-			return p, nil
-		}
+	if p, ok := protocolNumbers[s]; ok {
+		return p, nil
 	}
 	n, err := strconv.ParseUint(s, 10, 8)
 	if err != nil {
