@@ -62,7 +62,14 @@ func (b *builder) chooseTables() {
 			}
 			continue
 		}
-		if table, why := guessTable(r); table != "" {
+		table, why := tableOfTargets(r)
+		if table == "" {
+			table, why = r.output.table(), "by the built-in chains around"
+		}
+		if table == "" {
+			table, why = guessTable(r)
+		}
+		if table != "" {
 			choose(r, table, why)
 		}
 	}
@@ -82,7 +89,10 @@ func (b *builder) chooseTables() {
 	for _, r := range b.runs {
 		if r.table == "" {
 			table := Filter
-			if r.chain == "PREROUTING" || r.chain == "POSTROUTING" {
+			switch {
+			case r.output.hasAll(Raw):
+				table = Raw
+			case r.chain == "PREROUTING" || r.chain == "POSTROUTING":
 				table = NAT
 			}
 			choose(r, table, "where such chains usually stand")
@@ -123,6 +133,19 @@ func (b *builder) linked() map[string]string {
 }
 
 func linkedTable(r *run, known map[string]string) string {
+	if table := linked(r, known); canStand(r.chain, table) {
+		return table
+	}
+	return ""
+}
+
+// canStand tells whether a table can have a chain.
+func canStand(chain, table string) bool {
+	_, isBuiltIn := hooks[chain]
+	return !isBuiltIn || slices.Contains(builtIn[table], chain)
+}
+
+func linked(r *run, known map[string]string) string {
 	if table := known[r.chain]; table != "" {
 		return table
 	}
@@ -143,7 +166,7 @@ var tableOfTarget = map[string]string{
 	"DNAT": NAT, "SNAT": NAT, "MASQUERADE": NAT, "REDIRECT": NAT, "NETMAP": NAT,
 	"REJECT": Filter,
 	"CT":     Raw, "NOTRACK": Raw, "TRACE": Raw,
-	"TPROXY": Mangle, "TTL": Mangle, "HL": Mangle, "TOS": Mangle, "DSCP": Mangle, "CLASSIFY": Mangle, "CHECKSUM": Mangle, "TCPMSS": Mangle,
+	"TPROXY": Mangle, "TTL": Mangle, "HL": Mangle, "TOS": Mangle, "DSCP": Mangle, "CLASSIFY": Mangle, "CHECKSUM": Mangle,
 }
 
 // chainTables are the tables of well-known chains, by prefixes of their names; the longest decides.
@@ -172,15 +195,24 @@ func tableOfChain(chain string) (table, whose string) {
 	return table, whose
 }
 
-// guessTable tells a run's table by its rules' targets, else by its chain's name.
+// tableOfTargets tells a run's table by its rules' targets, where its chain's name does not say the same.
+func tableOfTargets(r *run) (table, why string) {
+	named, _ := tableOfChain(r.chain)
+	for i := range r.rules {
+		target := r.rules[i].rule.Target.Name
+		if table = tableOfTarget[target]; table != "" && table != named {
+			return table, "by target " + target
+		}
+	}
+	return "", ""
+}
+
+// guessTable tells a run's table by its rules' verdicts, else by its chain's name.
 func guessTable(r *run) (table, why string) {
 	named, whose := tableOfChain(r.chain)
 	verdicts := len(r.rules) > 0
 	for i := range r.rules {
 		rule := &r.rules[i].rule
-		if table = tableOfTarget[rule.Target.Name]; table != "" && table != named {
-			return table, "by target " + rule.Target.Name
-		}
 		if _, hook := hooks[r.chain]; hook && rule.Target.Name == "KUBE-SERVICES" && hasMatch(rule, "conntrack") {
 			return Filter, "as kube-proxy asks for new connections there only"
 		}

@@ -27,8 +27,55 @@ type run struct {
 	whole   bool // all rules of the chain are here
 	saved   bool // it is of a table that is shown whole, from *table to COMMIT
 	from    origin
+	output  *output
 	command int    // line of the command that printed it; 0 where none is shown
 	filter  filter // of the command, where known
+}
+
+// output is what one command printed of one table, as far as the chains' headings tell: a run without a heading has none.
+type output struct {
+	chains   map[string]bool
+	hooks    []string // those that are built in
+	userSeen bool     // chains that are not built in come last
+}
+
+// takes tells whether a chain's heading can stand below those that are there: each chain stands once, the built-in ones first, and
+// PREROUTING before all.
+func (o *output) takes(chain string) bool {
+	_, builtIn := hooks[chain]
+	return o != nil && !o.chains[chain] && !(builtIn && o.userSeen) && !(chain == "PREROUTING" && len(o.chains) > 0)
+}
+
+func (o *output) add(chain string) {
+	o.chains[chain] = true
+	if _, builtIn := hooks[chain]; builtIn {
+		o.hooks = append(o.hooks, chain)
+	} else {
+		o.userSeen = true
+	}
+}
+
+// table is the one that has these built-in chains and no others; "" where that does not tell.
+func (o *output) table() string {
+	for _, table := range []string{Mangle, NAT, Filter} {
+		if o.hasAll(table) {
+			return table
+		}
+	}
+	return ""
+}
+
+// hasAll tells whether the built-in chains are those of a table.
+func (o *output) hasAll(table string) bool {
+	if o == nil {
+		return false
+	}
+	all := builtIn[table]
+	missing := len(all) - len(o.hooks)
+	if table == NAT && missing == 1 && !o.chains["INPUT"] { // which is there since Linux 2.6.36
+		missing = 0
+	}
+	return missing == 0 && !slices.ContainsFunc(o.hooks, func(chain string) bool { return !slices.Contains(all, chain) })
 }
 
 // context is what the lines before tell about those that follow.
@@ -50,6 +97,7 @@ type scanner struct {
 	lines    []string
 	at       int // index of the present line
 	now      context
+	output   *output // that the present line is of
 	found    []*run
 	section  int             // first run of the present command's output
 	headers  map[string]*run // its runs that begin with the chain's name
@@ -135,7 +183,7 @@ func (s *scanner) command(line string) bool {
 
 // reset forgets the context: what follows is of another origin.
 func (s *scanner) reset() {
-	s.now = context{}
+	s.now, s.output = context{}, nil
 	s.cut()
 }
 
@@ -278,7 +326,11 @@ func isTable(name string) bool {
 
 // begin notes a chain whose name, and with it the run of its rules, is shown.
 func (s *scanner) begin(c Chain, whole bool) {
-	r := &run{line: s.at, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
+	if !s.output.takes(c.Name) {
+		s.output = &output{chains: map[string]bool{}}
+	}
+	s.output.add(c.Name)
+	r := &run{line: s.at, output: s.output, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
 		from: s.from, command: s.now.command, filter: s.now.filter}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
@@ -427,7 +479,12 @@ func (s *scanner) listed(line string) bool {
 	}
 	if !ok {
 		s.at = first
-		return false
+		if !s.now.listing || !looksListed(line) {
+			return false
+		}
+		s.assume(LeftOut, first, "line %d: the listed rule cannot be read, so it is not known what it does: %s", first, line)
+		text := string(appendQuoted(nil, line))
+		l = listed{rule: Rule{Unknown: "-m listed " + text + " -j " + text}, verbose: true}
 	}
 	if s.at > first {
 		s.assume(Mended, first, "line %d: taken to go on in the line below it", first)

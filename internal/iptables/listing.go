@@ -167,16 +167,18 @@ func parseListed(line string, c columns) (listed, bool) {
 // parseListedAt reads a line whose protocol is the given field.
 func parseListedAt(line string, fields []field, prot int, c columns) (listed, bool) {
 	var l listed
-	protocol, ok := parseListedProtocol(fields[prot].text)
+	name, flag := unglue(fields[prot].text)
+	at := prot + 1
+	opt := flag != ""
+	if !opt && at < len(fields) && isOpt(fields[at].text) {
+		opt, flag = true, fields[at].text
+		at++
+	}
+	protocol, ok := parseListedProtocol(name)
 	if !ok {
 		return listed{}, false
 	}
-	at := prot + 1
-	opt := at < len(fields) && isOpt(fields[at].text)
-	if opt {
-		l.rule.Fragment = fragmentFlags[fields[at].text]
-		at++
-	}
+	l.rule.Fragment = fragmentFlags[flag]
 	if !l.leading(fields[:prot], c) {
 		return listed{}, false
 	}
@@ -295,6 +297,20 @@ var fragmentFlags = map[string]Fragment{"--": AnyFragment, "-f": FurtherFragment
 func isOpt(s string) bool {
 	_, ok := fragmentFlags[s]
 	return ok
+}
+
+// unglue parts the prot column from the opt column: before iptables 1.8.8 there is no blank behind a name of five characters or more.
+func unglue(text string) (protocol, opt string) {
+	if cut := len(text) - 2; cut >= 5 && isOpt(text[cut:]) {
+		return text[:cut], text[cut:]
+	}
+	return text, ""
+}
+
+// looksListed tells whether a line that cannot be read can be one of a listing: it has an opt column where there is one.
+func looksListed(line string) bool {
+	fields := fieldsOf(line)
+	return len(fields) > 1 && slices.ContainsFunc(fields[1:min(len(fields), 6)], func(f field) bool { return isOpt(f.text) })
 }
 
 // parseListedProtocol reads the prot column: a name, or since iptables 1.8.9 with -n a number; "all" and 0 are any.
