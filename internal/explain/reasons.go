@@ -3,6 +3,7 @@ package explain
 import (
 	"net/netip"
 	"regexp"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/netfilter"
@@ -73,7 +74,7 @@ func (t *reasoner) remember(v *netfilter.Visit) {
 }
 
 // port tells which service port, or endpoint, a chain stands for.
-func (t *reasoner) port(c *netfilter.Chain) (servicePort, bool) {
+func (t *reasoner) port(c *netfilter.Chain, below ...*netfilter.Chain) (servicePort, bool) {
 	r, _ := chainRole(c)
 	if r == noRole || r == markRole || r == dropRole {
 		return servicePort{}, false
@@ -93,25 +94,26 @@ func (t *reasoner) port(c *netfilter.Chain) (servicePort, bool) {
 		}
 		return p, true
 	}
-	name := t.portName(c)
+	name := t.portName(c, below)
 	return servicePort{name: name, endpoint: endpointOf(c)}, name != ""
 }
 
-// portName finds a service port's name in the comments of its chain, or of the rule that jumped there; "" where there is none.
-func (t *reasoner) portName(c *netfilter.Chain) string {
+// portName finds a service port's name in the comments of its chain, of the rule that jumped there, or further up; "" where there is none.
+// The chains below are those that the search has come from: jumps can go round.
+func (t *reasoner) portName(c *netfilter.Chain, below []*netfilter.Chain) string {
 	for i := range c.Rules {
 		if m := inWords.FindStringSubmatch(comment(&c.Rules[i])); m != nil {
 			return strings.TrimSuffix(m[1], ":")
 		}
 	}
 	v := t.called[c]
-	if v == nil || v.Chain == c {
+	if v == nil || v.Chain == c || slices.Contains(below, v.Chain) {
 		return ""
 	}
 	if m := portNamed.FindStringSubmatch(comment(v.Rule)); m != nil {
 		return strings.TrimSuffix(m[1], ":")
 	}
-	if p, ok := t.port(v.Chain); ok {
+	if p, ok := t.port(v.Chain, append(below, c)...); ok {
 		return p.name
 	}
 	return ""

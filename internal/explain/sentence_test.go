@@ -65,6 +65,29 @@ COMMIT
 	}
 }
 
+// TestChainsInACircle: chains that lead to one another, until a mark leads out, are told once; so are those that look like the service
+// proxy's, whose names are looked for upwards. No kernel loads such rules; a pasted text can have them.
+func TestChainsInACircle(t *testing.T) {
+	const text = `*nat
+:POSTROUTING ACCEPT [0:0]
+:X - [0:0]
+:Y - [0:0]
+-A POSTROUTING -j X
+-A X -d 10.14.0.0/16 -j MASQUERADE
+-A X -m mark --mark 0x0 -j Y
+-A Y -j MARK --set-xmark 0x1/0xffffffff
+-A Y -j X
+COMMIT
+`
+	for _, names := range [][2]string{{"X", "Y"}, {"KUBE-SVC-X", "KUBE-SVC-Y"}} {
+		text := strings.NewReplacer("X ", names[0]+" ", "X\n", names[0]+"\n", "Y ", names[1]+" ", "Y\n", names[1]+"\n").Replace(text)
+		want := "because no rule translates it: nat " + names[0] + " 1 does not apply (-d 10.14.0.0/16 -j MASQUERADE);"
+		if got := sentences(t, text, "10.13.76.7:40000", "10.15.0.1:80"); !strings.Contains(got, want) {
+			t.Errorf("got\n%s\nwant\n%s", got, want)
+		}
+	}
+}
+
 // TestProvided: what is not known and was taken to be one way or the other stands in the sentences that depend on it, and in no others.
 func TestProvided(t *testing.T) {
 	const text = `*nat

@@ -182,11 +182,12 @@ func keeps(v *netfilter.Visit) string {
 }
 
 // passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
-// other sources, and Azure's own, tell nothing.
-func (t *teller) passed(c *netfilter.Chain, p *packet.Packet) []string {
-	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge {
+// other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
+func (t *teller) passed(c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []string {
+	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
 		return nil
 	}
+	open = append(open, c)
 	var rules []string
 	for i := range c.Rules {
 		r := &c.Rules[i]
@@ -194,7 +195,7 @@ func (t *teller) passed(c *netfilter.Chain, p *packet.Packet) []string {
 		case v != nil && v.Verdict.Kind == netfilter.Return:
 			return rules
 		case v != nil && v.Verdict.Chain != nil && v.Verdict.Kind != netfilter.Break:
-			rules = append(rules, t.passed(v.Verdict.Chain, p)...)
+			rules = append(rules, t.passed(v.Verdict.Chain, p, open...)...)
 			if v.Verdict.Kind == netfilter.Goto {
 				return rules
 			}
