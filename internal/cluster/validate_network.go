@@ -1,0 +1,108 @@
+package cluster
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Bounds of the outbound rule of a Standard load balancer: Azure's ports of an address, and as many addresses as its rules take.
+const (
+	maxManagedIPs = 16
+	portsPerIP    = 64000
+)
+
+// maxMasqRanges is the most ranges of an ip-masq-agent's file (its cidrLimit).
+const maxMasqRanges = 64
+
+func (v *validator) network() {
+	n, path := v.c.Spec.Network, "spec.network"
+	choice(v, path+".plugin", n.Plugin, []Plugin{PluginAzure, PluginKubenet}, nil)
+	if n.Plugin == PluginAzure {
+		choice(v, path+".mode", n.Mode, []Mode{ModeBridge, ModeTransparent}, nil)
+	} else if n.Plugin == PluginKubenet && n.Mode != "" {
+		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
+	}
+	choice(v, path+".policy", n.Policy, []Policy{PolicyNone, PolicyCalico}, nil)
+	if n.Policy == PolicyCalico && n.Plugin == PluginKubenet {
+		v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
+	}
+	if n.Plugin == PluginAzure && n.PodCIDR.IsValid() {
+		v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
+	}
+	if v.prefix(path+".serviceCIDR", n.ServiceCIDR, 12, 28) {
+		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR)
+	}
+	choice(v, path+".ipMasqAgent", n.IPMasqAgent, []IPMasqAgent{IPMasqNone, IPMasqV1, IPMasqV2}, nil)
+	if k := len(n.NonMasqueradeCIDRs); n.IPMasqAgent != IPMasqNone && k > maxMasqRanges {
+		v.errs.add(path+".nonMasqueradeCIDRs", fmt.Sprintf("write at most %d, or shorter prefixes that hold several", maxMasqRanges),
+			"%d ranges, more than the ip-masq-agent takes", k)
+	}
+	for i, p := range n.NonMasqueradeCIDRs {
+		at := fmt.Sprintf("%s.nonMasqueradeCIDRs[%d]", path, i)
+		v.prefix(at, p, 0, 32)
+		if j := slices.Index(n.NonMasqueradeCIDRs, p); j < i {
+			v.errs.add(at, "remove it", "the same as nonMasqueradeCIDRs[%d]", j)
+		}
+	}
+	if k := len(n.NonMasqueradeCIDRs); n.Plugin == PluginKubenet && n.IPMasqAgent == IPMasqNone && k != 1 {
+		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2", "kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
+	}
+	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
+	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
+	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, []SKU{SKUBasic, SKUStandard}, nil)
+	v.frontends()
+	v.outbound()
+}
+
+// outbound checks the outbound rule of a Standard load balancer.
+func (v *validator) outbound() {
+	lb, path := v.c.Spec.LoadBalancer, "spec.loadBalancer.outbound"
+	o := lb.Outbound
+	if lb.SKU != SKUStandard {
+		if o != (Outbound{}) {
+			v.errs.add(path, "leave it out, or write sku: standard", "only a Standard load balancer has outbound rules")
+		}
+		return
+	}
+	v.number(path+".managedIPs", o.ManagedIPs, 1, min(maxManagedIPs, len(v.c.Frontends())))
+	v.number(path+".idleTimeoutMinutes", o.IdleTimeoutMinutes, 4, 120)
+	if o.Ports == 0 || !v.c.countable() || o.ManagedIPs < 1 {
+		return
+	}
+	nodes := 0
+	for _, p := range v.c.Spec.NodePools {
+		nodes += p.Count
+	}
+	most := min(portsPerIP, portsPerIP*o.ManagedIPs/nodes/8*8)
+	if o.Ports < 0 || o.Ports%8 != 0 || o.Ports > most {
+		v.errs.add(path+".ports", fmt.Sprintf("write a multiple of 8 up to %d, or more managedIPs", most), "%d is not possible with %d nodes and %d addresses of %d ports",
+			o.Ports, nodes, o.ManagedIPs, portsPerIP)
+	}
+}
+
+func (v *validator) dnsServiceIP(path string, a netip.Addr, services netip.Prefix) {
+	remedy := fmt.Sprintf("write %s, or leave it out", nth(services, 10))
+	switch {
+	case !a.IsValid():
+		v.errs.add(path, remedy, "missing")
+	case !services.Contains(a):
+		v.errs.add(path, remedy, "%s is not in spec.network.serviceCIDR, %s", a, services)
+	case a == services.Addr() || a == last(services):
+		v.errs.add(path, remedy, "%s is an end of spec.network.serviceCIDR, %s", a, services)
+	case a == nth(services, 1):
+		v.errs.add(path, remedy, "%s, the first address of spec.network.serviceCIDR, is the service kubernetes's", a)
+	}
+}
+
+func (v *validator) frontends() {
+	f := v.c.Spec.LoadBalancer.Frontends
+	for i, a := range f {
+		at := fmt.Sprintf("spec.loadBalancer.frontends[%d]", i)
+		if a.Compare(firstFrontend) < 0 || a.Compare(lastFrontend) > 0 {
+			v.errs.add(at, fmt.Sprintf("write one from %s to %s", firstFrontend, lastFrontend), "%s is not an address for front ends", a)
+		} else if j := slices.Index(f, a); j < i {
+			v.errs.add(at, "remove it", "the same as frontends[%d]", j)
+		}
+	}
+}
