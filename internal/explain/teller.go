@@ -321,15 +321,15 @@ func chosen(c *walk.Chosen) string {
 		return ""
 	}
 	label := c.Options[c.Answer].Label
-	share := weight(c)
-	if share == nil {
+	odds := weight(c)
+	if odds == nil {
 		if c.Kind == netfilter.Unknown {
 			return fmt.Sprintf("[not known: %s; taken here: %s]", c.What, label)
 		}
 		return fmt.Sprintf("[depends on what was before: %s; taken here: %s]", c.What, label)
 	}
 	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow", netfilter.Counter: "in turn"}[c.Kind]
-	return fmt.Sprintf("[%s of the flows, %s]", share.RatString(), how)
+	return fmt.Sprintf("[%s of the flows, %s]", share(odds), how)
 }
 
 func (t *teller) routed(st *walk.Step) []line {

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"math"
 	"math/big"
 	"slices"
 	"strings"
@@ -370,15 +371,34 @@ func odds(g []*story) string {
 			return "probability not known"
 		}
 		sum.Add(sum, p)
-		each = each && p.Cmp(g[0].outcome.Probability) == 0
+		each = each && share(p) == share(g[0].outcome.Probability)
 	}
 	switch {
 	case len(g) == 1:
-		return "probability " + sum.RatString()
+		return "probability " + share(sum)
 	case each:
-		return "probability " + g[0].outcome.Probability.RatString() + " each"
+		return "probability " + share(g[0].outcome.Probability) + " each"
 	}
-	return "probability " + sum.RatString() + " together"
+	return "probability " + share(sum) + " together"
+}
+
+// share writes a probability for people: as the fraction that it is where that is short, else as the shortest one beside it, "about 1/5".
+// The kernel holds a probability in 31 bits (xt_statistic.h), so that what kube-proxy writes as 0.20000000019 is 429496730/2147483648; the exact
+// fraction is in the JSON.
+func share(p *big.Rat) string {
+	const longest = 1000
+	if p.Denom().IsInt64() && p.Denom().Int64() <= longest {
+		return p.RatString()
+	}
+	near := big.NewRat(1, 1_000_000)
+	for denominator := int64(1); denominator <= longest; denominator++ {
+		scaled, _ := new(big.Rat).Mul(p, big.NewRat(denominator, 1)).Float64()
+		fraction := big.NewRat(int64(math.Round(scaled)), denominator)
+		if off := new(big.Rat).Sub(p, fraction); fraction.Sign() > 0 && off.Abs(off).Cmp(near) <= 0 {
+			return "about " + fraction.RatString()
+		}
+	}
+	return "about " + p.FloatString(6)
 }
 
 // ranges writes 1, 2, 3, 5 as "1-3, 5".
