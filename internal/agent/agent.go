@@ -2,20 +2,12 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
-	"net"
-	"net/http"
-	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/iptables"
@@ -47,7 +39,7 @@ type agent struct {
 	health  *serviceproxy.Health
 	checks  *serviceproxy.HealthChecks
 	proxies []*proxy
-	masq    []iptables.Rule // the node's own, at the end of POSTROUTING
+	own     []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
 	ipMasq  *masqAgent      // nil: the node has none
 	pools   *poolAgent      // nil: Calico's pools are not ours
 	logger  *log.Logger
@@ -106,7 +98,7 @@ func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent,
 	a := &agent{
 		Options: o, source: source, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
-		masq:         o.nodeRules(),
+		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
 		notices: make(chan struct{}, 1),
 	}
@@ -137,13 +129,13 @@ func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent,
 	return a, nil
 }
 
-// addMasqAgent makes the node have an ip-masq agent.
+// addMasqAgent makes the agent keep the rules of the ip-masq-agent.
 func (a *agent) addMasqAgent(source ConfigSource) {
 	var targets []masqTarget
 	for _, p := range a.proxies {
 		t := masqTarget{family: p.family, applier: p.programs}
 		if p.family == service.IPv4 {
-			t.ahead = a.masq
+			t.ahead = a.own
 		}
 		targets = append(targets, t)
 	}
@@ -183,17 +175,14 @@ func (a *agent) run(ctx context.Context) error {
 
 	a.log("packetwalk-node %s on node %s: rules %s, families %v", a.Version, a.NodeName, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
+	var beside sync.WaitGroup
 	if a.ipMasq != nil {
-		var running sync.WaitGroup
-		running.Go(func() { a.ipMasq.run(ctx) })
-		defer running.Wait()
-		defer cancel()
+		beside.Go(func() { a.ipMasq.run(ctx) })
 	}
 	if a.pools != nil {
-		var running sync.WaitGroup
-		running.Go(func() { a.pools.run(ctx) })
-		defer func() { cancel(); running.Wait() }()
+		beside.Go(func() { a.pools.run(ctx) })
 	}
+	defer func() { cancel(); beside.Wait() }()
 	if err := a.source.WaitForSync(ctx); err != nil {
 		return nil // told to stop before the API answered
 	}
@@ -260,73 +249,6 @@ func (a *agent) loop(ctx context.Context) {
 	}
 }
 
-// sync brings the kernel to the API's state of now and tells whether it succeeded.
-func (a *agent) sync(ctx context.Context) bool {
-	snapshot := a.source.Snapshot()
-	a.metrics.taken()
-	a.health.SetNodeEligible(eligible(snapshot.Node))
-	ok := true
-	var families [][]service.Port
-	for _, p := range a.proxies {
-		ports := service.Build(p.family, a.node(snapshot.Node), snapshot.Services, snapshot.EndpointSlices)
-		families = append(families, ports)
-		if err := a.syncFamily(ctx, p, snapshot.Node, ports); err != nil {
-			ok = false
-			if ctx.Err() == nil {
-				a.log("sync %s: %v", p.family, err)
-			}
-		}
-	}
-	if ok {
-		a.observe(snapshot.EndpointSlices)
-	}
-	a.syncChecks(ctx, service.HealthChecks(families...))
-	return ok || ctx.Err() != nil
-}
-
-func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, ports []service.Port) error {
-	start := time.Now()
-	p.config.NodeIP = nodeIP(p.family, node)
-	if err := a.nodePortIPs(p); err != nil {
-		return err
-	}
-	p.syncer.Configure(p.config)
-	result, err := p.syncer.Sync(ctx, ports)
-	a.metrics.synced(p.family, result, time.Since(start), err)
-	if err != nil {
-		return err
-	}
-	if result.CleanupErr != nil {
-		a.log("sync %s: %v", p.family, result.CleanupErr)
-	}
-	if result.Full {
-		a.pools.repair() // the service proxy's jumps may have come before Calico's
-		a.log("synced %s: %d service ports, %d nat rules in %v", p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
-	}
-	a.health.Updated(p.family)
-	a.cleanFlows(p, ports)
-	return nil
-}
-
-// cleanFlows looks at conntrack when something about UDP services has changed.
-func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
-	state := udpState(ports)
-	if state == p.udp {
-		return
-	}
-	start := time.Now()
-	if flows := serviceproxy.NewUDPFlows(ports); !flows.Empty() {
-		n, err := deleteStaleFlows(p.family, flows)
-		a.metrics.conntrackDeleted.WithLabelValues(p.family.String()).Add(float64(n))
-		a.metrics.conntrack.WithLabelValues(p.family.String()).Observe(time.Since(start).Seconds())
-		if err != nil {
-			a.log("%v", err)
-			return
-		}
-	}
-	p.udp = state
-}
-
 // flushed tells whether something has deleted all rules; the next sync is then a full one.
 func (a *agent) flushed(ctx context.Context) bool {
 	gone := false
@@ -342,21 +264,16 @@ func (a *agent) flushed(ctx context.Context) bool {
 			a.log("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
 			gone = true
-			a.repairMasq()
+			a.ipMasq.repair()
 		}
 	}
 	return gone
 }
 
-func (a *agent) repairMasq() {
-	if a.ipMasq != nil {
-		a.ipMasq.repair()
-	}
-}
-
+// repair puts back what others have taken away or changed.
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
-	a.repairMasq()
+	a.ipMasq.repair()
 	defer a.pools.repair()
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
@@ -383,7 +300,7 @@ func (a *agent) ensureMasquerade(ctx context.Context) {
 		if p.family != service.IPv4 {
 			continue
 		}
-		n, err := ensureMasquerade(ctx, p.programs, a.masq)
+		n, err := ensureMasquerade(ctx, p.programs, a.own)
 		if err != nil && ctx.Err() == nil {
 			a.log("write the node's masquerade rules: %v", err)
 		}
@@ -408,187 +325,4 @@ func (a *agent) watchKernel(ctx context.Context) {
 	if err != nil {
 		a.log("%v; deleted rules come back within %v", err, a.SyncPeriod)
 	}
-}
-
-// syncChecks serves the health check node ports. A port that cannot be opened is reported once, as an event of its service.
-func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
-	failed := map[service.Key]bool{}
-	for _, err := range a.checks.Sync(checks) {
-		var e *serviceproxy.ListenError
-		if !errors.As(err, &e) {
-			continue
-		}
-		failed[e.Key] = true
-		if a.failedChecks[e.Key] {
-			continue
-		}
-		message := fmt.Sprintf("node %s failed to %v", a.NodeName, e)
-		a.log("%s", message)
-		go func() {
-			if err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message); err != nil && ctx.Err() == nil {
-				a.log("%v", err)
-			}
-		}()
-	}
-	a.failedChecks = failed
-}
-
-// observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
-func (a *agent) observe(slices []*discoveryv1.EndpointSlice) {
-	now := time.Now()
-	seen := make(map[string]string, len(slices))
-	first := len(a.triggered) == 0 // what was there before we started says nothing about us
-	for _, s := range slices {
-		trigger := s.Annotations[corev1.EndpointsLastChangeTriggerTime]
-		key := s.Namespace + "/" + s.Name
-		seen[key] = trigger
-		if first || trigger == "" || a.triggered[key] == trigger {
-			continue
-		}
-		if at, err := time.Parse(time.RFC3339Nano, trigger); err == nil {
-			for _, p := range a.proxies {
-				a.metrics.programming.WithLabelValues(p.family.String()).Observe(now.Sub(at).Seconds())
-			}
-		}
-	}
-	a.triggered = seen
-}
-
-func (a *agent) node(n *corev1.Node) service.Node {
-	node := service.Node{Name: a.NodeName}
-	if n != nil {
-		node.Zone = n.Labels[corev1.LabelTopologyZone]
-	}
-	return node
-}
-
-// nodeIP is the node's internal address of a family, else any of that family, else invalid.
-func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
-	var found netip.Addr
-	if n == nil {
-		return found
-	}
-	for _, address := range n.Status.Addresses {
-		ip, err := netip.ParseAddr(address.Address)
-		if err != nil || !f.Of(ip) {
-			continue
-		}
-		if address.Type == corev1.NodeInternalIP {
-			return ip
-		}
-		if !found.IsValid() {
-			found = ip
-		}
-	}
-	return found
-}
-
-// toBeDeleted is the taint of the cluster autoscaler on a node that it is about to delete.
-const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
-
-// eligible tells whether load balancers may send to the node. A node that the API does not have (yet) is not.
-func eligible(n *corev1.Node) bool {
-	return n != nil && n.DeletionTimestamp.IsZero() &&
-		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })
-}
-
-// nodePortIPs finds the addresses that node ports answer on, when only some are wanted.
-func (a *agent) nodePortIPs(p *proxy) error {
-	cidrs := slices.DeleteFunc(slices.Clone(a.NodePortCIDRs), func(c netip.Prefix) bool { return !p.family.Of(c.Addr()) })
-	if len(cidrs) == 0 || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Bits() == 0 }) {
-		p.config.NodePortIPs = nil
-		return nil
-	}
-	all, err := localAddresses()
-	if err != nil {
-		return err
-	}
-	p.config.NodePortIPs = []netip.Addr{}
-	for _, ip := range all {
-		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(ip) }) {
-			p.config.NodePortIPs = append(p.config.NodePortIPs, ip)
-		}
-	}
-	return nil
-}
-
-func localAddresses() ([]netip.Addr, error) {
-	addresses, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("list the node's addresses: %w", err)
-	}
-	var out []netip.Addr
-	for _, address := range addresses {
-		if n, ok := address.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				out = append(out, ip.Unmap())
-			}
-		}
-	}
-	return out, nil
-}
-
-// listenIPs are the addresses of the health check node ports: all, or those that node ports are restricted to.
-func (a *agent) listenIPs() []string {
-	if len(a.NodePortCIDRs) == 0 {
-		return nil
-	}
-	all, err := localAddresses()
-	if err != nil {
-		a.log("%v; health check node ports listen on all of them", err)
-		return nil
-	}
-	var ips []string
-	for _, ip := range all {
-		if slices.ContainsFunc(a.NodePortCIDRs, func(c netip.Prefix) bool { return c.Contains(ip) }) {
-			ips = append(ips, ip.String())
-		}
-	}
-	return ips
-}
-
-// serve starts the servers of health and metrics.
-func (a *agent) serve() (stop func(), err error) {
-	proxyMode := http.NewServeMux()
-	proxyMode.Handle("/metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
-	proxyMode.Handle("/healthz", a.health.Handler(nil))
-	if a.ipMasq != nil {
-		a.ipMasq.state.serve(proxyMode)
-	}
-	if a.pools != nil {
-		a.pools.state.serve(proxyMode)
-	}
-	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
-	var servers []*http.Server
-	stop = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), a.ShutdownTimeout)
-		defer cancel()
-		for _, s := range servers {
-			_ = s.Shutdown(ctx) // at its end the process ends, and with it what did not shut down
-		}
-	}
-	for _, s := range []struct {
-		flag, address string
-		handler       http.Handler
-	}{
-		{"--healthz-bind-address", a.HealthzAddress, a.health.Handler(a.metrics.answered)},
-		{"--metrics-bind-address", a.MetricsAddress, proxyMode},
-	} {
-		if s.address == "" {
-			continue
-		}
-		l, err := net.Listen("tcp", s.address)
-		if err != nil {
-			stop()
-			return nil, fmt.Errorf("%s: %w", s.flag, err)
-		}
-		server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
-		servers = append(servers, server)
-		go func() {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-				a.log("%s: %v", s.flag, err)
-			}
-		}()
-	}
-	return stop, nil
 }

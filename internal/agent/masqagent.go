@@ -71,8 +71,11 @@ func newMasqAgent(o Options, source ConfigSource, targets []masqTarget, m *masqM
 	}
 }
 
-// repair asks for a look at the kernel's rules; several make one.
+// repair asks for a look at the kernel's rules; several make one. On nil, the agent of a node without, it does nothing.
 func (m *masqAgent) repair() {
+	if m == nil {
+		return
+	}
 	select {
 	case m.repairs <- struct{}{}:
 	default:

@@ -77,7 +77,7 @@ func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarg
 	}
 }
 
-// repair asks for a comparison with the kernel's rules; several make one.
+// repair asks for a comparison with the kernel's rules; several make one. On nil, the agent of a node without, it does nothing.
 func (a *poolAgent) repair() {
 	if a == nil {
 		return
