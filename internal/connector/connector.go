@@ -95,18 +95,7 @@ func (c *Connector) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := vknode.NewNodeController(alive{}, c.node.DeepCopy(), c.cfg.Client.CoreV1().Nodes(),
-		vknode.WithNodeEnableLeaseV1(c.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
-		vknode.WithNodeStatusUpdateErrorHandler(c.reregister))
-	if err != nil {
-		return err
-	}
-	core := c.all.Core().V1()
-	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
-		PodClient: c.cfg.Client.CoreV1(), PodInformer: c.pods, EventRecorder: quiet{c.recorder}, Provider: c,
-		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(), SyncPodStatusFromProviderRateLimiter: promptly(),
-	})
+	nodes, pods, err := c.controllers()
 	if err != nil {
 		return err
 	}
@@ -139,6 +128,23 @@ func (c *Connector) Run(ctx context.Context) error {
 	}
 }
 
+// controllers are the library's, of the node and of its pods.
+func (c *Connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
+	nodes, err := vknode.NewNodeController(alive{}, c.node.DeepCopy(), c.cfg.Client.CoreV1().Nodes(),
+		vknode.WithNodeEnableLeaseV1(c.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
+		vknode.WithNodeStatusUpdateErrorHandler(c.reregister))
+	if err != nil {
+		return nil, nil, err
+	}
+	core := c.all.Core().V1()
+	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
+		PodClient: c.cfg.Client.CoreV1(), PodInformer: c.pods, EventRecorder: quiet{c.recorder}, Provider: c,
+		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
+		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(), SyncPodStatusFromProviderRateLimiter: promptly(),
+	})
+	return nodes, pods, err
+}
+
 // synced waits until the caches have what there is.
 func synced(ctx context.Context, factories ...informers.SharedInformerFactory) error {
 	for _, f := range factories {
@@ -151,18 +157,13 @@ func synced(ctx context.Context, factories ...informers.SharedInformerFactory) e
 	return nil
 }
 
-// register makes the Node, or makes one that is there what it has to be, and keeps its lease. The library's controller changes the status of
-// one that is there, not its labels and taints.
+// register makes the Node and keeps its lease. One that is there keeps its labels and taints, which somebody may have changed; its status
+// becomes the connector's, by the library's controller.
 func (c *Connector) register(ctx context.Context, nodes *vknode.NodeController) error {
-	api := c.cfg.Client.CoreV1().Nodes()
-	old, err := api.Get(ctx, c.node.Name, metav1.GetOptions{})
-	switch {
-	case apierrors.IsNotFound(err):
-		_, err = api.Create(ctx, c.node.DeepCopy(), metav1.CreateOptions{})
-	case err == nil:
-		c.cfg.Log.Info("the node is registered already", "node", old.Name)
-	}
-	if err != nil && !apierrors.IsAlreadyExists(err) {
+	_, err := c.cfg.Client.CoreV1().Nodes().Create(ctx, c.node.DeepCopy(), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
+		c.cfg.Log.Info("the node is registered already", "node", c.node.Name)
+	} else if err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
 	return nodes.Run(ctx)

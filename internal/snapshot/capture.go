@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -27,7 +28,7 @@ type Capture struct {
 // Take dumps hosts, all that there are where none is named, with the Kubernetes objects. A host that there is none of is an error; one that
 // went away meanwhile, and objects that cannot be had, are notes.
 func Take(o Origin, version string, hosts ...string) (*Capture, error) {
-	c := &Capture{Packetwalk: version, Taken: time.Now(), Lists: map[string][]byte{}}
+	c := &Capture{Packetwalk: version, Taken: time.Now()}
 	there := slices.Sorted(maps.Keys(o.Hosts))
 	named := len(hosts) > 0
 	if !named {
@@ -39,22 +40,11 @@ func Take(o Origin, version string, hosts ...string) (*Capture, error) {
 		}
 	}
 	hosts = slices.Compact(slices.Sorted(slices.Values(hosts)))
-	raws := make([]*Raw, len(hosts))
-	problems := make([]error, len(hosts))
-	var g errgroup.Group
-	g.SetLimit(2 * runtime.NumCPU())
-	for i, name := range hosts {
-		g.Go(func() error {
-			raws[i], problems[i] = o.Fetch(name)
-			return nil
-		})
-	}
-	var lists map[string][]byte
+	var objects sync.WaitGroup
 	var listsErr error
-	if o.Lists != nil {
-		lists, listsErr = o.Lists()
-	}
-	_ = g.Wait()
+	objects.Go(func() { c.Lists, listsErr = o.lists() })
+	raws, problems := o.fetch(hosts)
+	objects.Wait()
 	for i, err := range problems {
 		switch {
 		case err == nil:
@@ -68,11 +58,6 @@ func Take(o Origin, version string, hosts ...string) (*Capture, error) {
 	if len(c.Hosts) == 0 {
 		return nil, fmt.Errorf("nothing to capture: %s", strings.Join(c.Notes, "; "))
 	}
-	for file, list := range lists {
-		if list != nil {
-			c.Lists[file] = list
-		}
-	}
 	if listsErr != nil {
 		c.Notes = append(c.Notes, listsErr.Error())
 	}
@@ -80,6 +65,36 @@ func Take(o Origin, version string, hosts ...string) (*Capture, error) {
 		c.Tools = o.Tools()
 	}
 	return c, nil
+}
+
+// fetch dumps hosts side by side. Of each there is a Raw or a problem.
+func (o Origin) fetch(hosts []string) ([]*Raw, []error) {
+	raws, problems := make([]*Raw, len(hosts)), make([]error, len(hosts))
+	var g errgroup.Group
+	g.SetLimit(2 * runtime.NumCPU())
+	for i, name := range hosts {
+		g.Go(func() error {
+			raws[i], problems[i] = o.Fetch(name)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	return raws, problems
+}
+
+// lists are the Kubernetes objects' lists that could be had, also with an error.
+func (o Origin) lists() (map[string][]byte, error) {
+	if o.Lists == nil {
+		return map[string][]byte{}, nil
+	}
+	lists, err := o.Lists()
+	had := map[string][]byte{}
+	for file, list := range lists {
+		if list != nil {
+			had[file] = list
+		}
+	}
+	return had, err
 }
 
 // Origin gives the capture's hosts as the texts they are.

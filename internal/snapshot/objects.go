@@ -188,11 +188,7 @@ func ReadObjects(lists map[string][]byte) (Objects, error) {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
 			continue // its addresses are another's by now
 		}
-		pod := Pod{Namespace: p.Metadata.Namespace, Name: p.Metadata.Name, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, Labels: p.Metadata.Labels}
-		for _, a := range p.Status.PodIPs {
-			pod.IPs = appendAddr(pod.IPs, a.IP)
-		}
-		o.Pods = append(o.Pods, pod)
+		o.Pods = append(o.Pods, p.pod())
 	}
 	byService := map[[2]string][]sliceObject{}
 	for _, e := range endpoints {
@@ -203,18 +199,7 @@ func ReadObjects(lists map[string][]byte) (Objects, error) {
 		o.Services = append(o.Services, s.service(byService[[2]string{s.Metadata.Namespace, s.Metadata.Name}]))
 	}
 	for _, n := range nodes {
-		node := Node{Name: n.Metadata.Name}
-		for _, a := range n.Status.Addresses {
-			if a.Type == "InternalIP" || a.Type == "ExternalIP" {
-				node.IPs = appendAddr(node.IPs, a.Address)
-			}
-		}
-		for _, c := range n.Spec.PodCIDRs {
-			if p, err := netip.ParsePrefix(c); err == nil {
-				node.PodCIDRs = append(node.PodCIDRs, p)
-			}
-		}
-		o.Nodes = append(o.Nodes, node)
+		o.Nodes = append(o.Nodes, n.node())
 	}
 	for _, p := range pools {
 		if cidr, err := netip.ParsePrefix(p.Spec.CIDR); err == nil {
@@ -227,6 +212,30 @@ func ReadObjects(lists map[string][]byte) (Objects, error) {
 	return o, nil
 }
 
+func (p podObject) pod() Pod {
+	pod := Pod{Namespace: p.Metadata.Namespace, Name: p.Metadata.Name, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, Labels: p.Metadata.Labels}
+	for _, a := range p.Status.PodIPs {
+		pod.IPs = appendAddr(pod.IPs, a.IP)
+	}
+	return pod
+}
+
+func (n nodeObject) node() Node {
+	node := Node{Name: n.Metadata.Name}
+	for _, a := range n.Status.Addresses {
+		if a.Type == "InternalIP" || a.Type == "ExternalIP" {
+			node.IPs = appendAddr(node.IPs, a.Address)
+		}
+	}
+	for _, c := range n.Spec.PodCIDRs {
+		if p, err := netip.ParsePrefix(c); err == nil {
+			node.PodCIDRs = append(node.PodCIDRs, p)
+		}
+	}
+	return node
+}
+
+// items are those of the list in a file; none after an error before, which it passes on.
 func items[T any](lists map[string][]byte, file string, before error) ([]T, error) {
 	if before != nil || lists[file] == nil {
 		return nil, before

@@ -110,6 +110,7 @@ func answerOnce(at, waits *table) (err error) {
 		time.Sleep(10 * time.Millisecond)
 	}
 	w.first("back end up under its probe", l.probeUp())
+	previous := applied // stage
 	for _, s := range []struct{ stage, wait string }{
 		{"whereami applied", ""},
 		{"pods created", "Deployment, ReplicaSet, Pods: controller manager"},
@@ -131,9 +132,9 @@ func answerOnce(at, waits *table) (err error) {
 		}
 		at.add(s.stage+", at", "s", now.Sub(begin).Seconds())
 		if s.wait != "" {
-			waits.add("… to "+s.stage+" ("+s.wait+")", "s", now.Sub(applied).Seconds())
+			waits.add("… to "+s.stage+" ("+s.wait+")", "s", now.Sub(previous).Seconds())
 		}
-		applied = now
+		previous = now
 	}
 	frontEnd, _ := w.when("front end known")
 	at.add("front end known, at", "s", frontEnd.Sub(begin).Seconds())
