@@ -3,20 +3,16 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
-	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/container"
@@ -144,145 +140,6 @@ func downCommand(s Streams) *cobra.Command {
 	nameFlag(c, &name)
 	c.Flags().BoolVar(&all, "all", false, "every lab on this machine")
 	return c
-}
-
-func statusCommand(s Streams) *cobra.Command {
-	var name, output string
-	c := &cobra.Command{
-		Use:   "status [-o wide|json|yaml]",
-		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
-		Args:  cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
-			d, err := lab.Select(name)
-			if err != nil {
-				return badInput{err}
-			}
-			st := lab.StatusOf(c.Context(), d)
-			if err := printStatus(s.Out, st, output); err != nil {
-				return err
-			}
-			if len(st.Problems) > 0 {
-				return exitStatus(1)
-			}
-			return nil
-		},
-	}
-	nameFlag(c, &name)
-	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
-	return c
-}
-
-func printStatus(w io.Writer, st lab.Status, output string) error {
-	switch output {
-	case "json":
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		return enc.Encode(st)
-	case "yaml":
-		text, err := yaml.Marshal(st)
-		if err != nil {
-			return err
-		}
-		_, err = w.Write(text)
-		return err
-	case "", "wide":
-		return printTables(w, st, output == "wide")
-	}
-	return badInput{fmt.Errorf("output %q is not known; use wide, json or yaml", output)}
-}
-
-func printTables(out io.Writer, st lab.Status, wide bool) error {
-	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
-	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
-	if len(st.Nodes) > 0 {
-		fmt.Fprintln(w, "NODE\tADDRESS\tPODS\tAGENT")
-		for _, n := range st.Nodes {
-			pods := "?"
-			if n.Pods >= 0 {
-				pods = strconv.Itoa(n.Pods)
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\n", n.Name, dash(n.Address), pods, state(n.Agent))
-		}
-		fmt.Fprintln(w)
-	}
-	if len(st.Hosts) > 0 {
-		fmt.Fprintln(w, "HOST\tKIND\tADDRESS\tPUBLIC IP\tAPPLICATION")
-		for _, h := range st.Hosts {
-			fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", h.Name, h.Kind, h.Address, dash(h.PublicIP), dash(h.App))
-		}
-		fmt.Fprintln(w)
-	}
-	if len(st.ContainerGroups) > 0 {
-		fmt.Fprintln(w, "CONTAINER GROUP\tADDRESS\tSTATE\tREADY\tSERVICE PROXY")
-		for _, g := range st.ContainerGroups {
-			proxy := "none"
-			if g.ProxyPid >= 0 {
-				proxy = state(lab.Component{Pid: g.ProxyPid})
-			}
-			fmt.Fprintf(w, "%s\t%s\t%s\t%d/%d\t%s\n", g.Name, dash(g.Address), g.State, g.Ready, g.Containers, proxy)
-		}
-		fmt.Fprintln(w)
-	}
-	if len(st.Frontends) > 0 {
-		fmt.Fprintln(w, "FRONT END\tHEALTHY\tRULE")
-		for _, f := range st.Frontends {
-			fmt.Fprintf(w, "%s:%d\t%d/%d\t%s\n", f.Address, f.Port, len(f.Healthy), f.Total, f.Rule)
-		}
-		fmt.Fprintln(w)
-	}
-	if len(st.Outbound) > 0 {
-		fmt.Fprintln(w, "OUTBOUND PORTS\tIN USE\tOF\tFULLEST DESTINATION")
-		for _, o := range st.Outbound {
-			fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", o.Node, o.InUse, o.Ports, fullest(o))
-		}
-		fmt.Fprintln(w)
-	}
-	if wide {
-		fmt.Fprintln(w, "COMPONENT\tSTATE\tRESTARTS\tLAST EXIT")
-		fmt.Fprintf(w, "lab\t%s\t0\t-\n", state(lab.Component{Pid: st.Pid}))
-		for _, c := range st.Components {
-			fmt.Fprintf(w, "%s\t%s\t%d\t%s\n", c.Name, state(c), c.Restarts, dash(c.LastExit))
-		}
-		fmt.Fprintln(w)
-	}
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	for _, p := range st.Problems {
-		fmt.Fprintln(out, "problem:", p)
-	}
-	for _, p := range st.Warnings {
-		fmt.Fprintln(out, "warning:", p)
-	}
-	if len(st.Problems) == 0 && len(st.Warnings) == 0 && st.Ready {
-		fmt.Fprintln(out, "all is well")
-	}
-	return nil
-}
-
-// fullest says which destination has most of a node's outbound ports.
-func fullest(o lab.Outbound) string {
-	if o.Fullest == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%s %s: %d, %d %%", o.Fullest.Protocol, o.Fullest.Destination, o.Fullest.InUse, o.Fullest.Percent)
-}
-
-func state(c lab.Component) string {
-	if c.Pid == 0 {
-		return "down"
-	}
-	return fmt.Sprintf("up (pid %d)", c.Pid)
-}
-
-func dash(s string) string {
-	if s == "" {
-		return "-"
-	}
-	return s
 }
 
 func logsCommand(s Streams) *cobra.Command {

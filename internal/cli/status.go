@@ -1,0 +1,144 @@
+package cli
+
+import (
+	"cmp"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/lab"
+)
+
+func statusCommand(s Streams) *cobra.Command {
+	var name, output string
+	c := &cobra.Command{
+		Use:   "status [-o wide|json|yaml]",
+		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
+		Args:  cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error {
+			if err := needRoot(); err != nil {
+				return err
+			}
+			d, err := lab.Select(name)
+			if err != nil {
+				return badInput{err}
+			}
+			st := lab.StatusOf(c.Context(), d)
+			if err := printStatus(s.Out, st, output); err != nil {
+				return err
+			}
+			if len(st.Problems) > 0 {
+				return exitStatus(1)
+			}
+			return nil
+		},
+	}
+	nameFlag(c, &name)
+	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
+	return c
+}
+
+func printStatus(w io.Writer, st lab.Status, output string) error {
+	switch output {
+	case "json":
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		return enc.Encode(st)
+	case "yaml":
+		text, err := yaml.Marshal(st)
+		if err != nil {
+			return err
+		}
+		_, err = w.Write(text)
+		return err
+	case "", "wide":
+		return printTables(w, st, output == "wide")
+	}
+	return badInput{fmt.Errorf("output %q is not known; use wide, json or yaml", output)}
+}
+
+// printTables writes a table for each kind of thing that the lab has, and then what is wrong with it.
+func printTables(out io.Writer, st lab.Status, wide bool) error {
+	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
+	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
+	table(w, "NODE\tADDRESS\tPODS\tAGENT", st.Nodes, nodeRow)
+	table(w, "HOST\tKIND\tADDRESS\tPUBLIC IP\tAPPLICATION", st.Hosts, func(h lab.Host) string {
+		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s", h.Name, h.Kind, h.Address, dash(h.PublicIP), dash(h.App))
+	})
+	table(w, "CONTAINER GROUP\tADDRESS\tSTATE\tREADY\tSERVICE PROXY", st.ContainerGroups, groupRow)
+	table(w, "FRONT END\tHEALTHY\tRULE", st.Frontends, func(f lab.Frontend) string {
+		return fmt.Sprintf("%s:%d\t%d/%d\t%s", f.Address, f.Port, len(f.Healthy), f.Total, f.Rule)
+	})
+	table(w, "OUTBOUND PORTS\tIN USE\tOF\tFULLEST DESTINATION", st.Outbound, func(o lab.Outbound) string {
+		return fmt.Sprintf("%s\t%d\t%d\t%s", o.Node, o.InUse, o.Ports, fullest(o))
+	})
+	if wide {
+		process := lab.Component{Name: "lab", Pid: st.Pid}
+		table(w, "COMPONENT\tSTATE\tRESTARTS\tLAST EXIT", append([]lab.Component{process}, st.Components...), func(c lab.Component) string {
+			return fmt.Sprintf("%s\t%s\t%d\t%s", c.Name, state(c), c.Restarts, dash(c.LastExit))
+		})
+	}
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for _, p := range st.Problems {
+		fmt.Fprintln(out, "problem:", p)
+	}
+	for _, p := range st.Warnings {
+		fmt.Fprintln(out, "warning:", p)
+	}
+	if len(st.Problems) == 0 && len(st.Warnings) == 0 && st.Ready {
+		fmt.Fprintln(out, "all is well")
+	}
+	return nil
+}
+
+// table writes a heading, a row for each thing with its cells between tabs, and an empty line; nothing where there are no things.
+func table[T any](w io.Writer, heading string, things []T, row func(T) string) {
+	if len(things) == 0 {
+		return
+	}
+	fmt.Fprintln(w, heading)
+	for _, t := range things {
+		fmt.Fprintln(w, row(t))
+	}
+	fmt.Fprintln(w)
+}
+
+func nodeRow(n lab.Node) string {
+	pods := "?"
+	if n.Pods >= 0 {
+		pods = strconv.Itoa(n.Pods)
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%s", n.Name, dash(n.Address), pods, state(n.Agent))
+}
+
+func groupRow(g lab.ContainerGroup) string {
+	proxy := "none"
+	if g.ProxyPid >= 0 {
+		proxy = state(lab.Component{Pid: g.ProxyPid})
+	}
+	return fmt.Sprintf("%s\t%s\t%s\t%d/%d\t%s", g.Name, dash(g.Address), g.State, g.Ready, g.Containers, proxy)
+}
+
+// fullest says which destination has most of a node's outbound ports.
+func fullest(o lab.Outbound) string {
+	if o.Fullest == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%s %s: %d, %d %%", o.Fullest.Protocol, o.Fullest.Destination, o.Fullest.InUse, o.Fullest.Percent)
+}
+
+func state(c lab.Component) string {
+	if c.Pid == 0 {
+		return "down"
+	}
+	return fmt.Sprintf("up (pid %d)", c.Pid)
+}
+
+func dash(s string) string { return cmp.Or(s, "-") }
