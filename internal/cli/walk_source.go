@@ -169,7 +169,7 @@ func openText(path string, text []byte, at string, to packet.End) (*world, error
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	source, err := snapshot.Partial(name, text, to.Address)
+	source, err := snapshot.Partial(name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}

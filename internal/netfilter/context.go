@@ -95,9 +95,14 @@ func (c *Context) ask(kind ChoiceKind, what string, options ...Option) int {
 		c.uncertain = true
 		return 0
 	}
+	return c.put(Choice{Kind: kind, What: what, Options: options})
+}
+
+// put gives a question to the Chooser.
+func (c *Context) put(q Choice) int {
 	c.choices++
-	answer := c.Chooser.Choose(Choice{Kind: kind, Chain: c.Chain, Rule: c.Rule, What: what, Options: options})
-	return min(max(answer, 0), len(options)-1)
+	q.Chain, q.Rule = c.Chain, c.Rule
+	return min(max(c.Chooser.Choose(q), 0), len(q.Options)-1)
 }
 
 // ipSet asks the host for a set.

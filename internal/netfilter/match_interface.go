@@ -37,9 +37,19 @@ func (m *MatchInterface) Eval(c *Context) Verdict {
 		name, unknown = c.Packet.Out, c.outUnknown()
 	}
 	if unknown && m.name.mask != (Value{}) {
-		return c.hold(maybe, m)
+		return m.ask(c)
 	}
 	return c.hold(truthOf(m.name.matches(name)).xor(m.Not), m)
+}
+
+// ask puts the question to the Chooser.
+func (m *MatchInterface) ask(c *Context) Verdict {
+	if c.probing {
+		c.uncertain = true
+		return Verdict{Kind: Continue}
+	}
+	q := Choice{Kind: Unknown, What: m.String(), Options: []Option{{Label: "matches"}, {Label: "does not match"}}, Interface: m}
+	return c.hold(truthOf(c.put(q) == 0), m)
 }
 
 // Key is the name's bytes.

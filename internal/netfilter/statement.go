@@ -133,6 +133,8 @@ type Choice struct {
 	Rule    *Rule
 	What    string // asked about, in words: `statistic mode random probability 0.5`
 	Options []Option
+	// Interface is the test where nobody knows the packet's interface, else nil: what such tests say depends on each other.
+	Interface *MatchInterface
 }
 
 // Option is one answer.

@@ -16,10 +16,14 @@ const notShown = "not in the text"
 // Partial makes a snapshot of one host, "node/NAME", out of a text that shows some of its state: an iptables-save, or lines of one, or of
 // iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
 // what is well known of kube-proxy, the ip-masq-agent and Calico; [Host.Assumed] says each thing that is not from the text, and
-// [Host.Missing] what is not known at all. about are the addresses that the snapshot is wanted for: a text may show rules at several times, see
-// [iptables.ParseFragment]. The error is iptables.ErrNothingFound for a text that shows nothing.
-func Partial(name string, text []byte, about ...netip.Addr) (Source, error) {
-	excerpt, err := iptables.ParseFragment(text, about...)
+// [Host.Missing] what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
+// at several times, see [iptables.ParseFragment], and rules for the machine's own addresses, which it need not show. The error is iptables.ErrNothingFound for a text that shows nothing.
+func Partial(name string, text []byte, about ...netip.AddrPort) (Source, error) {
+	addresses := make([]netip.Addr, len(about))
+	for i, a := range about {
+		addresses[i] = a.Addr()
+	}
+	excerpt, err := iptables.ParseFragment(text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
@@ -41,6 +45,10 @@ func Partial(name string, text []byte, about ...netip.Addr) (Source, error) {
 		p.block(b)
 	}
 	p.finishFIB()
+	p.beyond(excerpt.Tables, excerpt.IPv6)
+	for _, a := range about {
+		p.own(a, excerpt.Tables, excerpt.IPv6)
+	}
 	p.finish()
 	return single{p.host}, nil
 }

@@ -35,6 +35,7 @@ type Host struct {
 	Sysctls   map[string]string // "net.ipv4.ip_forward" → "1"; keys are made by SysctlKey
 	Listeners []Listener
 	Peers     []Peer
+	Beyond    []Beyond // only where no routes are known
 	// Missing tells what is not known of the host, and why.
 	Missing map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
@@ -62,6 +63,27 @@ const (
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
 )
+
+// Beyond is where addresses are, as rules tell where routes are not known.
+type Beyond struct {
+	Prefix netip.Prefix
+	Link   string
+}
+
+// Behind finds the interface behind which an address is, by the rules: "" where they do not tell. others are then interfaces that it is not
+// behind: those that have a network of their own.
+func (h *Host) Behind(a netip.Addr) (link string, others []string) {
+	bits := -1
+	for _, b := range h.Beyond {
+		if b.Prefix.Bits() > bits && b.Prefix.Contains(a) {
+			link, bits = b.Link, b.Prefix.Bits()
+		}
+		if !b.Prefix.IsSingleIP() {
+			others = append(others, b.Link)
+		}
+	}
+	return link, others
+}
 
 // Listener is a socket that takes packets.
 type Listener struct {

@@ -126,8 +126,7 @@ func (r *run) routedOn(d *decision) stage {
 // routeUnknown is routing without knowing the routes: what is one of the machine's addresses, as far as they are known, is delivered, and
 // everything else forwarded.
 func (r *run) routeUnknown() stage {
-	local := r.p.Destination.IsLoopback() || r.m.knows(snapshot.Addresses) && r.m.FIB.HasAddress(r.p.Destination) != nil
-	if local {
+	if r.p.Destination.IsLoopback() || r.m.FIB.HasAddress(r.p.Destination) != nil {
 		return (*run).input
 	}
 	r.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")

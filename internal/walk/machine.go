@@ -177,7 +177,7 @@ func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType,
 		switch {
 		case !a.IsValid():
 			return netfilter.Unspec, false
-		case a.IsLoopback():
+		case a.IsLoopback() || m.FIB.HasAddress(a) != nil:
 			return netfilter.LocalAddress, true
 		case a.IsMulticast():
 			return netfilter.MulticastAddress, true

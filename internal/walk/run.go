@@ -22,6 +22,7 @@ type run struct {
 	prefix   []int // answers to the first choices
 	choices  []Chosen
 	answers  map[question]int // to questions that are asked once
+	links    map[linkEnd]*linkFacts
 	machines map[string]*machine
 
 	m     *machine      // where the packet is
@@ -157,6 +158,11 @@ func (r *run) Choose(c netfilter.Choice) int {
 			return answer
 		}
 	}
+	if c.Interface != nil {
+		if known, holds := r.implied(c.Interface); known {
+			return answerOf(holds)
+		}
+	}
 	answer := max(nextOption(c.Options, 0), 0)
 	if at := len(r.choices); at < len(r.prefix) {
 		answer = min(r.prefix[at], len(c.Options)-1)
@@ -166,6 +172,9 @@ func (r *run) Choose(c netfilter.Choice) int {
 			r.answers = map[question]int{}
 		}
 		r.answers[key] = answer
+	}
+	if c.Interface != nil {
+		r.facts(c.Interface).learn(c.Interface.Name, (answer == 0) != c.Interface.Not)
 	}
 	r.choices = append(r.choices, Chosen{Choice: c, Host: r.m.Name, Answer: answer, Step: len(r.steps)})
 	return answer
