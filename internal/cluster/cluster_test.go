@@ -1,7 +1,6 @@
 package cluster
 
 import (
-	"flag"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -12,9 +11,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 	"sigs.k8s.io/yaml"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"packetwalk.dev/internal/goldentest"
+)
 
 // testApps stands for the built-in applications.
 var testApps = []string{"ifconfig.co", "nginx", "whereami"}
@@ -22,36 +21,13 @@ var testApps = []string{"ifconfig.co", "nginx", "whereami"}
 // TestGolden parses each file's cluster.yaml, twice, and compares what comes out: the errors, or the cluster with its defaults and what
 // follows from it.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no golden files: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, errs := Parse(a.Files[0].Data, testApps...)
-			got := txtar.File{Name: "errors", Data: []byte(errs.Error() + "\n")}
-			if c != nil {
-				got = txtar.File{Name: "result", Data: describeCluster(t, c)}
-			}
-			if *update {
-				a.Files = []txtar.File{a.Files[0], got}
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if len(a.Files) != 2 || a.Files[1].Name != got.Name {
-				t.Fatalf("want %s, got %s:\n%s", a.Files[len(a.Files)-1].Name, got.Name, got.Data)
-			}
-			if d := cmp.Diff(string(a.Files[1].Data), string(got.Data)); d != "" {
-				t.Error(d)
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		c, errs := Parse(in[0].Data, testApps...)
+		if c != nil {
+			return []txtar.File{{Name: "result", Data: describeCluster(t, c)}}
+		}
+		return []txtar.File{{Name: "errors", Data: []byte(errs.Error() + "\n")}}
+	})
 }
 
 func describeCluster(t *testing.T, c *Cluster) []byte {

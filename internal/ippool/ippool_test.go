@@ -3,12 +3,9 @@ package ippool
 import (
 	"bytes"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,12 +13,11 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/goldentest"
 	"packetwalk.dev/internal/ipset"
 	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/service"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // objects are what the API would have.
 type objects struct {
@@ -121,31 +117,11 @@ func (p Plan) why() []string {
 	return lines
 }
 
+// TestGolden: objects in, everything that follows from them for node0 out.
 func TestGolden(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := txtar.Parse([]byte(read(t, archive.Files[0].Data).show())).Files
-			if *update {
-				archive.Files = append(archive.Files[:1], got...)
-				if err := os.WriteFile(file, txtar.Format(archive), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			want := archive.Files[1:]
-			if g, w := string(txtar.Format(&txtar.Archive{Files: got})), string(txtar.Format(&txtar.Archive{Files: want})); g != w {
-				t.Errorf("got\n%s\nwant\n%s", g, w)
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		return txtar.Parse([]byte(read(t, in[0].Data).show())).Files
+	})
 }
 
 // TestOrder: the same objects in another order, some of them twice, make the same plan.

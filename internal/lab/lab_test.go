@@ -5,14 +5,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -20,55 +18,33 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/goldentest"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files under testdata")
 
 // TestWorlds: a cluster.yaml in, Azure's side and the first node's CNI configuration out.
 func TestWorlds(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatalf("no worlds: %v", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			archive, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			c, errs := cluster.Parse(archive.Files[0].Data)
-			if errs.Err() != nil {
-				t.Fatal(errs)
-			}
-			n, err := networkOf(c)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := n.Validate(); err != nil {
-				t.Error(err)
-			}
-			network, err := json.MarshalIndent(n, "", " ")
-			if err != nil {
-				t.Fatal(err)
-			}
-			name, list, err := conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := &txtar.Archive{Comment: archive.Comment, Files: []txtar.File{
-				archive.Files[0], {Name: "network.json", Data: append(network, '\n')}, {Name: name, Data: append(list, '\n')},
-			}}
-			if *update {
-				if err := os.WriteFile(file, txtar.Format(got), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(txtar.Format(archive)), string(txtar.Format(got))); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		c, errs := cluster.Parse(in[0].Data)
+		if errs.Err() != nil {
+			t.Fatal(errs)
+		}
+		n, err := networkOf(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := n.Validate(); err != nil {
+			t.Error(err)
+		}
+		network, err := json.MarshalIndent(n, "", " ")
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, list, err := conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []txtar.File{{Name: "network.json", Data: append(network, '\n')}, {Name: name, Data: append(list, '\n')}}
+	})
 }
 
 // echo answers each connection with what it got, upper case, when the other side has finished sending.

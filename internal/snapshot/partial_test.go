@@ -3,59 +3,35 @@ package snapshot
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"io/fs"
 	"maps"
 	"net/netip"
-	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/fib"
+	"packetwalk.dev/internal/goldentest"
 	"packetwalk.dev/internal/iptables"
 )
 
-var updatePartial = flag.Bool("update-partial", false, "rewrite the golden files of partial snapshots")
-
 // TestPartial reads texts: each file has the text, and what the host then is.
 func TestPartial(t *testing.T) {
-	files, err := filepath.Glob("testdata/partial/*.txtar")
-	if err != nil || len(files) < 2 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			s, err := Partial("aks-0", a.Files[0].Data)
-			if err != nil {
-				t.Fatal(err)
-			}
-			h, err := s.Host("node/aks-0")
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := describe(h)
-			if *updatePartial {
-				a.Files = append(a.Files[:1], txtar.File{Name: "host", Data: []byte(got)})
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(a.Files[1].Data), got); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/partial/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		s, err := Partial("aks-0", in[0].Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := s.Host("node/aks-0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return []txtar.File{{Name: "host", Data: []byte(describe(h))}}
+	})
 }
 
 func describe(h *Host) string {

@@ -1,10 +1,7 @@
 package vnet_test
 
 import (
-	"flag"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -14,10 +11,9 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	"sigs.k8s.io/yaml"
 
+	"packetwalk.dev/internal/goldentest"
 	"packetwalk.dev/internal/vnet"
 )
-
-var update = flag.Bool("update", false, "rewrite the golden files")
 
 // scenario is what a txtar file's network.yaml holds: a network, machines that get NICs, and the members that are down.
 type scenario struct {
@@ -55,41 +51,23 @@ func (s scenario) build(t *testing.T) (vnet.Network, vnet.Health) {
 	return n, h
 }
 
+// TestPlan: a scenario in, the plan of its network out.
 func TestPlan(t *testing.T) {
-	files, err := filepath.Glob("testdata/*.txtar")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no scenarios", err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			var s scenario
-			if err := yaml.UnmarshalStrict(a.Files[0].Data, &s); err != nil {
-				t.Fatal(err)
-			}
-			n, h := s.build(t)
-			if err := n.Validate(); err != nil {
-				t.Fatal(err)
-			}
-			got := vnet.NewPlan(n, h).String()
-			if *update {
-				a.Files = []txtar.File{a.Files[0], {Name: "plan", Data: []byte(got)}}
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(a.Files[1].Data), got); diff != "" {
-				t.Errorf("plan (-want +got); run with -update to rewrite:\n%s", diff)
-			}
-			if again := vnet.NewPlan(n.Clone(), h).String(); again != got {
-				t.Error("the same network gives another plan")
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		var s scenario
+		if err := yaml.UnmarshalStrict(in[0].Data, &s); err != nil {
+			t.Fatal(err)
+		}
+		n, h := s.build(t)
+		if err := n.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		got := vnet.NewPlan(n, h).String()
+		if again := vnet.NewPlan(n.Clone(), h).String(); again != got {
+			t.Error("the same network gives another plan")
+		}
+		return []txtar.File{{Name: "plan", Data: []byte(got)}}
+	})
 }
 
 func worldA(t *testing.T) vnet.Network {
