@@ -2,12 +2,15 @@ package snapshot
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/fib"
 	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/netfilter"
+	"packetwalk.dev/internal/nftables"
 )
 
 // notShown is why a part of a partial snapshot is missing.
@@ -35,13 +38,17 @@ func Partial(name string, text []byte, about ...netip.AddrPort) (Source, error) 
 		p.host.Missing[part] = notShown
 	}
 	dialect := netfilter.IPTablesLegacy
-	if bytes.Contains(text, []byte("(nf_tables)")) { // iptables-save's first line says its variant
-		dialect = netfilter.IPTablesNFT
+	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) || listsForeign(excerpt.Blocks) {
+		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
 	}
 	if err := p.rules(&excerpt, dialect); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	for _, b := range latest(excerpt.Blocks) {
+	blocks := latest(excerpt.Blocks)
+	if nftTextAlone(&excerpt) {
+		return nil, fmt.Errorf("node %s: %w", name, errNFTText)
+	}
+	for _, b := range blocks {
 		p.block(b)
 	}
 	p.finishFIB()
@@ -87,7 +94,7 @@ func (p *partial) rules(e *iptables.Excerpt, d netfilter.Dialect) error {
 		if err != nil {
 			return err
 		}
-		p.host.Rules.Tables = append(p.host.Rules.Tables, lowered...)
+		p.saved = append(p.saved, lowered...)
 		delete(p.host.Missing, of.part)
 	}
 	for _, a := range e.Assumed {
@@ -117,11 +124,39 @@ func latest(blocks []iptables.Block) []iptables.Block {
 	return out
 }
 
+// errNFTText is for texts with nothing but nft's own syntax.
+var errNFTText = errors.New("the rules are in nft's own syntax, which is not read; want the output of nft -j list ruleset " +
+	"(from such a file, as root: unshare -n sh -c 'nft -f FILE && nft -j list ruleset')")
+
+func nftTextAlone(e *iptables.Excerpt) bool {
+	other := slices.ContainsFunc(e.Blocks, func(b iptables.Block) bool { return b.Kind != iptables.NFTText })
+	return len(e.Tables)+len(e.IPv6) == 0 && !other
+}
+
+// listsForeign tells whether nft lists tables that another iptables than the legacy one made.
+func listsForeign(blocks []iptables.Block) bool {
+	return slices.ContainsFunc(blocks, func(b iptables.Block) bool {
+		if b.Kind != iptables.NFTJSON {
+			return false
+		}
+		listed, err := nftables.Parse(b.Text)
+		return err == nil && len(listed.Foreign()) > 0
+	})
+}
+
 // block reads what another program printed.
 func (p *partial) block(b iptables.Block) {
 	var err error
 	part := Part("")
 	switch b.Kind {
+	case iptables.EBSave:
+		part, err = Bridge, loadEBTables(&p.loader, Output{Data: b.Text})
+	case iptables.NFTJSON:
+		part, err = NFT, loadNFT(&p.loader, Output{Data: b.Text})
+	case iptables.NFTText:
+		err = errNFTText
+	case iptables.ARPSave:
+		err = errors.New("the walk does not know it")
 	case iptables.IPSetList, iptables.IPSetSave:
 		part, err = IPSets, loadIPSets(&p.loader, Output{Data: b.Text})
 	case iptables.Conntrack:

@@ -83,6 +83,9 @@ func TestPartialHasOneHost(t *testing.T) {
 	if _, err := Partial("x", []byte("no rules here")); !errors.Is(err, iptables.ErrNothingFound) {
 		t.Errorf("prose: %v", err)
 	}
+	if _, err := Partial("x", []byte("table ip t {\n}\n")); !errors.Is(err, errNFTText) {
+		t.Errorf("nft's own syntax: %v", err)
+	}
 }
 
 // TestPartialRoutes looks routes up that were read from text.
