@@ -115,7 +115,7 @@ func (r *run) findSocket() {
 // routedOn is a packet whose route leads out again (__mkroute_input).
 func (r *run) routedOn(d *decision) stage {
 	if !r.m.forwards(r.p.In, r.p.IsIPv6()) {
-		return r.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (net.ipv4.conf.%s.forwarding is 0)", r.p.Destination, r.p.In))
+		return r.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", r.p.Destination, forwardingSetting(r.p.In, r.p.IsIPv6())))
 	}
 	if why := r.validateSource(d); why != "" {
 		return r.finish(Dropped, why)

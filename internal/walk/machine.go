@@ -104,13 +104,21 @@ func (m *machine) forwards(link string, ipv6 bool) bool {
 		m.assume("its sysctls are not known: it is taken to forward packets")
 		return true
 	}
-	if ipv6 {
-		return m.sysctl(false, "net.ipv6.conf.all.forwarding")
-	}
-	if link == "" {
-		return m.sysctl(false, "net.ipv4.ip_forward")
+	if ipv6 || link == "" {
+		return m.sysctl(false, forwardingSetting(link, ipv6))
 	}
 	return m.confNumber(link, "forwarding") != 0
+}
+
+// forwardingSetting is the sysctl that decides whether a host forwards what came in by link, "" where that is not known.
+func forwardingSetting(link string, ipv6 bool) string {
+	switch {
+	case ipv6:
+		return "net.ipv6.conf.all.forwarding"
+	case link == "":
+		return "net.ipv4.ip_forward"
+	}
+	return "net.ipv4.conf." + link + ".forwarding"
 }
 
 // localPorts is the range out of which sockets get their ports (net.ipv4.ip_local_port_range).

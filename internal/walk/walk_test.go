@@ -493,3 +493,34 @@ func TestNothingKnown(t *testing.T) {
 		t.Errorf("assumed %v", r.Assumed)
 	}
 }
+
+// TestNotForwarding: a host that does not forward is said to be so by the setting that decides it, which may be one of no interface.
+func TestNotForwarding(t *testing.T) {
+	for _, tt := range []struct{ in, from, to, setting string }{
+		{"eth0", "10.0.1.9", "10.0.2.9", "net.ipv4.conf.eth0.forwarding"},
+		{"", "10.0.1.9", "10.0.2.9", "net.ipv4.ip_forward"},
+		{"eth0", "fd00:1::9", "fd00:2::9", "net.ipv6.conf.all.forwarding"},
+	} {
+		n := newNetwork(t)
+		h := n.host("node/a")
+		h.link(fib.Link{Name: "eth0"})
+		h.address("eth0", "10.0.1.1/24")
+		h.address("eth0", "fd00:1::1/64")
+		h.route("default via 10.0.1.2 dev eth0")
+		h.route("::/0 via fd00:1::2 dev eth0")
+		for key := range h.Sysctls {
+			h.Sysctls[key] = "0"
+		}
+		p := packet.Packet{Tuple: packet.Tuple{
+			Protocol: packet.TCP, Source: netip.MustParseAddr(tt.from), Destination: netip.MustParseAddr(tt.to),
+			SourcePort: packet.Exactly(40000), DestinationPort: packet.Exactly(80),
+		}, TTL: 64}
+		r, err := Walk(n, Request{Host: "node/a", Forwarded: true, Arrives: tt.in, Packet: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := r.Outcomes[0].End; end.Kind != Dropped || !strings.Contains(end.Why, "does not forward ("+tt.setting+" is 0)") {
+			t.Errorf("in by %q: %s %s", tt.in, end.Kind, end.Why)
+		}
+	}
+}
