@@ -99,7 +99,7 @@ func TestHosts(t *testing.T) {
 	if name, _ := os.Hostname(); name == "testvm" {
 		t.Error("the machine's name changed")
 	}
-	if _, code := run(container.Run{Args: []string{"nosuch"}}); code != 127 || !strings.Contains(errOut.String(), "executable file not found") {
+	if _, code := run(container.Run{Args: []string{"nosuch"}}); code != 127 || !strings.HasPrefix(errOut.String(), `exec: "nosuch": executable file not found`) {
 		t.Errorf("exit status %d: %s", code, errOut.String())
 	}
 	if _, code := run(container.Run{Args: []string{"sh", "-c", "kill -9 $$"}}); code != 137 {

@@ -9,6 +9,7 @@ import (
 	"os/signal"
 	"path"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -62,7 +63,8 @@ func run(arg string, stderr io.Writer) int {
 	if err == nil {
 		err = become(r.Args)
 	}
-	fmt.Fprintln(stderr, err)
+	// It is no container that was to be started, but a command.
+	fmt.Fprintln(stderr, strings.TrimPrefix(err.Error(), container.ErrStart.Error()+": "))
 	switch {
 	case !errors.Is(err, container.ErrStart):
 		return 125
