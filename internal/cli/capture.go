@@ -55,14 +55,17 @@ func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) e
 	case !o.here && o.kubeconfig != "":
 		return badInput{errors.New("--kubeconfig goes with --here: a lab has its own")}
 	}
-	if err := needRoot(); err != nil {
+	if err := rootFor(o); err != nil {
 		return err
+	}
+	if err := readable(o); err != nil {
+		return badInput{err}
 	}
 	origin, err := captureOrigin(ctx, o)
 	if err != nil {
 		return err
 	}
-	names, err := fullNames(origin, hosts)
+	names, err := fullNames(origin, hosts, o.here)
 	if err != nil {
 		return badInput{err}
 	}
@@ -84,6 +87,34 @@ func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) e
 	return writeCapture(s, taken, o.output)
 }
 
+// rootFor says what root is needed for.
+func rootFor(o captureOptions) error {
+	if err := needRoot(); err != nil && o.here {
+		return errors.New("other network namespaces and rules are read by root alone; run it with sudo")
+	} else if err != nil {
+		return err
+	}
+	return nil
+}
+
+// readable looks at the files that the user named, before anything is captured.
+func readable(o captureOptions) error {
+	var errs []error
+	if o.kubeconfig != "" {
+		if _, err := os.Stat(o.kubeconfig); err != nil {
+			errs = append(errs, fmt.Errorf("--kubeconfig: %w", err))
+		}
+	}
+	if o.output != "-" {
+		if info, err := os.Stat(filepath.Dir(o.output)); err != nil {
+			errs = append(errs, fmt.Errorf("-o %s: %w", o.output, err))
+		} else if !info.IsDir() {
+			errs = append(errs, fmt.Errorf("-o %s: %s is no folder", o.output, filepath.Dir(o.output)))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 func captureOrigin(ctx context.Context, o captureOptions) (snapshot.Origin, error) {
 	if o.here {
 		return lab.Here(ctx, o.kubeconfig)
@@ -96,7 +127,7 @@ func captureOrigin(ctx context.Context, o captureOptions) (snapshot.Origin, erro
 }
 
 // fullNames finds hosts by their names with or without the kind in front; pod/NAME is in namespace default.
-func fullNames(o snapshot.Origin, hosts []string) ([]string, error) {
+func fullNames(o snapshot.Origin, hosts []string, here bool) ([]string, error) {
 	var full []string
 	for _, host := range hosts {
 		var found []string
@@ -115,6 +146,9 @@ func fullNames(o snapshot.Origin, hosts []string) ([]string, error) {
 		slices.Sort(found)
 		switch len(found) {
 		case 0:
+			if here {
+				return nil, fmt.Errorf("no host %q on this machine; there are: %s", host, list(slices.Collect(maps.Keys(o.Hosts))))
+			}
 			return nil, fmt.Errorf("no host %q; 'packetwalk status' names them, and pods are pod/NAMESPACE/NAME", host)
 		case 1:
 			full = append(full, found[0])
@@ -191,7 +225,11 @@ func tellCapture(w io.Writer, c *snapshot.Capture, path string, size int) {
 	if c.Redacted {
 		redacted = ", redacted"
 	}
-	fmt.Fprintf(w, "%s: %d hosts, %d kB%s\n", path, len(c.Hosts), (size+999)/1000, redacted)
+	hosts := "hosts"
+	if len(c.Hosts) == 1 {
+		hosts = "host"
+	}
+	fmt.Fprintf(w, "%s: %d %s, %d kB%s\n", path, len(c.Hosts), hosts, (size+999)/1000, redacted)
 	for _, note := range c.Notes {
 		fmt.Fprintln(w, "note:", note)
 	}

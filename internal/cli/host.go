@@ -69,8 +69,11 @@ A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MAS
 				return badInput{fmt.Errorf("ssh needs a host: packetwalk ssh HOST [-- COMMAND...]")}
 			}
 			host, command := args[0], args[1:]
-			if len(command) > 0 && command[0] == "--" {
+			switch {
+			case len(command) > 0 && command[0] == "--":
 				command = command[1:]
+			case len(command) > 0 && strings.HasPrefix(command[0], "-"):
+				return badInput{fmt.Errorf("%s stands behind the host, where the command begins: packetwalk ssh [--name NAME] %s [-- COMMAND...]", command[0], host)}
 			}
 			if len(command) == 1 && strings.ContainsAny(command[0], " \t\n;&|<>()$`*?~\"'\\") { // as ssh(1) does with what was quoted
 				command = []string{"sh", "-c", command[0]}

@@ -36,13 +36,13 @@ func upCommand(s Streams) *cobra.Command {
 			"internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, the nodes of a pool (count). Where the file differs in anything else it says so and does nothing (exit\n" +
 			"status 2). A lab whose process has died is taken up again; without -f it stays what it is, or\n" +
 			"becomes what it was being changed to.",
-		Args: cobra.NoArgs,
+		Args: noArguments("the file is -f FILE, the lab's name --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return up(c.Context(), s, file, name)
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
-	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (default \"default\")")
+	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+defaultName+"\")")
 	return c
 }
 
@@ -85,7 +85,11 @@ func up(ctx context.Context, s Streams, file, name string) error {
 		return err
 	}
 	fmt.Fprintf(s.Out, "%6.1f s  lab %q is ready\n", time.Since(begin).Seconds(), name)
-	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl get nodes -o wide\n      packetwalk status\n      export KUBECONFIG=%s\n", d.Kubeconfig())
+	which := ""
+	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
+		which = " --name " + name
+	}
+	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl%s get nodes -o wide\n      packetwalk status%s\n      export KUBECONFIG=%s\n", which, which, d.Kubeconfig())
 	return nil
 }
 
@@ -107,7 +111,7 @@ func downCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down [--name NAME] [--all]",
 		Short: "remove a lab and everything of it",
-		Args:  cobra.NoArgs,
+		Args:  noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
 				return err
@@ -148,7 +152,12 @@ func logsCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "logs HOST|COMPONENT|container-group/NAME",
 		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
-		Args:  cobra.ExactArgs(1),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("logs needs one HOST or COMPONENT: packetwalk logs lab")
+			}
+			return nil
+		},
 		RunE: func(c *cobra.Command, args []string) error {
 			if err := needRoot(); err != nil {
 				return err

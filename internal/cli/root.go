@@ -40,11 +40,16 @@ func Main(args []string, s Streams) int {
 	root := rootCommand(s)
 	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
 	root.SetArgs(args)
-	err := root.ExecuteContext(ctx)
-	return conclude(err, ran, s.Err)
+	c, err := root.ExecuteContextC(ctx)
+	help := "run 'packetwalk --help' for the commands"
+	if c != root {
+		help = fmt.Sprintf("run '%s --help' for what it takes", c.CommandPath())
+	}
+	return conclude(err, ran, help, s.Err)
 }
 
-func conclude(err error, ran bool, stderr io.Writer) int {
+// conclude tells an error and gives the exit status. help is where the user finds how the command is written.
+func conclude(err error, ran bool, help string, stderr io.Writer) int {
 	var status exitStatus
 	var input badInput
 	switch {
@@ -63,12 +68,22 @@ func conclude(err error, ran bool, stderr io.Writer) int {
 	}
 	switch {
 	case !ran: // flags and arguments that do not parse
-		fmt.Fprintln(stderr, "run 'packetwalk --help' for the commands")
+		fmt.Fprintln(stderr, help)
 		return 2
 	case errors.As(err, &input):
 		return 2
 	}
 	return 1
+}
+
+// noArguments refuses what stands on a command line without a flag; remedy says what to write instead.
+func noArguments(remedy string) cobra.PositionalArgs {
+	return func(c *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%s takes no argument %q: %s", c.Name(), args[0], remedy)
+		}
+		return nil
+	}
 }
 
 func rootCommand(s Streams) *cobra.Command {

@@ -19,7 +19,7 @@ func statusCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "status [-o wide|json|yaml]",
 		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
-		Args:  cobra.NoArgs,
+		Args:  noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
 				return err

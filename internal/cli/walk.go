@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -42,7 +43,7 @@ or an address with an optional port.`,
   packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide
   packetwalk walk --from internet --to svc/whereami --choose 2 -o pcapng > walk.pcapng
   packetwalk walk --snapshot rules.txt --at node --from 10.13.76.7 --to 10.0.159.58:80`,
-		Args: cobra.NoArgs,
+		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}
 	f := c.Flags()
@@ -121,7 +122,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	defer world.close()
-	r := &resolver{src: world.Source, objects: world.Objects(), names: world.Names(), public: world.public, at: o.at}
+	r := &resolver{src: world.Source, objects: world.Objects(), names: world.Names(), public: world.public, unread: world.unread, at: o.at}
 	req, err := r.request(from, to, proto)
 	if err != nil {
 		return badInput{err}
@@ -131,6 +132,9 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	style(&options, s)
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if err != nil {
+		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
+			return fmt.Errorf("--from %s: %s is not there, or no longer; 'packetwalk kubectl get pods -A -o wide' says what became of it", from, req.Host)
+		}
 		return err
 	}
 	options.Owners = owners(world, result, r.ends)

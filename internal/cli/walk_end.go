@@ -20,6 +20,8 @@ type resolver struct {
 	names   []string
 	// public are the hosts' public addresses, by the hosts' names; nil where they are not known.
 	public func() map[string]netip.Addr
+	// unread is why objects are not known; nil where they are, or where there are none to be known.
+	unread error
 	// at is the host that a packet from elsewhere comes in at; "" where the user named none.
 	at    string
 	notes []string // what was taken for granted
@@ -223,8 +225,13 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 	if slices.Contains(r.names, host) {
 		return host, nil, nil
 	}
+	for _, p := range r.objects.Ended {
+		if p.Namespace == namespace && p.Name == e.Name {
+			return "", nil, errors.New("the pod has ended, and its address may be another's by now")
+		}
+	}
 	if len(r.objects.Pods) == 0 && r.known("pod/") == "none" {
-		return "", nil, errors.New("no pods are known here; write its address")
+		return "", nil, r.blind("pods", "write its address")
 	}
 	return "", nil, fmt.Errorf("there is no such pod; there are: %s", r.known("pod/"))
 }
@@ -270,6 +277,9 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 	if err != nil {
 		return netip.Addr{}, err
 	}
+	if s.Type == "ExternalName" {
+		return netip.Addr{}, errors.New("it is of type ExternalName, another name for a host elsewhere: it has no address; write that host's")
+	}
 	if !p.Protocol.HasPorts() {
 		return netip.Addr{}, fmt.Errorf("services answer no %s; write --proto tcp or udp", p.Protocol)
 	}
@@ -279,6 +289,9 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 	}
 	if !slices.ContainsFunc(s.Ports, func(of snapshot.ServicePort) bool { return of.Port == port && of.Protocol == p.Protocol }) {
 		r.notes = append(r.notes, fmt.Sprintf("svc/%s/%s has no port %d/%s; it has %s", s.Namespace, s.Name, port, p.Protocol, ports(s)))
+	}
+	if r.deserted(s, port, p.Protocol) {
+		r.notes = append(r.notes, fmt.Sprintf("svc/%s/%s has no ready endpoint for port %d/%s", s.Namespace, s.Name, port, p.Protocol))
 	}
 	p.DestinationPort = packet.Exactly(port)
 	addresses := s.ClusterIPs
@@ -294,6 +307,16 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 		return netip.Addr{}, errors.New("it has no cluster IP (a headless service): its name resolves to its pods; write pod/NAME")
 	}
 	return pick(addresses, v6, certain)
+}
+
+// deserted tells that nobody stands behind a port of a service. Where endpoints of no service are known, those of this one are not either.
+func (r *resolver) deserted(s *snapshot.Service, port uint16, proto packet.Protocol) bool {
+	known := slices.ContainsFunc(r.objects.Services, func(other snapshot.Service) bool {
+		return slices.ContainsFunc(other.Ports, func(p snapshot.ServicePort) bool { return len(p.Endpoints) > 0 })
+	})
+	return known && slices.ContainsFunc(s.Ports, func(p snapshot.ServicePort) bool {
+		return p.Port == port && p.Protocol == proto && len(p.Endpoints) == 0
+	})
 }
 
 // stranger tells whether an end is a public address that no host here has: somebody on the internet.
@@ -312,9 +335,17 @@ func (r *resolver) findService(e packet.End) (*snapshot.Service, error) {
 		names = append(names, "svc/"+s.Namespace+"/"+s.Name)
 	}
 	if len(names) == 0 {
-		return nil, errors.New("no Kubernetes objects are known here; write the service's address and port")
+		return nil, r.blind("Kubernetes objects", "write the service's address and port")
 	}
 	return nil, fmt.Errorf("there is no such service; there are: %s", list(names))
+}
+
+// blind says that nothing of a kind is known, why where there is a reason, and what can be written instead.
+func (r *resolver) blind(what, instead string) error {
+	if r.unread != nil {
+		return fmt.Errorf("no %s are known: %w; 'packetwalk status' says how the lab is; or %s", what, r.unread, instead)
+	}
+	return fmt.Errorf("no %s are known here; %s", what, instead)
 }
 
 // onlyProtocol is the protocol of the service's port that is meant, 0 where that leaves a choice.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io/fs"
 	"net/netip"
@@ -61,7 +62,12 @@ func world1() *fakeSource {
 				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
 				{Namespace: "kube-system", Name: "proxy", Node: "n0", IPs: []netip.Addr{ip("10.13.76.4")}, HostNetwork: true},
 			},
+			Ended: []snapshot.Pod{{Namespace: "default", Name: "job-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}}},
 			Services: []snapshot.Service{
+				{Namespace: "default", Name: "behind", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.6")}, Ports: []snapshot.ServicePort{
+					{Protocol: packet.TCP, Port: 80, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.13.76.7:80")}}, {Protocol: packet.UDP, Port: 80},
+				}},
+				{Namespace: "default", Name: "elsewhere", Type: "ExternalName"},
 				{Namespace: "default", Name: "web", Type: "LoadBalancer", ClusterIPs: []netip.Addr{ip("10.0.0.9")}, External: []netip.Addr{ip("203.0.113.10")}, Ports: []snapshot.ServicePort{tcp80}},
 				{Namespace: "default", Name: "inner", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.8")}, Ports: []snapshot.ServicePort{tcp80}},
 				{Namespace: "default", Name: "headless", Type: "ClusterIP", Ports: []snapshot.ServicePort{tcp80}},
@@ -104,6 +110,11 @@ func TestRequest(t *testing.T) {
 		{from: "pod/far-1", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.9:32768-60999 > 10.13.1.4:443"},
 		{from: "10.13.76.7", to: "10.13.1.4:443", at: "n0", want: "node/n0 forwarded: tcp 10.13.76.7:32768-60999 > 10.13.1.4:443"},
 
+		{from: "pod/web-1", to: "svc/behind:80", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.6:80", note: "svc/default/behind has no ready endpoint for port 80/udp"},
+		{from: "pod/web-1", to: "svc/elsewhere", want: "of type ExternalName, another name for a host elsewhere"},
+		{from: "pod/job-1", to: "10.13.1.4:443", want: "the pod has ended"},
+		{from: "10.13.1.4", to: "pod/job-1:443", want: "the pod has ended"},
+
 		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
 		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
 		{from: "svc/web", to: "10.13.1.4:443", want: "a service sends nothing; write one of its pods"},
@@ -111,7 +122,7 @@ func TestRequest(t *testing.T) {
 		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
 		{from: "internet", to: "svc/inner", want: "it is of type ClusterIP and has no load balancer address"},
 		{from: "pod/web-1", to: "svc/headless", want: "a headless service"},
-		{from: "pod/web-1", to: "svc/nope", want: "there is no such service; there are: svc/default/headless, svc/default/inner, "},
+		{from: "pod/web-1", to: "svc/nope", want: "there is no such service; there are: svc/default/behind, svc/default/elsewhere, svc/default/headless, svc/default/inner, "},
 		{from: "pod/web-1", to: "svc/web", proto: "icmp", want: "services answer no icmp"},
 		{from: "pod/web-1", to: "svc/web", proto: "udp", want: "it has no udp port; it has 8080/tcp"},
 		{from: "pod/web-1", to: "vm/testvm:80", proto: "icmp", want: "icmp has no ports; leave out :80"},
@@ -152,6 +163,50 @@ func TestRequest(t *testing.T) {
 				t.Errorf("notes %q, want %q", r.notes, test.note)
 			}
 		})
+	}
+}
+
+// TestNobodyBehind: a service whose endpoints are known is not said to have none, nor is one of which they are not known.
+func TestNobodyBehind(t *testing.T) {
+	src := world1()
+	r := &resolver{src: src, objects: src.objects, names: src.Names()}
+	for i := range src.objects.Services {
+		s := &src.objects.Services[i]
+		for _, p := range s.Ports {
+			if got, want := r.deserted(s, p.Port, p.Protocol), len(p.Endpoints) == 0; got != want {
+				t.Errorf("%s:%d/%s without endpoints: %v, want %v", s.Name, p.Port, p.Protocol, got, want)
+			}
+		}
+		if s.Name == "behind" && r.deserted(s, 81, packet.TCP) {
+			t.Error("a port that there is not is called deserted")
+		}
+	}
+	r.objects.Services = slices.DeleteFunc(slices.Clone(r.objects.Services), func(s snapshot.Service) bool { return s.Name == "behind" })
+	for i := range r.objects.Services {
+		s := &r.objects.Services[i]
+		for _, p := range s.Ports {
+			if r.deserted(s, p.Port, p.Protocol) {
+				t.Errorf("%s: endpoints are not known, and said to be none", s.Name)
+			}
+		}
+	}
+}
+
+// TestUnread: where the API server does not answer, that is the reason, not a name that is not there.
+func TestUnread(t *testing.T) {
+	r := &resolver{src: world1(), names: []string{"node/n0"}, unread: errors.New("the API server does not answer: dial tcp 127.0.0.1:1: connect: connection refused")}
+	for _, to := range []string{"svc/web", "pod/web-1:80"} {
+		end, err := packet.ParseEnd(to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		from, err := packet.ParseEnd("node/n0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.request(from, end, 0); err == nil || !strings.Contains(err.Error(), "connection refused; 'packetwalk status' says") {
+			t.Errorf("%s: %v", to, err)
+		}
 	}
 }
 

@@ -30,6 +30,8 @@ type world struct {
 	read []walk.Assumption
 	// public are the public addresses of the lab's VMs; nil for a file.
 	public func() map[string]netip.Addr
+	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
+	unread error
 	// find tells where a host's network namespace is; nil for a file.
 	find func(host string) (lab.Place, error)
 	// again reads the lab's state anew; nil for a file.
@@ -62,6 +64,7 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	w := &world{Source: source, find: d.FindHost, opened: map[string]*kernel.Namespace{}}
 	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
 	if err := source.ObjectsError(); err != nil {
+		w.unread = err
 		w.notes = append(w.notes, "names of Kubernetes objects are not known: "+err.Error())
 	}
 	w.public = sync.OnceValue(func() map[string]netip.Addr {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,10 +163,26 @@ func FetchLists(ctx context.Context, kubeconfig string) (map[string][]byte, erro
 		}
 		lists[list.File], problems[i] = list.Trim(answers[i]...)
 	}
-	if err := errors.Join(problems...); err != nil {
+	if err := unread(problems); err != nil {
 		return lists, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
 	return lists, nil
+}
+
+// unread joins what went wrong with each list. Where it is the same with all of them, nobody answers, that is said once.
+func unread(problems []error) error {
+	var first *url.Error
+	for i, problem := range problems {
+		var e *url.Error
+		if !errors.As(problem, &e) || i > 0 && e.Err.Error() != first.Err.Error() {
+			return errors.Join(problems...)
+		}
+		first = e
+	}
+	if first == nil {
+		return nil
+	}
+	return fmt.Errorf("the API server does not answer: %w", first.Err)
 }
 
 func restConfig(kubeconfig string) (*rest.Config, error) {

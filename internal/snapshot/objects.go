@@ -186,9 +186,10 @@ func ReadObjects(lists map[string][]byte) (Objects, error) {
 	}
 	for _, p := range pods {
 		if p.Status.Phase == "Succeeded" || p.Status.Phase == "Failed" {
-			continue // its addresses are another's by now
+			o.Ended = append(o.Ended, p.pod())
+		} else {
+			o.Pods = append(o.Pods, p.pod())
 		}
-		o.Pods = append(o.Pods, p.pod())
 	}
 	byService := map[[2]string][]sliceObject{}
 	for _, e := range endpoints {

@@ -109,7 +109,9 @@ type Peer struct {
 
 // Objects are the Kubernetes objects of a cluster as far as walks use them: who owns an address, a chain, a rule.
 type Objects struct {
-	Pods     []Pod
+	Pods []Pod
+	// Ended are the pods that have done what they were to do, or failed at it: their addresses are others' by now.
+	Ended    []Pod
 	Services []Service
 	Nodes    []Node
 	// Pools are Calico's; ConfigMaps those of the ip-masq-agent.
