@@ -285,14 +285,14 @@ func (f *Fabric) Update(change func(*vnet.Network) error) error {
 	if err := next.Validate(); err != nil {
 		return fmt.Errorf("update network: %w", err)
 	}
-	before := f.network
+	before, health := f.network, maps.Clone(f.health)
 	f.network = next
 	if f.fabric == nil {
 		return nil
 	}
 	f.keepTargets()
 	if err := f.apply(); err != nil {
-		f.network = before
+		f.network, f.health = before, health // who probes tells only what becomes different
 		f.applied = applied{}
 		return errors.Join(fmt.Errorf("update network: %w", err), f.apply())
 	}

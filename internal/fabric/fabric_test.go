@@ -225,37 +225,24 @@ func (w *world) mustAsk(from, to string) (host, remote, local string) {
 	return f[0], strings.Split(f[1], ":")[0], f[2]
 }
 
-func (w *world) await(nic string, up bool) {
+// awaitAll waits until the kernel has been told that all these members are up, or down: a snapshot of health is ahead of it.
+func (w *world) awaitAll(up bool, nics ...string) {
 	w.t.Helper()
 	timeout := time.After(20 * time.Second)
-	for {
+	told := map[string]bool{}
+	for slices.ContainsFunc(nics, func(nic string) bool { return !told[nic+"-nic"] }) {
 		select {
 		case c := <-w.health:
-			if c.Target.Member.NIC == nic+"-nic" && c.Up == up {
-				return
-			}
+			told[c.Target.Member.NIC] = c.Up == up
 		case <-timeout:
-			w.t.Fatalf("%s is not up=%v", nic, up)
+			w.t.Fatalf("up=%v is not told of all of %v: %v", up, nics, told)
 		}
 	}
 }
 
-// awaitUp waits until the kernel has been told that all these members are up: a snapshot of health is ahead of it.
 func (w *world) awaitUp(nics ...string) {
 	w.t.Helper()
-	timeout := time.After(20 * time.Second)
-	up := map[string]bool{}
-	for {
-		if !slices.ContainsFunc(nics, func(nic string) bool { return !up[nic+"-nic"] }) {
-			return
-		}
-		select {
-		case c := <-w.health:
-			up[c.Target.Member.NIC] = c.Up
-		case <-timeout:
-			w.t.Fatalf("of %v only these are up: %v", nics, up)
-		}
-	}
+	w.awaitAll(true, nics...)
 }
 
 func run(t testing.TB, ns *kernel.Namespace, args ...string) string {
@@ -359,7 +346,7 @@ func TestLoadBalancer(t *testing.T) {
 	// One dies for the probe: new flows go to the other, established ones stay.
 	dead, alive := "node0", "node1"
 	probes[dead].Close()
-	w.await(dead, false)
+	w.awaitAll(false, dead)
 	for range 20 {
 		if host, _, _ := w.mustAsk("client", vip+":80"); host != alive {
 			t.Fatalf("a new flow went to %s", host)
@@ -372,7 +359,7 @@ func TestLoadBalancer(t *testing.T) {
 	}
 	// It comes back.
 	probes[dead] = w.listen(dead, fmt.Sprintf("0.0.0.0:%d", nodePort))
-	w.await(dead, true)
+	w.awaitAll(true, dead)
 	seen := map[string]bool{}
 	for i := 0; len(seen) < 2 && i < 60; i++ {
 		host, _, _ := w.mustAsk("client", vip+":80")
@@ -394,13 +381,7 @@ func TestLoadBalancer(t *testing.T) {
 	for _, l := range probes {
 		l.Close()
 	}
-	for deadline := time.Now().Add(10 * time.Second); w.up() > 0; {
-		if time.Now().After(deadline) {
-			t.Fatal("not both down")
-		}
-		time.Sleep(5 * time.Millisecond)
-	}
-	time.Sleep(50 * time.Millisecond)
+	w.awaitAll(false, "node0", "node1")
 	for host, c := range established {
 		c.SetDeadline(time.Now().Add(200 * time.Millisecond))
 		fmt.Fprintln(c.Conn)
@@ -456,7 +437,7 @@ func TestProbeHTTP(t *testing.T) {
 	}{{200, true}, {503, false}, {200, true}, {204, false}} {
 		<-status
 		status <- s.status
-		w.await("node0", s.up)
+		w.awaitAll(s.up, "node0")
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -747,7 +728,12 @@ func TestOutboundPorts(t *testing.T) {
 	w.listen("server", "0.0.0.0:81")
 	ports := w.fill(server+":80", 1023)
 	// With one port left the next flow finds it at once, as soon as the fabric has seen that there are few.
-	time.Sleep(time.Second)
+	for deadline := time.Now().Add(10 * time.Second); !strings.Contains(run(t, w.fabric.Namespace(), "nft", "list", "map", "ip", "azure", "spare"), "elements"); {
+		if time.Now().After(deadline) {
+			t.Fatal("the fabric keeps no spare port")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
 	last, err := w.dial("node0", "", server+":80")
 	if err != nil {
 		t.Fatal("the last port was not found: ", err)
@@ -904,7 +890,7 @@ func TestTakeOver(t *testing.T) {
 	w := newWorld(t, 2, 3)
 	w.update(addService)
 	w.node("node0")
-	w.await("node0", true)
+	w.awaitAll(true, "node0")
 	c, err := w.dial("client", "", vip+":80")
 	if err != nil {
 		t.Fatal(err)
@@ -1006,6 +992,34 @@ func TestUpdateRefused(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// TestUpdateFails: where the kernel, or here the state file, does not take a change, the back ends that were up go on getting flows.
+func TestUpdateFails(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.update(addService)
+	w.node("node0")
+	w.awaitUp("node0")
+	if err := os.Remove(w.cfg.StateFile); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(w.cfg.StateFile, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	other := func(n *vnet.Network) error { n.LoadBalancers[0].Probes[0].Count++; return nil }
+	if err := w.fabric.Update(other); err == nil {
+		t.Fatal("no error")
+	}
+	if n, _ := w.fabric.Snapshot(); n.LoadBalancers[0].Probes[0].Count != 2 || w.up() != 1 {
+		t.Errorf("after the change that failed: probe %+v, %d back ends up", n.LoadBalancers[0].Probes[0], w.up())
+	}
+	w.mustAsk("client", vip+":80")
+	if err := os.Remove(w.cfg.StateFile); err != nil {
+		t.Fatal(err)
+	}
+	w.update(other)
+	w.awaitUp("node0")
+	w.mustAsk("client", vip+":80")
 }
 
 func TestNoGoroutineLeft(t *testing.T) {

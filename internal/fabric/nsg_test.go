@@ -370,7 +370,7 @@ func TestSecurityGroupsState(t *testing.T) {
 	rule := vnet.SecurityRule{Name: "r", Priority: 100, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.Any}
 	group(rule)
 	both("with all denied")
-	w.await("node0", false) // the probes are denied, too; a Basic load balancer ends its flows then
+	w.awaitAll(false, "node0") // the probes are denied, too; a Basic load balancer ends its flows then
 	if _, err := inside.ask(); err != nil {
 		t.Error("later:", err)
 	}
@@ -379,7 +379,7 @@ func TestSecurityGroupsState(t *testing.T) {
 	}
 	rule.Access, rule.Sources = vnet.AccessAllow, []string{vnet.TagInternet}
 	group(rule)
-	w.await("node0", true)
+	w.awaitAll(true, "node0")
 	if _, err := inside.ask(); err != nil {
 		t.Error("with the rule gone:", err)
 	}
