@@ -133,7 +133,7 @@ func endpointOf(c *netfilter.Chain) netip.AddrPort {
 // why tells why a rule is there, or what it stands for; "" where nobody knows. p is the packet as the rule left it.
 func (t *reasoner) why(v *netfilter.Visit, p *packet.Packet) string {
 	if v.Rule == nil {
-		return ""
+		return azurePolicy(v)
 	}
 	switch r, _ := chainRole(v.Chain); r {
 	case externalRole, localRole:
@@ -348,6 +348,15 @@ func azure(v *netfilter.Visit) string {
 		return "Azure: " + c
 	}
 	return "Azure"
+}
+
+// azurePolicy explains what the fabric does with packets that none of its rules is for: in chain forward are those of new flows that the
+// load balancer has not taken and that do not lead out.
+func azurePolicy(v *netfilter.Visit) string {
+	if v.Chain.Table == nil || v.Chain.Table.Name != "azure" || v.Chain.Name != "forward" || v.Verdict.Kind != netfilter.Drop {
+		return ""
+	}
+	return "Azure: no machine has this address, and no rule of the load balancer is for it and this port"
 }
 
 // securityGroup is the network security group that a chain is of, "" for other chains.

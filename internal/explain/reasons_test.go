@@ -130,6 +130,24 @@ func TestWhy(t *testing.T) {
 	}
 }
 
+// TestNobodyTakes: the end of the fabric's chain is explained, that of another's chain of this name is not.
+func TestNobodyTakes(t *testing.T) {
+	for _, tt := range []struct {
+		table   string
+		verdict netfilter.VerdictKind
+		want    string
+	}{
+		{"azure", netfilter.Drop, "Azure: no machine has this address, and no rule of the load balancer is for it and this port"},
+		{"azure", netfilter.Accept, ""},
+		{"filter", netfilter.Drop, ""},
+	} {
+		v := &netfilter.Visit{Chain: &netfilter.Chain{Table: &netfilter.Table{Name: tt.table}, Name: "forward"}, Verdict: netfilter.Verdict{Kind: tt.verdict}}
+		if got := newReasoner(NewOwners(snapshot.Objects{})).why(v, &packet.Packet{}); got != tt.want {
+			t.Errorf("policy %s of table %s: %q, want %q", tt.verdict, tt.table, got, tt.want)
+		}
+	}
+}
+
 // TestKeptByPools: why Calico does not translate.
 func TestKeptByPools(t *testing.T) {
 	pool := func(name, cidr string, nat bool) snapshot.Pool {

@@ -246,7 +246,7 @@ func follow(r io.Reader, wait bool, progress func(Step)) error {
 			return nil
 		}
 	}
-	return errors.New("the lab process ended before it was done; 'packetwalk up' starts it again, and it does the rest")
+	return errors.New("the lab process ended before it was done: the lab was taken down, or the process killed; 'packetwalk up' starts it again, and it does the rest")
 }
 
 // waitReady waits for a lab that another process is bringing up.
