@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/walk"
@@ -79,7 +80,7 @@ func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
 // reasonsToKeep names the rules that decided against a translation; the last ones are the most telling.
 func (s *story) reasonsToKeep() string {
 	const most = 3
-	kept := unique(s.kept)
+	kept := unique(s.keepers())
 	kept = kept[max(0, len(kept)-most):]
 	if s.local != "" {
 		kept = append([]string{s.local}, kept...)
@@ -88,6 +89,19 @@ func (s *story) reasonsToKeep() string {
 		return ""
 	}
 	return ": " + strings.Join(kept, "; ")
+}
+
+// keepers are the rules that left the request its source, with the machine where the rule of the same place did otherwise on another one.
+func (s *story) keepers() []string {
+	var all []string
+	for _, k := range s.kept {
+		text := k.text
+		if slices.ContainsFunc(s.kept, func(o keeping) bool { return o.ref == k.ref && o.host != k.host && o.text != k.text }) {
+			text = "on " + hostName(k.host) + " " + text
+		}
+		all = append(all, text)
+	}
+	return all
 }
 
 func unique(all []string) []string {

@@ -138,3 +138,16 @@ add cali40masq-ipam-pools 10.240.0.0/16
 		}
 	}
 }
+
+// TestKeptOnSeveral: of rules that stand in the same place on two machines and did different things there, it is said which one did which.
+func TestKeptOnSeveral(t *testing.T) {
+	const rule, other = "nat POSTROUTING 3", "nat POSTROUTING 1"
+	s := &story{kept: []keeping{
+		{"node/a", other, other + ": RETURN"}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has"},
+		{"node/b", other, other + ": RETURN"}, {"node/b", rule, rule + " does not apply"},
+	}}
+	const want = ": nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
+	if got := s.reasonsToKeep(); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}

@@ -17,7 +17,7 @@ type story struct {
 	there   []block
 	back    []block
 	sources []translation // of the request's source address, in order
-	kept    []string      // rules that decided against translating it
+	kept    []keeping     // rules that decided against translating it
 	local   string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
 	stopped *refusal      // by which rule the request's way ended
 }
@@ -47,6 +47,9 @@ type translation struct {
 	from, to string
 	mark     *marking // that made the rule apply
 }
+
+// keeping is a rule of a machine that left the request its source.
+type keeping struct{ host, ref, text string }
 
 // marking is who marked the packet.
 type marking struct {

@@ -129,7 +129,7 @@ func (t *teller) ruled(st *walk.Step) []line {
 	if v.Rule != nil {
 		t.visits[v.Rule] = v
 	} else if couldKeep {
-		t.story.kept = append(t.story.kept, t.passed(v.Chain, &st.Packet)...)
+		t.story.kept = append(t.story.kept, t.passed(st.Host, v.Chain, &st.Packet)...)
 	}
 	lines := t.changes(st, caller, why, choice)
 	ref, shape := reference(v), "rule "+shapeOf(v)
@@ -150,7 +150,7 @@ func (t *teller) ruled(st *walk.Step) []line {
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
 	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):
-		t.story.kept = append(t.story.kept, keeps(v)+paren(why))
+		t.story.kept = append(t.story.kept, keeping{st.Host, ref, keeps(v) + paren(why)})
 	}
 	return nil
 }
@@ -183,25 +183,25 @@ func keeps(v *netfilter.Visit) string {
 
 // passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
 // other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
-func (t *teller) passed(c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []string {
+func (t *teller) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []keeping {
 	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
 		return nil
 	}
 	open = append(open, c)
-	var rules []string
+	var rules []keeping
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		switch v := t.visits[r]; {
 		case v != nil && v.Verdict.Kind == netfilter.Return:
 			return rules
 		case v != nil && v.Verdict.Chain != nil && v.Verdict.Kind != netfilter.Break:
-			rules = append(rules, t.passed(v.Verdict.Chain, p, open...)...)
+			rules = append(rules, t.passed(host, v.Verdict.Chain, p, open...)...)
 			if v.Verdict.Kind == netfilter.Goto {
 				return rules
 			}
 		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
 			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
-			rules = append(rules, reference(v)+" does not apply"+paren(cmp.Or(t.why(v, p), short(r))))
+			rules = append(rules, keeping{host, reference(v), reference(v) + " does not apply" + paren(cmp.Or(t.why(v, p), short(r)))})
 		}
 	}
 	return rules
