@@ -22,7 +22,7 @@ func (m *MatchReversePath) Eval(c *Context) Verdict {
 	case p.Source.Is4() && p.Source.IsUnspecified():
 		return c.hold(truthOf(p.Destination == broadcast || p.Destination.IsLinkLocalMulticast()).xor(m.Invert), m)
 	}
-	q := RouteQuery{Destination: p.Source}
+	q := RouteQuery{Destination: p.Source, Back: true}
 	if !p.Destination.IsMulticast() && !p.Destination.IsUnspecified() {
 		q.Source = p.Destination
 	}
@@ -36,7 +36,7 @@ func (m *MatchReversePath) Eval(c *Context) Verdict {
 	if a.Type != UnicastAddress && (a.Type != LocalAddress || !m.AcceptLocal) {
 		return c.hold(no.xor(m.Invert), m)
 	}
-	if m.Loose {
+	if m.Loose || a.Back {
 		return c.hold(yes.xor(m.Invert), m)
 	}
 	if c.inUnknown() {

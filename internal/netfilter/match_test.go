@@ -63,11 +63,11 @@ func (testHost) AddressType(a netip.Addr, link string) (AddressType, bool) {
 func (testHost) Route(q RouteQuery) (RouteAnswer, bool) {
 	switch q.Destination.String() {
 	case "10.0.0.1":
-		return RouteAnswer{UnicastAddress, "eth0"}, true
+		return RouteAnswer{Type: UnicastAddress, Link: "eth0"}, true
 	case "10.0.0.2":
-		return RouteAnswer{UnicastAddress, "eth1"}, true
+		return RouteAnswer{Type: UnicastAddress, Link: "eth1"}, true
 	case "10.0.0.3":
-		return RouteAnswer{LocalAddress, "lo"}, true
+		return RouteAnswer{Type: LocalAddress, Link: "lo"}, true
 	case "10.0.0.4":
 		return RouteAnswer{Type: UnreachableAddress}, true
 	}

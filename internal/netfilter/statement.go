@@ -176,12 +176,14 @@ type RouteQuery struct {
 	Source, Destination netip.Addr
 	In                  string // interface it comes in by; "" for none
 	Mark                uint32
+	Back                bool // asked for the interface that the packet came in by alone
 }
 
 // RouteAnswer is the route's type and its interface.
 type RouteAnswer struct {
 	Type AddressType
 	Link string
+	Back bool // the interface is the packet's own, whichever that is
 }
 
 // Link is an interface as rules see it.

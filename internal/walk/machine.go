@@ -205,6 +205,10 @@ var addressTypes = map[string]netfilter.AddressType{
 
 // Route implements netfilter.Host.
 func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
+	if q.Back && len(m.FIB.Routes) == 0 && !m.knows(snapshot.Routes) {
+		m.assume("its routes are not known: answers are taken to go back out of the interface that a packet came in by (rpfilter)")
+		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
+	}
 	if !m.knows(snapshot.Routes) {
 		return netfilter.RouteAnswer{}, false
 	}
