@@ -274,6 +274,56 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	}
 }
 
+// TestLinksDoNotLeadToTheMachine: pods write into the node's own files and into their volumes, links too. Neither a hostPath nor a subPath
+// follows one out of there, or makes something behind it.
+func TestLinksDoNotLeadToTheMachine(t *testing.T) {
+	root, machine, data := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range []string{root, data} {
+		for name, target := range map[string]string{"out": machine, "up": "../../../../../../.." + machine, "dangling": machine + "/made", "in": "real"} {
+			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(dir, "real"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
+		for _, path := range []string{"/out", "/up", "/dangling", "/out/new", "/up/new"} {
+			if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: path, Type: &kind}); err == nil {
+				t.Errorf("hostPath %s %q: %+v", path, kind, v)
+			}
+		}
+	}
+	if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: "/in"}); err != nil || v.readOnly {
+		t.Errorf("a link among the node's own files: %+v, %v", v, err)
+	}
+	sub := func(path string, readOnly bool) (string, error) {
+		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: path}}}
+		list, err := mounts(c, map[string]volume{"v": {path: data, readOnly: readOnly}}, nil)
+		if err != nil {
+			return "", err
+		}
+		return list[0].Source, nil
+	}
+	for _, readOnly := range []bool{false, true} {
+		for _, path := range []string{"out", "up", "dangling", "out/new", "up/new"} {
+			if source, err := sub(path, readOnly); err == nil {
+				t.Errorf("subPath %s: %s", path, source)
+			}
+		}
+		if source, err := sub("in", readOnly); err != nil || filepath.Base(source) != "real" {
+			t.Errorf("subPath by a link within the volume: %s, %v", source, err)
+		}
+	}
+	if source, err := sub("in/new/deep", false); err != nil || source != filepath.Join(data, "real/new/deep") {
+		t.Errorf("a subPath that is made: %s, %v", source, err)
+	}
+	if left, _ := os.ReadDir(machine); len(left) != 0 {
+		t.Errorf("the machine has %v", left)
+	}
+}
+
 func TestSecurityContext(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	var s container.Spec

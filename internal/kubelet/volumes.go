@@ -273,35 +273,67 @@ func emptyDir(path string, pod *corev1.Pod) error {
 }
 
 // hostPath finds or makes a path of the node. The node's own files are below root; where they have none, the machine's shows through,
-// read-only, because a lab must not change the machine that it runs on.
+// read-only, because a lab must not change the machine that it runs on. Links among the node's own files, which pods may make, are followed
+// within root only (os.Root): one that leads out is an error.
 func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
-	own := filepath.Join(root, filepath.Clean("/"+h.Path))
+	name := filepath.Join(".", filepath.Clean("/"+h.Path))
+	own := volume{path: filepath.Join(root, name)}
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	if _, err := os.Stat(own); err == nil {
-		return volume{path: own}, checkHostPath(own, kind)
-	}
-	switch kind {
-	case corev1.HostPathFileOrCreate:
-		if err := os.MkdirAll(filepath.Dir(own), 0o755); err != nil {
-			return volume{}, err
-		}
-		fd, err := os.OpenFile(own, os.O_CREATE, 0o644)
+	there, err := below(root, name, (*os.Root).Stat)
+	switch {
+	case err == nil:
+		return own, checkHostPath(there, h.Path, kind)
+	case !errors.Is(err, fs.ErrNotExist):
+		return volume{}, fmt.Errorf("hostPath %s among the node's own files: %w", h.Path, err)
+	case kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate && machinePath(h.Path):
+		there, err := os.Stat(h.Path)
 		if err != nil {
 			return volume{}, err
 		}
-		return volume{path: own}, fd.Close()
-	case corev1.HostPathDirectoryOrCreate:
-		return volume{path: own}, os.MkdirAll(own, 0o755)
+		return volume{path: h.Path, readOnly: true}, checkHostPath(there, h.Path, kind)
 	}
-	if machinePath(h.Path) {
-		return volume{path: h.Path, readOnly: true}, checkHostPath(h.Path, kind)
-	} else if kind != corev1.HostPathUnset {
+	create := makeDirectory
+	switch kind {
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate:
+	case corev1.HostPathFileOrCreate:
+		create = makeFile
+	default:
 		return volume{}, fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
 	}
-	return volume{path: own}, os.MkdirAll(own, 0o755)
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return volume{}, err
+	}
+	_, err = below(root, name, create)
+	return own, err
+}
+
+// below does something to a name in a directory that no link leads out of.
+func below[T any](dir, name string, do func(*os.Root, string) (T, error)) (T, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer root.Close()
+	return do(root, name)
+}
+
+func makeDirectory(root *os.Root, name string) (struct{}, error) {
+	return struct{}{}, root.MkdirAll(name, 0o755)
+}
+
+func makeFile(root *os.Root, name string) (struct{}, error) {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return struct{}{}, err
+	}
+	f, err := root.OpenFile(name, os.O_CREATE, 0o644)
+	if err != nil {
+		return struct{}{}, err
+	}
+	return struct{}{}, f.Close()
 }
 
 // machineOwn are the machine's directories that no pod sees: sockets and devices act on the machine also where they are read-only.
@@ -322,12 +354,9 @@ func machinePath(path string) bool {
 	return err == nil && st.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeNamedPipe) == 0
 }
 
-func checkHostPath(path string, kind corev1.HostPathType) error {
-	st, err := os.Stat(path)
-	if err != nil {
-		return err
-	}
-	m, ok := st.Mode(), true
+// checkHostPath tells whether what is at a path is of the kind that the manifest wants.
+func checkHostPath(there fs.FileInfo, path string, kind corev1.HostPathType) error {
+	m, ok := there.Mode(), true
 	switch kind {
 	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
 		ok = m.IsDir()
@@ -475,15 +504,9 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 			if !filepath.IsLocal(sub) {
 				return nil, fmt.Errorf("subPath %q of volume %q leaves the volume", sub, vm.Name)
 			}
-			source = filepath.Join(v.path, sub)
-			if _, err := os.Stat(source); errors.Is(err, fs.ErrNotExist) && !v.readOnly {
-				if err := os.MkdirAll(source, 0o777); err != nil {
-					return nil, fmt.Errorf("make subPath of volume %q: %w", vm.Name, err)
-				}
-			}
-			// A bind mount of a link binds what it leads to; a later change of the volume is not seen, as upstream.
-			if real, err := filepath.EvalSymlinks(source); err == nil {
-				source = real
+			var err error
+			if source, err = v.subPath(sub); err != nil {
+				return nil, fmt.Errorf("subPath %q of volume %q: %w", sub, vm.Name, err)
 			}
 		}
 		list = append(list, container.Mount{Source: source, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
@@ -493,6 +516,19 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
 	})
 	return list, nil
+}
+
+// subPath is the file or directory of the volume that a subPath names, made where it is not there. Links, which a pod may have made, are
+// followed within the volume only. A bind mount of a link binds what it leads to; a later change of the volume is not seen, as upstream.
+func (v volume) subPath(sub string) (string, error) {
+	_, err := below(v.path, sub, (*os.Root).Stat)
+	if errors.Is(err, fs.ErrNotExist) && !v.readOnly {
+		_, err = below(v.path, sub, func(root *os.Root, name string) (struct{}, error) { return struct{}{}, root.MkdirAll(name, 0o777) })
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(filepath.Join(v.path, sub))
 }
 
 // references tells whether the pod uses the ConfigMap or Secret, in a volume or in a variable.
