@@ -117,5 +117,5 @@ func (v *validator) app(path, app string) {
 	if app == "" || len(v.apps) == 0 || slices.Contains(v.apps, app) {
 		return
 	}
-	v.errs.add(path, suggest(app, v.apps, "leave it out, or write one of "), "no built-in application %q; there are %s", app, strings.Join(v.apps, ", "))
+	v.errs.add(path, suggest(app, v.apps, "leave it out, or write one of "), "no built-in application %q", app)
 }

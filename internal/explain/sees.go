@@ -77,31 +77,32 @@ func (s *story) seen() string {
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
 func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
 
-// reasonsToKeep names the rules that decided against a translation; the last ones are the most telling.
+// reasonsToKeep names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did different
+// things on two machines, it is said on which.
 func (s *story) reasonsToKeep() string {
 	const most = 3
-	kept := unique(s.keepers())
-	kept = kept[max(0, len(kept)-most):]
-	if s.local != "" {
-		kept = append([]string{s.local}, kept...)
-	}
-	if len(kept) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(kept, "; ")
-}
-
-// keepers are the rules that left the request its source, with the machine where the rule of the same place did otherwise on another one.
-func (s *story) keepers() []string {
-	var all []string
+	var kept []keeping
 	for _, k := range s.kept {
+		if !slices.ContainsFunc(kept, func(o keeping) bool { return o.text == k.text }) {
+			kept = append(kept, k)
+		}
+	}
+	kept = kept[max(0, len(kept)-most):]
+	var words []string
+	if s.local != "" {
+		words = append(words, s.local)
+	}
+	for _, k := range kept {
 		text := k.text
-		if slices.ContainsFunc(s.kept, func(o keeping) bool { return o.ref == k.ref && o.host != k.host && o.text != k.text }) {
+		if slices.ContainsFunc(kept, func(o keeping) bool { return o.ref == k.ref && o.host != k.host }) {
 			text = "on " + hostName(k.host) + " " + text
 		}
-		all = append(all, text)
+		words = append(words, text)
 	}
-	return all
+	if len(words) == 0 {
+		return ""
+	}
+	return ": " + strings.Join(words, "; ")
 }
 
 func unique(all []string) []string {

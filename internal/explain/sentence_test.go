@@ -150,4 +150,9 @@ func TestKeptOnSeveral(t *testing.T) {
 	if got := s.reasonsToKeep(); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
+	// Of those that are not told, nothing needs to be told apart.
+	s.kept = append(s.kept, keeping{"node/b", "nat X 1", "nat X 1: RETURN"}, keeping{"node/b", "nat X 2", "nat X 2: RETURN"})
+	if got, want := s.reasonsToKeep(), ": nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
 }
