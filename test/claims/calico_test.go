@@ -96,23 +96,8 @@ while read -r path; do
 	while [ -n "${line%$'\r'}" ]; do read -r -t 5 line <&3 || break; done
 	echo "$status"
 done`
-	cmd := c.Command("ssh", "--name", c.Name, "pod/default/ubuntu", "--", "bash", "-c", script)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = in.Close() // which ends the script
-		_ = cmd.Wait()
-	})
-	h := &held{calico: c, server: server, in: in, out: bufio.NewReader(out)}
+	in, out, _ := c.Talk(t, "pod/default/ubuntu", script)
+	h := &held{calico: c, server: server, in: in, out: out}
 	h.source = h.ask(t)
 	return h
 }

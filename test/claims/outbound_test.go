@@ -1,7 +1,6 @@
 package claims
 
 import (
-	"bufio"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -90,7 +89,7 @@ func TestB1(t *testing.T) {
 	expect(t, agrees(t, o.World, "pod/ubuntu", "vm/testvm:80"), `^the destination sees the sender's own address, `+regexp.QuoteMeta(pod)+`:`)
 }
 
-// opened reads a line "opened N" from a pod that opens N connections to a host on the internet one after another and holds them.
+// openScript opens $2 connections to a host on the internet, $1, one after another, says "opened N", and holds them until its input ends.
 const openScript = `ulimit -n 4096
 opened=0
 for i in $(seq $2); do
@@ -102,26 +101,8 @@ read -r end`
 // hold opens connections from the pod, waits until the last is open, and returns what ends them.
 func (o *outbound) hold(t *testing.T, host string, count int) (end func()) {
 	t.Helper()
-	cmd := o.Command("ssh", "--name", o.Name, "pod/default/ubuntu", "--", "bash", "-c", openScript, "open", host, fmt.Sprint(count))
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	kill := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
-	end = func() {
-		_ = in.Close() // which ends the script
-		_ = cmd.Wait()
-		kill.Stop()
-	}
-	t.Cleanup(end)
-	line, err := bufio.NewReader(out).ReadString('\n')
+	_, out, end := o.Talk(t, "pod/default/ubuntu", openScript, host, fmt.Sprint(count))
+	line, err := out.ReadString('\n')
 	if want := fmt.Sprintf("opened %d\n", count); err != nil || line != want {
 		t.Fatalf("%q %v, want %q", line, err, want)
 	}

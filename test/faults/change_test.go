@@ -1,7 +1,6 @@
 package faults
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -117,21 +116,8 @@ func fabricState(t *testing.T, w *world.World) string {
 // answer.
 func holdOpen(t *testing.T, w *world.World) (ask func()) {
 	t.Helper()
-	cmd := w.Command("ssh", "--name", w.Name, "pod/default/ubuntu", "--", "bash", "-c", `exec 3<>/dev/tcp/198.51.100.80/80
+	in, lines, _ := w.Talk(t, "pod/default/ubuntu", `exec 3<>/dev/tcp/198.51.100.80/80
 while read -r line; do printf 'HEAD / HTTP/1.1\r\nHost: ifconfig.co\r\n\r\n' >&3; read -r -t 5 answer <&3 && echo "$answer"; while read -r -t 5 rest <&3 && [ "$rest" != $'\r' ]; do :; done; done`)
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
-	lines := bufio.NewReader(out)
 	return func() {
 		t.Helper()
 		fmt.Fprintln(in, "ask")

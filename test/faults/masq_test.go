@@ -48,8 +48,8 @@ func newMasqWorld(t *testing.T) *masqWorld {
 	return w
 }
 
-// configure writes configurations of the ip-masq-agent, one after the other, 20 ms apart.
-func (w *masqWorld) configure(t *testing.T, texts ...string) {
+// apiClient is a client of a lab's API that nothing slows down.
+func apiClient(t *testing.T, w *world.World) *kubernetes.Clientset {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", lab.DirOf(w.Name).Kubeconfig())
 	if err != nil {
@@ -60,6 +60,13 @@ func (w *masqWorld) configure(t *testing.T, texts ...string) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return client
+}
+
+// configure writes configurations of the ip-masq-agent, one after the other, 20 ms apart.
+func (w *masqWorld) configure(t *testing.T, texts ...string) {
+	t.Helper()
+	client := apiClient(t, w.World)
 	for _, text := range texts {
 		c := &corev1.ConfigMap{
 			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: ipmasq.UserConfigMap}, Data: map[string]string{ipmasq.FileV1: text},

@@ -10,11 +10,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
-	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/test/world"
 )
 
@@ -36,16 +33,7 @@ func newPoolWorld(t *testing.T) *poolWorld {
 	for _, n := range status(t, w.World).Nodes {
 		w.nodes = append(w.nodes, n.Name)
 	}
-	config, err := clientcmd.BuildConfigFromFlags("", lab.DirOf(w.Name).Kubeconfig())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config.QPS = -1
-	client, err := kubernetes.NewForConfig(config)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w.api = client.CoreV1().RESTClient()
+	w.api = apiClient(t, w.World).CoreV1().RESTClient()
 	dnsInPlace(t, w.World, w.nodes)
 	world.Eventually(t, 5*time.Second, func() error {
 		for node, dump := range w.dumps(t) {

@@ -3,11 +3,13 @@
 package world
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -173,6 +175,35 @@ func Eventually(t *testing.T, limit time.Duration, check func() error) {
 // Command is packetwalk with arguments, to be started.
 func (w *World) Command(args ...string) *exec.Cmd {
 	return exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), args...)
+}
+
+// talkLimit is how long a Talk may last: one that hangs must not hang its test.
+const talkLimit = 5 * time.Minute
+
+// Talk starts a bash script on a host that reads lines from in and answers with lines on out. Its arguments are $1 and so on. It ends with
+// its standard input: by end, or with the test.
+func (w *World) Talk(t *testing.T, host, script string, args ...string) (in io.Writer, out *bufio.Reader, end func()) {
+	t.Helper()
+	cmd := w.Command(append([]string{"ssh", "--name", w.Name, host, "--", "bash", "-c", script, "talk"}, args...)...)
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	kill := time.AfterFunc(talkLimit, func() { _ = cmd.Process.Kill() })
+	end = sync.OnceFunc(func() {
+		_ = stdin.Close()
+		_ = cmd.Wait()
+		kill.Stop()
+	})
+	t.Cleanup(end)
+	return stdin, bufio.NewReader(stdout), end
 }
 
 // Capture runs tcpdump on a host while during runs, and gives its lines.
