@@ -25,6 +25,9 @@ func (o origin) String() string {
 	if o.entered != "" {
 		return o.entered
 	}
+	if o.machine == "" {
+		return "where the text's own shell runs"
+	}
 	return "on " + o.machine
 }
 

@@ -92,3 +92,43 @@ COMMIT
 		}
 	}
 }
+
+// TestOwnAddressUnknown: a machine of which not all is known redirects to itself, masquerades with an address of its own, and sends.
+func TestOwnAddressUnknown(t *testing.T) {
+	const nat = "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n" +
+		"-A PREROUTING -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8080\n-A OUTPUT -p tcp -m tcp --dport 80 -j REDIRECT --to-ports 8081\n" +
+		"-A POSTROUTING -s 10.0.0.0/8 -j MASQUERADE\nCOMMIT\n"
+	const address = "$ ip addr\n2: eth0: <UP> mtu 1500\n    inet 192.0.2.1/24 scope global eth0\n"
+	const another = "3: eth1: <UP> mtu 1500\n    inet 192.0.2.129/25 scope global eth1\n"
+	for _, c := range []struct{ text, from, to, want string }{
+		{nat, "10.0.0.1:40000", "10.0.0.2:80", "delivered tcp 10.0.0.1:40000 > ?:8080; back left tcp 10.0.0.2:80 > 10.0.0.1:40000"},
+		{nat + address, "10.0.0.1:40000", "192.0.2.1:80", "delivered tcp 10.0.0.1:40000 > 192.0.2.1:8080; back left tcp 192.0.2.1:80 > 10.0.0.1:40000"},
+		{nat, "10.0.0.1:40000", "8.8.8.8:53", "left tcp ?:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},
+		{nat + address, "10.0.0.1:40000", "8.8.8.8:53", "left tcp 192.0.2.1:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},
+		{nat + address + another, "10.0.0.1:40000", "8.8.8.8:53", "left tcp ?:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},
+		{nat, "", "8.8.8.8:80", "delivered tcp ?:40000 > 127.0.0.1:8081; back delivered tcp 8.8.8.8:80 > ?:40000"},
+		{nat + address, "", "8.8.8.8:53", "left tcp 192.0.2.1:40000 > 8.8.8.8:53; back delivered tcp 8.8.8.8:53 > 192.0.2.1:40000"},
+		{nat + address, "", "192.0.2.1:53", "delivered tcp 192.0.2.1:40000 > 192.0.2.1:53; back delivered tcp 192.0.2.1:53 > 192.0.2.1:40000"},
+	} {
+		src, err := snapshot.Partial("n", []byte(c.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := syn("0.0.0.0:40000", c.to)
+		if p.Source = (netip.Addr{}); c.from != "" {
+			p = syn(c.from, c.to)
+		}
+		r, err := Walk(src, Request{Host: "node/n", Forwarded: c.from != "", Packet: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		o := r.Outcomes[0]
+		got := string(o.End.Kind) + " " + o.End.Packet.Tuple.String()
+		if o.BackEnd != nil {
+			got += "; back " + string(o.BackEnd.Kind) + " " + o.BackEnd.Packet.Tuple.String()
+		}
+		if len(r.Outcomes) != 1 || got != c.want {
+			t.Errorf("%s to %s: %d outcomes\n got %s\nwant %s", c.from, c.to, len(r.Outcomes), got, c.want)
+		}
+	}
+}

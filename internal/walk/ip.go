@@ -126,7 +126,7 @@ func (r *run) routedOn(d *decision) stage {
 // routeUnknown is routing without knowing the routes: what is one of the machine's addresses, as far as they are known, is delivered, and
 // everything else forwarded.
 func (r *run) routeUnknown() stage {
-	if r.p.Destination.IsLoopback() || r.m.FIB.HasAddress(r.p.Destination) != nil {
+	if r.isOwn() {
 		return (*run).input
 	}
 	r.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")
@@ -371,7 +371,7 @@ func (r *run) send() stage {
 	if !r.answering {
 		p.HasOwner = true // root's, unless the request says whose
 	}
-	if p.Destination.IsUnspecified() {
+	if p.Destination.IsUnspecified() && !r.answering {
 		p.Destination = r.itself()
 	}
 	if !m.knows(snapshot.Routes) {
@@ -427,11 +427,35 @@ func (d *decision) outLink() string {
 	return d.link
 }
 
+// sendUnrouted sends without knowing the routes.
 func (r *run) sendUnrouted() stage {
-	r.m.assume("its routes are not known: what it sends is taken to leave it")
-	r.via.route = &decision{answer: fib.Answer{Type: "unicast"}}
+	p := &r.p
+	if r.routeOwn(); r.via.route.answer.Type == "local" {
+		if p.Out = "lo"; !p.Source.IsValid() {
+			p.Source = p.Destination
+		}
+	}
+	if !p.Source.IsValid() {
+		p.Source, _ = r.ownAddress("its addresses are not known: it sends from one of them")
+	}
 	r.step(Step{Stage: Sent})
 	return (*run).output
+}
+
+// isOwn tells whether the packet is for the machine, as far as its addresses are known. One that nobody knows is what it sent from, or
+// redirected to.
+func (r *run) isOwn() bool {
+	a := r.p.Destination
+	return a.IsLoopback() || r.m.FIB.HasAddress(a) != nil || a == packet.UnknownAddress(a.Is6())
+}
+
+// routeOwn is the route of what the machine sends without knowing the routes.
+func (r *run) routeOwn() {
+	r.via.route = &decision{answer: fib.Answer{Type: "local"}}
+	if !r.isOwn() {
+		r.m.assume("its routes are not known: what it sends is taken to leave it")
+		r.via.route.answer.Type = "unicast"
+	}
 }
 
 // output takes a packet of the machine's own to the hooks (ip_local_out).
@@ -450,6 +474,7 @@ func (r *run) output() stage {
 // this hook see the interface of the first route (struct nf_hook_state).
 func (r *run) reroute() bool {
 	if !r.m.knows(snapshot.Routes) {
+		r.routeOwn()
 		return true
 	}
 	p := r.p

@@ -152,9 +152,8 @@ func (r *run) translation(h netfilter.Hook, t packet.Translation) netfilter.Verd
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
 // (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
 func (r *run) masquerade() (netip.Addr, bool) {
-	if !r.m.knows(snapshot.Addresses) {
-		r.m.assume("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
-		return packet.UnknownAddress(r.p.IsIPv6()), true
+	if r.p.Out == "" || !r.m.knows(snapshot.Addresses) {
+		return r.ownAddress("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
 	}
 	towards := r.p.Destination
 	if !r.p.IsIPv6() && r.via.route != nil && r.via.route.gateway.IsValid() {
@@ -173,9 +172,8 @@ func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
 		return netip.IPv6Loopback(), true
 	case h == netfilter.Output:
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
-	case !r.m.knows(snapshot.Addresses):
-		r.m.assume("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
-		return packet.UnknownAddress(ipv6), true
+	case r.p.In == "" || !r.m.knows(snapshot.Addresses):
+		return r.ownAddress("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
 	}
 	for _, a := range r.m.FIB.Addresses {
 		if a.Link == r.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
@@ -183,4 +181,25 @@ func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
 		}
 	}
 	return netip.Addr{}, false
+}
+
+// ownAddress is the machine's address on an interface that is not known, or of which it is not known: the only one that it has, or else
+// packet.UnknownAddress.
+func (r *run) ownAddress(why string) (netip.Addr, bool) {
+	var own []netip.Addr
+	for _, a := range r.m.FIB.Addresses {
+		if a.Prefix.Addr().Is6() == r.p.IsIPv6() && a.Scope == "global" {
+			own = append(own, a.Prefix.Addr())
+		}
+	}
+	switch {
+	case !r.m.knows(snapshot.Addresses):
+		r.m.assume(why)
+	case len(own) == 1:
+		r.m.assume("an interface on the way is not known: it is taken to have the only address that there is, " + own[0].String())
+		return own[0], true
+	default:
+		r.m.assume("an interface on the way is not known: which address it has is not known, either")
+	}
+	return packet.UnknownAddress(r.p.IsIPv6()), true
 }
