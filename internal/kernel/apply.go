@@ -154,7 +154,11 @@ func (a *applier) neighbours(s State) error {
 			}
 		}
 	}
-	replaced := map[netip.Addr]bool{}
+	type entry struct { // of the kernel's table: setting another link-layer address replaces it
+		link    string
+		address netip.Addr
+	}
+	replaced := map[entry]bool{}
 	for _, w := range s.Neighbours {
 		if _, ok := stale[w]; ok {
 			delete(stale, w)
@@ -172,10 +176,10 @@ func (a *applier) neighbours(s State) error {
 		if err := a.h.NeighSet(neigh); err != nil {
 			return fmt.Errorf("add neighbour %s on %s: %w", w.Address, w.Link, err)
 		}
-		replaced[w.Address] = true
+		replaced[entry{w.Link, w.Address}] = true
 	}
 	for k, h := range stale {
-		if !a.owned[k.Link] || replaced[k.Address] {
+		if !a.owned[k.Link] || replaced[entry{k.Link, k.Address}] {
 			continue
 		}
 		if err := a.h.NeighDel(&h); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -410,6 +410,27 @@ func TestRuleSetsAndFlows(t *testing.T) {
 	}
 }
 
+// TestApplyNeighbours: a neighbour whose link-layer address changes has the new one, and one that moves to another link is no longer on the
+// first.
+func TestApplyNeighbours(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, t.TempDir()+"/a")
+	for _, link := range []string{"d0", "d1"} {
+		run(t, ns, "ip", "link", "add", link, "up", "type", "bridge")
+	}
+	there := netip.MustParseAddr("10.9.0.7")
+	for _, want := range []kernel.Neighbour{
+		{Link: "d0", Address: there, MAC: "00:0d:3a:00:00:01"}, {Link: "d0", Address: there, MAC: "00:0d:3a:00:00:02"},
+		{Link: "d1", Address: there, MAC: "00:0d:3a:00:00:02"},
+	} {
+		apply(t, ns, kernel.State{Links: []string{"d0", "d1"}, Neighbours: []kernel.Neighbour{want}})
+		got := strings.TrimSpace(run(t, ns, "ip", "neigh", "show", "nud", "permanent", there.String()))
+		if want := fmt.Sprintf("%s dev %s lladdr %s PERMANENT", there, want.Link, want.MAC); got != want {
+			t.Errorf("got  %s\nwant %s", got, want)
+		}
+	}
+}
+
 func TestProcesses(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/p")
