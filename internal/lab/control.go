@@ -38,9 +38,9 @@ type controlled interface {
 	change(ctx context.Context, source []byte, say func(Step)) error
 }
 
-// serveControl answers the command line on the control socket until ctx ends: GET /status, /network and /cluster, all JSON, and PUT /cluster
-// with a cluster.yaml, answered with steps as they are done, JSON, one a line; the last one has the error, or is Ready: the lab is as the
-// file says. A client that goes away changes nothing.
+// serveControl answers the command line on the control socket until ctx ends: GET /status, /network, /cluster and /container-groups, all JSON,
+// and of a group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one a line;
+// the last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing.
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status()) })
@@ -112,24 +112,39 @@ func controlClient(d Dir, patience time.Duration) *http.Client {
 
 // ask gets path from the lab's control socket into v.
 func ask(ctx context.Context, d Dir, path string, v any) error {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+	body, err := getFrom(ctx, d, path, 10*time.Second)
 	if err != nil {
 		return err
 	}
-	resp, err := controlClient(d, 10*time.Second).Do(req)
+	defer body.Close()
+	return json.NewDecoder(body).Decode(v)
+}
+
+// getFrom asks for a path of the lab's control socket; the caller closes what comes. patience is for all of it; 0 has no end.
+func getFrom(ctx context.Context, d Dir, path string, patience time.Duration) (io.ReadCloser, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := controlClient(d, patience).Do(req)
 	if err != nil {
 		if d.Process() == 0 {
-			return fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning, d.Name(), d.Name())
+			return nil, fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning, d.Name(), d.Name())
 		}
-		return fmt.Errorf("ask lab %s: %w", d.Name(), err)
+		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), err)
 	}
-	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
+		defer resp.Body.Close()
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return fmt.Errorf("ask lab %s: %s: %s", d.Name(), resp.Status, strings.TrimSpace(string(text)))
+		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), declined{resp.Status, strings.TrimSpace(string(text))})
 	}
-	return json.NewDecoder(resp.Body).Decode(v)
+	return resp.Body, nil
 }
+
+// declined is an answer of the lab process other than 200.
+type declined struct{ status, text string }
+
+func (r declined) Error() string { return r.status + ": " + r.text }
 
 // putCluster has the lab change to a cluster.yaml. Without wait it returns when the change has begun, which it does if it is possible.
 func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress func(Step)) error {
@@ -183,19 +198,15 @@ func ContainerLogs(ctx context.Context, d Dir, group, container string, follow b
 	if follow {
 		path, patience = path+"?follow", 0
 	}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://lab"+path, nil)
+	log, err := getFrom(ctx, d, path, patience)
+	var no declined
+	if errors.As(err, &no) {
+		return errors.New(no.text) // in Azure's words
+	}
 	if err != nil {
 		return err
 	}
-	resp, err := controlClient(d, patience).Do(req)
-	if err != nil {
-		return fmt.Errorf("ask lab %s: %w", d.Name(), err)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		text, _ := io.ReadAll(io.LimitReader(resp.Body, 1024))
-		return errors.New(strings.TrimSpace(string(text)))
-	}
-	_, err = io.Copy(w, resp.Body)
+	defer log.Close()
+	_, err = io.Copy(w, log)
 	return err
 }
