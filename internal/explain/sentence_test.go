@@ -156,3 +156,28 @@ func TestKeptOnSeveral(t *testing.T) {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
+
+// TestDependsOnBefore: what hangs on earlier packets is said so once, with the test that asks.
+func TestDependsOnBefore(t *testing.T) {
+	src, err := snapshot.Partial("n", []byte(`*nat
+:PREROUTING ACCEPT [0:0]
+-A PREROUTING -p tcp -m recent --rcheck --seconds 10800 --name X --rsource -j DNAT --to-destination 10.13.76.5:80
+COMMIT
+`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := tcp("10.9.0.1:40000", "10.0.0.9:80")
+	p.TTL = 64
+	r, err := walk.Walk(src, walk.Request{Host: "node/n", Forwarded: true, Packet: p, Pin: []int{0}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := Text(&b, r, Options{Owners: NewOwners(snapshot.Objects{})}); err != nil {
+		t.Fatal(err)
+	}
+	if want := "[depends on what came before: recent --rcheck --seconds 10800 --name X "; !strings.Contains(b.String(), want) {
+		t.Errorf("no %q in\n%s", want, b.String())
+	}
+}

@@ -326,7 +326,7 @@ func chosen(c *walk.Chosen) string {
 		if c.Kind == netfilter.Unknown {
 			return fmt.Sprintf("[not known: %s; taken here: %s]", c.What, label)
 		}
-		return fmt.Sprintf("[depends on what was before: %s; taken here: %s]", c.What, label)
+		return fmt.Sprintf("[depends on what came before: %s; taken here: %s]", strings.TrimPrefix(c.What, "by what came before: "), label)
 	}
 	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow", netfilter.Counter: "in turn"}[c.Kind]
 	return fmt.Sprintf("[%s of the flows, %s]", share(odds), how)
