@@ -13,6 +13,10 @@ var (
 	PublicPool    = netip.MustParsePrefix("203.0.113.0/24")
 )
 
+// ContainerHosts is the range of Azure's own network of the machines that container groups run on, which no customer has. RFC 6598's range is
+// nobody's in a virtual network's default routes.
+var ContainerHosts = netip.MustParsePrefix("100.64.0.0/16")
+
 // How PublicPool is shared out. The addresses before and after these are vnet's: .1 the API server, .2 default outbound, .254 the fabric.
 var (
 	firstVMPublicIP = netip.MustParseAddr("203.0.113.3") // of VMs with publicIP, in their order

@@ -2,11 +2,7 @@ package cluster
 
 import (
 	"fmt"
-	"net/netip"
 )
-
-// containerHosts is the range that Azure's own network of the machines under container groups has (instances.HostsPrefix).
-var containerHosts = netip.MustParsePrefix("100.64.0.0/16")
 
 // virtualNode checks that container groups have a subnet of their own, as Azure delegates one to them.
 func (v *validator) virtualNode() {
@@ -41,9 +37,9 @@ func (v *validator) virtualNode() {
 	}
 	for i, n := range s.Azure.VNets {
 		for j, p := range n.AddressPrefixes {
-			if p.Overlaps(containerHosts) {
+			if p.Overlaps(ContainerHosts) {
 				v.errs.add(fmt.Sprintf("spec.azure.vnets[%d].addressPrefixes[%d]", i, j), "write a private range (RFC 1918)",
-					"%s overlaps %s, which Azure's own network under container groups has", p, containerHosts)
+					"%s overlaps %s, which Azure's own network under container groups has", p, ContainerHosts)
 			}
 		}
 	}

@@ -7,25 +7,22 @@ import (
 	"path/filepath"
 	"slices"
 
+	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/vnet"
 )
 
-// The network of the machines that groups run on: Azure's own, which no customer has. RFC 6598's range is nobody's in a virtual network's
-// default routes.
+// The network of the machines that groups run on.
 const (
 	hostsVNet   = "container-hosts"
 	hostsSubnet = "hosts"
 )
 
-// HostsPrefix is the range of that network's addresses.
-var HostsPrefix = netip.MustParsePrefix("100.64.0.0/16")
-
 // HostsNetwork is the network of the machines that groups run on; it must be in the network that a Groups works on.
 func HostsNetwork() vnet.VNet {
 	return vnet.VNet{
-		Name: hostsVNet, Platform: true, AddressPrefixes: []netip.Prefix{HostsPrefix},
-		Subnets: []vnet.Subnet{{Name: hostsSubnet, Prefix: HostsPrefix}},
+		Name: hostsVNet, Platform: true, AddressPrefixes: []netip.Prefix{cluster.ContainerHosts},
+		Subnets: []vnet.Subnet{{Name: hostsSubnet, Prefix: cluster.ContainerHosts}},
 	}
 }
 
