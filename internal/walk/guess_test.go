@@ -132,3 +132,20 @@ func TestOwnAddressUnknown(t *testing.T) {
 		}
 	}
 }
+
+// TestInterfaceByRoute: where a packet comes in that comes from outside is where the routes lead to its sender.
+func TestInterfaceByRoute(t *testing.T) {
+	const text = "*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i cali1 -j DROP\n-A FORWARD ! -i eth0 -j REJECT\nCOMMIT\n$ ip route\ndefault via 10.0.0.1 dev eth0\n" +
+		"10.1.0.7 dev cali1 scope link\n10.1.0.8 dev cali2 scope link\n10.2.0.0/16\n\tnexthop via 10.0.0.8 dev eth1 weight 1\n\tnexthop via 10.0.0.9 dev eth0 weight 1\n"
+	for from, want := range map[string]string{
+		"10.1.0.7:40000":     "dropped 8.8.8.8:53",
+		"10.1.0.8:40000":     "rejected 8.8.8.8:53, back left",
+		"198.51.100.1:40000": "left 8.8.8.8:53, back left",
+		"10.2.0.1:40000":     "dropped 8.8.8.8:53; rejected 8.8.8.8:53, back left; rejected 8.8.8.8:53, back left; " +
+			"left 8.8.8.8:53, back left; left 8.8.8.8:53, back left", // by one of two, there and back
+	} {
+		if got := ofText(t, text, from, "8.8.8.8:53", false); got != want {
+			t.Errorf("%s\n got %s\nwant %s", from, got, want)
+		}
+	}
+}

@@ -12,11 +12,27 @@ import (
 
 // arrive is the start of a walk for a packet that came from outside.
 func (r *run) arrive() stage {
-	r.p.In = r.req.Arrives
+	if r.p.In = r.req.Arrives; r.p.In == "" {
+		r.p.In = r.wayBack()
+	}
 	if r.p.TTL == 0 {
 		r.p.TTL = 64
 	}
 	return (*run).receiveFromOutside
+}
+
+// wayBack is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
+func (r *run) wayBack() string {
+	if !r.m.knows(snapshot.Routes) {
+		return ""
+	}
+	a := r.m.FIB.Lookup(fib.Query{Destination: r.p.Source, Protocol: r.p.Protocol})
+	l := r.m.FIB.Link(a.Link)
+	if a.Type != "unicast" || a.Unknown != "" || l == nil || !l.Up || len(a.Ways) > 0 {
+		return ""
+	}
+	r.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name + ", by which its routes lead to the sender")
+	return l.Name
 }
 
 // receiveFromOutside is a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this host.

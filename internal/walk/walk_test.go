@@ -498,7 +498,8 @@ func TestNothingKnown(t *testing.T) {
 func TestNotForwarding(t *testing.T) {
 	for _, tt := range []struct{ in, from, to, setting string }{
 		{"eth0", "10.0.1.9", "10.0.2.9", "net.ipv4.conf.eth0.forwarding"},
-		{"", "10.0.1.9", "10.0.2.9", "net.ipv4.ip_forward"},
+		{"", "10.0.9.9", "10.0.2.9", "net.ipv4.ip_forward"}, // no route leads to the sender
+		{"", "10.0.1.9", "10.0.2.9", "net.ipv4.conf.eth0.forwarding"},
 		{"eth0", "fd00:1::9", "fd00:2::9", "net.ipv6.conf.all.forwarding"},
 	} {
 		n := newNetwork(t)
@@ -507,6 +508,7 @@ func TestNotForwarding(t *testing.T) {
 		h.address("eth0", "10.0.1.1/24")
 		h.address("eth0", "fd00:1::1/64")
 		h.route("default via 10.0.1.2 dev eth0")
+		h.route("unreachable 10.0.9.0/24")
 		h.route("::/0 via fd00:1::2 dev eth0")
 		for key := range h.Sysctls {
 			h.Sysctls[key] = "0"
