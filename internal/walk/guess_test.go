@@ -141,7 +141,7 @@ func TestInterfaceByRoute(t *testing.T) {
 		"10.1.0.7:40000":     "dropped 8.8.8.8:53",
 		"10.1.0.8:40000":     "rejected 8.8.8.8:53, back left",
 		"198.51.100.1:40000": "left 8.8.8.8:53, back left",
-		"10.2.0.1:40000":     "dropped 8.8.8.8:53; rejected 8.8.8.8:53, back left; rejected 8.8.8.8:53, back left; " +
+		"10.2.0.1:40000": "dropped 8.8.8.8:53; rejected 8.8.8.8:53, back left; rejected 8.8.8.8:53, back left; " +
 			"left 8.8.8.8:53, back left; left 8.8.8.8:53, back left", // by one of two, there and back
 	} {
 		if got := ofText(t, text, from, "8.8.8.8:53", false); got != want {
