@@ -123,9 +123,9 @@ func TestOwnAddressUnknown(t *testing.T) {
 			t.Fatal(err)
 		}
 		o := r.Outcomes[0]
-		got := string(o.End.Kind) + " " + o.End.Packet.Tuple.String()
+		got := string(o.End.Kind) + " " + o.End.Packet.String()
 		if o.BackEnd != nil {
-			got += "; back " + string(o.BackEnd.Kind) + " " + o.BackEnd.Packet.Tuple.String()
+			got += "; back " + string(o.BackEnd.Kind) + " " + o.BackEnd.Packet.String()
 		}
 		if len(r.Outcomes) != 1 || got != c.want {
 			t.Errorf("%s to %s: %d outcomes\n got %s\nwant %s", c.from, c.to, len(r.Outcomes), got, c.want)
