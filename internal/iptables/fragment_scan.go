@@ -44,7 +44,7 @@ type output struct {
 // PREROUTING before all.
 func (o *output) takes(chain string) bool {
 	_, builtIn := hooks[chain]
-	return o != nil && !o.chains[chain] && !(builtIn && o.userSeen) && !(chain == "PREROUTING" && len(o.chains) > 0)
+	return o != nil && !o.chains[chain] && (!builtIn || !o.userSeen) && (chain != "PREROUTING" || len(o.chains) == 0)
 }
 
 func (o *output) add(chain string) {

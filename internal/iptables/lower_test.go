@@ -132,7 +132,7 @@ func TestRulesInWords(t *testing.T) {
 		{"-m policy --dir in --pol ipsec --reqid 1 --proto esp -j ACCEPT", "not understood: -m policy --dir in --pol ipsec --reqid 1 --proto esp; accept"},
 		{"-m policy --dir in --proto esp -m foo -j ACCEPT", "not understood: -m policy --dir in --proto esp; not understood: -m foo; accept"},
 		{"-m foo --proto http --bar --proto tcp -j DROP", "not understood: -m foo --proto http --bar --proto tcp; drop"},
-		{"-j ECN --ecn-ip-ect 1", "not understood: -j ECN --ecn-ip-ect 1"},
+		{"-j ECN --ecn-tcp-cwr 1", "not understood: -j ECN --ecn-tcp-cwr 1"},
 		{"-j SNAT --to-source 10.0.0.1 --rand", "not understood: -j SNAT --to-source 10.0.0.1 --rand"}, // --random or --random-fully
 		{"-m string --string x --algo bm --to 65535 -j DROP", "not understood: -m string --string x --algo bm --to 65535; drop"},
 		{"-m foo --bar 1 -s 10.0.0.0/8 -m tcp --dport 80 -j DROP", "source in 10.0.0.0/8; destination port 80; not understood: -m foo --bar 1; drop"},
