@@ -382,10 +382,11 @@ func TestDeadNode(t *testing.T) {
 	}
 	world.Eventually(t, 10*time.Second, healthy(2))
 	w.SSH(t, node, "ip", "link", "set", "eth0", "down")
-	world.Eventually(t, 20*time.Second, healthy(1))
-	w.Kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=whereami", "--timeout=30s")
+	// The other node sends probes to pods of the dead one, too, until its pods are no end points any more: node-monitor-grace-period, 50 s.
+	world.Eventually(t, 90*time.Second, healthy(1))
 	w.SSH(t, node, "ip", "link", "set", "eth0", "up")
 	w.SSH(t, node, "ip", "route", "replace", "default", "via", "10.13.76.1")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod", "-l", "app=whereami", "--timeout=60s")
 	world.Eventually(t, 20*time.Second, healthy(2))
 	for range 10 {
 		if err := request(w, vip); err != nil {
