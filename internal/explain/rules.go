@@ -17,9 +17,16 @@ var (
 	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
 	noise      = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
 	effect     = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
-	marks      = regexp.MustCompile(`-m mark |-m connmark |(meta|ct) mark (!= |== |and |& |\{|@|0x|[0-9])|mark (in|is|and|&|==|!=) `)
 	sourceNAT  = regexp.MustCompile(`-j (?:MASQUERADE|SNAT|NETMAP)\b|\b(?:masquerade|snat)\b`)
 	fromSource = regexp.MustCompile(`(?:^|[^!] )-s (\S+)|(?:^| )saddr ([0-9a-f.:]+(?:/[0-9]+)?) `)
+)
+
+// markTests are texts of rules that test a mark, and markWords what is compared where statements do, by the field's name in packet.Changes.
+var (
+	markTests = map[string]*regexp.Regexp{
+		"mark": regexp.MustCompile(`-m mark |meta mark (!= |== |and |& |\{|@|0x|[0-9])`), "connmark": regexp.MustCompile(`-m connmark |ct mark (!= |== |and |& |\{|@|0x|[0-9])`),
+	}
+	markWords = map[string]*regexp.Regexp{"mark": regexp.MustCompile(`^mark\b`), "connmark": regexp.MustCompile(`^connection mark\b`)}
 )
 
 // otherSource tells of rules for a source that is not the packet's.
@@ -81,23 +88,22 @@ func shapeOf(v *netfilter.Visit) string {
 	return reference(v)
 }
 
-// asks tells whether the mark decided that the rule applies: it tests it, or a rule before it in the same chain does.
-func asks(v *netfilter.Visit) bool {
+// asks are the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule before it in the
+// same chain does. 0 where none did.
+func asks(v *netfilter.Visit, field string) uint32 {
 	if v.Rule == nil {
-		return false
+		return 0
 	}
-	if asksMark(v.Rule) {
-		return true
-	}
-	if v.Chain.Base != nil {
-		return false
+	bits := asksMark(v.Rule, field)
+	if bits != 0 || v.Chain.Base != nil {
+		return bits
 	}
 	for i := range v.Chain.Rules {
-		if r := &v.Chain.Rules[i]; r.Number < v.Rule.Number && asksMark(r) {
-			return true
+		if r := &v.Chain.Rules[i]; r.Number < v.Rule.Number {
+			bits |= asksMark(r, field)
 		}
 	}
-	return false
+	return bits
 }
 
 // comment is a rule's comment. Readers that know the syntax set Rule.Comment; what they kept verbatim has it in the text.
@@ -128,15 +134,45 @@ func does(r *netfilter.Rule) string {
 	return text
 }
 
-// asksMark tells whether a rule tests the packet's mark.
-func asksMark(r *netfilter.Rule) bool {
-	if marks.MatchString(r.Text) {
-		return true
-	}
+// asksMark are the bits of a mark that a rule tests; all where nobody can tell which.
+func asksMark(r *netfilter.Rule, field string) uint32 {
+	var bits uint32
 	for _, s := range r.Statements {
-		if marks.MatchString(s.String()) {
-			return true
-		}
+		bits |= markBits(s, field)
 	}
-	return false
+	if bits == 0 && markTests[field].MatchString(r.Text) {
+		return ^uint32(0)
+	}
+	return bits
+}
+
+// markBits are those that one statement tests.
+func markBits(s netfilter.Statement, field string) uint32 {
+	const all = ^uint32(0)
+	value, mask := all, all
+	switch m := s.(type) {
+	case *netfilter.MatchMark:
+		if m.Connection != (field == "connmark") {
+			return 0
+		}
+		value, mask = m.Value, m.Mask
+	case *netfilter.Compare:
+		if !markWords[field].MatchString(m.Left.String()) {
+			return 0
+		}
+		if len(m.Right) == 1 && m.Right[0].Certain() {
+			value = uint32(m.Right[0].Low.Lo)
+		}
+		if b, ok := m.Left.(*netfilter.Bitwise); ok && b.Op == netfilter.BitAnd {
+			if k, ok := b.Right.(*netfilter.Constant); ok && len(k.Values) == 1 {
+				mask = uint32(k.Values[0].Low.Lo)
+			}
+		}
+	default:
+		return 0
+	}
+	if mask != all {
+		return mask
+	}
+	return cmp.Or(value, all) // the whole mark: of one that is not zero, the bits that are set
 }

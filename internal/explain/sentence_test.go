@@ -65,6 +65,41 @@ COMMIT
 	}
 }
 
+// TestMarkThatDecides: of several marks the one whose bits the rule tests is named, be it the packet's or the connection's, in any syntax.
+func TestMarkThatDecides(t *testing.T) {
+	const set = `*mangle
+:PREROUTING ACCEPT [0:0]
+:FORWARD ACCEPT [0:0]
+-A PREROUTING -j MARK --set-xmark 0x4000/0x4000
+-A FORWARD -j MARK --set-xmark 0x10000/0x10000
+-A FORWARD -j CONNMARK --set-xmark 0x24000/0xffffffff
+COMMIT
+`
+	for post, by := range map[string]string{
+		"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE":                                                                   "0x4000, set by mangle PREROUTING 1",
+		"-A POSTROUTING -m mark --mark 0x10000/0x30000 -j MASQUERADE":                                                                 "0x10000, set by mangle FORWARD 1",
+		"-A POSTROUTING -m mark --mark 0x14000 -j MASQUERADE":                                                                         "0x10000, set by mangle FORWARD 1",
+		"-A POSTROUTING -m connmark --mark 0x20000/0x20000 -j MASQUERADE":                                                             "0x24000, set by mangle FORWARD 2",
+		"-A POSTROUTING -j P\n-A P -m mark ! --mark 0x4000/0x4000 -j RETURN\n-A P -j MARK --set-xmark 0x4000/0x0\n-A P -j MASQUERADE": "0x4000, set by mangle PREROUTING 1",
+		"-A POSTROUTING -p tcp -j MASQUERADE":                                                                                         "",
+	} {
+		text := set + "*nat\n:POSTROUTING ACCEPT [0:0]\n:P - [0:0]\n" + post + "\nCOMMIT\n"
+		got := sentences(t, text, "10.13.76.7:40000", "10.15.0.1:80")
+		if by == "" && strings.Contains(got, "(mark") || !strings.Contains(got, "MASQUERADE") || by != "" && !strings.Contains(got, "(mark "+by+")") {
+			t.Errorf("%s: got\n%s\nwant\n%s", post, got, by)
+		}
+	}
+	const nft = `{"nftables": [{"table": {"family": "ip", "name": "t"}},
+{"chain": {"family": "ip", "table": "t", "name": "pre", "type": "filter", "hook": "prerouting", "prio": -150, "policy": "accept"}},
+{"chain": {"family": "ip", "table": "t", "name": "post", "type": "nat", "hook": "postrouting", "prio": 100, "policy": "accept"}},
+{"rule": {"family": "ip", "table": "t", "chain": "pre", "expr": [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 16384]}}}]}},
+{"rule": {"family": "ip", "table": "t", "chain": "pre", "expr": [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 65536]}}}]}},
+{"rule": {"family": "ip", "table": "t", "chain": "post", "expr": [{"match": {"op": "!=", "left": {"&": [{"meta": {"key": "mark"}}, 16384]}, "right": 0}}, {"masquerade": null}]}}]}`
+	if got := sentences(t, strings.ReplaceAll(nft, "\n", " "), "10.13.76.7:40000", "10.15.0.1:80"); !strings.Contains(got, "(mark 0x4000, set by t pre 1)") {
+		t.Errorf("nft: got\n%s", got)
+	}
+}
+
 // TestChainsInACircle: chains that lead to one another, until a mark leads out, are told once; so are those that look like the service
 // proxy's, whose names are looked for upwards. No kernel loads such rules; a pasted text can have them.
 func TestChainsInACircle(t *testing.T) {

@@ -53,6 +53,7 @@ type keeping struct{ host, ref, text string }
 
 // marking is who marked the packet.
 type marking struct {
+	field    string // "mark", or "connmark", the connection's
 	bits     uint32
 	ref, why string
 }

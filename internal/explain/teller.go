@@ -19,7 +19,7 @@ type teller struct {
 	choices []walk.Chosen // not yet met
 	reply   bool          // the way is the reply's
 	host    string
-	mark    *marking                             // that the packet carries on this machine
+	marks   []marking                            // that the packet got on this machine; a rule may take one away before the one that it was for
 	last    *walk.Step                           // the rule before, on this machine
 	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
 	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
@@ -33,7 +33,7 @@ func (t *teller) blocks(steps []walk.Step, reply bool) []block {
 		st := &steps[i]
 		if st.Host != t.host || len(blocks) == 0 {
 			blocks = append(blocks, block{host: st.Host})
-			t.host, t.mark, t.last, t.bridge = st.Host, nil, nil, nil
+			t.host, t.marks, t.last, t.bridge = st.Host, nil, nil, nil
 			t.visits = map[*netfilter.Rule]*netfilter.Visit{}
 		}
 		b := &blocks[len(blocks)-1]
@@ -217,9 +217,7 @@ func (t *teller) changes(st, caller *walk.Step, why, choice string) []line {
 		switch c.Field {
 		case "source", "destination":
 			tr := translation{host: st.Host, ref: ref, does: targetOf(v), why: why, field: c.Field, from: c.From, to: c.To}
-			if asks(v) {
-				tr.mark = t.mark
-			}
+			tr.mark = t.markFor(v)
 			t.note(&tr)
 			l.label, l.text = natLabel(c.Field), l.text+": "+tr.does+choice
 		case "mark", "connmark":
@@ -247,12 +245,22 @@ func (t *teller) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, 
 	if to&^from == 0 {
 		return nil
 	}
-	m := &marking{bits: uint32(to &^ from), ref: reference(v), why: why}
+	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why}
 	if r, _ := chainRole(v.Chain); (r == markRole || r == dropRole) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
 		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
 	}
-	t.mark = m
-	return m
+	t.marks = append(t.marks, m)
+	return &m
+}
+
+// markFor is the last marking of bits that decided that a rule applies; nil where none did.
+func (t *teller) markFor(v *netfilter.Visit) *marking {
+	for _, m := range slices.Backward(t.marks) {
+		if m.bits&asks(v, m.field) != 0 {
+			return &m
+		}
+	}
+	return nil
 }
 
 // note keeps a translation of the request's source: the sentence at the end tells it.
@@ -280,9 +288,7 @@ func (t *teller) translated(st *walk.Step) []line {
 		if t.last != nil && natChain(t.last.Visit.Chain) && t.last.Hook == st.Hook && t.last.Visit.Verdict.Kind == netfilter.Accept && !t.reply {
 			v := t.last.Visit
 			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(v, &st.Packet)
-			if asks(v) {
-				tr.mark = t.mark
-			}
+			tr.mark = t.markFor(v)
 		}
 		t.note(&tr)
 		l := line{label: natLabel(c.Field), text: c.From + " → " + c.To + "  by " + tr.does, shape: "binding " + c.Field}
