@@ -2,9 +2,12 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -42,7 +45,7 @@ type Kubelet struct {
 	byID    map[types.UID]*worker
 	current map[string]*worker // by namespace/name: the newest
 	notify  func(*corev1.Pod)
-	lastErr error
+	faults  map[string]error // by task: what did not succeed when it was tried last
 	group   sync.WaitGroup
 }
 
@@ -52,7 +55,7 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{
-		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker),
+		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker), faults: make(map[string]error),
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
@@ -173,10 +176,12 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 func (k *Kubelet) register(ctx context.Context, nodes *vknode.NodeController) error {
 	for try := 0; ; try++ {
 		_, err := k.cfg.Client.CoreV1().Nodes().Create(ctx, k.node.DeepCopy(), metav1.CreateOptions{})
-		if err == nil || apierrors.IsAlreadyExists(err) {
+		if apierrors.IsAlreadyExists(err) {
+			err = nil
+		}
+		if k.tried("register node", err); err == nil {
 			return nodes.Run(ctx)
 		}
-		k.fault(fmt.Errorf("register node: %w", err))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
@@ -199,13 +204,17 @@ func waitSynced(ctx context.Context, synced func() bool) bool {
 // A Status is a summary of a kubelet.
 type Status struct {
 	Pods, Containers int   // pods on the node; containers that run
-	LastError        error // the last fault that no pod shows
+	Fault            error // what the kubelet could not do and no pod shows, joined; nil when all that was tried last was done
 }
 
 // Status tells how the kubelet is.
 func (k *Kubelet) Status() Status {
 	k.mu.Lock()
-	s := Status{LastError: k.lastErr}
+	var faults []error
+	for _, task := range slices.Sorted(maps.Keys(k.faults)) {
+		faults = append(faults, k.faults[task])
+	}
+	s := Status{Fault: errors.Join(faults...)}
 	k.mu.Unlock()
 	for _, w := range k.workers() {
 		w.mu.Lock()
@@ -216,10 +225,16 @@ func (k *Kubelet) Status() Status {
 	return s
 }
 
-func (k *Kubelet) fault(err error) {
+// tried notes how a task went. One that did not succeed is a fault until it does.
+func (k *Kubelet) tried(task string, err error) {
 	k.mu.Lock()
-	k.lastErr = err
-	k.mu.Unlock()
+	defer k.mu.Unlock()
+	if err == nil {
+		delete(k.faults, task)
+		return
+	}
+	err = fmt.Errorf("%s: %w", task, err)
+	k.faults[task] = err
 	k.cfg.Log("kubelet %s: %v", k.name, err)
 }
 
@@ -343,13 +358,12 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 	pod := w.podWithStatus()
 	for try := 1; ; try++ {
 		err := k.finish(ctx, pod)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
+		if err != nil && ctx.Err() != nil {
 			return false
 		}
-		k.fault(fmt.Errorf("delete pod %s: %w", podRef(pod), err))
+		if k.tried("delete pod "+podRef(pod), err); err == nil {
+			break
+		}
 		select {
 		case <-ctx.Done():
 			return false
@@ -360,9 +374,7 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 	w.mu.Lock()
 	w.gone = true // whoever still asks for its deletion must not bring the state file back
 	w.mu.Unlock()
-	if err := os.RemoveAll(w.dir); err != nil {
-		k.fault(fmt.Errorf("remove pod's directory: %w", err))
-	}
+	k.tried("remove the directory of pod "+podRef(pod), os.RemoveAll(w.dir))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.byID, pod.UID)

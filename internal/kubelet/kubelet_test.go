@@ -2,18 +2,22 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
+	k8stesting "k8s.io/client-go/testing"
 
 	"packetwalk.dev/internal/container"
 )
@@ -54,6 +58,46 @@ func TestNodeIsRegisteredReadyWithALease(t *testing.T) {
 		if time.Now().After(limit) {
 			t.Fatal(err)
 		}
+	}
+}
+
+// TestFaultsEnd: what the API server did not let the kubelet do is a fault until it does: the node's registration before the roles of a new cluster are
+// there, a pod's deletion.
+func TestFaultsEnd(t *testing.T) {
+	refused := func(a k8stesting.Action) error {
+		return apierrors.NewForbidden(corev1.Resource(a.GetResource().Resource), "x", errors.New("not now"))
+	}
+	var tries, deletions atomic.Int32
+	b := newBenchWith(t, func(b *bench, _ *Config) {
+		b.client.PrependReactor("create", "nodes", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			return tries.Add(1) <= 2, nil, refused(a)
+		})
+		b.client.PrependReactor("delete", "pods", func(a k8stesting.Action) (bool, runtime.Object, error) {
+			if grace := a.(k8stesting.DeleteActionImpl).DeleteOptions.GracePeriodSeconds; grace == nil || *grace > 0 {
+				return false, nil, nil
+			}
+			return deletions.Add(1) <= 2, nil, refused(a)
+		})
+	})
+	if err := b.k.Status().Fault; err != nil || tries.Load() < 3 {
+		t.Errorf("registered at try %d: %v", tries.Load(), err)
+	}
+	b.create(testPod("a"))
+	b.await("a", "ready", ready)
+	if err := b.client.CoreV1().Pods("default").Delete(context.Background(), "a", metav1.DeleteOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	seen := false
+	for limit := time.Now().Add(10 * time.Second); b.k.Status().Pods > 0; time.Sleep(time.Millisecond) {
+		if err := b.k.Status().Fault; err != nil {
+			seen = seen || strings.Contains(err.Error(), "delete pod a_default(")
+		}
+		if time.Now().After(limit) {
+			t.Fatal("the pod stays")
+		}
+	}
+	if err := b.k.Status().Fault; err != nil || !seen {
+		t.Errorf("deleted at try %d: %v; seen meanwhile: %v", deletions.Load(), err, seen)
 	}
 }
 

@@ -18,8 +18,8 @@ func (k *Kubelet) followPodCIDRs(ctx context.Context) error {
 		var again <-chan time.Time
 		node, err := k.cfg.Shared.factory.Core().V1().Nodes().Lister().Get(k.name)
 		if err == nil && len(node.Spec.PodCIDRs) > 0 && !slices.Equal(node.Spec.PodCIDRs, written) {
-			if err := k.configureCNI(node.Spec.PodCIDRs); err != nil {
-				k.fault(err)
+			err := k.configureCNI(node.Spec.PodCIDRs)
+			if k.tried("configure the pod network", err); err != nil {
 				again = time.After(time.Second)
 			} else {
 				if written == nil {
@@ -42,11 +42,11 @@ func (k *Kubelet) configureCNI(ranges []string) error {
 	for i, r := range ranges {
 		var err error
 		if pods[i], err = netip.ParsePrefix(r); err != nil {
-			return fmt.Errorf("configure the pod network: spec.podCIDRs: %w", err)
+			return fmt.Errorf("spec.podCIDRs: %w", err)
 		}
 	}
 	if err := k.cfg.ConfigureCNI(pods); err != nil {
-		return fmt.Errorf("configure the pod network for %v: %w", pods, err)
+		return fmt.Errorf("for %v: %w", pods, err)
 	}
 	return nil
 }

@@ -60,13 +60,13 @@ func (k *Kubelet) repair(ctx context.Context) error {
 			return ctx.Err()
 		}
 		err := k.repairOne(ctx, uid)
+		if !apierrors.IsConflict(err) && ctx.Err() == nil {
+			k.tried("put right the status of pod "+string(uid), err)
+		}
 		switch {
 		case err == nil:
 			q.Forget(uid)
 		case ctx.Err() == nil:
-			if !apierrors.IsConflict(err) {
-				k.fault(err)
-			}
 			q.AddRateLimited(uid)
 		}
 		q.Done(uid)
@@ -91,7 +91,7 @@ func (k *Kubelet) repairOne(ctx context.Context, uid types.UID) error {
 	if err == nil || apierrors.IsNotFound(err) {
 		return nil
 	}
-	return fmt.Errorf("put right the status of pod %s: %w", podRef(pod), err)
+	return fmt.Errorf("%s: %w", podRef(pod), err)
 }
 
 // correction is the pod with the status that the kubelet published last and what others set; nil if api shows that already, if nothing was

@@ -50,13 +50,16 @@ func (l *lab) tried(t task, err error) error {
 // work is what the status says of tasks. Held: l.mu.
 func (l *lab) work() (problems, warnings []string) {
 	for _, t := range slices.Sorted(maps.Keys(l.undone)) {
-		problems = append(problems, fmt.Sprintf("%s: %s", t, strings.ReplaceAll(l.undone[t].Error(), "\n", "; ")))
+		problems = append(problems, fmt.Sprintf("%s: %s", t, oneLine(l.undone[t])))
 	}
 	if l.busy.Load() {
 		warnings = append(warnings, "the cluster is being changed: not everything is as asked yet")
 	}
 	return problems, warnings
 }
+
+// oneLine is an error on one line, joined ones too.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }
 
 // status is what `packetwalk status` prints.
 func (l *lab) status() Status {
@@ -139,8 +142,8 @@ func (n *node) status() Node {
 	if n.kubelet != nil {
 		k := n.kubelet.Status()
 		s.Pods = k.Pods
-		if k.LastError != nil {
-			s.Error = fmt.Sprint(k.LastError)
+		if k.Fault != nil {
+			s.Error = oneLine(k.Fault)
 		}
 	}
 	return s
