@@ -3,7 +3,6 @@ package iptables
 import (
 	"bytes"
 	"errors"
-	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -13,40 +12,20 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
-)
 
-var update = flag.Bool("update", false, "rewrite the golden files")
+	"packetwalk.dev/internal/goldentest"
+)
 
 // TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
 // blocks of other programs.
 func TestFragments(t *testing.T) {
-	files, err := filepath.Glob("testdata/fragments/*.txtar")
-	if err != nil || len(files) < 8 {
-		t.Fatal(files, err)
-	}
-	for _, file := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(file), ".txtar"), func(t *testing.T) {
-			a, err := txtar.ParseFile(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			f, err := ParseFragment(a.Files[0].Data)
-			if err != nil {
-				t.Fatal(err)
-			}
-			got := golden(&f)
-			if *update {
-				a.Files = append(a.Files[:1], got...)
-				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
-					t.Fatal(err)
-				}
-				return
-			}
-			if diff := cmp.Diff(string(txtar.Format(&txtar.Archive{Files: a.Files[1:]})), string(txtar.Format(&txtar.Archive{Files: got}))); diff != "" {
-				t.Error(diff)
-			}
-		})
-	}
+	goldentest.Run(t, "testdata/fragments/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		f, err := ParseFragment(in[0].Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return golden(&f)
+	})
 }
 
 func golden(f *Excerpt) []txtar.File {

@@ -1,7 +1,7 @@
 package snapshot
 
 import (
-	"fmt"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,28 +17,36 @@ func (p *partial) beyond(families ...[]iptables.Table) {
 		return
 	}
 	var from, to []Beyond
-	for _, tables := range families {
-		for i := range tables {
-			for j := range tables[i].Chains {
-				for k := range tables[i].Chains[j].Rules {
-					r := &tables[i].Chains[j].Rules[k]
-					switch {
-					case masqueradesNetwork(r):
-						p.lies(Beyond{r.Source.Prefix, r.Out.Name}, "by MASQUERADE for what leaves it")
-					case named(r.Out) && r.In.Not && r.In.Name == r.Out.Name && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
-						p.lies(Beyond{r.Destination.Prefix, r.Out.Name}, "by ACCEPT for what comes to it")
-					case named(r.In) && isPlace(r.Source) && r.Target.Name == "ACCEPT":
-						from = append(from, Beyond{r.Source.Prefix, r.In.Name})
-					case named(r.Out) && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
-						to = append(to, Beyond{r.Destination.Prefix, r.Out.Name})
-					}
-				}
-			}
+	for r := range rules(families) {
+		switch {
+		case masqueradesNetwork(r):
+			p.lies(Beyond{r.Source.Prefix, r.Out.Name}, "by MASQUERADE for what leaves it")
+		case named(r.Out) && r.In.Not && r.In.Name == r.Out.Name && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
+			p.lies(Beyond{r.Destination.Prefix, r.Out.Name}, "by ACCEPT for what comes to it")
+		case named(r.In) && isPlace(r.Source) && r.Target.Name == "ACCEPT":
+			from = append(from, Beyond{r.Source.Prefix, r.In.Name})
+		case named(r.Out) && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
+			to = append(to, Beyond{r.Destination.Prefix, r.Out.Name})
 		}
 	}
 	for _, b := range from {
 		if slices.Contains(to, b) {
 			p.lies(b, "by ACCEPT both ways")
+		}
+	}
+}
+
+// rules are those of all chains of all tables.
+func rules(families [][]iptables.Table) iter.Seq[*iptables.Rule] {
+	return func(yield func(*iptables.Rule) bool) {
+		for _, t := range slices.Concat(families...) {
+			for _, c := range t.Chains {
+				for i := range c.Rules {
+					if !yield(&c.Rules[i]) {
+						return
+					}
+				}
+			}
 		}
 	}
 }
@@ -76,5 +84,5 @@ func place(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
 	}
-	return fmt.Sprint(p)
+	return p.String()
 }
