@@ -38,14 +38,14 @@ claims: deps controlplane build ## the table of claims: pass, FAIL, not built ye
 
 bench: deps controlplane build ## the figures, medians of several runs
 	go build -o bin/bench ./tools/bench
-	go test -run '^$$' -bench . -benchtime 5x ./internal/walk
+	go test -run '^$$' -bench . -benchtime 5x ./internal/model/walk
 	scripts/as-root bin/bench
 
 bench-snat: deps controlplane build ## new outbound flows per second, beside a namespace pair without translation
 	go build -o bin/bench ./tools/bench
 	scripts/as-root bin/bench snat
 
-lint: ## golangci-lint, with the layer table of docs/design.md
+lint: ## golangci-lint
 	go run $(GOLANGCI_LINT) run ./...
 
 # Inputs that cover more are made smaller ten times at most: without a limit that may take a minute each, and most of FUZZTIME.

@@ -22,9 +22,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
-	"packetwalk.dev/internal/connector"
-	"packetwalk.dev/internal/httprouting"
-	"packetwalk.dev/internal/kube"
+	"packetwalk.dev/internal/addons/httprouting"
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/pods/connector"
 )
 
 // version is set when the program is built: -ldflags "-X main.version=…".

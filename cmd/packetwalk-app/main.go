@@ -9,7 +9,7 @@ import (
 	"os"
 	"runtime"
 
-	"packetwalk.dev/internal/container/boot"
+	"packetwalk.dev/internal/pods/container/boot"
 )
 
 // "run" becomes its command on the main thread, whose namespaces it has changed.

@@ -7,7 +7,7 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 
-	"packetwalk.dev/internal/cni"
+	"packetwalk.dev/internal/node/cni"
 )
 
 func main() {

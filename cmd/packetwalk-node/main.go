@@ -16,9 +16,9 @@ import (
 	"strings"
 	"syscall"
 
-	"packetwalk.dev/internal/agent"
-	"packetwalk.dev/internal/service"
-	"packetwalk.dev/internal/serviceproxy"
+	"packetwalk.dev/internal/node/agent"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // version is set when the program is built: -ldflags "-X main.version=…".

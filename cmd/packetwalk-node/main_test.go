@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/service"
+	"packetwalk.dev/internal/node/service"
 )
 
 func TestFlags(t *testing.T) {

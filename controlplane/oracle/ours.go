@@ -15,8 +15,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/service"
-	"packetwalk.dev/internal/serviceproxy"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // ours is our service proxy in a namespace.

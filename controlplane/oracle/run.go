@@ -14,8 +14,8 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/util/nfacct"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/service"
-	"packetwalk.dev/internal/serviceproxy"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // Disagreement is where and how ours and upstream differ.

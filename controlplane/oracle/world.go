@@ -89,7 +89,7 @@ func (c Case) Clone() Case {
 }
 
 // watched is the world as both proxies' informers deliver it: without headless services, and without what carries the label of another
-// service proxy or of headless services (cmd/kube-proxy/app/server.go; our internal/kube asks for the same).
+// service proxy or of headless services (cmd/kube-proxy/app/server.go; our internal/node/kube asks for the same).
 func (w World) watched() World {
 	out := World{Zone: w.Zone, Full: w.Full, Services: maps.Clone(w.Services), Slices: maps.Clone(w.Slices)}
 	foreign := func(labels map[string]string) bool {

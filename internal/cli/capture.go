@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // captureOptions are the flags of capture.

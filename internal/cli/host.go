@@ -11,9 +11,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/azure"
-	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/azure/az"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // takeName takes a leading --name NAME off arguments that otherwise belong to another program.
@@ -118,7 +118,7 @@ func azCommand(s Streams) *cobra.Command {
 	return &cobra.Command{
 		Use:                "az [--name NAME] network|aks|container|vm ...",
 		Short:              "Azure's own view of the lab, in the words of the Azure CLI",
-		Long:               "Azure's own view of the lab, in the words of the Azure CLI. --name, right after az, names the lab.\n\n" + azure.Usage(),
+		Long:               "Azure's own view of the lab, in the words of the Azure CLI. --name, right after az, names the lab.\n\n" + az.Usage(),
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			name, args := takeName(args)
@@ -136,7 +136,7 @@ func azCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if code := azure.Run(args, view, s.Out, s.Err); code != 0 {
+			if code := az.Run(args, view, s.Out, s.Err); code != 0 {
 				return exitStatus(code)
 			}
 			return nil
@@ -145,23 +145,23 @@ func azCommand(s Streams) *cobra.Command {
 }
 
 // azureView is what Azure knows of a lab. How it scales is told on the error output: the other one is the command's.
-func azureView(ctx context.Context, s Streams, d lab.Dir) (azure.Lab, error) {
+func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 	network, err := lab.Network(ctx, d)
 	if err != nil {
-		return azure.Lab{}, err
+		return az.Lab{}, err
 	}
 	is, err := lab.Describe(ctx, d)
 	if err != nil {
-		return azure.Lab{}, err
+		return az.Lab{}, err
 	}
 	groups, err := lab.ContainerGroups(ctx, d)
 	if err != nil {
-		return azure.Lab{}, err
+		return az.Lab{}, err
 	}
 	logs := func(group, container string, follow bool, w io.Writer) error {
 		return lab.ContainerLogs(ctx, d, group, container, follow, w)
 	}
-	scale := func(pool string, count int, wait bool) (azure.Lab, error) {
+	scale := func(pool string, count int, wait bool) (az.Lab, error) {
 		begin := time.Now()
 		err := lab.Scale(ctx, d, pool, count, wait, func(st lab.Step) {
 			if !st.Ready {
@@ -169,10 +169,10 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (azure.Lab, error) {
 			}
 		})
 		if err != nil {
-			return azure.Lab{}, err
+			return az.Lab{}, err
 		}
 		return azureView(ctx, s, d)
 	}
-	return azure.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale,
+	return az.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale,
 		ContainerGroups: groups, ContainerLogs: logs}, nil
 }

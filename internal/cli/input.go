@@ -5,9 +5,9 @@ import (
 	"os"
 	"strings"
 
-	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // readCluster reads a cluster.yaml and checks it for the lab, which may be running; an empty file name is none.

@@ -14,9 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/container"
 )
 
 func nameFlag(c *cobra.Command, name *string) {

@@ -12,11 +12,11 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
-	"packetwalk.dev/internal/explain"
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/proof"
-	"packetwalk.dev/internal/snapshot"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // walkOptions are the flags of walk.

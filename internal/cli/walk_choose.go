@@ -6,8 +6,8 @@ import (
 	"strconv"
 	"strings"
 
-	"packetwalk.dev/internal/explain"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // choose keeps the outcomes that --choose picks: one by its number as printed, or those that a word fits, an address that the packet ends

@@ -8,9 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/snapshot"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // resolver turns the ends of a walk into the packet to walk. What is wrong with an end is the user's to mend.

@@ -9,11 +9,11 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/fib"
-	"packetwalk.dev/internal/netfilter"
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/snapshot"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // fakeSource has hosts with nothing but addresses.

@@ -16,9 +16,9 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/snapshot"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // world is what a walk goes through: a running lab, or what a file holds.

@@ -18,7 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // Dumper takes the state of namespaces as raw texts, by the table snapshot.Dumps. It only reads. One Dumper serves many namespaces at the

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // DumpParts is Dump for some parts of a host's state only: for who has dumped it before and knows what can have changed since. Without

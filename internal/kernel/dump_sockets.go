@@ -12,8 +12,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // What the socket diagnosis of the kernel says (include/uapi/linux/inet_diag.h, include/net/tcp_states.h).

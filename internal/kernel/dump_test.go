@@ -11,10 +11,10 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kernel/kerneltest"
-	"packetwalk.dev/internal/netfilter"
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestDump takes the state of two joined namespaces and reads it back.

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/ipset"
+	"packetwalk.dev/internal/syntax/ipset"
 )
 
 // ErrSetInUse: a set that rules look into was to be deleted or made anew.

@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/ipset"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kernel/kerneltest"
+	"packetwalk.dev/internal/syntax/ipset"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 func hashNet(name string, members ...string) ipset.Set {

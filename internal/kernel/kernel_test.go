@@ -19,7 +19,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kernel/kerneltest"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 func inode(t testing.TB) string {

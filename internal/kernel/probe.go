@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // Probe is one real packet that is ready to be sent from a namespace: its socket is bound, so that its local port is known beforehand.

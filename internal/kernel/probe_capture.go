@@ -13,7 +13,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // Capture reads copies of chosen packets at every interface of a namespace, as tcpdump -i any does, but with their link-layer headers. It

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // skfNetOff is SKF_NET_OFF (include/uapi/linux/filter.h): offsets from it on count from the network header, whatever link there is.

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 func TestProbe(t *testing.T) {

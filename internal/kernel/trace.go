@@ -13,7 +13,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // Trace is the kernel's own account of what one namespace's nf_tables rules (nft's, iptables-nft's, ebtables-nft's) do to chosen packets:

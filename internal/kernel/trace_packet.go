@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"net/netip"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // headers are the bytes of one packet, each slice from the beginning of that header and possibly cut.

@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kernel/kerneltest"
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 func script(t testing.TB, ns *kernel.Namespace, text string) {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for itself,

@@ -19,7 +19,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
-	"packetwalk.dev/internal/controlplane"
+	"packetwalk.dev/internal/lab/controlplane"
 )
 
 // clientFor is a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it

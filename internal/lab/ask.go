@@ -9,7 +9,7 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // askTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.

@@ -15,7 +15,7 @@ import (
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // calicoCRDs are Calico's resources, one document each.

@@ -5,7 +5,7 @@ import (
 	"maps"
 	"slices"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // poolReport is what is read of packetwalk-node's state of Calico's pools.

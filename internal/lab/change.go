@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // change brings the running lab to another cluster.yaml, nothing of which needs a new cluster; say hears what is done, first that the change

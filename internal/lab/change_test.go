@@ -9,8 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 const (

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
-	"packetwalk.dev/internal/cloud"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/cloud"
+	"packetwalk.dev/internal/azure/vnet"
 )
 
 // startCluster starts what needs the API server and returns when pods can be made and every node is Ready. The kubelets need

@@ -13,9 +13,9 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/aci"
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // A Step is one thing that the lab says while it comes up: JSON, one a line, on the progress pipe.

@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/container"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // The name servers outside the cluster: Azure's, which machines in a virtual network ask, and the internet's, on its router.

@@ -11,8 +11,8 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/app"
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/app"
 )
 
 // The objects of the cluster's DNS have no field that Kubernetes does not know, a kind that is applied, the configuration's address and an image that is there.

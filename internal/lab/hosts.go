@@ -9,8 +9,8 @@ import (
 	"sort"
 	"strings"
 
-	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // A Place is where a command can be run: a host's network namespace.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/container"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // TestPodsNames: a command in a pod's network asks the name server that the pod's containers ask, not the machine's.

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/client-go/kubernetes"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/container"
-	"packetwalk.dev/internal/controlplane"
-	"packetwalk.dev/internal/fabric"
-	"packetwalk.dev/internal/instances"
+	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/azure/instances"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // A lab is a cluster that this process keeps up.

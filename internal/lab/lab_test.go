@@ -17,8 +17,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/goldentest"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/testing/goldentest"
 )
 
 // TestWorlds: a cluster.yaml in, Azure's side and the first node's CNI configuration out.

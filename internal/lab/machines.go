@@ -13,9 +13,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/container"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/container"
 )
 
 // A host is a VM or an internet host: a network namespace and perhaps an application in it.

@@ -14,8 +14,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 	"k8s.io/client-go/kubernetes"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/ipmasq"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/node/ipmasq"
 )
 
 // What AKS has of the ip-masq-agent in kube-system.

@@ -5,8 +5,8 @@ import (
 	"maps"
 	"slices"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/ipmasq"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/node/ipmasq"
 )
 
 // masqReport is what is read of packetwalk-node's state of the ip-masq-agent.

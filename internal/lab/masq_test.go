@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"packetwalk.dev/internal/ipmasq"
+	"packetwalk.dev/internal/node/ipmasq"
 )
 
 // TestMasqComplaints: what many nodes say is said once, errors as problems and warnings as such.

@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"slices"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // Names of the hosts that every lab has.

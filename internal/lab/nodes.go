@@ -18,11 +18,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/controlplane"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/kubelet"
-	"packetwalk.dev/internal/supervise"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/supervise"
+	"packetwalk.dev/internal/pods/kubelet"
 )
 
 // A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.

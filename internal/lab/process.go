@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/supervise"
+	"packetwalk.dev/internal/lab/supervise"
 )
 
 // A command is what to keep running.

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
 )
 
 // network is Azure's side as it is now.

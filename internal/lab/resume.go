@@ -6,11 +6,11 @@ import (
 	"os"
 	"slices"
 
-	"packetwalk.dev/internal/app"
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/fabric"
+	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/app"
 )
 
 // A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab process

@@ -15,9 +15,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // placementOf is where a network's machines have their addresses.

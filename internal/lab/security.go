@@ -3,8 +3,8 @@ package lab
 import (
 	"slices"
 
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // securityGroupsOf are the network security groups of cluster.yaml and the nodes', as they are before the first Service.

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/azure/vnet"
 )
 
 const (

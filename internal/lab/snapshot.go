@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/fabric"
+	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // Snapshot gives the states of the hosts of a running lab, by the names that snapshot.Host has. A host is dumped when it is asked for, and

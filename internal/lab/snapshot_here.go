@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/test/world"
 )
 

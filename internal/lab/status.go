@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/aci"
-	"packetwalk.dev/internal/supervise"
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/lab/supervise"
 )
 
 // Status says how a lab is: `packetwalk status -o json`.

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // Binaries are the programs that a lab is made of.

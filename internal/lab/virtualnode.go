@@ -27,13 +27,13 @@ import (
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/tools/cache"
 
-	"packetwalk.dev/internal/aci"
-	"packetwalk.dev/internal/cluster"
-	"packetwalk.dev/internal/connector"
-	"packetwalk.dev/internal/controlplane"
-	"packetwalk.dev/internal/instances"
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/instances"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/vnet"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/pods/connector"
 )
 
 // The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on a

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 
-	"packetwalk.dev/internal/iptables"
+	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/test/world"
 )
 

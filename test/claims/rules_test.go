@@ -16,10 +16,10 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	"sigs.k8s.io/yaml"
 
-	"packetwalk.dev/internal/iptables"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/service"
-	"packetwalk.dev/internal/serviceproxy"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/test/world"
 )
 
@@ -42,7 +42,7 @@ func (k kernelTables) Save(_ context.Context, table string) (out []byte, err err
 func listing(t *testing.T, scenario string) (saved string, archive *txtar.Archive) {
 	t.Helper()
 	world.NeedRoot(t)
-	archive, err := txtar.ParseFile(filepath.Join("../../internal/serviceproxy/testdata", scenario))
+	archive, err := txtar.ParseFile(filepath.Join("../../internal/node/serviceproxy/testdata", scenario))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,8 +16,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/ipmasq"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/test/world"
 )
 

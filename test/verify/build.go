@@ -17,7 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/snapshot"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // built is a world that runs in the kernel.

@@ -10,7 +10,7 @@ import (
 	"sync"
 	"time"
 
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // Campaign is many worlds, of seeds in a row.

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/netfilter"
-	"packetwalk.dev/internal/packet"
-	"packetwalk.dev/internal/proof"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // Unsupported is the comment of rules that the model need not understand. What another rule makes unknown is a failure.

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/kernel/kerneltest"
-	"packetwalk.dev/internal/walk"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 var (

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
-	"packetwalk.dev/internal/packet"
+	"packetwalk.dev/internal/model/packet"
 )
 
 // World is a few network namespaces, the wires between them and the packets that are sent one after the other. Its text is a txtar archive:

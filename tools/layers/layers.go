@@ -1,5 +1,5 @@
-// Package layers holds the code to the layer table of docs/design.md: its test reads the table and compares it with what the packages import
-// and with the depguard rules of .golangci.yml. It imports nothing internal.
+// Package layers holds the code to the layer table of docs/design.md: its test reads the table and compares it with what each package links,
+// directly or through others. It imports nothing internal.
 package layers
 
 import (
@@ -11,35 +11,40 @@ import (
 
 const module = "packetwalk.dev/internal"
 
-// groups are the table's words for more than one package, and the import path prefixes that they stand for.
-var groups = map[string][]string{
-	"anything internal": {module},
-	"Kubernetes":        {"k8s.io"},
-	"client-go":         {"k8s.io/client-go"},
-	"desired state":     {module + "/service", module + "/serviceproxy", module + "/vnet", module + "/ipmasq", module + "/ippool"},
-	"anything but":      {module},
-	"and what it owns":  {module + "/container", module + "/controlplane", module + "/fabric", module + "/kubelet"}, // lab's
+// groups are the table's words for packages of others, and the import path prefixes that they stand for.
+var groups = map[string]string{
+	"Kubernetes": "k8s.io",
+	"client-go":  "k8s.io/client-go",
+}
+
+// Rule is what one package must not link: import path prefixes, and exceptions to them.
+type Rule struct {
+	Denied, Excepted []string // sorted
 }
 
 var (
-	row  = regexp.MustCompile("^\\| `([a-z0-9]+)` \\|.*\\| ([^|]+) \\|$")
-	word = regexp.MustCompile("`([a-z0-9]+)`")
+	row   = regexp.MustCompile("^\\| `([a-z0-9/]+)` \\|.*\\| ([^|]+) \\|$")
+	names = regexp.MustCompile("^`[a-z0-9/]+`$")
 )
 
-// Parse gives for each package of the table in a design page the prefixes of import paths that it must not import, sorted. A prefix with
-// "!" in front is an exception to a shorter one.
-func Parse(page string) (map[string][]string, error) {
-	table := map[string][]string{}
+// Parse gives for each package of the table in a design page, by its path under internal, what it must not link. A cell is a list, separated
+// by commas, of "Kubernetes", "client-go", a path under internal, "ours" for everything under internal, and "ours but PATH", which a further
+// "but PATH" may follow; "–" is for none.
+func Parse(page string) (map[string]Rule, error) {
+	table := map[string]Rule{}
 	for line := range strings.Lines(page) {
 		m := row.FindStringSubmatch(strings.TrimSpace(line))
 		if m == nil {
 			continue
 		}
-		denied, err := prefixes(m[2])
+		r, err := cell(m[2])
 		if err != nil {
 			return nil, fmt.Errorf("row of %s: %w", m[1], err)
 		}
-		table[m[1]] = denied
+		if _, twice := table[m[1]]; twice {
+			return nil, fmt.Errorf("two rows of %s", m[1])
+		}
+		table[m[1]] = r
 	}
 	if len(table) == 0 {
 		return nil, fmt.Errorf("no rows of a layer table")
@@ -47,44 +52,46 @@ func Parse(page string) (map[string][]string, error) {
 	return table, nil
 }
 
-// prefixes reads a cell such as "Kubernetes, `kernel`".
-func prefixes(cell string) ([]string, error) {
-	var denied []string
-	sign := ""
-	if strings.HasPrefix(cell, "anything but ") {
-		sign = "!"
-	}
-	rest := word.ReplaceAllStringFunc(cell, func(s string) string {
-		denied = append(denied, sign+module+"/"+strings.Trim(s, "`"))
-		return ""
-	})
-	for _, part := range strings.Split(rest, ",") {
-		part = strings.TrimSpace(part)
-		if part == "" || part == "–" {
+// cell reads a cell such as "ours but `model/packet` but `syntax`, Kubernetes".
+func cell(text string) (Rule, error) {
+	var r Rule
+	for part := range strings.SplitSeq(text, ",") {
+		first, excepted, _ := strings.Cut(strings.TrimSpace(part), " but ")
+		switch {
+		case first == "–":
+		case groups[first] != "":
+			r.Denied = append(r.Denied, groups[first])
+		case first == "ours":
+			r.Denied = append(r.Denied, module)
+		case names.MatchString(first):
+			r.Denied = append(r.Denied, module+"/"+strings.Trim(first, "`"))
+		default:
+			return Rule{}, fmt.Errorf("unknown words %q", first)
+		}
+		if excepted == "" {
 			continue
 		}
-		p, ok := groups[part]
-		if !ok {
-			return nil, fmt.Errorf("unknown words %q", part)
+		for e := range strings.SplitSeq(excepted, " but ") {
+			if !names.MatchString(e) {
+				return Rule{}, fmt.Errorf("unknown words %q", e)
+			}
+			r.Excepted = append(r.Excepted, module+"/"+strings.Trim(e, "`"))
 		}
-		denied = append(denied, p...)
 	}
-	slices.Sort(denied)
-	return slices.Compact(denied), nil
+	slices.Sort(r.Denied)
+	slices.Sort(r.Excepted)
+	return r, nil
 }
 
-// Denied gives the prefix that forbids an import, if one does. A prefix ends where an element of the path ends.
-func Denied(path string, prefixes []string) (string, bool) {
+// Denies gives the prefix that forbids an import path, if one does. A prefix ends where an element of the path ends.
+func (r Rule) Denies(path string) (string, bool) {
 	under := func(p string) bool { return path == p || strings.HasPrefix(path, p+"/") }
-	for _, p := range prefixes {
-		if exception, ok := strings.CutPrefix(p, "!"); ok && under(exception) {
-			return "", false
-		}
+	if slices.ContainsFunc(r.Excepted, under) {
+		return "", false
 	}
-	for _, p := range prefixes {
-		if under(p) {
-			return p, true
-		}
+	i := slices.IndexFunc(r.Denied, under)
+	if i < 0 {
+		return "", false
 	}
-	return "", false
+	return r.Denied[i], true
 }

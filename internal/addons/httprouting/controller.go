@@ -1,0 +1,168 @@
+package httprouting
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"packetwalk.dev/internal/addons/ingress"
+)
+
+// ControllerOptions are the ingress controller's settings, by the names of ingress-nginx's flags.
+type ControllerOptions struct {
+	Table          ingress.Config       // --ingress-class, --controller-class, --default-backend-service
+	PublishService types.NamespacedName // whose front end Ingresses get as their address
+	HTTP, HTTPS    string               // addresses to listen on
+	Health         string               // address of /healthz and /explain
+	Config         *rest.Config
+	AccessLog      io.Writer
+	Log            *log.Logger
+}
+
+// RunController serves until ctx ends; then it lets the requests that are there end, for at most drain.
+func RunController(ctx context.Context, o ControllerOptions) error {
+	c, err := newController(o)
+	if err != nil {
+		return err
+	}
+	health, err := net.Listen("tcp", o.Health)
+	if err != nil {
+		return err
+	}
+	go func() { _ = http.Serve(health, c.healthHandler()) }()
+	if !c.watches.start(ctx) {
+		return nil // asked to end before it began
+	}
+	c.build()
+	go c.follow(ctx)
+	go c.publish(ctx)
+	return c.serve(ctx)
+}
+
+// drain is how long requests may take when the controller ends; a pod has 30 s (terminationGracePeriodSeconds).
+const drain = 10 * time.Second
+
+type controller struct {
+	options ControllerOptions
+	clients clients
+	watches *watches
+	stores  struct{ classes, ingresses, services, slices, secrets cache.Store }
+	table   atomic.Pointer[ingress.Table]
+	proxy   *proxy
+	events  *events
+	// rebuilt receives after the table was made anew.
+	rebuilt chan struct{}
+}
+
+func newController(o ControllerOptions) (*controller, error) {
+	cl, err := newClients(o.Config)
+	if err != nil {
+		return nil, err
+	}
+	c := &controller{options: o, clients: cl, watches: newWatches(), rebuilt: make(chan struct{}, 1)}
+	all := fields.Everything()
+	c.stores.classes = c.watches.add(cl.networking, "ingressclasses", &networkingv1.IngressClass{}, all)
+	c.stores.ingresses = c.watches.add(cl.networking, "ingresses", &networkingv1.Ingress{}, all)
+	c.stores.services = c.watches.add(cl.core, "services", &corev1.Service{}, all)
+	c.stores.slices = c.watches.add(cl.discovery, "endpointslices", &discoveryv1.EndpointSlice{}, all)
+	c.stores.secrets = c.watches.add(cl.core, "secrets", &corev1.Secret{}, fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS)))
+	own, err := ownCertificate(time.Now())
+	if err != nil {
+		return nil, err
+	}
+	c.proxy = newProxy(&c.table, own, o.AccessLog, o.Log)
+	c.events = &events{client: cl.core, log: o.Log, told: map[string]bool{}}
+	return c, nil
+}
+
+// follow makes the table anew after changes.
+func (c *controller) follow(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-c.watches.changed:
+		}
+		// What one change begins, such as a Deployment's roll-out, comes in many: a moment takes most of them together.
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(10 * time.Millisecond):
+		}
+		c.build()
+	}
+}
+
+func (c *controller) build() {
+	c.table.Store(ingress.Build(c.options.Table, ingress.Objects{
+		Classes:   list[*networkingv1.IngressClass](c.stores.classes),
+		Ingresses: list[*networkingv1.Ingress](c.stores.ingresses),
+		Services:  list[*corev1.Service](c.stores.services),
+		Slices:    list[*discoveryv1.EndpointSlice](c.stores.slices),
+		Secrets:   list[*corev1.Secret](c.stores.secrets),
+	}))
+	select {
+	case c.rebuilt <- struct{}{}:
+	default:
+	}
+}
+
+// serve answers requests on both ports.
+func (c *controller) serve(ctx context.Context) error {
+	plain, err := net.Listen("tcp", c.options.HTTP)
+	if err != nil {
+		return err
+	}
+	secure, err := net.Listen("tcp", c.options.HTTPS)
+	if err != nil {
+		return err
+	}
+	c.options.Log.Printf("serving %d Ingresses on %s and %s", len(c.table.Load().Ingresses), plain.Addr(), secure.Addr())
+	server := &http.Server{
+		Handler: c.proxy, TLSConfig: c.proxy.tlsConfig(), ErrorLog: log.New(quiet{c.options.Log}, "", 0),
+		ReadHeaderTimeout: time.Minute, IdleTimeout: 75 * time.Second, // nginx's client_header_timeout and keepalive_timeout in ingress-nginx
+	}
+	ended := make(chan error, 2)
+	go func() { ended <- server.Serve(plain) }()
+	go func() { ended <- server.ServeTLS(secure, "", "") }()
+	select {
+	case err := <-ended:
+		return err
+	case <-ctx.Done():
+	}
+	defer c.proxy.log.wait()
+	last, cancel := context.WithTimeout(context.Background(), drain)
+	defer cancel()
+	if err := server.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return nil
+}
+
+// healthHandler answers /healthz when there is a table, and /explain?url=URL with where a request for it goes and why.
+func (c *controller) healthHandler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if c.table.Load() == nil {
+			http.Error(w, "the API has not been read yet", http.StatusServiceUnavailable)
+			return
+		}
+		fmt.Fprint(w, "ok")
+	})
+	mux.HandleFunc("/explain", c.explain)
+	return mux
+}

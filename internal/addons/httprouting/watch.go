@@ -1,0 +1,111 @@
+package httprouting
+
+import (
+	"context"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+
+	"packetwalk.dev/internal/node/kube"
+)
+
+// scheme knows the kinds that are read and written, and no others: client-go's own knows every one, at some 10 MB a process.
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	s.AddKnownTypes(corev1.SchemeGroupVersion,
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Secret{}, &corev1.SecretList{}, &corev1.Event{})
+	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	s.AddKnownTypes(networkingv1.SchemeGroupVersion,
+		&networkingv1.Ingress{}, &networkingv1.IngressList{}, &networkingv1.IngressClass{}, &networkingv1.IngressClassList{})
+	for _, gv := range []schema.GroupVersion{corev1.SchemeGroupVersion, discoveryv1.SchemeGroupVersion, networkingv1.SchemeGroupVersion} {
+		metav1.AddToGroupVersion(s, gv)
+	}
+	return s
+}()
+
+// clients are those of the API groups in use.
+type clients struct{ core, discovery, networking *rest.RESTClient }
+
+func newClients(config *rest.Config) (c clients, err error) {
+	for _, g := range []struct {
+		client **rest.RESTClient
+		gv     schema.GroupVersion
+	}{{&c.core, corev1.SchemeGroupVersion}, {&c.discovery, discoveryv1.SchemeGroupVersion}, {&c.networking, networkingv1.SchemeGroupVersion}} {
+		if *g.client, err = kube.RESTClient(config, g.gv, scheme); err != nil {
+			return c, err
+		}
+	}
+	return c, nil
+}
+
+// watches follow kinds of objects and tell of changes, several of which make one.
+type watches struct {
+	changed chan struct{}
+	run     []func(<-chan struct{})
+	synced  []cache.InformerSynced
+}
+
+func newWatches() *watches { return &watches{changed: make(chan struct{}, 1)} }
+
+// add follows the objects of a resource that the field selector takes.
+func (w *watches) add(client *rest.RESTClient, resource string, object runtime.Object, selector fields.Selector) cache.Store {
+	notify := func(any) {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: cache.NewListWatchFromClient(client, resource, metav1.NamespaceAll, selector),
+		ObjectType:    object,
+		Transform:     slim,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: notify, DeleteFunc: notify, UpdateFunc: func(_, now any) { notify(now) },
+		},
+	})
+	w.run = append(w.run, controller.Run)
+	w.synced = append(w.synced, controller.HasSynced)
+	return store
+}
+
+// slim takes off what nobody reads and makes most of many an object.
+func slim(o any) (any, error) {
+	if m, ok := o.(metav1.Object); ok {
+		m.SetManagedFields(nil)
+	}
+	return o, nil
+}
+
+// start begins to watch and returns when the first lists are complete; false: ctx ended before.
+func (w *watches) start(ctx context.Context) bool {
+	for _, run := range w.run {
+		go run(ctx.Done())
+	}
+	for _, synced := range w.synced {
+		for !synced() {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	return true
+}
+
+// list gives a store's objects.
+func list[T any](store cache.Store) (all []T) {
+	for _, o := range store.List() {
+		all = append(all, o.(T))
+	}
+	return all
+}

@@ -1,0 +1,80 @@
+package explain
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/walk"
+)
+
+// assumed says what was assumed, once for all machines of which the same was. Of what reading a text had to assume, it says what mattered to
+// this walk.
+func (p *page) assumed(r *walk.Result) {
+	read, rest := relevant(r, p.o.Read)
+	all := slices.Concat(r.Assumed, read)
+	if len(all)+rest == 0 {
+		return
+	}
+	hosts := map[string][]string{}
+	var what []string
+	one := oneHost(r)
+	for _, a := range all {
+		if hosts[a.What] == nil {
+			what = append(what, a.What)
+		}
+		hosts[a.What] = append(hosts[a.What], hostName(a.Host))
+	}
+	if len(what) > 0 {
+		fmt.Fprintln(p, p.paint(yellow, "assumed:"))
+	}
+	for _, w := range what {
+		if one {
+			fmt.Fprintf(p, "  %s\n", w)
+		} else {
+			fmt.Fprintf(p, "  %s: %s\n", strings.Join(unique(hosts[w]), ", "), w)
+		}
+	}
+	if rest > 0 {
+		fmt.Fprintf(p, "  (%d more that this packet did not meet; -o json lists them)\n", rest)
+	}
+}
+
+// oneHost tells whether the walk never left its first machine: then it goes without saying which one is meant.
+func oneHost(r *walk.Result) bool {
+	for i := range r.Outcomes {
+		for _, steps := range [][]walk.Step{r.Outcomes[i].There, r.Outcomes[i].Back} {
+			if slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Host != r.Request.Host }) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// chainWord is what looks like the name of a user's chain.
+var chainWord = regexp.MustCompile(`\b(?:[A-Z][A-Z0-9]+(?:-[A-Z0-9]+)+|cali-[\w-]+)\b`)
+
+// relevant takes what is about no chain, or about one that the walk met; it counts the rest.
+func relevant(r *walk.Result, read []walk.Assumption) (kept []walk.Assumption, rest int) {
+	met := map[string]bool{}
+	for i := range r.Outcomes {
+		for _, steps := range [][]walk.Step{r.Outcomes[i].There, r.Outcomes[i].Back} {
+			for j := range steps {
+				if v := steps[j].Visit; v != nil {
+					met[v.Chain.Name] = true
+				}
+			}
+		}
+	}
+	for _, a := range read {
+		words := chainWord.FindAllString(a.What, -1)
+		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return met[w] }) {
+			rest++
+			continue
+		}
+		kept = append(kept, a)
+	}
+	return kept, rest
+}

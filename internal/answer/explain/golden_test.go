@@ -1,0 +1,55 @@
+package explain
+
+import (
+	"bytes"
+	"flag"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/model/walk"
+)
+
+var update = flag.Bool("update", false, "rewrite the golden files")
+
+// TestGolden writes each walk of world_test.go in every form that is text.
+func TestGolden(t *testing.T) {
+	for name, result := range map[string]*walk.Result{
+		"from-internet": fromInternet(), "to-vnet": toVNet(), "dropped": dropped(), "unknown": unknown(), "looped": looped(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := Options{Owners: NewOwners(objects()), Time: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)}
+			a := &txtar.Archive{}
+			for _, form := range []struct {
+				name  string
+				write func(b *bytes.Buffer) error
+			}{
+				{"text", func(b *bytes.Buffer) error { return Text(b, result, o) }},
+				{"wide", func(b *bytes.Buffer) error { return Wide(b, result, o) }},
+				{"json", func(b *bytes.Buffer) error { return JSON(b, result, o) }},
+			} {
+				var b bytes.Buffer
+				if err := form.write(&b); err != nil {
+					t.Fatal(err)
+				}
+				a.Files = append(a.Files, txtar.File{Name: form.name, Data: b.Bytes()})
+			}
+			file := "testdata/" + name + ".txtar"
+			if *update {
+				if err := os.WriteFile(file, txtar.Format(a), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), string(txtar.Format(a))); diff != "" {
+				t.Errorf("-want +got:\n%s\nrun with -update to accept", diff)
+			}
+		})
+	}
+}

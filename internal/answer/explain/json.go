@@ -1,0 +1,423 @@
+package explain
+
+import (
+	"cmp"
+	"encoding/json"
+	"io"
+	"math/big"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// APIVersion and Kind are those of the JSON document; docs/walk-json.md describes its fields. Within one apiVersion fields are added, never
+// renamed or removed.
+const (
+	APIVersion = "packetwalk.dev/v1alpha1"
+	Kind       = "Walk"
+)
+
+// Document is a walk as JSON. Its results and observations follow the status of Antrea's Traceflow (crd.antrea.io/v1beta1), whose names
+// keep their meaning here; what Antrea has no name for has one of its own.
+type Document struct {
+	APIVersion string       `json:"apiVersion"`
+	Kind       string       `json:"kind"`
+	Packet     PacketDoc    `json:"packet"` // as it was sent
+	Outcomes   []OutcomeDoc `json:"outcomes"`
+	More       bool         `json:"more,omitempty"` // there are more outcomes than these
+	Assumed    []AssumedDoc `json:"assumed,omitempty"`
+	Notes      []string     `json:"notes,omitempty"`
+}
+
+// AssumedDoc is something that was not known.
+type AssumedDoc struct {
+	Node string `json:"node,omitempty"`
+	What string `json:"what"`
+}
+
+// PacketDoc is a packet at one place.
+type PacketDoc struct {
+	Protocol    string `json:"protocol"`
+	SrcIP       string `json:"srcIP,omitempty"`
+	SrcPort     string `json:"srcPort,omitempty"` // "40000", or "1024-65535" where the kernel picks one
+	DstIP       string `json:"dstIP,omitempty"`
+	DstPort     string `json:"dstPort,omitempty"`
+	Source      *Owner `json:"source,omitempty"`
+	Destination *Owner `json:"destination,omitempty"`
+}
+
+// OutcomeDoc is one way that the packet can go.
+type OutcomeDoc struct {
+	Number int `json:"number"`
+	// Probability is exact, "1/2"; absent where a choice has no known weights.
+	Probability string      `json:"probability,omitempty"`
+	Choices     []ChoiceDoc `json:"choices,omitempty"`
+	Results     []NodeDoc   `json:"results"`
+	End         EndDoc      `json:"end"`
+	Sees        SeesDoc     `json:"sees"`
+	Reply       []NodeDoc   `json:"reply,omitempty"`
+	ReplyEnd    *EndDoc     `json:"replyEnd,omitempty"`
+}
+
+// ChoiceDoc is a choice that this outcome took.
+type ChoiceDoc struct {
+	Node        string   `json:"node"`
+	Kind        string   `json:"kind"` // "random", "hash", "counter", "history", "unknown"
+	Rule        string   `json:"rule,omitempty"`
+	What        string   `json:"what"`
+	Options     []string `json:"options"`
+	Answer      int      `json:"answer"` // index into options
+	Probability string   `json:"probability,omitempty"`
+}
+
+// NodeDoc is one machine on the way.
+type NodeDoc struct {
+	Node         string        `json:"node"`                // "node/NAME", "pod/NAMESPACE/NAME", "fabric", …
+	Timestamp    int64         `json:"timestamp,omitempty"` // of the state that was walked, in seconds since 1970
+	Observations []Observation `json:"observations"`
+}
+
+// Observation is one step.
+type Observation struct {
+	Component       string `json:"component"`               // Forwarding, Routing, LB, Egress, NetworkPolicy, Conntrack
+	ComponentInfo   string `json:"componentInfo,omitempty"` // which rule, route or interface
+	Action          string `json:"action"`                  // Sent, Received, Forwarded, Delivered, Dropped, Rejected, MarkedForSNAT, …
+	Pod             string `json:"pod,omitempty"`           // NAMESPACE/NAME, where the node is one
+	DstMAC          string `json:"dstMAC,omitempty"`
+	TTL             int    `json:"ttl,omitempty"`
+	TranslatedSrcIP string `json:"translatedSrcIP,omitempty"`
+	TranslatedDstIP string `json:"translatedDstIP,omitempty"`
+
+	Stage   string        `json:"stage"`          // what kind of step it is: "sent", "received", "rule", "routed", …
+	Hook    string        `json:"hook,omitempty"` // "prerouting", …
+	Rule    *RuleDoc      `json:"rule,omitempty"`
+	Owner   string        `json:"owner,omitempty"` // whose rule it is and why it is there
+	Changes []ChangeDoc   `json:"changes,omitempty"`
+	Why     string        `json:"why,omitempty"`
+	In      string        `json:"in,omitempty"`
+	Out     string        `json:"out,omitempty"`
+	Packet  PacketDoc     `json:"packet"` // after the step
+	Mark    uint32        `json:"mark,omitempty"`
+	Copy    []Observation `json:"copy,omitempty"` // the way of a copy, where the stage is "copied"
+}
+
+// RuleDoc is a rule that was evaluated; number 0 is a chain's policy.
+type RuleDoc struct {
+	Family  string `json:"family"`
+	Table   string `json:"table"`
+	Chain   string `json:"chain"`
+	Number  int    `json:"number"`
+	Handle  uint64 `json:"handle,omitempty"`
+	Text    string `json:"text,omitempty"`
+	Verdict string `json:"verdict"` // "accept", "drop", "jump", …; "break" where it did not apply
+	Target  string `json:"target,omitempty"`
+	Failed  string `json:"failed,omitempty"` // the test that did not hold
+}
+
+// ChangeDoc is one thing that a step changed.
+type ChangeDoc struct {
+	Field string `json:"field"`
+	From  string `json:"from"`
+	To    string `json:"to"`
+}
+
+// EndDoc is how a packet's way ended.
+type EndDoc struct {
+	Kind     string    `json:"kind"` // "delivered", "left", "dropped", "rejected", "unknown", "loop"
+	Node     string    `json:"node"`
+	Packet   PacketDoc `json:"packet"`
+	Why      string    `json:"why,omitempty"`
+	Listener string    `json:"listener,omitempty"`
+	Refused  bool      `json:"refused,omitempty"`
+}
+
+// SeesDoc is what the destination sees.
+type SeesDoc struct {
+	SrcIP        string           `json:"srcIP,omitempty"` // absent when it sees nothing
+	SrcPort      string           `json:"srcPort,omitempty"`
+	Translated   bool             `json:"translated"`
+	Translations []TranslationDoc `json:"translations,omitempty"` // of the source, in order
+	Text         string           `json:"text"`                   // the last line of the text output
+}
+
+// TranslationDoc is one translation of the source address.
+type TranslationDoc struct {
+	Node  string `json:"node"`
+	Rule  string `json:"rule,omitempty"` // "nat KUBE-POSTROUTING 3"; absent for a binding that was there before
+	From  string `json:"from"`
+	To    string `json:"to"`
+	Owner string `json:"owner,omitempty"`
+	// MarkedBy is the rule that set the mark that made this rule apply.
+	Mark      uint32 `json:"mark,omitempty"`
+	MarkedBy  string `json:"markedBy,omitempty"`
+	MarkOwner string `json:"markOwner,omitempty"`
+}
+
+// JSON writes a walk as a Document.
+func JSON(w io.Writer, r *walk.Result, o Options) error {
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	enc.SetEscapeHTML(false)
+	return enc.Encode(NewDocument(r, o))
+}
+
+// NewDocument makes the JSON form of a walk.
+func NewDocument(r *walk.Result, o Options) Document {
+	d := Document{APIVersion: APIVersion, Kind: Kind, More: r.More, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
+	for i, s := range o.stories(r) {
+		if i == 0 {
+			start := s.start()
+			d.Packet = packetDoc(&start, o.Owners)
+		}
+		d.Outcomes = append(d.Outcomes, s.doc(o))
+	}
+	for _, a := range slices.Concat(r.Assumed, o.Read) {
+		d.Assumed = append(d.Assumed, AssumedDoc{a.Host, a.What})
+	}
+	return d
+}
+
+func (s *story) doc(o Options) OutcomeDoc {
+	out := s.outcome
+	d := OutcomeDoc{
+		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.seesDoc(),
+	}
+	if out.Probability != nil {
+		d.Probability = out.Probability.RatString()
+	}
+	for i := range out.Choices {
+		d.Choices = append(d.Choices, choiceDoc(&out.Choices[i]))
+	}
+	if out.BackEnd != nil {
+		e := endDoc(out.BackEnd, o.Owners)
+		d.ReplyEnd = &e
+	}
+	return d
+}
+
+func choiceDoc(c *walk.Chosen) ChoiceDoc {
+	d := ChoiceDoc{Node: c.Host, Kind: c.Kind.String(), What: c.What, Answer: c.Answer, Options: []string{}}
+	if c.Chain != nil {
+		d.Rule = ruleRef(c.Chain, c.Rule)
+	}
+	for _, o := range c.Options {
+		d.Options = append(d.Options, o.Label)
+	}
+	if p := weight(c); p != nil {
+		d.Probability = p.RatString()
+	}
+	return d
+}
+
+// weight is a choice's probability; nil where it is not known.
+func weight(c *walk.Chosen) *big.Rat {
+	var sum uint64
+	for _, o := range c.Options {
+		sum += o.Weight
+	}
+	if sum == 0 || c.Answer < 0 || c.Answer >= len(c.Options) {
+		return nil
+	}
+	n := new(big.Int).SetUint64(c.Options[c.Answer].Weight)
+	return new(big.Rat).SetFrac(n, new(big.Int).SetUint64(sum))
+}
+
+func (s *story) seesDoc() SeesDoc {
+	d := SeesDoc{Translated: len(s.sources) > 0, Text: s.sees()}
+	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
+		p := packetDoc(&end.Packet, nil)
+		d.SrcIP, d.SrcPort = p.SrcIP, p.SrcPort
+	}
+	for _, t := range s.sources {
+		one := TranslationDoc{Node: t.host, Rule: t.ref, From: t.from, To: t.to, Owner: t.why}
+		if t.mark != nil {
+			one.Mark, one.MarkedBy, one.MarkOwner = t.mark.bits, t.mark.ref, t.mark.why
+		}
+		d.Translations = append(d.Translations, one)
+	}
+	return d
+}
+
+func packetDoc(p *packet.Packet, o *Owners) PacketDoc {
+	d := PacketDoc{Protocol: p.Protocol.String()}
+	if p.ARP != nil {
+		return PacketDoc{Protocol: "arp", SrcIP: p.ARP.Sender.String(), DstIP: p.ARP.Target.String()}
+	}
+	if known(p.Source) {
+		d.SrcIP = p.Source.String()
+	}
+	if known(p.Destination) {
+		d.DstIP = p.Destination.String()
+	}
+	if p.Protocol.HasPorts() {
+		d.SrcPort, d.DstPort = p.SourcePort.String(), p.DestinationPort.String()
+	}
+	if owner, ok := o.Address(p.Source, p.Protocol, p.SourcePort.Number); ok {
+		d.Source = &owner
+	}
+	if owner, ok := o.Address(p.Destination, p.Protocol, p.DestinationPort.Number); ok {
+		d.Destination = &owner
+	}
+	return d
+}
+
+func endDoc(e *walk.End, o *Owners) EndDoc {
+	return EndDoc{Kind: string(e.Kind), Node: e.Host, Packet: packetDoc(&e.Packet, o), Why: e.Why, Listener: e.Listener, Refused: e.Refused}
+}
+
+// nodeDocs groups steps by machine.
+func nodeDocs(steps []walk.Step, o Options) []NodeDoc {
+	nodes := []NodeDoc{}
+	why := newReasoner(o.Owners)
+	for i := range steps {
+		st := &steps[i]
+		if len(nodes) == 0 || nodes[len(nodes)-1].Node != st.Host {
+			nodes = append(nodes, NodeDoc{Node: st.Host, Timestamp: timestamp(o.Time)})
+		}
+		n := &nodes[len(nodes)-1]
+		n.Observations = append(n.Observations, observe(st, why, o.Owners))
+	}
+	return nodes
+}
+
+func timestamp(t time.Time) int64 {
+	if t.IsZero() {
+		return 0
+	}
+	return t.Unix()
+}
+
+func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
+	p := &st.Packet
+	ob := Observation{
+		Stage: string(st.Stage), Hook: st.Hook.String(), Why: st.Why, TTL: int(p.TTL), Packet: packetDoc(p, owners), Mark: p.Mark,
+		In: cmp.Or(p.BridgeIn, p.In), Out: cmp.Or(p.BridgeOut, p.Out),
+	}
+	if pod, ok := strings.CutPrefix(st.Host, "pod/"); ok {
+		ob.Pod = pod
+	}
+	if !p.EtherDestination.IsZero() {
+		ob.DstMAC = p.EtherDestination.String()
+	}
+	for _, c := range changesOf(st) {
+		ob.Changes = append(ob.Changes, ChangeDoc(c))
+		switch c.Field {
+		case "source":
+			ob.TranslatedSrcIP = ipOf(p.Source)
+		case "destination":
+			ob.TranslatedDstIP = ipOf(p.Destination)
+		}
+	}
+	ob.Component, ob.Action = component(st)
+	switch st.Stage {
+	case walk.Ruled:
+		why.remember(st.Visit)
+		ob.ComponentInfo, ob.Owner, ob.Rule = reference(st.Visit), why.why(st.Visit, p), ruleDoc(st.Visit)
+	case walk.Routed:
+		ob.ComponentInfo = routeText(st.Route)
+	case walk.Bridged:
+		ob.ComponentInfo = bridgeText(st.Bridge)
+	case walk.Resolved:
+		ob.ComponentInfo = resolveText(st.Resolve)
+	case walk.Tracked:
+		ob.ComponentInfo = p.Track.State.String()
+	case walk.Copy:
+		ob.ComponentInfo = ended(&st.Copied.End)
+		for i := range st.Copied.Steps {
+			ob.Copy = append(ob.Copy, observe(&st.Copied.Steps[i], why, owners))
+		}
+	}
+	return ob
+}
+
+func ipOf(a netip.Addr) string {
+	if !known(a) {
+		return ""
+	}
+	return a.String()
+}
+
+func changesOf(st *walk.Step) []packet.Change {
+	if len(st.Changes) == 0 && st.Visit != nil {
+		return st.Visit.Changes
+	}
+	return st.Changes
+}
+
+// component gives a step Antrea's words for the part of the data path and for what it did.
+func component(st *walk.Step) (component, action string) {
+	switch st.Stage {
+	case walk.Sent:
+		return "Forwarding", "Sent"
+	case walk.Received:
+		return "Forwarding", "Received"
+	case walk.Routed:
+		if st.Route != nil && st.Route.Type != "unicast" && st.Route.Type != "local" {
+			return "Routing", "Dropped"
+		}
+		return "Routing", "Forwarded"
+	case walk.Tracked:
+		return "Conntrack", "Forwarded"
+	case walk.Translated:
+		return "Conntrack", "Translated"
+	case walk.Ruled:
+		return ruleComponent(st)
+	case walk.Ended:
+		return "Forwarding", "Ended"
+	}
+	return "Forwarding", "Forwarded"
+}
+
+func ruleComponent(st *walk.Step) (component, action string) {
+	v := st.Visit
+	component, action = "NetworkPolicy", "Forwarded"
+	for _, c := range changesOf(st) {
+		switch c.Field {
+		case "source":
+			component, action = "Egress", "Translated"
+		case "destination":
+			component, action = "LB", "Translated"
+		case "mark":
+			if r, _ := chainRole(v.Chain); r == markRole {
+				return "Egress", "MarkedForSNAT"
+			}
+		}
+	}
+	if balances(v.Chain) || balances(v.Verdict.Chain) || strings.HasPrefix(v.Chain.Name, "KUBE-SERVICES") {
+		component = "LB"
+	} else if action == "Forwarded" && natChain(v.Chain) && st.Hook == netfilter.Postrouting {
+		component = "Egress"
+	}
+	switch v.Verdict.Kind {
+	case netfilter.Drop:
+		action = "Dropped"
+	case netfilter.Reject:
+		action = "Rejected"
+	case netfilter.Break:
+		action = "Skipped"
+	case netfilter.Undecided:
+		action = "Unknown"
+	case netfilter.Stolen:
+		action = "Taken"
+	}
+	return component, action
+}
+
+func ruleDoc(v *netfilter.Visit) *RuleDoc {
+	d := &RuleDoc{Family: v.Chain.Table.Family.String(), Table: v.Chain.Table.Name, Chain: v.Chain.Name, Verdict: v.Verdict.Kind.String()}
+	if v.Rule != nil {
+		d.Number, d.Handle, d.Text = v.Rule.Number, v.Rule.Handle, v.Rule.Text
+	}
+	if v.Verdict.Chain != nil {
+		d.Target = v.Verdict.Chain.Name
+	}
+	if v.Failed != nil {
+		d.Failed = v.Failed.String()
+	}
+	return d
+}

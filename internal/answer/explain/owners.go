@@ -1,0 +1,207 @@
+package explain
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"fmt"
+	"net/netip"
+	"strings"
+	"sync"
+
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Owner is whose an address is.
+type Owner struct {
+	Kind string `json:"kind"`           // "pod", "service", "node", "vm", "internet", "container group", "container host"
+	Name string `json:"name"`           // "default/whereami-1"
+	Role string `json:"role,omitempty"` // of a service's address: "cluster IP", "load balancer IP", "node port 30064"
+}
+
+// String is "pod default/whereami-1" or "service default/whereami: cluster IP".
+func (o Owner) String() string {
+	switch {
+	case o.Kind == o.Name || o.Kind == "":
+		return o.Name
+	case o.Role == "":
+		return o.Kind + " " + o.Name
+	}
+	return o.Kind + " " + o.Name + ": " + o.Role
+}
+
+// Owners knows whose addresses and chains are. The zero value and nil know nobody.
+type Owners struct {
+	objects  snapshot.Objects
+	hosts    map[netip.Addr]Owner // pods, nodes and hosts
+	services map[netip.Addr][]serviceAddress
+	nodes    map[netip.Addr]bool
+
+	hashing sync.Once
+	chains  map[string]servicePort // by the hash in a chain's name
+}
+
+type serviceAddress struct {
+	owner   Owner
+	service *snapshot.Service
+}
+
+// servicePort is what a chain of the service proxy stands for. Endpoint is zero for a chain of the whole port.
+type servicePort struct {
+	name     string // "default/whereami", "kube-system/kube-dns:dns"
+	service  *snapshot.Service
+	endpoint netip.AddrPort
+}
+
+// NewOwners takes the names from Kubernetes objects.
+func NewOwners(objects snapshot.Objects) *Owners {
+	o := &Owners{objects: objects, hosts: map[netip.Addr]Owner{}, services: map[netip.Addr][]serviceAddress{}, nodes: map[netip.Addr]bool{}}
+	for _, p := range objects.Pods {
+		for _, a := range p.IPs {
+			if !p.HostNetwork {
+				o.hosts[a] = Owner{Kind: "pod", Name: p.Namespace + "/" + p.Name}
+			}
+		}
+	}
+	for _, n := range objects.Nodes {
+		for _, a := range n.IPs {
+			if _, pod := o.hosts[a]; !pod { // a virtual node has the address of its connector's pod
+				o.hosts[a], o.nodes[a] = Owner{Kind: "node", Name: n.Name}, true
+			}
+		}
+	}
+	for i := range objects.Services {
+		s := &o.objects.Services[i]
+		name := s.Namespace + "/" + s.Name
+		for _, a := range s.ClusterIPs {
+			o.services[a] = append(o.services[a], serviceAddress{Owner{"service", name, "cluster IP"}, s})
+		}
+		for _, a := range s.External {
+			o.services[a] = append(o.services[a], serviceAddress{Owner{"service", name, "load balancer IP"}, s})
+		}
+	}
+	return o
+}
+
+// AddHost adds the addresses of a machine that Kubernetes does not know: a VM, an internet host. Names that are known stay.
+func (o *Owners) AddHost(h *snapshot.Host) {
+	if h.FIB == nil {
+		return
+	}
+	kind, name, cut := strings.Cut(h.Name, "/")
+	if !cut {
+		name = kind
+	}
+	for _, a := range h.FIB.Addresses {
+		ip := a.Prefix.Addr()
+		if _, known := o.hosts[ip]; !known && !ip.IsLoopback() && !ip.IsLinkLocalUnicast() {
+			o.hosts[ip] = Owner{Kind: kindName(kind), Name: name}
+		}
+	}
+}
+
+// AddAddress adds one address of an owner; what is known stays.
+func (o *Owners) AddAddress(a netip.Addr, owner Owner) {
+	if _, known := o.hosts[a]; !known {
+		o.hosts[a] = owner
+	}
+}
+
+// Address tells whose an address is, or with a port whose service it is. The second result is false where nobody is known.
+func (o *Owners) Address(a netip.Addr, proto packet.Protocol, port uint16) (Owner, bool) {
+	if o == nil {
+		return Owner{}, false
+	}
+	var first *Owner
+	for _, s := range o.services[a] {
+		for _, p := range s.service.Ports {
+			if p.Port == port && p.Protocol == proto {
+				return s.owner, true
+			}
+		}
+		if first == nil {
+			first = &s.owner
+		}
+	}
+	if first != nil {
+		return *first, true
+	}
+	if o.nodes[a] && port != 0 {
+		if s, ok := o.nodePort(proto, port); ok {
+			return Owner{"service", s.Namespace + "/" + s.Name, fmt.Sprintf("node port %d of %s", port, o.hosts[a].Name)}, true
+		}
+	}
+	owner, ok := o.hosts[a]
+	return owner, ok
+}
+
+func (o *Owners) nodePort(proto packet.Protocol, port uint16) (*snapshot.Service, bool) {
+	for i := range o.objects.Services {
+		for _, p := range o.objects.Services[i].Ports {
+			if p.NodePort == port && p.Protocol == proto {
+				return &o.objects.Services[i], true
+			}
+		}
+	}
+	return nil, false
+}
+
+// name is the owner in words, "" for nobody.
+func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) string {
+	if owner, ok := o.Address(a, proto, port.Number); ok {
+		return owner.String()
+	}
+	return ""
+}
+
+// hashedChain tells what a chain named by a hash stands for (k8s.io/kubernetes pkg/proxy/iptables/proxier.go, portProtoHash).
+func (o *Owners) hashedChain(name string) (servicePort, bool) {
+	if o == nil {
+		return servicePort{}, false
+	}
+	o.hashing.Do(o.hashChains)
+	i := strings.LastIndexByte(name, '-')
+	p, ok := o.chains[name[i+1:]]
+	return p, ok
+}
+
+// hashChains recomputes every chain's hash. Until Kubernetes 1.19 the name of an unnamed port ended in a colon, so that there are two.
+func (o *Owners) hashChains() {
+	o.chains = map[string]servicePort{}
+	for i := range o.objects.Services {
+		s := &o.objects.Services[i]
+		for _, p := range s.Ports {
+			name := s.Namespace + "/" + s.Name
+			hashed := []string{name, name + ":"}
+			if p.Name != "" {
+				name += ":" + p.Name
+				hashed = []string{name}
+			}
+			for _, h := range hashed {
+				h += p.Protocol.String()
+				o.chains[chainHash(h)] = servicePort{name: name, service: s}
+				for _, e := range p.Endpoints {
+					o.chains[chainHash(h+e.String())] = servicePort{name: name, service: s, endpoint: e}
+				}
+			}
+		}
+	}
+}
+
+func chainHash(s string) string {
+	sum := sha256.Sum256([]byte(s))
+	return base32.StdEncoding.EncodeToString(sum[:])[:16]
+}
+
+// kindName is a kind of hosts for people: "container group" for container-group.
+func kindName(kind string) string { return strings.ReplaceAll(kind, "-", " ") }
+
+// hostName is a host of a walk for people: "pod default/whereami-1", "node aks-nodepool1-0", "fabric".
+func hostName(host string) string {
+	kind, rest, cut := strings.Cut(host, "/")
+	if !cut {
+		return cmp.Or(host, "?")
+	}
+	return kindName(kind) + " " + rest
+}

@@ -1,0 +1,178 @@
+package explain
+
+import (
+	"cmp"
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// How rules look, in the syntax of iptables and of nft.
+var (
+	commentText = regexp.MustCompile(`(--comment|comment) ("[^"]*"|\S+)`)
+	// noise is what a rule's text has beside its tests: comments (shown apart), the loading of the protocol's own match, counters.
+	noise      = regexp.MustCompile(`-m comment --comment ("[^"]*"|\S+) ?|comment "[^"]*" ?|-m (tcp|udp|sctp) |counter packets [0-9]+ bytes [0-9]+ ?`)
+	effect     = regexp.MustCompile(`(^| )(-j|-g|--jump|--goto) `)
+	sourceNAT  = regexp.MustCompile(`-j (?:MASQUERADE|SNAT|NETMAP)\b|\b(?:masquerade|snat)\b`)
+	fromSource = regexp.MustCompile(`(?:^|[^!] )-s (\S+)|(?:^| )saddr ([0-9a-f.:]+(?:/[0-9]+)?) `)
+)
+
+// markTests are texts of rules that test a mark, and markWords what is compared where statements do, by the field's name in packet.Changes.
+var (
+	markTests = map[string]*regexp.Regexp{
+		"mark": regexp.MustCompile(`-m mark |meta mark (!= |== |and |& |\{|@|0x|[0-9])`), "connmark": regexp.MustCompile(`-m connmark |ct mark (!= |== |and |& |\{|@|0x|[0-9])`),
+	}
+	markWords = map[string]*regexp.Regexp{"mark": regexp.MustCompile(`^mark\b`), "connmark": regexp.MustCompile(`^connection mark\b`)}
+)
+
+// otherSource tells of rules for a source that is not the packet's.
+func otherSource(r *netfilter.Rule, p *packet.Packet) bool {
+	m := fromSource.FindStringSubmatch(r.Text)
+	if m == nil {
+		return false
+	}
+	text := cmp.Or(m[1], m[2])
+	if a, err := netip.ParseAddr(text); err == nil {
+		return a != p.Source
+	}
+	prefix, err := netip.ParsePrefix(text)
+	return err == nil && !prefix.Contains(p.Source)
+}
+
+// doesOrPolicy is what the rule does, or for the end of a chain its policy.
+func doesOrPolicy(v *netfilter.Visit) string {
+	if v.Rule == nil {
+		return strings.ToUpper(v.Verdict.Kind.String())
+	}
+	return does(v.Rule)
+}
+
+// targetOf is the rule's target without its options: those of a translation show in what it did.
+func targetOf(v *netfilter.Visit) string {
+	if v.Rule != nil && effect.MatchString(short(v.Rule)) {
+		name, _, _ := strings.Cut(does(v.Rule), " ")
+		return name
+	}
+	return doesOrPolicy(v)
+}
+
+// natChain tells whether a chain translates: it stands in a table "nat", or it is a base chain of type nat.
+func natChain(c *netfilter.Chain) bool {
+	return c.Table != nil && c.Table.Name == "nat" || c.Base != nil && c.Base.Type == "nat"
+}
+
+// reference is "nat KUBE-SERVICES 4", or "bridge nat PREROUTING 2".
+func reference(v *netfilter.Visit) string { return ruleRef(v.Chain, v.Rule) }
+
+// ruleRef names the family where the table's name would be taken for that of an IP table.
+func ruleRef(c *netfilter.Chain, r *netfilter.Rule) string {
+	if f := c.Table.Family; f == netfilter.Bridge || f == netfilter.ARP || f == netfilter.Netdev {
+		return f.String() + " " + c.Ref(r)
+	}
+	return c.Ref(r)
+}
+
+// shapeOf names a rule without what differs between endpoints.
+func shapeOf(v *netfilter.Visit) string {
+	r, prefix := chainRole(v.Chain)
+	if r == endpointRole && v.Rule != nil {
+		return prefix + strconv.Itoa(v.Rule.Number)
+	}
+	if to, p := chainRole(v.Verdict.Chain); to == endpointRole {
+		return v.Chain.Name + " to " + p
+	}
+	return reference(v)
+}
+
+// asks are the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule before it in the
+// same chain does. 0 where none did.
+func asks(v *netfilter.Visit, field string) uint32 {
+	if v.Rule == nil {
+		return 0
+	}
+	bits := asksMark(v.Rule, field)
+	if bits != 0 || v.Chain.Base != nil {
+		return bits
+	}
+	for i := range v.Chain.Rules {
+		if r := &v.Chain.Rules[i]; r.Number < v.Rule.Number {
+			bits |= asksMark(r, field)
+		}
+	}
+	return bits
+}
+
+// comment is a rule's comment. Readers that know the syntax set Rule.Comment; what they kept verbatim has it in the text.
+func comment(r *netfilter.Rule) string {
+	if r == nil {
+		return ""
+	}
+	if r.Comment != "" {
+		return r.Comment
+	}
+	if m := commentText.FindStringSubmatch(r.Text); m != nil {
+		return strings.Trim(m[2], `"`)
+	}
+	return ""
+}
+
+// short is a rule's text without comments.
+func short(r *netfilter.Rule) string {
+	return strings.TrimSpace(noise.ReplaceAllString(r.Text, ""))
+}
+
+// does is what a rule does: its target with options, or the whole rule where the syntax has no targets.
+func does(r *netfilter.Rule) string {
+	text := short(r)
+	if at := effect.FindStringIndex(text); at != nil {
+		return text[at[1]:]
+	}
+	return text
+}
+
+// asksMark are the bits of a mark that a rule tests; all where nobody can tell which.
+func asksMark(r *netfilter.Rule, field string) uint32 {
+	var bits uint32
+	for _, s := range r.Statements {
+		bits |= markBits(s, field)
+	}
+	if bits == 0 && markTests[field].MatchString(r.Text) {
+		return ^uint32(0)
+	}
+	return bits
+}
+
+// markBits are those that one statement tests.
+func markBits(s netfilter.Statement, field string) uint32 {
+	const all = ^uint32(0)
+	value, mask := all, all
+	switch m := s.(type) {
+	case *netfilter.MatchMark:
+		if m.Connection != (field == "connmark") {
+			return 0
+		}
+		value, mask = m.Value, m.Mask
+	case *netfilter.Compare:
+		if !markWords[field].MatchString(m.Left.String()) {
+			return 0
+		}
+		if len(m.Right) == 1 && m.Right[0].Certain() {
+			value = uint32(m.Right[0].Low.Lo)
+		}
+		if b, ok := m.Left.(*netfilter.Bitwise); ok && b.Op == netfilter.BitAnd {
+			if k, ok := b.Right.(*netfilter.Constant); ok && len(k.Values) == 1 {
+				mask = uint32(k.Values[0].Low.Lo)
+			}
+		}
+	default:
+		return 0
+	}
+	if mask != all {
+		return mask
+	}
+	return cmp.Or(value, all) // the whole mark: of one that is not zero, the bits that are set
+}

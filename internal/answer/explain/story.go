@@ -1,0 +1,159 @@
+package explain
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// story is one outcome as it is told: what mattered on each machine, and why the destination sees the address that it sees.
+type story struct {
+	number  int // from 1, in the order of the walk's outcomes
+	outcome *walk.Outcome
+	there   []block
+	back    []block
+	sources []translation // of the request's source address, in order
+	kept    []keeping     // rules that decided against translating it
+	local   string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
+	stopped *refusal      // by which rule the request's way ended
+}
+
+// block is a machine on the way.
+type block struct {
+	host  string
+	lines []line
+}
+
+// line is one thing that happened there.
+type line struct {
+	label, text string
+	owner       string // whose rule or address it is
+	// shape is equal for lines that differ only in which endpoint or node it was.
+	shape string
+	bad   bool // the packet ended, or nobody can tell
+}
+
+// translation is a rule's, or a binding's, change of an address.
+type translation struct {
+	host     string
+	ref      string // "nat KUBE-POSTROUTING 3"; "" for a binding
+	does     string // "MASQUERADE"
+	why      string
+	field    string // "source" or "destination"
+	from, to string
+	mark     *marking // that made the rule apply
+}
+
+// keeping is a rule of a machine that left the request its source.
+type keeping struct{ host, ref, text string }
+
+// marking is who marked the packet.
+type marking struct {
+	field    string // "mark", or "connmark", the connection's
+	bits     uint32
+	ref, why string
+}
+
+// refusal is the rule that ended a packet's way.
+type refusal struct{ ref, does, why string }
+
+// words is the refusal with its reason.
+func (r *refusal) words() string { return r.ref + ": " + r.does + paren(r.why) }
+
+// paren is " (s)", or nothing.
+func paren(s string) string {
+	if s == "" {
+		return ""
+	}
+	return " (" + s + ")"
+}
+
+func stories(r *walk.Result, o *Owners) []*story {
+	all := make([]*story, len(r.Outcomes))
+	for i := range r.Outcomes {
+		all[i] = tell(&r.Outcomes[i], i+1, o)
+	}
+	return all
+}
+
+func tell(out *walk.Outcome, number int, o *Owners) *story {
+	s := &story{number: number, outcome: out}
+	t := &teller{reasoner: newReasoner(o), story: s, choices: out.Choices}
+	s.there = rounds(t.blocks(out.There, false))
+	t.conclude()
+	s.back = rounds(t.blocks(out.Back, true))
+	return s
+}
+
+// rounds leaves out what a packet that goes in a circle goes through again and again.
+func rounds(blocks []block) []block {
+	const longest = 8
+	for i := range blocks {
+		for size := 1; size <= longest; size++ {
+			n := 0
+			for j := i + size; j+size <= len(blocks) && sameBlocks(blocks[i:i+size], blocks[j:j+size]); j += size {
+				n++
+			}
+			if n < 2 {
+				continue
+			}
+			again := line{label: "again", text: fmt.Sprintf("the last %d machines, %d more times", size, n), shape: "again", bad: true}
+			last := block{blocks[i+size-1].host, append(slices.Clone(blocks[i+size-1].lines), again)}
+			rest := rounds(blocks[i+size*(n+1):])
+			return append(append(slices.Clone(blocks[:i+size-1]), last), rest...)
+		}
+	}
+	return blocks
+}
+
+func sameBlocks(a, b []block) bool {
+	return slices.EqualFunc(a, b, func(x, y block) bool { return x.host == y.host && slices.Equal(x.lines, y.lines) })
+}
+
+// start is the packet as it was sent.
+func (s *story) start() packet.Packet {
+	if len(s.outcome.There) == 0 {
+		return s.outcome.End.Packet
+	}
+	return s.outcome.There[0].Packet
+}
+
+// address stands for any address with a port in a shape.
+var address = regexp.MustCompile(`\[?[0-9a-f.:]*[.:][0-9a-f.:]+\]?(:[0-9-]+)?`)
+
+// shape is equal for outcomes that differ only in the endpoint and in the nodes on the way.
+func (s *story) shape() string {
+	var b strings.Builder
+	hosts := map[string]string{}
+	name := func(host string) string {
+		if _, ok := hosts[host]; !ok {
+			kind, _, _ := strings.Cut(host, "/")
+			hosts[host] = fmt.Sprintf("%s%d", kind, len(hosts))
+		}
+		return hosts[host]
+	}
+	for _, blocks := range [][]block{s.there, s.back} {
+		for _, bl := range blocks {
+			b.WriteString("\n" + name(bl.host))
+			for _, l := range bl.lines {
+				b.WriteString("|" + l.shape)
+			}
+		}
+		b.WriteString("\n--")
+	}
+	for _, tr := range s.sources {
+		fmt.Fprintf(&b, "\n%s %s", name(tr.host), address.ReplaceAllString(tr.ref, ""))
+		if tr.mark != nil {
+			b.WriteString(" mark")
+		}
+	}
+	fmt.Fprintf(&b, "\n%s %v", s.outcome.End.Kind, s.outcome.End.Refused)
+	if s.outcome.BackEnd != nil {
+		fmt.Fprintf(&b, " %s", s.outcome.BackEnd.Kind)
+	}
+	return b.String()
+}

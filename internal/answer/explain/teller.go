@@ -1,0 +1,403 @@
+package explain
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// teller goes through the steps of one way and keeps what later ones refer to.
+type teller struct {
+	*reasoner
+	story   *story
+	choices []walk.Chosen // not yet met
+	reply   bool          // the way is the reply's
+	host    string
+	marks   []marking                            // that the packet got on this machine; a rule may take one away before the one that it was for
+	last    *walk.Step                           // the rule before, on this machine
+	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
+	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
+}
+
+// blocks tells the steps of the request's way, or of the reply's, machine by machine.
+func (t *teller) blocks(steps []walk.Step, reply bool) []block {
+	var blocks []block
+	t.host, t.reply = "", reply
+	for i := range steps {
+		st := &steps[i]
+		if st.Host != t.host || len(blocks) == 0 {
+			blocks = append(blocks, block{host: st.Host})
+			t.host, t.marks, t.last, t.bridge = st.Host, nil, nil, nil
+			t.visits = map[*netfilter.Rule]*netfilter.Visit{}
+		}
+		b := &blocks[len(blocks)-1]
+		b.lines = append(b.lines, t.step(st)...)
+	}
+	return blocks
+}
+
+func (t *teller) step(st *walk.Step) []line {
+	switch st.Stage {
+	case walk.Received:
+		return []line{{label: "in", text: linkAndPort(st.Packet.In, st.Packet.BridgeIn), shape: "in"}}
+	case walk.Bridged:
+		t.bridge = st.Bridge
+	case walk.Copy:
+		return t.copied(st)
+	case walk.Transmit:
+		return []line{{label: "out", text: t.leavesBy(&st.Packet), shape: "out"}}
+	case walk.Ruled:
+		return t.ruled(st)
+	case walk.Translated:
+		return t.translated(st)
+	case walk.Routed:
+		return t.routed(st)
+	case walk.Tracked:
+		if s := st.Packet.Track.State; s == packet.Invalid {
+			return []line{{label: "flow", text: cmp.Or(st.Why, "conntrack calls the packet INVALID"), shape: "flow invalid"}}
+		}
+	case walk.Checked:
+		if len(st.Changes) > 0 && st.Changes[0].Field != "ttl" {
+			return []line{{label: "check", text: changed(st.Changes) + paren(st.Why), shape: "check"}}
+		}
+	}
+	return nil
+}
+
+// copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host passes over tells nothing.
+func (t *teller) copied(st *walk.Step) []line {
+	c := st.Copied
+	l := line{label: "copy", text: fmt.Sprintf("%s: %s", st.Why, cmp.Or(c.End.Why, string(c.End.Kind))), shape: "copy"}
+	looked := c.End.Kind != walk.Dropped
+	for i := range c.Steps {
+		v := c.Steps[i].Visit
+		looked = looked || v != nil && v.Rule != nil
+		if v != nil && v.Verdict.Kind == netfilter.Drop {
+			l.owner = t.why(v, &c.Steps[i].Packet)
+		}
+	}
+	if !looked {
+		return nil
+	}
+	return []line{l}
+}
+
+// linkAndPort is an interface with its bridge port.
+func linkAndPort(link, port string) string {
+	if link == "" && port == "" {
+		return "an interface that is not known"
+	}
+	if port == "" || port == link {
+		return link
+	}
+	return link + ", port " + port
+}
+
+// leavesBy is the interface that a packet leaves by, with the bridge that chose it.
+func (t *teller) leavesBy(p *packet.Packet) string {
+	if b := t.bridge; b != nil && b.Bridge != p.Out && slices.Contains(b.Ports, p.Out) {
+		return p.Out + ", port of " + b.Bridge
+	}
+	return linkAndPort(p.Out, p.BridgeOut)
+}
+
+// balances tells whether a chain is one of load balancing: a service's or an endpoint's, or one of Azure's that is no security group's. A jump
+// to it is a decision worth telling.
+func balances(c *netfilter.Chain) bool {
+	switch r, _ := chainRole(c); r {
+	case clusterRole, localRole, externalRole, endpointRole:
+		return true
+	}
+	return c != nil && c.Table != nil && c.Table.Name == "azure" && !strings.HasPrefix(c.Name, "nsg")
+}
+
+// ruled tells of a rule if it mattered.
+func (t *teller) ruled(st *walk.Step) []line {
+	v := st.Visit
+	t.remember(v)
+	choice := t.choice(v)
+	why := t.why(v, &st.Packet)
+	caller := t.last
+	t.last = st
+	couldKeep := st.Hook == netfilter.Postrouting && natChain(v.Chain) && !t.reply // the source that the destination sees
+	if v.Rule != nil {
+		t.visits[v.Rule] = v
+	} else if couldKeep {
+		t.story.kept = append(t.story.kept, t.passed(st.Host, v.Chain, &st.Packet)...)
+	}
+	lines := t.changes(st, caller, why, choice)
+	ref, shape := reference(v), "rule "+shapeOf(v)
+	switch k := v.Verdict.Kind; {
+	case verdictLabels[k] != "":
+		return append(lines, t.stopped(v, why, choice))
+	case len(lines) > 0:
+		return lines
+	case (k == netfilter.Jump || k == netfilter.Goto) && balances(v.Verdict.Chain):
+		if r, _ := chainRole(v.Verdict.Chain); r == localRole && !t.reply {
+			t.story.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
+		}
+		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
+	case k == netfilter.Break && choice == "":
+		return nil
+	case k == netfilter.Return && securityGroup(v.Chain) != "":
+		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
+	case choice != "":
+		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
+	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):
+		t.story.kept = append(t.story.kept, keeping{st.Host, ref, keeps(v) + paren(why)})
+	}
+	return nil
+}
+
+// verdictLabels are the labels of the verdicts that end a packet's way.
+var verdictLabels = map[netfilter.VerdictKind]string{
+	netfilter.Drop: "drop", netfilter.Reject: "reject", netfilter.Stolen: "taken", netfilter.Undecided: "unknown",
+}
+
+// stopped tells of the rule, or the policy, that ended the packet's way.
+func (t *teller) stopped(v *netfilter.Visit, why, choice string) line {
+	stop := &refusal{reference(v), doesOrPolicy(v), why}
+	if !t.reply {
+		t.story.stopped = stop
+	}
+	text := stop.ref + ": " + stop.does
+	if v.Verdict.Detail != "" && !strings.Contains(text, v.Verdict.Detail) {
+		text += ": " + v.Verdict.Detail
+	}
+	return line{label: verdictLabels[v.Verdict.Kind], text: text + choice, owner: why, shape: "rule " + shapeOf(v), bad: true}
+}
+
+// keeps is a rule that leaves the packet its source.
+func keeps(v *netfilter.Visit) string {
+	if sourceNAT.MatchString(v.Rule.Text) {
+		return reference(v) + ": " + targetOf(v) + " gives it the address that it has" // a masquerade of the machine's own packet
+	}
+	return reference(v) + ": " + short(v.Rule)
+}
+
+// passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
+// other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
+func (t *teller) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []keeping {
+	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
+		return nil
+	}
+	open = append(open, c)
+	var rules []keeping
+	for i := range c.Rules {
+		r := &c.Rules[i]
+		switch v := t.visits[r]; {
+		case v != nil && v.Verdict.Kind == netfilter.Return:
+			return rules
+		case v != nil && v.Verdict.Chain != nil && v.Verdict.Kind != netfilter.Break:
+			rules = append(rules, t.passed(host, v.Verdict.Chain, p, open...)...)
+			if v.Verdict.Kind == netfilter.Goto {
+				return rules
+			}
+		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
+			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
+			rules = append(rules, keeping{host, reference(v), reference(v) + " does not apply" + paren(cmp.Or(t.why(v, p), short(r)))})
+		}
+	}
+	return rules
+}
+
+// changes tells what a rule changed.
+func (t *teller) changes(st, caller *walk.Step, why, choice string) []line {
+	var lines []line
+	v := st.Visit
+	ref := reference(v)
+	for _, c := range changesOf(st) {
+		l := line{text: fmt.Sprintf("%s → %s  by %s", c.From, c.To, ref), owner: why, shape: c.Field + " " + shapeOf(v)}
+		switch c.Field {
+		case "source", "destination":
+			tr := translation{host: st.Host, ref: ref, does: targetOf(v), why: why, field: c.Field, from: c.From, to: c.To}
+			tr.mark = t.markFor(v)
+			t.note(&tr)
+			l.label, l.text = natLabel(c.Field), l.text+": "+tr.does+choice
+		case "mark", "connmark":
+			l.label = map[string]string{"mark": "mark", "connmark": "ctmark"}[c.Field]
+			set := t.marked(c, v, caller, why)
+			if set == nil {
+				continue // taking a mark away decides nothing
+			}
+			l.text, l.owner = fmt.Sprintf("%s → %s  by %s%s", c.From, c.To, set.ref, choice), set.why
+			l.shape = c.Field + " " + v.Chain.Name
+		case "tracked":
+			l.label, l.text = "notrack", "by "+ref+choice
+		default:
+			l.label, l.text = "change", c.Field+" "+l.text+choice
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// marked notes who set the mark: for the chains that only mark, the rule that jumped there. nil where bits were only taken away.
+func (t *teller) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, why string) *marking {
+	from, _ := strconv.ParseUint(c.From, 0, 32)
+	to, _ := strconv.ParseUint(c.To, 0, 32)
+	if to&^from == 0 {
+		return nil
+	}
+	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why}
+	if r, _ := chainRole(v.Chain); (r == markRole || r == dropRole) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
+		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
+	}
+	t.marks = append(t.marks, m)
+	return &m
+}
+
+// markFor is the last marking of bits that decided that a rule applies; nil where none did.
+func (t *teller) markFor(v *netfilter.Visit) *marking {
+	for _, m := range slices.Backward(t.marks) {
+		if m.bits&asks(v, m.field) != 0 {
+			return &m
+		}
+	}
+	return nil
+}
+
+// note keeps a translation of the request's source: the sentence at the end tells it.
+func (t *teller) note(tr *translation) {
+	if !t.reply && tr.field == "source" {
+		t.story.sources = append(t.story.sources, *tr)
+	}
+}
+
+func natLabel(field string) string {
+	if field == "source" {
+		return "snat"
+	}
+	return "dnat"
+}
+
+// translated tells of a change by a binding: one that a rule of this walk has just asked for, or one of an earlier packet.
+func (t *teller) translated(st *walk.Step) []line {
+	var lines []line
+	for _, c := range st.Changes {
+		if c.Field != "source" && c.Field != "destination" {
+			continue
+		}
+		tr := translation{host: st.Host, does: "the flow's binding", why: st.Why, field: c.Field, from: c.From, to: c.To}
+		if t.last != nil && natChain(t.last.Visit.Chain) && t.last.Hook == st.Hook && t.last.Visit.Verdict.Kind == netfilter.Accept && !t.reply {
+			v := t.last.Visit
+			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(v, &st.Packet)
+			tr.mark = t.markFor(v)
+		}
+		t.note(&tr)
+		l := line{label: natLabel(c.Field), text: c.From + " → " + c.To + "  by " + tr.does, shape: "binding " + c.Field}
+		if tr.ref != "" {
+			l.text, l.owner = c.From+" → "+c.To+"  by "+tr.ref+": "+tr.does, tr.why
+		}
+		lines = append(lines, l)
+	}
+	return lines
+}
+
+// choice tells which way a rule's choices went, "" where it made none.
+func (t *teller) choice(v *netfilter.Visit) string {
+	var text string
+	for range v.Choices {
+		i := 0
+		for i < len(t.choices) && (t.choices[i].Rule != v.Rule || t.choices[i].Host != t.host) {
+			i++
+		}
+		if i == len(t.choices) {
+			return text
+		}
+		c := t.choices[i]
+		t.choices = append(append([]walk.Chosen(nil), t.choices[:i]...), t.choices[i+1:]...)
+		if v.Verdict.Kind == netfilter.Break && (c.Kind == netfilter.Random || c.Kind == netfilter.Hash || c.Kind == netfilter.Counter) {
+			continue // the rule that took the packet instead is told
+		}
+		text += "  " + chosen(&c)
+	}
+	return text
+}
+
+// chosen is a choice's answer in words.
+func chosen(c *walk.Chosen) string {
+	if c.Answer < 0 || c.Answer >= len(c.Options) {
+		return ""
+	}
+	label := c.Options[c.Answer].Label
+	odds := weight(c)
+	if odds == nil {
+		if c.Kind == netfilter.Unknown {
+			return fmt.Sprintf("[not known: %s; taken here: %s]", c.What, label)
+		}
+		return fmt.Sprintf("[depends on what came before: %s; taken here: %s]", strings.TrimPrefix(c.What, "by what came before: "), label)
+	}
+	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow", netfilter.Counter: "in turn"}[c.Kind]
+	return fmt.Sprintf("[%s of the flows, %s]", share(odds), how)
+}
+
+func (t *teller) routed(st *walk.Step) []line {
+	text := routeText(st.Route)
+	if st.Route != nil && st.Route.Unknown != "" {
+		text += "  [not known: " + st.Route.Unknown + "]"
+	}
+	for i, c := range t.choices {
+		if c.Rule == nil && c.Host == t.host {
+			text += "  " + chosen(&c)
+			t.choices = append(append([]walk.Chosen(nil), t.choices[:i]...), t.choices[i+1:]...)
+			break
+		}
+	}
+	return []line{{label: "route", text: text, shape: "route"}}
+}
+
+func changed(changes []packet.Change) string {
+	var all []string
+	for _, c := range changes {
+		all = append(all, c.Field+" "+c.From+" → "+c.To)
+	}
+	return strings.Join(all, ", ")
+}
+
+// conclude adds how the request's way ended to its last block.
+func (t *teller) conclude() {
+	s, end := t.story, &t.story.outcome.End
+	if len(s.there) == 0 {
+		s.there = []block{{host: end.Host}}
+	}
+	b := &s.there[len(s.there)-1]
+	l := line{label: "end", shape: "end " + string(end.Kind)}
+	switch end.Kind {
+	case walk.Delivered:
+		l.text = "delivered to " + end.Packet.DestinationEnd() + listening(end)
+		if l.owner = t.owners.name(end.Packet.Destination, end.Packet.Protocol, end.Packet.DestinationPort); l.owner == hostName(end.Host) {
+			l.owner = ""
+		}
+		l.bad = end.Refused
+	case walk.Left:
+		l.text = "leaves what is known here" + paren(end.Why)
+	default:
+		if s.stopped != nil && end.Why == "" {
+			return
+		}
+		l.text, l.bad = string(end.Kind)+": "+cmp.Or(end.Why, "no reason given"), true
+		if s.stopped != nil {
+			return
+		}
+	}
+	b.lines = append(b.lines, l)
+}
+
+func listening(end *walk.End) string {
+	switch {
+	case end.Refused && end.Why != "":
+		return ""
+	case end.Refused:
+		return ": nothing listens there, the sender is refused"
+	case end.Listener != "":
+		return ": " + end.Listener + " takes it"
+	}
+	return ""
+}

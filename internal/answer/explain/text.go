@@ -1,0 +1,515 @@
+package explain
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"math/big"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"packetwalk.dev/internal/model/walk"
+)
+
+// Options are what the forms of output need beside the walk.
+type Options struct {
+	Owners *Owners
+	// Colour and Width are for terminals; Width 0 is 100 columns.
+	Colour bool
+	Width  int
+	// Notes stand below the walk: what the kernel said, "prediction only: …".
+	Notes []string
+	// Read is what reading the state had to assume, before the walk.
+	Read []walk.Assumption
+	// Time is when the state that was walked was taken; zero where that is not known.
+	Time time.Time
+	// Numbers are the outcomes' numbers where the result holds only some of them; nil for 1, 2, 3, …
+	Numbers []int
+	// Total is how many outcomes there are in all; 0 for those of the result.
+	Total int
+}
+
+func (o *Options) width() int {
+	if o.Width == 0 {
+		return 100
+	}
+	return max(o.Width, 60)
+}
+
+func (o *Options) stories(r *walk.Result) []*story {
+	all := stories(r, o.Owners)
+	for i := range all {
+		if i < len(o.Numbers) {
+			all[i].number = o.Numbers[i]
+		}
+	}
+	return all
+}
+
+func (o *Options) total(r *walk.Result) int { return max(o.Total, len(r.Outcomes)) }
+
+// The looks of words on a terminal (ECMA-48, SGR).
+const (
+	plain  = ""
+	bold   = "1"
+	dim    = "2"
+	red    = "31"
+	yellow = "33"
+)
+
+// page writes lines of text; an error of the writer sticks in the bufio.Writer.
+type page struct {
+	*bufio.Writer
+	o     *Options
+	total int // outcomes
+	nodes int // that any outcome passes
+}
+
+func (p *page) paint(look, s string) string {
+	if !p.o.Colour || look == plain || s == "" {
+		return s
+	}
+	return "\x1b[" + look + "m" + s + "\x1b[0m"
+}
+
+// Text writes the walk at a glance: each machine with what mattered there, the reply's way back in brief, what had to be assumed, and
+// as the last line what the destination sees and why. Where there are several outcomes, what they share stands once.
+func Text(w io.Writer, r *walk.Result, o Options) error {
+	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
+	all := o.stories(r)
+	var nodes []string
+	for _, s := range all {
+		nodes = append(nodes, s.nodes()...)
+	}
+	p.nodes = len(unique(nodes))
+	if len(all) == 0 {
+		return fmt.Errorf("the walk has no outcome")
+	}
+	p.head(all[0])
+	var flat [][]told
+	for _, s := range all {
+		flat = append(flat, s.flat())
+	}
+	shared := sharedPrefix(flat)
+	p.told(flat[0][:shared], "", "")
+	if len(all) > 1 {
+		for _, g := range groups(all) {
+			p.group(g, shared)
+		}
+	}
+	p.foot(r, all)
+	return p.Flush()
+}
+
+// head says who sends what to whom.
+func (p *page) head(s *story) {
+	start := s.start()
+	fmt.Fprintln(p, p.paint(bold, fmt.Sprintf("%s %s → %s", start.Protocol, start.SourceEnd(), start.DestinationEnd())))
+	from := p.o.Owners.name(start.Source, 0, start.SourcePort)
+	if from == "" && len(s.outcome.There) > 0 && s.outcome.There[0].Stage == walk.Sent {
+		from = hostName(s.outcome.There[0].Host)
+	}
+	to := p.o.Owners.name(start.Destination, start.Protocol, start.DestinationPort)
+	if to == "" && start.Destination.IsLoopback() {
+		to = "itself"
+	}
+	if end := &s.outcome.End; to == "" && end.Kind == walk.Delivered && end.Packet.Destination == start.Destination {
+		to = hostName(end.Host)
+	}
+	if from != "" || to != "" {
+		const nobodys = "an address that nobody here owns"
+		fmt.Fprintln(p, p.paint(dim, cmp.Or(from, nobodys)+" → "+cmp.Or(to, nobodys)))
+	}
+}
+
+// told is a line with the machine that it is told of.
+type told struct {
+	host string
+	line
+}
+
+// replyHeading stands above the way back.
+const replyHeading = "the reply"
+
+// flat is the story line by line, the reply in brief behind it.
+func (s *story) flat() []told {
+	var all []told
+	for _, b := range s.there {
+		for _, l := range b.lines {
+			all = append(all, told{b.host, l})
+		}
+	}
+	return append(all, s.brief()...)
+}
+
+// brief is the reply's way back, a line a machine, with what was translated there.
+func (s *story) brief() []told {
+	var all []told
+	for _, b := range s.back {
+		var ways []string
+		var more []line
+		for _, l := range b.lines {
+			switch l.label {
+			case "in", "out":
+				ways = append(ways, port(l.text))
+			case "snat", "dnat", "drop", "reject", "unknown", "taken", "choice":
+				l.text = l.label + " " + l.text
+				l.label = ""
+				more = append(more, l)
+			}
+		}
+		text := hostName(b.host)
+		if len(ways) > 0 {
+			text += ": " + strings.Join(ways, " → ")
+		}
+		all = append(all, told{replyHeading, line{text: text}})
+		for _, l := range more {
+			l.text = "  " + l.text
+			all = append(all, told{replyHeading, l})
+		}
+	}
+	if e := s.outcome.BackEnd; e != nil {
+		switch e.Kind {
+		case walk.Delivered:
+			l := line{text: "arrives from " + e.Packet.SourceEnd()}
+			if e.Refused {
+				l = line{text: "arrives, but " + e.Why, bad: true}
+			}
+			all = append(all, told{replyHeading, l})
+		case walk.Left:
+			all = append(all, told{replyHeading, line{text: "leaves what is known on " + hostName(e.Host)}})
+		default:
+			all = append(all, told{replyHeading, line{text: fmt.Sprintf("%s on %s: %s", e.Kind, hostName(e.Host), e.Why), bad: true}})
+		}
+	}
+	return all
+}
+
+// port is the wire's end in "BRIDGE, port LINK" and "LINK, port of BRIDGE".
+func port(text string) string {
+	link, rest, bridged := strings.Cut(text, ", port ")
+	if bridged && !strings.HasPrefix(rest, "of ") {
+		return rest
+	}
+	return link
+}
+
+// sharedPrefix is how many lines all have in common at the beginning.
+func sharedPrefix(all [][]told) int {
+	n := len(all[0])
+	for _, f := range all[1:] {
+		n = min(n, len(f))
+		for i := range n {
+			if f[i] != all[0][i] {
+				n = i
+				break
+			}
+		}
+	}
+	return n
+}
+
+// told writes lines under their machines' names; open is the machine whose heading stands already.
+func (p *page) told(lines []told, open, indent string) {
+	owner := "" // said last
+	for _, l := range lines {
+		if l.host != open {
+			owner, open = "", l.host
+			title := open
+			if !strings.HasPrefix(open, replyHeading) {
+				title = hostName(open)
+			}
+			fmt.Fprintf(p, "\n%s%s\n", indent, p.paint(bold, title))
+		}
+		if l.owner == owner {
+			l.owner = ""
+		} else {
+			owner = l.owner
+		}
+		p.line(l.line, indent+"  ")
+	}
+}
+
+// line writes a label, what happened, and whose it is: beside it where there is room, else below.
+func (p *page) line(l line, indent string) {
+	const column = 8
+	look := plain
+	if l.bad {
+		look = red
+	} else if l.label == "snat" || l.label == "dnat" {
+		look = yellow
+	}
+	left, below := indent, indent
+	if l.label != "" {
+		left += p.paint(dim, fmt.Sprintf("%-*s", column-1, l.label)) + " "
+		below += strings.Repeat(" ", column)
+	}
+	used := utf8.RuneCountInString(below + l.text)
+	switch {
+	case l.owner == "":
+		fmt.Fprintf(p, "%s%s\n", left, p.paint(look, l.text))
+	case used+3+utf8.RuneCountInString(l.owner) <= p.o.width():
+		fmt.Fprintf(p, "%s%s   %s\n", left, p.paint(look, l.text), p.paint(dim, l.owner))
+	default:
+		fmt.Fprintf(p, "%s%s\n%s  %s\n", left, p.paint(look, l.text), below, p.paint(dim, l.owner))
+	}
+}
+
+// groups puts together outcomes that differ only in the endpoint, in the order of their first ones.
+func groups(all []*story) [][]*story {
+	var gs [][]*story
+	at := map[string]int{}
+	for _, s := range all {
+		shape := s.shape()
+		i, ok := at[shape]
+		if !ok {
+			i = len(gs)
+			at[shape] = i
+			gs = append(gs, nil)
+		}
+		gs[i] = append(gs[i], s)
+	}
+	return gs
+}
+
+func (p *page) group(g []*story, shared int) {
+	var numbers []int
+	for _, s := range g {
+		numbers = append(numbers, s.number)
+	}
+	first := g[0]
+	title := fmt.Sprintf("%s of %d (%s): ", ranges(numbers), p.total, odds(g))
+	var endings []string
+	by := map[string][]int{}
+	for _, s := range g {
+		e := p.ending(s)
+		endings, by[e] = append(endings, e), append(by[e], s.number)
+	}
+	endings = unique(endings)
+	if len(endings) == 1 {
+		title += endings[0]
+	} else {
+		title += "alike but for the end"
+	}
+	fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
+	for _, e := range endings {
+		if len(endings) > 1 {
+			fmt.Fprintf(p, "    %s  %s\n", ranges(by[e]), e)
+		}
+	}
+	for _, what := range undecided(g) {
+		fmt.Fprintf(p, "  %s\n", p.paint(yellow, "not known: "+what))
+	}
+	open := ""
+	flat := first.flat()
+	if len(g) > 1 && len(flat) > shared {
+		fmt.Fprintf(p, "  %s\n", p.paint(dim, fmt.Sprintf("number %d in full:", first.number)))
+	}
+	if shared > 0 && shared < len(flat) && flat[shared].host == flat[shared-1].host {
+		open = flat[shared].host
+	}
+	p.told(flat[shared:], open, "  ")
+}
+
+// undecided are the choices without known weights that outcomes of a group took differently, in words.
+func undecided(g []*story) []string {
+	answers := map[string]int{}
+	var differ []string
+	for _, s := range g {
+		for i := range s.outcome.Choices {
+			c := &s.outcome.Choices[i]
+			if weight(c) != nil {
+				continue
+			}
+			what := hostName(c.Host) + ": " + c.What
+			if before, ok := answers[what]; ok && before != c.Answer {
+				differ = append(differ, what)
+			}
+			answers[what] = c.Answer
+		}
+	}
+	return unique(differ)
+}
+
+// ending is where an outcome ends, whose that is, and the nodes on the way.
+func (p *page) ending(s *story) string {
+	e := &s.outcome.End
+	text := e.Packet.DestinationEnd()
+	if owner := p.o.Owners.name(e.Packet.Destination, e.Packet.Protocol, e.Packet.DestinationPort); owner != "" {
+		text += ", " + owner
+	}
+	if e.Kind != walk.Delivered {
+		text += ", " + string(e.Kind)
+	}
+	if nodes := s.nodes(); p.nodes > 1 && len(nodes) > 0 {
+		text += ", by " + strings.Join(nodes, ", ")
+	}
+	return text
+}
+
+// nodes are the nodes on the way, each once.
+func (s *story) nodes() []string {
+	var nodes []string
+	for _, b := range s.there {
+		if strings.HasPrefix(b.host, "node/") && !slices.Contains(nodes, hostName(b.host)) {
+			nodes = append(nodes, hostName(b.host))
+		}
+	}
+	return nodes
+}
+
+// odds is "probability 1/2", or "probability 1/4 each".
+func odds(g []*story) string {
+	sum, each := new(big.Rat), true
+	for _, s := range g {
+		p := s.outcome.Probability
+		if p == nil {
+			return "probability not known"
+		}
+		sum.Add(sum, p)
+		each = each && share(p) == share(g[0].outcome.Probability)
+	}
+	switch {
+	case len(g) == 1:
+		return "probability " + share(sum)
+	case each:
+		return "probability " + share(g[0].outcome.Probability) + " each"
+	}
+	return "probability " + share(sum) + " together"
+}
+
+// share writes a probability for people: as the fraction that it is where that is short, else as the shortest one beside it, "about 1/5".
+// The kernel holds a probability in 31 bits (xt_statistic.h), so that what kube-proxy writes as 0.20000000019 is 429496730/2147483648; the exact
+// fraction is in the JSON.
+func share(p *big.Rat) string {
+	const longest = 1000
+	if p.Denom().IsInt64() && p.Denom().Int64() <= longest {
+		return p.RatString()
+	}
+	near := big.NewRat(1, 1_000_000)
+	for denominator := int64(1); denominator <= longest; denominator++ {
+		scaled, _ := new(big.Rat).Mul(p, big.NewRat(denominator, 1)).Float64()
+		fraction := big.NewRat(int64(math.Round(scaled)), denominator)
+		if off := new(big.Rat).Sub(p, fraction); fraction.Sign() > 0 && off.Abs(off).Cmp(near) <= 0 {
+			return "about " + fraction.RatString()
+		}
+	}
+	return "about " + p.FloatString(6)
+}
+
+// ranges writes 1, 2, 3, 5 as "1-3, 5".
+func ranges(n []int) string {
+	var parts []string
+	for i := 0; i < len(n); {
+		j := i
+		for j+1 < len(n) && n[j+1] == n[j]+1 {
+			j++
+		}
+		if j > i {
+			parts = append(parts, fmt.Sprintf("%d-%d", n[i], n[j]))
+		} else {
+			parts = append(parts, fmt.Sprint(n[i]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+// foot says what was assumed, what there is to add, and what the destination sees: a line for each different answer.
+func (p *page) foot(r *walk.Result, all []*story) {
+	fmt.Fprintln(p)
+	p.assumed(r)
+	if r.More {
+		fmt.Fprintf(p, "there are more outcomes than the %d that were walked\n", len(r.Outcomes))
+	}
+	for _, n := range p.o.Notes {
+		fmt.Fprintln(p, n)
+	}
+	var sentences []string
+	by := map[string][]*story{}
+	for _, s := range all {
+		sentence := s.sees()
+		if by[sentence] == nil {
+			sentences = append(sentences, sentence)
+		}
+		by[sentence] = append(by[sentence], s)
+	}
+	for _, sentence := range sentences {
+		if len(sentences) > 1 {
+			var numbers []int
+			for _, s := range by[sentence] {
+				numbers = append(numbers, s.number)
+			}
+			fmt.Fprintf(p, "%s of %d: ", ranges(numbers), p.total)
+		}
+		fmt.Fprintln(p, p.paint(bold, sentence+taken(by[sentence])))
+	}
+}
+
+// taken says how what is not known was taken, where outcomes with the same sentence took it all the same way: the sentence may depend on it.
+func taken(g []*story) string {
+	const most = 3
+	var all []string
+	for i, s := range g {
+		assumptions := s.taken()
+		if i == 0 {
+			all = assumptions
+		}
+		all = slices.DeleteFunc(all, func(a string) bool { return !slices.Contains(assumptions, a) })
+	}
+	if len(all) == 0 {
+		return ""
+	}
+	more := ""
+	if n := len(all) - most; n > 0 {
+		all, more = all[:most], fmt.Sprintf(", and %d more", n)
+	}
+	return "; provided that " + strings.Join(all, ", ") + more
+}
+
+// taken are the choices without known weights, with their answers. What was asked twice and answered differently is left out.
+func (s *story) taken() []string {
+	type question struct{ rule, what string }
+	answers, order := map[question]string{}, []question{}
+	for i := range s.outcome.Choices {
+		c := &s.outcome.Choices[i]
+		if weight(c) != nil || c.Answer < 0 || c.Answer >= len(c.Options) {
+			continue
+		}
+		q, label := question{what: c.What}, c.Options[c.Answer].Label
+		if c.Chain != nil {
+			q.rule = ruleRef(c.Chain, c.Rule)
+		}
+		if len(s.there) > 1 {
+			q.rule = strings.TrimSpace("on " + hostName(c.Host) + " " + q.rule)
+		}
+		if before, asked := answers[q]; !asked {
+			order = append(order, q)
+		} else if before != label {
+			label = ""
+		}
+		answers[q] = label
+	}
+	var all []string
+	for _, q := range order {
+		if label := answers[q]; label != "" {
+			all = append(all, strings.TrimSpace(q.rule+" "+label+" ("+q.what+")"))
+		}
+	}
+	return all
+}
+
+// Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.
+func Endings(r *walk.Result, o Options) []string {
+	all := o.stories(r)
+	p := &page{o: &o, total: o.total(r), nodes: 2}
+	endings := make([]string, len(all))
+	for i, s := range all {
+		endings[i] = p.ending(s) + " (" + odds([]*story{s}) + ")"
+	}
+	return endings
+}

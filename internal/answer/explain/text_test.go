@@ -1,0 +1,46 @@
+package explain
+
+import (
+	"math/big"
+	"testing"
+
+	"packetwalk.dev/internal/model/walk"
+)
+
+// TestShare: fractions as short as they can be read, and said to be near where they are not exact.
+func TestShare(t *testing.T) {
+	for _, tt := range []struct {
+		p    *big.Rat
+		want string
+	}{
+		{big.NewRat(1, 1), "1"},
+		{big.NewRat(1, 2), "1/2"},
+		{big.NewRat(8, 15), "8/15"},
+		{big.NewRat(429496730, 1<<31), "about 1/5"},      // --probability 0.20000000019
+		{big.NewRat(214748365, 3*(1<<30)), "about 1/15"}, // behind a load balancer of three nodes
+		{big.NewRat(1, 123457), "about 0.000008"},
+		{big.NewRat(700001, 1234567), "about 0.567001"},
+		{big.NewRat(1<<31-1, 1<<31), "about 1"},
+	} {
+		if got := share(tt.p); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.p, got, tt.want)
+		}
+	}
+}
+
+// TestThreeEndpoints: a third each, though the kernel's 31 bits do not hold a third.
+func TestThreeEndpoints(t *testing.T) {
+	third := big.NewRat(715827883, 1<<31)
+	rest := new(big.Rat).Sub(big.NewRat(1, 1), third)
+	half := new(big.Rat).Mul(rest, big.NewRat(1, 2))
+	var g []*story
+	for _, p := range []*big.Rat{third, half, half} {
+		g = append(g, &story{outcome: &walk.Outcome{Probability: p}})
+	}
+	if got := odds(g); got != "probability about 1/3 each" {
+		t.Errorf("three endpoints: %q", got)
+	}
+	if got := odds(g[:1]); got != "probability about 1/3" {
+		t.Errorf("one of them: %q", got)
+	}
+}

@@ -1,0 +1,178 @@
+package explain
+
+import (
+	"bufio"
+	"cmp"
+	"fmt"
+	"io"
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// Wide writes every step in order: each rule that was evaluated with its number, text, verdict and, where it did not apply, the test that
+// failed. Rules that did not apply are there when the walk noted them (walk.Request.EveryRule).
+func Wide(w io.Writer, r *walk.Result, o Options) error {
+	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
+	all := o.stories(r)
+	if len(all) == 0 {
+		return fmt.Errorf("the walk has no outcome")
+	}
+	p.head(all[0])
+	var flat [][]told
+	for _, s := range all {
+		flat = append(flat, s.everyStep(o.Owners))
+	}
+	shared := sharedPrefix(flat)
+	p.told(flat[0][:shared], "", "")
+	for i, s := range all {
+		open := ""
+		if len(all) > 1 {
+			fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*story{s}), p.ending(s))))
+		} else if shared > 0 {
+			open = flat[i][shared-1].host
+		}
+		p.told(flat[i][shared:], open, "")
+	}
+	p.foot(r, all)
+	return p.Flush()
+}
+
+// everyStep is the whole outcome, a line a step.
+func (s *story) everyStep(o *Owners) []told {
+	all := everyLine(s.outcome.There, "", o)
+	all = append(all, told{s.outcome.End.Host, line{label: "end", text: ended(&s.outcome.End)}})
+	all = append(all, everyLine(s.outcome.Back, replyHeading+" on ", o)...)
+	if e := s.outcome.BackEnd; e != nil {
+		all = append(all, told{replyHeading + " on " + hostName(e.Host), line{label: "end", text: ended(e)}})
+	}
+	return all
+}
+
+func ended(e *walk.End) string {
+	text := fmt.Sprintf("%s: %s", e.Kind, e.Packet.Tuple)
+	if e.Why != "" {
+		text += ": " + e.Why
+	}
+	return text + listening(e)
+}
+
+func everyLine(steps []walk.Step, prefix string, o *Owners) []told {
+	var all []told
+	why := newReasoner(o)
+	for i := range steps {
+		st := &steps[i]
+		host := st.Host
+		if prefix != "" {
+			host = prefix + hostName(st.Host)
+		}
+		for _, l := range wideLines(st, why) {
+			all = append(all, told{host, l})
+		}
+		if st.Copied != nil {
+			for _, t := range everyLine(st.Copied.Steps, prefix, o) {
+				t.label = "copy: " + t.label
+				all = append(all, t)
+			}
+		}
+	}
+	return all
+}
+
+func wideLines(st *walk.Step, why *reasoner) []line {
+	p := &st.Packet
+	switch st.Stage {
+	case walk.Sent:
+		return []line{{label: "sent", text: p.String()}}
+	case walk.Received:
+		return []line{{label: "in", text: linkAndPort(p.In, p.BridgeIn) + "  " + p.String()}}
+	case walk.Transmit:
+		return []line{{label: "out", text: linkAndPort(p.Out, p.BridgeOut) + "  " + p.String()}}
+	case walk.Ruled:
+		return []line{wideRule(st, why)}
+	case walk.Routed:
+		return wideRoute(st)
+	case walk.Bridged:
+		return []line{{label: "bridge", text: bridgeText(st.Bridge)}}
+	case walk.Resolved:
+		return []line{{label: "next", text: resolveText(st.Resolve)}}
+	case walk.Tracked:
+		return []line{{label: "flow", text: strings.TrimSpace(p.Track.State.String() + paren(flowText(st)))}}
+	case walk.Translated:
+		return []line{{label: "nat", text: changed(st.Changes) + paren(st.Why)}}
+	case walk.Ended:
+		return nil // the end itself is written
+	case walk.Copy:
+		return []line{{label: "copy", text: st.Why + "; its end: " + ended(&st.Copied.End)}}
+	}
+	return []line{{label: "check", text: strings.TrimSpace(changed(st.Changes) + paren(st.Why))}}
+}
+
+func flowText(st *walk.Step) string {
+	if st.Flow == nil {
+		return ""
+	}
+	return st.Flow.Original.String() + ", answers " + st.Flow.Reply.String()
+}
+
+// wideRule is "nat KUBE-SERVICES 4: RULE" with what came of it.
+func wideRule(st *walk.Step, why *reasoner) line {
+	v := st.Visit
+	why.remember(v)
+	text := reference(v)
+	if v.Rule != nil {
+		text += ": " + v.Rule.Text
+	}
+	l := line{label: v.Verdict.Kind.String(), text: text, owner: why.why(v, &st.Packet)}
+	switch v.Verdict.Kind {
+	case netfilter.Continue:
+		l.label = "applies"
+	case netfilter.Break:
+		l.label, l.owner = "no", ""
+		if v.Failed != nil {
+			l.text += "  [needs: " + v.Failed.String() + "]"
+		}
+	case netfilter.Drop, netfilter.Reject, netfilter.Undecided, netfilter.Stolen:
+		l.bad = true
+	}
+	if v.Verdict.Detail != "" {
+		l.text += "  [" + v.Verdict.Detail + "]"
+	}
+	if changes := changesOf(st); len(changes) > 0 {
+		l.text += "  [" + changed(changes) + "]"
+	}
+	return l
+}
+
+func wideRoute(st *walk.Step) []line {
+	var lines []line
+	if st.Route != nil {
+		for _, c := range st.Route.Considered {
+			lines = append(lines, line{label: "no", text: fmt.Sprintf("policy rule %d%s: %s", c.Rule.Priority, policyTests(c.Rule), c.Why)})
+		}
+	}
+	return append(lines, line{label: "route", text: routeText(st.Route) + paren(st.Why)})
+}
+
+func bridgeText(b *walk.BridgeStep) string {
+	if b == nil {
+		return "?"
+	}
+	how := "flooded: no entry for the address"
+	if e := b.Entry; e != nil {
+		how = "FDB entry " + e.MAC.String() + " on " + e.Port
+	}
+	return fmt.Sprintf("%s to %s (%s)", b.Bridge, cmp.Or(strings.Join(b.Ports, ", "), "no port"), how)
+}
+
+func resolveText(r *walk.ResolveStep) string {
+	if r == nil {
+		return "?"
+	}
+	text := fmt.Sprintf("%s is at %s on %s (%s", r.Address, r.MAC, r.Link, r.By)
+	if r.Answerer != "" {
+		text += ", answered by " + hostName(r.Answerer)
+	}
+	return text + ")"
+}

@@ -1,0 +1,261 @@
+package proof
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// Compare lays the outcomes of a walk beside what the kernel did and reports on the one that agrees with it longest.
+func Compare(result *walk.Result, o *Observed) Report {
+	id := identify(o, result.Request.Host)
+	var best Report
+	for i := range result.Outcomes {
+		r := compareOutcome(&result.Outcomes[i], o, id, result.Request.Host)
+		r.Outcome = i
+		if i == 0 || r.better(best) {
+			best = r
+		}
+	}
+	best.Answer = o.Answer
+	return best
+}
+
+// better tells whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.
+func (r Report) better(other Report) bool {
+	switch {
+	case r.First == nil || other.First == nil:
+		return r.First == nil && (other.First != nil || r.Agreed > other.Agreed)
+	case r.First.position != other.First.position:
+		return r.First.position > other.First.position
+	}
+	return r.Agreed > other.Agreed
+}
+
+func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
+	of := *id
+	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
+	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}}
+	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
+	if outcome.End.Kind == walk.Rejected {
+		c.refused = outcome.End.Host
+	}
+	c.way(outcome.There, there, 0)
+	c.Source = c.sourceAt(outcome.End.Host)
+	if outcome.Back != nil {
+		if c.answered(outcome) {
+			c.way(outcome.Back, back, len(outcome.There))
+		} else {
+			c.Unanswered = true
+		}
+	}
+	c.flows(outcome)
+	c.answer(outcome)
+	for host := range c.unseen {
+		c.Unseen = append(c.Unseen, host)
+	}
+	slices.Sort(c.Unseen)
+	return c.Report
+}
+
+// comparison is a Report in the making.
+type comparison struct {
+	Report
+	observed *Observed
+	id       *identity
+	sender   string
+	unseen   map[string]bool
+	refused  string // the host that answers the packet with an error, if one does
+	// refusedCopies: that host's bridge had flooded the packet. Each copy is answered, as far as the limits of ICMP errors allow.
+	refusedCopies bool
+}
+
+// fact counts a step that was compared.
+func (c *comparison) fact(d *Difference) {
+	c.Steps++
+	if d == nil {
+		c.Agreed++
+		return
+	}
+	if c.First == nil || d.position < c.First.position {
+		c.First = d
+	}
+	if !d.more && (c.firm == nil || d.position < c.firm.position) {
+		c.firm = d
+	}
+}
+
+// placed is a predicted step with its place among all.
+type placed struct {
+	*walk.Step
+	position int
+	before   *packet.Packet // the packet before the step; nil for the first
+}
+
+// way compares the steps of one direction, host by host.
+func (c *comparison) way(steps []walk.Step, d direction, offset int) {
+	steps = withCopies(steps)
+	byHost := map[string][]placed{}
+	var order []string
+	for i := range steps {
+		s := placed{Step: &steps[i], position: offset + i}
+		if i > 0 && steps[i-1].Host == s.Host {
+			s.before = &steps[i-1].Packet
+		}
+		if byHost[s.Host] == nil {
+			order = append(order, s.Host)
+		}
+		byHost[s.Host] = append(byHost[s.Host], s)
+	}
+	for _, name := range order {
+		h := c.observed.Hosts[name]
+		if h == nil {
+			c.unseen[name] = true
+			continue
+		}
+		c.rules(name, h, byHost[name], d)
+		c.interfaces(name, h, byHost[name], d)
+	}
+}
+
+// withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet itself goes on.
+func withCopies(steps []walk.Step) []walk.Step {
+	if !slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Copied != nil }) {
+		return steps
+	}
+	var all []walk.Step
+	for _, s := range steps {
+		if all = append(all, s); s.Copied != nil {
+			all = append(all, s.Copied.Steps...)
+		}
+	}
+	return all
+}
+
+// expects tells whether one of the steps has the tuple.
+func expects(steps []placed) func(packet.Tuple) bool {
+	return func(t packet.Tuple) bool {
+		return slices.ContainsFunc(steps, func(s placed) bool { return sameTuple(&s.Packet.Tuple, &t) })
+	}
+}
+
+// interfaces compares the packet at the interfaces of one host. Copies at other interfaces, and repeats, are passed over.
+func (c *comparison) interfaces(name string, h *Host, steps []placed, d direction) {
+	expected := func(packet.Tuple) bool { return false }
+	if d == back {
+		expected = expects(steps)
+	}
+	var seen []kernel.Captured
+	for _, p := range h.Packets {
+		if c.id.of(&p.Packet, p.Transport, expected) == d {
+			seen = append(seen, p)
+		}
+	}
+	var rule *ruleRef
+	var ruleText string
+	for _, s := range steps {
+		if s.Visit != nil && s.Visit.Rule != nil && len(s.Changes) > 0 {
+			rule, ruleText = refOf(s.Visit), " after "+predictedRule(s)
+		}
+		link, out := place(s)
+		if link == "" {
+			continue
+		}
+		i := slices.IndexFunc(seen, func(p kernel.Captured) bool {
+			return p.Link == link && p.Out == out && packetDiffers(s, &p.Packet) == ""
+		})
+		if i >= 0 {
+			seen = seen[i+1:]
+			c.fact(nil)
+			continue
+		}
+		c.fact(&Difference{Host: name, Back: d == back, Predicted: at(link, out) + packetText(&s.Packet) + ruleText,
+			Observed: nearest(seen, s, link, out), position: s.position, rule: rule})
+		return
+	}
+}
+
+// place is the interface of a step where the packet can be captured, "" for other steps.
+func place(s placed) (link string, out bool) {
+	switch s.Stage {
+	case walk.Received:
+		return s.Packet.In, false
+	case walk.Transmit:
+		return s.Packet.Out, true
+	}
+	return "", false
+}
+
+func at(link string, out bool) string {
+	if out {
+		return "out of " + link + ": "
+	}
+	return "in by " + link + ": "
+}
+
+// nearest describes the packet that was seen at the interface instead of the predicted one.
+func nearest(seen []kernel.Captured, s placed, link string, out bool) string {
+	for _, p := range seen {
+		if p.Link == link && p.Out == out {
+			return at(link, out) + packetText(&p.Packet) + packetDiffers(s, &p.Packet)
+		}
+	}
+	if len(seen) > 0 {
+		return "not there; " + at(seen[0].Link, seen[0].Out) + packetText(&seen[0].Packet)
+	}
+	return at(link, out) + "the packet was not seen there"
+}
+
+func packetText(p *packet.Packet) string {
+	if p.About != nil {
+		return fmt.Sprintf("%s type %d code %d about %s", p.Tuple, p.Type, p.Code, p.About)
+	}
+	return fmt.Sprintf("%s, TTL %d", p.Tuple, p.TTL)
+}
+
+// packetDiffers tells in words what is different about a packet at an interface, "" where nothing is.
+func packetDiffers(s placed, p *packet.Packet) string {
+	want := &s.Packet
+	switch {
+	case !sameTuple(&want.Tuple, &p.Tuple):
+		return fmt.Sprintf(" (predicted %s)", want.Tuple)
+	case want.About != nil && (p.About == nil || !sameTuple(want.About, p.About)):
+		return fmt.Sprintf(" (predicted about %s)", want.About)
+	case want.TTL != 0 && want.TTL != p.TTL:
+		return fmt.Sprintf(" (predicted TTL %d)", want.TTL)
+	case want.TOS != p.TOS && want.TOS != 0:
+		return fmt.Sprintf(" (TOS %#x, predicted %#x)", p.TOS, want.TOS)
+	case differ(want.EtherSource, p.EtherSource):
+		return fmt.Sprintf(" (from station %s, predicted %s)", p.EtherSource, want.EtherSource)
+	case differ(want.EtherDestination, p.EtherDestination):
+		return fmt.Sprintf(" (to station %s, predicted %s)", p.EtherDestination, want.EtherDestination)
+	}
+	return ""
+}
+
+func differ(want, got packet.MAC) bool { return !want.IsZero() && !got.IsZero() && want != got }
+
+// sameTuple tells whether a real packet's tuple is one that was predicted.
+func sameTuple(want, got *packet.Tuple) bool {
+	if want.Protocol != got.Protocol || !sameAddress(want.Source, got.Source) || want.Destination != got.Destination {
+		return false
+	}
+	if want.Protocol == packet.ICMP || want.Protocol == packet.ICMPv6 {
+		return want.Type == got.Type && want.Code == got.Code && samePort(want.SourcePort, got.SourcePort)
+	}
+	return samePort(want.SourcePort, got.SourcePort) && samePort(want.DestinationPort, got.DestinationPort)
+}
+
+// sameAddress takes an address that nobody chose for the unspecified one, which the kernel sends then.
+func sameAddress(want, got netip.Addr) bool {
+	return want == got || !want.IsValid() && got.IsUnspecified()
+}
+
+func samePort(want, got packet.Port) bool {
+	low, high := want.Span()
+	return low <= got.Number && got.Number <= high
+}

@@ -1,0 +1,222 @@
+package proof
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// sourceAt is the packet's source as it came to a host, "" where it was not seen there.
+func (c *comparison) sourceAt(host string) string {
+	h := c.observed.Hosts[host]
+	if h == nil {
+		return ""
+	}
+	none := func(packet.Tuple) bool { return false }
+	for _, p := range slices.Backward(h.Packets) {
+		if !p.Out && c.id.of(&p.Packet, p.Transport, none) == there {
+			return p.Packet.SourceEnd()
+		}
+	}
+	return ""
+}
+
+// answered tells whether anything was sent back where the request ended. A kernel's own answer always is: then a missing one is a
+// difference. A program's answer to a datagram is its own business, and so is what happens outside of what is known. Of an answer that the
+// program cannot send, for want of a route, there is nothing to be seen.
+func (c *comparison) answered(outcome *walk.Outcome) bool {
+	end := &outcome.End
+	program := end.Kind == walk.Delivered && !end.Refused && outcome.Back[0].Packet.Protocol == packet.UDP
+	if !program && end.Kind != walk.Left {
+		return true
+	}
+	h := c.observed.Hosts[end.Host]
+	if h == nil {
+		return false
+	}
+	var steps []placed
+	for i := range outcome.Back {
+		steps = append(steps, placed{Step: &outcome.Back[i]})
+	}
+	expected := expects(steps)
+	if !slices.ContainsFunc(steps, visible) {
+		return true
+	}
+	for _, p := range h.Packets {
+		if c.id.of(&p.Packet, p.Transport, expected) == back {
+			return true
+		}
+	}
+	for _, t := range kernel.GroupTrace(h.Trace) {
+		if c.id.of(&t.Packet, t.Transport, expected) == back {
+			return true
+		}
+	}
+	return false
+}
+
+// visible tells of steps that a trace or a capture shows.
+func visible(s placed) bool {
+	link, _ := place(s)
+	return link != "" || traced(s.Visit)
+}
+
+// leaves tells of steps that a packet has left its sender with.
+func leaves(s walk.Step) bool { return s.Stage == walk.Transmit || s.Stage == walk.Received }
+
+// flows compares the connections that conntrack keeps. Their marks are compared where no packet followed that may have changed them.
+func (c *comparison) flows(outcome *walk.Outcome) {
+	if ended(outcome) {
+		return
+	}
+	type kept struct {
+		flow     *packet.Flow
+		position int
+	}
+	more := followed(outcome)
+	last := map[string]kept{}
+	var order []string
+	for i, s := range slices.Concat(outcome.There, outcome.Back) {
+		if s.Flow == nil || s.Flow.Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
+			continue
+		}
+		if c.Unanswered && i >= len(outcome.There) {
+			break
+		}
+		if _, ok := last[s.Host]; !ok {
+			order = append(order, s.Host)
+		}
+		last[s.Host] = kept{s.Flow, i}
+	}
+	for _, host := range order {
+		k := last[host]
+		flows := c.observed.Hosts[host].Flows
+		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) && (more(host) || k.flow.Mark == f.Mark) }) {
+			c.fact(nil)
+			continue
+		}
+		observed, there := likeliest(flows, k.flow)
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true, forgotten: !there})
+	}
+}
+
+// endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the acknowledgement,
+// ended it, and why that is.
+func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
+	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
+		return "", nil
+	}
+	host, why, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
+	if host != report.First.Host {
+		return "", err
+	}
+	return why, nil
+}
+
+// followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which
+// passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour for, which
+// comes when it gives up asking; a redirect, where a packet left by the interface that it
+// came in by (ip_forward: ip_rt_send_redirect).
+func followed(outcome *walk.Outcome) func(host string) bool {
+	back := outcome.BackEnd
+	if outcome.End.Kind == walk.Undecided || back != nil && back.Kind == walk.Undecided || unresolved(&outcome.End) || back != nil && unresolved(back) {
+		return func(string) bool { return true }
+	}
+	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
+		return func(string) bool { return true }
+	}
+	return func(host string) bool {
+		return slices.ContainsFunc(slices.Concat(outcome.There, outcome.Back), func(s walk.Step) bool {
+			return s.Host == host && s.Stage == walk.Transmit && s.Packet.In == s.Packet.Out
+		})
+	}
+}
+
+// unresolved tells of a packet for whose next hop nobody answers.
+func unresolved(end *walk.End) bool { return end.Kind == walk.Dropped && end.Reject != "" }
+
+// ended tells of connections that conntrack forgets at once: those whose SYN was answered by a reset (nf_conntrack_tcp_packet).
+func ended(outcome *walk.Outcome) bool {
+	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
+}
+
+// endedBy is the host that rejects an answer, which is not tracked, with a reset: that is tracked as if it came from who began the connection,
+// and may end it, too. It is "" where there is none.
+func endedBy(outcome *walk.Outcome) string {
+	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.State == packet.Untracked {
+		return b.Host
+	}
+	return ""
+}
+
+func sameFlow(want *packet.Flow, f *kernel.Flow) bool {
+	return sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) &&
+		sameEnds(&want.Reply, f.Protocol, f.ReplySource, f.ReplyDestination)
+}
+
+func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.AddrPort) bool {
+	if uint8(want.Protocol) != protocol || !sameAddress(want.Source, source.Addr()) || !sameAddress(want.Destination, destination.Addr()) {
+		return false
+	}
+	return !want.Protocol.HasPorts() ||
+		samePort(want.SourcePort, packet.Exactly(source.Port())) && samePort(want.DestinationPort, packet.Exactly(destination.Port()))
+}
+
+func likeliest(flows []kernel.Flow, want *packet.Flow) (text string, there bool) {
+	for _, f := range flows {
+		if sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) {
+			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination, f.Mark), true
+		}
+	}
+	return "no such connection", false
+}
+
+func flowText(f *packet.Flow) string {
+	return fmt.Sprintf("%s > %s, replies %s > %s, mark %#x", f.Original.SourceEnd(), f.Original.DestinationEnd(), f.Reply.SourceEnd(),
+		f.Reply.DestinationEnd(), f.Mark)
+}
+
+// answer compares what the sender learnt.
+func (c *comparison) answer(outcome *walk.Outcome) {
+	if c.Unanswered {
+		return
+	}
+	want := expectedAnswers(outcome, c.sender)
+	if want == nil {
+		return
+	}
+	got := c.observed.Answer
+	if slices.Contains(want, got.Answer) {
+		c.fact(nil)
+		return
+	}
+	text := string(got.Answer)
+	if got.Err != nil {
+		text += ": " + got.Err.Error()
+	}
+	c.fact(&Difference{Host: c.sender, Back: true, Predicted: fmt.Sprintf("the sender's socket is %s", want[0]), Observed: text,
+		position: len(outcome.There) + len(outcome.Back)})
+}
+
+// expectedAnswers are what the sender can learn; nil where nobody can tell.
+func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
+	end, backEnd := &outcome.End, outcome.BackEnd
+	switch {
+	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
+		return nil
+	case end.Unsent:
+		return []kernel.Answer{kernel.NotSent, kernel.Unreachable} // connect says so, too
+	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
+		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
+	case end.Kind == walk.Rejected && end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves):
+		return []kernel.Answer{kernel.Refused, kernel.Unreachable, kernel.NotSent} // the program may see the drop first, or the error
+	case end.Kind == walk.Rejected || end.Refused:
+		return []kernel.Answer{kernel.Refused, kernel.Unreachable}
+	}
+	return []kernel.Answer{kernel.Connected, kernel.Answered}
+}

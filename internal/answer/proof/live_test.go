@@ -1,0 +1,336 @@
+package proof_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// world is a few namespaces, by the names of their hosts.
+type world struct {
+	t     testing.TB
+	hosts map[string]*kernel.Namespace
+}
+
+func newWorld(t testing.TB, hosts ...string) *world {
+	t.Helper()
+	kerneltest.NeedRoot(t)
+	w := &world{t: t, hosts: map[string]*kernel.Namespace{}}
+	dir := t.TempDir()
+	for i, h := range hosts {
+		ns, err := kernel.CreateNamespace(fmt.Sprintf("%s/%d", dir, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ns.Remove() })
+		w.hosts[h] = ns
+	}
+	return w
+}
+
+// wire joins two hosts: "a eth0" and "b eth1".
+func (w *world) wire(a, b string) {
+	w.t.Helper()
+	end := func(s string) kernel.LinkEnd {
+		host, link, _ := strings.Cut(s, " ")
+		return kernel.LinkEnd{Namespace: w.hosts[host], Name: link}
+	}
+	if err := kernel.EnsureVeth(end(a), end(b), 1500); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+func (w *world) sh(host, script string) {
+	w.t.Helper()
+	cmd := exec.Command("sh", "-e")
+	cmd.Stdin = strings.NewReader(script)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := w.hosts[host].Run(cmd); err != nil {
+		w.t.Fatalf("%s: %v: %s", host, err, out.String())
+	}
+}
+
+func (w *world) listen(host, address string) {
+	w.t.Helper()
+	l, err := w.hosts[host].Listen(w.t.Context(), "tcp", address)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.t.Cleanup(func() { l.Close() })
+}
+
+func (w *world) source() snapshot.Source {
+	d := kernel.Dumper{Hosts: map[string]string{}}
+	origin := snapshot.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*snapshot.Raw, error) {
+		return d.Dump(w.t.Context(), name, w.hosts[name])
+	}}
+	for name, ns := range w.hosts {
+		origin.Hosts[name], d.Hosts[name] = ns.Inode(), ns.Path()
+	}
+	return snapshot.NewSource(origin)
+}
+
+func (w *world) namespace(host string) (*kernel.Namespace, error) {
+	if ns, ok := w.hosts[host]; ok {
+		return ns, nil
+	}
+	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
+}
+
+func (w *world) live(source snapshot.Source, host string, p packet.Packet) (*walk.Result, proof.Report) {
+	w.t.Helper()
+	result, report, err := proof.Live(w.t.Context(), source, w.namespace, walk.Request{Host: host, Packet: p})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return result, report
+}
+
+// agree checks that prediction and kernel agree in every step.
+func (w *world) agree(host string, p packet.Packet) proof.Report {
+	w.t.Helper()
+	result, report := w.live(w.source(), host, p)
+	if !report.Complete() || report.Steps == 0 {
+		w.t.Errorf("%s", report)
+		w.show(result, report)
+	}
+	return report
+}
+
+func (w *world) show(result *walk.Result, report proof.Report) {
+	o := result.Outcomes[report.Outcome]
+	for _, s := range append(append([]walk.Step{}, o.There...), o.Back...) {
+		what := s.Why
+		if s.Visit != nil {
+			what = s.Visit.Chain.Ref(s.Visit.Rule) + ": " + s.Visit.Verdict.Kind.String()
+		}
+		w.t.Logf("%s %s %s->%s %s ttl %d mark %#x: %s", s.Host, s.Stage, s.Packet.In, s.Packet.Out, s.Packet.Tuple, s.Packet.TTL, s.Packet.Mark, what)
+	}
+	for _, a := range result.Assumed {
+		w.t.Logf("assumed of %s: %s", a.Host, a.What)
+	}
+}
+
+func to(protocol packet.Protocol, address string) packet.Packet {
+	a := netip.MustParseAddrPort(address)
+	return packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Destination: a.Addr(), DestinationPort: packet.Exactly(a.Port())}}
+}
+
+// routed is a client, a router that translates, and a server.
+func routed(t testing.TB) *world {
+	w := newWorld(t, "vm/client", "node/router", "vm/server")
+	w.wire("vm/client eth0", "node/router c")
+	w.wire("node/router s", "vm/server eth0")
+	w.sh("vm/client", "ip addr add 10.1.0.2/24 dev eth0; ip route add default via 10.1.0.1")
+	w.sh("vm/server", "ip addr add 10.2.0.2/24 dev eth0; ip route add default via 10.2.0.1")
+	w.sh("node/router", `
+ip addr add 10.1.0.1/24 dev c; ip addr add 10.2.0.1/24 dev s
+echo 1 > /proc/sys/net/ipv4/ip_forward
+iptables-nft -t nat -N SVC
+iptables-nft -t nat -N MARK-MASQ
+iptables-nft -t nat -A MARK-MASQ -j MARK --or-mark 0x4000
+iptables-nft -t nat -A PREROUTING -m comment --comment services -j SVC
+iptables-nft -t nat -A SVC -d 10.0.0.10/32 -p tcp --dport 80 -j MARK-MASQ
+iptables-nft -t nat -A SVC -d 10.0.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.2.0.2:8080
+iptables-nft -t nat -A POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN
+iptables-nft -t nat -A POSTROUTING -j MARK --xor-mark 0x4000
+iptables-nft -t nat -A POSTROUTING -j MASQUERADE --random-fully
+iptables-nft -A FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT
+iptables-nft -A FORWARD -d 10.2.0.2/32 -p tcp --dport 99 -j REJECT --reject-with icmp-port-unreachable
+iptables-nft -A FORWARD -d 10.2.0.2/32 -p tcp --dport 98 -j REJECT --reject-with tcp-reset
+iptables-nft -A FORWARD -d 10.2.0.2/32 -p tcp --dport 97 -j DROP
+iptables-nft -A FORWARD -d 10.2.0.2/32 -p udp -m comment --comment counted
+`)
+	w.listen("vm/server", "10.2.0.2:8080")
+	return w
+}
+
+func TestLiveRouted(t *testing.T) {
+	w := routed(t)
+	for _, c := range []struct {
+		name   string
+		p      packet.Packet
+		answer kernel.Answer
+		source string
+	}{
+		{"service", to(packet.TCP, "10.0.0.10:80"), kernel.Connected, "10.2.0.1:"},
+		{"direct", to(packet.TCP, "10.2.0.2:8080"), kernel.Connected, "10.1.0.2:"},
+		{"nobody listens", to(packet.TCP, "10.2.0.2:81"), kernel.Refused, "10.1.0.2:"},
+		{"icmp rejection", to(packet.TCP, "10.2.0.2:99"), kernel.Refused, ""},
+		{"reset", to(packet.TCP, "10.2.0.2:98"), kernel.Refused, ""},
+		{"dropped", to(packet.TCP, "10.2.0.2:97"), kernel.TimedOut, ""},
+		{"udp refused", to(packet.UDP, "10.2.0.2:5"), kernel.Refused, "10.1.0.2:"},
+		{"echo", to(packet.ICMP, "10.2.0.2:0"), kernel.Answered, "10.1.0.2"},
+		{"router", to(packet.TCP, "10.1.0.1:22"), kernel.Refused, "10.1.0.2:"},
+		{"no route", to(packet.TCP, "10.3.0.1:22"), kernel.Unreachable, ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w.t = t
+			begin := time.Now()
+			r := w.agree("vm/client", c.p)
+			t.Logf("%s; source %q, took %s of %s", r, r.Source, r.Took, time.Since(begin))
+			if r.Answer.Answer != c.answer || !strings.HasPrefix(r.Source, c.source) {
+				t.Errorf("answer %s, source %q, want %s, %s", r.Answer.Answer, r.Source, c.answer, c.source)
+			}
+		})
+	}
+}
+
+// A rule that changes between the snapshot and the packet is the first difference, with what was there and what is.
+func TestLiveFindsWhatChanged(t *testing.T) {
+	for name, c := range map[string]struct{ change, predicted, observed string }{
+		"other translation": {"iptables-nft -t nat -R SVC 2 -d 10.0.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.2.0.2:8081",
+			"--to-destination 10.2.0.2:8080", "10.2.0.2:8081"},
+		"new rule":   {"iptables-nft -I FORWARD 1 -p tcp --dport 8080 -j DROP", "filter FORWARD policy: accept", "tcp dport 8080 counter"},
+		"rule taken": {"iptables-nft -t nat -D POSTROUTING 3", "nat POSTROUTING 3: accept", "nat POSTROUTING policy: accept"},
+		"policy":     {"iptables-nft -P FORWARD DROP", "filter FORWARD policy: accept", "filter FORWARD policy: drop"},
+		"another table": {"nft 'add table ip new; add chain ip new c { type filter hook forward priority -10; }; add rule ip new c tcp dport 8080 drop'",
+			"filter FORWARD", "tcp dport 8080 drop"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			w.listen("vm/server", "10.2.0.2:8081")
+			source := w.source()
+			for _, host := range source.Names() { // read now
+				if _, err := source.Host(host); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.sh("node/router", c.change)
+			_, r := w.live(source, "vm/client", to(packet.TCP, "10.0.0.10:80"))
+			d := r.First
+			if d == nil || d.Host != "node/router" || !strings.Contains(d.Predicted, c.predicted) || !strings.Contains(d.Observed, c.observed) {
+				t.Errorf("%s", r)
+			}
+		})
+	}
+}
+
+// bridged is a node with two pods on a bridge, as Azure CNI's bridge mode has it, whose frames go through ebtables and iptables.
+func bridged(t testing.TB) *world {
+	w := newWorld(t, "node/n", "pod/a", "pod/b")
+	w.wire("pod/a eth0", "node/n veth-a")
+	w.wire("pod/b eth0", "node/n veth-b")
+	for i, pod := range []string{"pod/a", "pod/b"} {
+		w.sh(pod, fmt.Sprintf("ip addr add 10.5.0.%d/24 dev eth0; ip route add default via 10.5.0.1", i+2))
+	}
+	w.sh("node/n", `
+ip link add azure0 type bridge
+for v in veth-a veth-b; do ip link set $v master azure0; bridge link set dev $v hairpin on; done
+ip addr add 10.5.0.1/24 dev azure0; ip link set azure0 up
+echo 1 > /proc/sys/net/ipv4/ip_forward
+echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables
+ebtables-nft -t nat -A PREROUTING -p IPv4 -i veth-a --ip-dst 10.5.0.3 -j mark --mark-set 0x1 --mark-target CONTINUE
+iptables-nft -t nat -A PREROUTING -d 10.0.0.10/32 -p tcp --dport 80 -m statistic --mode random --probability 0.5 -j DNAT --to-destination 10.5.0.3:8080
+iptables-nft -t nat -A PREROUTING -d 10.0.0.10/32 -p tcp --dport 80 -j DNAT --to-destination 10.5.0.2:8080
+iptables-nft -t nat -A POSTROUTING -s 10.5.0.2/32 -d 10.5.0.2/32 -j MASQUERADE
+iptables-nft -A FORWARD -m physdev --physdev-in veth-a -m comment --comment from-a
+`)
+	w.listen("pod/a", "10.5.0.2:8080")
+	w.listen("pod/b", "10.5.0.3:8080")
+	return w
+}
+
+func TestLiveBridged(t *testing.T) {
+	w := bridged(t)
+	for name, p := range map[string]packet.Packet{
+		"pod to pod": to(packet.TCP, "10.5.0.3:8080"), "pod to node": to(packet.TCP, "10.5.0.1:22"), "echo": to(packet.ICMP, "10.5.0.3:0"),
+		"udp refused": to(packet.UDP, "10.5.0.3:9"),
+	} {
+		t.Run(name, func(t *testing.T) {
+			w.t = t
+			t.Log(w.agree("pod/a", p))
+		})
+	}
+	t.Run("service", func(t *testing.T) { // by each endpoint, one of them the sender itself
+		w.t = t
+		taken := map[int]bool{}
+		for i := 0; i < 30 && len(taken) < 2; i++ {
+			taken[w.agree("pod/a", to(packet.TCP, "10.0.0.10:80")).Outcome] = true
+		}
+		if len(taken) != 2 {
+			t.Errorf("outcomes taken: %v", taken)
+		}
+	})
+	t.Run("node", func(t *testing.T) {
+		w.t = t
+		w.agree("node/n", to(packet.TCP, "10.5.0.3:8080"))
+		w.agree("node/n", to(packet.TCP, "10.5.0.1:8080"))
+	})
+}
+
+// A packet that would go round without end is not sent.
+func TestLiveEndless(t *testing.T) {
+	w := routed(t)
+	w.sh("node/router", "ip route add 10.9.0.0/16 via 10.2.0.2; iptables-nft -t mangle -A PREROUTING -j TTL --ttl-inc 2")
+	w.sh("vm/server", "echo 1 > /proc/sys/net/ipv4/ip_forward")
+	result, report := w.live(w.source(), "vm/client", to(packet.TCP, "10.9.0.1:80"))
+	if len(result.Outcomes) != 1 || result.Outcomes[0].End.Kind != walk.Looped || report.NotSent == "" || report.Complete() {
+		t.Errorf("%+v: %s", result.Outcomes[0].End, report)
+	}
+	w.hosts["node/router"].Do(func() error {
+		data, err := os.ReadFile("/proc/thread-self/net/dev")
+		for line := range strings.Lines(string(data)) {
+			fields := strings.Fields(line)
+			if sent, _ := strconv.Atoi(fields[min(10, len(fields)-1)]); fields[0] == "s:" && sent > 20 { // a few are the link's own
+				t.Errorf("%d packets were sent to the server", sent)
+			}
+		}
+		return err
+	})
+}
+
+// A connection that its second packet ends, because that is not marked and leaves by another interface than the masqueraded first one.
+func TestLiveEndedLater(t *testing.T) {
+	w := routed(t)
+	w.wire("node/router s1", "vm/server eth1")
+	w.sh("vm/server", "ip addr add 10.3.0.2/24 dev eth1")
+	w.sh("node/router", `
+ip addr add 10.3.0.1/24 dev s1
+ip route add default via 10.3.0.2 table 100
+ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
+`)
+	r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80"))
+	if want := "; the connection does not last: on node/router the connection is masqueraded for s: that a packet of it leaves by s1 ends it"; !strings.Contains(r.String(), want) {
+		t.Errorf("%s", r)
+	}
+	w.sh("node/router", "ip rule del table 100")
+	if r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80")); r.Ends != "" {
+		t.Errorf("%s", r)
+	}
+}
+
+// What is cancelled leaves nothing behind either.
+func TestLiveCancelled(t *testing.T) {
+	w := routed(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+	defer cancel()
+	_, _, err := proof.Live(ctx, w.source(), w.namespace, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:97")})
+	if !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("error %v", err)
+	}
+	for host, ns := range w.hosts {
+		var out strings.Builder
+		cmd := exec.Command("nft", "list", "tables")
+		cmd.Stdout = &out
+		if err := ns.Run(cmd); err != nil || strings.Contains(out.String(), "trace") {
+			t.Errorf("%s has the tables %s, %v", host, out.String(), err)
+		}
+	}
+}

@@ -1,0 +1,270 @@
+package proof
+
+import (
+	"fmt"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// observedRule is an event of the trace, with the packet where a base chain began.
+type observedRule struct {
+	kernel.TraceEvent
+	packet *packet.Packet // nil in all events of a base chain but the first
+}
+
+// ruleEvents are the rules and policies that packets of one direction met in a host.
+func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observedRule {
+	expected := func(packet.Tuple) bool { return false }
+	if d == back {
+		expected = expects(steps)
+	}
+	var events []observedRule
+	for _, t := range kernel.GroupTrace(h.Trace) {
+		if c.id.of(&t.Packet, t.Transport, expected) != d {
+			continue
+		}
+		first := true
+		for _, e := range t.Events {
+			if e.Kind != kernel.TraceRule && e.Kind != kernel.TracePolicy {
+				continue
+			}
+			o := observedRule{TraceEvent: e}
+			if first {
+				o.packet, first = &t.Packet, false
+			}
+			events = append(events, o)
+		}
+	}
+	return events
+}
+
+// matcher lays the rules that are predicted for one direction in one host beside those in the host's trace.
+type matcher struct {
+	*comparison
+	name    string
+	host    *Host
+	back    bool
+	events  []observedRule // not compared yet
+	passed  []observedRule // what other copies of a flooded packet met
+	flooded bool           // the trace holds other copies, too
+	nat     bool           // the base chain that the step is in translates
+	last    int            // position of the last step that agreed
+	changed *placed        // the last step whose rule changed the packet
+}
+
+// rules compares the rules of one host in order.
+func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
+	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(h, steps, d), last: steps[0].position}
+	m.flooded = m.back && c.refusedCopies
+	for _, s := range steps {
+		m.flooded = m.flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
+		switch {
+		case open(s.Visit) && len(m.events) > 0 && applied(h, s.Visit, &m.events[0]):
+			m.events = m.events[1:] // it did apply
+			c.fact(nil)
+		case !m.shown(s.Visit):
+		case !m.agree(s):
+			return
+		}
+	}
+	c.refusedCopies = c.refusedCopies || !m.back && m.flooded && c.refused == name
+	if len(m.events) > 0 && !m.flooded && !c.Undecided {
+		e := &m.events[0]
+		c.fact(&Difference{Host: name, Back: m.back, Predicted: "no further rule", Observed: observedText(h, e), position: m.last, more: true, event: &e.TraceEvent})
+	}
+}
+
+// shown tells whether the trace is to hold a visit.
+func (m *matcher) shown(v *netfilter.Visit) bool {
+	if !traced(v) {
+		if v != nil && v.Chain.Table.Dialect == netfilter.IPTablesLegacy && v.Verdict.Kind != netfilter.Break {
+			m.NotTraced++
+		}
+		return false
+	}
+	return v.Rule != nil || v.Verdict.Kind != netfilter.Accept || !m.host.Absent[chainID(v.Chain)] // an empty chain that lets everything pass is as good as none
+}
+
+// agree compares one step with what comes next in the trace.
+func (m *matcher) agree(s placed) bool {
+	if base := s.Visit.Chain.Base; base != nil {
+		m.nat = base.Type == "nat"
+	}
+	if m.flooded && m.ofCopy(s) {
+		m.fact(nil)
+		return true
+	}
+	d := m.difference(s)
+	m.fact(d)
+	if d != nil {
+		return false
+	}
+	m.events, m.last = m.events[1:], s.position
+	if len(s.Changes) > 0 {
+		m.changed = &s
+	}
+	return true
+}
+
+// ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and tells whether the step is theirs: the
+// copies are of one connection, and nat chains are asked for the first of them, whichever that is and whatever its mark.
+func (m *matcher) ofCopy(s placed) bool {
+	if i := slices.IndexFunc(m.events, func(e observedRule) bool { return meets(m.host, s, &e) }); i > 0 {
+		m.passed, m.events = append(m.passed, m.events[:i]...), m.events[i:]
+	}
+	return m.nat && (len(m.events) == 0 || !meets(m.host, s, &m.events[0])) &&
+		slices.ContainsFunc(m.passed, func(e observedRule) bool { return isOf(m.host, s, &e) })
+}
+
+// difference is what parts a step from what comes next in the trace; nil where nothing does.
+func (m *matcher) difference(s placed) *Difference {
+	d := &Difference{Host: m.name, Back: m.back, Predicted: predictedRule(s), position: s.position}
+	if len(m.events) == 0 {
+		d.Observed = "the packet did not get there"
+		return d
+	}
+	e := &m.events[0]
+	if agree, how := sameEvent(m.host, s, e); !agree {
+		d.Observed, d.event = observedText(m.host, e)+how, &e.TraceEvent
+		return d
+	}
+	why := packetAtChain(s, e)
+	if why == "" {
+		return nil
+	}
+	d.Predicted, d.Observed = "at "+d.Predicted, "the same rule"+why
+	if m.changed != nil { // of a packet that met the rule, but not as predicted, the rule that last changed it comes first to mind
+		d.Predicted += ", after " + predictedRule(*m.changed)
+		d.rule = refOf(m.changed.Visit)
+	}
+	return d
+}
+
+// isOf tells whether a step and an event are of the same rule with the same verdict and packet, whatever its mark.
+func isOf(h *Host, s placed, e *observedRule) bool {
+	agree, how := sameEvent(h, s, e)
+	return (agree || how != "") && packetAtChain(s, e) == ""
+}
+
+// meets tells whether an event is that of a step.
+func meets(h *Host, s placed, e *observedRule) bool {
+	agree, _ := sameEvent(h, s, e)
+	return agree && packetAtChain(s, e) == ""
+}
+
+// traced tells whether the kernel reports a visit. Ends of chains that were jumped to are left out on both sides.
+func traced(v *netfilter.Visit) bool {
+	return v != nil && v.Chain.Table.Dialect != netfilter.IPTablesLegacy && !kernel.IsTraceTable(v.Chain.Table.Name) &&
+		v.Verdict.Kind != netfilter.Break && (v.Rule != nil || v.Chain.Base != nil)
+}
+
+// open tells of rules of which nobody could tell whether they would apply.
+func open(v *netfilter.Visit) bool {
+	return v != nil && v.Rule != nil && v.Verdict.Detail == netfilter.OpenRule
+}
+
+func applied(h *Host, v *netfilter.Visit, e *observedRule) bool {
+	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == kernel.TraceRule && e.Verdict == "continue" && sameRule(h, v, e)
+}
+
+// verdicts are the kernel's words for predicted verdicts: a rejection is a drop with an answer, what is stolen may be given to a queue.
+var verdicts = map[netfilter.VerdictKind][]string{
+	netfilter.Continue: {"continue"}, netfilter.Accept: {"accept"}, netfilter.Drop: {"drop"}, netfilter.Reject: {"drop", "stolen"},
+	netfilter.Return: {"return"}, netfilter.Jump: {"jump"}, netfilter.Goto: {"goto"}, netfilter.Stolen: {"stolen", "queue", "drop"},
+}
+
+// sameEvent tells whether a step and an event agree, and where the rules are the same what else is different: " (…)".
+func sameEvent(h *Host, s placed, e *observedRule) (agree bool, how string) {
+	v := s.Visit
+	if id := chainID(v.Chain); id.Family != e.Family || id.Table != e.Table || id.Chain != e.Chain {
+		return false, ""
+	}
+	if (v.Rule == nil) != (e.Kind == kernel.TracePolicy) || v.Rule != nil && !sameRule(h, v, e) {
+		return false, ""
+	}
+	if known := verdicts[v.Verdict.Kind]; known != nil && !slices.Contains(known, e.Verdict) {
+		return false, ""
+	}
+	if v.Verdict.Chain != nil && e.Target != "" && v.Verdict.Chain.Name != e.Target {
+		return false, ""
+	}
+	if s.Packet.Mark != e.Mark && e.Verdict != "stolen" {
+		return false, fmt.Sprintf(" (mark %#x, predicted %#x)", e.Mark, s.Packet.Mark)
+	}
+	return true, ""
+}
+
+// packetAtChain compares the packet at the beginning of a base chain. A rule that translates does so when the chain has ended, so the tuple
+// is that before the step; everything else a rule changes at once.
+func packetAtChain(s placed, e *observedRule) string {
+	p := e.packet
+	if p == nil || s.before == nil || isError(p) {
+		return "" // the trace holds too little of what it quotes
+	}
+	if !sameTuple(&s.before.Tuple, &p.Tuple) {
+		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
+	}
+	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL { // the kernel shows it as the first rule that applied left it
+		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
+	}
+	return ""
+}
+
+func sameRule(h *Host, v *netfilter.Visit, e *observedRule) bool {
+	if v.Rule.Handle != 0 {
+		return v.Rule.Handle == e.Handle
+	}
+	return v.Rule.Number == number(h, e)
+}
+
+// number is the place of the event's rule in its chain, from 1; 0 where it is not known.
+func number(h *Host, e *observedRule) int {
+	return slices.Index(h.Handles[ChainID{e.Family, e.Table, e.Chain}], e.Handle) + 1
+}
+
+func chainID(c *netfilter.Chain) ChainID {
+	return ChainID{c.Table.Family.String(), c.Table.Name, c.Name}
+}
+
+func refOf(v *netfilter.Visit) *ruleRef {
+	if v == nil || v.Rule == nil {
+		return nil
+	}
+	id := chainID(v.Chain)
+	return &ruleRef{id.Family, id.Table, id.Chain, v.Rule.Number, v.Rule.Handle}
+}
+
+func predictedRule(s placed) string {
+	v := s.Visit
+	text := fmt.Sprintf("%s %s: %s", v.Chain.Table.Family, v.Chain.Ref(v.Rule), verdictText(v.Verdict))
+	if v.Rule != nil && v.Rule.Text != "" {
+		text += ": " + v.Rule.Text
+	}
+	return text
+}
+
+func verdictText(v netfilter.Verdict) string {
+	if v.Chain != nil {
+		return v.Kind.String() + " " + v.Chain.Name
+	}
+	return v.Kind.String()
+}
+
+func observedText(h *Host, e *observedRule) string {
+	where := fmt.Sprintf("%s %s %s", e.Family, e.Table, e.Chain)
+	verdict := e.Verdict
+	if e.Target != "" {
+		verdict += " " + e.Target
+	}
+	switch n := number(h, e); {
+	case e.Kind == kernel.TracePolicy:
+		return fmt.Sprintf("%s policy: %s", where, verdict)
+	case n == 0:
+		return fmt.Sprintf("%s handle %d: %s", where, e.Handle, verdict)
+	default:
+		return fmt.Sprintf("%s %d (handle %d): %s", where, n, e.Handle, verdict)
+	}
+}

@@ -1,0 +1,207 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"sync"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// tuples lists, for each host, what the packets of every outcome look like when they come in, are sent or leave. The sender's own are
+// listed without their source: whether the kernel chooses the predicted one is to be seen.
+func tuples(result *walk.Result) map[string][]packet.Tuple {
+	all := map[string][]packet.Tuple{}
+	seen := map[string]map[packet.Tuple]bool{}
+	add := func(s *walk.Step) {
+		t := s.Packet.Tuple
+		if s.Packet.About != nil {
+			t = *s.Packet.About // errors are watched with what they are about
+		}
+		if s.Stage == walk.Sent && s.Host == result.Request.Host && t.SourcePort == result.Request.Packet.SourcePort {
+			t = packet.Tuple{Protocol: t.Protocol, Destination: t.Destination, SourcePort: t.SourcePort, DestinationPort: t.DestinationPort, Type: t.Type}
+		}
+		if seen[s.Host] == nil {
+			seen[s.Host] = map[packet.Tuple]bool{}
+		}
+		if !seen[s.Host][t] {
+			seen[s.Host][t] = true
+			all[s.Host] = append(all[s.Host], t)
+		}
+	}
+	for i := range result.Outcomes {
+		for _, steps := range [][]walk.Step{result.Outcomes[i].There, result.Outcomes[i].Back} {
+			for j := range steps {
+				switch steps[j].Stage {
+				case walk.Sent, walk.Received, walk.Transmit:
+					add(&steps[j])
+				}
+			}
+		}
+	}
+	return all
+}
+
+// policies lists, for each host, the base chains whose policy decides something.
+func policies(result *walk.Result) map[string]map[ChainID]bool {
+	all := map[string]map[ChainID]bool{}
+	add := func(s *walk.Step) {
+		if v := s.Visit; v == nil || v.Rule != nil || v.Chain.Base == nil {
+			return
+		}
+		if all[s.Host] == nil {
+			all[s.Host] = map[ChainID]bool{}
+		}
+		all[s.Host][chainID(s.Visit.Chain)] = true
+	}
+	for i := range result.Outcomes {
+		for j := range result.Outcomes[i].There {
+			add(&result.Outcomes[i].There[j])
+		}
+		for j := range result.Outcomes[i].Back {
+			add(&result.Outcomes[i].Back[j])
+		}
+	}
+	return all
+}
+
+// watcher reads what one namespace shows.
+type watcher struct {
+	name    string
+	ns      *kernel.Namespace
+	trace   *kernel.Trace
+	capture *kernel.Capture
+	chains  map[ChainID]bool // of the prediction, whose policies decide
+
+	mu   sync.Mutex
+	seen Host
+	err  error
+}
+
+// watch opens traces and captures in every host that can be had. The watchers are for closeAll also after an error.
+func watch(namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool) ([]*watcher, error) {
+	var watchers []*watcher
+	for host := range tuples {
+		ns, err := namespaces(host)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return watchers, fmt.Errorf("watch %s: %w", host, err)
+		}
+		watchers = append(watchers, &watcher{name: host, ns: ns, chains: chains[host]})
+	}
+	return watchers, inParallel(watchers, func(w *watcher) (err error) {
+		if w.capture, err = kernel.OpenCapture(w.ns, tuples[w.name]); err != nil {
+			return err
+		}
+		w.trace, err = kernel.OpenTrace(w.ns, tuples[w.name])
+		return err
+	})
+}
+
+func closeAll(watchers []*watcher) {
+	_ = inParallel(watchers, func(w *watcher) error {
+		if w.trace != nil {
+			_ = w.trace.Close()
+		}
+		if w.capture != nil {
+			_ = w.capture.Close()
+		}
+		return nil
+	})
+}
+
+func inParallel(watchers []*watcher, do func(*watcher) error) error {
+	errs := make([]error, len(watchers))
+	var wg sync.WaitGroup
+	for i, w := range watchers {
+		wg.Go(func() { errs[i] = do(w) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+// pending tells whether something was seen that is not read yet: a busy machine does not get to it at once.
+func (w *watcher) pending() bool { return w.trace.Pending() || w.capture.Pending() }
+
+func (w *watcher) readTrace(ctx context.Context, activity chan<- struct{}) {
+	for {
+		e, err := w.trace.Read(ctx)
+		if !w.note(ctx, err, activity, func() { w.seen.Trace = append(w.seen.Trace, e) }) {
+			return
+		}
+	}
+}
+
+func (w *watcher) readCapture(ctx context.Context, activity chan<- struct{}) {
+	for {
+		p, err := w.capture.Read(ctx)
+		if !w.note(ctx, err, activity, func() { w.seen.Packets = append(w.seen.Packets, p) }) {
+			return
+		}
+	}
+}
+
+// note keeps what was read, or the error that ends the reading.
+func (w *watcher) note(ctx context.Context, err error, activity chan<- struct{}, keep func()) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err != nil {
+		if ctx.Err() == nil {
+			w.err = errors.Join(w.err, fmt.Errorf("%s: %w", w.name, err))
+		}
+		return false
+	}
+	keep()
+	select {
+	case activity <- struct{}{}:
+	default:
+	}
+	return true
+}
+
+// finish asks for what is asked for once: connections, the handles of the chains that were met, and whether all that was captured was read.
+func (w *watcher) finish() error {
+	flows, err := w.ns.Flows()
+	if err != nil {
+		return err
+	}
+	lost, err := w.capture.Lost()
+	if err != nil {
+		return err
+	}
+	if lost > 0 {
+		return fmt.Errorf("%s: the kernel dropped %d captured packets: they came faster than they were read", w.name, lost)
+	}
+	w.mu.Lock()
+	events := slices.Clone(w.seen.Trace)
+	w.mu.Unlock()
+	handles := map[ChainID][]uint64{}
+	for _, e := range events {
+		id := ChainID{e.Family, e.Table, e.Chain}
+		if _, ok := handles[id]; ok || e.Kind != kernel.TraceRule {
+			continue
+		}
+		if handles[id], err = w.ns.RuleHandles(e.Family, e.Table, e.Chain); err != nil {
+			return err
+		}
+	}
+	absent := map[ChainID]bool{}
+	for id := range w.chains {
+		has, err := w.ns.HasChain(id.Family, id.Table, id.Chain)
+		if err != nil {
+			return err
+		}
+		absent[id] = !has
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen.Flows, w.seen.Handles, w.seen.Absent = flows, handles, absent
+	return nil
+}

@@ -1,0 +1,139 @@
+package az
+
+import (
+	"strings"
+
+	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
+
+	"packetwalk.dev/internal/azure/vnet"
+)
+
+var allGroups = func(l Lab) ([]any, error) { return view(NewResources(l.Network).SecurityGroups) }
+
+// groupID is a network security group's id: the nodes' group has a name that starts with aks-, and is in the nodes' resource group.
+func (b builder) groupID(name string, parts ...string) *string {
+	return b.id(b.machineGroup(name), append([]string{"networkSecurityGroups", name}, parts...)...)
+}
+
+// groupRef refers to a network security group; nil for none.
+func (b builder) groupRef(name string) *armnetwork.SecurityGroup {
+	if name == "" {
+		return nil
+	}
+	return &armnetwork.SecurityGroup{ID: b.groupID(name)}
+}
+
+func (b builder) securityGroup(g vnet.SecurityGroup) *armnetwork.SecurityGroup {
+	p := &armnetwork.SecurityGroupPropertiesFormat{ProvisioningState: succeeded, SecurityRules: []*armnetwork.SecurityRule{}}
+	for _, r := range g.Rules {
+		p.SecurityRules = append(p.SecurityRules, b.securityRule(g.Name, "securityRules", r))
+	}
+	for _, r := range vnet.DefaultSecurityRules() {
+		p.DefaultSecurityRules = append(p.DefaultSecurityRules, b.securityRule(g.Name, "defaultSecurityRules", r))
+	}
+	for _, nic := range b.n.NICs {
+		if nic.SecurityGroup == g.Name {
+			p.NetworkInterfaces = append(p.NetworkInterfaces, &armnetwork.Interface{ID: b.id(b.machineGroup(nic.Machine), "networkInterfaces", nic.Name)})
+		}
+	}
+	for _, v := range b.n.VNets {
+		for _, s := range v.Subnets {
+			if s.SecurityGroup == g.Name {
+				p.Subnets = append(p.Subnets, &armnetwork.Subnet{ID: b.subnetID(v.Name, s.Name)})
+			}
+		}
+	}
+	return &armnetwork.SecurityGroup{
+		ID: b.groupID(g.Name), Name: new(g.Name), Type: new("Microsoft.Network/networkSecurityGroups"), Location: new(b.n.Location), Properties: p,
+	}
+}
+
+// securityRule has one value in the singular field and several in the plural one, as the provider gives them.
+func (b builder) securityRule(group, kind string, r vnet.SecurityRule) *armnetwork.SecurityRule {
+	p := &armnetwork.SecurityRulePropertiesFormat{
+		Priority: new(int32(r.Priority)), Direction: new(armnetwork.SecurityRuleDirection(r.Direction)), Access: new(armnetwork.SecurityRuleAccess(r.Access)),
+		Protocol: new(armnetwork.SecurityRuleProtocol(r.Protocol)), ProvisioningState: succeeded,
+	}
+	p.SourceAddressPrefix, p.SourceAddressPrefixes = oneOrMore(r.Sources)
+	p.DestinationAddressPrefix, p.DestinationAddressPrefixes = oneOrMore(r.Destinations)
+	p.SourcePortRange, p.SourcePortRanges = oneOrMore(portWords(r.SourcePorts))
+	p.DestinationPortRange, p.DestinationPortRanges = oneOrMore(portWords(r.DestinationPorts))
+	return &armnetwork.SecurityRule{
+		ID: b.groupID(group, kind, r.Name), Name: new(r.Name), Type: new("Microsoft.Network/networkSecurityGroups/" + kind), Properties: p,
+	}
+}
+
+func portWords(ranges []vnet.PortRange) []string {
+	var words []string
+	for _, r := range ranges {
+		words = append(words, r.String())
+	}
+	return words
+}
+
+func oneOrMore(words []string) (one *string, more []*string) {
+	more = []*string{}
+	switch len(words) {
+	case 0:
+		return new(vnet.Any), more
+	case 1:
+		return new(words[0]), more
+	}
+	for _, w := range words {
+		more = append(more, new(w))
+	}
+	return nil, more
+}
+
+// ruleList are security rules, which have a table of their own in az (azure-cli, network/_format.py, transform_nsg_rule_table_output).
+type ruleList struct{ rules any }
+
+func (l ruleList) value() any { return l.rules }
+
+func (l ruleList) table() string {
+	headers := []string{
+		"Name", "ResourceGroup", "Priority", "SourcePortRanges", "SourceAddressPrefixes", "SourceASG", "Access", "Protocol", "Direction",
+		"DestinationPortRanges", "DestinationAddressPrefixes", "DestinationASG",
+	}
+	items, ok := l.rules.([]any)
+	if !ok {
+		items = []any{l.rules}
+	}
+	var rows []map[string]string
+	for _, item := range items {
+		o, _ := item.(object)
+		row := map[string]string{"SourceASG": "None", "DestinationASG": "None"}
+		for _, h := range headers {
+			if v := o[strings.ToLower(h[:1])+h[1:]]; v != nil && isPlain(v) {
+				row[h] = plain(v)
+			}
+		}
+		for header, field := range map[string]string{
+			"SourcePortRanges": "sourcePortRange", "SourceAddressPrefixes": "sourceAddressPrefix",
+			"DestinationPortRanges": "destinationPortRange", "DestinationAddressPrefixes": "destinationAddressPrefix",
+		} {
+			row[header] = oneWord(o, field)
+		}
+		rows = append(rows, row)
+	}
+	if len(rows) == 0 {
+		return ""
+	}
+	return layOut(headers, rows)
+}
+
+// oneWord is a rule's value, or its values with spaces between them: the plural of range is ranges, of prefix prefixes.
+func oneWord(o object, field string) string {
+	if v, ok := o[field].(string); ok {
+		return v
+	}
+	list, ok := o[field+"s"].([]any)
+	if !ok {
+		list, _ = o[field+"es"].([]any)
+	}
+	var words []string
+	for _, v := range list {
+		words = append(words, plain(v))
+	}
+	return strings.Join(words, " ")
+}

@@ -1,0 +1,76 @@
+package fabric
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/xml"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"packetwalk.dev/internal/azure/vnet"
+)
+
+// serveHost answers on 168.63.129.16:80 as Azure's wire server, which every machine's agent polls. Held: mu.
+func (f *Fabric) serveHost(ctx context.Context) error {
+	l, err := f.fabric.Listen(ctx, "tcp", netip.AddrPortFrom(vnet.ProbeSource, 80).String())
+	if err != nil {
+		return fmt.Errorf("wire server: %w", err)
+	}
+	f.http = &http.Server{Handler: http.HandlerFunc(f.wireServer), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn)}
+	f.done.Go(func() { _ = f.http.Serve(l) })
+	context.AfterFunc(ctx, func() { f.http.Close() })
+	return nil
+}
+
+// goalState is the wire server's answer to /machine/?comp=goalstate, with the fields that the Linux agent reads
+// (azurelinuxagent/common/protocol/goal_state.py).
+type goalState struct {
+	XMLName     xml.Name `xml:"GoalState"`
+	Version     string
+	Incarnation int
+	State       string   `xml:"Machine>ExpectedState"`
+	StopHint    int      `xml:"Machine>StopRolesDeadlineHint"`
+	ProbePorts  []int    `xml:"Machine>LBProbePorts>Port"`
+	Health      string   `xml:"Machine>ExpectHealthReport"`
+	ContainerID string   `xml:"Container>ContainerId"`
+	Instances   []string `xml:"Container>RoleInstanceList>RoleInstance>InstanceId"`
+}
+
+func (f *Fabric) wireServer(w http.ResponseWriter, r *http.Request) {
+	machine := f.machineAt(r.RemoteAddr)
+	if r.URL.Path != "/machine/" && r.URL.Path != "/machine" || r.URL.Query().Get("comp") != "goalstate" || machine == "" {
+		http.NotFound(w, r)
+		return
+	}
+	w.Header().Set("Content-Type", "text/xml; charset=utf-8")
+	w.Header().Set("Server", "Microsoft-IIS/10.0")
+	id := sha256.Sum256([]byte(machine))
+	body, err := xml.MarshalIndent(goalState{
+		Version: "2012-11-30", Incarnation: 1, State: "Started", StopHint: 300000, ProbePorts: []int{16001}, Health: "FALSE",
+		ContainerID: fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:16]), Instances: []string{"_" + machine},
+	}, "", "  ")
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusInternalServerError)
+		return
+	}
+	fmt.Fprintf(w, "%s%s\n", xml.Header, body)
+}
+
+// machineAt names the machine that a request came from.
+func (f *Fabric) machineAt(remote string) string {
+	from, _, _ := net.SplitHostPort(remote)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, nic := range f.network.NICs {
+		for _, c := range nic.IPConfigs {
+			if c.Address.String() == from {
+				return nic.Machine
+			}
+		}
+	}
+	return ""
+}

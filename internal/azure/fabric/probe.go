@@ -1,0 +1,276 @@
+package fabric
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/kernel"
+)
+
+// Prober tries one back end once: nil means that it answered as a healthy one.
+type Prober func(ctx context.Context, p vnet.Probe, member netip.Addr) error
+
+// Timing of the probes. Zero fields mean Azure's own.
+//
+// A member is down until its first success, goes down after Probe.Count failures in a row and comes up again at one success:
+// Azure's probeThreshold, which would ask for more successes, is 1 unless set ("Azure Load Balancer health probes",
+// learn.microsoft.com).
+type Timing struct {
+	// Interval replaces every probe's IntervalSeconds.
+	Interval time.Duration
+	// Eager is how often a member that has never been up is tried, and EagerFor how long (250 ms, for 30 s), so that nobody
+	// waits for the first answer of a new back end. When more than 50 are tried so, each is tried less often in proportion, down to
+	// the regular interval. Azure knows no such thing: its members come up at the first regular probe.
+	Eager, EagerFor time.Duration
+}
+
+func (t Timing) withDefaults() Timing {
+	t.Eager = cmp.Or(t.Eager, 250*time.Millisecond)
+	t.EagerFor = cmp.Or(t.EagerFor, 30*time.Second)
+	return t
+}
+
+func (t Timing) interval(p vnet.Probe) time.Duration {
+	return cmp.Or(t.Interval, time.Duration(p.IntervalSeconds)*time.Second)
+}
+
+// probing is one member under one probe being tried.
+type probing struct {
+	probe   vnet.Probe
+	address netip.Addr
+	cancel  context.CancelFunc
+}
+
+// targets are the members that the network's rules want probed.
+func targets(n vnet.Network) map[vnet.ProbeTarget]probing {
+	all := map[vnet.ProbeTarget]probing{}
+	for _, lb := range n.LoadBalancers {
+		for _, r := range lb.Rules {
+			for _, p := range lb.Probes {
+				if p.Name == r.Probe {
+					addTargets(all, n, lb, r.BackendPool, p)
+				}
+			}
+		}
+	}
+	return all
+}
+
+func addTargets(all map[vnet.ProbeTarget]probing, n vnet.Network, lb vnet.LoadBalancer, pool string, p vnet.Probe) {
+	for _, bp := range lb.BackendPools {
+		if bp.Name != pool {
+			continue
+		}
+		for _, m := range bp.Members {
+			nic, _ := n.NIC(m.NIC)
+			for _, c := range nic.IPConfigs {
+				if c.Name == m.IPConfig {
+					all[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: p.Name, Member: m}] = probing{probe: p, address: c.Address}
+				}
+			}
+		}
+	}
+}
+
+// keepTargets forgets the health of members that are probed no longer, or otherwise than before: those begin anew. Held: mu.
+func (f *Fabric) keepTargets() {
+	want := targets(f.network)
+	for t := range f.health {
+		w, ok := want[t]
+		if now := f.probes[t]; !ok || now != nil && (now.probe != w.probe || now.address != w.address) {
+			delete(f.health, t)
+		}
+	}
+}
+
+// wakeProbes makes followHealth look at the network again.
+func (f *Fabric) wakeProbes() {
+	select {
+	case f.dirty <- struct{}{}:
+	default:
+	}
+}
+
+// reconcileProbes starts and ends the members' goroutines. Held: mu.
+func (f *Fabric) reconcileProbes(ctx context.Context) {
+	want := targets(f.network)
+	for t, now := range f.probes {
+		if w, ok := want[t]; !ok || w.probe != now.probe || w.address != now.address {
+			now.cancel()
+			delete(f.probes, t)
+		}
+	}
+	for t, w := range want {
+		if f.probes[t] != nil {
+			continue
+		}
+		p := &probing{probe: w.probe, address: w.address}
+		ctx, cancel := context.WithCancel(ctx)
+		p.cancel = cancel
+		f.probes[t] = p
+		up := f.health[t]
+		f.done.Go(func() { f.try(ctx, t, p, up) })
+	}
+}
+
+// try tries one member for as long as it is wanted.
+func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up bool) {
+	probe := f.cfg.Prober
+	if probe == nil {
+		probe = hostProber(f.Namespace())
+	}
+	interval := f.cfg.Timing.interval(p.probe)
+	failures := 0
+	eager := f.beEager(!up)
+	defer eager.end()
+	for ctx.Err() == nil {
+		wait := eager.wait(interval)
+		next := time.Now().Add(wait)
+		attempt, cancel := context.WithTimeout(ctx, max(wait, min(interval, time.Second)))
+		err := probe(attempt, p.probe, p.address)
+		cancel()
+		if err == nil {
+			failures = 0
+		} else {
+			failures++
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil && !up:
+			up = true
+			eager.end()
+			f.report(t, p, HealthChange{t, true, ""})
+		case err != nil && up && failures >= p.probe.Count:
+			up = false
+			f.report(t, p, HealthChange{t, false, err.Error()})
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Until(next)):
+		}
+	}
+}
+
+// eagerly is one member's time of being tried often.
+type eagerly struct {
+	f     *Fabric
+	on    bool
+	until time.Time
+}
+
+// manyEager is how many members are tried at Timing.Eager before each is tried less often: 200 probes a second.
+const manyEager = 50
+
+func (f *Fabric) beEager(on bool) *eagerly {
+	if on {
+		f.eager.Add(1)
+	}
+	return &eagerly{f, on, time.Now().Add(f.cfg.Timing.EagerFor)}
+}
+
+func (e *eagerly) end() {
+	if e.on {
+		e.on = false
+		e.f.eager.Add(-1)
+	}
+}
+
+// wait is how long after this try the next one comes.
+func (e *eagerly) wait(interval time.Duration) time.Duration {
+	if e.on && time.Now().After(e.until) {
+		e.end()
+	}
+	if !e.on {
+		return interval
+	}
+	slower := max(1, time.Duration(e.f.eager.Load())/manyEager)
+	return min(e.f.cfg.Timing.Eager*slower, interval)
+}
+
+// report notes a change for followHealth, unless the member is probed otherwise by now.
+func (f *Fabric) report(t vnet.ProbeTarget, p *probing, c HealthChange) {
+	f.mu.Lock()
+	if f.probes[t] == p {
+		f.health[t] = c.Up
+		f.changes = append(f.changes, c)
+	}
+	f.mu.Unlock()
+	f.wakeProbes()
+}
+
+// followHealth brings changes of health to the kernel, all that there are at once, and then tells who watches. What the kernel
+// refuses is tried again, because back ends that are down must not get flows.
+func (f *Fabric) followHealth(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-f.dirty:
+		}
+		f.mu.Lock()
+		f.reconcileProbes(ctx)
+		changes := f.changes
+		var err error
+		if len(changes) > 0 {
+			if err = f.apply(); err == nil {
+				f.changes = nil
+			}
+		}
+		f.mu.Unlock()
+		if err != nil {
+			f.cfg.Log.Error("health change did not reach the kernel", "err", err)
+			time.AfterFunc(time.Second, f.wakeProbes)
+			continue
+		}
+		for _, c := range changes {
+			f.cfg.Log.Info("back end changed", "probe", c.Target.Probe, "nic", c.Target.Member.NIC, "up", c.Up, "reason", c.Reason)
+			for _, w := range f.watchers {
+				w(c)
+			}
+		}
+	}
+}
+
+// hostProber probes as Azure's host does: from 168.63.129.16, Tcp by a connection that is accepted, Http by a GET that is
+// answered with 200 and nothing else.
+func hostProber(ns *kernel.Namespace) Prober {
+	dial := func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return ns.DialFrom(ctx, network, vnet.ProbeSource, addr)
+	}
+	client := &http.Client{
+		Transport:     &http.Transport{DialContext: dial, DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	return func(ctx context.Context, p vnet.Probe, member netip.Addr) error {
+		addr := net.JoinHostPort(member.String(), strconv.Itoa(int(p.Port)))
+		if p.Protocol == vnet.ProtocolTCP {
+			c, err := dial(ctx, "tcp", addr)
+			if err != nil {
+				return err
+			}
+			return c.Close()
+		}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+p.RequestPath, nil)
+		if err != nil {
+			return err
+		}
+		req.Header.Set("User-Agent", "Load Balancer Agent")
+		resp, err := client.Do(req)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("GET http://%s%s: %s", addr, p.RequestPath, resp.Status)
+		}
+		return nil
+	}
+}

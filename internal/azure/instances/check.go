@@ -1,0 +1,100 @@
+package instances
+
+import (
+	"cmp"
+	"regexp"
+	"strings"
+
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/pods/app"
+)
+
+// What Azure takes as the name of a group and of a container ("Naming rules and restrictions for Azure resources", learn.microsoft.com).
+var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// maxContainers is how many containers a group has at most ("Resource availability & quota limits for ACI", learn.microsoft.com).
+const maxContainers = 60
+
+// check refuses a group that Azure would, and fills in what it would.
+func (s *Groups) check(g *aci.ContainerGroup) error {
+	p := &g.Properties
+	if !validName.MatchString(g.Name) {
+		return aci.BadRequest("InvalidContainerGroupName", "The container group name '%s' is invalid: it has at most 63 lower-case letters, digits and -.", g.Name)
+	}
+	if len(p.Containers) == 0 || len(p.Containers) > maxContainers {
+		return aci.BadRequest("InvalidContainers", "The container group '%s' has %d containers; it can have 1 to %d.", g.Name, len(p.Containers), maxContainers)
+	}
+	if p.OSType != "" && !strings.EqualFold(p.OSType, "Linux") {
+		return aci.BadRequest("InvalidOsType", "The OS type '%s' is not available here; there is Linux.", p.OSType)
+	}
+	if len(p.SubnetIDs) != 1 || p.IPAddress == nil || p.IPAddress.Type != aci.Private {
+		return aci.BadRequest("InvalidSubnet", "The container group '%s' needs one subnet, and an address of type %s.", g.Name, aci.Private)
+	}
+	if err := s.checkSubnet(p.SubnetIDs[0].ID); err != nil {
+		return err
+	}
+	for i := range p.Containers {
+		if err := checkContainer(g, &p.Containers[i]); err != nil {
+			return err
+		}
+	}
+	p.OSType, p.SKU = "Linux", cmp.Or(p.SKU, "Standard")
+	p.RestartPolicy = cmp.Or(p.RestartPolicy, aci.RestartAlways)
+	g.Type, g.Location = aci.Type, cmp.Or(g.Location, s.cfg.Location)
+	g.ID = "/subscriptions/" + s.cfg.Subscription + "/resourceGroups/" + s.cfg.ResourceGroup + "/providers/" + aci.Type + "/" + g.Name
+	return nil
+}
+
+func (s *Groups) checkSubnet(id string) error {
+	network, subnet, ok := parseSubnet(id)
+	n, _ := s.cfg.Network.Snapshot()
+	if ok {
+		_, ok = n.Subnet(network, subnet)
+	}
+	if !ok {
+		return aci.BadRequest("SubnetNotFound", "The subnet '%s' could not be found.", id)
+	}
+	return nil
+}
+
+// parseSubnet takes a subnet's id apart: …/virtualNetworks/NAME/subnets/NAME.
+func parseSubnet(id string) (network, subnet string, ok bool) {
+	_, rest, ok := strings.Cut(id, "/virtualNetworks/")
+	if !ok {
+		return "", "", false
+	}
+	return strings.Cut(rest, "/subnets/")
+}
+
+func checkContainer(g *aci.ContainerGroup, c *aci.Container) error {
+	if !validName.MatchString(c.Name) {
+		return aci.BadRequest("InvalidContainerName", "The container name '%s' in container group '%s' is invalid.", c.Name, g.Name)
+	}
+	if _, err := app.Resolve(c.Properties.Image); err != nil {
+		return aci.BadRequest("InaccessibleImage", "The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
+	}
+	r := c.Properties.Resources.Requests
+	if r.CPU <= 0 || r.MemoryInGB <= 0 {
+		return aci.BadRequest("ResourceRequestsNotSpecified", "The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
+	}
+	for _, m := range c.Properties.VolumeMounts {
+		if !hasVolume(g, m.Name) {
+			return aci.BadRequest("VolumeNotFound", "The volume '%s' of container '%s' is not found in container group '%s'.", m.Name, c.Name, g.Name)
+		}
+	}
+	for _, p := range []*aci.Probe{c.Properties.LivenessProbe, c.Properties.ReadinessProbe} {
+		if p != nil && (p.Exec == nil) == (p.HTTPGet == nil) {
+			return aci.BadRequest("InvalidContainerProbe", "A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
+		}
+	}
+	return nil
+}
+
+func hasVolume(g *aci.ContainerGroup, name string) bool {
+	for _, v := range g.Properties.Volumes {
+		if v.Name == name {
+			return true
+		}
+	}
+	return false
+}

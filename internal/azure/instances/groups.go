@@ -1,0 +1,221 @@
+package instances
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/pods/container"
+)
+
+// Network is what a group needs of Azure's host network.
+type Network interface {
+	// Update changes the network, all or nothing.
+	Update(func(*vnet.Network) error) error
+	Snapshot() (vnet.Network, vnet.Health)
+	// AttachNIC wires a NIC to a machine's namespace.
+	AttachNIC(nic string, machine *kernel.Namespace) error
+}
+
+// Config is all that the service needs; every field must be set.
+type Config struct {
+	Dir       string // of the groups' files
+	NetNSDir  string // of the groups' network namespaces, a file each, by the groups' names
+	HostsDir  string // of the network namespaces of the machines that groups run on, by the groups' names
+	Network   Network
+	Runtime   *container.Runtime
+	NodeAgent string // the program packetwalk-node, the kube-proxy extension
+	LogFile   func(group string) string
+	Log       *slog.Logger
+
+	Subscription, ResourceGroup, Location string
+}
+
+// Groups is the service: every container group of a lab. It is an aci.Service.
+type Groups struct {
+	cfg Config
+	ctx context.Context
+
+	mu     sync.Mutex
+	groups map[string]*group
+}
+
+var _ aci.Service = (*Groups)(nil)
+
+// Open takes over the groups that an earlier process left, and keeps them running until ctx ends; containers run on then.
+func Open(ctx context.Context, cfg Config) (*Groups, error) {
+	s := &Groups{cfg: cfg, ctx: ctx, groups: map[string]*group{}}
+	entries, err := os.ReadDir(cfg.Dir)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		g, err := s.load(e.Name())
+		if err != nil {
+			cfg.Log.Error("container group's state file is not usable; the group is removed", "group", e.Name(), "err", err)
+			g = s.newGroup(aci.ContainerGroup{Name: e.Name()})
+			if err := g.remove(ctx, 0); err != nil {
+				return nil, fmt.Errorf("remove container group %s: %w", e.Name(), err)
+			}
+			continue
+		}
+		for i, r := range g.runs {
+			g.adopt(&g.spec.Properties.Containers[i], r)
+		}
+		s.groups[g.name] = g
+		g.launch(ctx)
+	}
+	return s, nil
+}
+
+// Put is aci.Service's. It returns at once; the group comes up by itself.
+func (s *Groups) Put(_ context.Context, spec aci.ContainerGroup) (aci.ContainerGroup, error) {
+	if err := s.check(&spec); err != nil {
+		return aci.ContainerGroup{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.groups[spec.Name]; old != nil {
+		is := old.view()
+		if is.Tags[aci.TagUID] == spec.Tags[aci.TagUID] {
+			return is, nil
+		}
+		return is, aci.Conflict("ContainerGroupTransitioning", "The container group '%s' is there already, of another pod; delete it first.", spec.Name)
+	}
+	g := s.newGroup(spec)
+	if err := g.save(); err != nil {
+		return aci.ContainerGroup{}, err
+	}
+	s.groups[g.name] = g
+	g.launch(s.ctx)
+	return g.view(), nil
+}
+
+func (s *Groups) find(name string) (*group, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.groups[name]
+	if g == nil {
+		return nil, aci.NotFound(name)
+	}
+	return g, nil
+}
+
+// Get is aci.Service's.
+func (s *Groups) Get(_ context.Context, name string) (aci.ContainerGroup, error) {
+	g, err := s.find(name)
+	if err != nil {
+		return aci.ContainerGroup{}, err
+	}
+	return g.view(), nil
+}
+
+// List is aci.Service's, by name, with views.
+func (s *Groups) List(context.Context) ([]aci.ContainerGroup, error) {
+	s.mu.Lock()
+	all := make([]aci.ContainerGroup, 0, len(s.groups))
+	for _, g := range s.groups {
+		all = append(all, g.view())
+	}
+	s.mu.Unlock()
+	slices.SortFunc(all, func(a, b aci.ContainerGroup) int { return strings.Compare(a.Name, b.Name) })
+	return all, nil
+}
+
+// Delete is aci.Service's.
+func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Duration) error {
+	g, err := s.find(name)
+	if err != nil {
+		return err
+	}
+	if uid != "" && g.spec.Tags[aci.TagUID] != uid {
+		return aci.Conflict("ContainerGroupOfAnotherPod", "The container group '%s' is not of the pod with UID %s.", name, uid)
+	}
+	// It does not end with the caller: what was begun must not stay half done.
+	if err := g.remove(context.WithoutCancel(ctx), grace); err != nil {
+		return fmt.Errorf("delete container group %s: %w", name, err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.groups[name] == g {
+		delete(s.groups, name)
+	}
+	return nil
+}
+
+// Logs is aci.Service's.
+func (s *Groups) Logs(ctx context.Context, name, of string, o aci.LogOptions, w io.Writer) error {
+	g, err := s.find(name)
+	if err != nil {
+		return err
+	}
+	path, ended, err := g.log(of, o.Previous)
+	if err != nil {
+		return err
+	}
+	return container.ReadLogs(ctx, path, container.LogOptions{
+		Follow: o.Follow, Tail: o.Tail, Since: o.Since, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream, Ended: ended,
+	}, w)
+}
+
+// Exec is aci.Service's.
+func (s *Groups) Exec(ctx context.Context, name, of string, e aci.Exec) (int, error) {
+	g, err := s.find(name)
+	if err != nil {
+		return -1, err
+	}
+	c, err := g.running(of)
+	if err != nil {
+		return -1, err
+	}
+	x := container.Exec{Args: e.Command, TTY: e.TTY, Stdin: e.Stdin, Stdout: e.Stdout, Stderr: e.Stderr, Resize: e.Resize}
+	return x.Report(c.Exec(ctx, x))
+}
+
+// A Status is how a group is, for people.
+type Status struct {
+	Name, Address string
+	State         string
+	Error         string // why it does not come up; "" when nothing is wrong
+	Ready         int    // containers that are
+	Containers    int
+	Proxy         int // process id of the kube-proxy extension; 0 when it does not run, -1 when there is none
+}
+
+// Status tells about every group, by name.
+func (s *Groups) Status() []Status {
+	all, _ := s.List(context.Background())
+	var list []Status
+	for _, v := range all {
+		st := Status{Name: v.Name, State: v.Properties.ProvisioningState, Containers: len(v.Properties.Containers), Proxy: -1}
+		if ip := v.Properties.IPAddress; ip != nil && ip.IP.IsValid() {
+			st.Address = ip.IP.String()
+		}
+		if v.Properties.InstanceView != nil {
+			st.State = v.Properties.InstanceView.State
+		}
+		for _, c := range v.Properties.Containers {
+			if i := c.Properties.InstanceView; i != nil && i.Ready {
+				st.Ready++
+			}
+		}
+		if g, err := s.find(v.Name); err == nil {
+			st.Proxy, st.Error = g.proxyPid(), g.failure()
+		}
+		list = append(list, st)
+	}
+	return list
+}
+
+func (s *Groups) dir(name string) string { return filepath.Join(s.cfg.Dir, name) }

@@ -1,0 +1,182 @@
+package instances
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"slices"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/cluster"
+)
+
+// The network of the machines that groups run on.
+const (
+	hostsVNet   = "container-hosts"
+	hostsSubnet = "hosts"
+)
+
+// HostsNetwork is the network of the machines that groups run on; it must be in the network that a Groups works on.
+func HostsNetwork() vnet.VNet {
+	return vnet.VNet{
+		Name: hostsVNet, Platform: true, AddressPrefixes: []netip.Prefix{cluster.ContainerHosts},
+		Subnets: []vnet.Subnet{{Name: hostsSubnet, Prefix: cluster.ContainerHosts}},
+	}
+}
+
+// The link between a group and its machine. All groups have the same addresses there.
+const (
+	groupLink = "eth1"
+	hostLink  = "group"
+	uplink    = "eth0"
+)
+
+var (
+	linkLocal    = netip.MustParsePrefix("169.254.0.0/16")
+	groupAddress = netip.MustParseAddr("169.254.0.4")
+	hostAddress  = netip.MustParseAddr("169.254.0.1")
+	anywhere     = netip.MustParsePrefix("0.0.0.0/0")
+)
+
+// hostRules translate what a group sends to the internet into the machine's own address.
+const hostRules = "*nat\n:POSTROUTING ACCEPT\n-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"container host: the group's way to the internet\" -j MASQUERADE\nCOMMIT\n"
+
+// machine and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
+// dot, so that nothing else is called so.
+func (g *group) machine() string { return g.name + ".group" }
+
+func (g *group) hostMachine() string { return g.name + ".host" }
+
+// nicOf is the name of a machine's NIC (vnet.Network.AllocateNIC).
+func nicOf(machine string) string { return machine + "-nic" }
+
+// allocate gives the group its addresses: of its subnet, the one that it had or the first that is free, and of its machine's network.
+func (g *group) allocate() (netip.Addr, error) {
+	network, subnet, ok := parseSubnet(g.spec.Properties.SubnetIDs[0].ID)
+	if !ok {
+		return netip.Addr{}, fmt.Errorf("subnet %s: no such id", g.spec.Properties.SubnetIDs[0].ID)
+	}
+	var address netip.Addr
+	err := g.cfg.Network.Update(func(n *vnet.Network) error {
+		nic, err := ensureNIC(n, vnet.NIC{Machine: g.machine(), VNet: network, Subnet: subnet, ContainerGroup: true}, g.address())
+		if err != nil {
+			return err
+		}
+		address = nic.Primary().Address
+		_, err = ensureNIC(n, vnet.NIC{Machine: g.hostMachine(), VNet: hostsVNet, Subnet: hostsSubnet}, netip.Addr{})
+		return err
+	})
+	return address, err
+}
+
+// ensureNIC finds a machine's NIC, or makes it, with the address that is wanted if that is valid. A NIC of its name that is another's is an
+// error.
+func ensureNIC(n *vnet.Network, of vnet.NIC, want netip.Addr) (vnet.NIC, error) {
+	nic, there := n.NIC(nicOf(of.Machine))
+	if there && (nic.Machine != of.Machine || nic.VNet != of.VNet || nic.Subnet != of.Subnet || nic.ContainerGroup != of.ContainerGroup) {
+		return nic, fmt.Errorf("NIC %s is that of %s in %s/%s", nic.Name, nic.Machine, nic.VNet, nic.Subnet)
+	}
+	if there {
+		return nic, nil
+	}
+	var err error
+	if want.IsValid() {
+		nic, err = n.AllocateNICAt(of.Machine, of.VNet, of.Subnet, want, 1)
+	} else {
+		nic, err = n.AllocateNIC(of.Machine, of.VNet, of.Subnet, 1)
+	}
+	if err != nil {
+		return nic, err
+	}
+	nic.ContainerGroup = of.ContainerGroup
+	n.NICs[slices.IndexFunc(n.NICs, func(o vnet.NIC) bool { return o.Name == nic.Name })] = nic
+	return nic, nil
+}
+
+// release takes the group's NIC and its machine's out of a network, and no other.
+func (g *group) release(n *vnet.Network) {
+	if nic, ok := n.NIC(nicOf(g.machine())); ok && nic.Machine == g.machine() && nic.ContainerGroup {
+		n.ReleaseNIC(nic.Name)
+	}
+	if nic, ok := n.NIC(nicOf(g.hostMachine())); ok && nic.Machine == g.hostMachine() && nic.VNet == hostsVNet {
+		n.ReleaseNIC(nic.Name)
+	}
+}
+
+// connect makes the group's namespace and its machine's, and the three links: group to subnet, machine to its network, group to machine.
+// What is there already stays.
+func (g *group) connect() error {
+	space, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.NetNSDir, g.name))
+	if err != nil {
+		return err
+	}
+	host, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.HostsDir, g.name))
+	if err != nil {
+		return errors.Join(err, space.Close())
+	}
+	g.closeNamespaces() // those of a try that failed
+	g.mu.Lock()
+	g.space, g.host = space, host
+	g.mu.Unlock()
+	// The group's own link first, so that it is the first in the group, too.
+	if err := g.cfg.Network.AttachNIC(nicOf(g.machine()), space); err != nil {
+		return err
+	}
+	if err := g.cfg.Network.AttachNIC(nicOf(g.hostMachine()), host); err != nil {
+		return err
+	}
+	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}, vnet.MTU); err != nil {
+		return err
+	}
+	return errors.Join(applyHost(host), applyGroup(space))
+}
+
+func applyHost(host *kernel.Namespace) error {
+	err := host.Apply(kernel.State{
+		Sysctls: []kernel.Sysctl{
+			{Key: "net/ipv4/ip_forward", Value: "1"},
+			{Key: "net/ipv4/conf/all/rp_filter", Value: "0"}, {Key: "net/ipv4/conf/" + hostLink + "/rp_filter", Value: "0"},
+		},
+		Links:     []string{hostLink},
+		Addresses: []kernel.Address{{Link: hostLink, Prefix: netip.PrefixFrom(hostAddress, linkLocal.Bits())}},
+	})
+	if err != nil {
+		return err
+	}
+	return host.RestoreIPTables(hostRules, false)
+}
+
+func applyGroup(space *kernel.Namespace) error {
+	return space.Apply(kernel.State{
+		Links:     []string{groupLink},
+		Addresses: []kernel.Address{{Link: groupLink, Prefix: netip.PrefixFrom(groupAddress, linkLocal.Bits())}},
+		Routes:    []kernel.Route{{Destination: anywhere, Gateway: hostAddress, Link: groupLink}},
+	})
+}
+
+// closeNamespaces closes the handles. The namespaces stay.
+func (g *group) closeNamespaces() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, ns := range []**kernel.Namespace{&g.space, &g.host} {
+		if *ns != nil {
+			(*ns).Close()
+			*ns = nil
+		}
+	}
+}
+
+// disconnect takes the namespaces and the addresses away, also those that an earlier process made.
+func (g *group) disconnect() error {
+	g.closeNamespaces()
+	return errors.Join(
+		g.cfg.Network.Update(func(n *vnet.Network) error {
+			g.release(n)
+			return nil
+		}),
+		kernel.RemoveNamespace(filepath.Join(g.cfg.NetNSDir, g.name)),
+		kernel.RemoveNamespace(filepath.Join(g.cfg.HostsDir, g.name)),
+	)
+}

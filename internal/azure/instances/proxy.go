@@ -1,0 +1,91 @@
+package instances
+
+import (
+	"encoding/base64"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+
+	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/lab/supervise"
+)
+
+// startProxy keeps the kube-proxy extension running in the group's namespace, if the group has one. One that an earlier process started is
+// taken over. One that this process keeps already is left alone.
+func (g *group) startProxy() error {
+	g.mu.Lock()
+	kept := g.proxy != nil
+	g.mu.Unlock()
+	if kept {
+		return nil
+	}
+	for _, e := range g.spec.Properties.Extensions {
+		if e.Properties.Type != aci.ExtensionKubeProxy {
+			g.event("Warning", "ExtensionIgnored", fmt.Sprintf("there is no extension of type %s here", e.Properties.Type))
+			continue
+		}
+		args, err := g.proxyArgs(e.Properties)
+		if err != nil {
+			return fmt.Errorf("extension %s: %w", e.Name, err)
+		}
+		s, err := supervise.Run(supervise.Process{
+			Name: g.name, Path: g.cfg.NodeAgent, Args: args, Dir: "/", LogFile: g.cfg.LogFile(g.name), PidFile: filepath.Join(g.dir, "kube-proxy.pid"),
+		}, func(cmd *exec.Cmd) error { return g.space.Start(cmd) }, supervise.Options{})
+		if err != nil {
+			return fmt.Errorf("extension %s: %w", e.Name, err)
+		}
+		g.mu.Lock()
+		g.proxy = s
+		g.mu.Unlock()
+		return nil
+	}
+	return nil
+}
+
+// proxyArgs are packetwalk-node's flags for what the extension's settings say. Nobody asks it for its health or metrics there.
+func (g *group) proxyArgs(p aci.ExtensionProperties) ([]string, error) {
+	kubeconfig, err := base64.StdEncoding.DecodeString(p.ProtectedSettings[aci.SettingKubeConfig])
+	if err != nil || len(kubeconfig) == 0 {
+		return nil, fmt.Errorf("protected setting %s is not a kubeconfig in base64", aci.SettingKubeConfig)
+	}
+	file := filepath.Join(g.dir, "kube-proxy.kubeconfig")
+	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
+		return nil, err
+	}
+	args := []string{"--kubeconfig=" + file, "--healthz-bind-address=", "--metrics-bind-address="}
+	for _, f := range []struct{ flag, setting string }{
+		{"--node-name=", aci.SettingNodeName}, {"--cluster-cidr=", aci.SettingClusterCIDR}, {"--proxy-rules=", aci.SettingProxyRules},
+	} {
+		if v := p.Settings[f.setting]; v != "" {
+			args = append(args, f.flag+v)
+		}
+	}
+	return args, nil
+}
+
+// stopProxy ends the extension, also one of an earlier process whose namespace is about to go.
+func (g *group) stopProxy() error {
+	g.mu.Lock()
+	s := g.proxy
+	g.proxy = nil
+	g.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	return s.Stop()
+}
+
+func (g *group) proxyPid() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.proxy != nil {
+		return g.proxy.State().Pid
+	}
+	for _, e := range g.spec.Properties.Extensions {
+		if e.Properties.Type == aci.ExtensionKubeProxy {
+			return 0
+		}
+	}
+	return -1
+}

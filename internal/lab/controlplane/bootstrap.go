@@ -1,0 +1,80 @@
+package controlplane
+
+import (
+	"context"
+	"fmt"
+
+	rbac "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
+	client "k8s.io/client-go/kubernetes/typed/rbac/v1"
+
+	"packetwalk.dev/internal/node/ipmasq"
+)
+
+// Bootstrap is what the lab adds to upstream's default roles.
+//
+// One role for all lab kubelets: what upstream gives a node (bootstrappolicy's system:node) without the limits to the node's own objects, which the Node authorizer sets
+// and which need an identity a node. One for what a node agent reads beyond upstream's role for kube-proxy: the ip-masq-agent's ConfigMaps, by
+// their names, which holds in every namespace and so makes only kube-system's of use, and Calico's resources. And upstream's own role for a
+// kubelet's clients, bound to the API server's kubelet certificate.
+func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
+	kubelet := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: KubeletGroup}, Rules: []rbac.PolicyRule{
+		rule("", []string{"nodes"}, "create", "get", "list", "watch", "update", "patch", "delete"),
+		rule("", []string{"nodes/status", "pods/status"}, "update", "patch"),
+		rule("", []string{"pods"}, "get", "list", "watch", "delete", "patch", "update"),
+		rule("", []string{"configmaps", "secrets", "services", "serviceaccounts", "namespaces", "persistentvolumeclaims"}, "get", "list", "watch"),
+		rule("", []string{"serviceaccounts/token"}, "create"),
+		rule("", []string{"events"}, "create", "update", "patch"),
+		rule("events.k8s.io", []string{"events"}, "create", "update", "patch"),
+		rule("coordination.k8s.io", []string{"leases"}, "create", "get", "list", "watch", "update", "patch", "delete"),
+		rule("authentication.k8s.io", []string{"tokenreviews"}, "create"),
+		rule("authorization.k8s.io", []string{"subjectaccessreviews", "localsubjectaccessreviews"}, "create"),
+	}}
+	maps := rule("", []string{"configmaps"}, "get", "list", "watch")
+	maps.ResourceNames = []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
+	agent := rbac.ClusterRole{ObjectMeta: meta.ObjectMeta{Name: "packetwalk:node-agent"}, Rules: []rbac.PolicyRule{
+		maps, rule("crd.projectcalico.org", []string{"ippools", "felixconfigurations"}, "get", "list", "watch"),
+	}}
+	return []rbac.ClusterRole{kubelet, agent}, []rbac.ClusterRoleBinding{
+		binding(agent.Name, agent.Name, rbac.UserKind, NodeAgentUser.Common),
+		binding(KubeletGroup, KubeletGroup, rbac.GroupKind, KubeletGroup),
+		binding("packetwalk:kube-apiserver-to-kubelet", "system:kubelet-api-admin", rbac.UserKind, KubeletClientUser.Common),
+	}
+}
+
+func rule(group string, resources []string, verbs ...string) rbac.PolicyRule {
+	return rbac.PolicyRule{APIGroups: []string{group}, Resources: resources, Verbs: verbs}
+}
+
+func binding(name, role, kind, subject string) rbac.ClusterRoleBinding {
+	return rbac.ClusterRoleBinding{
+		ObjectMeta: meta.ObjectMeta{Name: name},
+		RoleRef:    rbac.RoleRef{APIGroup: rbac.GroupName, Kind: "ClusterRole", Name: role},
+		Subjects:   []rbac.Subject{{APIGroup: rbac.GroupName, Kind: kind, Name: subject}},
+	}
+}
+
+// ApplyBootstrap brings the Bootstrap objects into the API; as admin, and as soon as the API server serves.
+func ApplyBootstrap(ctx context.Context, api client.RbacV1Interface) error {
+	roles, bindings := Bootstrap()
+	for _, role := range roles {
+		_, err := api.ClusterRoles().Create(ctx, &role, meta.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = api.ClusterRoles().Update(ctx, &role, meta.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("apply cluster role %s: %w", role.Name, err)
+		}
+	}
+	for _, binding := range bindings {
+		_, err := api.ClusterRoleBindings().Create(ctx, &binding, meta.CreateOptions{})
+		if apierrors.IsAlreadyExists(err) {
+			_, err = api.ClusterRoleBindings().Update(ctx, &binding, meta.UpdateOptions{})
+		}
+		if err != nil {
+			return fmt.Errorf("apply cluster role binding %s: %w", binding.Name, err)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,239 @@
+package conntrack
+
+import (
+	"packetwalk.dev/internal/model/packet"
+)
+
+// View is a table as one walk sees it: what the table holds, and what the walk's own packets made and changed. The table stays as it is.
+// A View is for one goroutine.
+type View struct {
+	base     *Table
+	settings Settings
+	copies   map[int]*packet.Flow // of the base's flows that a packet met
+	own      map[key]entry        // the walk's flows, confirmed
+	sources  map[sourceKey][]*packet.Flow
+	gone     map[int]bool // flows of the base that the walk's packets ended
+	order    []*packet.Flow
+}
+
+type entry struct {
+	flow  *packet.Flow
+	reply bool
+}
+
+// NewView makes a view of a table; nil is an empty one.
+func NewView(t *Table, s Settings) *View {
+	if t == nil {
+		t = &Table{}
+	}
+	return &View{base: t, settings: s}
+}
+
+// Flows lists what the walk made, and those of the table's flows that its packets changed, in the order in which they were met. The
+// flows go on changing with the walk's next packets.
+func (v *View) Flows() []*packet.Flow {
+	var changed []*packet.Flow
+	originals := map[*packet.Flow]int{}
+	for i, f := range v.copies {
+		originals[f] = i
+	}
+	for _, f := range v.order {
+		if i, copied := originals[f]; !copied || *f != v.base.Flows[i] {
+			changed = append(changed, f)
+		}
+	}
+	return changed
+}
+
+// find looks a tuple up (nf_conntrack_find_get). The flow may be changed: it is the view's.
+func (v *View) find(t packet.Tuple, zone uint16) (entry, bool) {
+	k := key{t, zone}
+	if e, ok := v.own[k]; ok {
+		return e, true
+	}
+	r, ok := v.base.index[k]
+	if !ok || v.gone[r.flow] {
+		return entry{}, false
+	}
+	f := v.copies[r.flow]
+	if f == nil {
+		c := v.base.Flows[r.flow]
+		f = &c
+		if v.copies == nil {
+			v.copies = map[int]*packet.Flow{}
+		}
+		v.copies[r.flow] = f
+		v.order = append(v.order, f)
+	}
+	return entry{f, r.reply}, true
+}
+
+// taken tells whether a flow other than f has a tuple in either direction (nf_conntrack_tuple_taken).
+func (v *View) taken(t packet.Tuple, zone uint16, f *packet.Flow) bool {
+	k := key{t, zone}
+	if e, ok := v.own[k]; ok {
+		return e.flow != f
+	}
+	r, ok := v.base.index[k]
+	return ok && !v.gone[r.flow] && v.copies[r.flow] != f
+}
+
+// Adopt adds a flow that is there beside those of the table, or in place of the one that has its first packet's tuple.
+func (v *View) Adopt(f packet.Flow) {
+	original, _ := keys(&f)
+	if known, ok := v.find(original.tuple, original.zone); ok {
+		v.Remove(known.flow)
+	}
+	v.put(&f)
+}
+
+// Remove ends a flow (nf_ct_kill).
+func (v *View) Remove(f *packet.Flow) {
+	original, reply := keys(f)
+	delete(v.own, original)
+	delete(v.own, reply)
+	if r, ok := v.base.index[original]; ok {
+		if v.gone == nil {
+			v.gone = map[int]bool{}
+		}
+		v.gone[r.flow] = true
+	}
+}
+
+// Confirm puts a new flow into the table: at the end of postrouting and input, __nf_conntrack_confirm. It returns false when another
+// flow has one of its tuples: the packet is then dropped.
+func (v *View) Confirm(p *packet.Packet) bool {
+	f := p.Track.Flow
+	if f == nil || f.Status&packet.Confirmed != 0 {
+		return true
+	}
+	original, reply := keys(f)
+	if v.taken(original.tuple, original.zone, f) || v.taken(reply.tuple, reply.zone, f) {
+		return false
+	}
+	f.Status |= packet.Confirmed
+	v.put(f)
+	return true
+}
+
+// put adds a flow.
+func (v *View) put(f *packet.Flow) {
+	if v.own == nil {
+		v.own, v.sources = map[key]entry{}, map[sourceKey][]*packet.Flow{}
+	}
+	original, reply := keys(f)
+	v.own[original], v.own[reply] = entry{f, false}, entry{f, true}
+	s := bySource(&f.Original, f.Zone)
+	v.sources[s] = append(v.sources[s], f)
+	v.order = append(v.order, f)
+}
+
+// Track finds the packet's flow or makes one, as nf_conntrack_in does at priority -200 (net/netfilter/nf_conntrack_core.c), and fills in
+// p.Track. A packet that has been looked at, or that a rule took out of tracking, keeps what it has.
+func (v *View) Track(p *packet.Packet) {
+	switch {
+	case p.Untracked:
+		p.Track = packet.Track{State: packet.Untracked}
+		return
+	case p.Track.Flow != nil || p.Track.State == packet.Untracked:
+		return
+	case neighbourDiscovery(p):
+		p.Track = packet.Track{State: packet.Untracked}
+		return
+	case p.About != nil && quotes(p):
+		p.Track = v.related(p)
+		return
+	}
+	p.Track = v.resolve(p)
+}
+
+// neighbourDiscovery are the ICMPv6 messages that are not tracked (nf_conntrack_icmpv6_error: noct_valid_new): of multicast listeners,
+// routers and neighbours.
+func neighbourDiscovery(p *packet.Packet) bool {
+	return p.Protocol == packet.ICMPv6 && (p.Type >= 130 && p.Type <= 136 || p.Type == 143)
+}
+
+// quotes tells of ICMP messages about other packets (nf_conntrack_icmpv4_error, icmpv6_error): destination unreachable, source quench,
+// redirect, time exceeded, parameter problem; in IPv6 all types below 128.
+func quotes(p *packet.Packet) bool {
+	if p.Protocol == packet.ICMPv6 {
+		return p.Type < 128
+	}
+	switch p.Type {
+	case 3, 4, 5, 11, 12:
+		return p.Protocol == packet.ICMP
+	}
+	return false
+}
+
+// related finds the flow that an ICMP error is about (nf_conntrack_inet_error, net/netfilter/nf_conntrack_proto_icmp.c). The error goes
+// against the quoted packet, and counts in the direction it goes in itself. Errors about what is no flow, or that go elsewhere than the
+// flow does, are invalid.
+func (v *View) related(p *packet.Packet) packet.Track {
+	inverse := identity(p.About.Reply())
+	e, ok := v.find(inverse, p.Zone)
+	if !ok {
+		return packet.Track{State: packet.Invalid}
+	}
+	tuple := e.flow.Original
+	if e.reply {
+		tuple = e.flow.Reply
+	}
+	if tuple.Destination != p.Destination {
+		return packet.Track{State: packet.Invalid}
+	}
+	return packet.Track{Flow: e.flow, State: packet.Related, Reply: e.reply}
+}
+
+// resolve is resolve_normal_ct with the protocol's own part (nf_conntrack_handle_packet).
+func (v *View) resolve(p *packet.Packet) packet.Track {
+	t := identity(p.Tuple)
+	e, found := v.find(t, p.Zone)
+	if found && p.Protocol == packet.TCP && reopens(e, p.TCPFlags) {
+		v.Remove(e.flow)
+		e, found = v.find(t, p.Zone)
+	}
+	if !found {
+		return v.begin(p, t)
+	}
+	if p.Protocol == packet.TCP && !v.advance(e, p.TCPFlags) {
+		return packet.Track{State: packet.Invalid}
+	}
+	if p.Protocol == packet.TCP && p.TCPFlags&packet.RST != 0 && e.flow.Status&packet.SeenReply == 0 {
+		v.Remove(e.flow) // a connection that was refused is forgotten at once, but the packet keeps it (nf_ct_kill_acct)
+	}
+	track := packet.Track{Flow: e.flow, Reply: e.reply, State: packet.New}
+	switch {
+	case e.reply:
+		track.State = packet.Established
+		e.flow.Status |= packet.SeenReply
+	case e.flow.Status&packet.SeenReply != 0:
+		track.State = packet.Established
+	case e.flow.Status&packet.Expected != 0:
+		track.State = packet.Related
+	}
+	return track
+}
+
+// begin makes a flow of its first packet (init_conntrack), unless its protocol does not start with such a packet.
+func (v *View) begin(p *packet.Packet, t packet.Tuple) packet.Track {
+	f := &packet.Flow{Original: t, Reply: t.Reply(), Zone: p.Zone, Timeout: 30}
+	switch {
+	case isICMP(t.Protocol) && !queries(t):
+		return packet.Track{State: packet.Invalid}
+	case t.Protocol == packet.TCP && !v.beginTCP(f, p.TCPFlags):
+		return packet.Track{State: packet.Invalid}
+	}
+	return packet.Track{Flow: f, State: packet.New}
+}
+
+// queries are the ICMP messages that can be a flow's first (valid_new in nf_conntrack_proto_icmp.c and nf_conntrack_proto_icmpv6.c).
+func queries(t packet.Tuple) bool {
+	switch t.Type {
+	case 8, 13, 15, 17:
+		return t.Protocol == packet.ICMP
+	case 128, 139:
+		return t.Protocol == packet.ICMPv6
+	}
+	return false
+}

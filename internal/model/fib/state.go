@@ -1,0 +1,165 @@
+package fib
+
+import (
+	"net/netip"
+
+	"packetwalk.dev/internal/model/packet"
+)
+
+// State is one namespace's links, addresses, routes, rules and neighbours. Look-ups need [State.Index] first.
+type State struct {
+	Links      []Link
+	Addresses  []Address
+	Routes     []Route
+	Rules      []Rule
+	Neighbours []Neighbour
+	FDB        []FDBEntry
+	// IgnoreLinkDown are the links whose routes are passed over while they have no carrier (sysctl
+	// net.ipv4.conf.LINK.ignore_routes_with_linkdown, and net.ipv6 likewise).
+	IgnoreLinkDown map[string]bool
+	// Kernel is the machine's release, as uname -r; "" where it is not known. Few look-ups depend on it.
+	Kernel string
+	index  *index
+}
+
+// Link is a network interface (ip -d -j link).
+type Link struct {
+	Index   int
+	Name    string
+	Kind    string // "veth", "bridge", "vlan", …; "" for loopback and hardware
+	Type    string // link type: "ether", "loopback", "none"
+	MAC     packet.MAC
+	MTU     int
+	Up      bool // administratively
+	LowerUp bool // carrier
+	// Promiscuous says that somebody set the mode; what a capture sets does not show.
+	Promiscuous bool
+	Group       int
+	Alias       string
+	// Peer is a veth's other end: its index in its own namespace, which PeerNetNS names by this namespace's id for it; -1 in the same one.
+	Peer      int
+	PeerNetNS int
+	Master    string  // the bridge (or VRF) it belongs to; ""
+	VLAN      int     // of a vlan link
+	Parent    string  // of a vlan, macvlan, …
+	Bridge    *Bridge // settings of a bridge
+	Port      *Port   // settings of a bridge port
+}
+
+// Bridge are the settings of a bridge that decide about packets.
+type Bridge struct {
+	VLANFiltering bool
+	STP           bool
+	CallIPTables  bool // nf_call_iptables of this bridge; the namespace's sysctl is apart
+	CallIP6Tables bool
+	CallARPTables bool
+	GroupForward  uint16
+}
+
+// Port are the settings of a bridge port (bridge -d link).
+type Port struct {
+	State                          string // "forwarding", "blocking", "disabled", …
+	Hairpin                        bool
+	Learning                       bool
+	Flood                          bool // unknown unicast
+	BroadcastFlood, MulticastFlood bool
+	Isolated                       bool
+	ProxyARP                       bool
+	NeighbourSuppression           bool
+}
+
+// Address is an address of a link. Prefix is not masked.
+type Address struct {
+	Link      string
+	Prefix    netip.Prefix
+	Peer      netip.Prefix // of a point-to-point address; zero
+	Broadcast netip.Addr
+	Scope     string // "global", "link", "host"
+	Secondary bool
+	// IPv6 only (IFA_F_…): Deprecated, Temporary and Tentative addresses are passed over or avoided when a source is chosen.
+	Deprecated, Temporary, Tentative bool
+}
+
+// Route is one route (ip -j route show table all).
+type Route struct {
+	Table       int
+	Type        string // "unicast", "local", "broadcast", "multicast", "blackhole", "unreachable", "prohibit", "throw"
+	Destination netip.Prefix
+	From        netip.Prefix // source-specific (IPv6); zero for any
+	TOS         uint8
+	Gateway     netip.Addr
+	Link        string
+	Source      netip.Addr // preferred
+	Metric      int
+	Scope       string // "global", "link", "host"
+	Protocol    string
+	OnLink      bool
+	LinkDown    bool      // RTNH_F_LINKDOWN or dead
+	Dead        bool      // RTNH_F_DEAD: never used
+	Preference  string    // of a router (IPv6, RFC 4191): "low", "medium", "high"; "" is medium
+	Nexthops    []Nexthop // of a multipath route; Gateway and Link are then empty
+	TableName   string    // where the table has a name of its own; Table is then negative and stands for that name
+	Unknown     string    // what of the route decides about packets and is not understood: "encap mpls"
+}
+
+// Nexthop is one way of a multipath route.
+type Nexthop struct {
+	Gateway  netip.Addr
+	Link     string
+	Weight   int // from 1
+	OnLink   bool
+	LinkDown bool // or dead
+	Dead     bool
+	// Source is the preferred source of local output by this way; only in an Answer.
+	Source netip.Addr
+}
+
+// Tables that have a name (/etc/iproute2/rt_tables).
+const (
+	TableDefault = 253
+	TableMain    = 254
+	TableLocal   = 255
+)
+
+// Rule is one policy rule (ip -j rule).
+type Rule struct {
+	Priority                      int
+	Not                           bool
+	From, To                      netip.Prefix // zero for any
+	In, Out                       string
+	Mark, Mask                    uint32 // Mask 0: not looked at
+	TOS                           uint8
+	Protocol                      packet.Protocol // 0 for any
+	SourcePorts, DestinationPorts [2]uint16       // zero for any
+	UIDs                          [2]uint32       // HasUIDs
+	HasUIDs                       bool
+	Action                        string // "lookup", "goto", "nop", "blackhole", "unreachable", "prohibit"
+	Table                         int
+	Goto                          int
+	SuppressPrefixLength          int // -1 for none
+	SuppressGroup                 int // -1 for none
+	IPv6                          bool
+	Text                          string // as ip-rule(8) prints it, where the JSON holds something that is not understood; such a rule is Unknown
+	Unknown                       bool
+	L3MDev                        bool   // matches packets of a VRF's links only, and looks in its table
+	TableName                     string // as in Route
+}
+
+// Neighbour is an entry of the ARP or neighbour discovery table (ip -j neigh), or a proxy entry.
+type Neighbour struct {
+	Link    string
+	Address netip.Addr
+	MAC     packet.MAC
+	State   string // "PERMANENT", "REACHABLE", "STALE", "FAILED", …
+	Proxy   bool
+}
+
+// FDBEntry is an entry of a bridge's forwarding database (bridge -j fdb).
+type FDBEntry struct {
+	Port   string // the port; the bridge itself for its own addresses
+	Bridge string
+	MAC    packet.MAC
+	VLAN   int
+	Local  bool // the machine's own ("permanent")
+	Static bool
+}

@@ -1,0 +1,49 @@
+package snapshot_test
+
+import (
+	"os"
+	"slices"
+	"testing"
+
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// TestChanges reads one state twice, where nothing has changed, and then changes one thing after the other.
+func TestChanges(t *testing.T) {
+	read := func() snapshot.Source {
+		f, err := os.Open("testdata/world-a.pwcap.tar.gz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		c, err := snapshot.Read(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return snapshot.NewSource(c.Origin())
+	}
+	one, two := read(), read()
+	for _, name := range one.Names() {
+		a, err := one.Host(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := two.Host(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if changed := snapshot.Changes(a, b); changed != nil {
+			t.Errorf("%s: the same state, but %v", name, changed)
+		}
+		for _, c := range b.Rules.Tables {
+			for _, chain := range c.Chains {
+				if n := len(chain.Rules); n > 0 {
+					chain.Rules = chain.Rules[:n-1]
+				}
+			}
+		}
+		if got := snapshot.Changes(a, b); len(b.Rules.Tables) > 0 && !slices.Equal(got, []snapshot.Part{snapshot.Rules}) {
+			t.Errorf("%s: without some rules: %v", name, got)
+		}
+	}
+}

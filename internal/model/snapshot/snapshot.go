@@ -1,0 +1,167 @@
+package snapshot
+
+import (
+	"net/netip"
+	"time"
+
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// Source gives hosts by name. A capture has them all; a running lab dumps a host when the walk gets there.
+type Source interface {
+	// Host returns the state of a host. An error that is fs.ErrNotExist means that there is none.
+	Host(name string) (*Host, error)
+	// Names lists the hosts there are, sorted.
+	Names() []string
+	// Objects are the Kubernetes objects that give things their names; the zero value where none are known.
+	Objects() Objects
+}
+
+// Host is the state of one network namespace.
+type Host struct {
+	// Name is the host's, with its kind in front: "node/NAME", "pod/NAMESPACE/NAME", "vm/NAME", "internet/NAME"; "fabric", "internet"
+	// and "controlplane" stand alone. A pod on a virtual node is "container-group/NAMESPACE-NAME", and the machine that it runs on, Azure's,
+	// "container-host/NAMESPACE-NAME". For a machine that is no part of a lab it is "node/HOSTNAME".
+	Name      string
+	Taken     time.Time
+	Kernel    string // release, as uname -r
+	FIB       *fib.State
+	Rules     *netfilter.Ruleset
+	IPSets    map[string]*netfilter.Set
+	Flows     *conntrack.Table
+	Sysctls   map[string]string // "net.ipv4.ip_forward" → "1"; keys are made by SysctlKey
+	Listeners []Listener
+	Peers     []Peer
+	Beyond    []Beyond // only where no routes are known
+	// Missing tells what is not known of the host, and why.
+	Missing map[Part]string
+	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
+	Assumed []string
+}
+
+// Part is one part of a host's state.
+type Part string
+
+// The parts. RulesIPv6 and Bridge are ip6tables' and ebtables' rules.
+const (
+	Links      Part = "links"
+	Addresses  Part = "addresses"
+	Routes     Part = "routes"
+	Policy     Part = "policy rules"
+	Neighbours Part = "neighbours"
+	FDB        Part = "forwarding database"
+	Rules      Part = "iptables rules"
+	RulesIPv6  Part = "ip6tables rules"
+	NFT        Part = "nftables rules"
+	Bridge     Part = "ebtables rules"
+	IPSets     Part = "ipsets"
+	Flows      Part = "connections"
+	Sysctls    Part = "sysctls"
+	Listeners  Part = "listening sockets"
+	Wires      Part = "other ends of wires"
+)
+
+// Beyond is where addresses are, as rules tell where routes are not known.
+type Beyond struct {
+	Prefix netip.Prefix
+	Link   string
+}
+
+// Behind finds the interface behind which an address is, by the rules: "" where they do not tell. others are then interfaces that it is not
+// behind: those that have a network of their own.
+func (h *Host) Behind(a netip.Addr) (link string, others []string) {
+	bits := -1
+	for _, b := range h.Beyond {
+		if b.Prefix.Bits() > bits && b.Prefix.Contains(a) {
+			link, bits = b.Link, b.Prefix.Bits()
+		}
+		if !b.Prefix.IsSingleIP() {
+			others = append(others, b.Link)
+		}
+	}
+	return link, others
+}
+
+// Listener is a socket that takes packets.
+type Listener struct {
+	Protocol    packet.Protocol `json:"protocol"`          // by number
+	Local       netip.AddrPort  `json:"local"`             // the address is unspecified for any of its family
+	Process     string          `json:"process,omitempty"` // name, where known
+	Transparent bool            `json:"transparent,omitempty"`
+	Owner       *Owner          `json:"owner,omitempty"` // of the process, where known
+}
+
+// Owner is whose files and sockets a process makes (credentials(7): the file system user and group ID).
+type Owner struct {
+	UID uint32 `json:"uid"`
+	GID uint32 `json:"gid"`
+}
+
+// Peer is the other end of one of the host's wires.
+type Peer struct {
+	Link     string // of this host
+	Host     string // at the other end
+	PeerLink string // of that host
+}
+
+// Objects are the Kubernetes objects of a cluster as far as walks use them: who owns an address, a chain, a rule.
+type Objects struct {
+	Pods []Pod
+	// Ended are the pods that have done what they were to do, or failed at it: their addresses are others' by now.
+	Ended    []Pod
+	Services []Service
+	Nodes    []Node
+	// Pools are Calico's; ConfigMaps those of the ip-masq-agent.
+	Pools      []Pool
+	ConfigMaps []ConfigMap
+}
+
+// Pod is a pod's place.
+type Pod struct {
+	Namespace, Name, Node string
+	IPs                   []netip.Addr
+	HostNetwork           bool
+	Labels                map[string]string
+}
+
+// Service is a service's addresses and the endpoints behind it.
+type Service struct {
+	Namespace, Name, Type string
+	ClusterIPs            []netip.Addr
+	External              []netip.Addr // load balancer's and external addresses
+	Local                 bool         // externalTrafficPolicy Local
+	InternalLocal         bool
+	Ports                 []ServicePort
+}
+
+// ServicePort is one port of a service.
+type ServicePort struct {
+	Name           string
+	Protocol       packet.Protocol
+	Port, NodePort uint16
+	Endpoints      []netip.AddrPort
+}
+
+// Node is a node's addresses.
+type Node struct {
+	Name     string
+	IPs      []netip.Addr
+	PodCIDRs []netip.Prefix
+}
+
+// Pool is an IPPool of Calico.
+type Pool struct {
+	Name        string
+	CIDR        netip.Prefix
+	NATOutgoing bool
+	Disabled    bool
+}
+
+// ConfigMap is one ConfigMap's data.
+type ConfigMap struct {
+	Namespace, Name string
+	Data            map[string]string
+}

@@ -1,0 +1,48 @@
+package walk
+
+import (
+	"slices"
+
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Acknowledge walks the packet with which a TCP client acknowledges the answer of an outcome: the second in its direction, for which the
+// nat chains are not asked, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which an answer
+// comes back it is nil.
+func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) {
+	if o.BackEnd == nil || o.BackEnd.Kind != Delivered || o.BackEnd.Packet.TCPFlags != packet.SYN|packet.ACK || req.Forwarded {
+		return nil, nil
+	}
+	req.Packet.Tuple, req.Packet.TCPFlags = o.There[0].Packet.Tuple, packet.ACK
+	req.OneWay, req.Pin, req.Flows = true, nil, map[string][]packet.Flow{}
+	for _, s := range slices.Concat(o.There, o.Back) {
+		if s.Flow != nil && s.Flow.Status&packet.Confirmed != 0 {
+			req.Flows[s.Host] = with(req.Flows[s.Host], *s.Flow)
+		}
+	}
+	return Walk(src, req)
+}
+
+// Forgets tells whether the acknowledgement of an outcome's answer ends the connection, whichever way it goes: the host that forgets it, and why.
+func Forgets(src snapshot.Source, req Request, o *Outcome) (host, why string, err error) {
+	next, err := Acknowledge(src, req, o)
+	if next == nil || next.More {
+		return "", "", err
+	}
+	end := next.Outcomes[0].End
+	if slices.ContainsFunc(next.Outcomes, func(o Outcome) bool { return !o.End.Forgotten || o.End.Host != end.Host }) {
+		return "", "", nil
+	}
+	return end.Host, end.Why, nil
+}
+
+// with is a list of flows with one as it is now.
+func with(flows []packet.Flow, now packet.Flow) []packet.Flow {
+	i := slices.IndexFunc(flows, func(f packet.Flow) bool { return f.Original == now.Original && f.Zone == now.Zone })
+	if i < 0 {
+		return append(flows, now)
+	}
+	flows[i] = now
+	return flows
+}

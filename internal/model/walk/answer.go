@@ -1,0 +1,208 @@
+package walk
+
+import (
+	"cmp"
+	"net/netip"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// answer is what comes back for a packet that ended: the stage that sends it, or nil where nothing does.
+func (r *run) answer(end *End) stage {
+	r.answering = true
+	switch end.Kind {
+	case Delivered:
+		return r.reply(end)
+	case Left:
+		return r.replyFromOutside(end)
+	case Rejected:
+		return r.rejection(end)
+	}
+	return nil
+}
+
+// reply is the answer of the program that the packet was delivered to, or of the kernel: SYN and ACK, a datagram, an echo reply; a reset
+// or an ICMP error where nobody listens.
+func (r *run) reply(end *End) stage {
+	p := &end.Packet
+	if p.About != nil {
+		return nil // errors are not answered
+	}
+	if end.Refused && p.Protocol != packet.TCP {
+		return r.icmpError(end, portUnreachable(p))
+	}
+	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6())}
+	switch p.Protocol {
+	case packet.TCP:
+		next.TCPFlags = packet.SYN | packet.ACK
+		if end.Refused {
+			next.TCPFlags = packet.RST | packet.ACK
+			next.TOS = p.TOS &^ 3 // all but ECN: tcp_v4_send_reset, tcp_v6_send_reset
+		}
+		if !end.Refused {
+			own(&next, end.owner)
+		}
+	case packet.UDP:
+		own(&next, end.owner)
+	case packet.ICMP, packet.ICMPv6:
+		if next.Type == p.Type {
+			return nil // nothing that is answered
+		}
+		if r.m.sysctl(false, "net.ipv4.icmp_echo_ignore_all") && p.Protocol == packet.ICMP {
+			return nil
+		}
+		next.TOS = p.TOS
+	}
+	return r.start(p, next)
+}
+
+// errorSource is where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on the
+// interface by which the packet came in (icmp6_send).
+func (r *run) errorSource(p *packet.Packet) netip.Addr {
+	back := r.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
+	if back.Route != nil && back.Route.Source.IsValid() {
+		return back.Route.Source
+	}
+	return r.m.FIB.SelectSource(cmp.Or(p.In, "lo"), p.Source)
+}
+
+// own makes a packet come from a socket of an owner, where that is known.
+func own(p *packet.Packet, o *snapshot.Owner) {
+	if o == nil {
+		p.SomeOwner = true
+		return
+	}
+	p.HasOwner, p.UID, p.GID = true, o.UID, o.GID
+}
+
+// start sends the answer to a packet from the machine where that ended.
+func (r *run) start(to *packet.Packet, p packet.Packet) stage {
+	p.KernelMade = p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6 || p.TCPFlags&packet.RST != 0
+	if r.m.reflectsMark(&p) {
+		p.Mark = to.Mark
+	}
+	r.p, r.via = p, via{}
+	return (*run).send
+}
+
+// reflectsMark tells whether an answer has the mark that the packet arrived with: what the kernel makes (fwmark_reflect: IP4_REPLY_MARK,
+// IP6_REPLY_MARK), and what a listening socket does (tcp_fwmark_accept: inet_request_mark).
+func (m *machine) reflectsMark(answer *packet.Packet) bool {
+	switch {
+	case !answer.KernelMade:
+		return answer.Protocol == packet.TCP && m.sysctl(false, "net.ipv4.tcp_fwmark_accept")
+	case answer.IsIPv6() || answer.Protocol == packet.ICMPv6:
+		return m.sysctl(false, "net.ipv6.fwmark_reflect")
+	}
+	return m.sysctl(false, "net.ipv4.fwmark_reflect")
+}
+
+// replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
+func (r *run) replyFromOutside(end *End) stage {
+	p := &end.Packet
+	next := packet.Packet{Tuple: p.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
+	if p.Protocol == packet.TCP {
+		next.TCPFlags = packet.SYN | packet.ACK
+	}
+	next.In = end.Link
+	r.m.assume("what is beyond " + cmp.Or(end.Link, "it") + " is not known: the reply is taken to come back that way")
+	r.p, r.via = next, via{}
+	return (*run).receiveFromOutside
+}
+
+// attach makes an error or a reset belong to the connection of the packet that it is about, or to none as that does (nf_conntrack_attach).
+func attach(answer, to *packet.Packet) {
+	if to.Track.Flow != nil {
+		answer.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
+	}
+	answer.AboutUntracked = to.Track.State == packet.Untracked
+}
+
+// rejection is what a machine that rejects a packet sends to its sender.
+func (r *run) rejection(end *End) stage {
+	p := &end.Packet
+	if end.Reject == "tcp-reset" {
+		return r.reset(p)
+	}
+	kind, ok := icmpErrors[end.Reject]
+	if !ok {
+		return nil
+	}
+	return r.icmpError(end, kind[familyIndex(p)])
+}
+
+// reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
+func (r *run) reset(to *packet.Packet) stage {
+	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
+	attach(&next, to)
+	b := r.via.bridge
+	stage := r.start(to, next)
+	if b == nil {
+		return stage
+	}
+	r.p.EtherSource, r.p.EtherDestination, r.p.EtherType, r.p.Out = to.EtherDestination, to.EtherSource, etherType(to), b.in
+	return (*run).resetByBridge
+}
+
+// resetByBridge sends a reset straight back by the port where br_netfilter took the frame in (net/ipv4/netfilter/nf_reject_ipv4.c:
+// nf_send_reset, nf_bridge_info_exists): it needs a route, but does not take it, and meets no rule.
+func (r *run) resetByBridge() stage {
+	r.step(Step{Stage: Sent, Why: "straight back by " + r.p.Out + ", past all rules: br_netfilter had the packet"})
+	if r.m.knows(snapshot.Routes) {
+		if d := r.lookUp(""); d.answer.Type != "unicast" && d.answer.Type != "local" {
+			r.step(Step{Stage: Routed, Route: &d.answer})
+			return r.finish(Dropped, "the host has no route for the reset (route type "+d.answer.Type+")")
+		}
+	}
+	return (*run).transmit
+}
+
+type icmpKind struct{ kind, code uint8 }
+
+func familyIndex(p *packet.Packet) int {
+	if p.IsIPv6() {
+		return 1
+	}
+	return 0
+}
+
+// icmpErrors are the types and codes of rejections, for IPv4 and IPv6 (RFC 792, RFC 1812, RFC 4443; iptables-extensions(8), REJECT).
+var icmpErrors = map[string][2]icmpKind{
+	"icmp-net-unreachable": {{3, 0}, {1, 0}}, "icmp-host-unreachable": {{3, 1}, {1, 3}}, "icmp-proto-unreachable": {{3, 2}, {1, 4}},
+	"icmp-port-unreachable": {{3, 3}, {1, 4}}, "icmp-net-prohibited": {{3, 9}, {1, 1}}, "icmp-host-prohibited": {{3, 10}, {1, 1}},
+	"icmp-admin-prohibited": {{3, 13}, {1, 1}}, "icmp-time-exceeded": {{11, 0}, {3, 0}},
+	"icmp6-no-route": {{3, 0}, {1, 0}}, "icmp6-adm-prohibited": {{3, 13}, {1, 1}}, "icmp6-addr-unreachable": {{3, 1}, {1, 3}},
+	"icmp6-port-unreachable": {{3, 3}, {1, 4}},
+}
+
+func portUnreachable(p *packet.Packet) icmpKind {
+	return icmpErrors["icmp-port-unreachable"][familyIndex(p)]
+}
+
+// icmpError sends an error about the packet that ended, as it looked then.
+func (r *run) icmpError(end *End, k icmpKind) stage {
+	p := &end.Packet
+	protocol := packet.ICMP
+	if p.IsIPv6() {
+		protocol = packet.ICMPv6
+	}
+	about := p.Tuple
+	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), About: &about}
+	if !p.IsIPv6() {
+		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
+	}
+	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
+	if !end.Refused { // an error belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach);
+		attach(&next, p) // that of a datagram for which there is no socket has been taken off it (udp_rcv: nf_reset_ct)
+	}
+	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
+	switch {
+	case r.m.FIB.HasAddress(p.Destination) != nil:
+		next.Source = p.Destination
+	case p.IsIPv6():
+		next.Source = r.errorSource(p)
+	}
+	return r.start(p, next)
+}

@@ -1,0 +1,84 @@
+package walk
+
+import (
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+)
+
+// linkEnd is one of the two interfaces by which a flow passes a machine, where nobody knows which they are: the one that the request came
+// in by, or the one that it left by. The answer goes the other way round.
+type linkEnd struct {
+	host *machine
+	far  bool // where the request left
+}
+
+// linkFacts is what a run has taken to be so of an interface's name. Names that end in "+" stand for any rest.
+type linkFacts struct{ is, not []string }
+
+func (r *run) facts(m *netfilter.MatchInterface) *linkFacts {
+	end := linkEnd{r.m, m.Out != r.answering}
+	f := r.links[end]
+	if f == nil {
+		if r.links == nil {
+			r.links = map[linkEnd]*linkFacts{}
+		}
+		f = &linkFacts{}
+		r.links[end] = f
+	}
+	return f
+}
+
+func (f *linkFacts) learn(name string, is bool) {
+	if is {
+		f.is = append(f.is, name)
+	} else {
+		f.not = append(f.not, name)
+	}
+}
+
+// implied tells whether a test of the interface follows from what is known: from earlier answers, and from where the packet's address is.
+func (r *run) implied(m *netfilter.MatchInterface) (known, holds bool) {
+	address := r.p.Source
+	if m.Out {
+		address = r.p.Destination
+	}
+	switch link, others := r.m.Behind(address); {
+	case link != "":
+		return true, covers(m.Name, link) != m.Not
+	case slices.Contains(others, m.Name):
+		return true, m.Not
+	case m.Name == "lo" && !address.IsLoopback(): // what the machine sends itself has its interface
+		return true, m.Not
+	}
+	f := r.facts(m)
+	for _, is := range f.is {
+		switch {
+		case covers(m.Name, is):
+			return true, !m.Not
+		case !covers(is, m.Name):
+			return true, m.Not
+		}
+	}
+	if slices.ContainsFunc(f.not, func(not string) bool { return covers(not, m.Name) }) {
+		return true, m.Not
+	}
+	return false, false
+}
+
+// covers tells whether each interface with the second name has the first.
+func covers(pattern, name string) bool {
+	prefix, open := strings.CutSuffix(pattern, "+")
+	if !open {
+		return pattern == name
+	}
+	return strings.HasPrefix(strings.TrimSuffix(name, "+"), prefix)
+}
+
+func answerOf(holds bool) int {
+	if holds {
+		return 0
+	}
+	return 1
+}

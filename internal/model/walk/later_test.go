@@ -1,0 +1,159 @@
+package walk
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// policy gives a host policy rules beside the usual ones; -1 for what suppresses nothing.
+func (h *host) policy(rules ...fib.Rule) {
+	rules = append(rules, fib.Rule{Priority: 0, Table: fib.TableLocal}, fib.Rule{Priority: 32766, Table: fib.TableMain})
+	for _, r := range rules {
+		r.Action, r.SuppressPrefixLength, r.SuppressGroup = "lookup", -1, -1
+		h.FIB.Rules = append(h.FIB.Rules, r)
+	}
+}
+
+// TestReversePathPorts: policy rules see the look-up of the way back with the ports of an answer, if one of them is not for local output only.
+func TestReversePathPorts(t *testing.T) {
+	for name, c := range map[string]struct {
+		rule   fib.Rule
+		passes bool
+	}{
+		"destination port of the answer": {fib.Rule{Protocol: packet.TCP, DestinationPorts: [2]uint16{4000, 4000}}, true},
+		"destination port of the packet": {fib.Rule{Protocol: packet.TCP, DestinationPorts: [2]uint16{80, 80}}, false},
+		"for local output":               {fib.Rule{In: "lo", Protocol: packet.TCP, DestinationPorts: [2]uint16{4000, 4000}}, false},
+	} {
+		n, _, router, _ := chain(t)
+		router.Sysctls["net.ipv4.conf.all.rp_filter"] = "1"
+		c.rule.Priority, c.rule.Table = 100, 100
+		router.policy(c.rule)
+		router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("10.2.0.9/32"), Link: "left", Scope: "link"})
+		for to, local := range map[string]bool{"10.2.0.2:80": false, "10.1.0.1:80": true} {
+			o := n.walk(Request{Host: "router", Forwarded: true, Arrives: "left", Packet: syn("10.2.0.9:4000", to), OneWay: true}).Outcomes[0]
+			if (o.End.Kind != Dropped) != c.passes {
+				t.Errorf("%s, local %v: %s", name, local, ends(o))
+			}
+		}
+	}
+}
+
+// TestMasqueradeWithoutAddress: what a host without an address sends is left as it is; one that has an address elsewhere cannot masquerade.
+func TestMasqueradeWithoutAddress(t *testing.T) {
+	n := newNetwork(t)
+	client, server := n.host("client"), n.host("server")
+	n.wire(client, "eth0", server, "eth0")
+	server.address("eth0", "10.1.0.1/24")
+	client.FIB.Addresses, client.FIB.Routes = nil, nil
+	client.route("default dev eth0")
+	client.iptables(nat("-A POSTROUTING -o eth0 -j MASQUERADE"))
+	for _, s := range n.tcp("client", "10.1.0.1:80").Outcomes[0].There {
+		if s.Visit != nil && s.Visit.Rule != nil && s.Visit.Verdict.Kind != netfilter.Accept {
+			t.Errorf("%s: %s", s.Visit.Rule.Text, s.Visit.Verdict.Kind)
+		}
+		if s.Host == "client" && s.Packet.Source != netip.IPv4Unspecified() {
+			t.Errorf("source %s", s.Packet.Source)
+		}
+	}
+}
+
+// TestAcknowledge: the acknowledgement has no mark of the nat chains; where that makes it leave by another interface, a masqueraded connection
+// ends.
+func TestAcknowledge(t *testing.T) {
+	for _, away := range []bool{false, true} {
+		n, _, router, server := chain(t)
+		n.wire(router, "other", server, "eth1")
+		router.address("other", "10.3.0.1/24")
+		server.address("eth1", "10.3.0.2/24")
+		router.iptables(nat(
+			"-A PREROUTING -d 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000", "-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
+			"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE"))
+		if away {
+			router.policy(fib.Rule{Priority: 100, From: netip.MustParsePrefix("10.1.0.0/24"), Mask: 0x4000, Table: 100})
+			router.FIB.Routes = append(router.FIB.Routes,
+				fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.3.0.2"), Link: "other"})
+		}
+		r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
+		want(t, r, "1 delivered at server: tcp 10.2.0.1:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63")
+		next, err := Acknowledge(n, r.Request, &r.Outcomes[0])
+		if err != nil || len(next.Outcomes) != 1 {
+			t.Fatalf("%+v, %v", next, err)
+		}
+		end := &next.Outcomes[0].End
+		if host, why, err := Forgets(n, r.Request, &r.Outcomes[0]); err != nil || (host == "router") != away || (why != "") != away {
+			t.Errorf("forgets on %q: %s, %v", host, why, err)
+		}
+		if away && (end.Kind != Dropped || end.Host != "router" || !end.Forgotten || !strings.Contains(end.Why, "masqueraded for right")) {
+			t.Errorf("by another interface: %s", ends(next.Outcomes[0]))
+		}
+		if !away && (end.Kind != Delivered || end.Packet.Source != netip.MustParseAddr("10.2.0.1") || end.Forgotten) {
+			t.Errorf("by the same interface: %s", ends(next.Outcomes[0]))
+		}
+	}
+	n, _, _, _ := chain(t)
+	r := n.tcp("client", "10.2.0.2:81")
+	if next, err := Acknowledge(n, r.Request, &r.Outcomes[0]); next != nil || err != nil {
+		t.Errorf("of a refusal: %+v, %v", next, err)
+	}
+}
+
+// TestErrorsTrack: an error about a datagram that no socket takes belongs to no connection yet when it meets NOTRACK; that of a rule does.
+func TestErrorsTrack(t *testing.T) {
+	for _, rejected := range []bool{false, true} {
+		n, _, _, server := chain(t)
+		rules := "*raw\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -p icmp -j NOTRACK\nCOMMIT\n*filter\n:INPUT ACCEPT [0:0]\n-A INPUT -m conntrack --ctstate INVALID -j DROP\n"
+		if rejected {
+			rules += "-A INPUT -p udp -j REJECT --reject-with icmp-port-unreachable\n"
+		}
+		server.iptables(rules + "COMMIT\n")
+		p := syn("10.1.0.2:4000", "10.2.0.2:81")
+		p.Protocol, p.TCPFlags = packet.UDP, 0
+		o := n.walk(Request{Host: "client", Packet: p}).Outcomes[0]
+		state := packet.Untracked
+		if rejected {
+			state = packet.Related
+		}
+		for _, s := range o.Back {
+			if s.Host == "server" && s.Stage == Transmit && s.Packet.Track.State != state {
+				t.Errorf("rejected %v: the error is %s", rejected, s.Packet.Track.State)
+			}
+		}
+	}
+}
+
+// TestIdentifier: where nobody can tell what changed an echo's identifier, a packet that comes in has it changed at once, one that is sent last.
+func TestIdentifier(t *testing.T) {
+	for _, c := range []struct {
+		from, source string
+		hook         netfilter.Hook
+	}{{"client", "10.1.0.2", netfilter.Prerouting}, {"router", "10.2.0.1", netfilter.Postrouting}} {
+		n, _, router, _ := chain(t)
+		router.iptables(nat("-A POSTROUTING -o nosuch -j MASQUERADE"))
+		flows, err := conntrack.Parse([]byte("ipv4     2 icmp     1 29 src=" + c.source + " dst=10.2.0.2 type=8 code=0 id=7 [UNREPLIED] src=10.2.0.2 dst=" + c.source + " type=0 code=0 id=9 mark=0 use=1\n"))
+		if err != nil || len(flows) != 1 || !flows[0].Identifier {
+			t.Fatalf("%+v, %v", flows, err)
+		}
+		router.Flows = conntrack.NewTable(flows)
+		o := n.walk(Request{Host: c.from, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
+			Protocol: packet.ICMP, Source: netip.MustParseAddr(c.source), Destination: netip.MustParseAddr("10.2.0.2"), Type: 8, SourcePort: packet.Exactly(7),
+		}}}).Outcomes[0]
+		found := false
+		for _, s := range o.There {
+			if s.Host == "router" && s.Stage == Translated {
+				found = true
+				if s.Hook != c.hook || s.Packet.SourcePort != packet.Exactly(9) {
+					t.Errorf("from %s: identifier %s at %s", c.from, s.Packet.SourcePort, s.Hook)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("from %s: not translated: %s", c.from, ends(o))
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package walk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// machine is a host during one run: its snapshot, and what the run's packets made it learn.
+type machine struct {
+	*snapshot.Host
+	run  *run
+	view *conntrack.View
+	// neighbours and stations are what the host learnt by asking, beside what the snapshot has.
+	neighbours map[neighbour]packet.MAC
+	stations   map[station]string // the bridge port behind which a station was seen
+}
+
+type neighbour struct {
+	link    string
+	address netip.Addr
+}
+
+type station struct {
+	bridge string
+	mac    packet.MAC
+}
+
+func newMachine(r *run, h *snapshot.Host) *machine {
+	m := &machine{Host: h, run: r}
+	m.view = conntrack.NewView(h.Flows, conntrack.Settings{
+		TCPLoose:   m.sysctl(true, "net.netfilter.nf_conntrack_tcp_loose"),
+		TCPLiberal: m.sysctl(false, "net.netfilter.nf_conntrack_tcp_be_liberal"),
+		LocalPorts: m.localPorts(),
+	})
+	for _, f := range r.req.Flows[h.Name] {
+		m.view.Adopt(f)
+	}
+	return m
+}
+
+// sayMissing tells of rules that are not in the snapshot. What else is missing is told where the walk comes to need it.
+func (m *machine) sayMissing() {
+	rules := snapshot.Rules
+	if m.run.p.IsIPv6() {
+		rules = snapshot.RulesIPv6
+	}
+	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
+		if why, missing := m.Missing[part]; missing {
+			m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
+		}
+	}
+}
+
+// assume notes that something is not known of the machine and how the walk goes on.
+func (m *machine) assume(what string) { m.run.assume(m.Name, what) }
+
+func (m *machine) knows(part snapshot.Part) bool {
+	_, missing := m.Missing[part]
+	return !missing
+}
+
+// sysctl reads a switch; standard is its value where the snapshot does not have it: the kernel's own default.
+func (m *machine) sysctl(standard bool, name string) bool {
+	v, ok := m.Sysctls[name]
+	if !ok {
+		return standard
+	}
+	return v != "0"
+}
+
+// Keys of a link's settings are looked up for "all" and for the link: the kernel takes one of the two, both or the larger
+// (include/linux/inetdevice.h: IN_DEV_CONF_GET, IN_DEV_ORCONF, IN_DEV_MAXCONF).
+
+func (m *machine) confNumber(link, key string) int {
+	text, ok := m.Sysctl("net", "ipv4", "conf", link, key)
+	if !ok {
+		return 0
+	}
+	n, _ := strconv.Atoi(text)
+	return n
+}
+
+func (m *machine) confEither(link, key string) bool {
+	return m.confNumber("all", key) != 0 || m.confNumber(link, key) != 0
+}
+
+func (m *machine) confMax(link, key string) int {
+	return max(m.confNumber("all", key), m.confNumber(link, key))
+}
+
+// forwards tells whether packets that came in by link may go out again (IN_DEV_FORWARD; net.ipv6.conf.all.forwarding).
+func (m *machine) forwards(link string, ipv6 bool) bool {
+	if !m.knows(snapshot.Sysctls) {
+		m.assume("its sysctls are not known: it is taken to forward packets")
+		return true
+	}
+	if ipv6 || link == "" {
+		return m.sysctl(false, forwardingSetting(link, ipv6))
+	}
+	return m.confNumber(link, "forwarding") != 0
+}
+
+// forwardingSetting is the sysctl that decides whether a host forwards what came in by link, "" where that is not known.
+func forwardingSetting(link string, ipv6 bool) string {
+	switch {
+	case ipv6:
+		return "net.ipv6.conf.all.forwarding"
+	case link == "":
+		return "net.ipv4.ip_forward"
+	}
+	return "net.ipv4.conf." + link + ".forwarding"
+}
+
+// localPorts is the range out of which sockets get their ports (net.ipv4.ip_local_port_range).
+func (m *machine) localPorts() [2]uint16 {
+	fields := strings.Fields(m.Sysctls["net.ipv4.ip_local_port_range"])
+	if len(fields) == 2 {
+		low, err1 := strconv.ParseUint(fields[0], 10, 16)
+		high, err2 := strconv.ParseUint(fields[1], 10, 16)
+		if err1 == nil && err2 == nil && low < high {
+			return [2]uint16{uint16(low), uint16(high)}
+		}
+	}
+	return [2]uint16{32768, 60999} // Documentation/networking/ip-sysctl.rst
+}
+
+// ttl is what packets of the machine's own start with.
+func (m *machine) ttl(ipv6 bool) uint8 {
+	key := "net.ipv4.ip_default_ttl"
+	if ipv6 {
+		key = "net.ipv6.conf.all.hop_limit"
+	}
+	if text, ok := m.Sysctls[key]; ok {
+		if n, err := strconv.ParseUint(text, 10, 8); err == nil && n > 0 {
+			return uint8(n)
+		}
+	}
+	return 64
+}
+
+// peer is the other end of a link's wire, if it is on a host of the snapshot: a capture can be of some hosts only.
+func (m *machine) peer(link string) (snapshot.Peer, bool) {
+	p, ok := m.Peer(link)
+	if !ok {
+		return p, false
+	}
+	_, err := m.run.host(p.Host)
+	return p, !errors.Is(err, fs.ErrNotExist)
+}
+
+// leadsOut tells of a link whose other end is not in the snapshot: a machine's own card, or half of a pair.
+func (m *machine) leadsOut(l *fib.Link) bool {
+	if !l.Up || l.Kind != "" && l.Kind != "veth" || l.Type == "loopback" {
+		return false
+	}
+	_, known := m.peer(l.Name)
+	return !known
+}
+
+// isBridge tells whether a link is a bridge.
+func (m *machine) isBridge(link string) bool {
+	l := m.FIB.Link(link)
+	return l != nil && l.Kind == "bridge"
+}
+
+// IPSet implements netfilter.Host.
+func (m *machine) IPSet(name string) (*netfilter.Set, bool) {
+	s, ok := m.IPSets[name]
+	return s, ok
+}
+
+// AddressType implements netfilter.Host.
+func (m *machine) AddressType(a netip.Addr, link string) (netfilter.AddressType, bool) {
+	if !m.knows(snapshot.Addresses) && !m.knows(snapshot.Routes) {
+		switch {
+		case !a.IsValid():
+			return netfilter.Unspec, false
+		case a.IsLoopback() || m.FIB.HasAddress(a) != nil:
+			return netfilter.LocalAddress, true
+		case a.IsMulticast():
+			return netfilter.MulticastAddress, true
+		}
+		m.assume("its addresses are not known: the packet's are taken not to be among them")
+		return netfilter.UnicastAddress, true
+	}
+	t, ok := addressTypes[m.FIB.AddressType(a, link)]
+	return t, ok
+}
+
+var addressTypes = map[string]netfilter.AddressType{
+	"unicast": netfilter.UnicastAddress, "local": netfilter.LocalAddress, "broadcast": netfilter.BroadcastAddress,
+	"anycast": netfilter.AnycastAddress, "multicast": netfilter.MulticastAddress, "blackhole": netfilter.BlackholeAddress,
+	"unreachable": netfilter.UnreachableAddress, "prohibit": netfilter.ProhibitAddress, "none": netfilter.Unspec, "unspec": netfilter.Unspec,
+}
+
+// Route implements netfilter.Host.
+func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
+	if q.Back && len(m.FIB.Routes) == 0 && !m.knows(snapshot.Routes) {
+		m.assume("its routes are not known: answers are taken to go back out of the interface that a packet came in by (rpfilter)")
+		return netfilter.RouteAnswer{Type: netfilter.UnicastAddress, Back: true}, true
+	}
+	if !m.knows(snapshot.Routes) {
+		return netfilter.RouteAnswer{}, false
+	}
+	a := m.FIB.Lookup(fib.Query{Source: q.Source, Destination: q.Destination, In: q.In, Mark: q.Mark})
+	t, ok := addressTypes[a.Type]
+	return netfilter.RouteAnswer{Type: t, Link: a.Link}, ok && a.Unknown == ""
+}
+
+// Link implements netfilter.Host.
+func (m *machine) Link(name string) (netfilter.Link, bool) {
+	l := m.FIB.Link(name)
+	if l == nil {
+		return netfilter.Link{}, false
+	}
+	return netfilter.Link{Index: l.Index, Group: l.Group, Kind: l.Kind, Type: hardwareTypes[l.Type], Master: l.Master, MAC: l.MAC}, true
+}
+
+// hardwareTypes are the ARPHRD_… numbers (include/uapi/linux/if_arp.h).
+var hardwareTypes = map[string]uint16{"ether": 1, "loopback": 772, "none": 0xfffe}

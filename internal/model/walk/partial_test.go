@@ -1,0 +1,121 @@
+package walk
+
+import (
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// TestFarEndNotInSnapshot: what leads out of a snapshot leads somewhere: that nobody there answers is not known, and not said.
+func TestFarEndNotInSnapshot(t *testing.T) {
+	for name, wire := range map[string]func(h *host){
+		"a card": func(h *host) { h.link(fib.Link{Name: "eth0"}) },
+		"a wire to a host left out": func(h *host) {
+			h.link(fib.Link{Name: "eth0", Kind: "veth"})
+			h.Peers = []snapshot.Peer{{Link: "eth0", Host: "other", PeerLink: "eth0"}}
+		},
+		"half of a pair, unknown to": func(h *host) { h.link(fib.Link{Name: "eth0", Kind: "veth"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNetwork(t)
+			node := n.host("node")
+			wire(node)
+			node.address("eth0", "10.1.0.4/24")
+			for _, to := range []string{"10.1.0.77:80", "10.9.9.9:80"} {
+				r := n.tcp("node", to)
+				if o := r.Outcomes[0]; len(r.Outcomes) != 1 || to == "10.1.0.77:80" && (o.End.Kind != Left || o.End.Link != "eth0" || o.BackEnd.Kind != Delivered) {
+					t.Errorf("%s: %s", to, ends(o))
+				}
+				if to == "10.1.0.77:80" && !strings.Contains(assumptions(r), "who answers for 10.1.0.77 on eth0 is not in the snapshot") {
+					t.Errorf("assumed: %s", assumptions(r))
+				}
+			}
+			node.FIB.Neighbours = []fib.Neighbour{{Link: "eth0", Address: node.FIB.Addresses[1].Prefix.Addr().Next(), State: "FAILED"}}
+			if o := n.tcp("node", "10.1.0.5:80").Outcomes[0]; o.End.Kind != Dropped {
+				t.Errorf("asked in vain: %s", ends(o))
+			}
+		})
+	}
+}
+
+// TestBridgeLeadsOut: a frame for a station that no known host has leaves by the bridge's port that leads out.
+func TestBridgeLeadsOut(t *testing.T) {
+	n, _ := bridgedNode(t)
+	delete(n.hosts, "client") // behind eth0 of the node
+	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.77:80")})
+	want(t, r, "1 left at node: tcp 10.1.0.5:4000 > 10.1.0.77:80 ttl 64 (by eth0, whose other end is not in the snapshot); "+
+		"back delivered at pod1: tcp 10.1.0.77:80 > 10.1.0.5:4000 ttl 64")
+}
+
+// TestUnknownTestOfAnswer: that a test did not hold for a packet says nothing about the answer to it.
+func TestUnknownTestOfAnswer(t *testing.T) {
+	n, _, router, _ := chain(t)
+	router.iptables("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -m foo --bar 1 -j DROP\nCOMMIT\n")
+	var got []string
+	for _, o := range n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}).Outcomes {
+		text := string(o.End.Kind)
+		if o.BackEnd != nil {
+			text += "," + string(o.BackEnd.Kind)
+		}
+		got = append(got, text)
+	}
+	if s := strings.Join(got, " "); s != "dropped delivered,dropped delivered,delivered" {
+		t.Error(s)
+	}
+}
+
+// TestTTLZero: a rule can make the TTL 0, and the packet is not forwarded (ip_forward).
+func TestTTLZero(t *testing.T) {
+	n, _, router, _ := chain(t)
+	router.iptables("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TTL --ttl-set 0\nCOMMIT\n")
+	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Rejected || o.End.Why != "its TTL has run out" {
+		t.Error(ends(o))
+	}
+}
+
+// TestOwnerOfAnswer: nobody owns what the kernel answers; whose a program's answer is, is not known.
+func TestOwnerOfAnswer(t *testing.T) {
+	n, _, _, server := chain(t)
+	server.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m owner --uid-owner 0 -j DROP\nCOMMIT\n")
+	echo := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 8}}
+	echo.Destination = server.FIB.Addresses[1].Prefix.Addr()
+	for name, c := range map[string]struct {
+		p    packet.Packet
+		want string
+	}{
+		"echo":     {echo, "delivered"},
+		"reset":    {syn("", "10.2.0.2:81"), "delivered"},
+		"listener": {syn("", "10.2.0.2:80"), "dropped delivered"},
+	} {
+		var got []string
+		for _, o := range n.walk(Request{Host: "client", Packet: c.p}).Outcomes {
+			got = append(got, string(o.BackEnd.Kind))
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%s: the answer is %s, want %s", name, s, c.want)
+		}
+	}
+}
+
+// TestMissingRulesOfFamily: rules that are not known are told of the packet's own family.
+func TestMissingRulesOfFamily(t *testing.T) {
+	n, client, _, _ := chain(t)
+	client.Missing = map[snapshot.Part]string{snapshot.RulesIPv6: "not in the text"}
+	if s := assumptions(n.tcp("client", "10.2.0.2:80")); strings.Contains(s, "IPv6") {
+		t.Error(s)
+	}
+	if s := assumptions(n.tcp("client", "[2001:db8::1]:80")); !strings.Contains(s, string(snapshot.RulesIPv6)) {
+		t.Errorf("not said: %q", s)
+	}
+}
+
+func assumptions(r *Result) string {
+	var all []string
+	for _, a := range r.Assumed {
+		all = append(all, a.What)
+	}
+	return strings.Join(all, "\n")
+}

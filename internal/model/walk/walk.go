@@ -1,0 +1,166 @@
+package walk
+
+import (
+	"math/big"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Request is the packet to walk.
+type Request struct {
+	// Host is where it starts: the sender, or with Arrives a machine that it reaches.
+	Host string
+	// Packet has at least Protocol and Destination. Without a Source the sender's kernel chooses one, and a source port out of its range.
+	Packet packet.Packet
+	// Arrives is the interface by which the packet comes in from outside what is known ("" with In unknown); only with Forwarded.
+	Arrives   string
+	Forwarded bool // the packet was not made by Host: it came in
+	// OneWay leaves the reply out.
+	OneWay bool
+	// Flows are connections that hosts have beside those of their snapshots, by host.
+	Flows map[string][]packet.Flow
+	// EveryRule notes rules that did not apply, too.
+	EveryRule bool
+	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
+	OpenRules bool
+	// Pin gives the answers to the first choices; the walk enumerates the rest.
+	Pin []int
+	// MaxOutcomes bounds the enumeration; 0 for DefaultMaxOutcomes.
+	MaxOutcomes int
+}
+
+// DefaultMaxOutcomes is how many outcomes a walk enumerates before it says that there are more.
+const DefaultMaxOutcomes = 4096
+
+// maxSteps bounds the enumeration, too: packets that go round make many steps in every outcome.
+const maxSteps = 100_000
+
+// Result is every way the packet can go.
+type Result struct {
+	Request  Request
+	Outcomes []Outcome
+	// More says that there are more outcomes than were enumerated.
+	More bool
+	// Assumed are the things that had to be assumed because the snapshot does not know them, each once.
+	Assumed []Assumption
+}
+
+// Assumption is something that the snapshot does not know and how the walk went on.
+type Assumption struct {
+	Host string
+	What string // "the routes are not known: the packet is taken to be forwarded"
+}
+
+// Outcome is one way.
+type Outcome struct {
+	// Probability is exact; nil where a choice on the way has no known weights.
+	Probability *big.Rat
+	Choices     []Chosen
+	There       []Step // the request
+	End         End
+	Back        []Step // the reply; nil where there is none
+	BackEnd     *End   // what became of the reply
+}
+
+// Chosen is a choice and the answer taken.
+type Chosen struct {
+	netfilter.Choice
+	Host   string
+	Answer int
+	Step   int // how many steps there were before, those of both ways counted: what was chosen shows in later ones
+}
+
+// EndKind is how a packet's way ends.
+type EndKind string
+
+// The ends.
+const (
+	Delivered EndKind = "delivered" // to a socket or address of Host
+	Left      EndKind = "left"      // what is known: it goes out of an interface whose other end is not in the snapshot
+	Dropped   EndKind = "dropped"   // by a rule, a route, a check
+	Rejected  EndKind = "rejected"  // dropped with an answer to the sender
+	Undecided EndKind = "unknown"   // nobody can tell
+	Looped    EndKind = "loop"      // it goes round and its TTL does not end that, or a chain jumps without end
+)
+
+// End is where a packet's way ended.
+type End struct {
+	Kind EndKind
+	Host string
+	// Packet is as it was at the end: its source is what the destination sees.
+	Packet packet.Packet
+	Why    string // in words; the last step has the rule
+	// Listener is the socket that takes it, "" where none is known; Refused says that none does: none listens there, and a TCP RST
+	// or ICMP port unreachable goes back; or the answer is not what the sender waits for, as Why says.
+	Listener string
+	owner    *snapshot.Owner // of the socket, where known
+	Refused  bool
+	Unsent   bool // the program gets an error at once: no packet was made
+	// Link is the interface it left by (Left) or was delivered on.
+	Link string
+	// Forgotten says that conntrack forgot the packet's connection here.
+	Forgotten bool
+	// Reject is what it was rejected with: "tcp-reset", "icmp-port-unreachable", …
+	Reject string
+}
+
+// Stage is what kind of step it is.
+type Stage string
+
+// The stages. Their steps have the fields named beside them.
+const (
+	Sent       Stage = "sent"     // by a socket of the host
+	Received   Stage = "received" // on interface In
+	Transmit   Stage = "transmitted"
+	Tracked    Stage = "conntrack"  // looked up or made: Packet.Track
+	Ruled      Stage = "rule"       // Visit
+	Translated Stage = "translated" // by a binding that an earlier packet, or the rule before, made
+	Routed     Stage = "routed"     // Route
+	Bridged    Stage = "bridged"    // Bridge
+	Resolved   Stage = "neighbour"  // Neighbour
+	Checked    Stage = "checked"    // rp_filter, TTL, forwarding, martians
+	Copy       Stage = "copied"     // Copied
+	Ended      Stage = "ended"
+)
+
+// Step is one thing that happened to the packet.
+type Step struct {
+	Host    string
+	Stage   Stage
+	Hook    netfilter.Hook
+	Family  netfilter.Family
+	Visit   *netfilter.Visit // Ruled
+	Route   *fib.Answer      // Routed
+	Bridge  *BridgeStep      // Bridged
+	Resolve *ResolveStep     // Resolved
+	Copied  *Copied          // Copy
+	Packet  packet.Packet    // as it is after the step; of Copy the copy as it is made
+	Flow    *packet.Flow     // the flow as it is after the step; nil where not tracked
+	Changes []packet.Change
+	Why     string // in words, where the data does not say all
+}
+
+// BridgeStep is a bridge's decision.
+type BridgeStep struct {
+	Bridge string
+	Ports  []string      // it goes out of; the bridge's own name for up the stack
+	Entry  *fib.FDBEntry // that decided; nil for flooding
+}
+
+// Copied is the way of a copy of the packet: its steps and its end.
+type Copied struct {
+	Steps []Step
+	End   End
+}
+
+// ResolveStep is how the next hop's link-layer address was found.
+type ResolveStep struct {
+	Link     string
+	Address  string
+	MAC      packet.MAC
+	By       string // "neighbour entry", "asked", "FDB"
+	Answerer string // host that answers
+}

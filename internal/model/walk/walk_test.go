@@ -1,0 +1,528 @@
+package walk
+
+import (
+	"fmt"
+	"io/fs"
+	"math/big"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nftables"
+)
+
+// net is a topology made by hand: hosts with interfaces and wires between them.
+type network struct {
+	t     *testing.T
+	hosts map[string]*snapshot.Host
+	order []string
+	macs  byte
+}
+
+func newNetwork(t *testing.T) *network {
+	return &network{t: t, hosts: map[string]*snapshot.Host{}}
+}
+
+// Host implements snapshot.Source.
+func (n *network) Host(name string) (*snapshot.Host, error) {
+	h, ok := n.hosts[name]
+	if !ok {
+		return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+	}
+	return h, nil
+}
+
+// Names implements snapshot.Source.
+func (n *network) Names() []string { return n.order }
+
+// Objects implements snapshot.Source.
+func (n *network) Objects() snapshot.Objects { return snapshot.Objects{} }
+
+// host makes a host that forwards, with loopback.
+func (n *network) host(name string) *host {
+	s := &snapshot.Host{
+		Name: name, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),
+		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.bridge.bridge-nf-call-iptables": "1"},
+	}
+	n.hosts[name], n.order = s, append(n.order, name)
+	h := &host{n, s}
+	h.link(fib.Link{Name: "lo", Type: "loopback"})
+	h.address("lo", "127.0.0.1/8")
+	return h
+}
+
+type host struct {
+	*network
+	*snapshot.Host
+}
+
+func (h *host) link(l fib.Link) {
+	h.macs++
+	l.Index, l.Up, l.LowerUp = len(h.FIB.Links)+1, true, true
+	if l.Type == "" {
+		l.Type, l.MAC = "ether", packet.MAC{2, 0, 0, 0, 0, h.macs}
+	}
+	h.FIB.Links = append(h.FIB.Links, l)
+	h.Sysctls["net.ipv4.conf."+l.Name+".forwarding"] = "1"
+}
+
+func (h *host) address(link, prefix string) {
+	p := netip.MustParsePrefix(prefix)
+	scope := "global"
+	if link == "lo" {
+		scope = "host"
+	}
+	h.FIB.Addresses = append(h.FIB.Addresses, fib.Address{Link: link, Prefix: p, Scope: scope})
+	local := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
+	h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableLocal, Type: "local", Destination: local, Link: link, Source: p.Addr(), Scope: "host"})
+	if p.Bits() < p.Addr().BitLen() && link != "lo" {
+		h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: p.Masked(), Link: link, Source: p.Addr(), Scope: "link"})
+	}
+}
+
+// route reads "PREFIX via GATEWAY dev LINK", "PREFIX dev LINK" or "TYPE PREFIX".
+func (h *host) route(text string) {
+	f := strings.Fields(text)
+	r := fib.Route{Table: fib.TableMain, Type: "unicast", Scope: "global"}
+	if f[0] == "blackhole" || f[0] == "unreachable" || f[0] == "prohibit" {
+		r.Type, f = f[0], f[1:]
+	}
+	if f[0] == "default" {
+		f[0] = "0.0.0.0/0"
+	}
+	r.Destination = netip.MustParsePrefix(f[0])
+	for i := 1; i+1 < len(f); i += 2 {
+		switch f[i] {
+		case "via":
+			r.Gateway = netip.MustParseAddr(f[i+1])
+		case "dev":
+			r.Link = f[i+1]
+		}
+	}
+	h.FIB.Routes = append(h.FIB.Routes, r)
+}
+
+// bridge makes a bridge of ports that are there.
+func (h *host) bridge(name string, ports ...string) {
+	h.link(fib.Link{Name: name, Kind: "bridge", Bridge: &fib.Bridge{}})
+	for i := range h.FIB.Links {
+		for _, p := range ports {
+			if l := &h.FIB.Links[i]; l.Name == p {
+				l.Master, l.Port = name, &fib.Port{State: "forwarding", Hairpin: true, Learning: true, Flood: true, BroadcastFlood: true}
+			}
+		}
+	}
+}
+
+func (h *host) iptables(rules string) {
+	h.t.Helper()
+	tables, err := iptables.Parse([]byte(rules))
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	lowered, err := iptables.Lower(tables, netfilter.IPv4, netfilter.IPTablesNFT)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.Rules.Tables = append(h.Rules.Tables, lowered...)
+}
+
+func (h *host) listen(protocol packet.Protocol, at string) {
+	h.Listeners = append(h.Listeners, snapshot.Listener{Protocol: protocol, Local: netip.MustParseAddrPort(at), Process: "server"})
+}
+
+func (n *network) wire(a *host, la string, b *host, lb string) {
+	a.link(fib.Link{Name: la, Kind: "veth"})
+	b.link(fib.Link{Name: lb, Kind: "veth"})
+	a.Peers = append(a.Peers, snapshot.Peer{Link: la, Host: b.Name, PeerLink: lb})
+	b.Peers = append(b.Peers, snapshot.Peer{Link: lb, Host: a.Name, PeerLink: la})
+}
+
+// tcp walks a SYN from a host to an address and port.
+func (n *network) tcp(from, to string) *Result {
+	n.t.Helper()
+	return n.walk(Request{Host: from, Packet: syn("", to)})
+}
+
+func syn(from, to string) packet.Packet {
+	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP}, TCPFlags: packet.SYN}
+	d := netip.MustParseAddrPort(to)
+	p.Destination, p.DestinationPort = d.Addr(), packet.Exactly(d.Port())
+	if from != "" {
+		s := netip.MustParseAddrPort(from)
+		p.Source, p.SourcePort = s.Addr(), packet.Exactly(s.Port())
+	}
+	return p
+}
+
+func (n *network) walk(req Request) *Result {
+	n.t.Helper()
+	for _, h := range n.hosts {
+		h.FIB.Index()
+		h.Rules.Index()
+	}
+	result, err := Walk(n, req)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return result
+}
+
+// chain is client (10.1.0.2) - router - server (10.2.0.2, listens on 80).
+func chain(t *testing.T) (n *network, client, router, server *host) {
+	n = newNetwork(t)
+	client, router, server = n.host("client"), n.host("router"), n.host("server")
+	n.wire(client, "eth0", router, "left")
+	n.wire(server, "eth0", router, "right")
+	client.address("eth0", "10.1.0.2/24")
+	router.address("left", "10.1.0.1/24")
+	router.address("right", "10.2.0.1/24")
+	server.address("eth0", "10.2.0.2/24")
+	client.route("default via 10.1.0.1 dev eth0")
+	server.route("default via 10.2.0.1 dev eth0")
+	server.listen(packet.TCP, "0.0.0.0:80")
+	return n, client, router, server
+}
+
+// ends says in short how a walk ended: kind, host, the tuple there and the TTL, for the request and the reply.
+func ends(o Outcome) string {
+	text := fmt.Sprintf("%s at %s: %s ttl %d", o.End.Kind, o.End.Host, o.End.Packet.Tuple, o.End.Packet.TTL)
+	if o.End.Why != "" {
+		text += " (" + o.End.Why + ")"
+	}
+	if o.BackEnd != nil {
+		b := o.BackEnd
+		text += fmt.Sprintf("; back %s at %s: %s ttl %d", b.Kind, b.Host, b.Packet.Tuple, b.Packet.TTL)
+		if b.Why != "" {
+			text += " (" + b.Why + ")"
+		}
+	}
+	return text
+}
+
+func want(t *testing.T, r *Result, outcomes ...string) {
+	t.Helper()
+	var got []string
+	for _, o := range r.Outcomes {
+		p := "?"
+		if o.Probability != nil {
+			p = o.Probability.RatString()
+		}
+		got = append(got, p+" "+ends(o))
+	}
+	if strings.Join(got, "\n") != strings.Join(outcomes, "\n") {
+		t.Errorf("got\n%s\nwant\n%s\n%s", strings.Join(got, "\n"), strings.Join(outcomes, "\n"), steps(r))
+	}
+}
+
+func steps(r *Result) string {
+	var b strings.Builder
+	for _, o := range r.Outcomes {
+		for _, s := range append(o.There, o.Back...) {
+			fmt.Fprintf(&b, "%s %s %s %s %v %s", s.Host, s.Stage, s.Hook, s.Packet.Tuple, s.Changes, s.Why)
+			if s.Visit != nil {
+				fmt.Fprintf(&b, " %s %s", s.Visit.Chain.Ref(s.Visit.Rule), s.Visit.Verdict.Kind)
+			}
+			b.WriteString("\n")
+		}
+	}
+	return b.String()
+}
+
+// TestForward: a router takes one from the TTL, in each direction.
+func TestForward(t *testing.T) {
+	n, _, _, _ := chain(t)
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}),
+		"1 delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.2.0.2:80 > 10.1.0.2:4000 ttl 63")
+}
+
+// TestSourceIsChosen: the sender's kernel gives the address and a port out of its range.
+func TestSourceIsChosen(t *testing.T) {
+	n, client, _, _ := chain(t)
+	client.Sysctls["net.ipv4.ip_local_port_range"] = "2000\t2999"
+	want(t, n.tcp("client", "10.2.0.2:80"),
+		"1 delivered at server: tcp 10.1.0.2:2000-2999 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.2.0.2:80 > 10.1.0.2:2000-2999 ttl 63")
+}
+
+// TestRefused: nobody listens, and a reset comes back; for UDP an ICMP error about the datagram.
+func TestRefused(t *testing.T) {
+	n, _, _, _ := chain(t)
+	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:81")})
+	if o := r.Outcomes[0]; !o.End.Refused || o.Back[0].Packet.TCPFlags&packet.RST == 0 {
+		t.Errorf("refused %v, answer %v", o.End.Refused, o.Back[0].Packet.TCPFlags)
+	}
+	p := syn("10.1.0.2:4000", "10.2.0.2:81")
+	p.Protocol, p.TCPFlags = packet.UDP, 0
+	o := n.walk(Request{Host: "client", Packet: p}).Outcomes[0]
+	if b := o.BackEnd.Packet; b.Protocol != packet.ICMP || b.Type != 3 || b.Code != 3 || b.About == nil || *b.About != p.Tuple {
+		t.Errorf("answer %+v", b)
+	}
+}
+
+const natRules = `*nat
+:PREROUTING ACCEPT [0:0]
+:INPUT ACCEPT [0:0]
+:OUTPUT ACCEPT [0:0]
+:POSTROUTING ACCEPT [0:0]
+%s
+COMMIT
+`
+
+func nat(lines ...string) string { return fmt.Sprintf(natRules, strings.Join(lines, "\n")) }
+
+// TestTranslate: destination and source are translated on the way and back again for the reply.
+func TestTranslate(t *testing.T) {
+	n, _, router, _ := chain(t)
+	router.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.2.0.2:80", "-A POSTROUTING -o right -j MASQUERADE"))
+	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:8080")})
+	want(t, r, "1 delivered at server: tcp 10.2.0.1:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:8080 > 10.1.0.2:4000 ttl 63")
+}
+
+// TestProbability: three endpoints as kube-proxy writes them, each with its exact share.
+func TestProbability(t *testing.T) {
+	n, _, router, _ := chain(t)
+	router.iptables(nat(
+		"-A PREROUTING -d 10.9.9.9/32 -p tcp -m statistic --mode random --probability 0.33333333349 -j DNAT --to-destination 10.2.0.2:80",
+		"-A PREROUTING -d 10.9.9.9/32 -p tcp -m statistic --mode random --probability 0.50000000000 -j DNAT --to-destination 10.2.0.3:80",
+		"-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.4:80",
+	))
+	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80"), OneWay: true})
+	sum := new(big.Rat)
+	for _, o := range r.Outcomes {
+		sum.Add(sum, o.Probability)
+	}
+	if len(r.Outcomes) != 3 || sum.Cmp(big.NewRat(1, 1)) != 0 || r.Outcomes[0].Probability.Cmp(big.NewRat(715827883, 1<<31)) != 0 {
+		t.Errorf("%d outcomes, sum %s, first %s", len(r.Outcomes), sum, r.Outcomes[0].Probability)
+	}
+	if o := r.Outcomes[0]; o.End.Kind != Delivered {
+		t.Error(ends(o))
+	}
+	pinned := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80"), OneWay: true, Pin: []int{1, 0}})
+	if len(pinned.Outcomes) != 1 || pinned.Outcomes[0].There[len(pinned.Outcomes[0].There)-1].Packet.Destination != netip.MustParseAddr("10.2.0.3") {
+		t.Errorf("pinned: %d outcomes", len(pinned.Outcomes))
+	}
+}
+
+// TestLoop: two routers that give a packet to each other end when its TTL does, and a pair that restores the TTL ends too.
+func TestLoop(t *testing.T) {
+	n, _, router, server := chain(t)
+	router.route("10.3.0.0/16 via 10.2.0.2 dev right")
+	if o := n.tcp("client", "10.3.0.1:80").Outcomes[0]; o.End.Kind != Rejected || o.End.Reject != "icmp-time-exceeded" {
+		t.Error(ends(o))
+	}
+	for _, h := range []*host{router, server} {
+		h.iptables("*mangle\n:PREROUTING ACCEPT [0:0]\n-A PREROUTING -j TTL --ttl-inc 1\nCOMMIT\n")
+	}
+	if o := n.tcp("client", "10.3.0.1:80").Outcomes[0]; o.End.Kind != Looped {
+		t.Error(ends(o))
+	}
+}
+
+// TestFilter: dropped and rejected, with the rule's name and the answer.
+func TestFilter(t *testing.T) {
+	n, _, router, _ := chain(t)
+	router.iptables("*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -p tcp -m tcp --dport 80 -j DROP\n-A FORWARD -p tcp -m tcp --dport 81 -j REJECT --reject-with tcp-reset\nCOMMIT\n")
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}),
+		"1 dropped at router: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63 (dropped by filter FORWARD 1)")
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:81")}),
+		"1 rejected at router: tcp 10.1.0.2:4000 > 10.2.0.2:81 ttl 63 (rejected with tcp-reset by filter FORWARD 2); back delivered at client: tcp 10.2.0.2:81 > 10.1.0.2:4000 ttl 64")
+}
+
+// TestReversePath: strict rp_filter drops what should have come in elsewhere, loose only what has no way back at all.
+func TestReversePath(t *testing.T) {
+	n, _, router, _ := chain(t)
+	req := Request{Host: "router", Forwarded: true, Arrives: "left", Packet: syn("10.2.0.9:4000", "10.2.0.2:80"), OneWay: true}
+	for mode, drops := range map[string]bool{"0": false, "1": true, "2": false} {
+		router.Sysctls["net.ipv4.conf.all.rp_filter"] = mode
+		if o := n.walk(req).Outcomes[0]; (o.End.Kind == Dropped) != drops {
+			t.Errorf("rp_filter %s: %s", mode, ends(o))
+		}
+	}
+	router.Sysctls["net.ipv4.conf.all.rp_filter"] = "0"
+	req.Packet = syn("10.2.0.1:4000", "10.2.0.2:80")
+	if o := n.walk(req).Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "own address") {
+		t.Errorf("its own address from outside: %s", ends(o))
+	}
+	// With accept_local it may come in where it is an address of, and with strict rp_filter nowhere else.
+	for from, drops := range map[string]bool{"10.1.0.1:4000": false, "10.2.0.1:4000": true} {
+		router.Sysctls["net.ipv4.conf.all.rp_filter"], router.Sysctls["net.ipv4.conf.all.accept_local"] = "1", "1"
+		req.Packet = syn(from, "10.2.0.2:80")
+		if o := n.walk(req).Outcomes[0]; (o.End.Kind == Dropped) != drops {
+			t.Errorf("its own address %s, accepted: %s", from, ends(o))
+		}
+	}
+}
+
+// bridged is a node with two pods on a bridge, as Azure CNI's bridge mode makes it, and a client behind the uplink.
+func bridgedNode(t *testing.T) (n *network, node *host) {
+	n = newNetwork(t)
+	client, pod1, pod2 := n.host("client"), n.host("pod1"), n.host("pod2")
+	node = n.host("node")
+	n.wire(client, "eth0", node, "eth0")
+	n.wire(pod1, "eth0", node, "veth1")
+	n.wire(pod2, "eth0", node, "veth2")
+	node.bridge("azure0", "eth0", "veth1", "veth2")
+	node.address("azure0", "10.1.0.4/24")
+	client.address("eth0", "10.1.0.1/24")
+	pod1.address("eth0", "10.1.0.5/24")
+	pod2.address("eth0", "10.1.0.6/24")
+	for _, p := range []*host{pod1, pod2} {
+		p.route("default via 10.1.0.1 dev eth0")
+		p.listen(packet.TCP, "0.0.0.0:80")
+	}
+	client.route("10.9.9.9/32 via 10.1.0.4 dev eth0")
+	return n, node
+}
+
+// TestBridgedDNAT: a translated packet for a pod on the same bridge stays bridged and keeps its TTL; the reply finds its way back.
+func TestBridgedDNAT(t *testing.T) {
+	n, node := bridgedNode(t)
+	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.1.0.5:80", "-A POSTROUTING -s 10.1.0.1/32 -j MASQUERADE"))
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.1:4000", "10.9.9.9:80")}),
+		"1 delivered at pod1: tcp 10.1.0.4:4000 > 10.1.0.5:80 ttl 64; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.1:4000 ttl 64")
+}
+
+// TestBridgeWithoutNetfilter: with bridge-nf-call-iptables off, a pod's request to a translated address is not translated by the bridge.
+func TestBridgeWithoutNetfilter(t *testing.T) {
+	n, node := bridgedNode(t)
+	node.iptables(nat("-A PREROUTING -d 10.1.0.6/32 -p tcp -j DNAT --to-destination 10.1.0.4:80"))
+	node.Sysctls["net.bridge.bridge-nf-call-iptables"] = "0"
+	want(t, n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.6:80")}),
+		"1 delivered at pod2: tcp 10.1.0.5:4000 > 10.1.0.6:80 ttl 64; back delivered at pod1: tcp 10.1.0.6:80 > 10.1.0.5:4000 ttl 64")
+}
+
+// TestARPReply: a bridge's rule answers for a pod, as Azure CNI has it, and another one is not heard.
+func TestARPReply(t *testing.T) {
+	n, node := bridgedNode(t)
+	saved, err := nftables.ParseEBTables([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n" +
+		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.6 -j arpreply --arpreply-mac " + n.hosts["pod2"].FIB.Links[1].MAC.String() + "\n" +
+		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.1 -j DROP\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if node.Rules.Tables, err = nftables.LowerEBTables(saved); err != nil {
+		t.Fatal(err)
+	}
+	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.6:80")})
+	want(t, r, "1 delivered at pod2: tcp 10.1.0.5:4000 > 10.1.0.6:80 ttl 64; back delivered at pod1: tcp 10.1.0.6:80 > 10.1.0.5:4000 ttl 64")
+	for _, s := range r.Outcomes[0].There {
+		if s.Resolve != nil && s.Resolve.Answerer != "node" {
+			t.Errorf("answered by %q", s.Resolve.Answerer)
+		}
+	}
+	if o := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.1:80")}).Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
+		t.Error(ends(o))
+	}
+}
+
+// TestHairpin: a pod that reaches itself through a translated address leaves by the port that it came in by.
+func TestHairpin(t *testing.T) {
+	for _, hairpin := range []bool{true, false} {
+		n, node := bridgedNode(t)
+		node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.1.0.5:80", "-A POSTROUTING -s 10.1.0.5/32 -d 10.1.0.5/32 -j MASQUERADE"))
+		for i := range node.FIB.Links {
+			if p := node.FIB.Links[i].Port; p != nil {
+				p.Hairpin = hairpin
+			}
+		}
+		n.hosts["pod1"].FIB.Routes = append(n.hosts["pod1"].FIB.Routes, fib.Route{
+			Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("10.9.9.9/32"), Gateway: netip.MustParseAddr("10.1.0.4"), Link: "eth0"})
+		r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.9.9.9:80")})
+		if hairpin {
+			want(t, r, "1 delivered at pod1: tcp 10.1.0.4:4000 > 10.1.0.5:80 ttl 64; back delivered at pod1: tcp 10.9.9.9:80 > 10.1.0.5:4000 ttl 64")
+		} else if o := r.Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "hairpin is off") {
+			t.Error(ends(o))
+		}
+	}
+}
+
+// TestProxyARP: a host that is not on the link is reached through the one that answers for it.
+func TestProxyARP(t *testing.T) {
+	n := newNetwork(t)
+	pod, node, other := n.host("pod"), n.host("node"), n.host("other")
+	n.wire(pod, "eth0", node, "veth")
+	n.wire(node, "eth0", other, "eth0")
+	pod.address("eth0", "10.1.0.5/32")
+	pod.route("169.254.1.1/32 dev eth0")
+	pod.route("default via 169.254.1.1 dev eth0")
+	node.address("eth0", "10.1.0.4/24")
+	node.route("10.1.0.5/32 dev veth")
+	node.route("default via 10.1.0.7 dev eth0")
+	other.address("eth0", "10.1.0.7/24")
+	other.route("10.1.0.5/32 via 10.1.0.4 dev eth0")
+	other.listen(packet.TCP, "0.0.0.0:80")
+	if o := n.tcp("pod", "10.1.0.7:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers for 169.254.1.1") {
+		t.Error(ends(o))
+	}
+	node.Sysctls["net.ipv4.conf.veth.proxy_arp"] = "1"
+	r := n.walk(Request{Host: "pod", Packet: syn("10.1.0.5:4000", "10.1.0.7:80")})
+	want(t, r, "1 delivered at other: tcp 10.1.0.5:4000 > 10.1.0.7:80 ttl 63; back delivered at pod: tcp 10.1.0.7:80 > 10.1.0.5:4000 ttl 63")
+}
+
+// TestOutputDNAT: what a host sends itself is translated at output, routed anew, and answered.
+func TestOutputDNAT(t *testing.T) {
+	n, client, _, _ := chain(t)
+	client.iptables(nat("-A OUTPUT -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80"))
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80")}),
+		"1 delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63")
+	client.listen(packet.TCP, "0.0.0.0:8080")
+	client.Rules = &netfilter.Ruleset{}
+	client.iptables(nat("-A OUTPUT -d 10.9.9.9/32 -p tcp -j REDIRECT --to-ports 8080"))
+	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80")}),
+		"1 delivered at client: tcp 10.1.0.2:4000 > 127.0.0.1:8080 ttl 64; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 64")
+}
+
+// TestNothingKnown: a host of which only the rules are known.
+func TestNothingKnown(t *testing.T) {
+	n := newNetwork(t)
+	node := n.host("node")
+	node.FIB, node.Sysctls, node.Flows = &fib.State{}, nil, nil
+	node.Missing = map[snapshot.Part]string{
+		snapshot.Links: "x", snapshot.Addresses: "x", snapshot.Routes: "x", snapshot.Sysctls: "x", snapshot.Flows: "x", snapshot.Listeners: "x",
+	}
+	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80", "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j MASQUERADE"))
+	r := n.walk(Request{Host: "node", Forwarded: true, Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
+	want(t, r, "1 left at node: tcp ?:4000 > 10.2.0.2:80 ttl 63 (by an interface that is not known); back left at node: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63 (by an interface that is not known)")
+	if len(r.Assumed) < 3 {
+		t.Errorf("assumed %v", r.Assumed)
+	}
+}
+
+// TestNotForwarding: a host that does not forward is said to be so by the setting that decides it, which may be one of no interface.
+func TestNotForwarding(t *testing.T) {
+	for _, tt := range []struct{ in, from, to, setting string }{
+		{"eth0", "10.0.1.9", "10.0.2.9", "net.ipv4.conf.eth0.forwarding"},
+		{"", "10.0.9.9", "10.0.2.9", "net.ipv4.ip_forward"}, // no route leads to the sender
+		{"", "10.0.1.9", "10.0.2.9", "net.ipv4.conf.eth0.forwarding"},
+		{"eth0", "fd00:1::9", "fd00:2::9", "net.ipv6.conf.all.forwarding"},
+	} {
+		n := newNetwork(t)
+		h := n.host("node/a")
+		h.link(fib.Link{Name: "eth0"})
+		h.address("eth0", "10.0.1.1/24")
+		h.address("eth0", "fd00:1::1/64")
+		h.route("default via 10.0.1.2 dev eth0")
+		h.route("unreachable 10.0.9.0/24")
+		h.route("::/0 via fd00:1::2 dev eth0")
+		for key := range h.Sysctls {
+			h.Sysctls[key] = "0"
+		}
+		p := packet.Packet{Tuple: packet.Tuple{
+			Protocol: packet.TCP, Source: netip.MustParseAddr(tt.from), Destination: netip.MustParseAddr(tt.to),
+			SourcePort: packet.Exactly(40000), DestinationPort: packet.Exactly(80),
+		}, TTL: 64}
+		r, err := Walk(n, Request{Host: "node/a", Forwarded: true, Arrives: tt.in, Packet: p})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if end := r.Outcomes[0].End; end.Kind != Dropped || !strings.Contains(end.Why, "does not forward ("+tt.setting+" is 0)") {
+			t.Errorf("in by %q: %s %s", tt.in, end.Kind, end.Why)
+		}
+	}
+}

@@ -1,0 +1,328 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"strings"
+	"sync"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// Source is where the agent gets the API's objects from; *kube.Watcher is one.
+type Source interface {
+	Run(ctx context.Context)
+	WaitForSync(ctx context.Context) error
+	Changed() <-chan struct{}
+	Snapshot() kube.Snapshot
+	Event(ctx context.Context, key service.Key, component, host, reason, message string) error
+}
+
+// canaryPeriod is how often the agent looks whether all its rules were flushed.
+const canaryPeriod = 5 * time.Second
+
+// noticeQuiet is how long after a notice of a deleted rule the agent looks: who flushes tables does it in several steps.
+const noticeQuiet = 100 * time.Millisecond
+
+type agent struct {
+	Options
+	source  Source
+	metrics *metrics
+	health  *serviceproxy.Health
+	checks  *serviceproxy.HealthChecks
+	proxies []*proxy
+	own     []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
+	ipMasq  *masqAgent      // nil: the node has none
+	pools   *poolAgent      // nil: Calico's pools are not ours
+	logger  *log.Logger
+
+	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
+	triggered    map[string]string    // last change trigger time of each slice that has been observed
+	notices      chan struct{}
+}
+
+// proxy is the service proxy of one family.
+type proxy struct {
+	family   service.Family
+	programs *programs
+	syncer   *serviceproxy.Syncer
+	config   serviceproxy.Config
+	udp      string // udpState at the last look at conntrack
+}
+
+// Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
+// the addresses it listens on, on sysctls that it needs.
+func Run(ctx context.Context, o Options, logger *log.Logger) error {
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	config, err := kube.Config(o.Kubeconfig, "packetwalk-node/"+o.Version)
+	if err != nil {
+		return err
+	}
+	m := newMetrics()
+	source, err := kube.NewWatcher(config, o.NodeName, m.change)
+	if err != nil {
+		return err
+	}
+	a, err := newAgent(o, source, m, logger)
+	if err != nil {
+		return err
+	}
+	if o.IPMasqAgent {
+		maps, err := kube.NewConfigMaps(config, metav1.NamespaceSystem, o.MasqConfigMaps...)
+		if err != nil {
+			return err
+		}
+		a.addMasqAgent(maps)
+	}
+	if o.CalicoPools {
+		pools, err := kube.NewPools(config)
+		if err != nil {
+			return err
+		}
+		a.addPools(pools)
+	}
+	return a.run(ctx)
+}
+
+func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent, error) {
+	a := &agent{
+		Options: o, source: source, metrics: m, logger: logger,
+		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
+		own:          o.nodeRules(),
+		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
+		notices: make(chan struct{}, 1),
+	}
+	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy, a.listenIPs())
+	if err := a.setSysctls(); err != nil {
+		return nil, err
+	}
+	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
+	counters := false
+	if o.Rules == serviceproxy.RulesCurrent {
+		if err := ensureCounters(); err != nil {
+			a.log("rules will not count: %v", err)
+		} else {
+			counters = true
+		}
+	}
+	for _, f := range o.Families {
+		c := o.config(f)
+		c.TCPLiberal, c.NFAcct = liberal != 0, counters
+		p := &proxy{family: f, programs: newPrograms(f), config: c}
+		syncer, err := serviceproxy.NewSyncer(c, p.programs)
+		if err != nil {
+			return nil, err
+		}
+		p.syncer = syncer
+		a.proxies = append(a.proxies, p)
+	}
+	return a, nil
+}
+
+// addMasqAgent makes the agent keep the rules of the ip-masq-agent.
+func (a *agent) addMasqAgent(source ConfigSource) {
+	var targets []masqTarget
+	for _, p := range a.proxies {
+		t := masqTarget{family: p.family, applier: p.programs}
+		if p.family == service.IPv4 {
+			t.ahead = a.own
+		}
+		targets = append(targets, t)
+	}
+	a.ipMasq = newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log)
+}
+
+// addPools makes the agent keep the sets and chains of Calico's pools.
+func (a *agent) addPools(source PoolSource) {
+	var targets []*poolTarget
+	for _, p := range a.proxies {
+		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
+	}
+	a.pools = newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(a.metrics.registry), a.log)
+}
+
+func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
+
+func (a *agent) run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	stopServers, err := a.serve()
+	if err != nil {
+		return err
+	}
+	defer stopServers()
+	defer a.checks.Close()
+
+	if a.pools != nil {
+		a.pools.prepare(ctx)
+	}
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		a.source.Run(ctx)
+	}()
+	defer func() { cancel(); <-finished }()
+
+	a.log("packetwalk-node %s on node %s: rules %s, families %v", a.Version, a.NodeName, a.Rules, a.Families)
+	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
+	var beside sync.WaitGroup
+	if a.ipMasq != nil {
+		beside.Go(func() { a.ipMasq.run(ctx) })
+	}
+	if a.pools != nil {
+		beside.Go(func() { a.pools.run(ctx) })
+	}
+	defer func() { cancel(); beside.Wait() }()
+	if err := a.source.WaitForSync(ctx); err != nil {
+		return nil // told to stop before the API answered
+	}
+	if a.WatchKernel {
+		go a.watchKernel(ctx)
+	}
+	a.loop(ctx)
+	a.log("stopped; rules stay in place")
+	return nil
+}
+
+// loop syncs on changes, at the pace of pacer, and looks after the rules in between.
+func (a *agent) loop(ctx context.Context) {
+	pace := pacer{min: a.MinSyncPeriod, max: a.SyncPeriod}
+	due := time.NewTimer(0)
+	pending := true
+	canary := time.NewTicker(canaryPeriod)
+	defer canary.Stop()
+	repair := time.NewTicker(a.SyncPeriod)
+	defer repair.Stop()
+	var quiet <-chan time.Time
+	work := context.WithoutCancel(ctx) // what has begun is finished: half a sync is for nobody's good
+	ask := func() {
+		if !pending {
+			pending = true
+			due.Reset(pace.delay(time.Now()))
+		}
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.source.Changed():
+			for _, p := range a.proxies {
+				a.health.Queued(p.family)
+				a.metrics.lastQueued.WithLabelValues(p.family.String()).SetToCurrentTime()
+			}
+			ask()
+		case <-due.C:
+			start := time.Now()
+			pending = false
+			ok := a.sync(work)
+			pace.after(start, time.Now(), ok)
+			if !ok {
+				ask()
+			}
+		case <-canary.C:
+			if a.flushed(work) {
+				ask()
+			}
+		case <-a.notices:
+			// No sooner than the pace allows, so that another program that fights for the same rules cannot make us spin.
+			if quiet == nil {
+				quiet = time.After(max(noticeQuiet, pace.delay(time.Now())))
+			}
+		case <-quiet:
+			quiet = nil
+			start := time.Now()
+			a.repair(work)
+			pace.after(start, time.Now(), true)
+		case <-repair.C:
+			a.repair(work)
+		}
+	}
+}
+
+// flushed tells whether something has deleted all rules; the next sync is then a full one.
+func (a *agent) flushed(ctx context.Context) bool {
+	gone := false
+	for _, p := range a.proxies {
+		there, err := p.syncer.Canary(ctx)
+		if err != nil {
+			if ctx.Err() == nil {
+				a.log("look for flushed rules: %v", err)
+			}
+			continue
+		}
+		if !there {
+			a.log("the %s rules were flushed; writing all of them", p.family)
+			p.syncer.ForceFull()
+			gone = true
+			a.ipMasq.repair()
+		}
+	}
+	return gone
+}
+
+// repair puts back what others have taken away or changed.
+func (a *agent) repair(ctx context.Context) {
+	a.ensureMasquerade(ctx)
+	a.ipMasq.repair()
+	defer a.pools.repair()
+	for _, p := range a.proxies {
+		names, err := p.syncer.Repair(ctx)
+		if err != nil && ctx.Err() == nil {
+			a.log("repair %s rules: %v", p.family, err)
+		}
+		if len(names) > 0 {
+			a.metrics.repairs.WithLabelValues(p.family.String()).Add(float64(len(names)))
+			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
+		}
+	}
+}
+
+func shorten(names []string) string {
+	const most = 5
+	if len(names) > most {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (a *agent) ensureMasquerade(ctx context.Context) {
+	for _, p := range a.proxies {
+		if p.family != service.IPv4 {
+			continue
+		}
+		n, err := ensureMasquerade(ctx, p.programs, a.own)
+		if err != nil && ctx.Err() == nil {
+			a.log("write the node's masquerade rules: %v", err)
+		}
+		if n > 0 && err == nil {
+			a.log("appended %d masquerade rules of the node", n)
+		}
+	}
+}
+
+func (a *agent) watchKernel(ctx context.Context) {
+	err := watchRules(ctx, func(n notice) {
+		for _, p := range a.proxies {
+			if p.programs.ours(n.pid) {
+				return
+			}
+		}
+		select {
+		case a.notices <- struct{}{}:
+		default:
+		}
+	})
+	if err != nil {
+		a.log("%v; deleted rules come back within %v", err, a.SyncPeriod)
+	}
+}

@@ -1,0 +1,270 @@
+package agent
+
+import (
+	"context"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
+	for _, c := range []struct {
+		took    time.Duration
+		atOnce  int           // syncs of the first burst
+		between time.Duration // from one start to the next after that
+	}{
+		{10 * time.Millisecond, 6, 1010 * time.Millisecond},
+		{50 * time.Millisecond, 6, 1050 * time.Millisecond},
+		{100 * time.Millisecond, 3, 2100 * time.Millisecond},
+		{2 * time.Second, 1, 12 * time.Second},
+	} {
+		p := pacer{min: time.Second, max: 30 * time.Second}
+		now := time.Unix(0, 0)
+		for round := range 2 { // what a burst ran ahead is rested after quiet, and another one may come
+			if d := p.delay(now); d != 0 {
+				t.Errorf("%v, round %d: after quiet: wait %v", c.took, round, d)
+			}
+			for i := range 20 {
+				start := now
+				p.after(start, start.Add(c.took), true)
+				now = start.Add(c.took)
+				d := p.delay(now)
+				switch {
+				case i+1 < c.atOnce && d != c.took:
+					t.Errorf("%v, round %d: after sync %d of a burst: wait %v, want %v", c.took, round, i+1, d, c.took)
+				case i+1 > c.atOnce && c.took+d != c.between:
+					t.Errorf("%v, round %d: after sync %d: the next begins %v after this one, want %v", c.took, round, i+1, c.took+d, c.between)
+				}
+				now = now.Add(d)
+			}
+			now = now.Add(burst)
+		}
+	}
+}
+
+func TestPacerTriesAgainLaterAndLater(t *testing.T) {
+	now := time.Unix(0, 0)
+	p := pacer{min: time.Second, max: 30 * time.Second}
+	for i, c := range []struct {
+		took time.Duration
+		ok   bool
+		want time.Duration
+	}{
+		{0, false, time.Second},
+		{0, false, 2 * time.Second},
+		{0, false, 4 * time.Second},
+		{10 * time.Second, false, 50 * time.Second},
+		{0, false, 16 * time.Second},
+		{0, false, 30 * time.Second},
+		{0, true, 0},
+		{0, false, time.Second},
+	} {
+		p.after(now, now.Add(c.took), c.ok)
+		now = now.Add(c.took)
+		if got := p.delay(now); got != c.want {
+			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
+		}
+		now = now.Add(p.delay(now))
+	}
+}
+
+func TestMasqueradeRulesAreTheNodesOwn(t *testing.T) {
+	docker := netip.MustParsePrefix("172.17.0.0/16")
+	for _, c := range []struct {
+		exclude string
+		want    []string
+	}{
+		{"", nil},
+		{"10.0.0.0/8", []string{ // claim A6, to the letter
+			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			"! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
+		}},
+		{"10.0.0.0/8 172.16.0.0/12 168.63.129.16/32", []string{
+			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			"! -d 10.0.0.0/8 -m iprange ! --dst-range 172.16.0.0-172.31.255.255 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
+		}},
+	} {
+		var exclude []netip.Prefix
+		for _, s := range strings.Fields(c.exclude) {
+			exclude = append(exclude, netip.MustParsePrefix(s))
+		}
+		var got []string
+		for _, r := range masqueradeRules(exclude, docker) {
+			got = append(got, r.Spec())
+		}
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", c.exclude, diff)
+		}
+	}
+}
+
+// Claim B7, to the letter, and kubelet's way to have no such rule.
+func TestKubenetRules(t *testing.T) {
+	for cidr, want := range map[string][]string{
+		"192.168.0.0/16": {
+			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
+			`! -d 192.168.0.0/16 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" -m addrtype ! --dst-type LOCAL -j MASQUERADE`,
+		},
+		"0.0.0.0/0": {"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE"},
+	} {
+		o := Defaults()
+		o.NonMasquerade = netip.MustParsePrefix(cidr)
+		var got []string
+		for _, r := range o.nodeRules() {
+			got = append(got, r.Spec())
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s: %s", cidr, diff)
+		}
+	}
+}
+
+func TestOptionsReportEverythingAtOnce(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.Rules, o.Backend, o.MasqueradeBit, o.SyncPeriod = "n", "1.5", "ebpf", 40, 0
+	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("10.2.0.0/16")}
+	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("fd00::/8")}
+	o.NonMasquerade = netip.MustParsePrefix("fd00::/8")
+	o.IPMasqAgent, o.MasqForm, o.MasqConfigMaps, o.MasqResync = true, "v3", nil, time.Millisecond
+	err := o.Validate()
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr", "--node-masquerade-exclude",
+		"--non-masquerade-cidr", "--ip-masq-format", "--ip-masq-configmaps", "--ip-masq-resync-interval"} {
+		if !strings.Contains(err.Error(), flag+": ") {
+			t.Errorf("%s is not reported in %q", flag, err)
+		}
+	}
+	o = Defaults()
+	if err := o.Validate(); err != nil || o.NodeName == "" {
+		t.Errorf("defaults: %v", err)
+	}
+}
+
+func TestLocalhostNodePortsFollowNodePortAddresses(t *testing.T) {
+	for cidrs, want := range map[string]bool{"": true, "10.0.0.0/8": false, "127.0.0.0/8": true, "0.0.0.0/0": true, "fd00::/8": true} {
+		o := Defaults()
+		if cidrs != "" {
+			o.NodePortCIDRs = []netip.Prefix{netip.MustParsePrefix(cidrs)}
+		}
+		if got := o.config(service.IPv4).LocalhostNodePorts; got != want {
+			t.Errorf("%s: %v, want %v", cidrs, got, want)
+		}
+	}
+}
+
+func TestNodeEligibility(t *testing.T) {
+	now := metav1.Now()
+	deleting, tainted := &corev1.Node{}, &corev1.Node{}
+	deleting.DeletionTimestamp = &now
+	tainted.Spec.Taints = []corev1.Taint{{Key: toBeDeleted}}
+	for name, c := range map[string]struct {
+		node *corev1.Node
+		want bool
+	}{"there": {&corev1.Node{}, true}, "none": {nil, false}, "deleting": {deleting, false}, "tainted": {tainted, false}} {
+		if got := eligible(c.node); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestNoticesEndWithTheirTransaction(t *testing.T) {
+	message := func(kind int, family byte, attributes ...byte) netlink.Message {
+		return netlink.Message{
+			Header: netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)},
+			Data:   append([]byte{family, 0, 0, 0}, attributes...),
+		}
+	}
+	pid := []byte{8, 0, unix.NFTA_GEN_PROC_PID, 0, 0, 0, 1, 2}
+	deleted := false
+	for i, c := range []struct {
+		m    netlink.Message
+		ok   bool
+		want notice
+	}{
+		{message(unix.NFT_MSG_NEWRULE, unix.AF_INET), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258}},
+		{message(unix.NFT_MSG_DELRULE, unix.AF_BRIDGE), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258}},
+		{message(unix.NFT_MSG_DELCHAIN, unix.AF_INET6), false, notice{}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC, pid...), true, notice{pid: 258, deleted: true}},
+		{message(unix.NFT_MSG_NEWGEN, unix.AF_UNSPEC), true, notice{}},
+		{netlink.Message{}, false, notice{}},
+	} {
+		got, ok := readNotice(c.m, &deleted)
+		if ok != c.ok || got != c.want {
+			t.Errorf("message %d: %+v %v", i, got, ok)
+		}
+	}
+}
+
+func TestProgramsQuoteTheLineThatFailed(t *testing.T) {
+	p := newPrograms(service.IPv4)
+	p.restore = "false"
+	if err := p.Restore(context.Background(), nil); err == nil {
+		t.Error("no error")
+	}
+	p.restore = "no-such-program"
+	if err := p.Restore(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "install the package iptables") {
+		t.Errorf("got %v", err)
+	}
+	input := []byte("*nat\n-A X -j Y\nCOMMIT\n")
+	for message, want := range map[string]string{
+		"iptables-restore v1.8.9 (nf_tables): \nline 2: RULE_APPEND failed": " (line 2: -A X -j Y)",
+		"iptables-restore: line 2 failed":                                   " (line 2: -A X -j Y)",
+		"Error occurred at line: 2":                                         " (line 2: -A X -j Y)",
+		"line 9: what":                                                      "",
+		"nothing":                                                           "",
+	} {
+		if got := failedLine(message, input); got != want {
+			t.Errorf("%q: %q, want %q", message, got, want)
+		}
+	}
+}
+
+// saved is an Applier with a dump, which keeps what is restored.
+type saved struct {
+	dump     string
+	restored string
+}
+
+func (s *saved) Save(context.Context, string) ([]byte, error) { return []byte(s.dump), nil }
+
+func (s *saved) Restore(_ context.Context, input []byte) error {
+	s.restored = string(input)
+	return nil
+}
+
+// TestOtherMasquerade: an agent with other ranges takes the rule of the one before out, and nobody else's.
+func TestOtherMasquerade(t *testing.T) {
+	const (
+		others  = "-A POSTROUTING ! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE\n-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n"
+		before  = "-A POSTROUTING ! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE\n"
+		kubenet = `-A POSTROUTING ! -d 192.168.0.0/16 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" -m addrtype ! --dst-type LOCAL -j MASQUERADE` + "\n"
+	)
+	rules := masqueradeRules([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, netip.Prefix{})
+	now := appended(&rules[0]) + "\n"
+	for _, c := range []struct{ dump, want string }{
+		{others + before + kubenet, "*nat\n-D" + before[2:] + "-D" + kubenet[2:] + now + "COMMIT\n"},
+		{others + now + before, "*nat\n-D" + before[2:] + "COMMIT\n"},
+		{others + now, ""},
+	} {
+		s := &saved{dump: "*nat\n:POSTROUTING ACCEPT [0:0]\n" + c.dump + "COMMIT\n"}
+		if _, err := ensureMasquerade(t.Context(), s, rules); err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(c.want, s.restored); d != "" {
+			t.Error(d)
+		}
+	}
+}

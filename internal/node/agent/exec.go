@@ -1,0 +1,96 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"strings"
+	"sync"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// programs runs iptables' own programs, so that what the kernel holds is what every other user of them sees, whichever variant (nft or
+// legacy) the node has.
+type programs struct {
+	restore, save string
+
+	mu   sync.Mutex
+	pids map[int]bool // of the runs of late: the kernel's notices name who made a change
+}
+
+func newPrograms(f service.Family) *programs {
+	p := &programs{restore: "iptables-restore", save: "iptables-save", pids: map[int]bool{}}
+	if f == service.IPv6 {
+		p.restore, p.save = "ip6tables-restore", "ip6tables-save"
+	}
+	return p
+}
+
+// Restore implements serviceproxy.Applier. It waits up to five seconds for the xtables lock, as kube-proxy does.
+func (p *programs) Restore(ctx context.Context, input []byte) error {
+	_, err := p.run(ctx, input, p.restore, "-w", "5", "--noflush", "--counters")
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%w%s", err, failedLine(err.Error(), input))
+}
+
+// Save implements serviceproxy.Applier.
+func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
+	return p.run(ctx, nil, p.save, "-t", table)
+}
+
+func (p *programs) run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	var out, errOut bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errOut
+	if err := cmd.Start(); err != nil {
+		if errors.Is(err, exec.ErrNotFound) {
+			return nil, fmt.Errorf("run %s: %w; install the package iptables", name, err)
+		}
+		return nil, fmt.Errorf("run %s: %w", name, err)
+	}
+	p.note(cmd.Process.Pid)
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("run %s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
+	}
+	return out.Bytes(), nil
+}
+
+func (p *programs) note(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.pids) > 64 {
+		clear(p.pids) // a notice comes within moments of its run
+	}
+	p.pids[pid] = true
+}
+
+// ours tells whether a process was one of ours of late.
+func (p *programs) ours(pid int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.pids[pid]
+}
+
+// failedLine quotes the line of the input that iptables-restore names in its message, "" if it names none.
+func failedLine(message string, input []byte) string {
+	_, after, ok := strings.Cut(message, "line ")
+	if !ok {
+		if _, after, ok = strings.Cut(message, "line: "); !ok {
+			return ""
+		}
+	}
+	var number int
+	if _, err := fmt.Sscanf(after, "%d", &number); err != nil {
+		return ""
+	}
+	lines := bytes.Split(input, []byte("\n"))
+	if number < 1 || number > len(lines) {
+		return ""
+	}
+	return fmt.Sprintf(" (line %d: %s)", number, lines[number-1])
+}

@@ -1,0 +1,345 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/service"
+)
+
+// tableNAT is a table nat that understands as much of iptables-restore's input as the ip-masq agent writes.
+type tableNAT struct {
+	mu     sync.Mutex
+	rules  []string // "-A CHAIN …", a chain's in order
+	writes int
+	fail   error
+}
+
+func (n *tableNAT) Save(context.Context, string) ([]byte, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return nil, n.fail
+	}
+	text := "*nat\n:POSTROUTING ACCEPT [0:0]\n"
+	if strings.Contains(strings.Join(n.rules, "\n"), "-A IP-MASQ-AGENT") {
+		text += ":IP-MASQ-AGENT - [0:0]\n"
+	}
+	for _, r := range n.rules {
+		text += r + "\n"
+	}
+	return []byte(text + "COMMIT\n"), nil
+}
+
+func (n *tableNAT) Restore(_ context.Context, input []byte) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail != nil {
+		return n.fail
+	}
+	n.writes++
+	for line := range strings.Lines(string(input)) {
+		line = strings.TrimSpace(line)
+		switch {
+		case strings.HasPrefix(line, ":"):
+			chain, _, _ := strings.Cut(line[1:], " ")
+			n.drop(func(r string) bool { return strings.HasPrefix(r, "-A "+chain+" ") })
+		case strings.HasPrefix(line, "-D "):
+			n.drop(func(r string) bool { return r == "-A "+line[3:] })
+		case strings.HasPrefix(line, "-A "):
+			n.rules = append(n.rules, line)
+		}
+	}
+	return nil
+}
+
+func (n *tableNAT) drop(which func(string) bool) {
+	var left []string
+	for _, r := range n.rules {
+		if !which(r) {
+			left = append(left, r)
+		}
+	}
+	n.rules = left
+}
+
+// set changes the table behind the agent's back.
+func (n *tableNAT) set(change func(n *tableNAT)) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	change(n)
+}
+
+// state is how many rules there are and how many writes there were.
+func (n *tableNAT) state() (rules, writes int) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return len(n.rules), n.writes
+}
+
+// returns are the ranges of the chain's RETURN rules.
+func (n *tableNAT) returns() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	var ranges []string
+	for _, r := range n.rules {
+		if f := strings.Fields(r); f[1] == ipmasq.Chain && f[2] == "-d" {
+			ranges = append(ranges, f[3])
+		}
+	}
+	return strings.Join(ranges, " ")
+}
+
+// someConfigs is a source that a test sets.
+type someConfigs struct {
+	mu      sync.Mutex
+	maps    []*corev1.ConfigMap
+	fail    error
+	changed chan struct{}
+	events  []string
+}
+
+func (s *someConfigs) set(version, text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.maps = []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap, ResourceVersion: version}, Data: map[string]string{"ip-masq-agent": text},
+	}}
+}
+
+// breaks makes readings fail.
+func (s *someConfigs) breaks(err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fail = err
+}
+
+func (s *someConfigs) Run(ctx context.Context)  { <-ctx.Done() }
+func (s *someConfigs) Changed() <-chan struct{} { return s.changed }
+func (s *someConfigs) Snapshot() ([]*corev1.ConfigMap, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maps, true
+}
+
+func (s *someConfigs) Read(context.Context) ([]*corev1.ConfigMap, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.maps, s.fail
+}
+
+func (s *someConfigs) Warn(_ context.Context, about *corev1.ConfigMap, _, _, reason, message string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.events = append(s.events, about.ResourceVersion+" "+reason+" "+message)
+	return nil
+}
+
+func (s *someConfigs) reported() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	events := strings.Join(s.events, "\n")
+	s.events = nil
+	return events
+}
+
+// withMasqAgent runs an ip-masq agent of form v1 on a clock that waits for nobody.
+func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *tableNAT)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := Defaults()
+		o.NodeName, o.Rules, o.MasqForm = "node0", "1.19", ipmasq.FormV1
+		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
+		m := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(prometheus.NewRegistry()), t.Logf)
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { m.run(ctx) })
+		f(m, source, nat)
+		cancel()
+		running.Wait()
+	})
+}
+
+// settle lets everything happen that happens within a time.
+func settle(d time.Duration) {
+	time.Sleep(d)
+	synctest.Wait()
+}
+
+func TestMasqAgentReadsAgainWhenNobodyTellsIt(t *testing.T) {
+	withMasqAgent(t, func(m *masqAgent, source *someConfigs, nat *tableNAT) {
+		source.set("1", "nonMasqueradeCIDRs: [10.1.0.0/16]\nmasqLinkLocal: true\nresyncInterval: 20s\n")
+		source.changed <- struct{}{}
+		settle(time.Second)
+		if got := nat.returns(); got != "10.1.0.0/16" {
+			t.Fatalf("RETURN for %q", got)
+		}
+		source.set("2", "nonMasqueradeCIDRs: [10.2.0.0/16]\nmasqLinkLocal: true\nresyncInterval: 20s\n") // the watch is dead
+		settle(18 * time.Second)
+		if got := nat.returns(); got != "10.1.0.0/16" {
+			t.Errorf("before the interval: RETURN for %q", got)
+		}
+		settle(2 * time.Second)
+		if got := nat.returns(); got != "10.2.0.0/16" {
+			t.Errorf("after the interval: RETURN for %q", got)
+		}
+
+		// The interval also finds rules that somebody added, which no notice tells of; and nothing is written where nothing is to be done.
+		nat.set(func(n *tableNAT) { n.rules = append(n.rules, "-A IP-MASQ-AGENT -j ACCEPT") })
+		settle(20 * time.Second)
+		rules, before := nat.state()
+		if rules != 3 {
+			t.Errorf("%d rules, want 3", rules)
+		}
+		settle(5 * time.Minute)
+		if _, writes := nat.state(); writes != before {
+			t.Errorf("%d writes for nothing", writes-before)
+		}
+
+		// While the API does not answer the configuration holds, and rules are looked after.
+		source.breaks(errors.New("no API server"))
+		nat.set(func(n *tableNAT) { n.rules = nil })
+		settle(20 * time.Second)
+		if got := nat.returns(); got != "10.2.0.0/16" {
+			t.Errorf("without the API server: RETURN for %q", got)
+		}
+	})
+}
+
+func TestMasqAgentTriesAgain(t *testing.T) {
+	withMasqAgent(t, func(m *masqAgent, source *someConfigs, nat *tableNAT) {
+		if r := m.state.now(); r.Healthy || !strings.Contains(fmt.Sprint(r.Unhealthy), "no configuration has been read yet") {
+			t.Errorf("before the start: %+v", r)
+		}
+		nat.set(func(n *tableNAT) { n.fail = errors.New("busy") })
+		source.set("1", "nonMasqueradeCIDRs: [10.1.0.0/16]\n")
+		source.changed <- struct{}{}
+		settle(time.Second)
+		if r := m.state.now(); r.Healthy || !strings.Contains(fmt.Sprint(r.Unhealthy), "could not be written") {
+			t.Errorf("after a failure: %+v", r)
+		}
+		nat.set(func(n *tableNAT) { n.fail = nil })
+		settle(3 * time.Second)
+		if r := m.state.now(); !r.Healthy || nat.returns() != "169.254.0.0/16 10.1.0.0/16" {
+			t.Errorf("RETURN for %q, %+v", nat.returns(), r)
+		}
+	})
+}
+
+func TestMasqAgentReportsEachVersionOnce(t *testing.T) {
+	withMasqAgent(t, func(m *masqAgent, source *someConfigs, nat *tableNAT) {
+		apply := func(version, text string) string {
+			source.set(version, text)
+			source.changed <- struct{}{}
+			settle(time.Second)
+			return source.reported()
+		}
+		const wrong = "nonMasqueradeCIDRs: [10.1.0.1/16, \"\"]\n"
+		want := `1 InvalidIPMasqConfig key ip-masq-agent, nonMasqueradeCIDRs[0]: 10.1.0.1/16 is not aligned: 10.1.0.1 has bits set after the first 16; write 10.1.0.0/16 (nothing of the new configuration is applied; the one before stays in force)
+1 InvalidIPMasqConfig key ip-masq-agent, nonMasqueradeCIDRs[1]: the entry is empty; write a range, such as 10.0.0.0/8, or take the entry out (nothing of the new configuration is applied; the one before stays in force)`
+		got := strings.Split(apply("1", wrong), "\n")
+		if len(got) == 2 && got[0] > got[1] { // each is sent by itself
+			got[0], got[1] = got[1], got[0]
+		}
+		if diff := cmp.Diff(want, strings.Join(got, "\n")); diff != "" {
+			t.Error(diff)
+		}
+		settle(10 * time.Minute)
+		if again := source.reported(); again != "" {
+			t.Errorf("reported again: %s", again)
+		}
+		if _, writes := nat.state(); writes > 0 {
+			t.Errorf("%d writes", writes)
+		}
+		if got := apply("2", wrong); strings.Count(got, "2 InvalidIPMasqConfig") != 2 {
+			t.Errorf("the next version: %s", got)
+		}
+		var many []string
+		for i := range 20 {
+			many = append(many, fmt.Sprintf("10.0.0.%d/8", i+1))
+		}
+		if got := apply("3", "nonMasqueradeCIDRs: ["+strings.Join(many, ", ")+"]\n"); strings.Count(got, "3 Invalid") != masqEvents || !strings.Contains(got, "; and 12 more problems") {
+			t.Errorf("many problems: %s", got)
+		}
+		if got := apply("4", "nonMasqueradeCIDRs: []\n"); strings.Count(got, "4 SuspectIPMasqConfig") != 1 || nat.returns() != "169.254.0.0/16" {
+			t.Errorf("an emptied list: %s; RETURN for %q", got, nat.returns())
+		}
+		if got := apply("5", "nonMasqueradeCIDRs: [10.1.0.0/16]\n"); got != "" || !m.state.now().Healthy {
+			t.Errorf("a good one: %s", got)
+		}
+	})
+}
+
+// What others see: state, health and log, and that the log waits for its next line.
+func TestMasqAgentTellsItsState(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.MasqForm = "node0", ipmasq.FormV2
+	s := newMasqState(o, t.Logf)
+	s.first = 1
+	mux := http.NewServeMux()
+	s.serve(mux)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	get := func(path string) (int, string) {
+		resp, err := http.Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.StatusCode, string(body)
+	}
+	if code, body := get(masqHealthPath); code != http.StatusServiceUnavailable || !strings.Contains(body, "no configuration has been read yet") {
+		t.Errorf("health at first: %d %s", code, body)
+	}
+	config, _ := ipmasq.Parse(ipmasq.Options{Form: ipmasq.FormV2}, []ipmasq.File{{ConfigMap: "kube-system/" + userMap, Key: "ip-masq-agent", Text: "nonMasqueradeCIDRs: [10.1.0.0/16]"}})
+	set, err := ipmasq.Rules("current", service.IPv4, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.accept(config, nil)
+	s.hold(service.IPv4, set)
+	s.succeed()
+	if code, body := get(masqHealthPath); code != http.StatusOK {
+		t.Errorf("health: %d %s", code, body)
+	}
+	if _, body := get(masqStatePath); !strings.Contains(body, `"entry": "nonMasqueradeCIDRs[0]"`) || !strings.Contains(body, `-A IP-MASQ-AGENT -d 10.1.0.0/16`) {
+		t.Errorf("state: %s", body)
+	}
+	s.log("one")
+	s.log("two")
+	if _, body := get(masqLogPath + "?after=1"); !strings.HasPrefix(body, "2 ") || !strings.HasSuffix(body, " two\n") || strings.Count(body, "\n") != 1 {
+		t.Errorf("log after 1: %q", body)
+	}
+	if _, body := get(masqLogPath + "?after=999"); strings.Count(body, "\n") != 2 { // a number that cannot be
+		t.Errorf("log after 999: %q", body)
+	}
+	if code, _ := get(masqLogPath + "?after=x"); code != http.StatusBadRequest {
+		t.Errorf("log after x: %d", code)
+	}
+	go func() {
+		time.Sleep(50 * time.Millisecond)
+		s.log("three")
+	}()
+	if _, body := get(masqLogPath + "?after=2"); !strings.HasPrefix(body, "3 ") {
+		t.Errorf("log after 2: %q", body)
+	}
+}

@@ -1,0 +1,254 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// Paths of the ip-masq agent beside /metrics.
+const (
+	masqStatePath  = "/ip-masq-agent"         // the state as JSON
+	masqHealthPath = "/ip-masq-agent/healthz" // 200, or 503 with the reasons
+	masqLogPath    = "/ip-masq-agent/log"     // "N line" each; ?after=N waits for a later one
+)
+
+const (
+	masqLogLines = 200              // that are kept
+	masqLogWait  = 30 * time.Second // at most, for a new one
+)
+
+// masqMetrics are the ip-masq agent's, which upstream's does not have.
+type masqMetrics struct {
+	problems         *prometheus.GaugeVec
+	refused          prometheus.Counter
+	resyncs          *prometheus.CounterVec
+	writes, failures *prometheus.CounterVec
+	rules            *prometheus.GaugeVec
+	lastSuccess      *prometheus.GaugeVec
+}
+
+func newMasqMetrics(registry *prometheus.Registry) *masqMetrics {
+	name := func(n string) string { return "packetwalk_ip_masq_" + n }
+	gauge := func(n, help, label string) *prometheus.GaugeVec {
+		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name(n), Help: help}, []string{label})
+	}
+	counter := func(n, help, label string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(n), Help: help}, []string{label})
+	}
+	m := &masqMetrics{
+		problems:    gauge("config_problems", "Problems of the present configuration: an error keeps it from being applied.", "severity"),
+		refused:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("config_errors_total"), Help: "Configurations read that were not applied."}),
+		resyncs:     counter("resyncs_total", "Comparisons of rules with the configuration, by what asked for them.", "trigger"),
+		writes:      counter("writes_total", "Transactions that changed rules.", "ip_family"),
+		failures:    counter("write_failures_total", "Failures to read or write rules.", "ip_family"),
+		rules:       gauge("rules", "Rules in force, with the jump from POSTROUTING.", "ip_family"),
+		lastSuccess: gauge("last_success_timestamp_seconds", "When the rules were last found or made to be those of the configuration.", "ip_family"),
+	}
+	registry.MustRegister(m.problems, m.refused, m.resyncs, m.writes, m.failures, m.rules, m.lastSuccess)
+	return m
+}
+
+// noted counts one reading of the configuration.
+func (m *masqMetrics) noted(problems []ipmasq.Problem, applied bool) {
+	count := map[ipmasq.Severity]int{}
+	for _, p := range problems {
+		count[p.Severity]++
+	}
+	for _, s := range []ipmasq.Severity{ipmasq.Error, ipmasq.Warning} {
+		m.problems.WithLabelValues(string(s)).Set(float64(count[s]))
+	}
+	if !applied {
+		m.refused.Inc()
+	}
+}
+
+// masqReport is the state as others see it.
+type masqReport struct {
+	Node string      `json:"node"`
+	Age  string      `json:"rulesOf"` // the age of the rules: current, 1.19, …
+	Form ipmasq.Form `json:"form"`
+	// Healthy: the present configuration is in force. Otherwise Unhealthy says why not.
+	Healthy   bool     `json:"healthy"`
+	Unhealthy []string `json:"unhealthy,omitempty"`
+	// Config is in force; null before the first one that could be applied.
+	Config   *ipmasq.Config                 `json:"config"`
+	Problems []ipmasq.Problem               `json:"problems,omitempty"` // of the configuration that was read last
+	Rules    map[string][]masqReportedRules `json:"rules,omitempty"`    // by family, the jump first
+}
+
+type masqReportedRules struct {
+	Rule string          `json:"rule"` // as iptables-save prints it
+	From []ipmasq.Origin `json:"from,omitempty"`
+}
+
+// masqState is what the agent lets others see; it is safe for concurrent use.
+type masqState struct {
+	logger func(string, ...any)
+	stale  time.Duration
+
+	mu        sync.Mutex
+	report    masqReport
+	refused   bool // the configuration read last has errors
+	failing   bool // the last write failed
+	succeeded time.Time
+	lines     []string
+	first     int           // the number of lines[0]
+	more      chan struct{} // closed when a line is added
+}
+
+func newMasqState(o Options, log func(string, ...any)) *masqState {
+	return &masqState{
+		logger: log, stale: 3 * o.MasqResync, more: make(chan struct{}),
+		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
+		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
+	}
+}
+
+func (s *masqState) log(format string, args ...any) {
+	s.logger("ip-masq-agent: "+format, args...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lines = append(s.lines, time.Now().UTC().Format("2006/01/02 15:04:05.000000 ")+fmt.Sprintf(format, args...))
+	if n := len(s.lines) - masqLogLines; n > 0 {
+		s.lines, s.first = s.lines[n:], s.first+n
+	}
+	close(s.more)
+	s.more = make(chan struct{})
+}
+
+func (s *masqState) refuse(problems []ipmasq.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Problems, s.refused = problems, true
+}
+
+func (s *masqState) accept(c *ipmasq.Config, problems []ipmasq.Problem) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Config, s.report.Problems, s.refused = c, problems, false
+	if s.report.Form == ipmasq.FormV1 {
+		s.stale = max(s.stale, 3*c.ResyncInterval)
+	}
+}
+
+func (s *masqState) hold(f service.Family, set *ipmasq.RuleSet) {
+	rule := func(chain string, r ipmasq.Rule) masqReportedRules {
+		return masqReportedRules{string(iptables.AppendRule(nil, chain, &r.Rule)), r.From}
+	}
+	rules := []masqReportedRules{rule("POSTROUTING", set.Jump)}
+	for _, r := range set.Chain {
+		rules = append(rules, rule(ipmasq.Chain, r))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.report.Rules[f.String()] = rules
+}
+
+func (s *masqState) fail() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing = true
+}
+
+func (s *masqState) succeed() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.failing, s.succeeded = false, time.Now()
+}
+
+// now is the report of this moment.
+func (s *masqState) now() masqReport {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r := s.report
+	r.Rules = map[string][]masqReportedRules{}
+	for f, rules := range s.report.Rules {
+		r.Rules[f] = rules
+	}
+	if s.refused {
+		for _, p := range r.Problems {
+			if p.Severity == ipmasq.Error {
+				r.Unhealthy = append(r.Unhealthy, "ConfigMap "+p.ConfigMap+", "+p.String())
+			}
+		}
+	}
+	switch {
+	case s.failing:
+		r.Unhealthy = append(r.Unhealthy, "the rules could not be written")
+	case s.succeeded.IsZero() && !s.refused:
+		r.Unhealthy = append(r.Unhealthy, "no configuration has been read yet")
+	case !s.succeeded.IsZero() && time.Since(s.succeeded) > s.stale:
+		r.Unhealthy = append(r.Unhealthy, "the rules have not been looked at since "+s.succeeded.UTC().Format(time.RFC3339))
+	}
+	r.Healthy = len(r.Unhealthy) == 0
+	return r
+}
+
+// serve adds the agent's paths.
+func (s *masqState) serve(mux *http.ServeMux) {
+	mux.HandleFunc(masqStatePath, func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, http.StatusOK, s.now()) })
+	mux.HandleFunc(masqHealthPath, func(w http.ResponseWriter, _ *http.Request) {
+		r := s.now()
+		writeHealth(w, r.Healthy, r.Unhealthy)
+	})
+	mux.HandleFunc(masqLogPath, s.serveLog)
+}
+
+// writeHealth is the answer of a health path: 200, or 503 with the reasons.
+func writeHealth(w http.ResponseWriter, healthy bool, reasons []string) {
+	status := http.StatusOK
+	if !healthy {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, map[string]any{"healthy": healthy, "unhealthy": reasons})
+}
+
+func writeJSON(w http.ResponseWriter, status int, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	_ = e.Encode(v) // whoever went away does not need it
+}
+
+// serveLog gives the lines after the one of a number, and waits for one when there is none.
+func (s *masqState) serveLog(w http.ResponseWriter, r *http.Request) {
+	after, err := strconv.Atoi(r.URL.Query().Get("after"))
+	if err != nil && r.URL.Query().Get("after") != "" {
+		http.Error(w, "after is the number of a line", http.StatusBadRequest)
+		return
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	wait := time.After(masqLogWait)
+	for {
+		s.mu.Lock()
+		lines, first, more := s.lines, s.first, s.more
+		s.mu.Unlock()
+		if last := first + len(lines) - 1; after > last { // the clock was set back
+			after = 0
+		}
+		if skip := max(0, after-first+1); skip < len(lines) {
+			for i, line := range lines[skip:] {
+				fmt.Fprintf(w, "%d %s\n", first+skip+i, line)
+			}
+			return
+		}
+		select {
+		case <-more:
+		case <-wait:
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}

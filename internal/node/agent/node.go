@@ -1,0 +1,86 @@
+package agent
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+func (a *agent) node(n *corev1.Node) service.Node {
+	node := service.Node{Name: a.NodeName}
+	if n != nil {
+		node.Zone = n.Labels[corev1.LabelTopologyZone]
+	}
+	return node
+}
+
+// nodeIP is the node's internal address of a family, else any of that family, else invalid.
+func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
+	var found netip.Addr
+	if n == nil {
+		return found
+	}
+	for _, address := range n.Status.Addresses {
+		ip, err := netip.ParseAddr(address.Address)
+		if err != nil || !f.Of(ip) {
+			continue
+		}
+		if address.Type == corev1.NodeInternalIP {
+			return ip
+		}
+		if !found.IsValid() {
+			found = ip
+		}
+	}
+	return found
+}
+
+// toBeDeleted is the taint of the cluster autoscaler on a node that it is about to delete.
+const toBeDeleted = "ToBeDeletedByClusterAutoscaler"
+
+// eligible tells whether load balancers may send to the node. A node that the API does not have (yet) is not.
+func eligible(n *corev1.Node) bool {
+	return n != nil && n.DeletionTimestamp.IsZero() &&
+		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })
+}
+
+// nodePortIPs finds the addresses that node ports answer on, when only some are wanted.
+func (a *agent) nodePortIPs(p *proxy) error {
+	cidrs := slices.DeleteFunc(slices.Clone(a.NodePortCIDRs), func(c netip.Prefix) bool { return !p.family.Of(c.Addr()) })
+	if len(cidrs) == 0 || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Bits() == 0 }) {
+		p.config.NodePortIPs = nil
+		return nil
+	}
+	all, err := localAddresses()
+	if err != nil {
+		return err
+	}
+	p.config.NodePortIPs = []netip.Addr{}
+	for _, ip := range all {
+		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(ip) }) {
+			p.config.NodePortIPs = append(p.config.NodePortIPs, ip)
+		}
+	}
+	return nil
+}
+
+func localAddresses() ([]netip.Addr, error) {
+	addresses, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	var out []netip.Addr
+	for _, address := range addresses {
+		if n, ok := address.(*net.IPNet); ok {
+			if ip, ok := netip.AddrFromSlice(n.IP); ok {
+				out = append(out, ip.Unmap())
+			}
+		}
+	}
+	return out, nil
+}

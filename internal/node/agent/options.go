@@ -1,0 +1,190 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// Options are the agent's settings. Names and defaults are those of kube-proxy where it has the setting.
+type Options struct {
+	Version    string // shown in logs and to the API server
+	Kubeconfig string // empty: the pod's service account
+	NodeName   string // empty: the host's name
+	Families   []service.Family
+
+	ClusterCIDRs    []netip.Prefix // at most one a family: the range of the pods
+	PodInterface    string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
+	Rules           string         // serviceproxy.Ages
+	Backend         string         // "iptables"
+	MasqueradeBit   int
+	MasqueradeAll   bool
+	NodePortCIDRs   []netip.Prefix // empty: node ports answer on every address of the node
+	LocalhostPorts  bool           // node ports answer on 127.0.0.1; sets route_localnet
+	SyncPeriod      time.Duration  // how often everything is compared with the kernel
+	MinSyncPeriod   time.Duration  // the least time from one sync's end to the next, on average: after quiet a few may follow each other sooner
+	CloseWait       time.Duration  // conntrack: how long a half-closed connection is kept; 0: leave as is
+	Established     time.Duration  // conntrack: how long an idle connection is kept; 0: leave as is
+	HealthzAddress  string         // empty: none
+	MetricsAddress  string         // empty: none
+	NodeMasquerade  []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
+	NonMasquerade   netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
+	DockerBridge    netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
+	IPMasqAgent     bool           // keep the ip-masq-agent's rules
+	MasqForm        ipmasq.Form    // of its configuration; empty: that of the age of the rules
+	MasqConfigMaps  []string       // of kube-system, that hold it
+	MasqResync      time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
+	CalicoPools     bool           // keep the IP sets and nat chains of Calico's IPPools
+	WatchKernel     bool           // repair at once on the kernel's notice of a deleted rule
+	ShutdownTimeout time.Duration
+}
+
+// Defaults are kube-proxy's.
+func Defaults() Options {
+	return Options{
+		Families:        []service.Family{service.IPv4},
+		Rules:           serviceproxy.RulesCurrent,
+		Backend:         "iptables",
+		MasqueradeBit:   14,
+		LocalhostPorts:  true,
+		SyncPeriod:      30 * time.Second,
+		MinSyncPeriod:   time.Second,
+		CloseWait:       time.Hour,
+		Established:     24 * time.Hour,
+		HealthzAddress:  "0.0.0.0:10256",
+		MetricsAddress:  "127.0.0.1:10249",
+		DockerBridge:    netip.MustParsePrefix("172.17.0.0/16"),
+		MasqConfigMaps:  []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap},
+		MasqResync:      ipmasq.DefaultResyncInterval,
+		WatchKernel:     true,
+		ShutdownTimeout: 2 * time.Second,
+	}
+}
+
+// Validate completes the options and reports everything that is wrong with them, each with its flag.
+func (o *Options) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	if o.NodeName == "" {
+		name, err := os.Hostname()
+		if err != nil {
+			bad("--node-name: not given, and %v", err)
+		}
+		o.NodeName = strings.ToLower(name)
+	}
+	if o.Backend != "iptables" {
+		bad("--proxy-backend: no backend %q; there is iptables", o.Backend)
+	}
+	if !slices.Contains(serviceproxy.Ages(), o.Rules) {
+		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(serviceproxy.Ages(), ", "))
+	}
+	if o.MasqueradeBit < 0 || o.MasqueradeBit > 31 {
+		bad("--iptables-masquerade-bit: %d; want 0 to 31", o.MasqueradeBit)
+	}
+	if len(o.Families) == 0 {
+		bad("--ip-families: empty; want IPv4, IPv6 or both")
+	}
+	for _, f := range o.Families {
+		n := 0
+		for _, c := range o.ClusterCIDRs {
+			if f.Of(c.Addr()) {
+				n++
+			}
+		}
+		if n > 1 {
+			bad("--cluster-cidr: %d ranges of %s; want at most one", n, f)
+		}
+	}
+	if o.PodInterface != "" && len(o.ClusterCIDRs) > 0 {
+		bad("--pod-interface: not together with --cluster-cidr")
+	}
+	if o.SyncPeriod <= 0 {
+		bad("--iptables-sync-period: %v; want more than 0", o.SyncPeriod)
+	}
+	if o.MinSyncPeriod < 0 || o.MinSyncPeriod > o.SyncPeriod {
+		bad("--iptables-min-sync-period: %v; want 0 to --iptables-sync-period", o.MinSyncPeriod)
+	}
+	for _, c := range o.NodeMasquerade {
+		if !c.Addr().Is4() {
+			bad("--node-masquerade-exclude: %s is not an IPv4 range", c)
+		}
+	}
+	if o.NonMasquerade.IsValid() && !o.NonMasquerade.Addr().Is4() {
+		bad("--non-masquerade-cidr: %s is not an IPv4 range", o.NonMasquerade)
+	}
+	if o.NonMasquerade.IsValid() && len(o.NodeMasquerade) > 0 {
+		bad("--non-masquerade-cidr: not together with --node-masquerade-exclude")
+	}
+	if o.IPMasqAgent {
+		o.validateMasq(bad)
+	}
+	return errors.Join(errs...)
+}
+
+func (o *Options) validateMasq(bad func(format string, args ...any)) {
+	form, err := ipmasq.FormOf(o.Rules)
+	if err != nil && slices.Contains(serviceproxy.Ages(), o.Rules) {
+		bad("--ip-masq-agent: %w", err)
+	}
+	if o.MasqForm == "" {
+		o.MasqForm = form
+	} else if _, err := ipmasq.ParseForm(string(o.MasqForm)); err != nil {
+		bad("--ip-masq-format: %w", err)
+	}
+	if len(o.MasqConfigMaps) == 0 {
+		bad("--ip-masq-configmaps: empty; want the name of a ConfigMap in kube-system, such as azure-ip-masq-agent-config")
+	}
+	if o.MasqResync < time.Second {
+		bad("--ip-masq-resync-interval: %v; want at least 1s", o.MasqResync)
+	}
+}
+
+// nodeRules are the node's own rules at the end of POSTROUTING, which a node with the ip-masq-agent has of docker0 only.
+func (o *Options) nodeRules() []iptables.Rule {
+	rules := masqueradeRules(o.NodeMasquerade, o.DockerBridge)
+	if len(rules) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
+		rules = []iptables.Rule{dockerRule(o.DockerBridge)}
+	}
+	if o.NonMasquerade.IsValid() && o.NonMasquerade.Bits() > 0 {
+		rules = append(rules, kubenetRule(o.NonMasquerade))
+	}
+	return rules
+}
+
+// config is what the rules of a family depend on.
+func (o *Options) config(f service.Family) serviceproxy.Config {
+	c := serviceproxy.Config{
+		Family: f, Rules: o.Rules, MasqueradeBit: o.MasqueradeBit, MasqueradeAll: o.MasqueradeAll,
+		Detector: serviceproxy.Detector{Interface: o.PodInterface},
+	}
+	for _, cidr := range o.ClusterCIDRs {
+		if f.Of(cidr.Addr()) {
+			c.Detector.CIDR = cidr
+		}
+	}
+	c.LocalhostNodePorts = o.LocalhostPorts && f == service.IPv4 && o.loopbackNodePorts()
+	return c
+}
+
+// loopbackNodePorts tells whether node ports are wanted on 127.0.0.1 at all.
+func (o *Options) loopbackNodePorts() bool {
+	v4 := false
+	for _, c := range o.NodePortCIDRs {
+		if c.Addr().Is4() {
+			v4 = true
+			if c.Overlaps(netip.MustParsePrefix("127.0.0.0/8")) {
+				return true
+			}
+		}
+	}
+	return !v4
+}

@@ -1,0 +1,355 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/ippool"
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/ipset"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// PoolSource is where the agent gets Calico's pools from; *kube.Pools is one.
+type PoolSource interface {
+	Run(ctx context.Context)
+	Changed() <-chan struct{}
+	Snapshot() (pools, configurations []*kube.Calico, complete bool)
+	Warn(ctx context.Context, about *kube.Calico, component, host, reason, message string) error
+}
+
+// ipSets reads and writes the node's IP sets; kernel.IPSets is one.
+type ipSets interface {
+	List(ctx context.Context) ([]ipset.Set, error)
+	Update(ctx context.Context, plan func(have []ipset.Set) []ipset.Set) ([]string, error)
+}
+
+const (
+	poolComponent   = "packetwalk-node"
+	poolGap         = 100 * time.Millisecond // least time between two looks at the kernel, however fast changes come
+	poolRetry       = time.Second            // after a failure; doubled up to the sync period
+	poolWarnTimeout = 10 * time.Second
+	poolWarnings    = 5 // at most of one object
+)
+
+// poolAgent keeps the IP sets and nat chains of Calico's pools. All its methods but repair belong to the goroutine of run.
+type poolAgent struct {
+	node    string
+	period  time.Duration // how often everything is compared with the kernel
+	source  PoolSource
+	sets    ipSets
+	targets []*poolTarget
+	metrics *poolMetrics
+	state   *poolState
+	log     func(format string, args ...any)
+	repairs chan struct{}
+	events  sync.WaitGroup
+
+	known    bool // the API has told which pools there are
+	failures int  // in a row
+	reported map[string]bool
+}
+
+// poolTarget is one family's part.
+type poolTarget struct {
+	family  service.Family
+	applier serviceproxy.Applier
+	plan    *ippool.Plan // nil before the first
+	written *ippool.Plan // whose rules the kernel was last seen to have; nil: look
+}
+
+func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *poolAgent {
+	return &poolAgent{
+		node: o.NodeName, period: o.SyncPeriod, source: source, sets: sets, targets: targets, metrics: m, log: log,
+		state:   newPoolState(o),
+		repairs: make(chan struct{}, 1), reported: map[string]bool{},
+	}
+}
+
+// repair asks for a comparison with the kernel's rules; several make one. On nil, the agent of a node without, it does nothing.
+func (a *poolAgent) repair() {
+	if a == nil {
+		return
+	}
+	select {
+	case a.repairs <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps the sets and rules until the context ends, and leaves them in place. As long as the API has not told all pools, it touches
+// nothing.
+func (a *poolAgent) run(ctx context.Context) {
+	var watches sync.WaitGroup
+	watches.Go(func() { a.source.Run(ctx) })
+	defer watches.Wait()
+	defer a.events.Wait()
+	work := context.WithoutCancel(ctx) // what has begun is finished
+	look := time.NewTicker(canaryPeriod)
+	defer look.Stop()
+	due := time.NewTimer(a.period)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-a.source.Changed():
+			a.read(ctx)
+		case <-look.C:
+			if !a.changedByOthers(work) { // nobody gives notice of changed sets
+				continue
+			}
+		case <-a.repairs:
+			a.distrust()
+		case <-due.C:
+			a.distrust()
+		}
+		a.apply(work)
+		due.Reset(a.wait())
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(poolGap):
+		}
+	}
+}
+
+// prepare makes the kernel track connections before there is one to the API server, where nothing else has yet: it writes the rule that
+// translates, with empty sets. A connection that is older than tracking would otherwise be met in its middle by a rule that translates it to
+// a port at random, which ends it; the agent's own goes to an address that is in no pool.
+func (a *poolAgent) prepare(ctx context.Context) {
+	for _, t := range a.targets {
+		if err := a.prepareFor(ctx, t); err != nil && ctx.Err() == nil {
+			a.log("calico pools: %v", err)
+		}
+	}
+}
+
+func (a *poolAgent) prepareFor(ctx context.Context, t *poolTarget) error {
+	dump, err := t.applier.Save(ctx, iptables.NAT)
+	if err != nil || bytes.Contains(dump, []byte("MASQUERADE")) {
+		return err
+	}
+	plan := ippool.Build(t.family, ippool.Felix{}, nil)
+	_, err = a.sets.Update(ctx, func(have []ipset.Set) []ipset.Set {
+		missing := []ipset.Set{plan.All.IPSet(), plan.Masq.IPSet()}
+		return slices.DeleteFunc(missing, func(s ipset.Set) bool {
+			return slices.ContainsFunc(have, func(h ipset.Set) bool { return h.Name == s.Name })
+		})
+	})
+	if err == nil {
+		_, err = a.writeRules(ctx, t, plan.Prepared())
+	}
+	return err
+}
+
+func (a *poolAgent) wait() time.Duration {
+	if a.failures > 0 {
+		return min(a.period, poolRetry<<min(a.failures-1, 10))
+	}
+	return a.period
+}
+
+// distrust makes the next apply read the kernel's rules.
+func (a *poolAgent) distrust() {
+	for _, t := range a.targets {
+		t.written = nil
+	}
+}
+
+// read plans for the pools that there are.
+func (a *poolAgent) read(ctx context.Context) {
+	objects, configurations, complete := a.source.Snapshot()
+	if !complete {
+		return
+	}
+	var pools []ippool.Pool
+	problems := map[*kube.Calico][]string{}
+	note := func(about *kube.Calico, err error) {
+		for line := range strings.Lines(err.Error()) {
+			problems[about] = append(problems[about], strings.TrimSpace(line))
+		}
+	}
+	byName := map[string]*kube.Calico{}
+	for _, o := range objects {
+		p, err := ippool.ParsePool(o.Name, o.Spec)
+		if err != nil {
+			note(o, err)
+		}
+		byName[o.Name] = o
+		pools = append(pools, p)
+	}
+	for _, o := range ippool.Overlaps(pools) {
+		newer, older := byName[o.Pool], byName[o.With]
+		if newer.CreationTimestamp.Before(&older.CreationTimestamp) {
+			newer, older = older, newer
+		}
+		note(newer, fmt.Errorf("spec.cidr: overlaps pool %s", older.Name))
+	}
+	var specs []ippool.Configuration
+	for _, c := range configurations {
+		specs = append(specs, ippool.Configuration{Name: c.Name, Spec: c.Spec})
+	}
+	felix, failed := ippool.ParseFelix(a.node, specs)
+	for _, c := range configurations {
+		if err := failed[c.Name]; err != nil {
+			note(c, err)
+		}
+	}
+	a.known = true
+	a.report(ctx, problems)
+	a.state.note(problems)
+	a.metrics.problems.Set(float64(len(problems)))
+	for _, t := range a.targets {
+		plan := ippool.Build(t.family, felix, pools)
+		t.plan = &plan
+		a.metrics.members.WithLabelValues(plan.All.Name).Set(float64(len(plan.All.Members)))
+		a.metrics.members.WithLabelValues(plan.Masq.Name).Set(float64(len(plan.Masq.Members)))
+	}
+}
+
+// changedByOthers tells whether the sets are not what they were made to be. What cannot be read is for apply to report.
+func (a *poolAgent) changedByOthers(ctx context.Context) bool {
+	if !a.known {
+		return false
+	}
+	have, err := a.sets.List(ctx)
+	return err != nil || slices.ContainsFunc(a.targets, func(t *poolTarget) bool { return !t.plan.Holds(have) })
+}
+
+// apply brings the kernel to the plans.
+func (a *poolAgent) apply(ctx context.Context) {
+	if !a.known {
+		return
+	}
+	var failed error
+	for _, t := range a.targets {
+		start := time.Now()
+		did, err := a.applyTo(ctx, t)
+		if err != nil {
+			failed, t.written = err, nil
+			a.metrics.failures.WithLabelValues(t.family.String()).Inc()
+			a.log("calico pools: %v", err)
+			continue
+		}
+		if len(did) > 0 {
+			a.metrics.changes.WithLabelValues(t.family.String()).Inc()
+			a.log("calico pools: wrote %s in %v", strings.Join(did, ", "), time.Since(start).Round(time.Millisecond))
+		}
+		a.metrics.lastSuccess.WithLabelValues(t.family.String()).SetToCurrentTime()
+	}
+	a.state.hold(a.targets, failed)
+	if failed == nil {
+		a.failures = 0
+		return
+	}
+	a.failures++
+}
+
+// applyTo brings one family's sets, and then the rules that look into them, to the plan. It names what it wrote.
+func (a *poolAgent) applyTo(ctx context.Context, t *poolTarget) ([]string, error) {
+	did, err := a.sets.Update(ctx, t.plan.Steps)
+	if errors.Is(err, kernel.ErrSetInUse) {
+		// A set of another kind, which cannot be swapped with ours. Without rules that look into it, it can be made anew.
+		if _, err = a.writeRules(ctx, t, t.plan.Idle()); err == nil {
+			t.written = nil
+			did, err = a.sets.Update(ctx, t.plan.Steps)
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	if t.written != nil && t.written.SameRules(t.plan) {
+		return did, nil
+	}
+	n, err := a.writeRules(ctx, t, t.plan)
+	if err != nil {
+		return nil, err
+	}
+	t.written = t.plan
+	if n > 0 {
+		did = append(did, fmt.Sprintf("%d rules of %s", n, t.family))
+	}
+	return did, nil
+}
+
+// writeRules makes the kernel have the plan's rules, and tells how many it wrote.
+func (a *poolAgent) writeRules(ctx context.Context, t *poolTarget, plan *ippool.Plan) (int, error) {
+	dump, err := t.applier.Save(ctx, iptables.NAT)
+	if err != nil {
+		return 0, err
+	}
+	tables, err := iptables.Parse(dump)
+	if err != nil {
+		return 0, fmt.Errorf("read table nat: %w", err)
+	}
+	var nat *iptables.Table
+	for i := range tables {
+		if tables[i].Name == iptables.NAT {
+			nat = &tables[i]
+		}
+	}
+	edit := plan.Edit(nat)
+	if edit.IsZero() {
+		return 0, nil
+	}
+	return edit.Rules(), t.applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+}
+
+// report makes events of what is wrong with objects, once for each version of one.
+func (a *poolAgent) report(ctx context.Context, problems map[*kube.Calico][]string) {
+	reported := map[string]bool{}
+	for about, texts := range problems {
+		if len(texts) > poolWarnings {
+			more := fmt.Sprintf("and %d more", len(texts)-poolWarnings+1)
+			texts = append(slices.Clone(texts[:poolWarnings-1]), more)
+		}
+		message := strings.Join(texts, "; ")
+		key := fmt.Sprint(about.UID, about.ResourceVersion, message)
+		reported[key] = true
+		if a.reported[key] {
+			continue
+		}
+		a.log("calico pools: %s %s: %s", about.Kind, about.Name, message)
+		a.events.Go(func() {
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolWarnTimeout)
+			defer cancel()
+			if err := a.source.Warn(ctx, about, poolComponent, a.node, "Invalid"+about.Kind, message); err != nil {
+				a.log("calico pools: %v", err)
+			}
+		})
+	}
+	a.reported = reported
+}
+
+// poolMetrics are those of Calico's pools.
+type poolMetrics struct {
+	members           *prometheus.GaugeVec
+	problems          prometheus.Gauge
+	changes, failures *prometheus.CounterVec
+	lastSuccess       *prometheus.GaugeVec
+}
+
+func newPoolMetrics(registry *prometheus.Registry) *poolMetrics {
+	name := func(n string) string { return "packetwalk_calico_pools_" + n }
+	family := []string{"ip_family"}
+	m := &poolMetrics{
+		members:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("set_members"), Help: "Ranges that each IP set is to have."}, []string{"set"}),
+		problems:    prometheus.NewGauge(prometheus.GaugeOpts{Name: name("problem_objects"), Help: "IPPools and FelixConfigurations with something wrong."}),
+		changes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("changes_total"), Help: "Times that sets or rules were written."}, family),
+		failures:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("failures_total"), Help: "Failures to read or write sets or rules."}, family),
+		lastSuccess: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("last_success_timestamp_seconds"), Help: "When sets and rules were last found or made right."}, family),
+	}
+	registry.MustRegister(m.members, m.problems, m.changes, m.failures, m.lastSuccess)
+	return m
+}

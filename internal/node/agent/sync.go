@@ -1,0 +1,126 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// sync brings the kernel to the API's state of now and tells whether it succeeded.
+func (a *agent) sync(ctx context.Context) bool {
+	snapshot := a.source.Snapshot()
+	a.metrics.taken()
+	a.health.SetNodeEligible(eligible(snapshot.Node))
+	ok := true
+	var families [][]service.Port
+	for _, p := range a.proxies {
+		ports := service.Build(p.family, a.node(snapshot.Node), snapshot.Services, snapshot.EndpointSlices)
+		families = append(families, ports)
+		if err := a.syncFamily(ctx, p, snapshot.Node, ports); err != nil {
+			ok = false
+			if ctx.Err() == nil {
+				a.log("sync %s: %v", p.family, err)
+			}
+		}
+	}
+	if ok {
+		a.observe(snapshot.EndpointSlices)
+	}
+	a.syncChecks(ctx, service.HealthChecks(families...))
+	return ok || ctx.Err() != nil
+}
+
+func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, ports []service.Port) error {
+	start := time.Now()
+	p.config.NodeIP = nodeIP(p.family, node)
+	if err := a.nodePortIPs(p); err != nil {
+		return err
+	}
+	p.syncer.Configure(p.config)
+	result, err := p.syncer.Sync(ctx, ports)
+	a.metrics.synced(p.family, result, time.Since(start), err)
+	if err != nil {
+		return err
+	}
+	if result.CleanupErr != nil {
+		a.log("sync %s: %v", p.family, result.CleanupErr)
+	}
+	if result.Full {
+		a.pools.repair() // the service proxy's jumps may have come before Calico's
+		a.log("synced %s: %d service ports, %d nat rules in %v", p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
+	}
+	a.health.Updated(p.family)
+	a.cleanFlows(p, ports)
+	return nil
+}
+
+// cleanFlows looks at conntrack when something about UDP services has changed.
+func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
+	state := udpState(ports)
+	if state == p.udp {
+		return
+	}
+	start := time.Now()
+	if flows := serviceproxy.NewUDPFlows(ports); !flows.Empty() {
+		n, err := deleteStaleFlows(p.family, flows)
+		a.metrics.conntrackDeleted.WithLabelValues(p.family.String()).Add(float64(n))
+		a.metrics.conntrack.WithLabelValues(p.family.String()).Observe(time.Since(start).Seconds())
+		if err != nil {
+			a.log("%v", err)
+			return
+		}
+	}
+	p.udp = state
+}
+
+// syncChecks serves the health check node ports. A port that cannot be opened is reported once, as an event of its service.
+func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
+	failed := map[service.Key]bool{}
+	for _, err := range a.checks.Sync(checks) {
+		var e *serviceproxy.ListenError
+		if !errors.As(err, &e) {
+			continue
+		}
+		failed[e.Key] = true
+		if a.failedChecks[e.Key] {
+			continue
+		}
+		message := fmt.Sprintf("node %s failed to %v", a.NodeName, e)
+		a.log("%s", message)
+		go func() {
+			if err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message); err != nil && ctx.Err() == nil {
+				a.log("%v", err)
+			}
+		}()
+	}
+	a.failedChecks = failed
+}
+
+// observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
+func (a *agent) observe(slices []*discoveryv1.EndpointSlice) {
+	now := time.Now()
+	seen := make(map[string]string, len(slices))
+	first := len(a.triggered) == 0 // what was there before we started says nothing about us
+	for _, s := range slices {
+		trigger := s.Annotations[corev1.EndpointsLastChangeTriggerTime]
+		key := s.Namespace + "/" + s.Name
+		seen[key] = trigger
+		if first || trigger == "" || a.triggered[key] == trigger {
+			continue
+		}
+		if at, err := time.Parse(time.RFC3339Nano, trigger); err == nil {
+			for _, p := range a.proxies {
+				a.metrics.programming.WithLabelValues(p.family.String()).Observe(now.Sub(at).Seconds())
+			}
+		}
+	}
+	a.triggered = seen
+}

@@ -1,0 +1,258 @@
+// Package kube watches the Kubernetes API and hands out snapshots of what the desired-state packages read: Services, EndpointSlices and the
+// agent's own Node ([Watcher]), ConfigMaps by name ([ConfigMaps]), and Calico's pools ([Pools]). It speaks protobuf through REST clients that
+// know no kinds but these (Calico's, being custom resources, come as JSON), and keeps of each object no more than is read, because an agent
+// runs on every node.
+//
+// The package must not import the kernel package: it knows nothing of the machine.
+package kube
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// Config reads the way to the API server from a kubeconfig file, or with an empty path from the service account of the pod that the
+// process runs in.
+func Config(kubeconfig, agent string) (*rest.Config, error) {
+	var config *rest.Config
+	var err error
+	if kubeconfig == "" {
+		config, err = rest.InClusterConfig()
+	} else {
+		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("find the API server: %w; give --kubeconfig FILE", err)
+	}
+	config.UserAgent = agent
+	config.QPS, config.Burst = 5, 10
+	return config, nil
+}
+
+var scheme = func() *runtime.Scheme {
+	s := runtime.NewScheme()
+	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
+	s.AddKnownTypes(corev1.SchemeGroupVersion,
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &corev1.Event{})
+	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
+	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
+	metav1.AddToGroupVersion(s, discoveryv1.SchemeGroupVersion)
+	return s
+}()
+
+// RESTClient makes a client of one API group's version that reads the kinds of a scheme, as protobuf.
+func RESTClient(config *rest.Config, gv schema.GroupVersion, kinds *runtime.Scheme) (*rest.RESTClient, error) {
+	c := rest.CopyConfig(config)
+	c.GroupVersion = &gv
+	c.APIPath = "/apis"
+	if gv.Group == "" {
+		c.APIPath = "/api"
+	}
+	c.NegotiatedSerializer = serializer.NewCodecFactory(kinds).WithoutConversion()
+	c.ContentType = runtime.ContentTypeProtobuf
+	c.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
+	client, err := rest.RESTClientFor(c)
+	if err != nil {
+		return nil, fmt.Errorf("make API client for %s: %w", gv, err)
+	}
+	return client, nil
+}
+
+// Snapshot is what the API held at one moment. Its objects are shared: read only.
+type Snapshot struct {
+	Services       []*corev1.Service
+	EndpointSlices []*discoveryv1.EndpointSlice
+	Node           *corev1.Node // nil: there is none of that name (yet)
+}
+
+// Watcher follows the API.
+type Watcher struct {
+	core     *rest.RESTClient
+	services cache.Store
+	slices   cache.Store
+	nodes    cache.Store
+	synced   []cache.InformerSynced
+	run      []func(<-chan struct{})
+	changed  chan struct{}
+	seen     Counter
+}
+
+// Counter is told of each change of an object: kind is "service", "endpoints" or "node".
+type Counter func(kind string)
+
+// NewWatcher prepares to watch; Run does it. seen may be nil.
+func NewWatcher(config *rest.Config, nodeName string, seen Counter) (*Watcher, error) {
+	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
+	if err != nil {
+		return nil, err
+	}
+	discovery, err := RESTClient(config, discoveryv1.SchemeGroupVersion, scheme)
+	if err != nil {
+		return nil, err
+	}
+	if seen == nil {
+		seen = func(string) {}
+	}
+	w := &Watcher{core: core, changed: make(chan struct{}, 1), seen: seen}
+	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
+	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
+	w.services = w.informer("service", core, "services", &corev1.Service{}, "", ours)
+	w.slices = w.informer("endpoints", discovery, "endpointslices", &discoveryv1.EndpointSlice{}, "", ours)
+	w.nodes = w.informer("node", core, "nodes", &corev1.Node{}, "metadata.name="+nodeName, "")
+	return w, nil
+}
+
+func (w *Watcher) informer(kind string, client *rest.RESTClient, resource string, object runtime.Object, fields, labels string) cache.Store {
+	lw := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) {
+		o.FieldSelector, o.LabelSelector = fields, labels
+	})
+	notify := func() {
+		w.seen(kind)
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: lw,
+		ObjectType:    object,
+		Transform:     slim,
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc: func(any) { notify() },
+			UpdateFunc: func(before, after any) {
+				if !same(before, after) {
+					notify()
+				}
+			},
+			DeleteFunc: func(any) { notify() },
+		},
+	})
+	w.synced = append(w.synced, controller.HasSynced)
+	w.run = append(w.run, controller.Run)
+	return store
+}
+
+// Run watches until the context ends.
+func (w *Watcher) Run(ctx context.Context) {
+	done := make(chan struct{}, len(w.run))
+	for _, run := range w.run {
+		go func() {
+			run(ctx.Done())
+			done <- struct{}{}
+		}()
+	}
+	for range w.run {
+		<-done
+	}
+}
+
+// Changed receives after changes; several make one.
+func (w *Watcher) Changed() <-chan struct{} { return w.changed }
+
+// WaitForSync returns when the first lists are complete, with the context's error if it ends first.
+func (w *Watcher) WaitForSync(ctx context.Context) error {
+	for _, synced := range w.synced {
+		for !synced() {
+			select {
+			case <-ctx.Done():
+				return ctx.Err()
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// Snapshot gives what is known now.
+func (w *Watcher) Snapshot() Snapshot {
+	var s Snapshot
+	for _, o := range w.services.List() {
+		s.Services = append(s.Services, o.(*corev1.Service))
+	}
+	for _, o := range w.slices.List() {
+		s.EndpointSlices = append(s.EndpointSlices, o.(*discoveryv1.EndpointSlice))
+	}
+	for _, o := range w.nodes.List() {
+		s.Node = o.(*corev1.Node)
+	}
+	return s
+}
+
+// Event reports a warning about a service. The API's own limits apply; the caller sees to it that one fault makes one event.
+func (w *Watcher) Event(ctx context.Context, key service.Key, component, host, reason, message string) error {
+	now := metav1.Now()
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Service + "."},
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: key.Namespace, Name: key.Service},
+		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Listen",
+		Source:         corev1.EventSource{Component: component, Host: host},
+		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	}
+	err := w.core.Post().Namespace(key.Namespace).Resource("events").Body(e).Do(ctx).Error()
+	if err != nil {
+		return fmt.Errorf("create event %s for service %s: %w", reason, key, err)
+	}
+	return nil
+}
+
+// same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds.
+func same(before, after any) bool {
+	a, b := before.(runtime.Object).DeepCopyObject(), after.(runtime.Object).DeepCopyObject()
+	for _, o := range []runtime.Object{a, b} {
+		o.(metav1.Object).SetResourceVersion("")
+	}
+	return equality.Semantic.DeepEqual(a, b)
+}
+
+// slim leaves of an object what is read of it.
+func slim(o any) (any, error) {
+	switch o := o.(type) {
+	case *corev1.Service:
+		return &corev1.Service{ObjectMeta: slimMeta(&o.ObjectMeta, service.LabelProxyName), Spec: slimService(o.Spec), Status: o.Status}, nil
+	case *discoveryv1.EndpointSlice:
+		s := *o
+		s.ObjectMeta = slimMeta(&o.ObjectMeta, discoveryv1.LabelServiceName)
+		if t, ok := o.Annotations[corev1.EndpointsLastChangeTriggerTime]; ok {
+			s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: t}
+		}
+		s.Endpoints = make([]discoveryv1.Endpoint, len(o.Endpoints))
+		for i, e := range o.Endpoints {
+			s.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
+		}
+		return &s, nil
+	case *corev1.Node:
+		return &corev1.Node{
+			ObjectMeta: slimMeta(&o.ObjectMeta, corev1.LabelTopologyZone),
+			Spec:       corev1.NodeSpec{PodCIDR: o.Spec.PodCIDR, PodCIDRs: o.Spec.PodCIDRs, Taints: o.Spec.Taints},
+			Status:     corev1.NodeStatus{Addresses: o.Status.Addresses},
+		}, nil
+	}
+	return o, nil
+}
+
+func slimMeta(m *metav1.ObjectMeta, label string) metav1.ObjectMeta {
+	out := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp}
+	if value, ok := m.Labels[label]; ok {
+		out.Labels = map[string]string{label: value}
+	}
+	return out
+}
+
+func slimService(s corev1.ServiceSpec) corev1.ServiceSpec {
+	s.Selector = nil
+	return s
+}

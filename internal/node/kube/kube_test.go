@@ -1,0 +1,256 @@
+package kube
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// api is as much of an API server as the watcher talks to: streamed lists (sendInitialEvents), watches, and the creation of events.
+type api struct {
+	*testing.T
+	mu       sync.Mutex
+	objects  map[string][]runtime.Object // by resource
+	watchers map[string][]chan metav1.WatchEvent
+	queries  map[string]string
+	accept   string
+	events   []string
+}
+
+func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	resource := filepath.Base(r.URL.Path)
+	if r.Method == http.MethodPost {
+		body, _ := io.ReadAll(r.Body)
+		a.mu.Lock()
+		a.events = append(a.events, r.URL.Path+" "+string(body))
+		a.mu.Unlock()
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(http.StatusCreated)
+		_, _ = w.Write([]byte(`{"kind":"Event","apiVersion":"v1"}`))
+		return
+	}
+	if r.URL.Query().Get("sendInitialEvents") != "true" {
+		http.Error(w, "only streamed lists here", http.StatusNotImplemented)
+		return
+	}
+	changes := make(chan metav1.WatchEvent, 10)
+	a.mu.Lock()
+	a.queries[resource] = r.URL.Query().Get("labelSelector") + r.URL.Query().Get("fieldSelector")
+	a.accept = r.Header.Get("Accept")
+	objects := a.objects[resource]
+	a.watchers[resource] = append(a.watchers[resource], changes)
+	a.mu.Unlock()
+	w.Header().Set("Content-Type", "application/json")
+	send := func(e metav1.WatchEvent) {
+		if err := json.NewEncoder(w).Encode(e); err == nil {
+			w.(http.Flusher).Flush()
+		}
+	}
+	for _, o := range objects {
+		send(event(a.T, "ADDED", o))
+	}
+	end := map[string]any{
+		"apiVersion": objects[0].GetObjectKind().GroupVersionKind().GroupVersion().String(), "kind": objects[0].GetObjectKind().GroupVersionKind().Kind,
+		"metadata": map[string]any{"resourceVersion": "9", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
+	}
+	raw, _ := json.Marshal(end)
+	send(metav1.WatchEvent{Type: "BOOKMARK", Object: runtime.RawExtension{Raw: raw}})
+	for {
+		select {
+		case e := <-changes:
+			send(e)
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+func event(t *testing.T, kind string, o runtime.Object) metav1.WatchEvent {
+	raw, err := json.Marshal(o)
+	if err != nil {
+		t.Error(err)
+	}
+	return metav1.WatchEvent{Type: kind, Object: runtime.RawExtension{Raw: raw}}
+}
+
+func (a *api) change(resource, kind string, o runtime.Object) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, w := range a.watchers[resource] {
+		w <- event(a.T, kind, o)
+	}
+}
+
+func meta(name string) metav1.ObjectMeta {
+	return metav1.ObjectMeta{
+		Namespace: "default", Name: name, ResourceVersion: "1",
+		Labels:        map[string]string{discoveryv1.LabelServiceName: "web", "app": "web"},
+		Annotations:   map[string]string{corev1.EndpointsLastChangeTriggerTime: "2026-01-01T00:00:00Z", "big": strings.Repeat("x", 1000)},
+		ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "kubectl"}},
+	}
+}
+
+func TestWatcherFollowsTheAPI(t *testing.T) {
+	svc := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Selector: map[string]string{"a": "b"}}}
+	slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta("web-1"),
+		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, TargetRef: &corev1.ObjectReference{Name: "pod"}}}}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1", Labels: map[string]string{corev1.LabelTopologyZone: "z1", "x": "y"}},
+		Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}}}
+	a := &api{T: t, watchers: map[string][]chan metav1.WatchEvent{}, queries: map[string]string{}, objects: map[string][]runtime.Object{
+		"services": {svc}, "endpointslices": {slice}, "nodes": {node},
+	}}
+	server := httptest.NewServer(a)
+	defer server.CloseClientConnections() // before Close, which waits for the watches
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	var mu sync.Mutex
+	seen := map[string]int{}
+	w, err := NewWatcher(&rest.Config{Host: server.URL}, "node0", func(kind string) { mu.Lock(); seen[kind]++; mu.Unlock() })
+	if err != nil {
+		t.Fatal(err)
+	}
+	finished := make(chan struct{})
+	go func() { w.Run(ctx); close(finished) }()
+	if err := w.WaitForSync(ctx); err != nil {
+		t.Fatal(err)
+	}
+	checkSlim(t, w.Snapshot())
+	a.mu.Lock()
+	if got := a.queries["services"]; got != "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name" && got != "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless" {
+		t.Errorf("services asked for by %q", got)
+	}
+	if got := a.queries["nodes"]; got != "metadata.name=node0" {
+		t.Errorf("nodes asked for by %q", got)
+	}
+	if !strings.HasPrefix(a.accept, "application/vnd.kubernetes.protobuf") {
+		t.Errorf("accepts %q first", a.accept)
+	}
+	a.mu.Unlock()
+
+	drain(w)
+	svc = svc.DeepCopy()
+	svc.ResourceVersion, svc.Spec.ClusterIP = "2", "10.0.0.2"
+	a.change("services", "MODIFIED", svc)
+	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.Services) == 1 && s.Services[0].Spec.ClusterIP == "10.0.0.2" })
+	slice = slice.DeepCopy()
+	slice.ResourceVersion = "3"
+	a.change("endpointslices", "DELETED", slice)
+	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.EndpointSlices) == 0 })
+
+	if err := w.Event(ctx, service.Key{Namespace: "default", Service: "web"}, "kube-proxy", "node0", "FailedToStartServiceHealthcheck", "no"); err != nil {
+		t.Fatal(err)
+	}
+	a.mu.Lock()
+	if len(a.events) != 1 || !strings.HasPrefix(a.events[0], "/api/v1/namespaces/default/events ") || !strings.Contains(a.events[0], "FailedToStartServiceHealthcheck") {
+		t.Errorf("events %q", a.events)
+	}
+	a.mu.Unlock()
+	mu.Lock()
+	if seen["service"] != 2 || seen["endpoints"] != 2 || seen["node"] != 1 {
+		t.Errorf("changes seen: %v", seen)
+	}
+	mu.Unlock()
+	cancel()
+	<-finished
+}
+
+// checkSlim wants what is read, and nothing else.
+func checkSlim(t *testing.T, s Snapshot) {
+	t.Helper()
+	if len(s.Services) != 1 || len(s.EndpointSlices) != 1 || s.Node == nil {
+		t.Fatalf("snapshot %+v", s)
+	}
+	svc, slice := s.Services[0], s.EndpointSlices[0]
+	if svc.Spec.ClusterIP != "10.0.0.1" || svc.Spec.Selector != nil || svc.ManagedFields != nil || svc.Annotations != nil || svc.Labels != nil {
+		t.Errorf("service %+v", svc)
+	}
+	if len(slice.Labels) != 1 || len(slice.Annotations) != 1 || slice.ManagedFields != nil || slice.Endpoints[0].TargetRef != nil || slice.Endpoints[0].Addresses[0] != "10.1.0.1" {
+		t.Errorf("slice %+v", slice)
+	}
+	if len(s.Node.Labels) != 1 || s.Node.Status.Images != nil {
+		t.Errorf("node %+v", s.Node)
+	}
+}
+
+func drain(w *Watcher) {
+	select {
+	case <-w.Changed():
+	default:
+	}
+}
+
+// waitFor looks after each change.
+func waitFor(ctx context.Context, t *testing.T, w *Watcher, holds func(Snapshot) bool) {
+	t.Helper()
+	for !holds(w.Snapshot()) {
+		select {
+		case <-w.Changed():
+		case <-ctx.Done():
+			t.Fatalf("never: %+v", w.Snapshot())
+		}
+	}
+}
+
+func TestConfig(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: x, contexts: [{name: x, context: {cluster: c, user: u}}],
+clusters: [{name: c, cluster: {server: "https://203.0.113.1"}}], users: [{name: u, user: {token: t}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err := Config(path, "me/1")
+	if err != nil || c.Host != "https://203.0.113.1" || c.UserAgent != "me/1" {
+		t.Errorf("got %+v, %v", c, err)
+	}
+	for _, path := range []string{"", "/no/such/file"} {
+		if _, err := Config(path, "me"); err == nil || !strings.Contains(err.Error(), "give --kubeconfig FILE") {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+func TestOnlyWhatIsReadIsAChange(t *testing.T) {
+	node := func(change func(*corev1.Node)) any {
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.0.1"}}}}
+		change(n)
+		o, err := slim(n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	before := node(func(*corev1.Node) {})
+	for name, c := range map[string]struct {
+		after any
+		same  bool
+	}{
+		"heartbeat": {node(func(n *corev1.Node) {
+			n.ResourceVersion = "2"
+			n.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, LastHeartbeatTime: metav1.Now()}}
+		}), true},
+		"address": {node(func(n *corev1.Node) { n.Status.Addresses[0].Address = "10.1.0.2" }), false},
+		"taint":   {node(func(n *corev1.Node) { n.Spec.Taints = []corev1.Taint{{Key: "k"}} }), false},
+		"zone":    {node(func(n *corev1.Node) { n.Labels = map[string]string{corev1.LabelTopologyZone: "1"} }), false},
+		"deleted": {node(func(n *corev1.Node) { now := metav1.Now(); n.DeletionTimestamp = &now }), false},
+	} {
+		if got := same(before, c.after); got != c.same {
+			t.Errorf("%s: same is %v, want %v", name, got, c.same)
+		}
+	}
+}

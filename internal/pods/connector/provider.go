@@ -1,0 +1,152 @@
+package connector
+
+import (
+	"context"
+	"strings"
+
+	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/record"
+
+	"packetwalk.dev/internal/azure/aci"
+)
+
+// The methods here are virtual-kubelet's PodLifecycleHandler and PodNotifier. What they ask for is done by the pods' followers, which write
+// statuses themselves: the library writes one only when it is new to it, and so does not take back what others have written meanwhile.
+
+// CreatePod takes over a pod. It returns at once.
+func (c *Connector) CreatePod(_ context.Context, pod *corev1.Pod) error {
+	c.follow(pod, nil)
+	return nil
+}
+
+// UpdatePod takes a new version of a pod. One of another UID is another pod: the group of the one before goes first.
+func (c *Connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
+	f := c.follower(pod.Namespace, pod.Name)
+	switch {
+	case f == nil:
+		c.follow(pod, nil)
+	case f.is().UID != pod.UID:
+		f.delete(0)
+		c.follow(pod, f)
+	default:
+		f.update(pod)
+	}
+	return nil
+}
+
+// DeletePod ends a pod's group within its grace period. It returns at once; the object goes when nothing of the group is left.
+func (c *Connector) DeletePod(_ context.Context, pod *corev1.Pod) error {
+	f := c.follower(pod.Namespace, pod.Name)
+	if f == nil {
+		return errdefs.AsNotFound(errNoPod)
+	}
+	grace := int64(0)
+	if g := pod.DeletionGracePeriodSeconds; pod.DeletionTimestamp != nil && g != nil {
+		grace = *g
+	}
+	f.delete(grace)
+	return nil
+}
+
+// GetPod gives a pod that the connector knows.
+func (c *Connector) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+	f := c.follower(namespace, name)
+	if f == nil {
+		return nil, errdefs.AsNotFound(errNoPod)
+	}
+	return f.is().DeepCopy(), nil
+}
+
+// GetPodStatus gives a pod's status as the API server has it, which is where the follower writes it.
+func (c *Connector) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
+	pod, err := c.GetPod(ctx, namespace, name)
+	if err != nil {
+		return nil, err
+	}
+	if now := c.fromAPI(pod); now != nil {
+		return now.Status.DeepCopy(), nil
+	}
+	return &pod.Status, nil
+}
+
+// GetPods lists the pods that the connector knows.
+func (c *Connector) GetPods(context.Context) ([]*corev1.Pod, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var list []*corev1.Pod
+	for _, f := range c.known {
+		list = append(list, f.is().DeepCopy())
+	}
+	return list, nil
+}
+
+// NotifyPods is where the library would take statuses; see above.
+func (c *Connector) NotifyPods(context.Context, func(*corev1.Pod)) {}
+
+func key(namespace, name string) string { return namespace + "/" + name }
+
+func (c *Connector) follower(namespace, name string) *follower {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.known[key(namespace, name)]
+}
+
+// fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
+func (c *Connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
+	p, err := c.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
+	if err != nil || p.UID != pod.UID {
+		return nil
+	}
+	return p
+}
+
+// restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which asks
+// for the pods that there are when it starts.
+func (c *Connector) restore(ctx context.Context) error {
+	groups, err := c.cfg.ACI.List(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range groups {
+		pod := podOf(&groups[i])
+		if groups[i].Tags[tagNode] != c.cfg.NodeName || pod.Name == "" {
+			continue
+		}
+		if now := c.fromAPI(pod); now != nil {
+			pod = now.DeepCopy()
+		}
+		c.cfg.Log.Info("found container group", "group", groups[i].Name)
+		c.take(pod, nil, true)
+	}
+	return nil
+}
+
+// podOf is what of a pod its group tells.
+func podOf(g *aci.ContainerGroup) *corev1.Pod {
+	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Tags[tagNamespace], Name: g.Tags[tagPod], UID: types.UID(g.Tags[tagUID])}}
+}
+
+// finish tells the API server that the pod is gone.
+func (c *Connector) finish(ctx context.Context, pod *corev1.Pod) error {
+	err := c.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+		GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
+	})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// quiet leaves the library's own events out: a follower tells what has come of a pod.
+type quiet struct{ record.EventRecorder }
+
+func (q quiet) Event(o runtime.Object, kind, reason, message string) {
+	if !strings.HasPrefix(reason, "Provider") {
+		q.EventRecorder.Event(o, kind, reason, message)
+	}
+}

@@ -1,0 +1,99 @@
+package container_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// BenchmarkStart starts one whereami after the other and leaves them running: the CPU time of a start, ours and the container's until it
+// listens, and what an idle one costs in memory when all of them run (PSS: what they share is counted once).
+func BenchmarkStart(b *testing.B) {
+	kerneltest.NeedRoot(b)
+	r := container.Runtime{Binary: binary}
+	dir := b.TempDir()
+	var all []*container.Container
+	b.Cleanup(func() {
+		for _, c := range all {
+			if err := c.Remove(); err != nil {
+				b.Error(err)
+			}
+		}
+	})
+	before := cpuTime(b)
+	for b.Loop() {
+		c, err := r.Start(context.Background(), container.Spec{Name: "bench", Dir: filepath.Join(dir, strconv.Itoa(len(all))), Hostname: "bench", Image: "whereami",
+			LogPath: filepath.Join(dir, "logs", strconv.Itoa(len(all)))})
+		if err != nil {
+			b.Fatal(err)
+		}
+		all = append(all, c)
+	}
+	ours := cpuTime(b) - before
+	time.Sleep(100 * time.Millisecond)
+	var pss, cpu, threads int
+	for _, c := range all {
+		pss += kilobytes(b, c.Pid(), "smaps_rollup", "Pss:")
+		threads += kilobytes(b, c.Pid(), "status", "Threads:")
+		cpu += theirs(b, c.Pid())
+	}
+	n := len(all)
+	b.ReportMetric(float64(pss)/float64(n), "kB-PSS/container")
+	b.ReportMetric(float64(ours.Microseconds())/1000/float64(n), "own-ms-CPU/start")
+	b.ReportMetric(float64(cpu)/1e6/float64(n), "container-ms-CPU/start")
+	b.ReportMetric(float64(threads)/float64(n), "threads/container")
+}
+
+func cpuTime(b *testing.B) time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// theirs is the CPU time of a process in nanoseconds, from each thread's schedstat (kernel: Documentation/scheduler/sched-stats.rst).
+func theirs(b *testing.B, pid int) (ns int) {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, task := range tasks {
+		data, err := os.ReadFile(task)
+		if err != nil {
+			b.Fatal(err)
+		}
+		n, err := strconv.Atoi(strings.Fields(string(data))[0])
+		if err != nil {
+			b.Fatal(err)
+		}
+		ns += n
+	}
+	return ns
+}
+
+func kilobytes(b *testing.B, pid int, file, name string) int {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
+	if err != nil {
+		b.Fatal(err)
+	}
+	_, rest, ok := strings.Cut(string(data), name)
+	fields := strings.Fields(rest)
+	if !ok || len(fields) == 0 {
+		b.Fatalf("%s has no %s", file, name)
+	}
+	n, err := strconv.Atoi(fields[0])
+	if err != nil {
+		b.Fatal(err)
+	}
+	return n
+}

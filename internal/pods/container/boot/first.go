@@ -1,0 +1,316 @@
+package boot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/container"
+)
+
+var background = context.Background()
+
+// A boot is a container's first process on its way.
+type boot struct {
+	dir    *os.Root
+	spec   container.Spec
+	app    app.App
+	state  container.State
+	log    *logFile
+	attach *attachServer
+	report *os.File
+	once   sync.Once
+}
+
+// first is the life of a container's first process.
+func first(dir string) int {
+	runtime.UnlockOSThread() // no thread is special here
+	b := &boot{report: os.NewFile(container.ReportFd, "report")}
+	unix.CloseOnExec(container.ReportFd)
+	unix.Umask(0o022)
+	// What this process has open leads to the machine's files; nobody in the container is to get at it through /proc/1 (ptrace(2), access mode
+	// checking).
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		b.fail(fmt.Errorf("hide the first process: %w", err))
+		return 1
+	}
+	if err := b.prepare(dir); err != nil {
+		b.fail(err)
+		return 1
+	}
+	status := b.live()
+	b.end(status)
+	if status.Signaled() {
+		return 128 + int(status.Signal())
+	}
+	return status.ExitStatus()
+}
+
+// prepare goes from fresh namespaces to a container with nothing running in it. What needs the machine's files comes before makeRoot.
+func (b *boot) prepare(dir string) (err error) {
+	// When memory runs out the kernel ends containers before any program of the user's (proc_pid_oom_score_adj(5)); children inherit it.
+	if err = os.WriteFile("/proc/self/oom_score_adj", container.EndFirst, 0); err != nil {
+		return fmt.Errorf("be the first to end when memory runs out: %w", err)
+	}
+	if b.dir, err = os.OpenRoot(dir); err != nil {
+		return err
+	}
+	if b.spec, err = container.ReadSpec(b.dir); err != nil {
+		return err
+	}
+	if b.app, err = app.ByName(b.spec.Image); err != nil {
+		return err
+	}
+	if b.state, err = container.Self(); err != nil {
+		return err
+	}
+	// From here on Adopt can find us, whatever becomes of who started us.
+	if err = container.WriteState(b.dir, b.state); err != nil {
+		return err
+	}
+	if b.log, err = openLog(b.spec.LogPath); err != nil {
+		return err
+	}
+	if b.spec.Stdin || b.spec.TTY {
+		if b.attach, err = listenAttach(b.dir); err != nil {
+			return err
+		}
+	}
+	if b.spec.Hostname != "" {
+		if err = unix.Sethostname([]byte(b.spec.Hostname)); err != nil {
+			return fmt.Errorf("set hostname %q: %w", b.spec.Hostname, err)
+		}
+	} else if b.spec.Hostname, err = os.Hostname(); err != nil {
+		return err
+	}
+	if b.spec.NetNS == "" {
+		if err = loopbackUp(); err != nil {
+			return err
+		}
+	}
+	files := map[string]string{}
+	for _, f := range b.app.Files {
+		files[f.Path] = f.Text
+	}
+	if err = makeRoot(&b.spec, b.links(), files); err != nil {
+		return err
+	}
+	return b.starterLives()
+}
+
+// links are the built-in programs that the container has in its file system: the image's, and the tools that the machine does not have.
+func (b *boot) links() (links []string) {
+	for _, p := range b.app.Programs {
+		links = append(links, p.Path)
+	}
+	for _, p := range app.Tools {
+		if _, err := os.Lstat(p.Path); err != nil {
+			links = append(links, p.Path)
+		}
+	}
+	return links
+}
+
+// starterLives makes an end of a container whose starter died before there was a state to adopt it by.
+func (b *boot) starterLives() error {
+	poll := []unix.PollFd{{Fd: container.ReportFd}}
+	if n, err := unix.Poll(poll, 0); err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0 {
+		return errors.New("the process that started the container has ended")
+	}
+	return nil
+}
+
+// loopbackUp sets lo up in a network namespace of our own (netdevice(7)).
+func loopbackUp() error {
+	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	defer unix.Close(fd)
+	req, err := unix.NewIfreq("lo")
+	if err == nil {
+		req.SetUint16(unix.IFF_UP | unix.IFF_RUNNING)
+		err = unix.IoctlIfreq(fd, unix.SIOCSIFFLAGS, req)
+	}
+	if err != nil {
+		return fmt.Errorf("set lo up: %w", err)
+	}
+	return nil
+}
+
+// runs reports to Start that the container runs, once.
+func (b *boot) runs() {
+	b.once.Do(func() {
+		b.state.StartedAt = time.Now()
+		if err := container.WriteState(b.dir, b.state); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+		}
+		b.send(container.ReportRuns, "")
+	})
+}
+
+// fail reports to Start why there is no container.
+func (b *boot) fail(err error) {
+	kind := byte(container.ReportMachine)
+	message := err.Error()
+	if errors.Is(err, container.ErrStart) {
+		kind = container.ReportCommand
+		message = strings.TrimPrefix(message, container.ErrStart.Error()+": ")
+	}
+	b.once.Do(func() { b.send(kind, message) })
+}
+
+func (b *boot) send(kind byte, message string) {
+	_, _ = b.report.Write(append([]byte{kind}, message...)) // who started us may be gone; that is no reason to end
+	b.report.Close()
+}
+
+func (b *boot) end(status syscall.WaitStatus) {
+	if b.state.StartedAt.IsZero() {
+		return // Start was told why
+	}
+	exit := container.NewExit(status, b.state.StartedAt)
+	b.state.Exit = &exit
+	if err := container.WriteState(b.dir, b.state); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+	}
+}
+
+// live runs the application or the command until it ends.
+func (b *boot) live() syscall.WaitStatus {
+	argv := b.app.Argv(b.spec.Command, b.spec.Args)
+	// This process stays root: it writes the state and the log. What needs a terminal, an input or another user is a child.
+	uid, gid, groups := b.spec.User()
+	if inside := uid == 0 && gid == 0 && len(groups) == 0 && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
+		if program, ok := b.app.Program(argv[0]); ok {
+			return b.application(program, argv)
+		}
+	}
+	return b.command(argv)
+}
+
+// application is a built-in program in this process.
+func (b *boot) application(program app.Program, argv []string) syscall.WaitStatus {
+	// A process of the container that lost its parent becomes ours; ignored, it leaves no zombie (wait(2), NOTES).
+	signal.Ignore(unix.SIGCHLD)
+	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
+	defer stop()
+	stdout, stderr := b.log.stream("stdout"), b.log.stream("stderr")
+	defer stdout.Close()
+	defer stderr.Close()
+	// What other processes of the container write to its log.
+	others := &streams{}
+	err := others.openOutputs()
+	if err == nil {
+		err = b.confine()
+	}
+	if err != nil {
+		b.fail(err)
+		return exited(1)
+	}
+	others.begin(b)
+	code := program.Run(ctx, &app.Process{Args: argv, Env: b.spec.Environ(b.app.Env, nil, false), Stdout: stdout, Stderr: stderr, Ready: b.runs})
+	b.runs() // a program that ended before it served did run
+	_ = unix.Kill(-1, unix.SIGKILL)
+	others.finish()
+	return exited(code)
+}
+
+func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code & 0xff << 8) }
+
+// confine takes this process to the container's working directory and capabilities.
+func (b *boot) confine() error {
+	keep, err := b.spec.Capabilities()
+	if err != nil {
+		return err
+	}
+	if dir := b.spec.WorkingDir; dir != "" {
+		if err := os.Chdir(dir); err != nil {
+			return fmt.Errorf("%w: working directory: %w", container.ErrStart, err)
+		}
+	}
+	return limitProcess(keep)
+}
+
+// limitProcess sets the capabilities of all threads.
+func limitProcess(keep container.CapSet) error {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var now [2]unix.CapUserData
+	if err := unix.Capget(&header, &now[0]); err != nil {
+		return fmt.Errorf("read capabilities: %w", err)
+	}
+	for i := range now {
+		half := uint32(keep >> (32 * i))
+		now[i] = unix.CapUserData{Permitted: now[i].Permitted & half, Effective: now[i].Permitted & half}
+	}
+	return allThreads(&header, &now)
+}
+
+// command runs a program of the container's file system as a child, with this process as the pid namespace's init: it reaps, forwards signals
+// and writes the log.
+func (b *boot) command(argv []string) syscall.WaitStatus {
+	// All of them before the child runs, so that none is lost.
+	signals := make(chan os.Signal, 64)
+	signal.Notify(signals)
+	streams, err := b.openStreams()
+	if err != nil {
+		b.fail(err)
+		return exited(1)
+	}
+	proc, err := b.spawn(argv, streams)
+	if err != nil {
+		b.fail(err)
+		return exited(127)
+	}
+	b.runs()
+	streams.begin(b)
+	status := reap(proc.Pid, signals)
+	// The rest of the pid namespace ends with us; ended now, it lets go of the streams, and the log is complete.
+	_ = unix.Kill(-1, unix.SIGKILL)
+	streams.finish()
+	if b.attach != nil {
+		b.attach.close()
+	}
+	return status
+}
+
+func (b *boot) spawn(argv []string, s *streams) (proc *os.Process, err error) {
+	container.OnThread(func() (clean bool) {
+		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(b.app.Env, nil, b.spec.TTY), Dir: b.spec.WorkingDir, Files: s.child, TTY: b.spec.TTY})
+		return false
+	})
+	s.closeChild()
+	return proc, err
+}
+
+// reap collects the dead until the main one is among them, and passes other signals on to it.
+func reap(pid int, signals <-chan os.Signal) syscall.WaitStatus {
+	for {
+		for {
+			var status syscall.WaitStatus
+			dead, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
+			if err == syscall.EINTR {
+				continue
+			}
+			if err != nil || dead <= 0 {
+				break
+			}
+			if dead == pid {
+				return status
+			}
+		}
+		if sig := (<-signals).(syscall.Signal); sig != syscall.SIGCHLD && sig != syscall.SIGURG && sig != syscall.SIGPIPE {
+			_ = syscall.Kill(pid, sig)
+		}
+	}
+}

@@ -1,0 +1,133 @@
+package boot
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/container"
+)
+
+// Main is packetwalk-app's main function; args are the process's, stderr is where it complains. It returns the exit status. main must have locked
+// the main thread to the main goroutine in an init function: "run" changes that thread's namespaces and becomes the command on it.
+func Main(args []string, stderr io.Writer) int {
+	if len(args) == 0 {
+		return usage(stderr)
+	}
+	if program, ok := app.FindProgram(path.Base(args[0])); ok {
+		return runProgram(program, args)
+	}
+	if len(args) != 3 {
+		return usage(stderr)
+	}
+	switch args[1] {
+	case "first":
+		return first(args[2])
+	case "run":
+		return run(args[2], stderr)
+	}
+	return usage(stderr)
+}
+
+func usage(stderr io.Writer) int {
+	fmt.Fprintln(stderr, "packetwalk-app is a container's first process; packetwalk starts it")
+	return 2
+}
+
+// runProgram is a program of an image that a command started: a shell script's nginx. Its name is a symbolic link to this binary.
+func runProgram(program app.Program, args []string) int {
+	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
+	defer stop()
+	return program.Run(ctx, &app.Process{Args: args, Env: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr, Ready: func() {}})
+}
+
+// run becomes a command on a host: container.Run as JSON.
+func run(arg string, stderr io.Writer) int {
+	var r container.Run
+	err := json.Unmarshal([]byte(arg), &r)
+	if err == nil {
+		err = enterHost(&r)
+	}
+	if err == nil && r.Dir != "" {
+		err = os.Chdir(r.Dir)
+	}
+	if err == nil {
+		err = become(r.Args)
+	}
+	// It is no container that was to be started, but a command.
+	fmt.Fprintln(stderr, strings.TrimPrefix(err.Error(), container.ErrStart.Error()+": "))
+	switch {
+	case !errors.Is(err, container.ErrStart):
+		return 125
+	case errors.Is(err, os.ErrPermission), errors.Is(err, unix.ENOEXEC):
+		return 126
+	}
+	return 127
+}
+
+// enterHost takes the calling thread into the host's network namespace and new mount and UTS namespaces.
+func enterHost(r *container.Run) error {
+	runtime.LockOSThread()
+	// The directory may be in the mounts that change; the thread stays in it by its own reference.
+	if err := unix.Unshare(unix.CLONE_NEWNS | unix.CLONE_NEWUTS); err != nil {
+		return fmt.Errorf("new mount and UTS namespaces: %w; packetwalk needs root", err)
+	}
+	ns, err := os.Open(r.NetNS)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer ns.Close()
+	if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
+		return fmt.Errorf("enter network namespace %s: %w", r.NetNS, err)
+	}
+	if r.Hostname != "" {
+		if err := unix.Sethostname([]byte(r.Hostname)); err != nil {
+			return fmt.Errorf("set hostname %s: %w", r.Hostname, err)
+		}
+	}
+	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
+		return fmt.Errorf("keep mounts from the machine: %w", err)
+	}
+	if err := bindAll(r.Mounts); err != nil {
+		return err
+	}
+	if err := unix.Mount("sysfs", "/sys", "sysfs", noExec, ""); err != nil {
+		return fmt.Errorf("mount /sys: %w", err)
+	}
+	return nil
+}
+
+// become executes a command, or a shell, in this process.
+func become(args []string) error {
+	env := os.Environ()
+	if len(args) == 0 {
+		args = []string{shell(env)}
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		dir = "/"
+	}
+	file, err := container.LookPath(args[0], env, dir)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: exec: %q: %w", container.ErrStart, args[0], unix.Exec(file, args, env))
+}
+
+func shell(env []string) string {
+	for _, name := range []string{container.Getenv(env, "SHELL"), "bash"} {
+		if _, err := container.LookPath(name, env, "/"); err == nil {
+			return name
+		}
+	}
+	return "/bin/sh"
+}

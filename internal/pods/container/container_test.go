@@ -1,0 +1,690 @@
+package container_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/testing/containertest"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// binary is packetwalk-app, built once for all tests.
+var binary string
+
+func TestMain(m *testing.M) { os.Exit(testMain(m)) }
+
+func testMain(m *testing.M) int {
+	if os.Getenv(starterEnv) != "" {
+		return starter()
+	}
+	dir, err := os.MkdirTemp("", "packetwalk-container-test-")
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(dir)
+	if binary, err = containertest.Build(dir); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	code := m.Run()
+	// Each child was waited for.
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		if stat, err := os.ReadFile(file); err == nil && strings.Contains(string(stat), fmt.Sprintf(") Z %d ", os.Getpid())) {
+			fmt.Fprintf(os.Stderr, "a zombie is left: %s", stat)
+			code = 1
+		}
+	}
+	return code
+}
+
+// A machine is what a test has to leave as it found it.
+type machine struct {
+	*testing.T
+	runtime container.Runtime
+	n       int
+}
+
+func newMachine(t *testing.T) *machine {
+	t.Helper()
+	kerneltest.NeedRoot(t)
+	m := &machine{T: t, runtime: container.Runtime{Binary: binary}}
+	root, own := readMounts(t), filepath.Dir(t.TempDir())
+	t.Cleanup(func() {
+		now := readMounts(t)
+		if first(root, " / / ") != first(now, " / / ") {
+			t.Errorf("the root was %s and is %s", first(root, " / / "), first(now, " / / "))
+		}
+		if left := first(now, own); left != "" {
+			t.Errorf("a mount is left: %s", left)
+		}
+		if left := processesOf(own); len(left) > 0 {
+			t.Errorf("processes are left: %v", left)
+		}
+	})
+	return m
+}
+
+// first is the first line with a string in it.
+func first(text, part string) string {
+	for line := range strings.Lines(text) {
+		if strings.Contains(line, part) {
+			return line
+		}
+	}
+	return ""
+}
+
+func readMounts(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// processesOf lists the first processes of containers below a directory.
+func processesOf(dir string) (pids []string) {
+	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(dir)) && bytes.HasPrefix(b, []byte("packetwalk-app\x00first")) {
+			pids = append(pids, filepath.Base(filepath.Dir(file)))
+		}
+	}
+	return pids
+}
+
+func (m *machine) spec(image string, command ...string) container.Spec {
+	m.n++
+	dir := filepath.Join(m.TempDir(), fmt.Sprintf("c%d", m.n))
+	return container.Spec{ID: "id", Name: "test", Dir: dir, LogPath: dir + ".logs/0.log", Hostname: "box", Image: image, Command: command}
+}
+
+func (m *machine) start(s container.Spec) *container.Container {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	c, err := m.runtime.Start(ctx, s)
+	if err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		if err := c.Remove(); err != nil {
+			m.Error(err)
+		}
+	})
+	return c
+}
+
+// run executes a command in a container and returns what it said.
+func (m *machine) run(c *container.Container, args ...string) string {
+	m.Helper()
+	var out, errOut bytes.Buffer
+	code, err := c.Exec(context.Background(), container.Exec{Args: args, Stdout: &out, Stderr: &errOut})
+	if err != nil || code != 0 {
+		m.Fatalf("%v: exit status %d, %v\n%s%s", args, code, err, out.String(), errOut.String())
+	}
+	return out.String()
+}
+
+func (m *machine) log(c *container.Container) string {
+	m.Helper()
+	var out bytes.Buffer
+	if err := container.ReadLogs(context.Background(), c.Spec().LogPath, container.LogOptions{}, &out); err != nil {
+		m.Fatal(err)
+	}
+	return out.String()
+}
+
+// awaitLog waits until the container has written something.
+func (m *machine) awaitLog(c *container.Container) {
+	m.Helper()
+	for deadline := time.Now().Add(10 * time.Second); m.log(c) == ""; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			m.Fatal("the container writes nothing")
+		}
+	}
+}
+
+func (m *machine) wait(c *container.Container) container.Exit {
+	m.Helper()
+	select {
+	case <-c.Done():
+	case <-time.After(20 * time.Second):
+		m.Fatal("the container does not end")
+	}
+	return c.Exit()
+}
+
+func contains(t *testing.T, got string, want ...string) {
+	t.Helper()
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("%q is not in:\n%s", w, got)
+		}
+	}
+}
+
+func TestApplicationAnswersAndLogs(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("whereami"))
+	answer := m.run(c, "curl", "-s", "-H", "X-Forwarded-For: 198.51.100.7", "http://127.0.0.1/")
+	contains(t, answer, `"hostname": "box"`, `"my_private_ip": "127.0.0.1"`, `"your_address": "127.0.0.1"`, `"x-forwarded-for": "198.51.100.7"`, `"host": "127.0.0.1"`)
+	contains(t, m.run(c, "curl", "-s", "-g", "http://[::1]/"), `"your_address": "::1"`)
+	contains(t, m.log(c), `127.0.0.1 - - [`, `"GET / HTTP/1.1" 200`, `"curl/`)
+	if err := c.Stop(context.Background(), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Exit(); e.Code != 0 || e.Reason != container.ReasonCompleted || e.FinishedAt.Before(e.StartedAt) || e.StartedAt.IsZero() {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestExitStatus(t *testing.T) {
+	m := newMachine(t)
+	for _, tt := range []struct {
+		script string
+		code   int
+		signal int
+		reason string
+		log    string
+	}{
+		{"echo out; echo err >&2", 0, 0, container.ReasonCompleted, "out\nerr\n"},
+		{"exit 3", 3, 0, container.ReasonError, ""},
+		{"kill -9 $$", 137, 9, container.ReasonError, ""},
+		{"printf 'no end of line'", 0, 0, container.ReasonCompleted, "no end of line"},
+		{"sleep 1000 & echo left; exit 0", 0, 0, container.ReasonCompleted, "left\n"},
+	} {
+		c := m.start(m.spec("ubuntu", "sh", "-c", tt.script))
+		e := m.wait(c)
+		if e.Code != tt.code || e.Signal != tt.signal || e.Reason != tt.reason {
+			t.Errorf("%s: %+v", tt.script, e)
+		}
+		// Two streams are two pipes: their order in the log is not the command's.
+		got, want := m.log(c), tt.log
+		if len(got) != len(want) || strings.Contains(want, "out") != strings.Contains(got, "out") || !strings.Contains(want, "out") && got != want {
+			t.Errorf("%s: log %q, want %q", tt.script, got, want)
+		}
+	}
+}
+
+func TestShellWithoutInputEndsAtOnce(t *testing.T) {
+	m := newMachine(t)
+	if e := m.wait(m.start(m.spec("ubuntu"))); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestStartFailures(t *testing.T) {
+	m := newMachine(t)
+	workdir := m.spec("ubuntu", "true")
+	workdir.WorkingDir = "/nosuch"
+	source := m.spec("ubuntu", "true")
+	source.Mounts = []container.Mount{{Source: "/nosuch/volume", Destination: "/v"}}
+	netns := m.spec("ubuntu", "true")
+	netns.NetNS = "/nosuch/netns"
+	for _, tt := range []struct {
+		spec    container.Spec
+		message string
+		start   bool
+	}{
+		{m.spec("ubuntu", "nosuch-command"), `exec: "nosuch-command": executable file not found in $PATH`, true},
+		{m.spec("ubuntu", "/etc/hostname"), `permission denied`, true},
+		{m.spec("ubuntu", "/nosuch/command"), `no such file or directory`, true},
+		{workdir, `/nosuch`, true},
+		{source, `/nosuch/volume`, false},
+		{netns, `/nosuch/netns`, false},
+		{m.spec("nosuch"), `nosuch`, false},
+	} {
+		c, err := m.runtime.Start(context.Background(), tt.spec)
+		if err == nil {
+			c.Remove()
+			t.Errorf("started %v", tt.spec.Command)
+			continue
+		}
+		contains(t, err.Error(), tt.message)
+		if errors.Is(err, container.ErrStart) != tt.start {
+			t.Errorf("%v: ErrStart is %v, want %v", err, !tt.start, tt.start)
+		}
+		if _, err := os.Stat(tt.spec.Dir); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is left: %v", tt.spec.Dir, err)
+		}
+		if _, err := m.runtime.Adopt(tt.spec.Dir); !errors.Is(err, container.ErrNoContainer) {
+			t.Errorf("adopt: %v", err)
+		}
+	}
+}
+
+const starterEnv = "PACKETWALK_TEST_STARTER"
+
+// starter is a process that starts a container and does not end by itself: the lab process, to be killed.
+func starter() int {
+	dir, app, _ := strings.Cut(os.Getenv(starterEnv), ",")
+	bin, dir, _ := strings.Cut(dir, ":")
+	r := container.Runtime{Binary: bin}
+	_, err := r.Start(context.Background(), container.Spec{Name: "test", Dir: dir, LogPath: dir + ".log", Image: app, Command: strings.Fields(os.Getenv("STARTER_COMMAND"))})
+	fmt.Println("started", err)
+	select {}
+}
+
+func TestSurvivesItsStarter(t *testing.T) {
+	m := newMachine(t)
+	dir := filepath.Join(t.TempDir(), "c")
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), starterEnv+"="+binary+":"+dir+",nginx")
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	line := make([]byte, 100)
+	n, _ := out.Read(line)
+	if got := string(line[:n]); got != "started <nil>\n" {
+		t.Fatal(got)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	cmd.Wait()
+	c, err := m.runtime.Adopt(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Remove() })
+	contains(t, m.run(c, "curl", "-si", "http://127.0.0.1/"), "200 OK", "Welcome to nginx!", "Content-Length: 612")
+	contains(t, m.log(c), `"GET / HTTP/1.1" 200 612 "-" "curl/`)
+	if err := c.Stop(context.Background(), 5*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Exit(); e.Code != 0 || e.Reason != container.ReasonCompleted {
+		t.Errorf("exit %+v", e)
+	}
+	again, err := m.runtime.Adopt(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e := m.wait(again); e.Code != 0 {
+		t.Errorf("adopted after its end: exit %+v", e)
+	}
+}
+
+func TestAdoptFindsOutWhatNobodySaw(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("pause"))
+	adopted, err := m.runtime.Adopt(c.Spec().Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p, err := os.FindProcess(c.Pid()); err != nil || p.Kill() != nil {
+		t.Fatal("cannot kill", c.Pid())
+	}
+	if e := m.wait(c); e.Code != 137 || e.Signal != 9 || e.Reason != container.ReasonError {
+		t.Errorf("its starter saw %+v", e)
+	}
+	if e := m.wait(adopted); e.Code != 137 {
+		t.Errorf("the adopter saw %+v", e)
+	}
+}
+
+func TestStopKillsAfterGrace(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("ubuntu", "sh", "-c", "trap '' TERM; echo ready; while :; do sleep 1; done"))
+	m.awaitLog(c)
+	begin := time.Now()
+	if err := c.Stop(context.Background(), 300*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(begin); took < 300*time.Millisecond {
+		t.Errorf("killed after %v, before the grace period", took)
+	}
+	if e := c.Exit(); e.Code != 137 || e.Signal != 9 {
+		t.Errorf("exit %+v", e)
+	}
+	if err := c.Stop(context.Background(), time.Second); err != nil {
+		t.Errorf("stopping it again: %v", err)
+	}
+	if _, err := c.Exec(context.Background(), container.Exec{Args: []string{"true"}}); !errors.Is(err, container.ErrNotRunning) {
+		t.Errorf("exec after the end: %v", err)
+	}
+}
+
+func TestSignalReachesCommand(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("ubuntu", "sh", "-c", "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.05; done"))
+	m.awaitLog(c)
+	if err := c.Stop(context.Background(), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Exit(); e.Code != 5 || m.log(c) != "ready\nbye\n" {
+		t.Errorf("exit %+v, log %q", e, m.log(c))
+	}
+}
+
+func TestExec(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("pause")
+	s.Env = []string{"GREETING=hello"}
+	s.WorkingDir = "/etc"
+	c := m.start(s)
+	for _, tt := range []struct {
+		e    container.Exec
+		out  string
+		code int
+	}{
+		{container.Exec{Args: []string{"sh", "-c", "echo $GREETING $HOSTNAME $(pwd) $(hostname); exit 7"}}, "hello box /etc box\n", 7},
+		{container.Exec{Args: []string{"cat"}, Stdin: strings.NewReader("from stdin")}, "from stdin", 0},
+		{container.Exec{Args: []string{"sh", "-c", "kill -TERM $$"}}, "", 143},
+		{container.Exec{Args: []string{"sh", "-c", "sleep 1000 & echo first"}}, "first\n", 0},
+		{container.Exec{Args: []string{"sh", "-c", "tty; stty size"}, TTY: true, Resize: sizes(80, 24)}, "/dev/pts/", 0},
+		{container.Exec{Args: []string{"sh", "-c", "read line; echo got $line"}, TTY: true, Stdin: strings.NewReader("typed\n")}, "got typed\r\n", 0},
+		{container.Exec{Args: []string{"nosuch"}}, "", 127},
+		{container.Exec{Args: []string{"/etc/hosts"}}, "", 126},
+	} {
+		var out bytes.Buffer
+		tt.e.Stdout = &out
+		code, err := c.Exec(context.Background(), tt.e)
+		if code != tt.code || !strings.Contains(out.String(), tt.out) || (err != nil) != (code == 126 || code == 127) {
+			t.Errorf("%q: exit status %d, %v, output %q", tt.e.Args, code, err, out.String())
+		}
+	}
+}
+
+// What any process of a container writes to the first one's standard streams is in the log, whole, whoever is first and whatever the user.
+func TestLogOfOtherProcesses(t *testing.T) {
+	m := newMachine(t)
+	id := int64(1000)
+	user := m.spec("ubuntu", "sh", "-c", "echo own > /dev/stdout; exec sleep 1000")
+	user.UID = &id
+	silent := m.spec("ubuntu", "sh", "-c", "echo own; exec sleep 1000 >&- 2>&-")
+	terminal := m.spec("ubuntu", "sh", "-c", "echo own; exec sleep 1000")
+	terminal.TTY = true
+	ends := m.spec("ubuntu", "sh", "-c", "echo own; until test -e /tmp/end; do sleep 0.05; done")
+	for _, s := range []container.Spec{m.spec("pause"), user, silent, terminal, ends} {
+		c := m.start(s)
+		if s.Image != "pause" {
+			m.awaitLog(c)
+		}
+		m.run(c, "sh", "-c", "echo hi > /proc/1/fd/1; echo oh >> /proc/1/fd/2; echo x > /proc/1/fd/new || seq 20000 > /proc/1/fd/1; touch /tmp/end")
+		if s.Image == "ubuntu" && s.Command[2] == ends.Command[2] {
+			if e := m.wait(c); e.Code != 0 {
+				t.Errorf("exit %+v", e)
+			}
+		} else if err := c.Stop(context.Background(), 5*time.Second); err != nil {
+			t.Fatal(err)
+		}
+		log := strings.ReplaceAll(m.log(c), "\r\n", "\n")
+		contains(t, log, "hi\n", "oh\n", "\n20000\n")
+		if s.Image != "pause" {
+			contains(t, log, "own\n")
+		}
+		if got := strings.Count(log, "\n"); got < 20002 {
+			t.Errorf("%d lines", got)
+		}
+	}
+}
+
+func sizes(width, height uint16) <-chan container.Size {
+	c := make(chan container.Size, 1)
+	c <- container.Size{Width: width, Height: height}
+	return c
+}
+
+func TestExecEndsWithItsContext(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("pause"))
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	if _, err := c.Exec(ctx, container.Exec{Args: []string{"sleep", "1000"}}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+func TestExecGetsLargeOutputWhole(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("pause"))
+	out := m.run(c, "sh", "-c", "head -c 3000000 /dev/zero")
+	if len(out) != 3000000 {
+		t.Errorf("got %d bytes", len(out))
+	}
+}
+
+func TestFileSystem(t *testing.T) {
+	m := newMachine(t)
+	host := t.TempDir()
+	if err := os.WriteFile(host+"/file", []byte("of the host\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	secret := filepath.Join("/root", fmt.Sprintf(".packetwalk-test-%d", os.Getpid()))
+	if err := os.WriteFile(secret, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.Remove(secret) })
+	s := m.spec("pause")
+	s.ResolvConf = []byte("nameserver 10.0.0.10\n")
+	s.Mounts = []container.Mount{
+		{Source: host, Destination: "/volume/ro", ReadOnly: true},
+		{Source: host, Destination: "/volume/rw"},
+		{Source: host + "/file", Destination: "/var/run/secrets/file", ReadOnly: true},
+		{Tmpfs: true, Destination: "/cache"},
+		{Content: []byte("made\n"), Destination: "/etc/made.conf", ReadOnly: true},
+	}
+	c := m.start(s)
+	script := `
+cat /etc/resolv.conf /etc/hostname /volume/ro/file /run/secrets/file /etc/made.conf
+echo x > /volume/ro/new || echo ro is read-only
+echo x > /volume/rw/new && echo rw is writable
+echo x > /etc/made.conf || echo content is read-only
+echo x > /cache/x && echo cache is writable
+echo x > /usr/bin/packetwalk-test && echo root is writable
+ls -A /root /home
+echo 1 > /proc/sys/kernel/sysrq || echo proc is guarded
+echo b > /proc/sysrq-trigger || echo sysrq is guarded
+mkdir /sys/x || echo sys is read-only
+mknod /tmp/sda b 8 0 || echo no devices
+ls /sys/class/net
+findmnt -rno TARGET 2>/dev/null | sort | head -40 || true
+cat /proc/1/mounts | wc -l
+ls -d /work 2>/dev/null
+`
+	out := m.run(c, "sh", "-c", script)
+	contains(t, out, "nameserver 10.0.0.10\n", "box\n", "of the host\nof the host\nmade\n", "ro is read-only", "rw is writable", "content is read-only",
+		"cache is writable", "root is writable", "proc is guarded", "sysrq is guarded", "sys is read-only", "no devices", "\nlo\n")
+	if strings.Contains(out, filepath.Base(secret)) {
+		t.Error("the host's /root is seen")
+	}
+	if _, err := os.Stat("/usr/bin/packetwalk-test"); err == nil {
+		t.Error("the write went to the host")
+	}
+	if _, err := os.Stat(host + "/new"); err != nil {
+		t.Error(err)
+	}
+	mounts := m.run(c, "cat", "/proc/self/mountinfo")
+	if strings.Contains(mounts, " /dev/pts rw") != true || strings.Contains(mounts, "/sys/fs/cgroup") {
+		t.Errorf("mounts:\n%s", mounts)
+	}
+	t.Logf("\n%s\n%s", out, mounts)
+}
+
+func TestReadOnlyRoot(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("pause")
+	s.ReadOnlyRoot = true
+	s.Mounts = []container.Mount{{Tmpfs: true, Destination: "/scratch"}}
+	c := m.start(s)
+	contains(t, m.run(c, "sh", "-c", "touch /x || echo root; touch /tmp/x || echo tmp; touch /scratch/x && echo scratch"), "root\ntmp\nscratch\n")
+}
+
+func TestUserAndCapabilities(t *testing.T) {
+	m := newMachine(t)
+	id := int64(1000)
+	for _, tt := range []struct {
+		name string
+		set  func(*container.Spec)
+		want []string
+	}{
+		{"default", func(*container.Spec) {}, []string{"0\n0\n", "CapEff:\t00000000a00435fb", "NoNewPrivs:\t0"}},
+		{"drop all", func(s *container.Spec) {
+			s.DropCaps, s.AddCaps, s.NoNewPrivs = []string{"ALL"}, []string{"cap_net_raw"}, true
+		},
+			[]string{"0\n0\n", "CapEff:\t0000000000002000", "CapBnd:\t0000000000002000", "NoNewPrivs:\t1"}},
+		{"user", func(s *container.Spec) { s.UID, s.GID, s.Groups = &id, &id, []int64{2000} }, []string{"1000\n1000 2000\n", "CapEff:\t0000000000000000"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			m := newMachine(t)
+			s := m.spec("ubuntu", "sleep", "1000")
+			tt.set(&s)
+			c := m.start(s)
+			contains(t, m.run(c, "sh", "-c", "id -u; id -G; cat /proc/self/status"), tt.want...)
+			contains(t, m.run(c, "sh", "-c", "cat /proc/$(pidof sleep)/status"), tt.want[1:]...)
+		})
+	}
+	s := m.spec("whereami")
+	s.UID = &id
+	c := m.start(s)
+	e := m.wait(c) // port 80 is not for everybody
+	contains(t, m.log(c), "permission denied")
+	if e.Code != 1 {
+		t.Errorf("exit %+v", e)
+	}
+}
+
+func TestNetworkTools(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("pause"))
+	contains(t, m.run(c, "ip", "-o", "addr", "show", "lo"), "127.0.0.1/8")
+	contains(t, m.run(c, "ping", "-c1", "127.0.0.1"), "1 received")
+	var out, errOut bytes.Buffer
+	code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", "ping -i 0.1 -w 60 127.0.0.1 >/dev/null & timeout 60 tcpdump -c2 -nli lo icmp; code=$?; kill $!; exit $code"}, Stdout: &out, Stderr: &errOut})
+	if code != 0 || err != nil {
+		t.Error(code, err, errOut.String())
+	}
+	contains(t, out.String(), "ICMP echo request")
+}
+
+func TestProgramOfImageInScript(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("nginx", "/bin/sh", "-c", "echo own page > /usr/share/nginx/html/index.html; exec nginx -g 'daemon off;'"))
+	var out string
+	for deadline := time.Now().Add(10 * time.Second); out == "" && time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		var b bytes.Buffer
+		if code, _ := c.Exec(context.Background(), container.Exec{Args: []string{"curl", "-s", "127.0.0.1"}, Stdout: &b}); code == 0 {
+			out = b.String()
+		}
+	}
+	if out != "own page\n" {
+		t.Errorf("answer %q", out)
+	}
+	contains(t, m.log(c), `"GET / HTTP/1.1" 200 9`)
+}
+
+func TestAttach(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("busybox")
+	s.Stdin, s.TTY = true, true
+	c := m.start(s)
+	in, keyboard, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	var out bytes.Buffer
+	done := make(chan error, 1)
+	go func() {
+		done <- c.Attach(context.Background(), container.Streams{Stdin: in, Stdout: &out, Resize: sizes(101, 41)})
+	}()
+	keyboard.WriteString("sleep 0.2; stty size; tty; exit 4\n")
+	defer keyboard.Close()
+	if e := m.wait(c); e.Code != 4 {
+		t.Errorf("exit %+v", e)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	contains(t, out.String(), "41 101", "/dev/pts/0")
+	contains(t, m.log(c), "41 101")
+
+	s = m.spec("ubuntu", "cat")
+	s.Stdin, s.StdinOnce = true, true
+	c = m.start(s)
+	out.Reset()
+	if err := c.Attach(context.Background(), container.Streams{Stdin: strings.NewReader("a line\n"), Stdout: &out}); err != nil {
+		t.Error(err)
+	}
+	if e := m.wait(c); e.Code != 0 || out.String() != "a line\n" {
+		t.Errorf("exit %+v, output %q", e, out.String())
+	}
+}
+
+// A first process whose starter died before anything was recorded must not stay: nobody would find it.
+func TestEndsWithoutStarter(t *testing.T) {
+	m := newMachine(t)
+	dir := filepath.Join(m.TempDir(), "c")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(dir+"/"+container.SpecFile, fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause"}`, dir), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	read, report, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	read.Close()
+	defer report.Close()
+	cmd := exec.Command(binary, "first", dir)
+	cmd.ExtraFiles = []*os.File{report} // descriptor 3
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET}
+	kill := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
+	defer kill.Stop()
+	var status *exec.ExitError
+	if err := cmd.Run(); !errors.As(err, &status) || status.ExitCode() != 1 {
+		t.Errorf("the first process: %v, want exit status 1", err)
+	}
+}
+
+// What a command left behind is the first process's to bury.
+func TestNoZombies(t *testing.T) {
+	m := newMachine(t)
+	for _, s := range []container.Spec{m.spec("pause"), m.spec("ubuntu", "sleep", "1000")} {
+		c := m.start(s)
+		out := m.run(c, "sh", "-c", "for i in 1 2 3; do (sleep 0.05 &); done; sleep 0.3; cat /proc/[0-9]*/stat")
+		if strings.Contains(out, ") Z ") || strings.Contains(out, "(sleep) S 1 ") && s.Image == "pause" {
+			t.Errorf("%s:\n%s", s.Image, out)
+		}
+	}
+}
+
+// Idle containers end at once, also with a client that keeps its connection.
+func TestStopWithOpenConnection(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("nginx"))
+	hold, release := context.WithCancel(context.Background())
+	defer release()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		c.Exec(hold, container.Exec{Args: []string{"bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3; cat <&3"}})
+	}()
+	m.awaitLog(c)
+	if err := c.Stop(context.Background(), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if e := c.Exit(); e.Code != 0 || e.Signal != 0 {
+		t.Errorf("exit %+v", e)
+	}
+	<-ended
+}

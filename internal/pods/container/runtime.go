@@ -1,0 +1,529 @@
+package container
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/app"
+)
+
+// A Runtime starts containers.
+type Runtime struct {
+	// Binary is the path of packetwalk-app, a container's first process.
+	Binary string
+	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
+	Programs map[string]string
+}
+
+// A Container is a container that runs or ran. Its methods are safe for concurrent use.
+type Container struct {
+	spec    Spec
+	app     app.App
+	pid     int
+	pidfd   *os.File
+	started time.Time
+	done    chan struct{}
+
+	mu     sync.Mutex
+	exit   Exit
+	killed bool // by us, with SIGKILL
+}
+
+// firstEnv keeps a first process small: it serves a few connections, and hundreds of it run at once. Neither variable reaches a command.
+var firstEnv = []string{"GOMAXPROCS=1", "GOGC=25", "PATH=" + defaultPath}
+
+// The bytes that begin a first process's report to Start, on its descriptor ReportFd.
+const (
+	ReportFd      = 3
+	ReportRuns    = '+'
+	ReportCommand = '!' // and the message of an ErrStart
+	ReportMachine = '-' // and the message of another error
+)
+
+// Start starts a container and returns when its process runs: a built-in application listens, or failed to and has ended; a command has been
+// executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and, but for
+// its log, no file.
+func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
+	image, err := app.ByName(s.Image)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.check(); err != nil {
+		return nil, err
+	}
+	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
+		return nil, fmt.Errorf("container %s: image %s: %w", s.Name, image.Name, err)
+	}
+	c := &Container{spec: s, app: image, done: make(chan struct{})}
+	if err := c.start(ctx, r.Binary); err != nil {
+		return nil, fmt.Errorf("container %s: %w", s.Name, err)
+	}
+	return c, nil
+}
+
+// withPrograms puts the executables that an image needs before the other mounts.
+func (r *Runtime) withPrograms(mounts []Mount, brought []string) ([]Mount, error) {
+	var all []Mount
+	for _, path := range brought {
+		file := r.Programs[filepath.Base(path)]
+		if file == "" {
+			return nil, fmt.Errorf("%w: exec: %q: this runtime brings no such program", ErrStart, path)
+		}
+		all = append(all, Mount{Source: file, Destination: path, ReadOnly: true})
+	}
+	return append(all, mounts...), nil
+}
+
+func (s *Spec) check() error {
+	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir}
+	for i, m := range s.Mounts {
+		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
+		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
+		if n := count(m.Source != "", m.Tmpfs, m.Content != nil); n != 1 || m.Destination == "" {
+			return fmt.Errorf("container %s: mount %d at %q needs a destination and one of source, tmpfs and content", s.Name, i, m.Destination)
+		}
+	}
+	for _, m := range s.Mounts {
+		if dest := filepath.Clean(m.Destination); dest == "/proc" || strings.HasPrefix(dest, "/proc/") {
+			return fmt.Errorf("container %s: %w: mount at %s: /proc is the container's own", s.Name, ErrStart, m.Destination)
+		}
+	}
+	if s.Dir == "" {
+		return fmt.Errorf("container %s has no directory", s.Name)
+	}
+	for what, path := range paths {
+		if path != "" && !filepath.IsAbs(path) {
+			return fmt.Errorf("container %s: %s %q is not absolute", s.Name, what, path)
+		}
+	}
+	if _, err := s.Capabilities(); err != nil {
+		return fmt.Errorf("container %s: %w", s.Name, err)
+	}
+	return nil
+}
+
+func count(conditions ...bool) (n int) {
+	for _, c := range conditions {
+		if c {
+			n++
+		}
+	}
+	return n
+}
+
+func (c *Container) start(ctx context.Context, binary string) (err error) {
+	dir, err := c.makeDir()
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	defer func() {
+		if err != nil {
+			if c.pidfd != nil {
+				c.pidfd.Close()
+			}
+			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
+		}
+	}()
+	stderr, err := dir.OpenFile(StderrFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	defer stderr.Close()
+	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer null.Close()
+	report, theirs, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer report.Close()
+	proc, err := c.spawnFirst(binary, []*os.File{null, stderr, stderr, theirs})
+	theirs.Close()
+	if err != nil {
+		return err
+	}
+	if err = awaitReport(ctx, report, proc, dir); err != nil {
+		return err
+	}
+	state, err := ReadState(dir)
+	if err == nil {
+		err = c.pollable()
+	}
+	if err != nil {
+		reap(proc)
+		return err
+	}
+	c.started = state.StartedAt
+	go c.watch(proc)
+	return nil
+}
+
+// makeDir makes the container's directory, which must not hold another one, with the Spec in it.
+func (c *Container) makeDir() (*os.Root, error) {
+	if err := os.MkdirAll(c.spec.Dir, 0o700); err != nil {
+		return nil, err
+	}
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return nil, err
+	}
+	if _, err = dir.Lstat(SpecFile); err == nil {
+		err = fmt.Errorf("directory %s holds a container already; remove it first", c.spec.Dir)
+	} else if errors.Is(err, fs.ErrNotExist) {
+		err = writeJSON(dir, SpecFile, &c.spec)
+	}
+	if err == nil && c.spec.LogPath != "" {
+		err = os.MkdirAll(filepath.Dir(c.spec.LogPath), 0o755)
+	}
+	if err != nil {
+		dir.Close()
+		return nil, err
+	}
+	return dir, nil
+}
+
+// spawnFirst starts the first process in its new namespaces, from a thread that is in the container's network namespace for that moment:
+// a child gets its parent thread's.
+func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Process, err error) {
+	pidfd := -1
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd, Cloneflags: unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC}
+	if c.spec.NetNS == "" {
+		attr.Cloneflags |= unix.CLONE_NEWNET
+	}
+	err = inNetNS(c.spec.NetNS, func() (err error) {
+		proc, err = os.StartProcess(binary, []string{"packetwalk-app", "first", c.spec.Dir}, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
+		return err
+	})
+	if err != nil {
+		if proc != nil {
+			reap(proc)
+		}
+		return nil, fmt.Errorf("start the first process: %w", err)
+	}
+	c.pid = proc.Pid
+	c.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
+	return proc, nil
+}
+
+// pollable gives the process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no threads.
+// It comes after a start has succeeded, because proc.Wait shares the mode and would not wait for a process that still runs.
+func (c *Container) pollable() error {
+	fd, err := unix.FcntlInt(c.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err == nil {
+		err = unix.SetNonblock(fd, true)
+	}
+	if err != nil {
+		return fmt.Errorf("watch the first process: %w", err)
+	}
+	c.pidfd.Close()
+	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	return nil
+}
+
+// inNetNS calls f on a thread in the network namespace, or as it is where path is "".
+func inNetNS(path string, f func() error) error {
+	if path == "" {
+		return f()
+	}
+	target, err := os.Open(path)
+	if err != nil {
+		return fmt.Errorf("network namespace: %w", err)
+	}
+	defer target.Close()
+	OnThread(func() (clean bool) {
+		var own *os.File
+		if own, err = os.Open("/proc/thread-self/ns/net"); err != nil {
+			return true
+		}
+		defer own.Close()
+		if err = unix.Setns(int(target.Fd()), unix.CLONE_NEWNET); err != nil {
+			err = fmt.Errorf("enter network namespace %s: %w", path, err)
+			return true
+		}
+		err = f()
+		return unix.Setns(int(own.Fd()), unix.CLONE_NEWNET) == nil
+	})
+	return err
+}
+
+// reap kills the process, if it still runs, and waits for its end; nil where another has waited.
+func reap(proc *os.Process) *os.ProcessState {
+	_ = proc.Kill() // fails for one that has ended
+	status, _ := proc.Wait()
+	return status
+}
+
+// awaitReport waits until the first process says that the container runs, or why not; then it has ended and been reaped.
+func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os.Root) error {
+	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
+	message, readErr := io.ReadAll(report)
+	inTime := stop()
+	if inTime && len(message) > 0 && message[0] == ReportRuns {
+		return nil
+	}
+	status := reap(proc) // it has ended or is about to, but for an error of reading
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("start: %w", context.Cause(ctx))
+	case readErr != nil:
+		return readErr
+	case len(message) > 0 && message[0] == ReportCommand:
+		return fmt.Errorf("%w: %s", ErrStart, message[1:])
+	case len(message) > 0:
+		return errors.New(string(message[1:]))
+	}
+	said, _ := dir.ReadFile(StderrFile)
+	return fmt.Errorf("first process ended before the container ran: %v: %s", status, bytes.TrimSpace(said))
+}
+
+// Adopt finds the container that a Start with this Spec.Dir began, by this process or one that has ended since. If it has ended meanwhile,
+// Done is closed and Exit says how. It is safe to adopt a directory of an attempt that failed: the error is then ErrNoContainer.
+func (r *Runtime) Adopt(dir string) (*Container, error) {
+	root, err := os.OpenRoot(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt: %w", err)
+	}
+	defer root.Close()
+	spec, err := ReadSpec(root)
+	var state State
+	if err == nil {
+		state, err = ReadState(root)
+	}
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", dir, err)
+	}
+	image, err := app.ByName(spec.Image)
+	if err != nil {
+		return nil, fmt.Errorf("adopt %s: %w", dir, err)
+	}
+	spec.Dir = dir
+	c := &Container{spec: spec, app: image, pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
+	if state.Exit != nil || !c.openPidfd(&state) {
+		c.finish(nil)
+		return c, nil
+	}
+	go c.watch(nil)
+	return c, nil
+}
+
+// openPidfd opens the process of a state, unless it has ended. The check comes after the opening: a pid that is somebody else's by then does
+// not have the state's start time.
+func (c *Container) openPidfd(state *State) bool {
+	fd, err := unix.PidfdOpen(state.Pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return false
+	}
+	if !state.alive() {
+		unix.Close(fd)
+		return false
+	}
+	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
+	return true
+}
+
+// watch waits for the first process's end; proc is nil if it is not our child.
+func (c *Container) watch(proc *os.Process) {
+	conn, err := c.pidfd.SyscallConn()
+	if err == nil {
+		err = conn.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return err != unix.EINTR && (n > 0 || err != nil)
+		})
+	}
+	var status *os.ProcessState
+	if proc != nil {
+		status, _ = proc.Wait()
+	} else if err != nil {
+		c.pollEnd()
+	}
+	c.finish(status)
+}
+
+// pollEnd is for a kernel whose poller does not take a pidfd.
+func (c *Container) pollEnd() {
+	for c.signal(0) == nil {
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// finish finds out how the container ended: what its first process recorded, else what its parent saw, else what we did to it.
+func (c *Container) finish(status *os.ProcessState) {
+	exit := c.recordedExit()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// What another adopter recorded without knowing does not count against what we know.
+	if exit == nil || exit.Reason == ReasonUnknown && (status != nil || c.killed) {
+		exit = c.inferExit(status)
+		c.record(exit)
+	}
+	c.exit = *exit
+	if c.pidfd != nil {
+		c.pidfd.Close()
+	}
+	close(c.done)
+}
+
+func (c *Container) recordedExit() *Exit {
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return nil
+	}
+	defer dir.Close()
+	state, err := ReadState(dir)
+	if err != nil {
+		return nil
+	}
+	return state.Exit
+}
+
+func (c *Container) inferExit(status *os.ProcessState) *Exit {
+	exit := &Exit{StartedAt: c.started, FinishedAt: time.Now()}
+	switch {
+	case status != nil:
+		exit.set(status.Sys().(syscall.WaitStatus))
+	case c.killed:
+		exit.set(syscall.WaitStatus(unix.SIGKILL))
+	default:
+		exit.Code, exit.Reason = 137, ReasonUnknown
+		exit.Message = "the container ended when nothing watched it"
+	}
+	return exit
+}
+
+// set fills in code, signal and reason from a wait status.
+func (e *Exit) set(w syscall.WaitStatus) {
+	*e = Exit{StartedAt: e.StartedAt, FinishedAt: e.FinishedAt, Code: w.ExitStatus(), Reason: ReasonError}
+	if w.Signaled() {
+		e.Signal = int(w.Signal())
+		e.Code = 128 + e.Signal
+	}
+	if e.Code == 0 {
+		e.Reason = ReasonCompleted
+	}
+}
+
+// NewExit is the Exit of a process with this wait status that began to run at started and ended now.
+func NewExit(w syscall.WaitStatus, started time.Time) Exit {
+	e := Exit{StartedAt: started, FinishedAt: time.Now()}
+	e.set(w)
+	return e
+}
+
+// record keeps an inferred Exit for who adopts the directory later. It does not matter if the directory is gone.
+func (c *Container) record(exit *Exit) {
+	dir, err := os.OpenRoot(c.spec.Dir)
+	if err != nil {
+		return
+	}
+	defer dir.Close()
+	if state, err := ReadState(dir); err == nil {
+		state.Exit = exit
+		_ = WriteState(dir, state)
+	}
+}
+
+// Spec returns what the container was started from.
+func (c *Container) Spec() Spec { return c.spec }
+
+// Pid is the first process in the machine's pid namespace, also after it ended.
+func (c *Container) Pid() int { return c.pid }
+
+// StartedAt is the time when the container's process began to run.
+func (c *Container) StartedAt() time.Time { return c.started }
+
+// Done is closed when the container has ended and Exit is known.
+func (c *Container) Done() <-chan struct{} { return c.done }
+
+// Exit is how the container ended; the zero Exit before Done is closed.
+func (c *Container) Exit() Exit {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.exit
+}
+
+// Stop sends SIGTERM, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends. It returns when the
+// container has ended; stopping one that has ended is no error.
+func (c *Container) Stop(ctx context.Context, grace time.Duration) error {
+	if grace > 0 {
+		if err := c.signal(unix.SIGTERM); err != nil {
+			return err
+		}
+		timer := time.NewTimer(grace)
+		defer timer.Stop()
+		select {
+		case <-c.done:
+			return nil
+		case <-timer.C:
+		case <-ctx.Done():
+		}
+	}
+	return c.Kill()
+}
+
+// Kill sends SIGKILL to everything in the container and waits for its end.
+func (c *Container) Kill() error {
+	if err := c.kill(); err != nil {
+		return err
+	}
+	<-c.done
+	return nil
+}
+
+// kill ends the first process, and with it its pid namespace (pid_namespaces(7)).
+func (c *Container) kill() error {
+	c.mu.Lock()
+	c.killed = true
+	c.mu.Unlock()
+	return c.signal(unix.SIGKILL)
+}
+
+// signal sends to the first process; no error if it has ended.
+func (c *Container) signal(sig syscall.Signal) error {
+	if c.pidfd == nil {
+		return nil
+	}
+	err := onFd(c.pidfd, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
+	// finish closes the descriptor before it closes done, so the error of a closed one comes shortly before done at most.
+	if err == nil || errors.Is(err, unix.ESRCH) || c.pidfdClosed() {
+		return nil
+	}
+	return fmt.Errorf("container %s: send %s: %w", c.spec.Name, unix.SignalName(sig), err)
+}
+
+func (c *Container) pidfdClosed() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return isClosed(c.done)
+}
+
+// Remove ends the container if it runs and deletes Spec.Dir. The log stays.
+func (c *Container) Remove() error {
+	if err := c.Kill(); err != nil {
+		return err
+	}
+	if err := os.RemoveAll(c.spec.Dir); err != nil {
+		return fmt.Errorf("container %s: remove: %w", c.spec.Name, err)
+	}
+	return nil
+}

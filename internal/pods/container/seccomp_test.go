@@ -1,0 +1,48 @@
+package container
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+func TestFilterThread(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	OnThread(func() (clean bool) {
+		if err := filterThread(); err != nil {
+			t.Error(err)
+			return false
+		}
+		call := func(number, a, b uintptr) error {
+			_, _, errno := unix.RawSyscall(number, a, b, 0)
+			return errno
+		}
+		for _, tt := range []struct {
+			name string
+			got  error
+			want syscall.Errno
+		}{
+			{"keyctl", call(unix.SYS_KEYCTL, unix.KEYCTL_GET_KEYRING_ID, 0), unix.EPERM},
+			{"add_key", call(unix.SYS_ADD_KEY, 0, 0), unix.EPERM},
+			{"request_key", call(unix.SYS_REQUEST_KEY, 0, 0), unix.EPERM},
+			{"clone3", call(unix.SYS_CLONE3, 0, 0), unix.ENOSYS},
+			// Of a process with threads the kernel would say EINVAL.
+			{"unshare of users", call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0), unix.EPERM},
+			{"clone with users", call(unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FS, 0), unix.EPERM},
+			{"unshare of files", call(unix.SYS_UNSHARE, unix.CLONE_FILES, 0), 0},
+			{"getpid", call(unix.SYS_GETPID, 0, 0), 0},
+		} {
+			if !errors.Is(tt.got, tt.want) {
+				t.Errorf("%s: %v, want %v", tt.name, tt.got, tt.want)
+			}
+		}
+		return false
+	})
+	if _, err := unix.KeyctlGetKeyringID(unix.KEY_SPEC_SESSION_KEYRING, false); err == unix.EPERM {
+		t.Error("another thread has the filter")
+	}
+}

@@ -1,0 +1,183 @@
+package kubelet
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/utils/clock"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/nodeapi"
+)
+
+// A Namespace is a network namespace; *kernel.Namespace is one.
+type Namespace interface {
+	Path() string
+	// Do runs f on a thread inside the namespace.
+	Do(f func() error) error
+	Dial(ctx context.Context, network, addr string) (net.Conn, error)
+	Listen(ctx context.Context, network, addr string) (net.Listener, error)
+	Close() error
+}
+
+// A Runtime runs containers. FromRuntime makes one of *container.Runtime.
+type Runtime interface {
+	Start(ctx context.Context, s container.Spec) (Container, error)
+	Adopt(dir string) (Container, error)
+}
+
+// A Container is one that a Runtime started; *container.Container is one.
+type Container interface {
+	Spec() container.Spec
+	StartedAt() time.Time
+	Done() <-chan struct{}
+	Exit() container.Exit
+	Stop(ctx context.Context, grace time.Duration) error
+	Exec(ctx context.Context, e container.Exec) (code int, err error)
+	Attach(ctx context.Context, s container.Streams) error
+	Remove() error
+}
+
+type realRuntime struct{ r *container.Runtime }
+
+// FromRuntime makes the container package's runtime a Runtime.
+func FromRuntime(r *container.Runtime) Runtime { return realRuntime{r} }
+
+func (r realRuntime) Start(ctx context.Context, s container.Spec) (Container, error) {
+	c, err := r.r.Start(ctx, s)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (r realRuntime) Adopt(dir string) (Container, error) {
+	c, err := r.r.Adopt(dir)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// A Config is all that a kubelet needs. Fields without "optional" must be set.
+type Config struct {
+	// Node is the Node object to register: name, labels, annotations, taints, provider ID, pod CIDR (optional), and in the status the addresses
+	// (InternalIP must be among them), capacity and node info; what of the status is missing gets a value that fits the machine.
+	Node *corev1.Node
+	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
+	Client kubernetes.Interface
+	Shared *Shared // one for all kubelets of a cluster; running
+	// Runtime starts containers, Resolve finds the application of an image (optional: app.Resolve), Images lists them (optional: app.Images).
+	Runtime Runtime
+	Resolve func(image string) (app.App, error)
+	Images  func() []string
+
+	NodeNS Namespace // the node's network namespace
+	// PodNetNSDir is the directory of the pods' network namespaces, one file each, <namespace>_<pod>.
+	PodNetNSDir string
+	// NewNetNS, OpenNetNS and RemoveNetNS make, open and remove a namespace mounted at a path; optional: the kernel package's.
+	NewNetNS, OpenNetNS func(path string) (Namespace, error)
+	RemoveNetNS         func(path string) error
+
+	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the tree that hostPath volumes see over the machine's files).
+	Dir         string
+	CNIConfDir  string
+	CNIBinDirs  []string
+	CNICacheDir string
+	// ConfigureCNI writes the CNI configuration for the pod ranges that the API gives the node (spec.podCIDRs). Optional: the configuration is there. With it pods
+	// wait until the node has its ranges.
+	ConfigureCNI func(pods []netip.Prefix) error
+
+	ClusterDNS    netip.Addr // optional: pods then have the node's name server
+	ClusterDomain string     // optional: cluster.local
+	NodeDNS       netip.Addr // the node's name server; optional: Azure's 168.63.129.16
+
+	// Port is the kubelet server's in the node's namespace; optional: 10250. TLSCert is its certificate. Clients must show one signed
+	// by ClientCA, with the common name ClientName (optional: kube-apiserver-kubelet-client) or of the organization system:masters.
+	Port       int
+	TLSCert    tls.Certificate
+	ClientCA   *x509.CertPool
+	ClientName string
+
+	Clock clock.Clock // optional
+	// Log gets one line per fault that no pod shows; optional.
+	Log func(format string, args ...any)
+}
+
+func (c *Config) complete() error {
+	var faults []error
+	need := func(ok bool, what string) {
+		if !ok {
+			faults = append(faults, fmt.Errorf("kubelet: %s must be set", what))
+		}
+	}
+	need(c.Node != nil && c.Node.Name != "", "Node with a name")
+	need(c.Client != nil, "Client")
+	need(c.Shared != nil, "Shared")
+	need(c.Runtime != nil, "Runtime")
+	need(c.NodeNS != nil, "NodeNS")
+	need(c.PodNetNSDir != "", "PodNetNSDir")
+	need(c.Dir != "", "Dir")
+	need(c.Node == nil || nodeIP(c.Node).IsValid(), "an InternalIP among Node's addresses")
+	if len(faults) > 0 {
+		return errors.Join(faults...)
+	}
+	c.defaults()
+	return nil
+}
+
+func (c *Config) defaults() {
+	if c.Resolve == nil {
+		c.Resolve = app.Resolve
+	}
+	if c.Images == nil {
+		c.Images = app.Images
+	}
+	if c.NewNetNS == nil {
+		c.NewNetNS = namespaceOf(kernel.CreateNamespace)
+	}
+	if c.OpenNetNS == nil {
+		c.OpenNetNS = namespaceOf(kernel.OpenNamespace)
+	}
+	if c.RemoveNetNS == nil {
+		c.RemoveNetNS = kernel.RemoveNamespace
+	}
+	if c.ClusterDomain == "" {
+		c.ClusterDomain = "cluster.local"
+	}
+	if !c.NodeDNS.IsValid() {
+		c.NodeDNS = netip.AddrFrom4([4]byte{168, 63, 129, 16})
+	}
+	if c.Port == 0 {
+		c.Port = 10250
+	}
+	if c.ClientName == "" {
+		c.ClientName = nodeapi.APIServerName
+	}
+	if c.Clock == nil {
+		c.Clock = clock.RealClock{}
+	}
+	if c.Log == nil {
+		c.Log = func(string, ...any) {}
+	}
+}
+
+func namespaceOf(f func(string) (*kernel.Namespace, error)) func(string) (Namespace, error) {
+	return func(path string) (Namespace, error) {
+		ns, err := f(path)
+		if err != nil {
+			return nil, err
+		}
+		return ns, nil
+	}
+}

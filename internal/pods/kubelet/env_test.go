@@ -1,0 +1,340 @@
+package kubelet
+
+import (
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/pods/container"
+)
+
+// fakeSource has one ConfigMap and one Secret, both named conf.
+type fakeSource map[string]string
+
+func (s fakeSource) configMap(_, name string) (*corev1.ConfigMap, error) {
+	if name != "conf" {
+		return nil, fmt.Errorf("configmaps %q not found", name)
+	}
+	return &corev1.ConfigMap{Data: s, BinaryData: map[string][]byte{"bin": {0, 1}}}, nil
+}
+
+func (s fakeSource) secret(_, name string) (*corev1.Secret, error) {
+	if name != "conf" {
+		return nil, fmt.Errorf("secrets %q not found", name)
+	}
+	return &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}, nil
+}
+
+func local(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
+
+func service(namespace, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+}
+
+func TestEnvironment(t *testing.T) {
+	field := func(path string) *corev1.EnvVarSource {
+		return &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: path}}
+	}
+	res := func(name, divisor string) *corev1.EnvVarSource {
+		f := &corev1.ResourceFieldSelector{Resource: name}
+		if divisor != "" {
+			f.Divisor = quantity(divisor)
+		}
+		return &corev1.EnvVarSource{ResourceFieldRef: f}
+	}
+	c := &corev1.Container{Name: "c",
+		EnvFrom: []corev1.EnvFromSource{
+			{Prefix: "CM_", ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("conf")}},
+			{SecretRef: &corev1.SecretEnvSource{LocalObjectReference: local("nosuch"), Optional: new(true)}},
+		},
+		Resources: corev1.ResourceRequirements{Requests: corev1.ResourceList{"cpu": quantity("250m"), "memory": quantity("64Mi")}},
+		Env: []corev1.EnvVar{
+			{Name: "NAME", ValueFrom: field("metadata.name")},
+			{Name: "LABEL", ValueFrom: field("metadata.labels['app']")},
+			{Name: "IP", ValueFrom: field("status.podIP")},
+			{Name: "HOST", ValueFrom: field("status.hostIP")},
+			{Name: "NODE", ValueFrom: field("spec.nodeName")},
+			{Name: "CPU", ValueFrom: res("requests.cpu", "")},
+			{Name: "MILLI", ValueFrom: res("requests.cpu", "1m")},
+			{Name: "MEM", ValueFrom: res("requests.memory", "1Mi")},
+			{Name: "LIMIT", ValueFrom: res("limits.cpu", "")},
+			{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("conf"), Key: "password"}}},
+			{Name: "NONE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("conf"), Key: "x", Optional: new(true)}}},
+			{Name: "URL", Value: "http://$(IP):$(WEB_SERVICE_PORT)/$(NOSUCH)?$$(IP)"},
+			{Name: "CM_a", Value: "mine"},
+		}}
+	pod := testPod("web", func(p *corev1.Pod) { p.Labels = map[string]string{"app": "web"} })
+	f := podFacts{pod: pod, hostIP: "10.0.0.1", podIPs: []string{"10.1.0.5"}, allocatable: corev1.ResourceList{"cpu": quantity("4")}}
+	services := []*corev1.Service{
+		service("default", "kubernetes", "10.2.0.1", corev1.ServicePort{Name: "https", Port: 443}),
+		service("default", "web", "10.2.0.2", corev1.ServicePort{Port: 80, Protocol: corev1.ProtocolTCP}),
+		service("default", "headless", "None", corev1.ServicePort{Port: 80}),
+		service("other", "hidden", "10.2.0.3", corev1.ServicePort{Port: 80}),
+	}
+	got, err := environment(c, f, services, fakeSource{"a": "1", "b": "2"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{
+		"CM_b=2",
+		"KUBERNETES_PORT=tcp://10.2.0.1:443", "KUBERNETES_PORT_443_TCP=tcp://10.2.0.1:443", "KUBERNETES_PORT_443_TCP_ADDR=10.2.0.1",
+		"KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_PROTO=tcp", "KUBERNETES_SERVICE_HOST=10.2.0.1", "KUBERNETES_SERVICE_PORT=443",
+		"KUBERNETES_SERVICE_PORT_HTTPS=443",
+		"WEB_PORT=tcp://10.2.0.2:80", "WEB_PORT_80_TCP=tcp://10.2.0.2:80", "WEB_PORT_80_TCP_ADDR=10.2.0.2", "WEB_PORT_80_TCP_PORT=80",
+		"WEB_PORT_80_TCP_PROTO=tcp", "WEB_SERVICE_HOST=10.2.0.2", "WEB_SERVICE_PORT=80",
+		"NAME=web", "LABEL=web", "IP=10.1.0.5", "HOST=10.0.0.1", "NODE=node-0", "CPU=1", "MILLI=250", "MEM=64", "LIMIT=4", "PASSWORD=hunter2",
+		"URL=http://10.1.0.5:80/$(NOSUCH)?$(IP)", "CM_a=mine",
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("-want +got\n%s", d)
+	}
+	pod.Spec.EnableServiceLinks = new(false)
+	got, _ = environment(&corev1.Container{}, podFacts{pod: pod}, services, fakeSource{})
+	if slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "WEB_") }) || !slices.Contains(got, "KUBERNETES_SERVICE_HOST=10.2.0.1") {
+		t.Errorf("without service links: %v", got)
+	}
+	c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("nosuch")}}}
+	if _, err := environment(c, f, nil, fakeSource{}); err == nil || !strings.Contains(err.Error(), `"nosuch" not found`) {
+		t.Errorf("error %v", err)
+	}
+}
+
+func TestResolvConf(t *testing.T) {
+	r := resolver{netip.MustParseAddr("10.2.0.10"), "cluster.local", netip.MustParseAddr("168.63.129.16")}
+	value := "2"
+	for name, tc := range map[string]struct {
+		spec corev1.PodSpec
+		want string
+	}{
+		"cluster first": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst},
+			"search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.2.0.10\noptions ndots:5\n"},
+		"host network": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, HostNetwork: true}, "nameserver 168.63.129.16\n"},
+		"host network with cluster": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true},
+			"search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.2.0.10\noptions ndots:5\n"},
+		"default": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, "nameserver 168.63.129.16\n"},
+		"none": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"x.y"}}},
+			"search x.y\nnameserver 1.1.1.1\n"},
+		"merged": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, DNSConfig: &corev1.PodDNSConfig{Searches: []string{"x.y", "cluster.local"},
+			Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &value}, {Name: "use-vc"}}}},
+			"search default.svc.cluster.local svc.cluster.local cluster.local x.y\nnameserver 10.2.0.10\noptions ndots:2 use-vc\n"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default"}, Spec: tc.spec}
+			if d := cmp.Diff(tc.want, string(resolvConf(pod, r))); d != "" {
+				t.Errorf("-want +got\n%s", d)
+			}
+		})
+	}
+}
+
+func TestHostname(t *testing.T) {
+	long := strings.Repeat("a", 62) + "-" + "tail"
+	for _, tc := range []struct {
+		pod  *corev1.Pod
+		want string
+	}{
+		{testPod("web"), "web"},
+		{testPod("web", func(p *corev1.Pod) { p.Spec.Hostname = "www" }), "www"},
+		{testPod("web", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), "node"},
+		{testPod(long), strings.Repeat("a", 62)},
+	} {
+		if got := hostname(tc.pod, "node"); got != tc.want {
+			t.Errorf("%q, want %q", got, tc.want)
+		}
+	}
+}
+
+func TestThreshold(t *testing.T) {
+	for _, tc := range []struct {
+		success, failure int32
+		results, want    string // + good, - bad; v a verdict, . none
+	}{
+		{1, 3, "+--+---", "v..v..v"},
+		{2, 1, "+-++-", ".v.vv"},
+		{0, 0, "-+", "vv"},
+	} {
+		th := newThreshold(&corev1.Probe{SuccessThreshold: tc.success, FailureThreshold: tc.failure})
+		var got strings.Builder
+		for _, r := range tc.results {
+			if th.add(r == '+') {
+				got.WriteByte('v')
+			} else {
+				got.WriteByte('.')
+			}
+		}
+		if got.String() != tc.want {
+			t.Errorf("%+v: %s", tc, got.String())
+		}
+	}
+}
+
+// A volume's files change all at once, behind one link; what nobody asked for any more goes.
+func TestWriteFiles(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "v")
+	write := func(files ...file) {
+		t.Helper()
+		if err := writeFiles(dir, files, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	link := func() string { l, _ := os.Readlink(filepath.Join(dir, dataLink)); return l }
+	write(file{"a", []byte("1"), 0o600}, file{"sub/b", []byte("2"), 0o644})
+	st, err := os.Stat(filepath.Join(dir, "a"))
+	if err != nil || st.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", st, err)
+	}
+	if b, _ := os.ReadFile(filepath.Join(dir, "sub/b")); string(b) != "2" {
+		t.Errorf("sub/b is %q", b)
+	}
+	write(file{"a", []byte("1"), 0o600})
+	if _, err := os.Lstat(filepath.Join(dir, "sub")); !os.IsNotExist(err) {
+		t.Errorf("sub: %v", err)
+	}
+	before := link()
+	write(file{"a", []byte("1"), 0o600})
+	if link() != before {
+		t.Error("what is right was written again")
+	}
+	write(file{"a", []byte("2"), 0o600})
+	if _, err := os.Stat(filepath.Join(dir, before)); !os.IsNotExist(err) {
+		t.Errorf("old data: %v", err)
+	}
+	if err := writeFiles(dir, []file{{"../out", nil, 0o644}}, nil); err == nil {
+		t.Error("a file outside of the volume was written")
+	}
+	// The place of a volume below this one is made, and stays.
+	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{
+		{Name: "v", MountPath: "/etc/app"}, {Name: "w", MountPath: "/etc/app/more/deep"}, {Name: "x", MountPath: "/etc/application"}, {Name: "y", MountPath: "/etc/app/file", SubPath: "f"},
+	}}}}}
+	if err := makeMountPoints(dir, "v", pod); err != nil {
+		t.Fatal(err)
+	}
+	write(file{"a", []byte("3"), 0o600})
+	var names []string
+	entries, _ := os.ReadDir(dir)
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), "..") {
+			names = append(names, e.Name())
+		}
+	}
+	if st, err := os.Stat(filepath.Join(dir, "more/deep")); err != nil || !st.IsDir() || !slices.Equal(names, []string{"a", "more"}) {
+		t.Errorf("%v: %v", names, err)
+	}
+}
+
+func TestHostPathLeavesTheMachineAlone(t *testing.T) {
+	root := filepath.Join(t.TempDir(), "rootfs")
+	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
+	machine := t.TempDir()
+	socket := filepath.Join(t.TempDir(), "s")
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	for _, tc := range []struct {
+		path     string
+		kind     *corev1.HostPathType
+		own, ro  bool
+		mustFail bool
+	}{
+		{path: machine, ro: true},
+		{path: machine, kind: kind(corev1.HostPathDirectory), ro: true},
+		{path: machine, kind: kind(corev1.HostPathFile), mustFail: true},
+		{path: machine + "/new", kind: kind(corev1.HostPathDirectoryOrCreate), own: true},
+		{path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate), own: true},
+		{path: machine + "/nosuch", own: true},
+		{path: machine + "/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
+		{path: "/../../etc/x", own: true},
+		{path: "/run", own: true},
+		{path: "/var/run", own: true},
+		{path: "/proc/1/root/etc", own: true},
+		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true},
+		{path: socket, own: true},
+	} {
+		v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: tc.path, Type: tc.kind})
+		if (err != nil) != tc.mustFail {
+			t.Errorf("%+v: %v", tc, err)
+		}
+		if err == nil && (strings.HasPrefix(v.path, root) != tc.own || v.readOnly != tc.ro) {
+			t.Errorf("%+v: %+v", tc, v)
+		}
+	}
+	if left, _ := os.ReadDir(machine); len(left) != 0 {
+		t.Errorf("the machine has %v", left)
+	}
+}
+
+// TestLinksDoNotLeadToTheMachine: pods write into the node's own files and into their volumes, links too. Neither a hostPath nor a subPath
+// follows one out of there, or makes something behind it.
+func TestLinksDoNotLeadToTheMachine(t *testing.T) {
+	root, machine, data := t.TempDir(), t.TempDir(), t.TempDir()
+	for _, dir := range []string{root, data} {
+		for name, target := range map[string]string{"out": machine, "up": "../../../../../../.." + machine, "dangling": machine + "/made", "in": "real"} {
+			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := os.Mkdir(filepath.Join(dir, "real"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
+		for _, path := range []string{"/out", "/up", "/dangling", "/out/new", "/up/new"} {
+			if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: path, Type: &kind}); err == nil {
+				t.Errorf("hostPath %s %q: %+v", path, kind, v)
+			}
+		}
+	}
+	if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: "/in"}); err != nil || v.readOnly {
+		t.Errorf("a link among the node's own files: %+v, %v", v, err)
+	}
+	sub := func(path string, readOnly bool) (string, error) {
+		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: path}}}
+		list, err := mounts(c, map[string]volume{"v": {path: data, readOnly: readOnly}}, nil)
+		if err != nil {
+			return "", err
+		}
+		return list[0].Source, nil
+	}
+	for _, readOnly := range []bool{false, true} {
+		for _, path := range []string{"out", "up", "dangling", "out/new", "up/new"} {
+			if source, err := sub(path, readOnly); err == nil {
+				t.Errorf("subPath %s: %s", path, source)
+			}
+		}
+		if source, err := sub("in", readOnly); err != nil || filepath.Base(source) != "real" {
+			t.Errorf("subPath by a link within the volume: %s, %v", source, err)
+		}
+	}
+	if source, err := sub("in/new/deep", false); err != nil || source != filepath.Join(data, "real/new/deep") {
+		t.Errorf("a subPath that is made: %s, %v", source, err)
+	}
+	if left, _ := os.ReadDir(machine); len(left) != 0 {
+		t.Errorf("the machine has %v", left)
+	}
+}
+
+func TestSecurityContext(t *testing.T) {
+	id := func(n int64) *int64 { return &n }
+	var s container.Spec
+	err := secure(&s, &corev1.PodSecurityContext{RunAsUser: id(1), RunAsGroup: id(2), FSGroup: id(3), SupplementalGroups: []int64{4}, RunAsNonRoot: new(true)},
+		&corev1.SecurityContext{RunAsUser: id(5), AllowPrivilegeEscalation: new(false), Privileged: new(false),
+			Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}, Drop: []corev1.Capability{"ALL"}}})
+	want := container.Spec{UID: id(5), GID: id(2), Groups: []int64{3, 4}, NoNewPrivs: true, AddCaps: []string{"NET_ADMIN"}, DropCaps: []string{"ALL"}}
+	if d := cmp.Diff(want, s); err != nil || d != "" {
+		t.Errorf("%v\n%s", err, d)
+	}
+	if err := secure(&s, &corev1.PodSecurityContext{RunAsNonRoot: new(true)}, nil); err == nil {
+		t.Error("root was let in")
+	}
+}

@@ -1,0 +1,572 @@
+package kubelet
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	authv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/kubelet/expansion"
+)
+
+// A volume is one of a pod's, set up: a directory or file of the machine. Containers mount it.
+type volume struct {
+	path     string
+	readOnly bool
+}
+
+// A file is one that a volume is to hold. Its name may have directories in it.
+type file struct {
+	name string
+	data []byte
+	mode os.FileMode
+}
+
+// A tokenSource makes service account tokens.
+type tokenSource interface {
+	token(ctx context.Context, pod *corev1.Pod, audience string, lifetime time.Duration) (*authv1.TokenRequestStatus, error)
+}
+
+// A volumes sets up a pod's volumes below dir.
+type volumes struct {
+	dir  string // pods/<uid>/volumes
+	host string // the root of the node's own files, for hostPath
+	src  configSource
+	tok  tokenSource
+	now  func() time.Time
+}
+
+// setup makes every volume of the pod, or brings those up to date that are there. refresh is when a token among them should be renewed, zero
+// for never.
+func (v *volumes) setup(ctx context.Context, f podFacts) (made map[string]volume, refresh time.Time, err error) {
+	made = make(map[string]volume, len(f.pod.Spec.Volumes))
+	for i := range f.pod.Spec.Volumes {
+		spec := &f.pod.Spec.Volumes[i]
+		vol, renew, err := v.one(ctx, spec, f)
+		if err != nil {
+			return nil, time.Time{}, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", spec.Name, err)
+		}
+		made[spec.Name] = vol
+		if !renew.IsZero() && (refresh.IsZero() || renew.Before(refresh)) {
+			refresh = renew
+		}
+	}
+	return made, refresh, nil
+}
+
+// The directory names are upstream's plugin names.
+func (v *volumes) path(plugin, name string) string {
+	return filepath.Join(v.dir, "kubernetes.io~"+plugin, name)
+}
+
+func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol volume, refresh time.Time, err error) {
+	switch {
+	case spec.EmptyDir != nil:
+		vol.path = v.path("empty-dir", spec.Name)
+		return vol, refresh, emptyDir(vol.path, f.pod)
+	case spec.HostPath != nil:
+		vol, err = hostPath(v.host, spec.HostPath)
+		return vol, refresh, err
+	}
+	plugin, files, refresh, err := v.files(ctx, spec, f)
+	if err != nil {
+		return vol, refresh, err
+	}
+	vol = volume{path: v.path(plugin, spec.Name), readOnly: true}
+	return vol, refresh, errors.Join(writeFiles(vol.path, files, fsGroup(f.pod)), makeMountPoints(vol.path, spec.Name, f.pod))
+}
+
+// makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers
+// (upstream: pkg/volume/util/nested_volumes.go).
+func makeMountPoints(dir, name string, pod *corev1.Pod) error {
+	var errs []error
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, outer := range c.VolumeMounts {
+			if outer.Name != name || outer.SubPath != "" || outer.SubPathExpr != "" {
+				continue
+			}
+			for _, inner := range c.VolumeMounts {
+				below, err := filepath.Rel(outer.MountPath, inner.MountPath)
+				if err == nil && below != "." && filepath.IsLocal(below) && inner.SubPath == "" && inner.SubPathExpr == "" {
+					errs = append(errs, os.MkdirAll(filepath.Join(dir, below), 0o755))
+				}
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// files is what a volume made of files holds.
+func (v *volumes) files(ctx context.Context, spec *corev1.Volume, f podFacts) (plugin string, files []file, refresh time.Time, err error) {
+	switch {
+	case spec.ConfigMap != nil:
+		s := spec.ConfigMap
+		files, err = configMapFiles(v.src, f.pod.Namespace, s.Name, s.Items, mode(s.DefaultMode), isTrue(s.Optional))
+		return "configmap", files, refresh, err
+	case spec.Secret != nil:
+		s := spec.Secret
+		files, err = secretFiles(v.src, f.pod.Namespace, s.SecretName, s.Items, mode(s.DefaultMode), isTrue(s.Optional))
+		return "secret", files, refresh, err
+	case spec.DownwardAPI != nil:
+		files, err = downwardFiles(spec.DownwardAPI.Items, mode(spec.DownwardAPI.DefaultMode), f)
+		return "downward-api", files, refresh, err
+	case spec.Projected != nil:
+		for _, s := range spec.Projected.Sources {
+			more, renew, err := v.projection(ctx, s, mode(spec.Projected.DefaultMode), f)
+			if err != nil {
+				return "", nil, refresh, err
+			}
+			files = append(files, more...)
+			if !renew.IsZero() && (refresh.IsZero() || renew.Before(refresh)) {
+				refresh = renew
+			}
+		}
+		return "projected", files, refresh, nil
+	}
+	return "", nil, refresh, errors.New("this kind of volume is not there in a lab: use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
+}
+
+func (v *volumes) projection(ctx context.Context, s corev1.VolumeProjection, m os.FileMode, f podFacts) (files []file, refresh time.Time, err error) {
+	ns := f.pod.Namespace
+	switch {
+	case s.ConfigMap != nil:
+		files, err = configMapFiles(v.src, ns, s.ConfigMap.Name, s.ConfigMap.Items, m, isTrue(s.ConfigMap.Optional))
+	case s.Secret != nil:
+		files, err = secretFiles(v.src, ns, s.Secret.Name, s.Secret.Items, m, isTrue(s.Secret.Optional))
+	case s.DownwardAPI != nil:
+		files, err = downwardFiles(s.DownwardAPI.Items, m, f)
+	case s.ServiceAccountToken != nil:
+		t := s.ServiceAccountToken
+		life := time.Hour
+		if t.ExpirationSeconds != nil {
+			life = time.Duration(*t.ExpirationSeconds) * time.Second
+		}
+		var status *authv1.TokenRequestStatus
+		if status, err = v.tok.token(ctx, f.pod, t.Audience, life); err != nil {
+			return nil, refresh, fmt.Errorf("failed to fetch token: %w", err)
+		}
+		// Upstream renews at 80 % of the life (pkg/kubelet/token).
+		now := v.now()
+		refresh = now.Add(status.ExpirationTimestamp.Sub(now) * 8 / 10)
+		files = []file{{t.Path, []byte(status.Token), m}}
+	default:
+		err = errors.New("this source of a projected volume is not there in a lab")
+	}
+	return files, refresh, err
+}
+
+func mode(m *int32) os.FileMode {
+	if m == nil {
+		return 0o644
+	}
+	return os.FileMode(*m).Perm()
+}
+
+func configMapFiles(src configSource, namespace, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) ([]file, error) {
+	cm, err := src.configMap(namespace, name)
+	if err != nil {
+		if optional {
+			return nil, nil
+		}
+		return nil, err
+	}
+	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
+	for k, b := range cm.BinaryData {
+		data[k] = b
+	}
+	for k, s := range cm.Data {
+		data[k] = []byte(s)
+	}
+	return pick(data, items, m, optional)
+}
+
+func secretFiles(src configSource, namespace, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) ([]file, error) {
+	s, err := src.secret(namespace, name)
+	if err != nil {
+		if optional {
+			return nil, nil
+		}
+		return nil, err
+	}
+	return pick(s.Data, items, m, optional)
+}
+
+// pick chooses the keys that a volume shows: all of them, or the items.
+func pick(data map[string][]byte, items []corev1.KeyToPath, m os.FileMode, optional bool) (files []file, err error) {
+	if len(items) == 0 {
+		for k, b := range data {
+			files = append(files, file{k, b, m})
+		}
+		return files, nil
+	}
+	for _, it := range items {
+		b, ok := data[it.Key]
+		if !ok && optional {
+			continue
+		}
+		if !ok {
+			return nil, fmt.Errorf("references non-existent config key: %s", it.Key)
+		}
+		fm := m
+		if it.Mode != nil {
+			fm = mode(it.Mode)
+		}
+		files = append(files, file{it.Path, b, fm})
+	}
+	return files, nil
+}
+
+func downwardFiles(items []corev1.DownwardAPIVolumeFile, m os.FileMode, f podFacts) (files []file, err error) {
+	for _, it := range items {
+		var value string
+		switch {
+		case it.FieldRef != nil:
+			value, err = fieldValue(it.FieldRef.FieldPath, f)
+		case it.ResourceFieldRef != nil:
+			c := findContainer(f.pod, it.ResourceFieldRef.ContainerName)
+			if c == nil {
+				return nil, fmt.Errorf("container %s not found", it.ResourceFieldRef.ContainerName)
+			}
+			value, err = resourceValue(it.ResourceFieldRef, c, f.allocatable)
+		}
+		if err != nil {
+			return nil, err
+		}
+		fm := m
+		if it.Mode != nil {
+			fm = mode(it.Mode)
+		}
+		files = append(files, file{it.Path, []byte(value), fm})
+	}
+	return files, nil
+}
+
+func fsGroup(pod *corev1.Pod) *int64 {
+	if pod.Spec.SecurityContext == nil {
+		return nil
+	}
+	return pod.Spec.SecurityContext.FSGroup
+}
+
+func emptyDir(path string, pod *corev1.Pod) error {
+	if err := os.MkdirAll(path, 0o777); err != nil {
+		return err
+	}
+	perm := os.FileMode(0o777)
+	if g := fsGroup(pod); g != nil {
+		perm |= os.ModeSetgid
+		if err := os.Chown(path, -1, int(*g)); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, perm) // whatever the umask
+}
+
+// hostPath finds or makes a path of the node. The node's own files are below root; where they have none, the machine's shows through,
+// read-only, because a lab must not change the machine that it runs on. Links among the node's own files, which pods may make, are followed
+// within root only (os.Root): one that leads out is an error.
+func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
+	name := filepath.Join(".", filepath.Clean("/"+h.Path))
+	own := volume{path: filepath.Join(root, name)}
+	kind := corev1.HostPathUnset
+	if h.Type != nil {
+		kind = *h.Type
+	}
+	there, err := below(root, name, (*os.Root).Stat)
+	switch {
+	case err == nil:
+		return own, checkHostPath(there, h.Path, kind)
+	case !errors.Is(err, fs.ErrNotExist):
+		return volume{}, fmt.Errorf("hostPath %s among the node's own files: %w", h.Path, err)
+	case kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate && machinePath(h.Path):
+		there, err := os.Stat(h.Path)
+		if err != nil {
+			return volume{}, err
+		}
+		return volume{path: h.Path, readOnly: true}, checkHostPath(there, h.Path, kind)
+	}
+	create := makeDirectory
+	switch kind {
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate:
+	case corev1.HostPathFileOrCreate:
+		create = makeFile
+	default:
+		return volume{}, fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
+	}
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return volume{}, err
+	}
+	_, err = below(root, name, create)
+	return own, err
+}
+
+// below does something to a name in a directory that no link leads out of.
+func below[T any](dir, name string, do func(*os.Root, string) (T, error)) (T, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		var none T
+		return none, err
+	}
+	defer root.Close()
+	return do(root, name)
+}
+
+func makeDirectory(root *os.Root, name string) (struct{}, error) {
+	return struct{}{}, root.MkdirAll(name, 0o755)
+}
+
+func makeFile(root *os.Root, name string) (struct{}, error) {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return struct{}{}, err
+	}
+	f, err := root.OpenFile(name, os.O_CREATE, 0o644)
+	if err != nil {
+		return struct{}{}, err
+	}
+	return struct{}{}, f.Close()
+}
+
+// machineOwn are the machine's directories that no pod sees: sockets and devices act on the machine also where they are read-only.
+var machineOwn = []string{"/run", "/dev", "/proc", "/sys", "/root", "/home"}
+
+// machinePath reports whether a pod may see the machine's file or directory at the path.
+func machinePath(path string) bool {
+	path, err := filepath.EvalSymlinks(path)
+	if err != nil {
+		return false
+	}
+	for _, dir := range machineOwn {
+		if path == dir || strings.HasPrefix(path, dir+"/") {
+			return false
+		}
+	}
+	st, err := os.Stat(path)
+	return err == nil && st.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeNamedPipe) == 0
+}
+
+// checkHostPath tells whether what is at a path is of the kind that the manifest wants.
+func checkHostPath(there fs.FileInfo, path string, kind corev1.HostPathType) error {
+	m, ok := there.Mode(), true
+	switch kind {
+	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
+		ok = m.IsDir()
+	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
+		ok = m.IsRegular()
+	case corev1.HostPathSocket:
+		ok = m&fs.ModeSocket != 0
+	case corev1.HostPathCharDev:
+		ok = m&fs.ModeCharDevice != 0
+	case corev1.HostPathBlockDev:
+		ok = m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0
+	}
+	if !ok {
+		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, kind)
+	}
+	return nil
+}
+
+// dataLink is the link that a volume's files are reached through, so that all of them change at once (upstream: volume/util.AtomicWriter).
+const dataLink = "..data"
+
+// writeFiles makes a volume's directory hold just these files, all of them replaced in one rename. What is right already is left alone.
+func writeFiles(dir string, files []file, group *int64) error {
+	if upToDate(dir, files) {
+		return nil
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	fresh, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
+	if err != nil {
+		return err
+	}
+	if err := os.Chmod(fresh, 0o755); err != nil {
+		return err
+	}
+	tops := make([]string, 0, len(files))
+	for _, f := range files {
+		if !filepath.IsLocal(f.name) {
+			return fmt.Errorf("file name %q leaves the volume", f.name)
+		}
+		if err := writeFile(filepath.Join(fresh, f.name), f, group); err != nil {
+			return err
+		}
+		top, _, _ := strings.Cut(filepath.Clean(f.name), "/")
+		tops = append(tops, top)
+	}
+	old, _ := os.Readlink(filepath.Join(dir, dataLink))
+	if err := relink(filepath.Base(fresh), filepath.Join(dir, dataLink)); err != nil {
+		return err
+	}
+	return tidy(dir, tops, old)
+}
+
+func writeFile(path string, f file, group *int64) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	m := f.mode
+	if group != nil {
+		m |= 0o040
+	}
+	if err := os.WriteFile(path, f.data, m); err != nil {
+		return err
+	}
+	if group != nil {
+		if err := os.Chown(path, -1, int(*group)); err != nil {
+			return err
+		}
+	}
+	return os.Chmod(path, m)
+}
+
+// relink makes path a link to target, atomically.
+func relink(target, path string) error {
+	tmp := path + "_tmp"
+	_ = os.Remove(tmp)
+	if err := os.Symlink(target, tmp); err != nil {
+		return err
+	}
+	return os.Rename(tmp, path)
+}
+
+// tidy makes the links that users see and removes those, and the old data, that are no longer wanted. Directories are mount points.
+func tidy(dir string, tops []string, old string) error {
+	for _, t := range tops {
+		link := filepath.Join(dir, t)
+		if _, err := os.Lstat(link); err == nil {
+			continue
+		}
+		if err := os.Symlink(filepath.Join(dataLink, t), link); err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if !e.IsDir() && !strings.HasPrefix(e.Name(), "..") && !slices.Contains(tops, e.Name()) {
+			_ = os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+	if old != "" {
+		_ = os.RemoveAll(filepath.Join(dir, filepath.Base(old)))
+	}
+	return nil
+}
+
+func upToDate(dir string, files []file) bool {
+	entries, err := os.ReadDir(filepath.Join(dir, dataLink))
+	if err != nil {
+		return false
+	}
+	have := 0
+	for _, e := range entries {
+		if e.IsDir() {
+			return false // rewriting is the simple answer
+		}
+		have++
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(filepath.Join(dir, dataLink, f.name))
+		if err != nil || !bytes.Equal(b, f.data) {
+			return false
+		}
+	}
+	return have == len(files)
+}
+
+// mounts gives a container's mounts of the pod's volumes. vars are for subPathExpr.
+func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string) ([]container.Mount, error) {
+	list := make([]container.Mount, 0, len(c.VolumeMounts))
+	for _, vm := range c.VolumeMounts {
+		v, ok := vols[vm.Name]
+		if !ok {
+			return nil, fmt.Errorf("volume %q is not one of the pod's", vm.Name)
+		}
+		sub := vm.SubPath
+		if vm.SubPathExpr != "" {
+			sub = expansion.Expand(vm.SubPathExpr, vars)
+		}
+		source := v.path
+		if sub != "" {
+			if !filepath.IsLocal(sub) {
+				return nil, fmt.Errorf("subPath %q of volume %q leaves the volume", sub, vm.Name)
+			}
+			var err error
+			if source, err = v.subPath(sub); err != nil {
+				return nil, fmt.Errorf("subPath %q of volume %q: %w", sub, vm.Name, err)
+			}
+		}
+		list = append(list, container.Mount{Source: source, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
+	}
+	// A mount below another must come after it.
+	slices.SortStableFunc(list, func(a, b container.Mount) int {
+		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
+	})
+	return list, nil
+}
+
+// subPath is the file or directory of the volume that a subPath names, made where it is not there. Links, which a pod may have made, are
+// followed within the volume only. A bind mount of a link binds what it leads to; a later change of the volume is not seen, as upstream.
+func (v volume) subPath(sub string) (string, error) {
+	_, err := below(v.path, sub, (*os.Root).Stat)
+	if errors.Is(err, fs.ErrNotExist) && !v.readOnly {
+		_, err = below(v.path, sub, func(root *os.Root, name string) (struct{}, error) { return struct{}{}, root.MkdirAll(name, 0o777) })
+	}
+	if err != nil {
+		return "", err
+	}
+	return filepath.EvalSymlinks(filepath.Join(v.path, sub))
+}
+
+// references tells whether the pod uses the ConfigMap or Secret, in a volume or in a variable.
+func references(pod *corev1.Pod, kind, name string) bool {
+	for i := range pod.Spec.Volumes {
+		v := &pod.Spec.Volumes[i]
+		switch {
+		case kind == "ConfigMap" && v.ConfigMap != nil && v.ConfigMap.Name == name, kind == "Secret" && v.Secret != nil && v.Secret.SecretName == name:
+			return true
+		case v.Projected != nil:
+			for _, s := range v.Projected.Sources {
+				if kind == "ConfigMap" && s.ConfigMap != nil && s.ConfigMap.Name == name || kind == "Secret" && s.Secret != nil && s.Secret.Name == name {
+					return true
+				}
+			}
+		}
+	}
+	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
+		for i := range list {
+			if envReferences(&list[i], kind, name) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func envReferences(c *corev1.Container, kind, name string) bool {
+	for _, e := range c.EnvFrom {
+		if kind == "ConfigMap" && e.ConfigMapRef != nil && e.ConfigMapRef.Name == name || kind == "Secret" && e.SecretRef != nil && e.SecretRef.Name == name {
+			return true
+		}
+	}
+	for _, e := range c.Env {
+		if f := e.ValueFrom; f != nil && (kind == "ConfigMap" && f.ConfigMapKeyRef != nil && f.ConfigMapKeyRef.Name == name ||
+			kind == "Secret" && f.SecretKeyRef != nil && f.SecretKeyRef.Name == name) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,198 @@
+package iptables
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/testing/goldentest"
+)
+
+// TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
+// blocks of other programs.
+func TestFragments(t *testing.T) {
+	goldentest.Run(t, "testdata/fragments/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+		f, err := ParseFragment(in[0].Data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return golden(&f)
+	})
+}
+
+func golden(f *Excerpt) []txtar.File {
+	files := []txtar.File{{Name: "tables", Data: AppendSave(nil, f.Tables)}}
+	if len(f.IPv6) > 0 {
+		files = append(files, txtar.File{Name: "IPv6 tables", Data: AppendSave(nil, f.IPv6)})
+	}
+	var b bytes.Buffer
+	for _, a := range f.Assumed {
+		fmt.Fprintf(&b, "%s (line %d): %s\n", a.Kind, a.Line, a.Text)
+	}
+	files = append(files, txtar.File{Name: "assumed", Data: b.Bytes()})
+	for _, block := range f.Blocks {
+		files = append(files, txtar.File{Name: fmt.Sprintf("%s from line %d", block.Kind, block.Line), Data: block.Text})
+	}
+	return files
+}
+
+func TestWholeDumpNeedsNoAssumption(t *testing.T) {
+	dump, err := os.ReadFile("testdata/syntax.save")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Parse(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := ParseFragment(dump)
+	if err != nil || !f.Whole || len(f.Assumed) > 0 || len(f.IPv6) > 0 {
+		t.Errorf("whole %v, assumed %v, %v", f.Whole, f.Assumed, err)
+	}
+	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+		t.Error(diff)
+	}
+	six := bytes.ReplaceAll(dump, []byte("by iptables-save"), []byte("by ip6tables-save"))
+	if f, err = ParseFragment(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
+		t.Errorf("ip6tables: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
+	}
+	// Both dumps in one text, and a route behind them: still nothing is missing from the tables that are there.
+	text := string(dump) + string(six) + "\ndefault via 10.0.0.1 dev eth0\n"
+	if f, err = ParseFragment([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
+		t.Fatalf("both: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
+	}
+	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+		t.Error(diff)
+	}
+	for _, a := range f.Assumed {
+		if a.Kind == AssumedJump || a.Kind == AssumedContents || a.Kind == MissingRules || a.Kind == AssumedTable {
+			t.Errorf("assumed: %s", a.Text)
+		}
+	}
+}
+
+func TestNothingFound(t *testing.T) {
+	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
+		if f, err := ParseFragment([]byte(text)); !errors.Is(err, ErrNothingFound) {
+			t.Errorf("%q: %+v, %v", text, f, err)
+		}
+	}
+}
+
+func TestMergeRules(t *testing.T) {
+	list := func(s string) []shown {
+		var out []shown
+		for _, name := range strings.Fields(s) {
+			out = append(out, shown{rule: Rule{Target: Jump(name)}})
+		}
+		return out
+	}
+	for _, c := range []struct{ a, b, want string }{
+		{"A B", "A B", "A B"},
+		{"A C", "A B C", "A B C"},
+		{"A B C", "B", "A B C"},
+		{"B", "A B C", "A B C"},
+		{"A A", "A A", "A A"},
+		{"A", "A A", "A A"},
+		{"A B", "B A", "A B"},
+		{"", "A", "A"},
+		{"A B A", "A A", "A B A"},
+		{"A B", "C D", "A B C D"},
+		{"A B", "B C", "A B C"},
+		{"A B", "C B", "A C B"},
+		{"A B C", "X A Y C Z", "X A B Y C Z"},
+	} {
+		var got []string
+		for _, s := range mergeRules(list(c.a), list(c.b)) {
+			got = append(got, s.rule.Target.Name)
+		}
+		if s := strings.Join(got, " "); s != c.want {
+			t.Errorf("%q and %q: got %q, want %q", c.a, c.b, s, c.want)
+		}
+	}
+}
+
+func FuzzParseFragment(f *testing.F) {
+	files, _ := filepath.Glob("testdata/fragments/*.txtar")
+	for _, file := range files {
+		if a, err := txtar.ParseFile(file); err == nil {
+			f.Add(a.Files[0].Data)
+		}
+	}
+	f.Fuzz(func(t *testing.T, text []byte) {
+		e, err := ParseFragment(text)
+		if err != nil {
+			return
+		}
+		for _, tables := range [][]Table{e.Tables, e.IPv6} {
+			once := AppendSave(nil, tables)
+			again, err := Parse(once)
+			if err != nil {
+				t.Fatalf("cannot read what was printed: %v\n%s", err, once)
+			}
+			if twice := AppendSave(nil, again); !bytes.Equal(once, twice) {
+				t.Fatalf("printed differently:\n%s\n%s", once, twice)
+			}
+		}
+	})
+}
+
+// TestFragmentAbout: where a text shows the rules at two times, those that know the address in question are taken.
+func TestFragmentAbout(t *testing.T) {
+	a, err := txtar.ParseFile("testdata/fragments/two-times.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tt := range []struct{ about, has, hasNot string }{
+		{"51.144.176.251", "-A KUBE-FW-7G2JV7LNOR6DDNIY -m comment --comment \"default/whereami: loadbalancer IP\" -j KUBE-SVC-7G2JV7LNOR6DDNIY", "KUBE-XLB"},
+		{"10.13.76.26", "-d 51.144.176.251/32", "KUBE-XLB"},
+		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
+		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
+	} {
+		f, err := ParseFragment(a.Files[0].Data, netip.MustParseAddr(tt.about))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(AppendSave(nil, f.Tables))
+		if !strings.Contains(text, tt.has) || strings.Contains(text, tt.hasNot) {
+			t.Errorf("about %s: want %s and not %s in\n%s", tt.about, tt.has, tt.hasNot, text)
+		}
+	}
+}
+
+// TestFragmentFrom: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is not.
+func TestFragmentFrom(t *testing.T) {
+	const rules = "iptables-save\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n"
+	const addresses = "ip addr\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.1.0.4/24 scope global eth0\n"
+	for _, tt := range []struct {
+		name, text string
+		kept       bool
+	}{
+		{"no prompts", "# " + rules + addresses, true},
+		{"same prompt", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ " + addresses, true},
+		{"same machine as root", "jose@aks-0:~$ sudo " + rules + "root@aks-0:/etc# " + addresses, true},
+		{"another machine", "jose@aks-0:~$ sudo " + rules + "jose@jumphost:~$ " + addresses, false},
+		{"a pod's namespace", "jose@aks-0:~$ sudo " + rules + "jose@aks-0:~$ sudo nsenter -t 29634 -n " + addresses, false},
+		{"both through a debug pod", "$ kubectl exec debug -- chroot /host " + rules + "$ kubectl exec debug -- chroot /host " + addresses, true},
+		{"a shell in a pod", "jose@aks-0:~$ sudo " + rules + "$ k exec -it kuard -- /bin/ash\n~ $ " + addresses, false},
+		{"back from a shell", "$ sudo " + rules + "$ k exec -it kuard -- /bin/ash\n~ $ ls\n~ $ exit\n$ " + addresses, true},
+		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
+		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
+	} {
+		f, err := ParseFragment([]byte(tt.text))
+		if err != nil {
+			t.Fatalf("%s: %v", tt.name, err)
+		}
+		if kept := len(f.Blocks) == 1; kept != tt.kept || len(f.Tables) != 1 {
+			t.Errorf("%s: addresses kept %t, %d tables, assumed %v", tt.name, kept, len(f.Tables), f.Assumed)
+		}
+	}
+}

@@ -1,0 +1,230 @@
+package nftables
+
+import (
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+func parseEB(t *testing.T, text string) *EBTables {
+	t.Helper()
+	e, err := ParseEBTables([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e
+}
+
+// withoutComments is a saved text without comments and spaces at line ends.
+func withoutComments(text string) string {
+	var kept []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && line[0] != '#' {
+			kept = append(kept, line)
+		}
+	}
+	return strings.Join(kept, "\n")
+}
+
+func TestEBTablesPrint(t *testing.T) {
+	text := string(read(t, "testdata/ebtables.txt"))
+	if got := withoutComments(parseEB(t, text).String()); got != withoutComments(text) {
+		t.Errorf("printed differently:\n%s", got)
+	}
+}
+
+// TestEBTablesReal: but for names of bridges, which not every kernel can test, what the real tool saves is printed again, and what is printed can be restored.
+func TestEBTablesReal(t *testing.T) {
+	saved := inNamespace(t, `grep -v -- --logical "$1" | ebtables-restore; ebtables-save`, "testdata/ebtables.txt")
+	printed := parseEB(t, saved).String()
+	if withoutComments(saved) != withoutComments(printed) {
+		t.Errorf("saved:\n%s\nprinted:\n%s", saved, printed)
+	}
+	again := inNamespace(t, `printf %s "$1" | ebtables-restore; ebtables-save -c`, printed)
+	e := parseEB(t, again)
+	for i := range e.Tables {
+		for j := range e.Tables[i].Rules {
+			r := &e.Tables[i].Rules[j]
+			if r.Counters != "[0:0]" {
+				t.Errorf("counters of %q: %q", r.Text, r.Counters)
+			}
+			r.Counters = ""
+		}
+	}
+	if withoutComments(e.String()) != withoutComments(printed) {
+		t.Errorf("restored:\n%s\nprinted:\n%s", e, printed)
+	}
+}
+
+func TestEBTablesErrors(t *testing.T) {
+	for text, want := range map[string]string{
+		"-A INPUT -j DROP\n":     "line 1: ",
+		"*filter\n:INPUT\n":      "line 2: ",
+		"*filter\nINPUT -j DROP": "line 2: ",
+		"*filter\n-A":            "line 2: ",
+	} {
+		if _, err := ParseEBTables([]byte(text)); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for _, text := range []string{"*filter\n:A ACCEPT\n:A ACCEPT\n", "*filter\n:A WHAT\n", "*filter\n-A X -j DROP\n"} {
+		if _, err := LowerEBTables(parseEB(t, text)); err == nil {
+			t.Errorf("%q is lowered", text)
+		}
+	}
+}
+
+// chooserOf notes what it was asked and takes the first answer.
+type chooserOf struct{ asked []string }
+
+func (c *chooserOf) Choose(q netfilter.Choice) int { c.asked = append(c.asked, q.What); return 0 }
+
+// linkHost knows links.
+type linkHost map[string]netfilter.Link
+
+func (linkHost) IPSet(string) (*netfilter.Set, bool)                          { return nil, false }
+func (linkHost) AddressType(netip.Addr, string) (netfilter.AddressType, bool) { return 0, false }
+func (linkHost) Route(netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
+	return netfilter.RouteAnswer{}, false
+}
+func (h linkHost) Link(name string) (netfilter.Link, bool) { l, ok := h[name]; return l, ok }
+
+func mac(s string) packet.MAC {
+	v, _ := macValue(s)
+	return v.MAC()
+}
+
+// TestEBTablesWalk runs frames through the chains of the test data.
+func TestEBTablesWalk(t *testing.T) {
+	tables, err := LowerEBTables(parseEB(t, string(read(t, "testdata/ebtables.txt"))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	rs := &netfilter.Ruleset{Tables: tables}
+	rs.Index()
+	bridgeMAC := mac("02:00:00:00:00:01")
+	host := linkHost{"eth0": {Master: "br0"}, "eth1": {Master: "br1"}, "br0": {MAC: bridgeMAC}}
+	ip := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.244.0.1"), Destination: netip.MustParseAddr("10.0.0.6"),
+		SourcePort: packet.Exactly(1), DestinationPort: packet.Exactly(85)}, EtherType: packet.EtherIPv4,
+		EtherSource: mac("aa:bb:cc:dd:ee:ff"), EtherDestination: mac("aa:00:00:00:00:01"), Local: packet.Local{In: "eth0"}}
+	request := packet.Packet{EtherType: packet.EtherARP, EtherSource: mac("aa:00:00:00:00:02"), EtherDestination: packet.Broadcast,
+		ARP:   &packet.ARP{SenderMAC: mac("aa:00:00:00:00:02"), Sender: netip.MustParseAddr("10.0.0.9"), Target: netip.MustParseAddr("10.0.0.5")},
+		Local: packet.Local{In: "eth0"}}
+	for name, c := range map[string]struct {
+		table, chain string
+		packet       packet.Packet
+		change       func(p *packet.Packet)
+		want         netfilter.VerdictKind
+		check        func(p *packet.Packet) bool
+	}{
+		"request answered": {table: "nat", chain: "PREROUTING", packet: request, want: netfilter.Stolen},
+		"reply to all": {table: "nat", chain: "PREROUTING", packet: request, change: func(p *packet.Packet) { p.ARP = &packet.ARP{Reply: true} },
+			want: netfilter.Accept, check: func(p *packet.Packet) bool {
+				return p.EtherDestination == packet.Broadcast && p.Cast == packet.BroadcastFrame
+			}},
+		"pod's frame": {table: "nat", chain: "PREROUTING", packet: ip, want: netfilter.Accept,
+			check: func(p *packet.Packet) bool { return p.EtherDestination == mac("aa:bb:cc:dd:ee:06") }},
+		"redirected": {table: "nat", chain: "PREROUTING", packet: ip, change: func(p *packet.Packet) {
+			p.Destination, p.EtherDestination = netip.MustParseAddr("10.0.0.7"), mac("1:2:3:4:5:6")
+		}, want: netfilter.Accept, check: func(p *packet.Packet) bool { return p.EtherDestination == bridgeMAC }},
+		"source set, in ARP too": {table: "nat", chain: "POSTROUTING", packet: request, change: func(p *packet.Packet) { p.In, p.Out = "", "eth0" },
+			want: netfilter.Accept, check: func(p *packet.Packet) bool {
+				return p.EtherSource == mac("12:34:56:78:9a:bc") && p.ARP.SenderMAC == p.EtherSource
+			}},
+		"gateway's own": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) { p.In, p.Out = "", "veth1" }, want: netfilter.Accept},
+		"dedup": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) {
+			p.In, p.Out, p.EtherSource, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
+		}, want: netfilter.Drop},
+		"dedup, another port": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) {
+			p.In, p.Out, p.EtherSource, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
+			p.DestinationPort = packet.Exactly(91)
+		}, want: netfilter.Accept},
+		"marked": {table: "filter", chain: "INPUT", packet: ip, change: func(p *packet.Packet) { p.Mark, p.Cast = 3, packet.MulticastFrame },
+			want: netfilter.Accept, check: func(p *packet.Packet) bool { return p.Mark == 0x13 }},
+	} {
+		p := c.packet
+		if c.change != nil {
+			c.change(&p)
+		}
+		i := slices.IndexFunc(tables, func(t *netfilter.Table) bool { return t.Name == c.table })
+		chain := tables[i].Chain(c.chain)
+		chooser := &chooserOf{}
+		ctx := &netfilter.Context{Packet: &p, Family: netfilter.Bridge, Hook: chain.Base.Hook, Host: host, Chooser: chooser}
+		v, err := chain.Run(ctx)
+		if err != nil || v.Kind != c.want || len(chooser.asked) > 0 {
+			t.Errorf("%s: %v %q, %v, asked %q", name, v.Kind, v.Detail, err, chooser.asked)
+		}
+		if c.check != nil && !c.check(&p) {
+			t.Errorf("%s: %+v", name, p)
+		}
+	}
+}
+
+// TestForeign: tables of iptables-nft are recognised, and get their rules from what it saves, with handles.
+func TestForeign(t *testing.T) {
+	rs := parse(t, read(t, "testdata/xtables.json"))
+	var names []string
+	for _, f := range rs.Foreign() {
+		names = append(names, f.Family.String()+" "+f.Name)
+	}
+	if want := []string{"ip nat", "ip filter", "ip6 filter", "bridge nat", "bridge filter"}; !slices.Equal(names, want) {
+		t.Errorf("foreign: %q, want %q", names, want)
+	}
+	for _, name := range []string{"kube-proxy", "others", "fabric-world-a"} {
+		if f := parse(t, read(t, "testdata/"+name+".json")).Foreign(); len(f) > 0 {
+			t.Errorf("%s: foreign %v", name, f[0].Name)
+		}
+	}
+	out := inNamespace(t, `grep -v -- --logical "$1" | ebtables-restore; nft -j list ruleset; ebtables-save`, "testdata/ebtables.txt")
+	dump, saved, _ := strings.Cut(out, "\n")
+	rs = parse(t, []byte(dump))
+	eb, err := LowerEBTables(parseEB(t, saved))
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, missing := rs.Join(lower(t, rs), eb)
+	if len(missing) > 0 || len(joined) != 2 {
+		t.Fatalf("%d tables, missing %q", len(joined), missing)
+	}
+	listed := map[Place]string{}
+	count := map[chainID]int{}
+	for _, e := range rs.Entries() {
+		if e.Kind == "rule" {
+			count[e.chain()]++
+			listed[Place{netfilter.Bridge, e.table().name, e.chain().chain, count[e.chain()]}] = e.Body.text("handle")
+		}
+	}
+	rules := 0
+	for _, table := range joined {
+		for _, c := range table.Chains {
+			for i := range c.Rules {
+				rules++
+				if c.Rules[i].Handle == 0 {
+					t.Errorf("%s has no handle", c.Ref(&c.Rules[i]))
+				}
+			}
+		}
+	}
+	if rules != len(listed) {
+		t.Errorf("%d rules lowered, %d listed", rules, len(listed))
+	}
+	// A table that ebtables has made on demand lacks base chains that ebtables-save prints nevertheless.
+	rs = parse(t, read(t, "testdata/xtables.json"))
+	eb, err = LowerEBTables(parseEB(t, "*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	joined, missing = rs.Join(lower(t, rs), eb)
+	if len(missing) != 4 {
+		t.Errorf("missing: %q", missing)
+	}
+	for _, table := range joined {
+		if table == eb[0] && (table.Chain("OUTPUT") != nil || table.Chain("PREROUTING") == nil) {
+			t.Errorf("joined %v", table.Chains)
+		}
+	}
+}
