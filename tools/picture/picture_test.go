@@ -1,0 +1,36 @@
+package main
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const worldA = "../../internal/model/snapshot/testdata/world-a.pwcap.tar.gz"
+
+// TestREADME: the picture of the README is what this program draws. -update would hide a fault of the walk: draw it by hand and look.
+func TestREADME(t *testing.T) {
+	want, err := os.ReadFile("../../docs/lab.svg")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := picture(worldA, "internet/client", "svc/whereami")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(string(want), got); d != "" {
+		t.Errorf("docs/lab.svg is another picture (-there +drawn):\n%s\ndraw it with: "+
+			"go run ./tools/picture internal/model/snapshot/testdata/world-a.pwcap.tar.gz internet/client svc/whereami > docs/lab.svg", d)
+	}
+}
+
+func TestRefuses(t *testing.T) {
+	if _, err := picture(worldA, "vm/testvm", "svc/whereami"); err == nil || !strings.Contains(err.Error(), "internet host") {
+		t.Errorf("a packet from a VM: %v", err)
+	}
+	if _, err := picture("none.tar.gz", "internet", "svc/whereami"); err == nil {
+		t.Error("a capture that is not there is drawn")
+	}
+}
