@@ -14,8 +14,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/model/snapshot"
 )
 
 // captureOptions are the flags of capture.
@@ -36,7 +37,7 @@ anywhere. Nothing is changed, and Secrets are never read.
 Without --here the hosts are a lab's: all of them, or those named. With --here they are this machine's network namespaces: "node/HOSTNAME" and the
 pods on it. deploy/capture.yaml runs that on a node of a cluster.`,
 		Args: cobra.ArbitraryArgs,
-		RunE: func(c *cobra.Command, args []string) error { return capture(c.Context(), s, o, args) },
+		RunE: func(c *cobra.Command, args []string) error { return runCapture(c.Context(), s, o, args) },
 	}
 	nameFlag(c, &o.name)
 	c.Flags().StringVarP(&o.output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
@@ -46,7 +47,7 @@ pods on it. deploy/capture.yaml runs that on a node of a cluster.`,
 	return c
 }
 
-func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) error {
+func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string) error {
 	switch {
 	case o.output == "":
 		return badInput{errors.New("capture needs a file to write: -o NAME.pwcap.tar.gz")}
@@ -69,7 +70,7 @@ func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) e
 	if err != nil {
 		return badInput{err}
 	}
-	taken, err := snapshot.Take(origin, Version, names...)
+	taken, err := capture.Take(origin, Version, names...)
 	if err != nil {
 		return err
 	}
@@ -80,7 +81,7 @@ func capture(ctx context.Context, s Streams, o captureOptions, hosts []string) e
 		return fmt.Errorf("nothing could be captured: %s; it needs root, in a container a privileged one", why)
 	}
 	if o.redact {
-		if err := taken.Redact(snapshot.NewRedactionKey()); err != nil {
+		if err := redact.Capture(taken, redact.NewKey()); err != nil {
 			return fmt.Errorf("redact: %w", err)
 		}
 	}
@@ -115,19 +116,19 @@ func readable(o captureOptions) error {
 	return errors.Join(errs...)
 }
 
-func captureOrigin(ctx context.Context, o captureOptions) (snapshot.Origin, error) {
+func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
 		return lab.Here(ctx, o.kubeconfig)
 	}
 	d, err := lab.Select(o.name)
 	if err != nil {
-		return snapshot.Origin{}, badInput{fmt.Errorf("%w; --here captures this machine itself", err)}
+		return capture.Origin{}, badInput{fmt.Errorf("%w; --here captures this machine itself", err)}
 	}
 	return lab.Origin(ctx, d)
 }
 
 // fullNames finds hosts by their names with or without the kind in front; pod/NAME is in namespace default.
-func fullNames(o snapshot.Origin, hosts []string, here bool) ([]string, error) {
+func fullNames(o capture.Origin, hosts []string, here bool) ([]string, error) {
 	var full []string
 	for _, host := range hosts {
 		var found []string
@@ -160,7 +161,7 @@ func fullNames(o snapshot.Origin, hosts []string, here bool) ([]string, error) {
 }
 
 // writeCapture writes the file at once or not at all, for its owner only: it tells a network's inside.
-func writeCapture(s Streams, c *snapshot.Capture, path string) error {
+func writeCapture(s Streams, c *capture.Capture, path string) error {
 	var packed bytes.Buffer
 	if err := c.Write(&packed); err != nil {
 		return err
@@ -179,7 +180,7 @@ func writeCapture(s Streams, c *snapshot.Capture, path string) error {
 }
 
 // nothing is why there is nothing in a capture; "" where there is something.
-func nothing(c *snapshot.Capture) string {
+func nothing(c *capture.Capture) string {
 	why := ""
 	for _, raw := range c.Hosts {
 		for _, out := range raw.Outputs {
@@ -195,7 +196,7 @@ func nothing(c *snapshot.Capture) string {
 }
 
 // failure is what a tool, or the reading of what no tool prints, failed with.
-func failure(out snapshot.Output) string {
+func failure(out capture.Output) string {
 	text := strings.TrimRight(out.Error, " :")
 	if out.Command != "" {
 		text = out.Command + ": " + text
@@ -220,7 +221,7 @@ func writeFile(path string, data []byte) (err error) {
 	return os.Rename(f.Name(), path)
 }
 
-func tellCapture(w io.Writer, c *snapshot.Capture, path string, size int) {
+func tellCapture(w io.Writer, c *capture.Capture, path string, size int) {
 	redacted := ""
 	if c.Redacted {
 		redacted = ", redacted"

@@ -14,6 +14,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/model/packet"
@@ -139,9 +141,9 @@ func openFile(s Streams, path, at string, to packet.End) (*world, error) {
 	if err != nil {
 		return nil, badInput{err}
 	}
-	c, err := snapshot.Read(bytes.NewReader(data))
+	c, err := capture.Read(bytes.NewReader(data))
 	switch {
-	case errors.Is(err, snapshot.ErrNotCapture):
+	case errors.Is(err, capture.ErrNotCapture):
 		return openText(path, data, at, to)
 	case err != nil:
 		return nil, badInput{fmt.Errorf("%s: %w", path, err)}
@@ -154,7 +156,7 @@ func openFile(s Streams, path, at string, to packet.End) (*world, error) {
 	if len(names) > 3 {
 		of = fmt.Sprintf("%d hosts", len(names))
 	}
-	w := &world{Source: snapshot.NewSource(c.Origin()), taken: c.Taken}
+	w := &world{Source: capture.NewSource(c.Origin()), taken: c.Taken}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
@@ -172,7 +174,7 @@ func openText(path string, text []byte, at string, to packet.End) (*world, error
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	source, err := snapshot.Partial(name, text, netip.AddrPortFrom(to.Address, to.Port))
+	source, err := excerpt.Read(name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}

@@ -109,14 +109,14 @@ func (n *Namespace) CountFlows() (int, error) {
 	return count, nil
 }
 
-// tracksNothing tells that the namespace certainly has no connections.
-func (n *Namespace) tracksNothing() bool {
+// TracksNothing tells that the namespace certainly has no connections.
+func (n *Namespace) TracksNothing() bool {
 	count, err := n.CountFlows()
 	return err == nil && count == 0
 }
 
 func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conntrack.Flow, Flow) error) error {
-	if n.tracksNothing() {
+	if n.TracksNothing() {
 		return nil
 	}
 	c, err := conntrack.Dial(&netlink.Config{NetNS: int(n.file.Fd())})

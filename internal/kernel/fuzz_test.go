@@ -26,9 +26,6 @@ func FuzzMessages(f *testing.F) {
 		{unix.NFTA_TRACE_NETWORK_HEADER, ipHeader}, {unix.NFTA_TRACE_TRANSPORT_HEADER, tcpHeader}, {unix.NFTA_TRACE_MARK, uint32(0x4000)},
 	}))
 	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{{unix.NFTA_RULE_TABLE, "nat"}, {unix.NFTA_RULE_CHAIN, "OUTPUT"}, {unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9}}}))
-	f.Add(attributes(make([]byte, unix.SizeofIfInfomsg), attrs{{unix.IFLA_IFNAME, "eth0"}, {unix.IFLA_LINKINFO, attrs{{unix.IFLA_INFO_KIND, "veth"}}}}))
-	f.Add(attributes(append([]byte{unix.AF_INET6, tcpListen, 0, 0, 0, 80}, make([]byte, diagMessageSize-6)...), attrs{{inetDiagV6Only, []byte{1}}}))
-	f.Add([]byte{unix.AF_INET, 0, 0, 80, 10, 0, 0, 1})
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := parseTrace(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
 		if err == nil {
@@ -38,14 +35,6 @@ func FuzzMessages(f *testing.F) {
 		}
 		if handle, err := ruleHandle(data, "OUTPUT"); err != nil && len(data) < nfgenLen && handle != 0 {
 			t.Errorf("handle %d of nothing", handle)
-		}
-		_, _ = readLink(data)
-		var d Dumper
-		d.owners.Do(func() {}) // not the processes of this machine
-		for _, l := range d.readSocket(packet.TCP, data) {
-			if l.Local.Port() == 0 || !l.Local.Addr().IsValid() {
-				t.Errorf("listener at %s", l.Local)
-			}
 		}
 		offender(data)
 	})

@@ -128,6 +128,9 @@ func mounted(path string) bool {
 // Path is where the namespace is mounted.
 func (n *Namespace) Path() string { return n.path }
 
+// FD is the namespace's file descriptor, for netlink sockets in it; it is good until Close.
+func (n *Namespace) FD() int { return int(n.file.Fd()) }
+
 // Inode is the namespace's number, as /proc/PID/ns/net shows it.
 func (n *Namespace) Inode() uint64 { return n.inode }
 

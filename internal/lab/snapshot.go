@@ -18,25 +18,26 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 
 	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/kernel/dump"
 )
 
 // Snapshot gives the states of the hosts of a running lab, by the names that snapshot.Host has. A host is dumped when it is asked for, and
 // the Kubernetes objects are fetched when they are. Pods that come later are not among its hosts.
-func Snapshot(ctx context.Context, d Dir) (*snapshot.Lazy, error) {
+func Snapshot(ctx context.Context, d Dir) (*capture.Lazy, error) {
 	o, err := Origin(ctx, d)
 	if err != nil {
 		return nil, err
 	}
-	return snapshot.NewSource(o), nil
+	return capture.NewSource(o), nil
 }
 
 // Origin gives the hosts of a running lab as what their tools print.
-func Origin(ctx context.Context, d Dir) (snapshot.Origin, error) {
+func Origin(ctx context.Context, d Dir) (capture.Origin, error) {
 	paths, err := d.namespaces()
 	if err != nil {
-		return snapshot.Origin{}, err
+		return capture.Origin{}, err
 	}
 	o := dumping(ctx, paths, "")
 	o.Lists = func() (map[string][]byte, error) { return FetchLists(ctx, d.Kubeconfig()) }
@@ -44,16 +45,16 @@ func Origin(ctx context.Context, d Dir) (snapshot.Origin, error) {
 }
 
 // dumping is the origin of namespaces by the paths where they are mounted; root is whose programs are run.
-func dumping(ctx context.Context, paths map[string]string, root string) snapshot.Origin {
-	dumper := &kernel.Dumper{Root: root, Hosts: paths}
-	o := snapshot.Origin{Hosts: map[string]uint64{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
+func dumping(ctx context.Context, paths map[string]string, root string) capture.Origin {
+	dumper := &dump.Dumper{Root: root, Hosts: paths}
+	o := capture.Origin{Hosts: map[string]uint64{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
 	for name, path := range paths {
 		if ns, err := kernel.OpenNamespace(path); err == nil {
 			o.Hosts[name] = ns.Inode()
 			ns.Close()
 		}
 	}
-	o.Fetch = func(name string) (*snapshot.Raw, error) {
+	o.Fetch = func(name string) (*capture.Raw, error) {
 		path, ok := paths[name]
 		if !ok {
 			return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
@@ -63,7 +64,7 @@ func dumping(ctx context.Context, paths map[string]string, root string) snapshot
 			return nil, fmt.Errorf("host %q: %w", name, err)
 		}
 		defer ns.Close()
-		return dumper.Dump(ctx, name, ns)
+		return dumper.All(ctx, name, ns)
 	}
 	return o
 }
@@ -134,7 +135,7 @@ func (d Dir) kinds() (map[string]string, error) {
 // apiPatience bounds the answers of an API server: names are a help, and a walk without them is one, too.
 const apiPatience = 5 * time.Second
 
-// FetchLists gets the lists of snapshot.ObjectLists from the API server that a kubeconfig names, or with "" that of the pod this process
+// FetchLists gets the lists of capture.ObjectLists from the API server that a kubeconfig names, or with "" that of the pod this process
 // runs in. What is not to be read, by the rights there are, is an error that names it; the other lists are there all the same.
 func FetchLists(ctx context.Context, kubeconfig string) (map[string][]byte, error) {
 	config, err := restConfig(kubeconfig)
@@ -146,10 +147,10 @@ func FetchLists(ctx context.Context, kubeconfig string) (map[string][]byte, erro
 	if err != nil {
 		return nil, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
-	answers := make([][][]byte, len(snapshot.ObjectLists))
-	problems := make([]error, len(snapshot.ObjectLists))
+	answers := make([][][]byte, len(capture.ObjectLists))
+	problems := make([]error, len(capture.ObjectLists))
 	var g errgroup.Group
-	for i, list := range snapshot.ObjectLists {
+	for i, list := range capture.ObjectLists {
 		g.Go(func() error {
 			answers[i], problems[i] = get(ctx, client.RESTClient(), list.Paths)
 			return nil
@@ -157,7 +158,7 @@ func FetchLists(ctx context.Context, kubeconfig string) (map[string][]byte, erro
 	}
 	_ = g.Wait()
 	lists := map[string][]byte{}
-	for i, list := range snapshot.ObjectLists {
+	for i, list := range capture.ObjectLists {
 		if problems[i] != nil {
 			continue
 		}

@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/model/snapshot"
 )
 
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.
@@ -27,14 +27,14 @@ const hostRoot = "/proc/1/root"
 // files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the machine's
 // process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig names, or,
 // with "" in a pod that has a service account, from that of its cluster.
-func Here(ctx context.Context, kubeconfig string) (snapshot.Origin, error) {
+func Here(ctx context.Context, kubeconfig string) (capture.Origin, error) {
 	m := machine{proc: "/proc", inside: contained()}
 	if m.inside {
 		m.root = hostRoot
 	}
 	paths, err := m.namespaces()
 	if err != nil {
-		return snapshot.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
+		return capture.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
 	}
 	o := dumping(ctx, paths, m.root)
 	if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {

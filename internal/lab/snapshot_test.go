@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/test/world"
 )
 
@@ -31,7 +31,7 @@ func TestSnapshotOfALab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := snapshot.Take(origin, "test")
+	taken, err := capture.Take(origin, "test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestSnapshotOfALab(t *testing.T) {
 	if err := taken.Write(&file); err != nil {
 		t.Fatal(err)
 	}
-	read, err := snapshot.Read(&file)
+	read, err := capture.Read(&file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,10 +51,10 @@ func TestSnapshotOfALab(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("live", func(t *testing.T) { checkHosts(t, live) })
-	t.Run("capture", func(t *testing.T) { checkHosts(t, snapshot.NewSource(read.Origin())) })
+	t.Run("capture", func(t *testing.T) { checkHosts(t, capture.NewSource(read.Origin())) })
 }
 
-func checkHosts(t *testing.T, s *snapshot.Lazy) {
+func checkHosts(t *testing.T, s *capture.Lazy) {
 	for _, want := range []string{"fabric", "internet", "controlplane", "vm/testvm", "internet/ifconfig.co"} {
 		if !slices.Contains(s.Names(), want) {
 			t.Errorf("no host %s among %v", want, s.Names())

@@ -16,7 +16,9 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -24,12 +26,12 @@ import (
 type built struct {
 	dir     string
 	spaces  map[string]*kernel.Namespace
-	dumper  kernel.Dumper
+	dumper  dump.Dumper
 	sockets []interface{ Close() error }
 	wg      sync.WaitGroup
 
 	mu    sync.Mutex
-	dumps map[string]*snapshot.Raw // the last of each host
+	dumps map[string]*capture.Raw // the last of each host
 }
 
 // errWorld says that a world's own text is wrong: the kernel refuses to be set up like this.
@@ -37,7 +39,7 @@ var errWorld = errors.New("the world cannot be made")
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *built, err error) {
-	b = &built{spaces: map[string]*kernel.Namespace{}, dumps: map[string]*snapshot.Raw{}}
+	b = &built{spaces: map[string]*kernel.Namespace{}, dumps: map[string]*capture.Raw{}}
 	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
 		return nil, err
 	}
@@ -320,14 +322,14 @@ var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
 func (b *built) source(ctx context.Context) snapshot.Source {
-	origin := snapshot.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*snapshot.Raw, error) { return b.dump(ctx, name) }}
+	origin := capture.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
 	for name, ns := range b.spaces {
 		origin.Hosts[name] = ns.Inode()
 	}
-	return snapshot.NewSource(origin)
+	return capture.NewSource(origin)
 }
 
-func (b *built) dump(ctx context.Context, name string) (*snapshot.Raw, error) {
+func (b *built) dump(ctx context.Context, name string) (*capture.Raw, error) {
 	b.mu.Lock()
 	before := b.dumps[name]
 	b.mu.Unlock()
@@ -335,7 +337,7 @@ func (b *built) dump(ctx context.Context, name string) (*snapshot.Raw, error) {
 	if before != nil {
 		parts = volatile
 	}
-	raw, err := b.dumper.DumpParts(ctx, name, b.spaces[name], parts...)
+	raw, err := b.dumper.Parts(ctx, name, b.spaces[name], parts...)
 	if err != nil {
 		return nil, err
 	}

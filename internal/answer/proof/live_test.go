@@ -14,7 +14,9 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -76,14 +78,14 @@ func (w *world) listen(host, address string) {
 }
 
 func (w *world) source() snapshot.Source {
-	d := kernel.Dumper{Hosts: map[string]string{}}
-	origin := snapshot.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*snapshot.Raw, error) {
-		return d.Dump(w.t.Context(), name, w.hosts[name])
+	d := dump.Dumper{Hosts: map[string]string{}}
+	origin := capture.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*capture.Raw, error) {
+		return d.All(w.t.Context(), name, w.hosts[name])
 	}}
 	for name, ns := range w.hosts {
 		origin.Hosts[name], d.Hosts[name] = ns.Inode(), ns.Path()
 	}
-	return snapshot.NewSource(origin)
+	return capture.NewSource(origin)
 }
 
 func (w *world) namespace(host string) (*kernel.Namespace, error) {

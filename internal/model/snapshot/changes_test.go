@@ -5,22 +5,23 @@ import (
 	"slices"
 	"testing"
 
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
 // TestChanges reads one state twice, where nothing has changed, and then changes one thing after the other.
 func TestChanges(t *testing.T) {
 	read := func() snapshot.Source {
-		f, err := os.Open("testdata/world-a.pwcap.tar.gz")
+		f, err := os.Open("../../capture/testdata/world-a.pwcap.tar.gz")
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer f.Close()
-		c, err := snapshot.Read(f)
+		c, err := capture.Read(f)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return snapshot.NewSource(c.Origin())
+		return capture.NewSource(c.Origin())
 	}
 	one, two := read(), read()
 	for _, name := range one.Names() {

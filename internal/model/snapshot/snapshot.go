@@ -1,7 +1,10 @@
 package snapshot
 
 import (
+	"fmt"
+	"io/fs"
 	"net/netip"
+	"strings"
 	"time"
 
 	"packetwalk.dev/internal/model/conntrack"
@@ -63,6 +66,11 @@ const (
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
 )
+
+// Parts are all of them.
+var Parts = []Part{
+	Links, Addresses, Routes, Policy, Neighbours, FDB, Rules, RulesIPv6, NFT, Bridge, IPSets, Flows, Sysctls, Listeners, Wires,
+}
 
 // Beyond is where addresses are, as rules tell where routes are not known.
 type Beyond struct {
@@ -164,4 +172,43 @@ type Pool struct {
 type ConfigMap struct {
 	Namespace, Name string
 	Data            map[string]string
+}
+
+// Peer finds the other end of a wire; false where it is not known.
+func (h *Host) Peer(link string) (Peer, bool) {
+	for _, p := range h.Peers {
+		if p.Link == link {
+			return p, true
+		}
+	}
+	return Peer{}, false
+}
+
+// SysctlKey is the key of a setting in [Host.Sysctls], from the elements of its path: they are joined by dots, and a dot inside an element
+// (of an interface "eth0.100") becomes a slash, as sysctl(8) prints it: "net.ipv4.conf.eth0/100.forwarding".
+func SysctlKey(elements ...string) string {
+	var b strings.Builder
+	for i, e := range elements {
+		if i > 0 {
+			b.WriteByte('.')
+		}
+		b.WriteString(strings.ReplaceAll(e, ".", "/"))
+	}
+	return b.String()
+}
+
+// Sysctl is a setting of the host by the elements of its path, as Sysctl("net", "ipv4", "conf", link, "rp_filter"); false where it is not known.
+func (h *Host) Sysctl(elements ...string) (string, bool) {
+	v, ok := h.Sysctls[SysctlKey(elements...)]
+	return v, ok
+}
+
+// NotFound is a Source's error for a host that there is none of; it is fs.ErrNotExist.
+func NotFound(name string, there []string) error {
+	const most = 12
+	list := strings.Join(there[:min(len(there), most)], ", ")
+	if len(there) > most {
+		list += fmt.Sprintf(" and %d more", len(there)-most)
+	}
+	return fmt.Errorf("host %q: %w; there are: %s", name, fs.ErrNotExist, list)
 }

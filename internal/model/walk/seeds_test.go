@@ -9,6 +9,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
@@ -20,7 +21,7 @@ func seed(t *testing.T, name, more string) snapshot.Source {
 	if err != nil {
 		t.Fatal(err)
 	}
-	src, err := snapshot.Partial("aks-0", append(a.Files[0].Data, more...))
+	src, err := excerpt.Read("aks-0", append(a.Files[0].Data, more...))
 	if err != nil {
 		t.Fatal(err)
 	}

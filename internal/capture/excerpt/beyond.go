@@ -1,0 +1,89 @@
+package excerpt
+
+import (
+	"iter"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// beyond tells by rules which networks are behind which interfaces, where the text shows neither routes nor interfaces. Docker, podman and
+// libvirt write it: they masquerade what comes from a bridge's network and leaves by another interface, and accept what enters and leaves a
+// network by its bridge.
+func (rd *reader) beyond(families ...[]iptables.Table) {
+	if len(rd.Host.FIB.Routes)+len(rd.Host.FIB.Links) > 0 {
+		return
+	}
+	var from, to []snapshot.Beyond
+	for r := range rules(families) {
+		switch {
+		case masqueradesNetwork(r):
+			rd.lies(snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.Out.Name}, "by MASQUERADE for what leaves it")
+		case named(r.Out) && r.In.Not && r.In.Name == r.Out.Name && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
+			rd.lies(snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name}, "by ACCEPT for what comes to it")
+		case named(r.In) && isPlace(r.Source) && r.Target.Name == "ACCEPT":
+			from = append(from, snapshot.Beyond{Prefix: r.Source.Prefix, Link: r.In.Name})
+		case named(r.Out) && isPlace(r.Destination) && r.Target.Name == "ACCEPT":
+			to = append(to, snapshot.Beyond{Prefix: r.Destination.Prefix, Link: r.Out.Name})
+		}
+	}
+	for _, b := range from {
+		if slices.Contains(to, b) {
+			rd.lies(b, "by ACCEPT both ways")
+		}
+	}
+}
+
+// rules are those of all chains of all tables.
+func rules(families [][]iptables.Table) iter.Seq[*iptables.Rule] {
+	return func(yield func(*iptables.Rule) bool) {
+		for _, t := range slices.Concat(families...) {
+			for _, c := range t.Chains {
+				for i := range c.Rules {
+					if !yield(&c.Rules[i]) {
+						return
+					}
+				}
+			}
+		}
+	}
+}
+
+// masqueradesNetwork tells of -s NETWORK ! -o BRIDGE -j MASQUERADE.
+func masqueradesNetwork(r *iptables.Rule) bool {
+	return r.Target.Name == "MASQUERADE" && isPlace(r.Source) && r.Out.Not && r.In.Name == "" && !strings.HasSuffix(r.Out.Name, "+")
+}
+
+func named(m iptables.NameMatch) bool {
+	return m.Name != "" && !m.Not && !strings.HasSuffix(m.Name, "+")
+}
+
+func isPlace(m iptables.AddressMatch) bool {
+	return m.Prefix.IsValid() && !m.Not && m.Prefix.Bits() > 0
+}
+
+// lies notes where a network is, unless it is there already or in that interface's network.
+func (rd *reader) lies(b snapshot.Beyond, why string) {
+	inside := func(known snapshot.Beyond) bool {
+		return known.Prefix.Bits() <= b.Prefix.Bits() && known.Prefix.Contains(b.Prefix.Addr()) && known.Link == b.Link
+	}
+	if slices.ContainsFunc(rd.Host.Beyond, inside) {
+		return
+	}
+	rd.Host.Beyond = append(rd.Host.Beyond, b)
+	alone := " and to no other"
+	if b.Prefix.IsSingleIP() {
+		alone = ""
+	}
+	rd.Assume("its routes are not in the text: %s is taken to lead to %s%s, %s", b.Link, place(b.Prefix), alone, why)
+}
+
+func place(p netip.Prefix) string {
+	if p.IsSingleIP() {
+		return p.Addr().String()
+	}
+	return p.String()
+}

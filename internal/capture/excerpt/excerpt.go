@@ -1,0 +1,202 @@
+package excerpt
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nftables"
+)
+
+// notShown is why a part of a partial snapshot is missing.
+const notShown = "not in the text"
+
+// Read makes a snapshot of one host, "node/NAME", out of a text that shows some of its state: an iptables-save, or lines of one, or of
+// iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
+// what is well known of kube-proxy, the ip-masq-agent and Calico; Host.Assumed says each thing that is not from the text, and
+// Host.Missing what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
+// at several times, see [iptables.ParseFragment], and rules for the machine's own addresses, which it need not show. The error is
+// iptables.ErrNothingFound for a text that shows nothing.
+func Read(name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
+	addresses := make([]netip.Addr, len(about))
+	for i, a := range about {
+		addresses[i] = a.Addr()
+	}
+	excerpt, err := iptables.ParseFragment(text, addresses...)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	rd := reader{capture.NewLoader("node/" + name)}
+	for _, part := range snapshot.Parts {
+		rd.Host.Missing[part] = notShown
+	}
+	dialect := netfilter.IPTablesLegacy
+	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) || listsForeign(excerpt.Blocks) {
+		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
+	}
+	if err := rd.rules(&excerpt, dialect); err != nil {
+		return nil, fmt.Errorf("node %s: %w", name, err)
+	}
+	if nftTextAlone(&excerpt) {
+		return nil, fmt.Errorf("node %s: %w", name, errNFTText)
+	}
+	for _, b := range latest(excerpt.Blocks) {
+		rd.block(b)
+	}
+	rd.finishFIB()
+	rd.beyond(excerpt.Tables, excerpt.IPv6)
+	for _, a := range about {
+		rd.own(a, excerpt.Tables, excerpt.IPv6)
+	}
+	return single{rd.Finish()}, nil
+}
+
+// single is a Source of one host.
+type single struct{ host *snapshot.Host }
+
+func (s single) Host(name string) (*snapshot.Host, error) {
+	if name != s.host.Name {
+		return nil, snapshot.NotFound(name, s.Names())
+	}
+	return s.host, nil
+}
+func (s single) Names() []string           { return []string{s.host.Name} }
+func (s single) Objects() snapshot.Objects { return snapshot.Objects{} }
+
+// reader reads a text's parts into one host.
+type reader struct {
+	*capture.Loader
+}
+
+func (rd *reader) rules(e *iptables.Excerpt, d netfilter.Dialect) error {
+	for _, of := range []struct {
+		tables []iptables.Table
+		family netfilter.Family
+		part   snapshot.Part
+	}{{e.Tables, netfilter.IPv4, snapshot.Rules}, {e.IPv6, netfilter.IPv6, snapshot.RulesIPv6}} {
+		if len(of.tables) == 0 {
+			continue
+		}
+		lowered, err := iptables.Lower(of.tables, of.family, d)
+		if err != nil {
+			return err
+		}
+		rd.AddTables(lowered...)
+		delete(rd.Host.Missing, of.part)
+	}
+	for _, a := range e.Assumed {
+		rd.Assume("%s", a.Text)
+	}
+	return nil
+}
+
+// latest leaves out earlier listings of a set that is listed again.
+func latest(blocks []iptables.Block) []iptables.Block {
+	last := map[string]int{}
+	name := func(b iptables.Block) string {
+		line, _, _ := bytes.Cut(b.Text, []byte("\n"))
+		return string(bytes.TrimSpace(line))
+	}
+	for i, b := range blocks {
+		if b.Kind == iptables.IPSetList {
+			last[name(b)] = i
+		}
+	}
+	var out []iptables.Block
+	for i, b := range blocks {
+		if b.Kind != iptables.IPSetList || last[name(b)] == i {
+			out = append(out, b)
+		}
+	}
+	return out
+}
+
+// errNFTText is for texts with nothing but nft's own syntax.
+var errNFTText = errors.New("the rules are in nft's own syntax, which is not read; want the output of nft -j list ruleset " +
+	"(from such a file, as root: unshare -n sh -c 'nft -f FILE && nft -j list ruleset')")
+
+func nftTextAlone(e *iptables.Excerpt) bool {
+	other := slices.ContainsFunc(e.Blocks, func(b iptables.Block) bool { return b.Kind != iptables.NFTText })
+	return len(e.Tables)+len(e.IPv6) == 0 && !other
+}
+
+// listsForeign tells whether nft lists tables that another iptables than the legacy one made.
+func listsForeign(blocks []iptables.Block) bool {
+	return slices.ContainsFunc(blocks, func(b iptables.Block) bool {
+		if b.Kind != iptables.NFTJSON {
+			return false
+		}
+		listed, err := nftables.Parse(b.Text)
+		return err == nil && len(listed.Foreign()) > 0
+	})
+}
+
+// files are the texts of a capture that say the same as a kind of block.
+var files = map[iptables.BlockKind]string{
+	iptables.EBSave: "ebtables-save.txt", iptables.NFTJSON: "nft.json", iptables.IPSetList: "ipset.txt", iptables.IPSetSave: "ipset.txt",
+	iptables.Conntrack: "conntrack.txt", iptables.Sysctl: capture.SysctlsFile,
+}
+
+// read reads a block, and says what part of the host's state it is.
+func (rd *reader) read(b iptables.Block) (snapshot.Part, error) {
+	switch b.Kind {
+	case iptables.NFTText:
+		return "", errNFTText
+	case iptables.ARPSave:
+		return "", errors.New("the walk does not know it")
+	case iptables.IPRoute:
+		return snapshot.Routes, rd.routes(b)
+	case iptables.IPAddress:
+		return snapshot.Addresses, rd.addresses(b)
+	case iptables.IPRule:
+		return snapshot.Policy, rd.policy(b)
+	}
+	return rd.Read(files[b.Kind], b.Text)
+}
+
+// block reads what another program printed.
+func (rd *reader) block(b iptables.Block) {
+	part, err := rd.read(b)
+	switch {
+	case err != nil:
+		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
+	case b.Kind == iptables.Sysctl:
+		rd.sysctls()
+	case b.Filtered && (b.Kind == iptables.IPAddress || b.Kind == iptables.IPRoute || b.Kind == iptables.IPRule):
+		rd.Host.Missing[part] = "only some are in the text"
+	default:
+		delete(rd.Host.Missing, part)
+		if b.Kind == iptables.IPAddress {
+			delete(rd.Host.Missing, snapshot.Links)
+		}
+	}
+}
+
+// sysctls are few in a text. That the host forwards packets is then assumed, unless they say that it does not.
+func (rd *reader) sysctls() {
+	rd.Host.Missing[snapshot.Sysctls] = "only some are in the text"
+	if rd.Host.Sysctls["net.ipv4.ip_forward"] == "0" {
+		delete(rd.Host.Missing, snapshot.Sysctls)
+	}
+}
+
+// finishFIB adds what the kernel keeps beside the routes and addresses that are shown.
+func (rd *reader) finishFIB() {
+	s := rd.Host.FIB
+	if len(s.Routes) > 0 && rd.Host.Missing[snapshot.Addresses] != "" {
+		names := rd.sources()
+		if names == "" {
+			rd.Assume("none of its addresses are in the text: no address is taken as its own")
+		} else {
+			rd.Assume("its addresses are taken to be those that its routes give as source: %s", names)
+		}
+	}
+	rd.localRoutes()
+	rd.linksOfRoutes()
+}

@@ -1,0 +1,161 @@
+package excerpt
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// routes reads the routes of table main, or of the tables that the lines name.
+func (rd *reader) routes(b iptables.Block) error {
+	routes, err := fib.ParseRoutesText(string(b.Text), false)
+	for i := range routes {
+		r := &routes[i]
+		if r.Destination.Bits() == 0 && (r.Gateway.Is6() || r.Source.Is6()) {
+			r.Destination = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+	}
+	rd.Host.FIB.Routes = append(rd.Host.FIB.Routes, routes...)
+	return err
+}
+
+// policy reads policy rules: IPv4's where nothing in them says otherwise.
+func (rd *reader) policy(b iptables.Block) error {
+	rules, err := fib.ParseRulesText(string(b.Text), false)
+	for i := range rules {
+		rules[i].IPv6 = rules[i].From.Addr().Is6() || rules[i].To.Addr().Is6()
+	}
+	rd.Host.FIB.Rules = append(rd.Host.FIB.Rules, rules...)
+	return err
+}
+
+// addresses reads links and their addresses.
+func (rd *reader) addresses(b iptables.Block) error {
+	s := rd.Host.FIB
+	var link *fib.Link
+	number := b.Line - 1
+	for line := range strings.Lines(string(b.Text)) {
+		number++
+		fields := strings.Fields(line)
+		switch {
+		case strings.HasSuffix(fields[0], ":"):
+			l, err := parseLink(fields)
+			if err != nil {
+				return fmt.Errorf("line %d: %w", number, err)
+			}
+			s.Links = append(s.Links, l)
+			link = &s.Links[len(s.Links)-1]
+		case link == nil:
+			return fmt.Errorf("line %d: stands before the first interface", number)
+		case strings.HasPrefix(fields[0], "link/"):
+			link.Type = strings.TrimPrefix(fields[0], "link/")
+			if len(fields) > 1 {
+				link.MAC, _ = packet.ParseMAC(fields[1])
+			}
+		case fields[0] == "veth" || fields[0] == "bridge":
+			link.Kind = fields[0]
+		}
+	}
+	addresses, err := fib.ParseAddressesText(string(b.Text))
+	s.Addresses = append(s.Addresses, addresses...)
+	return err
+}
+
+// parseLink reads "9: eth0@if10: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc noqueue master cbr0 state UP".
+func parseLink(fields []string) (fib.Link, error) {
+	index, err := strconv.Atoi(strings.TrimSuffix(fields[0], ":"))
+	if err != nil || len(fields) < 3 {
+		return fib.Link{}, fmt.Errorf("no interface: %s", strings.Join(fields, " "))
+	}
+	name, peer, _ := strings.Cut(strings.TrimSuffix(fields[1], ":"), "@")
+	l := fib.Link{Index: index, Name: name, PeerNetNS: -1}
+	l.Peer, _ = strconv.Atoi(strings.TrimPrefix(peer, "if"))
+	flags := strings.Split(strings.Trim(fields[2], "<>"), ",")
+	l.Up, l.LowerUp = slices.Contains(flags, "UP"), slices.Contains(flags, "LOWER_UP")
+	for i := 3; i+1 < len(fields); i += 2 {
+		switch fields[i] {
+		case "mtu":
+			l.MTU, _ = strconv.Atoi(fields[i+1])
+		case "master":
+			l.Master = fields[i+1]
+		}
+	}
+	return l, nil
+}
+
+// sources makes addresses of the sources that routes prefer, and names them.
+func (rd *reader) sources() string {
+	s := rd.Host.FIB
+	var names []string
+	for i := range s.Routes {
+		r := &s.Routes[i]
+		if !r.Source.IsValid() || slices.Contains(names, r.Source.String()) {
+			continue
+		}
+		names = append(names, r.Source.String())
+		bits := r.Source.BitLen()
+		if r.Scope == "link" && r.Destination.Contains(r.Source) {
+			bits = r.Destination.Bits()
+		}
+		s.Addresses = append(s.Addresses, fib.Address{Link: r.Link, Prefix: netip.PrefixFrom(r.Source, bits), Scope: "global"})
+	}
+	return strings.Join(names, ", ")
+}
+
+// localRoutes adds the routes of table local, which "ip route" does not show, for the addresses that are known and for loopback.
+func (rd *reader) localRoutes() {
+	s := rd.Host.FIB
+	if len(s.Routes) == 0 || slices.ContainsFunc(s.Routes, func(r fib.Route) bool { return r.Table == fib.TableLocal }) {
+		return
+	}
+	local := func(prefix netip.Prefix, link, kind string) {
+		r := fib.Route{Table: fib.TableLocal, Type: kind, Destination: prefix, Link: link, Scope: "host", Protocol: "kernel"}
+		if kind == "broadcast" {
+			r.Scope = "link"
+		}
+		s.Routes = append(s.Routes, r)
+	}
+	local(netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8), "lo", "local")
+	local(netip.PrefixFrom(netip.IPv6Loopback(), 128), "lo", "local")
+	for _, a := range s.Addresses {
+		if a.Prefix.Addr().IsLoopback() {
+			continue
+		}
+		local(netip.PrefixFrom(a.Prefix.Addr(), a.Prefix.Addr().BitLen()), a.Link, "local")
+		if a.Broadcast.IsValid() {
+			local(netip.PrefixFrom(a.Broadcast, a.Broadcast.BitLen()), a.Link, "broadcast")
+		}
+	}
+}
+
+// linksOfRoutes makes the interfaces that routes name and the text does not list; they are taken to be up.
+func (rd *reader) linksOfRoutes() {
+	s := rd.Host.FIB
+	there := map[string]bool{"": true}
+	for _, l := range s.Links {
+		there[l.Name] = true
+	}
+	add := func(name string) {
+		if there[name] {
+			return
+		}
+		there[name] = true
+		l := fib.Link{Index: 1000 + len(s.Links), Name: name, Type: "ether", MTU: 1500, Up: true, LowerUp: true, PeerNetNS: -1}
+		if name == "lo" {
+			l.Index, l.Type, l.MTU = 1, "loopback", 65536
+		}
+		s.Links = append(s.Links, l)
+	}
+	for i := range s.Routes {
+		add(s.Routes[i].Link)
+		for _, hop := range s.Routes[i].Nexthops {
+			add(hop.Link)
+		}
+	}
+}

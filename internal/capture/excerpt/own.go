@@ -1,0 +1,93 @@
+package excerpt
+
+import (
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// own takes a destination for one of the machine's addresses where the text shows none of those, and rules that translate what is for the
+// machine itself (-m addrtype --dst-type LOCAL) name the port: a node port, or one that a container publishes. Nobody asks for another
+// machine's port there.
+func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
+	a := to.Addr()
+	if !a.IsValid() || to.Port() == 0 || len(rd.Host.FIB.Addresses)+len(rd.Host.FIB.Routes) > 0 || a.IsLoopback() || a.IsMulticast() {
+		return
+	}
+	if link, _ := rd.Host.Behind(a); link != "" {
+		return
+	}
+	tables := families[0]
+	if a.Is6() {
+		tables = families[1]
+	}
+	i := slices.IndexFunc(tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })
+	if i < 0 || namesDestination(&tables[i], a) {
+		return
+	}
+	if chain, number := translatesOwn(&tables[i], to.Port()); chain != "" {
+		rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, fib.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Scope: "global"})
+		rd.Assume("its addresses are not in the text: %s is taken to be one of them, since nat %s %d is for its port %d", a, chain, number, to.Port())
+	}
+}
+
+// namesDestination tells whether a rule is for an address, or for a network with it.
+func namesDestination(t *iptables.Table, a netip.Addr) bool {
+	return slices.ContainsFunc(t.Chains, func(c iptables.Chain) bool {
+		return slices.ContainsFunc(c.Rules, func(r iptables.Rule) bool {
+			d := r.Destination
+			return d.Prefix.IsValid() && !d.Not && d.Prefix.Contains(a)
+		})
+	})
+}
+
+// translatesOwn finds the rule that takes a port of the machine's own addresses: one that asks for LOCAL itself, or in a chain that such a
+// rule jumps to.
+func translatesOwn(t *iptables.Table, port uint16) (chain string, number int) {
+	for i := range t.Chains {
+		for j := range t.Chains[i].Rules {
+			r := &t.Chains[i].Rules[j]
+			if !isForOwn(r) {
+				continue
+			}
+			if isForPort(r, port) {
+				return t.Chains[i].Name, j + 1
+			}
+			next := t.Chain(r.Target.Name)
+			if next == nil {
+				continue
+			}
+			if k := slices.IndexFunc(next.Rules, func(r iptables.Rule) bool { return isForPort(&r, port) }); k >= 0 {
+				return next.Name, k + 1
+			}
+		}
+	}
+	return "", 0
+}
+
+func isForOwn(r *iptables.Rule) bool {
+	return slices.ContainsFunc(r.Matches, func(m iptables.Match) bool {
+		o, ok := m.Option("dst-type")
+		return ok && m.Module == "addrtype" && !o.Not && slices.Equal(o.Args, []string{"LOCAL"})
+	})
+}
+
+// isForPort tells whether a rule for any destination names a port, and translates or jumps.
+func isForPort(r *iptables.Rule, port uint16) bool {
+	if r.Destination.Prefix.IsValid() || r.Target.Name == "ACCEPT" || r.Target.Name == "RETURN" {
+		return false
+	}
+	text := strconv.Itoa(int(port))
+	return slices.ContainsFunc(r.Matches, func(m iptables.Match) bool {
+		for _, name := range []string{"dport", "dports"} {
+			if o, ok := m.Option(name); ok && !o.Not && len(o.Args) == 1 && slices.Contains(strings.Split(o.Args[0], ","), text) {
+				return true
+			}
+		}
+		return false
+	})
+}

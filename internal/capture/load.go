@@ -1,0 +1,192 @@
+package capture
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Loader reads the texts of one host.
+type Loader struct {
+	// Host is what has been read so far; look-ups in it are ready after Finish.
+	Host *snapshot.Host
+
+	names func(netns uint64) string // the host that has a namespace, "" for none
+	// at finds a link by its index in a host; it is asked only for wires whose end has no name.
+	at func(host string, index int) string
+
+	outputs map[string]Output
+	flows   []packet.Flow
+	saved   []*netfilter.Table // of iptables and ebtables, until nft's are known
+}
+
+// NewLoader makes one for a host of which nothing is known but its name.
+func NewLoader(name string) *Loader {
+	return &Loader{
+		Host: &snapshot.Host{
+			Name: name, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, IPSets: map[string]*netfilter.Set{}, Sysctls: map[string]string{},
+			Missing: map[snapshot.Part]string{},
+		},
+		names: func(uint64) string { return "" },
+		at:    func(string, int) string { return "" },
+	}
+}
+
+// Assume notes something that reading had to assume.
+func (l *Loader) Assume(format string, a ...any) {
+	l.Host.Assumed = append(l.Host.Assumed, fmt.Sprintf(format, a...))
+}
+
+// Read reads one text, as the row of [Dumps] for file does; part is that row's. An error means that the part is not known, or not wholly.
+func (l *Loader) Read(file string, text []byte) (part snapshot.Part, err error) {
+	i := slices.IndexFunc(Dumps, func(d Dump) bool { return d.File == file })
+	if i < 0 {
+		return "", fmt.Errorf("no text of a host is called %s", file)
+	}
+	return Dumps[i].Part, Dumps[i].load(l, text)
+}
+
+// AddTables adds tables that another reader made of what iptables printed.
+func (l *Loader) AddTables(tables ...*netfilter.Table) { l.saved = append(l.saved, tables...) }
+
+// errNotDumped is why a part is missing that has no file.
+var errNotDumped = errors.New("not in the capture")
+
+// Load reads what the tools of a host printed. What cannot be read, or was not dumped, is told in Missing; it is never an error.
+func Load(raw *Raw) *snapshot.Host { return NewLoader(raw.Name).load(raw) }
+
+func (l *Loader) load(raw *Raw) *snapshot.Host {
+	l.Host.Taken, l.Host.Kernel, l.Host.FIB.Kernel, l.outputs = raw.Taken, raw.Kernel, raw.Kernel, raw.Outputs
+	for _, row := range Dumps {
+		out, ok := raw.Outputs[row.File]
+		var err error
+		switch {
+		case !ok && row.Only != "":
+		case !ok:
+			err = errNotDumped
+		case out.Skipped != "":
+		case out.Error != "":
+			err = errors.New(out.Error)
+		default:
+			err = row.load(l, out.Data)
+		}
+		if err != nil {
+			l.missing(row, out, err)
+		}
+	}
+	return l.Finish()
+}
+
+// missing notes that a part is not known, or not wholly.
+func (l *Loader) missing(row Dump, out Output, err error) {
+	note := cmp.Or(out.Command, row.File) + ": " + err.Error()
+	if before := l.Host.Missing[row.Part]; before != "" {
+		note = before + "; " + note
+	}
+	l.Host.Missing[row.Part] = note
+}
+
+// Finish makes what look-ups need, when everything is read.
+func (l *Loader) Finish() *snapshot.Host {
+	state := l.Host.FIB
+	for _, link := range state.Links {
+		for _, family := range []string{"ipv4", "ipv6"} {
+			if v, _ := l.Host.Sysctl("net", family, "conf", link.Name, "ignore_routes_with_linkdown"); v == "1" {
+				if state.IgnoreLinkDown == nil {
+					state.IgnoreLinkDown = map[string]bool{}
+				}
+				state.IgnoreLinkDown[link.Name] = true
+			}
+		}
+	}
+	state.Index()
+	l.Host.Rules.Tables = append(l.Host.Rules.Tables, l.saved...) // nft's list could not be had
+	l.Host.Rules.Index()
+	l.Host.Flows = conntrack.NewTable(l.flows)
+	return l.Host
+}
+
+// read is a loader for what one function parses and one list takes.
+func read[T any](text []byte, parse func([]byte) ([]T, error), into *[]T) error {
+	list, err := parse(text)
+	if err != nil {
+		return err
+	}
+	*into = append(*into, list...)
+	return nil
+}
+
+func loadLinks(l *Loader, text []byte) error { return read(text, fib.ParseLinks, &l.Host.FIB.Links) }
+func loadAddresses(l *Loader, text []byte) error {
+	return read(text, fib.ParseAddresses, &l.Host.FIB.Addresses)
+}
+func loadRoutes(l *Loader, text []byte) error { return read(text, fib.ParseRoutes, &l.Host.FIB.Routes) }
+func loadFDB(l *Loader, text []byte) error    { return read(text, fib.ParseFDB, &l.Host.FIB.FDB) }
+
+func loadPolicy(ipv6 bool) func(*Loader, []byte) error {
+	return func(l *Loader, text []byte) error {
+		parse := func(data []byte) ([]fib.Rule, error) { return fib.ParseRules(data, ipv6) }
+		return read(text, parse, &l.Host.FIB.Rules)
+	}
+}
+
+func loadNeighbours(proxy bool) func(*Loader, []byte) error {
+	return func(l *Loader, text []byte) error {
+		list, err := fib.ParseNeighbours(text)
+		for i := range list {
+			list[i].Proxy = proxy
+		}
+		l.Host.FIB.Neighbours = append(l.Host.FIB.Neighbours, list...)
+		return err
+	}
+}
+
+func loadSysctls(l *Loader, text []byte) error {
+	for line := range bytes.Lines(text) {
+		key, value, ok := strings.Cut(string(line), "=")
+		if !ok {
+			return fmt.Errorf("no setting: %q", bytes.TrimSpace(line))
+		}
+		l.Host.Sysctls[strings.TrimSpace(key)] = strings.TrimSpace(value)
+	}
+	return nil
+}
+
+func loadListeners(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.Listeners)
+}
+
+// loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in a namespace that nobody
+// knows is no peer; neither is it missing, since a machine has wires that lead out of what was captured.
+func loadWires(l *Loader, text []byte) error {
+	var wires []Wire
+	if err := json.Unmarshal(text, &wires); err != nil {
+		return err
+	}
+	for _, w := range wires {
+		p := snapshot.Peer{Link: w.Link, Host: w.Host, PeerLink: w.PeerLink}
+		switch {
+		case w.NSID == nil:
+			p.Host = l.Host.Name
+		case p.Host == "" && w.NetNS != 0:
+			p.Host = l.names(w.NetNS)
+		}
+		if p.Host != "" && p.PeerLink == "" {
+			p.PeerLink = l.at(p.Host, w.PeerIndex)
+		}
+		if p.Host != "" {
+			l.Host.Peers = append(l.Host.Peers, p)
+		}
+	}
+	return nil
+}

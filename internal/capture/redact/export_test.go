@@ -1,0 +1,28 @@
+package redact
+
+import (
+	"net/netip"
+
+	"packetwalk.dev/internal/capture"
+)
+
+// Redaction is what a redaction does to single addresses and names, for tests that compare before and after.
+type Redaction struct{ r *redactor }
+
+// RedactionOf is the one that Redact does to the capture with the key.
+func RedactionOf(c *capture.Capture, key []byte) (Redaction, error) {
+	r := &redactor{addresses: newAddressMap(key), names: newNameMap(key), learning: true}
+	_, err := r.lists(c.Lists)
+	for _, h := range c.Hosts {
+		r.host(h)
+	}
+	r.learning = false
+	return Redaction{r}, err
+}
+
+func (x Redaction) Addr(a netip.Addr) netip.Addr { return x.r.addresses.addr(a) }
+func (x Redaction) Host(name string) string      { return x.r.names.host(name) }
+func (x Redaction) Link(name string) string      { return x.r.names.link(name) }
+func (x Redaction) Text(s string) string         { return x.r.addresses.text(s) }
+func (x Redaction) Comment(s string) string      { return x.r.comment(s) }
+func (x Redaction) Chain(name string) string     { return x.r.names.chain(name) }

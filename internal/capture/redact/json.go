@@ -1,0 +1,281 @@
+package redact
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"packetwalk.dev/internal/capture"
+)
+
+// decodeNumbers reads JSON and keeps its numbers to the digit.
+func decodeNumbers(data []byte, into any) error {
+	d := json.NewDecoder(bytes.NewReader(data))
+	d.UseNumber()
+	return d.Decode(into)
+}
+
+// plainKeys are those of iproute2's JSON, and of this package's own, whose texts are words of the kernel. Texts under keys that are neither
+// here nor in jsonKeys are left out.
+var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen_mode info_kind info_slave_kind state family scope protocol
+	type table pref action nh_family dst_mode mode vlan_protocol group_fwd_mask group_fwd_mask_str fwmark fwmask ipproto tos dscp proto
+	stp_state`)
+
+// jsonKeys say what the texts under a key name.
+var jsonKeys = map[string]func(*redactor, string) string{
+	"ifname": (*redactor).link, "dev": (*redactor).link, "link": (*redactor).link, "master": (*redactor).link, "iif": (*redactor).link,
+	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link, "ifalias": (*redactor).alias,
+	"host": (*redactor).hostName, "process": (*redactor).process,
+	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "anycast": (*redactor).line, "dst": (*redactor).line,
+	"src": (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
+	"mac": (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,
+}
+
+func (r *redactor) link(s string) string  { return r.names.link(s) }
+func (r *redactor) alias(s string) string { return r.names.free(s) }
+func (r *redactor) hostName(s string) string {
+	if strings.Trim(s, "0123456789abcdef.:") == "" { // of a gateway of the other family: {"family":…,"host":ADDRESS}
+		return r.line(s)
+	}
+	return r.names.host(s)
+}
+func (r *redactor) process(s string) string { return r.names.process(s) }
+
+// json is what iproute2 prints with -j, or this package's own.
+func (r *redactor) json(data []byte) ([]byte, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return data, nil
+	}
+	var list []any
+	if err := decodeNumbers(data, &list); err != nil {
+		return nil, fmt.Errorf("it is no JSON array")
+	}
+	for i := range list {
+		list[i] = r.tree("", list[i])
+	}
+	return json.Marshal(list)
+}
+
+// tree replaces what is under a key; nil leaves it out.
+func (r *redactor) tree(key string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		if name, ok := v["ifname"].(string); ok && r.learning {
+			r.names.links[name] = true
+		}
+		out := map[string]any{}
+		for k, inner := range v {
+			if changed := r.tree(k, inner); changed != nil {
+				out[k] = changed
+			}
+		}
+		r.split(v, out, "src", "srclen")
+		r.split(v, out, "dst", "dstlen")
+		return out
+	case []any:
+		kept := []any{}
+		for _, inner := range v {
+			if changed := r.tree(key, inner); changed != nil {
+				kept = append(kept, changed)
+			}
+		}
+		return kept
+	case string:
+		switch how := jsonKeys[key]; {
+		case key == "table":
+			return r.names.routingTable(v)
+		case how != nil:
+			return how(r, v)
+		case plainKeys[key]:
+			return v
+		}
+		return nil
+	}
+	return v
+}
+
+// split replaces a prefix whose length stands under a key of its own.
+func (r *redactor) split(v, out map[string]any, addr, length string) {
+	a, ok := v[addr].(string)
+	n, isNumber := v[length].(json.Number)
+	if !ok || !isNumber || r.learning {
+		return
+	}
+	if p, err := netip.ParsePrefix(a + "/" + n.String()); err == nil {
+		out[addr] = r.addresses.prefix(p).Addr().String()
+	}
+}
+
+// object replaces what a Kubernetes object names, in place. The lists are trimmed to the shapes of objects.go.
+func (r *redactor) object(file string, object any) {
+	o, _ := object.(map[string]any)
+	meta, _ := o["metadata"].(map[string]any)
+	if meta == nil || r.learning {
+		return
+	}
+	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool", "endpointslices.json": "slice"}[file]
+	labels := map[string]any{}
+	if old, ok := meta["labels"].(map[string]any); ok {
+		if service, ok := old[capture.ServiceLabel].(string); ok {
+			labels[capture.ServiceLabel] = r.names.of("svc", service)
+		}
+	}
+	delete(meta, "labels")
+	if len(labels) > 0 {
+		meta["labels"] = labels
+	}
+	if name, ok := meta["name"].(string); ok && kind != "" {
+		meta["name"] = r.names.of(kind, name)
+	}
+	if namespace, ok := meta["namespace"].(string); ok {
+		meta["namespace"] = r.names.of("ns", namespace)
+	}
+	for k, v := range o {
+		if k != "metadata" {
+			o[k] = r.objectTree(k, v)
+		}
+	}
+}
+
+// objectTree replaces the names and addresses below a field of an object.
+func (r *redactor) objectTree(key string, v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		if kind, _ := v["type"].(string); kind == "Hostname" || strings.HasSuffix(kind, "DNS") { // a node's address that is a name
+			v["address"] = r.names.of("node", fmt.Sprint(v["address"]))
+			return v
+		}
+		for k, inner := range v {
+			v[k] = r.objectTree(k, inner)
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = r.objectTree(key, v[i])
+		}
+		return v
+	case string:
+		switch key {
+		case "nodeName":
+			return r.names.of("node", v)
+		case "name": // of a port
+			return r.names.of("port", v)
+		}
+		return r.line(v)
+	}
+	return v
+}
+
+// nft replaces what is in nft's JSON (libnftables-json(5)): what chains, sets and tables are called, links, addresses, comments. The other
+// words are the language's.
+func (r *redactor) nft(data []byte) ([]byte, error) {
+	if len(bytes.TrimSpace(data)) == 0 {
+		return data, nil
+	}
+	var doc map[string]any
+	if err := decodeNumbers(data, &doc); err != nil {
+		return nil, fmt.Errorf("it is no JSON object")
+	}
+	list, _ := doc["nftables"].([]any)
+	for i := range list {
+		list[i] = r.nftTree("", "", list[i], false)
+	}
+	return json.Marshal(doc)
+}
+
+// nftLinkKeys are the fields of meta whose values are names of links.
+var nftLinkKeys = wordSet("iifname oifname ibrname obrname iif oif sdifname")
+
+// nftTree replaces what is below a key of an object of some kind; ofLinks says that the texts are names of links.
+func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
+	switch v := v.(type) {
+	case map[string]any:
+		if prefix, ok := v["prefix"].(map[string]any); ok {
+			if p, err := netip.ParsePrefix(fmt.Sprint(prefix["addr"], "/", prefix["len"])); err == nil {
+				if r.learning {
+					return v
+				}
+				prefix["addr"] = r.addresses.prefix(p).Addr().String()
+				return v
+			}
+		}
+		if ends, ok := v["range"].([]any); ok && len(ends) == 2 {
+			return r.nftRange(v, ends, ofLinks)
+		}
+		if left, ok := v["left"].(map[string]any); ok {
+			meta, _ := left["meta"].(map[string]any)
+			name, _ := meta["key"].(string)
+			v["left"], v["right"] = r.nftTree(kind, "left", left, false), r.nftTree(kind, "right", v["right"], nftLinkKeys[name])
+			return v
+		}
+		for k, inner := range v {
+			if of := map[string]bool{"table": true, "chain": true, "set": true, "map": true, "rule": true, "flowtable": true, "log": true, "xt": true}; of[k] && kind == "" {
+				v[k] = r.nftTree(k, k, inner, false)
+				continue
+			}
+			if _, isLog := inner.(map[string]any); isLog && k == "log" {
+				v[k] = r.nftTree("log", k, inner, false)
+				continue
+			}
+			if _, isXT := inner.(map[string]any); isXT && k == "xt" {
+				v[k] = r.nftTree("xt", k, inner, false)
+				continue
+			}
+			v[k] = r.nftTree(kind, k, inner, ofLinks || k == "dev")
+		}
+		return v
+	case []any:
+		for i := range v {
+			v[i] = r.nftTree(kind, key, v[i], ofLinks)
+		}
+		return v
+	case string:
+		return r.nftText(kind, key, v, ofLinks)
+	}
+	return v
+}
+
+func (r *redactor) nftRange(v map[string]any, ends []any, ofLinks bool) any {
+	low, err := netip.ParseAddr(fmt.Sprint(ends[0]))
+	high, err2 := netip.ParseAddr(fmt.Sprint(ends[1]))
+	if err != nil || err2 != nil {
+		v["range"] = r.nftTree("", "range", ends, ofLinks)
+		return v
+	}
+	if r.learning {
+		r.addresses.keepSpan(low, high)
+		return v
+	}
+	low, high = r.addresses.span(low, high)
+	v["range"] = []any{low.String(), high.String()}
+	return v
+}
+
+func (r *redactor) nftText(kind, key, s string, ofLinks bool) string {
+	name, isSet := strings.CutPrefix(s, "@")
+	switch {
+	case key == "family" || key == "hook" || key == "policy" || key == "op" || key == "type" && kind != "":
+		return s
+	case ofLinks:
+		return r.pattern(s, "*")
+	case isSet:
+		return "@" + r.names.set(name)
+	case key == "table" || kind == "table" && key == "name":
+		return r.names.table(s)
+	case key == "chain" || key == "target" || kind == "chain" && key == "name":
+		return r.names.chain(s)
+	case key == "comment":
+		return r.comment(s)
+	case kind == "xt":
+		return s
+	case (kind == "set" || kind == "map" || kind == "flowtable") && key == "name":
+		return r.names.set(s)
+	case kind == "log" && key == "prefix", key == "name":
+		return r.names.free(s)
+	case r.names.links[s]:
+		return r.names.link(s)
+	}
+	return r.line(s)
+}

@@ -1,0 +1,245 @@
+package redact
+
+import (
+	"encoding/base32"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// nameMap replaces names by keyed hashes of them. What everybody has stays: the names of Kubernetes' own namespaces and services, of the
+// chains that its components always make, of the links that the distributions and network plugins always make, and the beginnings that
+// tell what a thing is.
+type nameMap struct {
+	key        []byte
+	links      map[string]bool // links that there are
+	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
+	beginnings []string        // those and the ones that everybody has, longest first
+}
+
+func newNameMap(key []byte) *nameMap {
+	m := &nameMap{key: key, links: map[string]bool{}, prefixes: map[string]bool{}}
+	m.sortPrefixes()
+	return m
+}
+
+func wordSet(words string) map[string]bool {
+	set := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		set[w] = true
+	}
+	return set
+}
+
+var lowerBase32 = base32.NewEncoding("abcdefghijklmnopqrstuvwxyz234567").WithPadding(base32.NoPadding)
+
+// hash is n characters (at most 51) that stand for a name of some kind.
+func (m *nameMap) hash(kind, name string, n int) string {
+	d := digest(m.key, kind, name)
+	return lowerBase32.EncodeToString(d[:])[:n]
+}
+
+// publicNames are the names, by kind, that tell nothing.
+var publicNames = map[string]map[string]bool{
+	"ns":   wordSet("default kube-system kube-public kube-node-lease calico-system tigera-operator gatekeeper-system"),
+	"svc":  wordSet("kubernetes kube-dns metrics-server"),
+	"port": wordSet("http https dns dns-tcp metrics tcp udp web grpc"),
+	"pool": wordSet("default-ipv4-ippool default-ipv6-ippool"),
+	"node": wordSet(""),
+}
+
+// of gives the name that stands for a name of some kind: "ns", "svc", "pod", "node", …
+func (m *nameMap) of(kind, name string) string {
+	if name == "" || publicNames[kind][name] {
+		return name
+	}
+	return kind + "-" + m.hash(kind, name, 8)
+}
+
+// host replaces the name of a host.
+func (m *nameMap) host(name string) string {
+	kind, rest, ok := strings.Cut(name, "/")
+	if !ok {
+		return name // "fabric", "internet", "controlplane"
+	}
+	if kind == "pod" {
+		namespace, pod, _ := strings.Cut(rest, "/")
+		return "pod/" + m.of("ns", namespace) + "/" + m.of("pod", pod)
+	}
+	if strings.Trim(rest, "0123456789") == "" {
+		return name // netns/INODE
+	}
+	if kind == "node" {
+		return "node/" + m.of("node", rest)
+	}
+	return kind + "/" + m.of("host", rest)
+}
+
+// publicLinks are names of links that distributions and network plugins always give.
+var publicLinks = regexp.MustCompile(`^(lo|docker0|cni0|cbr0|azure0|virbr0|tunl0|ip6tnl0|sit0|gre0|gretap0|erspan0|ip_vti0|ip6_vti0|ip6gre0|vxlan\.calico|flannel\.1|` +
+	`kube-ipvs0|kube-bridge|nodelocaldns|cilium_(net|host|vxlan)|dummy0|(eth|ens|enp|eno|bond|wlan)[0-9]+(s[0-9]+)?(f[0-9]+)?([.][0-9]+)?)$`)
+
+// publicPrefixes are how the names begin that network plugins make.
+var publicPrefixes = []string{"azv", "veth", "cali", "lxc", "br-", "tap", "enP", "eth", "gke", "flannel", "cilium", "weave", "docker"}
+
+func (m *nameMap) learnPrefix(p string) {
+	m.prefixes[p] = true
+	m.sortPrefixes()
+}
+
+func (m *nameMap) sortPrefixes() {
+	all := maps.Clone(m.prefixes)
+	for _, p := range publicPrefixes {
+		all[p] = true
+	}
+	m.beginnings = slices.SortedFunc(maps.Keys(all), func(a, b string) int { return len(b) - len(a) })
+}
+
+// maxLinkName is IFNAMSIZ less the zero byte.
+const maxLinkName = 15
+
+// link replaces the name of a link. It begins as the rules' wildcards want it.
+func (m *nameMap) link(name string) string {
+	if name == "" || publicLinks.MatchString(name) {
+		return name
+	}
+	for _, p := range m.beginnings {
+		if strings.HasPrefix(name, p) && name != p {
+			begin := m.linkPrefix(p)
+			return begin + m.hash("link", name, max(1, min(8, maxLinkName-len(begin))))
+		}
+	}
+	return "if" + m.hash("link", name, 8)
+}
+
+// linkPrefix replaces the beginning of links' names: one within another stays within.
+func (m *nameMap) linkPrefix(p string) string {
+	if slices.Contains(publicPrefixes, p) || publicLinks.MatchString(p) || publicLinks.MatchString(p+"0") {
+		return p
+	}
+	for _, q := range m.beginnings {
+		if strings.HasPrefix(p, q) && p != q {
+			return m.linkPrefix(q) + m.hash("prefix", p, 2)
+		}
+	}
+	return "x" + m.hash("prefix", p, 2)
+}
+
+// publicTables are the tables of iptables and those that components make.
+var publicTables = wordSet("filter nat mangle raw security broute kube-proxy kube-proxy-canary calico azure firewalld docker ip-masq-agent packetwalk")
+
+func (m *nameMap) table(name string) string {
+	if publicTables[name] {
+		return name
+	}
+	return "table-" + m.hash("table", name, 8)
+}
+
+// routingTable replaces the name that the machine gives to a routing table.
+func (m *nameMap) routingTable(name string) string {
+	switch {
+	case isNumber(name), name == "main", name == "local", name == "default", name == "all":
+		return name
+	}
+	return "rt-" + m.hash("routing table", name, 6)
+}
+
+var (
+	// kubeChain is a chain for one service port or endpoint (kubernetes: pkg/proxy/iptables, portProtoHash).
+	kubeChain = regexp.MustCompile(`^(KUBE-(?:SVC|SEP|SVL|EXT|FW|XLB|IPVS)-)([A-Z2-7]{16})$`)
+	// kubeNFTChain is one of its nftables mode: KIND-HASH-NAMESPACE/NAME/PROTOCOL/PORT, and for an endpoint "__ADDRESS/PORT" after it.
+	kubeNFTChain = regexp.MustCompile(`^([a-z-]+-)([A-Z2-7]{8})-([^/]*)/([^/]*)/([a-z]*)/([^/_]*)(__.*)?$`)
+	// publicChain are the chains that components always make, and the built-in ones.
+	publicChain = regexp.MustCompile(`^((KUBE|IP-MASQ|DOCKER|CNI|AZURE|FLANNEL|CILIUM|LIBVIRT|WEAVE)(-[A-Z0-9]{1,14})*|` +
+		`cali-(INPUT|OUTPUT|FORWARD|PREROUTING|POSTROUTING|failsafe-in|failsafe-out|fip-dnat|fip-snat|nat-outgoing|from-wl-dispatch|to-wl-dispatch|` +
+		`from-host-endpoint|to-host-endpoint|from-hep-forward|to-hep-forward|wl-to-host|set-endpoint-mark|from-endpoint-mark|cidr-block|rpf-skip)|` +
+		`[A-Z]{2,16}|prerouting|input|forward|output|postrouting|ingress|egress|services|masquerading|mark-for-masquerade|` +
+		`nat-(prerouting|output|postrouting)|filter-[a-z-]+|cluster-ips-check|nodeport[a-z-]*|reject-chain|firewall-check|service-endpoints-check)$`)
+	// chainKind is the beginning that tells what a chain is for.
+	chainKind = regexp.MustCompile(`^(cali-(?:tw|fw|pi|po|pri|pro|thw|fhw|th|fh|sm)-|KUBE-[A-Z]+-|DOCKER-|CNI-)`)
+)
+
+// chain replaces the name of a chain: what tells the kind stays.
+func (m *nameMap) chain(name string) string {
+	if f := kubeChain.FindStringSubmatch(name); f != nil {
+		return f[1] + strings.ToUpper(m.hash("chain", f[2], 16))
+	}
+	if f := kubeNFTChain.FindStringSubmatch(name); f != nil {
+		end := f[7]
+		if end != "" {
+			end = "__" + m.hash("endpoint", end, 8)
+		}
+		return f[1] + strings.ToUpper(m.hash("chain", f[2], 8)) + "-" + m.of("ns", f[3]) + "/" + m.of("svc", f[4]) + "/" + f[5] + "/" + m.of("port", f[6]) + end
+	}
+	if publicChain.MatchString(name) {
+		return name
+	}
+	if kind := chainKind.FindString(name); kind != "" {
+		return kind + m.hash("chain", name, min(12, 28-len(kind)))
+	}
+	return "chain-" + m.hash("chain", name, 12)
+}
+
+// publicSet are the sets that Calico and kube-proxy always make (felix/ipsets; pkg/proxy/ipvs, pkg/proxy/nftables).
+var publicSet = regexp.MustCompile(`^(cali[46]0(all-ipam-pools|masq-ipam-pools|all-hosts-net|this-host|all-tunnel-net|all-vxlan-net)|KUBE(-[0-9A-Z]+)+|` +
+	`cluster-ips|nodeport-ips|service-ips|service-nodeports|no-endpoint-services|no-endpoint-nodeports|firewall-ips)$`)
+
+// set replaces the name of a set, of ipset or of nft.
+func (m *nameMap) set(name string) string {
+	if publicSet.MatchString(name) {
+		return name
+	}
+	kind := ""
+	if strings.HasPrefix(name, "cali4") || strings.HasPrefix(name, "cali6") {
+		kind = name[:5]
+	}
+	return kind + "set-" + m.hash("set", name, 10)
+}
+
+// publicProcesses are programs that every node has.
+var publicProcesses = wordSet(`kubelet kube-proxy containerd containerd-shim dockerd sshd systemd systemd-resolve systemd-network chronyd chronyc rpcbind
+	coredns calico-node packetwalk packetwalk-node packetwalk-app packetwalk-cont`)
+
+func (m *nameMap) process(name string) string {
+	if name == "" || publicProcesses[name] {
+		return name
+	}
+	return "proc-" + m.hash("process", name, 6)
+}
+
+// free replaces a text of a person's own.
+func (m *nameMap) free(s string) string {
+	if s == "" || strings.Trim(s, "0123456789") == "" {
+		return s
+	}
+	return "text-" + m.hash("text", s, 8)
+}
+
+// service replaces NAMESPACE/NAME[:PORT] of a comment; "" says that it is none.
+func (m *nameMap) service(s string) string {
+	namespace, rest, ok := strings.Cut(s, "/")
+	if !ok || namespace == "" || rest == "" || strings.ContainsAny(rest, "/") {
+		return ""
+	}
+	name, port, hasPort := strings.Cut(rest, ":")
+	out := m.of("ns", namespace) + "/" + m.of("svc", name)
+	if hasPort {
+		out += ":" + m.of("port", port)
+	}
+	return out
+}
+
+// knownWords are the words of the comments that kube-proxy, kubelet, the ip-masq-agent, Calico, Azure's agents and Docker write.
+var knownWords = wordSet(`kubernetes service services portals portal externally-visible externally visible nodeports nodeport node port ports note this must be the last
+	rule in chain forwarding rules conntrack pod source destination lb loadbalancer load balancer ip ips cluster external firewall route via for to from
+	requiring snat mark masquerade marked packets packet traffic block blocking dropping drop incoming connections connection localnet localhost
+	masquerading hairpin hairpinned health check redirect has no endpoints endpoint local only locally hosted off off-cluster and not of by on is are a an at all any
+	ip-masq-agent ensure nat postrouting directs non-local outbound to our custom ip-masq-agent chain subject must-be-last should apply after
+	must-be-first default network policy profile accepted accept return host hosts workload workloads workloadendpoint endpoint's unknown interfaces interface
+	configured failsafe docker user azure cni swift svc pools pool addr-type cidr's cidrs cidr addrtype source-nat reject rejecting with ct state new established related
+	invalid valid untracked 169.254.169.254 metadata server wireserver wire dns proxy tcp udp sctp icmp ->
+	jump set comment rewritten destinations nodeport`)
+
+// publicCounters are the nfacct objects of kube-proxy (pkg/proxy/metrics).
+var publicCounters = wordSet("ct_state_invalid_dropped_pkts localhost_nps_accepted_pkts")

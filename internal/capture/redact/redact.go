@@ -1,0 +1,452 @@
+package redact
+
+import (
+	"bytes"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/ipset"
+	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nftables"
+)
+
+// NewKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
+func NewKey() []byte {
+	key := make([]byte, 32)
+	_, _ = rand.Read(key) // never fails (crypto/rand)
+	return key
+}
+
+// Capture replaces addresses and names all over a capture, the same ones by the same, so that packets walk through it as before: see
+// docs/capture.md for what is replaced and what stays. A text that cannot be read is left out, and its Output says so. The capture must not
+// be in use.
+func Capture(c *capture.Capture, key []byte) error {
+	r := &redactor{addresses: newAddressMap(key), names: newNameMap(key)}
+	// What must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules speak of.
+	r.learning = true
+	for _, pass := range []bool{true, false} {
+		r.learning = pass
+		lists, err := r.lists(c.Lists)
+		if err != nil {
+			return err
+		}
+		hosts := make([]*capture.Raw, len(c.Hosts))
+		for i, h := range c.Hosts {
+			hosts[i] = r.host(h)
+		}
+		if !pass {
+			c.Lists, c.Hosts = lists, hosts
+		}
+	}
+	for i, note := range c.Notes {
+		c.Notes[i] = r.words(note)
+	}
+	slices.SortFunc(c.Hosts, func(a, b *capture.Raw) int { return strings.Compare(a.Name, b.Name) })
+	c.Redacted = true
+	return nil
+}
+
+// redactor replaces what tells of a network whose it is.
+type redactor struct {
+	addresses *addressMap
+	names     *nameMap
+	learning  bool // the results are thrown away
+}
+
+func (r *redactor) host(h *capture.Raw) *capture.Raw {
+	out := &capture.Raw{Name: r.names.host(h.Name), Taken: h.Taken, Kernel: h.Kernel, NetNS: h.NetNS, Outputs: map[string]capture.Output{}}
+	for _, row := range capture.Dumps {
+		o, ok := h.Outputs[row.File]
+		if !ok {
+			continue
+		}
+		how := r.reader(row.File)
+		data, err := how(o.Data)
+		if err != nil {
+			data, o.Error = nil, unread(err)
+		}
+		o.Data, o.Error = data, r.words(o.Error)
+		out.Outputs[row.File] = o
+	}
+	return out // files that this version does not know are left out
+}
+
+// unread says that a text is left out. Errors quote the text, which is to be kept back: of them there is the line at most.
+func unread(err error) string {
+	var at *iptables.ParseError
+	if errors.As(err, &at) {
+		return fmt.Sprintf("left out: redaction cannot read line %d", at.Line)
+	}
+	return "left out: redaction cannot read it"
+}
+
+// reader chooses who knows the syntax of a file.
+func (r *redactor) reader(file string) func([]byte) ([]byte, error) {
+	switch {
+	case file == capture.SysctlsFile:
+		return r.sysctls
+	case file == "nft.json":
+		return r.nft
+	case strings.HasPrefix(file, "conntrack"):
+		return r.plain
+	case file == "ipset.txt":
+		return r.ipset
+	case strings.HasPrefix(file, "ebtables"):
+		return r.ebtables
+	case strings.HasSuffix(file, "tables-save.txt"), strings.HasSuffix(file, "tables-legacy-save.txt"):
+		return r.iptables
+	}
+	return r.json
+}
+
+// line replaces the addresses of a text.
+func (r *redactor) line(s string) string {
+	if r.learning {
+		r.addresses.keepSpans(s)
+		return s
+	}
+	return r.addresses.text(s)
+}
+
+// plain is a text that holds no names.
+func (r *redactor) plain(data []byte) ([]byte, error) { return []byte(r.line(string(data))), nil }
+
+// words replaces addresses and the links' names in what a tool said.
+func (r *redactor) words(s string) string {
+	if s == "" || r.learning {
+		return s
+	}
+	fields := strings.Split(s, " ")
+	for i, f := range fields {
+		name := strings.Trim(f, `"',:;()`)
+		if r.names.links[name] {
+			fields[i] = strings.Replace(f, name, r.names.link(name), 1)
+		}
+	}
+	return r.line(strings.Join(fields, " "))
+}
+
+func (r *redactor) sysctls(data []byte) ([]byte, error) {
+	var out bytes.Buffer
+	for line := range bytes.Lines(data) {
+		key, value, ok := strings.Cut(string(line), " = ")
+		if !ok {
+			return nil, fmt.Errorf("no setting")
+		}
+		elements := strings.Split(key, ".")
+		if len(elements) == 5 && (elements[2] == "conf" || elements[2] == "neigh") {
+			link := strings.ReplaceAll(elements[3], "/", ".")
+			if link != "all" && link != "default" {
+				elements[3] = r.names.link(link)
+			}
+		}
+		// An element is SysctlKey's already, but for the link.
+		for i, e := range elements {
+			elements[i] = strings.ReplaceAll(e, "/", ".")
+		}
+		out.WriteString(snapshot.SysctlKey(elements...) + " = " + value)
+	}
+	return out.Bytes(), nil
+}
+
+// iptables replaces what rules test, by what kind of option it is.
+func (r *redactor) iptables(data []byte) ([]byte, error) {
+	tables, err := iptables.Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	out := slices.Clone(capture.GeneratedBy(data)) // which variant printed it
+	for i := range tables {
+		t := &tables[i]
+		t.Name = r.names.table(t.Name)
+		own := map[string]bool{}
+		for _, c := range t.Chains {
+			own[c.Name] = true
+		}
+		for j := range t.Chains {
+			c := &t.Chains[j]
+			for k := range c.Rules {
+				r.rule(&c.Rules[k], own)
+			}
+			c.Name = r.names.chain(c.Name)
+		}
+	}
+	return iptables.AppendSave(out, tables), nil
+}
+
+func (r *redactor) rule(rule *iptables.Rule, own map[string]bool) {
+	if rule.Unknown != "" {
+		rule.Unknown = r.command(rule.Unknown, own)
+		return
+	}
+	if r.learning && rule.Target.Name == "NETMAP" {
+		// Host bits stay as they are when it maps one prefix onto another: they must mean the same in both.
+		for _, p := range []iptables.AddressMatch{rule.Source, rule.Destination} {
+			if p.Prefix.IsValid() && !p.Not {
+				r.addresses.solid = append(r.addresses.solid, p.Prefix)
+			}
+		}
+		if o, ok := rule.Target.Option("to"); ok {
+			r.addresses.keepPrefix(o.Args[0])
+		}
+	}
+	for _, a := range []*iptables.AddressMatch{&rule.Source, &rule.Destination} {
+		if a.Prefix.IsValid() && !r.learning {
+			a.Prefix = r.addresses.prefix(a.Prefix)
+		}
+	}
+	for _, n := range []*iptables.NameMatch{&rule.In, &rule.Out} {
+		n.Name = r.pattern(n.Name, "+")
+	}
+	for i := range rule.Matches {
+		r.options(rule.Matches[i].Options)
+	}
+	r.options(rule.Target.Options)
+	if own[rule.Target.Name] {
+		rule.Target.Name = r.names.chain(rule.Target.Name)
+	}
+}
+
+// pattern replaces the name of a link, or the beginning of names before a wildcard.
+func (r *redactor) pattern(name, wildcard string) string {
+	before, wild := strings.CutSuffix(name, wildcard)
+	switch {
+	case name == "" || before == "":
+		return name
+	case !wild:
+		return r.names.link(name)
+	case r.learning:
+		r.names.learnPrefix(before)
+		return name
+	}
+	return r.names.linkPrefix(before) + wildcard
+}
+
+func (r *redactor) options(options []iptables.Option) {
+	for i := range options {
+		o := &options[i]
+		for j, arg := range o.Args {
+			o.Args[j] = r.option(o.Name, j, arg)
+		}
+	}
+}
+
+func (r *redactor) option(name string, place int, arg string) string {
+	switch name {
+	case "comment":
+		return r.comment(arg)
+	case "match-set", "add-set", "del-set", "map-set":
+		if place == 0 {
+			return r.names.set(arg)
+		}
+	case "physdev-in", "physdev-out", "oif", "iface":
+		return r.pattern(arg, "+")
+	case "nfacct-name":
+		if publicCounters[arg] {
+			return arg
+		}
+		return r.names.free(arg)
+	case "log-prefix", "nflog-prefix", "string", "hex-string", "path", "name", "hashlimit-name", "timeout", "uid-owner", "gid-owner":
+		return r.names.free(arg)
+	default:
+		return r.line(arg)
+	}
+	return arg
+}
+
+// command replaces the words of a rule in the syntax of iptables or ebtables, where it is not parsed.
+func (r *redactor) command(text string, own map[string]bool) string {
+	words := splitQuoted(text)
+	flag := ""
+	for i, w := range words {
+		switch {
+		case strings.HasPrefix(w, "-"):
+			flag = strings.TrimLeft(w, "-")
+			continue
+		case w == "!":
+			continue
+		}
+		bare := strings.Trim(w, `"`)
+		switch flag {
+		case "i", "o", "logical-in", "logical-out", "in-interface", "out-interface":
+			words[i] = r.pattern(w, "+")
+		case "A", "j", "g", "jump":
+			if own[w] {
+				words[i] = r.names.chain(w)
+			}
+		default:
+			if changed := r.option(flag, 0, bare); changed != bare {
+				words[i] = strings.Replace(w, bare, changed, 1)
+			}
+		}
+		flag = "" // the values that follow a first one are plain
+	}
+	return strings.Join(words, " ")
+}
+
+// splitQuoted cuts a line into words at blanks that stand outside double quotes.
+func splitQuoted(s string) []string {
+	var words []string
+	quoted, start := false, 0
+	end := func(i int) {
+		if i > start {
+			words = append(words, s[start:i])
+		}
+		start = i + 1
+	}
+	for i := range len(s) {
+		switch {
+		case s[i] == '"' && (i == 0 || s[i-1] != '\\'):
+			quoted = !quoted
+		case (s[i] == ' ' || s[i] == '\t') && !quoted:
+			end(i)
+		}
+	}
+	end(len(s))
+	return words
+}
+
+func (r *redactor) ebtables(data []byte) ([]byte, error) {
+	e, err := nftables.ParseEBTables(data)
+	if err != nil {
+		return nil, err
+	}
+	for i := range e.Tables {
+		t := &e.Tables[i]
+		t.Name = r.names.table(t.Name)
+		own := map[string]bool{}
+		for j := range t.Chains {
+			own[t.Chains[j].Name] = true
+			t.Chains[j].Name = r.names.chain(t.Chains[j].Name)
+		}
+		for j := range t.Rules {
+			t.Rules[j].Chain, t.Rules[j].Text = r.names.chain(t.Rules[j].Chain), r.command(t.Rules[j].Text, own)
+		}
+	}
+	return []byte(e.String()), nil
+}
+
+func (r *redactor) ipset(data []byte) ([]byte, error) {
+	sets, err := ipset.Parse(data)
+	if err != nil {
+		return nil, err
+	}
+	for i := range sets {
+		s := &sets[i]
+		s.Name, s.Options = r.names.set(s.Name), r.setOptions(s.Options)
+		for j := range s.Members {
+			m := &s.Members[j]
+			if m.Options = r.setOptions(m.Options); s.Type == "list:set" {
+				m.Element = r.names.set(m.Element)
+			} else {
+				m.Element = r.element(m.Element)
+			}
+		}
+	}
+	return ipset.Print(sets), nil
+}
+
+// setOptions replaces the comment and the addresses among the options of a set or an element.
+func (r *redactor) setOptions(text string) string {
+	words := splitQuoted(text)
+	for i := range words {
+		if i > 0 && words[i-1] == "comment" && strings.HasPrefix(words[i], `"`) {
+			words[i] = `"` + r.comment(strings.Trim(words[i], `"`)) + `"`
+		} else {
+			words[i] = r.line(words[i])
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+// element replaces the parts of a set's element: addresses, and links of hash:net,iface.
+func (r *redactor) element(s string) string {
+	parts := strings.Split(s, ",")
+	for i, p := range parts {
+		name, physical := strings.CutPrefix(p, "physdev:")
+		switch {
+		case physical:
+			parts[i] = "physdev:" + r.names.link(name)
+		case r.names.links[p]:
+			parts[i] = r.names.link(p)
+		default:
+			parts[i] = r.line(p)
+		}
+	}
+	return strings.Join(parts, ",")
+}
+
+// comment replaces the names in a comment: those of services and pods, which have a "/" in them, and every word that is not of the comments
+// that kube-proxy, the ip-masq-agent, Calico, Azure and Docker are known to write.
+func (r *redactor) comment(s string) string {
+	if r.learning {
+		return s
+	}
+	if rest, ok := strings.CutPrefix(s, "cali:"); ok && !strings.Contains(rest, " ") {
+		return "cali:" + r.names.hash("rule", rest, 16) // Calico's own hash of the rule
+	}
+	words := strings.Split(s, " ")
+	for i, w := range words {
+		words[i] = r.commentWord(w)
+	}
+	return strings.Join(words, " ")
+}
+
+func (r *redactor) commentWord(w string) string {
+	bare := strings.TrimRight(strings.TrimLeft(w, `("'`), `.,;:)"'`)
+	at := strings.Index(w, bare)
+	if bare == "" {
+		return w
+	}
+	if changed := r.addresses.text(bare); changed != bare {
+		return w[:at] + changed + w[at+len(bare):]
+	}
+	name := r.names.service(bare)
+	if name == "" {
+		name = bare
+		if !isNumber(bare) && !knownWords[strings.ToLower(bare)] {
+			name = r.names.free(bare)
+			if strings.ToUpper(bare) == bare && strings.Contains(bare, "-") {
+				name = r.names.chain(bare)
+			}
+		}
+	}
+	return w[:at] + name + w[at+len(bare):]
+}
+
+func isNumber(s string) bool {
+	return strings.Trim(s, "0123456789") == "" || strings.HasPrefix(s, "0x") && strings.Trim(s[2:], "0123456789abcdef") == "" || s == "->"
+}
+
+// lists replaces the Kubernetes objects'.
+func (r *redactor) lists(lists map[string][]byte) (map[string][]byte, error) {
+	out := map[string][]byte{}
+	for _, l := range capture.ObjectLists {
+		data, ok := lists[l.File]
+		if !ok {
+			continue
+		}
+		trimmed, err := l.Trim(data)
+		if err != nil {
+			return nil, err
+		}
+		var list map[string]any
+		if err := decodeNumbers(trimmed, &list); err != nil {
+			return nil, fmt.Errorf("%s: %w", l.File, err)
+		}
+		objects, _ := list["items"].([]any)
+		for _, object := range objects {
+			r.object(l.File, object)
+		}
+		if out[l.File], err = json.MarshalIndent(list, "", " "); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,128 @@
+package capture
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Lazy is a Source that reads a host when it is asked for, once. It is safe for concurrent use.
+type Lazy struct {
+	origin Origin
+	names  []string
+	netns  map[uint64]string
+	hosts  map[string]*slot // not changed after NewSource
+
+	once    sync.Once
+	known   snapshot.Objects
+	problem error
+}
+
+// slot is one host, read or not.
+type slot struct {
+	once sync.Once
+	host *snapshot.Host
+	err  error
+}
+
+// Origin is where states come from as raw texts: a lab, this machine, a capture.
+type Origin struct {
+	// Hosts are the names of the hosts there are, with the inode numbers of their namespaces, or 0.
+	Hosts map[string]uint64
+	// Fetch gives a host's texts. It may be called for several hosts at the same time, and again for the same.
+	Fetch func(name string) (*Raw, error)
+	// Lists gives the Kubernetes objects by the File of [ObjectLists]; nil for none. It is called once, when they are asked for.
+	Lists func() (map[string][]byte, error)
+	// Tools gives the versions of the tools, by their names; nil where they are not known.
+	Tools func() map[string]string
+}
+
+// NewSource makes a Source of an origin.
+func NewSource(o Origin) *Lazy {
+	s := &Lazy{origin: o, netns: map[uint64]string{}, hosts: map[string]*slot{}, names: slices.Sorted(maps.Keys(o.Hosts))}
+	for name, inode := range o.Hosts {
+		s.hosts[name] = &slot{}
+		if inode != 0 {
+			s.netns[inode] = name
+		}
+	}
+	return s
+}
+
+// Names lists the hosts there are, sorted.
+func (s *Lazy) Names() []string { return slices.Clone(s.names) }
+
+// Host returns the state of a host, which it reads the first time. An error that is fs.ErrNotExist means that there is none.
+func (s *Lazy) Host(name string) (*snapshot.Host, error) {
+	at := s.hosts[name]
+	if at == nil {
+		return nil, snapshot.NotFound(name, s.names)
+	}
+	at.once.Do(func() {
+		raw, err := s.origin.Fetch(name)
+		if err != nil {
+			at.err = err
+			return
+		}
+		l := NewLoader(raw.Name)
+		l.names, l.at = func(inode uint64) string { return s.netns[inode] }, s.linkAt
+		at.host = l.load(raw)
+	})
+	return at.host, at.err
+}
+
+// linkAt names a link of another host by its index. Only that host's links are read: its wires may lead back here.
+func (s *Lazy) linkAt(name string, index int) string {
+	if s.hosts[name] == nil {
+		return ""
+	}
+	raw, err := s.origin.Fetch(name)
+	if err != nil {
+		return ""
+	}
+	links, _ := fib.ParseLinks(raw.Outputs[linksFile].Data)
+	for _, l := range links {
+		if l.Index == index {
+			return l.Name
+		}
+	}
+	return ""
+}
+
+// Prefetch reads hosts at the same time, for who will need them all; their errors come when they are asked for.
+func (s *Lazy) Prefetch(names ...string) {
+	var g errgroup.Group
+	for _, name := range names {
+		g.Go(func() error {
+			_, _ = s.Host(name)
+			return nil
+		})
+	}
+	_ = g.Wait()
+}
+
+// Objects are the Kubernetes objects, as far as they can be had: ObjectsError says what is missing, and why.
+func (s *Lazy) Objects() snapshot.Objects {
+	s.once.Do(func() {
+		if s.origin.Lists == nil {
+			return
+		}
+		lists, err := s.origin.Lists()
+		var unread error
+		s.known, unread = ReadObjects(lists) // some lists are better than none
+		s.problem = errors.Join(err, unread)
+	})
+	return s.known
+}
+
+// ObjectsError is why there are no Kubernetes objects, or not all; nil where there are.
+func (s *Lazy) ObjectsError() error {
+	s.Objects()
+	return s.problem
+}

@@ -1,0 +1,280 @@
+package dump
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// Dumper takes the state of namespaces as raw texts, by the table capture.Dumps. It only reads. One Dumper serves many namespaces at the
+// same time; its zero value is ready.
+type Dumper struct {
+	// Root is a directory whose programs are run, in a chroot there, before those of this process's own root: "/proc/1/root" in a privileged
+	// pod, whose image has no tools, or others than those that wrote the node's rules. "" for none.
+	Root string
+	// Hosts are the namespaces that may be at the other end of a wire, by the names of their hosts: paths where namespaces are mounted or
+	// /proc/PID/ns/net.
+	Hosts map[string]string
+
+	once    sync.Once
+	slots   chan struct{}
+	release string
+	sockets map[uint32]process
+	owners  sync.Once
+}
+
+func (d *Dumper) init() {
+	d.once.Do(func() {
+		d.slots = make(chan struct{}, 2*runtime.NumCPU())
+		var u unix.Utsname
+		if unix.Uname(&u) == nil {
+			d.release = unix.ByteSliceToString(u.Release[:])
+		}
+	})
+}
+
+// All takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an error.
+func (d *Dumper) All(ctx context.Context, name string, ns *kernel.Namespace) (*capture.Raw, error) {
+	return d.Parts(ctx, name, ns)
+}
+
+// Parts is All for some parts of a host's state only: for who has dumped it before and knows what can have changed since. Without
+// parts it dumps all.
+func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
+	d.init()
+	raw := &capture.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]capture.Output{}}
+	var mu sync.Mutex
+	var wg sync.WaitGroup
+	for _, row := range capture.Dumps {
+		if len(parts) > 0 && !slices.Contains(parts, row.Part) {
+			continue
+		}
+		wg.Go(func() {
+			out := d.run(ctx, ns, row)
+			mu.Lock()
+			defer mu.Unlock()
+			raw.Outputs[row.File] = out
+		})
+	}
+	wg.Wait()
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("dump %s: %w", name, err)
+	}
+	return raw, nil
+}
+
+func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
+	d.slots <- struct{}{}
+	defer func() { <-d.slots }()
+	var out capture.Output
+	var err error
+	switch {
+	case row.Part == snapshot.Flows && ns.TracksNothing():
+		return capture.Output{Command: strings.Join(row.Commands[0], " ")}
+	case len(row.Commands) > 0:
+		return d.command(ctx, ns, row)
+	case row.File == capture.SysctlsFile:
+		out.Data, err = sysctls(ns)
+	case row.File == capture.ListenersFile:
+		out.Data, err = encode(d.listeners(ns))
+	case row.File == capture.WiresFile:
+		out.Data, err = encode(d.wires(ns))
+	default:
+		err = errors.New("nothing here reads it")
+	}
+	if err != nil {
+		out.Error = err.Error()
+	}
+	return out
+}
+
+func encode[T any](list []T, err error) ([]byte, error) {
+	if err != nil {
+		return nil, err
+	}
+	if list == nil {
+		list = []T{}
+	}
+	return json.MarshalIndent(list, "", " ")
+}
+
+// command runs the first of the row's commands whose program is there.
+func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
+	if row.Only != "" {
+		some := false
+		if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
+			return capture.Output{Skipped: row.Only + " is not there or empty"}
+		}
+	}
+	for _, args := range row.Commands {
+		cmd := d.prepare(ctx, args)
+		if cmd == nil {
+			continue
+		}
+		result := runTool(ns, cmd, args)
+		for try := 0; try < dumpTries && cutOff(row, &result) && ctx.Err() == nil; try++ {
+			time.Sleep(dumpPause)
+			result = runTool(ns, d.prepare(ctx, args), args)
+		}
+		if cutOff(row, &result) {
+			result.Error = "what it printed breaks off in the middle"
+		}
+		return result
+	}
+	return capture.Output{Command: strings.Join(row.Commands[0], " "), Error: "the program is not there"}
+}
+
+// nft 1.0.6 breaks off the JSON of a rule set in which a table has an owner, as tables of a trace have (trace.go) for the fraction of
+// a second that they are there. Such a dump is taken again.
+const (
+	dumpTries = 40
+	dumpPause = 50 * time.Millisecond
+)
+
+func cutOff(row capture.Dump, o *capture.Output) bool {
+	return strings.HasSuffix(row.File, ".json") && o.Error == "" && len(bytes.TrimSpace(o.Data)) > 0 && !json.Valid(o.Data)
+}
+
+func runTool(ns *kernel.Namespace, cmd *exec.Cmd, args []string) capture.Output {
+	var out, words bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &words
+	err := ns.Run(cmd)
+	result := capture.Output{Command: strings.Join(args, " "), Data: out.Bytes()}
+	if err != nil {
+		result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", err, strings.Join(strings.Fields(words.String()), " ")))
+	}
+	return result
+}
+
+// Versions gives what the tools say of their versions, by the names of the programs; those that are not there are left out.
+func (d *Dumper) Versions(ctx context.Context) map[string]string {
+	versions := map[string]string{}
+	for _, args := range [][]string{
+		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"}, {"conntrack", "--version"},
+	} {
+		cmd := d.prepare(ctx, args)
+		if cmd == nil {
+			continue
+		}
+		if out, err := cmd.Output(); err == nil {
+			first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
+			versions[args[0]] = first
+		}
+	}
+	return versions
+}
+
+// prepare makes a command of a program that is there; nil where it is not.
+func (d *Dumper) prepare(ctx context.Context, args []string) *exec.Cmd {
+	for _, root := range slices.Compact([]string{d.Root, ""}) {
+		path := program(root, args[0])
+		if path == "" {
+			continue
+		}
+		cmd := exec.CommandContext(ctx, path, args[1:]...)
+		cmd.Args[0] = args[0] // programs such as xtables-nft-multi go by the name that they are called by
+		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Setpgid: true}
+		if root != "" {
+			cmd.Dir = "/"
+		}
+		return cmd
+	}
+	return nil
+}
+
+// anything tells whether one of the files that the pattern names has content, or is a directory.
+func anything(pattern string) bool {
+	paths, _ := filepath.Glob(pattern) // the patterns are constants
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return true
+		}
+		if text, err := os.ReadFile(path); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// programDirs are where the tools of a machine are when the PATH is another's.
+var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
+
+// program finds a program by its name; with a root, the path is that inside of it. "" says that there is none.
+func program(root, name string) string {
+	if root == "" {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	for _, dir := range programDirs {
+		path := filepath.Join(dir, name)
+		// A link may be absolute and lead elsewhere in that root than in this one: it is followed by the kernel, at the start.
+		if info, err := os.Lstat(root + path); err == nil && !info.IsDir() {
+			return path
+		}
+	}
+	return ""
+}
+
+// sysctls reads the settings of capture.SysctlFiles; those that the kernel does not have are left out.
+func sysctls(ns *kernel.Namespace) ([]byte, error) {
+	var all bytes.Buffer
+	// /proc/sys/net shows the settings of the namespace of the thread that looks.
+	err := ns.Do(func() error {
+		seen := map[string][]string{}
+		for _, file := range capture.SysctlFiles {
+			for _, elements := range expand(strings.Split(file, "/"), seen) {
+				text, err := os.ReadFile("/proc/sys/" + strings.Join(elements, "/"))
+				if err != nil {
+					continue // of another kernel version, or of a link that has just gone
+				}
+				fmt.Fprintf(&all, "%s = %s\n", snapshot.SysctlKey(elements...), bytes.TrimSpace(text))
+			}
+		}
+		return nil
+	})
+	return all.Bytes(), err
+}
+
+// expand replaces the "*" of a path below /proc/sys by what there is; seen holds the directories read before.
+func expand(elements []string, seen map[string][]string) [][]string {
+	for i, e := range elements {
+		if e != "*" {
+			continue
+		}
+		dir := "/proc/sys/" + strings.Join(elements[:i], "/")
+		names, ok := seen[dir]
+		if !ok {
+			entries, _ := os.ReadDir(dir)
+			for _, entry := range entries {
+				names = append(names, entry.Name())
+			}
+			seen[dir] = names
+		}
+		var all [][]string
+		for _, name := range names {
+			one := append([]string{}, elements...)
+			one[i] = name
+			all = append(all, one)
+		}
+		return all
+	}
+	return [][]string{elements}
+}

@@ -1,0 +1,243 @@
+package dump_test
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestDump takes the state of two joined namespaces and reads it back.
+func TestDump(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	a, b := namespace(t, filepath.Join(t.TempDir(), "ns")), namespace(t, filepath.Join(t.TempDir(), "ns"))
+	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "to.b"}, kernel.LinkEnd{Namespace: b, Name: "to-a"}, 1500); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{
+		"ip link add br0 type bridge && ip link set br0 up && ip addr add 10.9.0.1/24 dev br0",
+		"ip link set to.b up && ip addr add 10.8.0.1/24 dev to.b && ip route add 10.7.0.0/16 via 10.8.0.2 table 77 && ip rule add fwmark 7 table 77",
+		"ip neigh add proxy 10.8.0.9 dev to.b",
+		"echo 1 > /proc/sys/net/ipv4/conf/to.b/proxy_arp",
+		"iptables-nft -t nat -A POSTROUTING -s 10.9.0.0/24 -j MASQUERADE",
+		"ipset create pool hash:net && ipset add pool 10.9.0.0/24",
+		"nft add table ip own '{ chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }'",
+	} {
+		cmd := exec.Command("sh", "-ec", script)
+		cmd.Stderr = os.Stderr
+		if err := a.Run(cmd); err != nil {
+			t.Fatalf("%s: %v", script, err)
+		}
+	}
+	l, err := a.Listen(t.Context(), "tcp", "10.9.0.1:8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	d := &dump.Dumper{Hosts: map[string]string{"node/a": a.Path(), "node/b": b.Path()}}
+	raw, err := d.All(t.Context(), "node/a", a)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for file, out := range raw.Outputs {
+		if out.Error != "" {
+			t.Errorf("%s: %s", file, out.Error)
+		}
+	}
+	if len(raw.Outputs) != len(capture.Dumps) {
+		t.Errorf("%d outputs for %d rows", len(raw.Outputs), len(capture.Dumps))
+	}
+	h := capture.Load(raw)
+	if len(h.Missing) > 0 {
+		t.Errorf("missing: %v", h.Missing)
+	}
+	if want := (snapshot.Peer{Link: "to.b", Host: "node/b", PeerLink: "to-a"}); len(h.Peers) != 1 || h.Peers[0] != want {
+		t.Errorf("peers %+v, want %+v", h.Peers, want)
+	}
+	if v, ok := h.Sysctl("net", "ipv4", "conf", "to.b", "proxy_arp"); !ok || v != "1" {
+		t.Errorf("proxy_arp of to.b is %q", v)
+	}
+	name, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(h.Listeners) != 1 || h.Listeners[0].Local.String() != "10.9.0.1:8080" || h.Listeners[0].Process != strings.TrimSpace(string(name)) {
+		t.Errorf("listeners %+v", h.Listeners)
+	}
+	if h.IPSets["pool"] == nil || len(h.IPSets["pool"].Elements) != 1 {
+		t.Errorf("set pool: %+v", h.IPSets["pool"])
+	}
+	if own := h.Rules.Table(netfilter.IPv4, "own"); own == nil || len(own.Chain("c").Rules) != 1 {
+		t.Errorf("table own: %+v", own)
+	}
+	nat := h.Rules.Table(netfilter.IPv4, "nat")
+	if nat == nil || nat.Dialect != netfilter.IPTablesNFT || len(nat.Chain("POSTROUTING").Rules) != 1 || nat.Chain("POSTROUTING").Rules[0].Handle == 0 {
+		t.Errorf("table nat: %+v", nat)
+	}
+	route, proxy, rule := false, false, false
+	for _, r := range h.FIB.Routes {
+		route = route || r.Table == 77 && r.Destination.String() == "10.7.0.0/16" && r.Link == "to.b"
+	}
+	for _, n := range h.FIB.Neighbours {
+		proxy = proxy || n.Proxy && n.Address.String() == "10.8.0.9"
+	}
+	for _, r := range h.FIB.Rules {
+		rule = rule || r.Mark == 7 && r.Table == 77
+	}
+	if !route || !proxy || !rule {
+		t.Errorf("route %v, proxy neighbour %v, policy rule %v: want all", route, proxy, rule)
+	}
+}
+
+// TestDumpChangesNothing: looking makes no tables, neither of nf_tables nor legacy ones.
+func TestDumpChangesNothing(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	d := &dump.Dumper{}
+	for range 2 {
+		raw, err := d.All(t.Context(), "node/a", ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out := raw.Outputs["iptables-legacy-save.txt"]; out.Skipped == "" {
+			t.Errorf("legacy tables where there are none: %+v", out)
+		}
+		if h := capture.Load(raw); len(h.Rules.Tables) != 0 || len(h.Missing) != 0 {
+			t.Errorf("%d tables; missing %v", len(h.Rules.Tables), h.Missing)
+		}
+	}
+}
+
+// TestDumpOfLegacyTables: rules of both variants of iptables are there, each with its dialect. The tools are run in a chroot, as they are in a
+// privileged pod.
+func TestDumpOfLegacyTables(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	for _, program := range []string{"iptables-legacy", "iptables-nft", "ip6tables-legacy"} {
+		run(t, ns, program, "-A", "FORWARD", "-j", "DROP")
+	}
+	d := &dump.Dumper{Root: "/proc/1/root"}
+	raw, err := d.All(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := capture.Load(raw)
+	if len(h.Missing) > 0 {
+		t.Errorf("missing: %v", h.Missing)
+	}
+	dialects := map[string]int{}
+	for _, table := range h.Rules.Tables {
+		dialects[table.Family.String()+" "+string(table.Dialect)] += len(table.Chain("FORWARD").Rules)
+	}
+	for _, want := range []string{"ip iptables-legacy", "ip iptables-nft", "ip6 iptables-legacy"} {
+		if dialects[want] != 1 {
+			t.Errorf("rules by dialect: %v, want 1 of %s", dialects, want)
+		}
+	}
+}
+
+// TestDumpWithoutTools: what is not there is told, and the rest is there.
+func TestDumpWithoutTools(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	dir := t.TempDir()
+	ip, err := exec.LookPath("ip")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(ip, filepath.Join(dir, "ip")); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", dir)
+	defer func(dirs []string) { *dump.ProgramDirs = dirs }(*dump.ProgramDirs)
+	*dump.ProgramDirs = nil
+	d := &dump.Dumper{}
+	raw, err := d.All(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := capture.Load(raw)
+	if _, ok := h.Missing[snapshot.Links]; ok || len(h.FIB.Links) == 0 {
+		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Missing[snapshot.Links])
+	}
+	for _, part := range []snapshot.Part{snapshot.Rules, snapshot.NFT, snapshot.IPSets, snapshot.Bridge} {
+		if !strings.Contains(h.Missing[part], "the program is not there") {
+			t.Errorf("%s: %q", part, h.Missing[part])
+		}
+	}
+}
+
+func TestDumpEndsWithItsContext(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := (&dump.Dumper{}).All(ctx, "node/a", ns); err == nil {
+		t.Error("no error of a dump that was called off")
+	}
+}
+
+func BenchmarkDump(b *testing.B) {
+	kerneltest.NeedRoot(b)
+	ns := namespace(b, filepath.Join(b.TempDir(), "ns"))
+	d := &dump.Dumper{}
+	for b.Loop() {
+		if _, err := d.All(b.Context(), "node/a", ns); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestDumpDuringTrace: a dump that is taken while somebody traces waits until nft can print the rules again.
+func TestDumpDuringTrace(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	if err := ns.ApplyNFT("table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
+		t.Fatal(err)
+	}
+	trace, err := kernel.OpenTrace(ns, []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(200*time.Millisecond, func() { trace.Close() })
+	var d dump.Dumper
+	raw, err := d.All(t.Context(), "node/a", ns)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := capture.Load(raw)
+	if why, missing := host.Missing[snapshot.NFT]; missing || host.Rules.Table(netfilter.IPv4, "own") == nil {
+		t.Errorf("the rules are not known: %s", why)
+	}
+}
+
+func namespace(t testing.TB, path string) *kernel.Namespace {
+	t.Helper()
+	ns, err := kernel.CreateNamespace(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { ns.Remove() })
+	return ns
+}
+
+func run(t *testing.T, ns *kernel.Namespace, args ...string) {
+	t.Helper()
+	cmd := exec.Command(args[0], args[1:]...)
+	cmd.Stderr = os.Stderr
+	if err := ns.Run(cmd); err != nil {
+		t.Fatalf("%s: %v", args, err)
+	}
+}

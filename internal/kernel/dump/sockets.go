@@ -1,0 +1,176 @@
+package dump
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// What the socket diagnosis of the kernel says (include/uapi/linux/inet_diag.h, include/net/tcp_states.h).
+const (
+	tcpListen          = 10
+	tcpClose           = 7  // of an UDP socket that is not connected
+	inetDiagV6Only     = 11 // INET_DIAG_SKV6ONLY
+	inetDiagSockopt    = 22 // INET_DIAG_SOCKOPT
+	sockoptTransparent = 1 << 5
+	diagRequestSize    = 56 // struct inet_diag_req_v2
+	diagMessageSize    = 72 // struct inet_diag_msg
+)
+
+// listeners lists the namespace's TCP sockets that listen and its UDP sockets that are not connected. A socket of IPv6 that takes IPv4, too,
+// stands there twice.
+func (d *Dumper) listeners(ns *kernel.Namespace) ([]snapshot.Listener, error) {
+	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		return nil, fmt.Errorf("open socket diagnosis in %s: %w", ns.Path(), err)
+	}
+	defer conn.Close()
+	var all []snapshot.Listener
+	for _, q := range []struct {
+		protocol packet.Protocol
+		state    int
+	}{{packet.TCP, tcpListen}, {packet.UDP, tcpClose}} {
+		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
+			request := make([]byte, diagRequestSize)
+			request[0], request[1] = family, uint8(q.protocol)
+			binary.NativeEndian.PutUint32(request[4:], 1<<q.state)
+			answers, err := conn.Execute(netlink.Message{
+				Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | netlink.Dump}, Data: request,
+			})
+			if err != nil {
+				return nil, fmt.Errorf("list %s sockets of %s: %w", q.protocol, ns.Path(), err)
+			}
+			for _, a := range answers {
+				all = append(all, d.readSocket(q.protocol, a.Data)...)
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b snapshot.Listener) int {
+		if a.Protocol != b.Protocol {
+			return int(a.Protocol) - int(b.Protocol)
+		}
+		if c := a.Local.Compare(b.Local); c != 0 {
+			return c
+		}
+		return strings.Compare(a.Process, b.Process)
+	})
+	return all, nil
+}
+
+func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Listener {
+	if len(data) < diagMessageSize {
+		return nil
+	}
+	port := binary.BigEndian.Uint16(data[4:])
+	if port == 0 {
+		return nil // a socket that is not bound yet
+	}
+	p := d.owner(binary.NativeEndian.Uint32(data[68:]))
+	l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
+	v6only := false
+	ad, err := netlink.NewAttributeDecoder(data[diagMessageSize:])
+	for err == nil && ad.Next() {
+		switch ad.Type() {
+		case inetDiagV6Only:
+			v6only = len(ad.Bytes()) > 0 && ad.Bytes()[0] != 0
+		case inetDiagSockopt:
+			l.Transparent = len(ad.Bytes()) > 0 && ad.Bytes()[0]&sockoptTransparent != 0
+		}
+	}
+	if data[0] == unix.AF_INET {
+		l.Local = netip.AddrPortFrom(netip.AddrFrom4([4]byte(data[8:])), port)
+		return []snapshot.Listener{l}
+	}
+	addr := netip.AddrFrom16([16]byte(data[8:]))
+	l.Local = netip.AddrPortFrom(addr.Unmap(), port)
+	if !addr.IsUnspecified() || v6only {
+		return []snapshot.Listener{l}
+	}
+	both := l
+	both.Local = netip.AddrPortFrom(netip.IPv4Unspecified(), port)
+	return []snapshot.Listener{both, l}
+}
+
+// process is who has a socket open; without a name and an owner for the kernel's own.
+type process struct {
+	name  string
+	owner *snapshot.Owner
+}
+
+// owner is a process that has the socket open.
+func (d *Dumper) owner(inode uint32) process {
+	d.owners.Do(func() { d.sockets = socketOwners() })
+	return d.sockets[inode]
+}
+
+// socketOwners finds which process has which socket open, by the socket's inode number. A socket that several share is the first's, which
+// is the parent's as a rule.
+func socketOwners() map[uint32]process {
+	owners := map[uint32]process{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if _, err := strconv.Atoi(e.Name()); err != nil {
+			continue
+		}
+		dir := "/proc/" + e.Name()
+		fds, err := os.ReadDir(dir + "/fd")
+		if err != nil {
+			continue // ended
+		}
+		var p process
+		for _, fd := range fds {
+			target, err := os.Readlink(dir + "/fd/" + fd.Name())
+			number, ok := strings.CutPrefix(target, "socket:[")
+			if err != nil || !ok {
+				continue
+			}
+			inode, err := strconv.ParseUint(strings.TrimSuffix(number, "]"), 10, 32)
+			if err != nil {
+				continue
+			}
+			if p.name == "" {
+				status, _ := os.ReadFile(dir + "/status")
+				p = readStatus(string(status))
+			}
+			if _, taken := owners[uint32(inode)]; !taken {
+				owners[uint32(inode)] = p
+			}
+		}
+	}
+	return owners
+}
+
+// readStatus reads who a process is out of its status (proc(5): "Uid" and "Gid" have the real, effective, saved and file system IDs).
+func readStatus(text string) process {
+	var p process
+	ids := map[string]uint32{}
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(line, ":")
+		switch key {
+		case "Name":
+			p.name = strings.TrimSpace(value)
+		case "Uid", "Gid":
+			fields := append([]string{""}, strings.Fields(value)...)
+			if id, err := strconv.ParseUint(fields[len(fields)-1], 10, 32); err == nil {
+				ids[key] = uint32(id)
+			}
+		}
+	}
+	uid, ok1 := ids["Uid"]
+	gid, ok2 := ids["Gid"]
+	if ok1 && ok2 {
+		p.owner = &snapshot.Owner{UID: uid, GID: gid}
+	}
+	return p
+}

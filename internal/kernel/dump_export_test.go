@@ -1,4 +1,0 @@
-package kernel
-
-// ProgramDirs are where tools are looked for besides the PATH, for tests of machines that have none.
-var ProgramDirs = &programDirs
