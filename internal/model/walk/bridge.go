@@ -348,13 +348,18 @@ func (r *run) bridgedDNAT(b *bridged) bool {
 		r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
 		return false
 	}
+	if r.p.IsIPv6() && !d.answer.Forwards() {
+		r.step(Step{Stage: Routed, Route: &d.answer})
+		r.finish(Dropped, "no route leads to its new destination: the bridge drops it, and tells nobody (br_nf_pre_routing_finish_ipv6)")
+		return false
+	}
 	if onward || d.answer.Type == "local" {
 		if why := r.validateSource(d); why != "" {
 			r.finish(Dropped, why)
 			return false
 		}
 	}
-	// Without a route, or without forwarding, the host drops it, or tells the sender (ip_route_input_slow: no_route; ip_error).
+	// Without a route, or without forwarding, the host drops IPv4, or tells the sender (ip_route_input_slow: no_route; ip_error).
 	if !onward || d.link != b.bridge {
 		before := r.p
 		r.p.EtherDestination = r.m.FIB.Link(b.bridge).MAC

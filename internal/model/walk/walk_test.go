@@ -120,13 +120,15 @@ func (h *host) bridge(name string, ports ...string) {
 	}
 }
 
-func (h *host) iptables(rules string) {
+func (h *host) iptables(rules string) { h.rules(netfilter.IPv4, rules) }
+
+func (h *host) rules(f netfilter.Family, rules string) {
 	h.t.Helper()
 	tables, err := iptables.Parse([]byte(rules))
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	lowered, err := iptables.Lower(tables, netfilter.IPv4, netfilter.IPTablesNFT)
+	lowered, err := iptables.Lower(tables, f, netfilter.IPTablesNFT)
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -1,0 +1,36 @@
+package walk
+
+import (
+	"testing"
+
+	"packetwalk.dev/internal/model/netfilter"
+)
+
+// TestBridgedDNATWithoutRoute: IPv6's half of br_netfilter drops what it translated to where no route leads, before the bridge's input and
+// without a word; IPv4's gives it to the host, which answers (br_nf_pre_routing_finish_ipv6, br_nf_pre_routing_finish).
+func TestBridgedDNATWithoutRoute(t *testing.T) {
+	for _, route := range []string{"", "unreachable ", "prohibit ", "blackhole "} {
+		n := newNetwork(t)
+		client, node := n.host("client"), n.host("node")
+		n.wire(client, "eth0", node, "eth0")
+		node.bridge("br0", "eth0")
+		for _, h := range []*host{client, node} {
+			h.Sysctls["net.bridge.bridge-nf-call-ip6tables"], h.Sysctls["net.ipv6.conf.all.forwarding"] = "1", "1"
+		}
+		client.address("eth0", "fd00:1::1/64")
+		node.address("br0", "fd00:1::2/64")
+		if route != "" {
+			node.route(route + "fd00:9::/64")
+		}
+		node.rules(netfilter.IPv6, nat("-A PREROUTING -p tcp -j DNAT --to-destination [fd00:9::1]:80"))
+		o := n.walk(Request{Host: "client", Packet: syn("[fd00:1::1]:4000", "[fd00:1::2]:80")}).Outcomes[0]
+		if o.End.Kind != Dropped || o.End.Host != "node" || o.Back != nil {
+			t.Errorf("%q: %s", route, ends(o))
+		}
+		for _, s := range o.There {
+			if s.Bridge != nil {
+				t.Errorf("%q: it went on to %v", route, s.Bridge.Ports)
+			}
+		}
+	}
+}
