@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
 	_ "embed"
 	"encoding/base64"
-	"encoding/pem"
 	"errors"
 	"fmt"
 	"io"
@@ -20,12 +18,8 @@ import (
 	"strings"
 	"time"
 
-	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/informers"
-	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/instances"
@@ -33,7 +27,6 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
-	"packetwalk.dev/internal/pods/connector"
 )
 
 // The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on a
@@ -174,7 +167,7 @@ func (l *lab) startVirtualNode(ctx context.Context) error {
 		return nil
 	}
 	fail := func(err error) error { return fmt.Errorf("virtual node: %w", err) }
-	if err := l.signVirtualNode(ctx); err != nil {
+	if err := (&signer{client: l.client, ca: l.ca, log: l.log}).run(ctx); err != nil {
 		return fail(err)
 	}
 	docs, err := l.connectorObjects()
@@ -249,81 +242,4 @@ func (l *lab) waitNode(ctx context.Context, name string) error {
 		case <-time.After(30 * time.Millisecond):
 		}
 	}
-}
-
-// signVirtualNode signs the serving certificates that the connector asks for, until ctx ends: its pod's address is known only when it runs.
-func (l *lab) signVirtualNode(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(l.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", connector.SignerName).String()
-	}))
-	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(o any) {
-			csr := o.(*certificatesv1.CertificateSigningRequest)
-			if len(csr.Status.Certificate) > 0 || judged(csr, certificatesv1.CertificateDenied) {
-				return
-			}
-			if err := l.signRequest(ctx, csr.DeepCopy()); err != nil && ctx.Err() == nil {
-				l.log.Error("sign certificate", "request", csr.Name, "err", err)
-			}
-		},
-	})
-	if err != nil {
-		return err
-	}
-	factory.Start(ctx.Done())
-	return nil
-}
-
-func judged(csr *certificatesv1.CertificateSigningRequest, verdict certificatesv1.RequestConditionType) bool {
-	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == verdict })
-}
-
-// signRequest approves and signs a request of the connector's, and denies any other. An earlier process may have approved it already, and
-// died before it signed.
-func (l *lab) signRequest(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
-	api := l.client.CertificatesV1().CertificateSigningRequests()
-	request, err := checkRequest(csr)
-	verdict := certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "VirtualNode", Message: "a serving certificate of the virtual node",
-	}
-	if err != nil {
-		verdict.Type, verdict.Message = certificatesv1.CertificateDenied, err.Error()
-	}
-	if !judged(csr, verdict.Type) {
-		csr.Status.Conditions = append(csr.Status.Conditions, verdict)
-		var updateErr error
-		if csr, updateErr = api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); updateErr != nil {
-			return errors.Join(err, updateErr)
-		}
-	}
-	if err != nil {
-		return err
-	}
-	if csr.Status.Certificate, err = l.ca.SignServing(request, time.Now()); err != nil {
-		return err
-	}
-	_, err = api.UpdateStatus(ctx, csr, metav1.UpdateOptions{})
-	return err
-}
-
-// checkRequest reads a request and refuses it unless it is the connector's own, for the virtual node.
-func checkRequest(csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
-	if csr.Spec.Username != connectorAccount {
-		return nil, fmt.Errorf("%s is not the connector", csr.Spec.Username)
-	}
-	block, _ := pem.Decode(csr.Spec.Request)
-	if block == nil {
-		return nil, errors.New("the request is not PEM")
-	}
-	request, err := x509.ParseCertificateRequest(block.Bytes)
-	if err == nil {
-		err = request.CheckSignature()
-	}
-	if err != nil {
-		return nil, err
-	}
-	if request.Subject.CommonName != "system:node:"+virtualNodeName || !slices.Equal(request.DNSNames, []string{virtualNodeName}) || len(request.IPAddresses) != 1 {
-		return nil, fmt.Errorf("the request is for %s, %v, not for the virtual node", request.Subject, request.DNSNames)
-	}
-	return request, nil
 }
