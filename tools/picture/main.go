@@ -14,8 +14,8 @@ import (
 	"slices"
 
 	"packetwalk.dev/internal/answer/explain"
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cli"
-	"packetwalk.dev/internal/model/snapshot"
 )
 
 func main() {
@@ -32,8 +32,8 @@ func main() {
 }
 
 // picture draws the lab of a capture and the packet's way through it.
-func picture(capture, from, to string) (string, error) {
-	state, err := snapshot.Open(capture)
+func picture(file, from, to string) (string, error) {
+	state, err := capture.Open(file)
 	if err != nil {
 		return "", err
 	}
@@ -42,7 +42,7 @@ func picture(capture, from, to string) (string, error) {
 		return "", err
 	}
 	var out, errs bytes.Buffer
-	args := []string{"walk", "--snapshot", capture, "--from", from, "--to", to, "--choose", "1", "-o", "json"}
+	args := []string{"walk", "--snapshot", file, "--from", from, "--to", to, "--choose", "1", "-o", "json"}
 	if status := cli.Main(args, cli.Streams{In: os.Stdin, Out: &out, Err: &errs}); status != 0 {
 		return "", fmt.Errorf("the walk ends with status %d: %s", status, errs.String())
 	}
