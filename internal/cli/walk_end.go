@@ -154,7 +154,7 @@ func (r *resolver) place(e packet.End) (host string, addresses []netip.Addr, err
 	case packet.NodeEnd:
 		for _, n := range r.objects.Nodes {
 			if n.Name == e.Name {
-				return "node/" + n.Name, n.IPs, nil
+				return r.node(n.Name), n.IPs, nil
 			}
 		}
 	case packet.InternetEnd:
@@ -210,14 +210,15 @@ func (r *resolver) pod(e packet.End) (host string, addresses []netip.Addr, err e
 			continue
 		}
 		if p.HostNetwork {
-			return "node/" + p.Node, p.IPs, nil
+			return r.node(p.Node), p.IPs, nil
 		}
 		host = r.podHost(namespace, p.Name)
 		if !slices.Contains(r.names, host) {
-			host = cmp.Or(r.groupAt(p.IPs), host)
+			// Where names are redacted, a pod's and its group's do not fit together.
+			host = cmp.Or(r.hostWith("container-group/", p.IPs), host)
 		}
-		if !slices.Contains(r.names, host) && r.at == "" && slices.Contains(r.names, "node/"+p.Node) {
-			r.at = "node/" + p.Node // the pod's own namespace is not at hand: it comes in at its node
+		if node := r.node(p.Node); !slices.Contains(r.names, host) && r.at == "" && slices.Contains(r.names, node) {
+			r.at = node // the pod's own namespace is not at hand: it comes in at its node
 		}
 		return host, p.IPs, nil
 	}
@@ -245,14 +246,34 @@ func (r *resolver) podHost(namespace, name string) string {
 	return host
 }
 
-// groupAt is the container group that has one of the addresses, "" for none: where names are redacted, a pod's and its group's do not fit together.
-func (r *resolver) groupAt(addresses []netip.Addr) string {
-	for _, n := range r.names {
-		if strings.HasPrefix(n, "container-group/") && slices.ContainsFunc(r.addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) }) {
-			return n
+// node is the host that a Kubernetes node is: the one of its name, or else the one that has its address, as the host name of a machine need not
+// be its node's name.
+func (r *resolver) node(name string) string {
+	host := "node/" + name
+	if slices.Contains(r.names, host) {
+		return host
+	}
+	for _, n := range r.objects.Nodes {
+		if n.Name == name {
+			return cmp.Or(r.hostWith("node/", n.IPs), host)
 		}
 	}
-	return ""
+	return host
+}
+
+// hostWith is the host of a kind that has one of the addresses, "" where none or several have.
+func (r *resolver) hostWith(kind string, addresses []netip.Addr) string {
+	found := ""
+	for _, n := range r.names {
+		if !strings.HasPrefix(n, kind) || !slices.ContainsFunc(r.addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) }) {
+			continue
+		}
+		if found != "" {
+			return ""
+		}
+		found = n
+	}
+	return found
 }
 
 // addresses are a host's own, from its state: those of the primary ones of its interfaces that are not local to the link or the host.
@@ -470,6 +491,9 @@ func (r *resolver) host(name string) (string, error) {
 	case 1:
 		return found[0], nil
 	case 0:
+		if node := r.node(strings.TrimPrefix(name, "node/")); slices.Contains(r.names, node) {
+			return node, nil
+		}
 		return "", fmt.Errorf("--at %s: no such host; there are: %s", name, list(slices.Clone(r.names)))
 	}
 	return "", fmt.Errorf("--at %s: several hosts are called so: %s", name, list(found))
@@ -485,7 +509,7 @@ func (r *resolver) owner(a netip.Addr) string {
 	}
 	for _, n := range r.objects.Nodes {
 		if slices.Contains(n.IPs, a) {
-			return "node/" + n.Name
+			return r.node(n.Name)
 		}
 	}
 	for _, n := range r.names {

@@ -53,14 +53,16 @@ func world1() *fakeSource {
 		hosts: map[string]string{
 			"node/n0": "10.13.76.4/24", "pod/default/web-1": "10.13.76.7/24", "vm/testvm": "10.13.1.4/24", "internet/client": "198.51.100.10/24",
 			"internet/ifconfig.co": "198.51.100.80/24", "fabric": "", "internet": "198.51.100.1/24",
-			"netns/blue": "10.9.0.2/24",
+			"netns/blue": "10.9.0.2/24", "node/vm": "10.13.76.5/24",
 		},
 		objects: snapshot.Objects{
-			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}}},
+			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}}, {Name: "n1", IPs: []netip.Addr{ip("10.13.76.5")}}},
 			Pods: []snapshot.Pod{
 				{Namespace: "default", Name: "web-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.7"), ip("fd00::7")}},
 				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
+				{Namespace: "default", Name: "far-2", Node: "n1", IPs: []netip.Addr{ip("10.13.76.39")}},
 				{Namespace: "kube-system", Name: "proxy", Node: "n0", IPs: []netip.Addr{ip("10.13.76.4")}, HostNetwork: true},
+				{Namespace: "kube-system", Name: "proxy-1", Node: "n1", IPs: []netip.Addr{ip("10.13.76.5")}, HostNetwork: true},
 			},
 			Ended: []snapshot.Pod{{Namespace: "default", Name: "job-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}}},
 			Services: []snapshot.Service{
@@ -110,6 +112,15 @@ func TestRequest(t *testing.T) {
 		{from: "pod/far-1", to: "10.13.1.4:443", want: "node/n0 forwarded: tcp 10.13.76.9:32768-60999 > 10.13.1.4:443"},
 		{from: "10.13.76.7", to: "10.13.1.4:443", at: "n0", want: "node/n0 forwarded: tcp 10.13.76.7:32768-60999 > 10.13.1.4:443"},
 
+		// The machine vm is the node n1: it has its address.
+		{from: "10.13.76.5", to: "10.13.1.4:443", want: "node/vm: tcp 10.13.76.5:0 > 10.13.1.4:443"},
+		{from: "node/n1", to: "10.13.1.4:443", want: "node/vm: tcp ?:0 > 10.13.1.4:443"},
+		{from: "node/vm", to: "node/n1:443", want: "node/vm: tcp ?:0 > 10.13.76.5:443"},
+		{from: "pod/kube-system/proxy-1", to: "10.13.1.4:443", want: "node/vm: tcp ?:0 > 10.13.1.4:443"},
+		{from: "pod/far-2", to: "10.13.1.4:443", want: "node/vm forwarded: tcp 10.13.76.39:32768-60999 > 10.13.1.4:443"},
+		{from: "192.168.1.1", to: "svc/web", at: "n1", want: "node/vm forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
+		{from: "192.168.1.1", to: "svc/web", at: "node/n1", want: "node/vm forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
+
 		{from: "pod/web-1", to: "svc/behind:80", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.6:80", note: "svc/default/behind has no ready endpoint for port 80/udp"},
 		{from: "pod/web-1", to: "svc/elsewhere", want: "of type ExternalName, another name for a host elsewhere"},
 		{from: "pod/job-1", to: "10.13.1.4:443", want: "the pod has ended"},
@@ -118,7 +129,7 @@ func TestRequest(t *testing.T) {
 		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
 		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
 		{from: "svc/web", to: "10.13.1.4:443", want: "a service sends nothing; write one of its pods"},
-		{from: "pod/nope", to: "10.13.1.4:443", want: "there is no such pod; there are: pod/default/far-1, pod/default/web-1, "},
+		{from: "pod/nope", to: "10.13.1.4:443", want: "there is no such pod; there are: pod/default/far-1, pod/default/far-2, pod/default/web-1, "},
 		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
 		{from: "internet", to: "svc/inner", want: "it is of type ClusterIP and has no load balancer address"},
 		{from: "pod/web-1", to: "svc/headless", want: "a headless service"},
