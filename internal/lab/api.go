@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -19,6 +18,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
 
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/lab/controlplane"
 )
 
@@ -44,7 +44,7 @@ func writeKubeconfig(d Dir, ca *controlplane.Authority, server string) error {
 	if err != nil {
 		return err
 	}
-	return os.WriteFile(d.Kubeconfig(), text, 0o600)
+	return atomicfile.Write(d.Kubeconfig(), text, 0o600)
 }
 
 // listenForwarder listens on 127.0.0.1, at the port that the kubeconfig of an earlier lab process names if it can be had.

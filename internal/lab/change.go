@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 
 	"golang.org/x/sync/errgroup"
@@ -73,15 +72,7 @@ func (l *lab) plan(source []byte, to *cluster.Cluster) error {
 	if err := errors.Join(revise(&try, l.planned, to), try.Validate()); err != nil {
 		return err
 	}
-	return replaceFile(l.dir.nextFile(), source)
-}
-
-// replaceFile writes a file of which no reader sees a part.
-func replaceFile(path string, data []byte) error {
-	if err := os.WriteFile(path+".part", data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(path+".part", path)
+	return writeCluster(l.dir.nextFile(), source)
 }
 
 // reviseHosts ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.

@@ -1,16 +1,20 @@
 package lab
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // Root is where labs live. Each has one directory below it, and nothing of a lab is anywhere else.
@@ -51,6 +55,27 @@ func (d Dir) ClusterFile() string { return d.path("cluster.yaml") }
 
 // nextFile is the configuration that the lab is being changed to.
 func (d Dir) nextFile() string { return d.ClusterFile() + ".next" }
+
+// wholeFile is the last line of both. Any part of a cluster.yaml may be a valid one, of another cluster.
+const wholeFile = "# the end: without this line the file is not whole\n"
+
+// writeCluster writes a cluster.yaml for readSource.
+func writeCluster(path string, source []byte) error {
+	return atomicfile.Write(path, slices.Concat(bytes.TrimSuffix(source, []byte("\n")), []byte("\n"+wholeFile)), 0o600)
+}
+
+// readSource reads what writeCluster wrote.
+func readSource(path string) ([]byte, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	source, whole := bytes.CutSuffix(text, []byte(wholeFile))
+	if !whole {
+		return nil, errors.New("it is cut off: its last line is missing")
+	}
+	return source, nil
+}
 
 // fabricState is the file in which the fabric keeps the network as it is.
 func (d Dir) fabricState() string { return d.path("fabric.json") }

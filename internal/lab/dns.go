@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
 )
@@ -40,7 +41,7 @@ func writeResolvConf(dir string, text []byte) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, resolvFile), text, 0o600)
+	return atomicfile.Write(filepath.Join(dir, resolvFile), text, 0o600)
 }
 
 // resolverOf is the name server that a kind of host asks.

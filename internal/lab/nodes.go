@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -72,7 +73,7 @@ func (l *lab) writeNodeFiles(n *node) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(os.WriteFile(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(azureResolver)))
+	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(azureResolver)))
 	if l.cluster.Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}
@@ -86,12 +87,7 @@ func (l *lab) writeConflist(n *node, pods netip.Prefix) error {
 	if err != nil {
 		return err
 	}
-	// By a rename: a pod may be starting.
-	next := filepath.Join(dir, name+".next")
-	if err := os.WriteFile(next, list, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, filepath.Join(dir, "net.d", name))
+	return atomicfile.Write(filepath.Join(dir, "net.d", name), list, 0o600)
 }
 
 // conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name.

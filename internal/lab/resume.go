@@ -44,7 +44,7 @@ type cutOff struct {
 
 // readCluster reads what the lab is to be: what a change was to make it, or else its cluster.yaml.
 func (l *lab) readCluster() (cutOff, error) {
-	made, err := os.ReadFile(l.dir.ClusterFile())
+	made, err := readSource(l.dir.ClusterFile())
 	if err != nil {
 		return cutOff{}, err
 	}
@@ -52,16 +52,15 @@ func (l *lab) readCluster() (cutOff, error) {
 		return cutOff{}, err
 	}
 	l.planned = l.cluster
-	next, err := os.ReadFile(l.dir.nextFile())
+	next, err := readSource(l.dir.nextFile())
 	if errors.Is(err, os.ErrNotExist) {
 		return cutOff{}, nil
 	}
-	if err != nil {
-		return cutOff{}, err
-	}
 	cut := cutOff{l.cluster, next}
-	l.cluster, err = l.dir.Parse(next)
-	if err != nil { // cut off while it was written: nothing was begun
+	if err == nil {
+		l.cluster, err = l.dir.Parse(next)
+	}
+	if err != nil { // somebody else's doing: it is written whole, and of what can be done
 		l.log.Warn("a change that was cut off is left out", "file", l.dir.nextFile(), "err", err)
 		l.cluster = cut.from
 		return cutOff{}, os.Remove(l.dir.nextFile())
@@ -135,7 +134,7 @@ func (l *lab) settle(source []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := replaceFile(l.dir.nextFile(), source); err != nil {
+	if err := writeCluster(l.dir.nextFile(), source); err != nil {
 		return err
 	}
 	l.mu.Lock()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io/fs"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -107,7 +106,7 @@ func (d Dir) namespaces() (map[string]string, error) {
 
 // kinds gives the full names of the hosts that the cluster's description has.
 func (d Dir) kinds() (map[string]string, error) {
-	source, err := os.ReadFile(d.ClusterFile())
+	source, err := readSource(d.ClusterFile())
 	if err != nil {
 		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}

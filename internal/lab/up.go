@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 )
 
@@ -66,8 +67,10 @@ func Up(ctx context.Context, o UpOptions) error {
 		return err
 	}
 	defer release()
-	made, err := o.Dir.made()
-	if err == nil {
+	switch made, there, err := o.Dir.made(); {
+	case err != nil:
+		return err
+	case there:
 		return o.again(ctx, made)
 	}
 	err = prepare(o)
@@ -87,11 +90,11 @@ func Up(ctx context.Context, o UpOptions) error {
 // again brings a lab that is there to what is wanted: its process runs, and nothing differs from the cluster.yaml.
 func (o UpOptions) again(ctx context.Context, made []byte) error {
 	var changes []cluster.Change
+	was, err := o.Dir.Parse(made)
+	if err != nil {
+		return o.Dir.damaged(err)
+	}
 	if o.Cluster != nil && !bytes.Equal(made, o.Cluster) {
-		was, err := o.Dir.Parse(made)
-		if err != nil {
-			return fmt.Errorf("%s: %w; 'packetwalk down --name %s' removes the lab", o.Dir.ClusterFile(), err, o.Dir.Name())
-		}
 		wanted, err := o.Dir.Parse(o.Cluster)
 		if err != nil {
 			return err
@@ -118,14 +121,31 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	return nil
 }
 
-// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again.
-func (d Dir) made() ([]byte, error) {
+// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again. A lab is there
+// when it has that file; namespaces or a process without one are a lab that lost it, and an error.
+func (d Dir) made() (source []byte, there bool, err error) {
 	if d.Process() == 0 {
-		if next, err := os.ReadFile(d.nextFile()); err == nil {
-			return next, nil
+		if next, err := readSource(d.nextFile()); err == nil {
+			if _, err := d.Parse(next); err == nil {
+				return next, true, nil
+			}
 		}
 	}
-	return os.ReadFile(d.ClusterFile())
+	source, err = readSource(d.ClusterFile())
+	if err == nil {
+		return source, true, nil
+	}
+	spaces, lost := kernel.MountedNamespaces(d.path("netns"))
+	if !errors.Is(err, os.ErrNotExist) || lost != nil || len(spaces) > 0 || d.Process() != 0 {
+		return nil, true, d.damaged(err)
+	}
+	return nil, false, nil
+}
+
+// damaged is the error of a lab whose cluster.yaml cannot be used. Nothing of the lab is touched: what is established goes on.
+func (d Dir) damaged(err error) error {
+	return fmt.Errorf("%s: %w\nnothing was done, and what is established goes on; put back what the file said, or remove the lab with 'packetwalk down --name %s'",
+		d.ClusterFile(), err, d.Name())
 }
 
 // Scale changes the count of a pool's nodes in a running lab, by its cluster.yaml. Without wait it returns when nodes begin to join or leave.
@@ -135,9 +155,12 @@ func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progre
 		return err
 	}
 	defer release()
-	source, err := d.made()
+	source, there, err := d.made()
 	if err != nil {
 		return err
+	}
+	if !there {
+		return ErrNotRunning
 	}
 	if source, err = cluster.SetCount(source, pool, count); err != nil {
 		return err
@@ -194,7 +217,7 @@ func prepare(o UpOptions) error {
 	if source == nil {
 		source = []byte("apiVersion: " + cluster.APIVersion + "\nkind: " + cluster.Kind + "\n")
 	}
-	return os.WriteFile(o.Dir.ClusterFile(), source, 0o600)
+	return writeCluster(o.Dir.ClusterFile(), source)
 }
 
 // start runs the lab process in a session of its own and follows its progress.

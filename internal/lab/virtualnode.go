@@ -24,6 +24,7 @@ import (
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/instances"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -153,7 +154,7 @@ func (l *lab) azureToken() (string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(rand.Text())
-		err = replaceFile(path, text)
+		err = atomicfile.Write(path, text, 0o600)
 	}
 	if err == nil && len(text) == 0 {
 		err = fmt.Errorf("%s is empty; remove it to have a token made", path)

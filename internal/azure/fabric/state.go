@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // saved is the state file: JSON, for the fabric that takes over.
@@ -31,14 +32,11 @@ func (f *Fabric) save() error {
 	if err != nil {
 		return fmt.Errorf("save fabric state: %w", err)
 	}
-	next := f.cfg.StateFile + ".next"
-	if err := os.MkdirAll(filepath.Dir(next), 0o700); err != nil {
-		return fmt.Errorf("save fabric state: %w", err)
+	err = os.MkdirAll(filepath.Dir(f.cfg.StateFile), 0o700)
+	if err == nil {
+		err = atomicfile.Write(f.cfg.StateFile, data, 0o600)
 	}
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return fmt.Errorf("save fabric state: %w", err)
-	}
-	if err := os.Rename(next, f.cfg.StateFile); err != nil {
+	if err != nil {
 		return fmt.Errorf("save fabric state: %w", err)
 	}
 	return nil

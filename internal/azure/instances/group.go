@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/supervise"
 )
@@ -108,11 +109,7 @@ func (g *group) saveLocked() error {
 	if err := os.MkdirAll(g.dir, 0o700); err != nil {
 		return err
 	}
-	next := filepath.Join(g.dir, stateFile+".next")
-	if err := os.WriteFile(next, data, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(next, filepath.Join(g.dir, stateFile))
+	return atomicfile.Write(filepath.Join(g.dir, stateFile), data, 0o600)
 }
 
 // change changes what is known of the group, and keeps it.

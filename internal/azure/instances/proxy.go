@@ -3,11 +3,11 @@ package instances
 import (
 	"encoding/base64"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/lab/supervise"
 )
 
@@ -50,7 +50,7 @@ func (g *group) proxyArgs(p aci.ExtensionProperties) ([]string, error) {
 		return nil, fmt.Errorf("protected setting %s is not a kubeconfig in base64", aci.SettingKubeConfig)
 	}
 	file := filepath.Join(g.dir, "kube-proxy.kubeconfig")
-	if err := os.WriteFile(file, kubeconfig, 0o600); err != nil {
+	if err := atomicfile.Write(file, kubeconfig, 0o600); err != nil {
 		return nil, err
 	}
 	args := []string{"--kubeconfig=" + file, "--healthz-bind-address=", "--metrics-bind-address="}

@@ -18,6 +18,8 @@ import (
 	"os"
 	"path/filepath"
 	"time"
+
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // User is a client identity: the certificate's common name is the user's name and its organisations are the groups
@@ -247,7 +249,7 @@ type file struct {
 
 func writeFiles(files []file) error {
 	for _, file := range files {
-		if err := os.WriteFile(file.path, file.text, 0o600); err != nil {
+		if err := atomicfile.Write(file.path, file.text, 0o600); err != nil {
 			return err
 		}
 	}

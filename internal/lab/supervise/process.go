@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // handle is a process that runs. done closes when it has ended, after exit is set.
@@ -174,11 +176,7 @@ func writePid(path string, pid int) error {
 	if err != nil {
 		return err
 	}
-	temporary := path + ".new"
-	if err := os.WriteFile(temporary, fmt.Appendf(nil, "%d %d\n", pid, stat.start), 0o600); err != nil {
-		return err
-	}
-	return os.Rename(temporary, path)
+	return atomicfile.Write(path, fmt.Appendf(nil, "%d %d\n", pid, stat.start), 0o600)
 }
 
 func readPid(path string) (pid int, start uint64, err error) {

@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -60,7 +61,7 @@ func (w *worker) save() {
 		}
 		w.savedPod = m.pod
 	}
-	if err := replaceFile(filepath.Join(w.dir, stateName), b); err != nil {
+	if err := atomicfile.Write(filepath.Join(w.dir, stateName), b, 0o600); err != nil {
 		w.k.cfg.Log("pod %s: write %s: %v", podRef(m.pod), stateName, err)
 		return
 	}
@@ -75,15 +76,7 @@ func (w *worker) writePod(pod *corev1.Pod) error {
 	if err != nil {
 		return err
 	}
-	return replaceFile(filepath.Join(w.dir, podName), b)
-}
-
-func replaceFile(path string, b []byte) error {
-	tmp := path + ".tmp"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return atomicfile.Write(filepath.Join(w.dir, podName), b, 0o600)
 }
 
 // restore finds the pods that a kubelet before this one left, with their containers.

@@ -1,0 +1,54 @@
+package atomicfile_test
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"packetwalk.dev/internal/base/atomicfile"
+)
+
+func TestWrite(t *testing.T) {
+	dir := t.TempDir()
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := os.WriteFile(outside, []byte("theirs"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "file")
+	if err := os.Symlink(outside, path); err != nil {
+		t.Fatal(err)
+	}
+	for mode, text := range map[os.FileMode]string{0o600: "a long first text", 0o644: "short"} {
+		if err := atomicfile.Write(path, []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		info, err := os.Lstat(path)
+		if err != nil || info.Mode() != mode {
+			t.Errorf("mode %v, %v, want %v", info.Mode(), err, mode)
+		}
+		if got, err := os.ReadFile(path); err != nil || string(got) != text {
+			t.Errorf("got %q, %v", got, err)
+		}
+	}
+	if got, _ := os.ReadFile(outside); string(got) != "theirs" {
+		t.Errorf("wrote through the link: %q", got)
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left behind: %v", entries)
+	}
+}
+
+// TestFailedWriteKeepsWhatWasThere: a reader that has the file open, or opens it later, sees the old text when the new one cannot take its place.
+func TestFailedWriteKeepsWhatWasThere(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.MkdirAll(filepath.Join(path, "a-folder-is-there"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.Write(path, []byte("new"), 0o600); err == nil {
+		t.Error("replaced a folder")
+	}
+	if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+		t.Errorf("left behind: %v", entries)
+	}
+}

@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+const plainCluster = "apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\n"
+
+// TestUpLeavesADamagedLabAlone: whatever is wrong with cluster.yaml, up says what to do and removes nothing: namespaces and processes go on.
+func TestUpLeavesADamagedLabAlone(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	write := func(text string) func(*testing.T, string) {
+		return func(t *testing.T, path string) {
+			if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for name, damage := range map[string]func(*testing.T, string){
+		"truncated to nothing":   write(""),
+		"truncated in its midst": write("apiVersion: packetwalk.dev/v1alpha1\nkind: Clus"),
+		"truncated to a cluster": write(plainCluster),
+		"not a cluster":          write("kind: Clus\n" + wholeFile),
+		"unreadable": func(t *testing.T, path string) {
+			if err := os.Mkdir(path, 0o700); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"lost": func(*testing.T, string) {},
+	} {
+		for with, source := range map[string][]byte{"as it is": nil, "with a file": []byte(plainCluster)} {
+			t.Run(name+", "+with, func(t *testing.T) {
+				d := Dir(t.TempDir())
+				lives := dataPath(t, d)
+				damage(t, d.ClusterFile())
+				err := Up(t.Context(), UpOptions{Dir: d, Cluster: source, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
+				if err == nil || !strings.Contains(err.Error(), d.ClusterFile()) || !strings.Contains(err.Error(), "packetwalk down --name "+d.Name()) {
+					t.Errorf("error %v: does not name the file and what to do", err)
+				}
+				lives()
+			})
+		}
+	}
+}
+
+// TestUpMakesWhatIsNotThere: folders that a killed up, or down, left are no lab.
+func TestUpMakesWhatIsNotThere(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	d := Dir(filepath.Join(t.TempDir(), "lab"))
+	if err := os.MkdirAll(d.path("netns"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/false"}, Progress: func(Step) {}})
+	if err == nil || strings.Contains(err.Error(), "what is established goes on") {
+		t.Errorf("error %v, want one of the lab process, which was started", err)
+	}
+	if d.Exists() {
+		t.Error("the lab that could not be made is still there")
+	}
+}
+
+// dataPath gives a lab a namespace with a process; the returned function fails the test unless both are there still.
+func dataPath(t *testing.T, d Dir) func() {
+	ns, _, err := kernel.EnsureNamespace(d.NetNS("fabric"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	sleeper := exec.Command("sleep", "600")
+	if err := ns.Start(sleeper); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = sleeper.Process.Kill()
+		_ = sleeper.Wait()
+		if err := errors.Join(ns.Close(), kernel.RemoveNamespace(d.NetNS("fabric"))); err != nil {
+			t.Error(err)
+		}
+	})
+	return func() {
+		t.Helper()
+		if spaces, err := kernel.MountedNamespaces(d.path("netns")); err != nil || len(spaces) != 1 {
+			t.Errorf("namespaces %v, %v", spaces, err)
+		}
+		if pids, err := kernel.Processes(ns.Inode()); err != nil || !slices.Contains(pids, sleeper.Process.Pid) {
+			t.Errorf("processes in the namespace: %v, %v", pids, err)
+		}
+	}
+}
