@@ -15,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/testing/listing"
 	"packetwalk.dev/test/world"
 )
 
@@ -215,8 +216,8 @@ func (w *iptablesWorld) scaled(t *testing.T, f func()) {
 // sameListing brings the objects of a scenario into the kernel and compares chains with the article's listing of them.
 func sameListing(t *testing.T, scenario string, match string) {
 	t.Helper()
-	saved, archive := listing(t, scenario)
-	article, assumed, err := iptables.ParseListing(iptables.NAT, []byte(section(t, archive, "listing")))
+	saved, archive := generated(t, scenario)
+	article, assumed, err := listing.Parse(iptables.NAT, section(t, archive, "listing"))
 	if err != nil || len(assumed) > 0 {
 		t.Fatalf("the article's listing: %v, assumed %v", err, assumed)
 	}

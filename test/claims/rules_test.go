@@ -38,8 +38,8 @@ func (k kernelTables) Save(_ context.Context, table string) (out []byte, err err
 	return out, err
 }
 
-// listing brings the objects of a scenario of the service proxy's into the kernel and gives what iptables-save then prints.
-func listing(t *testing.T, scenario string) (saved string, archive *txtar.Archive) {
+// generated brings the objects of a scenario of the service proxy's into the kernel and gives what iptables-save then prints.
+func generated(t *testing.T, scenario string) (saved string, archive *txtar.Archive) {
 	t.Helper()
 	world.NeedRoot(t)
 	archive, err := txtar.ParseFile(filepath.Join("../../internal/node/serviceproxy/testdata", scenario))
@@ -123,7 +123,7 @@ func byChain(listing, what string) map[string][]string {
 // sameAsSeed compares the kernel's listing with the article's.
 func sameAsSeed(t *testing.T, scenario, what string, lines int) {
 	t.Helper()
-	saved, archive := listing(t, scenario)
+	saved, archive := generated(t, scenario)
 	want := byChain(section(t, archive, "seed."+what), what)
 	count := 0
 	for _, rules := range want {

@@ -78,10 +78,10 @@ func (rd *reader) lies(b snapshot.Beyond, why string) {
 	if b.Prefix.IsSingleIP() {
 		alone = ""
 	}
-	rd.Assume("its routes are not in the text: %s is taken to lead to %s%s, %s", b.Link, place(b.Prefix), alone, why)
+	rd.Assume("its routes are not in the text: %s is taken to lead to %s%s, %s", b.Link, addressText(b.Prefix), alone, why)
 }
 
-func place(p netip.Prefix) string {
+func addressText(p netip.Prefix) string {
 	if p.IsSingleIP() {
 		return p.Addr().String()
 	}

@@ -16,13 +16,12 @@ import (
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/snapshot"
-	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/goldentest"
 )
 
 // TestRead reads texts: each file has the text, and what the host then is.
 func TestRead(t *testing.T) {
-	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
+	goldentest.Run(t, "testdata/snapshots/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
 		s, err := Read("aks-0", in[0].Data)
 		if err != nil {
 			t.Fatal(err)
@@ -81,7 +80,7 @@ func TestOneHost(t *testing.T) {
 	if _, err := s.Host("node/y"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("another host: %v", err)
 	}
-	if _, err := Read("x", []byte("no rules here")); !errors.Is(err, iptables.ErrNothingFound) {
+	if _, err := Read("x", []byte("no rules here")); !errors.Is(err, ErrNothingFound) {
 		t.Errorf("prose: %v", err)
 	}
 	if _, err := Read("x", []byte("table ip t {\n}\n")); !errors.Is(err, errNFTText) {
@@ -133,7 +132,7 @@ $ ip rule
 }
 
 func FuzzRead(f *testing.F) {
-	files, _ := filepath.Glob("testdata/*.txtar")
+	files, _ := filepath.Glob("testdata/snapshots/*.txtar")
 	for _, file := range files {
 		if a, err := txtar.ParseFile(file); err == nil {
 			f.Add(a.Files[0].Data)

@@ -9,11 +9,10 @@ import (
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // routes reads the routes of table main, or of the tables that the lines name.
-func (rd *reader) routes(b iptables.Block) error {
+func (rd *reader) routes(b block) error {
 	routes, err := fib.ParseRoutesText(string(b.Text), false)
 	for i := range routes {
 		r := &routes[i]
@@ -26,7 +25,7 @@ func (rd *reader) routes(b iptables.Block) error {
 }
 
 // policy reads policy rules: IPv4's where nothing in them says otherwise.
-func (rd *reader) policy(b iptables.Block) error {
+func (rd *reader) policy(b block) error {
 	rules, err := fib.ParseRulesText(string(b.Text), false)
 	for i := range rules {
 		rules[i].IPv6 = rules[i].From.Addr().Is6() || rules[i].To.Addr().Is6()
@@ -36,7 +35,7 @@ func (rd *reader) policy(b iptables.Block) error {
 }
 
 // addresses reads links and their addresses.
-func (rd *reader) addresses(b iptables.Block) error {
+func (rd *reader) addresses(b block) error {
 	s := rd.Host.FIB
 	var link *fib.Link
 	number := b.Line - 1

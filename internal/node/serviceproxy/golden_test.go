@@ -18,6 +18,7 @@ import (
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/testing/listing"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden rules under testdata")
@@ -195,9 +196,9 @@ func seedLines(t *testing.T, grep, seed, rules string) {
 }
 
 // seedListing compares whole chains, in order within the chains of a service.
-func seedListing(t *testing.T, listing []byte, set *RuleSet) {
+func seedListing(t *testing.T, listed []byte, set *RuleSet) {
 	t.Helper()
-	table, assumed, err := iptables.ParseListing(iptables.NAT, listing)
+	table, assumed, err := listing.Parse(iptables.NAT, string(listed))
 	if err != nil || len(assumed) > 0 {
 		t.Fatalf("listing: %v, assumed %v", err, assumed)
 	}

@@ -1,8 +1,6 @@
 package iptables
 
 import (
-	"bytes"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -11,56 +9,12 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// ParseListing reads what "iptables -t TABLE -L" or ip6tables printed, in any of its forms: with or without -n, -v, -x and --line-numbers.
-// The rules are those that iptables-save prints for the same table; what cannot be read back of one stands in Rule.Unknown as it was listed.
-// Listings without -v do not show interfaces: an Assumption of kind HiddenInterfaces says where. Lines that are no part of a listing are
-// errors.
-func ParseListing(table string, text []byte) (Table, []Assumption, error) {
-	t := Table{Name: table}
-	var columns columns
-	var hidden lineage
-	for number := 1; len(text) > 0; number++ {
-		var raw []byte
-		raw, text, _ = bytes.Cut(text, []byte("\n"))
-		line := strings.TrimSpace(string(raw))
-		if line == "" || line[0] == '#' {
-			continue
-		}
-		if chain, ok := parseChainHeader(line); ok {
-			if t.Chain(chain.Name) != nil {
-				return Table{}, nil, fmt.Errorf("parse iptables -L line %d: chain %s stands here twice; want one table's listing", number, chain.Name)
-			}
-			t.Chains = append(t.Chains, chain)
-			continue
-		}
-		if c, ok := parseColumns(line); ok {
-			columns = c
-			continue
-		}
-		if len(t.Chains) == 0 {
-			return Table{}, nil, fmt.Errorf("parse iptables -L line %d %q: stands before the first chain; a chain begins with Chain NAME (…)", number, line)
-		}
-		l, ok := parseListed(line, columns)
-		if !ok {
-			return Table{}, nil, fmt.Errorf("parse iptables -L line %d %q: no rule; want TARGET PROT OPT SOURCE DESTINATION …", number, line)
-		}
-		chain := &t.Chains[len(t.Chains)-1]
-		chain.Rules = append(chain.Rules, l.rule)
-		if !l.verbose {
-			hidden.add(number, chain.Name)
-		}
-	}
-	return t, hidden.assume(HiddenInterfaces, table, hiddenText), nil
-}
-
-const hiddenText = "listed without -v, which hides interfaces: taken to hold for every interface"
-
-// parseChainHeader reads "Chain INPUT (policy ACCEPT 1 packets, 52 bytes)" and "Chain X (2 references)".
-func parseChainHeader(line string) (Chain, bool) {
+// ParseChainHeader reads "Chain INPUT (policy ACCEPT 1 packets, 52 bytes)" and "Chain X (2 references)".
+func ParseChainHeader(line string) (Chain, bool) {
 	rest, ok := strings.CutPrefix(line, "Chain ")
 	name, inner, ok2 := strings.Cut(rest, " (")
 	inner, ok3 := strings.CutSuffix(strings.TrimSpace(inner), ")")
-	if !ok || !ok2 || !ok3 || !isWord(name) {
+	if !ok || !ok2 || !ok3 || !IsName(name) {
 		return Chain{}, false
 	}
 	fields := strings.Fields(inner)
@@ -70,7 +24,7 @@ func parseChainHeader(line string) (Chain, bool) {
 	if strings.HasPrefix(fields[1], "reference") {
 		return Chain{Name: name}, true
 	}
-	if fields[0] != "policy" || !isWord(fields[1]) {
+	if fields[0] != "policy" || !IsName(fields[1]) {
 		return Chain{}, false
 	}
 	c := Chain{Name: name, Policy: fields[1]}
@@ -102,14 +56,14 @@ func parseCount(s string) (uint64, bool) {
 }
 
 // columns are those that a listing has beside the usual ones; known is false where no header line told.
-type columns struct {
+type Columns struct {
 	known, number, verbose bool
 }
 
-// parseColumns reads the header line of a chain's rules.
-func parseColumns(line string) (columns, bool) {
+// ParseColumns reads the header line of a chain's rules.
+func ParseColumns(line string) (Columns, bool) {
 	fields := strings.Fields(line)
-	c := columns{known: true}
+	c := Columns{known: true}
 	if len(fields) > 0 && fields[0] == "num" {
 		c.number, fields = true, fields[1:]
 	}
@@ -123,11 +77,10 @@ func parseColumns(line string) (columns, bool) {
 	return c, slices.Equal(fields, want)
 }
 
-// listed is one line of a listing.
-type listed struct {
-	rule    Rule
-	verbose bool // interfaces were shown
-	family  int  // 4 or 6 where an address tells, else 0
+// Listed is one line of a listing.
+type Listed struct {
+	Rule    Rule // what cannot be read back of it stands in Rule.Unknown as it was listed
+	Verbose bool // interfaces were shown; iptables -L without -v hides them
 }
 
 // field is a word of a line with its place.
@@ -152,8 +105,8 @@ func fieldsOf(line string) []field {
 	return fields
 }
 
-// parseListed reads "[num] [pkts bytes] [target] prot opt [in out] source destination rest". The target is blank for rules without one.
-func parseListed(line string, c columns) (listed, bool) {
+// ParseListed reads "[num] [pkts bytes] [target] prot opt [in out] source destination rest". The target is blank for rules without one.
+func ParseListed(line string, c Columns) (Listed, bool) {
 	fields := fieldsOf(line)
 	for prot := range min(len(fields), 5) {
 		l, ok := parseListedAt(line, fields, prot, c)
@@ -161,12 +114,12 @@ func parseListed(line string, c columns) (listed, bool) {
 			return l, true
 		}
 	}
-	return listed{}, false
+	return Listed{}, false
 }
 
 // parseListedAt reads a line whose protocol is the given field.
-func parseListedAt(line string, fields []field, prot int, c columns) (listed, bool) {
-	var l listed
+func parseListedAt(line string, fields []field, prot int, c Columns) (Listed, bool) {
+	var l Listed
 	name, flag := unglue(fields[prot].text)
 	at := prot + 1
 	opt := flag != ""
@@ -176,39 +129,38 @@ func parseListedAt(line string, fields []field, prot int, c columns) (listed, bo
 	}
 	protocol, ok := parseListedProtocol(name)
 	if !ok {
-		return listed{}, false
+		return Listed{}, false
 	}
-	l.rule.Fragment = fragmentFlags[flag]
+	l.Rule.Fragment = fragmentFlags[flag]
 	if !l.leading(fields[:prot], c) {
-		return listed{}, false
+		return Listed{}, false
 	}
 	need := at + 2
-	if l.verbose {
+	if l.Verbose {
 		need += 2
 	}
 	if len(fields) < need {
-		return listed{}, false
+		return Listed{}, false
 	}
-	l.rule.Protocol = protocol
-	if l.verbose {
+	l.Rule.Protocol = protocol
+	if l.Verbose {
 		var in, out bool
-		l.rule.In, in = parseListedInterface(fields[at].text)
-		l.rule.Out, out = parseListedInterface(fields[at+1].text)
+		l.Rule.In, in = parseListedInterface(fields[at].text)
+		l.Rule.Out, out = parseListedInterface(fields[at+1].text)
 		if !in || !out {
-			return listed{}, false
+			return Listed{}, false
 		}
 	}
 	source, destination := fields[need-2].text, fields[need-1].text
 	var known, known2 bool
-	l.rule.Source, known = parseListedAddress(source)
-	l.rule.Destination, known2 = parseListedAddress(destination)
+	l.Rule.Source, known = parseListedAddress(source)
+	l.Rule.Destination, known2 = parseListedAddress(destination)
 	if !known && !opt || !known2 && !opt {
-		return listed{}, false // ip6tables leaves opt blank: then the addresses must show where the columns are
+		return Listed{}, false // ip6tables leaves opt blank: then the addresses must show where the columns are
 	}
-	l.family = familyOf(l.rule.Source, l.rule.Destination)
-	rest, ok := parseListedRest(&l.rule, line[fields[need-1].end:])
+	rest, ok := parseListedRest(&l.Rule, line[fields[need-1].end:])
 	if !ok || !known || !known2 {
-		l.rule = Rule{Unknown: halfKnown(&l.rule, source, known, destination, known2, rest), Counters: l.rule.Counters}
+		l.Rule = Rule{Unknown: halfKnown(&l.Rule, source, known, destination, known2, rest), Counters: l.Rule.Counters}
 	}
 	return l, true
 }
@@ -252,7 +204,7 @@ func halfKnown(r *Rule, source string, sourceKnown bool, destination string, des
 
 // leading reads what stands before the protocol: [num] [pkts bytes] [target]. Without a header line, the words that are numbers tell which
 // of these are there.
-func (l *listed) leading(fields []field, c columns) bool {
+func (l *Listed) leading(fields []field, c Columns) bool {
 	numbers := 0
 	if c.known {
 		if c.number {
@@ -275,14 +227,14 @@ func (l *listed) leading(fields []field, c columns) bool {
 		}
 	}
 	if numbers >= 2 {
-		l.verbose = true
+		l.Verbose = true
 		packets, _ := parseCount(fields[numbers-2].text)
 		octets, _ := parseCount(fields[numbers-1].text)
-		l.rule.Counters = &Counters{packets, octets}
+		l.Rule.Counters = &Counters{packets, octets}
 	}
 	if len(fields) > numbers {
-		l.rule.Target.Name = fields[numbers].text
-		return isWord(l.rule.Target.Name) && !strings.HasPrefix(l.rule.Target.Name, "!")
+		l.Rule.Target.Name = fields[numbers].text
+		return IsName(l.Rule.Target.Name) && !strings.HasPrefix(l.Rule.Target.Name, "!")
 	}
 	return true
 }
@@ -307,8 +259,14 @@ func unglue(text string) (protocol, opt string) {
 	return text, ""
 }
 
-// looksListed tells whether a line that cannot be read can be one of a listing: it has an opt column where there is one.
-func looksListed(line string) bool {
+// UnreadableListed is a rule of which nothing is known but how it was listed.
+func UnreadableListed(line string) Rule {
+	text := string(appendQuoted(nil, line))
+	return Rule{Unknown: "-m listed " + text + " -j " + text}
+}
+
+// LooksListed tells whether a line that cannot be read can be one of a listing: it has an opt column where there is one.
+func LooksListed(line string) bool {
 	fields := fieldsOf(line)
 	return len(fields) > 1 && slices.ContainsFunc(fields[1:min(len(fields), 6)], func(f field) bool { return isOpt(f.text) })
 }
@@ -328,7 +286,7 @@ func parseListedInterface(s string) (m NameMatch, ok bool) {
 	if name == "*" || name == "any" {
 		return NameMatch{}, true
 	}
-	return NameMatch{Not: not, Name: name}, isWord(name)
+	return NameMatch{Not: not, Name: name}, IsName(name)
 }
 
 // parseListedAddress reads an address, a prefix or an address with a mask. Names of hosts are not known; those of a few networks are.

@@ -295,7 +295,7 @@ func flagsOption(v string) (Option, bool) {
 func flagList(s string) (string, bool) {
 	bits, err := strconv.ParseUint(s, 0, 8)
 	if err != nil {
-		return s, isWord(s)
+		return s, IsName(s)
 	}
 	if bits == 0 {
 		return "NONE", true
@@ -332,7 +332,7 @@ func icmpNumber(module, option string) func(*restReader, bool) bool {
 		} else if value == "255" && module == "icmp" {
 			value = "any" // XT_ICMP_ANY
 		}
-		return isWord(value) && l.add(module, Option{Not: not, Name: option, Args: []string{value}})
+		return IsName(value) && l.add(module, Option{Not: not, Name: option, Args: []string{value}})
 	}
 }
 

@@ -50,6 +50,15 @@ var builtIn = map[string][]string{
 	"security": {"INPUT", "FORWARD", "OUTPUT"},
 }
 
+// BuiltIn lists the chains that a table has from the start; nil for a table that there is none of.
+func BuiltIn(table string) []string { return slices.Clone(builtIn[table]) }
+
+// IsBuiltIn tells whether tables have a chain of that name from the start.
+func IsBuiltIn(chain string) bool {
+	_, ok := hooks[chain]
+	return ok
+}
+
 // baseOf tells where the kernel calls a table's chain; nil for user's chains.
 func baseOf(table, chain string) *netfilter.Base {
 	if !slices.Contains(builtIn[table], chain) {

@@ -1,6 +1,9 @@
 package iptables
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // options maps an option's name to the number of words that follow it.
 type options map[string]int
@@ -116,4 +119,14 @@ var targetOptions = map[string]options{
 	"TPROXY":      spec("on-port on-ip tproxy-mark"),
 	"TTL":         spec("ttl-set ttl-dec ttl-inc"),
 	"ULOG":        spec("ulog-nlgroup ulog-prefix ulog-cprange ulog-qthreshold"),
+}
+
+// notChains are the targets of iptables-extensions(8) and the verdicts.
+var notChains = strings.Fields("ACCEPT DROP RETURN QUEUE AUDIT CLUSTERIP CONNSECMARK DNPT ECN HMARK IDLETIMER LED NOTRACK " +
+	"RATEEST SECMARK SNPT SYNPROXY TCPOPTSTRIP TEE TRACE ULOG")
+
+// IsUserChain tells whether a target is a chain: it is no verdict and no extension.
+func IsUserChain(target string) bool {
+	_, known := targetOptions[target]
+	return target != "" && !known && !slices.Contains(notChains, target)
 }

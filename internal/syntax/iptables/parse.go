@@ -58,7 +58,7 @@ func (p *parser) line(text string) error {
 		p.table = nil
 		return nil
 	case text[0] == ':':
-		return p.chain(text[1:])
+		return p.chain(text)
 	default:
 		return p.rule(text)
 	}
@@ -68,7 +68,7 @@ func (p *parser) begin(name string) error {
 	if p.table != nil {
 		return fmt.Errorf("table %s has no COMMIT", p.table.Name)
 	}
-	if !isWord(name) {
+	if !IsName(name) {
 		return fmt.Errorf("no table name")
 	}
 	p.tables = append(p.tables, Table{Name: name})
@@ -77,27 +77,32 @@ func (p *parser) begin(name string) error {
 	return nil
 }
 
-// isWord tells whether a name of a table, chain, module, option or interface can be printed bare.
-func isWord(s string) bool {
+// IsName tells whether a name of a table, chain, module, option or interface can be printed bare.
+func IsName(s string) bool {
 	return isBare(s) && !strings.HasPrefix(s, "-") && !strings.HasPrefix(s, "#")
 }
 
-func (p *parser) chain(text string) error {
+// ParseChain reads ":NAME POLICY [packets:bytes]", where "-" is no policy and the counters may be missing.
+func ParseChain(line string) (c Chain, err error) {
+	text, ok := strings.CutPrefix(line, ":")
 	fields := strings.Fields(text)
-	if len(fields) < 2 || len(fields) > 3 || !isWord(fields[0]) {
-		return fmt.Errorf("no chain line; want :NAME POLICY [packets:bytes]")
+	if !ok || len(fields) < 2 || len(fields) > 3 || !IsName(fields[0]) {
+		return c, fmt.Errorf("no chain line; want :NAME POLICY [packets:bytes]")
 	}
-	c := Chain{Name: fields[0]}
-	if !isPolicy(fields[1]) {
-		return fmt.Errorf("bad policy")
+	if fields[1] != "-" && !IsName(fields[1]) {
+		return c, fmt.Errorf("bad policy")
 	}
-	c.Policy = strings.TrimPrefix(fields[1], "-")
+	c.Name, c.Policy = fields[0], strings.TrimPrefix(fields[1], "-")
 	if len(fields) == 3 {
-		counters, err := parseCounters(fields[2])
-		if err != nil {
-			return err
-		}
-		c.Counters = counters
+		c.Counters, err = ParseCounters(fields[2])
+	}
+	return c, err
+}
+
+func (p *parser) chain(text string) error {
+	c, err := ParseChain(text)
+	if err != nil {
+		return err
 	}
 	if _, ok := p.chains[c.Name]; ok {
 		return fmt.Errorf("chain %s stands here twice", c.Name)
@@ -107,10 +112,8 @@ func (p *parser) chain(text string) error {
 	return nil
 }
 
-// isPolicy tells whether a word can stand behind a chain's name: "-" is no policy, of a chain that is not built in.
-func isPolicy(s string) bool { return s == "-" || isWord(s) }
-
-func parseCounters(text string) (Counters, error) {
+// ParseCounters reads "[packets:bytes]".
+func ParseCounters(text string) (Counters, error) {
 	inner, ok := strings.CutPrefix(text, "[")
 	inner, ok2 := strings.CutSuffix(inner, "]")
 	packets, octets, ok3 := strings.Cut(inner, ":")
@@ -132,7 +135,7 @@ func (p *parser) rule(text string) error {
 	if text[0] == '[' {
 		var counters string
 		counters, text, _ = strings.Cut(text, " ")
-		c, err := parseCounters(counters)
+		c, err := ParseCounters(counters)
 		if err != nil {
 			return err
 		}
@@ -336,7 +339,7 @@ func (s *specParser) step() bool {
 }
 
 func setName(m *NameMatch, not bool, name string) bool {
-	if m.Name != "" || !isWord(name) {
+	if m.Name != "" || !IsName(name) {
 		return false
 	}
 	*m = NameMatch{Not: not, Name: name}
@@ -380,7 +383,7 @@ func (s *specParser) module(name string) bool {
 }
 
 func (s *specParser) target(name string, jump bool) bool {
-	if s.rule.Target.Name != "" || !isWord(name) {
+	if s.rule.Target.Name != "" || !IsName(name) {
 		return false
 	}
 	s.flush()

@@ -3,6 +3,7 @@ package iptables
 import (
 	"net/netip"
 	"strconv"
+	"strings"
 )
 
 // The names of the tables, in the order in which a packet meets them at PREROUTING.
@@ -157,4 +158,26 @@ func RoundedProbability(n, places int) string {
 	asked, _ := strconv.ParseFloat(strconv.FormatFloat(1/float64(n), 'f', places, 64), 64)
 	kept := uint64(asked*(1<<31) + 0.5)
 	return strconv.FormatFloat(float64(kept)/(1<<31), 'f', 11, 64)
+}
+
+// Family tells whether the rule is for 4, IPv4, or 6, IPv6: by addresses, by ICMP's kind and by what a rule is translated to; 0 where nothing tells.
+func (r *Rule) Family() int {
+	if f := familyOf(r.Source, r.Destination); f != 0 {
+		return f
+	}
+	switch r.Protocol.Name {
+	case "icmp":
+		return 4
+	case "ipv6-icmp":
+		return 6
+	}
+	for _, name := range []string{"to-destination", "to-source"} {
+		if o, ok := r.Target.Option(name); ok && len(o.Args) == 1 {
+			if strings.Count(o.Args[0], ":") > 1 {
+				return 6
+			}
+			return 4
+		}
+	}
+	return 0
 }

@@ -1,4 +1,4 @@
-package iptables
+package excerpt
 
 import (
 	"bytes"
@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/goldentest"
 )
 
@@ -20,7 +21,7 @@ import (
 // blocks of other programs.
 func TestFragments(t *testing.T) {
 	goldentest.Run(t, "testdata/fragments/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		f, err := ParseFragment(in[0].Data)
+		f, err := parse(in[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -28,10 +29,10 @@ func TestFragments(t *testing.T) {
 	})
 }
 
-func golden(f *Excerpt) []txtar.File {
-	files := []txtar.File{{Name: "tables", Data: AppendSave(nil, f.Tables)}}
+func golden(f *contents) []txtar.File {
+	files := []txtar.File{{Name: "tables", Data: iptables.AppendSave(nil, f.Tables)}}
 	if len(f.IPv6) > 0 {
-		files = append(files, txtar.File{Name: "IPv6 tables", Data: AppendSave(nil, f.IPv6)})
+		files = append(files, txtar.File{Name: "IPv6 tables", Data: iptables.AppendSave(nil, f.IPv6)})
 	}
 	var b bytes.Buffer
 	for _, a := range f.Assumed {
@@ -45,35 +46,35 @@ func golden(f *Excerpt) []txtar.File {
 }
 
 func TestWholeDumpNeedsNoAssumption(t *testing.T) {
-	dump, err := os.ReadFile("testdata/syntax.save")
+	dump, err := os.ReadFile("../../syntax/iptables/testdata/syntax.save")
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := Parse(dump)
+	want, err := iptables.Parse(dump)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := ParseFragment(dump)
+	f, err := parse(dump)
 	if err != nil || !f.Whole || len(f.Assumed) > 0 || len(f.IPv6) > 0 {
 		t.Errorf("whole %v, assumed %v, %v", f.Whole, f.Assumed, err)
 	}
-	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+	if diff := cmp.Diff(string(iptables.AppendSave(nil, want)), string(iptables.AppendSave(nil, f.Tables))); diff != "" {
 		t.Error(diff)
 	}
 	six := bytes.ReplaceAll(dump, []byte("by iptables-save"), []byte("by ip6tables-save"))
-	if f, err = ParseFragment(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
+	if f, err = parse(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
 		t.Errorf("ip6tables: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
 	// Both dumps in one text, and a route behind them: still nothing is missing from the tables that are there.
 	text := string(dump) + string(six) + "\ndefault via 10.0.0.1 dev eth0\n"
-	if f, err = ParseFragment([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
+	if f, err = parse([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
 		t.Fatalf("both: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
-	if diff := cmp.Diff(string(AppendSave(nil, want)), string(AppendSave(nil, f.Tables))); diff != "" {
+	if diff := cmp.Diff(string(iptables.AppendSave(nil, want)), string(iptables.AppendSave(nil, f.Tables))); diff != "" {
 		t.Error(diff)
 	}
 	for _, a := range f.Assumed {
-		if a.Kind == AssumedJump || a.Kind == AssumedContents || a.Kind == MissingRules || a.Kind == AssumedTable {
+		if a.Kind == assumedJump || a.Kind == assumedContents || a.Kind == missingRules || a.Kind == assumedTable {
 			t.Errorf("assumed: %s", a.Text)
 		}
 	}
@@ -81,7 +82,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 
 func TestNothingFound(t *testing.T) {
 	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
-		if f, err := ParseFragment([]byte(text)); !errors.Is(err, ErrNothingFound) {
+		if f, err := parse([]byte(text)); !errors.Is(err, ErrNothingFound) {
 			t.Errorf("%q: %+v, %v", text, f, err)
 		}
 	}
@@ -91,7 +92,7 @@ func TestMergeRules(t *testing.T) {
 	list := func(s string) []shown {
 		var out []shown
 		for _, name := range strings.Fields(s) {
-			out = append(out, shown{rule: Rule{Target: Jump(name)}})
+			out = append(out, shown{rule: iptables.Rule{Target: iptables.Jump(name)}})
 		}
 		return out
 	}
@@ -120,7 +121,7 @@ func TestMergeRules(t *testing.T) {
 	}
 }
 
-func FuzzParseFragment(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	files, _ := filepath.Glob("testdata/fragments/*.txtar")
 	for _, file := range files {
 		if a, err := txtar.ParseFile(file); err == nil {
@@ -128,25 +129,25 @@ func FuzzParseFragment(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, err := ParseFragment(text)
+		e, err := parse(text)
 		if err != nil {
 			return
 		}
-		for _, tables := range [][]Table{e.Tables, e.IPv6} {
-			once := AppendSave(nil, tables)
-			again, err := Parse(once)
+		for _, tables := range [][]iptables.Table{e.Tables, e.IPv6} {
+			once := iptables.AppendSave(nil, tables)
+			again, err := iptables.Parse(once)
 			if err != nil {
 				t.Fatalf("cannot read what was printed: %v\n%s", err, once)
 			}
-			if twice := AppendSave(nil, again); !bytes.Equal(once, twice) {
+			if twice := iptables.AppendSave(nil, again); !bytes.Equal(once, twice) {
 				t.Fatalf("printed differently:\n%s\n%s", once, twice)
 			}
 		}
 	})
 }
 
-// TestFragmentAbout: where a text shows the rules at two times, those that know the address in question are taken.
-func TestFragmentAbout(t *testing.T) {
+// TestAbout: where a text shows the rules at two times, those that know the address in question are taken.
+func TestAbout(t *testing.T) {
 	a, err := txtar.ParseFile("testdata/fragments/two-times.txtar")
 	if err != nil {
 		t.Fatal(err)
@@ -157,19 +158,19 @@ func TestFragmentAbout(t *testing.T) {
 		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 	} {
-		f, err := ParseFragment(a.Files[0].Data, netip.MustParseAddr(tt.about))
+		f, err := parse(a.Files[0].Data, netip.MustParseAddr(tt.about))
 		if err != nil {
 			t.Fatal(err)
 		}
-		text := string(AppendSave(nil, f.Tables))
+		text := string(iptables.AppendSave(nil, f.Tables))
 		if !strings.Contains(text, tt.has) || strings.Contains(text, tt.hasNot) {
 			t.Errorf("about %s: want %s and not %s in\n%s", tt.about, tt.has, tt.hasNot, text)
 		}
 	}
 }
 
-// TestFragmentFrom: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is not.
-func TestFragmentFrom(t *testing.T) {
+// TestOrigin: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is not.
+func TestOrigin(t *testing.T) {
 	const rules = "iptables-save\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n"
 	const addresses = "ip addr\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.1.0.4/24 scope global eth0\n"
 	for _, tt := range []struct {
@@ -187,7 +188,7 @@ func TestFragmentFrom(t *testing.T) {
 		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
 		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
 	} {
-		f, err := ParseFragment([]byte(tt.text))
+		f, err := parse([]byte(tt.text))
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}

@@ -21,14 +21,14 @@ const notShown = "not in the text"
 // iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
 // what is well known of kube-proxy, the ip-masq-agent and Calico; Host.Assumed says each thing that is not from the text, and
 // Host.Missing what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
-// at several times, see [iptables.ParseFragment], and rules for the machine's own addresses, which it need not show. The error is
-// iptables.ErrNothingFound for a text that shows nothing.
+// at several times, see [parse], and rules for the machine's own addresses, which it need not show. The error is
+// ErrNothingFound for a text that shows nothing.
 func Read(name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {
 		addresses[i] = a.Addr()
 	}
-	excerpt, err := iptables.ParseFragment(text, addresses...)
+	shows, err := parse(text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
@@ -37,22 +37,22 @@ func Read(name string, text []byte, about ...netip.AddrPort) (snapshot.Source, e
 		rd.Host.Missing[part] = notShown
 	}
 	dialect := netfilter.IPTablesLegacy
-	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) || listsForeign(excerpt.Blocks) {
+	if bytes.Contains(text, []byte("(nf_tables)")) || bytes.Contains(text, []byte("by xtables-save")) || listsForeign(shows.Blocks) {
 		dialect = netfilter.IPTablesNFT // iptables-save's first line says its variant
 	}
-	if err := rd.rules(&excerpt, dialect); err != nil {
+	if err := rd.rules(&shows, dialect); err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}
-	if nftTextAlone(&excerpt) {
+	if nftTextAlone(&shows) {
 		return nil, fmt.Errorf("node %s: %w", name, errNFTText)
 	}
-	for _, b := range latest(excerpt.Blocks) {
+	for _, b := range latest(shows.Blocks) {
 		rd.block(b)
 	}
 	rd.finishFIB()
-	rd.beyond(excerpt.Tables, excerpt.IPv6)
+	rd.beyond(shows.Tables, shows.IPv6)
 	for _, a := range about {
-		rd.own(a, excerpt.Tables, excerpt.IPv6)
+		rd.own(a, shows.Tables, shows.IPv6)
 	}
 	return single{rd.Finish()}, nil
 }
@@ -74,7 +74,7 @@ type reader struct {
 	*capture.Loader
 }
 
-func (rd *reader) rules(e *iptables.Excerpt, d netfilter.Dialect) error {
+func (rd *reader) rules(e *contents, d netfilter.Dialect) error {
 	for _, of := range []struct {
 		tables []iptables.Table
 		family netfilter.Family
@@ -97,20 +97,20 @@ func (rd *reader) rules(e *iptables.Excerpt, d netfilter.Dialect) error {
 }
 
 // latest leaves out earlier listings of a set that is listed again.
-func latest(blocks []iptables.Block) []iptables.Block {
+func latest(blocks []block) []block {
 	last := map[string]int{}
-	name := func(b iptables.Block) string {
+	name := func(b block) string {
 		line, _, _ := bytes.Cut(b.Text, []byte("\n"))
 		return string(bytes.TrimSpace(line))
 	}
 	for i, b := range blocks {
-		if b.Kind == iptables.IPSetList {
+		if b.Kind == ipsetList {
 			last[name(b)] = i
 		}
 	}
-	var out []iptables.Block
+	var out []block
 	for i, b := range blocks {
-		if b.Kind != iptables.IPSetList || last[name(b)] == i {
+		if b.Kind != ipsetList || last[name(b)] == i {
 			out = append(out, b)
 		}
 	}
@@ -121,15 +121,15 @@ func latest(blocks []iptables.Block) []iptables.Block {
 var errNFTText = errors.New("the rules are in nft's own syntax, which is not read; want the output of nft -j list ruleset " +
 	"(from such a file, as root: unshare -n sh -c 'nft -f FILE && nft -j list ruleset')")
 
-func nftTextAlone(e *iptables.Excerpt) bool {
-	other := slices.ContainsFunc(e.Blocks, func(b iptables.Block) bool { return b.Kind != iptables.NFTText })
+func nftTextAlone(e *contents) bool {
+	other := slices.ContainsFunc(e.Blocks, func(b block) bool { return b.Kind != nftText })
 	return len(e.Tables)+len(e.IPv6) == 0 && !other
 }
 
 // listsForeign tells whether nft lists tables that another iptables than the legacy one made.
-func listsForeign(blocks []iptables.Block) bool {
-	return slices.ContainsFunc(blocks, func(b iptables.Block) bool {
-		if b.Kind != iptables.NFTJSON {
+func listsForeign(blocks []block) bool {
+	return slices.ContainsFunc(blocks, func(b block) bool {
+		if b.Kind != nftJSON {
 			return false
 		}
 		listed, err := nftables.Parse(b.Text)
@@ -138,41 +138,41 @@ func listsForeign(blocks []iptables.Block) bool {
 }
 
 // files are the texts of a capture that say the same as a kind of block.
-var files = map[iptables.BlockKind]string{
-	iptables.EBSave: "ebtables-save.txt", iptables.NFTJSON: "nft.json", iptables.IPSetList: "ipset.txt", iptables.IPSetSave: "ipset.txt",
-	iptables.Conntrack: "conntrack.txt", iptables.Sysctl: capture.SysctlsFile,
+var files = map[blockKind]string{
+	ebtablesSave: "ebtables-save.txt", nftJSON: "nft.json", ipsetList: "ipset.txt", ipsetSave: "ipset.txt",
+	conntrackList: "conntrack.txt", sysctlList: capture.SysctlsFile,
 }
 
 // read reads a block, and says what part of the host's state it is.
-func (rd *reader) read(b iptables.Block) (snapshot.Part, error) {
+func (rd *reader) read(b block) (snapshot.Part, error) {
 	switch b.Kind {
-	case iptables.NFTText:
+	case nftText:
 		return "", errNFTText
-	case iptables.ARPSave:
+	case arptablesSave:
 		return "", errors.New("the walk does not know it")
-	case iptables.IPRoute:
+	case ipRoute:
 		return snapshot.Routes, rd.routes(b)
-	case iptables.IPAddress:
+	case ipAddress:
 		return snapshot.Addresses, rd.addresses(b)
-	case iptables.IPRule:
+	case ipRule:
 		return snapshot.Policy, rd.policy(b)
 	}
 	return rd.Read(files[b.Kind], b.Text)
 }
 
 // block reads what another program printed.
-func (rd *reader) block(b iptables.Block) {
+func (rd *reader) block(b block) {
 	part, err := rd.read(b)
 	switch {
 	case err != nil:
 		rd.Assume("line %d: %s is left out: %v", b.Line, b.Kind, err)
-	case b.Kind == iptables.Sysctl:
+	case b.Kind == sysctlList:
 		rd.sysctls()
-	case b.Filtered && (b.Kind == iptables.IPAddress || b.Kind == iptables.IPRoute || b.Kind == iptables.IPRule):
+	case b.Filtered && (b.Kind == ipAddress || b.Kind == ipRoute || b.Kind == ipRule):
 		rd.Host.Missing[part] = "only some are in the text"
 	default:
 		delete(rd.Host.Missing, part)
-		if b.Kind == iptables.IPAddress {
+		if b.Kind == ipAddress {
 			delete(rd.Host.Missing, snapshot.Links)
 		}
 	}

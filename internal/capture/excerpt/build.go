@@ -1,19 +1,21 @@
-package iptables
+package excerpt
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // builder makes tables of the runs of one family.
 type builder struct {
 	runs    []*run
-	tables  []Table
+	tables  []iptables.Table
 	chains  map[place]*built
 	saved   map[string]bool   // tables that are shown whole
 	parts   map[string][]*run // by table: those whose place among their chain's rules is not shown
-	assumed []Assumption
+	assumed []assumption
 }
 
 // place is a chain of a table.
@@ -88,20 +90,20 @@ func (b *builder) chooseTables() {
 	}
 	for _, r := range b.runs {
 		if r.table == "" {
-			table := Filter
+			table := iptables.Filter
 			switch {
-			case r.output.hasAll(Raw):
-				table = Raw
+			case r.output.hasAll(iptables.Raw):
+				table = iptables.Raw
 			case r.chain == "PREROUTING" || r.chain == "POSTROUTING":
-				table = NAT
+				table = iptables.NAT
 			}
 			choose(r, table, "where such chains usually stand")
 		}
 	}
 	for k, l := range by {
-		b.assumed = append(b.assumed, l.assume(AssumedTable, k[0], fmt.Sprintf("taken as table %s's, %s", k[0], k[1]))...)
+		b.assumed = append(b.assumed, l.assume(assumedTable, k[0], fmt.Sprintf("taken as table %s's, %s", k[0], k[1]))...)
 	}
-	slices.SortFunc(b.assumed, func(x, y Assumption) int {
+	slices.SortFunc(b.assumed, func(x, y assumption) int {
 		if x.Line != y.Line {
 			return x.Line - y.Line
 		}
@@ -113,7 +115,7 @@ func (b *builder) chooseTables() {
 func (b *builder) linked() map[string]string {
 	known := map[string]string{}
 	note := func(chain, table string) {
-		if _, builtin := hooks[chain]; builtin || table == "" {
+		if iptables.IsBuiltIn(chain) || table == "" {
 			return
 		}
 		if was, ok := known[chain]; ok && was != table {
@@ -124,7 +126,7 @@ func (b *builder) linked() map[string]string {
 	for _, r := range b.runs {
 		note(r.chain, r.table)
 		for i := range r.rules {
-			if t := r.rules[i].rule.Target.Name; isChainName(t) {
+			if t := r.rules[i].rule.Target.Name; iptables.IsUserChain(t) {
 				note(t, r.table)
 			}
 		}
@@ -141,8 +143,7 @@ func linkedTable(r *run, known map[string]string) string {
 
 // canStand tells whether a table can have a chain.
 func canStand(chain, table string) bool {
-	_, isBuiltIn := hooks[chain]
-	return !isBuiltIn || slices.Contains(builtIn[table], chain)
+	return !iptables.IsBuiltIn(chain) || slices.Contains(iptables.BuiltIn(table), chain)
 }
 
 func linked(r *run, known map[string]string) string {
@@ -154,7 +155,7 @@ func linked(r *run, known map[string]string) string {
 		if table := known[target]; table != "" {
 			return table
 		}
-		if table, _ := tableOfChain(target); table != "" && isChainName(target) {
+		if table, _ := tableOfChain(target); table != "" && iptables.IsUserChain(target) {
 			return table
 		}
 	}
@@ -163,26 +164,26 @@ func linked(r *run, known map[string]string) string {
 
 // tableOfTarget are the targets that can stand in one table only, or that nobody uses in another.
 var tableOfTarget = map[string]string{
-	"DNAT": NAT, "SNAT": NAT, "MASQUERADE": NAT, "REDIRECT": NAT, "NETMAP": NAT,
-	"REJECT": Filter,
-	"CT":     Raw, "NOTRACK": Raw, "TRACE": Raw,
-	"TPROXY": Mangle, "TTL": Mangle, "HL": Mangle, "TOS": Mangle, "DSCP": Mangle, "CLASSIFY": Mangle, "CHECKSUM": Mangle,
+	"DNAT": iptables.NAT, "SNAT": iptables.NAT, "MASQUERADE": iptables.NAT, "REDIRECT": iptables.NAT, "NETMAP": iptables.NAT,
+	"REJECT": iptables.Filter,
+	"CT":     iptables.Raw, "NOTRACK": iptables.Raw, "TRACE": iptables.Raw,
+	"TPROXY": iptables.Mangle, "TTL": iptables.Mangle, "HL": iptables.Mangle, "TOS": iptables.Mangle, "DSCP": iptables.Mangle, "CLASSIFY": iptables.Mangle, "CHECKSUM": iptables.Mangle,
 }
 
 // chainTables are the tables of well-known chains, by prefixes of their names; the longest decides.
 var chainTables = []struct{ prefix, table, whose string }{
-	{"KUBE-SVC-", NAT, "kube-proxy's"}, {"KUBE-SVL-", NAT, "kube-proxy's"}, {"KUBE-SEP-", NAT, "kube-proxy's"}, {"KUBE-FW-", NAT, "kube-proxy's"},
-	{"KUBE-XLB-", NAT, "kube-proxy's"}, {"KUBE-EXT-", NAT, "kube-proxy's"}, {"KUBE-SERVICES", NAT, "kube-proxy's"},
-	{"KUBE-NODEPORTS", NAT, "kube-proxy's"}, {"KUBE-MARK-", NAT, "kube-proxy's"}, {"KUBE-POSTROUTING", NAT, "kube-proxy's"},
-	{"KUBE-HOSTPORTS", NAT, "kubenet's"}, {"KUBE-HP-", NAT, "kubenet's"},
-	{"KUBE-FORWARD", Filter, "kube-proxy's"}, {"KUBE-EXTERNAL-SERVICES", Filter, "kube-proxy's"}, {"KUBE-PROXY-FIREWALL", Filter, "kube-proxy's"},
-	{"KUBE-FIREWALL", Filter, "the kubelet's"},
-	{"IP-MASQ-AGENT", NAT, "the ip-masq-agent's"},
-	{"cali-nat-outgoing", NAT, "Calico's"}, {"cali-fip-", NAT, "Calico's"}, {"cali-POSTROUTING", NAT, "Calico's"}, {"cali-PREROUTING", NAT, "Calico's"},
-	{"cali-", Filter, "Calico's"},
-	{"DOCKER-", Filter, "Docker's"}, {"CNI-FORWARD", Filter, "a CNI plugin's"}, {"CNI-ADMIN", Filter, "a CNI plugin's"}, {"CNI-", NAT, "a CNI plugin's"},
-	{"FLANNEL-POSTRTG", NAT, "flannel's"}, {"FLANNEL-FWD", Filter, "flannel's"}, {"SWIFT", NAT, "Azure CNI's"}, {"AZURE-NPM", Filter, "Azure NPM's"},
-	{"ufw", Filter, "ufw's"},
+	{"KUBE-SVC-", iptables.NAT, "kube-proxy's"}, {"KUBE-SVL-", iptables.NAT, "kube-proxy's"}, {"KUBE-SEP-", iptables.NAT, "kube-proxy's"}, {"KUBE-FW-", iptables.NAT, "kube-proxy's"},
+	{"KUBE-XLB-", iptables.NAT, "kube-proxy's"}, {"KUBE-EXT-", iptables.NAT, "kube-proxy's"}, {"KUBE-SERVICES", iptables.NAT, "kube-proxy's"},
+	{"KUBE-NODEPORTS", iptables.NAT, "kube-proxy's"}, {"KUBE-MARK-", iptables.NAT, "kube-proxy's"}, {"KUBE-POSTROUTING", iptables.NAT, "kube-proxy's"},
+	{"KUBE-HOSTPORTS", iptables.NAT, "kubenet's"}, {"KUBE-HP-", iptables.NAT, "kubenet's"},
+	{"KUBE-FORWARD", iptables.Filter, "kube-proxy's"}, {"KUBE-EXTERNAL-SERVICES", iptables.Filter, "kube-proxy's"}, {"KUBE-PROXY-FIREWALL", iptables.Filter, "kube-proxy's"},
+	{"KUBE-FIREWALL", iptables.Filter, "the kubelet's"},
+	{"IP-MASQ-AGENT", iptables.NAT, "the ip-masq-agent's"},
+	{"cali-nat-outgoing", iptables.NAT, "Calico's"}, {"cali-fip-", iptables.NAT, "Calico's"}, {"cali-POSTROUTING", iptables.NAT, "Calico's"}, {"cali-PREROUTING", iptables.NAT, "Calico's"},
+	{"cali-", iptables.Filter, "Calico's"},
+	{"DOCKER-", iptables.Filter, "Docker's"}, {"CNI-FORWARD", iptables.Filter, "a CNI plugin's"}, {"CNI-ADMIN", iptables.Filter, "a CNI plugin's"}, {"CNI-", iptables.NAT, "a CNI plugin's"},
+	{"FLANNEL-POSTRTG", iptables.NAT, "flannel's"}, {"FLANNEL-FWD", iptables.Filter, "flannel's"}, {"SWIFT", iptables.NAT, "Azure CNI's"}, {"AZURE-NPM", iptables.Filter, "Azure NPM's"},
+	{"ufw", iptables.Filter, "ufw's"},
 }
 
 func tableOfChain(chain string) (table, whose string) {
@@ -213,31 +214,22 @@ func guessTable(r *run) (table, why string) {
 	verdicts := len(r.rules) > 0
 	for i := range r.rules {
 		rule := &r.rules[i].rule
-		if _, hook := hooks[r.chain]; hook && rule.Target.Name == "KUBE-SERVICES" && hasMatch(rule, "conntrack") {
-			return Filter, "as kube-proxy asks for new connections there only"
+		if iptables.IsBuiltIn(r.chain) && rule.Target.Name == "KUBE-SERVICES" && hasMatch(rule, "conntrack") {
+			return iptables.Filter, "as kube-proxy asks for new connections there only"
 		}
 		verdicts = verdicts && (rule.Target.Name == "ACCEPT" || rule.Target.Name == "DROP")
 	}
 	switch {
 	case verdicts && (r.chain == "KUBE-SERVICES" || r.chain == "KUBE-NODEPORTS" || r.chain == "DOCKER"):
-		return Filter, "by targets ACCEPT and DROP"
+		return iptables.Filter, "by targets ACCEPT and DROP"
 	case named != "":
 		return named, "by name (" + whose + ")"
 	}
 	return "", ""
 }
 
-func hasMatch(r *Rule, module string) bool {
-	return slices.ContainsFunc(r.Matches, func(m Match) bool { return m.Module == module })
-}
-
-// notChains are the targets of iptables-extensions(8) and the verdicts.
-var notChains = strings.Fields("ACCEPT DROP RETURN QUEUE AUDIT CLUSTERIP CONNSECMARK DNPT ECN HMARK IDLETIMER LED NOTRACK RATEEST SECMARK SNPT SYNPROXY TCPOPTSTRIP TEE TRACE ULOG")
-
-// isChainName tells whether a target is a chain.
-func isChainName(target string) bool {
-	_, known := targetOptions[target]
-	return target != "" && !known && !slices.Contains(notChains, target)
+func hasMatch(r *iptables.Rule, module string) bool {
+	return slices.ContainsFunc(r.Matches, func(m iptables.Match) bool { return m.Module == module })
 }
 
 // merge adds what a run shows to its chain. Rules that are there already are the same; new ones go where the run has them.
@@ -262,11 +254,11 @@ func (b *builder) merge(r *run) {
 	union := mergeRules(c.rules, r.rules)
 	switch {
 	case r.whole && len(union) != len(r.rules):
-		b.assumed = append(b.assumed, Assumption{Kind: Conflict, Line: r.line, Table: r.table, Chains: []string{r.chain},
+		b.assumed = append(b.assumed, assumption{Kind: conflict, Line: r.line, Table: r.table, Chains: []string{r.chain},
 			Text: fmt.Sprintf("%s is shown from line %d and, otherwise, from line %d: the later one is taken", r.chain, c.last, r.line)})
 		c.rules, c.last, c.keys = r.rules, r.line, nil
 	case !r.whole && c.whole && len(union) != len(c.rules):
-		b.assumed = append(b.assumed, Assumption{Kind: Conflict, Line: r.line, Table: r.table, Chains: []string{r.chain},
+		b.assumed = append(b.assumed, assumption{Kind: conflict, Line: r.line, Table: r.table, Chains: []string{r.chain},
 			Text: fmt.Sprintf("line %d shows rules of %s that are not in its listing from line %d: both are taken", r.line, r.chain, c.last)})
 		c.rules = union
 	default:
@@ -295,7 +287,7 @@ func (c *built) shares(rules []shown) bool {
 
 // key is what is shown of a rule in every kind of output.
 func (s shown) key() string {
-	s.rule.In, s.rule.Out = NameMatch{}, NameMatch{}
+	s.rule.In, s.rule.Out = iptables.NameMatch{}, iptables.NameMatch{}
 	return s.rule.Spec()
 }
 
@@ -353,24 +345,24 @@ func unmet(rules []shown, met []bool, from int, r shown) int {
 // sameRule compares what is shown of two rules.
 func sameRule(a, b shown) bool {
 	if a.hidden || b.hidden {
-		a.rule.In, a.rule.Out, b.rule.In, b.rule.Out = NameMatch{}, NameMatch{}, NameMatch{}, NameMatch{}
+		a.rule.In, a.rule.Out, b.rule.In, b.rule.Out = iptables.NameMatch{}, iptables.NameMatch{}, iptables.NameMatch{}, iptables.NameMatch{}
 	}
 	return a.rule.Spec() == b.rule.Spec()
 }
 
 // chain is a chain in its table.
-func (b *builder) chain(c *built) *Chain { return &b.tables[c.i].Chains[c.j] }
+func (b *builder) chain(c *built) *iptables.Chain { return &b.tables[c.i].Chains[c.j] }
 
 // add makes a chain, and its table.
-func (b *builder) add(at place, c *built) *Chain {
-	c.i = slices.IndexFunc(b.tables, func(t Table) bool { return t.Name == at.table })
+func (b *builder) add(at place, c *built) *iptables.Chain {
+	c.i = slices.IndexFunc(b.tables, func(t iptables.Table) bool { return t.Name == at.table })
 	if c.i < 0 {
 		c.i = len(b.tables)
-		b.tables = append(b.tables, Table{Name: at.table})
+		b.tables = append(b.tables, iptables.Table{Name: at.table})
 	}
 	t := &b.tables[c.i]
 	c.j = len(t.Chains)
-	t.Chains = append(t.Chains, Chain{Name: at.chain})
+	t.Chains = append(t.Chains, iptables.Chain{Name: at.chain})
 	b.chains[at] = c
 	return &t.Chains[c.j]
 }
@@ -398,12 +390,12 @@ func (b *builder) tellHidden() {
 	})
 	for i := range b.tables {
 		name := b.tables[i].Name
-		b.assumed = append(b.assumed, by[name].assume(HiddenInterfaces, name, hiddenText)...)
+		b.assumed = append(b.assumed, by[name].assume(hiddenInterfaces, name, "listed without -v, which hides interfaces: taken to hold for every interface")...)
 		var apart lineage
 		for _, r := range b.parts[name] {
 			apart.add(r.line, r.chain)
 		}
-		b.assumed = append(b.assumed, apart.assume(AssumedOrder, name, "shown in parts, whose order is taken as in the text")...)
+		b.assumed = append(b.assumed, apart.assume(assumedOrder, name, "shown in parts, whose order is taken as in the text")...)
 	}
 }
 
@@ -417,7 +409,7 @@ func (b *builder) tellMissing() {
 		}
 		for i := range c.rules {
 			to := place{at.table, c.rules[i].rule.Target.Name}
-			if !isChainName(to.chain) || b.chains[to] != nil {
+			if !iptables.IsUserChain(to.chain) || b.chains[to] != nil {
 				continue
 			}
 			if absent[to.table] == nil {
@@ -426,10 +418,10 @@ func (b *builder) tellMissing() {
 			absent[to.table].add(c.rules[i].line, to.chain)
 		}
 	})
-	b.assumed = append(b.assumed, part.assume(MissingRules, "", "taken to have no rules but those in the text")...)
+	b.assumed = append(b.assumed, part.assume(missingRules, "", "taken to have no rules but those in the text")...)
 	for i := range b.tables {
 		if l := absent[b.tables[i].Name]; l != nil {
-			b.assumed = append(b.assumed, l.assume(MissingChain, b.tables[i].Name, "not in the text, so it is not known what happens there")...)
+			b.assumed = append(b.assumed, l.assume(missingChain, b.tables[i].Name, "not in the text, so it is not known what happens there")...)
 		}
 	}
 }
@@ -442,21 +434,21 @@ func (b *builder) finish() {
 		for i := range c.rules {
 			chain.Rules = append(chain.Rules, c.rules[i].rule)
 		}
-		if baseOf(at.table, at.chain) != nil && chain.Policy == "" {
+		if slices.Contains(iptables.BuiltIn(at.table), at.chain) && chain.Policy == "" {
 			chain.Policy = "ACCEPT"
 			open.add(c.line, at.table+" "+at.chain)
 		}
 	})
-	b.assumed = append(b.assumed, open.assume(AssumedPolicy, "", "the policy is not in the text: taken as ACCEPT, as the kernel starts with")...)
-	names := []string{Raw, Mangle, NAT, Filter}
-	slices.SortStableFunc(b.tables, func(x, y Table) int { return slices.Index(names, x.Name) - slices.Index(names, y.Name) })
+	b.assumed = append(b.assumed, open.assume(assumedPolicy, "", "the policy is not in the text: taken as ACCEPT, as the kernel starts with")...)
+	names := []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter}
+	slices.SortStableFunc(b.tables, func(x, y iptables.Table) int { return slices.Index(names, x.Name) - slices.Index(names, y.Name) })
 	var absent []string
 	for _, name := range names {
-		if !slices.ContainsFunc(b.tables, func(t Table) bool { return t.Name == name }) {
+		if !slices.ContainsFunc(b.tables, func(t iptables.Table) bool { return t.Name == name }) {
 			absent = append(absent, name)
 		}
 	}
 	if len(absent) > 0 {
-		b.assumed = append(b.assumed, Assumption{Kind: AssumedPolicy, Text: "nothing of table " + strings.Join(absent, ", ") + " is in the text: taken as empty"})
+		b.assumed = append(b.assumed, assumption{Kind: assumedPolicy, Text: "nothing of table " + strings.Join(absent, ", ") + " is in the text: taken as empty"})
 	}
 }

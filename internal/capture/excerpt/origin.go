@@ -1,4 +1,4 @@
-package iptables
+package excerpt
 
 import (
 	"cmp"
@@ -105,12 +105,12 @@ func (s *scanner) leaveOut() {
 			return false
 		}
 		if !told[from] {
-			s.assumed = append(s.assumed, Assumption{Kind: LeftOut, Line: line, Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
+			s.assumed = append(s.assumed, assumption{Kind: leftOut, Line: line, Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
 		}
 		told[from] = true
 		return true
 	}
-	s.blocks = slices.DeleteFunc(s.blocks, func(b Block) bool { return away(b.Line, string(b.Kind), b.from) })
+	s.blocks = slices.DeleteFunc(s.blocks, func(b block) bool { return away(b.Line, string(b.Kind), b.from) })
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return away(r.line, "chain "+r.chain, r.from) })
 }
 

@@ -1,9 +1,11 @@
-package iptables
+package excerpt
 
 import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // knownContents are chains whose rules are always the same: where the text has a chain of "for" (or a jump to it) and not the chain
@@ -14,15 +16,15 @@ var knownContents = []struct {
 	rules        []string
 	meaning      string
 }{
-	{NAT, "KUBE-MARK-MASQ", []place{{NAT, "KUBE-MARK-MASQ"}}, []string{"-j MARK --set-xmark 0x4000/0x4000"}, "taken as kube-proxy's, mark 0x4000"},
-	{NAT, "KUBE-MARK-DROP", []place{{NAT, "KUBE-MARK-DROP"}}, []string{"-j MARK --set-xmark 0x8000/0x8000"}, "taken as the kubelet's, mark 0x8000"},
-	{NAT, "KUBE-POSTROUTING", []place{{NAT, "KUBE-SERVICES"}, {NAT, "KUBE-MARK-MASQ"}, {NAT, "KUBE-POSTROUTING"}},
+	{iptables.NAT, "KUBE-MARK-MASQ", []place{{iptables.NAT, "KUBE-MARK-MASQ"}}, []string{"-j MARK --set-xmark 0x4000/0x4000"}, "taken as kube-proxy's, mark 0x4000"},
+	{iptables.NAT, "KUBE-MARK-DROP", []place{{iptables.NAT, "KUBE-MARK-DROP"}}, []string{"-j MARK --set-xmark 0x8000/0x8000"}, "taken as the kubelet's, mark 0x8000"},
+	{iptables.NAT, "KUBE-POSTROUTING", []place{{iptables.NAT, "KUBE-SERVICES"}, {iptables.NAT, "KUBE-MARK-MASQ"}, {iptables.NAT, "KUBE-POSTROUTING"}},
 		[]string{`-m comment --comment "kubernetes service traffic requiring SNAT" -m mark --mark 0x4000/0x4000 -j MASQUERADE`},
 		"taken as kube-proxy's, which masquerades what has mark 0x4000"},
-	{Filter, "KUBE-FIREWALL", []place{{NAT, "KUBE-MARK-DROP"}, {Filter, "KUBE-FIREWALL"}},
+	{iptables.Filter, "KUBE-FIREWALL", []place{{iptables.NAT, "KUBE-MARK-DROP"}, {iptables.Filter, "KUBE-FIREWALL"}},
 		[]string{`-m comment --comment "kubernetes firewall for dropping marked packets" -m mark --mark 0x8000/0x8000 -j DROP`},
 		"taken as the kubelet's, which drops what has mark 0x8000"},
-	{NAT, "cali-POSTROUTING", []place{{NAT, "cali-nat-outgoing"}, {NAT, "cali-POSTROUTING"}}, []string{"-j cali-nat-outgoing"},
+	{iptables.NAT, "cali-POSTROUTING", []place{{iptables.NAT, "cali-nat-outgoing"}, {iptables.NAT, "cali-POSTROUTING"}}, []string{"-j cali-nat-outgoing"},
 		"taken as Calico's, which leads to cali-nat-outgoing"},
 }
 
@@ -32,18 +34,18 @@ var knownJumps = []struct {
 	table, from, rule string
 	first             bool
 }{
-	{NAT, "PREROUTING", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
-	{NAT, "OUTPUT", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
-	{NAT, "KUBE-SERVICES", `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`, false},
-	{NAT, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`, true},
-	{NAT, "POSTROUTING", `-m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT`, false},
-	{NAT, "POSTROUTING", `-j cali-POSTROUTING`, true},
-	{Filter, "INPUT", `-j KUBE-FIREWALL`, true},
-	{Filter, "OUTPUT", `-j KUBE-FIREWALL`, true},
-	{Filter, "FORWARD", `-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
-	{Filter, "OUTPUT", `-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
-	{Filter, "INPUT", `-m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`, true},
-	{Filter, "FORWARD", `-m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`, true},
+	{iptables.NAT, "PREROUTING", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
+	{iptables.NAT, "OUTPUT", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
+	{iptables.NAT, "KUBE-SERVICES", `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`, false},
+	{iptables.NAT, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`, true},
+	{iptables.NAT, "POSTROUTING", `-m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT`, false},
+	{iptables.NAT, "POSTROUTING", `-j cali-POSTROUTING`, true},
+	{iptables.Filter, "INPUT", `-j KUBE-FIREWALL`, true},
+	{iptables.Filter, "OUTPUT", `-j KUBE-FIREWALL`, true},
+	{iptables.Filter, "FORWARD", `-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
+	{iptables.Filter, "OUTPUT", `-m conntrack --ctstate NEW -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
+	{iptables.Filter, "INPUT", `-m conntrack --ctstate NEW -m comment --comment "kubernetes externally-visible service portals" -j KUBE-EXTERNAL-SERVICES`, true},
+	{iptables.Filter, "FORWARD", `-m comment --comment "kubernetes forwarding rules" -j KUBE-FORWARD`, true},
 }
 
 // fillIn adds well-known chains that the text refers to and does not have, and the rules that lead to those that are there.
@@ -59,7 +61,7 @@ func (b *builder) fillIn() {
 			c.rules = append(c.rules, shown{rule: mustSpec(text)})
 		}
 		b.add(at, c)
-		b.assumed = append(b.assumed, Assumption{Kind: AssumedContents, Table: k.table, Chains: []string{k.chain},
+		b.assumed = append(b.assumed, assumption{Kind: assumedContents, Table: k.table, Chains: []string{k.chain},
 			Text: k.chain + " is not in the text: " + k.meaning})
 	}
 	from := map[place][]string{}
@@ -77,7 +79,7 @@ func (b *builder) fillIn() {
 		from[to] = append(from[to], k.from)
 	}
 	for _, to := range order {
-		b.assumed = append(b.assumed, Assumption{Kind: AssumedJump, Table: to.table, Chains: []string{to.chain},
+		b.assumed = append(b.assumed, assumption{Kind: assumedJump, Table: to.table, Chains: []string{to.chain},
 			Text: fmt.Sprintf("the way from %s to %s is not in the text: taken to be there", strings.Join(from[to], " and "), to.chain)})
 	}
 }
@@ -96,10 +98,10 @@ func (b *builder) mentioned(at place) bool {
 }
 
 // addJump puts a rule into a chain, unless the chain is shown whole or leads there already.
-func (b *builder) addJump(at place, rule Rule, first bool) bool {
+func (b *builder) addJump(at place, rule iptables.Rule, first bool) bool {
 	c := b.chains[at]
 	if c == nil {
-		if baseOf(at.table, at.chain) == nil {
+		if !slices.Contains(iptables.BuiltIn(at.table), at.chain) {
 			return false
 		}
 		c = &built{known: true}
@@ -120,8 +122,8 @@ func (b *builder) addJump(at place, rule Rule, first bool) bool {
 }
 
 // mustSpec reads a rule of this file.
-func mustSpec(text string) Rule {
-	r, ok := ParseSpec(text)
+func mustSpec(text string) iptables.Rule {
+	r, ok := iptables.ParseSpec(text)
 	if !ok {
 		panic("not understood: " + text)
 	}

@@ -1,4 +1,4 @@
-package iptables
+package excerpt
 
 import (
 	"fmt"
@@ -6,6 +6,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // A text may show the same chains at several times: an article changes a service and lists its rules again. With whole chains that is seen at
@@ -77,7 +79,7 @@ func (s *scanner) chooseTime(about []netip.Addr) {
 		}
 	}
 	s.found = slices.DeleteFunc(s.found, func(r *run) bool { return !within(r, choice) })
-	s.assume(Conflict, times[choice], "the rules are shown at %d times and differ, from lines %s: those from line %s are taken, %s",
+	s.assume(conflict, times[choice], "the rules are shown at %d times and differ, from lines %s: those from line %s are taken, %s",
 		len(times), strings.Join(first, ", "), first[choice], why)
 }
 
@@ -148,7 +150,7 @@ func (s *scanner) names(about []netip.Addr, in func(*run) bool) (netip.Addr, boo
 		}
 		for i := range r.rules {
 			for _, a := range about {
-				if r.rules[i].rule.names(a) {
+				if names(&r.rules[i].rule, a) {
 					return a, true
 				}
 			}
@@ -158,7 +160,7 @@ func (s *scanner) names(about []netip.Addr, in func(*run) bool) (netip.Addr, boo
 }
 
 // names tells whether the rule tests for just this address, or translates to it.
-func (r *Rule) names(a netip.Addr) bool {
+func names(r *iptables.Rule, a netip.Addr) bool {
 	alone := netip.PrefixFrom(a, a.BitLen())
 	if a.IsValid() && (r.Destination.Prefix == alone || r.Source.Prefix == alone) {
 		return true
