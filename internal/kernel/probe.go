@@ -61,21 +61,25 @@ var probeKind = map[packet.Protocol]int{
 // echoRequest gives the type of the query that a probe can send (RFC 792, RFC 4443).
 var echoRequest = map[packet.Protocol]uint8{packet.ICMP: 8, packet.ICMPv6: 128}
 
+// ErrUnsendable says that no socket of the namespace can send such a packet.
+var ErrUnsendable = errors.New("no socket can send it")
+
 // PrepareProbe makes a socket in the namespace for one packet: a TCP connection's SYN, a UDP datagram or an ICMP echo. Of the packet it
 // takes Protocol and Destination, Source and the ports (the kernel chooses where they are zero; an ICMP identifier is the source port), and
-// TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe.
+// TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe. The error is ErrUnsendable where the packet
+// is to blame: its kind, a source that is not the namespace's, or a port that another socket has.
 func PrepareProbe(n *Namespace, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) { return nil, fmt.Errorf("prepare %s in %s: %w", p.Tuple, n.path, err) }
 	kind, ok := probeKind[p.Protocol]
 	if !ok {
-		return fail(fmt.Errorf("cannot send %s: use tcp, udp or icmp", p.Protocol))
+		return fail(fmt.Errorf("%w: its protocol is %s, use tcp, udp or icmp", ErrUnsendable, p.Protocol))
 	}
 	if p.Source.IsValid() && p.Source.Is4() != p.Destination.Is4() {
-		return fail(errors.New("addresses of two families"))
+		return fail(fmt.Errorf("%w: addresses of two families", ErrUnsendable))
 	}
 	query, icmp := echoRequest[p.Protocol]
 	if p.Type != 0 && p.Type != query {
-		return fail(fmt.Errorf("cannot send %s type %d: only echo requests", p.Protocol, p.Type))
+		return fail(fmt.Errorf("%w: its type is %d, use echo requests only", ErrUnsendable, p.Type))
 	}
 	protocol, family := 0, unix.AF_INET
 	if icmp {
@@ -129,7 +133,10 @@ func (p *Probe) bind() error {
 		p.tuple.SourcePort = packet.Exactly(port)
 		port = 0
 	}
-	if err := unix.Bind(p.fd, sockaddr(p.source(), port)); err != nil {
+	switch err := unix.Bind(p.fd, sockaddr(p.source(), port)); {
+	case errors.Is(err, unix.EADDRNOTAVAIL), errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: bind: %w", ErrUnsendable, err)
+	case err != nil:
 		return os.NewSyscallError("bind", err)
 	}
 	return p.readPort()

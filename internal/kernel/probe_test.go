@@ -150,7 +150,7 @@ func TestProbeErrors(t *testing.T) {
 		"foreign address": {packet.Packet{Tuple: tcpTuple("10.9.0.99:1", "10.9.0.2:80")}, unix.EADDRNOTAVAIL},
 		"not an echo":     {packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 13, Destination: netip.MustParseAddr("10.9.0.2")}}, nil},
 	} {
-		if _, err := kernel.PrepareProbe(a, c.p); err == nil || c.is != nil && !errors.Is(err, c.is) {
+		if _, err := kernel.PrepareProbe(a, c.p); !errors.Is(err, kernel.ErrUnsendable) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -34,8 +34,17 @@ type built struct {
 	dumps map[string]*capture.Raw // the last of each host
 }
 
-// errWorld says that a world's own text is wrong: the kernel refuses to be set up like this.
-var errWorld = errors.New("the world cannot be made")
+// worldError says that a world's own text is wrong: the kernel refuses to be set up like this.
+type worldError struct {
+	what string // "wire", "carrier", or the name of a host's file
+	err  error
+}
+
+func (e *worldError) Error() string {
+	return "the world cannot be made: " + e.what + ": " + e.err.Error()
+}
+
+func (e *worldError) Unwrap() error { return e.err }
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *built, err error) {
@@ -124,13 +133,13 @@ var quiet = []kernel.Sysctl{
 func (b *built) wire(i int, line string) error {
 	e, err := wireEnds(line)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errWorld, err)
+		return &worldError{"wire", err}
 	}
 	end := func(n int) kernel.LinkEnd {
 		return kernel.LinkEnd{Namespace: b.spaces[e[2*n]], Name: e[2*n+1], MAC: fmt.Sprintf("02:00:00:00:%02x:%02x", i+1, n+1)}
 	}
 	if err := kernel.EnsureVeth(end(0), end(1), 1500); err != nil {
-		return fmt.Errorf("%w: %w", errWorld, err)
+		return &worldError{"wire", err}
 	}
 	return nil
 }
@@ -152,7 +161,7 @@ func (b *built) apply(ctx context.Context, h *Host) error {
 			err = restore(ns, f, strings.Join(lines, "\n")+"\n")
 		}
 		if err != nil {
-			return fmt.Errorf("%w: %s/%s: %w", errWorld, h.Name, f, err)
+			return &worldError{f, fmt.Errorf("%s: %w", h.Name, err)}
 		}
 	}
 	return nil
@@ -263,7 +272,7 @@ func (b *built) carriers(ctx context.Context) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%w: the wires of %s get no carrier", errWorld, name)
+				return &worldError{"carrier", fmt.Errorf("of %s's wires: %w", name, ctx.Err())}
 			case <-time.After(time.Millisecond):
 			}
 		}

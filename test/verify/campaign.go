@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
-	"strings"
 	"sync"
 	"time"
-
-	"packetwalk.dev/internal/model/walk"
 )
 
 // Campaign is many worlds, of seeds in a row.
@@ -24,22 +20,17 @@ type Campaign struct {
 // Summary is what a campaign came to.
 type Summary struct {
 	Campaign
-	Done, Unmade   int // worlds that ran, and that the kernel refused to make
-	Packets, Steps int
-	Unknown        int
-	TooMany        int      // packets that were not compared
-	Endless        int      // packets that were not sent, and are not among Packets
-	Passing        []uint64 // seeds of worlds with a failure that did not come again
-	Failed         []uint64 // seeds of worlds with a disagreement
-	Failures       int      // packets
-	Ends           map[walk.EndKind]int
-	Took           time.Duration
-	errs           []error
+	Account
+	Done    int            // worlds that ran
+	Refused map[string]int // worlds that the kernel refused to make, by what of them
+	Failed  []uint64       // seeds of worlds with a disagreement
+	Took    time.Duration
+	errs    []error
 }
 
 // Run runs the worlds; its error is what kept worlds from running, apart from those that cannot be made.
 func (c Campaign) Run(ctx context.Context, dir string) (Summary, error) {
-	s := Summary{Campaign: c, Ends: map[walk.EndKind]int{}}
+	s := Summary{Campaign: c, Account: newAccount(), Refused: map[string]int{}}
 	begin := time.Now()
 	seeds := make(chan uint64)
 	var mu sync.Mutex
@@ -48,9 +39,9 @@ func (c Campaign) Run(ctx context.Context, dir string) (Summary, error) {
 		wg.Go(func() {
 			for seed := range seeds {
 				w := Generate(seed)
-				r, err := RunTwice(ctx, dir, w)
+				r, err := Run(ctx, dir, w)
 				mu.Lock()
-				s.add(seed, w, r, err)
+				s.count(seed, w, r, err)
 				mu.Unlock()
 			}
 		})
@@ -65,35 +56,24 @@ func (c Campaign) Run(ctx context.Context, dir string) (Summary, error) {
 	wg.Wait()
 	s.Took = time.Since(begin)
 	slices.Sort(s.Failed)
-	slices.Sort(s.Passing)
 	return s, errors.Join(append(s.errs, ctx.Err())...)
 }
 
-func (s *Summary) add(seed uint64, w *World, r Result, err error) {
+func (s *Summary) count(seed uint64, w *World, r Result, err error) {
 	if s.Each != nil {
 		s.Each(seed, w, r, err)
 	}
+	s.add(&r.Account)
+	var refused *worldError
 	switch {
-	case errors.Is(err, errWorld):
-		s.Unmade++
+	case errors.As(err, &refused):
+		s.Refused[refused.what]++
 		return
 	case err != nil:
 		s.errs = append(s.errs, fmt.Errorf("seed %d: %w", seed, err))
 		return
 	}
 	s.Done++
-	s.Packets += r.Packets
-	s.Steps += r.Steps
-	s.Unknown += r.Unknown
-	s.TooMany += r.TooMany
-	s.Endless += r.Endless
-	s.Failures += len(r.Failures)
-	if len(r.Passing) > 0 {
-		s.Passing = append(s.Passing, seed)
-	}
-	for k, n := range r.Ends {
-		s.Ends[k] += n
-	}
 	if len(r.Failures) > 0 {
 		s.Failed = append(s.Failed, seed)
 	}
@@ -101,15 +81,10 @@ func (s *Summary) add(seed uint64, w *World, r Result, err error) {
 
 // String is the summary in a few lines.
 func (s Summary) String() string {
-	var ends []string
-	for _, k := range slices.Sorted(maps.Keys(s.Ends)) {
-		ends = append(ends, fmt.Sprintf("%s %d", k, s.Ends[k]))
-	}
-	text := fmt.Sprintf("seeds %d to %d: %d worlds, %d packets, %d steps compared, %d packets disagree; %.1f worlds and %.1f packets a second\n"+
-		"packets: %s; in reach of unsupported rules %d; too many outcomes to compare %d; not sent, as they could go round for ever %d; worlds that cannot be made %d", s.Seed, s.Seed+s.Worlds-1, s.Done, s.Packets, s.Steps, s.Failures,
-		float64(s.Done)/s.Took.Seconds(), float64(s.Packets)/s.Took.Seconds(), strings.Join(ends, ", "), s.Unknown, s.TooMany, s.Endless, s.Unmade)
-	if len(s.Passing) > 0 {
-		text += fmt.Sprintf("\nseeds that disagreed once, and not again: %v", s.Passing)
+	text := fmt.Sprintf("seeds %d to %d: %d worlds in %s, %.0f packets a minute; %s", s.Seed, s.Seed+s.Worlds-1, s.Done,
+		s.Took.Round(time.Second), float64(s.Compared())/s.Took.Minutes(), s.Account.String())
+	if len(s.Refused) > 0 {
+		text += "\nworlds that the kernel refused, by what of them: " + counts(s.Refused)
 	}
 	if len(s.Failed) > 0 {
 		text += fmt.Sprintf("\nseeds that disagree: %v", s.Failed)

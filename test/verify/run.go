@@ -9,26 +9,19 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
-// Unsupported is the comment of rules that the model need not understand. What another rule makes unknown is a failure.
+// Unsupported is the comment of rules that are not expected to be understood.
 const Unsupported = "unsupported"
 
 // Result is what came of a world.
 type Result struct {
-	Packets  int // sent
-	Steps    int // compared
-	Unknown  int // packets for which a rule marked Unsupported opened several outcomes
-	TooMany  int // packets that go round, with more outcomes than the model enumerated or found along with the kernel: not compared
-	Endless  int // packets that were not sent, because they could go round for ever, and are not among Packets
+	Account
 	Failures []Failure
-	// Passing are failures that another run of the same world did not have: choices fell otherwise, or the machine was too busy to get
-	// everything in time.
-	Passing []Failure
-	Ends    map[walk.EndKind]int // of the packets, as the kernel had it
 
 	errors map[string]int // told by routers, by router and receiver
 }
@@ -47,173 +40,167 @@ func (r *Result) silenced(end *walk.End) bool {
 	return r.errors[key] > errorBurst
 }
 
+// FailureKind tells failures apart, so that a shrunk world fails as the first did.
+type FailureKind string
+
+// The kinds.
+const (
+	Steps       FailureKind = "steps"       // prediction and kernel part at a step
+	NoAnswer    FailureKind = "error"       // there is no prediction, or nothing to compare it with
+	Assumed     FailureKind = "assumed"     // the model had to assume what the snapshot has
+	Probability FailureKind = "probability" // the kernel did what cannot happen
+	Unknown     FailureKind = "unknown"     // the model does not know what it should
+	Nothing     FailureKind = "nothing"     // no packet of the world was compared
+)
+
 // Failure is a packet about which model and kernel disagree.
 type Failure struct {
-	Packet int // its place in the world, from 0
+	Packet int // its place in the world, from 0; -1 for the world as a whole
 	Line   string
-	// Kind tells failures apart, so that a shrunk world fails as the first did: "steps", "unknown", "assumed", "error", "answer".
-	Kind string
-	Text string
-	Walk string // the predicted outcome, step by step
+	Kind   FailureKind
+	Host   string // where they part; "" where it is not one place
+	Text   string
+	Walk   string // the predicted outcome, step by step
 }
 
+// alike tells whether two failures are of one kind, at the same host.
+func (f *Failure) alike(g *Failure) bool { return f.Kind == g.Kind && f.Host == g.Host }
+
 // Run makes the world below dir, and sends its packets one after the other. A packet is one step in the life of the world: each is
-// predicted out of what those before it left behind. The error is errWorld where the world cannot be made.
+// predicted out of what those before it left behind. The error is a worldError where the world cannot be made.
 func Run(ctx context.Context, dir string, w *World) (Result, error) {
-	result := Result{Ends: map[walk.EndKind]int{}, errors: map[string]int{}}
+	result := Result{Account: newAccount(), errors: map[string]int{}}
 	b, err := build(ctx, dir, w)
+	if refused := (*worldError)(nil); errors.As(err, &refused) {
+		result.Fates[Unmade] = len(w.Packets)
+	}
 	if err != nil {
 		return result, err
 	}
 	for i, line := range w.Packets {
-		failure, err := b.send(ctx, line, &result)
+		fate, failure, err := b.send(ctx, line, &result)
 		if err != nil {
 			return result, errors.Join(fmt.Errorf("packet %q: %w", line, err), b.close())
 		}
+		result.Fates[fate]++
 		if failure != nil {
 			failure.Packet, failure.Line = i, line
 			result.Failures = append(result.Failures, *failure)
 		}
 	}
+	if result.Compared() == 0 {
+		result.Failures = append(result.Failures, Failure{Packet: -1, Kind: Nothing, Text: "no packet of the world was compared: " + counts(result.Fates)})
+	}
 	return result, b.close()
-}
-
-// RunTwice is Run, but a failure counts only if one like it comes again when the world is made once more.
-func RunTwice(ctx context.Context, dir string, w *World) (Result, error) {
-	first, err := Run(ctx, dir, w)
-	if err != nil || len(first.Failures) == 0 {
-		return first, err
-	}
-	var kept, passing []Failure
-	for range 2 {
-		again, err := Run(ctx, dir, w)
-		if err != nil {
-			return first, err
-		}
-		kept, passing = nil, nil
-		for _, f := range first.Failures {
-			if slices.ContainsFunc(again.Failures, func(g Failure) bool { return f.alike(&g) }) {
-				kept = append(kept, f)
-			} else {
-				passing = append(passing, f)
-			}
-		}
-		if len(kept) > 0 {
-			break
-		}
-	}
-	first.Failures, first.Passing = kept, passing
-	return first, nil
 }
 
 // packetTimeout bounds one packet: prediction, sending and comparison. None comes near it.
 const packetTimeout = 20 * time.Second
 
-func (b *built) send(ctx context.Context, line string, result *Result) (*Failure, error) {
+// send predicts, sends and compares one packet. The error is that of a packet that cannot be read, or of an ended ctx.
+func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *Failure, error) {
 	host, p, err := parsePacket(line)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errWorld, err)
+		return "", nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, packetTimeout)
+	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
-	source := b.source(ctx)
-	predicted, report, err := proof.Live(ctx, source, b.namespace, walk.Request{Host: host, Packet: p})
-	if predicted == nil && err != nil {
-		return nil, nil // a packet that no socket can send
+	predicted, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p})
+	switch {
+	case ctx.Err() != nil:
+		return "", nil, ctx.Err()
+	case errors.Is(err, kernel.ErrUnsendable):
+		return Unsendable, nil, nil
+	case err != nil:
+		return Disagreed, &Failure{Kind: NoAnswer, Text: err.Error()}, nil
+	case report.NotSent != "":
+		return Endless, nil, nil
 	}
-	if report.NotSent != "" {
-		result.Endless++
-		return nil, nil
+	fate, failure := result.judge(predicted, &report)
+	if failure != nil {
+		failure.Walk = WalkText(&predicted.Outcomes[report.Outcome])
+		if report.First != nil {
+			failure.Host = report.First.Host
+		}
 	}
-	result.Packets++
-	if err != nil {
-		return &Failure{Kind: "error", Text: err.Error()}, nil
-	}
-	result.Steps += report.Steps
-	outcome := &predicted.Outcomes[report.Outcome]
-	result.Ends[outcome.End.Kind]++
-	f := judge(predicted, &report)
-	if f != nil && predicted.More {
-		result.TooMany++
-		return nil, nil
-	}
-	if result.silenced(&outcome.End) {
-		return nil, nil
-	}
-	if f != nil {
-		f.Walk = WalkText(outcome)
-	}
-	if excused(predicted) {
-		result.Unknown++
-	}
-	return f, nil
+	return fate, failure, nil
 }
 
-// judge tells what is wrong with a prediction.
-func judge(predicted *walk.Result, report *proof.Report) *Failure {
+// judge finds out what became of a packet that was sent.
+func (r *Result) judge(predicted *walk.Result, report *proof.Report) (Fate, *Failure) {
+	outcome := &predicted.Outcomes[report.Outcome]
+	r.Steps += report.Steps
+	r.Ends[outcome.End.Kind]++
+	silenced := r.silenced(&outcome.End)
+	if open(predicted) {
+		r.Open++
+	}
+	failure := differs(predicted, report)
+	switch {
+	case failure == nil:
+		return Agreed, nil
+	case predicted.More:
+		return TooMany, nil
+	case silenced && report.First != nil && report.First.Back:
+		return ErrorLimit, nil
+	case report.Undecided && notUnderstood(outcome):
+		return NotUnderstood, nil
+	}
+	return Disagreed, failure
+}
+
+// differs tells what is wrong with a prediction.
+func differs(predicted *walk.Result, report *proof.Report) *Failure {
 	outcome := &predicted.Outcomes[report.Outcome]
 	switch {
 	case report.First == nil && report.Undecided && undecidedByChance(outcome):
 		return nil
-	case report.First != nil && outcome.End.Kind == walk.Undecided && excused(predicted):
-		return nil // the model said so
 	case !report.Complete():
-		return &Failure{Kind: "steps", Text: report.String()}
+		return &Failure{Kind: Steps, Text: report.String()}
 	case report.Steps == 0:
-		return &Failure{Kind: "steps", Text: "nothing was compared"}
-	case len(assumed(predicted)) > 0:
-		return &Failure{Kind: "assumed", Text: fmt.Sprintf("the model had to assume: %v", assumed(predicted))}
+		return &Failure{Kind: NoAnswer, Text: "nothing was compared"}
+	case len(predicted.Assumed) > 0:
+		return &Failure{Kind: Assumed, Text: fmt.Sprintf("the model had to assume: %v", predicted.Assumed)}
 	case outcome.Probability != nil && outcome.Probability.Sign() <= 0:
-		return &Failure{Kind: "probability", Text: "the kernel did what has the probability " + outcome.Probability.String()}
+		return &Failure{Kind: Probability, Text: "the kernel did what has the probability " + outcome.Probability.String()}
 	}
-	if why := unexcused(predicted); why != "" {
-		return &Failure{Kind: "unknown", Text: why}
+	if why := unknown(predicted); why != "" {
+		return &Failure{Kind: Unknown, Text: why}
 	}
 	return nil
 }
 
-// assumed are the things that the model did not know, other than what nobody reads yet.
-func assumed(predicted *walk.Result) []walk.Assumption {
-	return slices.DeleteFunc(predicted.Assumed, func(a walk.Assumption) bool { return strings.Contains(a.What, "this version does not read it yet") })
+// open tells whether a rule that the model does not understand is on one of the ways.
+func open(predicted *walk.Result) bool {
+	return slices.ContainsFunc(predicted.Outcomes, func(o walk.Outcome) bool {
+		return notUnderstood(&o) || slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) })
+	})
 }
 
-func marked(r *netfilter.Rule) bool {
-	return r != nil && (r.Comment == Unsupported || strings.Contains(r.Text, Unsupported))
+// beyond tells of a rule that the model does not understand.
+func beyond(r *netfilter.Rule) bool { return r != nil && !r.Understood() }
+
+// notUnderstood tells of an outcome that ends where nobody can tell what a rule does, because the model does not understand that rule.
+func notUnderstood(o *walk.Outcome) bool {
+	return slices.ContainsFunc(slices.Concat(o.There, o.Back), func(s walk.Step) bool {
+		return s.Visit != nil && s.Visit.Verdict.Kind == netfilter.Undecided && beyond(s.Visit.Rule)
+	})
 }
 
-// excused tells whether a rule that need not be understood was met.
-func excused(predicted *walk.Result) bool {
+// unknown tells of what the model does not know though it should: anything but what a rule does that it does not understand.
+func unknown(predicted *walk.Result) string {
 	for _, o := range predicted.Outcomes {
 		for _, c := range o.Choices {
-			if c.Kind == netfilter.Unknown && marked(c.Rule) {
-				return true
-			}
-		}
-		for _, s := range o.There {
-			if s.Visit != nil && s.Visit.Verdict.Kind == netfilter.Undecided && marked(s.Visit.Rule) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-// unexcused tells of what the model does not know though it should.
-func unexcused(predicted *walk.Result) string {
-	for _, o := range predicted.Outcomes {
-		for _, c := range o.Choices {
-			if c.Kind == netfilter.Unknown && !marked(c.Rule) && !chancePort(&o, c.What) {
+			if c.Kind == netfilter.Unknown && !beyond(c.Rule) && !chancePort(&o, c.What) {
 				return fmt.Sprintf("unknown to the model: %s: %s", c.What, ruleText(c.Rule))
 			}
 		}
 		for _, end := range []*walk.End{&o.End, o.BackEnd} {
-			if end != nil && end.Kind == walk.Undecided && !excused(predicted) {
-				if undecidedByChance(&o) {
-					continue
-				}
+			switch {
+			case end == nil:
+			case end.Kind == walk.Undecided && !notUnderstood(&o) && !undecidedByChance(&o):
 				return "the model does not know how it ends: " + end.Why
-			}
-			if end != nil && end.Kind == walk.Left {
+			case end.Kind == walk.Left:
 				return "the model knows no other end of " + end.Link
 			}
 		}
@@ -241,63 +228,4 @@ func undecidedByChance(o *walk.Outcome) bool {
 func isRange(p packet.Port) bool {
 	low, high := p.Span()
 	return low != high
-}
-
-func ruleText(r *netfilter.Rule) string {
-	if r == nil {
-		return "no rule"
-	}
-	return r.Text
-}
-
-// WalkText is an outcome, a step a line.
-func WalkText(o *walk.Outcome) string {
-	var b strings.Builder
-	for _, way := range [][]walk.Step{o.There, o.Back} {
-		for i := range way {
-			stepText(&b, &way[i])
-		}
-		if len(way) > 0 {
-			b.WriteString("--\n")
-		}
-	}
-	return b.String()
-}
-
-func stepText(b *strings.Builder, s *walk.Step) {
-	p := &s.Packet
-	fmt.Fprintf(b, "%s %s", s.Host, s.Stage)
-	switch {
-	case s.Visit != nil:
-		fmt.Fprintf(b, " %s %s: %s", s.Visit.Chain.Table.Family, s.Visit.Chain.Ref(s.Visit.Rule), s.Visit.Verdict.Kind)
-		if s.Visit.Rule != nil {
-			fmt.Fprintf(b, ": %s", s.Visit.Rule.Text)
-		}
-		for _, c := range s.Changes {
-			fmt.Fprintf(b, " [%s %s → %s]", c.Field, c.From, c.To)
-		}
-	case s.Route != nil:
-		fmt.Fprintf(b, " %s dev %s via %s src %s", s.Route.Type, s.Route.Link, s.Route.Gateway, s.Route.Source)
-	case s.Bridge != nil:
-		fmt.Fprintf(b, " %s → %v", s.Bridge.Bridge, s.Bridge.Ports)
-	case s.Resolve != nil:
-		fmt.Fprintf(b, " %s is %s by %s", s.Resolve.Address, s.Resolve.MAC, s.Resolve.By)
-	default:
-		fmt.Fprintf(b, " %s>%s %s ttl %d %s", p.In, p.Out, tupleText(p), p.TTL, p.EtherDestination)
-		if p.Mark != 0 {
-			fmt.Fprintf(b, " mark %#x", p.Mark)
-		}
-	}
-	if s.Why != "" {
-		fmt.Fprintf(b, " (%s)", s.Why)
-	}
-	b.WriteByte('\n')
-}
-
-func tupleText(p *packet.Packet) string {
-	text := fmt.Sprintf("%s %s > %s", p.Protocol, p.SourceEnd(), p.DestinationEnd())
-	if p.About != nil {
-		text += fmt.Sprintf(" type %d code %d about %s", p.Type, p.Code, p.About)
-	}
-	return text
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +14,9 @@ import (
 // fails as it did. It ends when nothing can be taken away, or when ctx ends, and returns the smallest world with its failure.
 func Shrink(ctx context.Context, dir string, w *World, f Failure) (*World, Failure) {
 	s := &shrinker{ctx: ctx, dir: dir, best: w.Clone(), failure: f}
-	s.best.Packets = s.best.Packets[:f.Packet+1]
+	if f.Packet >= 0 {
+		s.best.Packets = s.best.Packets[:f.Packet+1]
+	}
 	for changed := true; changed && ctx.Err() == nil; {
 		changed = s.lines(func(w *World) *[]string { return &w.Packets })
 		changed = s.hosts() || changed
@@ -45,19 +46,12 @@ func (s *shrinker) fails(w *World) bool {
 		return false
 	}
 	for _, f := range r.Failures {
-		if f.Packet == len(w.Packets)-1 && f.alike(&s.failure) {
+		if (f.Packet < 0 || f.Packet == len(w.Packets)-1) && f.alike(&s.failure) {
 			s.best, s.failure = w, f
 			return true
 		}
 	}
 	return false
-}
-
-var parting = regexp.MustCompile(`(?m)^they part on (.*):$`)
-
-// alike tells whether two failures are of one kind, at the same host.
-func (f *Failure) alike(g *Failure) bool {
-	return f.Kind == g.Kind && slices.Equal(parting.FindStringSubmatch(f.Text), parting.FindStringSubmatch(g.Text))
 }
 
 // lines takes lines away: all, halves, quarters, …

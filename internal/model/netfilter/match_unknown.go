@@ -24,3 +24,14 @@ func (u *UnknownEffect) Eval(*Context) Verdict {
 func (u *UnknownEffect) Effect() EffectKind { return Decides }
 
 func (u *UnknownEffect) String() string { return "not understood: " + u.Text }
+
+// Understood tells whether nothing in the rule is an UnknownTest or an UnknownEffect.
+func (r *Rule) Understood() bool {
+	for _, s := range r.Statements {
+		switch s.(type) {
+		case *UnknownTest, *UnknownEffect:
+			return false
+		}
+	}
+	return true
+}
