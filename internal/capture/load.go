@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iproute"
 )
 
 // Loader reads the texts of one host.
@@ -126,23 +127,27 @@ func read[T any](text []byte, parse func([]byte) ([]T, error), into *[]T) error 
 	return nil
 }
 
-func loadLinks(l *Loader, text []byte) error { return read(text, fib.ParseLinks, &l.Host.FIB.Links) }
-func loadAddresses(l *Loader, text []byte) error {
-	return read(text, fib.ParseAddresses, &l.Host.FIB.Addresses)
+func loadLinks(l *Loader, text []byte) error {
+	return read(text, iproute.ParseLinks, &l.Host.FIB.Links)
 }
-func loadRoutes(l *Loader, text []byte) error { return read(text, fib.ParseRoutes, &l.Host.FIB.Routes) }
-func loadFDB(l *Loader, text []byte) error    { return read(text, fib.ParseFDB, &l.Host.FIB.FDB) }
+func loadAddresses(l *Loader, text []byte) error {
+	return read(text, iproute.ParseAddresses, &l.Host.FIB.Addresses)
+}
+func loadRoutes(l *Loader, text []byte) error {
+	return read(text, iproute.ParseRoutes, &l.Host.FIB.Routes)
+}
+func loadFDB(l *Loader, text []byte) error { return read(text, iproute.ParseFDB, &l.Host.FIB.FDB) }
 
 func loadPolicy(ipv6 bool) func(*Loader, []byte) error {
 	return func(l *Loader, text []byte) error {
-		parse := func(data []byte) ([]fib.Rule, error) { return fib.ParseRules(data, ipv6) }
+		parse := func(data []byte) ([]fib.Rule, error) { return iproute.ParseRules(data, ipv6) }
 		return read(text, parse, &l.Host.FIB.Rules)
 	}
 }
 
 func loadNeighbours(proxy bool) func(*Loader, []byte) error {
 	return func(l *Loader, text []byte) error {
-		list, err := fib.ParseNeighbours(text)
+		list, err := iproute.ParseNeighbours(text)
 		for i := range list {
 			list[i].Proxy = proxy
 		}

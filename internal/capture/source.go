@@ -8,8 +8,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/iproute"
 )
 
 // Lazy is a Source that reads a host when it is asked for, once. It is safe for concurrent use.
@@ -86,7 +86,7 @@ func (s *Lazy) linkAt(name string, index int) string {
 	if err != nil {
 		return ""
 	}
-	links, _ := fib.ParseLinks(raw.Outputs[linksFile].Data)
+	links, _ := iproute.ParseLinks(raw.Outputs[linksFile].Data)
 	for _, l := range links {
 		if l.Index == index {
 			return l.Name

@@ -9,11 +9,12 @@ import (
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/syntax/iproute"
 )
 
 // routes reads the routes of table main, or of the tables that the lines name.
 func (rd *reader) routes(b block) error {
-	routes, err := fib.ParseRoutesText(string(b.Text), false)
+	routes, err := iproute.ParseRoutesText(string(b.Text), false)
 	for i := range routes {
 		r := &routes[i]
 		if r.Destination.Bits() == 0 && (r.Gateway.Is6() || r.Source.Is6()) {
@@ -26,7 +27,7 @@ func (rd *reader) routes(b block) error {
 
 // policy reads policy rules: IPv4's where nothing in them says otherwise.
 func (rd *reader) policy(b block) error {
-	rules, err := fib.ParseRulesText(string(b.Text), false)
+	rules, err := iproute.ParseRulesText(string(b.Text), false)
 	for i := range rules {
 		rules[i].IPv6 = rules[i].From.Addr().Is6() || rules[i].To.Addr().Is6()
 	}
@@ -61,7 +62,7 @@ func (rd *reader) addresses(b block) error {
 			link.Kind = fields[0]
 		}
 	}
-	addresses, err := fib.ParseAddressesText(string(b.Text))
+	addresses, err := iproute.ParseAddressesText(string(b.Text))
 	s.Addresses = append(s.Addresses, addresses...)
 	return err
 }

@@ -7,134 +7,15 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"packetwalk.dev/internal/model/packet"
 )
 
+var compareAddresses = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
+
 func addr(s string) netip.Addr     { return netip.MustParseAddr(s) }
 func prefix(s string) netip.Prefix { return netip.MustParsePrefix(s) }
-
-func TestParseLinks(t *testing.T) {
-	links, err := ParseLinks([]byte(`[
-		{"ifindex":2,"link_index":7,"ifname":"eth0","flags":["BROADCAST","UP","LOWER_UP"],"mtu":1500,"group":"default","link_type":"ether",
-		 "address":"00:0d:3a:00:00:01","linkinfo":{"info_kind":"veth"},"link_netnsid":3,"new_field":[1]},
-		{"ifindex":3,"ifname":"azure0","flags":["UP"],"mtu":1500,"group":"7","link_type":"ether","address":"00:0d:3a:00:00:02",
-		 "linkinfo":{"info_kind":"bridge","info_data":{"stp_state":0,"vlan_filtering":1,"group_fwd_mask":"0x4000","nf_call_iptables":1}}},
-		{"ifindex":4,"link":"p1","ifname":"p0","flags":[],"mtu":1400,"master":"azure0","group":"pods","link_type":"ether","address":"00:0d:3a:00:00:03",
-		 "linkinfo":{"info_kind":"veth","info_slave_kind":"bridge","info_slave_data":{"state":"forwarding","hairpin":true,"learning":true,"flood":false,
-		 "bcast_flood":true,"mcast_flood":true,"isolated":true,"proxy_arp":true,"neigh_suppress":false}}},
-		{"ifindex":5,"link":"p0","ifname":"p1","link_type":"ether","address":"00:0d:3a:00:00:04","linkinfo":{"info_kind":"veth"}},
-		{"ifindex":6,"link":"eth0","ifname":"eth0.5","link_type":"ether","linkinfo":{"info_kind":"vlan","info_data":{"protocol":"802.1Q","id":5,"flags":[]}}}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []Link{
-		{Index: 2, Name: "eth0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 1}, MTU: 1500, Up: true, LowerUp: true, Peer: 7, PeerNetNS: 3},
-		{Index: 3, Name: "azure0", Kind: "bridge", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 2}, MTU: 1500, Up: true, Group: 7, PeerNetNS: -1,
-			Bridge: &Bridge{VLANFiltering: true, CallIPTables: true, GroupForward: 0x4000}},
-		{Index: 4, Name: "p0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 3}, MTU: 1400, Group: -1, Peer: 5, PeerNetNS: -1, Master: "azure0",
-			Port: &Port{State: "forwarding", Hairpin: true, Learning: true, BroadcastFlood: true, MulticastFlood: true, Isolated: true, ProxyARP: true}},
-		{Index: 5, Name: "p1", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 4}, Peer: 4, PeerNetNS: -1},
-		{Index: 6, Name: "eth0.5", Kind: "vlan", Type: "ether", VLAN: 5, Parent: "eth0", PeerNetNS: -1},
-	}
-	if d := cmp.Diff(want, links); d != "" {
-		t.Errorf("(-want +got)\n%s", d)
-	}
-	s := &State{Links: links}
-	if s.Index(); s.Link("azure0") != &s.Links[1] || s.LinkByIndex(5) != &s.Links[3] || s.Link("eth9") != nil || len(s.Ports("azure0")) != 1 {
-		t.Error("links are not found")
-	}
-}
-
-func TestParseNeighboursAndFDB(t *testing.T) {
-	list, err := ParseNeighbours([]byte(`[{"dst":"10.0.0.9","dev":"br0","lladdr":"00:11:22:33:44:55","state":["PERMANENT"]},{"dst":"10.0.0.8","dev":"br0","state":["FAILED"]}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	proxies, err := ParseNeighbours([]byte(`[{"dst":"fd00::10","dev":"br0","proxy":null}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	fdb, err := ParseFDB([]byte(`[{"mac":"33:33:00:00:00:01","ifname":"v1","flags":["self"],"state":"permanent"},
-		{"mac":"de:f3:71:ba:21:cd","ifname":"v0","vlan":1,"flags":[],"master":"br0","state":"permanent"},
-		{"mac":"de:f3:71:ba:21:ce","ifname":"v0","flags":[],"master":"br0","state":""},
-		{"mac":"de:f3:71:ba:21:cf","ifname":"v1","flags":[],"master":"br0","state":"static"}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &State{Neighbours: append(list, proxies...), FDB: fdb}
-	s.Index()
-	mac := packet.MAC{0, 0x11, 0x22, 0x33, 0x44, 0x55}
-	if n := s.Neighbour("br0", addr("10.0.0.9")); n == nil || n.MAC != mac || n.State != "PERMANENT" {
-		t.Errorf("neighbour %+v", n)
-	}
-	if n := s.Neighbour("br0", addr("10.0.0.8")); n == nil || !n.MAC.IsZero() || n.State != "FAILED" {
-		t.Errorf("neighbour %+v", n)
-	}
-	if s.Neighbour("br0", addr("fd00::10")) != nil || s.ProxyNeighbour("br0", addr("fd00::10")) == nil || s.ProxyNeighbour("br1", addr("fd00::10")) != nil {
-		t.Error("the proxy entry is not told from neighbours")
-	}
-	if len(fdb) != 3 {
-		t.Errorf("%d entries, want those of the bridge", len(fdb))
-	}
-	if e := s.FDBEntry("br0", packet.MAC{0xde, 0xf3, 0x71, 0xba, 0x21, 0xcd}, 1); e == nil || !e.Local || e.Port != "v0" {
-		t.Errorf("own address: %+v", e)
-	}
-	if e := s.FDBEntry("br0", packet.MAC{0xde, 0xf3, 0x71, 0xba, 0x21, 0xcf}, 0); e == nil || !e.Static || e.Local {
-		t.Errorf("static entry: %+v", e)
-	}
-	if s.FDBEntry("br0", mac, 0) != nil {
-		t.Error("found what is not there")
-	}
-}
-
-func TestParseRoutes(t *testing.T) {
-	got, err := ParseRoutes([]byte(`[
-		{"dst":"default","gateway":"10.0.0.254","dev":"eth0","metric":100,"flags":["linkdown"]},
-		{"type":"local","dst":"10.0.0.1","dev":"eth0","table":"local","protocol":"kernel","scope":"host","prefsrc":"10.0.0.1","flags":[]},
-		{"dst":"10.8.1.0/24","via":{"family":"inet6","host":"fd00::9"},"dev":"eth0","table":"tunnels","tos":"0x10","flags":["onlink"]},
-		{"dst":"default","dev":"eth0","metric":1024,"flags":[],"pref":"high"},
-		{"dst":"fd02::/64","from":"fd00::/64","metric":1024,"flags":[],"nexthops":[{"gateway":"fd00::5","dev":"eth0","weight":1,"flags":["dead","linkdown"]},
-		 {"gateway":"fd00::6","dev":"eth0","weight":3,"flags":[]}]},
-		{"dst":"10.9.0.0/16","encap":"mpls","gateway":"10.0.0.9","dev":"eth0","table":"100","flags":[]},
-		{"dst":"10.0.0.9","dev":"eth0","flags":["cloned"]}]`))
-	if err != nil {
-		t.Fatal(err)
-	}
-	number, _ := tableNumber("tunnels")
-	want := []Route{
-		{Table: 254, Type: "unicast", Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.0.254"), Link: "eth0", Metric: 100, Scope: "global", LinkDown: true},
-		{Table: 255, Type: "local", Destination: prefix("10.0.0.1/32"), Link: "eth0", Protocol: "kernel", Scope: "host", Source: addr("10.0.0.1")},
-		{Table: number, TableName: "tunnels", Type: "unicast", Destination: prefix("10.8.1.0/24"), TOS: 0x10, Gateway: addr("fd00::9"), Link: "eth0", Scope: "global", OnLink: true},
-		{Table: 254, Type: "unicast", Destination: prefix("::/0"), Link: "eth0", Metric: 1024, Scope: "global", Preference: "high"},
-		{Table: 254, Type: "unicast", Destination: prefix("fd02::/64"), From: prefix("fd00::/64"), Metric: 1024, Scope: "global", Nexthops: []Nexthop{
-			{Gateway: addr("fd00::5"), Link: "eth0", Weight: 1, Dead: true, LinkDown: true}, {Gateway: addr("fd00::6"), Link: "eth0", Weight: 3}}},
-		{Table: 100, Type: "unicast", Destination: prefix("10.9.0.0/16"), Gateway: addr("10.0.0.9"), Link: "eth0", Scope: "global", Unknown: "encap mpls"},
-	}
-	if d := cmp.Diff(want, got, compareAddresses); d != "" {
-		t.Errorf("(-want +got)\n%s", d)
-	}
-	if number >= 0 {
-		t.Error("a table's name is taken for a number that another table can have")
-	}
-}
-
-// TestUnknownRule: a rule with a field that is not understood is kept and said aloud, where the rest of it fits the packet.
-func TestUnknownRule(t *testing.T) {
-	rules, err := ParseRules([]byte(`[{"priority":0,"src":"all","table":"local"},
-		{"priority":100,"src":"10.0.0.0","srclen":8,"tun_id":5,"table":"100"},{"priority":32766,"src":"all","table":"main"}]`), false)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &State{Rules: rules, Routes: []Route{{Table: TableMain, Type: "unicast", Destination: prefix("0.0.0.0/0"), Link: "eth0"}}}
-	s.Index()
-	for source, unknown := range map[string]bool{"10.0.0.1": true, "11.0.0.1": false} {
-		a := s.Lookup(Query{Source: addr(source), Destination: addr("1.1.1.1"), In: "eth1"})
-		if (a.Unknown != "") != unknown || a.Type != "unicast" {
-			t.Errorf("from %s: %+v", source, a)
-		}
-	}
-}
 
 // TestPortSpan: a source port that the kernel has yet to pick, in and out of a rule's range.
 func TestPortSpan(t *testing.T) {
@@ -292,35 +173,4 @@ func BenchmarkIndex(b *testing.B) {
 	for b.Loop() {
 		s.Index()
 	}
-}
-
-// FuzzParse: no parser panics, and nothing that they read makes a look-up panic or go on for ever.
-func FuzzParse(f *testing.F) {
-	f.Add([]byte(`[{"dst":"default","gateway":"10.0.0.1","dev":"eth0","flags":[]}]`), []byte(`[{"priority":0,"src":"all","goto":5},{"priority":5,"src":"10.0.0.0","srclen":8,"not":null,"table":"main"}]`))
-	f.Add([]byte("default metric 5\n\tnexthop via 10.2.0.1 dev a3 weight 5 onlink\nlocal ::1 dev lo table local pref low"), []byte("5:\tfrom all fwmark 1/2 lookup 5 suppress_prefixlength 0"))
-	f.Add([]byte("2: eth0@if3: <UP>\n    inet 10.0.0.1 peer 10.0.0.2/32 brd 1.2.3.4 scope link secondary eth0\n"), []byte(`[{"mac":"00:11:22:33:44:55","ifname":"v0","master":"br0","dst":"fe80::1%eth0","dev":"x"}]`))
-	f.Fuzz(func(_ *testing.T, one, two []byte) {
-		s := &State{}
-		s.Links, _ = ParseLinks(one)
-		s.Addresses, _ = ParseAddresses(one)
-		s.Routes, _ = ParseRoutes(one)
-		s.Neighbours, _ = ParseNeighbours(two)
-		s.FDB, _ = ParseFDB(two)
-		for _, ipv6 := range []bool{false, true} {
-			rules, _ := ParseRules(two, ipv6)
-			more, _ := ParseRulesText(string(two), ipv6)
-			s.Rules = append(append(s.Rules, rules...), more...)
-			routes, _ := ParseRoutesText(string(one), ipv6)
-			s.Routes = append(s.Routes, routes...)
-		}
-		more, _ := ParseAddressesText(string(one))
-		s.Addresses = append(s.Addresses, more...)
-		s.Index()
-		for _, d := range []string{"10.0.0.1", "fd00::1", "224.0.0.1", "::"} {
-			s.Lookup(Query{Destination: addr(d)})
-			s.Lookup(Query{Destination: addr(d), In: "eth0", Source: addr(d)})
-			s.Lookup(Query{Destination: addr(d), Out: "eth0"})
-			s.AddressType(addr(d), "eth0")
-		}
-	})
 }

@@ -1,7 +1,8 @@
-package fib
+package fib_test
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -16,10 +17,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
+	gocmp "github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/syntax/iproute"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -84,7 +87,7 @@ func (n namespace) sysctl(t *testing.T, name, value string) {
 }
 
 // state dumps the namespace with iproute2 and reads it with the parsers.
-func (n namespace) state(t *testing.T) *State {
+func (n namespace) state(t *testing.T) *fib.State {
 	t.Helper()
 	dump := func(command ...string) []byte {
 		out, errs := n.run(t, "", command...)
@@ -93,7 +96,7 @@ func (n namespace) state(t *testing.T) *State {
 		}
 		return out
 	}
-	s := &State{IgnoreLinkDown: map[string]bool{}}
+	s := &fib.State{IgnoreLinkDown: map[string]bool{}}
 	must := func(err error) {
 		t.Helper()
 		if err != nil {
@@ -101,18 +104,18 @@ func (n namespace) state(t *testing.T) *State {
 		}
 	}
 	var err error
-	s.Links, err = ParseLinks(dump("ip", "-d", "-j", "link", "show"))
+	s.Links, err = iproute.ParseLinks(dump("ip", "-d", "-j", "link", "show"))
 	must(err)
-	s.Addresses, err = ParseAddresses(dump("ip", "-j", "addr"))
+	s.Addresses, err = iproute.ParseAddresses(dump("ip", "-j", "addr"))
 	must(err)
-	s.Routes, err = ParseRoutes(dump("ip", "-4", "-j", "route", "show", "table", "all"))
+	s.Routes, err = iproute.ParseRoutes(dump("ip", "-4", "-j", "route", "show", "table", "all"))
 	must(err)
-	six, err := ParseRoutes(dump("ip", "-6", "-j", "route", "show", "table", "all"))
+	six, err := iproute.ParseRoutes(dump("ip", "-6", "-j", "route", "show", "table", "all"))
 	must(err)
 	s.Routes = append(s.Routes, six...)
 	for _, ipv6 := range []bool{false, true} {
 		family := map[bool]string{false: "-4", true: "-6"}[ipv6]
-		rules, err := ParseRules(dump("ip", family, "-j", "rule"), ipv6)
+		rules, err := iproute.ParseRules(dump("ip", family, "-j", "rule"), ipv6)
 		must(err)
 		s.Rules = append(s.Rules, rules...)
 	}
@@ -120,35 +123,35 @@ func (n namespace) state(t *testing.T) *State {
 }
 
 // compareTexts reads what iproute2 prints for people, too: it is to give the same as its JSON.
-func (n namespace) compareTexts(t *testing.T, s *State) {
+func (n namespace) compareTexts(t *testing.T, s *fib.State) {
 	t.Helper()
 	same := func(what string, got, want any, err error) {
 		t.Helper()
-		if d := cmp.Diff(want, got, compareAddresses, cmpopts.EquateEmpty()); err != nil || d != "" {
+		if d := gocmp.Diff(want, got, compareAddresses, cmpopts.EquateEmpty()); err != nil || d != "" {
 			t.Errorf("%s as text: %v (-JSON +text)\n%s", what, err, d)
 		}
 	}
-	var routes []Route
-	var rules []Rule
+	var routes []fib.Route
+	var rules []fib.Rule
 	for _, flag := range []string{"-4", "-6"} {
 		out, _ := n.run(t, "", "ip", flag, "route", "show", "table", "all")
-		r, err := ParseRoutesText(string(out), flag == "-6")
+		r, err := iproute.ParseRoutesText(string(out), flag == "-6")
 		same("routes "+flag, len(r) > 0, true, err)
 		routes = append(routes, r...)
 		out, _ = n.run(t, "", "ip", flag, "rule")
-		u, err := ParseRulesText(string(out), flag == "-6")
+		u, err := iproute.ParseRulesText(string(out), flag == "-6")
 		same("rules "+flag, len(u) > 0, true, err)
 		rules = append(rules, u...)
 	}
 	same("routes", routes, s.Routes, nil)
 	same("rules", rules, s.Rules, nil)
 	out, _ := n.run(t, "", "ip", "addr")
-	addresses, err := ParseAddressesText(string(out))
+	addresses, err := iproute.ParseAddressesText(string(out))
 	same("addresses", addresses, s.Addresses, err)
 }
 
 // settled waits until the kernel has seen to carriers and addresses: until two dumps are the same.
-func (n namespace) settled(t *testing.T) *State {
+func (n namespace) settled(t *testing.T) *fib.State {
 	t.Helper()
 	before := n.state(t)
 	for range 50 {
@@ -311,7 +314,7 @@ func (w *world) fill(custom bool) {
 }
 
 // query makes up a query and how "ip route get" asks it.
-func (w *world) query() (Query, string) {
+func (w *world) query() (fib.Query, string) {
 	dst := w.address()
 	if w.chance(5) {
 		dst = pick(w, "224.1.2.3", "255.255.255.255", "127.0.0.1")
@@ -319,7 +322,7 @@ func (w *world) query() (Query, string) {
 			dst = pick(w, "ff02::1", "ff05::2", "fe80::5", "::1", "2001:db8::1")
 		}
 	}
-	q := Query{Destination: netip.MustParseAddr(dst)}
+	q := fib.Query{Destination: netip.MustParseAddr(dst)}
 	text := dst
 	switch {
 	case w.chance(40):
@@ -416,7 +419,7 @@ func (w *world) flag() string { return map[bool]string{false: "-4", true: "-6"}[
 // answer is what "ip route get" prints.
 type answer struct {
 	Type, Gateway, Dev, PrefSrc string
-	Via                         *viaJSON
+	Via                         *struct{ Family, Host string }
 	Dst                         string
 	Error                       json.RawMessage
 	failed                      string
@@ -455,8 +458,8 @@ func (n namespace) get(t *testing.T, family string, queries []string) []answer {
 	return answers
 }
 
-func (w *world) compare(t *testing.T, n namespace, s *State) (compared int) {
-	var queries []Query
+func (w *world) compare(t *testing.T, n namespace, s *fib.State) (compared int) {
+	var queries []fib.Query
 	var texts []string
 	for range 150 {
 		q, text := w.query()
@@ -482,7 +485,7 @@ func (w *world) compare(t *testing.T, n namespace, s *State) (compared int) {
 
 // refusedBySource tells of queries that the kernel refuses for their source alone, which is not Lookup's to say: sources that are none of
 // the machine's for output, and none that a packet can come from for input (fib_validate_source).
-func (w *world) refusedBySource(s *State, q Query) bool {
+func (w *world) refusedBySource(s *fib.State, q fib.Query) bool {
 	if q.In != "" && q.Destination.IsMulticast() { // depends on the groups that are joined; IPv6 cannot print it
 		return true
 	}
@@ -492,7 +495,7 @@ func (w *world) refusedBySource(s *State, q Query) bool {
 	if q.In == "" {
 		return s.AddressType(q.Source, "") != "local"
 	}
-	back := s.Lookup(Query{Source: q.Destination, Destination: q.Source, In: loopback, Mark: q.Mark, TOS: q.TOS, Protocol: q.Protocol, SourcePort: q.DestinationPort, DestinationPort: q.SourcePort})
+	back := s.Lookup(fib.Query{Source: q.Destination, Destination: q.Source, In: "lo", Mark: q.Mark, TOS: q.TOS, Protocol: q.Protocol, SourcePort: q.DestinationPort, DestinationPort: q.SourcePort})
 	return back.Type != "unicast" && back.Type != "none" && back.Type != "local"
 }
 
@@ -502,7 +505,7 @@ var refusal = map[string][]string{
 	"unreachable": {"No route to host", "Network is unreachable"},
 }
 
-func differs(a *Answer, got *answer, q Query) string {
+func differs(a *fib.Answer, got *answer, q fib.Query) string {
 	if words, refused := refusal[a.Type]; refused {
 		for _, word := range words {
 			if strings.Contains(got.failed, word) {
@@ -517,7 +520,7 @@ func differs(a *Answer, got *answer, q Query) string {
 	if got.failed != "" {
 		return "should not be refused"
 	}
-	if kind := routeType(got.Type); kind != a.Type {
+	if kind := cmp.Or(got.Type, "unicast"); kind != a.Type {
 		return "type is " + kind
 	}
 	if q.In != "" && a.Type != "unicast" {
@@ -525,21 +528,26 @@ func differs(a *Answer, got *answer, q Query) string {
 	}
 	ways := a.Ways
 	if len(ways) == 0 {
-		ways = []Nexthop{{Gateway: a.Gateway, Link: a.Link, Source: a.Source}}
+		ways = []fib.Nexthop{{Gateway: a.Gateway, Link: a.Link, Source: a.Source}}
 	}
-	gw, _ := gateway(got.Gateway, got.Via)
+	host := got.Gateway
+	if got.Via != nil {
+		host = got.Via.Host
+	}
+	gw, _ := netip.ParseAddr(host)
+	gw = gw.WithZone("")
 	return wayDiffers(ways, gw, got, q)
 }
 
-func wayDiffers(ways []Nexthop, gw netip.Addr, got *answer, q Query) string {
-	if !slices.ContainsFunc(ways, func(n Nexthop) bool { return n.Gateway == gw && (n.Link == got.Dev || got.Dev == "") }) {
+func wayDiffers(ways []fib.Nexthop, gw netip.Addr, got *answer, q fib.Query) string {
+	if !slices.ContainsFunc(ways, func(n fib.Nexthop) bool { return n.Gateway == gw && (n.Link == got.Dev || got.Dev == "") }) {
 		return fmt.Sprintf("it goes via %v dev %s", gw, got.Dev)
 	}
 	if q.In != "" || q.Source.IsValid() {
 		return ""
 	}
 	source, _ := netip.ParseAddr(got.PrefSrc)
-	if !slices.ContainsFunc(ways, func(n Nexthop) bool { return n.Gateway == gw && n.Link == got.Dev && n.Source == source }) {
+	if !slices.ContainsFunc(ways, func(n fib.Nexthop) bool { return n.Gateway == gw && n.Link == got.Dev && n.Source == source }) {
 		return "its source is " + got.PrefSrc
 	}
 	return ""

@@ -2,6 +2,7 @@ package fib
 
 import (
 	"fmt"
+	"net/netip"
 	"slices"
 
 	"packetwalk.dev/internal/model/packet"
@@ -236,7 +237,7 @@ func (l *search) from(r *Rule) bool {
 	if l.q.Source.IsValid() {
 		return r.From.Contains(l.q.Source)
 	}
-	return l.fam == 0 && r.From.Contains(anywhere(false).Addr())
+	return l.fam == 0 && r.From.Contains(netip.IPv4Unspecified())
 }
 
 func (l *search) ruleTOS() uint8 {

@@ -3,6 +3,7 @@ package fib
 import (
 	"math/bits"
 	"net/netip"
+	"strconv"
 )
 
 // Scopes as numbers (RT_SCOPE_…, include/uapi/linux/rtnetlink.h): the higher, the narrower.
@@ -18,7 +19,8 @@ func scopeNumber(name string) int {
 	if n, ok := scopeNumbers[name]; ok {
 		return n
 	}
-	return int(text(name).number(8))
+	n, _ := strconv.ParseUint(name, 0, 8) // as iproute2 prints one without a name
+	return int(n)
 }
 
 // selectAddress is inet_select_addr (net/ipv4/devinet.c): the first primary address of the link whose scope is wide enough, rather one in

@@ -1,4 +1,4 @@
-package fib
+package iproute
 
 import (
 	"encoding/json"
@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 )
 
@@ -38,12 +39,12 @@ var ruleFields = strings.Fields(`priority src srclen dst dstlen iif iif_detached
 	l3mdev protocol flow_to flow_from`)
 
 // ParseRules reads "ip -j rule", or "ip -6 -j rule" with ipv6 set: the text does not tell them apart.
-func ParseRules(data []byte, ipv6 bool) ([]Rule, error) {
+func ParseRules(data []byte, ipv6 bool) ([]fib.Rule, error) {
 	raw, err := decode[json.RawMessage](data, "policy rules")
 	if err != nil {
 		return nil, err
 	}
-	rules := make([]Rule, 0, len(raw))
+	rules := make([]fib.Rule, 0, len(raw))
 	for i, one := range raw {
 		r, err := parseRule(one, ipv6)
 		if err != nil {
@@ -54,16 +55,16 @@ func ParseRules(data []byte, ipv6 bool) ([]Rule, error) {
 	return rules, nil
 }
 
-func parseRule(data []byte, ipv6 bool) (Rule, error) {
+func parseRule(data []byte, ipv6 bool) (fib.Rule, error) {
 	var j ruleJSON
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(data, &j); err != nil {
-		return Rule{}, err
+		return fib.Rule{}, err
 	}
 	if err := json.Unmarshal(data, &fields); err != nil {
-		return Rule{}, err
+		return fib.Rule{}, err
 	}
-	r := Rule{
+	r := fib.Rule{
 		Priority: j.Priority, IPv6: ipv6, In: j.IIF, Out: j.OIF, TOS: tosNumber(string(j.TOS)), Action: "lookup", SuppressPrefixLength: -1,
 		SuppressGroup: -1, Not: fields["not"] != nil, L3MDev: fields["l3mdev"] != nil,
 	}
@@ -106,7 +107,7 @@ func parseRule(data []byte, ipv6 bool) (Rule, error) {
 }
 
 // action fills in what the rule does. A JSON of iproute2 has "table" or "goto" or "nop" or "action".
-func (j *ruleJSON) action(r *Rule, fields map[string]json.RawMessage) {
+func (j *ruleJSON) action(r *fib.Rule, fields map[string]json.RawMessage) {
 	r.Table, r.TableName = tableNumber(string(j.Table))
 	if j.SuppressPrefix != nil {
 		r.SuppressPrefixLength = *j.SuppressPrefix
@@ -137,7 +138,7 @@ func (j *ruleJSON) action(r *Rule, fields map[string]json.RawMessage) {
 
 // dscpAsTOS takes a DSCP for a TOS where that means the same: for IPv6 always but for 0, for IPv4 where the kernel's comparison of TOS,
 // which leaves the three upper bits out, is not wider.
-func dscpAsTOS(r *Rule, dscp text) bool {
+func dscpAsTOS(r *fib.Rule, dscp text) bool {
 	n := dscp.number(6)
 	if n == 0 || !r.IPv6 {
 		return false

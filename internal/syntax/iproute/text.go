@@ -1,4 +1,4 @@
-package fib
+package iproute
 
 import (
 	"fmt"
@@ -6,13 +6,14 @@ import (
 	"strconv"
 	"strings"
 
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 )
 
 // ParseRoutesText reads what "ip route" prints without -j ("default via 10.0.0.1 dev eth0 proto dhcp metric 100"), as people paste it:
 // of one table, or of all with "table NAME" in the lines. ipv6 says what "default" is where nothing in the line does.
-func ParseRoutesText(text string, ipv6 bool) ([]Route, error) {
-	var routes []Route
+func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, error) {
+	var routes []fib.Route
 	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
 		if len(words) == 0 {
@@ -25,7 +26,7 @@ func ParseRoutesText(text string, ipv6 bool) ([]Route, error) {
 			}
 			err = addNexthop(&routes[len(routes)-1], words[1:])
 		} else {
-			var r Route
+			var r fib.Route
 			r, err = routeText(words, ipv6)
 			routes = append(routes, r)
 		}
@@ -42,19 +43,19 @@ var routeTypes = map[string]bool{
 	"prohibit": true, "throw": true, "nat": true,
 }
 
-func routeText(words []string, ipv6 bool) (Route, error) {
+func routeText(words []string, ipv6 bool) (fib.Route, error) {
 	j := routeJSON{}
 	if routeTypes[words[0]] {
 		j.Type, words = words[0], words[1:]
 	}
 	if len(words) == 0 {
-		return Route{}, fmt.Errorf("no destination")
+		return fib.Route{}, fmt.Errorf("no destination")
 	}
 	j.Dst, words = words[0], words[1:]
 	for len(words) > 0 {
 		n, err := j.word(words)
 		if err != nil {
-			return Route{}, err
+			return fib.Route{}, err
 		}
 		words = words[n:]
 	}
@@ -121,7 +122,7 @@ func (j *routeJSON) word(words []string) (int, error) {
 	return 2, nil
 }
 
-func addNexthop(r *Route, words []string) error {
+func addNexthop(r *fib.Route, words []string) error {
 	var j routeJSON
 	weight := 1
 	for i := 0; i < len(words); {
@@ -153,8 +154,8 @@ func addNexthop(r *Route, words []string) error {
 }
 
 // ParseAddressesText reads what "ip addr" prints without -j.
-func ParseAddressesText(text string) ([]Address, error) {
-	var all []Address
+func ParseAddressesText(text string) ([]fib.Address, error) {
+	var all []fib.Address
 	link := ""
 	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
@@ -174,7 +175,7 @@ func ParseAddressesText(text string) ([]Address, error) {
 	return all, nil
 }
 
-func addressText(words []string, link string) (Address, error) {
+func addressText(words []string, link string) (fib.Address, error) {
 	j := addressJSON{}
 	prefix := words[0]
 	for i := 1; i < len(words); i++ {
@@ -201,7 +202,7 @@ func addressText(words []string, link string) (Address, error) {
 	}
 	p, err := parseInterfacePrefix(prefix)
 	if err != nil {
-		return Address{}, err
+		return fib.Address{}, err
 	}
 	j.Bits = p.Bits()
 	if j.Local != "" {
@@ -221,8 +222,8 @@ func parseInterfacePrefix(s string) (netip.Prefix, error) {
 }
 
 // ParseRulesText reads what "ip rule" prints without -j, or "ip -6 rule" with ipv6 set ("100:	from 10.0.0.0/8 fwmark 0x1 lookup 100").
-func ParseRulesText(text string, ipv6 bool) ([]Rule, error) {
-	var rules []Rule
+func ParseRulesText(text string, ipv6 bool) ([]fib.Rule, error) {
+	var rules []fib.Rule
 	for i, line := range strings.Split(text, "\n") {
 		priority, rest, found := strings.Cut(line, ":")
 		if strings.TrimSpace(line) == "" {
@@ -232,10 +233,10 @@ func ParseRulesText(text string, ipv6 bool) ([]Rule, error) {
 		if err != nil || !found {
 			return nil, fmt.Errorf("policy rules, line %d: priority and colon expected", i+1)
 		}
-		r := Rule{Priority: n, IPv6: ipv6, Action: "nop", SuppressPrefixLength: -1, SuppressGroup: -1}
+		r := fib.Rule{Priority: n, IPv6: ipv6, Action: "nop", SuppressPrefixLength: -1, SuppressGroup: -1}
 		words := strings.Fields(rest)
 		for len(words) > 0 {
-			took := r.word(words)
+			took := setWord(&r, words)
 			if took == 0 {
 				r.Unknown, r.Text = true, strings.TrimSpace(line)
 				took = 1
@@ -247,8 +248,8 @@ func ParseRulesText(text string, ipv6 bool) ([]Rule, error) {
 	return rules, nil
 }
 
-// word reads one selector or action of a rule. It returns how many words it took; 0 for one that is not understood.
-func (r *Rule) word(words []string) int {
+// setWord reads one selector or action of a rule. It returns how many words it took; 0 for one that is not understood.
+func setWord(r *fib.Rule, words []string) int {
 	value := ""
 	if len(words) > 1 {
 		value = words[1]
@@ -277,7 +278,7 @@ func (r *Rule) word(words []string) int {
 	case "tos":
 		r.TOS = tosNumber(value)
 	case "fwmark":
-		return ok(r.mark(value))
+		return ok(setMark(r, value))
 	case "lookup", "table":
 		r.Action = "lookup"
 		r.Table, r.TableName = tableNumber(value)
@@ -325,7 +326,7 @@ func setPrefix(into *netip.Prefix, value string) (err error) {
 	return err
 }
 
-func (r *Rule) mark(value string) error {
+func setMark(r *fib.Rule, value string) error {
 	mark, mask, masked := strings.Cut(value, "/")
 	m, err := strconv.ParseUint(mark, 0, 32)
 	if err != nil {

@@ -1,0 +1,71 @@
+package iproute
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/model/fib"
+)
+
+// neighbourJSON is one entry of "ip -j neigh".
+type neighbourJSON struct {
+	Dst, Dev, LLAddr string
+	State            []string
+	Proxy            json.RawMessage
+}
+
+// ParseNeighbours reads "ip -j neigh" or "ip -j neigh show proxy".
+func ParseNeighbours(data []byte) ([]fib.Neighbour, error) {
+	list, err := decode[neighbourJSON](data, "neighbours")
+	if err != nil {
+		return nil, err
+	}
+	neighbours := make([]fib.Neighbour, 0, len(list))
+	for _, j := range list {
+		a, err := netip.ParseAddr(j.Dst)
+		if err != nil {
+			return nil, fmt.Errorf("neighbour: %w", err)
+		}
+		n := fib.Neighbour{Link: j.Dev, Address: a.WithZone(""), Proxy: j.Proxy != nil}
+		n.MAC, _ = parseMAC(j.LLAddr) // links that are not Ethernet have others, and incomplete entries none
+		if len(j.State) > 0 {
+			n.State = j.State[0]
+		}
+		neighbours = append(neighbours, n)
+	}
+	return neighbours, nil
+}
+
+// fdbJSON is one entry of "bridge -j fdb".
+type fdbJSON struct {
+	MAC    string
+	IfName string
+	VLAN   int
+	Master string
+	Flags  []string
+	State  string
+}
+
+// ParseFDB reads "bridge -j fdb". Entries of the devices' own filters (flag "self" without a bridge) are left out, but for a bridge's own.
+func ParseFDB(data []byte) ([]fib.FDBEntry, error) {
+	list, err := decode[fdbJSON](data, "forwarding database")
+	if err != nil {
+		return nil, err
+	}
+	var entries []fib.FDBEntry
+	for _, j := range list {
+		mac, err := parseMAC(j.MAC)
+		if err != nil {
+			continue // a VXLAN or other device's entry
+		}
+		if j.Master == "" || slices.Contains(j.Flags, "self") {
+			continue
+		}
+		entries = append(entries, fib.FDBEntry{
+			Port: j.IfName, Bridge: j.Master, MAC: mac, VLAN: j.VLAN, Local: j.State == "permanent", Static: j.State == "static",
+		})
+	}
+	return entries, nil
+}
