@@ -100,10 +100,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 		return err
 	}
 	runtime := container.Runtime{Binary: bin.App}
-	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command}
-	if at.ResolvConf != nil {
-		run.Mounts = []container.Mount{{Destination: "/etc/resolv.conf", Content: at.ResolvConf, ReadOnly: true}}
-	}
+	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, ResolvConf: at.ResolvConf}
 	code, err := runtime.RunIn(ctx, run, s.In, s.Out, s.Err)
 	if err != nil {
 		return err

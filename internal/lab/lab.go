@@ -65,7 +65,7 @@ type lab struct {
 // progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
 func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
 	l := &lab{dir: d, bin: bin, begin: time.Now(), pid: os.Getpid(), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	l.runtime = &container.Runtime{Binary: bin.App, Programs: map[string]string{
+	l.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 	}}
 	l.say = reporter(progress, l.begin)

@@ -98,7 +98,8 @@ func newWorld(t *testing.T) *world {
 	t.Cleanup(func() { server.Close() })
 	w := &world{T: t, cfg: instances.Config{
 		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"), Network: f,
-		Runtime: &container.Runtime{Binary: binary}, NodeAgent: "/bin/false", LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
+		Runtime: &container.Runtime{Binary: binary, Base: filepath.Join(dir, "base")}, NodeAgent: "/bin/false",
+		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
 		Subscription: "s", ResourceGroup: "rg", Location: "westeurope",
 	}}
 	w.open()

@@ -19,7 +19,7 @@ import (
 // listens, and what an idle one costs in memory when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
 	kerneltest.NeedRoot(b)
-	r := container.Runtime{Binary: binary}
+	r := newRuntime(binary)
 	dir := b.TempDir()
 	var all []*container.Container
 	b.Cleanup(func() {

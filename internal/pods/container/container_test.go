@@ -21,6 +21,11 @@ import (
 // binary is packetwalk-app, built once for all tests.
 var binary string
 
+// newRuntime is one whose base lies beside the binary.
+func newRuntime(binary string) *container.Runtime {
+	return &container.Runtime{Binary: binary, Base: filepath.Join(filepath.Dir(binary), "base")}
+}
+
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
 func testMain(m *testing.M) int {
@@ -52,14 +57,14 @@ func testMain(m *testing.M) int {
 // A machine is what a test has to leave as it found it.
 type machine struct {
 	*testing.T
-	runtime container.Runtime
+	runtime *container.Runtime
 	n       int
 }
 
 func newMachine(t *testing.T) *machine {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	m := &machine{T: t, runtime: container.Runtime{Binary: binary}}
+	m := &machine{T: t, runtime: newRuntime(binary)}
 	root, own := readMounts(t), filepath.Dir(t.TempDir())
 	t.Cleanup(func() {
 		now := readMounts(t)
@@ -273,7 +278,7 @@ const starterEnv = "PACKETWALK_TEST_STARTER"
 func starter() int {
 	dir, app, _ := strings.Cut(os.Getenv(starterEnv), ",")
 	bin, dir, _ := strings.Cut(dir, ":")
-	r := container.Runtime{Binary: bin}
+	r := newRuntime(bin)
 	_, err := r.Start(context.Background(), container.Spec{Name: "test", Dir: dir, LogPath: dir + ".log", Image: app, Command: strings.Fields(os.Getenv("STARTER_COMMAND"))})
 	fmt.Println("started", err)
 	select {}
@@ -479,16 +484,14 @@ func TestFileSystem(t *testing.T) {
 		{Source: host, Destination: "/volume/ro", ReadOnly: true},
 		{Source: host, Destination: "/volume/rw"},
 		{Source: host + "/file", Destination: "/var/run/secrets/file", ReadOnly: true},
-		{Tmpfs: true, Destination: "/cache"},
-		{Content: []byte("made\n"), Destination: "/etc/made.conf", ReadOnly: true},
+		{Source: host, Beneath: []string{"file"}, Destination: "/etc/made.conf", ReadOnly: true},
 	}
 	c := m.start(s)
 	script := `
 cat /etc/resolv.conf /etc/hostname /volume/ro/file /run/secrets/file /etc/made.conf
 echo x > /volume/ro/new || echo ro is read-only
 echo x > /volume/rw/new && echo rw is writable
-echo x > /etc/made.conf || echo content is read-only
-echo x > /cache/x && echo cache is writable
+echo x > /etc/made.conf || echo file is read-only
 echo x > /usr/bin/packetwalk-test && echo root is writable
 ls -A /root /home
 echo 1 > /proc/sys/kernel/sysrq || echo proc is guarded
@@ -498,11 +501,10 @@ mknod /tmp/sda b 8 0 || echo no devices
 ls /sys/class/net
 findmnt -rno TARGET 2>/dev/null | sort | head -40 || true
 cat /proc/1/mounts | wc -l
-ls -d /work 2>/dev/null
 `
 	out := m.run(c, "sh", "-c", script)
-	contains(t, out, "nameserver 10.0.0.10\n", "box\n", "of the host\nof the host\nmade\n", "ro is read-only", "rw is writable", "content is read-only",
-		"cache is writable", "root is writable", "proc is guarded", "sysrq is guarded", "sys is read-only", "no devices", "\nlo\n")
+	contains(t, out, "nameserver 10.0.0.10\n", "box\n", "of the host\nof the host\nof the host\n", "ro is read-only", "rw is writable", "file is read-only",
+		"root is writable", "proc is guarded", "sysrq is guarded", "sys is read-only", "no devices", "\nlo\n")
 	if strings.Contains(out, filepath.Base(secret)) {
 		t.Error("the host's /root is seen")
 	}
@@ -523,9 +525,10 @@ func TestReadOnlyRoot(t *testing.T) {
 	m := newMachine(t)
 	s := m.spec("pause")
 	s.ReadOnlyRoot = true
-	s.Mounts = []container.Mount{{Tmpfs: true, Destination: "/scratch"}}
+	s.Mounts = []container.Mount{{Source: t.TempDir(), Destination: "/usr/share/scratch"}}
 	c := m.start(s)
-	contains(t, m.run(c, "sh", "-c", "touch /x || echo root; touch /tmp/x || echo tmp; touch /scratch/x && echo scratch"), "root\ntmp\nscratch\n")
+	contains(t, m.run(c, "sh", "-c", "for f in / /tmp /usr /etc/ssl/certs; do touch $f/x || echo no; done; touch /usr/share/scratch/x && echo scratch"),
+		"no\nno\nno\nno\nscratch\n")
 }
 
 func TestUserAndCapabilities(t *testing.T) {

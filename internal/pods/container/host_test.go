@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -86,7 +85,7 @@ func TestHosts(t *testing.T) {
 	// A host's command: the machine's files, read-write; its own links and name.
 	file := t.TempDir() + "/file"
 	script := "hostname; cat /etc/resolv.conf; ls /sys/class/net; echo x > " + file + "; iptables-save; exit 9"
-	got, code := run(container.Run{Hostname: "testvm", Args: []string{"sh", "-c", script}, Mounts: []container.Mount{{Content: []byte("nameserver 192.0.2.53\n"), Destination: "/etc/resolv.conf"}}})
+	got, code := run(container.Run{Hostname: "testvm", Args: []string{"sh", "-c", script}, ResolvConf: []byte("nameserver 192.0.2.53\n")})
 	if want := "testvm\nnameserver 192.0.2.53\neth0\nlo\n"; !strings.HasPrefix(got, want) || code != 9 {
 		t.Errorf("exit status %d, got %q, want %q; %s", code, got, want, errOut.String())
 	}
@@ -110,9 +109,6 @@ func TestHosts(t *testing.T) {
 	code, err := m.runtime.RunIn(context.Background(), container.Run{NetNS: client}, strings.NewReader("ip -4 -br addr show eth0; exit 3\n"), &out, &out)
 	if err != nil || code != 3 || !strings.Contains(out.String(), "10.99.0.2/24") {
 		t.Errorf("shell: exit status %d, %v, %s", code, err, out.String())
-	}
-	if got, code := run(container.Run{Args: []string{"true"}, Mounts: []container.Mount{{Content: []byte{}, Destination: "/nosuch/file"}}}); code != 125 {
-		t.Errorf("mount on nothing: exit status %d, %s", code, got)
 	}
 }
 
@@ -207,32 +203,13 @@ func TestEndsFirstWithoutMemory(t *testing.T) {
 	}
 }
 
-// A volume of the whole machine leads nowhere but to its files, read-only.
-func TestVolumeOfTheMachine(t *testing.T) {
+// What is mounted below a volume's source on the machine is no part of the volume: no /proc, no socket.
+func TestVolumeIsOneFileSystem(t *testing.T) {
 	m := newMachine(t)
-	file := t.TempDir() + "/file"
-	if err := os.WriteFile(file, nil, 0o666); err != nil {
-		t.Fatal(err)
-	}
-	// A process of the machine with no rights at all, which the container's root can become the like of.
-	nobody := exec.Command("sleep", "1000")
-	nobody.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 54321, Gid: 54321}}
-	if err := nobody.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { nobody.Process.Kill(); nobody.Wait() })
 	s := m.spec("pause")
-	s.Privileged = true
-	s.Mounts = []container.Mount{{Source: "/", Destination: "/host", ReadOnly: true}, {Source: "/proc", Destination: "/host proc", ReadOnly: true}, {Source: "/proc/sys", Destination: "/sysctl", ReadOnly: true}}
+	s.Mounts = []container.Mount{{Source: "/", Destination: "/host", ReadOnly: true}}
 	c := m.start(s)
-	contains(t, m.run(c, "sh", "-c", "cat '/host proc/1/comm' /host/proc/1/comm; ls /host/usr /sysctl; chroot /host ls /etc"), "packetwalk-app\npacketwalk-app\n", "bin\n", "kernel\n", "passwd\n")
-	for _, script := range []string{
-		fmt.Sprintf("setpriv --reuid=54321 --regid=54321 --clear-groups ls /host/proc/%d/root/", nobody.Process.Pid),
-		fmt.Sprintf("setpriv --reuid=54321 --regid=54321 --clear-groups ls '/host proc/%d/root/'", nobody.Process.Pid),
-		"echo x > /host/proc/sys/kernel/core_pattern", "echo x > '/host proc/sys/kernel/core_pattern'", "echo x > /sysctl/kernel/core_pattern",
-		"echo x > /host/proc/sysrq-trigger", "touch /host/etc/x", "umount /host/proc", "ls -A /host/run /host/root | grep -v :$ | grep .", "head -c1 /host/dev/zero",
-		"ls /host" + file,
-	} {
+	for _, script := range []string{"ls /host/proc/1", "ls /host/sys/class", "head -c1 /host/dev/zero", "touch /host/etc/x", "mount -o remount,rw /host"} {
 		var out bytes.Buffer
 		code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
 		if code == 0 || code == 127 || err != nil {

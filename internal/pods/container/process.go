@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/beneath"
 )
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -92,7 +95,12 @@ func LookPath(name string, env []string, dir string) (string, error) {
 }
 
 func executable(path string) error {
-	info, err := os.Stat(path)
+	file, err := beneath.InRoot(path, unix.O_PATH)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	info, err := file.Stat()
 	if err != nil {
 		return err
 	}
@@ -117,16 +125,13 @@ type Process struct {
 // Spawn starts a command with the container's user, capabilities and working directory, on the calling thread, which has to be locked to its
 // goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
 func (s *Spec) Spawn(p Process) (*os.Process, error) {
-	dir := p.Dir
-	if dir == "" {
-		dir = "/"
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a working directory of this thread's own
+		return nil, fmt.Errorf("spawn: %w", err)
 	}
-	if info, err := os.Stat(dir); err != nil {
-		return nil, fmt.Errorf("%w: working directory %q: %w", ErrStart, dir, err)
-	} else if !info.IsDir() {
-		return nil, fmt.Errorf("%w: working directory %q: %w", ErrStart, dir, syscall.ENOTDIR)
+	if err := s.Chdir(p.Dir); err != nil {
+		return nil, err
 	}
-	path, err := LookPath(first(p.Args), p.Env, dir)
+	path, err := LookPath(first(p.Args), p.Env, cmp.Or(p.Dir, "/"))
 	if err != nil {
 		return nil, err
 	}
@@ -141,11 +146,25 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 		return nil, err
 	}
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: s.credential()}
-	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Dir: dir, Env: p.Env, Files: p.Files[:], Sys: attr})
+	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Env: p.Env, Files: p.Files[:], Sys: attr})
 	if err != nil {
 		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
 	}
 	return proc, nil
+}
+
+// Chdir takes the calling thread, and those that share its working directory, to one of the container's; "" is /. It goes by descriptor and not by
+// a link of /proc, which would lead to what this process has open of the machine.
+func (s *Spec) Chdir(dir string) error {
+	to, err := beneath.InRoot(cmp.Or(dir, "/"), unix.O_PATH|unix.O_DIRECTORY)
+	if err == nil {
+		defer to.Close()
+		err = unix.Fchdir(int(to.Fd()))
+	}
+	if err != nil {
+		return fmt.Errorf("%w: working directory: %w", ErrStart, err)
+	}
+	return nil
 }
 
 func first(args []string) string {

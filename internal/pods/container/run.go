@@ -20,7 +20,8 @@ type Run struct {
 	Args     []string
 	Env      []string // nil is the caller's
 	Dir      string   // "" is the caller's
-	Mounts   []Mount  // over the machine's files, as seen by this command only; a Destination that is a symbolic link is followed
+	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
+	ResolvConf []byte
 }
 
 // RunArgv gives the command line and environment that RunIn executes, for a caller that wants to become the command by execve.

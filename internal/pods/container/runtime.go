@@ -25,6 +25,11 @@ type Runtime struct {
 	Binary string
 	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
 	Programs map[string]string
+	// Base is the directory that all roots have below their writable layers, absolute; the first Start makes it. Who removes it, removes it after the
+	// containers.
+	Base string
+
+	making sync.Mutex // of the base
 }
 
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
@@ -66,6 +71,9 @@ func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
 		return nil, fmt.Errorf("container %s: image %s: %w", s.Name, image.Name, err)
 	}
+	if s.Base, err = r.base(); err != nil {
+		return nil, fmt.Errorf("container %s: %w", s.Name, err)
+	}
 	c := &Container{spec: s, app: image, done: make(chan struct{})}
 	if err := c.start(ctx, r.Binary); err != nil {
 		return nil, fmt.Errorf("container %s: %w", s.Name, err)
@@ -91,8 +99,8 @@ func (s *Spec) check() error {
 	for i, m := range s.Mounts {
 		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
 		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
-		if n := count(m.Source != "", m.Tmpfs, m.Content != nil); n != 1 || m.Destination == "" {
-			return fmt.Errorf("container %s: mount %d at %q needs a destination and one of source, tmpfs and content", s.Name, i, m.Destination)
+		if m.Source == "" || m.Destination == "" {
+			return fmt.Errorf("container %s: mount %d at %q needs a source and a destination", s.Name, i, m.Destination)
 		}
 	}
 	for _, m := range s.Mounts {
@@ -112,15 +120,6 @@ func (s *Spec) check() error {
 		return fmt.Errorf("container %s: %w", s.Name, err)
 	}
 	return nil
-}
-
-func count(conditions ...bool) (n int) {
-	for _, c := range conditions {
-		if c {
-			n++
-		}
-	}
-	return n
 }
 
 func (c *Container) start(ctx context.Context, binary string) (err error) {

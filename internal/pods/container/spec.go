@@ -29,6 +29,7 @@ type Spec struct {
 	// ResolvConf and Hosts are the contents of /etc/resolv.conf and /etc/hosts. nil makes them: no name server; localhost and the hostname.
 	ResolvConf, Hosts []byte
 	Mounts            []Mount
+	Base              string // what the root has below its writable layer; Start sets it
 	// Tmpfs limits the writable layer to this many bytes; 0 is 256 MiB. It is memory of the machine, used only as written.
 	Tmpfs int64
 	// TTY gives the command a terminal, Stdin a standard input that Attach writes to. Without Stdin it reads end of file.
@@ -47,14 +48,15 @@ type Spec struct {
 	Labels            map[string]string
 }
 
-// A Mount is one thing in the container's file system at Destination (absolute; its parents and, if missing, itself are made). Exactly one of
-// Source, Tmpfs and Content gives what is there.
+// A Mount is a directory or file of the machine in the container's file system at Destination (absolute; its parents and, if missing, itself are
+// made). What is mounted below it on the machine is not part of it; devices in it cannot be opened.
 type Mount struct {
-	Source      string // directory or file of the host, bound with everything mounted below it; devices in it cannot be opened
+	Source string // where no container can put a link
+	// Beneath are paths that containers may have made, each found beneath what Source and those before lead to: no link leads further. They are
+	// followed when the mount is made, so that a link that is changed at any time before gains nothing.
+	Beneath     []string `json:",omitempty"`
 	Destination string
 	ReadOnly    bool
-	Tmpfs       bool   // an empty file system in memory
-	Content     []byte // a file with this content, mode 0644
 }
 
 // Exit is how a container ended.

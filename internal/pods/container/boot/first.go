@@ -62,7 +62,7 @@ func (b *boot) prepare(dir string) (err error) {
 	if err = os.WriteFile("/proc/self/oom_score_adj", container.EndFirst, 0); err != nil {
 		return fmt.Errorf("be the first to end when memory runs out: %w", err)
 	}
-	if b.dir, err = os.OpenRoot(dir); err != nil {
+	if b.dir, err = aside(dir); err != nil {
 		return err
 	}
 	if b.spec, err = container.ReadSpec(b.dir); err != nil {
@@ -78,8 +78,8 @@ func (b *boot) prepare(dir string) (err error) {
 	if err = container.WriteState(b.dir, b.state); err != nil {
 		return err
 	}
-	if b.log, err = openLog(b.spec.LogPath); err != nil {
-		return err
+	if b.log, err = b.openLog(); err != nil {
+		return fmt.Errorf("open log: %w", err)
 	}
 	if b.spec.Stdin || b.spec.TTY {
 		if b.attach, err = listenAttach(b.dir); err != nil {
@@ -98,11 +98,7 @@ func (b *boot) prepare(dir string) (err error) {
 			return err
 		}
 	}
-	files := map[string]string{}
-	for _, f := range b.app.Files {
-		files[f.Path] = f.Text
-	}
-	if err = makeRoot(&b.spec, b.links(), files); err != nil {
+	if err = makeRoot(&b.spec, b.links(), b.app.Files); err != nil {
 		return err
 	}
 	return b.starterLives()
@@ -234,10 +230,8 @@ func (b *boot) confine() error {
 	if err != nil {
 		return err
 	}
-	if dir := b.spec.WorkingDir; dir != "" {
-		if err := os.Chdir(dir); err != nil {
-			return fmt.Errorf("%w: working directory: %w", container.ErrStart, err)
-		}
+	if err := b.spec.Chdir(b.spec.WorkingDir); err != nil {
+		return err
 	}
 	return limitProcess(keep)
 }

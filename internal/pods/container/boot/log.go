@@ -2,7 +2,6 @@ package boot
 
 import (
 	"bytes"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -29,20 +28,22 @@ type logFile struct {
 	now   func() time.Time
 }
 
-// openLog opens the log at path for appending; a nil logFile, which swallows everything, for "".
-func openLog(path string) (*logFile, error) {
-	if path == "" {
+// openLog opens the container's log; a nil logFile, which swallows everything, where it has none.
+func (b *boot) openLog() (*logFile, error) {
+	if b.spec.LogPath == "" {
 		return nil, nil
 	}
-	dir, err := os.OpenRoot(filepath.Dir(path))
+	dir, err := aside(filepath.Dir(b.spec.LogPath))
 	if err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
+		return nil, err
 	}
-	l := &logFile{dir: dir, name: filepath.Base(path), limit: logLimit, now: time.Now}
-	if err := l.open(); err != nil {
-		return nil, fmt.Errorf("open log: %w", err)
-	}
-	return l, nil
+	return newLog(dir, filepath.Base(b.spec.LogPath))
+}
+
+// newLog opens a log for appending.
+func newLog(dir *os.Root, name string) (*logFile, error) {
+	l := &logFile{dir: dir, name: name, limit: logLimit, now: time.Now}
+	return l, l.open()
 }
 
 func (l *logFile) open() error {

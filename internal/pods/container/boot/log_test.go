@@ -14,7 +14,11 @@ import (
 func testLog(t *testing.T) (*logFile, string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "0.log")
-	l, err := openLog(path)
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := newLog(dir, filepath.Base(path))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,7 +71,7 @@ func TestLogRotates(t *testing.T) {
 }
 
 func TestNoLog(t *testing.T) {
-	l, err := openLog("")
+	l, err := (&boot{}).openLog()
 	if err != nil {
 		t.Fatal(err)
 	}

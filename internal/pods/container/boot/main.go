@@ -97,13 +97,41 @@ func enterHost(r *container.Run) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the machine: %w", err)
 	}
-	if err := bindAll(r.Mounts); err != nil {
-		return err
+	if r.ResolvConf != nil {
+		if err := coverResolvConf(r.ResolvConf); err != nil {
+			return fmt.Errorf("/etc/resolv.conf: %w", err)
+		}
 	}
 	if err := unix.Mount("sysfs", "/sys", "sysfs", noExec, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
 	return nil
+}
+
+// coverResolvConf mounts a file over the machine's, or over what that is a link to: one of a tmpfs that has /sys for its place until it is
+// mounted there; the caller mounts /sys afterwards.
+func coverResolvConf(text []byte) error {
+	const aside = "/sys/resolv.conf"
+	if err := unix.Mount("tmpfs", "/sys", "tmpfs", noExec, "mode=0755"); err != nil {
+		return fmt.Errorf("mount a tmpfs for it: %w", err)
+	}
+	if err := os.WriteFile(aside, text, 0o644); err != nil {
+		return err
+	}
+	volumes, err := openVolumes([]container.Mount{{Source: aside, Destination: "/etc/resolv.conf", ReadOnly: true}})
+	if err != nil {
+		return err
+	}
+	defer volumes[0].tree.Close()
+	point, err := os.OpenFile(volumes[0].Destination, unix.O_PATH, 0)
+	if err != nil {
+		return err
+	}
+	defer point.Close()
+	if err := volumes[0].attachTo(point); err != nil {
+		return err
+	}
+	return unix.Unmount("/sys", unix.MNT_DETACH)
 }
 
 // become executes a command, or a shell, in this process.
