@@ -14,6 +14,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -177,48 +178,23 @@ func TestThreshold(t *testing.T) {
 	}
 }
 
-// A volume's files change all at once, behind one link; what nobody asked for any more goes.
-func TestWriteFiles(t *testing.T) {
+// TestMountPoints: the place of a volume below one of files is made, and stays when the files change.
+func TestMountPoints(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "v")
-	write := func(files ...file) {
+	write := func(text string) {
 		t.Helper()
-		if err := writeFiles(dir, files, nil); err != nil {
+		if err := beneath.WriteFiles(dir, []file{{Name: "a", Data: []byte(text), Mode: 0o600}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	link := func() string { l, _ := os.Readlink(filepath.Join(dir, dataLink)); return l }
-	write(file{"a", []byte("1"), 0o600}, file{"sub/b", []byte("2"), 0o644})
-	st, err := os.Stat(filepath.Join(dir, "a"))
-	if err != nil || st.Mode().Perm() != 0o600 {
-		t.Fatalf("%v, %v", st, err)
-	}
-	if b, _ := os.ReadFile(filepath.Join(dir, "sub/b")); string(b) != "2" {
-		t.Errorf("sub/b is %q", b)
-	}
-	write(file{"a", []byte("1"), 0o600})
-	if _, err := os.Lstat(filepath.Join(dir, "sub")); !os.IsNotExist(err) {
-		t.Errorf("sub: %v", err)
-	}
-	before := link()
-	write(file{"a", []byte("1"), 0o600})
-	if link() != before {
-		t.Error("what is right was written again")
-	}
-	write(file{"a", []byte("2"), 0o600})
-	if _, err := os.Stat(filepath.Join(dir, before)); !os.IsNotExist(err) {
-		t.Errorf("old data: %v", err)
-	}
-	if err := writeFiles(dir, []file{{"../out", nil, 0o644}}, nil); err == nil {
-		t.Error("a file outside of the volume was written")
-	}
-	// The place of a volume below this one is made, and stays.
+	write("1")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{
 		{Name: "v", MountPath: "/etc/app"}, {Name: "w", MountPath: "/etc/app/more/deep"}, {Name: "x", MountPath: "/etc/application"}, {Name: "y", MountPath: "/etc/app/file", SubPath: "f"},
 	}}}}}
 	if err := makeMountPoints(dir, "v", pod); err != nil {
 		t.Fatal(err)
 	}
-	write(file{"a", []byte("3"), 0o600})
+	write("2")
 	var names []string
 	entries, _ := os.ReadDir(dir)
 	for _, e := range entries {
@@ -231,6 +207,7 @@ func TestWriteFiles(t *testing.T) {
 	}
 }
 
+// TestHostPathLeavesTheMachineAlone: a hostPath is of the node's own files, or what containers see of the machine anyway.
 func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	root := filepath.Join(t.TempDir(), "rootfs")
 	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
@@ -244,28 +221,33 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	for _, tc := range []struct {
 		path     string
 		kind     *corev1.HostPathType
-		own, ro  bool
+		machine  string // the entry of app.Distribution that it is of
 		mustFail bool
 	}{
-		{path: machine, ro: true},
-		{path: machine, kind: kind(corev1.HostPathDirectory), ro: true},
-		{path: machine, kind: kind(corev1.HostPathFile), mustFail: true},
-		{path: machine + "/new", kind: kind(corev1.HostPathDirectoryOrCreate), own: true},
-		{path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate), own: true},
-		{path: machine + "/nosuch", own: true},
-		{path: machine + "/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
-		{path: "/../../etc/x", own: true},
-		{path: "/run", own: true},
-		{path: "/var/run", own: true},
-		{path: "/proc/1/root/etc", own: true},
-		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true},
-		{path: socket, own: true},
+		{path: "/"}, {path: "/", kind: kind(corev1.HostPathDirectory)},
+		{path: "/usr", machine: "/usr"}, {path: "/usr/share/../lib", kind: kind(corev1.HostPathDirectory), machine: "/usr"},
+		{path: "/usr/bin/env", kind: kind(corev1.HostPathFile), machine: "/usr"},
+		{path: "/etc/services", machine: "/etc/services"}, {path: "/etc/ssl/certs", machine: "/etc/ssl/certs"},
+		{path: "/etc/services", kind: kind(corev1.HostPathDirectory), mustFail: true},
+		{path: "/usr/lib/new", kind: kind(corev1.HostPathDirectoryOrCreate)},
+		{path: "/usr/nosuch"}, {path: "/usr/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
+		{path: machine}, {path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate)},
+		{path: machine + "/sub", kind: kind(corev1.HostPathDirectory), mustFail: true},
+		{path: "/etc/shadow", kind: kind(corev1.HostPathFile), mustFail: true}, {path: "/etc/passwd", kind: kind(corev1.HostPathFile), mustFail: true},
+		{path: "/etc/ssl/private"}, {path: "/etc/ssl"}, {path: "/etc"}, {path: "/etc/ssh"}, {path: "/opt"}, {path: "/boot"}, {path: "/home"}, {path: "/root"},
+		{path: "/../../etc/x"}, {path: "/run"}, {path: "/var/run"}, {path: "/run/packetwalk"}, {path: "/var/run/docker.sock"}, {path: "/var"}, {path: "/tmp"},
+		{path: "/proc"}, {path: "/proc/1/root/usr"}, {path: "/dev"}, {path: "/sys"}, {path: "/usr/../etc/ssh"},
+		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true}, {path: socket},
 	} {
 		v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: tc.path, Type: tc.kind})
 		if (err != nil) != tc.mustFail {
 			t.Errorf("%+v: %v", tc, err)
 		}
-		if err == nil && (strings.HasPrefix(v.path, root) != tc.own || v.readOnly != tc.ro) {
+		want := root
+		if tc.machine != "" {
+			want = tc.machine
+		}
+		if err == nil && (v.source != want || v.readOnly != (tc.machine != "")) {
 			t.Errorf("%+v: %+v", tc, v)
 		}
 	}
@@ -287,6 +269,9 @@ func TestLinksDoNotLeadToTheMachine(t *testing.T) {
 		if err := os.Mkdir(filepath.Join(dir, "real"), 0o755); err != nil {
 			t.Fatal(err)
 		}
+		if err := os.Symlink("../real", filepath.Join(dir, "real/beside")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
 		for _, path := range []string{"/out", "/up", "/dangling", "/out/new", "/up/new"} {
@@ -295,29 +280,37 @@ func TestLinksDoNotLeadToTheMachine(t *testing.T) {
 			}
 		}
 	}
-	if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: "/in"}); err != nil || v.readOnly {
-		t.Errorf("a link among the node's own files: %+v, %v", v, err)
+	node, err := hostPath(root, &corev1.HostPathVolumeSource{Path: "/in"})
+	if err != nil || node.readOnly {
+		t.Errorf("a link among the node's own files: %+v, %v", node, err)
 	}
-	sub := func(path string, readOnly bool) (string, error) {
+	sub := func(v volume, path string) (container.Mount, error) {
 		c := &corev1.Container{VolumeMounts: []corev1.VolumeMount{{Name: "v", MountPath: "/v", SubPath: path}}}
-		list, err := mounts(c, map[string]volume{"v": {path: data, readOnly: readOnly}}, nil)
+		list, err := mounts(c, map[string]volume{"v": v}, nil)
 		if err != nil {
-			return "", err
+			return container.Mount{}, err
 		}
-		return list[0].Source, nil
+		return list[0], nil
 	}
 	for _, readOnly := range []bool{false, true} {
-		for _, path := range []string{"out", "up", "dangling", "out/new", "up/new"} {
-			if source, err := sub(path, readOnly); err == nil {
-				t.Errorf("subPath %s: %s", path, source)
+		for _, path := range []string{"out", "up", "dangling", "out/new", "up/new", "../real", "/real"} {
+			if m, err := sub(volume{source: data, readOnly: readOnly}, path); err == nil {
+				t.Errorf("subPath %s: %+v", path, m)
 			}
 		}
-		if source, err := sub("in", readOnly); err != nil || filepath.Base(source) != "real" {
-			t.Errorf("subPath by a link within the volume: %s, %v", source, err)
+		want := container.Mount{Source: data, Beneath: []string{"in"}, Destination: "/v", ReadOnly: readOnly}
+		if m, err := sub(volume{source: data, readOnly: readOnly}, "in"); err != nil || cmp.Diff(want, m) != "" {
+			t.Errorf("subPath by a link within the volume: %+v, %v", m, err)
 		}
 	}
-	if source, err := sub("in/new/deep", false); err != nil || source != filepath.Join(data, "real/new/deep") {
-		t.Errorf("a subPath that is made: %s, %v", source, err)
+	if _, err := sub(node, "beside"); err == nil { // it is in the node's tree, and not in the volume
+		t.Error("a subPath leads out of its volume")
+	}
+	if _, err := sub(volume{source: data}, "in/new/deep"); err != nil {
+		t.Error(err)
+	}
+	if info, err := os.Stat(filepath.Join(data, "real/new/deep")); err != nil || !info.IsDir() {
+		t.Errorf("a subPath that is made: %v, %v", info, err)
 	}
 	if left, _ := os.ReadDir(machine); len(left) != 0 {
 		t.Errorf("the machine has %v", left)

@@ -1,7 +1,6 @@
 package kubelet
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,22 +14,30 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/kubelet/expansion"
 )
 
-// A volume is one of a pod's, set up: a directory or file of the machine. Containers mount it.
+// A volume is one of a pod's, set up: a directory or file of the machine. Containers mount it as container.Mount says.
 type volume struct {
-	path     string
+	source   string
+	beneath  []string
 	readOnly bool
 }
 
-// A file is one that a volume is to hold. Its name may have directories in it.
-type file struct {
-	name string
-	data []byte
-	mode os.FileMode
+func (v volume) open() (*os.File, error) { return beneath.Open(v.source, v.beneath...) }
+
+func (v volume) stat() (os.FileInfo, error) {
+	f, err := v.open()
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Stat()
 }
+
+type file = beneath.File
 
 // A tokenSource makes service account tokens.
 type tokenSource interface {
@@ -72,8 +79,8 @@ func (v *volumes) path(plugin, name string) string {
 func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol volume, refresh time.Time, err error) {
 	switch {
 	case spec.EmptyDir != nil:
-		vol.path = v.path("empty-dir", spec.Name)
-		return vol, refresh, emptyDir(vol.path, f.pod)
+		vol.source = v.path("empty-dir", spec.Name)
+		return vol, refresh, emptyDir(vol.source, f.pod)
 	case spec.HostPath != nil:
 		vol, err = hostPath(v.host, spec.HostPath)
 		return vol, refresh, err
@@ -82,8 +89,8 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 	if err != nil {
 		return vol, refresh, err
 	}
-	vol = volume{path: v.path(plugin, spec.Name), readOnly: true}
-	return vol, refresh, errors.Join(writeFiles(vol.path, files, fsGroup(f.pod)), makeMountPoints(vol.path, spec.Name, f.pod))
+	vol = volume{source: v.path(plugin, spec.Name), readOnly: true}
+	return vol, refresh, errors.Join(beneath.WriteFiles(vol.source, files, fsGroup(f.pod)), makeMountPoints(vol.source, spec.Name, f.pod))
 }
 
 // makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers
@@ -158,7 +165,7 @@ func (v *volumes) projection(ctx context.Context, s corev1.VolumeProjection, m o
 		// Upstream renews at 80 % of the life (pkg/kubelet/token).
 		now := v.now()
 		refresh = now.Add(status.ExpirationTimestamp.Sub(now) * 8 / 10)
-		files = []file{{t.Path, []byte(status.Token), m}}
+		files = []file{{Name: t.Path, Data: []byte(status.Token), Mode: m}}
 	default:
 		err = errors.New("this source of a projected volume is not there in a lab")
 	}
@@ -205,7 +212,7 @@ func secretFiles(src configSource, namespace, name string, items []corev1.KeyToP
 func pick(data map[string][]byte, items []corev1.KeyToPath, m os.FileMode, optional bool) (files []file, err error) {
 	if len(items) == 0 {
 		for k, b := range data {
-			files = append(files, file{k, b, m})
+			files = append(files, file{Name: k, Data: b, Mode: m})
 		}
 		return files, nil
 	}
@@ -221,7 +228,7 @@ func pick(data map[string][]byte, items []corev1.KeyToPath, m os.FileMode, optio
 		if it.Mode != nil {
 			fm = mode(it.Mode)
 		}
-		files = append(files, file{it.Path, b, fm})
+		files = append(files, file{Name: it.Path, Data: b, Mode: fm})
 	}
 	return files, nil
 }
@@ -246,7 +253,7 @@ func downwardFiles(items []corev1.DownwardAPIVolumeFile, m os.FileMode, f podFac
 		if it.Mode != nil {
 			fm = mode(it.Mode)
 		}
-		files = append(files, file{it.Path, []byte(value), fm})
+		files = append(files, file{Name: it.Path, Data: []byte(value), Mode: fm})
 	}
 	return files, nil
 }
@@ -272,221 +279,6 @@ func emptyDir(path string, pod *corev1.Pod) error {
 	return os.Chmod(path, perm) // whatever the umask
 }
 
-// hostPath finds or makes a path of the node. The node's own files are below root; where they have none, the machine's shows through,
-// read-only, because a lab must not change the machine that it runs on. Links among the node's own files, which pods may make, are followed
-// within root only (os.Root): one that leads out is an error.
-func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
-	name := filepath.Join(".", filepath.Clean("/"+h.Path))
-	own := volume{path: filepath.Join(root, name)}
-	kind := corev1.HostPathUnset
-	if h.Type != nil {
-		kind = *h.Type
-	}
-	there, err := below(root, name, (*os.Root).Stat)
-	switch {
-	case err == nil:
-		return own, checkHostPath(there, h.Path, kind)
-	case !errors.Is(err, fs.ErrNotExist):
-		return volume{}, fmt.Errorf("hostPath %s among the node's own files: %w", h.Path, err)
-	case kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate && machinePath(h.Path):
-		there, err := os.Stat(h.Path)
-		if err != nil {
-			return volume{}, err
-		}
-		return volume{path: h.Path, readOnly: true}, checkHostPath(there, h.Path, kind)
-	}
-	create := makeDirectory
-	switch kind {
-	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate:
-	case corev1.HostPathFileOrCreate:
-		create = makeFile
-	default:
-		return volume{}, fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
-	}
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		return volume{}, err
-	}
-	_, err = below(root, name, create)
-	return own, err
-}
-
-// below does something to a name in a directory that no link leads out of.
-func below[T any](dir, name string, do func(*os.Root, string) (T, error)) (T, error) {
-	root, err := os.OpenRoot(dir)
-	if err != nil {
-		var none T
-		return none, err
-	}
-	defer root.Close()
-	return do(root, name)
-}
-
-func makeDirectory(root *os.Root, name string) (struct{}, error) {
-	return struct{}{}, root.MkdirAll(name, 0o755)
-}
-
-func makeFile(root *os.Root, name string) (struct{}, error) {
-	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return struct{}{}, err
-	}
-	f, err := root.OpenFile(name, os.O_CREATE, 0o644)
-	if err != nil {
-		return struct{}{}, err
-	}
-	return struct{}{}, f.Close()
-}
-
-// machineOwn are the machine's directories that no pod sees: sockets and devices act on the machine also where they are read-only.
-var machineOwn = []string{"/run", "/dev", "/proc", "/sys", "/root", "/home"}
-
-// machinePath reports whether a pod may see the machine's file or directory at the path.
-func machinePath(path string) bool {
-	path, err := filepath.EvalSymlinks(path)
-	if err != nil {
-		return false
-	}
-	for _, dir := range machineOwn {
-		if path == dir || strings.HasPrefix(path, dir+"/") {
-			return false
-		}
-	}
-	st, err := os.Stat(path)
-	return err == nil && st.Mode()&(fs.ModeSocket|fs.ModeDevice|fs.ModeNamedPipe) == 0
-}
-
-// checkHostPath tells whether what is at a path is of the kind that the manifest wants.
-func checkHostPath(there fs.FileInfo, path string, kind corev1.HostPathType) error {
-	m, ok := there.Mode(), true
-	switch kind {
-	case corev1.HostPathDirectory, corev1.HostPathDirectoryOrCreate:
-		ok = m.IsDir()
-	case corev1.HostPathFile, corev1.HostPathFileOrCreate:
-		ok = m.IsRegular()
-	case corev1.HostPathSocket:
-		ok = m&fs.ModeSocket != 0
-	case corev1.HostPathCharDev:
-		ok = m&fs.ModeCharDevice != 0
-	case corev1.HostPathBlockDev:
-		ok = m&fs.ModeDevice != 0 && m&fs.ModeCharDevice == 0
-	}
-	if !ok {
-		return fmt.Errorf("hostPath type check failed: %s is not a %s", path, kind)
-	}
-	return nil
-}
-
-// dataLink is the link that a volume's files are reached through, so that all of them change at once (upstream: volume/util.AtomicWriter).
-const dataLink = "..data"
-
-// writeFiles makes a volume's directory hold just these files, all of them replaced in one rename. What is right already is left alone.
-func writeFiles(dir string, files []file, group *int64) error {
-	if upToDate(dir, files) {
-		return nil
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	fresh, err := os.MkdirTemp(dir, time.Now().UTC().Format("..2006_01_02_15_04_05."))
-	if err != nil {
-		return err
-	}
-	if err := os.Chmod(fresh, 0o755); err != nil {
-		return err
-	}
-	tops := make([]string, 0, len(files))
-	for _, f := range files {
-		if !filepath.IsLocal(f.name) {
-			return fmt.Errorf("file name %q leaves the volume", f.name)
-		}
-		if err := writeFile(filepath.Join(fresh, f.name), f, group); err != nil {
-			return err
-		}
-		top, _, _ := strings.Cut(filepath.Clean(f.name), "/")
-		tops = append(tops, top)
-	}
-	old, _ := os.Readlink(filepath.Join(dir, dataLink))
-	if err := relink(filepath.Base(fresh), filepath.Join(dir, dataLink)); err != nil {
-		return err
-	}
-	return tidy(dir, tops, old)
-}
-
-func writeFile(path string, f file, group *int64) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	m := f.mode
-	if group != nil {
-		m |= 0o040
-	}
-	if err := os.WriteFile(path, f.data, m); err != nil {
-		return err
-	}
-	if group != nil {
-		if err := os.Chown(path, -1, int(*group)); err != nil {
-			return err
-		}
-	}
-	return os.Chmod(path, m)
-}
-
-// relink makes path a link to target, atomically.
-func relink(target, path string) error {
-	tmp := path + "_tmp"
-	_ = os.Remove(tmp)
-	if err := os.Symlink(target, tmp); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
-}
-
-// tidy makes the links that users see and removes those, and the old data, that are no longer wanted. Directories are mount points.
-func tidy(dir string, tops []string, old string) error {
-	for _, t := range tops {
-		link := filepath.Join(dir, t)
-		if _, err := os.Lstat(link); err == nil {
-			continue
-		}
-		if err := os.Symlink(filepath.Join(dataLink, t), link); err != nil && !errors.Is(err, fs.ErrExist) {
-			return err
-		}
-	}
-	entries, err := os.ReadDir(dir)
-	if err != nil {
-		return err
-	}
-	for _, e := range entries {
-		if !e.IsDir() && !strings.HasPrefix(e.Name(), "..") && !slices.Contains(tops, e.Name()) {
-			_ = os.Remove(filepath.Join(dir, e.Name()))
-		}
-	}
-	if old != "" {
-		_ = os.RemoveAll(filepath.Join(dir, filepath.Base(old)))
-	}
-	return nil
-}
-
-func upToDate(dir string, files []file) bool {
-	entries, err := os.ReadDir(filepath.Join(dir, dataLink))
-	if err != nil {
-		return false
-	}
-	have := 0
-	for _, e := range entries {
-		if e.IsDir() {
-			return false // rewriting is the simple answer
-		}
-		have++
-	}
-	for _, f := range files {
-		b, err := os.ReadFile(filepath.Join(dir, dataLink, f.name))
-		if err != nil || !bytes.Equal(b, f.data) {
-			return false
-		}
-	}
-	return have == len(files)
-}
-
 // mounts gives a container's mounts of the pod's volumes. vars are for subPathExpr.
 func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string) ([]container.Mount, error) {
 	list := make([]container.Mount, 0, len(c.VolumeMounts))
@@ -499,17 +291,13 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		if vm.SubPathExpr != "" {
 			sub = expansion.Expand(vm.SubPathExpr, vars)
 		}
-		source := v.path
 		if sub != "" {
-			if !filepath.IsLocal(sub) {
-				return nil, fmt.Errorf("subPath %q of volume %q leaves the volume", sub, vm.Name)
-			}
 			var err error
-			if source, err = v.subPath(sub); err != nil {
+			if v, err = v.subPath(sub); err != nil {
 				return nil, fmt.Errorf("subPath %q of volume %q: %w", sub, vm.Name, err)
 			}
 		}
-		list = append(list, container.Mount{Source: source, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
+		list = append(list, container.Mount{Source: v.source, Beneath: v.beneath, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
 	}
 	// A mount below another must come after it.
 	slices.SortStableFunc(list, func(a, b container.Mount) int {
@@ -519,16 +307,27 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 }
 
 // subPath is the file or directory of the volume that a subPath names, made where it is not there. Links, which a pod may have made, are
-// followed within the volume only. A bind mount of a link binds what it leads to; a later change of the volume is not seen, as upstream.
-func (v volume) subPath(sub string) (string, error) {
-	_, err := below(v.path, sub, (*os.Root).Stat)
-	if errors.Is(err, fs.ErrNotExist) && !v.readOnly {
-		_, err = below(v.path, sub, func(root *os.Root, name string) (struct{}, error) { return struct{}{}, root.MkdirAll(name, 0o777) })
+// followed within the volume only. A mount of a link is of what it leads to; a later change of the volume is not seen, as upstream.
+func (v volume) subPath(sub string) (volume, error) {
+	if !filepath.IsLocal(sub) {
+		return volume{}, errors.New("it leaves the volume")
 	}
+	inner := volume{source: v.source, beneath: append(slices.Clone(v.beneath), sub), readOnly: v.readOnly}
+	_, err := inner.stat()
+	if !errors.Is(err, fs.ErrNotExist) || v.readOnly {
+		return inner, err
+	}
+	outer, err := v.open()
 	if err != nil {
-		return "", err
+		return volume{}, err
 	}
-	return filepath.EvalSymlinks(filepath.Join(v.path, sub))
+	defer outer.Close()
+	root, err := os.OpenRoot(fmt.Sprintf("/proc/self/fd/%d", outer.Fd()))
+	if err != nil {
+		return volume{}, err
+	}
+	defer root.Close()
+	return inner, root.MkdirAll(sub, 0o777)
 }
 
 // references tells whether the pod uses the ConfigMap or Secret, in a volume or in a variable.
