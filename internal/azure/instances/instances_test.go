@@ -180,8 +180,8 @@ func (w *world) exec(name string, command ...string) (string, int) {
 	return out.String(), code
 }
 
-// TestGroups: two groups at once have addresses of the subnet, reach each other by it and the internet by their machines, whose links have the
-// same addresses; they outlive the process that runs them, and nothing is left of them.
+// TestGroups: two groups at once have addresses of the subnet, reach each other by it and the internet by their machines, whose links have
+// the same addresses; they outlive the process that runs them, and nothing is left of them.
 func TestGroups(t *testing.T) {
 	w := newWorld(t)
 	w.put(group("one", aci.RestartAlways, "packetwalk/hello"))

@@ -6,8 +6,9 @@ import (
 	"strings"
 )
 
-// Distribution are the machine's files and directories that stand for the distribution of an image: programs and libraries, and what finds names,
-// services, certificates and time zones. A container sees these of the machine and nothing else. A directory stands for all that is below it.
+// Distribution are the machine's files and directories that stand for the distribution of an image: programs and libraries, and what finds
+// names, services, certificates and time zones. A container sees these of the machine and nothing else. A directory stands for all that is
+// below it.
 var Distribution = []string{
 	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
 	"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ld.so.cache", "/etc/ld.so.conf",

@@ -123,8 +123,8 @@ func (s *webServer) failure(status int) response {
 
 const maxFile = 64 << 20
 
-// serveFile is a file below root; symbolic links are followed, dots in the path do not leave it. What public refuses is as if it were not there;
-// it is asked for the path that links have led to, nil refuses nothing.
+// serveFile is a file below root; symbolic links are followed, dots in the path do not leave it. What public refuses is as if it were not
+// there; it is asked for the path that links have led to, nil refuses nothing.
 func serveFile(root, name string, public func(path string) bool) response {
 	info, body, err := readServed(path.Join(root, path.Clean("/"+name)), public)
 	switch {
@@ -140,8 +140,8 @@ func serveFile(root, name string, public func(path string) bool) response {
 	}}
 }
 
-// readServed reads a file, or only finds a directory. This process has more open than the container is to see, so that links of /proc are not
-// followed.
+// readServed reads a file, or only finds a directory. This process has more open than the container is to see, so that links of /proc are
+// not followed.
 func readServed(full string, public func(path string) bool) (fs.FileInfo, []byte, error) {
 	file, err := beneath.InRoot(full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {

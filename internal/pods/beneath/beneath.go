@@ -1,5 +1,5 @@
-// Package beneath opens and writes what lies in directories that containers can change: no link that a container made leads out of them, and what
-// is opened is what is used, by its descriptor. It owns that and nothing else; it must not import anything of the project.
+// Package beneath opens and writes what lies in directories that containers can change: no link that a container made leads out of them,
+// and what is opened is what is used, by its descriptor. It owns that and nothing else; it must not import anything of the project.
 package beneath
 
 import (
@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open opens a directory or file of the machine without access to its content (O_PATH): dir, whose links are followed, then each of the names
-// beneath what the one before led to. Links among those are followed as long as they lead nowhere else.
+// Open opens a directory or file of the machine without access to its content (O_PATH): dir, whose links are followed, then each of the
+// names beneath what the one before led to. Links among those are followed as long as they lead nowhere else.
 func Open(dir string, names ...string) (*os.File, error) {
 	at, err := open(unix.AT_FDCWD, dir, unix.O_PATH, 0)
 	for _, name := range names {
@@ -25,8 +25,8 @@ func Open(dir string, names ...string) (*os.File, error) {
 	return at, err
 }
 
-// InRoot opens a path in the calling thread's root directory. The links of /proc that lead past all names (/proc/self/fd/3, /proc/self/root) are
-// not followed: in a process of ours they lead out of the container.
+// InRoot opens a path in the calling thread's root directory. The links of /proc that lead past all names (/proc/self/fd/3,
+// /proc/self/root) are not followed: in a process of ours they lead out of the container.
 func InRoot(path string, flags uint64) (*os.File, error) {
 	root, err := open(unix.AT_FDCWD, "/", unix.O_PATH, 0)
 	if err != nil {

@@ -46,8 +46,8 @@ func TestWriteFiles(t *testing.T) {
 	}
 }
 
-// A container that could write to a volume once has put links there, at everything that is written, replaced or removed: nothing happens where they
-// lead.
+// A container that could write to a volume once has put links there, at everything that is written, replaced or removed: nothing happens
+// where they lead.
 func TestWriteFilesFollowsNoLink(t *testing.T) {
 	dir, machine := t.TempDir(), t.TempDir()
 	victim := filepath.Join(machine, "victim")

@@ -23,8 +23,8 @@ type File struct {
 // dataLink is the link that a volume's files are reached through, so that all of them change at once (upstream: volume/util.AtomicWriter).
 const dataLink = "..data"
 
-// WriteFiles makes a volume's directory hold just these files, all of them replaced in one rename; with a group they are its to read. What is
-// right already is left alone. Whatever is in the directory already, nothing is written or removed outside of it.
+// WriteFiles makes a volume's directory hold just these files, all of them replaced in one rename; with a group they are its to read. What
+// is right already is left alone. Whatever is in the directory already, nothing is written or removed outside of it.
 func WriteFiles(dir string, files []File, group *int64) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err

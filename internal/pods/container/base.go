@@ -23,8 +23,8 @@ var directories = map[string]os.FileMode{
 	"opt": 0o755, "srv": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/spool": 0o755, "var/tmp": everybodys,
 }
 
-// files are those that are made and not the machine's. The accounts are those that programs look for: tcpdump gives its rights to the one of its
-// name. The prompt is the one of the distributions' images.
+// files are those that are made and not the machine's. The accounts are those that programs look for: tcpdump gives its rights to the one
+// of its name. The prompt is the one of the distributions' images.
 var files = map[string]string{
 	"etc/passwd": `root:x:0:0:root:/root:/bin/bash
 daemon:x:1:1:daemon:/usr/sbin:/usr/sbin/nologin
@@ -99,8 +99,8 @@ func setModes(root string) error {
 	})
 }
 
-// copyTree copies what the machine has under the name, as far as everybody may read it. A directory with programs is made, but nothing in it:
-// it is a layer of its own.
+// copyTree copies what the machine has under the name, as far as everybody may read it. A directory with programs is made, but nothing in
+// it: it is a layer of its own.
 func copyTree(root, name string) error {
 	return filepath.WalkDir(name, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {

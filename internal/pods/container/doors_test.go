@@ -157,8 +157,8 @@ func TestDestinationByLink(t *testing.T) {
 	contains(t, m.run(m.start(s), "sh", "-c", "echo x > /tmp/made/x || ls -d /tmp/made"), "/tmp/made\n")
 }
 
-// A container of the pod swaps a directory of its volume for a link to the machine's while others are started with it: what is checked is what
-// is mounted.
+// A container of the pod swaps a directory of its volume for a link to the machine's while others are started with it: what is checked is
+// what is mounted.
 func TestSwappedLink(t *testing.T) {
 	m := newMachine(t)
 	volume, secret := t.TempDir(), t.TempDir()

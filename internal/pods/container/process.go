@@ -16,7 +16,8 @@ import (
 
 const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// Environ is the environment of a process in the container: defaults, the image's, the Spec's, extra; of two with one name the later counts.
+// Environ is the environment of a process in the container: defaults, the image's, the Spec's, extra; of two with one name the later
+// counts.
 func (s *Spec) Environ(image, extra []string, tty bool) []string {
 	home := "/root"
 	if s.UID != nil && *s.UID != 0 {
@@ -58,8 +59,8 @@ func Getenv(env []string, name string) string {
 	return ""
 }
 
-// LookPath finds the executable file of a command as execvp does, with the environment's PATH, in the calling thread's file system. Its errors
-// have ErrStart in their chain and the words that container engines use.
+// LookPath finds the executable file of a command as execvp does, with the environment's PATH, in the calling thread's file system. Its
+// errors have ErrStart in their chain and the words that container engines use.
 func LookPath(name string, env []string, dir string) (string, error) {
 	if name == "" {
 		return "", fmt.Errorf("%w: no command specified", ErrStart)
@@ -122,8 +123,8 @@ type Process struct {
 	TTY   bool // Files[0] is a terminal, to be the controlling one
 }
 
-// Spawn starts a command with the container's user, capabilities and working directory, on the calling thread, which has to be locked to its
-// goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
+// Spawn starts a command with the container's user, capabilities and working directory, on the calling thread, which has to be locked to
+// its goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
 func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a working directory of this thread's own
 		return nil, fmt.Errorf("spawn: %w", err)
@@ -153,8 +154,8 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	return proc, nil
 }
 
-// Chdir takes the calling thread, and those that share its working directory, to one of the container's; "" is /. It goes by descriptor and not by
-// a link of /proc, which would lead to what this process has open of the machine.
+// Chdir takes the calling thread, and those that share its working directory, to one of the container's; "" is /. It goes by descriptor and
+// not by a link of /proc, which would lead to what this process has open of the machine.
 func (s *Spec) Chdir(dir string) error {
 	to, err := beneath.InRoot(cmp.Or(dir, "/"), unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {

@@ -41,9 +41,9 @@ func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 	return []string{r.Binary, "run", string(arg)}, env, nil
 }
 
-// RunIn runs the command and returns its exit status (128+n after signal n). Empty Args run the user's shell ($SHELL, else bash, else sh). Files
-// among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed gives 127
-// or 126 and says why on stderr, as a shell does.
+// RunIn runs the command and returns its exit status (128+n after signal n). Empty Args run the user's shell ($SHELL, else bash, else sh).
+// Files among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed
+// gives 127 or 126 and says why on stderr, as a shell does.
 func (r *Runtime) RunIn(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
 	argv, env, err := r.RunArgv(run)
 	if err != nil {

@@ -25,8 +25,8 @@ type Runtime struct {
 	Binary string
 	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
 	Programs map[string]string
-	// Base is the directory that all roots have below their writable layers, absolute; the first Start makes it. Who removes it, removes it after the
-	// containers.
+	// Base is the directory that all roots have below their writable layers, absolute; the first Start makes it. Who removes it, removes it
+	// after the containers.
 	Base string
 
 	making sync.Mutex // of the base
@@ -57,9 +57,9 @@ const (
 	ReportMachine = '-' // and the message of another error
 )
 
-// Start starts a container and returns when its process runs: a built-in application listens, or failed to and has ended; a command has been
-// executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and, but for
-// its log, no file.
+// Start starts a container and returns when its process runs: a built-in application listens, or failed to and has ended; a command has
+// been executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and,
+// but for its log, no file.
 func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	image, err := app.ByName(s.Image)
 	if err != nil {
@@ -219,8 +219,8 @@ func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Proces
 	return proc, nil
 }
 
-// pollable gives the process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no threads.
-// It comes after a start has succeeded, because proc.Wait shares the mode and would not wait for a process that still runs.
+// pollable gives the process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no
+// threads. It comes after a start has succeeded, because proc.Wait shares the mode and would not wait for a process that still runs.
 func (c *Container) pollable() error {
 	fd, err := unix.FcntlInt(c.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
@@ -326,8 +326,8 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 	return c, nil
 }
 
-// openPidfd opens the process of a state, unless it has ended. The check comes after the opening: a pid that is somebody else's by then does
-// not have the state's start time.
+// openPidfd opens the process of a state, unless it has ended. The check comes after the opening: a pid that is somebody else's by then
+// does not have the state's start time.
 func (c *Container) openPidfd(state *State) bool {
 	fd, err := unix.PidfdOpen(state.Pid, unix.PIDFD_NONBLOCK)
 	if err != nil {
@@ -461,8 +461,8 @@ func (c *Container) Exit() Exit {
 	return c.exit
 }
 
-// Stop sends SIGTERM, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends. It returns when the
-// container has ended; stopping one that has ended is no error.
+// Stop sends SIGTERM, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends. It returns
+// when the container has ended; stopping one that has ended is no error.
 func (c *Container) Stop(ctx context.Context, grace time.Duration) error {
 	if grace > 0 {
 		if err := c.signal(unix.SIGTERM); err != nil {

@@ -20,8 +20,8 @@ type Spec struct {
 	NetNS    string
 	Hostname string // "" keeps the host's
 	Image    string // name of a built-in application: the Name that app.Resolve gives
-	// Command and Args are as in a manifest: Command replaces the image's entry point, Args its arguments. A command that is one of the image's
-	// own programs (nginx, /kuard, …) runs in the first process; every other is looked for in $PATH of the container's file system.
+	// Command and Args are as in a manifest: Command replaces the image's entry point, Args its arguments. A command that is one of the
+	// image's own programs (nginx, /kuard, …) runs in the first process; every other is looked for in $PATH of the container's file system.
 	Command, Args []string
 	// Env are "NAME=value" pairs over the image's own; PATH, HOME, HOSTNAME and, with a terminal, TERM are given where they do not have them.
 	Env        []string
@@ -48,12 +48,12 @@ type Spec struct {
 	Labels            map[string]string
 }
 
-// A Mount is a directory or file of the machine in the container's file system at Destination (absolute; its parents and, if missing, itself are
-// made). What is mounted below it on the machine is not part of it; devices in it cannot be opened.
+// A Mount is a directory or file of the machine in the container's file system at Destination (absolute; its parents and, if missing,
+// itself are made). What is mounted below it on the machine is not part of it; devices in it cannot be opened.
 type Mount struct {
 	Source string // where no container can put a link
-	// Beneath are paths that containers may have made, each found beneath what Source and those before lead to: no link leads further. They are
-	// followed when the mount is made, so that a link that is changed at any time before gains nothing.
+	// Beneath are paths that containers may have made, each found beneath what Source and those before lead to: no link leads further. They
+	// are followed when the mount is made, so that a link that is changed at any time before gains nothing.
 	Beneath     []string `json:",omitempty"`
 	Destination string
 	ReadOnly    bool
@@ -76,9 +76,9 @@ const (
 	ReasonUnknown   = "ContainerStatusUnknown" // it ended when nobody watched (the machine was restarted)
 )
 
-// ErrStart is in the chain of each error of Start that the container itself is the reason of: the command is not there or cannot be executed,
-// the working directory is missing. The rest of the message is what a pod's status shows, as
-// `exec: "nosuch": executable file not found in $PATH`. What is a fault of the machine does not have it.
+// ErrStart is in the chain of each error of Start that the container itself is the reason of: the command is not there or cannot be
+// executed, the working directory is missing. The rest of the message is what a pod's status shows, as `exec: "nosuch": executable file not
+// found in $PATH`. What is a fault of the machine does not have it.
 var ErrStart = errors.New("cannot start container")
 
 // ErrNotRunning is the answer of Exec and Attach when the container has ended.

@@ -53,8 +53,8 @@ type volumes struct {
 	now  func() time.Time
 }
 
-// setup makes every volume of the pod, or brings those up to date that are there. refresh is when a token among them should be renewed, zero
-// for never.
+// setup makes every volume of the pod, or brings those up to date that are there. refresh is when a token among them should be renewed,
+// zero for never.
 func (v *volumes) setup(ctx context.Context, f podFacts) (made map[string]volume, refresh time.Time, err error) {
 	made = make(map[string]volume, len(f.pod.Spec.Volumes))
 	for i := range f.pod.Spec.Volumes {

@@ -250,8 +250,8 @@ func limitProcess(keep container.CapSet) error {
 	return allThreads(&header, &now)
 }
 
-// command runs a program of the container's file system as a child, with this process as the pid namespace's init: it reaps, forwards signals
-// and writes the log.
+// command runs a program of the container's file system as a child, with this process as the pid namespace's init: it reaps, forwards
+// signals and writes the log.
 func (b *boot) command(argv []string) syscall.WaitStatus {
 	// All of them before the child runs, so that none is lost.
 	signals := make(chan os.Signal, 64)

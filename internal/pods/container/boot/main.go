@@ -17,8 +17,8 @@ import (
 	"packetwalk.dev/internal/pods/container"
 )
 
-// Main is packetwalk-app's main function; args are the process's, stderr is where it complains. It returns the exit status. main must have locked
-// the main thread to the main goroutine in an init function: "run" changes that thread's namespaces and becomes the command on it.
+// Main is packetwalk-app's main function; args are the process's, stderr is where it complains. It returns the exit status. main must have
+// locked the main thread to the main goroutine in an init function: "run" changes that thread's namespaces and becomes the command on it.
 func Main(args []string, stderr io.Writer) int {
 	if len(args) == 0 {
 		return usage(stderr)

@@ -14,8 +14,9 @@ import (
 	"packetwalk.dev/internal/pods/container"
 )
 
-// makeRoot makes the container's file system and changes the root to it: writable layers on a tmpfs that exists in this mount
-// namespace only, above the base and the machine's directories of app.Distribution. links are programs of the image, files its files. The machine's mounts are gone afterwards.
+// makeRoot makes the container's file system and changes the root to it: writable layers on a tmpfs that exists in this mount namespace
+// only, above the base and the machine's directories of app.Distribution. links are programs of the image, files its files. The machine's
+// mounts are gone afterwards.
 func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the machine: %w", err)
@@ -57,8 +58,8 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 
 const defaultLayer = 256 << 20
 
-// mountRoot mounts the container's file system at Dir/root: all of Dir is a tmpfs by then that the machine does not see. layers are the directories
-// that are mounts of their own, the root first.
+// mountRoot mounts the container's file system at Dir/root: all of Dir is a tmpfs by then that the machine does not see. layers are the
+// directories that are mounts of their own, the root first.
 func mountRoot(s *container.Spec) (layers []string, err error) {
 	size := s.Tmpfs
 	if size <= 0 {

@@ -31,8 +31,8 @@ func mountSystem(s *container.Spec) error {
 	return guardProc(s.Privileged)
 }
 
-// guardProc protects what in /proc is the machine's: writing there would change more than the container, reading it tell more. The list is the
-// one that container engines have by default.
+// guardProc protects what in /proc is the machine's: writing there would change more than the container, reading it tell more. The list is
+// the one that container engines have by default.
 func guardProc(privileged bool) error {
 	for _, name := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list"} {
 		if err := unix.Mount("/dev/null", name, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {

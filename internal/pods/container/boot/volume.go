@@ -14,7 +14,8 @@ import (
 )
 
 // A volume is a mount that is made but not attached: open_tree(2) takes hold of the source while the machine's files can still be seen,
-// move_mount(2) puts it in place in the container's own. Both go by descriptors, so that a link that a container changes meanwhile leads nowhere.
+// move_mount(2) puts it in place in the container's own. Both go by descriptors, so that a link that a container changes meanwhile leads
+// nowhere.
 type volume struct {
 	container.Mount
 	tree *os.File
@@ -79,8 +80,8 @@ func (v *volume) attachTo(point *os.File) error {
 	return nil
 }
 
-// mountPoint opens the place of a mount. Another container of the pod may have made links on the way, in a volume that is mounted already: they
-// lead to this container's files only.
+// mountPoint opens the place of a mount. Another container of the pod may have made links on the way, in a volume that is mounted already:
+// they lead to this container's files only.
 func mountPoint(path string, dir bool) (*os.File, error) {
 	point, err := beneath.InRoot(path, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) || path == "/" {
@@ -107,8 +108,8 @@ func mountPoint(path string, dir bool) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// aside opens a directory of the machine by a mount that is nowhere attached: nothing leads from it to what is above it, whoever finds a way to
-// this process's descriptors.
+// aside opens a directory of the machine by a mount that is nowhere attached: nothing leads from it to what is above it, whoever finds a
+// way to this process's descriptors.
 func aside(dir string) (*os.Root, error) {
 	fd, err := unix.OpenTree(unix.AT_FDCWD, dir, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
