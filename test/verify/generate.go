@@ -46,6 +46,7 @@ type site struct {
 	forwards  bool
 	links     []string // its ends of wires
 	bridges   []string
+	histories int // tests that remember packets under a name of their own
 	addresses []netip.Addr
 }
 

@@ -2,7 +2,6 @@ package verify
 
 import (
 	"fmt"
-	"math"
 	"net/netip"
 	"strings"
 )
@@ -231,8 +230,8 @@ func (t *tables) random(table string) {
 
 // rule adds one rule to a chain; base is "" in a user chain, which may be called from anywhere.
 func (t *tables) rule(table, chain, base string, users []string) {
-	if t.chance(0.02) {
-		t.add(table, "%s -m u32 --u32 0&0xf=0x5 -m comment --comment %s -j ACCEPT", chain, Unsupported)
+	if t.chance(0.004) {
+		t.add(table, "%s%s -j ACCEPT", chain, t.odd(table))
 		return
 	}
 	target, n := t.target(table, base, users)
@@ -272,7 +271,10 @@ func (t *tables) target(table, base string, users []string) (string, int) {
 	}
 	switch table {
 	case "raw":
-		return pick(t.generator, []string{" -j NOTRACK", fmt.Sprintf(" -j MARK --set-xmark %#x/0xffffffff", mark), " -j CT --notrack"}), 1 + t.IntN(2)
+		zone := 1 + t.IntN(3)
+		return pick(t.generator, []string{" -j NOTRACK", fmt.Sprintf(" -j MARK --set-xmark %#x/0xffffffff", mark), " -j CT --notrack",
+			fmt.Sprintf(" -j CT --zone %d", zone), fmt.Sprintf(" -j CT --zone-orig %d", zone), fmt.Sprintf(" -j CT --zone-reply %d", zone), " -j CT --zone mark",
+		}), 1 + t.IntN(2)
 	case "nat":
 		return t.translation(base)
 	case "mangle":
@@ -319,7 +321,10 @@ func (t *tables) translation(base string) (string, int) {
 	if own := ofFamily(t.site.addresses, t.six); len(own) > 0 && t.chance(0.7) {
 		source = pick(t.generator, own)
 	}
-	protocol := " -p " + pick(t.generator, []string{"tcp", "udp"})
+	protocol := " -p " + pick(t.generator, []string{"tcp", "udp", "sctp"})
+	if base != "" && t.chance(0.12) {
+		return " -j NETMAP --to " + t.prefix(t.six).Masked().String(), 1 + t.IntN(2)
+	}
 	switch base {
 	case "PREROUTING", "OUTPUT":
 		return pick(t.generator, []string{
@@ -335,202 +340,4 @@ func (t *tables) translation(base string) (string, int) {
 		return " -j SNAT --to-source " + source.String(), 2
 	}
 	return " -j RETURN", 1
-}
-
-// matches are a rule's, at most n; those that stand in each other's way are left out. Between them are tabs.
-func (t *tables) matches(table, base string, n int) string {
-	var all []string
-	used := map[string]bool{}
-	for range n {
-		m := t.match(t.IntN(20), table, base)
-		clash := false
-		fields := strings.Fields(m)
-		for i, f := range fields {
-			switch f {
-			case "-p", "-s", "-d", "-i", "-o":
-			case "-m":
-				f += fields[i+1]
-			default:
-				continue
-			}
-			clash = clash || used[f]
-			used[f] = true
-		}
-		if !clash && m != "" {
-			all = append(all, m)
-		}
-	}
-	return strings.Join(all, "\t")
-}
-
-func (t *tables) not() string { return t.maybe(" !", 0.2) }
-
-func (t *tables) interfaces() []string {
-	return append(append([]string{"lo"}, t.site.links...), t.site.bridges...)
-}
-
-func (t *tables) match(kind int, table, base string) string {
-	port := pick(t.generator, ports)
-	in := base == "PREROUTING" || base == "INPUT" || base == "FORWARD"
-	out := base == "POSTROUTING" || base == "OUTPUT" || base == "FORWARD"
-	switch kind {
-	case 0, 1:
-		return fmt.Sprintf("%s -s %s", t.not(), t.prefix(t.six))
-	case 2, 3:
-		return fmt.Sprintf("%s -d %s", t.not(), t.prefix(t.six))
-	case 4:
-		p := pick(t.generator, []string{"tcp", "udp"})
-		return fmt.Sprintf(" -p %s -m %s%s --dport %s", p, p, t.not(), pick(t.generator, []string{fmt.Sprint(port), fmt.Sprintf("%d:%d", port, port+1000), "1024:65535"}))
-	case 5:
-		return " -p " + pick(t.generator, []string{"tcp", "udp", t.icmp()})
-	case 6:
-		if in {
-			return fmt.Sprintf("%s -i %s", t.not(), pick(t.generator, t.interfaces()))
-		}
-	case 7:
-		if out {
-			return fmt.Sprintf("%s -o %s", t.not(), pick(t.generator, t.interfaces()))
-		}
-	case 8:
-		return fmt.Sprintf(" -m mark%s --mark %#x/%#x", t.not(), pick(t.generator, marks), pick(t.generator, []int{0xff, 0xffff, 0xffffffff}))
-	case 9:
-		if table != "raw" {
-			return fmt.Sprintf(" -m connmark%s --mark %#x", t.not(), pick(t.generator, marks))
-		}
-	case 10:
-		if table != "raw" {
-			return fmt.Sprintf(" -m conntrack%s --ctstate %s", t.not(), pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED", "DNAT", "SNAT"}))
-		}
-	case 11:
-		if t.six {
-			return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST"}))
-		}
-		return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST", "LOCAL,BLACKHOLE"}))
-	case 12:
-		return fmt.Sprintf(" -p tcp -m multiport --dports %d,%d:%d", port, 8000, 9000)
-	case 13:
-		return fmt.Sprintf(" -m statistic --mode random%s --probability %.2f", t.not(), 0.25+math.Round(t.Float64()*10)/20)
-	case 14:
-		return t.fields()
-	case 15:
-		if set := t.set("net"); set != "" {
-			return fmt.Sprintf(" -m set%s --match-set %s %s", t.not(), set, pick(t.generator, []string{"src", "dst"}))
-		}
-	case 16:
-		if set := t.set("ip,port"); set != "" {
-			return fmt.Sprintf(" -m set%s --match-set %s dst,dst", t.not(), set)
-		}
-	case 17:
-		a := pick(t.generator, t.allAddresses(t.six))
-		return fmt.Sprintf(" -m iprange%s --%s-range %s-%s", t.not(), pick(t.generator, []string{"src", "dst"}), a, a.Next().Next())
-	case 18:
-		return t.rare(table, base)
-	case 19:
-		if table != "raw" {
-			return pick(t.generator, []string{" -m conntrack --ctdir ORIGINAL", " -m conntrack --ctdir REPLY",
-				fmt.Sprintf(" -m conntrack --ctorigdst %s", t.prefix(t.six)), " -m conntrack --ctproto 6"})
-		}
-	}
-	return ""
-}
-
-func (t *tables) icmp() string {
-	if t.six {
-		return "ipv6-icmp"
-	}
-	return "icmp"
-}
-
-func (t *tables) fields() string {
-	ttl := "ttl --ttl"
-	icmp := " -p icmp -m icmp --icmp-type 8"
-	if t.six {
-		ttl, icmp = "hl --hl", " -p ipv6-icmp -m icmp6 --icmpv6-type 128"
-	}
-	return pick(t.generator, []string{
-		fmt.Sprintf(" -m %s-%s %d", ttl, pick(t.generator, []string{"eq", "lt", "gt"}), 60+t.IntN(6)), icmp,
-		fmt.Sprintf(" -m dscp --dscp %d", pick(t.generator, []int{0, 1, 2, 4, 46})), fmt.Sprintf(" -m tos --tos %#x/0xff", pick(t.generator, []int{0, 8, 16})),
-		" -m length --length 0:60 -m comment --comment " + Unsupported, " -p tcp -m tcp --tcp-flags SYN,ACK,RST SYN", " -p tcp -m tcp --syn",
-	})
-}
-
-// rare are matches that hold in some places only.
-func (t *tables) rare(table, base string) string {
-	var all []string
-	if base == "OUTPUT" || base == "POSTROUTING" {
-		all = append(all, " -m owner --uid-owner 0", " -m owner --uid-owner 1000", " -m owner ! --gid-owner 1000")
-	}
-	if base == "PREROUTING" && table == "raw" {
-		all = append(all, " -m rpfilter --invert", " -m rpfilter --loose")
-	}
-	if base == "PREROUTING" || base == "FORWARD" || base == "INPUT" {
-		all = append(all, " -m mac --mac-source 02:00:00:00:01:01", " -m pkttype --pkt-type unicast", " -m physdev --physdev-is-in")
-		if len(t.site.links) > 0 {
-			all = append(all, " -m physdev --physdev-in "+pick(t.generator, t.site.links))
-		}
-	}
-	if base == "FORWARD" || base == "POSTROUTING" {
-		all = append(all, " -m physdev --physdev-is-bridged")
-	}
-	if len(all) == 0 {
-		return ""
-	}
-	return pick(t.generator, all)
-}
-
-// setName is the name of a site's ipset of a kind and family.
-func setName(kind string, six bool) string {
-	family := 4
-	if six {
-		family = 6
-	}
-	return fmt.Sprintf("%s-%d", strings.ReplaceAll(kind, ",", "-"), family)
-}
-
-// set is the name of an ipset of the site, "" where it has none.
-func (t *tables) set(kind string) string {
-	name := setName(kind, t.six)
-	for _, l := range *t.site.lines("ipset") {
-		if strings.HasPrefix(l, "create "+name+" ") {
-			return name
-		}
-	}
-	return ""
-}
-
-// ipsets makes sets of what occurs in the world.
-func (g *generator) ipsets(s *site) {
-	if !g.chance(0.4) {
-		return
-	}
-	for _, six := range g.families() {
-		family := "inet"
-		if six {
-			family = "inet6"
-		}
-		name := setName("net", six)
-		s.Add("ipset", "create %s hash:net family %s", name, family)
-		seen := map[string]bool{}
-		for range 1 + g.IntN(4) {
-			p := g.prefix(six)
-			if p.Bits() == 0 || seen[p.String()] {
-				continue
-			}
-			seen[p.String()] = true
-			nomatch := ""
-			if g.chance(0.2) {
-				nomatch = " nomatch"
-			}
-			s.Add("ipset", "add %s %s%s", name, p, nomatch)
-		}
-		name = setName("ip,port", six)
-		s.Add("ipset", "create %s hash:ip,port family %s", name, family)
-		for range g.IntN(4) {
-			entry := fmt.Sprintf("add %s %s,%s:%d", name, pick(g, g.allAddresses(six)), pick(g, []string{"tcp", "udp"}), pick(g, ports))
-			if !seen[entry] {
-				seen[entry] = true
-				s.Add("ipset", "%s", entry)
-			}
-		}
-	}
 }

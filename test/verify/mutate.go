@@ -54,6 +54,11 @@ func (g *generator) settings(s *site) {
 			s.Add("sysctl", "net/ipv6/conf/%s/forwarding 0", pick(g, places))
 		}
 	}
+	for _, l := range places[1:] {
+		if g.chance(0.15) {
+			s.Add("ip", "link set %s group %d", l, 5+g.IntN(2))
+		}
+	}
 	one := func(p float64, key string, values ...string) {
 		if g.chance(p) {
 			s.Add("sysctl", "%s %s", key, pick(g, values))

@@ -104,7 +104,7 @@ func (n *nftRules) service(i int, v vip) {
 type baseChain struct{ name, kind, hook, priority string }
 
 var nftBases = []baseChain{
-	{"raw-pre", "filter", "prerouting", "-300"}, {"mangle-pre", "filter", "prerouting", "-150"}, {"nat-pre", "nat", "prerouting", "-100"},
+	{"raw-pre", "filter", "prerouting", "-300"}, {"raw-out", "filter", "output", "-300"}, {"mangle-pre", "filter", "prerouting", "-150"}, {"nat-pre", "nat", "prerouting", "-100"},
 	{"inp", "filter", "input", "0"}, {"forw", "filter", "forward", "0"}, {"outp", "filter", "output", "0"}, {"nat-out", "nat", "output", "-100"},
 	{"route-out", "route", "output", "-150"}, {"mangle-post", "filter", "postrouting", "-150"}, {"nat-post", "nat", "postrouting", "100"},
 }
@@ -147,13 +147,22 @@ func (n *nftRules) sets() {
 		if six {
 			kind, tail = "ipv6_addr", "6"
 		}
-		n.add("set", "nets%s { type %s ; flags interval ; auto-merge ; }", tail, kind)
-		for range 1 + n.IntN(3) {
-			n.add("element", "nets%s { %s }", tail, n.prefix(six))
+		timed := n.chance(0.3)
+		flags, own := "", func() string { return "" }
+		if timed {
+			flags, own = ", timeout", func() string { return pick(n.generator, []string{"", " timeout 20m", " timeout 1d"}) }
 		}
-		n.add("set", "ends%s { type %s . inet_service ; }", tail, kind)
+		n.add("set", "nets%s { type %s ; flags interval%s ; auto-merge ; }", tail, kind, flags)
 		for range 1 + n.IntN(3) {
-			n.add("element", "ends%s { %s . %d }", tail, pick(n.generator, n.allAddresses(six)), pick(n.generator, ports))
+			n.add("element", "nets%s { %s%s }", tail, n.prefix(six), own())
+		}
+		flags = ""
+		if timed {
+			flags = pick(n.generator, []string{"flags timeout ;", "timeout 1h ;"})
+		}
+		n.add("set", "ends%s { type %s . inet_service ; %s }", tail, kind, flags)
+		for range 1 + n.IntN(3) {
+			n.add("element", "ends%s { %s . %d%s }", tail, pick(n.generator, n.allAddresses(six)), pick(n.generator, ports), own())
 		}
 	}
 }
@@ -180,7 +189,7 @@ func clash(a, b string) bool {
 	of := func(text string) string {
 		for _, w := range strings.Fields(text) {
 			switch w {
-			case "tcp", "udp", "icmp", "icmpv6":
+			case "tcp", "udp", "sctp", "icmp", "icmpv6":
 				return w
 			}
 		}
@@ -210,8 +219,10 @@ func (n *nftRules) statement(b baseChain, users int) (string, int) {
 		return n.reject(), 2
 	case k < 5:
 		return "return", 1
-	case k < 6 && b.name == "raw-pre":
-		return "notrack", 1
+	case k < 7 && strings.HasPrefix(b.name, "raw-"):
+		zone := 1 + n.IntN(3)
+		return pick(n.generator, []string{"notrack", fmt.Sprintf("ct zone set %d", zone), fmt.Sprintf("ct original zone set %d", zone),
+			fmt.Sprintf("ct reply zone set %d", zone), fmt.Sprintf("ct zone set meta mark map { 0x0 : %d, 0x1 : 2 }", zone)}), 1
 	}
 	return pick(n.generator, []string{
 		fmt.Sprintf("meta mark set %#x", mark), fmt.Sprintf("meta mark set mark or %#x", mark), fmt.Sprintf("meta mark set mark and %#x", mark),
@@ -219,6 +230,7 @@ func (n *nftRules) statement(b baseChain, users int) (string, int) {
 		fmt.Sprintf("meta mark set numgen random mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "counter", "meta priority set 1:2",
 		fmt.Sprintf("meta mark set jhash %s saddr . %s daddr mod %d", n.proto(), n.proto(), 2+n.IntN(3)),
 		fmt.Sprintf("meta mark set tcp dport map { %d : 0x1, %d : 0x2 }", ports[0], ports[1]), fmt.Sprintf("%s dscp set %d", n.proto(), n.IntN(64)),
+		fmt.Sprintf("meta mark set numgen inc mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "numgen inc mod 3 vmap { 0 : accept, 1 : return }",
 		"numgen random mod 3 vmap { 0 : accept, 1 : return }", fmt.Sprintf("numgen random mod 10 < %d meta mark set %#x", 1+n.IntN(9), mark),
 	}), n.IntN(2)
 }
@@ -253,12 +265,14 @@ func (n *nftRules) translation(b baseChain) (string, int) {
 		source = pick(n.generator, own)
 	}
 	p, port := n.proto(), pick(n.generator, ports)
-	l4 := "meta l4proto " + pick(n.generator, []string{"tcp", "udp"})
+	l4 := "meta l4proto " + pick(n.generator, []string{"tcp", "udp", "sctp"})
 	if b.name == "nat-post" {
 		return pick(n.generator, []string{
 			"masquerade", "masquerade random", l4 + " masquerade to :2000-2010", fmt.Sprintf("snat %s to %s", p, source),
 			fmt.Sprintf("%s snat %s to %s:3000-3005", l4, p, bracket(source)),
 			fmt.Sprintf("snat %s to %s saddr map { %s : %s }", p, p, pick(n.generator, n.allAddresses(n.six)), source),
+			n.netmap("snat", "saddr"), fmt.Sprintf("snat %s to %s-%s", p, source, source.Next().Next()),
+			fmt.Sprintf("snat %s prefix to %s saddr map { %s : %s }", p, p, prefixOf(1, n.six), prefixOf(3, n.six)),
 		}), n.IntN(2)
 	}
 	var choices []string
@@ -267,10 +281,18 @@ func (n *nftRules) translation(b baseChain) (string, int) {
 	}
 	return pick(n.generator, []string{
 		fmt.Sprintf("dnat %s to %s", p, destination), fmt.Sprintf("%s dnat %s to %s:%d", l4, p, bracket(destination), port),
+		n.netmap("dnat", "daddr"), fmt.Sprintf("dnat %s to %s-%s", p, destination, destination.Next().Next()),
 		fmt.Sprintf("%s redirect to :%d", l4, port), fmt.Sprintf("dnat %s to numgen random mod 2 map { %s }", p, strings.Join(choices, ", ")),
 		fmt.Sprintf("dnat %s to jhash %s saddr mod 2 map { %s }", p, p, strings.Join(choices, ", ")),
 		fmt.Sprintf("%s dnat %s to %s daddr . th dport map { %s . %d : %s . %d }", l4, p, p, destination, port, pick(n.generator, n.allAddresses(n.six)), pick(n.generator, ports)),
 	}), 1 + n.IntN(2)
+}
+
+// netmap maps a prefix onto another. It leaves out what is there already: of an IPv4 address that stays, whether the kernel takes the connection for
+// translated depends on what was on its stack (nft_nat_setup_netmap leaves bytes of the new address as they are).
+func (n *nftRules) netmap(kind, end string) string {
+	to := n.prefix(n.six).Masked()
+	return fmt.Sprintf("%s %s != %s %s %s prefix to %s", n.proto(), end, to, kind, n.proto(), to)
 }
 
 func (n *nftRules) interfaces() string {
@@ -290,7 +312,7 @@ func (n *nftRules) match(b baseChain) string {
 	if n.six {
 		tail = "6"
 	}
-	switch g.IntN(18) {
+	switch g.IntN(23) {
 	case 0, 1:
 		return fmt.Sprintf("%s saddr %s%s", p, not, g.prefix(n.six))
 	case 2, 3:
@@ -342,6 +364,25 @@ func (n *nftRules) match(b baseChain) string {
 			return pick(g, []string{"icmp type echo-request", "icmp type { echo-request, echo-reply, destination-unreachable }"})
 		}
 		return "icmpv6 type { echo-request, echo-reply }"
+	case 18:
+		return pick(g, []string{"limit rate 1/minute burst 2 packets", "limit rate over 2/minute burst 1 packets", "limit rate 200 bytes/minute burst 100 bytes",
+			"ct count 1", "ct count over 1", "quota 150 bytes", "quota over 150 bytes"})
+	case 19:
+		return fmt.Sprintf("%s sport %s", pick(g, []string{"tcp", "udp", "sctp", "meta l4proto { tcp, udp } th"}),
+			pick(g, []string{fmt.Sprint(port), not + "1024-65535", "20000-20001", "{ 20000, 32768-50000 }"}))
+	case 20:
+		return fmt.Sprintf("sctp dport %s%d", not, port)
+	case 21:
+		lengths := []string{"meta length < 61", "meta length 60-84", "meta length != 60", fmt.Sprintf("meta length > %d", 40+g.IntN(60))}
+		if !n.six {
+			lengths = append(lengths, "ip length < 61", "ip length 84")
+		}
+		return pick(g, lengths)
+	case 22:
+		if in {
+			return fmt.Sprintf("iifgroup %s%d", not, pick(g, []int{0, 5, 6}))
+		}
+		return fmt.Sprintf("oifgroup %s%d", not, pick(g, []int{0, 5, 6}))
 	}
 	return ""
 }

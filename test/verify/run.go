@@ -15,9 +15,6 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// Unsupported is the comment of rules that are not expected to be understood.
-const Unsupported = "unsupported"
-
 // Result is what came of a world.
 type Result struct {
 	Account
@@ -105,7 +102,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	}
 	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
-	predicted, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p})
+	predicted, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p, Echoes: true})
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()

@@ -132,7 +132,7 @@ func complete(p *packet.Packet, probe *kernel.Probe) {
 	}
 	p.Length = header + queryHeader + len(probe.Payload)
 	if p.Protocol == packet.TCP {
-		p.TCPFlags, p.Length = packet.SYN, 0 // its options depend on settings of the sender
+		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
 	}
 }
 

@@ -68,11 +68,18 @@ func (v *View) bind(f *packet.Flow, t *packet.Translation) {
 
 // used tells whether the answers to a tuple would be another flow's packets (nf_nat_used_tuple).
 func (v *View) used(t packet.Tuple, f *packet.Flow) bool {
-	zone := f.Zone
-	if f.ZoneOnly == packet.ZoneOriginal {
-		zone = 0
+	return v.taken(t.Reply(), f)
+}
+
+// clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A datagram's twin
+// is left for Confirm: the same flow, untranslated, that another packet made meanwhile, or that is in another zone.
+func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
+	other := v.holder(t.Reply(), f)
+	if other == nil {
+		return false
 	}
-	return v.taken(t.Reply(), zone, f)
+	twin := other.Status&(packet.SNAT|packet.DNAT) == 0 && other.Original == f.Original && other.Reply == f.Reply
+	return !twin || t.Protocol != packet.UDP && t.Protocol != packet.UDPLite
 }
 
 // unique is get_unique_tuple: the tuple that the flow's packets have from here on.
@@ -80,7 +87,7 @@ func (v *View) unique(current packet.Tuple, t *packet.Translation, f *packet.Flo
 	random := t.Random || t.FullyRandom
 	if t.Source && !random {
 		if inRange(current, t) {
-			if !v.used(current, f) {
+			if !v.clashes(current, f) {
 				return current
 			}
 		} else if earlier, ok := v.appropriate(current, t, f); ok && !v.used(earlier, f) {
@@ -88,7 +95,7 @@ func (v *View) unique(current packet.Tuple, t *packet.Translation, f *packet.Flo
 		}
 	}
 	tuple := current
-	bestAddress(&tuple, t, f.Zone)
+	bestAddress(&tuple, t, f.Zone.ID)
 	if !random {
 		switch {
 		case !hasPorts(t):

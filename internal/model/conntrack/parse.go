@@ -165,8 +165,8 @@ func (r *reader) pair(key, value string) error {
 		f.Helper = value
 		return nil
 	case "zone", "zone-orig", "zone-reply":
-		f.ZoneOnly = map[string]packet.ZoneDirection{"zone-orig": packet.ZoneOriginal, "zone-reply": packet.ZoneReply}[key]
-		return number(value, 16, func(n uint64) { f.Zone = uint16(n) })
+		f.Zone.Only = map[string]packet.ZoneDirection{"zone-orig": packet.ZoneOriginal, "zone-reply": packet.ZoneReply}[key]
+		return number(value, 16, func(n uint64) { f.Zone.ID = uint16(n) })
 	}
 	if r.tuples == 0 {
 		return fmt.Errorf("%q before the first src=", key+"=")
@@ -228,20 +228,20 @@ func Append(b []byte, f *packet.Flow) []byte {
 		b = append(b, f.State+" "...)
 	}
 	b = appendTuple(b, &f.Original)
-	if f.ZoneOnly == packet.ZoneOriginal {
-		b = fmt.Appendf(b, "zone-orig=%d ", f.Zone)
+	if f.Zone.Only == packet.ZoneOriginal {
+		b = fmt.Appendf(b, "zone-orig=%d ", f.Zone.ID)
 	}
 	if f.Status&packet.SeenReply == 0 {
 		b = append(b, "[UNREPLIED] "...)
 	}
 	b = appendTuple(b, &f.Reply)
-	if f.ZoneOnly == packet.ZoneReply {
-		b = fmt.Appendf(b, "zone-reply=%d ", f.Zone)
+	if f.Zone.Only == packet.ZoneReply {
+		b = fmt.Appendf(b, "zone-reply=%d ", f.Zone.ID)
 	}
 	b = appendMarks(b, f.Status)
 	b = fmt.Appendf(b, "mark=%d ", f.Mark)
-	if f.Zone != 0 && f.ZoneOnly == packet.ZoneBoth {
-		b = fmt.Appendf(b, "zone=%d ", f.Zone)
+	if f.Zone.ID != 0 && f.Zone.Only == packet.ZoneBoth {
+		b = fmt.Appendf(b, "zone=%d ", f.Zone.ID)
 	}
 	if f.Helper != "" {
 		b = append(b, "helper="+f.Helper+" "...)

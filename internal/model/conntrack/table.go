@@ -53,20 +53,13 @@ func NewTable(flows []packet.Flow) *Table {
 	return t
 }
 
-// keys are what a flow's packets are found by in both directions: the zone may count in one of them only (nf_ct_zone_id).
+// keys are what a flow's packets are found by in both directions.
 func keys(f *packet.Flow) (original, reply key) {
-	original, reply = key{f.Original, f.Zone}, key{f.Reply, f.Zone}
-	switch f.ZoneOnly {
-	case packet.ZoneOriginal:
-		reply.zone = 0
-	case packet.ZoneReply:
-		original.zone = 0
-	}
-	return original, reply
+	return key{f.Original, f.Zone.In(false)}, key{f.Reply, f.Zone.In(true)}
 }
 
-func bySource(t *packet.Tuple, zone uint16) sourceKey {
-	return sourceKey{t.Protocol, t.Source, t.SourcePort, zone}
+func bySource(t *packet.Tuple, zone packet.Zone) sourceKey {
+	return sourceKey{t.Protocol, t.Source, t.SourcePort, zone.In(false)}
 }
 
 // identity is a packet's tuple as conntrack knows it: without fields that its protocol does not have.

@@ -45,14 +45,22 @@ func (v *View) Flows() []*packet.Flow {
 	return changed
 }
 
-// find looks a tuple up (nf_conntrack_find_get). The flow may be changed: it is the view's.
-func (v *View) find(t packet.Tuple, zone uint16) (entry, bool) {
-	k := key{t, zone}
-	if e, ok := v.own[k]; ok {
+// find looks a tuple up (nf_conntrack_find_get), in either direction of a flow. The flow may be changed: it is the view's.
+func (v *View) find(t packet.Tuple, zone packet.Zone) (entry, bool) {
+	if e, ok := v.inDirection(t, zone, false); ok {
+		return e, true
+	}
+	return v.inDirection(t, zone, true)
+}
+
+// inDirection finds the flow that has a tuple in one of its directions.
+func (v *View) inDirection(t packet.Tuple, zone packet.Zone, reply bool) (entry, bool) {
+	k := key{t, zone.In(reply)}
+	if e, ok := v.own[k]; ok && e.reply == reply {
 		return e, true
 	}
 	r, ok := v.base.index[k]
-	if !ok || v.gone[r.flow] {
+	if !ok || r.reply != reply || v.gone[r.flow] {
 		return entry{}, false
 	}
 	f := v.copies[r.flow]
@@ -69,19 +77,25 @@ func (v *View) find(t packet.Tuple, zone uint16) (entry, bool) {
 }
 
 // taken tells whether a flow other than f has a tuple in either direction (nf_conntrack_tuple_taken).
-func (v *View) taken(t packet.Tuple, zone uint16, f *packet.Flow) bool {
-	k := key{t, zone}
-	if e, ok := v.own[k]; ok {
-		return e.flow != f
+func (v *View) taken(t packet.Tuple, f *packet.Flow) bool { return v.holder(t, f) != nil }
+
+// holder is the flow other than f that has a tuple; nil where there is none.
+func (v *View) holder(t packet.Tuple, f *packet.Flow) *packet.Flow {
+	for _, reply := range [...]bool{false, true} {
+		k := key{t, f.Zone.In(reply)}
+		if e, ok := v.own[k]; ok && e.reply == reply && e.flow != f {
+			return e.flow
+		}
+		if r, ok := v.base.index[k]; ok && r.reply == reply && !v.gone[r.flow] && v.copies[r.flow] != f {
+			return &v.base.Flows[r.flow]
+		}
 	}
-	r, ok := v.base.index[k]
-	return ok && !v.gone[r.flow] && v.copies[r.flow] != f
+	return nil
 }
 
 // Adopt adds a flow that is there beside those of the table, or in place of the one that has its first packet's tuple.
 func (v *View) Adopt(f packet.Flow) {
-	original, _ := keys(&f)
-	if known, ok := v.find(original.tuple, original.zone); ok {
+	if known, ok := v.find(f.Original, f.Zone); ok {
 		v.Remove(known.flow)
 	}
 	v.put(&f)
@@ -107,8 +121,7 @@ func (v *View) Confirm(p *packet.Packet) bool {
 	if f == nil || f.Status&packet.Confirmed != 0 {
 		return true
 	}
-	original, reply := keys(f)
-	if v.taken(original.tuple, original.zone, f) || v.taken(reply.tuple, reply.zone, f) {
+	if v.taken(f.Original, f) || v.taken(f.Reply, f) {
 		return false
 	}
 	f.Status |= packet.Confirmed
@@ -137,6 +150,11 @@ func (v *View) Track(p *packet.Packet) {
 		return
 	case p.Track.Flow != nil || p.Track.State == packet.Untracked:
 		return
+	}
+	if p.Template = false; p.ZoneMark {
+		p.Zone.ID = uint16(p.Mark)
+	}
+	switch {
 	case neighbourDiscovery(p):
 		p.Track = packet.Track{State: packet.Untracked}
 		return

@@ -26,6 +26,8 @@ const (
 	TargetConnmark
 	TargetPriority
 	TargetZone
+	TargetZoneOriginal // the zone counts in the direction of requests only
+	TargetZoneReply    // of answers
 	TargetPacketType
 	TargetSource
 	TargetDestination
@@ -38,7 +40,8 @@ const (
 	TargetEtherDestination
 )
 
-var targetWords = [...]string{"mark", "connection mark", "class", "connection's zone", "frame's addressee", "source", "destination", "source port",
+var targetWords = [...]string{"mark", "connection mark", "class", "connection's zone", "connection's zone for requests",
+	"connection's zone for answers", "frame's addressee", "source", "destination", "source port",
 	"destination port", "TTL", "DSCP", "ECN", "frame's source", "frame's destination"}
 
 func (t Target) String() string { return targetWords[t] }
@@ -88,9 +91,10 @@ func (t Target) set(p *packet.Packet, v Value) {
 		}
 	case TargetPriority:
 		p.Priority = uint32(v.Lo)
-	case TargetZone:
-		if p.Track.Flow == nil && !p.Untracked {
-			p.Zone = uint16(v.Lo)
+	case TargetZone, TargetZoneOriginal, TargetZoneReply:
+		if p.Track.Flow == nil && !p.Template { // one that was not to be tracked is then, after all (nft_ct_set_zone_eval)
+			p.Untracked, p.AboutUntracked, p.Track.State, p.Template = false, false, 0, true
+			p.Zone = packet.Zone{ID: uint16(v.Lo), Only: packet.ZoneDirection(t - TargetZone)}
 		}
 	case TargetPacketType:
 		p.Cast = [4]packet.Cast{packet.Unicast, packet.BroadcastFrame, packet.MulticastFrame, packet.OtherHost}[v.Lo&3]
@@ -139,7 +143,7 @@ func (s *Assign) Effect() EffectKind { return Modifies }
 func (s *Assign) String() string { return "set the " + s.Target.String() + " to " + s.Value.String() }
 
 func (s *Assign) needsTracking() bool {
-	return s.Target == TargetConnmark || s.Target == TargetZone || tracks(s.Value)
+	return s.Target == TargetConnmark || s.Target >= TargetZone && s.Target <= TargetZoneReply || tracks(s.Value)
 }
 
 // Untrack asks conntrack not to look at the packet (nft's notrack). Unlike iptables' target it does not make the kernel track others.
@@ -148,7 +152,7 @@ type Untrack struct{}
 // Eval notes it. Packets that are tracked already stay as they are.
 func (Untrack) Eval(c *Context) Verdict {
 	p := c.Packet
-	if p.Track.Flow == nil && !p.Untracked {
+	if p.Track.Flow == nil && !p.Untracked && !p.Template {
 		p.Untracked, p.Track.State = true, packet.Untracked
 	}
 	return Verdict{}

@@ -159,10 +159,11 @@ func Conntrack(key, direction string) (*Field, bool) {
 // flowField is a field of the packet's connection.
 func flowField(words, datatype string, bits int, get func(c *Context, f *packet.Flow) (Span, truth)) *Field {
 	return &Field{Words: words, Type: datatype, Bits: bits, get: func(c *Context) (Span, truth) {
-		if c.Packet.Track.Flow == nil {
+		f := c.Packet.Connection()
+		if f == nil {
 			return absent()
 		}
-		return get(c, c.Packet.Track.Flow)
+		return get(c, f)
 	}}
 }
 
@@ -170,10 +171,7 @@ func conntrackField(key, direction string) *Field {
 	switch key {
 	case "state":
 		return &Field{Words: "connection state", Type: "ct_state", Bits: 32, get: func(c *Context) (Span, truth) {
-			if s := c.Packet.Track.State; s != 0 {
-				return number(uint64(s))
-			}
-			return number(uint64(packet.Invalid))
+			return number(uint64(c.Packet.TrackState()))
 		}}
 	case "mark":
 		return flowField("connection mark", "mark", 32, func(_ *Context, f *packet.Flow) (Span, truth) { return number(uint64(f.Mark)) })
@@ -187,7 +185,12 @@ func conntrackField(key, direction string) *Field {
 			return number(0)
 		})
 	case "zone":
-		return flowField("connection zone", "integer", 16, func(_ *Context, f *packet.Flow) (Span, truth) { return number(uint64(f.Zone)) })
+		return flowField("connection zone", "integer", 16, func(_ *Context, f *packet.Flow) (Span, truth) {
+			if direction == "" {
+				return number(uint64(f.Zone.ID))
+			}
+			return number(uint64(f.Zone.In(direction == "reply")))
+		})
 	case "helper":
 		// Only expected connections have a master with a helper; which it was is not known.
 		return flowField("connection helper", "string", 128, func(_ *Context, f *packet.Flow) (Span, truth) {

@@ -81,8 +81,8 @@ type MatchStatus struct {
 
 // Eval looks at the packet's connection.
 func (m *MatchConntrack) Eval(c *Context) Verdict {
-	flow := c.Packet.Track.Flow
-	if m.States != nil && !m.States.match(c.Packet.Track) {
+	flow := c.Packet.Connection()
+	if m.States != nil && !m.States.match(c.Packet.TrackState(), flow) {
 		return Verdict{Kind: Break}
 	}
 	if flow == nil {
@@ -112,14 +112,10 @@ func (m *MatchConntrack) Eval(c *Context) Verdict {
 	return c.hold(holds, m)
 }
 
-func (m *MatchStates) match(t packet.Track) bool {
-	state := t.State
-	if state == 0 {
-		state = packet.Invalid // conntrack has not seen it
-	}
+func (m *MatchStates) match(state packet.TrackState, flow *packet.Flow) bool {
 	holds := state&m.States != 0
-	if t.Flow != nil {
-		holds = holds || m.SNAT && t.Flow.Status&packet.SNAT != 0 || m.DNAT && t.Flow.Status&packet.DNAT != 0
+	if flow != nil {
+		holds = holds || m.SNAT && flow.Status&packet.SNAT != 0 || m.DNAT && flow.Status&packet.DNAT != 0
 	}
 	return holds != m.Not
 }

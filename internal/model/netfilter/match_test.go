@@ -345,8 +345,11 @@ func TestEffects(t *testing.T) {
 		{&SetTOS{Value: 0x10, Mask: 0x3c}, func(p *packet.Packet) bool { return p.TOS == 0x10 }},
 		{&SetPriority{Priority: 0x10002}, func(p *packet.Packet) bool { return p.Priority == 0x10002 }},
 		{&SetTracking{NoTrack: true}, func(p *packet.Packet) bool { return p.Untracked && p.Track.State == packet.Untracked }},
-		{&SetTracking{Zone: 3}, func(p *packet.Packet) bool { return p.Zone == 3 }},
-		{&SetTracking{ZoneMark: true}, func(p *packet.Packet) bool { return p.Zone == 0x4001 }},
+		{&SetTracking{Zone: packet.Zone{ID: 3}}, func(p *packet.Packet) bool { return p.Zone.ID == 3 && p.Template }},
+		{&Assign{Target: TargetZoneReply, Value: &Constant{Values: []Span{Number(5)}}}, func(p *packet.Packet) bool {
+			return p.Zone == packet.Zone{ID: 5, Only: packet.ZoneReply} && p.Template
+		}},
+		{&SetTracking{ZoneMark: true}, func(p *packet.Packet) bool { return p.Zone.ID == 0x4001 && p.ZoneMark }},
 	} {
 		p := syn(nil)
 		if v := test.s.Eval(&Context{Packet: p}); v.Kind != Continue || !test.want(p) || test.s.Effect() != Modifies {
@@ -372,6 +375,19 @@ func TestTranslationsGoToTheWalk(t *testing.T) {
 }
 
 // TestTranslationTracksItsFamily: nat of one family, in a table of both, has only that one's connections tracked (nft_nat_init).
+// TestNetmapByHook: NETMAP translates the source behind routing, and the destination in front of it.
+func TestNetmapByHook(t *testing.T) {
+	for hook, source := range map[Hook]bool{Prerouting: false, Output: false, Postrouting: true, Input: true} {
+		c := &Context{Packet: syn(nil), Hook: hook, Translate: func(n packet.Translation) Verdict {
+			if n.Source != source {
+				t.Errorf("%s: source %v", hook, n.Source)
+			}
+			return Verdict{}
+		}}
+		(&Translate{Translation: packet.Translation{Netmap: true}}).Eval(c)
+	}
+}
+
 func TestTranslationTracksItsFamily(t *testing.T) {
 	to := func(a string) packet.Translation {
 		return packet.Translation{Source: true, Low: netip.MustParseAddr(a)}
@@ -413,5 +429,40 @@ func TestQuestionsNameWhatTheyAreAbout(t *testing.T) {
 	(&MatchAddressType{Types: []AddressType{LocalAddress}}).Eval(c)
 	if got := chooser.asked[0].What; !strings.Contains(got, "10.9.9.9") {
 		t.Errorf("asked %q", got)
+	}
+}
+
+// TestFirstZoneCounts: what the first rule asks of conntrack counts, and until conntrack looks at the packet rules see a new connection without a mark.
+func TestFirstZoneCounts(t *testing.T) {
+	p := syn(nil)
+	for _, s := range []Statement{&SetTracking{Zone: packet.Zone{ID: 3}}, &SetTracking{Zone: packet.Zone{ID: 4}}, &SetTracking{NoTrack: true}, Untrack{},
+		&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}} {
+		s.Eval(&Context{Packet: p})
+	}
+	if p.Zone.ID != 3 || p.Untracked {
+		t.Errorf("%+v", p.Local)
+	}
+	isNew := &MatchConntrack{States: &MatchStates{States: packet.New}}
+	if v := isNew.Eval(&Context{Packet: p}); v.Kind != Continue {
+		t.Error("the packet is not taken for that of a new connection")
+	}
+	untracked := syn(nil)
+	Untrack{}.Eval(&Context{Packet: untracked})
+	if (&SetTracking{Zone: packet.Zone{ID: 3}}).Eval(&Context{Packet: untracked}); untracked.Template {
+		t.Error("CT puts a packet into a zone that is not to be tracked")
+	}
+	if (&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}).Eval(&Context{Packet: untracked}); untracked.Untracked || untracked.Zone.ID != 5 {
+		t.Error("nft's zone leaves a packet untracked")
+	}
+}
+
+func TestUnderstood(t *testing.T) {
+	for _, s := range []Statement{&UnknownTest{Text: "-m foo"}, &UnknownEffect{Text: "-j FOO"}} {
+		if r := (&Rule{Statements: []Statement{&MatchTTL{}, s}}); r.Understood() {
+			t.Errorf("%s is said to be understood", s)
+		}
+	}
+	if r := (&Rule{Statements: []Statement{&MatchTTL{}, &MatchHistory{}}}); !r.Understood() {
+		t.Error("a rule that depends on history is not understood")
 	}
 }

@@ -20,7 +20,11 @@ func (t *Translate) Eval(c *Context) Verdict {
 	if t.Low.IsValid() && t.Low.Is6() != c.Packet.IsIPv6() {
 		return Verdict{}
 	}
-	return c.Translate(t.Translation)
+	n := t.Translation
+	if n.Netmap { // NETMAP does not say which end: the hook does (net/netfilter/xt_nat.c, HOOK2MANIP)
+		n.Source = c.Hook == Postrouting || c.Hook == Input
+	}
+	return c.Translate(n)
 }
 
 // Effect tells that it modifies.

@@ -1,30 +1,27 @@
 package netfilter
 
-import (
-	"fmt"
-
-	"packetwalk.dev/internal/model/packet"
-)
+import "packetwalk.dev/internal/model/packet"
 
 // SetTracking tells conntrack what to do with the packet (xt_CT.c): not to track it, or to track it in a zone. Packets that are tracked
 // already stay as they are.
 type SetTracking struct {
 	NoTrack  bool
-	Zone     uint16
-	ZoneMark bool // the zone is the packet's mark
+	Zone     packet.Zone
+	ZoneMark bool // the zone is the packet's mark when conntrack looks at it
 }
 
 // Eval notes it.
 func (s *SetTracking) Eval(c *Context) Verdict {
 	p := c.Packet
 	switch {
-	case p.Track.Flow != nil || p.Untracked || p.AboutUntracked:
+	case p.Track.Flow != nil || p.Untracked || p.AboutUntracked || p.Template:
 	case s.NoTrack:
 		p.Untracked, p.Track.State = true, packet.Untracked
-	case s.ZoneMark:
-		p.Zone = uint16(p.Mark)
 	default:
-		p.Zone = s.Zone
+		p.Zone, p.ZoneMark, p.Template = s.Zone, s.ZoneMark, true
+		if s.ZoneMark {
+			p.Zone.ID = uint16(p.Mark)
+		}
 	}
 	return Verdict{}
 }
@@ -39,7 +36,7 @@ func (s *SetTracking) String() string {
 	case s.ZoneMark:
 		return "track the connection in the zone of the mark"
 	}
-	return fmt.Sprintf("track the connection in zone %d", s.Zone)
+	return "track the connection in zone " + s.Zone.String()
 }
 
 // TransparentProxy hands the packet to a socket of this machine, whatever its destination (xt_TPROXY.c). Without such a socket the packet is

@@ -1,16 +1,18 @@
 package packet
 
-import "net/netip"
+import (
+	"net/netip"
+	"strconv"
+)
 
 // Flow is one connection as conntrack knows it: the tuple of its first packet, and the tuple that answers have.
 type Flow struct {
 	Original, Reply Tuple
 	Status          Status
 	Mark            uint32
-	Zone            uint16
-	ZoneOnly        ZoneDirection // in which direction the zone counts
-	State           string        // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
-	Timeout         int           // seconds
+	Zone            Zone
+	State           string // of TCP and SCTP, as conntrack(8) prints it: "ESTABLISHED", "SYN_SENT", …
+	Timeout         int    // seconds
 	Helper          string
 	// Identifier says that an ICMP identifier was changed and the source was not, so that nobody can tell whether translating the source did
 	// that (masquerading with random ports), or translating the destination (of a packet that came in with an identifier that was taken).
@@ -18,6 +20,25 @@ type Flow struct {
 	// Masqueraded is the interface by which the first packet left when it was masqueraded (masq_index). No dump tells it: it is known of flows
 	// that a walk makes.
 	Masqueraded string
+}
+
+// Zone is the conntrack zone of a packet or a flow: each has its own flows. The zero value is the default zone.
+type Zone struct {
+	ID   uint16
+	Only ZoneDirection // in which direction the ID counts; in the other one it is the default zone
+}
+
+// In is the number that counts in a direction (nf_ct_zone_id).
+func (z Zone) In(reply bool) uint16 {
+	if z.Only == ZoneOriginal && reply || z.Only == ZoneReply && !reply {
+		return 0
+	}
+	return z.ID
+}
+
+// String is "3", or "3 in the direction of requests" where it counts in one only.
+func (z Zone) String() string {
+	return strconv.Itoa(int(z.ID)) + [...]string{"", " in the direction of requests", " in the direction of answers"}[z.Only]
 }
 
 // ZoneDirection says in which direction's packets a flow's zone counts ("CT --zone-orig", "--zone-reply"); zero for both.
@@ -43,6 +64,7 @@ const (
 	DNAT      Status = 1 << 5
 	SNATDone  Status = 1 << 7
 	DNATDone  Status = 1 << 8
+	Template  Status = 1 << 11
 	Offload   Status = 1 << 14 // its packets go through a flow table
 	HWOffload Status = 1 << 15
 )

@@ -85,8 +85,11 @@ type Local struct {
 	// AboutUntracked: an error or a reset about an untracked packet. It is still to be tracked, but iptables' NOTRACK and CT take it for
 	// one that has been already (skb->_nfct is not zero), unlike nft's notrack.
 	AboutUntracked bool
-	Zone           uint16
-	Priority       uint32 // skb->priority (CLASSIFY)
+	// Zone is what a rule asked for before conntrack looks at the packet; with ZoneMark it is the mark that the packet has then. Template says
+	// that a rule did ask: the first one counts (skb->_nfct is a template).
+	Zone               Zone
+	ZoneMark, Template bool
+	Priority           uint32 // skb->priority (CLASSIFY)
 }
 
 // Cast says for whom a frame is (pkttype; include/uapi/linux/if_packet.h).
@@ -105,6 +108,25 @@ type ARP struct {
 	Reply                bool
 	SenderMAC, TargetMAC MAC
 	Sender, Target       netip.Addr
+}
+
+// Connection is the packet's flow as rules see it: between a rule that asked for a zone and conntrack it is a template, nil where there is none.
+func (l *Local) Connection() *Flow {
+	if f := l.Track.Flow; f != nil || !l.Template {
+		return f
+	}
+	return &Flow{Zone: l.Zone, Status: Template | Confirmed}
+}
+
+// TrackState is the state of the packet's connection as rules see it.
+func (l *Local) TrackState() TrackState {
+	switch {
+	case l.Track.State != 0:
+		return l.Track.State
+	case l.Template:
+		return New
+	}
+	return Invalid // conntrack has not seen it
 }
 
 // IsIPv6 tells the family.
@@ -150,7 +172,7 @@ func Changes(before, after *Packet) []Change {
 		add("tracked", strconv.FormatBool(!b.Untracked), strconv.FormatBool(!a.Untracked))
 	}
 	if b.Zone != a.Zone {
-		add("zone", strconv.Itoa(int(b.Zone)), strconv.Itoa(int(a.Zone)))
+		add("zone", b.Zone.String(), a.Zone.String())
 	}
 	return c
 }

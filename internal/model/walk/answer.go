@@ -33,7 +33,7 @@ func (r *run) reply(end *End) stage {
 	if end.Refused && p.Protocol != packet.TCP {
 		return r.icmpError(end, portUnreachable(p))
 	}
-	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6())}
+	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6()), Length: r.m.answerLength(p, end.Refused, r.req.Echoes)}
 	switch p.Protocol {
 	case packet.TCP:
 		next.TCPFlags = packet.SYN | packet.ACK
@@ -135,7 +135,7 @@ func (r *run) rejection(end *End) stage {
 
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (r *run) reset(to *packet.Packet) stage {
-	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK}
+	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK, Length: ipHeader(to.IsIPv6()) + tcpHeader}
 	attach(&next, to)
 	b := r.via.bridge
 	stage := r.start(to, next)
@@ -189,7 +189,7 @@ func (r *run) icmpError(end *End, k icmpKind) stage {
 		protocol = packet.ICMPv6
 	}
 	about := p.Tuple
-	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), About: &about}
+	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), About: &about, Length: errorLength(p)}
 	if !p.IsIPv6() {
 		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
 	}

@@ -368,6 +368,9 @@ func (r *run) send() stage {
 		low, high := m.localPorts()[0], m.localPorts()[1]
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
 	}
+	if p.Length == 0 && !r.answering && p.TCPFlags == packet.SYN {
+		p.Length = m.synLength(p.IsIPv6())
+	}
 	if !r.answering {
 		p.HasOwner = true // root's, unless the request says whose
 	}

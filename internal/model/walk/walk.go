@@ -18,6 +18,8 @@ type Request struct {
 	// Arrives is the interface by which the packet comes in from outside what is known ("" with In unknown); only with Forwarded.
 	Arrives   string
 	Forwarded bool // the packet was not made by Host: it came in
+	// Echoes says that a program that gets a datagram answers with one of the same length.
+	Echoes bool
 	// OneWay leaves the reply out.
 	OneWay bool
 	// Flows are connections that hosts have beside those of their snapshots, by host.

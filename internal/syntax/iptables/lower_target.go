@@ -352,14 +352,15 @@ func lowerCT(_ *lowerer, t *Target) netfilter.Statement {
 		switch o := &t.Options[i]; o.Name {
 		case "notrack":
 			s.NoTrack, note = true, false
-		case "zone":
+		case "zone", "zone-orig", "zone-reply":
 			n, err := strconv.ParseUint(o.arg(), 0, 16)
 			if s.ZoneMark = o.arg() == "mark"; err != nil && !s.ZoneMark {
 				return nil
 			}
-			s.Zone, note = uint16(n), false
+			note = false
+			s.Zone = packet.Zone{ID: uint16(n), Only: map[string]packet.ZoneDirection{"zone-orig": packet.ZoneOriginal, "zone-reply": packet.ZoneReply}[o.Name]}
 		case "helper", "ctevents", "expevents", "timeout":
-		default: // zone-orig, zone-reply
+		default:
 			return nil
 		}
 	}

@@ -102,6 +102,8 @@ func TestRulesInWords(t *testing.T) {
 		{"-j TOS --set-tos 0x10/0x3f", "set TOS to 0x10/0x3f"},
 		{"-j CT --notrack", "do not track the connection"},
 		{"-j CT --zone 7", "track the connection in zone 7"},
+		{"-j CT --zone-orig 7", "track the connection in zone 7 in the direction of requests"},
+		{"-j CT --zone-reply mark", "track the connection in the zone of the mark"},
 		{"-j CLASSIFY --set-class 0001:0010", "set the class to 1:10"},
 		{"-j SET --add-set foo src --exist", "add the src to set foo"},
 		{"-p tcp -j TPROXY --on-port 80 --on-ip 127.0.0.1 --tproxy-mark 0x1/0x1", "protocol tcp; hand to the transparent socket 127.0.0.1 port 80"},

@@ -345,8 +345,9 @@ func typedMasked(n *Node, v netfilter.Span, not bool) netfilter.Statement {
 // targets are what mangle can set, by what its key is.
 var targets = map[string]netfilter.Target{
 	"meta mark": netfilter.TargetMark, "meta priority": netfilter.TargetPriority, "meta pkttype": netfilter.TargetPacketType,
-	"ct mark": netfilter.TargetConnmark, "ct zone": netfilter.TargetZone,
-	"ip saddr": netfilter.TargetSource, "ip daddr": netfilter.TargetDestination, "ip ttl": netfilter.TargetTTL,
+	"ct mark": netfilter.TargetConnmark, "ct zone": netfilter.TargetZone, "ct original zone": netfilter.TargetZoneOriginal,
+	"ct reply zone": netfilter.TargetZoneReply,
+	"ip saddr":      netfilter.TargetSource, "ip daddr": netfilter.TargetDestination, "ip ttl": netfilter.TargetTTL,
 	"ip dscp": netfilter.TargetDSCP, "ip ecn": netfilter.TargetECN, "ip6 saddr": netfilter.TargetSource, "ip6 daddr": netfilter.TargetDestination,
 	"ip6 hoplimit": netfilter.TargetTTL, "ip6 dscp": netfilter.TargetDSCP, "ip6 ecn": netfilter.TargetECN,
 	"tcp sport": netfilter.TargetSourcePort, "tcp dport": netfilter.TargetDestinationPort, "udp sport": netfilter.TargetSourcePort,
