@@ -10,13 +10,16 @@ FUZZ_PARALLEL ?= 1
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
+# A distribution may have set its Go to local, which never downloads the version that go.mod asks for.
+export GOTOOLCHAIN ?= auto
+SINCE := $(shell date +%s)
 
 .PHONY: help demo test build controlplane deps claims bench bench-snat lint fuzz clean
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: deps controlplane build ## the main job, shown step by step
-	scripts/demo.sh
+	@SINCE=$(SINCE) scripts/demo.sh
 
 # Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
 test: deps controlplane build ## all tests
@@ -25,10 +28,11 @@ test: deps controlplane build ## all tests
 
 build: ## bin/packetwalk and its companions
 	@mkdir -p bin
-	go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	@echo "building packetwalk"
+	@go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 
 controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
-	go run ./tools/controlplane build
+	@go run ./tools/controlplane build
 
 deps: ## system packages that are missing, by apt
 	@scripts/deps
@@ -58,6 +62,10 @@ fuzz: ## every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
 
 clean: ## remove what was built here; the control plane's cache stays
 	rm -rf bin
+
+.PHONY: test-modules
+test-modules: deps ## the tests of the control plane's own module
+	cd controlplane && go vet -trimpath . && go test -trimpath ./...
 
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED

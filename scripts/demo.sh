@@ -17,7 +17,7 @@ pw() { # pw COMMAND ARGS…: packetwalk on this lab
 	bin/packetwalk "$command" --name "$lab" "$@"
 }
 step() { printf '\n\033[1m== %s\033[0m\n' "$*"; }
-[ -t 1 ] || step() { printf '\n== %s\n' "$*"; }
+{ [ -t 1 ] && [ -z "${NO_COLOR-}" ]; } || step() { printf '\n== %s\n' "$*"; }
 show() { # show COMMAND…: print what a user would type, and run it
 	echo "\$ packetwalk $*"
 	pw "$@"
@@ -27,6 +27,7 @@ fail() {
 	echo "demo: the lab is still there: look at 'bin/packetwalk status --name $lab', or remove it with 'bin/packetwalk down --name $lab'" >&2
 	exit 1
 }
+duration() { [ "$1" -lt 60 ] || printf '%s min ' $(($1 / 60)); echo "$(($1 % 60)) s"; } # SECONDS
 # expect TEXT PATTERN WHAT: what a step showed must match an extended regular expression
 expect() {
 	printf '%s\n' "$1" | grep -Eq -- "$2" || fail "$3 is not as expected: no line matches $2"
@@ -101,6 +102,7 @@ expect "$walk" '^kernel: ([0-9]+) of \1 steps agree' "the proof"
 expect "$walk" '^the destination sees 10\.13\.76\.4:[0-9]+, because nat KUBE-POSTROUTING' "the walk's answer"
 
 step "all as it should be"
+[ -z "${SINCE-}" ] || echo "from 'make demo' to this answer, with all that had to be installed and built: $(duration $(($(date +%s) - SINCE)))"
 cat <<TXT
 What to try next (as root; the lab stays up):
   bin/packetwalk ssh client -- curl -s http://$vip

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"strings"
 	"time"
@@ -58,17 +59,18 @@ func sshCommand(s Streams) *cobra.Command {
 		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
 container-group/NAME (a pod of the virtual node) or container-host/NAME (the machine of Azure's that it runs on).
 The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.
-A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'.`,
+A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'. As with ssh(1), HOST may be an address and have a
+user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values may stand before it; they change nothing.`,
 		DisableFlagParsing: true,
 		RunE: func(c *cobra.Command, args []string) error {
 			if len(args) == 1 && (args[0] == "-h" || args[0] == "--help") {
 				return c.Help()
 			}
 			name, args := takeName(args)
-			if len(args) == 0 || strings.HasPrefix(args[0], "-") {
-				return badInput{fmt.Errorf("ssh needs a host: packetwalk ssh HOST [-- COMMAND...]")}
+			host, command, err := sshHost(args)
+			if err != nil {
+				return badInput{err}
 			}
-			host, command := args[0], args[1:]
 			switch {
 			case len(command) > 0 && command[0] == "--":
 				command = command[1:]
@@ -91,6 +93,11 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 	if err != nil {
 		return badInput{err}
 	}
+	if address, err := netip.ParseAddr(host); err == nil {
+		if host, err = hostAt(ctx, d, address); err != nil {
+			return badInput{err}
+		}
+	}
 	at, err := d.FindHost(host)
 	if err != nil {
 		return badInput{err}
@@ -109,6 +116,22 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 		return exitStatus(code)
 	}
 	return nil
+}
+
+// hostAt is the machine that has an address, as ssh(1) would find it.
+func hostAt(ctx context.Context, d lab.Dir, address netip.Addr) (string, error) {
+	status := lab.StatusOf(ctx, d)
+	for _, n := range status.Nodes {
+		if n.Address == address.String() {
+			return n.Name, nil
+		}
+	}
+	for _, h := range status.Hosts {
+		if h.Address == address.String() || h.PublicIP == address.String() {
+			return h.Name, nil
+		}
+	}
+	return "", fmt.Errorf("no node, VM or internet host has the address %s; 'packetwalk status -o wide' has theirs", address)
 }
 
 func azCommand(s Streams) *cobra.Command {

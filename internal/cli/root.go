@@ -99,7 +99,7 @@ func rootCommand(s Streams) *cobra.Command {
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.AddCommand(
-		upCommand(s), downCommand(s), statusCommand(s), kubectlCommand(s), sshCommand(s), logsCommand(s), walkCommand(s), captureCommand(s), azCommand(s), tourCommand(s), labProcessCommand(),
+		upCommand(s), downCommand(s), statusCommand(s), kubectlCommand(s), sshCommand(s), shellCommand(s), logsCommand(s), walkCommand(s), captureCommand(s), azCommand(s), tourCommand(s), labProcessCommand(),
 	)
 	return root
 }

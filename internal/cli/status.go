@@ -16,6 +16,7 @@ import (
 
 func statusCommand(s Streams) *cobra.Command {
 	var name, output string
+	var colour when
 	c := &cobra.Command{
 		Use:   "status [-o wide|json|yaml]",
 		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
@@ -29,7 +30,7 @@ func statusCommand(s Streams) *cobra.Command {
 				return badInput{err}
 			}
 			st := lab.StatusOf(c.Context(), d)
-			if err := printStatus(s.Out, st, output); err != nil {
+			if err := printStatus(s.Out, colour.screen(s.Out), st, output); err != nil {
 				return err
 			}
 			if len(st.Problems) > 0 {
@@ -39,11 +40,12 @@ func statusCommand(s Streams) *cobra.Command {
 		},
 	}
 	nameFlag(c, &name)
+	colourFlag(c, &colour)
 	c.Flags().StringVarP(&output, "output", "o", "", "wide, json or yaml (default a table)")
 	return c
 }
 
-func printStatus(w io.Writer, st lab.Status, output string) error {
+func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 	switch output {
 	case "json":
 		enc := json.NewEncoder(w)
@@ -57,13 +59,13 @@ func printStatus(w io.Writer, st lab.Status, output string) error {
 		_, err = w.Write(text)
 		return err
 	case "", "wide":
-		return printTables(w, st, output == "wide")
+		return printTables(w, on, st, output == "wide")
 	}
 	return badInput{fmt.Errorf("output %q is not known; use wide, json or yaml", output)}
 }
 
 // printTables writes a table for each kind of thing that the lab has, and then what is wrong with it.
-func printTables(out io.Writer, st lab.Status, wide bool) error {
+func printTables(out io.Writer, on screen, st lab.Status, wide bool) error {
 	w := tabwriter.NewWriter(out, 0, 8, 3, ' ', 0)
 	fmt.Fprintf(w, "LAB\t%s\nAPI SERVER\t%s\nKUBECONFIG\t%s\n\n", st.Name, st.APIServer, st.Kubeconfig)
 	table(w, "NODE\tADDRESS\tPODS\tAGENT", st.Nodes, nodeRow)
@@ -87,13 +89,13 @@ func printTables(out io.Writer, st lab.Status, wide bool) error {
 		return err
 	}
 	for _, p := range st.Problems {
-		fmt.Fprintln(out, "problem:", p)
+		fmt.Fprintln(out, on.paint(red, "problem:"), p)
 	}
 	for _, p := range st.Warnings {
-		fmt.Fprintln(out, "warning:", p)
+		fmt.Fprintln(out, on.paint(yellow, "warning:"), p)
 	}
 	if len(st.Problems) == 0 && len(st.Warnings) == 0 && st.Ready {
-		fmt.Fprintln(out, "all is well")
+		fmt.Fprintln(out, on.paint(green, "all is well"))
 	}
 	return nil
 }

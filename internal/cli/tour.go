@@ -26,6 +26,7 @@ import (
 type tourFlags struct {
 	name               string
 	yes, print, update bool
+	colour             when
 }
 
 func tourCommand(s Streams) *cobra.Command {
@@ -53,6 +54,7 @@ EXAMPLE may also be a folder (with a slash in it) that has such a page, README.m
 	c.Flags().StringVar(&f.name, "name", "", "the lab's name (default \"tour-EXAMPLE\")")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "run straight through, and compare")
 	c.Flags().BoolVar(&f.print, "print", false, "print the page and do nothing")
+	colourFlag(c, &f.colour)
 	c.Flags().BoolVar(&f.update, "update", false, "run straight through and write what differs into the README.md of the folder EXAMPLE")
 	return c
 }
@@ -140,7 +142,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	if err := checkMachine(); err != nil {
 		return err
 	}
-	runner, clean, err := t.runner(s, name)
+	runner, clean, err := t.runner(s, name, f.colour)
 	if err != nil {
 		return err
 	}
@@ -173,41 +175,20 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	return nil
 }
 
-// runner makes the folder that the commands run in. clean removes it.
-func (t *tourPage) runner(s Streams, name string) (r *tour.Runner, clean func(), err error) {
-	dir, err := os.MkdirTemp("", "packetwalk-tour-")
+// runner makes the folder that the commands run in, a workplace on the tour's lab. clean removes it.
+func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, clean func(), err error) {
+	w, err := makeWorkplace(lab.DirOf(name))
 	if err != nil {
 		return nil, nil, err
 	}
-	clean = func() { _ = os.RemoveAll(dir) }
-	defer func() {
-		if err != nil {
-			clean()
-		}
-	}()
-	files, bin := filepath.Join(dir, t.name), filepath.Join(dir, "bin")
+	files := filepath.Join(w.dir, t.name)
 	if err := os.CopyFS(files, t.files); err != nil {
+		w.remove()
 		return nil, nil, err
 	}
-	if err := os.Mkdir(bin, 0o700); err != nil {
-		return nil, nil, err
-	}
-	program, err := os.Executable()
-	if err != nil {
-		return nil, nil, err
-	}
-	env, err := tour.Environment(os.Environ(), bin, program, name)
-	if err != nil {
-		return nil, nil, err
-	}
-	view := tour.View{Writer: s.Out}
-	if f, ok := s.Out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		view.Color = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-		if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-			view.Width = min(width, 120)
-		}
-	}
-	return &tour.Runner{Script: t.script, Dir: files, Env: env, View: view}, clean, nil
+	on := colour.screen(s.Out)
+	view := tour.View{Writer: s.Out, Color: on.colour, Width: min(on.width, 120)}
+	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view}, w.remove, nil
 }
 
 // readNext waits for a line of the reader's. The terminal stays as it is: nothing is read but lines.

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
@@ -26,6 +24,7 @@ type walkOptions struct {
 	snapshot, name  string
 	output          string
 	live            bool
+	colour          when
 }
 
 func walkCommand(s Streams) *cobra.Command {
@@ -33,8 +32,8 @@ func walkCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "walk --from END --to END [flags]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
-		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; the last line is
-the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
+		Long: `Takes a packet through the network as the kernel would and says, machine by machine, what its rules, routes and translations make of it; at the end
+stands the source address that the destination sees and the rule that decided it. --live sends the packet and compares every step with the kernel's own trace.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT], node/NAME[:PORT], vm/NAME[:PORT], netns/NAME[:PORT] (of a capture), internet[/NAME][:PORT]
 or an address with an optional port.`,
@@ -56,6 +55,7 @@ or an address with an optional port.`,
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
 	nameFlag(c, &o.name)
+	colourFlag(c, &o.colour)
 	return c
 }
 
@@ -129,7 +129,8 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	}
 	req.EveryRule = o.output == "wide"
 	options := explain.Options{Time: world.taken, Notes: append(r.notes, world.notes...), Read: world.read}
-	style(&options, s)
+	on := o.colour.screen(s.Out)
+	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if err != nil {
 		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
@@ -257,21 +258,4 @@ func owners(world *world, result *walk.Result, hosts []string) *explain.Owners {
 		}
 	}
 	return o
-}
-
-// style is for terminals: colours, unless the user wants none (no-color.org), and the width.
-func style(o *explain.Options, s Streams) {
-	f, ok := s.Out.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
-		return
-	}
-	o.Colour = os.Getenv("NO_COLOR") == "" && os.Getenv("TERM") != "dumb"
-	if width, _, err := term.GetSize(int(f.Fd())); err == nil {
-		o.Width = width
-	}
-}
-
-func isTerminal(w any) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }

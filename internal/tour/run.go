@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -203,27 +202,4 @@ func sleep(ctx context.Context, d time.Duration) {
 	case <-ctx.Done():
 	case <-time.After(d):
 	}
-}
-
-// Environment is that of commands which find this program first, as packetwalk, and work on one lab. The folder bin, which must be there,
-// gets a link to the program.
-func Environment(environ []string, bin, program, lab string) ([]string, error) {
-	link := bin + "/packetwalk"
-	if err := os.Symlink(program, link); err != nil && !errors.Is(err, os.ErrExist) {
-		return nil, err
-	}
-	var env []string
-	path := ""
-	for _, v := range environ {
-		key, value, _ := strings.Cut(v, "=")
-		switch key {
-		case "PATH":
-			path = value
-		case "PACKETWALK_LAB", "KUBECONFIG", "BASH_ENV":
-		default:
-			env = append(env, v)
-		}
-	}
-	// Programs that administrators use are not in everybody's path.
-	return append(env, "PATH="+bin+":"+path+":/usr/sbin:/sbin", "PACKETWALK_LAB="+lab), nil
 }

@@ -289,7 +289,7 @@ func TestC9(t *testing.T) {
 		c.expectSeen(t, "server-b", c.pod.Status.PodIP)
 		c.expectSeen(t, "server-a", c.pod.Status.PodIP)
 		out := c.Run(t, "walk", "--name", c.Name, "--from", "pod/ubuntu", "--to", "vm/server-b:80", "--live")
-		expect(t, out, `^the destination sees the sender's own address, .*nat cali-nat-outgoing 1.*Calico pool othervnet`, `^kernel: (\d+) of (\d+) steps agree$`)
+		expect(t, out, `^the destination sees the sender's own address, `, `^- nat cali-nat-outgoing 1 .*Calico pool othervnet`, `^kernel: (\d+) of (\d+) steps agree$`)
 		during = c.hold(t, "server-b")
 		before.goesOn(t)
 	})

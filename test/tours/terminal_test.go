@@ -49,7 +49,8 @@ func TestOwn(t *testing.T) {
 
 // TestTerminal: Enter runs what is on the screen, q ends the tour.
 func TestTerminal(t *testing.T) {
-	p := onTerminal(t, ownFolder(t, "echo two"))
+	w := world.New(t, "tours-own")
+	p := onTerminal(t, w, "tour", ownFolder(t, "echo two"), "--name", w.Name)
 	p.await("$ echo one")
 	p.write("\n")
 	p.await("\none\r\n")
@@ -65,9 +66,10 @@ func TestTerminal(t *testing.T) {
 
 // TestInterrupt: Ctrl-C at the prompt and while a command runs ends the tour and the command, and leaves the terminal as it was.
 func TestInterrupt(t *testing.T) {
+	w := world.New(t, "tours-own")
 	for _, running := range []bool{false, true} {
 		pid := filepath.Join(t.TempDir(), "pid")
-		p := onTerminal(t, ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000"))
+		p := onTerminal(t, w, "tour", ownFolder(t, "echo $$ > "+pid+"; exec sleep 1000"), "--name", w.Name)
 		before := p.attributes()
 		p.await("$ echo one")
 		if running {
@@ -95,7 +97,7 @@ func TestInterrupt(t *testing.T) {
 	}
 }
 
-// A pty is a tour on a terminal.
+// A pty is a program on a terminal.
 type pty struct {
 	t    *testing.T
 	side *os.File // ours
@@ -106,9 +108,8 @@ type pty struct {
 	from int // of seen: what await has not consumed
 }
 
-func onTerminal(t *testing.T, dir string) *pty {
+func onTerminal(t *testing.T, w *world.World, args ...string) *pty {
 	t.Helper()
-	w := world.New(t, "tours-own")
 	side, err := os.OpenFile("/dev/ptmx", os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -126,7 +127,7 @@ func onTerminal(t *testing.T, dir string) *pty {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = other.Close() }) // held open, so that the terminal's attributes can be read at the end
-	p := &pty{t: t, side: side, cmd: w.Command("tour", dir, "--name", w.Name)}
+	p := &pty{t: t, side: side, cmd: w.Command(args...)}
 	p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr = other, other, other
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
 	if err := p.cmd.Start(); err != nil {

@@ -30,11 +30,10 @@ func (p *page) assumed(r *walk.Result) {
 		fmt.Fprintln(p, p.paint(yellow, "assumed:"))
 	}
 	for _, w := range what {
-		if one {
-			fmt.Fprintf(p, "  %s\n", w)
-		} else {
-			fmt.Fprintf(p, "  %s: %s\n", strings.Join(unique(hosts[w]), ", "), w)
+		if !one {
+			w = strings.Join(unique(hosts[w]), ", ") + ": " + w
 		}
+		p.wrapped("  ", plain, w)
 	}
 	if rest > 0 {
 		fmt.Fprintf(p, "  (%d more that this packet did not meet; -o json lists them)\n", rest)

@@ -142,7 +142,8 @@ type SeesDoc struct {
 	SrcPort      string           `json:"srcPort,omitempty"`
 	Translated   bool             `json:"translated"`
 	Translations []TranslationDoc `json:"translations,omitempty"` // of the source, in order
-	Text         string           `json:"text"`                   // the last line of the text output
+	Text         string           `json:"text"`                   // the last sentence of the text output
+	Conditions   []string         `json:"conditions,omitempty"`   // the list below it: which rules decided, what keeps the answer from arriving
 }
 
 // TranslationDoc is one translation of the source address.
@@ -228,7 +229,8 @@ func weight(c *walk.Chosen) *big.Rat {
 }
 
 func (s *story) seesDoc() SeesDoc {
-	d := SeesDoc{Translated: len(s.sources) > 0, Text: s.sees()}
+	a := s.sees()
+	d := SeesDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.conditions}
 	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
 		p := packetDoc(&end.Packet, nil)
 		d.SrcIP, d.SrcPort = p.SrcIP, p.SrcPort

@@ -46,7 +46,7 @@ func Pcapng(w io.Writer, r *walk.Result, o Options) error {
 		}
 		at = c.way(s.outcome.There, at, prefix+"request", o.Owners)
 		if n := len(c.packets); n > 0 {
-			c.packets[n-1].comment += "\n" + s.sees()
+			c.packets[n-1].comment += "\n" + s.sees().text()
 		}
 		c.way(s.outcome.Back, at, prefix+"reply", o.Owners)
 	}

@@ -10,21 +10,33 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// sees is the sentence that the walk is for: which source address the destination sees, and the rule that decided.
-func (s *story) sees() string {
+// An answer is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, and what it hangs
+// on and what keeps it from doing any good.
+type answer struct {
+	sentence   string
+	conditions []string
+}
+
+// text is the sentence, and each condition on a line below it.
+func (a answer) text() string {
+	return strings.Join(append([]string{a.sentence}, a.conditions...), "\n- ")
+}
+
+func (s *story) sees() answer {
 	end := &s.outcome.End
-	switch end.Kind {
-	case walk.Delivered, walk.Left:
-		return s.seen() + s.aftermath()
-	case walk.Undecided:
-		return "nobody can tell whether the destination sees it: " + s.ended()
-	case walk.Looped:
-		return "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()
+	switch {
+	case end.Kind == walk.Delivered || end.Kind == walk.Left:
+		a := s.seen()
+		a.conditions = append(a.conditions, s.aftermath()...)
+		return a
+	case end.Kind == walk.Undecided:
+		return answer{sentence: "nobody can tell whether the destination sees it: " + s.ended()}
+	case end.Kind == walk.Looped:
+		return answer{sentence: "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()}
+	case s.stopped != nil:
+		return answer{sentence: fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())}
 	}
-	if s.stopped != nil {
-		return fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())
-	}
-	return fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())
+	return answer{sentence: fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())}
 }
 
 func (s *story) ended() string {
@@ -34,26 +46,26 @@ func (s *story) ended() string {
 	return cmp.Or(s.outcome.End.Why, "a reason that is not known")
 }
 
-// aftermath adds what keeps the request or its answer from doing any good.
-func (s *story) aftermath() string {
+// aftermath is what keeps the request or its answer from doing any good.
+func (s *story) aftermath() []string {
 	end, back := &s.outcome.End, s.outcome.BackEnd
-	var more string
+	var more []string
 	if end.Kind == walk.Left {
-		more = "; what is beyond " + hostName(end.Host) + " is not known"
+		more = append(more, "what is beyond "+hostName(end.Host)+" is not known")
 	}
 	if end.Refused {
-		more += "; nothing listens on " + end.Packet.DestinationEnd()
+		more = append(more, "nothing listens on "+end.Packet.DestinationEnd())
 	}
 	if back != nil && back.Refused {
-		more += "; " + back.Why
+		more = append(more, back.Why)
 	}
 	if back != nil && back.Kind != walk.Delivered && back.Kind != walk.Left {
-		more += fmt.Sprintf("; the reply does not arrive: %s on %s: %s", back.Kind, hostName(back.Host), cmp.Or(back.Why, "see above"))
+		more = append(more, fmt.Sprintf("the reply does not arrive: %s on %s: %s", back.Kind, hostName(back.Host), cmp.Or(back.Why, "see above")))
 	}
 	return more
 }
 
-func (s *story) seen() string {
+func (s *story) seen() answer {
 	end := &s.outcome.End
 	source := end.Packet.SourceEnd()
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
@@ -65,13 +77,15 @@ func (s *story) seen() string {
 		if start.Source.IsValid() && start.Source != end.Packet.Source {
 			whose = source // changed by something that is not a translation
 		}
-		return "the destination sees " + whose + " because no rule translates it" + s.reasonsToKeep()
+		return answer{"the destination sees " + whose + " because no rule translates it", s.reasonsToKeep()}
 	}
-	var by []string
+	several := len(s.sources) > 1
+	var by, marks []string
 	for i := range s.sources {
-		by = append(by, s.sources[i].because(len(s.sources) > 1))
+		by = append(by, s.sources[i].because(several))
+		marks = append(marks, s.sources[i].marked(several)...)
 	}
-	return "the destination sees " + source + ", because " + strings.Join(by, ", then ")
+	return answer{"the destination sees " + source + ", because " + strings.Join(by, ", then "), marks}
 }
 
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
@@ -79,7 +93,7 @@ func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
 
 // reasonsToKeep names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did different
 // things on two machines, it is said on which.
-func (s *story) reasonsToKeep() string {
+func (s *story) reasonsToKeep() []string {
 	const most = 3
 	var kept []keeping
 	for _, k := range s.kept {
@@ -99,10 +113,7 @@ func (s *story) reasonsToKeep() string {
 		}
 		words = append(words, text)
 	}
-	if len(words) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(words, "; ")
+	return words
 }
 
 func unique(all []string) []string {
@@ -117,7 +128,7 @@ func unique(all []string) []string {
 	return one
 }
 
-// because is "nat KUBE-POSTROUTING 3: MASQUERADE (mark 0x4000, set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster)".
+// because is "nat KUBE-POSTROUTING 3: MASQUERADE (kubernetes service traffic requiring SNAT)". Where a mark made the rule apply, that says more.
 func (tr *translation) because(withHost bool) string {
 	text := tr.does
 	if tr.ref == "" {
@@ -129,11 +140,22 @@ func (tr *translation) because(withHost bool) string {
 		text = "on " + hostName(tr.host) + " " + text
 	}
 	if tr.mark == nil {
-		return text + paren(tr.why)
+		text += paren(tr.why)
 	}
-	set := "set by " + tr.mark.ref
+	return text
+}
+
+// marked is "mark 0x4000 was set by nat KUBE-EXT-… 1: default/whereami, externalTrafficPolicy Cluster".
+func (tr *translation) marked(withHost bool) []string {
+	if tr.mark == nil {
+		return nil
+	}
+	text := fmt.Sprintf("mark %#x was set by %s", tr.mark.bits, tr.mark.ref)
+	if withHost {
+		text = "on " + hostName(tr.host) + " " + text
+	}
 	if tr.mark.why != "" {
-		set += ": " + tr.mark.why
+		text += ": " + tr.mark.why
 	}
-	return text + fmt.Sprintf(" (mark %#x, %s)", tr.mark.bits, set)
+	return []string{text}
 }

@@ -3,6 +3,7 @@ package explain
 import (
 	"bytes"
 	"net/netip"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -57,10 +58,10 @@ func TestRulesThatDoNotApply(t *testing.T) {
 COMMIT
 `
 	for _, tt := range []struct{ to, want string }{
-		{"10.15.0.1:80", "because no rule translates it: nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE); nat AGENT 2 does not apply (-d 10.14.0.0/16 -j MASQUERADE)"},
-		{"10.13.0.1:80", "because no rule translates it: nat AGENT 1: -d 10.13.0.0/16 -j RETURN; nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)"},
+		{"10.15.0.1:80", "because no rule translates it\n- nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)\n- nat AGENT 2 does not apply (-d 10.14.0.0/16 -j MASQUERADE)"},
+		{"10.13.0.1:80", "because no rule translates it\n- nat AGENT 1: -d 10.13.0.0/16 -j RETURN\n- nat POSTROUTING 2 does not apply (! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE)"},
 	} {
-		if got := sentences(t, text, "10.13.76.7:40000", tt.to); !strings.Contains(got, tt.want+";") {
+		if got := sentences(t, text, "10.13.76.7:40000", tt.to); !strings.Contains(got, tt.want+"\n- ") {
 			t.Errorf("to %s: got\n%s\nwant\n%s", tt.to, got, tt.want)
 		}
 	}
@@ -77,16 +78,16 @@ func TestMarkThatDecides(t *testing.T) {
 COMMIT
 `
 	for post, by := range map[string]string{
-		"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE":                                                                   "0x4000, set by mangle PREROUTING 1",
-		"-A POSTROUTING -m mark --mark 0x10000/0x30000 -j MASQUERADE":                                                                 "0x10000, set by mangle FORWARD 1",
-		"-A POSTROUTING -m mark --mark 0x14000 -j MASQUERADE":                                                                         "0x10000, set by mangle FORWARD 1",
-		"-A POSTROUTING -m connmark --mark 0x20000/0x20000 -j MASQUERADE":                                                             "0x24000, set by mangle FORWARD 2",
-		"-A POSTROUTING -j P\n-A P -m mark ! --mark 0x4000/0x4000 -j RETURN\n-A P -j MARK --set-xmark 0x4000/0x0\n-A P -j MASQUERADE": "0x4000, set by mangle PREROUTING 1",
+		"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE":                                                                   "0x4000 was set by mangle PREROUTING 1",
+		"-A POSTROUTING -m mark --mark 0x10000/0x30000 -j MASQUERADE":                                                                 "0x10000 was set by mangle FORWARD 1",
+		"-A POSTROUTING -m mark --mark 0x14000 -j MASQUERADE":                                                                         "0x10000 was set by mangle FORWARD 1",
+		"-A POSTROUTING -m connmark --mark 0x20000/0x20000 -j MASQUERADE":                                                             "0x24000 was set by mangle FORWARD 2",
+		"-A POSTROUTING -j P\n-A P -m mark ! --mark 0x4000/0x4000 -j RETURN\n-A P -j MARK --set-xmark 0x4000/0x0\n-A P -j MASQUERADE": "0x4000 was set by mangle PREROUTING 1",
 		"-A POSTROUTING -p tcp -j MASQUERADE":                                                                                         "",
 	} {
 		text := set + "*nat\n:POSTROUTING ACCEPT [0:0]\n:P - [0:0]\n" + post + "\nCOMMIT\n"
 		got := sentences(t, text, "10.13.76.7:40000", "10.15.0.1:80")
-		if by == "" && strings.Contains(got, "(mark") || !strings.Contains(got, "MASQUERADE") || by != "" && !strings.Contains(got, "(mark "+by+")") {
+		if by == "" && strings.Contains(got, "- mark") || !strings.Contains(got, "MASQUERADE") || by != "" && !strings.Contains(got, "\n- mark "+by+"\n") {
 			t.Errorf("%s: got\n%s\nwant\n%s", post, got, by)
 		}
 	}
@@ -96,7 +97,7 @@ COMMIT
 {"rule": {"family": "ip", "table": "t", "chain": "pre", "expr": [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 16384]}}}]}},
 {"rule": {"family": "ip", "table": "t", "chain": "pre", "expr": [{"mangle": {"key": {"meta": {"key": "mark"}}, "value": {"|": [{"meta": {"key": "mark"}}, 65536]}}}]}},
 {"rule": {"family": "ip", "table": "t", "chain": "post", "expr": [{"match": {"op": "!=", "left": {"&": [{"meta": {"key": "mark"}}, 16384]}, "right": 0}}, {"masquerade": null}]}}]}`
-	if got := sentences(t, strings.ReplaceAll(nft, "\n", " "), "10.13.76.7:40000", "10.15.0.1:80"); !strings.Contains(got, "(mark 0x4000, set by t pre 1)") {
+	if got := sentences(t, strings.ReplaceAll(nft, "\n", " "), "10.13.76.7:40000", "10.15.0.1:80"); !strings.Contains(got, "\n- mark 0x4000 was set by t pre 1\n") {
 		t.Errorf("nft: got\n%s", got)
 	}
 }
@@ -117,7 +118,7 @@ COMMIT
 `
 	for _, names := range [][2]string{{"X", "Y"}, {"KUBE-SVC-X", "KUBE-SVC-Y"}} {
 		text := strings.NewReplacer("X ", names[0]+" ", "X\n", names[0]+"\n", "Y ", names[1]+" ", "Y\n", names[1]+"\n").Replace(text)
-		want := "because no rule translates it: nat " + names[0] + " 1 does not apply (-d 10.14.0.0/16 -j MASQUERADE);"
+		want := "because no rule translates it\n- nat " + names[0] + " 1 does not apply (-d 10.14.0.0/16 -j MASQUERADE)\n- "
 		if got := sentences(t, text, "10.13.76.7:40000", "10.15.0.1:80"); !strings.Contains(got, want) {
 			t.Errorf("got\n%s\nwant\n%s", got, want)
 		}
@@ -133,13 +134,18 @@ func TestProvided(t *testing.T) {
 -A POSTROUTING -o eth0 -j MASQUERADE
 COMMIT
 `
-	all := strings.Split(sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80"), "\n")
-	if len(all) != 2 || !strings.HasPrefix(all[0], "1, 3 of 4: ") || !strings.HasSuffix(all[0], "; provided that nat POSTROUTING 1 matches (goes out of eth0)") ||
-		!strings.HasPrefix(all[1], "2, 4 of 4: ") || !strings.HasSuffix(all[1], "; provided that nat POSTROUTING 1 does not match (goes out of eth0)") {
-		t.Errorf("got %q", all)
+	all := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80")
+	for _, want := range []string{
+		`^1, 3 of 4: .*MASQUERADE\n(- .*\n)*- provided that nat POSTROUTING 1 matches \(goes out of eth0\)\n2, 4 of 4: `,
+		`\n2, 4 of 4: .*\n(- .*\n)*- provided that nat POSTROUTING 1 does not match \(goes out of eth0\)$`,
+	} {
+		if !regexp.MustCompile(want).MatchString(all) {
+			t.Errorf("got %s\nwant %s", all, want)
+		}
 	}
 	one := sentences(t, text, "10.0.0.5:40000", "10.2.2.2:80", 1, 1)
-	if want := "; provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3), nat POSTROUTING 1 does not match (goes out of eth0)"; !strings.HasSuffix(one, want) {
+	const want = "\n- provided that nat PREROUTING 1 does not match (not understood: -m bogus --weird 3)\n- provided that nat POSTROUTING 1 does not match (goes out of eth0)"
+	if !strings.HasSuffix(one, want) {
 		t.Errorf("got %q, want the end %q", one, want)
 	}
 }
@@ -165,8 +171,8 @@ add cali40masq-ipam-pools 10.240.0.0/16
 		{Name: "default-ipv4-ippool", CIDR: netip.MustParsePrefix("10.240.0.0/16"), NATOutgoing: true}, {Name: "othervnet", CIDR: netip.MustParsePrefix("172.17.0.0/16")},
 	}}
 	for to, want := range map[string]string{
-		"172.17.0.4:80":  "because no rule translates it: nat cali-nat-outgoing 1 does not apply (Calico pool othervnet holds the destination)",
-		"10.240.0.97:80": "because no rule translates it: nat cali-nat-outgoing 1 does not apply (Calico pool default-ipv4-ippool holds the destination, too)",
+		"172.17.0.4:80":  "because no rule translates it\n- nat cali-nat-outgoing 1 does not apply (Calico pool othervnet holds the destination)",
+		"10.240.0.97:80": "because no rule translates it\n- nat cali-nat-outgoing 1 does not apply (Calico pool default-ipv4-ippool holds the destination, too)",
 		"172.18.0.4:80":  "because nat cali-nat-outgoing 1: MASQUERADE (Calico pool default-ipv4-ippool has natOutgoing, and no pool holds the destination)",
 	} {
 		if got := sentencesWith(t, pools, text, "10.240.0.5:40000", to); !strings.Contains(got, want) {
@@ -182,13 +188,13 @@ func TestKeptOnSeveral(t *testing.T) {
 		{"node/a", other, other + ": RETURN"}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has"},
 		{"node/b", other, other + ": RETURN"}, {"node/b", rule, rule + " does not apply"},
 	}}
-	const want = ": nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
-	if got := s.reasonsToKeep(); got != want {
+	const want = "nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
+	if got := strings.Join(s.reasonsToKeep(), "; "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Of those that are not told, nothing needs to be told apart.
 	s.kept = append(s.kept, keeping{"node/b", "nat X 1", "nat X 1: RETURN"}, keeping{"node/b", "nat X 2", "nat X 2: RETURN"})
-	if got, want := s.reasonsToKeep(), ": nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
+	if got, want := strings.Join(s.reasonsToKeep(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

@@ -18,7 +18,7 @@ import (
 // Options are what the forms of output need beside the walk.
 type Options struct {
 	Owners *Owners
-	// Colour and Width are for terminals; Width 0 is 100 columns.
+	// Colour and Width, in columns, are for terminals; with Width 0 no line is broken.
 	Colour bool
 	Width  int
 	// Notes stand below the walk: what the kernel said, "prediction only: …".
@@ -38,6 +38,14 @@ func (o *Options) width() int {
 		return 100
 	}
 	return max(o.Width, 60)
+}
+
+// room is what a terminal has for a text behind an indent of so many characters; 0 where nothing is to be broken.
+func (o *Options) room(indent string) int {
+	if o.Width == 0 {
+		return 0
+	}
+	return max(o.Width-utf8.RuneCountInString(indent)-2, 20)
 }
 
 func (o *Options) stories(r *walk.Result) []*story {
@@ -77,7 +85,7 @@ func (p *page) paint(look, s string) string {
 }
 
 // Text writes the walk at a glance: each machine with what mattered there, the reply's way back in brief, what had to be assumed, and
-// as the last line what the destination sees and why. Where there are several outcomes, what they share stands once.
+// at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes, what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
 	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
 	all := o.stories(r)
@@ -248,14 +256,19 @@ func (p *page) line(l line, indent string) {
 		left += p.paint(dim, fmt.Sprintf("%-*s", column-1, l.label)) + " "
 		below += strings.Repeat(" ", column)
 	}
-	used := utf8.RuneCountInString(below + l.text)
-	switch {
-	case l.owner == "":
-		fmt.Fprintf(p, "%s%s\n", left, p.paint(look, l.text))
-	case used+3+utf8.RuneCountInString(l.owner) <= p.o.width():
-		fmt.Fprintf(p, "%s%s   %s\n", left, p.paint(look, l.text), p.paint(dim, l.owner))
-	default:
-		fmt.Fprintf(p, "%s%s\n%s  %s\n", left, p.paint(look, l.text), below, p.paint(dim, l.owner))
+	lines := broken(l.text, p.o.room(below)) // of which the second begins two columns further in
+	for i, text := range lines {
+		if i > 0 {
+			left = below + "  "
+		}
+		if i == len(lines)-1 && l.owner != "" && utf8.RuneCountInString(left+text+l.owner)+3 <= p.o.width() {
+			fmt.Fprintf(p, "%s%s   %s\n", left, p.paint(look, text), p.paint(dim, l.owner))
+			return
+		}
+		fmt.Fprintf(p, "%s%s\n", left, p.paint(look, text))
+	}
+	if l.owner != "" {
+		p.wrapped(below+"  ", dim, l.owner)
 	}
 }
 
@@ -419,7 +432,7 @@ func ranges(n []int) string {
 	return strings.Join(parts, ", ")
 }
 
-// foot says what was assumed, what there is to add, and what the destination sees: a line for each different answer.
+// foot says what was assumed, what there is to add, and what the destination sees, once for each different answer.
 func (p *page) foot(r *walk.Result, all []*story) {
 	fmt.Fprintln(p)
 	p.assumed(r)
@@ -427,32 +440,66 @@ func (p *page) foot(r *walk.Result, all []*story) {
 		fmt.Fprintf(p, "there are more outcomes than the %d that were walked\n", len(r.Outcomes))
 	}
 	for _, n := range p.o.Notes {
-		fmt.Fprintln(p, n)
+		p.wrapped("", plain, n)
 	}
-	var sentences []string
+	var answers []answer
 	by := map[string][]*story{}
 	for _, s := range all {
-		sentence := s.sees()
-		if by[sentence] == nil {
-			sentences = append(sentences, sentence)
+		a := s.sees()
+		if by[a.text()] == nil {
+			answers = append(answers, a)
 		}
-		by[sentence] = append(by[sentence], s)
+		by[a.text()] = append(by[a.text()], s)
 	}
-	for _, sentence := range sentences {
-		if len(sentences) > 1 {
-			var numbers []int
-			for _, s := range by[sentence] {
-				numbers = append(numbers, s.number)
-			}
-			fmt.Fprintf(p, "%s of %d: ", ranges(numbers), p.total)
-		}
-		fmt.Fprintln(p, p.paint(bold, sentence+taken(by[sentence])))
+	for _, a := range answers {
+		p.answer(a, by[a.text()], len(answers) > 1)
 	}
 }
 
-// taken says how what is not known was taken, where outcomes with the same sentence took it all the same way: the sentence may depend on it.
-func taken(g []*story) string {
-	const most = 3
+// answer writes a sentence, and below it what it hangs on, also on how what is not known was taken.
+func (p *page) answer(a answer, g []*story, several bool) {
+	which := ""
+	if several {
+		var numbers []int
+		for _, s := range g {
+			numbers = append(numbers, s.number)
+		}
+		which = fmt.Sprintf("%s of %d: ", ranges(numbers), p.total)
+	}
+	p.wrapped(which, bold, a.sentence)
+	for _, c := range append(a.conditions, taken(g)...) {
+		p.wrapped("- ", plain, c)
+	}
+}
+
+// wrapped writes a text behind its beginning, on a terminal broken between words to its width.
+func (p *page) wrapped(begin, look, text string) {
+	below := strings.Repeat(" ", utf8.RuneCountInString(begin))
+	for i, line := range broken(text, p.o.room(begin)) {
+		if i > 0 {
+			begin = below
+		}
+		fmt.Fprintf(p, "%s%s\n", begin, p.paint(look, line))
+	}
+}
+
+// broken are the lines of a text of at most width characters, where words let it; in one line where width is not positive.
+func broken(text string, width int) []string {
+	var lines []string
+	for _, word := range strings.Split(text, " ") {
+		last := len(lines) - 1
+		if last >= 0 && (width <= 0 || utf8.RuneCountInString(lines[last]+" "+word) <= width) {
+			lines[last] += " " + word
+		} else {
+			lines = append(lines, word)
+		}
+	}
+	return lines
+}
+
+// taken says how what is not known was taken, where outcomes with the same answer took it all the same way: the answer may depend on it.
+func taken(g []*story) []string {
+	const most = 5
 	var all []string
 	for i, s := range g {
 		assumptions := s.taken()
@@ -461,14 +508,13 @@ func taken(g []*story) string {
 		}
 		all = slices.DeleteFunc(all, func(a string) bool { return !slices.Contains(assumptions, a) })
 	}
-	if len(all) == 0 {
-		return ""
+	for i := range all {
+		all[i] = "provided that " + all[i]
 	}
-	more := ""
 	if n := len(all) - most; n > 0 {
-		all, more = all[:most], fmt.Sprintf(", and %d more", n)
+		all = append(all[:most], fmt.Sprintf("and %d more that are not known", n))
 	}
-	return "; provided that " + strings.Join(all, ", ") + more
+	return all
 }
 
 // taken are the choices without known weights, with their answers. What was asked twice and answered differently is left out.

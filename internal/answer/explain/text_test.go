@@ -1,8 +1,12 @@
 package explain
 
 import (
+	"bytes"
 	"math/big"
+	"slices"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"packetwalk.dev/internal/model/walk"
 )
@@ -42,5 +46,30 @@ func TestThreeEndpoints(t *testing.T) {
 	}
 	if got := odds(g[:1]); got != "probability about 1/3" {
 		t.Errorf("one of them: %q", got)
+	}
+}
+
+// TestWidth: on a terminal no line is longer than it, but for words that are; all words are there.
+func TestWidth(t *testing.T) {
+	o := Options{Owners: NewOwners(objects())}
+	var whole bytes.Buffer
+	if err := Text(&whole, toVNet(), o); err != nil {
+		t.Fatal(err)
+	}
+	for _, width := range []int{40, 72, 100} {
+		var b bytes.Buffer
+		o.Width = width
+		if err := Text(&b, toVNet(), o); err != nil {
+			t.Fatal(err)
+		}
+		for _, line := range strings.Split(b.String(), "\n") {
+			words := strings.Fields(line)
+			if n := utf8.RuneCountInString(line); n > width && utf8.RuneCountInString(words[len(words)-1]) < width/2 {
+				t.Errorf("%d columns of %d: %s", n, width, line)
+			}
+		}
+		if got, want := strings.Fields(b.String()), strings.Fields(whole.String()); !slices.Equal(got, want) {
+			t.Errorf("in %d columns other words:\n%s", width, b.String())
+		}
 	}
 }

@@ -1,0 +1,271 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"packetwalk.dev/internal/lab"
+)
+
+func shellCommand(s Streams) *cobra.Command {
+	var name, line string
+	c := &cobra.Command{
+		Use:   "shell [--name NAME] [-c LINE | -- COMMAND...]",
+		Short: "a shell in which kubectl, az and ssh work on the lab, as the articles type them",
+		Long: `A shell on this machine in which kubectl (also as k), az, "ssh HOST" and packetwalk itself work on one lab, as the articles type them;
+$KUBECONFIG is the lab's, for other programs. HOST may be an address and have a user before it; sudo does nothing there, because you are
+root already. -c runs a line of shell and ends, -- a command; without a terminal, commands are read from standard input. What is called
+kubectl, az or ssh outside stays as it is. A lab called NAME need not be up: packetwalk up in the shell makes it.`,
+		Example: `  packetwalk shell
+  packetwalk shell -c 'kubectl get pods -o wide | grep whereami'
+  packetwalk shell --name demo -- ssh testvm curl -s 203.0.113.10`,
+		RunE: func(_ *cobra.Command, args []string) error {
+			if line != "" && len(args) > 0 {
+				return badInput{errors.New("-c LINE and a COMMAND are two; write one of them")}
+			}
+			if line != "" {
+				args = []string{shellProgram(), "-c", line}
+			}
+			return shell(s, name, args)
+		},
+	}
+	c.Flags().SetInterspersed(false) // flags behind COMMAND are its own
+	c.Flags().StringVarP(&line, "command", "c", "", "run this line of shell and end")
+	nameFlag(c, &name)
+	return c
+}
+
+// shell runs a command, or an interactive shell where there is none, on a lab.
+func shell(s Streams, name string, args []string) error {
+	if err := needRoot(); err != nil {
+		return err
+	}
+	d, err := shellLab(name)
+	if err != nil {
+		return badInput{err}
+	}
+	w, err := makeWorkplace(d)
+	if err != nil {
+		return err
+	}
+	defer w.remove()
+	interactive := len(args) == 0 && term.IsTerminal(int(s.In.Fd()))
+	if len(args) == 0 {
+		if args, err = w.shell(interactive); err != nil {
+			return err
+		}
+	}
+	if interactive && !d.Exists() {
+		fmt.Fprintf(s.Err, "lab %q is not up: 'packetwalk up' in here makes it\n", d.Name())
+	}
+	path, err := w.find(args[0])
+	if err != nil {
+		return err
+	}
+	cmd := &exec.Cmd{Path: path, Args: args, Env: w.env, Stdin: s.In, Stdout: s.Out, Stderr: s.Err}
+	return await(cmd, interactive)
+}
+
+// shellLab is the lab that is meant. One that is named need not be there.
+func shellLab(name string) (lab.Dir, error) {
+	if name == "" {
+		name = os.Getenv(lab.NameVariable)
+	}
+	if name == "" {
+		return lab.Select("")
+	}
+	return lab.DirOf(name), lab.CheckName(name)
+}
+
+// await runs a command to its end and gives its exit status as an error. The terminal's Ctrl-C reaches the command by itself; a signal to this
+// process alone is passed on, and an interactive shell, which heeds no other one, gets SIGHUP.
+func await(cmd *exec.Cmd, interactive bool) error {
+	signals := make(chan os.Signal, 4)
+	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
+	defer signal.Stop(signals)
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	for {
+		select {
+		case sig := <-signals:
+			if interactive && sig == unix.SIGINT {
+				continue
+			}
+			if interactive {
+				sig = unix.SIGHUP
+			}
+			_ = cmd.Process.Signal(sig) // it may have ended
+		case err := <-ended:
+			var status *exec.ExitError
+			switch {
+			case !errors.As(err, &status):
+				return err
+			case status.ExitCode() < 0: // by a signal
+				return exitStatus(128 + int(status.Sys().(syscall.WaitStatus).Signal()))
+			}
+			return exitStatus(status.ExitCode())
+		}
+	}
+}
+
+// A workplace is where commands find the lab's programs first: a temporary folder, and an environment in which it is at the head of PATH.
+type workplace struct {
+	dir string
+	env []string
+	lab lab.Dir
+}
+
+// programs are what a workplace has beside packetwalk: scripts, because each is one command of packetwalk's.
+var programs = map[string]string{
+	"kubectl": `exec "${0%/*}/packetwalk" kubectl "$@"`,
+	"k":       `exec "${0%/*}/packetwalk" kubectl "$@"`,
+	"az":      `exec "${0%/*}/packetwalk" az "$@"`,
+	"ssh":     `exec "${0%/*}/packetwalk" ssh "$@"`,
+	// The articles' users are not root; here everybody is. The machine's own sudo would look for az and kubectl in a PATH of its own.
+	"sudo": `case ${1-} in -*) echo "sudo: no options here: everybody is root in a lab's shell" >&2; exit 1;; esac; exec env "$@"`,
+}
+
+// makeWorkplace makes the folder for a lab, which need not be up. The caller removes it.
+func makeWorkplace(d lab.Dir) (w *workplace, err error) {
+	w = &workplace{lab: d}
+	if w.dir, err = os.MkdirTemp("", "packetwalk-shell-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			w.remove()
+		}
+	}()
+	program, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	bin := filepath.Join(w.dir, "bin")
+	if err := os.Mkdir(bin, 0o700); err != nil {
+		return nil, err
+	}
+	if err := os.Symlink(program, filepath.Join(bin, "packetwalk")); err != nil {
+		return nil, err
+	}
+	for name, script := range programs {
+		if err := os.WriteFile(filepath.Join(bin, name), []byte("#!/bin/sh\n"+script+"\n"), 0o700); err != nil {
+			return nil, err
+		}
+	}
+	w.env = environment(os.Environ(), bin, d)
+	return w, nil
+}
+
+func (w *workplace) remove() { _ = os.RemoveAll(w.dir) }
+
+// environment is one in which the folder bin is the first of PATH, and a lab is the one that is meant. Programs that administrators use are not in
+// everybody's PATH.
+func environment(environ []string, bin string, d lab.Dir) []string {
+	var env []string
+	path := ""
+	for _, v := range environ {
+		switch key, value, _ := strings.Cut(v, "="); key {
+		case "PATH":
+			path = value
+		case lab.NameVariable, "KUBECONFIG", "BASH_ENV", "ENV":
+		default:
+			env = append(env, v)
+		}
+	}
+	return append(env, "PATH="+bin+":"+path+":/usr/sbin:/sbin", lab.NameVariable+"="+d.Name(), "KUBECONFIG="+d.Kubeconfig())
+}
+
+// find looks a program up in the workplace's PATH.
+func (w *workplace) find(program string) (string, error) {
+	if strings.Contains(program, "/") {
+		return program, nil
+	}
+	for _, v := range w.env {
+		list, isPath := strings.CutPrefix(v, "PATH=")
+		if !isPath {
+			continue
+		}
+		for _, dir := range filepath.SplitList(list) {
+			path := filepath.Join(dir, program)
+			if info, err := os.Stat(path); err == nil && info.Mode().IsRegular() && info.Mode()&0o111 != 0 {
+				return path, nil
+			}
+		}
+	}
+	return "", fmt.Errorf("%s: %w in $PATH", program, fs.ErrNotExist)
+}
+
+// shellProgram is bash where it is, else sh.
+func shellProgram() string {
+	if path, err := exec.LookPath("bash"); err == nil {
+		return path
+	}
+	return "/bin/sh"
+}
+
+// rc is what an interactive shell reads: the user's own settings first, which may set PATH and the prompt.
+const rc = `%[1]s
+PATH='%[2]s':$PATH
+PS1='(%[3]s) '"${PS1-\$ }"
+`
+
+// shell gives the command line of a shell, and for an interactive one the settings that it reads.
+func (w *workplace) shell(interactive bool) ([]string, error) {
+	program := shellProgram()
+	if !interactive {
+		return []string{program}, nil
+	}
+	file, own := filepath.Join(w.dir, "rc"), ""
+	if filepath.Base(program) == "bash" {
+		own = `[ ! -r ~/.bashrc ] || . ~/.bashrc`
+	}
+	text := fmt.Sprintf(rc, own, filepath.Join(w.dir, "bin"), w.lab.Name())
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		return nil, err
+	}
+	if own != "" {
+		return []string{program, "--rcfile", file, "-i"}, nil
+	}
+	w.env = append(w.env, "ENV="+file)
+	return []string{program, "-i"}, nil
+}
+
+// sshOptions are those of ssh(1) that have a value, of the ones that change nothing here: a lab's hosts ask for no key and know no port.
+var sshOptions = []string{"-i", "-J", "-l", "-o", "-p", "-F"}
+
+// sshHost takes a HOST off ssh's arguments as people type them: -i KEY -J JUMP USER@HOST.
+func sshHost(args []string) (host string, rest []string, err error) {
+	for len(args) > 0 && strings.HasPrefix(args[0], "-") {
+		switch {
+		case slices.Contains(sshOptions, args[0]) && len(args) > 1:
+			args = args[2:]
+		case slices.Contains([]string{"-A", "-q", "-T", "-t", "-tt", "-4", "-x"}, args[0]):
+			args = args[1:]
+		default:
+			return "", nil, fmt.Errorf("ssh: %s means nothing here: packetwalk ssh [--name NAME] HOST [-- COMMAND...]", args[0])
+		}
+	}
+	if len(args) == 0 {
+		return "", nil, errors.New("ssh needs a host: packetwalk ssh HOST [-- COMMAND...]")
+	}
+	host = args[0]
+	if _, after, ok := strings.Cut(host, "@"); ok {
+		host = after
+	}
+	return host, args[1:], nil
+}
