@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/lab/cluster"
 )
 
@@ -65,13 +66,7 @@ func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 		}
 		say(Step{Ready: true})
 	})
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
-	stop := context.AfterFunc(ctx, func() { server.Close() })
-	defer stop()
-	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serve.New(mux, nil).Serve(ctx, l)
 }
 
 // flushing sends each piece at once.

@@ -13,10 +13,12 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/testing/goldentest"
 )
@@ -56,7 +58,7 @@ func echo(t *testing.T) (address string) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(cancel)
-	go serve(ctx, l, func(c net.Conn) {
+	go acceptEach(ctx, l, func(c net.Conn) {
 		text, _ := io.ReadAll(c)
 		_, _ = c.Write([]byte(strings.ToUpper(string(text))))
 	})
@@ -153,6 +155,17 @@ func TestEgress(t *testing.T) {
 			}
 		}
 		c.Close()
+	}
+	// A head without end ends the connection.
+	c, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	fmt.Fprintf(c, "CONNECT %s HTTP/1.1\r\nX: %s", target, strings.Repeat("x", 2*serve.MaxHeader))
+	if _, err := c.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("a head of %d octets: %v", 2*serve.MaxHeader, err)
 	}
 }
 

@@ -5,11 +5,14 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"net"
 	"net/http"
 	"net/netip"
 	"sync"
 	"time"
+
+	"packetwalk.dev/internal/base/serve"
 )
 
 // dialFunc opens a connection from inside some network namespace.
@@ -17,7 +20,7 @@ type dialFunc func(ctx context.Context, network, address string) (net.Conn, erro
 
 // forward accepts on l and joins each connection to one that dial opens to address, until ctx ends.
 func forward(ctx context.Context, l net.Listener, dial dialFunc, address string) {
-	serve(ctx, l, func(c net.Conn) {
+	acceptEach(ctx, l, func(c net.Conn) {
 		up, err := dialBounded(ctx, dial, address)
 		if err != nil {
 			return
@@ -29,12 +32,16 @@ func forward(ctx context.Context, l net.Listener, dial dialFunc, address string)
 // serveEgress is the API server's way into the cluster: an HTTP CONNECT proxy, as its egress selector expects
 // (k8s.io/apiserver, pkg/server/egressselector). route chooses the namespace that an address is dialled from.
 func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) dialFunc) {
-	serve(ctx, l, func(c net.Conn) {
-		r := bufio.NewReader(c)
+	acceptEach(ctx, l, func(c net.Conn) {
+		_ = c.SetReadDeadline(time.Now().Add(serve.HeaderTime))
+		bounded := &io.LimitedReader{R: c, N: serve.MaxHeader}
+		r := bufio.NewReader(bounded)
 		req, err := http.ReadRequest(r)
 		if err != nil {
 			return
 		}
+		_ = c.SetReadDeadline(time.Time{})
+		bounded.N = math.MaxInt64
 		up, status, err := connect(ctx, req, route)
 		if err != nil {
 			_ = reply(c, status, err.Error()) // the API server may be gone
@@ -81,8 +88,9 @@ func dialBounded(ctx context.Context, dial dialFunc, address string) (net.Conn, 
 	return dial(ctx, "tcp", address)
 }
 
-// serve runs handle for each connection and closes the listener when ctx ends.
-func serve(ctx context.Context, l net.Listener, handle func(net.Conn)) {
+// acceptEach runs handle for each connection, of which there are as many at once as an HTTP server has, and closes the listener when ctx ends.
+func acceptEach(ctx context.Context, l net.Listener, handle func(net.Conn)) {
+	l = serve.Limit(l)
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
 	for {

@@ -25,6 +25,7 @@ import (
 	"packetwalk.dev/internal/azure/instances"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -134,14 +135,12 @@ func (l *lab) serveManagement(ctx context.Context, ns *kernel.Namespace, h http.
 	if err != nil {
 		return err
 	}
-	server := &http.Server{
-		Handler: h, ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(l.log.Handler(), slog.LevelDebug),
+	server := serve.New(h, slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 		// Sessions are upgraded connections, which HTTP/2 has not.
-		TLSConfig: &tls.Config{Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
-	}
-	context.AfterFunc(ctx, func() { server.Close() })
+		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+	})
 	go func() {
-		if err := server.ServeTLS(listener, "", ""); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(ctx, listener); err != nil {
 			l.log.Error(managementName, "err", err)
 		}
 	}()

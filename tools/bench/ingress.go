@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +18,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"packetwalk.dev/internal/base/serve"
 )
 
 const ingressWorld = `apiVersion: apps/v1
@@ -161,7 +164,7 @@ func serveProxy(backends []string) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = http.Serve(listener, proxy) }()
+	go func() { _ = serve.New(proxy, nil).Serve(context.Background(), listener) }()
 	fmt.Println("ready")
 	_, err = io.Copy(io.Discard, os.Stdin)
 	return err

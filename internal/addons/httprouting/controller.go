@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -20,6 +21,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/addons/ingress"
+	"packetwalk.dev/internal/base/serve"
 )
 
 // ControllerOptions are the ingress controller's settings, by the names of ingress-nginx's flags.
@@ -43,7 +45,7 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 	if err != nil {
 		return err
 	}
-	go func() { _ = http.Serve(health, c.healthHandler()) }()
+	go func() { _ = serve.New(c.healthHandler(), nil).Serve(ctx, health) }()
 	if !c.watches.start(ctx) {
 		return nil // asked to end before it began
 	}
@@ -132,13 +134,12 @@ func (c *controller) serve(ctx context.Context) error {
 		return err
 	}
 	c.options.Log.Printf("serving %d Ingresses on %s and %s", len(c.table.Load().Ingresses), plain.Addr(), secure.Addr())
-	server := &http.Server{
-		Handler: c.proxy, TLSConfig: c.proxy.tlsConfig(), ErrorLog: log.New(quiet{c.options.Log}, "", 0),
-		ReadHeaderTimeout: time.Minute, IdleTimeout: 75 * time.Second, // nginx's client_header_timeout and keepalive_timeout in ingress-nginx
-	}
+	logger := log.New(quiet{c.options.Log}, "", 0)
+	servers := [...]*serve.Server{serve.New(c.proxy, logger), serve.New(c.proxy, logger).WithTLS(c.proxy.tlsConfig())}
 	ended := make(chan error, 2)
-	go func() { ended <- server.Serve(plain) }()
-	go func() { ended <- server.ServeTLS(secure, "", "") }()
+	for i, l := range [...]net.Listener{plain, secure} {
+		go func() { ended <- servers[i].Serve(context.WithoutCancel(ctx), l) }()
+	}
 	select {
 	case err := <-ended:
 		return err
@@ -147,7 +148,11 @@ func (c *controller) serve(ctx context.Context) error {
 	defer c.proxy.log.wait()
 	last, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
-	if err := server.Shutdown(last); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+	var both errgroup.Group
+	for _, s := range servers {
+		both.Go(func() error { return s.Shutdown(last) })
+	}
+	if err := both.Wait(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return nil

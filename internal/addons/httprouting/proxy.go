@@ -27,6 +27,7 @@ const (
 	connectTimeout = 5 * time.Second  // proxy-connect-timeout
 	readTimeout    = 60 * time.Second // proxy-read-timeout, of the response's head
 	maxTries       = 3                // proxy-next-upstream-tries
+	maxBody        = 1 << 20          // proxy-body-size, octets of a request
 	keptIdle       = 320              // upstream-keepalive-connections
 )
 
@@ -105,9 +106,14 @@ func (p *proxy) answer(w http.ResponseWriter, r *http.Request, x *exchange) {
 		target := *r.URL
 		target.Scheme, target.Host = "https", x.decision.Host
 		http.Redirect(w, r, target.String(), http.StatusPermanentRedirect)
+	case r.ContentLength > maxBody:
+		errorPage(w, http.StatusRequestEntityTooLarge)
 	case len(backend.Endpoints) == 0:
 		errorPage(w, http.StatusServiceUnavailable)
 	default:
+		if r.ContentLength != 0 {
+			r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		}
 		x.first = p.turn(backend)
 		p.reverse.ServeHTTP(w, r)
 	}
@@ -193,6 +199,10 @@ func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
 
 // statusOf is what nginx answers with when an endpoint does not.
 func statusOf(err error) int {
+	var long *http.MaxBytesError
+	if errors.As(err, &long) {
+		return http.StatusRequestEntityTooLarge
+	}
 	var timeout net.Error
 	if errors.As(err, &timeout) && timeout.Timeout() {
 		return http.StatusGatewayTimeout

@@ -261,6 +261,37 @@ func TestWebSocket(t *testing.T) {
 }
 
 // TestRedirect: a host with a certificate sends those who come by HTTP to HTTPS, with what they asked for.
+// TestLargeBody: a body is as long as nginx lets it be, with a length that was announced or without.
+func TestLargeBody(t *testing.T) {
+	s := newSite(t, route(pod(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			panic(http.ErrAbortHandler) // the proxy broke off
+		}
+	})))
+	for name, tt := range map[string]struct {
+		body io.Reader
+		want int
+	}{
+		"as long as may be": {strings.NewReader(strings.Repeat("x", maxBody)), http.StatusOK},
+		"longer":            {strings.NewReader(strings.Repeat("x", maxBody+1)), http.StatusRequestEntityTooLarge},
+		"longer, in chunks": {io.NopCloser(strings.NewReader(strings.Repeat("x", maxBody+1))), http.StatusRequestEntityTooLarge},
+	} {
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.plain.URL, tt.body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Host = "shop.example.org"
+		resp, err := http.DefaultClient.Do(r)
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != tt.want {
+			t.Errorf("%s: %s, want %d", name, resp.Status, tt.want)
+		}
+	}
+}
+
 func TestRedirect(t *testing.T) {
 	r := route(pod(t, func(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, r.Header.Get("X-Forwarded-Proto"), r.Header.Get("X-Forwarded-Port"))

@@ -7,13 +7,13 @@ import (
 	"io"
 	"log/slog"
 	"maps"
-	"net/http"
 	"path/filepath"
 	"reflect"
 	"sync"
 	"sync/atomic"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel"
 )
 
@@ -39,7 +39,7 @@ type Fabric struct {
 	cfg  Config
 	stop context.CancelFunc
 	done sync.WaitGroup
-	http *http.Server
+	http *serve.Server
 
 	watchers []func(HealthChange)
 	dirty    chan struct{} // health or targets changed; one is enough

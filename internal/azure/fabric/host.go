@@ -9,9 +9,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/serve"
 )
 
 // serveHost answers on 168.63.129.16:80 as Azure's wire server, which every machine's agent polls. Held: mu.
@@ -20,9 +20,8 @@ func (f *Fabric) serveHost(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("wire server: %w", err)
 	}
-	f.http = &http.Server{Handler: http.HandlerFunc(f.wireServer), ReadHeaderTimeout: 10 * time.Second, ErrorLog: slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn)}
-	f.done.Go(func() { _ = f.http.Serve(l) })
-	context.AfterFunc(ctx, func() { f.http.Close() })
+	f.http = serve.New(http.HandlerFunc(f.wireServer), slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
+	f.done.Go(func() { _ = f.http.Serve(ctx, l) })
 	return nil
 }
 

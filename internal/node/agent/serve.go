@@ -2,15 +2,15 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"packetwalk.dev/internal/base/serve"
 )
 
 // listenIPs are the addresses of the health check node ports: all, or those that node ports are restricted to.
@@ -44,7 +44,7 @@ func (a *agent) serve() (stop func(), err error) {
 		a.pools.state.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
-	var servers []*http.Server
+	var servers []*serve.Server
 	stop = func() {
 		ctx, cancel := context.WithTimeout(context.Background(), a.ShutdownTimeout)
 		defer cancel()
@@ -67,10 +67,10 @@ func (a *agent) serve() (stop func(), err error) {
 			stop()
 			return nil, fmt.Errorf("%s: %w", s.flag, err)
 		}
-		server := &http.Server{Handler: s.handler, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: time.Minute}
+		server := serve.New(s.handler, nil)
 		servers = append(servers, server)
 		go func() {
-			if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			if err := server.Serve(context.Background(), l); err != nil {
 				a.log("%s: %v", s.flag, err)
 			}
 		}()

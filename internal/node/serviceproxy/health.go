@@ -1,8 +1,8 @@
 package serviceproxy
 
 import (
+	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -145,7 +146,7 @@ type HealthChecks struct {
 
 type healthCheck struct {
 	service.HealthCheck
-	servers []*http.Server
+	servers []*serve.Server
 }
 
 // NewHealthChecks makes the set of servers, listening on the given addresses (none: all of the node's). healthy is the proxy's health.
@@ -205,7 +206,7 @@ func (h *HealthChecks) Close() { h.Sync(nil) }
 
 func (c *healthCheck) close() {
 	for _, s := range c.servers {
-		_ = s.Close() // it only reports listeners already closed
+		s.Close()
 	}
 }
 
@@ -217,15 +218,11 @@ func (h *HealthChecks) start(c *healthCheck) error {
 			c.close()
 			return err
 		}
-		s := &http.Server{
-			Handler:           http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, key) }),
-			ReadHeaderTimeout: 10 * time.Second,
-			IdleTimeout:       time.Minute,
-		}
+		s := serve.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, key) }), nil)
 		c.servers = append(c.servers, s)
 		go func() {
-			// Serve ends with ErrServerClosed, or with the listener, which the next Sync of a changed port opens anew.
-			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			// Its end is that of the listener, which the next Sync of a changed port opens anew.
+			if err := s.Serve(context.Background(), l); err != nil {
 				_ = l.Close()
 			}
 		}()

@@ -97,14 +97,12 @@ func answerNetexec(ctx context.Context, r *request) response {
 	case "/echo":
 		return text(atoiOr(q.Get("code"), 200), q.Get("msg"))
 	case "/redirect":
-		return response{status: atoiOr(q.Get("code"), 302), header: header{{"Location", singleLine(q.Get("location"))}}}
+		return response{status: atoiOr(q.Get("code"), 302), header: header{{"Location", q.Get("location")}}}
 	case "/shell":
 		return shell(ctx, q.Get("shellCommand")+q.Get("cmd"))
 	}
 	return text(404, "404 page not found\n")
 }
-
-func singleLine(s string) string { return strings.NewReplacer("\r", "", "\n", "").Replace(s) }
 
 func shell(ctx context.Context, command string) response {
 	out, err := exec.CommandContext(ctx, "/bin/sh", "-c", command).CombinedOutput()

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // An HTTP/1.x server (RFC 9110, RFC 9112) of the size that the applications need. net/http would make a process a third larger and its start
@@ -31,6 +33,16 @@ func (h header) get(name string) string {
 		}
 	}
 	return ""
+}
+
+// all are the values of the fields of a name.
+func (h header) all(name string) (values []string) {
+	for _, f := range h {
+		if strings.EqualFold(f.name, name) {
+			values = append(values, f.value)
+		}
+	}
+	return values
 }
 
 type request struct {
@@ -72,206 +84,6 @@ var reasons = map[int]string{
 	503: "Service Unavailable", 505: "HTTP Version Not Supported",
 }
 
-// A badRequest is answered and ends the connection.
-type badRequest struct {
-	status int
-	why    string
-}
-
-func (b *badRequest) Error() string { return b.why }
-
-const (
-	maxHead = 32 << 10
-	maxBody = 1 << 20
-)
-
-// readRequest reads one request. io.EOF means that the client closed between requests. continues is called before a body that waits for it.
-func readRequest(in *bufio.Reader, continues func() error) (*request, error) {
-	head := &headReader{in: in, left: maxHead}
-	line, err := head.line()
-	for err == nil && line == "" { // RFC 9112, 2.2: an empty line before a request is to be ignored
-		line, err = head.line()
-	}
-	if err != nil {
-		return nil, err
-	}
-	r, err := parseRequestLine(line)
-	if err != nil {
-		return nil, err
-	}
-	if err := r.readFields(head); err != nil {
-		return nil, unexpected(err)
-	}
-	if err := r.findHost(); err != nil {
-		return nil, err
-	}
-	if strings.EqualFold(r.header.get("Expect"), "100-continue") && r.proto == "HTTP/1.1" {
-		if err := continues(); err != nil {
-			return nil, err
-		}
-	}
-	return r, unexpected(r.readBody(in))
-}
-
-func unexpected(err error) error {
-	if errors.Is(err, io.EOF) {
-		return io.ErrUnexpectedEOF
-	}
-	return err
-}
-
-func parseRequestLine(line string) (*request, error) {
-	method, rest, ok1 := strings.Cut(line, " ")
-	target, proto, ok2 := strings.Cut(rest, " ")
-	if !ok1 || !ok2 || !isToken(method) || target == "" || strings.ContainsAny(target, " \t") {
-		return nil, &badRequest{400, "malformed request line"}
-	}
-	if proto != "HTTP/1.1" && proto != "HTTP/1.0" {
-		if strings.HasPrefix(proto, "HTTP/") {
-			return nil, &badRequest{505, "unsupported HTTP version"}
-		}
-		return nil, &badRequest{400, "malformed HTTP version"}
-	}
-	r := &request{method: method, target: target, proto: proto}
-	if target == "*" {
-		r.path = "*"
-		return r, nil
-	}
-	u, err := url.ParseRequestURI(target)
-	if err != nil {
-		return nil, &badRequest{400, "malformed request target"}
-	}
-	r.path, r.query, r.host = u.Path, u.RawQuery, u.Host
-	return r, nil
-}
-
-// isToken is RFC 9110's token (5.6.2).
-func isToken(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		alnum := '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
-		if !alnum && strings.IndexByte("!#$%&'*+-.^_`|~", c) < 0 {
-			return false
-		}
-	}
-	return s != ""
-}
-
-func (r *request) readFields(head *headReader) error {
-	for {
-		line, err := head.line()
-		if err != nil || line == "" {
-			return err
-		}
-		name, value, ok := strings.Cut(line, ":")
-		if !ok || !isToken(name) {
-			return &badRequest{400, "malformed header field"}
-		}
-		r.header = append(r.header, field{name, strings.Trim(value, " \t")})
-	}
-}
-
-func (r *request) findHost() error {
-	hosts := 0
-	for _, f := range r.header {
-		if strings.EqualFold(f.name, "Host") {
-			hosts++
-		}
-	}
-	if hosts > 1 || hosts == 0 && r.proto == "HTTP/1.1" {
-		return &badRequest{400, "one Host header field is required"} // RFC 9112, 3.2
-	}
-	if r.host == "" {
-		r.host = r.header.get("Host")
-	}
-	return nil
-}
-
-func (r *request) readBody(in *bufio.Reader) error {
-	if coding := r.header.get("Transfer-Encoding"); coding != "" {
-		if !strings.EqualFold(coding, "chunked") {
-			return &badRequest{501, "unsupported transfer coding"}
-		}
-		return r.readChunks(in)
-	}
-	length := r.header.get("Content-Length")
-	if length == "" {
-		return nil
-	}
-	n, err := strconv.ParseUint(length, 10, 63)
-	if err != nil {
-		return &badRequest{400, "malformed Content-Length"}
-	}
-	return r.readN(in, n)
-}
-
-func (r *request) readN(in *bufio.Reader, n uint64) error {
-	if uint64(len(r.body))+n > maxBody {
-		return &badRequest{413, "request body too large"}
-	}
-	old := len(r.body)
-	r.body = append(r.body, make([]byte, n)...)
-	_, err := io.ReadFull(in, r.body[old:])
-	return err
-}
-
-// readChunks reads RFC 9112, 7.1.
-func (r *request) readChunks(in *bufio.Reader) error {
-	head := &headReader{in: in, left: maxHead}
-	for {
-		line, err := head.line()
-		if err != nil {
-			return err
-		}
-		size, _, _ := strings.Cut(line, ";")
-		n, err := strconv.ParseUint(strings.TrimSpace(size), 16, 63)
-		if err != nil {
-			return &badRequest{400, "malformed chunk size"}
-		}
-		if n == 0 {
-			break
-		}
-		if err := r.readN(in, n); err != nil {
-			return err
-		}
-		if line, err := head.line(); err != nil || line != "" {
-			return errors.Join(&badRequest{400, "malformed chunk"}, err)
-		}
-	}
-	for { // trailers
-		line, err := head.line()
-		if err != nil || line == "" {
-			return err
-		}
-	}
-}
-
-type headReader struct {
-	in   *bufio.Reader
-	left int
-}
-
-func (h *headReader) line() (string, error) {
-	var line []byte
-	for {
-		part, err := h.in.ReadSlice('\n')
-		if h.left -= len(part); h.left < 0 {
-			return "", &badRequest{431, "request header too large"}
-		}
-		line = append(line, part...)
-		if errors.Is(err, bufio.ErrBufferFull) {
-			continue
-		}
-		if errors.Is(err, io.EOF) && len(line) > 0 {
-			return "", io.ErrUnexpectedEOF
-		}
-		if err != nil {
-			return "", err
-		}
-		return strings.TrimSuffix(strings.TrimSuffix(string(line), "\n"), "\r"), nil
-	}
-}
-
 // appendResponse is the response on the wire.
 func appendResponse(out []byte, r *request, resp *response, keep bool, now time.Time) []byte {
 	status := resp.status
@@ -280,7 +92,7 @@ func appendResponse(out []byte, r *request, resp *response, keep bool, now time.
 	}
 	out = fmt.Appendf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\n", status, reasons[status], now.UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT"))
 	for _, f := range resp.header {
-		out = fmt.Appendf(out, "%s: %s\r\n", f.name, f.value)
+		out = fmt.Appendf(out, "%s: %s\r\n", f.name, singleLine(f.value))
 	}
 	if status != 204 && status != 304 {
 		out = fmt.Appendf(out, "Content-Length: %d\r\n", len(resp.body))
@@ -298,6 +110,9 @@ func appendResponse(out []byte, r *request, resp *response, keep bool, now time.
 	return out
 }
 
+// singleLine is a text that ends no line, for what comes from a request.
+func singleLine(s string) string { return strings.NewReplacer("\r", "", "\n", "").Replace(s) }
+
 // keepAlive says whether the client wants another request on the connection (RFC 9112, 9.3).
 func (r *request) keepAlive() bool {
 	options := strings.ToLower(r.header.get("Connection"))
@@ -308,9 +123,11 @@ func (r *request) keepAlive() bool {
 }
 
 const (
-	idleTimeout  = 75 * time.Second
-	writeTimeout = 60 * time.Second
-	drainTime    = 100 * time.Millisecond
+	idleTimeout    = 75 * time.Second // between requests
+	requestTimeout = 60 * time.Second // from a request's first octet to its last
+	writeTimeout   = 60 * time.Second
+	drainTime      = 100 * time.Millisecond
+	maxConnections = 8192 // at once; more wait in the kernel's queue
 )
 
 // A server serves connections until its context ends.
@@ -325,6 +142,7 @@ type server struct {
 // serve answers the connections that ln accepts until ctx ends; requests that are being answered get drainTime to finish.
 func serve(ctx context.Context, ln net.Listener, h handler) error {
 	s := &server{handle: h, conns: map[net.Conn]bool{}}
+	ln = netutil.LimitListener(ln, maxConnections)
 	stop := context.AfterFunc(ctx, func() { ln.Close() })
 	defer stop()
 	for {
@@ -399,6 +217,10 @@ func (s *server) connection(conn net.Conn) {
 // exchange answers one request; false ends the connection.
 func (s *server) exchange(conn net.Conn, in *bufio.Reader) bool {
 	_ = conn.SetDeadline(time.Now().Add(idleTimeout))
+	if _, err := in.Peek(1); err != nil {
+		return false
+	}
+	_ = conn.SetDeadline(time.Now().Add(requestTimeout))
 	r, err := readRequest(in, func() error {
 		_, err := io.WriteString(conn, "HTTP/1.1 100 Continue\r\n\r\n")
 		return err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net/url"
 	"os"
 	"path"
 	"strings"
@@ -93,24 +94,14 @@ func (s *webServer) answer(r *request) response {
 		file += "index.html"
 	}
 	resp := serveFile(s.root, file, nil)
+	if resp.status < 300 {
+		return resp
+	}
+	failure := s.failure(resp.status)
 	if resp.status == 301 {
-		resp.header = header{{"Location", "http://" + r.host + r.path + "/"}}
+		failure.header = append(failure.header, field{"Location", "http://" + r.host + (&url.URL{Path: r.path}).EscapedPath() + "/"})
 	}
-	if resp.status >= 300 {
-		failure := s.failure(resp.status)
-		failure.header = append(failure.header, resp.header.only("Location")...)
-		return failure
-	}
-	return resp
-}
-
-func (h header) only(name string) (kept header) {
-	for _, f := range h {
-		if strings.EqualFold(f.name, name) {
-			kept = append(kept, f)
-		}
-	}
-	return kept
+	return failure
 }
 
 func (s *webServer) failure(status int) response {

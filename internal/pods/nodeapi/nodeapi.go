@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log"
 	"net"
 	"net/http"
 	"net/url"
@@ -20,6 +19,8 @@ import (
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	utilexec "k8s.io/utils/exec"
+
+	"packetwalk.dev/internal/base/serve"
 )
 
 // APIServerName is the common name of the API server's certificate as a client of nodes.
@@ -72,21 +73,15 @@ func Handler(c Config) http.Handler {
 	}, true)}
 }
 
+// maxHeader is as a kubelet has it: a command to run stands in the request's head.
+const maxHeader = http.DefaultMaxHeaderBytes
+
 // Serve answers on a listener until ctx ends.
 func Serve(ctx context.Context, l net.Listener, c Config) error {
-	s := &http.Server{
-		Handler: Handler(c), ReadHeaderTimeout: 30 * time.Second, ErrorLog: log.New(io.Discard, "", 0),
-		TLSConfig: &tls.Config{
-			Certificates: []tls.Certificate{c.Certificate}, ClientCAs: c.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
-			MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
-		},
-	}
-	stop := context.AfterFunc(ctx, func() { s.Close() })
-	defer stop()
-	if err := s.ServeTLS(l, "", ""); !errors.Is(err, http.ErrServerClosed) {
-		return err
-	}
-	return nil
+	return serve.New(Handler(c), nil).WithTLS(&tls.Config{
+		Certificates: []tls.Certificate{c.Certificate}, ClientCAs: c.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
+		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
+	}).WithHeader(maxHeader).Serve(ctx, l)
 }
 
 func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {

@@ -1,0 +1,258 @@
+package serve
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// A pipeListener accepts the far ends of pipes, whose time is the test's.
+type pipeListener struct {
+	conns chan net.Conn
+	once  sync.Once
+}
+
+func (l *pipeListener) Accept() (net.Conn, error) {
+	c, ok := <-l.conns
+	if !ok {
+		return nil, net.ErrClosed
+	}
+	return c, nil
+}
+func (l *pipeListener) Close() error   { l.once.Do(func() { close(l.conns) }); return nil }
+func (l *pipeListener) Addr() net.Addr { return &net.TCPAddr{} }
+
+// client is a connection to a server of h.
+func client(t *testing.T, h http.HandlerFunc) net.Conn {
+	t.Helper()
+	l := &pipeListener{conns: make(chan net.Conn, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(h, nil).Serve(ctx, l) }()
+	here, there := net.Pipe()
+	l.conns <- there
+	t.Cleanup(func() {
+		here.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return here
+}
+
+// TestSlowClients: who takes too long is cut off at the limit, in each part of a request, and who does not is not.
+func TestSlowClients(t *testing.T) {
+	readAll := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
+	for name, tt := range map[string]struct {
+		send string
+		h    http.HandlerFunc
+		want time.Duration // until the connection ends
+	}{
+		"no request": {"", readAll, HeaderTime},
+		"half head":  {"GET / HTTP/1.1\r\nHost: a\r\n", readAll, HeaderTime},
+		"no body":    {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n", readAll, RestTime},
+		"half body":  {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab", readAll, RestTime},
+		"half chunk": {"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", readAll, RestTime},
+		"a body that nobody reads": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab",
+			func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }, RestTime},
+		"no second request": {"GET / HTTP/1.1\r\nHost: a\r\n\r\n", readAll, IdleTime},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				conn := client(t, tt.h)
+				begin := time.Now()
+				go func() { _, _ = io.WriteString(conn, tt.send) }()
+				_, _ = io.Copy(io.Discard, conn)
+				if took := time.Since(begin); took < tt.want || took > tt.want+time.Second {
+					t.Errorf("the connection ended after %v, want %v", took, tt.want)
+				}
+			})
+		})
+	}
+}
+
+// TestSlowAnswer: neither a body that comes in pieces, each in time, nor an answer that takes long is cut off; nor is its context ended.
+func TestSlowAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn := client(t, func(w http.ResponseWriter, r *http.Request) {
+			b, err := io.ReadAll(r.Body)
+			if err != nil {
+				t.Error(err)
+			}
+			time.Sleep(10 * time.Minute)
+			if r.Context().Err() != nil {
+				t.Error("the context ended")
+			}
+			_, _ = w.Write(b)
+		})
+		go func() {
+			_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n")
+			for range 5 {
+				time.Sleep(RestTime - time.Second)
+				_, _ = io.WriteString(conn, "x")
+			}
+		}()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b, err := io.ReadAll(resp.Body); err != nil || string(b) != "xxxxx" {
+			t.Errorf("%q, %v", b, err)
+		}
+	})
+}
+
+// endless is n octets of x.
+func endless(n int64) io.Reader { return io.LimitReader(xs{}, n) }
+
+type xs struct{}
+
+func (xs) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = 'x'
+	}
+	return len(p), nil
+}
+
+// TestSizes: a head and a body that are too long are refused.
+func TestSizes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		head string
+		more int64
+		want int
+	}{
+		"a long head": {"GET / HTTP/1.1\r\nHost: a\r\nX: ", MaxHeader + 8<<10, http.StatusRequestHeaderFieldsTooLarge},
+		"a long body": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000000\r\n\r\n", MaxBody + 1, http.StatusRequestEntityTooLarge},
+		"two lengths": {"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 2, http.StatusBadRequest},
+	} {
+		conn := client(t, func(w http.ResponseWriter, r *http.Request) {
+			var long *http.MaxBytesError
+			if _, err := io.Copy(io.Discard, r.Body); errors.As(err, &long) {
+				w.WriteHeader(http.StatusRequestEntityTooLarge)
+			}
+		})
+		go func() { _, _ = io.Copy(conn, io.MultiReader(strings.NewReader(tt.head), endless(tt.more))) }()
+		resp, err := http.ReadResponse(bufio.NewReader(conn), nil)
+		if err != nil || resp.StatusCode != tt.want {
+			t.Errorf("%s: %v, %v; want %d", name, resp, err, tt.want)
+		}
+	}
+}
+
+// TestLimit: one connection more than there may be waits until another ends, and one direction of a connection can be closed.
+func TestLimit(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := limit(inner, 1)
+	accepted := make(chan net.Conn)
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				close(accepted)
+				return
+			}
+			accepted <- c
+		}
+	}()
+	for range 2 {
+		c, err := net.Dial("tcp", inner.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+	}
+	first := <-accepted
+	if err := first.(interface{ CloseWrite() error }).CloseWrite(); err != nil {
+		t.Error(err)
+	}
+	select {
+	case <-accepted:
+		t.Fatal("a second connection is let in beside the first")
+	case <-time.After(50 * time.Millisecond): // it has every chance to fail
+	}
+	first.Close()
+	first.Close() // gives no second slot back
+	second := <-accepted
+	defer second.Close()
+	if err := l.Close(); err != nil {
+		t.Error(err)
+	}
+	if _, open := <-accepted; open {
+		t.Error("accepts after its end")
+	}
+}
+
+// TestOnlyHere: nobody makes an HTTP server but this package.
+func TestOnlyHere(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && (d.Name() == "serve" && strings.HasSuffix(path, "base/serve") || d.Name() == "bin" || d.Name() == ".git"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		files++
+		for _, found := range servers(t, path) {
+			t.Errorf("%s: http.%s: use serve.New, which has limits", path, found)
+		}
+		return nil
+	})
+	if err != nil || files < 300 {
+		t.Errorf("%d files looked at: %v", files, err)
+	}
+	if got := servers(t, "testdata/server.go"); len(got) != 4 {
+		t.Errorf("the example has %q, want 4", got)
+	}
+}
+
+// servers are the names of net/http that a file uses to serve.
+func servers(t *testing.T, path string) (found []string) {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+	if err != nil {
+		t.Fatal(err)
+	}
+	name := ""
+	for _, i := range file.Imports {
+		if i.Path.Value == `"net/http"` {
+			name = "http"
+			if i.Name != nil {
+				name = i.Name.Name
+			}
+		}
+	}
+	ast.Inspect(file, func(n ast.Node) bool {
+		s, ok := n.(*ast.SelectorExpr)
+		if !ok {
+			return true
+		}
+		if x, ok := s.X.(*ast.Ident); ok && name != "" && x.Name == name {
+			switch s.Sel.Name {
+			case "Server", "Serve", "ServeTLS", "ListenAndServe", "ListenAndServeTLS":
+				found = append(found, s.Sel.Name)
+			}
+		}
+		return true
+	})
+	return found
+}
