@@ -2,15 +2,11 @@ package instances
 
 import (
 	"cmp"
-	"regexp"
 	"strings"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/pods/app"
 )
-
-// What Azure takes as the name of a group and of a container ("Naming rules and restrictions for Azure resources", learn.microsoft.com).
-var validName = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 
 // maxContainers is how many containers a group has at most ("Resource availability & quota limits for ACI", learn.microsoft.com).
 const maxContainers = 60
@@ -18,8 +14,8 @@ const maxContainers = 60
 // check refuses a group that Azure would, and fills in what it would.
 func (s *Groups) check(g *aci.ContainerGroup) error {
 	p := &g.Properties
-	if !validName.MatchString(g.Name) {
-		return aci.BadRequest("InvalidContainerGroupName", "The container group name '%s' is invalid: it has at most 63 lower-case letters, digits and -.", g.Name)
+	if err := g.Check(); err != nil {
+		return err
 	}
 	if len(p.Containers) == 0 || len(p.Containers) > maxContainers {
 		return aci.BadRequest("InvalidContainers", "The container group '%s' has %d containers; it can have 1 to %d.", g.Name, len(p.Containers), maxContainers)
@@ -67,9 +63,6 @@ func parseSubnet(id string) (network, subnet string, ok bool) {
 }
 
 func checkContainer(g *aci.ContainerGroup, c *aci.Container) error {
-	if !validName.MatchString(c.Name) {
-		return aci.BadRequest("InvalidContainerName", "The container name '%s' in container group '%s' is invalid.", c.Name, g.Name)
-	}
 	if _, err := app.Resolve(c.Properties.Image); err != nil {
 		return aci.BadRequest("InaccessibleImage", "The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
 	}
@@ -77,24 +70,10 @@ func checkContainer(g *aci.ContainerGroup, c *aci.Container) error {
 	if r.CPU <= 0 || r.MemoryInGB <= 0 {
 		return aci.BadRequest("ResourceRequestsNotSpecified", "The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
 	}
-	for _, m := range c.Properties.VolumeMounts {
-		if !hasVolume(g, m.Name) {
-			return aci.BadRequest("VolumeNotFound", "The volume '%s' of container '%s' is not found in container group '%s'.", m.Name, c.Name, g.Name)
-		}
-	}
 	for _, p := range []*aci.Probe{c.Properties.LivenessProbe, c.Properties.ReadinessProbe} {
 		if p != nil && (p.Exec == nil) == (p.HTTPGet == nil) {
 			return aci.BadRequest("InvalidContainerProbe", "A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
 		}
 	}
 	return nil
-}
-
-func hasVolume(g *aci.ContainerGroup, name string) bool {
-	for _, v := range g.Properties.Volumes {
-		if v.Name == name {
-			return true
-		}
-	}
-	return false
 }

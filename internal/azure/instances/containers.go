@@ -8,11 +8,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -220,39 +222,58 @@ func (g *group) containerSpec(c *aci.Container, r *run, image string) container.
 		s.Env = append(s.Env, v.Name+"="+v.Value+v.SecureValue)
 	}
 	for _, m := range c.Properties.VolumeMounts {
-		s.Mounts = append(s.Mounts, container.Mount{Source: g.volumeDir(m.Name), Destination: m.MountPath, ReadOnly: m.ReadOnly})
+		files := slices.ContainsFunc(g.spec.Properties.Volumes, func(v aci.Volume) bool { return v.Name == m.Name && v.EmptyDir == nil })
+		s.Mounts = append(s.Mounts, container.Mount{Source: g.volumeDir(m.Name), Destination: m.MountPath, ReadOnly: m.ReadOnly || files})
 	}
 	return s
 }
 
 func (g *group) volumeDir(name string) string { return filepath.Join(g.dir, "volumes", name) }
 
-// writeVolumes makes the volumes' directories, and the files of those with content. What a container wrote into one stays.
-func (g *group) writeVolumes() error {
-	for _, v := range g.spec.Properties.Volumes {
-		dir := g.volumeDir(v.Name)
+// makeVolumes makes the volumes' directories, and the files of those with content, which are read-only in the containers.
+func (g *group) makeVolumes() error {
+	for i := range g.spec.Properties.Volumes {
+		v := &g.spec.Properties.Volumes[i]
+		if err := g.makeVolume(v); err != nil {
+			return fmt.Errorf("volume %s: %w", v.Name, err)
+		}
+	}
+	return nil
+}
+
+func (g *group) makeVolume(v *aci.Volume) error {
+	dir := g.volumeDir(v.Name)
+	if v.EmptyDir != nil {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return err
 		}
-		if v.EmptyDir != nil {
-			if err := os.Chmod(dir, 0o777); err != nil { // whoever the container runs as
-				return err
-			}
+		root, err := os.OpenRoot(dir)
+		if err != nil {
+			return err
 		}
-		for name, content := range v.Secret {
-			data, err := base64.StdEncoding.DecodeString(content)
-			if err != nil {
-				return fmt.Errorf("volume %s: %s: %w", v.Name, name, err)
+		defer root.Close()
+		return root.Chmod(".", 0o777) // whoever the container runs as
+	}
+	var files []beneath.File
+	for name, content := range v.Secret {
+		data, err := base64.StdEncoding.DecodeString(content)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		files = append(files, beneath.File{Name: name, Data: data, Mode: 0o644})
+	}
+	if err := beneath.WriteFiles(dir, files, nil); err != nil {
+		return err
+	}
+	for _, c := range g.spec.Properties.Containers {
+		for _, m := range c.Properties.VolumeMounts {
+			if m.Name != v.Name {
+				continue
 			}
-			if !filepath.IsLocal(name) {
-				return fmt.Errorf("volume %s: %q is not a file name", v.Name, name)
-			}
-			path := filepath.Join(dir, name)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-				return err
-			}
-			if err := os.WriteFile(path, data, 0o644); err != nil {
-				return err
+			for _, other := range c.Properties.VolumeMounts {
+				if err := beneath.MakeMountPoint(dir, m.MountPath, other.MountPath); err != nil {
+					return err
+				}
 			}
 		}
 	}

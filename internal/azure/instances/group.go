@@ -76,6 +76,9 @@ func (s *Groups) load(name string) (*group, error) {
 	if err := json.Unmarshal(data, &st); err != nil {
 		return nil, err
 	}
+	if err := st.Group.Check(); err != nil {
+		return nil, err
+	}
 	if st.Group.Name != name || len(st.Runs) != len(st.Group.Properties.Containers) {
 		return nil, fmt.Errorf("it is of group %q with %d containers", st.Group.Name, len(st.Runs))
 	}
@@ -202,7 +205,7 @@ func (g *group) bring() error {
 		return err
 	}
 	g.change(func() { g.ip = address })
-	if err := g.writeVolumes(); err != nil {
+	if err := g.makeVolumes(); err != nil {
 		return err
 	}
 	if err := g.connect(); err != nil {

@@ -279,6 +279,46 @@ func TestProbes(t *testing.T) {
 	w.until("probed", func(_ aci.ContainerGroup, v aci.ContainerView) bool { return v.RestartCount == 1 && v.Ready })
 }
 
+// TestVolumes: files of a volume are not the containers' to write, and when they are written anew no link leads root elsewhere, be it one that a
+// container made when it still could.
+func TestVolumes(t *testing.T) {
+	w := newWorld(t)
+	victim := filepath.Join(t.TempDir(), "victim")
+	if err := os.WriteFile(victim, []byte("of the machine"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	g := group("volumes", aci.RestartAlways, "busybox", "sleep", "1000")
+	g.Properties.Volumes = []aci.Volume{{Name: "conf", Secret: map[string]string{"a": "b25l", "sub/b": "dHdv"}}, {Name: "data", EmptyDir: &struct{}{}}}
+	g.Properties.Containers[0].Properties.VolumeMounts = []aci.VolumeMount{
+		{Name: "data", MountPath: "/conf/more/data"}, {Name: "conf", MountPath: "/conf"}, {Name: "data", MountPath: "/ro", ReadOnly: true},
+	}
+	w.put(g)
+	w.until("volumes", running)
+	script := "exec 2>/dev/null; cat /conf/a /conf/sub/b; for f in /conf/a /conf/sub/b /conf/..data/a /ro/x; do ln -sf " + victim + " $f && echo wrote $f; done; " +
+		"chmod 700 /conf; echo kept > /conf/more/data/x; cat /ro/x; exit 0"
+	if out, code := w.exec("volumes", "sh", "-c", script); code != 0 || !strings.HasPrefix(out, "onetwo") || strings.Contains(out, "wrote") || !strings.HasSuffix(out, "kept\n") {
+		t.Errorf("status %d: %s", code, out)
+	}
+	dir := filepath.Join(w.cfg.Dir, "volumes", "volumes", "conf")
+	for _, name := range []string{"a", "sub", "..data", "..data_tmp"} {
+		path := filepath.Join(dir, name)
+		if err := errors.Join(os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.open()
+	for _, want := range []string{"one", "two"} {
+		w.until("volumes", func(aci.ContainerGroup, aci.ContainerView) bool {
+			out, _ := w.exec("volumes", "cat", map[string]string{"one": "/conf/a", "two": "/conf/sub/b"}[want])
+			return out == want
+		})
+	}
+	info, err := os.Stat(victim)
+	if b, _ := os.ReadFile(victim); err != nil || string(b) != "of the machine" || info.Mode().Perm() != 0o600 {
+		t.Errorf("the machine's file is %q, %v, %v", b, info, err)
+	}
+}
+
 // TestPutRefused: what Azure would refuse is refused, and leaves nothing.
 func TestPutRefused(t *testing.T) {
 	w := newWorld(t)

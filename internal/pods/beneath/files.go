@@ -139,6 +139,21 @@ func tidy(root *os.Root, files []File, old string) error {
 	return nil
 }
 
+// MakeMountPoint makes the directory at which another volume is mounted in one that is read-only in containers (upstream:
+// pkg/volume/util/nested_volumes.go): dir is the volume's, at and other where the two are mounted. An other that is not below at needs none.
+func MakeMountPoint(dir, at, other string) error {
+	name, err := filepath.Rel(at, other)
+	if err != nil || name == "." || !filepath.IsLocal(name) {
+		return nil
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	return root.MkdirAll(name, 0o755)
+}
+
 // upToDate tells whether the data directory holds just these files.
 func upToDate(root *os.Root, data string, files []File) bool {
 	entries, err := fs.ReadDir(root.FS(), dataLink)

@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"time"
 
 	authv1 "k8s.io/api/authentication/v1"
@@ -93,8 +92,7 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 	return vol, refresh, errors.Join(beneath.WriteFiles(vol.source, files, fsGroup(f.pod)), makeMountPoints(vol.source, spec.Name, f.pod))
 }
 
-// makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers
-// (upstream: pkg/volume/util/nested_volumes.go).
+// makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers.
 func makeMountPoints(dir, name string, pod *corev1.Pod) error {
 	var errs []error
 	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
@@ -103,9 +101,8 @@ func makeMountPoints(dir, name string, pod *corev1.Pod) error {
 				continue
 			}
 			for _, inner := range c.VolumeMounts {
-				below, err := filepath.Rel(outer.MountPath, inner.MountPath)
-				if err == nil && below != "." && filepath.IsLocal(below) && inner.SubPath == "" && inner.SubPathExpr == "" {
-					errs = append(errs, os.MkdirAll(filepath.Join(dir, below), 0o755))
+				if inner.SubPath == "" && inner.SubPathExpr == "" {
+					errs = append(errs, beneath.MakeMountPoint(dir, outer.MountPath, inner.MountPath))
 				}
 			}
 		}
@@ -299,10 +296,6 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		}
 		list = append(list, container.Mount{Source: v.source, Beneath: v.beneath, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
 	}
-	// A mount below another must come after it.
-	slices.SortStableFunc(list, func(a, b container.Mount) int {
-		return strings.Count(a.Destination, "/") - strings.Count(b.Destination, "/")
-	})
 	return list, nil
 }
 

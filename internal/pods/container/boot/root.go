@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -25,6 +26,10 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if len(links) > 0 {
 		mounts = append([]container.Mount{{Source: "/proc/self/exe", Destination: selfPath, ReadOnly: true}}, mounts...)
 	}
+	// A mount below another comes after it.
+	mounts = slices.SortedStableFunc(slices.Values(mounts), func(a, b container.Mount) int {
+		return strings.Count(filepath.Clean(a.Destination), "/") - strings.Count(filepath.Clean(b.Destination), "/")
+	})
 	volumes, err := openVolumes(mounts)
 	if err != nil {
 		return err
