@@ -57,7 +57,7 @@ func FuzzHeaders(f *testing.F) {
 	f.Add(append(bytes.Clone(unreachable), 8, 0, 0, 0, 0, 7, 0, 1), 24)
 	f.Fuzz(func(t *testing.T, frame []byte, cut int) {
 		read := func(b []byte) packet.Packet {
-			return headers{network: b, transport: b[headerLength(b):]}.parse()
+			return headers{network: b, transport: b[HeaderLength(b):]}.parse()
 		}
 		p := read(frame)
 		_ = p.String()

@@ -192,18 +192,16 @@ func (p *Probe) Tuple() packet.Tuple { return p.tuple }
 // Close gives the socket back; a TCP connection is closed in the orderly way.
 func (p *Probe) Close() error { return os.NewSyscallError("close", unix.Close(p.fd)) }
 
-// Send sends the packet, once, and waits at most timeout for an answer. That there was none, or a bad one, is no error. TCP repeats its SYN
-// after a second, should timeout be longer.
-func (p *Probe) Send(ctx context.Context, timeout time.Duration) (ProbeResult, error) {
+// Send sends the packet, once, and waits for an answer until patience ends, as if at a deadline. That there was none, or a bad one, is no error;
+// that ctx has ended is. TCP repeats its SYN after a second, unless the namespace is traced ([OpenTrace]).
+func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, timeout)
-	defer cancel()
 	err := p.transmit()
 	if err == nil {
-		err = p.wait(ctx)
+		err = p.wait(patience)
 	}
-	if errors.Is(err, context.Canceled) {
-		return ProbeResult{}, err
+	if ctx.Err() != nil {
+		return ProbeResult{}, ctx.Err()
 	}
 	r := ProbeResult{Answer: p.answer(err), Err: err, ICMP: p.readError(), Took: time.Since(begin)}
 	if r.ICMP != nil && r.Answer == TimedOut {
@@ -323,7 +321,7 @@ func (p *Probe) isAnswer(b []byte) bool {
 		return true
 	}
 	if p.tuple.Protocol == packet.ICMP {
-		b = b[headerLength(b):] // a raw IPv4 socket gives the IP header, too
+		b = b[HeaderLength(b):] // a raw IPv4 socket gives the IP header, too
 	}
 	return len(b) >= 8 && b[0] == p.tuple.Reply().Type && binary.BigEndian.Uint16(b[4:]) == p.tuple.SourcePort.Number
 }
@@ -334,7 +332,7 @@ func (p *Probe) answer(err error) Answer {
 		return Connected
 	case err == nil:
 		return Answered
-	case errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
 		return TimedOut
 	case errors.Is(err, unix.ECONNREFUSED):
 		return Refused

@@ -22,16 +22,17 @@ type Capture struct {
 	file   *os.File
 	ns     *Namespace
 	tuples []packet.Tuple
-	names  map[int]string // of interfaces
+	links  map[int]linkName
 	buf    []byte
 }
 
 // Captured is one packet at one interface.
 type Captured struct {
-	Index int    // of the interface
-	Link  string // its name
-	Out   bool   // it leaves by the interface
-	Frame []byte // with the link-layer header, where the interface has one
+	Index  int    // of the interface
+	Link   string // its name
+	Bridge bool   // the interface is a bridge: the packet is seen at its port, too
+	Out    bool   // it leaves by the interface
+	Frame  []byte // with the link-layer header, where the interface has one
 	// LinkType is the kind of link-layer header (ARPHRD_…, include/uapi/linux/if_arp.h).
 	LinkType  uint16
 	Packet    packet.Packet // its Cast is set; interfaces are not
@@ -45,14 +46,14 @@ const (
 )
 
 // OpenCapture captures the packets in the namespace that have one of the tuples, and the ICMP errors about them, as [OpenTrace] chooses
-// them. It goes on until Close.
+// them; without tuples every IP packet. It goes on until Close.
 func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	fail := func(err error) (*Capture, error) { return nil, fmt.Errorf("capture in %s: %w", n.path, err) }
-	names, err := n.linkNumbers()
+	links, err := n.linkNames()
 	if err != nil {
 		return fail(err)
 	}
-	c := &Capture{ns: n, tuples: tuples, names: names, buf: make([]byte, captureSnap)}
+	c := &Capture{ns: n, tuples: tuples, links: links, buf: make([]byte, captureSnap)}
 	var fd int
 	err = n.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -87,7 +88,14 @@ func setFilter(fd int, filter []bpf.RawInstruction) error {
 	return os.NewSyscallError("SO_ATTACH_FILTER", err)
 }
 
-func (n *Namespace) linkNumbers() (map[int]string, error) {
+// linkName is what a capture says of an interface.
+type linkName struct {
+	name   string
+	bridge bool
+}
+
+// linkNames are the namespace's interfaces by their numbers.
+func (n *Namespace) linkNames() (map[int]linkName, error) {
 	h, err := n.Handle()
 	if err != nil {
 		return nil, err
@@ -96,9 +104,9 @@ func (n *Namespace) linkNumbers() (map[int]string, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links in %s: %w", n.path, err)
 	}
-	names := make(map[int]string, len(links))
+	names := make(map[int]linkName, len(links))
 	for _, l := range links {
-		names[l.Attrs().Index] = l.Attrs().Name
+		names[l.Attrs().Index] = linkName{l.Attrs().Name, l.Type() == "bridge"}
 	}
 	return names, nil
 }
@@ -151,7 +159,7 @@ func (c *Capture) Read(ctx context.Context) (Captured, error) {
 		case err != nil:
 			return Captured{}, fmt.Errorf("read capture: %w", err)
 		}
-		if slices.ContainsFunc(c.tuples, func(t packet.Tuple) bool { return chosen(&got.Packet, t) }) {
+		if len(c.tuples) == 0 || slices.ContainsFunc(c.tuples, func(t packet.Tuple) bool { return chosen(&got.Packet, t) }) {
 			return got, nil
 		}
 	}
@@ -177,8 +185,9 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 	if !ok {
 		return Captured{}, fmt.Errorf("unexpected address %T", from)
 	}
+	at := c.link(link.Ifindex)
 	got := Captured{
-		Index: link.Ifindex, Link: c.name(link.Ifindex), Out: link.Pkttype == unix.PACKET_OUTGOING,
+		Index: link.Ifindex, Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING,
 		Frame: append([]byte(nil), c.buf[:n]...), LinkType: link.Hatype,
 	}
 	var h headers
@@ -186,7 +195,7 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 	if (link.Hatype == unix.ARPHRD_ETHER || link.Hatype == unix.ARPHRD_LOOPBACK) && n >= 14 {
 		h.link, h.network = got.Frame[:14], got.Frame[14:]
 	}
-	h.transport = h.network[headerLength(h.network):]
+	h.transport = h.network[HeaderLength(h.network):]
 	got.Packet, got.Transport = h.parse(), h.transport
 	got.Packet.Cast = casts[link.Pkttype]
 	return got, nil
@@ -196,14 +205,14 @@ var casts = map[uint8]packet.Cast{
 	unix.PACKET_BROADCAST: packet.BroadcastFrame, unix.PACKET_MULTICAST: packet.MulticastFrame, unix.PACKET_OTHERHOST: packet.OtherHost,
 }
 
-func (c *Capture) name(index int) string {
-	if name, ok := c.names[index]; ok {
-		return name
+func (c *Capture) link(index int) linkName {
+	if l, ok := c.links[index]; ok {
+		return l
 	}
-	if names, err := c.ns.linkNumbers(); err == nil {
-		c.names = names
+	if links, err := c.ns.linkNames(); err == nil {
+		c.links = links
 	}
-	return c.names[index]
+	return c.links[index]
 }
 
 // chosen tells whether a tuple of OpenTrace and OpenCapture chooses the packet.

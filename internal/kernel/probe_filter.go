@@ -37,12 +37,16 @@ func setCaptureFilter(fd int, tuples []packet.Tuple) error {
 	return setFilter(fd, coarse)
 }
 
-// captureFilter lets pass what the tuples choose.
+// captureFilter lets pass what the tuples choose; without tuples, what is IP.
 func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
-	if len(tuples) == 0 {
-		return nil, errors.New("no packets to capture were named")
-	}
 	var program []bpf.Instruction
+	if len(tuples) == 0 {
+		for _, t := range []packet.EtherType{packet.EtherIPv4, packet.EtherIPv6} {
+			var c checks
+			c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(t))
+			program = append(program, c.block()...)
+		}
+	}
 	for _, t := range tuples {
 		layout, err := layoutOf(t)
 		if err != nil {

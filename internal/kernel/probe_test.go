@@ -93,7 +93,9 @@ func probe(t testing.TB, ns *kernel.Namespace, p packet.Packet) kernel.ProbeResu
 		t.Error("the local port is not known before the packet is sent")
 	}
 	before := probe.Tuple().SourcePort
-	r, err := probe.Send(t.Context(), 200*time.Millisecond)
+	patience, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	r, err := probe.Send(t.Context(), patience)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +163,7 @@ func TestProbeErrors(t *testing.T) {
 	defer probe.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := probe.Send(ctx, time.Minute); !errors.Is(err, context.Canceled) {
+	if _, err := probe.Send(ctx, ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -232,5 +234,31 @@ func TestCaptureChooses(t *testing.T) {
 				t.Errorf("%s, %d tuples: got %s", host, many, strings.Join(got, ", "))
 			}
 		}
+	}
+}
+
+// Of a traced connection TCP's repeated SYNs are dropped.
+func TestTraceDropsRepeats(t *testing.T) {
+	a, b := pair(t)
+	script(t, b, "iptables-nft -A INPUT -p tcp --dport 80 -j DROP")
+	tuple := tcpTuple("10.9.0.1:4711", "10.9.0.2:80")
+	trace, err := kernel.OpenTrace(a, []packet.Tuple{tuple})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer trace.Close()
+	c := openCapture(t, b, tuple)
+	probe, err := kernel.PrepareProbe(a, packet.Packet{Tuple: tuple})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer probe.Close()
+	patience, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
+	defer cancel()
+	if r, err := probe.Send(t.Context(), patience); err != nil || r.Answer != kernel.TimedOut {
+		t.Fatal(r, err)
+	}
+	if got := readCapture(t, c); len(got) != 1 {
+		t.Errorf("%d packets: %+v", len(got), got)
 	}
 }

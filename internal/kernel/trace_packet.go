@@ -67,7 +67,7 @@ func parseICMP(p *packet.Packet, b []byte) {
 	if !about.Source.IsValid() {
 		return
 	}
-	transport := b[8+headerLength(b[8:]):]
+	transport := b[8+HeaderLength(b[8:]):]
 	if (protocol == packet.ICMP || protocol == packet.ICMPv6) && len(transport) >= 8 {
 		about.Type, about.Code, about.SourcePort = transport[0], transport[1], packet.Exactly(binary.BigEndian.Uint16(transport[4:]))
 	}
@@ -75,8 +75,8 @@ func parseICMP(p *packet.Packet, b []byte) {
 	p.About = &about.Tuple
 }
 
-// headerLength is the length of the IP header that b begins with, at most that of b. IPv6's extension headers are not followed.
-func headerLength(b []byte) int {
+// HeaderLength is the length of the IP header that b begins with, at most that of b. IPv6's extension headers are not followed.
+func HeaderLength(b []byte) int {
 	n := 40
 	if len(b) > 0 && b[0]>>4 == 4 {
 		n = int(b[0]&0xf) * 4

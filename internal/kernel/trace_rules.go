@@ -43,20 +43,28 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket.
 func addTraceRules(c *netlink.Conn, table string, tuples []packet.Tuple) error {
-	var rules [][]nftExpr
+	var rules, repeats [][]nftExpr
 	for _, t := range tuples {
 		made, err := traceRules(t)
 		if err != nil {
 			return err
 		}
 		rules = append(rules, made...)
+		if t.Protocol == packet.TCP {
+			packets, _ := tupleExprs(t)
+			repeats = append(repeats, append(packets, dropRepeats...))
+		}
 	}
 	if len(rules) == 0 {
 		return errors.New("no packets to trace were named")
 	}
 	batch := []netlink.Message{nfnlMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFNL_SUBSYS_NFTABLES, nil)}
 	for _, family := range traceFamilies {
-		messages, err := traceTable(family, table, rules)
+		chains := map[string][][]nftExpr{"prerouting": rules, "output": rules}
+		if family == unix.NFPROTO_INET { // a bridge sends one packet several times when it floods it
+			chains["output"] = append(repeats, rules...)
+		}
+		messages, err := traceTable(family, table, chains)
 		if err != nil {
 			return err
 		}
@@ -102,7 +110,8 @@ func nftMessage(kind, family uint8, attributes attrs) (netlink.Message, error) {
 	return m, err
 }
 
-func traceTable(family uint8, table string, rules [][]nftExpr) ([]netlink.Message, error) {
+// traceTable makes a table with chains of rules, by the names of traceHooks.
+func traceTable(family uint8, table string, rules map[string][][]nftExpr) ([]netlink.Message, error) {
 	var messages []netlink.Message
 	var errs []error
 	add := func(kind uint8, flags netlink.HeaderFlags, a attrs) {
@@ -116,7 +125,7 @@ func traceTable(family uint8, table string, rules [][]nftExpr) ([]netlink.Messag
 			{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}, {unix.NFTA_CHAIN_TYPE, "filter"},
 			{unix.NFTA_CHAIN_HOOK, attrs{{unix.NFTA_HOOK_HOOKNUM, hook}, {unix.NFTA_HOOK_PRIORITY, int32(tracePriority)}}},
 		})
-		for _, rule := range rules {
+		for _, rule := range rules[chain] {
 			add(unix.NFT_MSG_NEWRULE, netlink.Append, attrs{
 				{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}, {unix.NFTA_RULE_EXPRESSIONS, exprList(rule)},
 			})
@@ -150,6 +159,18 @@ var startTracing = []nftExpr{
 	{"meta", attrs{{unix.NFTA_META_KEY, uint32(unix.NFT_META_NFTRACE)}, {unix.NFTA_META_SREG, uint32(unix.NFT_REG_1)}}},
 	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
 		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1)}}}}}}},
+}
+
+// dropRepeats is "tcp flags & syn != 0 limit rate over 1/hour burst 1 packets drop": TCP repeats a SYN after a second, and what a repeated one
+// meets is not what the first one met.
+var dropRepeats = []nftExpr{
+	load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), mask(byte(packet.SYN)), compare(unix.NFT_CMP_NEQ, []byte{0}),
+	{"limit", attrs{
+		{unix.NFTA_LIMIT_RATE, binary.BigEndian.AppendUint64(nil, 1)}, {unix.NFTA_LIMIT_UNIT, binary.BigEndian.AppendUint64(nil, 3600)},
+		{unix.NFTA_LIMIT_BURST, uint32(1)}, {unix.NFTA_LIMIT_TYPE, uint32(unix.NFT_LIMIT_PKTS)}, {unix.NFTA_LIMIT_FLAGS, uint32(unix.NFT_LIMIT_F_INV)},
+	}},
+	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
+		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(0)}}}}}}},
 }
 
 // ipLayout is where the fields of an IP header are, in bytes from its beginning.

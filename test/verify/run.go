@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/netfilter"
-	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -91,8 +89,8 @@ func Run(ctx context.Context, dir string, w *World) (Result, error) {
 	return result, b.close()
 }
 
-// packetTimeout bounds one packet: prediction, sending and comparison. None comes near it.
-const packetTimeout = 20 * time.Second
+// packetTimeout bounds one packet: prediction, sending and comparison. None comes near it, unless the machine is busy.
+const packetTimeout = 3 * time.Minute
 
 // send predicts, sends and compares one packet. The error is that of a packet that cannot be read, or of an ended ctx.
 func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *Failure, error) {
@@ -102,7 +100,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	}
 	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
-	predicted, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p, Echoes: true})
+	_, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p, Echoes: true}, true)
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()
@@ -113,9 +111,9 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	case report.NotSent != "":
 		return Endless, nil, nil
 	}
-	fate, failure := result.judge(predicted, &report)
+	fate, failure := result.judge(&report)
 	if failure != nil {
-		failure.Walk = WalkText(&predicted.Outcomes[report.Outcome])
+		failure.Walk = WalkText(report.Way)
 		if report.First != nil {
 			failure.Host = report.First.Host
 		}
@@ -124,15 +122,15 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 }
 
 // judge finds out what became of a packet that was sent.
-func (r *Result) judge(predicted *walk.Result, report *proof.Report) (Fate, *Failure) {
-	outcome := &predicted.Outcomes[report.Outcome]
+func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
+	predicted, outcome := report.Pinned, report.Way
 	r.Steps += report.Steps
 	r.Ends[outcome.End.Kind]++
 	silenced := r.silenced(&outcome.End)
 	if open(predicted) {
 		r.Open++
 	}
-	failure := differs(predicted, report)
+	failure := differs(report)
 	switch {
 	case failure == nil:
 		return Agreed, nil
@@ -147,11 +145,9 @@ func (r *Result) judge(predicted *walk.Result, report *proof.Report) (Fate, *Fai
 }
 
 // differs tells what is wrong with a prediction.
-func differs(predicted *walk.Result, report *proof.Report) *Failure {
-	outcome := &predicted.Outcomes[report.Outcome]
+func differs(report *proof.Report) *Failure {
+	predicted, outcome := report.Pinned, report.Way
 	switch {
-	case report.First == nil && report.Undecided && undecidedByChance(outcome):
-		return nil
 	case !report.Complete():
 		return &Failure{Kind: Steps, Text: report.String()}
 	case report.Steps == 0:
@@ -188,14 +184,14 @@ func notUnderstood(o *walk.Outcome) bool {
 func unknown(predicted *walk.Result) string {
 	for _, o := range predicted.Outcomes {
 		for _, c := range o.Choices {
-			if c.Kind == netfilter.Unknown && !beyond(c.Rule) && !chancePort(&o, c.What) {
+			if c.Kind == netfilter.Unknown && !beyond(c.Rule) {
 				return fmt.Sprintf("unknown to the model: %s: %s", c.What, ruleText(c.Rule))
 			}
 		}
 		for _, end := range []*walk.End{&o.End, o.BackEnd} {
 			switch {
 			case end == nil:
-			case end.Kind == walk.Undecided && !notUnderstood(&o) && !undecidedByChance(&o):
+			case end.Kind == walk.Undecided && !notUnderstood(&o):
 				return "the model does not know how it ends: " + end.Why
 			case end.Kind == walk.Left:
 				return "the model knows no other end of " + end.Link
@@ -203,26 +199,4 @@ func unknown(predicted *walk.Result) string {
 		}
 	}
 	return ""
-}
-
-// chancePort tells of a test for a port that the kernel takes by chance (masquerade --random-fully): both outcomes are predicted, and the
-// kernel's is one of them.
-func chancePort(o *walk.Outcome, test string) bool {
-	return strings.Contains(test, "port") && slices.ContainsFunc(slices.Concat(o.There, o.Back), func(s walk.Step) bool {
-		return isRange(s.Packet.SourcePort) || isRange(s.Packet.DestinationPort)
-	})
-}
-
-// undecidedByChance tells of a packet whose route depends on a port that the kernel takes by chance.
-func undecidedByChance(o *walk.Outcome) bool {
-	end := &o.End
-	if o.BackEnd != nil {
-		end = o.BackEnd
-	}
-	return end.Kind == walk.Undecided && strings.Contains(end.Why, "port") && (isRange(end.Packet.SourcePort) || isRange(end.Packet.DestinationPort))
-}
-
-func isRange(p packet.Port) bool {
-	low, high := p.Span()
-	return low != high
 }

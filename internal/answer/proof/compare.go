@@ -55,6 +55,7 @@ func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender str
 	}
 	c.flows(outcome)
 	c.answer(outcome)
+	c.strays(outcome)
 	for host := range c.unseen {
 		c.Unseen = append(c.Unseen, host)
 	}

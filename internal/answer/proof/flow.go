@@ -138,7 +138,9 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 }
 
 // unresolved tells of a packet for whose next hop nobody answers.
-func unresolved(end *walk.End) bool { return end.Kind == walk.Dropped && end.Reject != "" }
+func unresolved(end *walk.End) bool {
+	return end.Kind == walk.Dropped && end.Reject == "icmp-host-unreachable"
+}
 
 // ended tells of connections that conntrack forgets at once: those whose SYN was answered by a reset (nf_conntrack_tcp_packet).
 func ended(outcome *walk.Outcome) bool {
@@ -206,17 +208,32 @@ func (c *comparison) answer(outcome *walk.Outcome) {
 // expectedAnswers are what the sender can learn; nil where nobody can tell.
 func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	end, backEnd := &outcome.End, outcome.BackEnd
+	own := end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves)
 	switch {
 	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
 		return nil
 	case end.Unsent:
 		return []kernel.Answer{kernel.NotSent, kernel.Unreachable} // connect says so, too
+	case unresolved(end):
+		return []kernel.Answer{kernel.TimedOut, kernel.Unreachable} // the host that asked in vain may tell
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
-		return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable}
-	case end.Kind == walk.Rejected && end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves):
-		return []kernel.Answer{kernel.Refused, kernel.Unreachable, kernel.NotSent} // the program may see the drop first, or the error
+		if own {
+			return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable} // the program may see the drop
+		}
+		return []kernel.Answer{kernel.TimedOut}
+	case own && end.Kind == walk.Rejected:
+		return []kernel.Answer{refusalOf(&backEnd.Packet), kernel.NotSent, kernel.Unreachable} // the program may see the drop first, or the error
 	case end.Kind == walk.Rejected || end.Refused:
-		return []kernel.Answer{kernel.Refused, kernel.Unreachable}
+		return []kernel.Answer{refusalOf(&backEnd.Packet)}
 	}
 	return []kernel.Answer{kernel.Connected, kernel.Answered}
+}
+
+// refusalOf is what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert): it is refused where nobody listens.
+func refusalOf(p *packet.Packet) kernel.Answer {
+	unreachable, code, _ := walk.ErrorOf("icmp-port-unreachable", p.Protocol == packet.ICMPv6)
+	if p.About != nil && (p.Type != unreachable || p.Code != code) {
+		return kernel.Unreachable
+	}
+	return kernel.Refused
 }

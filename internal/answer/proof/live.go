@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 	"time"
 
 	"packetwalk.dev/internal/kernel"
@@ -18,20 +17,16 @@ import (
 // is then not compared.
 type Namespaces func(host string) (*kernel.Namespace, error)
 
-// How long to wait: for an answer, for one where none is predicted, and, after it, for what is still on its way. The kernel has written an
-// event before the packet goes on, so after an answer there is only the reading to wait for.
-const (
-	answerTimeout  = 500 * time.Millisecond
-	silenceTimeout = 200 * time.Millisecond
-	quiet          = 15 * time.Millisecond
-)
-
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
 // kernel agree. A packet that goes round without end in one of the outcomes is not sent. The source should be fresh: what changed since it
-// was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo.
+// was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo; the error is
+// kernel.ErrUnsendable where no socket can send it.
+//
+// With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a difference
+// then. It is for hosts that are otherwise quiet.
 //
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
-func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request) (*walk.Result, Report, error) {
+func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request, everywhere bool) (*walk.Result, Report, error) {
 	begin := time.Now()
 	if request.Forwarded {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
@@ -62,42 +57,30 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
-	o, err := observe(ctx, namespaces, probe, &expected)
-	if err != nil {
-		return result, Report{}, err
-	}
-	report := Compare(result, o)
-	if result.More && report.First != nil {
-		if report, err = search(source, result, o, report); err != nil {
-			return result, report, err
-		}
-	}
-	if why, err := endedLater(source, result, &report); err != nil {
-		return result, report, err
-	} else if why != "" {
-		report.Ends, report.First = "on "+report.First.Host+" "+why, nil
-		report.Agreed++
-	}
+	a := &attempt{source: source, probe: probe, predicted: result, tuple: probe.Tuple(), sent: make(chan sent, 1), activity: make(chan struct{}, 1)}
+	report, err := a.run(ctx, namespaces, &expected, everywhere)
 	forgetOpen(result)
 	if report.First != nil {
 		report.First.showRule(namespaces)
 	}
 	report.Took = time.Since(begin)
-	return result, report, nil
+	return result, report, err
 }
 
 // endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines can do.
 func endless(result *walk.Result) *walk.End {
+	looped := func(e *walk.End) bool { return e != nil && e.Kind == walk.Looped }
 	for i := range result.Outcomes {
 		o := &result.Outcomes[i]
-		ends := []*walk.End{&o.End, o.BackEnd}
-		for _, s := range slices.Concat(o.There, o.Back) {
-			if s.Copied != nil {
-				ends = append(ends, &s.Copied.End)
+		for _, e := range [...]*walk.End{&o.End, o.BackEnd} {
+			if looped(e) {
+				return e
 			}
 		}
-		if j := slices.IndexFunc(ends, func(e *walk.End) bool { return e != nil && e.Kind == walk.Looped }); j >= 0 {
-			return ends[j]
+		for s := range stepsOf(o) {
+			if s.Copied != nil && looped(&s.Copied.End) {
+				return &s.Copied.End
+			}
 		}
 	}
 	return nil
@@ -133,69 +116,6 @@ func complete(p *packet.Packet, probe *kernel.Probe) {
 	p.Length = header + queryHeader + len(probe.Payload)
 	if p.Protocol == packet.TCP {
 		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
-	}
-}
-
-// observe sends the probe and collects what is seen of it in every host of the prediction.
-func observe(ctx context.Context, namespaces Namespaces, probe *kernel.Probe, result *walk.Result) (*Observed, error) {
-	watchers, err := watch(namespaces, tuples(result), policies(result))
-	defer func() { closeAll(watchers) }()
-	if err != nil {
-		return nil, err
-	}
-	reading, stop := context.WithCancel(ctx)
-	defer stop()
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	activity := make(chan struct{}, 1)
-	for _, w := range watchers {
-		wg.Go(func() { w.readTrace(reading, activity) })
-		wg.Go(func() { w.readCapture(reading, activity) })
-	}
-	answer, err := probe.Send(ctx, timeout(result))
-	if err != nil {
-		return nil, err
-	}
-	settle(ctx, activity, watchers)
-	flows := inParallel(watchers, (*watcher).finish)
-	stop()
-	wg.Wait()
-	o := &Observed{Hosts: map[string]*Host{}, Answer: answer, Payload: probe.Payload}
-	errs := []error{ctx.Err(), flows}
-	for _, w := range watchers {
-		o.Hosts[w.name] = &w.seen
-		errs = append(errs, w.err)
-	}
-	return o, errors.Join(errs...)
-}
-
-// timeout is how long the sender waits.
-func timeout(result *walk.Result) time.Duration {
-	for i := range result.Outcomes {
-		if b := result.Outcomes[i].BackEnd; b != nil && b.Kind == walk.Delivered {
-			return answerTimeout
-		}
-	}
-	return silenceTimeout
-}
-
-// settle returns when nothing has been read for a while.
-func settle(ctx context.Context, activity <-chan struct{}, watchers []*watcher) {
-	timer := time.NewTimer(quiet)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			if !slices.ContainsFunc(watchers, (*watcher).pending) {
-				return
-			}
-			timer.Reset(quiet)
-		case <-activity:
-			timer.Reset(quiet)
-		}
 	}
 }
 

@@ -12,8 +12,10 @@ import (
 type Observed struct {
 	Hosts  map[string]*Host
 	Answer kernel.ProbeResult
-	// Payload is what the probe carried: packets with another one are not its.
+	// Payload is what the probe carried: packets with another one are not its. A datagram with its complement is an answer, from wherever.
 	Payload []byte
+	// Everywhere says that every packet was captured, and in every host: what is not there did not happen.
+	Everywhere bool
 }
 
 // Host is what was seen in one namespace, in the order in which it was read.
@@ -76,31 +78,86 @@ const (
 // of tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and payload
 // of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
 func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
-	if p.Protocol != id.request.Protocol || isError(p) {
-		if isError(p) && id.refusal && !isRedirect(p) {
+	switch {
+	case isError(p):
+		if id.refusal && !isRedirect(p) && id.quotes(transport) == there {
 			return back
 		}
+		return foreign
+	case p.Protocol != id.request.Protocol:
 		return foreign
 	}
 	switch p.Protocol {
 	case packet.TCP:
 		return id.ofTCP(p, transport)
 	case packet.ICMP, packet.ICMPv6:
-		if !id.carries(transport) {
-			return foreign
-		}
-		if p.Type == id.request.Type {
-			return there
-		}
-		return back
+		return id.ofEcho(p.Tuple, transport)
 	}
+	return id.ofDatagram(transport, expected(p.Tuple))
+}
+
+func (id *identity) ofDatagram(transport []byte, expected bool) direction {
 	switch {
-	case expected(p.Tuple):
+	case expected || len(transport) > headerOfQuery && len(id.payload) > 0 && prefixed(complement(id.payload), transport[headerOfQuery:]):
 		return back
 	case id.carries(transport):
 		return there
 	}
 	return foreign
+}
+
+func complement(b []byte) []byte {
+	c := make([]byte, len(b))
+	for i := range b {
+		c[i] = ^b[i]
+	}
+	return c
+}
+
+// prefixed tells whether one begins as the other goes on to its end.
+func prefixed(a, b []byte) bool { return bytes.HasPrefix(a, b) || bytes.HasPrefix(b, a) }
+
+// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of too little to tell, it is taken to be the request.
+func (id *identity) quotes(transport []byte) direction {
+	const header, least = 8, 8 // of the error, and of the quoted transport header (RFC 792)
+	if len(transport) < header+20+least {
+		return there
+	}
+	quoted := transport[header:]
+	protocol := packet.Protocol(quoted[9])
+	if quoted[0]>>4 == 6 {
+		protocol = packet.Protocol(quoted[6])
+	}
+	if protocol != id.request.Protocol {
+		return foreign
+	}
+	quoted = quoted[kernel.HeaderLength(quoted):]
+	switch {
+	case len(quoted) < least:
+		return there
+	case protocol == packet.UDP:
+		return id.ofDatagram(quoted, false)
+	case protocol != packet.TCP:
+		return id.ofEcho(packet.Tuple{Protocol: protocol, Type: quoted[0]}, quoted)
+	case !id.hasSeq:
+		return foreign
+	case binary.BigEndian.Uint32(quoted[4:]) == id.seq:
+		return there
+	case len(quoted) >= 12 && binary.BigEndian.Uint32(quoted[8:]) == id.seq+1:
+		return back
+	}
+	return foreign
+}
+
+// ofEcho is the direction of a query or its answer.
+func (id *identity) ofEcho(t packet.Tuple, transport []byte) direction {
+	switch {
+	case !id.carries(transport):
+		return foreign
+	case t.Type == id.request.Type:
+		return there
+	}
+	return back
 }
 
 func (id *identity) ofTCP(p *packet.Packet, transport []byte) direction {
@@ -124,7 +181,7 @@ func (id *identity) carries(transport []byte) bool {
 	if len(transport) <= headerOfQuery {
 		return len(id.payload) == 0
 	}
-	return bytes.HasPrefix(id.payload, transport[headerOfQuery:]) || bytes.HasPrefix(transport[headerOfQuery:], id.payload)
+	return prefixed(id.payload, transport[headerOfQuery:])
 }
 
 // isError tells of ICMP errors: no query is answered by their type.

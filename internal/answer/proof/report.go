@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // Report is how far a prediction and the kernel agree.
@@ -27,6 +28,9 @@ type Report struct {
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.
 	Source string
 	Answer kernel.ProbeResult // what the sender learnt
+	// Pinned is the prediction with the ports that the kernel chose by chance, and Way its outcome that was compared.
+	Pinned *walk.Result
+	Way    *walk.Outcome
 	// Ends says why and where the connection's next packet ended the connection; "" where it did not.
 	Ends string
 	// NotSent says why the packet was not sent, so that nothing was compared; "" where it was.
@@ -42,6 +46,8 @@ type Difference struct {
 
 	position int  // of the predicted step among all
 	more     bool // it is something that was not predicted: a choice behind the position can be to blame, too
+	// Stray says that it is a packet where none is predicted to arrive.
+	Stray bool
 	// forgotten says that it is about a connection that conntrack was to keep, and has not.
 	forgotten bool
 	event     *kernel.TraceEvent // observed; nil where it was none

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -350,6 +351,9 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 	if destination {
 		port = &tuple.DestinationPort
 	}
+	if p, ok := v.settled(f, destination); ok && low <= p.Number && p.Number <= high {
+		return p
+	}
 	now := port.Number
 	used := func(n uint16) (packet.Port, bool) {
 		for _, *port = range []packet.Port{packet.Exactly(n), packet.OneOf(low, high, n)} {
@@ -374,6 +378,19 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 	}
 	p, _ := used(low)
 	return p
+}
+
+// settled is the port that the kernel is known to have picked for a flow.
+func (v *View) settled(f *packet.Flow, destination bool) (packet.Port, bool) {
+	i := slices.IndexFunc(v.settings.Settled, func(s packet.Flow) bool { return identity(s.Original) == f.Original })
+	if i < 0 {
+		return packet.Port{}, false
+	}
+	translated := v.settings.Settled[i].Reply.Reply()
+	if destination {
+		return translated.DestinationPort, translated.DestinationPort.Known()
+	}
+	return translated.SourcePort, translated.SourcePort.Known()
 }
 
 // Apply rewrites a packet as its flow's bindings say (nf_nat_packet): the destination at prerouting and output (source false), the source

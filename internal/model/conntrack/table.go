@@ -12,6 +12,8 @@ type Settings struct {
 	TCPLiberal bool // nf_conntrack_tcp_be_liberal
 	// LocalPorts is net.ipv4.ip_local_port_range.
 	LocalPorts [2]uint16
+	// Settled are flows of which it is known what the kernel has chosen: a port that it picks for a flow with the same first packet is theirs.
+	Settled []packet.Flow
 }
 
 // Table is one namespace's flows as they were when its state was taken. It is not changed by a walk: that works on a View.

@@ -177,6 +177,16 @@ var icmpErrors = map[string][2]icmpKind{
 	"icmp6-port-unreachable": {{3, 3}, {1, 4}},
 }
 
+// ErrorOf gives the type and code of the ICMP error for a rejection (End.Reject); ok is false where it is none, but a reset or unknown.
+func ErrorOf(reject string, ipv6 bool) (kind, code uint8, ok bool) {
+	kinds, ok := icmpErrors[reject]
+	k := kinds[0]
+	if ipv6 {
+		k = kinds[1]
+	}
+	return k.kind, k.code, ok
+}
+
 func portUnreachable(p *packet.Packet) icmpKind {
 	return icmpErrors["icmp-port-unreachable"][familyIndex(p)]
 }

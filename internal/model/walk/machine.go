@@ -41,6 +41,7 @@ func newMachine(r *run, h *snapshot.Host) *machine {
 		TCPLoose:   m.sysctl(true, "net.netfilter.nf_conntrack_tcp_loose"),
 		TCPLiberal: m.sysctl(false, "net.netfilter.nf_conntrack_tcp_be_liberal"),
 		LocalPorts: m.localPorts(),
+		Settled:    r.req.Settled[h.Name],
 	})
 	for _, f := range r.req.Flows[h.Name] {
 		m.view.Adopt(f)

@@ -24,6 +24,9 @@ type Request struct {
 	OneWay bool
 	// Flows are connections that hosts have beside those of their snapshots, by host.
 	Flows map[string][]packet.Flow
+	// Settled are connections as the kernel is known to have made them, by host: the ports that it chose are taken for those of the walk's
+	// connections with the same first packet, which are ranges else.
+	Settled map[string][]packet.Flow
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).

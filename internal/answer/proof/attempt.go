@@ -1,0 +1,212 @@
+package proof
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// How long to wait. What is predicted is waited for as long as the patience lasts; what is not, until nothing has been seen for a while. The
+// kernel has written an event before the packet goes on.
+const (
+	patience      = 5 * time.Second        // and rounds
+	rounds        = 20                     // of comparing: where the machine is busy they take longer
+	answerTimeout = 500 * time.Millisecond // for a program that need not answer
+	quiet         = 15 * time.Millisecond
+	silence       = 40 * time.Millisecond
+	unheard       = 200 * time.Millisecond // after a question for a neighbour that nobody answers: the kernel asks again
+	slowest       = 250 * time.Millisecond // between two comparisons
+)
+
+// attempt is one packet that is sent and watched.
+type attempt struct {
+	source    snapshot.Source
+	probe     *kernel.Probe
+	predicted *walk.Result
+	tuple     packet.Tuple
+	watchers  []*watcher
+	activity  chan struct{}
+	sent      chan sent
+	chance    bool // an outcome has a port that the kernel chooses by chance
+	everyone  bool // all hosts are watched
+}
+
+// sent is what the probe returned.
+type sent struct {
+	result kernel.ProbeResult
+	err    error
+}
+
+// run sends the probe and compares what is seen of it, until all agrees or the patience ends.
+func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk.Result, everywhere bool) (report Report, err error) {
+	var others []string
+	if everywhere {
+		others, a.everyone = a.source.Names(), true
+	}
+	a.chance = byChance(expected)
+	a.watchers, err = watch(namespaces, tuples(expected), policies(expected), others)
+	defer func() { closeAll(a.watchers) }()
+	if err != nil {
+		return Report{}, err
+	}
+	reading, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer stop()
+	for _, w := range a.watchers {
+		if w.trace != nil {
+			wg.Go(func() { w.readTrace(reading, a.activity) })
+		}
+		wg.Go(func() { w.readCapture(reading, a.activity) })
+	}
+	waiting, enough := context.WithCancel(ctx)
+	defer enough()
+	wg.Go(func() {
+		r, err := a.probe.Send(ctx, waiting)
+		a.sent <- sent{r, err}
+	})
+	return a.follow(ctx, waiting, enough)
+}
+
+// follow compares again and again what has been seen with what is predicted.
+func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc) (Report, error) {
+	begin := time.Now()
+	var answer *kernel.ProbeResult
+	for wait, round := quiet, 0; ; round++ {
+		a.settle(ctx, wait)
+		if round >= rounds && time.Since(begin) > patience {
+			enough()
+		}
+		over := waiting.Err() != nil
+		if answer == nil {
+			got, err := a.learnt(over)
+			if err != nil {
+				return Report{}, err
+			}
+			answer = got
+		}
+		report, still, err := a.compare(answer, over)
+		switch {
+		case err != nil || ctx.Err() != nil:
+			return report, errors.Join(err, ctx.Err())
+		case answer != nil && (over || report.First == nil):
+			return report, nil
+		case answer != nil || report.First != nil || report.Unanswered && time.Since(begin) < answerTimeout:
+			wait = min(2*wait, slowest) // for what is predicted
+		case wait < still:
+			wait = still
+		default:
+			enough() // of silence: what the sender has learnt until now is the answer
+			wait = 0
+		}
+	}
+}
+
+// learnt is what the sender has learnt: nil where it still waits.
+func (a *attempt) learnt(over bool) (*kernel.ProbeResult, error) {
+	if over {
+		s := <-a.sent // at once: its patience has ended, too
+		return &s.result, s.err
+	}
+	select {
+	case s := <-a.sent:
+		return &s.result, s.err
+	default:
+		return nil, nil
+	}
+}
+
+// compare lays what has been seen until now beside the prediction, and says how long nothing is to come before that is taken for all. Without
+// an answer the sender has timed out until now.
+func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report, still time.Duration, err error) {
+	if answer == nil {
+		answer = &kernel.ProbeResult{Tuple: a.tuple, Answer: kernel.TimedOut}
+	}
+	o, err := a.observed(answer)
+	if err != nil {
+		return Report{}, 0, err
+	}
+	report = Compare(a.predicted, o)
+	result := a.predicted
+	if a.chance {
+		index := report.Outcome
+		if result, err = pinned(a.source, a.predicted, o); err != nil {
+			return report, 0, err
+		}
+		report = Compare(result, o)
+		defer func() {
+			if !result.More {
+				report.Outcome = index
+			}
+		}()
+	}
+	if result.More && report.First != nil && over {
+		if report, err = search(a.source, result, o, report); err != nil {
+			return report, 0, err
+		}
+	}
+	why, err := endedLater(a.source, result, &report)
+	if why != "" {
+		report.Ends, report.First = "on "+report.First.Host+" "+why, nil
+		report.Agreed++
+	}
+	if report.Pinned = result; result.More {
+		*a.predicted = *result
+	}
+	report.Way = &result.Outcomes[report.Outcome]
+	still = silence
+	if o := report.Way; unresolved(&o.End) || o.BackEnd != nil && unresolved(o.BackEnd) {
+		still = unheard
+	}
+	return report, still, err
+}
+
+// observed is what has been seen until now.
+func (a *attempt) observed(answer *kernel.ProbeResult) (*Observed, error) {
+	err := inParallel(a.watchers, (*watcher).finish)
+	o := &Observed{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.probe.Payload, Everywhere: a.everyone}
+	errs := []error{err}
+	for _, w := range a.watchers {
+		host, err := w.now()
+		o.Hosts[w.name] = &host
+		errs = append(errs, err)
+	}
+	return o, errors.Join(errs...)
+}
+
+// settle returns when nothing has been read for a while.
+func (a *attempt) settle(ctx context.Context, while time.Duration) {
+	timer := time.NewTimer(while)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			if !slices.ContainsFunc(a.watchers, (*watcher).pending) {
+				return
+			}
+			timer.Reset(quiet)
+		case <-a.activity:
+			timer.Reset(while)
+		}
+	}
+}
+
+// now is what a watcher has seen until now.
+func (w *watcher) now() (Host, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.lost > 0 {
+		return w.seen, errors.Join(w.err, fmt.Errorf("%s: the kernel dropped %d captured packets: they came faster than they were read", w.name, w.lost))
+	}
+	return w.seen, w.err
+}

@@ -1,0 +1,86 @@
+package proof
+
+import (
+	"iter"
+	"net/netip"
+
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open no
+// longer.
+func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+	request := predicted.Request
+	request.Settled = map[string][]packet.Flow{}
+	id := identify(o, request.Host)
+	for name, h := range o.Hosts {
+		request.Settled[name] = settled(h, id, name == request.Host)
+	}
+	return walk.Walk(source, request)
+}
+
+// settled are the connections that a host has made: conntrack's, or where that has forgotten it, or does not tell all, what became of the packet
+// between coming in and going out.
+func settled(h *Host, id *identity, sender bool) []packet.Flow {
+	var flows []packet.Flow
+	for i := range h.Flows {
+		if f := &h.Flows[i]; packet.Protocol(f.Protocol).HasPorts() {
+			flows = append(flows, packet.Flow{Original: tupleOf(f.Protocol, f.Source, f.Destination), Reply: tupleOf(f.Protocol, f.ReplySource, f.ReplyDestination)})
+		}
+	}
+	var original *packet.Tuple
+	if sender {
+		original = &id.request
+	}
+	for i := range h.Packets {
+		p := &h.Packets[i]
+		if id.of(&p.Packet, p.Transport, nobody) != there {
+			continue
+		}
+		switch {
+		case !p.Out && original == nil:
+			original = &p.Packet.Tuple
+		case p.Out && original != nil:
+			flows = append(flows, packet.Flow{Original: *original, Reply: p.Packet.Reply()})
+		}
+	}
+	return flows
+}
+
+// nobody expects no packet.
+func nobody(packet.Tuple) bool { return false }
+
+// byChance tells whether a port that the kernel chooses by chance is on one of the ways.
+func byChance(result *walk.Result) bool {
+	for i := range result.Outcomes {
+		for s := range stepsOf(&result.Outcomes[i]) {
+			if spanned(&s.Packet.Tuple) || s.Flow != nil && (spanned(&s.Flow.Original) || spanned(&s.Flow.Reply)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// stepsOf goes through the steps of both ways.
+func stepsOf(o *walk.Outcome) iter.Seq[*walk.Step] {
+	return func(yield func(*walk.Step) bool) {
+		for _, steps := range [...][]walk.Step{o.There, o.Back} {
+			for i := range steps {
+				if !yield(&steps[i]) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// spanned tells of a tuple with a port that is not known.
+func spanned(t *packet.Tuple) bool { return !t.SourcePort.Known() || !t.DestinationPort.Known() }
+
+func tupleOf(protocol uint8, source, destination netip.AddrPort) packet.Tuple {
+	return packet.Tuple{Protocol: packet.Protocol(protocol), Source: source.Addr(), Destination: destination.Addr(),
+		SourcePort: packet.Exactly(source.Port()), DestinationPort: packet.Exactly(destination.Port())}
+}

@@ -1,0 +1,68 @@
+package proof
+
+import (
+	"maps"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// strays looks for packets of the probe that arrived where none is predicted to: of a packet that is dropped in silence nothing arrives behind
+// that, and nothing comes back. Copies that a bridge floods reach other stations, which drop them.
+func (c *comparison) strays(outcome *walk.Outcome) {
+	if !c.observed.Everywhere || c.Undecided {
+		return
+	}
+	steps := slices.Concat(withCopies(outcome.There), withCopies(outcome.Back))
+	flooded := slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Bridge != nil && len(s.Bridge.Ports) > 1 })
+	for _, name := range slices.Sorted(maps.Keys(c.observed.Hosts)) {
+		for i := range c.observed.Hosts[name].Packets {
+			p := &c.observed.Hosts[name].Packets[i]
+			if p.Out || p.Bridge || flooded && p.Packet.Cast == packet.OtherHost || !c.ofProbe(outcome, p) || arrives(steps, name, p) {
+				continue
+			}
+			c.fact(&Difference{Host: name, Predicted: "nothing of it arrives there", Observed: at(p.Link, false) + packetText(&p.Packet),
+				position: len(steps), more: true, Stray: true})
+			return
+		}
+	}
+	c.fact(nil)
+}
+
+// arrives tells whether a packet is predicted where it was captured.
+func arrives(steps []walk.Step, host string, p *kernel.Captured) bool {
+	return slices.ContainsFunc(steps, func(s walk.Step) bool {
+		return s.Stage == walk.Received && s.Host == host && s.Packet.In == p.Link && sameTuple(&s.Packet.Tuple, &p.Packet.Tuple)
+	})
+}
+
+// ofProbe tells whether a packet is the probe's, an answer to it, or an error about one of these that the prediction does not tell of.
+func (c *comparison) ofProbe(outcome *walk.Outcome, p *kernel.Captured) bool {
+	if p.Packet.About == nil {
+		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
+	}
+	end := &outcome.End
+	switch c.id.quotes(p.Transport) {
+	case foreign:
+		return false
+	case back:
+		end = outcome.BackEnd
+	}
+	return !isRedirect(&p.Packet) && !tells(end, &p.Packet)
+}
+
+// tells whether an error is what the end of a packet's way makes: the walk does not follow errors about answers, and those about a next hop
+// that nobody answers for.
+func tells(end *walk.End, p *packet.Packet) bool {
+	if end == nil {
+		return false
+	}
+	reject := end.Reject
+	if end.Refused {
+		reject = "icmp-port-unreachable"
+	}
+	kind, code, ok := walk.ErrorOf(reject, p.Protocol == packet.ICMPv6)
+	return ok && (end.Refused || end.Kind == walk.Rejected || unresolved(end)) && p.Type == kind && p.Code == code
+}
