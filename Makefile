@@ -37,7 +37,7 @@ controlplane: ## upstream's control plane, built once for all clones (minutes th
 deps: ## system packages that are missing, by apt
 	@scripts/deps
 
-claims: deps controlplane build ## the table of claims: pass, FAIL, not built yet
+claims: deps controlplane build ## the table of claims: pass or FAIL
 	CI=1 go run ./tools/claims -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root"
 
 bench: deps controlplane build ## the figures, medians of several runs

@@ -289,8 +289,8 @@ func TestD5(t *testing.T) {
 	w.scaled(t, func() { w.probabilities(t, "0.50000000000", "") })
 }
 
-// masqReturns are the ranges of the chain's RETURN rules; the rules themselves are checked to the letter, and the last one's counter given.
-func (w *iptablesWorld) masqReturns(t *testing.T, node string) (ranges []string, translated int) {
+// masqReturns are the ranges of the chain's RETURN rules; the rules themselves are checked to the letter.
+func (w *iptablesWorld) masqReturns(t *testing.T, node string) (ranges []string) {
 	t.Helper()
 	rules := w.natListing(t, node, "IP-MASQ-AGENT")
 	for _, r := range rules[:len(rules)-1] {
@@ -301,16 +301,12 @@ func (w *iptablesWorld) masqReturns(t *testing.T, node string) (ranges []string,
 		}
 		ranges = append(ranges, m[1])
 	}
-	last := regexp.MustCompile(`^ *(\d+) +\d+ MASQUERADE +(?:all|0) +-- +\* +\* +0\.0\.0\.0/0 +0\.0\.0\.0/0 +` +
-		`/\* ip-masq-agent: outbound traffic is subject to MASQUERADE \(must be last in chain\) \*/$`).FindStringSubmatch(strings.TrimRight(rules[len(rules)-1], " "))
-	if last == nil {
+	last := regexp.MustCompile(`^ *\d+ +\d+ MASQUERADE +(?:all|0) +-- +\* +\* +0\.0\.0\.0/0 +0\.0\.0\.0/0 +` +
+		`/\* ip-masq-agent: outbound traffic is subject to MASQUERADE \(must be last in chain\) \*/$`).MatchString(strings.TrimRight(rules[len(rules)-1], " "))
+	if !last {
 		t.Fatalf("%s: %s", node, rules[len(rules)-1])
 	}
-	translated, err := strconv.Atoi(last[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ranges, translated
+	return ranges
 }
 
 var seedRanges = []string{"10.220.0.0/16", "10.220.2.0/24", "10.200.0.0/16"}
@@ -346,16 +342,49 @@ func TestD6(t *testing.T) {
 		} {
 			expect(t, rules[i], pattern)
 		}
-		if ranges, _ := w.masqReturns(t, node); !slices.Equal(ranges, seedRanges) {
+		if ranges := w.masqReturns(t, node); !slices.Equal(ranges, seedRanges) {
 			t.Errorf("%s: RETURN for %v, want %v", node, ranges, seedRanges)
 		}
 	}
+	// Each counter counts what is its rule's, one packet a flow: 10.220.2.0/24 is in the range before it, so nothing is left to it.
 	pod := w.pods[0]
-	_, before := w.masqReturns(t, pod.Spec.NodeName)
-	w.get(t, pod, "server", "10.1.1.4") // outside the ranges
-	if _, after := w.masqReturns(t, pod.Spec.NodeName); after <= before {
-		t.Errorf("the counter of MASQUERADE was %d and is %d", before, after)
+	for _, c := range []struct {
+		what, to string
+		rule     int // of IP-MASQ-AGENT; the others count less
+	}{{"a VM in the VNet", "10.220.1.4", 0}, {"a node's subnet", "10.220.2.200", 0}, {"an address of no service", "10.200.255.254", 2}, {"beyond", "10.1.1.4", 3}} {
+		const flows = 60
+		before := w.counters(t, pod.Spec.NodeName)
+		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `for i in $(seq $1); do echo > /dev/udp/$2/9; done`, "flows", strconv.Itoa(flows), c.to)
+		after := w.counters(t, pod.Spec.NodeName)
+		for i := range after.agent {
+			if n := after.agent[i] - before.agent[i]; (n >= flows) != (i == c.rule) {
+				t.Errorf("%d flows to %s: counter %d of IP-MASQ-AGENT rises by %d", flows, c.what, i+1, n)
+			}
+		}
+		for i, want := range []bool{true, false, true} { // all pass the jumps; no container of Docker sends
+			if n := after.postrouting[i] - before.postrouting[i]; (n >= flows) != want {
+				t.Errorf("%d flows to %s: counter %d of POSTROUTING rises by %d", flows, c.what, i+1, n)
+			}
+		}
 	}
+}
+
+// masqCounters are the packets that each rule has counted.
+type masqCounters struct{ postrouting, agent []int }
+
+func (w *iptablesWorld) counters(t *testing.T, node string) masqCounters {
+	t.Helper()
+	of := func(chain string) (counts []int) {
+		for _, r := range strings.Split(strings.TrimSpace(w.SSH(t, node, "iptables", "-t", "nat", "-nvxL", chain)), "\n")[2:] {
+			n, err := strconv.Atoi(strings.Fields(r)[0])
+			if err != nil {
+				t.Fatalf("%s: %s", chain, r)
+			}
+			counts = append(counts, n)
+		}
+		return counts
+	}
+	return masqCounters{of("POSTROUTING"), of("IP-MASQ-AGENT")}
 }
 
 func TestD7(t *testing.T) {
@@ -406,19 +435,24 @@ func TestD8(t *testing.T) {
 	expectSeen("before", node.Status.Addresses[0].Address)
 	expectWalk(`^the destination sees ` + regexp.QuoteMeta(node.Status.Addresses[0].Address) + `:\d+, because nat IP-MASQ-AGENT 4: MASQUERADE \(ip-masq-agent: outside nonMasqueradeCIDRs`)
 
-	// What does not parse changes nothing, and is reported.
+	// What does not parse, or has an error, changes nothing, and is reported.
 	original := w.Kubectl(t, "get", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "-o", "jsonpath={.data.ip-masq-agent}")
-	w.setMasqConfig(t, strings.Replace(original, "10.200.0.0/16", "10.1.0.0/16\n  - 10.200.0.1/16", 1))
-	world.Eventually(t, 10*time.Second, func() error {
-		text := w.Kubectl(t, "describe", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system")
-		if !regexp.MustCompile(`Warning +InvalidIPMasqConfig .* ip-masq-agent +key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`).MatchString(text) {
-			return errors.New(text)
-		}
-		return nil
-	})
-	for _, n := range w.nodes {
-		if ranges, _ := w.masqReturns(t, n); !slices.Equal(ranges, seedRanges) {
-			t.Errorf("%s: a configuration with an error made RETURN rules for %v", n, ranges)
+	for _, bad := range []struct{ config, event string }{
+		{"nonMasqueradeCIDRs: [10.1.0.0/16\nmasqLinkLocal: {", `key ip-masq-agent: `},
+		{strings.Replace(original, "10.200.0.0/16", "10.1.0.0/16\n  - 10.200.0.1/16", 1), `key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`},
+	} {
+		w.setMasqConfig(t, bad.config)
+		world.Eventually(t, 10*time.Second, func() error {
+			text := w.Kubectl(t, "describe", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system")
+			if !regexp.MustCompile(`Warning +InvalidIPMasqConfig .* ip-masq-agent +` + bad.event).MatchString(text) {
+				return errors.New(text)
+			}
+			return nil
+		})
+		for _, n := range w.nodes {
+			if ranges := w.masqReturns(t, n); !slices.Equal(ranges, seedRanges) {
+				t.Errorf("%s: a configuration with an error made RETURN rules for %v", n, ranges)
+			}
 		}
 	}
 
@@ -428,7 +462,29 @@ func TestD8(t *testing.T) {
 	w.Kubectl(t, "apply", "-f", w.Example("iptables", "ip-masq-agent-config.yaml"))
 	w.masqIs(t, append(slices.Clone(seedRanges), "10.1.0.0/16")...)
 	expectSeen("after", pod.Status.PodIP)
+	w.resyncs(t, original)
+	w.Kubectl(t, "apply", "-f", w.Example("iptables", "ip-masq-agent-config.yaml"))
+	w.masqIs(t, append(slices.Clone(seedRanges), "10.1.0.0/16")...)
 	expectWalk(`nat IP-MASQ-AGENT 4: -d 10\.1\.0\.0/16 -j RETURN \(ip-masq-agent: .*10\.1\.0\.0/16 .*azure-ip-masq-agent-config`)
+}
+
+// resyncs: without a watch a change is in force after the resyncInterval.
+func (w *iptablesWorld) resyncs(t *testing.T, config string) {
+	t.Helper()
+	w.setMasqConfig(t, strings.Replace(config, "resyncInterval: 60s", "resyncInterval: 3s", 1))
+	w.masqIs(t, seedRanges...)
+	role := w.Kubectl(t, "get", "clusterrole", "packetwalk:node-agent", "-o", "json")
+	rule := strings.TrimSpace(w.Kubectl(t, "get", "clusterrole", "packetwalk:node-agent", "-o", "jsonpath={.rules[0].resources[0]} {.rules[0].verbs[2]}"))
+	if rule != "configmaps watch" {
+		t.Fatalf("the agent's role begins with %q: %s", rule, role)
+	}
+	w.Kubectl(t, "patch", "clusterrole", "packetwalk:node-agent", "--type=json", "-p", `[{"op":"remove","path":"/rules/0/verbs/2"}]`)
+	defer w.Kubectl(t, "patch", "clusterrole", "packetwalk:node-agent", "--type=json", "-p", `[{"op":"add","path":"/rules/0/verbs/2","value":"watch"}]`)
+	for _, n := range w.nodes {
+		w.SSH(t, n, "ss", "-K", "-tn", "dport", "=", ":443") // ends the watches that there are; others are refused
+	}
+	w.setMasqConfig(t, strings.NewReplacer("resyncInterval: 60s", "resyncInterval: 3s", "- 10.200.0.0/16", "- 10.200.0.0/16\n  - 10.2.0.0/16").Replace(config))
+	w.masqIs(t, append(slices.Clone(seedRanges), "10.2.0.0/16")...)
 }
 
 func (w *iptablesWorld) setMasqConfig(t *testing.T, text string) {
@@ -441,7 +497,7 @@ func (w *iptablesWorld) masqIs(t *testing.T, want ...string) {
 	t.Helper()
 	world.Eventually(t, 10*time.Second, func() error {
 		for _, n := range w.nodes {
-			if got, _ := w.masqReturns(t, n); !slices.Equal(got, want) {
+			if got := w.masqReturns(t, n); !slices.Equal(got, want) {
 				return fmt.Errorf("%s: RETURN for %v, want %v", n, got, want)
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -154,6 +155,7 @@ func TestB3(t *testing.T) {
 	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+usedUp+":80") {
 		t.Errorf("warnings %q", s.Warnings)
 	}
+	o.portsInKernel(t, 1024)
 	if seen, err := o.calls(usedUp); err == nil {
 		t.Errorf("flow 1,025 to one destination works, from %s", seen)
 	}
@@ -163,6 +165,22 @@ func TestB3(t *testing.T) {
 	}
 	expect(t, agrees(t, o.World, "pod/ubuntu", ifconfig+":80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:1024-2047, because `)
 	end()
+}
+
+// portsInKernel checks by the fabric's connections that so many flows towards usedUp leave by the front end, each with a port of the node's block.
+func (o *outbound) portsInKernel(t *testing.T, want int) {
+	t.Helper()
+	translated := regexp.MustCompile(`dst=` + regexp.QuoteMeta(usedUp) + ` .*src=` + regexp.QuoteMeta(usedUp) + ` dst=` + regexp.QuoteMeta(o.vip) + ` sport=80 dport=(\d+) `)
+	ports := map[string]bool{}
+	for _, m := range translated.FindAllStringSubmatch(o.SSH(t, "fabric", "conntrack", "-L", "-p", "tcp", "-d", usedUp, "--state", "ESTABLISHED"), -1) {
+		if port, err := strconv.Atoi(m[1]); err != nil || port < 1024 || port > 2047 {
+			t.Errorf("a flow leaves by port %s, want one of 1024-2047", m[1])
+		}
+		ports[m[1]] = true
+	}
+	if len(ports) != want {
+		t.Errorf("the kernel has flows by %d ports, want %d", len(ports), want)
+	}
 }
 
 func TestB4(t *testing.T) {

@@ -175,6 +175,56 @@ func TestA3(t *testing.T) {
 	if n := strings.Count(seen, "Flags [S]"); n < 2 || n > 3 {
 		t.Errorf("%d probes in 11 s, want one every 5 s:\n%s", n, seen)
 	}
+
+	// Two probes that are not answered in 5 s take the node out.
+	block := func(op string) {
+		p.SSH(t, part1Node, "iptables", "-t", "raw", op, "PREROUTING", "-s", "168.63.129.16", "-p", "tcp", "--dport", p.nodePort, "-j", "DROP")
+	}
+	defer func() {
+		block("-D")
+		world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 1) })
+	}()
+	tries := map[string]int{} // of a probe, by its port: one a second
+	seen = p.Capture(t, part1Node, "eth0", "src host 168.63.129.16 and tcp dst port "+p.nodePort, func() {
+		block("-I")
+		world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
+	})
+	for _, m := range regexp.MustCompile(`168\.63\.129\.16\.(\d+) > .*Flags \[S\]`).FindAllStringSubmatch(seen, -1) {
+		tries[m[1]]++
+	}
+	failed := 0 // the next one begins when the second has failed
+	for _, n := range tries {
+		if n >= 4 {
+			failed++
+		}
+	}
+	if failed != 2 {
+		t.Errorf("the node went out after %d probes that failed, want 2:\n%s", failed, seen)
+	}
+	if out, err := p.ask(); err == nil {
+		t.Errorf("without a back end a new connection is answered: %s", out)
+	}
+}
+
+// healthyIs checks how many back ends of the service's front end are healthy.
+func (p *part1) healthyIs(t *testing.T, want int) error {
+	t.Helper()
+	var st struct {
+		Frontends []struct {
+			Rule    string
+			Healthy []string
+		}
+	}
+	out, _ := p.Try(time.Minute, "status", "--name", p.Name, "-o", "json") // a front end without back ends is a problem: exit status 1
+	if err := json.Unmarshal([]byte(out), &st); err != nil {
+		return err
+	}
+	for _, f := range st.Frontends {
+		if f.Rule == ruleName(p.service) && len(f.Healthy) == want {
+			return nil
+		}
+	}
+	return fmt.Errorf("want %d healthy back ends: %+v", want, st.Frontends)
 }
 
 func TestA4(t *testing.T) {
@@ -268,19 +318,20 @@ func TestA10(t *testing.T) {
 		if _, err := p.ask(); err != nil {
 			t.Error(err)
 		}
-		time.Sleep(6 * time.Second) // a probe comes every 5 s
+		time.Sleep(8 * time.Second) // a probe comes every 5 s, and the node's agent asks for its goal state every 6 s
 	})
 	vip, host := regexp.QuoteMeta(p.vip), regexp.QuoteMeta(client)
 	expect(t, seen,
 		` IP `+host+`\.\d+ > `+vip+`\.80: Flags \[S\]`,
 		` IP `+vip+`\.80 > `+host+`\.\d+: Flags \[S\.\]`,
-		` IP 168\.63\.129\.16\.\d+ > 10\.13\.76\.4\.`+p.nodePort+`: Flags \[S\]`)
+		` IP 168\.63\.129\.16\.\d+ > 10\.13\.76\.4\.`+p.nodePort+`: Flags \[S\]`,
+		// What the platform does by itself.
+		` IP 10\.13\.76\.4\.\d+ > 168\.63\.129\.16\.80: Flags \[S\]`,
+		` IP 168\.63\.129\.16\.80 > 10\.13\.76\.4\.\d+: Flags \[S\.\]`,
+		` IP 10\.13\.76\.4\.\d+ > 168\.63\.129\.16\.80: Flags \[P\.\], .*HTTP: GET /machine/\?comp=goalstate HTTP/1\.1`)
 	if regexp.MustCompile(host + `\.\d+ > 10\.13\.76\.`).MatchString(seen) {
 		t.Errorf("a client's packet came with a translated destination:\n%s", seen)
 	}
-	expect(t, p.Capture(t, part1Node, "eth0", "port 80 and host 168.63.129.16", func() {
-		p.SSH(t, part1Node, "curl", "-sS", "--max-time", "3", "http://168.63.129.16/machine/?comp=goalstate")
-	}), ` IP 10\.13\.76\.4\.\d+ > 168\.63\.129\.16\.80: Flags \[S\]`, ` IP 168\.63\.129\.16\.80 > 10\.13\.76\.4\.\d+: Flags \[S\.\]`)
 }
 
 func TestA11(t *testing.T) {
@@ -319,24 +370,7 @@ func TestA13(t *testing.T) {
 		}
 		return nil
 	})
-	world.Eventually(t, 30*time.Second, func() error {
-		var st struct {
-			Frontends []struct {
-				Rule    string
-				Healthy []string
-			}
-		}
-		out, _ := p.Try(time.Minute, "status", "--name", p.Name, "-o", "json") // a front end without back ends is a problem: exit status 1
-		if err := json.Unmarshal([]byte(out), &st); err != nil {
-			return err
-		}
-		for _, f := range st.Frontends {
-			if f.Rule == ruleName(p.service) && len(f.Healthy) == 0 {
-				return nil
-			}
-		}
-		return fmt.Errorf("a back end is healthy: %+v", st.Frontends)
-	})
+	world.Eventually(t, 30*time.Second, func() error { return p.healthyIs(t, 0) })
 	seen := p.Capture(t, part1Node, "eth0", "dst host "+p.vip, func() {
 		if out, err := p.ask(); err == nil {
 			t.Errorf("answered without a pod: %s", out)
@@ -344,6 +378,39 @@ func TestA13(t *testing.T) {
 	})
 	if strings.Contains(seen, "Flags [S]") {
 		t.Errorf("the node got traffic while its probe failed:\n%s", seen)
+	}
+	p.oneOfTwoNodes(t)
+}
+
+// oneOfTwoNodes: of two nodes, the one without endpoints gets none of many requests, and none of them fails.
+func (p *part1) oneOfTwoNodes(t *testing.T) {
+	t.Helper()
+	const second, requests = "aks-nodepool1-31351229-1", 400
+	p.Az(t, "aks", "scale", "-g", "akstest", "-n", "aksPacketWalkAzure", "-c", "2")
+	defer p.Az(t, "aks", "scale", "-g", "akstest", "-n", "aksPacketWalkAzure", "-c", "1")
+	p.Kubectl(t, "cordon", second)
+	p.Kubectl(t, "scale", "deployment/whereami", "--replicas=1")
+	p.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
+	if where := strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=whereami", "-o", "jsonpath={.items[*].spec.nodeName}")); !slices.Equal(where, []string{part1Node}) {
+		t.Fatalf("the pod is on %v, want %s", where, part1Node)
+	}
+	world.Eventually(t, 30*time.Second, func() error {
+		if code := p.SSH(t, second, "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", p.service.Spec.HealthCheckNodePort)); code != "503" {
+			return fmt.Errorf("health check of %s: %s, want 503", second, code)
+		}
+		return p.healthyIs(t, 1)
+	})
+	var answers string
+	seen := p.Capture(t, second, "eth0", "dst host "+p.vip, func() {
+		// Eight at a time, each with a port of its own.
+		answers = p.SSH(t, "client", "bash", "-c", fmt.Sprintf(
+			`seq %d | xargs -P 8 -I{} curl -sS -o /dev/null --max-time 5 -w '%%{http_code}\n' http://%s 2>&1`, requests, p.vip))
+	})
+	if n := strings.Count(answers, "200\n"); n != requests {
+		t.Errorf("%d of %d requests were answered:\n%s", n, requests, strings.ReplaceAll(answers, "200\n", ""))
+	}
+	if n := strings.Count(seen, "Flags [S]"); n != 0 {
+		t.Errorf("%d requests came to %s, which has no endpoint", n, second)
 	}
 }
 

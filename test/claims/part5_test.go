@@ -13,21 +13,13 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// part5World is the world of the Part 5 article without its virtual node, and a pod.
-func part5World(t *testing.T) *world.World {
-	t.Helper()
-	w := world.UpFile(t, "calico", "part5.yaml", "ubuntu.yaml")
-	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=60s")
-	return w
-}
-
 // seedRules checks that a chain's rules become those of the article's listing.
-func seedRules(t *testing.T, w *world.World, chain, article string) {
+func (v *vnode) seedRules(t *testing.T, chain, article string) {
 	t.Helper()
 	want := strings.Split(strings.TrimSpace(article), "\n")
 	world.Eventually(t, 10*time.Second, func() error {
 		var got []string
-		for line := range strings.Lines(w.SSH(t, part1Node, "iptables", "-t", "nat", "--list-rule", chain)) {
+		for line := range strings.Lines(v.SSH(t, vnodeNode, "iptables", "-t", "nat", "--list-rule", chain)) {
 			if strings.HasPrefix(line, "-A ") {
 				got = append(got, strings.TrimSpace(line))
 			}
@@ -40,7 +32,7 @@ func seedRules(t *testing.T, w *world.World, chain, article string) {
 }
 
 func TestE10(t *testing.T) {
-	seedRules(t, part5World(t), "POSTROUTING", `
+	vnodeWorld(t).seedRules(t, "POSTROUTING", `
 -A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING
 -A POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING
 -A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE
@@ -49,7 +41,7 @@ func TestE10(t *testing.T) {
 }
 
 func TestE11(t *testing.T) {
-	seedRules(t, part5World(t), "IP-MASQ-AGENT", `
+	vnodeWorld(t).seedRules(t, "IP-MASQ-AGENT", `
 -A IP-MASQ-AGENT -d 10.13.0.0/16 -m comment --comment "ip-masq-agent: cluster-local traffic should not be subject to MASQUERADE" -m addrtype ! --dst-type LOCAL -j RETURN
 -A IP-MASQ-AGENT -d 168.63.129.16/32 -m comment --comment "ip-masq-agent: cluster-local traffic should not be subject to MASQUERADE" -m addrtype ! --dst-type LOCAL -j RETURN
 -A IP-MASQ-AGENT -m comment --comment "ip-masq-agent: outbound traffic should be subject to MASQUERADE (this match must come after cluster-local CIDR matches)" -m addrtype ! --dst-type LOCAL -j MASQUERADE
@@ -57,23 +49,22 @@ func TestE11(t *testing.T) {
 }
 
 func TestE12(t *testing.T) {
-	w := part5World(t)
+	v := vnodeWorld(t)
 	world.Eventually(t, 10*time.Second, func() error {
-		_, members, _ := strings.Cut(w.SSH(t, part1Node, "ipset", "list", "cali40all-ipam-pools"), "Members:\n")
+		_, members, _ := strings.Cut(v.SSH(t, vnodeNode, "ipset", "list", "cali40all-ipam-pools"), "Members:\n")
 		if strings.TrimSpace(members) != "10.13.76.0/24" {
 			return fmt.Errorf("members %q, want 10.13.76.0/24 only", members)
 		}
 		return nil
 	})
 	// Which is why a machine in the VNet, for which the ip-masq-agent alone would have let the pod's address be, sees the node's.
-	out := w.Run(t, "walk", "--name", w.Name, "--from", "pod/ubuntu", "--to", "vm/testvm:80", "--live")
-	expect(t, out, `^kernel: \d+ of \d+ steps agree$`,
+	v.walkAgrees(t, "pod/"+v.vm.Name, "vm/testvm:80",
 		`^the destination sees 10\.13\.76\.4:.* because nat cali-nat-outgoing 1: MASQUERADE \(Calico pool default-ipv4-ippool has natOutgoing, and no pool holds the destination\)`)
 }
 
 func TestE14(t *testing.T) {
-	w := part5World(t)
-	expect(t, w.Kubectl(t, "exec", "ubuntu", "--", "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`, `^169\.254\.1\.1 dev eth0 scope link *$`)
+	v := vnodeWorld(t)
+	expect(t, v.SSH(t, "pod/default/"+v.vm.Name, "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`, `^169\.254\.1\.1 dev eth0 scope link *$`)
 }
 
 // TestE13 scales the pool to two nodes, deletes the pod on the machine, which is made anew on the new one, as that has less to do, and scales back.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -113,7 +114,7 @@ func TestE2(t *testing.T) {
 	expect(t, v.Kubectl(t, "describe", "node", vnodeNode), `^Taints: +<none>$`)
 	expect(t, v.Kubectl(t, "describe", "node", virtualNode), `^Taints: +virtual-kubelet\.io/provider=azure:NoSchedule$`, `^ +type=virtual-kubelet$`)
 	// The machine cannot hold all of these, and the virtual node could.
-	v.demand(t, "intolerant", 4, "")
+	v.demand(t, "intolerant", 4)
 	world.Eventually(t, 30*time.Second, func() error {
 		where := v.placed(t, "intolerant")
 		if where[virtualNode] > 0 {
@@ -127,36 +128,33 @@ func TestE2(t *testing.T) {
 	expect(t, v.Kubectl(t, "get", "events", "--field-selector", "reason=FailedScheduling"), `1 Insufficient cpu, 1 node\(s\) had untolerated taint`)
 }
 
+// TestE3: pods with the article's tolerations and affinity go to the machine first, and to the virtual node when it is full.
 func TestE3(t *testing.T) {
 	v := vnodeWorld(t)
-	// A spread that no node is better for: the scheduler's own would count that the virtual node has no zone.
-	const tolerant = `
-      topologySpreadConstraints:
-      - {maxSkew: 1, topologyKey: kubernetes.io/os, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app: spill}}}
-      tolerations:
-      - {key: virtual-kubelet.io/provider, operator: Exists}
-      - {key: azure.com/aci, effect: NoSchedule}
-      affinity:
-        nodeAffinity:
-          preferredDuringSchedulingIgnoredDuringExecution:
-          - weight: 1
-            preference:
-              matchExpressions:
-              - {key: type, operator: NotIn, values: [virtual-kubelet]}`
-	v.demand(t, "spill", 1, tolerant)
+	text, err := os.ReadFile(v.Example("virtual-node", "kuard-vnode.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deployment, _, _ := strings.Cut(string(text), "\n---\n")
+	deployment = strings.NewReplacer("kuard-vnode", "spill", "replicas: 2", "replicas: 1").Replace(deployment)
+	if _, err := v.TryInput(time.Minute, deployment, "kubectl", "--name", v.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { v.Kubectl(t, "delete", "deployment", "spill", "--cascade=foreground") })
 	v.Kubectl(t, "rollout", "status", "deployment/spill", "--timeout=60s")
 	if where := v.placed(t, "spill"); where[vnodeNode] != 1 {
 		t.Errorf("the first pod is on %v, want %s", where, vnodeNode)
 	}
-	v.Kubectl(t, "scale", "deployment/spill", "--replicas=4")
-	v.Kubectl(t, "rollout", "status", "deployment/spill", "--timeout=60s")
-	if where := v.placed(t, "spill"); where[vnodeNode] != 2 || where[virtualNode] != 2 {
-		t.Errorf("pods are on %v, want two on %s, which holds no more, and two on %s", where, vnodeNode, virtualNode)
+	const replicas = 8 // of half a core; the machine has two, and a pod of kuard-vnode
+	v.Kubectl(t, "scale", "deployment/spill", fmt.Sprint("--replicas=", replicas))
+	v.Kubectl(t, "rollout", "status", "deployment/spill", "--timeout=120s")
+	if where := v.placed(t, "spill"); where[vnodeNode] != 3 || where[virtualNode] != replicas-3 {
+		t.Errorf("pods are on %v, want three on %s, which holds no more, and the others on %s", where, vnodeNode, virtualNode)
 	}
 }
 
 // demand makes a Deployment of pods of which the machine holds two at most, until the test ends.
-func (v *vnode) demand(t *testing.T, name string, replicas int, more string) {
+func (v *vnode) demand(t *testing.T, name string, replicas int) {
 	t.Helper()
 	var node corev1.Node
 	v.Get(t, &node, "node", vnodeNode)
@@ -173,8 +171,8 @@ spec:
     spec:
       terminationGracePeriodSeconds: 1
       containers:
-      - {name: c, image: registry.k8s.io/pause, resources: {requests: {cpu: %[3]dm, memory: 100M}}}%[4]s
-`, name, replicas, cpu, more)
+      - {name: c, image: registry.k8s.io/pause, resources: {requests: {cpu: %[3]dm, memory: 100M}}}
+`, name, replicas, cpu)
 	if _, err := v.TryInput(time.Minute, manifest, "kubectl", "--name", v.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}

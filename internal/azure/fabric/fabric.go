@@ -9,6 +9,7 @@ import (
 	"maps"
 	"path/filepath"
 	"reflect"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -37,6 +38,7 @@ type Config struct {
 // Fabric is a running fabric. Its methods are safe for concurrent use.
 type Fabric struct {
 	cfg  Config
+	life context.Context // until Close
 	stop context.CancelFunc
 	done sync.WaitGroup
 	http *serve.Server
@@ -53,6 +55,7 @@ type Fabric struct {
 	changes  []HealthChange // not yet applied
 	applied  applied
 	probes   map[vnet.ProbeTarget]*probing
+	agents   map[string]context.CancelFunc // of machines, by their NICs
 }
 
 // applied is what the kernel was brought to last; nothing of a zero one can be relied on.
@@ -84,14 +87,15 @@ func New(cfg Config) (*Fabric, error) {
 	cfg.Timing = cfg.Timing.withDefaults()
 	return &Fabric{
 		cfg: cfg, network: cfg.Network.Clone(), health: vnet.Health{}, dirty: make(chan struct{}, 1), probes: map[vnet.ProbeTarget]*probing{},
+		agents: map[string]context.CancelFunc{},
 	}, nil
 }
 
 // Start makes the fabric's namespaces, or takes over those that are there, brings them to the plan and starts probing. The
 // probes end with ctx or Close; the namespaces and their traffic stay.
 func (f *Fabric) Start(ctx context.Context) error {
-	ctx, f.stop = context.WithCancel(ctx)
-	if err := f.start(ctx); err != nil {
+	f.life, f.stop = context.WithCancel(ctx)
+	if err := f.start(f.life); err != nil {
 		f.stop()
 		return fmt.Errorf("start fabric: %w", err)
 	}
@@ -197,9 +201,19 @@ func (f *Fabric) Internet() *kernel.Namespace {
 
 // AttachNIC wires the NIC (by its name in the network) to a machine's namespace: eth0 with the NIC's MAC, its primary address
 // with the subnet's prefix length, the default route by the subnet's gateway. A NIC that is already wired to that namespace is
-// left as it is, whatever the machine did with it since.
+// left as it is, whatever the machine did with it since. A customer's machine has an agent, which asks 168.63.129.16 for its goal state.
 func (f *Fabric) AttachNIC(nic string, machine *kernel.Namespace) error {
-	return f.attach("NIC", nic, machine, func(p vnet.Plan) ([]vnet.Wire, *kernel.Namespace) { return p.NICs, f.fabric })
+	if err := f.attach("NIC", nic, machine, func(p vnet.Plan) ([]vnet.Wire, *kernel.Namespace) { return p.NICs, f.fabric }); err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n, ok := f.network.NIC(nic)
+	platform := slices.ContainsFunc(f.network.VNets, func(v vnet.VNet) bool { return v.Name == n.VNet && v.Platform })
+	if !ok || n.ContainerGroup || platform {
+		return nil
+	}
+	return f.startAgent(nic, machine)
 }
 
 // AttachHost wires an internet host (by its name in the network's Hosts) to a namespace: eth0 with its address as a /32 and a
@@ -256,6 +270,7 @@ const protocolDHCP = 16
 func (f *Fabric) DetachNIC(name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	f.stopAgent(name)
 	nic, ok := f.network.NIC(name)
 	if f.fabric == nil || !ok {
 		return nil

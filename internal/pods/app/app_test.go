@@ -320,18 +320,6 @@ func TestAccessLog(t *testing.T) {
 	}
 }
 
-func TestGoalstate(t *testing.T) {
-	url, _ := launch(t, "goalstate", "--port=%d")
-	if status, body := get(t, url+"/machine/?comp=goalstate", "x-ms-version", "2012-11-30"); status != 200 || !strings.Contains(body, "<ExpectedState>Started</ExpectedState>") {
-		t.Error(status, body)
-	}
-	for target, want := range map[string]int{"/machine/?comp=goalstate": 400, "/?comp=versions": 200, "/nosuch": 404} {
-		if status, body := get(t, url+target); status != want {
-			t.Error(target, status, body)
-		}
-	}
-}
-
 func TestNetexec(t *testing.T) {
 	url, _ := launch(t, "agnhost", "netexec", "--http-port=%d", "--udp-port", "-1")
 	name, _ := os.Hostname()

@@ -43,10 +43,6 @@ var catalog = []App{
 		Programs: []Program{{"/echo", echo}},
 	},
 	{
-		Name: "goalstate", Images: []string{"packetwalk/goalstate"}, Entrypoint: []string{"/goalstate"}, Ports: []int{80},
-		Programs: []Program{{"/goalstate", goalstate}},
-	},
-	{
 		Name: "dns", Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53},
 		Programs: []Program{{"/dns", dns}},
 	},
