@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/kubernetes/pkg/proxy"
 	"k8s.io/kubernetes/pkg/proxy/healthcheck"
 	"k8s.io/kubernetes/pkg/proxy/iptables"
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
@@ -21,10 +22,10 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// upstream is kube-proxy's iptables proxier in a namespace. Everything that touches the kernel runs on a thread of that namespace.
+// upstream is a proxier of kube-proxy in a namespace. Everything that touches the kernel runs on a thread of that namespace.
 type upstream struct {
 	ns      *kernel.Namespace
-	proxier *iptables.Proxier
+	proxier proxy.Provider
 	tables  *tables
 	now     World // as told
 	started bool

@@ -6,13 +6,14 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 )
 
 // assumed says what was assumed, once for all machines of which the same was. Of what reading a text had to assume, it says what mattered to
 // this walk.
 func (p *page) assumed(r *walk.Result) {
-	read, rest := relevant(r, p.o.Read)
+	read, rest := p.relevant(r)
 	all := slices.Concat(r.Assumed, read)
 	if len(all)+rest == 0 {
 		return
@@ -52,11 +53,11 @@ func oneHost(r *walk.Result) bool {
 	return true
 }
 
-// chainWord is what looks like the name of a user's chain.
-var chainWord = regexp.MustCompile(`\b(?:[A-Z][A-Z0-9]+(?:-[A-Z0-9]+)+|cali-[\w-]+)\b`)
+// chainWord is what may be the name of a user's chain.
+var chainWord = regexp.MustCompile(`\b[A-Za-z]\w*(?:-\w+)+\b`)
 
 // relevant takes what is about no chain, or about one that the walk met; it counts the rest.
-func relevant(r *walk.Result, read []walk.Assumption) (kept []walk.Assumption, rest int) {
+func (p *page) relevant(r *walk.Result) (kept []walk.Assumption, rest int) {
 	met := map[string]bool{}
 	for i := range r.Outcomes {
 		for _, steps := range [][]walk.Step{r.Outcomes[i].There, r.Outcomes[i].Back} {
@@ -67,8 +68,10 @@ func relevant(r *walk.Result, read []walk.Assumption) (kept []walk.Assumption, r
 			}
 		}
 	}
-	for _, a := range read {
-		words := chainWord.FindAllString(a.What, -1)
+	for _, a := range p.o.Read {
+		words := slices.DeleteFunc(chainWord.FindAllString(a.What, -1), func(w string) bool {
+			return w != strings.ToUpper(w) && p.o.Owners.signatures().Chain(reason.IP, "", w) == nil
+		})
 		if len(words) > 0 && !slices.ContainsFunc(words, func(w string) bool { return met[w] }) {
 			rest++
 			continue

@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -96,7 +97,8 @@ type Observation struct {
 	Stage   string        `json:"stage"`          // what kind of step it is: "sent", "received", "rule", "routed", …
 	Hook    string        `json:"hook,omitempty"` // "prerouting", …
 	Rule    *RuleDoc      `json:"rule,omitempty"`
-	Owner   string        `json:"owner,omitempty"` // whose rule it is and why it is there
+	Owner   string        `json:"owner,omitempty"`  // whose rule it is and why it is there
+	Writer  string        `json:"writer,omitempty"` // who writes such rules; docs/rules.md has their files
 	Changes []ChangeDoc   `json:"changes,omitempty"`
 	Why     string        `json:"why,omitempty"`
 	In      string        `json:"in,omitempty"`
@@ -315,11 +317,11 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 			ob.TranslatedDstIP = ipOf(p.Destination)
 		}
 	}
-	ob.Component, ob.Action = component(st)
+	ob.Component, ob.Action = why.component(st)
 	switch st.Stage {
 	case walk.Ruled:
-		why.remember(st.Visit)
-		ob.ComponentInfo, ob.Owner, ob.Rule = reference(st.Visit), why.why(st.Visit, p), ruleDoc(st.Visit)
+		r := why.reason(st.Visit, p)
+		ob.ComponentInfo, ob.Owner, ob.Writer, ob.Rule = reference(st.Visit), r.For, r.Writer, ruleDoc(st.Visit)
 	case walk.Routed:
 		ob.ComponentInfo = routeText(st.Route)
 	case walk.Bridged:
@@ -352,7 +354,7 @@ func changesOf(st *walk.Step) []packet.Change {
 }
 
 // component gives a step Antrea's words for the part of the data path and for what it did.
-func component(st *walk.Step) (component, action string) {
+func (t *reasoner) component(st *walk.Step) (component, action string) {
 	switch st.Stage {
 	case walk.Sent:
 		return "Forwarding", "Sent"
@@ -368,14 +370,14 @@ func component(st *walk.Step) (component, action string) {
 	case walk.Translated:
 		return "Conntrack", "Translated"
 	case walk.Ruled:
-		return ruleComponent(st)
+		return t.ruleComponent(st)
 	case walk.Ended:
 		return "Forwarding", "Ended"
 	}
 	return "Forwarding", "Forwarded"
 }
 
-func ruleComponent(st *walk.Step) (component, action string) {
+func (t *reasoner) ruleComponent(st *walk.Step) (component, action string) {
 	v := st.Visit
 	component, action = "NetworkPolicy", "Forwarded"
 	for _, c := range changesOf(st) {
@@ -385,12 +387,12 @@ func ruleComponent(st *walk.Step) (component, action string) {
 		case "destination":
 			component, action = "LB", "Translated"
 		case "mark":
-			if r, _ := chainRole(v.Chain); r == markRole {
+			if t.role(v.Chain) == reason.MasqueradeMark {
 				return "Egress", "MarkedForSNAT"
 			}
 		}
 	}
-	if balances(v.Chain) || balances(v.Verdict.Chain) || strings.HasPrefix(v.Chain.Name, "KUBE-SERVICES") {
+	if t.balances(v.Chain) || t.balances(v.Verdict.Chain) || t.role(v.Chain) == reason.Dispatch {
 		component = "LB"
 	} else if action == "Forwarded" && natChain(v.Chain) && st.Hook == netfilter.Postrouting {
 		component = "Egress"

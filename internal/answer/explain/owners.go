@@ -2,8 +2,6 @@ package explain
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/base32"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -38,20 +36,25 @@ type Owners struct {
 	services map[netip.Addr][]serviceAddress
 	nodes    map[netip.Addr]bool
 
-	hashing sync.Once
-	chains  map[string]servicePort // by the hash in a chain's name
+	once   sync.Once
+	signed *signatures
+}
+
+// nobody is who knows no object.
+var nobody Owners
+
+// signatures are those of the writers of rules.
+func (o *Owners) signatures() *signatures {
+	if o == nil {
+		o = &nobody
+	}
+	o.once.Do(func() { o.signed = sign(o, o.objects) })
+	return o.signed
 }
 
 type serviceAddress struct {
 	owner   Owner
 	service *snapshot.Service
-}
-
-// servicePort is what a chain of the service proxy stands for. Endpoint is zero for a chain of the whole port.
-type servicePort struct {
-	name     string // "default/whereami", "kube-system/kube-dns:dns"
-	service  *snapshot.Service
-	endpoint netip.AddrPort
 }
 
 // NewOwners takes the names from Kubernetes objects.
@@ -153,45 +156,6 @@ func (o *Owners) name(a netip.Addr, proto packet.Protocol, port packet.Port) str
 		return owner.String()
 	}
 	return ""
-}
-
-// hashedChain tells what a chain named by a hash stands for (k8s.io/kubernetes pkg/proxy/iptables/proxier.go, portProtoHash).
-func (o *Owners) hashedChain(name string) (servicePort, bool) {
-	if o == nil {
-		return servicePort{}, false
-	}
-	o.hashing.Do(o.hashChains)
-	i := strings.LastIndexByte(name, '-')
-	p, ok := o.chains[name[i+1:]]
-	return p, ok
-}
-
-// hashChains recomputes every chain's hash. Until Kubernetes 1.19 the name of an unnamed port ended in a colon, so that there are two.
-func (o *Owners) hashChains() {
-	o.chains = map[string]servicePort{}
-	for i := range o.objects.Services {
-		s := &o.objects.Services[i]
-		for _, p := range s.Ports {
-			name := s.Namespace + "/" + s.Name
-			hashed := []string{name, name + ":"}
-			if p.Name != "" {
-				name += ":" + p.Name
-				hashed = []string{name}
-			}
-			for _, h := range hashed {
-				h += p.Protocol.String()
-				o.chains[chainHash(h)] = servicePort{name: name, service: s}
-				for _, e := range p.Endpoints {
-					o.chains[chainHash(h+e.String())] = servicePort{name: name, service: s, endpoint: e}
-				}
-			}
-		}
-	}
-}
-
-func chainHash(s string) string {
-	sum := sha256.Sum256([]byte(s))
-	return base32.StdEncoding.EncodeToString(sum[:])[:16]
 }
 
 // kindName is a kind of hosts for people: "container group" for container-group.

@@ -88,7 +88,7 @@ func (c *capture) way(steps []walk.Step, at time.Time, what string, o *Owners) t
 	for i := range steps {
 		st := &steps[i]
 		if st.Visit != nil {
-			why.remember(st.Visit)
+			why.reason(st.Visit, &st.Packet) // what it says holds where it leads to
 		}
 		link := ""
 		switch st.Stage {

@@ -12,18 +12,6 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// TestChainHash: the vectors of chains as upstream names them (k8s.io/kubernetes pkg/proxy/iptables, and the articles' listings).
-func TestChainHash(t *testing.T) {
-	for in, want := range map[string]string{
-		"default/whereami:tcp": "7G2JV7LNOR6DDNIY", "default/whereami:tcp10.13.76.26:80": "6HBOEI5FVFTJNRJ3",
-		"default/kubernetes:httpstcp": "NPX46M4PTMTKRN6Y", "kube-system/kube-dns:dnsudp": "TCOU7JCQXEZGVUNU",
-	} {
-		if got := chainHash(in); got != want {
-			t.Errorf("%s: %s, want %s", in, got, want)
-		}
-	}
-}
-
 // TestWhy: what each writer's rules are said to be there for.
 func TestWhy(t *testing.T) {
 	local := objects()
@@ -88,21 +76,21 @@ func TestWhy(t *testing.T) {
 			want: "AKS node: destinations outside 10.0.0.0/8"},
 		{name: "Azure CNI's frames", family: netfilter.Bridge, verdict: netfilter.Accept, rules: `-A POSTROUTING -s Unicast -o eth0 -j snat --to-src 00:0d:3a:01:02:03 --snat-arp`,
 			want: "Azure CNI: frames leave with the NIC's own address"},
-		{name: "the fabric's load balancer", table: "azure", rules: `-A rule/kubernetes/a48b-TCP-80 ct mark set jhash ip saddr mod 1`, want: "Azure load balancer rule kubernetes/a48b-TCP-80"},
-		{name: "the fabric's outbound", table: "azure", verdict: netfilter.Accept, rules: `-A out-1-1 snat ip to ip saddr map @out-1-1`,
+		{name: "the fabric's load balancer", table: "azure", rules: `-A rule/kubernetes/a48b-TCP-80 ct mark set jhash ip saddr mod 1 comment "a back end that is up"`, want: "Azure load balancer rule kubernetes/a48b-TCP-80"},
+		{name: "the fabric's outbound", table: "azure", verdict: netfilter.Accept, rules: `-A out-1-1 snat ip to ip saddr map @out-1-1 comment "the load balancer's front end, the member's block of ports"`,
 			want: "Azure outbound: the load balancer's front end, the member's block of ports"},
-		{name: "a machine's own public address", table: "azure", verdict: netfilter.Accept, rules: `-A nat-post snat ip to ip saddr map @instance-out`,
-			want: "Azure: the machine's own public address"},
+		{name: "a machine's own public address", table: "azure", verdict: netfilter.Accept, rules: `-A nat-post snat ip to ip saddr map @instance-out comment "the machine's own public address"`,
+			want: "Azure outbound: the machine's own public address"},
 		{name: "a security group's rule that allows", table: "azure", verdict: netfilter.Return, rules: `-A nsg/vms/in/aksVnet tcp dport 80 return comment "web (300)"`,
 			want: "NSG vms rule web (300) allows"},
 		{name: "a security group's rule that denies", table: "azure", verdict: netfilter.Drop, rules: `-A nsg/vms/in/aksVnet/65000 drop comment "DenyAllInBound (65500)"`,
 			want: "NSG vms rule DenyAllInBound (65500) denies"},
-		{name: "the sender's security groups", table: "azure", to: "nsg/vms/out/aksVnet", rules: `-A lb ip daddr != 168.63.129.16 iifname vmap @nsg-out`,
+		{name: "the sender's security groups", table: "azure", to: "nsg/vms/out/aksVnet", rules: `-A lb ip daddr != 168.63.129.16 iifname vmap @nsg-out comment "the network security groups of the sender"`,
 			want: "Azure: the network security groups of the sender"},
-		{name: "the receiver's security groups", table: "azure", to: "nsg-in/1", rules: `-A nsg-in oifname vmap @nsg-in`,
+		{name: "the receiver's security groups", table: "azure", to: "nsg-in/1", rules: `-A nsg-in oifname vmap @nsg-in comment "the network security groups of the receiver"`,
 			want: "Azure: the network security groups of the receiver"},
-		{name: "tracked for security groups", table: "azure", to: "inside", rules: `-A hop/nic3 iifname @guarded goto inside`,
-			want: "Azure: tracked, for the network security groups on its way"},
+		{name: "tracked for security groups", table: "azure", to: "inside", rules: `-A hop/nic3 iifname @guarded goto inside comment "tracked, for the network security groups of the sender"`,
+			want: "Azure: tracked, for the network security groups of the sender"},
 		{name: "anybody's comment", table: "filter", verdict: netfilter.Drop, rules: `-A FORWARD -m comment --comment "no mail" -p tcp --dport 25 -j DROP`, want: "no mail"},
 		{name: "nothing known", table: "filter", verdict: netfilter.Drop, rules: `-A FORWARD -j DROP`},
 	} {
@@ -145,36 +133,6 @@ func TestNobodyTakes(t *testing.T) {
 		if got := newReasoner(NewOwners(snapshot.Objects{})).why(v, &packet.Packet{}); got != tt.want {
 			t.Errorf("policy %s of table %s: %q, want %q", tt.verdict, tt.table, got, tt.want)
 		}
-	}
-}
-
-// TestKeptByPools: why Calico does not translate.
-func TestKeptByPools(t *testing.T) {
-	pool := func(name, cidr string, nat bool) snapshot.Pool {
-		return snapshot.Pool{Name: name, CIDR: netip.MustParsePrefix(cidr), NATOutgoing: nat}
-	}
-	ours, theirs := pool("ours", "10.240.0.0/16", true), pool("theirs", "172.17.0.0/16", false)
-	for _, test := range []struct {
-		name  string
-		pools []snapshot.Pool
-		to    string
-		want  string
-	}{
-		{"another pool", []snapshot.Pool{ours, theirs}, "172.17.0.4", "Calico pool theirs holds the destination"},
-		{"the same pool", []snapshot.Pool{ours, theirs}, "10.240.0.97", "Calico pool ours holds the destination, too"},
-		{"a narrower pool without natOutgoing", []snapshot.Pool{ours, pool("block", "10.240.0.0/24", false)}, "10.240.0.97", "Calico pool block holds the destination"},
-		{"no source of Calico's", []snapshot.Pool{theirs}, "172.17.0.4", "Calico: no pool with natOutgoing holds the source"},
-		{"sets that are not the pools'", []snapshot.Pool{ours}, "8.8.8.8",
-			"Calico pool ours has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do"},
-		{"pools that nobody knows", nil, "172.17.0.4", "Calico: from no pool with natOutgoing, or to one of the pools"},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			p := packet.Packet{}
-			p.Source, p.Destination = netip.MustParseAddr("10.240.0.5"), netip.MustParseAddr(test.to)
-			if got := NewOwners(snapshot.Objects{Pools: test.pools}).keptByPools(&p); got != test.want {
-				t.Errorf("got  %q\nwant %q", got, test.want)
-			}
-		})
 	}
 }
 

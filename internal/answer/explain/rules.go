@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/reason"
 )
 
 // How rules look, in the syntax of iptables and of nft.
@@ -77,13 +78,12 @@ func ruleRef(c *netfilter.Chain, r *netfilter.Rule) string {
 }
 
 // shapeOf names a rule without what differs between endpoints.
-func shapeOf(v *netfilter.Visit) string {
-	r, prefix := chainRole(v.Chain)
-	if r == endpointRole && v.Rule != nil {
-		return prefix + strconv.Itoa(v.Rule.Number)
+func (s *signatures) shapeOf(v *netfilter.Visit) string {
+	if s.role(v.Chain) == reason.Endpoint && v.Rule != nil {
+		return s.pattern(v.Chain) + strconv.Itoa(v.Rule.Number)
 	}
-	if to, p := chainRole(v.Verdict.Chain); to == endpointRole {
-		return v.Chain.Name + " to " + p
+	if s.role(v.Verdict.Chain) == reason.Endpoint {
+		return v.Chain.Name + " to " + s.pattern(v.Verdict.Chain)
 	}
 	return reference(v)
 }

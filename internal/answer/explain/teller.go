@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -107,20 +108,18 @@ func (t *teller) leavesBy(p *packet.Packet) string {
 	return linkAndPort(p.Out, p.BridgeOut)
 }
 
-// balances tells whether a chain is one of load balancing: a service's or an endpoint's, or one of Azure's that is no security group's. A jump
-// to it is a decision worth telling.
-func balances(c *netfilter.Chain) bool {
-	switch r, _ := chainRole(c); r {
-	case clusterRole, localRole, externalRole, endpointRole:
+// balances tells whether a jump to a chain is a decision worth telling: of load balancing, or about the way.
+func (s *signatures) balances(c *netfilter.Chain) bool {
+	switch s.role(c) {
+	case reason.Balances, reason.BalancesLocal, reason.Endpoint, reason.Outbound:
 		return true
 	}
-	return c != nil && c.Table != nil && c.Table.Name == "azure" && !strings.HasPrefix(c.Name, "nsg")
+	return false
 }
 
 // ruled tells of a rule if it mattered.
 func (t *teller) ruled(st *walk.Step) []line {
 	v := st.Visit
-	t.remember(v)
 	choice := t.choice(v)
 	why := t.why(v, &st.Packet)
 	caller := t.last
@@ -132,20 +131,20 @@ func (t *teller) ruled(st *walk.Step) []line {
 		t.story.kept = append(t.story.kept, t.passed(st.Host, v.Chain, &st.Packet)...)
 	}
 	lines := t.changes(st, caller, why, choice)
-	ref, shape := reference(v), "rule "+shapeOf(v)
+	ref, shape := reference(v), "rule "+t.shapeOf(v)
 	switch k := v.Verdict.Kind; {
 	case verdictLabels[k] != "":
 		return append(lines, t.stopped(v, why, choice))
 	case len(lines) > 0:
 		return lines
-	case (k == netfilter.Jump || k == netfilter.Goto) && balances(v.Verdict.Chain):
-		if r, _ := chainRole(v.Verdict.Chain); r == localRole && !t.reply {
+	case (k == netfilter.Jump || k == netfilter.Goto) && t.balances(v.Verdict.Chain):
+		if t.role(v.Verdict.Chain) == reason.BalancesLocal && !t.reply {
 			t.story.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
 		}
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
 		return nil
-	case k == netfilter.Return && securityGroup(v.Chain) != "":
+	case k == netfilter.Return && t.role(v.Chain) == reason.Policy:
 		return []line{{label: "nsg", text: why + "  by " + ref, shape: shape}}
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
@@ -170,7 +169,7 @@ func (t *teller) stopped(v *netfilter.Visit, why, choice string) line {
 	if v.Verdict.Detail != "" && !strings.Contains(text, v.Verdict.Detail) {
 		text += ": " + v.Verdict.Detail
 	}
-	return line{label: verdictLabels[v.Verdict.Kind], text: text + choice, owner: why, shape: "rule " + shapeOf(v), bad: true}
+	return line{label: verdictLabels[v.Verdict.Kind], text: text + choice, owner: why, shape: "rule " + t.shapeOf(v), bad: true}
 }
 
 // keeps is a rule that leaves the packet its source.
@@ -184,7 +183,7 @@ func keeps(v *netfilter.Visit) string {
 // passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
 // other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
 func (t *teller) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []keeping {
-	if c.Table == nil || c.Table.Name == "azure" || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
+	if c.Table == nil || t.role(c) == reason.Outbound || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
 		return nil
 	}
 	open = append(open, c)
@@ -213,7 +212,7 @@ func (t *teller) changes(st, caller *walk.Step, why, choice string) []line {
 	v := st.Visit
 	ref := reference(v)
 	for _, c := range changesOf(st) {
-		l := line{text: fmt.Sprintf("%s → %s  by %s", c.From, c.To, ref), owner: why, shape: c.Field + " " + shapeOf(v)}
+		l := line{text: fmt.Sprintf("%s → %s  by %s", c.From, c.To, ref), owner: why, shape: c.Field + " " + t.shapeOf(v)}
 		switch c.Field {
 		case "source", "destination":
 			tr := translation{host: st.Host, ref: ref, does: targetOf(v), why: why, field: c.Field, from: c.From, to: c.To}
@@ -246,7 +245,7 @@ func (t *teller) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, 
 		return nil
 	}
 	m := marking{field: c.Field, bits: uint32(to &^ from), ref: reference(v), why: why}
-	if r, _ := chainRole(v.Chain); (r == markRole || r == dropRole) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
+	if r := t.role(v.Chain); (r == reason.MasqueradeMark || r == reason.DropMark) && caller != nil && caller.Visit.Verdict.Chain == v.Chain {
 		m.ref, m.why = reference(caller.Visit), t.why(caller.Visit, &caller.Packet)
 	}
 	t.marks = append(t.marks, m)

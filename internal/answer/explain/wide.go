@@ -119,12 +119,15 @@ func flowText(st *walk.Step) string {
 // wideRule is "nat KUBE-SERVICES 4: RULE" with what came of it.
 func wideRule(st *walk.Step, why *reasoner) line {
 	v := st.Visit
-	why.remember(v)
 	text := reference(v)
 	if v.Rule != nil {
 		text += ": " + v.Rule.Text
 	}
-	l := line{label: v.Verdict.Kind.String(), text: text, owner: why.why(v, &st.Packet)}
+	r := why.reason(v, &st.Packet)
+	l := line{label: v.Verdict.Kind.String(), text: text, owner: r.For}
+	if r.Writer != "" {
+		l.owner += "  [" + r.Writer + "]"
+	}
 	switch v.Verdict.Kind {
 	case netfilter.Continue:
 		l.label = "applies"

@@ -216,9 +216,9 @@ const natTable = `
 func fromInternet() *walk.Result {
 	nat := chains(netfilter.IPv4, "nat", natTable)
 	fabric := chains(netfilter.IPv4, "azure", `
--A lb ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules
--A rule/kubernetes/a48b-TCP-80 ct mark set jhash ip saddr . ip daddr mod 1 seed 0x617a map { 0 : 7 }
--A rule/kubernetes/a48b-TCP-80 meta mark set ct mark
+-A lb ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules comment "has the load balancer a rule for this address and port?"
+-A rule/kubernetes/a48b-TCP-80 ct mark set jhash ip saddr . ip daddr mod 1 seed 0x617a map { 0 : 7 } comment "a back end that is up"
+-A rule/kubernetes/a48b-TCP-80 meta mark set ct mark comment "the back end's routing table"
 `)
 	lb, rule := fabric["lb"], fabric["rule/kubernetes/a48b-TCP-80"]
 	result := &walk.Result{Request: walk.Request{Host: "internet/client"}}

@@ -40,9 +40,6 @@ var (
 	anywhere     = netip.MustParsePrefix("0.0.0.0/0")
 )
 
-// hostRules translate what a group sends to the internet into the machine's own address.
-const hostRules = "*nat\n:POSTROUTING ACCEPT\n-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"container host: the group's way to the internet\" -j MASQUERADE\nCOMMIT\n"
-
 // machine and hostMachine are what the network calls a group and the machine that it runs on. The names of groups, VMs and nodes have no
 // dot, so that nothing else is called so.
 func (g *group) machine() string { return g.name + ".group" }
@@ -145,7 +142,7 @@ func applyHost(host *kernel.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return host.RestoreIPTables(hostRules, false)
+	return host.RestoreIPTables(vnet.ContainerHostRules, false)
 }
 
 func applyGroup(space *kernel.Namespace) error {

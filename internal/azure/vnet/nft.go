@@ -24,6 +24,9 @@ type nftWriter struct{ strings.Builder }
 
 func (w *nftWriter) line(format string, a ...any) { fmt.Fprintf(w, "\t"+format+"\n", a...) }
 
+// because adds what a rule is there for; Signed reads it. A comment has at most 127 bytes (NFTNL_UDATA_COMMENT_MAXLEN, libnftnl).
+func because(rule, why string) string { return fmt.Sprintf("%s comment %q", rule, why) }
+
 // set writes a named set or map; elements are sorted by the caller.
 func (w *nftWriter) set(kind, name, typ, flags string, elements []string) {
 	w.line("%s %s {", kind, name)
@@ -139,11 +142,14 @@ func (w *nftWriter) vnets(n Network, f *firewall) {
 	w.set("map", "subnets", "ifname : verdict", "", subnets)
 	w.chain("raw", "type filter hook prerouting priority raw; policy accept;",
 		fmt.Sprintf("ip daddr %s accept comment %q", ProbeSource, "Azure's host, next to every machine"),
-		"iifname vmap @subnets")
+		because("iifname vmap @subnets", "by the routes of the sender's subnet"))
 }
 
 // untracked lets through what a machine may send as its own or forward.
-var untracked = []string{"iifname . ip saddr @own notrack accept", "iifname @forwarders notrack accept"}
+var untracked = []string{
+	because("iifname . ip saddr @own notrack accept", "the sender's own address"),
+	because("iifname @forwarders notrack accept", "the sender forwards for others"),
+}
 
 // vnet is what is there in a virtual network.
 func (w *nftWriter) vnet(n Network, name string, f *firewall) {
@@ -179,7 +185,7 @@ func (w *nftWriter) routes(n Network, name, vnet, table string, hops map[int]boo
 		elements = append(elements, fmt.Sprintf("%s : goto %s", i, to))
 	}
 	w.set("map", name, "ipv4_addr : verdict", "interval", elements)
-	w.chain(name, "", "ip daddr vmap @"+name)
+	w.chain(name, "", because("ip daddr vmap @"+name, "by the destination's route"))
 }
 
 // Peered tells whether two virtual networks have a peering each with the other: one side alone carries nothing.
@@ -292,6 +298,8 @@ func (b balanced) hash() string {
 	return fmt.Sprintf("jhash %s mod %d seed 0x617a", fields, len(b.up))
 }
 
+const findsRule = "has the load balancer a rule for this address and port?"
+
 func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 	var floating []string
 	for _, b := range rules {
@@ -307,12 +315,13 @@ func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 		for i, m := range b.up {
 			marks = append(marks, fmt.Sprintf("%d : %d", i, m.nic.ID))
 		}
-		w.chain(b.chain(), "", fmt.Sprintf("ct mark set %s map { %s }", b.hash(), strings.Join(marks, ", ")), "meta mark set ct mark")
+		w.chain(b.chain(), "", because(fmt.Sprintf("ct mark set %s map { %s }", b.hash(), strings.Join(marks, ", ")), "a back end that is up"),
+			because("meta mark set ct mark", "the back end's routing table"))
 	}
 	w.set("map", "rules", "ipv4_addr . inet_proto . inet_service : verdict", "", floating)
 	head := append([]string{`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`}, f.outboundRules()...)
 	w.chain("lb", "type filter hook prerouting priority mangle; policy accept;",
-		append(head, "ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules")...)
+		append(head, because("ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules", findsRule))...)
 }
 
 // translate are the destinations: an instance's own public address, and rules without floating IP.
@@ -331,13 +340,14 @@ func (w *nftWriter) translate(rules []balanced, f *firewall) {
 		for i, m := range b.up {
 			ends = append(ends, fmt.Sprintf("%d : %s . %d", i, m.address, b.rule.BackendPort))
 		}
-		w.chain(b.chain(), "", fmt.Sprintf("meta l4proto %s dnat ip to %s map { %s }", b.l4(), b.hash(), strings.Join(ends, ", ")))
+		w.chain(b.chain(), "", because(
+			fmt.Sprintf("meta l4proto %s dnat ip to %s map { %s }", b.l4(), b.hash(), strings.Join(ends, ", ")), "a back end that is up"))
 	}
 	w.set("map", "plain-rules", "ipv4_addr . inet_proto . inet_service : verdict", "", plain)
 	w.chain("nat-pre", "type nat hook prerouting priority dstnat; policy accept;",
 		f.acceptInside(),
-		"meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @plain-rules",
-		"dnat ip to ip daddr map @instance-in",
+		because("meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @plain-rules", findsRule),
+		because("dnat ip to ip daddr map @instance-in", "the machine's own public address"),
 	)
 }
 
@@ -346,27 +356,28 @@ func (w *nftWriter) translate(rules []balanced, f *firewall) {
 func (w *nftWriter) filter(n Network, f *firewall) {
 	reset := ""
 	if n.tcpReset() {
-		reset = "ct state invalid meta l4proto tcp reject with tcp reset"
+		reset = because("ct state invalid meta l4proto tcp reject with tcp reset", "of no flow that is known: a rule of the load balancer has resets on")
 	}
 	w.chain("egress", "",
 		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound of its own"`,
-		`ip saddr @instance-out return`,
+		because("ip saddr @instance-out return", "the machine has a public address of its own"),
 		`meta l4proto != { tcp, udp } drop comment "port translation needs ports"`,
 	)
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
-		"ct state untracked,established,related accept",
+		because("ct state untracked,established,related accept", "inside virtual networks, or of a flow that was let through"),
 		f.acceptInside(),
 		reset,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
 		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,
-		`iifname "nic*" ct original ip daddr != @vnets jump egress`,
+		because(`iifname "nic*" ct original ip daddr != @vnets jump egress`, "leaves for the internet: may it?"),
 		`ct mark != 0 accept comment "chosen by the load balancer"`,
-		"ct status dnat accept",
-		fmt.Sprintf(`iifname "nic*" oifname %q ip daddr != @vnets accept`, uplinkInside),
+		because("ct status dnat accept", "for a machine's public address, or a back end"),
+		because(fmt.Sprintf(`iifname "nic*" oifname %q ip daddr != @vnets accept`, uplinkInside), "leaves for the internet"),
 	)
 	w.chain("input", "type filter hook input priority filter; policy drop;",
-		"ct state established,related accept",
-		`iifname "lo" accept`,
-		fmt.Sprintf(`iifname . ip saddr @own ip daddr %s meta l4proto { tcp, udp } th dport { 53, 80 } accept`, ProbeSource),
+		because("ct state established,related accept", "of a flow that was let through"),
+		because(`iifname "lo" accept`, "from Azure's host itself"),
+		because(fmt.Sprintf(`iifname . ip saddr @own ip daddr %s meta l4proto { tcp, udp } th dport { 53, 80 } accept`, ProbeSource),
+			"Azure's name server and wire server, for machines"),
 	)
 }

@@ -118,11 +118,18 @@ func (w *nftWriter) securitySets(f *firewall) {
 		w.set("set", "scope/"+s.id(), "ifname", "", links)
 	}
 	mark := fmt.Sprintf("meta mark set meta mark | %#x", insideMark)
-	w.chain("inside", "", "iifname . ip saddr @own "+mark+" accept", "iifname @forwarders "+mark+" accept", notOwn)
+	w.chain("inside", "", because("iifname . ip saddr @own "+mark+" accept", "the sender's own address; tracked"),
+		because("iifname @forwarders "+mark+" accept", "the sender forwards for others; tracked"), notOwn)
 	w.chain("untracked", "", append(slices.Clone(untracked), notOwn)...)
 }
 
 const notOwn = `drop comment "not the NIC's address"`
+
+// Why packets inside virtual networks are tracked.
+const (
+	askSender   = "tracked, for the network security groups of the sender"
+	askReceiver = "tracked, for the network security groups of the receiver"
+)
 
 // toOwner are the rules for what goes to an address of a machine in a virtual network.
 func (f *firewall) toOwner() []string {
@@ -132,9 +139,9 @@ func (f *firewall) toOwner() []string {
 	own, forwarders := untracked[0], untracked[1]
 	var rules []string
 	if len(f.guarded) > 0 {
-		rules = append(rules, "iifname @guarded goto inside", "ip daddr @guarded-to goto inside")
+		rules = append(rules, because("iifname @guarded goto inside", askSender), because("ip daddr @guarded-to goto inside", askReceiver))
 	}
-	return append(rules, own, "iifname @filtered goto inside", "ip daddr @filtered-to goto inside", forwarders, notOwn)
+	return append(rules, own, because("iifname @filtered goto inside", askSender), because("ip daddr @filtered-to goto inside", askReceiver), forwarders, notOwn)
 }
 
 // toHop are the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the route's
@@ -144,16 +151,17 @@ func (f *firewall) toHop(nic NIC) []string {
 	case !f.inside:
 		return untracked
 	case f.guarded[nic.Link()]:
-		return []string{"goto inside"}
+		return []string{because("goto inside", askReceiver)}
 	case !f.filtered[nic.Link()]:
-		return append([]string{"iifname @filtered goto inside"}, untracked...)
+		return append([]string{because("iifname @filtered goto inside", askSender)}, untracked...)
 	}
 	s := f.n.scopeOf(nic)
 	var rules []string
 	if len(f.guarded) > 0 {
-		rules = append(rules, "iifname @guarded goto inside")
+		rules = append(rules, because("iifname @guarded goto inside", askSender))
 	}
-	return append(rules, fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork)), "goto inside")
+	return append(rules, because(fmt.Sprintf("iifname @scope/%s ip saddr @%s goto untracked", s.id(), s.tagSet(TagVirtualNetwork)),
+		"the network security groups on its way let all of this through"), because("goto inside", askReceiver))
 }
 
 // acceptInside is a rule that lets through what is tracked inside virtual networks, "" when nothing is.
@@ -171,7 +179,7 @@ func (f *firewall) outboundRules() []string {
 	}
 	rules := []string{
 		`ct state != new accept comment "the flow has begun"`,
-		fmt.Sprintf("ip daddr != %s iifname vmap @nsg-out", ProbeSource),
+		because(fmt.Sprintf("ip daddr != %s iifname vmap @nsg-out", ProbeSource), "the network security groups of the sender"),
 	}
 	if f.inside {
 		rules = append(rules, f.acceptInside())
@@ -199,7 +207,7 @@ func (w *nftWriter) security(f *firewall) {
 				key := strings.Join(chains, " ")
 				if both[key] == "" {
 					both[key] = fmt.Sprintf("%s/%d", d.name, len(both)+1)
-					w.chain(both[key], "", "jump "+chains[0], "jump "+chains[1])
+					w.chain(both[key], "", because("jump "+chains[0], "the first of two groups"), because("jump "+chains[1], "the second of two groups"))
 				}
 				chains[0] = both[key]
 			}
@@ -209,7 +217,7 @@ func (w *nftWriter) security(f *firewall) {
 	}
 	w.chain("nsg-in", "type filter hook postrouting priority srcnat + 10; policy accept;",
 		`ct state != new accept comment "the flow has begun"`,
-		"oifname vmap @nsg-in")
+		because("oifname vmap @nsg-in", "the network security groups of the receiver"))
 }
 
 // group writes the chains of a group for a direction and scope, unless it has, and gives the first one's name.
@@ -284,18 +292,20 @@ func partName(group string, i int, parts []groupPart) string {
 	return fmt.Sprintf("%s/%d", group, parts[i].rules[0].Priority)
 }
 
+const nextRules = "no rule so far: the next ones"
+
 // part writes a part's chain; next is the one that follows, "" for the last, which decides everything.
 func (w *nftWriter) part(name string, p groupPart, t tags, s scope, next string) {
 	var rules []string
 	if p.keyed {
-		rules = append(rules, "ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next))
+		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next), "rules for one port of one address"))
 	} else {
 		for _, r := range p.rules {
 			rules = append(rules, r.nft(t, s, false))
 		}
 	}
 	if next != "" {
-		rules = append(rules, "goto "+next)
+		rules = append(rules, because("goto "+next, nextRules))
 	}
 	w.chain(name, "", rules...)
 }
@@ -314,7 +324,7 @@ func (w *nftWriter) keyedRules(name string, rules []SecurityRule, t tags, s scop
 	var elements []string
 	for _, k := range keys {
 		chain := name + "/" + strings.ReplaceAll(k, " . ", "-")
-		w.chain(chain, "", append(byKey[k], "goto "+next)...)
+		w.chain(chain, "", append(byKey[k], because("goto "+next, nextRules))...)
 		elements = append(elements, fmt.Sprintf("%s : goto %s", k, chain))
 	}
 	w.set("map", name, "ipv4_addr . inet_proto . inet_service : verdict", "", elements)

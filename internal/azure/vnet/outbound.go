@@ -211,17 +211,20 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 				blocks = append(blocks, fmt.Sprintf("%s : %s . %d-%d", m.address, b.frontend, b.first, b.first+b.ports-1))
 			}
 			w.set("map", name, "ipv4_addr : interval ipv4_addr . inet_service", "", blocks)
-			w.chain(name, "", "meta l4proto { tcp, udp } snat ip to ip saddr map @"+name)
+			w.chain(name, "", because("meta l4proto { tcp, udp } snat ip to ip saddr map @"+name, "the load balancer's front end, the member's block of ports"))
 		}
 		set := fmt.Sprintf("pool-%d", i+1)
 		w.set("set", set, "ipv4_addr", "", members)
-		rules = append(rules, fmt.Sprintf("ip saddr @%s %s", set, w.choice(i+1, pool)))
+		rules = append(rules, because(fmt.Sprintf("ip saddr @%s %s", set, w.choice(i+1, pool)), "one of the load balancer's front ends"))
 	}
 	w.set("set", "default-out", "ipv4_addr", "", out.others)
 	if len(out.others) > 0 {
-		rules = append(rules, fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback))
+		rules = append(rules, because(fmt.Sprintf("ip saddr @default-out snat ip to %s", out.fallback), "default outbound access"))
 	}
-	head := []string{f.acceptInside(), "ct original ip daddr @vnets accept", "snat ip to ip saddr map @instance-out"}
+	head := []string{
+		f.acceptInside(), because("ct original ip daddr @vnets accept", "nothing inside virtual networks is translated"),
+		because("snat ip to ip saddr map @instance-out", "the machine's own public address"),
+	}
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 
@@ -253,8 +256,9 @@ func (w *nftWriter) inTurn(id, frontends int) {
 		w.set("set", tried, "inet_proto . ipv4_addr . inet_service . ipv4_addr . inet_service", "dynamic,timeout; timeout 4s; size 65536", nil)
 		w.set("set", full, "inet_proto . ipv4_addr . ipv4_addr . inet_service", "dynamic,timeout; timeout 10s; size 65536", nil)
 		rules = append(rules,
-			fmt.Sprintf("meta l4proto { tcp, udp } %s @%s update @%s { %s }", flow, tried, full, destination),
-			fmt.Sprintf("meta l4proto { tcp, udp } %s != @%s update @%s { %s } goto out-%d-%d", destination, full, tried, flow, id, j))
+			because(fmt.Sprintf("meta l4proto { tcp, udp } %s @%s update @%s { %s }", flow, tried, full, destination), "sent again: this front end had no port left"),
+			because(fmt.Sprintf("meta l4proto { tcp, udp } %s != @%s update @%s { %s } goto out-%d-%d", destination, full, tried, flow, id, j),
+				"a front end that has ports left for this destination"))
 	}
-	w.chain(fmt.Sprintf("out-%d", id), "", append(rules, fmt.Sprintf("goto out-%d-%d", id, frontends))...)
+	w.chain(fmt.Sprintf("out-%d", id), "", append(rules, because(fmt.Sprintf("goto out-%d-%d", id, frontends), "the last front end"))...)
 }

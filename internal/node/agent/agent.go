@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/masquerade"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -297,14 +298,18 @@ func shorten(names []string) string {
 
 func (a *agent) ensureMasquerade(ctx context.Context) {
 	for _, p := range a.proxies {
-		if p.family != service.IPv4 {
+		if p.family != service.IPv4 || len(a.own) == 0 {
 			continue
 		}
-		n, err := ensureMasquerade(ctx, p.programs, a.own)
+		dump, err := p.programs.Save(ctx, iptables.NAT)
+		edit := masquerade.Edit(dump, a.own)
+		if err == nil && !edit.IsZero() {
+			err = p.programs.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+		}
 		if err != nil && ctx.Err() == nil {
 			a.log("write the node's masquerade rules: %v", err)
 		}
-		if n > 0 && err == nil {
+		if n := len(edit.Append); n > 0 && err == nil {
 			a.log("appended %d masquerade rules of the node", n)
 		}
 	}

@@ -77,36 +77,6 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 	}
 }
 
-func TestMasqueradeRulesAreTheNodesOwn(t *testing.T) {
-	docker := netip.MustParsePrefix("172.17.0.0/16")
-	for _, c := range []struct {
-		exclude string
-		want    []string
-	}{
-		{"", nil},
-		{"10.0.0.0/8", []string{ // claim A6, to the letter
-			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
-			"! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
-		}},
-		{"10.0.0.0/8 172.16.0.0/12 168.63.129.16/32", []string{
-			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
-			"! -d 10.0.0.0/8 -m iprange ! --dst-range 172.16.0.0-172.31.255.255 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
-		}},
-	} {
-		var exclude []netip.Prefix
-		for _, s := range strings.Fields(c.exclude) {
-			exclude = append(exclude, netip.MustParsePrefix(s))
-		}
-		var got []string
-		for _, r := range masqueradeRules(exclude, docker) {
-			got = append(got, r.Spec())
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: %s", c.exclude, diff)
-		}
-	}
-}
-
 // Claim B7, to the letter, and kubelet's way to have no such rule.
 func TestKubenetRules(t *testing.T) {
 	for cidr, want := range map[string][]string{
@@ -228,43 +198,6 @@ func TestProgramsQuoteTheLineThatFailed(t *testing.T) {
 	} {
 		if got := failedLine(message, input); got != want {
 			t.Errorf("%q: %q, want %q", message, got, want)
-		}
-	}
-}
-
-// saved is an Applier with a dump, which keeps what is restored.
-type saved struct {
-	dump     string
-	restored string
-}
-
-func (s *saved) Save(context.Context, string) ([]byte, error) { return []byte(s.dump), nil }
-
-func (s *saved) Restore(_ context.Context, input []byte) error {
-	s.restored = string(input)
-	return nil
-}
-
-// TestOtherMasquerade: an agent with other ranges takes the rule of the one before out, and nobody else's.
-func TestOtherMasquerade(t *testing.T) {
-	const (
-		others  = "-A POSTROUTING ! -d 10.0.0.0/8 -m addrtype ! --dst-type LOCAL -j MASQUERADE\n-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n"
-		before  = "-A POSTROUTING ! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE\n"
-		kubenet = `-A POSTROUTING ! -d 192.168.0.0/16 -m comment --comment "kubenet: SNAT for outbound traffic from cluster" -m addrtype ! --dst-type LOCAL -j MASQUERADE` + "\n"
-	)
-	rules := masqueradeRules([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/16")}, netip.Prefix{})
-	now := appended(&rules[0]) + "\n"
-	for _, c := range []struct{ dump, want string }{
-		{others + before + kubenet, "*nat\n-D" + before[2:] + "-D" + kubenet[2:] + now + "COMMIT\n"},
-		{others + now + before, "*nat\n-D" + before[2:] + "COMMIT\n"},
-		{others + now, ""},
-	} {
-		s := &saved{dump: "*nat\n:POSTROUTING ACCEPT [0:0]\n" + c.dump + "COMMIT\n"}
-		if _, err := ensureMasquerade(t.Context(), s, rules); err != nil {
-			t.Fatal(err)
-		}
-		if d := cmp.Diff(c.want, s.restored); d != "" {
-			t.Error(d)
 		}
 	}
 }

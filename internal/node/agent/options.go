@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/masquerade"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -150,12 +151,12 @@ func (o *Options) validateMasq(bad func(format string, args ...any)) {
 
 // nodeRules are the node's own rules at the end of POSTROUTING, which a node with the ip-masq-agent has of docker0 only.
 func (o *Options) nodeRules() []iptables.Rule {
-	rules := masqueradeRules(o.NodeMasquerade, o.DockerBridge)
+	rules := masquerade.Rules(o.NodeMasquerade, o.DockerBridge)
 	if len(rules) == 0 && (o.IPMasqAgent || o.NonMasquerade.IsValid()) && o.DockerBridge.IsValid() {
-		rules = []iptables.Rule{dockerRule(o.DockerBridge)}
+		rules = []iptables.Rule{masquerade.Docker(o.DockerBridge)}
 	}
 	if o.NonMasquerade.IsValid() && o.NonMasquerade.Bits() > 0 {
-		rules = append(rules, kubenetRule(o.NonMasquerade))
+		rules = append(rules, masquerade.Kubenet(o.NonMasquerade))
 	}
 	return rules
 }

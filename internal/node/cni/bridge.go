@@ -6,6 +6,8 @@ import (
 	"net/netip"
 
 	"github.com/vishvananda/netlink"
+
+	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
 // bridge is Azure CNI's bridge mode: the node's NIC and the pods' veths are ports of one bridge, which has the NIC's MAC address and its IP addresses. Azure lets only
@@ -13,7 +15,7 @@ import (
 type bridge struct{ ports }
 
 func newBridge(n *Node) Network {
-	return &bridge{ports{Node: n, hairpin: true, rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return podRules(n.Master, a.Address, mac) }}}
+	return &bridge{ports{Node: n, hairpin: true, rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
 }
 
 // Ensure makes the bridge and lets it take over from the master. The quick look at the links runs at every ADD; the rules are listed only when
@@ -56,7 +58,7 @@ func (b *bridge) setUp(master, br netlink.Link, done *undo) error {
 	if err != nil {
 		return err
 	}
-	rules, err := b.ebtables.missing(nodeRules(b.Master, master.Attrs().HardwareAddr, hosts))
+	rules, err := b.ebtables.missing(ebrules.Node(b.Master, master.Attrs().HardwareAddr, hosts))
 	if err != nil {
 		return err
 	}
@@ -122,5 +124,5 @@ func (b *bridge) Check(a *Attachment) []error {
 		bad = append(bad, err, fmt.Errorf("bridge %s has no address", b.Bridge))
 	}
 	bad = append(bad, b.checkPort(br, b.Master))
-	return append(bad, b.checkPod(br, a, nodeRules(b.Master, master.Attrs().HardwareAddr, hosts))...)
+	return append(bad, b.checkPod(br, a, ebrules.Node(b.Master, master.Attrs().HardwareAddr, hosts))...)
 }

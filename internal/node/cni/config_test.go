@@ -12,6 +12,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
 // confJSON is a valid configuration with fields replaced (a nil value removes the field).
@@ -217,7 +219,7 @@ func TestHostInterface(t *testing.T) {
 
 func TestEbtablesRules(t *testing.T) {
 	eth, pod := net.HardwareAddr{0, 0xd, 0x3a, 0x28, 0xbd, 2}, net.HardwareAddr{0xee, 0xaf, 0xf8, 0x66, 0x59, 0xbd}
-	rules := append(nodeRules("eth0", eth, []netip.Addr{netip.MustParseAddr("10.13.76.4")}), podRules("eth0", netip.MustParseAddr("10.13.76.26"), pod)...)
+	rules := append(ebrules.Node("eth0", eth, []netip.Addr{netip.MustParseAddr("10.13.76.4")}), ebrules.Pod("eth0", netip.MustParseAddr("10.13.76.26"), pod)...)
 	want := `*nat
 -A POSTROUTING -s Unicast -o eth0 -j snat --to-src 00:0d:3a:28:bd:02 --snat-arp --snat-target ACCEPT
 -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.13.76.4 -j arpreply --arpreply-mac 00:0d:3a:28:bd:02 --arpreply-target DROP

@@ -5,66 +5,28 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
 	"os"
 	"os/exec"
 	"strings"
 
 	"github.com/containernetworking/cni/pkg/types"
+
+	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
-// ebRule is a rule as ebtables' own command line has it, chain first, and the table that it stands in.
-type ebRule struct{ table, text string }
+// ebRule is a rule as ebtables' own command line has it, chain first.
+type ebRule = ebrules.Rule
 
-func (r ebRule) String() string { return "-t " + r.table + " -A " + r.text }
-
-func natRule(format string, args ...any) ebRule { return ebRule{"nat", fmt.Sprintf(format, args...)} }
-
-// dedupChain is kubenet's chain of the filter table.
-const dedupChain = "KUBE-DEDUP"
-
-// nodeRules are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any other), the node
-// answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
-func nodeRules(master string, mac net.HardwareAddr, hosts []netip.Addr) []ebRule {
-	rules := []ebRule{natRule("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac)}
-	for _, host := range hosts {
-		rules = append(rules, arpReply(host, mac))
-	}
-	return append(rules, natRule("PREROUTING -p ARP -i %s --arp-op Reply -j dnat --to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT", master))
-}
-
-// podRules are a pod's own: the node answers ARP for it, and what comes in by the NIC for its address goes to its interface.
-func podRules(master string, pod netip.Addr, mac net.HardwareAddr) []ebRule {
-	return []ebRule{
-		arpReply(pod, mac),
-		natRule("PREROUTING -p IPv4 -i %s --ip-dst %s -j dnat --to-dst %s --dnat-target ACCEPT", master, pod, mac),
-	}
-}
-
-func arpReply(addr netip.Addr, mac net.HardwareAddr) ebRule {
-	return natRule("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac)
-}
-
-// dedupRules are what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a packet to a service
-// that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC address. The jump comes first.
-func dedupRules(bridge net.HardwareAddr, gateway netip.Addr, pods netip.Prefix) []ebRule {
-	frame := fmt.Sprintf("%s -p IPv4 -s %s -o %s+ --ip-src ", dedupChain, bridge, kubenetVeth)
-	return []ebRule{
-		{"filter", "OUTPUT -j " + dedupChain},
-		{"filter", frame + gateway.String() + " -j ACCEPT"},
-		{"filter", frame + pods.String() + " -j DROP"},
-	}
-}
+const dedupChain = ebrules.Dedup
 
 // restoreInput is ebtables-restore's input that appends (A) or deletes (D) rules.
 func restoreInput(op byte, rules []ebRule) []byte {
 	var b bytes.Buffer
 	for len(rules) > 0 {
-		table := rules[0].table
+		table := rules[0].Table
 		fmt.Fprintf(&b, "*%s\n", table)
-		for len(rules) > 0 && rules[0].table == table {
-			fmt.Fprintf(&b, "-%c %s\n", op, rules[0].text)
+		for len(rules) > 0 && rules[0].Table == table {
+			fmt.Fprintf(&b, "-%c %s\n", op, rules[0].Text)
 			rules = rules[1:]
 		}
 		b.WriteString("COMMIT\n")
@@ -75,7 +37,7 @@ func restoreInput(op byte, rules []ebRule) []byte {
 // canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how they write
 // MAC addresses and "unicast".
 func canonical(rule ebRule) ebRule {
-	words := strings.Fields(rule.text)
+	words := strings.Fields(rule.Text)
 	for i, w := range words {
 		if strings.Count(w, ":") == 5 {
 			words[i] = canonicalMAC(w)
@@ -84,7 +46,7 @@ func canonical(rule ebRule) ebRule {
 			words[i] = "Unicast"
 		}
 	}
-	return ebRule{rule.table, strings.Replace(strings.Join(words, " "), " --arpreply-target DROP", "", 1)}
+	return ebRule{Table: rule.Table, Text: strings.Replace(strings.Join(words, " "), " --arpreply-target DROP", "", 1)}
 }
 
 func canonicalMAC(s string) string {
@@ -106,7 +68,7 @@ func savedRules(output []byte) map[ebRule]int {
 			table = name
 		}
 		if rule, ok := strings.CutPrefix(line, "-A "); ok {
-			rules[canonical(ebRule{table, rule})]++
+			rules[canonical(ebRule{Table: table, Text: rule})]++
 		}
 	}
 	return rules

@@ -8,6 +8,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
 // kubenet is kubelet's network plugin of that name (pkg/kubelet/dockershim/network/kubenet upstream, until Kubernetes 1.23): a bridge, cbr0, that is its pods' gateway and
@@ -107,7 +109,7 @@ func (k *kubenet) nodeRules() []ebRule {
 	if !k.Promiscuous {
 		return nil
 	}
-	return dedupRules(addressMAC(k.Gateway), k.Gateway, k.Subnet)
+	return ebrules.Deduplicate(addressMAC(k.Gateway), kubenetVeth, k.Gateway, k.Subnet)
 }
 
 // PodWants: the bridge is the gateway. Its neighbour entry is permanent, because the kernel's table is one for all namespaces.

@@ -1,27 +1,27 @@
-package agent
+// Package masquerade has a node's own rules in nat POSTROUTING, of a node without an ip-masq-agent: whose address destinations see. It is pure.
+package masquerade
 
 import (
-	"context"
 	"net/netip"
 	"slices"
 	"strings"
 
-	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // wireServer is the address of Azure's platform services, which know a VM only by its own address.
 var wireServer = netip.MustParsePrefix("168.63.129.16/32")
 
-// masqueradeRules are an AKS node's own rules in nat POSTROUTING: docker0's, and the one that gives pods the node's address towards
+// Rules are an AKS node's own rules in nat POSTROUTING: docker0's, and the one that gives pods the node's address towards
 // everything outside the excluded destinations. The wire server is always among those; the first one stands as -d, the others as ranges.
-func masqueradeRules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rule {
+func Rules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rule {
 	if len(exclude) == 0 {
 		return nil
 	}
 	var rules []iptables.Rule
 	if docker.IsValid() {
-		rules = append(rules, dockerRule(docker))
+		rules = append(rules, Docker(docker))
 	}
 	outside := iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude[0].Masked()},
@@ -41,8 +41,8 @@ func masqueradeRules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rul
 	return append(rules, outside)
 }
 
-// dockerRule is what Docker gives its containers' range.
-func dockerRule(docker netip.Prefix) iptables.Rule {
+// Docker is what Docker gives its containers' range.
+func Docker(docker netip.Prefix) iptables.Rule {
 	return iptables.Rule{
 		Source: iptables.AddressMatch{Prefix: docker.Masked()},
 		Out:    iptables.NameMatch{Not: true, Name: "docker0"},
@@ -52,9 +52,9 @@ func dockerRule(docker netip.Prefix) iptables.Rule {
 
 const kubenetComment = "kubenet: SNAT for outbound traffic from cluster"
 
-// kubenetRule is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none when its
+// Kubenet is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none when its
 // --non-masquerade-cidr is 0.0.0.0/0.
-func kubenetRule(exclude netip.Prefix) iptables.Rule {
+func Kubenet(exclude netip.Prefix) iptables.Rule {
 	return iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude.Masked()},
 		Matches: []iptables.Match{
@@ -74,17 +74,13 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// ensureMasquerade appends those of the rules that nat POSTROUTING does not have, takes out those of an agent that had other ranges, and tells
-// how many it appended.
-func ensureMasquerade(ctx context.Context, applier serviceproxy.Applier, rules []iptables.Rule) (int, error) {
-	if len(rules) == 0 {
-		return 0, nil
-	}
-	dump, err := applier.Save(ctx, iptables.NAT)
-	if err != nil {
-		return 0, err
-	}
+// Edit appends those of the rules that nat POSTROUTING, in a dump of the table, does not have, and takes out those of an agent that had other
+// ranges. It is zero where nothing is to be done.
+func Edit(dump []byte, rules []iptables.Rule) iptables.Edit {
 	edit := iptables.Edit{Table: iptables.NAT}
+	if len(rules) == 0 {
+		return edit
+	}
 	wanted := map[string]bool{}
 	for _, r := range rules {
 		text := appended(&r)
@@ -99,17 +95,14 @@ func ensureMasquerade(ctx context.Context, applier serviceproxy.Applier, rules [
 			edit.Remove = append(edit.Remove, iptables.Placed{Chain: postrouting, Rule: r})
 		}
 	}
-	if edit.IsZero() {
-		return 0, nil
-	}
-	return len(edit.Append), applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
+	return edit
 }
 
 const postrouting = "POSTROUTING"
 
 func appended(r *iptables.Rule) string { return string(iptables.AppendRule(nil, postrouting, r)) }
 
-// masquerades tells whether a rule is one that masqueradeRules or kubenetRule makes for some range: by kubelet's comment, or by the wire server
+// masquerades tells whether a rule is one that Rules or Kubenet makes for some range: by kubelet's comment, or by the wire server
 // among the destinations that are left out.
 func masquerades(r iptables.Rule) bool {
 	if r.Target.Name != "MASQUERADE" || !r.Destination.Not {
@@ -125,4 +118,19 @@ func masquerades(r iptables.Rule) bool {
 		}
 	}
 	return false
+}
+
+// Signed says what the rules are there for, of Azure's nodes and of kubelet as well as ours.
+func Signed() reason.Writer {
+	wire := wireServer.Addr().String()
+	return reason.Writer{
+		Name: "node", File: "internal/node/masquerade/masquerade.go",
+		Chains: reason.In(iptables.NAT, reason.Chain{Name: postrouting, For: "gives pods the node's address towards what is outside a range", Rules: []reason.Line{
+			{To: "MASQUERADE", Text: "! -o docker0", For: "Docker: its containers' network"},
+			{To: "MASQUERADE", Comment: kubenetComment, Text: "! -d {range}", For: "kubenet: SNAT for destinations outside {range}"},
+			{To: "MASQUERADE", Text: "! -d {range} -m iprange ! --dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range}"},
+			{To: "MASQUERADE", Text: "! -d {range} *--dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range} and its other ranges"},
+			{To: "MASQUERADE", Text: "! -d " + wireServer.String() + " *", For: "AKS node: destinations outside its ranges"},
+		}}),
+	}
 }

@@ -1,0 +1,478 @@
+package explain
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/node/cni/ebrules"
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/ippool"
+	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+const root = "../../../"
+
+// written are rules that one writer made: of a golden file, or of random objects.
+type written struct {
+	writer, golden string // golden is "" for random ones
+	tables         map[string]map[string]*netfilter.Chain
+}
+
+// TestEveryRuleIsSigned: each rule that a generator makes has a reason of its own writer, and each reason a rule.
+func TestEveryRuleIsSigned(t *testing.T) {
+	nobody := NewOwners(snapshot.Objects{})
+	book := nobody.signatures()
+	used, met := map[*reason.Line]bool{}, map[*reason.Chain]bool{}
+	for _, w := range append(goldens(t), generated(t)...) {
+		for table, chains := range w.tables {
+			where := strings.TrimSpace(w.golden + " table " + table)
+			visitAll(nobody, chains, func(v *netfilter.Visit, r reason.Reason) {
+				switch {
+				case r.Line == nil && v.Rule == nil: // not every policy needs a reason
+				case r.Line == nil:
+					t.Errorf("%s: nobody signs -A %s %s → %v", where, v.Chain.Name, v.Rule.Text, v.Verdict.Chain)
+				case r.Writer != w.writer:
+					t.Errorf("%s: %s says that it wrote -A %s %s, which %s did: %s", where, r.Writer, v.Chain.Name, v.Rule.Text, w.writer, r.For)
+				case strings.ContainsAny(r.For, "{}\x00"):
+					t.Errorf("%s: reason %q of -A %s %s is not filled in", where, r.For, v.Chain.Name, v.Rule.Text)
+				}
+				used[r.Line] = true
+			})
+			for _, c := range chains {
+				of := book.Chain(family(c), c.Table.Name, c.Name)
+				if of == nil {
+					t.Errorf("%s: nobody signs chain %s", where, c.Name)
+				}
+				met[of] = true
+			}
+		}
+	}
+	for _, w := range book.Writers {
+		for i := range w.Chains {
+			if c := &w.Chains[i]; len(c.Rules) > 0 && strings.Contains(c.Name, "{") && !met[c] {
+				t.Errorf("%s: no chain is called %s", w.Name, c.Name)
+			}
+			for j := range w.Chains[i].Rules {
+				if l := &w.Chains[i].Rules[j]; !used[l] {
+					t.Errorf("%s, chain %s %s: no rule is there for %q (%+v)", w.Name, w.Chains[i].Table, w.Chains[i].Name, l.For, *l)
+				}
+			}
+		}
+	}
+}
+
+// visitAll goes through a table's chains as packets could, each chain once, from those that others lead to last.
+func visitAll(o *Owners, chains map[string]*netfilter.Chain, found func(*netfilter.Visit, reason.Reason)) {
+	why := newReasoner(o)
+	var open []*netfilter.Chain
+	seen := map[*netfilter.Chain]bool{}
+	for _, c := range chains {
+		if c.Base != nil {
+			open = append(open, c)
+		}
+	}
+	for len(open) > 0 || len(seen) < len(chains) {
+		if len(open) == 0 {
+			for _, c := range chains {
+				if !seen[c] && !slices.Contains(open, c) {
+					open = append(open, c) // nobody leads there
+				}
+			}
+		}
+		c := open[0]
+		if open = open[1:]; seen[c] {
+			continue
+		}
+		seen[c] = true
+		visit := func(r *netfilter.Rule, verdict netfilter.Verdict) {
+			v := &netfilter.Visit{Chain: c, Rule: r, Verdict: verdict}
+			found(v, why.reason(v, &packet.Packet{}))
+			if verdict.Chain != nil {
+				open = append(open, verdict.Chain)
+			}
+		}
+		for i := range c.Rules {
+			to := targets(c.Rules[i].Text, chains)
+			for _, chain := range to {
+				visit(&c.Rules[i], jump(chain))
+			}
+			if len(to) == 0 || strings.Contains(c.Rules[i].Text, "vmap") {
+				visit(&c.Rules[i], next)
+			}
+		}
+		if c.Base != nil {
+			visit(nil, netfilter.Verdict{Kind: c.Policy})
+		}
+	}
+}
+
+var leadsTo = regexp.MustCompile(`(?:-j|-g|jump|goto) ([^\s,;}]+)`)
+
+// targets are the chains that a rule may lead to; the elements of its map stand behind it in braces (see script).
+func targets(rule string, chains map[string]*netfilter.Chain) []*netfilter.Chain {
+	var all []*netfilter.Chain
+	for _, m := range leadsTo.FindAllStringSubmatch(rule, -1) {
+		if c := chains[m[1]]; c != nil && !slices.Contains(all, c) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// goldens are the rules in the writers' golden files.
+func goldens(t *testing.T) []written {
+	var all []written
+	for _, from := range []struct{ writer, files string }{
+		{"service proxy", "internal/node/serviceproxy/testdata/*.txtar"},
+		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
+		{"Calico's pools", "internal/node/ippool/testdata/*.txtar"},
+		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
+		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
+	} {
+		paths, err := filepath.Glob(root + from.files)
+		if err != nil || len(paths) == 0 {
+			t.Fatalf("no files %s: %v", from.files, err)
+		}
+		for _, path := range paths {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, rules, _ := strings.Cut(string(text), "\n-- rules --\n")
+			if rules == "" {
+				rules = string(text)
+			}
+			f := netfilter.IPv4
+			if from.writer == "CNI plugin" {
+				f = netfilter.Bridge
+			}
+			tables := saved(f, rules)
+			for name, chains := range scripts("\n" + string(text)) {
+				tables[name] = chains
+			}
+			all = append(all, written{from.writer, strings.TrimPrefix(path, root), tables})
+		}
+	}
+	return all
+}
+
+// saved are the tables of an iptables-save, or of what is restored; of table nat where it does not say.
+func saved(f netfilter.Family, text string) map[string]map[string]*netfilter.Chain {
+	lines := map[string][]string{}
+	table := "nat"
+	for line := range strings.Lines(text) {
+		switch line = strings.TrimSpace(line); {
+		case strings.HasPrefix(line, "*"):
+			table = line[1:]
+		case strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "):
+			lines[table] = append(lines[table], "-A"+line[2:])
+		}
+	}
+	tables := map[string]map[string]*netfilter.Chain{}
+	for name, rules := range lines {
+		tables[name] = chains(f, name, strings.Join(rules, "\n"))
+	}
+	return tables
+}
+
+var (
+	scriptTable = regexp.MustCompile(`(?s)\ntable ip6? (\S+) \{\n(.*?)\n\}\n`)
+	scriptBlock = regexp.MustCompile(`(?s)\n\t(set|map|chain) (\S+) \{\n(.*?)\n\t\}`)
+	scriptNote  = regexp.MustCompile(`comment ("(?:\\.|[^"\\])*")$`)
+)
+
+// scripts are the tables of an nft script. A rule that looks a verdict up in a map has the map's elements behind it, so that it can be told where
+// it may lead.
+func scripts(text string) map[string]map[string]*netfilter.Chain {
+	tables := map[string]map[string]*netfilter.Chain{}
+	for _, m := range scriptTable.FindAllStringSubmatch(text, -1) {
+		table := &netfilter.Table{Name: m[1], Family: netfilter.IPv4, Dialect: netfilter.NFTables}
+		chains, maps := map[string]*netfilter.Chain{}, map[string]string{}
+		blocks := scriptBlock.FindAllStringSubmatch("\n"+m[2], -1)
+		for _, b := range blocks {
+			if b[1] == "map" {
+				maps[b[2]] = b[3]
+			}
+		}
+		for _, b := range blocks {
+			if b[1] != "chain" {
+				continue
+			}
+			c := &netfilter.Chain{Table: table, Name: b[2], Policy: netfilter.Return}
+			for line := range strings.Lines(b[3]) {
+				line = strings.TrimSpace(line)
+				if strings.HasPrefix(line, "type ") {
+					c.Base, c.Policy = &netfilter.Base{}, netfilter.Accept
+					if strings.Contains(line, "policy drop") {
+						c.Policy = netfilter.Drop
+					}
+					continue
+				}
+				if strings.HasPrefix(line, "comment ") {
+					continue
+				}
+				r := netfilter.Rule{Number: len(c.Rules) + 1, Text: line}
+				if m := scriptNote.FindStringSubmatch(line); m != nil {
+					r.Comment = strings.Trim(m[1], `"`)
+				}
+				if _, name, ok := strings.Cut(line, "vmap @"); ok {
+					r.Text += " # " + maps[strings.Fields(name)[0]]
+				}
+				c.Rules = append(c.Rules, r)
+			}
+			chains[c.Name] = c
+		}
+		tables[m[1]] = chains
+	}
+	return tables
+}
+
+// generated are rules of random objects, the same in every run.
+func generated(t *testing.T) []written {
+	random := rand.New(rand.NewPCG(1, 2))
+	var all []written
+	add := func(writer string, f netfilter.Family, lines ...string) {
+		all = append(all, written{writer: writer, tables: saved(f, strings.Join(lines, "\n"))})
+	}
+	for range 100 {
+		add("service proxy", netfilter.IPv4, randomServices(t, random))
+	}
+	for range 60 {
+		add("ip-masq-agent", netfilter.IPv4, randomMasq(t, random)...)
+		add("Calico's pools", netfilter.IPv4, randomPools(random)...)
+		var ranges []netip.Prefix
+		for range random.IntN(4) {
+			ranges = append(ranges, pick(random, randomPrefix(random), netip.MustParsePrefix("168.63.129.16/32")))
+		}
+		docker := netip.MustParsePrefix("172.17.0.0/16")
+		rules := masquerade.Rules(ranges, docker)
+		rules = append(rules, masquerade.Kubenet(randomPrefix(random)), masquerade.Docker(docker))
+		var lines []string
+		for i := range rules {
+			lines = append(lines, string(iptables.AppendRule(nil, "POSTROUTING", &rules[i])))
+		}
+		add("node", netfilter.IPv4, lines...)
+	}
+	mac := net.HardwareAddr{0, 13, 58, 1, 2, 3}
+	pod := netip.MustParseAddr("10.240.0.7")
+	eb := slices.Concat(ebrules.Node("eth0", mac, []netip.Addr{pod}), ebrules.Pod("eth0", pod, mac),
+		ebrules.Deduplicate(mac, "veth", pod, netip.MustParsePrefix("10.240.0.0/24")))
+	var lines []string
+	for _, r := range eb {
+		lines = append(lines, "*"+r.Table, "-A "+r.Text)
+	}
+	add("CNI plugin", netfilter.Bridge, lines...)
+	add("fabric", netfilter.IPv4, vnet.ContainerHostRules)
+	return all
+}
+
+func pick[T any](random *rand.Rand, of ...T) T { return of[random.IntN(len(of))] }
+
+func randomAddr(random *rand.Rand) netip.Addr {
+	return netip.AddrFrom4([4]byte{10, byte(random.IntN(256)), byte(random.IntN(256)), byte(1 + random.IntN(254))})
+}
+
+func randomPrefix(random *rand.Rand) netip.Prefix {
+	return netip.PrefixFrom(randomAddr(random), 8+random.IntN(25)).Masked()
+}
+
+func randomServices(t *testing.T, random *rand.Rand) string {
+	chance := func() bool { return random.IntN(2) == 0 }
+	c := serviceproxy.Config{
+		Family: service.IPv4, Rules: pick(random, serviceproxy.Ages()...), MasqueradeBit: 14, MasqueradeAll: chance(), LocalhostNodePorts: chance(),
+		TCPLiberal: chance(), NFAcct: chance(), NodeIP: randomAddr(random),
+		Detector: pick(random, serviceproxy.Detector{}, serviceproxy.Detector{CIDR: randomPrefix(random)}, serviceproxy.Detector{Interface: "azv+"}),
+	}
+	if chance() {
+		c.NodePortIPs = []netip.Addr{randomAddr(random), randomAddr(random)}
+	}
+	var ports []service.Port
+	for i := range random.IntN(6) {
+		p := service.Port{
+			Name:     service.Name{Namespace: pick(random, "default", "kube-system"), Service: fmt.Sprint("web-", i), Port: pick(random, "", "http")},
+			Protocol: pick(random, service.TCP, service.UDP), ClusterIP: randomAddr(random), Port: 80,
+			ExternalPolicy: pick(random, service.Cluster, service.Local), InternalPolicy: pick(random, service.Cluster, service.Local),
+			AffinitySeconds: pick(random, 0, 10800), NodePort: pick[uint16](random, 0, 30080),
+		}
+		if chance() {
+			p.LoadBalancerIPs = []netip.Addr{randomAddr(random)}
+			p.HealthCheckNodePort = pick[uint16](random, 0, 30090)
+			p.SourceRanges = pick(random, nil, []netip.Prefix{randomPrefix(random)}, []netip.Prefix{netip.PrefixFrom(c.NodeIP, 32)})
+		}
+		if chance() {
+			p.ExternalIPs = []netip.Addr{randomAddr(random)}
+		}
+		for range random.IntN(4) {
+			e := service.Endpoint{Addr: netip.AddrPortFrom(randomAddr(random), 8080), Local: chance(), Ready: true, Serving: true}
+			p.Endpoints, p.ForCluster = append(p.Endpoints, e), append(p.ForCluster, e)
+			if e.Local {
+				p.ForLocal = append(p.ForLocal, e)
+			}
+		}
+		ports = append(ports, p)
+	}
+	set, err := serviceproxy.Generate(c, ports)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text []byte
+	for i := range set.Tables {
+		text = fmt.Appendf(text, "*%s\n", set.Tables[i].Name)
+		for j := range set.Tables[i].Chains {
+			text = iptables.AppendRules(text, &set.Tables[i].Chains[j])
+		}
+	}
+	for i := range set.Jumps {
+		text = fmt.Appendf(text, "*%s\n", set.Jumps[i].Table)
+		text = iptables.AppendRule(text, set.Jumps[i].Chain, &set.Jumps[i].Rule)
+		text = append(text, '\n')
+	}
+	return string(text)
+}
+
+func randomMasq(t *testing.T, random *rand.Rand) []string {
+	var ranges []string
+	for range random.IntN(4) {
+		ranges = append(ranges, randomPrefix(random).String())
+	}
+	text := fmt.Sprintf("nonMasqueradeCIDRs: [%s]\nmasqLinkLocal: %v", strings.Join(ranges, ", "), random.IntN(2) == 0)
+	name := pick(random, ipmasq.Ages()...)
+	form, err := ipmasq.FormOf(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := ipmasq.File{ConfigMap: "kube-system/config", Key: map[bool]string{true: ipmasq.FileV1, false: "ip-masq-agent"}[form == ipmasq.FormV1], Text: text}
+	config, problems := ipmasq.Parse(ipmasq.Options{Form: form}, []ipmasq.File{file})
+	if config == nil {
+		t.Fatal(problems)
+	}
+	set, err := ipmasq.Rules(name, service.IPv4, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	lines := []string{string(iptables.AppendRule(nil, "POSTROUTING", &set.Jump.Rule))}
+	for i := range set.Chain {
+		lines = append(lines, string(iptables.AppendRule(nil, ipmasq.Chain, &set.Chain[i].Rule)))
+	}
+	return lines
+}
+
+func randomPools(random *rand.Rand) []string {
+	var pools []ippool.Pool
+	for i := range random.IntN(5) {
+		pools = append(pools, ippool.Pool{Name: fmt.Sprint("pool-", i), CIDR: randomPrefix(random), NATOutgoing: random.IntN(2) == 0})
+	}
+	plan := ippool.Build(service.IPv4, ippool.Felix{Append: random.IntN(2) == 0}, pools)
+	var lines []string
+	for i := range plan.Jumps {
+		lines = append(lines, string(iptables.AppendRule(nil, plan.Jumps[i].Chain, &plan.Jumps[i].Rule)))
+	}
+	for _, c := range plan.Chains {
+		for i := range c.Rules {
+			lines = append(lines, string(iptables.AppendRule(nil, c.Name, &c.Rules[i].Rule)))
+		}
+	}
+	return lines
+}
+
+// TestRulesPage holds docs/rules.md to the writers' tables; -update writes it.
+func TestRulesPage(t *testing.T) {
+	var page strings.Builder
+	page.WriteString(`# Who wrote this rule?
+
+Each chain and rule that a walk explains, who writes it and what it is there for. In patterns and reasons, {word} stands for one word that differs, ` + "`*`" + `
+for anything; of [A|B] a reason has the first that is known. The reasons stand beside the generator: in its package's ` + "`Signed`" + `. A rule of a container
+host's or of the fabric has its reason as its comment in the kernel, too.
+
+This page is made of the writers' own tables (` + "`go test ./internal/answer/explain -run TestRulesPage -update`" + `), and a test holds them to the rules that
+they write.
+
+| chain | rule | what it is there for | writer (file) | golden file |
+|---|---|---|---|---|
+`)
+	from := goldens(t)
+	for _, w := range NewOwners(snapshot.Objects{}).signatures().Writers {
+		for _, c := range w.Chains {
+			where := "`" + strings.TrimSpace(map[reason.Family]string{reason.Bridge: "bridge "}[c.Family]+c.Table+" "+c.Name) + "`"
+			writer := fmt.Sprintf("%s ([%s](../%s))", w.Name, filepath.Base(w.File), w.File)
+			row(&page, where, "", c.For, writer, goldenOf(from, w, c))
+			for _, l := range c.Rules {
+				row(&page, where, pattern(l), l.For, "", "")
+				if l.Not != "" {
+					row(&page, where, pattern(l)+", where it does not apply", l.Not, "", "")
+				}
+			}
+		}
+	}
+	file := root + "docs/rules.md"
+	if *update {
+		if err := os.WriteFile(file, []byte(page.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(text), page.String()); diff != "" {
+		t.Errorf("%s is not what the writers say (-page +writers); -update writes it:\n%s", file, diff)
+	}
+}
+
+func row(page *strings.Builder, cells ...string) {
+	for _, c := range cells {
+		fmt.Fprintf(page, "| %s ", strings.NewReplacer("|", `\|`, "\n", " ").Replace(c))
+	}
+	page.WriteString("|\n")
+}
+
+// pattern is a line's in words.
+func pattern(l reason.Line) string {
+	var parts []string
+	if l.To != "" {
+		parts = append(parts, "to `"+l.To+"`")
+	}
+	if l.Comment != "" {
+		parts = append(parts, "comment `"+l.Comment+"`")
+	}
+	if l.Text != "" {
+		parts = append(parts, "with `"+l.Text+"`")
+	}
+	if len(parts) == 0 {
+		return "any"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// goldenOf is the first golden file of the writer's that has the chain.
+func goldenOf(from []written, w reason.Writer, c reason.Chain) string {
+	alone := reason.Book{Writers: []reason.Writer{{Name: w.Name, Words: w.Words, Chains: []reason.Chain{c}}}}
+	for _, f := range from {
+		for _, chains := range f.tables {
+			for _, chain := range chains {
+				if f.writer == w.Name && alone.Chain(family(chain), chain.Table.Name, chain.Name) != nil {
+					return fmt.Sprintf("[%s](../%s)", filepath.Base(f.golden), f.golden)
+				}
+			}
+		}
+	}
+	return "–"
+}
