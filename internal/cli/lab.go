@@ -31,11 +31,14 @@ func upCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "up [-f cluster.yaml] [--name NAME]",
 		Short: "bring a cluster up, or change one that is up to what the file says",
-		Long: "up makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.\n\n" +
-			"On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables, VMs,\n" +
-			"internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, the nodes of a pool (count). Where the file differs in anything else it says so and does nothing (exit\n" +
-			"status 2). A lab whose process has died is taken up again; without -f it stays what it is, or\n" +
-			"becomes what it was being changed to.",
+		Long: `Makes a cluster from a cluster.yaml (see examples/), without one the world of the first article, and returns when it is ready.
+
+On a lab that is there it prints what differs from the file, and changes that while everything runs: VNets, peerings, subnets, route tables,
+security groups, VMs, internet hosts, front ends, the outbound rule, nonMasqueradeCIDRs, addons, and how many nodes a pool has. Where the file
+differs in anything else it says so and does nothing (exit status 2). A lab whose process has died is taken up again; without -f it stays
+what it is, or becomes what it was being changed to.`,
+		Example: `  packetwalk up
+  packetwalk up -f examples/azure-cni/cluster.yaml --name demo`,
 		Args: noArguments("the file is -f FILE, the lab's name --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return up(c.Context(), s, file, name)
@@ -111,6 +114,7 @@ func downCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down [--name NAME] [--all]",
 		Short: "remove a lab and everything of it",
+		Long: `Removes a lab: its processes, network namespaces, mounts and files, also after a crash of any part. What is not a lab's stays as it is.`,
 		Args:  noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
@@ -150,8 +154,10 @@ func logsCommand(s Streams) *cobra.Command {
 	var name string
 	var follow bool
 	c := &cobra.Command{
-		Use:   "logs HOST|COMPONENT|container-group/NAME",
+		Use:   "logs HOST|COMPONENT|container-group/NAME [--follow]",
 		Short: "print the log of a node's agent, a VM's application, a component of the control plane or a container group's service proxy",
+		Long: `Prints the log of a HOST (a node's agent, the application of a VM or an internet host), of a COMPONENT (lab, etcd, kube-apiserver,
+kube-controller-manager, kube-scheduler), or of a container group's service proxy. Pods' logs are kubectl's: packetwalk kubectl logs POD.`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return errors.New("logs needs one HOST or COMPONENT: packetwalk logs lab")

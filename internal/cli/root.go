@@ -88,9 +88,13 @@ func noArguments(remedy string) cobra.PositionalArgs {
 
 func rootCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:           "packetwalk",
-		Short:         "the AKS node network in this machine's kernel, every packet explained",
-		Long:          "packetwalk runs Azure Kubernetes Service's node network in the Linux kernel of this machine, under a real Kubernetes API.",
+		Use:   "packetwalk",
+		Short: "the AKS node network in this machine's kernel, every packet explained",
+		Long: `packetwalk runs Azure Kubernetes Service's node network in the Linux kernel of this machine, under a real Kubernetes API, and says where packets
+go in it, which source address their destination sees, and which rule decided that.`,
+		Example: `  packetwalk up -f examples/azure-cni/cluster.yaml
+  packetwalk kubectl apply -f examples/azure-cni/whereami.yaml
+  packetwalk walk --from internet --to svc/whereami`,
 		Version:       Version,
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -98,8 +102,19 @@ func rootCommand(s Streams) *cobra.Command {
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddCommand(
-		upCommand(s), downCommand(s), statusCommand(s), kubectlCommand(s), sshCommand(s), shellCommand(s), logsCommand(s), walkCommand(s), captureCommand(s), azCommand(s), tourCommand(s), labProcessCommand(),
-	)
+	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"}, &cobra.Group{ID: "packets", Title: "Its packets:"})
+	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s))
+	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
+	add(root, "packets", walkCommand(s), captureCommand(s))
+	root.AddCommand(labProcessCommand())
 	return root
+}
+
+// add adds commands to a group of the help.
+func add(root *cobra.Command, group string, commands ...*cobra.Command) {
+	for _, c := range commands {
+		c.GroupID = group
+		c.DisableFlagsInUseLine = true // they stand there already, or below
+		root.AddCommand(c)
+	}
 }

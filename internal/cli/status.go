@@ -18,8 +18,10 @@ func statusCommand(s Streams) *cobra.Command {
 	var name, output string
 	var colour when
 	c := &cobra.Command{
-		Use:   "status [-o wide|json|yaml]",
+		Use:   "status [-o wide|json|yaml] [--name NAME]",
 		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
+		Long: `Says what runs: nodes, hosts, container groups, the load balancer's front ends, how many outbound (SNAT) ports each node uses; and at the
+end what is broken (exit status 1 if anything is) and what may soon be.`,
 		Args:  noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {

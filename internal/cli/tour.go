@@ -32,9 +32,9 @@ type tourFlags struct {
 func tourCommand(s Streams) *cobra.Command {
 	var f tourFlags
 	c := &cobra.Command{
-		Use:   "tour [EXAMPLE]",
+		Use:   "tour [EXAMPLE] [--yes]",
 		Short: "go through an example step by step: what we ask, the command, its output, what it shows",
-		Long: `tour goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on
+		Long: `Goes through an example's page step by step: what we ask, the command, its output, what it shows. Enter runs the command that is on
 the screen, q and Enter ends the tour. The first command brings the example's cluster up, or uses the one that is up; the last one takes
 it down. Without an argument the tours are listed.
 
