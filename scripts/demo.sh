@@ -105,13 +105,13 @@ step "all as it should be"
 [ -z "${SINCE-}" ] || echo "from 'make demo' to this answer, with all that had to be installed and built: $(duration $(($(date +%s) - SINCE)))"
 cat <<TXT
 What to try next (as root; the lab stays up):
-  bin/packetwalk ssh client -- curl -s http://$vip
-  bin/packetwalk ssh $node                         a shell in the node's network: ip a, bridge link, tcpdump -ni eth0 port 80
-  bin/packetwalk kubectl apply -f $example/whereami-local.yaml
-                                                   externalTrafficPolicy Local: look at the walk, conntrack and the probe again
-  bin/packetwalk walk --live --from pod/NAME --to vm/testvm:80
-  bin/packetwalk kubectl scale deployment/whereami --replicas=5
-  bin/packetwalk status -o wide
+  bin/packetwalk shell --name $lab                 a shell in which these are the lab's:
+    ssh client curl -s http://$vip
+    ssh $node                                      on the node: ip a, bridge link, tcpdump -ni eth0 port 80
+    kubectl apply -f $example/whereami-local.yaml  externalTrafficPolicy Local: look at the walk, conntrack and the probe again
+    kubectl scale deployment/whereami --replicas=5
+    packetwalk walk --live --from pod/NAME --to vm/testvm:80
+    packetwalk status -o wide
   bin/packetwalk down --name $lab                  remove everything
 $example/README.md walks through the whole article.
 TXT

@@ -114,7 +114,7 @@ func downCommand(s Streams) *cobra.Command {
 	c := &cobra.Command{
 		Use:   "down [--name NAME] [--all]",
 		Short: "remove a lab and everything of it",
-		Long: `Removes a lab: its processes, network namespaces, mounts and files, also after a crash of any part. What is not a lab's stays as it is.`,
+		Long:  `Removes a lab: its processes, network namespaces, mounts and files, also after a crash of any part. What is not a lab's stays as it is.`,
 		Args:  noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {

@@ -22,7 +22,7 @@ func statusCommand(s Streams) *cobra.Command {
 		Short: "say how the lab is and what is broken (exit status 1 if anything is)",
 		Long: `Says what runs: nodes, hosts, container groups, the load balancer's front ends, how many outbound (SNAT) ports each node uses; and at the
 end what is broken (exit status 1 if anything is) and what may soon be.`,
-		Args:  noArguments("the lab's name is --name NAME"),
+		Args: noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if err := needRoot(); err != nil {
 				return err
