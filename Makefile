@@ -71,10 +71,11 @@ test-modules: deps ## the tests of the control plane's own module
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
 	cd controlplane/oracle && go vet ./... && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
-# Worlds of verify, and the seed of the first.
+# Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
 SEED ?= 1
+ODDS ?= 8
 
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
-	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED)
+	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)

@@ -129,7 +129,7 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 		return fmt.Errorf("dump conntrack of %s: %w", n.path, err)
 	}
 	for _, raw := range all {
-		flow := flowFrom(raw)
+		flow := FlowOf(raw)
 		chosen := len(filters) == 0
 		for _, f := range filters {
 			chosen = chosen || f.matches(flow)
@@ -144,7 +144,8 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 	return nil
 }
 
-func flowFrom(f conntrack.Flow) Flow {
+// FlowOf is a flow as the conntrack library has it.
+func FlowOf(f conntrack.Flow) Flow {
 	src, dst := tupleEnds(f.TupleOrig)
 	replySrc, replyDst := tupleEnds(f.TupleReply)
 	return Flow{

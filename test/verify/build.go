@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -29,6 +30,8 @@ type built struct {
 	dumper  dump.Dumper
 	sockets []interface{ Close() error }
 	wg      sync.WaitGroup
+
+	tamper func(text string) string // makes the model read something else than what is so; nil for tests of the model itself
 
 	mu    sync.Mutex
 	dumps map[string]*capture.Raw // the last of each host
@@ -360,5 +363,19 @@ func (b *built) dump(ctx context.Context, name string) (*capture.Raw, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.dumps[name] = raw
-	return raw, nil
+	return b.tampered(raw), nil
+}
+
+// tampered is a dump as a test wants the model to have it.
+func (b *built) tampered(raw *capture.Raw) *capture.Raw {
+	if b.tamper == nil {
+		return raw
+	}
+	wrong := *raw
+	wrong.Outputs = maps.Clone(raw.Outputs)
+	for file, out := range wrong.Outputs {
+		out.Data = []byte(b.tamper(string(out.Data)))
+		wrong.Outputs[file] = out
+	}
+	return &wrong
 }
