@@ -43,7 +43,8 @@ func (g *ContainerGroup) Check() error {
 				return BadRequest("VolumeNotFound", "The volume '%s' of container '%s' is not found in container group '%s'.", m.Name, c.Name, g.Name)
 			}
 			if !mountPath(m.MountPath) {
-				return BadRequest("InvalidMountPath", "The mount path '%s' of container '%s' in container group '%s' is invalid.", m.MountPath, c.Name, g.Name)
+				return BadRequest("InvalidMountPath",
+					"The mount path '%s' of container '%s' in container group '%s' is invalid.", m.MountPath, c.Name, g.Name)
 			}
 		}
 	}

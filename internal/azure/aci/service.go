@@ -16,8 +16,8 @@ type Service interface {
 	Put(ctx context.Context, g ContainerGroup) (ContainerGroup, error)
 	Get(ctx context.Context, name string) (ContainerGroup, error)
 	List(ctx context.Context) ([]ContainerGroup, error)
-	// Delete ends a group, its containers within grace, and returns when nothing is left of it. With a uid, a group whose tag TagUID is another
-	// one stays, and that is a conflict.
+	// Delete ends a group, its containers within grace, and returns when nothing is left of it. With a uid, a group whose tag TagUID is
+	// another one stays, and that is a conflict.
 	Delete(ctx context.Context, name, uid string, grace time.Duration) error
 	// Logs copies a container's log to w.
 	Logs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error

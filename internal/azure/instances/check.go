@@ -18,7 +18,8 @@ func (s *Groups) check(g *aci.ContainerGroup) error {
 		return err
 	}
 	if len(p.Containers) == 0 || len(p.Containers) > maxContainers {
-		return aci.BadRequest("InvalidContainers", "The container group '%s' has %d containers; it can have 1 to %d.", g.Name, len(p.Containers), maxContainers)
+		return aci.BadRequest("InvalidContainers",
+			"The container group '%s' has %d containers; it can have 1 to %d.", g.Name, len(p.Containers), maxContainers)
 	}
 	if p.OSType != "" && !strings.EqualFold(p.OSType, "Linux") {
 		return aci.BadRequest("InvalidOsType", "The OS type '%s' is not available here; there is Linux.", p.OSType)
@@ -64,15 +65,18 @@ func parseSubnet(id string) (network, subnet string, ok bool) {
 
 func checkContainer(g *aci.ContainerGroup, c *aci.Container) error {
 	if _, err := app.Resolve(c.Properties.Image); err != nil {
-		return aci.BadRequest("InaccessibleImage", "The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
+		return aci.BadRequest("InaccessibleImage",
+			"The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
 	}
 	r := c.Properties.Resources.Requests
 	if r.CPU <= 0 || r.MemoryInGB <= 0 {
-		return aci.BadRequest("ResourceRequestsNotSpecified", "The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
+		return aci.BadRequest("ResourceRequestsNotSpecified",
+			"The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
 	}
 	for _, p := range []*aci.Probe{c.Properties.LivenessProbe, c.Properties.ReadinessProbe} {
 		if p != nil && (p.Exec == nil) == (p.HTTPGet == nil) {
-			return aci.BadRequest("InvalidContainerProbe", "A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
+			return aci.BadRequest("InvalidContainerProbe",
+				"A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
 		}
 	}
 	return nil

@@ -36,9 +36,10 @@ type runState struct {
 }
 
 func (r *run) view() *aci.ContainerView {
-	v := &aci.ContainerView{RestartCount: max(0, r.Attempt-1), CurrentState: r.Now, PreviousState: r.Previous, Ready: r.Ready, Events: []aci.Event{}}
-	v.Events = append(v.Events, r.Events...)
-	return v
+	return &aci.ContainerView{
+		RestartCount: max(0, r.Attempt-1), CurrentState: r.Now, PreviousState: r.Previous, Ready: r.Ready,
+		Events: append([]aci.Event{}, r.Events...),
+	}
 }
 
 // again tells whether a container that ended so is started again.
@@ -188,7 +189,8 @@ func (g *group) ended(r *run, c *container.Container) {
 	g.change(func() {
 		r.c, r.Ready = nil, false
 		r.Now = aci.ContainerState{
-			State: aci.StateTerminated, StartTime: e.StartedAt, FinishTime: e.FinishedAt, ExitCode: &e.Code, DetailStatus: e.Reason, Message: e.Message,
+			State: aci.StateTerminated, StartTime: e.StartedAt, FinishTime: e.FinishedAt,
+			ExitCode: &e.Code, DetailStatus: e.Reason, Message: e.Message,
 		}
 		r.Events = addEvent(r.Events, "Normal", "Terminated", fmt.Sprintf("The container ended with status %d", e.Code))
 	})
@@ -297,7 +299,8 @@ func (g *group) running(name string) (*container.Container, error) {
 }
 
 func (g *group) noContainer(name string) error {
-	return &aci.Error{Status: http.StatusNotFound, Code: "ContainerNotFound", Message: fmt.Sprintf("Container '%s' not found in container group '%s'.", name, g.name)}
+	message := fmt.Sprintf("Container '%s' not found in container group '%s'.", name, g.name)
+	return &aci.Error{Status: http.StatusNotFound, Code: "ContainerNotFound", Message: message}
 }
 
 var closed = func() <-chan struct{} {
@@ -319,7 +322,8 @@ func (g *group) log(name string, previous bool) (path string, ended <-chan struc
 			attempt-- // until it has started, the one before is the last
 		}
 		if attempt < 1 {
-			return "", nil, aci.Conflict("ContainerGroupDeploymentNotReady", "The container '%s' in container group '%s' has no such log yet.", name, g.name)
+			return "", nil, aci.Conflict("ContainerGroupDeploymentNotReady",
+				"The container '%s' in container group '%s' has no such log yet.", name, g.name)
 		}
 		ended = closed
 		if r.c != nil && !previous {

@@ -279,8 +279,8 @@ func TestProbes(t *testing.T) {
 	w.until("probed", func(_ aci.ContainerGroup, v aci.ContainerView) bool { return v.RestartCount == 1 && v.Ready })
 }
 
-// TestVolumes: files of a volume are not the containers' to write, and when they are written anew no link leads root elsewhere, be it one that a
-// container made when it still could.
+// TestVolumes: files of a volume are not the containers' to write, and when they are written anew no link leads root elsewhere, be it one
+// that a container made when it still could.
 func TestVolumes(t *testing.T) {
 	w := newWorld(t)
 	victim := filepath.Join(t.TempDir(), "victim")

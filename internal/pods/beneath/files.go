@@ -140,7 +140,8 @@ func tidy(root *os.Root, files []File, old string) error {
 }
 
 // MakeMountPoint makes the directory at which another volume is mounted in one that is read-only in containers (upstream:
-// pkg/volume/util/nested_volumes.go): dir is the volume's, at and other where the two are mounted. An other that is not below at needs none.
+// pkg/volume/util/nested_volumes.go): dir is the volume's, at and other where the two are mounted. An other that is not below at needs
+// none.
 func MakeMountPoint(dir, at, other string) error {
 	name, err := filepath.Rel(at, other)
 	if err != nil || name == "." || !filepath.IsLocal(name) {

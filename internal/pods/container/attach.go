@@ -53,8 +53,8 @@ func ReadFrame(r io.Reader) (kind byte, payload []byte, err error) {
 	return head[0], payload, nil
 }
 
-// Attach connects the streams to the container's command until it ends, or ctx does. Output from before is in the log. Only a container with
-// Stdin or TTY can be attached to.
+// Attach connects the streams to the container's command until it ends, or ctx does. Output from before is in the log. Only a container
+// with Stdin or TTY can be attached to.
 func (c *Container) Attach(ctx context.Context, s Streams) error {
 	if !c.spec.Stdin && !c.spec.TTY {
 		return fmt.Errorf("container %s has neither a standard input nor a terminal to attach to", c.spec.Name)

@@ -19,8 +19,9 @@ const everybodys = os.ModeSticky | 0o777
 
 // directories are what every container has, empty.
 var directories = map[string]os.FileMode{
-	"proc": 0o555, "sys": 0o555, "dev": 0o755, "tmp": everybodys, "run/lock": everybodys, "root": 0o700, "home": 0o755, "mnt": 0o755, "media": 0o755,
-	"opt": 0o755, "srv": 0o755, "var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/spool": 0o755, "var/tmp": everybodys,
+	"proc": 0o555, "sys": 0o555, "dev": 0o755, "root": 0o700, "home": 0o755, "mnt": 0o755, "media": 0o755, "opt": 0o755, "srv": 0o755,
+	"tmp": everybodys, "run/lock": everybodys, "var/tmp": everybodys,
+	"var/cache": 0o755, "var/lib": 0o755, "var/log": 0o755, "var/spool": 0o755,
 }
 
 // files are those that are made and not the machine's. The accounts are those that programs look for: tcpdump gives its rights to the one

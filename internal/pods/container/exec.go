@@ -34,10 +34,10 @@ const (
 	codeNotFound      = 127
 )
 
-// Exec runs a command in all of the container's namespaces, with its environment, user and capabilities, and returns its exit status when it
-// has ended (128+n after signal n). Output that a process which it left behind writes later is not waited for. A command that cannot be
-// executed gives 127 (not found) or 126, and an error with ErrStart in its chain. When ctx ends, the command is killed, and the error is ctx's.
-// Exec does not wait for a Read of Stdin that blocks.
+// Exec runs a command in all of the container's namespaces, with its environment, user and capabilities, and returns its exit status when
+// it has ended (128+n after signal n). Output that a process which it left behind writes later is not waited for. A command that cannot be
+// executed gives 127 (not found) or 126, and an error with ErrStart in its chain. When ctx ends, the command is killed, and the error is
+// ctx's. Exec does not wait for a Read of Stdin that blocks.
 func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
 	if isClosed(c.done) {
 		return -1, ErrNotRunning
@@ -49,8 +49,8 @@ func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
 	return streams.run(ctx, e)
 }
 
-// Report makes what Exec returned plain for people: of a command that cannot be executed the status alone is left, and the reason is written to
-// Stderr, or on a terminal to Stdout.
+// Report makes what Exec returned plain for people: of a command that cannot be executed the status alone is left, and the reason is
+// written to Stderr, or on a terminal to Stdout.
 func (e Exec) Report(code int, err error) (int, error) {
 	if !errors.Is(err, ErrStart) {
 		return code, err
@@ -104,8 +104,8 @@ func (c *Container) spawnExec(e Exec) (x *execution, err error) {
 	return x, nil
 }
 
-// EndFirst is the oom_score_adj of all processes of containers, the highest: a container's memory is not limited, and the user's own programs are
-// not what should end for it. Written with CAP_SYS_RESOURCE it cannot be lowered without.
+// EndFirst is the oom_score_adj of all processes of containers, the highest: a container's memory is not limited, and the user's own
+// programs are not what should end for it. Written with CAP_SYS_RESOURCE it cannot be lowered without.
 var EndFirst = []byte("1000")
 
 func (c *Container) spawnInside(e Exec) (*execution, error) {
@@ -142,8 +142,8 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// enter takes the calling thread into the container's namespaces at once (setns(2), with a pidfd): there is no moment at which the pid could be
-// somebody else's. For the mount namespace the thread must have a working directory of its own.
+// enter takes the calling thread into the container's namespaces at once (setns(2), with a pidfd): there is no moment at which the pid
+// could be somebody else's. For the mount namespace the thread must have a working directory of its own.
 func (c *Container) enter() error {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("enter the container: %w", err)
@@ -252,8 +252,8 @@ func (x *execution) feed(stdin io.Reader) {
 	_ = x.in.Close()
 }
 
-// copyOutput copies until end of file, or, after the reader's deadline has been set, until nothing is left to read without waiting: a process
-// that the command left behind may hold the other end open for ever.
+// copyOutput copies until end of file, or, after the reader's deadline has been set, until nothing is left to read without waiting: a
+// process that the command left behind may hold the other end open for ever.
 func copyOutput(w io.Writer, r *os.File) {
 	if w == nil {
 		w = io.Discard

@@ -244,8 +244,8 @@ func (l *logReader) write(out []byte) error {
 	return nil
 }
 
-// seekTail counts the lines that there are, so that the reading can leave out those before the tail. A log is at most two files of the size at
-// which it is rotated, so reading it twice is cheap enough.
+// seekTail counts the lines that there are, so that the reading can leave out those before the tail. A log is at most two files of the size
+// at which it is rotated, so reading it twice is cheap enough.
 func (l *logReader) seekTail() error {
 	if l.o.Tail <= 0 {
 		return nil

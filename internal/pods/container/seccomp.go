@@ -9,8 +9,8 @@ import (
 )
 
 // denied are the system calls that need no capability and get at the machine all the same: the keys of the machine's root, who is the
-// container's too. User namespaces, which give their maker all capabilities in them, are denied by what clone and unshare are asked for: with
-// SYS_ADMIN in one, cgroup2 can be mounted, and its files are root's.
+// container's too. User namespaces, which give their maker all capabilities in them, are denied by what clone and unshare are asked for:
+// with SYS_ADMIN in one, cgroup2 can be mounted, and its files are root's.
 var denied = []uint32{unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL}
 
 // Offsets in struct seccomp_data (include/uapi/linux/seccomp.h): the lower half of the first argument is all that a flag is in.
@@ -57,7 +57,8 @@ func filter() []unix.SockFilter {
 	return append(p, answer(allow))
 }
 
-// filterThread puts the filter on the calling thread and what it starts. Where the architecture is another one there is no filter, and an error.
+// filterThread puts the filter on the calling thread and what it starts. Where the architecture is another one there is no filter, and an
+// error.
 func filterThread() error {
 	if auditArch == 0 {
 		return fmt.Errorf("filter system calls: not known how on %s", runtime.GOARCH)

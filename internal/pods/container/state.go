@@ -74,7 +74,8 @@ func readJSON(dir *os.Root, name string, v any) error {
 	return nil
 }
 
-// Self is the State of the calling process as the /proc that it sees numbers it: the first process calls it before it has a /proc of its own.
+// Self is the State of the calling process as the /proc that it sees numbers it: the first process calls it before it has a /proc of its
+// own.
 func Self() (State, error) {
 	pid, ticks, err := readStat("/proc/self/stat")
 	if err != nil {
@@ -112,8 +113,8 @@ func readStat(path string) (pid int, startTicks uint64, err error) {
 	return parseStat(string(b))
 }
 
-// parseStat takes pid and start time out of a /proc/PID/stat line. The command's name may hold anything, also ") Z 1": what follows the last
-// parenthesis counts.
+// parseStat takes pid and start time out of a /proc/PID/stat line. The command's name may hold anything, also ") Z 1": what follows the
+// last parenthesis counts.
 func parseStat(line string) (pid int, startTicks uint64, err error) {
 	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
 	if open < 0 || end < open {

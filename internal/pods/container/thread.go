@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// OnThread calls f on a thread of its own and waits for it. f returns whether the thread is as it was; otherwise it ends with f, whose namespaces
-// and capabilities nobody else gets: the runtime makes new threads from a clean one. It is never the process's first thread, which cannot end
-// and which /proc/self shows.
+// OnThread calls f on a thread of its own and waits for it. f returns whether the thread is as it was; otherwise it ends with f, whose
+// namespaces and capabilities nobody else gets: the runtime makes new threads from a clean one. It is never the process's first thread,
+// which cannot end and which /proc/self shows.
 func OnThread(f func() (clean bool)) {
 	done := make(chan struct{})
 	go func() {

@@ -137,10 +137,13 @@ func (v *volumes) files(ctx context.Context, spec *corev1.Volume, f podFacts) (p
 		}
 		return "projected", files, refresh, nil
 	}
-	return "", nil, refresh, errors.New("this kind of volume is not there in a lab: use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
+	return "", nil, refresh, errors.New("this kind of volume is not there in a lab: " +
+		"use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
 }
 
-func (v *volumes) projection(ctx context.Context, s corev1.VolumeProjection, m os.FileMode, f podFacts) (files []file, refresh time.Time, err error) {
+func (v *volumes) projection(
+	ctx context.Context, s corev1.VolumeProjection, m os.FileMode, f podFacts,
+) (files []file, refresh time.Time, err error) {
 	ns := f.pod.Namespace
 	switch {
 	case s.ConfigMap != nil:
@@ -326,39 +329,40 @@ func (v volume) subPath(sub string) (volume, error) {
 // references tells whether the pod uses the ConfigMap or Secret, in a volume or in a variable.
 func references(pod *corev1.Pod, kind, name string) bool {
 	for i := range pod.Spec.Volumes {
-		v := &pod.Spec.Volumes[i]
-		switch {
-		case kind == "ConfigMap" && v.ConfigMap != nil && v.ConfigMap.Name == name, kind == "Secret" && v.Secret != nil && v.Secret.SecretName == name:
+		if volumeReferences(&pod.Spec.Volumes[i], kind, name) {
 			return true
-		case v.Projected != nil:
-			for _, s := range v.Projected.Sources {
-				if kind == "ConfigMap" && s.ConfigMap != nil && s.ConfigMap.Name == name || kind == "Secret" && s.Secret != nil && s.Secret.Name == name {
-					return true
-				}
-			}
 		}
 	}
-	for _, list := range [][]corev1.Container{pod.Spec.InitContainers, pod.Spec.Containers} {
-		for i := range list {
-			if envReferences(&list[i], kind, name) {
-				return true
-			}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if envReferences(&c, kind, name) {
+			return true
 		}
 	}
 	return false
 }
 
-func envReferences(c *corev1.Container, kind, name string) bool {
-	for _, e := range c.EnvFrom {
-		if kind == "ConfigMap" && e.ConfigMapRef != nil && e.ConfigMapRef.Name == name || kind == "Secret" && e.SecretRef != nil && e.SecretRef.Name == name {
-			return true
-		}
-	}
-	for _, e := range c.Env {
-		if f := e.ValueFrom; f != nil && (kind == "ConfigMap" && f.ConfigMapKeyRef != nil && f.ConfigMapKeyRef.Name == name ||
-			kind == "Secret" && f.SecretKeyRef != nil && f.SecretKeyRef.Name == name) {
-			return true
-		}
+func volumeReferences(v *corev1.Volume, kind, name string) bool {
+	switch {
+	case v.ConfigMap != nil:
+		return kind == "ConfigMap" && v.ConfigMap.Name == name
+	case v.Secret != nil:
+		return kind == "Secret" && v.Secret.SecretName == name
+	case v.Projected != nil:
+		return slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool {
+			return kind == "ConfigMap" && s.ConfigMap != nil && s.ConfigMap.Name == name ||
+				kind == "Secret" && s.Secret != nil && s.Secret.Name == name
+		})
 	}
 	return false
+}
+
+func envReferences(c *corev1.Container, kind, name string) bool {
+	return slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool {
+		return kind == "ConfigMap" && e.ConfigMapRef != nil && e.ConfigMapRef.Name == name ||
+			kind == "Secret" && e.SecretRef != nil && e.SecretRef.Name == name
+	}) || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+		f := e.ValueFrom
+		return f != nil && (kind == "ConfigMap" && f.ConfigMapKeyRef != nil && f.ConfigMapKeyRef.Name == name ||
+			kind == "Secret" && f.SecretKeyRef != nil && f.SecretKeyRef.Name == name)
+	})
 }

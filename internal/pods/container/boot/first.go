@@ -215,7 +215,8 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 		return exited(1)
 	}
 	others.begin(b)
-	code := program.Run(ctx, &app.Process{Args: argv, Env: b.spec.Environ(b.app.Env, nil, false), Stdout: stdout, Stderr: stderr, Ready: b.runs})
+	env := b.spec.Environ(b.app.Env, nil, false)
+	code := program.Run(ctx, &app.Process{Args: argv, Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
 	_ = unix.Kill(-1, unix.SIGKILL)
 	others.finish()
@@ -280,7 +281,8 @@ func (b *boot) command(argv []string) syscall.WaitStatus {
 
 func (b *boot) spawn(argv []string, s *streams) (proc *os.Process, err error) {
 	container.OnThread(func() (clean bool) {
-		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(b.app.Env, nil, b.spec.TTY), Dir: b.spec.WorkingDir, Files: s.child, TTY: b.spec.TTY})
+		env := b.spec.Environ(b.app.Env, nil, b.spec.TTY)
+		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: env, Dir: b.spec.WorkingDir, Files: s.child, TTY: b.spec.TTY})
 		return false
 	})
 	s.closeChild()

@@ -169,7 +169,8 @@ func readOnly(mounts []string) (lock func() error, err error) {
 }
 
 func hostsFile(hostname string) []byte {
-	text := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\nfe00::0\tip6-localnet\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n"
+	text := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
+		"fe00::0\tip6-localnet\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n"
 	if hostname != "" {
 		text += "127.0.1.1\t" + hostname + "\n"
 	}
@@ -186,7 +187,8 @@ func fill(s *container.Spec, links []string, files []app.File) error {
 		hosts = hostsFile(s.Hostname)
 	}
 	files = append([]app.File{
-		{Path: "/etc/resolv.conf", Text: string(s.ResolvConf)}, {Path: "/etc/hosts", Text: string(hosts)}, {Path: "/etc/hostname", Text: s.Hostname + "\n"},
+		{Path: "/etc/resolv.conf", Text: string(s.ResolvConf)}, {Path: "/etc/hosts", Text: string(hosts)},
+		{Path: "/etc/hostname", Text: s.Hostname + "\n"},
 	}, files...)
 	for _, f := range files {
 		if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -64,8 +63,9 @@ func (b *boot) openStreams() (s *streams, err error) {
 	return s, nil
 }
 
-// firstFds is where a process of the container looks for the first one's standard streams, to write to the container's log. What is there is
-// ours, made for that: the kernel's own would lead to all that this process has open, and is not to be had without the right to trace it.
+// firstFds is where a process of the container looks for the first one's standard streams, to write to the container's log. What is there
+// is ours, made for that: the kernel's own would lead to all that this process has open, and is not to be had without the right to trace
+// it.
 const firstFds = "/proc/1/fd"
 
 func fdName(n int) string { return fmt.Sprintf("%s/%d", firstFds, n) }
@@ -201,7 +201,8 @@ func listenAttach(dir *os.Root) (*attachServer, error) {
 	}
 	defer d.Close()
 	// By descriptor: a socket's path is short (unix(7)).
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(fmt.Sprintf("/proc/self/fd/%d", d.Fd()), container.AttachFile), Net: "unix"})
+	name := fmt.Sprintf("/proc/self/fd/%d/%s", d.Fd(), container.AttachFile)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: name, Net: "unix"})
 	if err != nil {
 		return nil, fmt.Errorf("listen for attach: %w", err)
 	}

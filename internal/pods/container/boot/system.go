@@ -84,7 +84,8 @@ func makeDev() error {
 			return err
 		}
 	}
-	for name, target := range map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"} {
+	links := map[string]string{"ptmx": "pts/ptmx", "fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2"}
+	for name, target := range links {
 		if err := os.Symlink(target, "/dev/"+name); err != nil {
 			return err
 		}
