@@ -5,7 +5,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -17,26 +20,78 @@ const addonDelay = 1500 * time.Millisecond
 // longestAddonPause is how long to wait at most before another try to install them.
 const longestAddonPause = time.Minute
 
-// startAddons installs the cluster's DNS and what spec.addons asks for, a moment later, and tries until that succeeds or ctx ends.
-func (l *lab) startAddons(ctx context.Context) {
-	for pause := addonDelay; ; pause = min(2*pause, longestAddonPause) {
-		select {
-		case <-ctx.Done():
+// addons are the cluster's DNS and what spec.addons asks for. They are installed some moments after the cluster is ready, and nothing waits
+// for them.
+type addons struct {
+	still
+	*core
+	api   *api
+	ready <-chan struct{} // closes when the cluster is ready
+	mu    sync.Mutex      // of what is done to the objects
+}
+
+func (a *addons) Start(ctx context.Context) error {
+	go a.install(ctx)
+	return nil
+}
+
+// install tries until it succeeds or ctx ends.
+func (a *addons) install(ctx context.Context) {
+	select {
+	case <-ctx.Done():
+		return
+	case <-a.ready:
+	}
+	for pause := addonDelay; wait(ctx, pause); pause = min(2*pause, longestAddonPause) {
+		if err := a.apply(ctx); ctx.Err() != nil || a.fault(addonFault, err) == nil {
 			return
-		case <-time.After(pause):
 		}
-		err := l.tried(taskAddons, l.installAddons(ctx))
-		if err == nil || ctx.Err() != nil {
-			return
-		}
-		l.log.Error("install", "err", err)
 	}
 }
 
-func (l *lab) installAddons(ctx context.Context) error {
-	l.changing.Lock()
-	defer l.changing.Unlock()
-	return errors.Join(l.installDNS(ctx), l.installHTTPRouting(ctx))
+const addonFault = "the cluster's DNS or addons could not be installed (this is tried again)"
+
+// apply brings all into the API.
+func (a *addons) apply(ctx context.Context) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	c := a.cluster()
+	err := a.bring(ctx, applyObjects, func() ([]string, error) { return dnsObjects(c) })
+	if c.HasAddon(cluster.AddonHTTPRouting) {
+		err = errors.Join(err, a.bring(ctx, applyObjects, func() ([]string, error) { return httpRoutingObjects(c) }))
+	}
+	return err
+}
+
+// Change installs and removes the addons that differ.
+func (a *addons) Change(ctx context.Context, c change) error {
+	is := c.to.HasAddon(cluster.AddonHTTPRouting)
+	if is == c.from.HasAddon(cluster.AddonHTTPRouting) {
+		return nil
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	bring := applyObjects
+	if !is {
+		bring = deleteObjects
+		if err := dropZone(a.dir); err != nil {
+			return err
+		}
+	}
+	return a.bring(ctx, bring, func() ([]string, error) { return httpRoutingObjects(c.to) })
+}
+
+func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error, objects func() ([]string, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	docs, err := objects()
+	if err == nil {
+		err = bring(ctx, a.api.client.CoreV1().RESTClient(), docs)
+	}
+	if err != nil {
+		return fmt.Errorf("addons: %w", err)
+	}
+	return nil
 }
 
 // httpRouting are the objects of the addon for HTTP application routing, one document each.
@@ -46,43 +101,4 @@ var httpRouting string
 
 func httpRoutingObjects(c *cluster.Cluster) ([]string, error) {
 	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": azureResolver})
-}
-
-func (l *lab) installHTTPRouting(ctx context.Context) error {
-	if !l.cluster.HasAddon(cluster.AddonHTTPRouting) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	docs, err := httpRoutingObjects(l.cluster)
-	if err == nil {
-		err = applyObjects(ctx, l.client.CoreV1().RESTClient(), docs)
-	}
-	if err != nil {
-		return fmt.Errorf("addon %s: %w", cluster.AddonHTTPRouting, err)
-	}
-	return nil
-}
-
-// reviseAddons installs and removes the addons that differ.
-func (l *lab) reviseAddons(ctx context.Context, from, to *cluster.Cluster) error {
-	is := to.HasAddon(cluster.AddonHTTPRouting)
-	if is == from.HasAddon(cluster.AddonHTTPRouting) {
-		return nil
-	}
-	bring := deleteObjects
-	if is {
-		bring = applyObjects
-	}
-	docs, err := httpRoutingObjects(to)
-	if err == nil && !is {
-		err = l.dropZone()
-	}
-	if err == nil {
-		err = bring(ctx, l.client.CoreV1().RESTClient(), docs)
-	}
-	if err != nil {
-		return fmt.Errorf("spec.addons: %s: %w", cluster.AddonHTTPRouting, err)
-	}
-	return nil
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"time"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -17,9 +17,6 @@ import (
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/clientcmd"
 	watchtools "k8s.io/client-go/tools/watch"
-
-	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/lab/controlplane"
 )
 
 // clientFor is a client of the lab's API server for code in the lab process, which is in the machine's own network namespace: it
@@ -38,20 +35,11 @@ func clientFor(kubeconfig []byte, dial dialFunc) (*kubernetes.Clientset, error) 
 	return kubernetes.NewForConfig(config)
 }
 
-// writeKubeconfig gives the administrator's kubeconfig for the forwarder's address.
-func writeKubeconfig(d Dir, ca *controlplane.Authority, server string) error {
-	text, err := ca.Kubeconfig(d.Name(), server, controlplane.Admin, time.Now())
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(d.Kubeconfig(), text, 0o600)
-}
-
 // listenForwarder listens on 127.0.0.1, at the port that the kubeconfig of an earlier lab process names if it can be had.
 func listenForwarder(d Dir) (net.Listener, error) {
 	if config, err := clientcmd.LoadFromFile(d.Kubeconfig()); err == nil {
 		for _, c := range config.Clusters {
-			if at, err := netip.ParseAddrPort(trimScheme(c.Server)); err == nil {
+			if at, err := netip.ParseAddrPort(strings.TrimPrefix(c.Server, "https://")); err == nil {
 				if l, err := net.Listen("tcp", at.String()); err == nil {
 					return l, nil
 				}
@@ -59,14 +47,6 @@ func listenForwarder(d Dir) (net.Listener, error) {
 		}
 	}
 	return net.Listen("tcp", "127.0.0.1:0")
-}
-
-func trimScheme(url string) string {
-	const scheme = "https://"
-	if len(url) > len(scheme) && url[:len(scheme)] == scheme {
-		return url[len(scheme):]
-	}
-	return url
 }
 
 // waitDefaultAccount waits until pods can be made in namespace default: the service account admission refuses them before the

@@ -4,29 +4,17 @@ import (
 	"context"
 	"encoding/json"
 	"net/http"
-	"slices"
 	"strconv"
 	"sync"
 	"time"
-
-	"packetwalk.dev/internal/lab/cluster"
 )
 
 // askTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.
 const askTimeout = time.Second
 
-// askAgents asks the nodes' agents for a JSON report, all at once; none where the cluster's network is not one that has it, or the lab is not
-// up yet. A report is empty where the agent does not answer.
-func askAgents[T any](l *lab, path string, has func(cluster.Network) bool) []T {
-	if !l.ready.Load() {
-		return nil
-	}
-	l.mu.Lock()
-	there, nodes := has(l.cluster.Spec.Network), slices.Clone(l.nodes)
-	l.mu.Unlock()
-	if !there {
-		return nil
-	}
+// askAgents asks the nodes' agents for a JSON report, all at once. A report is empty where the agent does not answer.
+func askAgents[T any](l *nodes, path string) []T {
+	nodes := l.list()
 	reports := make([]T, len(nodes))
 	var asked sync.WaitGroup
 	for i, n := range nodes {

@@ -37,28 +37,31 @@ func calicoArgs(c *cluster.Cluster) []string {
 	return []string{"--calico-pools"}
 }
 
-// installCalico makes the API serve Calico's resources and gives it the pool that AKS's add-on manager makes. A pool of that name that is
-// there already stays as it is.
-func (l *lab) installCalico(ctx context.Context) error {
-	if l.cluster.Spec.Network.Policy != cluster.PolicyCalico {
+// calico are Calico's resources, where the cluster's network policy is Calico's.
+type calico struct {
+	still
+	*core
+	api   *api
+	nodes *nodes
+}
+
+// Start makes the API serve Calico's resources and gives it the pool that AKS's add-on manager makes. A pool of that name that is there
+// already stays as it is.
+func (l *calico) Start(ctx context.Context) error {
+	if l.cluster().Spec.Network.Policy != cluster.PolicyCalico {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	api := l.client.CoreV1().RESTClient()
+	api := l.api.client.CoreV1().RESTClient()
 	for doc := range strings.SplitSeq(calicoCRDs, "\n---\n") {
 		if err := applyCRD(ctx, api, doc); err != nil {
-			return fmt.Errorf("calico: %w", err)
+			return err
 		}
 	}
-	pool, err := defaultPool(l.cluster.PodRange())
+	pool, err := defaultPool(l.cluster().PodRange())
 	if err != nil {
-		return fmt.Errorf("calico: %w", err)
+		return err
 	}
-	if err := createWhenServed(ctx, api, pool); err != nil {
-		return fmt.Errorf("calico: %w", err)
-	}
-	return nil
+	return createWhenServed(ctx, api, pool)
 }
 
 // applyCRD makes one CustomResourceDefinition what the document says, by server-side apply.

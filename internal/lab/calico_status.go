@@ -17,10 +17,12 @@ type poolReport struct {
 	} `json:"problems"`
 }
 
-// poolStatus asks the nodes about Calico's pools: as problems what keeps them from being in force, as warnings what is wrong with an object.
+// Report asks the nodes about Calico's pools: as problems what keeps them from being in force, as warnings what is wrong with an object.
 // What many nodes say is said once.
-func (l *lab) poolStatus() (problems, warnings []string) {
-	return poolComplaints(askAgents[poolReport](l, "/calico-pools", func(n cluster.Network) bool { return n.Policy == cluster.PolicyCalico }))
+func (l *calico) Report(s *Status) {
+	if l.cluster().Spec.Network.Policy == cluster.PolicyCalico {
+		s.add(poolComplaints(askAgents[poolReport](l.nodes, "/calico-pools")))
+	}
 }
 
 func poolComplaints(reports []poolReport) (problems, warnings []string) {

@@ -30,8 +30,8 @@ type Step struct {
 // controlled is what the command line asks of a lab.
 type controlled interface {
 	status() Status
-	network() vnet.Network
-	containerGroups() []aci.ContainerGroup
+	network() (vnet.Network, error)
+	containerGroups(ctx context.Context) ([]aci.ContainerGroup, error)
 	// containerLogs copies the log of a container of a group to w, with follow until it ends.
 	containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error
 	description() Description
@@ -44,18 +44,25 @@ type controlled interface {
 // the last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing.
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status()) })
-	mux.HandleFunc("GET /container-groups", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.containerGroups()) })
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status(), nil) })
+	mux.HandleFunc("GET /container-groups", func(w http.ResponseWriter, r *http.Request) {
+		all, err := of.containerGroups(r.Context())
+		writeJSON(w, all, err)
+	})
 	mux.HandleFunc("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
 		out := flushing{w, http.NewResponseController(w)}
 		if err := of.containerLogs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 		}
 	})
-	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.network()) })
-	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description()) })
+	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) {
+		n, err := of.network()
+		writeJSON(w, n, err)
+	})
+	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description(), nil) })
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
+		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxClusterFile))
 		if err == nil {
 			err = of.change(ctx, source, say)
@@ -83,7 +90,11 @@ func (f flushing) Write(b []byte) (int, error) {
 // maxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
 const maxClusterFile = 1 << 21
 
-func writeJSON(w http.ResponseWriter, v any) {
+func writeJSON(w http.ResponseWriter, v any, err error) {
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusServiceUnavailable)
+		return
+	}
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }
@@ -143,7 +154,7 @@ func (r declined) Error() string { return r.status + ": " + r.text }
 
 // putCluster has the lab change to a cluster.yaml. Without wait it returns when the change has begun, which it does if it is possible.
 func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress func(Step)) error {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, progress, cancel := watched(ctx, longestStep, progress)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPut, "http://lab/cluster", bytes.NewReader(source))
 	if err != nil {
@@ -154,7 +165,11 @@ func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress f
 		return fmt.Errorf("change lab %s: %w", d.Name(), err)
 	}
 	defer resp.Body.Close()
-	if err := follow(resp.Body, wait, progress); err != nil {
+	err = follow(resp.Body, wait, progress)
+	if cause := context.Cause(ctx); cause != nil {
+		err = cause
+	}
+	if err != nil {
 		return fmt.Errorf("change lab %s: %w", d.Name(), err)
 	}
 	return nil

@@ -4,7 +4,6 @@ import (
 	"context"
 	_ "embed"
 	"errors"
-	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -58,73 +57,76 @@ const (
 	zoneFile = zoneDir + "/httprouting"
 )
 
-// takesUpdates tells whether a resolver changes the zone. Azure's does, by DNS updates (RFC 2136), as Azure's DNS service does by its own API;
-// the internet's follows.
-func (l *lab) takesUpdates(m *host) bool { return m.Kind == kindAzure }
+// resolvers are the name servers outside the cluster. Both know the names of the internet's hosts; Azure's changes the zone, by DNS updates
+// (RFC 2136), as Azure's DNS service does by its own API, and the internet's follows.
+type resolvers struct {
+	apps
+	azure *azure
+	all   []*host
+}
+
+func (l *resolvers) Start(ctx context.Context) error {
+	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
+		return err
+	}
+	l.all = []*host{
+		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: azureResolver.String(), App: "dns"}, ns: l.azure.Namespace()},
+		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: internetResolver.String(), App: "dns"}, ns: l.azure.Internet()},
+	}
+	return l.bring(ctx, l.cluster())
+}
+
+// Change gives the name servers other names, by new processes.
+func (l *resolvers) Change(ctx context.Context, c change) error { return l.bring(ctx, c.to) }
+
+func (l *resolvers) bring(ctx context.Context, c *cluster.Cluster) error {
+	var g errgroup.Group
+	for _, m := range l.all {
+		args := resolverArgs(m, c)
+		if slices.Equal(args, m.args) {
+			continue
+		}
+		if err := m.remove(); err != nil {
+			return err
+		}
+		m.args = args
+		m.mounts = []container.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, ReadOnly: m.Kind != kindAzure}}
+		g.Go(func() error { return l.start(ctx, m) })
+	}
+	return g.Wait()
+}
+
+func (l *resolvers) Report(s *Status) {
+	for _, m := range l.all {
+		m.report(s)
+	}
+}
+
+func (l *resolvers) Stop() {
+	for _, m := range l.all {
+		m.end()
+	}
+}
 
 // resolverArgs are the arguments of the application dns.
-func (l *lab) resolverArgs(m *host, c *cluster.Cluster) []string {
+func resolverArgs(m *host, c *cluster.Cluster) []string {
 	args := []string{"-listen", m.Address}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
 		args = append(args, "-zone", c.HTTPRoutingZone(), zoneFile)
-		if l.takesUpdates(m) {
+		if m.Kind == kindAzure {
 			args = append(args, "-update")
 		}
 	}
 	return append(args, zone(c)...)
 }
 
-func (l *lab) resolverMounts(m *host) []container.Mount {
-	return []container.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, ReadOnly: !l.takesUpdates(m)}}
-}
-
 // dropZone takes the addon's zone away, with what is in it.
-func (l *lab) dropZone() error {
-	err := os.Remove(filepath.Join(l.dir.path("dns"), filepath.Base(zoneFile)))
+func dropZone(d Dir) error {
+	err := os.Remove(filepath.Join(d.path("dns"), filepath.Base(zoneFile)))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return err
-}
-
-// startResolvers runs the name servers outside the cluster. Both know the names of the internet's hosts.
-func (l *lab) startResolvers(ctx context.Context) error {
-	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.resolvers = []*host{
-		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: azureResolver.String(), App: "dns"}, ns: l.fabric.Namespace()},
-		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: internetResolver.String(), App: "dns"}, ns: l.fabric.Internet()},
-	}
-	l.mu.Unlock()
-	var g errgroup.Group
-	for _, m := range l.resolvers {
-		m.args, m.mounts, m.done = l.resolverArgs(m, l.cluster), l.resolverMounts(m), make(chan struct{})
-		l.startApp(ctx, &g, m)
-	}
-	return g.Wait()
-}
-
-// reviseResolvers gives the name servers other names, by new processes.
-func (l *lab) reviseResolvers(ctx context.Context, to *cluster.Cluster) error {
-	var g errgroup.Group
-	for _, m := range l.resolvers {
-		args := l.resolverArgs(m, to)
-		if slices.Equal(args, m.args) {
-			continue
-		}
-		m.stop()
-		<-m.done
-		if m.app != nil {
-			if err := m.app.Remove(); err != nil {
-				return err
-			}
-		}
-		m.args, m.done = args, make(chan struct{})
-		l.startApp(ctx, &g, m)
-	}
-	return g.Wait()
 }
 
 // zone are the internet's names as the application dns takes them.
@@ -143,20 +145,6 @@ func zone(c *cluster.Cluster) []string {
 //
 //go:embed dns/coredns.yaml
 var coreDNS string
-
-// installDNS brings the cluster's DNS into the API.
-func (l *lab) installDNS(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	docs, err := dnsObjects(l.cluster)
-	if err == nil {
-		err = applyObjects(ctx, l.client.CoreV1().RESTClient(), docs)
-	}
-	if err != nil {
-		return fmt.Errorf("cluster DNS: %w", err)
-	}
-	return nil
-}
 
 func dnsObjects(c *cluster.Cluster) ([]string, error) {
 	return objects(coreDNS, map[string]any{"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion})

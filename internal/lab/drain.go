@@ -24,26 +24,31 @@ const (
 	evictPatience = time.Minute
 	// endPatience is how long pods that were evicted may take to end, if their grace period is not shorter; they end with the node then.
 	endPatience = time.Minute
-	drainPoll   = 200 * time.Millisecond
+	// drainPatience is the longest that a drain may take, whatever the API server answers.
+	drainPatience = evictPatience + endPatience + time.Minute
+	drainPoll     = 200 * time.Millisecond
 )
 
-// patchNode changes a Node object by a merge patch.
-func (l *lab) patchNode(ctx context.Context, name string, patch any) error {
+// patched changes a Node object by a merge patch, nil to leave it as it is, and gives what it is now. One that is not there is an empty one.
+func (l *nodes) patched(ctx context.Context, name string, patch any) (*corev1.Node, error) {
 	data, err := json.Marshal(patch)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	_, err = l.client.CoreV1().Nodes().Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
-	return err
-}
-
-// cordon marks a node as unschedulable, or takes that back. One that is not there is no error.
-func (l *lab) cordon(ctx context.Context, name string, on bool) error {
-	err := l.patchNode(ctx, name, map[string]any{"spec": map[string]any{"unschedulable": on}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("cordon: %w", err)
+	api := l.api.client.CoreV1().Nodes()
+	var n *corev1.Node
+	if patch == nil {
+		n, err = api.Get(ctx, name, metav1.GetOptions{})
+	} else {
+		n, err = api.Patch(ctx, name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
 	}
-	return nil
+	switch {
+	case apierrors.IsNotFound(err):
+		return &corev1.Node{}, nil
+	case err != nil:
+		return nil, fmt.Errorf("change node %s: %w", name, err)
+	}
+	return n, nil
 }
 
 // podsOn are the pods that are bound to a node.

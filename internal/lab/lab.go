@@ -4,82 +4,101 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"net"
-	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
-
-	"packetwalk.dev/internal/azure/fabric"
-	"packetwalk.dev/internal/azure/instances"
+	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/lab/cluster"
-	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/pods/container"
 )
 
-// A lab is a cluster that this process keeps up.
+// A lab is a cluster that this process keeps up: a list of parts.
 type lab struct {
-	dir     Dir
-	bin     Binaries
-	cluster *cluster.Cluster
-	log     *slog.Logger
-	begin   time.Time
-	say     func(Step)
+	*core
+	parts  parts
+	azure  *azure
+	nodes  *nodes
+	groups *groups
+	cut    cutOff
 
-	fabric  *fabric.Fabric
-	runtime *container.Runtime
-	plane   controlplane.Config
-	ca      *controlplane.Authority
-	planeNS *kernel.Namespace
-	client  *kubernetes.Clientset
-	server  string // the API server's address on this machine
+	ready    chan struct{} // closes when the cluster is ready
+	isReady  atomic.Bool
+	changing sync.Mutex  // of changes of cluster and nodes
+	busy     atomic.Bool // a change is being made
+}
 
-	kubelets   kubelets
-	stopRoutes context.CancelFunc // ends the route controller; nil where there is none
+// newLab lists a lab's parts. The control plane takes by far the longest to start, so that everything which does not need it is made meanwhile.
+func newLab(d Dir, bin Binaries, say func(Step)) *lab {
+	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
+	c.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
+		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
+	}}
+	l := &lab{core: c, ready: make(chan struct{})}
+	l.azure = &azure{core: c, cut: &l.cut}
+	l.nodes = &nodes{core: c, azure: l.azure}
+	access := &access{core: c, azure: l.azure, nodes: l.nodes}
+	api := &api{processes: processes{core: c, access: access}}
+	routes := &routes{core: c, azure: l.azure, api: api}
+	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
+	l.groups = &groups{core: c, azure: l.azure, access: access}
 
-	ready    atomic.Bool
-	pid      int
-	changing sync.Mutex       // of changes of cluster and nodes
-	busy     atomic.Bool      // a change is being made
-	planned  *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
-
-	mu         sync.Mutex // of what follows
-	components []*process
-	nodes      []*node
-	hosts      []*host
-	resolvers  []*host           // name servers outside the cluster
-	groups     *instances.Groups // nil without a virtual node
-	undone     map[task]error    // what did not succeed when it was tried last
+	ps := &l.parts
+	ps.place("the control socket", &startOnly{start: l.startControl})
+	ps.place("Azure's network", l.azure)
+	ps.place("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, "Azure's network")
+	ps.place("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, "Azure's network")
+	ps.place("the control plane's files", access, "Azure's network")
+	ps.place("the nodes' machines", machines{nodes: l.nodes}, "the control plane's files")
+	ps.place("container instances", l.groups, "the control plane's files")
+	ps.place("the API server", api, "the control plane's files")
+	ps.place("the control plane", &plane{processes{core: c, access: access}}, "the API server")
+	ps.place("the service controller", &services{core: c, azure: l.azure, api: api}, "the API server")
+	ps.place("Calico's resources", &calico{core: c, api: api, nodes: l.nodes}, "the API server")
+	ps.place("the ip-masq-agent's configuration", &masq{core: c, api: api, nodes: l.nodes}, "the control plane")
+	ps.place("the service account of pods", startOnly{start: func(ctx context.Context) error { return waitDefaultAccount(ctx, api.client) }}, "the API server")
+	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
+	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server")
+	ps.place("the route controller", routes, "the nodes")
+	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
+	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")
+	return l
 }
 
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
 // progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
 func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
-	l := &lab{dir: d, bin: bin, begin: time.Now(), pid: os.Getpid(), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	l.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
-		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
-	}}
-	l.say = reporter(progress, l.begin)
-	err := l.up(ctx)
-	if err != nil {
+	begin := time.Now()
+	l := newLab(d, bin, reporter(progress, begin))
+	if err := l.up(ctx, patience); err != nil {
 		l.say(Step{Error: err.Error()})
 		return err
 	}
-	l.ready.Store(true)
 	l.say(Step{Ready: true})
 	progress.Close()
-	l.log.Info("the cluster is ready", "seconds", time.Since(l.begin).Seconds())
-	l.startAddons(ctx)
+	l.log.Info("the cluster is ready", "seconds", time.Since(begin).Seconds())
 	<-ctx.Done()
+	l.parts.stop()
+	return nil
+}
+
+func (l *lab) up(ctx context.Context, patience time.Duration) error {
+	if err := l.dir.claim(); err != nil {
+		return err
+	}
+	if err := l.readCluster(); err != nil {
+		return err
+	}
+	if err := l.parts.start(ctx, patience, l.broken); err != nil {
+		return err
+	}
+	l.resume(ctx)
+	l.isReady.Store(true)
+	close(l.ready)
 	return nil
 }
 
@@ -95,198 +114,51 @@ func reporter(w io.Writer, begin time.Time) func(Step) {
 	}
 }
 
-func (l *lab) done(format string, a ...any) { l.say(Step{Text: fmt.Sprintf(format, a...)}) }
-
-// up starts everything in the order that gets to a ready cluster soonest: the control plane takes by far the longest, so it
-// comes first and everything that does not need it is made meanwhile.
-func (l *lab) up(ctx context.Context) error {
-	if err := l.dir.claim(); err != nil {
-		return err
-	}
-	cut, err := l.readCluster()
-	if err != nil {
-		return err
-	}
-	if err := l.startFabric(ctx); err != nil {
-		return err
-	}
-	if err := l.resumeNetwork(ctx, &cut); err != nil {
-		return err
-	}
-	if err := l.prepareControlPlane(ctx); err != nil {
-		return err
-	}
-	var g errgroup.Group
-	ready := make(chan struct{})
-	g.Go(func() error { return l.startControl(ctx) })
-	g.Go(func() error { return l.startInstances(ctx) })
-	g.Go(func() error { return l.startHosts(ctx) })
-	g.Go(func() error { return l.startResolvers(ctx) })
-	g.Go(func() error { return l.startControlPlane(ctx, ready) })
-	g.Go(func() error {
-		if err := l.makeNodes(ctx); err != nil {
-			return err
-		}
-		if err := l.connect(ctx); err != nil {
-			return err
-		}
-		return l.startCluster(ctx, ready)
-	})
-	if err := g.Wait(); err != nil {
-		return err
-	}
-	l.resumeNodes(ctx, cut)
-	return nil
-}
-
-func (l *lab) startFabric(ctx context.Context) error {
-	network, err := networkOf(l.cluster)
-	if err != nil {
-		return err
-	}
-	l.fabric, err = fabric.New(fabric.Config{Dir: l.dir.path("netns"), Network: network, StateFile: l.dir.fabricState(), Log: l.log.With("part", "fabric")})
-	if err != nil {
-		return err
-	}
-	if err := l.fabric.Start(ctx); err != nil {
-		return fmt.Errorf("start the fabric: %w", err)
-	}
-	return nil
-}
-
-// prepareControlPlane makes the control plane's files, its namespace, and the two ways to and from it: the forwarder on 127.0.0.1
-// and the egress proxy to nodes and pods.
-func (l *lab) prepareControlPlane(ctx context.Context) error {
-	l.plane = controlplane.Config{
-		Dir: string(l.dir), Binary: l.bin.ControlPlane, ClusterName: l.cluster.Metadata.Name, Address: vnet.APIServerAddress,
-		ServiceCIDR: l.cluster.Spec.Network.ServiceCIDR, PodCIDR: l.cluster.Spec.Network.PodCIDR, EgressSocket: l.dir.EgressSocket(),
-	}
-	var err error
-	if l.ca, err = controlplane.Prepare(l.plane, time.Now()); err != nil {
-		return fmt.Errorf("prepare the control plane: %w", err)
-	}
-	if l.planeNS, err = l.attachHost(controlPlaneHost); err != nil {
-		return err
-	}
-	egress, err := listenUnix(ctx, l.dir.EgressSocket())
-	if err != nil {
-		return err
-	}
-	go serveEgress(ctx, egress, l.route)
-	local, err := listenForwarder(l.dir)
-	if err != nil {
-		return fmt.Errorf("listen for the API server: %w", err)
-	}
-	go forward(ctx, local, l.planeNS.Dial, l.serverAddress())
-	l.server = "https://" + local.Addr().String()
-	if err := writeKubeconfig(l.dir, l.ca, l.server); err != nil {
-		return err
-	}
-	return nil
-}
-
-func (l *lab) serverAddress() string {
-	return netip.AddrPortFrom(l.plane.Address, controlplane.Port).String()
-}
-
-// attachHost makes an internet host's namespace and wires it to the internet.
-func (l *lab) attachHost(name string) (*kernel.Namespace, error) {
-	ns, _, err := kernel.EnsureNamespace(l.dir.NetNS(name))
-	if err != nil {
-		return nil, err
-	}
-	return ns, l.fabric.AttachHost(name, ns)
-}
-
-// patience is how long the control plane may take to start; a busy machine needs some seconds.
-const patience = time.Minute
-
-// startControlPlane starts upstream's processes, waits until they are ready, and then closes ready.
-func (l *lab) startControlPlane(ctx context.Context, ready chan<- struct{}) error {
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	err := l.ca.Launch(ctx, l.plane.Components(), l.planeNS.Dial, func(c controlplane.Component) error {
-		p, err := l.keep(l.planeNS, command{name: c.Name, path: c.Path, args: c.Args, log: c.LogFile, pid: c.PidFile})
-		if err != nil {
-			return err
-		}
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.components = append(l.components, p)
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	close(ready)
-	l.done("control plane ready")
-	return nil
-}
-
-// connect waits until the API server serves requests, which is a second before it calls itself ready, and makes the client that
-// the lab's own parts use.
-func (l *lab) connect(ctx context.Context) error {
-	waiting, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	for _, c := range l.plane.Components() {
-		if c.Name != controlplane.APIServer {
-			continue
-		}
-		if err := l.ca.WaitServing(waiting, c, l.planeNS.Dial); err != nil {
-			return err
-		}
-	}
-	l.done("API server answers")
-	var err error
-	if l.client, err = l.clientAs(controlplane.Admin); err != nil {
-		return err
-	}
-	return controlplane.ApplyBootstrap(ctx, l.client.RbacV1())
-}
-
-func (l *lab) clientAs(user controlplane.User) (*kubernetes.Clientset, error) {
-	kubeconfig, err := l.ca.Kubeconfig(l.dir.Name(), l.plane.Server(), user, time.Now())
-	if err != nil {
-		return nil, err
-	}
-	return clientFor(kubeconfig, l.planeNS.Dial)
-}
-
 // startControl answers the command line.
 func (l *lab) startControl(ctx context.Context) error {
-	socket, err := listenUnix(ctx, l.dir.Socket())
-	if err != nil {
-		return err
-	}
-	go func() {
-		if err := serveControl(ctx, socket, l); err != nil {
-			l.log.Error("control socket", "err", err)
-		}
-	}()
-	return nil
+	return l.serve(ctx, "the control socket", func(ctx context.Context) (net.Listener, error) {
+		return listenUnix(ctx, l.dir.Socket())
+	}, func(ctx context.Context, socket net.Listener) error { return serveControl(ctx, socket, l) })
 }
 
-// listenUnix listens on a unix socket, taking the place of one that a dead process left.
-func listenUnix(ctx context.Context, path string) (net.Listener, error) {
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
+// What the command line asks of a lab; see controlled.
+
+var errNotReady = errors.New("the lab is not ready yet")
+
+func (l *lab) network() (vnet.Network, error) {
+	if !l.isReady.Load() {
+		return vnet.Network{}, errNotReady
 	}
-	var lc net.ListenConfig
-	return lc.Listen(ctx, "unix", path)
+	return l.azure.network(), nil
 }
 
-// route chooses where the API server's connection to a node, pod or service is opened: at the node itself, else at any node.
-func (l *lab) route(target netip.AddrPort) dialFunc {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	var any dialFunc
-	for _, n := range l.nodes {
-		if n.Address == target.Addr() {
-			return n.ns.Dial
-		}
-		if any == nil {
-			any = n.ns.Dial // the first: nodes leave from the end
-		}
+func (l *lab) description() Description {
+	return Description{Cluster: l.cluster(), Changing: l.busy.Load()}
+}
+
+func (l *lab) containerGroups(ctx context.Context) ([]aci.ContainerGroup, error) {
+	if !l.isReady.Load() {
+		return nil, errNotReady
 	}
-	return any
+	return l.groups.public(ctx), nil
+}
+
+func (l *lab) containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error {
+	if !l.isReady.Load() {
+		return errNotReady
+	}
+	return l.groups.logs(ctx, group, container, follow, w)
+}
+
+// status is what `packetwalk status` prints.
+func (l *lab) status() Status {
+	s := newStatus(l.dir, os.Getpid())
+	s.Ready, s.Kubeconfig = l.isReady.Load(), l.dir.Kubeconfig()
+	l.parts.report(&s)
+	s.Problems = append(append(s.problems(), s.Problems...), l.problems()...)
+	s.Warnings = append(s.warnings(), s.Warnings...)
+	if l.busy.Load() {
+		s.Warnings = append(s.Warnings, "the cluster is being changed: not everything is as asked yet")
+	}
+	return s
 }

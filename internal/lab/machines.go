@@ -6,10 +6,9 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
+	"sync"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -26,8 +25,11 @@ type host struct {
 	args   []string
 	mounts []container.Mount
 	pid    atomic.Int64
-	stop   context.CancelFunc // ends the keeping of the application; nil without one
-	done   chan struct{}      // closes when it has ended
+	// failures are its ends in a row, each sooner than appSteady after its start.
+	failures atomic.Int64
+	begun    atomic.Int64       // when, the last time; nanoseconds since 1970
+	stop     context.CancelFunc // ends the keeping of the application; nil without one
+	done     chan struct{}      // closes when it has ended
 	// app is the application's container, the last one; nil where none was started here. Whoever removes it must use this one: another of the
 	// same directory would not wait for this one's note of the end, and find its directory written to. Not to be read before done is closed.
 	app *container.Container
@@ -53,15 +55,78 @@ const (
 	kindAzure    = "azure" // of Azure's own
 )
 
-// startHosts makes the VMs and internet hosts and starts their applications.
-func (l *lab) startHosts(ctx context.Context) error {
-	var g errgroup.Group
-	for _, h := range hostsOf(l.cluster) {
-		if err := l.addHost(ctx, &g, h); err != nil {
+// hosts are the VMs and internet hosts.
+type hosts struct {
+	apps
+	azure *azure
+	cut   *cutOff
+
+	mu  sync.Mutex
+	all []*host
+}
+
+// Start makes the hosts and starts their applications. Those that a change took away, which was cut off, are taken away before.
+func (l *hosts) Start(ctx context.Context) error {
+	want := hostsOf(l.cluster())
+	if l.cut.source != nil {
+		for _, h := range hostsOf(l.cut.from) {
+			if slices.ContainsFunc(want, h.sameMachine) {
+				continue
+			}
+			ns, err := kernel.OpenNamespace(l.dir.NetNS(h.Name))
+			if err != nil {
+				continue // it is gone already
+			}
+			if err := l.discard(ctx, &host{Host: h, ns: ns}); err != nil {
+				return err
+			}
+		}
+	}
+	return l.add(ctx, want)
+}
+
+// Change ends and makes VMs and internet hosts. One whose address or application is another one now is made anew.
+func (l *hosts) Change(ctx context.Context, c change) error {
+	want := hostsOf(c.to)
+	var gone []*host
+	l.mu.Lock()
+	l.all = slices.DeleteFunc(l.all, func(m *host) bool {
+		i := slices.IndexFunc(want, m.sameMachine)
+		if i < 0 {
+			gone = append(gone, m)
+			return true
+		}
+		m.PublicIP = want[i].PublicIP
+		want = slices.Delete(want, i, i+1)
+		return false
+	})
+	l.mu.Unlock()
+	for _, m := range gone {
+		if err := l.discard(ctx, m); err != nil {
 			return err
 		}
 	}
-	return g.Wait()
+	return l.add(ctx, want)
+}
+
+func (l *hosts) Report(s *Status) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, m := range l.all {
+		m.report(s)
+	}
+}
+
+func (l *hosts) Stop() {
+	for _, m := range l.all {
+		m.end()
+	}
+}
+
+// sameMachine tells whether the host can become the other one without being made anew.
+func (h Host) sameMachine(other Host) bool {
+	other.PublicIP = h.PublicIP
+	return h == other
 }
 
 func text(a netip.Addr) string {
@@ -71,147 +136,57 @@ func text(a netip.Addr) string {
 	return a.String()
 }
 
-// addHost makes a host that the fabric's network has, and has the group start its application.
-func (l *lab) addHost(ctx context.Context, g *errgroup.Group, h Host) error {
-	m := &host{Host: h, done: make(chan struct{})}
-	var err error
-	if m.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(h.Name)); err != nil {
+// add makes hosts that the fabric's network has, and starts their applications.
+func (l *hosts) add(ctx context.Context, all []Host) error {
+	var g errgroup.Group
+	for _, h := range all {
+		m := &host{Host: h}
+		if err := l.make(m); err != nil {
+			return err
+		}
+		l.mu.Lock()
+		l.all = append(l.all, m)
+		l.mu.Unlock()
+		if h.App != "" {
+			g.Go(func() error { return l.start(ctx, m) })
+		}
+	}
+	return g.Wait()
+}
+
+// make makes a host's namespace, wires it and writes its files.
+func (l *hosts) make(m *host) (err error) {
+	if m.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(m.Name)); err != nil {
 		return err
 	}
-	if h.Kind == kindInternet {
-		err = l.fabric.AttachHost(h.Name, m.ns)
+	if m.Kind == kindInternet {
+		err = l.azure.AttachHost(m.Name, m.ns)
 	} else {
-		err = l.fabric.AttachNIC(nicOf(h.Name), m.ns)
+		err = l.azure.AttachNIC(nicOf(m.Name), m.ns)
+	}
+	if err == nil && m.IPForwarding {
+		err = m.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 	}
 	if err != nil {
 		return err
 	}
-	if h.IPForwarding {
-		if err := m.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"}); err != nil {
-			return err
-		}
-	}
-	if err := writeResolvConf(l.dir.Host(h.Name), resolvConf(resolverOf(h.Kind))); err != nil {
-		return err
-	}
-	l.mu.Lock()
-	l.hosts = append(l.hosts, m)
-	l.mu.Unlock()
-	if h.App != "" {
-		l.startApp(ctx, g, m)
-	}
-	return nil
-}
-
-// startApp has the group start the host's application, and keeps it until the host's stop is called.
-func (l *lab) startApp(ctx context.Context, g *errgroup.Group, m *host) {
-	ctx, m.stop = context.WithCancel(ctx)
-	g.Go(func() error {
-		c, err := l.runApp(ctx, m, m.ns)
-		if err != nil {
-			close(m.done)
-			return err
-		}
-		go func() {
-			defer close(m.done)
-			l.keepApp(ctx, m, m.ns, c)
-		}()
-		return nil
-	})
+	return writeResolvConf(l.dir.Host(m.Name), resolvConf(resolverOf(m.Kind)))
 }
 
 // nicOf is the name of a VM's NIC.
 func nicOf(vm string) string { return vm + "-nic" }
 
-// removeHost ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
-func (l *lab) removeHost(ctx context.Context, name string) error {
-	l.mu.Lock()
-	i := slices.IndexFunc(l.hosts, func(m *host) bool { return m.Name == name })
-	if i < 0 {
-		l.mu.Unlock()
-		return nil
-	}
-	m := l.hosts[i]
-	l.hosts = slices.Delete(l.hosts, i, i+1)
-	l.mu.Unlock()
-	return l.discardHost(ctx, m)
-}
-
-func (l *lab) discardHost(ctx context.Context, m *host) error {
-	name := m.Name
-	if m.stop != nil {
-		m.stop()
-		<-m.done
-	}
-	if m.app != nil {
-		if err := m.app.Remove(); err != nil {
-			return err
-		}
+// discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
+func (l *hosts) discard(ctx context.Context, m *host) error {
+	if err := m.remove(); err != nil {
+		return err
 	}
 	if err := kernel.KillIn(ctx, m.ns.Inode()); err != nil {
-		return fmt.Errorf("end the processes of %s: %w", name, err)
+		return fmt.Errorf("end the processes of %s: %w", m.Name, err)
 	}
-	detach := l.fabric.DetachHost
+	detach := l.azure.DetachHost
 	if m.Kind == kindVM {
-		detach = func(name string) error { return l.fabric.DetachNIC(nicOf(name)) }
+		detach = func(name string) error { return l.azure.DetachNIC(nicOf(name)) }
 	}
-	return errors.Join(detach(name), m.ns.Remove(), os.RemoveAll(l.dir.Host(name)))
-}
-
-// appDir is the directory of a host's application.
-func (l *lab) appDir(h *host) string { return filepath.Join(l.dir.Host(h.Name), "app") }
-
-// runApp takes over the host's application when it runs, or starts it.
-func (l *lab) runApp(ctx context.Context, h *host, ns *kernel.Namespace) (*container.Container, error) {
-	spec := container.Spec{
-		ID: h.Name, Name: h.Name, Dir: l.appDir(h), LogPath: l.dir.Log(h.Name), NetNS: ns.Path(), Hostname: h.Name, Image: h.App,
-		Args: h.args, Mounts: h.mounts, ResolvConf: resolvConf(resolverOf(h.Kind)),
-	}
-	c, err := l.runtime.Adopt(spec.Dir)
-	if err == nil {
-		select {
-		case <-c.Done():
-			err = c.Remove()
-		default:
-			h.pid.Store(int64(c.Pid()))
-			h.app = c
-			return c, nil
-		}
-	}
-	if err != nil && !errors.Is(err, container.ErrNoContainer) && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	c, err = l.runtime.Start(ctx, spec)
-	if err != nil {
-		return nil, err
-	}
-	h.pid.Store(int64(c.Pid()))
-	h.app = c
-	return c, nil
-}
-
-// keepApp starts the application again, a second later, as a VM's service manager would.
-func (l *lab) keepApp(ctx context.Context, h *host, ns *kernel.Namespace, c *container.Container) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-c.Done():
-		}
-		h.pid.Store(0)
-		l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", c.Exit().Code)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(time.Second):
-			}
-			next, err := l.runApp(ctx, h, ns)
-			if err == nil {
-				c = next
-				break
-			}
-			l.log.Error("start application", "host", h.Name, "app", h.App, "err", err)
-		}
-	}
+	return errors.Join(detach(m.Name), m.ns.Remove(), os.RemoveAll(l.dir.Host(m.Name)))
 }

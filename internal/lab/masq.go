@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -61,23 +62,49 @@ func masqConfigMaps(a cluster.IPMasqAgent) []string {
 	return []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
 }
 
-// startMasqAgents brings the ip-masq-agent's ConfigMap and DaemonSet into the API, as AKS does, before the nodes' agents start: without a
-// ConfigMap they would take upstream's defaults. The agents themselves are part of packetwalk-node; the pods show their logs and health.
-func (l *lab) startMasqAgents(ctx context.Context) error {
-	age := l.cluster.Spec.Network.IPMasqAgent
+// masq is the ip-masq-agent's ConfigMap and DaemonSet, where the cluster has one. The agents themselves are part of packetwalk-node; the pods
+// show their logs and health.
+type masq struct {
+	still
+	*core
+	api   *api
+	nodes *nodes
+}
+
+// Start brings them into the API, as AKS does, before the nodes' agents start: without a ConfigMap they would take upstream's defaults.
+func (l *masq) Start(ctx context.Context) error {
+	age := l.cluster().Spec.Network.IPMasqAgent
 	if age == cluster.IPMasqNone {
 		return nil
 	}
-	config, err := masqConfigMap(age, l.cluster.Spec.Network.NonMasqueradeCIDRs)
+	config, err := masqConfigMap(age, l.cluster().Spec.Network.NonMasqueradeCIDRs)
 	if err == nil {
-		err = applyConfigMap(ctx, l.client, config)
+		err = applyConfigMap(ctx, l.api.client, config)
 	}
 	if err != nil {
-		return fmt.Errorf("set up the ip-masq-agent: %w", err)
+		return err
 	}
-	_, err = l.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Create(ctx, masqDaemonSetObject(age), metav1.CreateOptions{})
+	_, err = l.api.client.AppsV1().DaemonSets(metav1.NamespaceSystem).Create(ctx, masqDaemonSetObject(age), metav1.CreateOptions{})
 	if err != nil && !apierrors.IsAlreadyExists(err) {
 		return fmt.Errorf("create DaemonSet %s: %w", masqDaemonSet, err)
+	}
+	return nil
+}
+
+// Change brings other nonMasqueradeCIDRs to the agents, by their ConfigMap.
+func (l *masq) Change(ctx context.Context, c change) error {
+	age, ranges := c.to.Spec.Network.IPMasqAgent, c.to.Spec.Network.NonMasqueradeCIDRs
+	if age == cluster.IPMasqNone || slices.Equal(c.from.Spec.Network.NonMasqueradeCIDRs, ranges) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	config, err := masqConfigMap(age, ranges)
+	if err == nil {
+		err = putConfigMap(ctx, l.api.client, config)
+	}
+	if err != nil {
+		return fmt.Errorf("change the ip-masq-agent's configuration: %w", err)
 	}
 	return nil
 }

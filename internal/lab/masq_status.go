@@ -16,10 +16,12 @@ type masqReport struct {
 	Problems  []ipmasq.Problem `json:"problems"`
 }
 
-// masqStatus asks the nodes what their ip-masq-agents complain about: as problems what keeps a configuration from being in force, as warnings
+// Report asks the nodes what their ip-masq-agents complain about: as problems what keeps a configuration from being in force, as warnings
 // what is likely not meant. What many nodes say is said once.
-func (l *lab) masqStatus() (problems, warnings []string) {
-	return masqComplaints(askAgents[masqReport](l, masqAgentState, func(n cluster.Network) bool { return n.IPMasqAgent != cluster.IPMasqNone }))
+func (l *masq) Report(s *Status) {
+	if l.cluster().Spec.Network.IPMasqAgent != cluster.IPMasqNone {
+		s.add(masqComplaints(askAgents[masqReport](l.nodes, masqAgentState)))
+	}
 }
 
 func masqComplaints(reports []masqReport) (problems, warnings []string) {

@@ -10,6 +10,8 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -30,16 +32,58 @@ import (
 type node struct {
 	cluster.Node
 	ns      *kernel.Namespace
-	agent   *process
+	agent   *supervise.Supervisor
 	kubelet *kubelet.Kubelet
 	stop    context.CancelFunc // ends the keeping of the kubelet; nil before it is started
 	done    chan struct{}      // closes when it has ended
 }
 
-// makeNodes makes what the nodes are before anything runs on them.
-func (l *lab) makeNodes(context.Context) error {
-	for _, spec := range nodesThere(l.cluster, l.network()) {
-		if _, err := l.makeNode(spec); err != nil {
+// nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their kubelets,
+// which is the one that changes.
+type nodes struct {
+	*core
+	azure  *azure
+	access *access
+	api    *api
+	routes *routes
+
+	shared   *kubelet.Shared
+	client   kubernetes.Interface // the kubelets'
+	clientCA *x509.CertPool
+
+	mu  sync.Mutex
+	all []*node
+}
+
+func (n *nodes) list() []*node {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.all)
+}
+
+// dialer chooses where the API server's connection to a node, pod or service is opened: at the node itself, else at any node.
+func (n *nodes) dialer(target netip.AddrPort) dialFunc {
+	all := n.list()
+	for _, one := range all {
+		if one.Address == target.Addr() {
+			return one.ns.Dial
+		}
+	}
+	if len(all) == 0 {
+		return nil
+	}
+	return all[0].ns.Dial // nodes leave from the end
+}
+
+// machines makes what the nodes are before anything runs on them.
+type machines struct {
+	still
+	nodes *nodes
+}
+
+func (m machines) Start(context.Context) error {
+	for _, spec := range nodesThere(m.nodes.cluster(), m.nodes.azure.network()) {
+		if _, err := m.nodes.makeNode(spec); err != nil {
 			return fmt.Errorf("node %s: %w", spec.Name, err)
 		}
 	}
@@ -47,43 +91,43 @@ func (l *lab) makeNodes(context.Context) error {
 }
 
 // makeNode makes a node's namespace, NIC and files. The node is nil only when there is no namespace.
-func (l *lab) makeNode(spec cluster.Node) (*node, error) {
+func (l *nodes) makeNode(spec cluster.Node) (*node, error) {
 	n := &node{Node: spec}
 	var err error
 	if n.ns, _, err = kernel.EnsureNamespace(l.dir.NetNS(spec.Name)); err != nil {
 		return nil, err
 	}
 	l.mu.Lock()
-	l.nodes = append(l.nodes, n)
+	l.all = append(l.all, n)
 	l.mu.Unlock()
-	if err := l.fabric.AttachNIC(spec.NIC, n.ns); err != nil {
+	if err := l.azure.AttachNIC(spec.NIC, n.ns); err != nil {
 		return n, err
 	}
 	return n, l.writeNodeFiles(n)
 }
 
 // writeNodeFiles writes what a node's administrator would: the agent's kubeconfig and the CNI configuration.
-func (l *lab) writeNodeFiles(n *node) error {
+func (l *nodes) writeNodeFiles(n *node) error {
 	dir := l.dir.Node(n.Name)
 	conf := filepath.Join(dir, "cni", "net.d")
 	if err := os.MkdirAll(conf, 0o700); err != nil {
 		return err
 	}
-	kubeconfig, err := l.ca.Kubeconfig(l.dir.Name(), l.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
 	if err != nil {
 		return err
 	}
 	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(azureResolver)))
-	if l.cluster.Spec.Network.Plugin == cluster.PluginAzure {
+	if l.cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}
 	return err
 }
 
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
-func (l *lab) writeConflist(n *node, pods netip.Prefix) error {
+func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 	dir := filepath.Join(l.dir.Node(n.Name), "cni")
-	name, list, err := conflist(l.cluster, n.Node, pods, filepath.Join(dir, "state"))
+	name, list, err := conflist(l.cluster(), n.Node, pods, filepath.Join(dir, "state"))
 	if err != nil {
 		return err
 	}
@@ -111,33 +155,50 @@ func conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 	return name, list, err
 }
 
-// startAgents starts the nodes' agents when the control plane is ready.
-func (l *lab) startAgents(ctx context.Context, ready <-chan struct{}) error {
-	if err := l.installCalico(ctx); err != nil { // first, so that no agent asks for resources that are not served
-		return err
-	}
-	select {
-	case <-ready:
-	case <-time.After(patience): // the control plane's own error says why
-		return nil
-	case <-ctx.Done():
-		return nil
-	}
-	if err := l.startMasqAgents(ctx); err != nil {
-		return err
-	}
-	for _, n := range l.nodes {
-		if err := l.startAgent(n); err != nil {
+// agents are the nodes' agents.
+type agents struct {
+	still
+	nodes *nodes
+}
+
+func (a agents) Start(context.Context) error {
+	for _, n := range a.nodes.list() {
+		if err := a.nodes.startAgent(n); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// Change gives agents other flags, by new processes.
+func (a agents) Change(_ context.Context, c change) error {
+	for _, n := range a.nodes.list() {
+		what := a.nodes.agentCommand(c.to, n)
+		if slices.Equal(what.args, a.nodes.agentCommand(c.from, n).args) {
+			continue
+		}
+		if err := n.agent.Stop(); err != nil {
+			return fmt.Errorf("stop the agent of %s: %w", n.Name, err)
+		}
+		if err := a.nodes.keepAgent(n, what); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (a agents) Stop() {
+	for _, n := range a.nodes.list() {
+		if n.agent != nil {
+			n.agent.Detach()
+		}
+	}
+}
+
 // startAgent starts a node's agent, or takes over the one that runs. One that a lab process started and was killed before it wrote down the pid
 // is ended: it would keep the new one from its ports.
-func (l *lab) startAgent(n *node) error {
-	c := l.agentCommand(l.cluster, n)
+func (l *nodes) startAgent(n *node) error {
+	c := l.agentCommand(l.cluster(), n)
 	if supervise.Recorded(c.pid) == 0 {
 		if err := kernel.Kill(context.Background(), func() ([]int, error) { return running(n.ns, c.path) }); err != nil {
 			return fmt.Errorf("end the agent of %s: %w", n.Name, err)
@@ -147,8 +208,8 @@ func (l *lab) startAgent(n *node) error {
 }
 
 // keepAgent has a command run as a node's agent.
-func (l *lab) keepAgent(n *node, c command) error {
-	agent, err := l.keep(n.ns, c)
+func (l *nodes) keepAgent(n *node, c command) error {
+	agent, err := l.run(n.ns, c)
 	if err != nil {
 		return err
 	}
@@ -158,31 +219,43 @@ func (l *lab) keepAgent(n *node, c command) error {
 	return nil
 }
 
-// kubelets is what the nodes' kubelets have in common.
-type kubelets struct {
-	client   *kubernetes.Clientset
-	shared   *kubelet.Shared
-	clientCA *x509.CertPool
-}
-
-// startKubelets starts the nodes' kubelets and returns when every node is registered and Ready.
-func (l *lab) startKubelets(ctx context.Context) error {
-	client, err := l.clientAs(controlplane.KubeletUser)
+// Start starts the nodes' kubelets and returns when every node is registered and Ready.
+func (n *nodes) Start(ctx context.Context) error {
+	client, err := n.access.clientAs(controlplane.KubeletUser)
 	if err != nil {
 		return err
 	}
-	l.kubelets = kubelets{client, kubelet.NewShared(client), x509.NewCertPool()}
-	l.kubelets.clientCA.AppendCertsFromPEM(l.ca.Certificate)
-	go l.kubelets.shared.Run(ctx)
+	n.client, n.shared, n.clientCA = client, kubelet.NewShared(client), x509.NewCertPool()
+	n.clientCA.AppendCertsFromPEM(n.access.ca.Certificate)
+	go n.shared.Run(ctx)
 	var g errgroup.Group
-	for _, n := range l.nodes {
-		g.Go(func() error { return l.startKubelet(ctx, n) })
+	all := n.list()
+	for _, one := range all {
+		g.Go(func() error { return n.startKubelet(ctx, one) })
 	}
-	return g.Wait()
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	n.done("%d of %d nodes Ready", len(all), len(all))
+	return nil
+}
+
+func (n *nodes) Stop() {
+	for _, one := range n.list() {
+		one.end()
+	}
+}
+
+func (n *nodes) Report(s *Status) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, one := range n.all {
+		s.Nodes = append(s.Nodes, one.status())
+	}
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.
-func (l *lab) agentCommand(c *cluster.Cluster, n *node) command {
+func (l *nodes) agentCommand(c *cluster.Cluster, n *node) command {
 	return command{
 		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
 		args: append([]string{
@@ -196,8 +269,8 @@ func (l *lab) agentCommand(c *cluster.Cluster, n *node) command {
 }
 
 // kubeletConfig is what a node's kubelet has for itself.
-func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
-	pair, err := l.ca.Kubelet(n.Name, []netip.Addr{n.Address}, time.Now())
+func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
+	pair, err := l.access.ca.Kubelet(n.Name, []netip.Addr{n.Address}, time.Now())
 	if err != nil {
 		return kubelet.Config{}, err
 	}
@@ -215,21 +288,21 @@ func (l *lab) kubeletConfig(n *node) (kubelet.Config, error) {
 		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
 		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
 		CNICacheDir: filepath.Join(dir, "cni", "cache"),
-		Client:      l.kubelets.client,
-		Shared:      l.kubelets.shared,
-		ClientCA:    l.kubelets.clientCA,
-		ClusterDNS:  l.cluster.Spec.Network.DNSServiceIP,
+		Client:      l.client,
+		Shared:      l.shared,
+		ClientCA:    l.clientCA,
+		ClusterDNS:  l.cluster().Spec.Network.DNSServiceIP,
 		TLSCert:     cert,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
 	}
-	if l.cluster.Spec.Network.Plugin == cluster.PluginKubenet {
+	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		config.ConfigureCNI = func(pods []netip.Prefix) error { return l.writeConflist(n, pods[0]) }
 	}
 	return config, nil
 }
 
 // startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
-func (l *lab) startKubelet(ctx context.Context, n *node) error {
+func (l *nodes) startKubelet(ctx context.Context, n *node) error {
 	config, err := l.kubeletConfig(n)
 	if err != nil {
 		return err
@@ -257,7 +330,7 @@ func (l *lab) startKubelet(ctx context.Context, n *node) error {
 	return fmt.Errorf("kubelet of %s: %w", n.Name, err)
 }
 
-func (l *lab) runKubelet(ctx context.Context, n *node, config kubelet.Config) (ready <-chan struct{}, ended <-chan error, err error) {
+func (l *nodes) runKubelet(ctx context.Context, n *node, config kubelet.Config) (ready <-chan struct{}, ended <-chan error, err error) {
 	k, err := kubelet.New(config)
 	if err != nil {
 		return nil, nil, err
@@ -271,7 +344,7 @@ func (l *lab) runKubelet(ctx context.Context, n *node, config kubelet.Config) (r
 }
 
 // keepKubelet starts a new kubelet, some seconds later, for one that ended while the lab runs on. Pods do not notice.
-func (l *lab) keepKubelet(ctx context.Context, n *node, config kubelet.Config, ended <-chan error) {
+func (l *nodes) keepKubelet(ctx context.Context, n *node, config kubelet.Config, ended <-chan error) {
 	for {
 		err := <-ended
 		if ctx.Err() != nil {
@@ -292,10 +365,25 @@ func (l *lab) keepKubelet(ctx context.Context, n *node, config kubelet.Config, e
 	}
 }
 
+func (n *node) status() Node {
+	s := Node{Name: n.Name, Address: n.Address.String()}
+	if n.agent != nil {
+		s.Agent = componentOf(n.agent)
+	}
+	if n.kubelet != nil {
+		k := n.kubelet.Status()
+		s.Pods = k.Pods
+		if k.Fault != nil {
+			s.Error = oneLine(k.Fault)
+		}
+	}
+	return s
+}
+
 // nodeObject is the Node as AKS registers it.
-func (l *lab) nodeObject(n cluster.Node) *corev1.Node {
-	azure := l.cluster.Spec.Azure
-	group := l.cluster.NodeResourceGroup()
+func (l *nodes) nodeObject(n cluster.Node) *corev1.Node {
+	azure := l.cluster().Spec.Azure
+	group := l.cluster().NodeResourceGroup()
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name,

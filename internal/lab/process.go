@@ -18,28 +18,26 @@ type command struct {
 	log, pid   string // files
 }
 
-// A process is a command that is kept running in a network namespace.
-type process struct {
-	name string
-	s    *supervise.Supervisor
-}
+// hopeless is how often a process may end in a row while a lab starts; with the supervisor's pauses that is seconds.
+const hopeless = 3
 
-// keep starts the command in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
+// run starts the command in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
-func (l *lab) keep(ns *kernel.Namespace, c command) (*process, error) {
-	s, err := supervise.Run(supervise.Process{
-		Name: c.name, Path: c.path, Args: c.args, Dir: "/", LogFile: c.log, PidFile: c.pid,
+func (c *core) run(ns *kernel.Namespace, what command) (*supervise.Supervisor, error) {
+	return supervise.Run(supervise.Process{
+		Name: what.name, Path: what.path, Args: what.args, Dir: "/", LogFile: what.log, PidFile: what.pid,
 	}, func(cmd *exec.Cmd) error { return ns.Start(cmd) }, supervise.Options{
 		OnChange: func(s supervise.State) {
-			if s.Pid == 0 {
-				l.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
+			if s.Pid != 0 {
+				return
+			}
+			c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
+			if s.Failures >= hopeless {
+				c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
+					s.Name, s.Failures, s.LastExit, what.log, supervise.LastLines(what.log)))
 			}
 		},
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &process{name: c.name, s: s}, nil
 }
 
 // running are the pids of the processes in a namespace that were started as the program at path.
@@ -55,7 +53,7 @@ func running(ns *kernel.Namespace, path string) ([]int, error) {
 	}), nil
 }
 
-func (p *process) component() Component {
-	s := p.s.State()
-	return Component{Name: p.name, Pid: s.Pid, Since: s.Since, Restarts: s.Restarts, LastExit: s.LastExit}
+func componentOf(p *supervise.Supervisor) Component {
+	s := p.State()
+	return Component{Name: s.Name, Pid: s.Pid, Since: s.Since, Restarts: s.Restarts, LastExit: s.LastExit, Failures: s.Failures}
 }

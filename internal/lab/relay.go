@@ -19,8 +19,8 @@ import (
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
 // forward accepts on l and joins each connection to one that dial opens to address, until ctx ends.
-func forward(ctx context.Context, l net.Listener, dial dialFunc, address string) {
-	acceptEach(ctx, l, func(c net.Conn) {
+func forward(ctx context.Context, l net.Listener, dial dialFunc, address string) error {
+	return acceptEach(ctx, l, func(c net.Conn) {
 		up, err := dialBounded(ctx, dial, address)
 		if err != nil {
 			return
@@ -31,9 +31,9 @@ func forward(ctx context.Context, l net.Listener, dial dialFunc, address string)
 
 // serveEgress is the API server's way into the cluster: an HTTP CONNECT proxy, as its egress selector expects
 // (k8s.io/apiserver, pkg/server/egressselector). route chooses the namespace that an address is dialled from.
-func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) dialFunc) {
-	acceptEach(ctx, l, func(c net.Conn) {
-		_ = c.SetReadDeadline(time.Now().Add(serve.HeaderTime))
+func serveEgress(ctx context.Context, l net.Listener, route func(netip.AddrPort) dialFunc) error {
+	return acceptEach(ctx, l, func(c net.Conn) {
+		_ = c.SetReadDeadline(time.Now().Add(relayPatience))
 		bounded := &io.LimitedReader{R: c, N: serve.MaxHeader}
 		r := bufio.NewReader(bounded)
 		req, err := http.ReadRequest(r)
@@ -82,26 +82,33 @@ func reply(w io.Writer, status int, message string) error {
 	return resp.Write(w)
 }
 
+// relayPatience is how long a relay waits for a request, and for the other side to accept.
+const relayPatience = 10 * time.Second
+
 func dialBounded(ctx context.Context, dial dialFunc, address string) (net.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, relayPatience)
 	defer cancel()
 	return dial(ctx, "tcp", address)
 }
 
+// maxRefusals is how often in a row a connection may not be accepted: out of descriptors for a second.
+const maxRefusals = 100
+
 // acceptEach runs handle for each connection, of which there are as many at once as an HTTP server has, and closes the listener when ctx ends.
-func acceptEach(ctx context.Context, l net.Listener, handle func(net.Conn)) {
+func acceptEach(ctx context.Context, l net.Listener, handle func(net.Conn)) error {
 	l = serve.Limit(l)
 	stop := context.AfterFunc(ctx, func() { l.Close() })
 	defer stop()
-	for {
+	for refused := 0; ; {
 		c, err := l.Accept()
 		if err != nil {
-			if ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
-				return
+			if refused++; ctx.Err() != nil || errors.Is(err, net.ErrClosed) || refused > maxRefusals {
+				return err
 			}
-			time.Sleep(10 * time.Millisecond) // out of descriptors: let some close
+			wait(ctx, 10*time.Millisecond) // let some close
 			continue
 		}
+		refused = 0
 		go func() {
 			defer c.Close()
 			handle(c)

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -45,33 +46,41 @@ func nodesThere(c *cluster.Cluster, n vnet.Network) []cluster.Node {
 	return all
 }
 
-// reviseNodes makes the nodes those of a cluster: new ones join, all at once, and then those that are too many leave, one after the other,
+// Change makes the nodes those of a cluster: new ones join, all at once, and then those that are too many leave, one after the other,
 // the one with the highest index first. When a node cannot join, all of the new ones are taken away again; one that cannot leave stays.
-func (l *lab) reviseNodes(ctx context.Context, to *cluster.Cluster, say func(Step)) error {
-	want := to.Nodes()
-	if err := l.joinNodes(ctx, want, say); err != nil {
-		return err
+func (l *nodes) Change(ctx context.Context, c change) error {
+	l.become(c.to)
+	want := c.to.Nodes()
+	if err := l.joinNodes(ctx, want, c.say); err != nil {
+		return unfinished{err}
 	}
-	l.mu.Lock()
-	leaving := slices.DeleteFunc(slices.Clone(l.nodes), func(n *node) bool { return slices.ContainsFunc(want, n.is) })
-	l.mu.Unlock()
+	leaving := slices.DeleteFunc(l.list(), func(n *node) bool { return slices.ContainsFunc(want, n.is) })
 	slices.SortStableFunc(leaving, func(a, b *node) int { return cmp.Compare(b.Index, a.Index) })
 	for _, n := range leaving {
-		if err := l.leave(ctx, n, say); err != nil {
-			return fmt.Errorf("node %s: %w", n.Name, err)
+		if err := l.leave(ctx, n, c.say); err != nil {
+			return unfinished{fmt.Errorf("node %s: %w", n.Name, err)}
 		}
 	}
 	return nil
 }
 
+// counts are how many nodes each pool has.
+func (l *nodes) counts() map[string]int {
+	counts := map[string]int{}
+	for _, n := range l.list() {
+		counts[n.Pool]++
+	}
+	return counts
+}
+
 func (n *node) is(spec cluster.Node) bool { return n.Name == spec.Name }
 
 // joinNodes brings up those nodes that are not there. The network has their NICs.
-func (l *lab) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)) error {
+func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)) error {
 	var joining []*node
 	var g errgroup.Group
 	for _, spec := range want {
-		if slices.ContainsFunc(l.nodes, func(n *node) bool { return n.is(spec) }) {
+		if slices.ContainsFunc(l.list(), func(n *node) bool { return n.is(spec) }) {
 			continue
 		}
 		n, err := l.makeNode(spec)
@@ -91,7 +100,7 @@ func (l *lab) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)
 	}
 	err := g.Wait()
 	if err == nil && len(joining) > 0 {
-		err = l.startRoutes(ctx)
+		err = l.routes.look(ctx)
 	}
 	if err == nil {
 		return nil
@@ -103,55 +112,156 @@ func (l *lab) joinNodes(ctx context.Context, want []cluster.Node, say func(Step)
 }
 
 // join starts what runs on a node and returns when it is Ready.
-func (l *lab) join(ctx context.Context, n *node) error {
+func (l *nodes) join(ctx context.Context, n *node) error {
 	if err := l.startAgent(n); err != nil {
 		return err
 	}
 	return l.startKubelet(ctx, n)
 }
 
-// leave takes a node out of the cluster as AKS does: cordoned, drained, out of the load balancer, and then gone with all it had. One that
-// cannot be drained is made schedulable again, and stays.
-func (l *lab) leave(ctx context.Context, n *node, say func(Step)) error {
-	say(Step{Text: "node " + n.Name + " is cordoned and drained"})
-	err := l.cordon(ctx, n.Name, true)
-	if err == nil {
-		err = drain(ctx, l.client, n.Name, evictPatience)
-	}
-	if err != nil {
-		undo := l.cordon(context.WithoutCancel(ctx), n.Name, false)
-		return errors.Join(err, undo)
-	}
-	if err := l.leaveBalancer(ctx, n); err != nil {
+// A step is one thing done within a time, and what takes it back; nil for what need not be.
+type step struct {
+	within time.Duration
+	do     func(context.Context) error
+	undo   func(context.Context) error
+}
+
+// inSteps does one after the other. When one fails, it and those before it are taken back, the last first.
+func inSteps(ctx context.Context, steps []step) error {
+	for i, s := range steps {
+		bounded, cancel := context.WithTimeoutCause(ctx, s.within, fmt.Errorf("not done within %v", s.within))
+		err := s.do(bounded)
+		if err != nil && bounded.Err() != nil {
+			err = fmt.Errorf("%w: %w", context.Cause(bounded), err)
+		}
+		cancel()
+		if err == nil {
+			continue
+		}
+		for _, back := range slices.Backward(steps[:i+1]) {
+			if back.undo != nil {
+				err = errors.Join(err, back.undo(ctx))
+			}
+		}
 		return err
 	}
-	if err := l.removeNode(ctx, n); err != nil {
-		return err
-	}
-	say(Step{Text: "node " + n.Name + " is gone"})
 	return nil
 }
 
-// leaveBalancer takes a node out of the load balancer's pools, and has the service controller leave it out.
-func (l *lab) leaveBalancer(ctx context.Context, n *node) error {
-	err := l.patchNode(ctx, n.Name, map[string]any{"metadata": map[string]any{"labels": map[string]string{corev1.LabelNodeExcludeBalancers: "true"}}})
-	if err != nil && !apierrors.IsNotFound(err) {
-		return fmt.Errorf("take the node out of the load balancer: %w", err)
+// leave takes a node out of the cluster as AKS does: cordoned, drained, out of the load balancer, and then gone with all it had. One that
+// cannot be drained or removed stays as it was: schedulable, and in the load balancer's pools.
+func (l *nodes) leave(ctx context.Context, n *node, say func(Step)) error {
+	say(Step{Text: "node " + n.Name + " is cordoned and drained"})
+	was, err := l.patched(ctx, n.Name, nil)
+	if err != nil {
+		return err
 	}
-	return l.fabric.Update(func(net *vnet.Network) error {
+	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
+	pools := l.poolsOf(n)
+	err = inSteps(ctx, []step{
+		{patience, l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
+		{drainPatience, func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
+		{patience, l.marking(n, true, true), nil}, // the service controller leaves it out
+		{patience, func(context.Context) error { return l.leavePools(n) }, func(context.Context) error { return l.joinPools(n, pools) }},
+		{patience, func(ctx context.Context) error { return l.removeNode(ctx, n) }, func(ctx context.Context) error { return l.rejoin(ctx, n) }},
+	})
+	if err == nil {
+		say(Step{Text: "node " + n.Name + " is gone"})
+	}
+	return err
+}
+
+// marking makes a node schedulable or not, and a member of load balancers or not, also when the lab is about to end.
+func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Context) error {
+	var label any // null takes it away
+	if excluded {
+		label = "true"
+	}
+	patch := map[string]any{
+		"spec":     map[string]any{"unschedulable": unschedulable},
+		"metadata": map[string]any{"labels": map[string]any{corev1.LabelNodeExcludeBalancers: label}},
+	}
+	return func(ctx context.Context) error {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+		defer cancel()
+		_, err := l.patched(ctx, n.Name, patch)
+		return err
+	}
+}
+
+// poolsOf are the load balancer's pools that a node is in.
+func (l *nodes) poolsOf(n *node) []string {
+	network := l.azure.network()
+	var names []string
+	if lb, ok := network.LoadBalancer(cloudName); ok {
+		for _, p := range lb.BackendPools {
+			if slices.ContainsFunc(p.Members, func(m vnet.IPConfigRef) bool { return m.NIC == n.NIC }) {
+				names = append(names, p.Name)
+			}
+		}
+	}
+	return names
+}
+
+func (l *nodes) leavePools(n *node) error {
+	return l.azure.Update(func(net *vnet.Network) error {
 		net.LeavePools(n.NIC)
 		return nil
 	})
 }
 
+// joinPools puts a node into pools that it is not in.
+func (l *nodes) joinPools(n *node, names []string) error {
+	return l.azure.Update(func(net *vnet.Network) error {
+		lb, ok := net.LoadBalancer(cloudName)
+		nic, there := net.NIC(n.NIC)
+		if !ok || !there {
+			return nil
+		}
+		for i := range lb.BackendPools {
+			pool := &lb.BackendPools[i]
+			member := vnet.IPConfigRef{NIC: n.NIC, IPConfig: nic.Primary().Name}
+			if slices.Contains(names, pool.Name) && !slices.Contains(pool.Members, member) {
+				pool.Members = append(pool.Members, member)
+			}
+		}
+		return nil
+	})
+}
+
+// rejoin makes anew what removeNode took of a node: all but its NIC, which goes last.
+func (l *nodes) rejoin(ctx context.Context, n *node) error {
+	n.end()
+	l.forget(n)
+	again, err := l.makeNode(n.Node)
+	if err == nil {
+		err = l.join(ctx, again)
+	}
+	return err
+}
+
+func (l *nodes) forget(n *node) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.all = slices.DeleteFunc(l.all, func(o *node) bool { return o == n })
+}
+
+// end ends a node's kubelet, if it has one, and waits for that.
+func (n *node) end() {
+	if n.stop != nil {
+		n.stop()
+		<-n.done
+	}
+}
+
 // removeNode ends what runs on a node and takes away all that there is of it, its NIC with its addresses last: a lab process that is killed
 // on the way finds the node by that, and removes the rest. Its log stays, for the next of that name.
-func (l *lab) removeNode(ctx context.Context, n *node) error {
+func (l *nodes) removeNode(ctx context.Context, n *node) error {
 	if n.stop != nil {
 		n.stop()
 	}
 	if n.agent != nil {
-		if err := n.agent.s.Stop(); err != nil {
+		if err := n.agent.Stop(); err != nil {
 			return fmt.Errorf("stop the agent of %s: %w", n.Name, err)
 		}
 	}
@@ -167,9 +277,7 @@ func (l *lab) removeNode(ctx context.Context, n *node) error {
 	if err := kernel.KillIn(ctx, inodes...); err != nil {
 		return fmt.Errorf("end the processes of %s: %w", n.Name, err)
 	}
-	if n.stop != nil {
-		<-n.done
-	}
+	n.end()
 	if err := l.forgetNode(ctx, n.Name); err != nil {
 		return err
 	}
@@ -184,16 +292,14 @@ func (l *lab) removeNode(ctx context.Context, n *node) error {
 	if err := l.releaseNode(n); err != nil {
 		return err
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.nodes = slices.DeleteFunc(l.nodes, func(o *node) bool { return o == n })
+	l.forget(n)
 	return nil
 }
 
 // releaseNode gives back what the network has of a node: its NIC with its addresses, and its route.
-func (l *lab) releaseNode(n *node) error {
-	table, _, routed := l.cluster.PodRouteTable()
-	return l.fabric.Update(func(net *vnet.Network) error {
+func (l *nodes) releaseNode(n *node) error {
+	table, _, routed := l.cluster().PodRouteTable()
+	return l.azure.Update(func(net *vnet.Network) error {
 		net.ReleaseNIC(n.NIC)
 		if routed {
 			net.DeleteRoute(table, n.Name)
@@ -203,22 +309,22 @@ func (l *lab) releaseNode(n *node) error {
 }
 
 // forgetNode takes a node that runs no longer, and what was left on it, out of the API. What is not there is no error.
-func (l *lab) forgetNode(ctx context.Context, name string) error {
-	if err := l.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+func (l *nodes) forgetNode(ctx context.Context, name string) error {
+	if err := l.api.client.CoreV1().Nodes().Delete(ctx, name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete node %s: %w", name, err)
 	}
 	// Pods of DaemonSets come after the node: as long as that is there, they are made anew.
-	pods, err := podsOn(ctx, l.client, name)
+	pods, err := podsOn(ctx, l.api.client, name)
 	if err != nil {
 		return err
 	}
 	now := metav1.DeleteOptions{GracePeriodSeconds: new(int64)}
 	for _, p := range pods {
-		if err := l.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
+		if err := l.api.client.CoreV1().Pods(p.Namespace).Delete(ctx, p.Name, now); err != nil && !apierrors.IsNotFound(err) {
 			return fmt.Errorf("delete pod %s/%s: %w", p.Namespace, p.Name, err)
 		}
 	}
-	err = l.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
+	err = l.api.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Delete(ctx, name, metav1.DeleteOptions{})
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("delete the lease of node %s: %w", name, err)
 	}

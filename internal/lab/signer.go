@@ -47,6 +47,7 @@ type signer struct {
 	client kubernetes.Interface
 	ca     *controlplane.Authority
 	log    *slog.Logger
+	fault  func(what string, err error) error // core.fault
 }
 
 // run judges every request that is made, until ctx ends.
@@ -60,9 +61,7 @@ func (s *signer) run(ctx context.Context) error {
 			if len(csr.Status.Certificate) > 0 || judged(csr, certificatesv1.CertificateDenied) {
 				return
 			}
-			if err := s.sign(ctx, csr.DeepCopy()); err != nil && ctx.Err() == nil {
-				s.log.Error("sign certificate", "request", csr.Name, "err", err)
-			}
+			go s.try(ctx, csr)
 		},
 	})
 	if err != nil {
@@ -70,6 +69,32 @@ func (s *signer) run(ctx context.Context) error {
 	}
 	factory.Start(ctx.Done())
 	return nil
+}
+
+// signPause is how long after a try that failed the next one comes.
+const signPause = time.Second
+
+// try signs or denies a request, again and again until that succeeds, the request is gone or ctx ends.
+func (s *signer) try(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) {
+	what := "certificate signing request " + csr.Name + " could not be answered (this is tried again)"
+	defer func() { _ = s.fault(what, nil) }()
+	for {
+		err := s.sign(ctx, csr.DeepCopy())
+		if errors.As(err, new(denial)) {
+			s.log.Error("sign certificate", "request", csr.Name, "err", err)
+			return
+		}
+		if s.fault(what, err) == nil || !wait(ctx, signPause) {
+			return
+		}
+		now, err := s.client.CertificatesV1().CertificateSigningRequests().Get(ctx, csr.Name, metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return
+		}
+		if err == nil {
+			csr = now
+		}
+	}
 }
 
 func judged(csr *certificatesv1.CertificateSigningRequest, verdict certificatesv1.RequestConditionType) bool {
@@ -95,7 +120,7 @@ func (s *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSignin
 		csr.Status.Conditions = append(csr.Status.Conditions, verdict)
 		var updateErr error
 		if csr, updateErr = api.UpdateApproval(ctx, csr.Name, csr, metav1.UpdateOptions{}); updateErr != nil {
-			return errors.Join(err, updateErr)
+			return updateErr
 		}
 	}
 	if err != nil {

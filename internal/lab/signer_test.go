@@ -11,17 +11,21 @@ import (
 	"crypto/x509/pkix"
 	"encoding/asn1"
 	"encoding/pem"
+	"errors"
 	"log/slog"
 	"net"
 	"net/url"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes/fake"
+	clienttesting "k8s.io/client-go/testing"
 
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/pods/connector"
@@ -170,6 +174,34 @@ func weakKey(t *testing.T) crypto.Signer {
 		t.Fatal(err)
 	}
 	return key
+}
+
+// TestSignerTriesAgain: a request that could not be answered is a problem until it is.
+func TestSignerTriesAgain(t *testing.T) {
+	r := connectorRequest(t)
+	r.spec.Usages = nil // a denial has to be written down, too
+	synctest.Test(t, func(t *testing.T) {
+		csr := &certificatesv1.CertificateSigningRequest{ObjectMeta: metav1.ObjectMeta{Name: "csr"}, Spec: r.spec}
+		client := fake.NewClientset(csr)
+		failing := true
+		client.PrependReactor("update", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return failing, nil, errors.New("etcd is full")
+		})
+		c := quietCore()
+		go (&signer{client: client, log: c.log, fault: c.fault}).try(t.Context(), csr)
+		time.Sleep(3*signPause + time.Millisecond)
+		if got := c.problems(); len(got) != 1 || !strings.Contains(got[0], "certificate signing request csr") || !strings.Contains(got[0], "etcd is full") {
+			t.Errorf("problems %q", got)
+		}
+		failing = false
+		time.Sleep(signPause)
+		if got := c.problems(); len(got) != 0 {
+			t.Errorf("problems %q after it was answered", got)
+		}
+		if got, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{}); err != nil || len(got.Status.Conditions) != 1 {
+			t.Errorf("%v, %v", got, err)
+		}
+	})
 }
 
 // TestSignerOtherNames: a name of a kind that Go's parser passes over is not passed over here.

@@ -37,6 +37,7 @@ type Component struct {
 	Since    time.Time `json:"since,omitzero"`
 	Restarts int       `json:"restarts"`
 	LastExit string    `json:"lastExit,omitempty"` // how it ended the last time, as "killed by signal 9"
+	Failures int       `json:"failures,omitempty"` // ends in a row, each within a minute of its start
 }
 
 // Node is a Kubernetes node.
@@ -111,6 +112,18 @@ func (s *Status) warnings() []string {
 	return found
 }
 
+// newStatus is the status of a lab of which nothing is known.
+func newStatus(d Dir, pid int) Status {
+	return Status{
+		Name: d.Name(), Pid: pid, Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{},
+		Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}, Problems: []string{},
+	}
+}
+
+func (s *Status) add(problems, warnings []string) {
+	s.Problems, s.Warnings = append(s.Problems, problems...), append(s.Warnings, warnings...)
+}
+
 // StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
 func StatusOf(ctx context.Context, d Dir) Status {
 	var s Status
@@ -118,7 +131,7 @@ func StatusOf(ctx context.Context, d Dir) Status {
 	if err == nil {
 		return s
 	}
-	s = Status{Name: d.Name(), Pid: d.Process(), Components: []Component{}, Nodes: []Node{}, Hosts: []Host{}, ContainerGroups: []ContainerGroup{}, Frontends: []Frontend{}, Outbound: []Outbound{}, Warnings: []string{}}
+	s = newStatus(d, d.Process())
 	if s.Pid != 0 {
 		s.Problems = []string{"the lab process starts, or does not answer: " + err.Error()}
 		return s
@@ -158,17 +171,20 @@ func (s *Status) fromPidFiles(d Dir) {
 func (s *Status) problems() []string {
 	found := []string{}
 	down := func(c Component) {
-		if c.Pid != 0 {
-			return
-		}
 		text := c.Name + " is down"
+		if c.Pid != 0 {
+			if c.Failures < hopeless {
+				return
+			}
+			text = c.Name + " goes on ending"
+		}
 		if c.LastExit != "" {
 			text += ": " + c.LastExit
 		}
 		found = append(found, fmt.Sprintf("%s; it is started again (%d times so far); its log: packetwalk logs %s", text, c.Restarts, c.Name))
 	}
 	if !s.Ready {
-		return []string{"the lab starts"} // what is not there yet is not broken
+		return found // what is not there yet is not broken
 	}
 	for _, c := range s.Components {
 		down(c)

@@ -3,6 +3,7 @@ package lab
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +41,30 @@ type UpOptions struct {
 	Plan func([]cluster.Change)
 	// Progress hears each step; it must not block.
 	Progress func(Step)
+
+	quiet time.Duration // for tests: instead of longestStep
+}
+
+const (
+	// longestStep is how long a lab process may say nothing while it starts or changes a lab: longer than its own bounds of what it waits for.
+	longestStep = 10 * time.Minute
+	// longestTurn is how long to wait for another command that works on the same lab.
+	longestTurn = 15 * time.Minute
+)
+
+// watched ends ctx when no step has come for that long; the cause names the last one.
+func watched(ctx context.Context, quiet time.Duration, progress func(Step)) (context.Context, func(Step), context.CancelFunc) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	var last atomic.Value
+	last.Store("its start")
+	timer := time.AfterFunc(quiet, func() {
+		cancel(fmt.Errorf("the lab process has said nothing for %v since %q; its log: packetwalk logs lab", quiet, last.Load()))
+	})
+	return ctx, func(s Step) {
+		timer.Reset(quiet)
+		last.Store(s.Text)
+		progress(s)
+	}, func() { timer.Stop(); cancel(nil) }
 }
 
 // ErrNewCluster says that a lab which is there cannot be changed to what a cluster.yaml says.
@@ -170,6 +196,8 @@ func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progre
 
 // turn makes the lab's directory and holds a lock on it. A directory that was removed while this waited is made anew.
 func (d Dir) turn(ctx context.Context) (release func(), err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, longestTurn, fmt.Errorf("another command works on lab %s, for %v", d.Name(), longestTurn))
+	defer cancel()
 	for {
 		if err := os.MkdirAll(string(d), 0o700); err != nil {
 			return nil, err
@@ -189,10 +217,8 @@ func (d Dir) turn(ctx context.Context) (release func(), err error) {
 		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", d, err)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait(ctx, 50*time.Millisecond) {
 			return nil, context.Cause(ctx)
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -242,8 +268,10 @@ func start(ctx context.Context, o UpOptions) error {
 	}
 	go func() { _ = cmd.Wait() }()
 
+	ctx, progress, stop := watched(ctx, cmp.Or(o.quiet, longestStep), o.Progress)
+	defer stop()
 	ended := make(chan error, 1)
-	go func() { ended <- follow(r, true, o.Progress) }()
+	go func() { ended <- follow(r, true, progress) }()
 	select {
 	case err := <-ended:
 		return err
@@ -274,8 +302,10 @@ func follow(r io.Reader, wait bool, progress func(Step)) error {
 
 // waitReady waits for a lab that another process is bringing up.
 func waitReady(ctx context.Context, o UpOptions) error {
+	ctx, cancel := context.WithTimeout(ctx, longestStep)
+	defer cancel()
+	var s Status
 	for {
-		var s Status
 		if err := ask(ctx, o.Dir, "/status", &s); err == nil && s.Ready {
 			o.Progress(Step{Text: "the lab is running already", Ready: true})
 			return nil
@@ -283,10 +313,8 @@ func waitReady(ctx context.Context, o UpOptions) error {
 		if o.Dir.Process() == 0 {
 			return ErrNotRunning
 		}
-		select {
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		case <-time.After(100 * time.Millisecond):
+		if !wait(ctx, 100*time.Millisecond) {
+			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(s.Problems, "; "))
 		}
 	}
 }

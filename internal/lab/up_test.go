@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -65,6 +66,20 @@ func TestUpMakesWhatIsNotThere(t *testing.T) {
 	}
 	if d.Exists() {
 		t.Error("the lab that could not be made is still there")
+	}
+}
+
+// TestUpEndsWithASilentLabProcess: up says what came last, and leaves nothing.
+func TestUpEndsWithASilentLabProcess(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	d := Dir(filepath.Join(t.TempDir(), "lab"))
+	script := `echo '{"text":"API server answers"}' >&3; exec sleep 600`
+	err := Up(t.Context(), UpOptions{Dir: d, Argv: []string{"/bin/sh", "-c", script}, Progress: func(Step) {}, quiet: 3 * time.Second})
+	if err == nil || !strings.Contains(err.Error(), `since "API server answers"`) {
+		t.Errorf("error %v", err)
+	}
+	if d.Exists() {
+		t.Error("the lab is still there")
 	}
 }
 

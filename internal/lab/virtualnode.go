@@ -26,7 +26,6 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 )
@@ -63,67 +62,73 @@ func addVirtualNode(n *vnet.Network, c *cluster.Cluster) {
 	n.Hosts = append(n.Hosts, vnet.Host{Name: managementHost, Address: managementAddress})
 }
 
-// startInstances takes over the container groups that there are and answers for Azure.
-func (l *lab) startInstances(ctx context.Context) error {
-	if !l.cluster.Spec.VirtualNode.Enabled {
-		return nil
-	}
-	token, err := l.azureToken()
-	if err != nil {
-		return err
-	}
-	spec := l.cluster.Spec.Azure
-	groups, err := instances.Open(ctx, instances.Config{
-		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.fabric, Runtime: l.runtime,
-		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
-		Subscription: spec.Subscription, ResourceGroup: l.cluster.NodeResourceGroup(), Location: spec.Location,
-	})
-	if err != nil {
-		return fmt.Errorf("container instances: %w", err)
-	}
-	l.mu.Lock()
-	l.groups = groups
-	l.mu.Unlock()
-	ns, err := l.attachHost(managementHost)
-	if err != nil {
-		return err
-	}
-	s := &aci.Server{Service: groups, Subscription: spec.Subscription, ResourceGroup: l.cluster.NodeResourceGroup(), Token: token}
-	if err := l.serveManagement(ctx, ns, s.Handler()); err != nil {
-		return fmt.Errorf("%s: %w", managementName, err)
-	}
-	return nil
+// groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
+type groups struct {
+	still
+	*core
+	azure             *azure
+	access            *access
+	*instances.Groups // nil without a virtual node
 }
 
-// containerGroups are those that there are, without their secrets.
-func (l *lab) containerGroups() []aci.ContainerGroup {
-	l.mu.Lock()
-	groups := l.groups
-	l.mu.Unlock()
+// Start takes over the container groups that there are and answers for Azure.
+func (l *groups) Start(ctx context.Context) error {
+	if !l.cluster().Spec.VirtualNode.Enabled {
+		return nil
+	}
+	token, err := azureToken(l.dir)
+	if err != nil {
+		return err
+	}
+	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
+	l.Groups, err = instances.Open(ctx, instances.Config{
+		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Runtime: l.runtime,
+		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
+		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
+	})
+	if err != nil {
+		return err
+	}
+	s := &aci.Server{Service: l.Groups, Subscription: spec.Subscription, ResourceGroup: group, Token: token}
+	return l.serveManagement(ctx, s.Handler())
+}
+
+func (l *groups) Report(s *Status) {
+	if l.Groups == nil {
+		return
+	}
+	for _, g := range l.Status() {
+		s.ContainerGroups = append(s.ContainerGroups, ContainerGroup{g.Name, g.Address, g.State, g.Error, g.Ready, g.Containers, g.Proxy})
+	}
+}
+
+// public are the groups that there are, without their secrets.
+func (l *groups) public(ctx context.Context) []aci.ContainerGroup {
 	all := []aci.ContainerGroup{}
-	if groups == nil {
+	if l.Groups == nil {
 		return all
 	}
-	list, _ := groups.List(context.Background()) // it knows no error
+	list, _ := l.List(ctx) // it knows no error
 	for _, g := range list {
 		all = append(all, g.Public())
 	}
 	return all
 }
 
-func (l *lab) containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error {
-	l.mu.Lock()
-	groups := l.groups
-	l.mu.Unlock()
-	if groups == nil {
+func (l *groups) logs(ctx context.Context, group, container string, follow bool, w io.Writer) error {
+	if l.Groups == nil {
 		return aci.NotFound(group)
 	}
-	return groups.Logs(ctx, group, container, aci.LogOptions{Follow: follow}, w)
+	return l.Logs(ctx, group, container, aci.LogOptions{Follow: follow}, w)
 }
 
 // serveManagement answers at Azure's management endpoint until ctx ends.
-func (l *lab) serveManagement(ctx context.Context, ns *kernel.Namespace, h http.Handler) error {
-	pair, err := l.ca.Serving(managementName, []netip.Addr{managementAddress}, time.Now())
+func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
+	ns, err := l.azure.attachHost(managementHost)
+	if err != nil {
+		return err
+	}
+	pair, err := l.access.ca.Serving(managementName, []netip.Addr{managementAddress}, time.Now())
 	if err != nil {
 		return err
 	}
@@ -131,25 +136,19 @@ func (l *lab) serveManagement(ctx context.Context, ns *kernel.Namespace, h http.
 	if err != nil {
 		return err
 	}
-	listener, err := ns.Listen(ctx, "tcp", net.JoinHostPort(managementAddress.String(), managementPort))
-	if err != nil {
-		return err
-	}
-	server := serve.New(h, slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
-		// Sessions are upgraded connections, which HTTP/2 has not.
-		Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+	return l.serve(ctx, managementName, func(ctx context.Context) (net.Listener, error) {
+		return ns.Listen(ctx, "tcp", net.JoinHostPort(managementAddress.String(), managementPort))
+	}, func(ctx context.Context, listener net.Listener) error {
+		return serve.New(h, slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
+			// Sessions are upgraded connections, which HTTP/2 has not.
+			Certificates: []tls.Certificate{certificate}, MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"},
+		}).Serve(ctx, listener)
 	})
-	go func() {
-		if err := server.Serve(ctx, listener); err != nil {
-			l.log.Error(managementName, "err", err)
-		}
-	}()
-	return nil
 }
 
 // azureToken is the bearer token for Azure's interface, made once in a lab's life. An empty one is an error: it would let everybody in.
-func (l *lab) azureToken() (string, error) {
-	path := l.dir.path("pki", "azure-token")
+func azureToken(d Dir) (string, error) {
+	path := d.path("pki", "azure-token")
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		text = []byte(rand.Text())
@@ -161,85 +160,79 @@ func (l *lab) azureToken() (string, error) {
 	return string(text), err
 }
 
-// startVirtualNode brings the connector into the API, and returns when its node is Ready.
-func (l *lab) startVirtualNode(ctx context.Context) error {
-	if !l.cluster.Spec.VirtualNode.Enabled {
+// virtualNode is the connector in the API, which makes container groups of pods.
+type virtualNode struct {
+	still
+	*core
+	access *access
+	api    *api
+}
+
+// Start brings the connector into the API, and returns when its node is Ready.
+func (l *virtualNode) Start(ctx context.Context) error {
+	if !l.cluster().Spec.VirtualNode.Enabled {
 		return nil
 	}
-	fail := func(err error) error { return fmt.Errorf("virtual node: %w", err) }
-	if err := (&signer{client: l.client, ca: l.ca, log: l.log}).run(ctx); err != nil {
-		return fail(err)
+	if err := (&signer{client: l.api.client, ca: l.access.ca, log: l.log, fault: l.fault}).run(ctx); err != nil {
+		return err
 	}
 	docs, err := l.connectorObjects()
 	if err != nil {
-		return fail(err)
+		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := applyObjects(ctx, l.client.CoreV1().RESTClient(), docs); err != nil {
-		return fail(err)
+	if err := applyObjects(ctx, l.api.client.CoreV1().RESTClient(), docs); err != nil {
+		return err
 	}
-	if err := l.waitNode(ctx, virtualNodeName); err != nil {
-		return fail(fmt.Errorf("%w; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why", err))
+	for {
+		if is, err := l.isReady(ctx); err == nil && is {
+			l.done("virtual node Ready")
+			return nil
+		}
+		if !wait(ctx, 30*time.Millisecond) {
+			return fmt.Errorf("node %s is not Ready; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why", virtualNodeName)
+		}
 	}
-	l.done("virtual node Ready")
-	return nil
 }
 
-func (l *lab) connectorObjects() ([]string, error) {
-	token, err := l.azureToken()
+func (l *virtualNode) connectorObjects() ([]string, error) {
+	token, err := azureToken(l.dir)
 	if err != nil {
 		return nil, err
 	}
-	kubeconfig, err := l.ca.Kubeconfig(l.dir.Name(), l.plane.Server(), controlplane.NodeAgentUser, time.Now())
+	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeAgentUser, time.Now())
 	if err != nil {
 		return nil, err
 	}
-	c := l.cluster
+	c := l.cluster()
 	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
 	encode := base64.StdEncoding.EncodeToString
 	return objects(connectorObjects, map[string]any{
-		"Token": encode([]byte(token)), "CA": encode(l.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName, "Version": virtualNodeVersion,
+		"Token": encode([]byte(token)), "CA": encode(l.access.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName, "Version": virtualNodeVersion,
 		"Endpoint": managementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(), "Location": c.Spec.Azure.Location,
 		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain,
 		"ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
 	})
 }
 
-// virtualNodeProblems say that the virtual node is not Ready; none without one, or while the API server does not answer, which is told elsewhere.
-func (l *lab) virtualNodeProblems() []string {
-	if !l.ready.Load() || l.groups == nil {
-		return nil
+// Report says that the virtual node is not Ready; nothing while the API server does not answer, which is told elsewhere.
+func (l *virtualNode) Report(s *Status) {
+	if !l.cluster().Spec.VirtualNode.Enabled {
+		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	if is, err := l.isReady(ctx, virtualNodeName); is || err != nil {
-		return nil
+	if is, err := l.isReady(ctx); !is && err == nil {
+		s.Problems = append(s.Problems, virtualNodeName+" is not Ready: its pods go on, but nothing of them changes any more; "+
+			"'packetwalk kubectl -n kube-system describe pod -l app=aci-connector-linux' may say why")
 	}
-	return []string{virtualNodeName + " is not Ready: its pods go on, but nothing of them changes any more; " +
-		"'packetwalk kubectl -n kube-system describe pod -l app=aci-connector-linux' may say why"}
 }
 
-func (l *lab) isReady(ctx context.Context, node string) (bool, error) {
-	n, err := l.client.CoreV1().Nodes().Get(ctx, node, metav1.GetOptions{})
+func (l *virtualNode) isReady(ctx context.Context) (bool, error) {
+	n, err := l.api.client.CoreV1().Nodes().Get(ctx, virtualNodeName, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}
 	return slices.ContainsFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool {
 		return c.Type == corev1.NodeReady && c.Status == corev1.ConditionTrue
 	}), nil
-}
-
-// waitNode waits until a node is Ready.
-func (l *lab) waitNode(ctx context.Context, name string) error {
-	for {
-		if is, err := l.isReady(ctx, name); err == nil && is {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("node %s is not Ready", name)
-		case <-time.After(30 * time.Millisecond):
-		}
-	}
 }

@@ -9,18 +9,18 @@ import (
 
 // TestAzureToken: it is made once; an empty file, which would let everybody in, is an error.
 func TestAzureToken(t *testing.T) {
-	l := &lab{dir: Dir(t.TempDir())}
-	if err := os.Mkdir(l.dir.path("pki"), 0o700); err != nil {
+	d := Dir(t.TempDir())
+	if err := os.Mkdir(d.path("pki"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	token, err := l.azureToken()
-	if again, errAgain := l.azureToken(); err != nil || errAgain != nil || token == "" || again != token {
+	token, err := azureToken(d)
+	if again, errAgain := azureToken(d); err != nil || errAgain != nil || token == "" || again != token {
 		t.Errorf("%q %v, and then %q %v", token, err, again, errAgain)
 	}
-	if err := os.WriteFile(l.dir.path("pki", "azure-token"), nil, 0o600); err != nil {
+	if err := os.WriteFile(d.path("pki", "azure-token"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if token, err := l.azureToken(); err == nil {
+	if token, err := azureToken(d); err == nil {
 		t.Errorf("an empty file is token %q", token)
 	}
 }

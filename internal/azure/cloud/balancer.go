@@ -42,6 +42,7 @@ type balancer struct {
 	nodes corelisters.NodeLister
 	// securityGroup is the nodes' network security group, "" for none.
 	securityGroup string
+	faults        *Faults // by Service, "namespace/name"; may be nil
 }
 
 // members names the nodes that belong into the pool now. It is called while the network is being changed.
@@ -93,14 +94,14 @@ func (b balancer) GetLoadBalancer(_ context.Context, _ string, s *v1.Service) (*
 func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service, nodes []*v1.Node) (*v1.LoadBalancerStatus, error) {
 	want, err := want(s)
 	if err != nil {
-		return nil, err
+		return nil, b.faults.note(objectOf(s), err)
 	}
 	var address netip.Addr
 	err = b.network.Update(func(n *vnet.Network) (err error) {
 		address, err = ensure(n, want, b.members(nodes), b.securityGroup)
 		return err
 	})
-	if err != nil {
+	if b.faults.note(objectOf(s), err) != nil {
 		return nil, err
 	}
 	return status(address), nil
@@ -122,7 +123,7 @@ func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service,
 // is no error.
 func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.Service) error {
 	name := cloudprovider.DefaultLoadBalancerName(s)
-	return b.network.Update(func(n *vnet.Network) error {
+	return b.faults.note(objectOf(s), b.network.Update(func(n *vnet.Network) error {
 		lb, ok := n.LoadBalancer(LoadBalancerName)
 		if !ok {
 			return nil
@@ -134,7 +135,7 @@ func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.S
 			return ensureSecurity(g, service{name: name}, netip.Addr{})
 		}
 		return nil
-	})
+	}))
 }
 
 func status(a netip.Addr) *v1.LoadBalancerStatus {

@@ -3,7 +3,9 @@ package cloud
 import (
 	"context"
 	"fmt"
+	"strings"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
@@ -20,8 +22,8 @@ var _ cloudprovider.Interface = Provider{}
 
 // New makes the provider over a network. With a lister of nodes the back-end pool follows it; nil trusts the controller's lists. Services' ports
 // are opened in the named network security group, "" for none.
-func New(n Network, nodes corelisters.NodeLister, securityGroup string) Provider {
-	return Provider{balancer{n, nodes, securityGroup}}
+func New(n Network, nodes corelisters.NodeLister, securityGroup string, faults *Faults) Provider {
+	return Provider{balancer{n, nodes, securityGroup, faults}}
 }
 
 // Initialize does nothing: the provider needs no client.
@@ -57,11 +59,19 @@ const workers = 5
 // Run runs upstream's service controller over the network until ctx ends. Services' ports are opened in the named security group. It starts the informers that it adds to the factory.
 // The controller has no wait of its own before a Service's first address: that comes as soon as its informers are in sync; only
 // what failed is tried again later (5 s at first, upstream's constant).
-func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName, securityGroup string) error {
+func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName, securityGroup string, faults *Faults,
+) error {
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
-	controller, err := servicecontroller.New(New(n, nodes.Lister(), securityGroup), client, services, nodes, clusterName, featuregate.NewFeatureGate())
+	controller, err := servicecontroller.New(New(n, nodes.Lister(), securityGroup, faults), client, services, nodes, clusterName, featuregate.NewFeatureGate())
 	if err != nil {
 		return fmt.Errorf("service controller: %w", err)
+	}
+	if faults != nil {
+		faults.ask(func(object string) bool {
+			namespace, name, _ := strings.Cut(object, "/")
+			s, err := services.Lister().Services(namespace).Get(name)
+			return err == nil && (s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Finalizers) > 0)
+		})
 	}
 	factory.Start(ctx.Done())
 	controller.Run(ctx, workers, controllersmetrics.NewControllerManagerMetrics("packetwalk"))

@@ -2,6 +2,7 @@ package cloud_test
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"sync"
@@ -97,7 +98,7 @@ func nodes(names ...string) []*v1.Node {
 }
 
 func balancer(n cloud.Network) cloudprovider.LoadBalancer {
-	b, _ := cloud.New(n, nil, "").LoadBalancer()
+	b, _ := cloud.New(n, nil, "", nil).LoadBalancer()
 	return b
 }
 
@@ -211,7 +212,7 @@ func TestPoolFollowsTheNodes(t *testing.T) {
 	for _, node := range all {
 		store.Add(node)
 	}
-	b, _ := cloud.New(n, corelisters.NewNodeLister(store), "").LoadBalancer()
+	b, _ := cloud.New(n, corelisters.NewNodeLister(store), "", nil).LoadBalancer()
 	members := func() string {
 		var all []string
 		for _, m := range n.lb(t).BackendPools[0].Members {
@@ -300,8 +301,9 @@ func TestRun(t *testing.T) {
 	)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
+	var faults cloud.Faults
 	go func() {
-		done <- cloud.Run(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "kubernetes", "")
+		done <- cloud.Run(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "kubernetes", "", &faults)
 	}()
 	defer func() {
 		cancel()
@@ -344,6 +346,29 @@ func TestRun(t *testing.T) {
 	})
 	await("event", event("whereami", "EnsuredLoadBalancer", ""))
 	await("refusal", event("internal", "SyncLoadBalancerFailed", "not built yet"))
+	if p := faults.Problems(); len(p) != 1 || !strings.Contains(p[0], "service default/internal: ") {
+		t.Errorf("problems %q", p)
+	}
+	// One that has got a load balancer is no problem any more, nor is one that is not to have one.
+	internal := map[string]string{"service.beta.kubernetes.io/azure-load-balancer-internal": "true"}
+	for _, step := range []struct {
+		problems int
+		edit     func(*v1.Service)
+	}{
+		{0, func(s *v1.Service) { s.Annotations = nil }},
+		{1, func(s *v1.Service) { s.Annotations = internal }},
+		{0, func(s *v1.Service) { s.Spec.Type = v1.ServiceTypeClusterIP }},
+	} {
+		s, err := client.CoreV1().Services("default").Get(ctx, "internal", metav1.GetOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		step.edit(s)
+		if _, err := client.CoreV1().Services("default").Update(ctx, s, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		await(fmt.Sprint(step.problems, " problems"), func() bool { return len(faults.Problems()) == step.problems })
+	}
 	if f := get().Finalizers; len(f) != 1 {
 		t.Errorf("finalizers %v", f)
 	}

@@ -25,6 +25,7 @@ import (
 type routes struct {
 	network Network
 	table   string
+	faults  *Faults // by node; may be nil
 }
 
 // ListRoutes gives the table's routes. Those that a person made are among them: the controller leaves alone what is outside the pods' range.
@@ -43,6 +44,10 @@ func (r routes) ListRoutes(context.Context, string) ([]*cloudprovider.Route, err
 
 // CreateRoute makes the route to a node's pods.
 func (r routes) CreateRoute(_ context.Context, _, _ string, route *cloudprovider.Route) error {
+	return r.faults.note(string(route.TargetNode), r.create(route))
+}
+
+func (r routes) create(route *cloudprovider.Route) error {
 	prefix, err := netip.ParsePrefix(route.DestinationCIDR)
 	if err != nil {
 		return fmt.Errorf("route to the pods of %s: %w", route.TargetNode, err)
@@ -75,11 +80,19 @@ const routeSyncPeriod = 10 * time.Second
 
 // RunRoutes runs upstream's route controller over one of the network's route tables until ctx ends: a route to each node's part of the pods' range. It looks once
 // at its start and then every 10 s, so it is best started when the nodes have their ranges.
-func RunRoutes(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, table, clusterName string, pods netip.Prefix) error {
+func RunRoutes(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, table, clusterName string, pods netip.Prefix,
+	faults *Faults,
+) error {
 	cidr := &net.IPNet{IP: pods.Masked().Addr().AsSlice(), Mask: net.CIDRMask(pods.Bits(), pods.Addr().BitLen())}
-	controller, err := routecontroller.New(routes{n, table}, client, factory.Core().V1().Nodes(), clusterName, []*net.IPNet{cidr})
+	controller, err := routecontroller.New(routes{n, table, faults}, client, factory.Core().V1().Nodes(), clusterName, []*net.IPNet{cidr})
 	if err != nil {
 		return fmt.Errorf("route controller: %w", err)
+	}
+	if faults != nil {
+		faults.ask(func(node string) bool {
+			_, err := factory.Core().V1().Nodes().Lister().Get(node)
+			return err == nil
+		})
 	}
 	factory.Start(ctx.Done())
 	controller.Run(ctx, routeSyncPeriod, controllersmetrics.NewControllerManagerMetrics("packetwalk"))

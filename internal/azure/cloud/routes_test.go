@@ -43,7 +43,7 @@ func TestRunRoutes(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- cloud.RunRoutes(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "pods", "kubernetes", netip.MustParsePrefix("192.168.0.0/16"))
+		done <- cloud.RunRoutes(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "pods", "kubernetes", netip.MustParsePrefix("192.168.0.0/16"), nil)
 	}()
 	defer func() {
 		cancel()

@@ -29,7 +29,7 @@ func TestSecurityRules(t *testing.T) {
 	n.n.SecurityGroups = []vnet.SecurityGroup{{Name: group, Rules: []vnet.SecurityRule{
 		{Name: "own", Priority: 501, Direction: vnet.DirectionOutbound, Access: vnet.AccessDeny, Protocol: vnet.Any},
 	}}}
-	lb, _ := cloud.New(n, nil, group).LoadBalancer()
+	lb, _ := cloud.New(n, nil, group, nil).LoadBalancer()
 	const own = "501 own Outbound Deny *  →  []\n"
 	ranges := func(edit func(*v1.Service)) func(*v1.Service) {
 		return func(s *v1.Service) {
@@ -102,7 +102,7 @@ func TestSecurityRefused(t *testing.T) {
 	} {
 		n := newNetwork(t, vnet.SKUBasic)
 		n.n.SecurityGroups = []vnet.SecurityGroup{{Name: group}}
-		lb, _ := cloud.New(n, nil, group).LoadBalancer()
+		lb, _ := cloud.New(n, nil, group, nil).LoadBalancer()
 		_, err := lb.EnsureLoadBalancer(t.Context(), "kubernetes", service("whereami", uid, edit), nodes("node0"))
 		if err == nil || !strings.Contains(err.Error(), want) || n.rules() != "" {
 			t.Errorf("%v, want %q; rules %q", err, want, n.rules())

@@ -47,6 +47,9 @@ type Fabric struct {
 	dirty    chan struct{} // health or targets changed; one is enough
 	eager    atomic.Int64  // members that have never been up and are tried often
 
+	faultMu sync.Mutex
+	faults  map[string]error // what goes on failing, by what is tried
+
 	mu       sync.Mutex // of all below, and of the kernel's state
 	fabric   *kernel.Namespace
 	internet *kernel.Namespace
@@ -87,7 +90,7 @@ func New(cfg Config) (*Fabric, error) {
 	cfg.Timing = cfg.Timing.withDefaults()
 	return &Fabric{
 		cfg: cfg, network: cfg.Network.Clone(), health: vnet.Health{}, dirty: make(chan struct{}, 1), probes: map[vnet.ProbeTarget]*probing{},
-		agents: map[string]context.CancelFunc{},
+		agents: map[string]context.CancelFunc{}, faults: map[string]error{},
 	}, nil
 }
 
@@ -313,6 +316,29 @@ func (f *Fabric) Update(change func(*vnet.Network) error) error {
 	}
 	f.wakeProbes()
 	return nil
+}
+
+// fault notes how something went that is tried again and again.
+func (f *Fabric) fault(what string, err error) {
+	f.faultMu.Lock()
+	defer f.faultMu.Unlock()
+	if err != nil && f.faults[what] == nil {
+		f.cfg.Log.Error(what, "err", err)
+	}
+	f.faults[what] = err
+}
+
+// Fault is what fails at present of what the fabric does by itself: health that does not reach the kernel, spare ports, the wire server.
+func (f *Fabric) Fault() error {
+	f.faultMu.Lock()
+	defer f.faultMu.Unlock()
+	var all []error
+	for _, what := range slices.Sorted(maps.Keys(f.faults)) {
+		if err := f.faults[what]; err != nil {
+			all = append(all, fmt.Errorf("%s: %w", what, err))
+		}
+	}
+	return errors.Join(all...)
 }
 
 // Snapshot returns copies of the network and of the back ends' health.

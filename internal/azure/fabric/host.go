@@ -21,7 +21,11 @@ func (f *Fabric) serveHost(ctx context.Context) error {
 		return fmt.Errorf("wire server: %w", err)
 	}
 	f.http = serve.New(http.HandlerFunc(f.wireServer), slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
-	f.done.Go(func() { _ = f.http.Serve(ctx, l) })
+	f.done.Go(func() {
+		if err := f.http.Serve(ctx, l); err != nil {
+			f.fault("answer as the wire server", err)
+		}
+	})
 	return nil
 }
 

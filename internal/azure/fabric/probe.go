@@ -225,8 +225,8 @@ func (f *Fabric) followHealth(ctx context.Context) {
 			}
 		}
 		f.mu.Unlock()
+		f.fault("bring the back ends' health to the kernel", err)
 		if err != nil {
-			f.cfg.Log.Error("health change did not reach the kernel", "err", err)
 			time.AfterFunc(time.Second, f.wakeProbes)
 			continue
 		}

@@ -66,8 +66,8 @@ func (f *Fabric) keepSpares(ctx context.Context) {
 		case <-time.After(wait):
 		}
 		changed, err := l.look(time.Now())
-		if err != nil && ctx.Err() == nil {
-			f.cfg.Log.Warn("look for spare outbound ports", "err", err)
+		if ctx.Err() == nil {
+			f.fault("look for spare outbound ports", err)
 		}
 		wait = lookForSpares
 		if changed {

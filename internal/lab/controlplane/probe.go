@@ -11,6 +11,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"packetwalk.dev/internal/lab/supervise"
 )
 
 // Dial opens a connection to an address as the control plane's network namespace sees it.
@@ -25,15 +27,15 @@ type Probe struct {
 // probeInterval is short: a lab's start waits on it.
 const probeInterval = 20 * time.Millisecond
 
-// Launch starts the components with launch, each as soon as the one that it needs is ready, and returns when all are.
+// Launch starts some of all components with launch, each as soon as the one that it needs is ready.
 // launch may find its component running already. The error, when ctx ends first, names the component and its last answer.
-func (a *Authority) Launch(ctx context.Context, components []Component, dial Dial, launch func(Component) error) error {
-	for _, component := range components {
-		for _, needed := range components {
+func (a *Authority) Launch(ctx context.Context, all, some []Component, dial Dial, launch func(Component) error) error {
+	for _, component := range some {
+		for _, needed := range all {
 			if needed.Name != component.After {
 				continue
 			}
-			if err := a.WaitReady(ctx, needed, dial); err != nil {
+			if err := a.WaitReady(ctx, dial, needed); err != nil {
 				return err
 			}
 		}
@@ -41,17 +43,17 @@ func (a *Authority) Launch(ctx context.Context, components []Component, dial Dia
 			return err
 		}
 	}
+	return nil
+}
+
+// WaitReady waits until the components are ready. The error, when ctx ends first, holds the last answer.
+func (a *Authority) WaitReady(ctx context.Context, dial Dial, components ...Component) error {
 	for _, component := range components {
-		if err := a.WaitReady(ctx, component, dial); err != nil {
+		if err := a.wait(ctx, component, component.Ready, dial); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// WaitReady waits until the component is ready. The error, when ctx ends first, holds the last answer.
-func (a *Authority) WaitReady(ctx context.Context, component Component, dial Dial) error {
-	return a.wait(ctx, component, component.Ready, dial)
 }
 
 // WaitServing waits until the component takes requests: from then on an admin's writes to the API server succeed.
@@ -82,7 +84,7 @@ func (a *Authority) wait(ctx context.Context, component Component, probe Probe, 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w; its log is %s", component.Name, last, component.LogFile)
+			return fmt.Errorf("%s is not ready: %w; its log is %s, which ends with:%s", component.Name, last, component.LogFile, supervise.LastLines(component.LogFile))
 		case <-ticker.C:
 		}
 	}

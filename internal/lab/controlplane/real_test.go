@@ -73,7 +73,13 @@ func startCluster(ctx context.Context, t *testing.T) *cluster {
 	c := &cluster{t: t, config: config, namespace: space, authority: authority, supervisors: make(map[string]*supervise.Supervisor)}
 	t.Cleanup(c.stop)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return authority.Launch(ctx, config.Components(), space.dial, c.launch) })
+	group.Go(func() error {
+		all := config.Components()
+		if err := authority.Launch(ctx, all, all, space.dial, c.launch); err != nil {
+			return err
+		}
+		return authority.WaitReady(ctx, space.dial, all...)
+	})
 	group.Go(func() error { return c.applyBootstrap(ctx) })
 	if err := group.Wait(); err != nil {
 		t.Fatal(err)
@@ -254,7 +260,7 @@ func (c *cluster) testEtcdDies(ctx context.Context) {
 		c.t.Errorf("etcd ended with %q", state.LastExit)
 	}
 	for _, component := range c.config.Components() {
-		if err := c.authority.WaitReady(ctx, component, c.namespace.dial); err != nil {
+		if err := c.authority.WaitReady(ctx, c.namespace.dial, component); err != nil {
 			c.t.Fatal(err)
 		}
 	}

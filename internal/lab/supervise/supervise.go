@@ -55,6 +55,7 @@ type State struct {
 	Since    time.Time `json:"since"`              // start of the process, or of its absence
 	Restarts int       `json:"restarts"`           // how often this supervisor started it again
 	LastExit string    `json:"lastExit,omitempty"` // how it ended last, or why it did not start
+	Failures int       `json:"failures,omitempty"` // ends in a row, each sooner than Options.Steady after the start; 0 again once it ran that long
 	Adopted  bool      `json:"adopted,omitempty"`  // started by an earlier supervisor
 }
 
@@ -106,6 +107,7 @@ func (s *Supervisor) loop(ctx context.Context, h *handle) {
 			}
 			if time.Since(h.since) >= s.options.Steady {
 				pause = s.options.MinPause
+				s.change(func(state *State) { state.Failures = 0 })
 			}
 			s.gone(h.exit)
 			h.close()
@@ -146,6 +148,7 @@ func (s *Supervisor) gone(exit string) {
 		if state.Pid != 0 {
 			state.Since = time.Now()
 		}
+		state.Failures++
 		state.Pid, state.LastExit, state.Adopted = 0, exit, false
 	})
 	s.notify()
@@ -168,7 +171,11 @@ func (s *Supervisor) notify() {
 func (s *Supervisor) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.state
+	state := s.state
+	if state.Pid != 0 && time.Since(state.Since) >= s.options.Steady {
+		state.Failures = 0
+	}
+	return state
 }
 
 // Detach ends the supervision and leaves the process running, for a later supervisor to adopt.

@@ -1,0 +1,158 @@
+package lab
+
+import (
+	"context"
+	"net"
+	"net/netip"
+	"sync/atomic"
+	"time"
+
+	"k8s.io/client-go/kubernetes"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/supervise"
+)
+
+// access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1, and
+// the API server's way to nodes and pods.
+type access struct {
+	still
+	*core
+	azure *azure
+	nodes *nodes
+
+	plane  controlplane.Config
+	ca     *controlplane.Authority
+	ns     *kernel.Namespace
+	server atomic.Pointer[string] // the API server's address on this machine
+}
+
+func (a *access) Start(ctx context.Context) error {
+	c := a.cluster()
+	a.plane = controlplane.Config{
+		Dir: string(a.dir), Binary: a.bin.ControlPlane, ClusterName: c.Metadata.Name, Address: vnet.APIServerAddress,
+		ServiceCIDR: c.Spec.Network.ServiceCIDR, PodCIDR: c.Spec.Network.PodCIDR, EgressSocket: a.dir.EgressSocket(),
+	}
+	var err error
+	if a.ca, err = controlplane.Prepare(a.plane, time.Now()); err != nil {
+		return err
+	}
+	if a.ns, err = a.azure.attachHost(controlPlaneHost); err != nil {
+		return err
+	}
+	err = a.serve(ctx, "the API server's way to nodes and pods", func(ctx context.Context) (net.Listener, error) {
+		return listenUnix(ctx, a.dir.EgressSocket())
+	}, func(ctx context.Context, l net.Listener) error { return serveEgress(ctx, l, a.nodes.dialer) })
+	if err != nil {
+		return err
+	}
+	server := netip.AddrPortFrom(a.plane.Address, controlplane.Port).String()
+	return a.serve(ctx, "the way to the API server", a.listen, func(ctx context.Context, l net.Listener) error {
+		return forward(ctx, l, a.ns.Dial, server)
+	})
+}
+
+// listen listens for users of the API server, and writes their kubeconfig.
+func (a *access) listen(context.Context) (net.Listener, error) {
+	l, err := listenForwarder(a.dir)
+	if err != nil {
+		return nil, err
+	}
+	server := "https://" + l.Addr().String()
+	a.server.Store(&server)
+	text, err := a.ca.Kubeconfig(a.dir.Name(), server, controlplane.Admin, time.Now())
+	if err == nil {
+		err = atomicfile.Write(a.dir.Kubeconfig(), text, 0o600)
+	}
+	if err != nil {
+		l.Close()
+		return nil, err
+	}
+	return l, nil
+}
+
+func (a *access) Report(s *Status) { s.APIServer = *a.server.Load() }
+
+func (a *access) clientAs(user controlplane.User) (*kubernetes.Clientset, error) {
+	kubeconfig, err := a.ca.Kubeconfig(a.dir.Name(), a.plane.Server(), user, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	return clientFor(kubeconfig, a.ns.Dial)
+}
+
+// processes are upstream's processes that a part keeps running.
+type processes struct {
+	*core
+	access *access
+	all    []*supervise.Supervisor
+}
+
+func (p *processes) launch(ctx context.Context, all, some []controlplane.Component) error {
+	return p.access.ca.Launch(ctx, all, some, p.access.ns.Dial, func(c controlplane.Component) error {
+		s, err := p.run(p.access.ns, command{name: c.Name, path: c.Path, args: c.Args, log: c.LogFile, pid: c.PidFile})
+		if err == nil {
+			p.all = append(p.all, s)
+		}
+		return err
+	})
+}
+
+func (p *processes) Report(s *Status) {
+	for _, one := range p.all {
+		s.Components = append(s.Components, componentOf(one))
+	}
+}
+
+func (p *processes) Stop() {
+	for _, one := range p.all {
+		one.Detach()
+	}
+}
+
+func (p *processes) Change(context.Context, change) error { return nil }
+
+// serving is how many of the control plane's components, the first ones, are what serves requests: etcd and the API server.
+const serving = 2
+
+// api is the API server, from the moment on that it serves requests, which is a second before it calls itself ready; and the client of it that
+// the lab's own parts use.
+type api struct {
+	processes
+	client kubernetes.Interface
+}
+
+func (a *api) Start(ctx context.Context) error {
+	all := a.access.plane.Components()
+	if err := a.launch(ctx, all, all[:serving]); err != nil {
+		return err
+	}
+	if err := a.access.ca.WaitServing(ctx, all[serving-1], a.access.ns.Dial); err != nil {
+		return err
+	}
+	a.done("API server answers")
+	client, err := a.access.clientAs(controlplane.Admin)
+	if err != nil {
+		return err
+	}
+	a.client = client
+	return controlplane.ApplyBootstrap(ctx, client.RbacV1())
+}
+
+// plane is the rest of the control plane. It is up when all of it is ready.
+type plane struct{ processes }
+
+func (p *plane) Start(ctx context.Context) error {
+	all := p.access.plane.Components()
+	if err := p.launch(ctx, all, all[serving:]); err != nil {
+		return err
+	}
+	if err := p.access.ca.WaitReady(ctx, p.access.ns.Dial, all...); err != nil {
+		return err
+	}
+	p.done("control plane ready")
+	return nil
+}

@@ -1,0 +1,168 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/cluster"
+)
+
+// azure is Azure's side of the lab: the fabric and its network.
+type azure struct {
+	*core
+	*fabric.Fabric
+	cut     *cutOff
+	planned *cluster.Cluster // what the network was brought to last; a change that failed later is not in cluster
+}
+
+// Start takes the fabric over or makes it, and brings it to where a change led that was cut off. Where it cannot lead there, nothing of the
+// change was begun, and it is dropped.
+func (a *azure) Start(ctx context.Context) error {
+	network, err := networkOf(a.cluster())
+	if err != nil {
+		return err
+	}
+	a.Fabric, err = fabric.New(fabric.Config{
+		Dir: a.dir.path("netns"), Network: network, StateFile: a.dir.fabricState(), Log: a.log.With("part", "fabric"),
+	})
+	if err != nil {
+		return err
+	}
+	if err := a.Fabric.Start(ctx); err != nil {
+		return err
+	}
+	a.planned = a.cluster()
+	if a.cut.source == nil {
+		return nil
+	}
+	if err := a.Update(func(n *vnet.Network) error { return revise(n, a.cut.from, a.planned) }); err != nil {
+		a.log.Warn("a change that was cut off is left out", "file", a.dir.nextFile(), "err", err)
+		a.planned, a.cut.source = a.cut.from, nil
+		a.become(a.cut.from)
+		return os.Remove(a.dir.nextFile())
+	}
+	a.log.Info("a change was cut off; the rest of it is done")
+	return nil
+}
+
+// try says whether the network can become what a cluster says.
+func (a *azure) try(to *cluster.Cluster) error {
+	n := a.network()
+	return errors.Join(revise(&n, a.planned, to), n.Validate())
+}
+
+func (a *azure) Change(_ context.Context, c change) error {
+	if err := a.Update(func(n *vnet.Network) error { return revise(n, a.planned, c.to) }); err != nil {
+		return err
+	}
+	a.planned = c.to
+	c.say(Step{Text: "network changed"})
+	return nil
+}
+
+// network is Azure's side as it is now.
+func (a *azure) network() vnet.Network {
+	n, _ := a.Snapshot()
+	return n
+}
+
+// attachHost makes an internet host's namespace and wires it to the internet.
+func (a *azure) attachHost(name string) (*kernel.Namespace, error) {
+	ns, _, err := kernel.EnsureNamespace(a.dir.NetNS(name))
+	if err != nil {
+		return nil, err
+	}
+	return ns, a.AttachHost(name, ns)
+}
+
+func (a *azure) Stop() {
+	if err := a.Close(); err != nil {
+		a.log.Warn("close the fabric", "err", err)
+	}
+}
+
+func (a *azure) Report(s *Status) {
+	n, health := a.Snapshot()
+	s.Frontends, s.Outbound = frontends(n, health), a.outbound()
+	s.Warnings = append(s.Warnings, halfPeerings(n)...)
+	if err := a.Fault(); err != nil {
+		s.Problems = append(s.Problems, "Azure's network does not follow: "+oneLine(err))
+	}
+}
+
+// halfPeerings are the peerings that carry nothing because only one side has them.
+func halfPeerings(n vnet.Network) []string {
+	var all []string
+	for _, v := range n.VNets {
+		for _, p := range v.Peerings {
+			if !n.Peered(v.Name, p.RemoteVNet) {
+				has := "has none"
+				if p.Parted {
+					has = "has none any more"
+				}
+				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s",
+					v.Name, p.RemoteVNet, n.PeeringState(v.Name, p), p.RemoteVNet, has, v.Name))
+			}
+		}
+	}
+	return all
+}
+
+// outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.
+func (a *azure) outbound() []Outbound {
+	uses, err := a.PortUses()
+	if err != nil {
+		a.log.Warn("read the use of outbound ports", "err", err)
+	}
+	all := []Outbound{}
+	for _, u := range uses {
+		o := Outbound{Node: u.Machine, Ports: u.Ports, InUse: u.InUse}
+		if f := u.Fullest; f.InUse > 0 {
+			protocol := "tcp"
+			if f.Protocol == unix.IPPROTO_UDP {
+				protocol = "udp"
+			}
+			o.Fullest = &OutboundUse{Protocol: protocol, Destination: f.Destination.String(), InUse: f.InUse, Percent: 100 * f.InUse / u.Ports}
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// frontends are the load balancing rules with those of their back ends that are up.
+func frontends(n vnet.Network, h vnet.Health) []Frontend {
+	all := []Frontend{}
+	for _, lb := range n.LoadBalancers {
+		for _, rule := range lb.Rules {
+			all = append(all, frontend(n, lb, rule, h))
+		}
+	}
+	return all
+}
+
+func frontend(n vnet.Network, lb vnet.LoadBalancer, rule vnet.Rule, h vnet.Health) Frontend {
+	f := Frontend{Rule: rule.Name, Port: rule.FrontendPort, Healthy: []string{}}
+	if i := slices.IndexFunc(lb.Frontends, func(f vnet.Frontend) bool { return f.Name == rule.Frontend }); i >= 0 {
+		f.Address = lb.Frontends[i].Address.String()
+	}
+	i := slices.IndexFunc(lb.BackendPools, func(p vnet.BackendPool) bool { return p.Name == rule.BackendPool })
+	if i < 0 {
+		return f
+	}
+	f.Total = len(lb.BackendPools[i].Members)
+	for _, m := range lb.BackendPools[i].Members {
+		nic, ok := n.NIC(m.NIC)
+		if ok && (rule.Probe == "" || h[vnet.ProbeTarget{LoadBalancer: lb.Name, Probe: rule.Probe, Member: m}]) {
+			f.Healthy = append(f.Healthy, nic.Machine)
+		}
+	}
+	return f
+}

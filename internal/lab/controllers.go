@@ -1,0 +1,97 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/informers"
+
+	"packetwalk.dev/internal/azure/cloud"
+	"packetwalk.dev/internal/azure/vnet"
+)
+
+// services is upstream's service controller over Azure's load balancer.
+type services struct {
+	still
+	*core
+	azure  *azure
+	api    *api
+	faults cloud.Faults
+}
+
+func (l *services) Start(ctx context.Context) error {
+	l.keep(ctx, "the service controller", func(ctx context.Context) error {
+		factory := informers.NewSharedInformerFactory(l.api.client, 0)
+		return cloud.Run(ctx, l.api.client, factory, l.azure, cloudName, l.cluster().NodeSecurityGroup(), &l.faults)
+	})
+	return nil
+}
+
+func (l *services) Report(s *Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
+
+// routes is upstream's route controller, where the nodes' pods have ranges of their own.
+type routes struct {
+	still
+	*core
+	azure  *azure
+	api    *api
+	faults cloud.Faults
+	stop   context.CancelFunc // ends the controller; nil where there is none
+}
+
+// Start runs the controller, and waits until each node has its route. The nodes have their ranges by now.
+func (l *routes) Start(ctx context.Context) error { return l.look(ctx) }
+
+// look is the same for new nodes: a controller that runs already, and would look for them only after a while, is ended.
+func (l *routes) look(ctx context.Context) error {
+	table, _, ok := l.cluster().PodRouteTable()
+	if !ok {
+		return nil
+	}
+	if l.stop != nil {
+		l.stop()
+	}
+	running, stop := context.WithCancel(ctx)
+	l.stop = stop
+	l.keep(running, "the route controller", func(ctx context.Context) error {
+		factory := informers.NewSharedInformerFactory(l.api.client, 0)
+		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, cloudName, l.cluster().Spec.Network.PodCIDR, &l.faults)
+	})
+	waiting, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	for {
+		missing, err := l.unrouted(waiting, table)
+		if err != nil {
+			return fmt.Errorf("routes to the nodes' pods: %w", err)
+		}
+		if len(missing) == 0 {
+			return nil
+		}
+		if !wait(waiting, 20*time.Millisecond) {
+			return fmt.Errorf("routes to the nodes' pods: %v are without one", missing)
+		}
+	}
+}
+
+func (l *routes) Report(s *Status) { s.Problems = append(s.Problems, l.faults.Problems()...) }
+
+// unrouted are the nodes without a route to their pods.
+func (l *routes) unrouted(ctx context.Context, table string) ([]string, error) {
+	list, err := l.api.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return nil, err
+	}
+	network := l.azure.network()
+	routes, _ := network.RouteTable(table)
+	var missing []string
+	for _, n := range list.Items {
+		routed := routes != nil && slices.ContainsFunc(routes.Routes, func(r vnet.UserRoute) bool { return r.Prefix.String() == n.Spec.PodCIDR })
+		if !routed {
+			missing = append(missing, n.Name)
+		}
+	}
+	return missing, nil
+}

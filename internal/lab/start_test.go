@@ -1,0 +1,65 @@
+package lab
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestUpNamesWhatDoesNotStart: with a control plane that crashes at its start, and with one that hangs, up ends, and says which component it is
+// and what its log ends with; nothing is left behind.
+func TestUpNamesWhatDoesNotStart(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	app, err := filepath.Abs("../../bin/packetwalk-app")
+	if err == nil {
+		_, err = os.Stat(app)
+	}
+	if err != nil {
+		t.Skip("needs 'make build': ", err)
+	}
+	for _, c := range []struct {
+		name, script string
+		patience     time.Duration
+		want         []string
+	}{
+		{"crashes", "echo no space left on device; exit 7", patience, []string{"etcd has ended 3 times in a row: exit status 7", "no space left on device"}},
+		{"hangs", "echo it is early; exec sleep 600", 3 * time.Second, []string{"not up within 3s", "etcd is not ready", "it is early"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir, err := os.MkdirTemp("", "lab") // a short path: sockets lie in it
+			if err != nil {
+				t.Fatal(err)
+			}
+			d := Dir(dir)
+			script := filepath.Join(t.TempDir(), "controlplane")
+			if err := os.WriteFile(script, []byte("#!/bin/sh\n"+c.script+"\n"), 0o700); err != nil {
+				t.Fatal(err)
+			}
+			if err := prepare(UpOptions{Dir: d}); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() {
+				os.Remove(d.lockFile()) // this process is the lab's here, and stays
+				if err := Destroy(context.Background(), d); err != nil || d.Exists() {
+					t.Errorf("destroy: %v", err)
+				}
+			})
+			l := newLab(d, Binaries{App: app, ControlPlane: script}, func(Step) {})
+			err = l.up(t.Context(), c.patience)
+			for _, want := range c.want {
+				if err == nil || !strings.Contains(err.Error(), want) {
+					t.Errorf("error %v\nwant %q in it", err, want)
+				}
+			}
+			var s Status
+			if l.parts.report(&s); len(s.Problems) == 0 || !strings.Contains(s.Problems[0], "the API server") {
+				t.Errorf("status does not say what is waited for: %q", s.Problems)
+			}
+		})
+	}
+}
