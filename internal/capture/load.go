@@ -112,6 +112,7 @@ func (l *Loader) Finish() *snapshot.Host {
 	}
 	state.Index()
 	l.Host.Rules.Tables = append(l.Host.Rules.Tables, l.saved...) // nft's list could not be had
+	l.legacyFirst()
 	l.Host.Rules.Index()
 	l.Host.Flows = conntrack.NewTable(l.flows)
 	return l.Host

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 
 	"packetwalk.dev/internal/model/conntrack"
@@ -45,12 +46,43 @@ func loadIPTables(family netfilter.Family, legacyFile string) func(*Loader, []by
 		if err != nil {
 			return err
 		}
-		if dialect == netfilter.IPTablesLegacy && len(lowered) > 0 && len(l.saved) > 0 {
-			l.Assume("%s has both legacy rules and rules in nf_tables: those in nf_tables are taken to come first where priorities are equal", l.Host.Name)
-		}
 		l.saved = append(l.saved, lowered...)
 		return nil
 	}
+}
+
+// legacyFirst puts legacy tables in front of the others. Which were made first, and so come last at a hook where priorities are equal, no tool tells.
+func (l *Loader) legacyFirst() {
+	type place struct {
+		hook     netfilter.Hook
+		priority int
+	}
+	var legacy, others []*netfilter.Table
+	places := map[place]bool{}
+	shared := false
+	for _, t := range l.Host.Rules.Tables {
+		if t.Dialect == netfilter.IPTablesLegacy {
+			legacy = append(legacy, t)
+		} else {
+			others = append(others, t)
+		}
+	}
+	for _, t := range slices.Concat(legacy, others) {
+		for _, c := range t.Chains {
+			if c.Base == nil || len(c.Rules) == 0 || t.Family == netfilter.Bridge {
+				continue
+			}
+			at := place{c.Base.Hook, c.Base.Priority}
+			if t.Dialect == netfilter.IPTablesLegacy {
+				places[at] = true
+			}
+			shared = shared || t.Dialect != netfilter.IPTablesLegacy && places[at]
+		}
+	}
+	if shared {
+		l.Assume("%s has both legacy rules and rules in nf_tables: those in nf_tables are taken to come first where priorities are equal", l.Host.Name)
+	}
+	l.Host.Rules.Tables = slices.Concat(legacy, others)
 }
 
 // loadNFT reads nft's JSON. The tables that iptables-nft and its kin made stand there, too, but not all that their rules test: they are taken
@@ -71,6 +103,19 @@ func loadNFT(l *Loader, text []byte) error {
 	l.Host.Rules.Tables, l.saved = joined, nil
 	if len(missing) > 0 {
 		return fmt.Errorf("tables of iptables that are known by nft only, which does not say all of their rules: %s", strings.Join(missing, ", "))
+	}
+	return nil
+}
+
+// loadNFTDevices tells chains where they hang, which not every nft has in its JSON.
+func loadNFTDevices(l *Loader, text []byte) error {
+	found := nftables.Devices(text)
+	for _, t := range l.Host.Rules.Tables {
+		for _, c := range t.Chains {
+			if at := found[nftables.ChainName{Family: t.Family, Table: t.Name, Chain: c.Name}]; at != nil && c.Base != nil {
+				c.Base.Devices = at
+			}
+		}
 	}
 	return nil
 }

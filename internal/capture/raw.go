@@ -44,7 +44,10 @@ const (
 	WiresFile     = "wires.json"     // []Wire
 )
 
-const linksFile = "ip-link.json"
+const (
+	linksFile     = "ip-link.json"
+	nftChainsFile = "nft-chains.txt"
+)
 
 // Dumps are all files of a host, in the order in which they are loaded: links come first, because others refer to them.
 //
@@ -77,6 +80,7 @@ var Dumps = []Dump{
 	{File: "ebtables-legacy-save.txt", Part: snapshot.Bridge, Only: "/sys/module/ebtable_*",
 		Commands: [][]string{{"ebtables-legacy-save"}, {"ebtables-save"}}, load: loadEBTables},
 	{File: "nft.json", Part: snapshot.NFT, Commands: [][]string{{"nft", "-j", "-a", "list", "ruleset"}}, load: loadNFT},
+	{File: nftChainsFile, Part: snapshot.NFT, Only: "/proc/sys/net/netfilter", Commands: [][]string{{"nft", "list", "chains"}}, load: loadNFTDevices},
 	{File: "ipset.txt", Part: snapshot.IPSets, Commands: [][]string{{"ipset", "save"}}, load: loadIPSets},
 	{File: "conntrack.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv4", "-o", "extended"}}, load: loadFlows},
 	{File: "conntrack-6.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv6", "-o", "extended"}}, load: loadFlows},

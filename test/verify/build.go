@@ -160,6 +160,8 @@ func (b *built) apply(ctx context.Context, h *Host) error {
 			err = ns.SetSysctls(sysctls(lines)...)
 		case "listen":
 			err = b.listen(ctx, ns, lines)
+		case "nfacct":
+			err = ns.Do(func() error { return addAccounts(lines) })
 		default:
 			err = restore(ns, f, strings.Join(lines, "\n")+"\n")
 		}
@@ -181,8 +183,10 @@ func sysctls(lines []string) []kernel.Sysctl {
 
 // restorers are the programs that read the files.
 var restorers = map[string][]string{
-	"ip": {"ip", "-force", "-batch", "-"}, "ipset": {"ipset", "restore"}, "iptables": {"iptables-nft-restore"},
-	"ip6tables": {"ip6tables-nft-restore"}, "nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},
+	"ip": {"ip", "-force", "-batch", "-"}, "ipset": {"ipset", "restore"},
+	"iptables": {"iptables-nft-restore"}, "iptables-legacy": {"iptables-legacy-restore", "-w", "10"},
+	"ip6tables": {"ip6tables-nft-restore"}, "ip6tables-legacy": {"ip6tables-legacy-restore", "-w", "10"},
+	"nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},
 }
 
 func restore(ns *kernel.Namespace, file, text string) error {

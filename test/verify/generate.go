@@ -46,7 +46,8 @@ type site struct {
 	forwards  bool
 	links     []string // its ends of wires
 	bridges   []string
-	histories int // tests that remember packets under a name of their own
+	legacy    bool // its rules of iptables are in the kernel's own tables
+	histories int  // tests that remember packets under a name of their own
 	addresses []netip.Addr
 }
 

@@ -16,14 +16,18 @@ func (g *generator) filter(s *site) {
 		return
 	}
 	g.ipsets(s)
+	s.legacy = g.chance(0.25)
 	kind := g.IntN(10)
 	if kind < 6 {
 		for _, six := range g.families() {
 			g.iptables(s, six)
 		}
 	}
-	if kind >= 4 {
+	if kind >= 4 && !s.legacy { // which of the legacy tables and nft's come first where priorities are equal no tool tells
 		g.nft(s)
+	}
+	if len(s.links) > 0 && g.chance(0.15) {
+		g.devices(s)
 	}
 	if len(s.bridges) > 0 && g.chance(0.35) {
 		g.ebtables(s)
@@ -64,9 +68,15 @@ func (g *generator) iptables(s *site, six bool) {
 			t.random(name)
 		}
 	}
+	if g.chance(0.15) {
+		t.chainsOfChains()
+	}
 	file := "iptables"
 	if six {
 		file = "ip6tables"
+	}
+	if s.legacy {
+		file += "-legacy"
 	}
 	for _, name := range tableNames {
 		if len(t.rules[name])+len(t.chains[name]) == 0 {
@@ -226,6 +236,25 @@ func (t *tables) random(table string) {
 	if table == "filter" && t.chance(0.08) {
 		t.policy[table+pick(t.generator, builtins[table])] = "DROP"
 	}
+}
+
+// chainsOfChains makes chains that jump as deep as nf_tables allows, and ones that jump in a circle, which the tools let through as long as no
+// base chain leads there.
+func (t *tables) chainsOfChains() {
+	const deepest = 14 // one less than what nf_tables lets a base chain reach (NFT_JUMP_STACK_SIZE)
+	depth := 1 + t.IntN(deepest)
+	for i := range depth {
+		t.chain("filter", fmt.Sprintf("DEEP-%d", i))
+	}
+	t.add("filter", "%s -j DEEP-0", pick(t.generator, builtins["filter"]))
+	for i := range depth - 1 {
+		t.add("filter", "DEEP-%d%s %s DEEP-%d", i, t.matches("filter", "", t.IntN(2)), pick(t.generator, []string{"-j", "-j", "-g"}), i+1)
+	}
+	t.rule("filter", fmt.Sprintf("DEEP-%d", depth-1), "", nil)
+	t.chain("filter", "ROUND-0")
+	t.chain("filter", "ROUND-1")
+	t.add("filter", "ROUND-0%s -j ROUND-1", t.matches("filter", "", 1))
+	t.add("filter", "ROUND-1%s -g ROUND-0", t.matches("filter", "", 1))
 }
 
 // rule adds one rule to a chain; base is "" in a user chain, which may be called from anywhere.

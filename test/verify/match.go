@@ -3,6 +3,7 @@ package verify
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 )
 
@@ -161,8 +162,17 @@ func (t *tables) history() string {
 			1+t.IntN(3), pick(t.generator, []string{"srcip", "dstip", "srcip,dstport", "dstip,dstport"}), t.site.histories),
 		fmt.Sprintf(" -m connlimit --connlimit-%s %d --connlimit-mask 24 --connlimit-%saddr", pick(t.generator, []string{"upto", "above"}), t.IntN(3),
 			pick(t.generator, []string{"s", "d"})),
-		fmt.Sprintf(" -m quota%s --quota %d", t.not(), 50+t.IntN(200)),
+		fmt.Sprintf(" -m quota%s --quota %d", t.not(), 50+t.IntN(200)), t.account(),
 	})
+}
+
+// account counts in one of two objects of the site.
+func (t *tables) account() string {
+	name := fmt.Sprintf("seen%d", t.IntN(2))
+	if lines := t.site.lines("nfacct"); !slices.Contains(*lines, name) {
+		t.site.Add("nfacct", "%s", name)
+	}
+	return " -m nfacct --nfacct-name " + name
 }
 
 // odd are matches that nobody needs to understand: whether the model does, it says itself.

@@ -32,6 +32,49 @@ func (g *generator) nft(s *site) {
 	}
 }
 
+// devices makes chains at the site's links, before all others and behind them.
+func (g *generator) devices(s *site) {
+	n := &nftRules{generator: g, site: s, family: "netdev", table: "wires"}
+	s.Add("nft", "add table netdev wires")
+	for i, link := range some(g, 0.6, s.links) {
+		for _, hook := range some(g, 0.7, []string{"ingress", "egress"}) {
+			b := baseChain{kind: "filter", hook: hook, name: fmt.Sprintf("%s%d", hook, i)}
+			n.add("chain", "%s { type filter hook %s device %q priority %d ; policy accept ; }", b.name, hook, link, g.IntN(3))
+			for range 1 + g.IntN(3) {
+				n.six = g.six && g.chance(0.4)
+				if g.chance(0.06) {
+					n.add("rule", "%s meta protocol arp drop", b.name)
+					continue
+				}
+				statement := pick(g, []string{"drop", "accept", "counter", fmt.Sprintf("meta mark set %#x", pick(g, marks)), "meta priority set 1:2",
+					"numgen random mod 2 vmap { 0 : accept, 1 : return }", fmt.Sprintf("%s dscp set %d", n.proto(), g.IntN(64))})
+				matches := n.deviceMatch(hook)
+				if second := n.deviceMatch(hook); statement == "drop" && !clash(matches, second) {
+					matches += " " + second
+				}
+				if statement == "drop" { // questions for neighbours are asked again, so that chance drops them seldom
+					matches = fmt.Sprintf("meta protocol %s %s", n.proto(), matches)
+				}
+				n.add("rule", "%s %s %s", b.name, matches, statement)
+			}
+		}
+	}
+	if len(s.links) > 0 && g.chance(0.3) {
+		s.Add("nft", "add table inet wires")
+		s.Add("nft", "add chain inet wires ingress { type filter hook ingress device %q priority 5 ; policy accept ; }", pick(g, s.links))
+		s.Add("nft", "add rule inet wires ingress %s counter", n.deviceMatch("ingress"))
+	}
+}
+
+// deviceMatch is one test that a chain at a link can make: not of connections or routes, nor with sets of other tables.
+func (n *nftRules) deviceMatch(hook string) string {
+	m := n.match(baseChain{kind: "filter", hook: hook})
+	if strings.HasPrefix(m, "ct ") || strings.HasPrefix(m, "fib ") || strings.Contains(m, "@") {
+		return ""
+	}
+	return m
+}
+
 func nftFamily(six bool) string {
 	if six {
 		return "ip6"
@@ -114,6 +157,14 @@ func (n *nftRules) random() {
 	n.site.Add("nft", "add table %s %s", n.family, n.table)
 	bases := some(n.generator, 0.45, nftBases)
 	n.sets()
+	if n.chance(0.1) {
+		for i := range 2 {
+			n.add("chain", "round%d", i)
+		}
+		for i := range 2 {
+			n.add("rule", "round%d jump round%d", i, 1-i) // let through: no base chain leads there
+		}
+	}
 	for i := range 3 {
 		n.add("chain", "user%d", i)
 	}
@@ -188,7 +239,7 @@ func (n *nftRules) rule(chain string, b baseChain, users int) {
 func clash(a, b string) bool {
 	of := func(text string) string {
 		for _, w := range strings.Fields(text) {
-			switch w {
+			switch w = strings.TrimSuffix(w, ","); w {
 			case "tcp", "udp", "sctp", "icmp", "icmpv6":
 				return w
 			}

@@ -147,8 +147,10 @@ func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 // differs tells what is wrong with a prediction.
 func differs(report *proof.Report) *Failure {
 	predicted, outcome := report.Pinned, report.Way
+	traced := *report
+	traced.NotTraced = 0 // what such rules do to the packet and where it goes is compared all the same
 	switch {
-	case !report.Complete():
+	case !traced.Complete():
 		return &Failure{Kind: Steps, Text: report.String()}
 	case report.Steps == 0:
 		return &Failure{Kind: NoAnswer, Text: "nothing was compared"}

@@ -35,14 +35,17 @@ const NoWire = "-"
 
 // files are a host's, in the order in which they are applied. Every one holds a command, a setting or a rule a line.
 var files = []string{
-	"ip",        // input of "ip -force -batch": links, addresses, routes, rules, neighbours. What fails is left out
-	"sysctl",    // "net/ipv4/ip_forward 1"
-	"ipset",     // of ipset restore
-	"iptables",  // of iptables-restore
-	"ip6tables", // of ip6tables-restore
-	"nft",       // of nft -f
-	"ebtables",  // of ebtables-restore
-	"listen",    // "tcp 10.0.0.1:80"
+	"ip",               // input of "ip -force -batch": links, addresses, routes, rules, neighbours. What fails is left out
+	"sysctl",           // "net/ipv4/ip_forward 1"
+	"ipset",            // of ipset restore
+	"nfacct",           // "NAME": an object that counts
+	"iptables-legacy",  // of iptables-legacy-restore
+	"ip6tables-legacy", // of ip6tables-legacy-restore
+	"iptables",         // of iptables-restore
+	"ip6tables",        // of ip6tables-restore
+	"nft",              // of nft -f
+	"ebtables",         // of ebtables-restore
+	"listen",           // "tcp 10.0.0.1:80"
 }
 
 // Host finds a host by its name, or makes it.

@@ -17,7 +17,7 @@ type Report struct {
 	Outcome int
 	First   *Difference // nil where all steps agree
 	firm    *Difference // the first that a choice before it is to blame for; nil where there is none
-	// NotTraced is how many steps were in tables of iptables-legacy, which the kernel's trace leaves out.
+	// NotTraced is how many steps were in tables of iptables-legacy or at hook ingress, which the kernel's trace leaves out.
 	NotTraced int
 	// Unseen are hosts on the way whose namespaces cannot be had here: their steps were not compared.
 	Unseen []string
@@ -75,7 +75,7 @@ func (r Report) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "kernel: %d of %d steps agree", r.Agreed, r.Steps)
 	if r.NotTraced > 0 {
-		fmt.Fprintf(&b, "; %d in iptables-legacy tables, not traced", r.NotTraced)
+		fmt.Fprintf(&b, "; %d in iptables-legacy tables or at ingress, not traced", r.NotTraced)
 	}
 	if len(r.Unseen) > 0 {
 		fmt.Fprintf(&b, "; not seen: %s", strings.Join(r.Unseen, ", "))

@@ -65,7 +65,7 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 		case open(s.Visit) && len(m.events) > 0 && applied(h, s.Visit, &m.events[0]):
 			m.events = m.events[1:] // it did apply
 			c.fact(nil)
-		case !m.shown(s.Visit):
+		case !m.shown(s):
 		case !m.agree(s):
 			return
 		}
@@ -77,12 +77,14 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	}
 }
 
-// shown tells whether the trace is to hold a visit.
-func (m *matcher) shown(v *netfilter.Visit) bool {
+// shown tells whether the trace is to hold a step's visit. It begins behind the hook ingress.
+func (m *matcher) shown(s placed) bool {
+	v := s.Visit
+	if v != nil && (v.Chain.Table.Dialect == netfilter.IPTablesLegacy || s.Hook == netfilter.Ingress) && v.Verdict.Kind != netfilter.Break {
+		m.NotTraced++
+		return false
+	}
 	if !traced(v) {
-		if v != nil && v.Chain.Table.Dialect == netfilter.IPTablesLegacy && v.Verdict.Kind != netfilter.Break {
-			m.NotTraced++
-		}
 		return false
 	}
 	return v.Rule != nil || v.Verdict.Kind != netfilter.Accept || !m.host.Absent[chainID(v.Chain)] // an empty chain that lets everything pass is as good as none

@@ -93,6 +93,8 @@ func (r *redactor) reader(file string) func([]byte) ([]byte, error) {
 		return r.sysctls
 	case file == "nft.json":
 		return r.nft
+	case file == "nft-chains.txt":
+		return r.nftChains
 	case strings.HasPrefix(file, "conntrack"):
 		return r.plain
 	case file == "ipset.txt":
@@ -103,6 +105,18 @@ func (r *redactor) reader(file string) func([]byte) ([]byte, error) {
 		return r.iptables
 	}
 	return r.json
+}
+
+// nftChains keeps which chains hang at which links, which is all that is read of the text.
+func (r *redactor) nftChains(data []byte) ([]byte, error) {
+	chains := map[nftables.ChainName][]string{}
+	for n, links := range nftables.Devices(data) {
+		n.Table, n.Chain = r.names.table(n.Table), r.names.chain(n.Chain)
+		for _, l := range links {
+			chains[n] = append(chains[n], r.names.link(l))
+		}
+	}
+	return nftables.AppendDevices(nil, chains), nil
 }
 
 // line replaces the addresses of a text.

@@ -35,6 +35,9 @@ func init() {
 		if c.Packet.Length == 0 {
 			return anything(32), yes
 		}
+		if c.Hook == Egress { // the Ethernet header stands in front by then (__dev_queue_xmit)
+			return number(uint64(c.Packet.Length) + 14)
+		}
 		return number(uint64(c.Packet.Length))
 	})
 	addMeta("pkttype", "frame's addressee", "pkt_type", 8, func(c *Context) (Span, truth) {
@@ -159,7 +162,7 @@ func Conntrack(key, direction string) (*Field, bool) {
 // flowField is a field of the packet's connection.
 func flowField(words, datatype string, bits int, get func(c *Context, f *packet.Flow) (Span, truth)) *Field {
 	return &Field{Words: words, Type: datatype, Bits: bits, get: func(c *Context) (Span, truth) {
-		f := c.Packet.Connection()
+		f := c.connection()
 		if f == nil {
 			return absent()
 		}

@@ -21,7 +21,10 @@ func (m *MatchAddress) match(c *Context) truth {
 	if m.Source {
 		a = c.Packet.Source
 	}
-	if !a.IsValid() {
+	switch {
+	case c.Packet.ARP != nil:
+		return no // whatever else is asked: the test is for packets of IP
+	case !a.IsValid():
 		return maybe
 	}
 	if m.Mask.IsValid() {

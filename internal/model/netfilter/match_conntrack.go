@@ -81,7 +81,7 @@ type MatchStatus struct {
 
 // Eval looks at the packet's connection.
 func (m *MatchConntrack) Eval(c *Context) Verdict {
-	flow := c.Packet.Connection()
+	flow := c.connection()
 	if m.States != nil && !m.States.match(c.Packet.TrackState(), flow) {
 		return Verdict{Kind: Break}
 	}

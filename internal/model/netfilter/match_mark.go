@@ -13,10 +13,11 @@ type MatchMark struct {
 func (m *MatchMark) Eval(c *Context) Verdict {
 	mark := c.Packet.Mark
 	if m.Connection {
-		if c.Packet.Track.Flow == nil {
+		flow := c.connection()
+		if flow == nil {
 			return Verdict{Kind: Break}
 		}
-		mark = c.Packet.Track.Flow.Mark
+		mark = flow.Mark
 	}
 	return c.hold(truthOf(mark&m.Mask == m.Value).xor(m.Not), m)
 }

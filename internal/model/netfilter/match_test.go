@@ -446,6 +446,14 @@ func TestFirstZoneCounts(t *testing.T) {
 	if v := isNew.Eval(&Context{Packet: p}); v.Kind != Continue {
 		t.Error("the packet is not taken for that of a new connection")
 	}
+	marked := &MatchMark{Connection: true, Value: 0, Mask: ^uint32(0)}
+	nft := &Chain{Table: &Table{Dialect: NFTables}}
+	if v := marked.Eval(&Context{Packet: p}); v.Kind != Continue {
+		t.Error("iptables does not see the connection's mark")
+	}
+	if v := marked.Eval(&Context{Packet: p, Chain: nft}); v.Kind != Break {
+		t.Error("nft sees the connection's mark")
+	}
 	untracked := syn(nil)
 	Untrack{}.Eval(&Context{Packet: untracked})
 	if (&SetTracking{Zone: packet.Zone{ID: 3}}).Eval(&Context{Packet: untracked}); untracked.Template {

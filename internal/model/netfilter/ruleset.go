@@ -101,7 +101,8 @@ type Base struct {
 	Type     string // "filter", "nat" or "route"
 	Hook     Hook
 	Priority int
-	Device   string // netdev chains
+	// Devices are the interfaces that an ingress or egress chain hangs at; nil where they are not known.
+	Devices []string
 }
 
 // Rule is one rule: statements that are evaluated one after the other until one does not hold.

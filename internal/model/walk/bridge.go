@@ -242,6 +242,9 @@ func (r *run) passUp(bridge string) stage {
 		return nil
 	}
 	r.p.In = bridge
+	if !r.deviceHook(bridge, netfilter.Ingress) {
+		return nil
+	}
 	if r.via.bridge == nil {
 		r.p.BridgeIn = "" // only br_netfilter keeps the port for the rules of IP
 	}

@@ -1,8 +1,10 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -66,7 +68,7 @@ func (r *run) receive() stage {
 	if !l.Up {
 		return r.finish(Dropped, "interface "+l.Name+" is down")
 	}
-	if !r.ingress(l.Name) {
+	if !r.deviceHook(l.Name, netfilter.Ingress) {
 		return nil
 	}
 	p.EtherType = etherType(p)
@@ -104,19 +106,37 @@ func etherType(p *packet.Packet) packet.EtherType {
 	return packet.EtherIPv4
 }
 
-// ingress runs the chains that hang at one interface.
-func (r *run) ingress(link string) bool {
-	for _, f := range []netfilter.Family{netfilter.Netdev, netfilter.Inet} {
-		for _, c := range r.m.Rules.Hook(f, netfilter.Ingress) {
-			if c.Base.Device != link {
-				continue
-			}
-			if v, ok := r.evaluate(c, f, netfilter.Ingress, nil); !ok || !r.goesOn(v) {
-				return false
-			}
+// deviceHook runs the chains that hang at one interface, at hook Ingress or Egress.
+func (r *run) deviceHook(link string, h netfilter.Hook) bool {
+	chains := slices.Concat(r.m.Rules.Hook(netfilter.Netdev, h), r.m.Rules.Hook(netfilter.Inet, h))
+	slices.SortStableFunc(chains, func(a, b *netfilter.Chain) int { return cmp.Compare(a.Base.Priority, b.Base.Priority) })
+	for _, c := range chains {
+		if !r.hangsAt(c, link) {
+			continue
+		}
+		if v, ok := r.evaluate(c, c.Table.Family, h, nil); !ok || !r.goesOn(v) {
+			return false
 		}
 	}
 	return true
+}
+
+// hangsAt tells whether a chain hangs at an interface.
+func (r *run) hangsAt(c *netfilter.Chain, link string) bool {
+	if c.Base.Devices != nil {
+		return slices.Contains(c.Base.Devices, link)
+	}
+	at := hanging{c, link}
+	known, asked := r.m.hangs[at]
+	if !asked {
+		what := fmt.Sprintf("chain %s %s hangs at %s", c.Table.Name, c.Name, link)
+		known = r.choose(netfilter.Unknown, what, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
+		if r.m.hangs == nil {
+			r.m.hangs = map[hanging]bool{}
+		}
+		r.m.hangs[at] = known
+	}
+	return known
 }
 
 // resolve finds the link-layer address of the next hop.
@@ -179,6 +199,8 @@ func (r *run) transmit() stage {
 		return r.finish(Undecided, "interface "+p.Out+" is not known")
 	case !l.Up:
 		return r.finish(Dropped, "interface "+l.Name+" is down")
+	case !r.deviceHook(l.Name, netfilter.Egress):
+		return nil
 	case l.Kind == "bridge":
 		return r.bridgeOut(l.Name)
 	}

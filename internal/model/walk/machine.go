@@ -23,6 +23,13 @@ type machine struct {
 	// neighbours and stations are what the host learnt by asking, beside what the snapshot has.
 	neighbours map[neighbour]packet.MAC
 	stations   map[station]string // the bridge port behind which a station was seen
+	hangs      map[hanging]bool   // what chains were taken to hang at
+}
+
+// hanging is a chain at a link.
+type hanging struct {
+	chain *netfilter.Chain
+	link  string
 }
 
 type neighbour struct {

@@ -79,6 +79,9 @@ func (r *run) askOut(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, 
 		return packet.MAC{}, "", false
 	}
 	if l.Kind == "bridge" {
+		if !r.arpAt(m, q.frame(), l.Name, netfilter.Egress) {
+			return packet.MAC{}, "", false
+		}
 		return r.askPorts(m, l.Name, "", q, depth)
 	}
 	peer, ok := m.peer(l.Name)
@@ -95,7 +98,11 @@ func (r *run) askOut(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, 
 	if pl == nil || !pl.Up {
 		return packet.MAC{}, "", false
 	}
-	return r.asked(far, pl, q, depth)
+	if !r.arpAt(m, q.frame(), l.Name, netfilter.Egress) || !r.arpAt(far, q.frame(), pl.Name, netfilter.Ingress) {
+		return packet.MAC{}, "", false
+	}
+	mac, who, ok := r.asked(far, pl, q, depth)
+	return mac, who, ok && r.arpAt(far, q.answer(mac), pl.Name, netfilter.Egress) && r.arpAt(m, q.answer(mac), l.Name, netfilter.Ingress)
 }
 
 // askPorts sends the question out of the ports of a bridge.
@@ -129,7 +136,7 @@ func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, s
 		}
 		on = master
 	}
-	arrives := on == l || r.arpPasses(m, q.frame(), l.Name, "")
+	arrives := on == l || r.arpPasses(m, q.frame(), l.Name, "") && r.arpAt(m, q.frame(), on.Name, netfilter.Ingress)
 	if arrives && m.answersFor(on, q) {
 		m.learnNeighbour(on.Name, q)
 		return on.MAC, m.Name, on == l || m.bridges(on.Name, q.mac, "", l.Name) && r.arpPasses(m, q.answer(on.MAC), "", l.Name)
@@ -210,7 +217,7 @@ func (q *query) frame() packet.Packet {
 	return packet.Packet{
 		EtherSource: q.mac, EtherDestination: packet.Broadcast, EtherType: packet.EtherARP,
 		ARP:   &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address},
-		Local: packet.Local{Cast: packet.BroadcastFrame},
+		Local: packet.Local{Cast: packet.BroadcastFrame}, Length: arpLength,
 	}
 }
 
@@ -218,8 +225,26 @@ func (q *query) frame() packet.Packet {
 func (q *query) answer(mac packet.MAC) packet.Packet {
 	return packet.Packet{
 		EtherSource: mac, EtherDestination: q.mac, EtherType: packet.EtherARP,
-		ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender},
+		ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender}, Length: arpLength,
 	}
+}
+
+// arpLength is that of a question or an answer about an IPv4 address, without the frame's header (RFC 826).
+const arpLength = 28
+
+// arpAt runs the chains that hang at a link over a question or an answer.
+func (r *run) arpAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
+	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
+		return true
+	}
+	if p.In = link; h == netfilter.Egress {
+		p.In, p.Out = "", link
+	}
+	defer func(asking *machine) { r.m = asking }(r.m)
+	r.m = m
+	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !r.hangsAt(c, link) })
+	v, _ := r.arpRules(m, &p, netfilter.Netdev, h, at)
+	return v.Kind != netfilter.Drop
 }
 
 // arpReply runs the bridge's prerouting rules over a request: one may answer it in the name of its owner (ebtables arpreply). A request
@@ -230,7 +255,7 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	}
 	p := q.frame()
 	p.In = port.Name
-	v, rule := r.arpRules(m, &p, netfilter.Prerouting)
+	v, rule := r.arpRules(m, &p, netfilter.Bridge, netfilter.Prerouting, m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
 	switch v.Kind {
 	case netfilter.Stolen:
 		for _, s := range rule.Statements {
@@ -266,18 +291,17 @@ func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
 		if h == netfilter.Postrouting {
 			p.In = ""
 		}
-		if v, _ := r.arpRules(m, &p, h); v.Kind == netfilter.Drop {
+		if v, _ := r.arpRules(m, &p, netfilter.Bridge, h, m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
 			return false
 		}
 	}
 	return true
 }
 
-// arpRules evaluates the bridge's chains at one hook, without noting them: a question is not the packet that is walked. It gives the rule
-// that decided, if one did.
-func (r *run) arpRules(m *machine, p *packet.Packet, h netfilter.Hook) (netfilter.Verdict, *netfilter.Rule) {
-	for _, c := range m.Rules.Hook(netfilter.Bridge, h) {
-		ctx := netfilter.Context{Packet: p, Family: netfilter.Bridge, Hook: h, Host: m, Chooser: r}
+// arpRules evaluates chains of one hook, without noting them: a question is not the packet that is walked. It gives the rule that decided, if one did.
+func (r *run) arpRules(m *machine, p *packet.Packet, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict, *netfilter.Rule) {
+	for _, c := range chains {
+		ctx := netfilter.Context{Packet: p, Family: f, Hook: h, Host: m, Chooser: r}
 		v, err := c.Run(&ctx)
 		if err != nil {
 			return netfilter.Verdict{Kind: netfilter.Drop, Detail: err.Error()}, nil

@@ -84,7 +84,7 @@ func (l *lowerer) chain(e Entry) error {
 		if err != nil {
 			return fmt.Errorf("priority of chain %q is no number: %q", c.Name, e.Body.text("prio"))
 		}
-		c.Base = &netfilter.Base{Type: e.Body.text("type"), Hook: hook, Priority: priority, Device: e.Body.text("dev")}
+		c.Base = &netfilter.Base{Type: e.Body.text("type"), Hook: hook, Priority: priority, Devices: devices(e.Body.Get("dev"))}
 		c.Policy = netfilter.Accept
 		if e.Body.text("policy") == "drop" {
 			c.Policy = netfilter.Drop
@@ -93,6 +93,21 @@ func (l *lowerer) chain(e Entry) error {
 	t.Chains = append(t.Chains, c)
 	l.chains[chainID{e.table(), c.Name}] = c
 	return nil
+}
+
+// devices are the interfaces of a chain: one or a list; nil where nft does not say (1.0.6 and older leave them out of their JSON).
+func devices(n *Node) []string {
+	switch {
+	case n == nil:
+		return nil
+	case n.Kind == String:
+		return []string{n.Text}
+	}
+	var all []string
+	for _, d := range n.list() {
+		all = append(all, d.Text)
+	}
+	return all
 }
 
 // named fills the sets and maps that have a name.
