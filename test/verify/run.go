@@ -63,7 +63,10 @@ func (f *Failure) alike(g *Failure) bool { return f.Kind == g.Kind && f.Host == 
 
 // Run makes the world below dir, and sends its packets one after the other. A packet is one step in the life of the world: each is
 // predicted out of what those before it left behind. The error is a worldError where the world cannot be made.
-func Run(ctx context.Context, dir string, w *World) (Result, error) {
+func Run(ctx context.Context, dir string, w *World) (Result, error) { return run(ctx, dir, w, nil) }
+
+// run is Run with a model that reads something else than what is so: see built.tamper.
+func run(ctx context.Context, dir string, w *World, tamper func(string) string) (Result, error) {
 	result := Result{Account: newAccount(), errors: map[string]int{}}
 	b, err := build(ctx, dir, w)
 	if refused := (*worldError)(nil); errors.As(err, &refused) {
@@ -72,6 +75,7 @@ func Run(ctx context.Context, dir string, w *World) (Result, error) {
 	if err != nil {
 		return result, err
 	}
+	b.tamper = tamper
 	for i, line := range w.Packets {
 		fate, failure, err := b.send(ctx, line, &result)
 		if err != nil {

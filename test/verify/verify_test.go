@@ -31,10 +31,10 @@ var stop context.Context
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	os.Exit(run(m))
+	os.Exit(runTests(m))
 }
 
-func run(m *testing.M) int {
+func runTests(m *testing.M) int {
 	var cancel context.CancelFunc
 	stop, cancel = signal.NotifyContext(context.Background(), os.Interrupt)
 	defer cancel()
