@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// assumed says what was assumed, once for all machines of which the same was. Of what reading a text had to assume, it says what mattered to
-// this walk.
+// assumed says what was assumed, once for all machines of which the same was. Of what reading a text had to assume, it says what mattered
+// to this walk.
 func (p *page) assumed(r *walk.Result) {
 	read, rest := p.relevant(r)
 	all := slices.Concat(r.Assumed, read)

@@ -86,7 +86,8 @@ func (s *signatures) pattern(c *netfilter.Chain) string {
 	return c.Name
 }
 
-// stands are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for nothing have none.
+// stands are the fields of what a chain was made for: those that no two of its rules differ in. Chains with a name that stands for nothing
+// have none.
 func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	if c == nil || !strings.Contains(s.pattern(c), "{") {
 		return nil
@@ -100,7 +101,8 @@ func (s *signatures) stands(c *netfilter.Chain) reason.Fields {
 	all = reason.Fields{}
 	differ := map[string]bool{}
 	for i := range c.Rules {
-		for k, v := range s.Said(&reason.Rule{Family: family(c), Table: c.Table.Name, Chain: c.Name, Text: c.Rules[i].Text, Comment: comment(&c.Rules[i])}) {
+		for k, v := range s.Said(&reason.Rule{Family: family(c), Table: c.Table.Name, Chain: c.Name, Text: c.Rules[i].Text,
+			Comment: comment(&c.Rules[i])}) {
 			before, said := all[k]
 			differ[k] = differ[k] || said && before != v
 			all[k] = v
@@ -126,8 +128,8 @@ func newReasoner(o *Owners) *reasoner {
 	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]reason.Fields{}}
 }
 
-// reason tells why a rule, or a chain's policy, is there and who writes such rules; of those that nobody signs, the comment. p is the packet as the
-// rule left it.
+// reason tells why a rule, or a chain's policy, is there and who writes such rules; of those that nobody signs, the comment. p is the
+// packet as the rule left it.
 func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 	c, to := v.Chain, v.Verdict.Chain
 	if c.Table == nil {

@@ -25,7 +25,8 @@ var (
 // markTests are texts of rules that test a mark, and markWords what is compared where statements do, by the field's name in packet.Changes.
 var (
 	markTests = map[string]*regexp.Regexp{
-		"mark": regexp.MustCompile(`-m mark |meta mark (!= |== |and |& |\{|@|0x|[0-9])`), "connmark": regexp.MustCompile(`-m connmark |ct mark (!= |== |and |& |\{|@|0x|[0-9])`),
+		"mark":     regexp.MustCompile(`-m mark |meta mark (!= |== |and |& |\{|@|0x|[0-9])`),
+		"connmark": regexp.MustCompile(`-m connmark |ct mark (!= |== |and |& |\{|@|0x|[0-9])`),
 	}
 	markWords = map[string]*regexp.Regexp{"mark": regexp.MustCompile(`^mark\b`), "connmark": regexp.MustCompile(`^connection mark\b`)}
 )
@@ -88,8 +89,8 @@ func (s *signatures) shapeOf(v *netfilter.Visit) string {
 	return reference(v)
 }
 
-// asks are the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule before it in the
-// same chain does. 0 where none did.
+// asks are the bits of a mark, "mark" or the connection's "connmark", that decided that the rule applies: it tests them, or a rule before
+// it in the same chain does. 0 where none did.
 func asks(v *netfilter.Visit, field string) uint32 {
 	if v.Rule == nil {
 		return 0

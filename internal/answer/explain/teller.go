@@ -71,7 +71,8 @@ func (t *teller) step(st *walk.Step) []line {
 	return nil
 }
 
-// copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host passes over tells nothing.
+// copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host
+// passes over tells nothing.
 func (t *teller) copied(st *walk.Step) []line {
 	c := st.Copied
 	l := line{label: "copy", text: fmt.Sprintf("%s: %s", st.Why, cmp.Or(c.End.Why, string(c.End.Kind))), shape: "copy"}
@@ -333,7 +334,8 @@ func chosen(c *walk.Chosen) string {
 		}
 		return fmt.Sprintf("[depends on what came before: %s; taken here: %s]", strings.TrimPrefix(c.What, "by what came before: "), label)
 	}
-	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow", netfilter.Counter: "in turn"}[c.Kind]
+	how := map[netfilter.ChoiceKind]string{netfilter.Random: "at random", netfilter.Hash: "by a hash of the flow",
+		netfilter.Counter: "in turn"}[c.Kind]
 	return fmt.Sprintf("[%s of the flows, %s]", share(odds), how)
 }
 

@@ -319,7 +319,8 @@ func (w *nftWriter) loadBalancer(rules []balanced, f *firewall) {
 			because("meta mark set ct mark", "the back end's routing table"))
 	}
 	w.set("map", "rules", "ipv4_addr . inet_proto . inet_service : verdict", "", floating)
-	head := append([]string{`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`}, f.outboundRules()...)
+	head := append([]string{`ct direction original ct mark != 0 meta mark set ct mark accept comment "a flow keeps its back end"`},
+		f.outboundRules()...)
 	w.chain("lb", "type filter hook prerouting priority mangle; policy accept;",
 		append(head, because("ct state new meta l4proto { tcp, udp } ip daddr . meta l4proto . th dport vmap @rules", findsRule))...)
 }
@@ -356,7 +357,8 @@ func (w *nftWriter) translate(rules []balanced, f *firewall) {
 func (w *nftWriter) filter(n Network, f *firewall) {
 	reset := ""
 	if n.tcpReset() {
-		reset = because("ct state invalid meta l4proto tcp reject with tcp reset", "of no flow that is known: a rule of the load balancer has resets on")
+		reset = because("ct state invalid meta l4proto tcp reject with tcp reset",
+			"of no flow that is known: a rule of the load balancer has resets on")
 	}
 	w.chain("egress", "",
 		`iifname . ip saddr != @outbound drop comment "a secondary address has no outbound of its own"`,

@@ -10,9 +10,9 @@ import (
 // its receiver's in chain nsg-in, after all of them. A group is a chain for each direction and scope (what its tags hold): the rule that
 // decides returns, or drops. Later packets and answers are not asked about: conntrack knows their flow.
 //
-// What stays inside virtual networks is not tracked where every group lets all of it pass anyway. Where one may not, packets get insideMark and
-// are tracked, but neither translated nor balanced. Such flows that began untracked, or were idle for too long, go on as what conntrack calls
-// invalid: a TCP packet that begins nothing.
+// What stays inside virtual networks is not tracked where every group lets all of it pass anyway. Where one may not, packets get insideMark
+// and are tracked, but neither translated nor balanced. Such flows that began untracked, or were idle for too long, go on as what conntrack
+// calls invalid: a TCP packet that begins nothing.
 
 // insideMark is the bit of a packet's mark, beside a NIC's ID, of what is tracked inside virtual networks.
 const insideMark = 0x10000
@@ -60,7 +60,10 @@ func (g SecurityGroup) guards(t tags) bool {
 		spans := t.spans(list)
 		return !slices.Equal(without(spans, inside), spans)
 	}
-	return slices.ContainsFunc(g.Rules, func(r SecurityRule) bool { return r.Access == AccessDeny && meets(r.Sources) && meets(r.Destinations) })
+	return slices.ContainsFunc(g.Rules, func(r SecurityRule) bool {
+		return r.Access == AccessDeny && meets(r.Sources) &&
+			meets(r.Destinations)
+	})
 }
 
 func (f *firewall) any() bool { return len(f.filtered) > 0 }
@@ -141,11 +144,12 @@ func (f *firewall) toOwner() []string {
 	if len(f.guarded) > 0 {
 		rules = append(rules, because("iifname @guarded goto inside", askSender), because("ip daddr @guarded-to goto inside", askReceiver))
 	}
-	return append(rules, own, because("iifname @filtered goto inside", askSender), because("ip daddr @filtered-to goto inside", askReceiver), forwarders, notOwn)
+	return append(rules, own, because("iifname @filtered goto inside", askSender), because("ip daddr @filtered-to goto inside", askReceiver),
+		forwarders, notOwn)
 }
 
-// toHop are the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the route's
-// prefix is among them.
+// toHop are the rules for what a user-defined route sends to an appliance. Between NICs of one scope its tags hold both addresses: the
+// route's prefix is among them.
 func (f *firewall) toHop(nic NIC) []string {
 	switch {
 	case !f.inside:
@@ -247,8 +251,8 @@ type groupPart struct {
 // minKeyed is how many rules in a row are worth a map.
 const minKeyed = 2
 
-// groupParts cuts rules into rows. Rules for one port of one address each, as those of Services are, become a map: a row of them costs as much
-// as one. Their order among each other means nothing but for those of the same key.
+// groupParts cuts rules into rows. Rules for one port of one address each, as those of Services are, become a map: a row of them costs as
+// much as one. Their order among each other means nothing but for those of the same key.
 func groupParts(rules []SecurityRule) []groupPart {
 	var parts []groupPart
 	for _, r := range rules {
@@ -298,7 +302,8 @@ const nextRules = "no rule so far: the next ones"
 func (w *nftWriter) part(name string, p groupPart, t tags, s scope, next string) {
 	var rules []string
 	if p.keyed {
-		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next), "rules for one port of one address"))
+		rules = append(rules, because("ip daddr . meta l4proto . th dport vmap @"+w.keyedRules(name, p.rules, t, s, next),
+			"rules for one port of one address"))
 	} else {
 		for _, r := range p.rules {
 			rules = append(rules, r.nft(t, s, false))

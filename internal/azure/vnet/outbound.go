@@ -211,7 +211,8 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 				blocks = append(blocks, fmt.Sprintf("%s : %s . %d-%d", m.address, b.frontend, b.first, b.first+b.ports-1))
 			}
 			w.set("map", name, "ipv4_addr : interval ipv4_addr . inet_service", "", blocks)
-			w.chain(name, "", because("meta l4proto { tcp, udp } snat ip to ip saddr map @"+name, "the load balancer's front end, the member's block of ports"))
+			w.chain(name, "", because("meta l4proto { tcp, udp } snat ip to ip saddr map @"+name,
+				"the load balancer's front end, the member's block of ports"))
 		}
 		set := fmt.Sprintf("pool-%d", i+1)
 		w.set("set", set, "ipv4_addr", "", members)
@@ -241,10 +242,10 @@ func (w *nftWriter) choice(id int, pool outboundPool) string {
 	return fmt.Sprintf("numgen random mod %d vmap { %s }", len(pool.frontends), strings.Join(chains, ", "))
 }
 
-// inTurn takes the first front end until its ports are used up, then the next. The kernel does not say when it has found no port: it drops the
-// packet after the last rule. But a packet that begins a flow and was seen doing so a moment ago is one that was dropped so, sent again by
-// its sender (TCP does a second later). It says that the front end tried then has nothing left for its destination, which holds for everybody
-// for a while.
+// inTurn takes the first front end until its ports are used up, then the next. The kernel does not say when it has found no port: it drops
+// the packet after the last rule. But a packet that begins a flow and was seen doing so a moment ago is one that was dropped so, sent again
+// by its sender (TCP does a second later). It says that the front end tried then has nothing left for its destination, which holds for
+// everybody for a while.
 func (w *nftWriter) inTurn(id, frontends int) {
 	const (
 		flow        = "meta l4proto . ip saddr . th sport . ip daddr . th dport"
@@ -256,7 +257,8 @@ func (w *nftWriter) inTurn(id, frontends int) {
 		w.set("set", tried, "inet_proto . ipv4_addr . inet_service . ipv4_addr . inet_service", "dynamic,timeout; timeout 4s; size 65536", nil)
 		w.set("set", full, "inet_proto . ipv4_addr . ipv4_addr . inet_service", "dynamic,timeout; timeout 10s; size 65536", nil)
 		rules = append(rules,
-			because(fmt.Sprintf("meta l4proto { tcp, udp } %s @%s update @%s { %s }", flow, tried, full, destination), "sent again: this front end had no port left"),
+			because(fmt.Sprintf("meta l4proto { tcp, udp } %s @%s update @%s { %s }", flow, tried, full, destination),
+				"sent again: this front end had no port left"),
 			because(fmt.Sprintf("meta l4proto { tcp, udp } %s != @%s update @%s { %s } goto out-%d-%d", destination, full, tried, flow, id, j),
 				"a front end that has ports left for this destination"))
 	}

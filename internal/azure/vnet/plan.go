@@ -117,9 +117,10 @@ func NewPlan(n Network, h Health) Plan {
 // 255 is as high as it gets, and arrives as 254. nft has no arithmetic, xt_HL has.
 const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"" + noHop + "\" -j TTL --ttl-inc 1\nCOMMIT\n"
 
-// ContainerHostRules are the iptables-restore input of the machine that a container group runs on: what the group sends to the internet by its own link
-// has the machine's address.
-const ContainerHostRules = "*nat\n:POSTROUTING ACCEPT\n-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"" + groupsWay + "\" -j MASQUERADE\nCOMMIT\n"
+// ContainerHostRules are the iptables-restore input of the machine that a container group runs on: what the group sends to the internet by
+// its own link has the machine's address.
+const ContainerHostRules = "*nat\n:POSTROUTING ACCEPT\n" +
+	"-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"" + groupsWay + "\" -j MASQUERADE\nCOMMIT\n"
 
 func uplink() Wire {
 	return Wire{
@@ -187,10 +188,10 @@ func router() []Sysctl {
 	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
-// flowTimes are how long the fabric keeps flows: idle ones for Azure's time, and an ended one's port for 4 minutes after both sides' FIN and 15
-// seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com; the kernel
-// gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was idle for too long, is not taken
-// up in its middle.
+// flowTimes are how long the fabric keeps flows: idle ones for Azure's time, and an ended one's port for 4 minutes after both sides' FIN
+// and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com; the
+// kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was idle for too long, is
+// not taken up in its middle.
 func flowTimes(n Network) []Sysctl {
 	idle := strconv.Itoa(n.idleSeconds())
 	var s []Sysctl

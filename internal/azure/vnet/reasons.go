@@ -8,8 +8,8 @@ const (
 	groupsWay = "container host: the group's way to the internet"
 )
 
-// Signed says what the rules of Azure's side are there for. Those of the fabric's table have it as their comment; where a rule's map may lead to
-// several chains, it depends on which it was.
+// Signed says what the rules of Azure's side are there for. Those of the fabric's table have it as their comment; where a rule's map may
+// lead to several chains, it depends on which it was.
 func Signed() reason.Writer {
 	says := func(prefix string) reason.Line { return reason.Line{Comment: "{why}", For: prefix + "{why}"} }
 	leads := []reason.Line{
@@ -37,7 +37,8 @@ func Signed() reason.Writer {
 	}
 	return reason.Writer{
 		Name: "fabric", File: "internal/azure/vnet/nft.go",
-		Words: map[string]string{"why": ".+", "rule": ".+", "vnet": `[^\s/]+`, "peer": `[^\s/]+`, "group": `[^\s/]+`, "name": ".+", "direction": "in|out", "pool": "[0-9]+", "frontend": "[0-9]+"},
+		Words: map[string]string{"why": ".+", "rule": ".+", "vnet": `[^\s/]+`, "peer": `[^\s/]+`, "group": `[^\s/]+`, "name": ".+",
+			"direction": "in|out", "pool": "[0-9]+", "frontend": "[0-9]+"},
 		Chains: []reason.Chain{
 			table("raw", "a machine's packet: by the routes of its subnet", reason.Balances, leads...),
 			table("routes/{vnet}", "a virtual network's routes", reason.Balances, leads...),
@@ -51,7 +52,8 @@ func Signed() reason.Writer {
 			table("lb", "new flows: the sender's network security groups, and the load balancer's rules", reason.Balances,
 				reason.Line{Comment: "a flow keeps its back end", For: "Azure load balancer: a flow keeps its back end"}, toRule, says("Azure: ")),
 			table("rule/{name}", "a load balancer's rule: chooses a back end", reason.Balances, balance...),
-			table("nat-pre", "public addresses of machines, and load balancers' rules without floating IP", reason.Balances, toRule, says("Azure: ")),
+			table("nat-pre", "public addresses of machines, and load balancers' rules without floating IP", reason.Balances, toRule,
+				says("Azure: ")),
 			table("egress", "what may leave for the internet", reason.Balances, says("Azure: ")),
 			table("forward", "what may pass", reason.Balances, says("Azure: "), reason.Line{
 				Text: "policy drop", For: "Azure: no machine has this address, and no rule of the load balancer is for it and this port",
@@ -66,8 +68,10 @@ func Signed() reason.Writer {
 			table("nsg-{direction}/{n}", "two network security groups, the subnet's and the NIC's", reason.NoRole,
 				reason.Line{To: "nsg/{group}/*", Comment: "{why}", For: "Azure: network security group {group}, {why}"}),
 			table("nsg/{group}/{direction}/{scope}", "a network security group's rules, by what its tags hold", reason.Policy, group...),
-			{Table: "mangle", Name: "PREROUTING", For: "gives back the hop that forwarding takes", Rules: []reason.Line{{Comment: noHop, For: "Azure: " + noHop}}},
-			{Table: "nat", Name: "POSTROUTING", For: "a container group's way to the internet", Rules: []reason.Line{{Comment: groupsWay, For: groupsWay}}},
+			{Table: "mangle", Name: "PREROUTING", For: "gives back the hop that forwarding takes", Rules: []reason.Line{{Comment: noHop,
+				For: "Azure: " + noHop}}},
+			{Table: "nat", Name: "POSTROUTING", For: "a container group's way to the internet", Rules: []reason.Line{{Comment: groupsWay,
+				For: groupsWay}}},
 		},
 	}
 }

@@ -1,5 +1,5 @@
-// Package reason is how whoever writes rules signs them: a table of its chains and rules, beside the generator, that says what each is there for.
-// Readers ask a Book of such tables, and need to know nobody's chains themselves. It imports nothing of the project.
+// Package reason is how whoever writes rules signs them: a table of its chains and rules, beside the generator, that says what each is
+// there for. Readers ask a Book of such tables, and need to know nobody's chains themselves. It imports nothing of the project.
 package reason
 
 import (
@@ -12,8 +12,8 @@ import (
 	"sync"
 )
 
-// Writer is who writes rules, and what they are there for. Its patterns, and those of its parts, are plain text in which {word} stands for one word
-// (a run of characters without a space, or what Words says) and * for anything.
+// Writer is who writes rules, and what they are there for. Its patterns, and those of its parts, are plain text in which {word} stands for
+// one word (a run of characters without a space, or what Words says) and * for anything.
 type Writer struct {
 	Name   string // as people know it: "kube-proxy"
 	File   string // of the generator, from the repository's root; "" for rules that only programs of others write
@@ -44,12 +44,12 @@ const (
 	Bridge
 )
 
-// Line is what rules of one pattern are there for: rules that lead to To, a chain or a target, have the comment Comment, and Text somewhere. A pattern
-// that is empty fits everything.
+// Line is what rules of one pattern are there for: rules that lead to To, a chain or a target, have the comment Comment, and Text
+// somewhere. A pattern that is empty fits everything.
 type Line struct {
 	To, Comment, Text string
-	// For is the reason. {word} stands for the field of that name, and a rule without it does not fit. Of [A|B] it has the first of the texts whose
-	// fields are known, or nothing.
+	// For is the reason. {word} stands for the field of that name, and a rule without it does not fit. Of [A|B] it has the first of the texts
+	// whose fields are known, or nothing.
 	For string
 	// Not is the reason why a packet passes such a rule; "" where For says it.
 	Not string
@@ -150,7 +150,8 @@ func (b *Book) entries(at place) []entry {
 // chain gives the fields of a chain's name, nil if it does not fit.
 func (w *Writer) chain(c *Chain, family Family, table, name string) Fields {
 	f := Fields{}
-	if c.Family == family && (c.Table == "" || table == "" || f.match(w.pattern(c.Table, whole), table)) && f.match(w.pattern(c.Name, whole), name) {
+	if c.Family == family && (c.Table == "" || table == "" || f.match(w.pattern(c.Table, whole), table)) && f.match(w.pattern(c.Name, whole),
+		name) {
 		return f
 	}
 	return nil

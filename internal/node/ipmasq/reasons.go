@@ -16,8 +16,8 @@ type ConfigMap struct {
 	Data map[string]string
 }
 
-// Signed says what the agent's rules are there for: with the ConfigMaps, for which of their entries, and of a destination that the last rule takes
-// whether an entry should have kept it.
+// Signed says what the agent's rules are there for: with the ConfigMaps, for which of their entries, and of a destination that the last
+// rule takes whether an entry should have kept it.
 func Signed(configs []ConfigMap) reason.Writer {
 	return reason.Writer{
 		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newKnown(configs).know,

@@ -26,13 +26,15 @@ func Signed(pools []Pool) reason.Writer {
 			reason.Chain{Name: ChainPrerouting, For: "destinations of what comes in", Rules: leads[:1]},
 			reason.Chain{Name: ChainOutput, For: "destinations of the node's own packets", Rules: leads[:1]},
 			reason.Chain{Name: ChainPostrouting, For: "sources of what leaves", Rules: leads[1:]},
-			reason.Chain{Name: ChainNATOutgoing, For: "gives what pools with natOutgoing send outside every pool the node's address", Rules: []reason.Line{{
-				To:  "MASQUERADE",
-				For: "Calico[ pool {pool} has natOutgoing, and no pool holds the destination|: from a pool with natOutgoing to a destination outside every pool]",
-				Not: "Calico[: {outside}| pool {other} holds the destination, {too}| pool {other} holds the destination|" +
-					" pool {pool} has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do|" +
-					": from no pool with natOutgoing, or to one of the pools]",
-			}}},
+			reason.Chain{Name: ChainNATOutgoing, For: "gives what pools with natOutgoing send outside every pool the node's address",
+				Rules: []reason.Line{{
+					To: "MASQUERADE",
+					For: "Calico[ pool {pool} has natOutgoing, and no pool holds the destination|" +
+						": from a pool with natOutgoing to a destination outside every pool]",
+					Not: "Calico[: {outside}| pool {other} holds the destination, {too}| pool {other} holds the destination|" +
+						" pool {pool} has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do|" +
+						": from no pool with natOutgoing, or to one of the pools]",
+				}}},
 			reason.Chain{Name: ChainFIPDNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
 			reason.Chain{Name: ChainFIPSNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
 		),

@@ -1,4 +1,5 @@
-// Package masquerade has a node's own rules in nat POSTROUTING, of a node without an ip-masq-agent: whose address destinations see. It is pure.
+// Package masquerade has a node's own rules in nat POSTROUTING, of a node without an ip-masq-agent: whose address destinations see. It is
+// pure.
 package masquerade
 
 import (
@@ -37,7 +38,8 @@ func Rules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rule {
 			iptables.NotOpt("dst-range", p.Addr().String()+"-"+lastAddr(p).String()),
 		}})
 	}
-	outside.Matches = append(outside.Matches, iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type", "LOCAL")}})
+	outside.Matches = append(outside.Matches, iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type",
+		"LOCAL")}})
 	return append(rules, outside)
 }
 
@@ -52,8 +54,8 @@ func Docker(docker netip.Prefix) iptables.Rule {
 
 const kubenetComment = "kubenet: SNAT for outbound traffic from cluster"
 
-// Kubenet is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none when its
-// --non-masquerade-cidr is 0.0.0.0/0.
+// Kubenet is kubelet's with the network plugin kubenet (pkg/kubelet/dockershim/network/kubenet upstream, ensureMasqRule), which has none
+// when its --non-masquerade-cidr is 0.0.0.0/0.
 func Kubenet(exclude netip.Prefix) iptables.Rule {
 	return iptables.Rule{
 		Destination: iptables.AddressMatch{Not: true, Prefix: exclude.Masked()},
@@ -74,8 +76,8 @@ func lastAddr(p netip.Prefix) netip.Addr {
 	return a
 }
 
-// Edit appends those of the rules that nat POSTROUTING, in a dump of the table, does not have, and takes out those of an agent that had other
-// ranges. It is zero where nothing is to be done.
+// Edit appends those of the rules that nat POSTROUTING, in a dump of the table, does not have, and takes out those of an agent that had
+// other ranges. It is zero where nothing is to be done.
 func Edit(dump []byte, rules []iptables.Rule) iptables.Edit {
 	edit := iptables.Edit{Table: iptables.NAT}
 	if len(rules) == 0 {
@@ -125,12 +127,14 @@ func Signed() reason.Writer {
 	wire := wireServer.Addr().String()
 	return reason.Writer{
 		Name: "node", File: "internal/node/masquerade/masquerade.go",
-		Chains: reason.In(iptables.NAT, reason.Chain{Name: postrouting, For: "gives pods the node's address towards what is outside a range", Rules: []reason.Line{
-			{To: "MASQUERADE", Text: "! -o docker0", For: "Docker: its containers' network"},
-			{To: "MASQUERADE", Comment: kubenetComment, Text: "! -d {range}", For: "kubenet: SNAT for destinations outside {range}"},
-			{To: "MASQUERADE", Text: "! -d {range} -m iprange ! --dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range}"},
-			{To: "MASQUERADE", Text: "! -d {range} *--dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range} and its other ranges"},
-			{To: "MASQUERADE", Text: "! -d " + wireServer.String() + " *", For: "AKS node: destinations outside its ranges"},
-		}}),
+		Chains: reason.In(iptables.NAT, reason.Chain{Name: postrouting, For: "gives pods the node's address towards what is outside a range",
+			Rules: []reason.Line{
+				{To: "MASQUERADE", Text: "! -o docker0", For: "Docker: its containers' network"},
+				{To: "MASQUERADE", Comment: kubenetComment, Text: "! -d {range}", For: "kubenet: SNAT for destinations outside {range}"},
+				{To: "MASQUERADE", Text: "! -d {range} -m iprange ! --dst-range " + wire + "-" + wire, For: "AKS node: destinations outside {range}"},
+				{To: "MASQUERADE", Text: "! -d {range} *--dst-range " + wire + "-" + wire,
+					For: "AKS node: destinations outside {range} and its other ranges"},
+				{To: "MASQUERADE", Text: "! -d " + wireServer.String() + " *", For: "AKS node: destinations outside its ranges"},
+			}}),
 	}
 }

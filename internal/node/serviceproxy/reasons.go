@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// Signed says what the rules of all ages are there for, kube-proxy's as well as this proxy's. Chains named by a hash are told by the ports: their Name,
-// Protocol and Endpoints. Without them, comments say which port it is, or the rule that led to the chain does.
+// Signed says what the rules of all ages are there for, kube-proxy's as well as this proxy's. Chains named by a hash are told by the ports:
+// their Name, Protocol and Endpoints. Without them, comments say which port it is, or the rule that led to the chain does.
 func Signed(ports []service.Port) reason.Writer {
 	known := map[string]reason.Fields{}
 	for i := range ports {
@@ -25,7 +25,8 @@ func Signed(ports []service.Port) reason.Writer {
 	return reason.Writer{
 		Name: "service proxy", File: "internal/node/serviceproxy/generate.go",
 		Words: map[string]string{
-			"port": `[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?`, "hash": `[^\s-]+`, "to": `[^\s-]+`, "builtin": "[A-Z]+", "side": "-[si]",
+			"port": `[a-z0-9][a-z0-9.-]*/[a-z0-9][a-z0-9.-]*(?::[a-z0-9-]*)?`, "hash": `[^\s-]+`, "to": `[^\s-]+`, "builtin": "[A-Z]+",
+			"side": "-[si]",
 		},
 		Comments: []string{"{port} -> {endpoint}", "*for {port}", "*for {port} *", "* to {port} *", "{port}", "{port} *"},
 		Chains:   slices.Concat(reason.In(iptables.NAT, natChains...), reason.In(iptables.Filter, filterChains...), reason.In("", canary)),
@@ -80,21 +81,25 @@ var natChains = []reason.Chain{
 		{For: "{port}: node port"},
 	}},
 	{Name: prefixCluster + "{hash}", Role: reason.Balances, For: "spreads a Service port's connections over all endpoints", Rules: balancing},
-	{Name: prefixLocal + "{hash}", Role: reason.BalancesLocal, For: "spreads a Service port's connections over this node's endpoints", Rules: balancing},
-	{Name: prefixExternal + "{hash}", Role: reason.Balances, For: "sends a Service port's external traffic on, by externalTrafficPolicy", Rules: []reason.Line{
-		{Text: fromLocal, For: ofNode},
-		{To: prefixCluster + "{to}", Text: "{side} {pods}", For: ofPod},
-		{To: prefixLocal + "{to}", For: localPolicy},
-		{For: clusterPolicy},
-	}},
-	{Name: prefixFirewall + "{hash}", Role: reason.Balances, For: "lets a load balancer's source ranges in; until 1.23 all of its traffic", Rules: []reason.Line{
-		{To: chainMarkDrop, For: "{port}: no rule before took it"},
-		{To: prefixXLB + "{to}", For: localPolicy},
-		{To: prefixExternal + "{to}", For: "{port}: load balancer IP, from one of its source ranges"},
-		{Comment: "other traffic to *", For: "{port}: load balancer IP, from outside its source ranges"},
-		{For: clusterPolicy},
-	}},
-	{Name: prefixXLB + "{hash}", Role: reason.BalancesLocal, For: "until 1.23: external traffic over this node's endpoints, externalTrafficPolicy Local",
+	{Name: prefixLocal + "{hash}", Role: reason.BalancesLocal, For: "spreads a Service port's connections over this node's endpoints",
+		Rules: balancing},
+	{Name: prefixExternal + "{hash}", Role: reason.Balances, For: "sends a Service port's external traffic on, by externalTrafficPolicy",
+		Rules: []reason.Line{
+			{Text: fromLocal, For: ofNode},
+			{To: prefixCluster + "{to}", Text: "{side} {pods}", For: ofPod},
+			{To: prefixLocal + "{to}", For: localPolicy},
+			{For: clusterPolicy},
+		}},
+	{Name: prefixFirewall + "{hash}", Role: reason.Balances, For: "lets a load balancer's source ranges in; until 1.23 all of its traffic",
+		Rules: []reason.Line{
+			{To: chainMarkDrop, For: "{port}: no rule before took it"},
+			{To: prefixXLB + "{to}", For: localPolicy},
+			{To: prefixExternal + "{to}", For: "{port}: load balancer IP, from one of its source ranges"},
+			{Comment: "other traffic to *", For: "{port}: load balancer IP, from outside its source ranges"},
+			{For: clusterPolicy},
+		}},
+	{Name: prefixXLB + "{hash}", Role: reason.BalancesLocal,
+		For: "until 1.23: external traffic over this node's endpoints, externalTrafficPolicy Local",
 		Rules: slices.Concat([]reason.Line{
 			{Text: fromLocal, For: ofNode},
 			{To: prefixCluster + "{to}", For: ofPod},
@@ -141,10 +146,12 @@ var filterChains = []reason.Chain{
 	{Name: chainProxyFW, For: "drops what a load balancer's source ranges keep out", Rules: []reason.Line{
 		{To: "DROP", For: "{port}: load balancer IP, from outside its source ranges"},
 	}},
-	{Name: chainFirewall, For: "drops what is marked for it, and what comes from outside to 127.0.0.0/8; the kubelet's, too", Rules: []reason.Line{
-		{To: "DROP", Text: "--mark *", For: "marked to be dropped"},
-		{To: "DROP", Comment: "block incoming localnet connections", For: "nobody outside reaches what listens on 127.0.0.0/8 (kubernetes issue 90259)"},
-	}},
+	{Name: chainFirewall, For: "drops what is marked for it, and what comes from outside to 127.0.0.0/8; the kubelet's, too",
+		Rules: []reason.Line{
+			{To: "DROP", Text: "--mark *", For: "marked to be dropped"},
+			{To: "DROP", Comment: "block incoming localnet connections",
+				For: "nobody outside reaches what listens on 127.0.0.0/8 (kubernetes issue 90259)"},
+		}},
 }
 
 var noEndpoints = []reason.Line{

@@ -1,10 +1,10 @@
-// Package foreign says what rules are there for that only programs of others write: a file for each program. The rules of kube-proxy's iptables mode, of
-// the ip-masq-agent, of Azure CNI and so on are explained by our writers of the same rules.
+// Package foreign says what rules are there for that only programs of others write: a file for each program. The rules of kube-proxy's
+// iptables mode, of the ip-masq-agent, of Azure CNI and so on are explained by our writers of the same rules.
 package foreign
 
 import "packetwalk.dev/internal/model/reason"
 
 // Writers are all of them.
 func Writers() []reason.Writer {
-	return []reason.Writer{kubeProxy()}
+	return []reason.Writer{kubeProxy(), felix(), npm(), docker(), portmap()}
 }

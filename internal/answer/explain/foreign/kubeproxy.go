@@ -6,8 +6,8 @@ import (
 	"packetwalk.dev/internal/model/reason"
 )
 
-// kubeProxy is kube-proxy's nftables mode (k8s.io/kubernetes pkg/proxy/nftables/proxier.go). Its chains have the names of what they are for in them; of
-// names that would be too long only a part (hashAndTruncate there).
+// kubeProxy is kube-proxy's nftables mode (k8s.io/kubernetes pkg/proxy/nftables/proxier.go). Its chains have the names of what they are for
+// in them; of names that would be too long only a part (hashAndTruncate there).
 func kubeProxy() reason.Writer {
 	const (
 		of       = "-{id}-{service}/{proto}/{name}"
@@ -36,7 +36,8 @@ func kubeProxy() reason.Writer {
 		Name: "kube-proxy, nftables mode", File: "internal/answer/explain/foreign/kubeproxy.go", Know: knowKubeProxy,
 		Words: map[string]string{
 			"id": "[A-Z0-9]+", "to": "[A-Z0-9]+", "service": "[^/]+/[^/]+", "proto": "tcp|udp|sctp", "name": "[a-z0-9-]*", "base": "filter|nat",
-			"address": "[0-9a-f.]+", "number": "[0-9]+", "set": "[^ ]+", "hook": "prerouting|input|forward|output|postrouting|prerouting-pre-dnat|output-pre-dnat|output-post-dnat",
+			"address": "[0-9a-f.]+", "number": "[0-9]+", "set": "[^ ]+",
+			"hook": "prerouting|input|forward|output|postrouting|prerouting-pre-dnat|output-pre-dnat|output-post-dnat",
 		},
 		Chains: []reason.Chain{
 			chain("{base}-{hook}", "where kube-proxy begins", reason.NoRole, toServices...),

@@ -19,8 +19,8 @@ func natRule(format string, args ...any) Rule { return Rule{"nat", fmt.Sprintf(f
 // Dedup is kubenet's chain of the filter table.
 const Dedup = "KUBE-DEDUP"
 
-// Node are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any other), the
-// node answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
+// Node are the rules that all pods of a node share, in Azure CNI's order: frames leave by the NIC with the NIC's address (Azure drops any
+// other), the node answers for its own addresses, and answers to ARP go to every pod, because the pods share the NIC's address.
 func Node(master string, mac net.HardwareAddr, hosts []netip.Addr) []Rule {
 	rules := []Rule{natRule("POSTROUTING -s Unicast -o %s -j snat --to-src %s --snat-arp --snat-target ACCEPT", master, mac)}
 	for _, host := range hosts {
@@ -41,9 +41,9 @@ func arpReply(addr netip.Addr, mac net.HardwareAddr) Rule {
 	return natRule("PREROUTING -p ARP --arp-op Request --arp-ip-dst %s -j arpreply --arpreply-mac %s --arpreply-target DROP", addr, mac)
 }
 
-// Deduplicate are what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream,
-// syncEbtablesDedupRules): a packet to a service that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC
-// address. Interfaces of pods begin with veth. The jump comes first.
+// Deduplicate are what keeps a promiscuous bridge from giving pods packets twice (kubenet_linux.go upstream, syncEbtablesDedupRules): a
+// packet to a service that turns round on the bridge also goes up to the node, which routes a copy back with the bridge's MAC address.
+// Interfaces of pods begin with veth. The jump comes first.
 func Deduplicate(bridge net.HardwareAddr, veth string, gateway netip.Addr, pods netip.Prefix) []Rule {
 	frame := fmt.Sprintf("%s -p IPv4 -s %s -o %s+ --ip-src ", Dedup, bridge, veth)
 	return []Rule{

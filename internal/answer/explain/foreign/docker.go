@@ -1,0 +1,78 @@
+package foreign
+
+import "packetwalk.dev/internal/model/reason"
+
+// docker is Docker's bridge driver, with iptables until 28 (chains DOCKER-ISOLATION-…) and since (DOCKER-FORWARD and on), and with nftables
+// since 29 (moby, daemon/libnetwork/drivers/bridge; its rules by case in integration/network/bridge/iptablesdoc/generated).
+func docker() reason.Writer {
+	const (
+		published = "Docker: port published by the container {end}"
+		isolated  = "Docker: from one of its networks to another"
+	)
+	filter := func(name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
+	}
+	nft := func(name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: "docker-bridges", Name: name, For: purpose, Rules: rules}
+	}
+	established := reason.Line{Text: "--ctstate RELATED,ESTABLISHED", For: "Docker: of a connection that was let through before"}
+	return reason.Writer{
+		Name: "Docker", File: "internal/answer/explain/foreign/docker.go",
+		Words: map[string]string{"bridge": `docker[0-9]+|br-[0-9a-f]{12}|docker_gwbridge`, "port": "[0-9]+", "direction": "[io]ifname",
+			"link": `[^\s-]\S*`, "hook": "PREROUTING|OUTPUT|POSTROUTING"},
+		Chains: []reason.Chain{
+			filter("FORWARD", "where Docker begins",
+				reason.Line{To: "DOCKER-USER", For: "Docker: rules of the machine's owner, before its own"},
+				reason.Line{To: "DOCKER-FORWARD", For: "Docker: its containers' networks"},
+				reason.Line{To: "DOCKER-ISOLATION-STAGE-1", For: "Docker: is it from one of its networks to another?"},
+				reason.Line{To: "DOCKER", For: "Docker: is it for a port that a container publishes?"},
+				reason.Line{To: "ACCEPT", Text: "-o {bridge} -m conntrack --ctstate RELATED,ESTABLISHED", For: established.For},
+				reason.Line{To: "ACCEPT", Text: "-i {bridge} ! -o {bridge}", For: "Docker: its containers reach what is outside their network"},
+				reason.Line{To: "ACCEPT", Text: "-i {bridge} -o {other}", For: "Docker: containers of one network reach each other"}),
+			filter("DOCKER-USER", "rules of the machine's owner", reason.Line{To: "RETURN", Text: "-j RETURN",
+				For: "Docker: nothing more of the machine's owner"}),
+			filter("DOCKER-FORWARD", "Docker's networks",
+				reason.Line{To: "DOCKER-CT", For: "Docker: is it of a connection that was let through before?"},
+				reason.Line{To: "DOCKER-INTERNAL", For: "Docker: networks without a way out"},
+				reason.Line{To: "DOCKER-BRIDGE", For: "Docker: is it for one of its networks?"},
+				reason.Line{To: "ACCEPT", Text: "-i {link}", For: "Docker: its containers reach what is outside their network"}),
+			filter("DOCKER-CT", "connections that were let through before", established),
+			filter("DOCKER-INTERNAL", "networks without a way out",
+				reason.Line{To: "DROP", For: "Docker: a network without a way out"}),
+			filter("DOCKER-BRIDGE", "finds the network that a packet is for",
+				reason.Line{To: "DOCKER", Text: "-o {link}", For: "Docker: is it for a port that a container publishes?"}),
+			filter("DOCKER", "ports that containers publish",
+				reason.Line{To: "ACCEPT", Text: "-d {end} *--dport {port}", For: published},
+				reason.Line{To: "DROP", Text: "-o {link}", For: "Docker: a container's port that is not published"}),
+			filter("DOCKER-ISOLATION-STAGE-1", "keeps Docker's networks apart: from one of them",
+				reason.Line{To: "DOCKER-ISOLATION-STAGE-2", Text: "-i {link} *", For: "Docker: from one of its networks, to which?"},
+				reason.Line{To: "RETURN", For: "Docker: from none of its networks to another"}),
+			filter("DOCKER-ISOLATION-STAGE-2", "keeps Docker's networks apart: to another one",
+				reason.Line{To: "DROP", For: isolated}, reason.Line{To: "RETURN", For: "Docker: from none of its networks to another"}),
+			{Table: "nat", Name: "{hook}", For: "where Docker begins", Rules: []reason.Line{
+				{To: "DOCKER", For: "Docker: is it for a port that a container publishes?"},
+				{To: "MASQUERADE", Text: "-s {net} ! -o {bridge}", For: "Docker: its containers' network"},
+			}},
+			{Table: "nat", Name: "DOCKER", For: "ports that containers publish", Rules: []reason.Line{
+				{To: "RETURN", Text: "-i {link}", For: "Docker: from a container, which is not led back"},
+				{To: "DNAT", Text: "--to-destination {end}", For: published},
+			}},
+			nft("filter-FORWARD", "finds Docker's network that a packet is from or for",
+				reason.Line{Text: "{direction} vmap *", For: "Docker: is it from or for one of its networks?"}),
+			nft("nat-{hook}", "where Docker begins",
+				reason.Line{To: "nat-prerouting-and-output", For: "Docker: is it for a port that a container publishes?"},
+				reason.Line{Text: "oifname vmap *", For: "Docker: is it for one of its networks?"}),
+			nft("nat-prerouting-and-output", "ports that containers publish",
+				reason.Line{Text: "dnat to {end} *", For: published}),
+			nft("raw-PREROUTING", "keeps others from containers' own addresses",
+				reason.Line{Comment: "DROP DIRECT ACCESS", For: "Docker: nobody outside reaches a container's own address"}),
+			nft("filter-forward-in__{link}", "what comes in to one of Docker's networks",
+				reason.Line{Text: "ct state established,related *", For: established.For},
+				reason.Line{Comment: "ICC", For: "Docker: containers of one network reach each other"},
+				reason.Line{Comment: "UNPUBLISHED PORT DROP", For: "Docker: a container's port that is not published"},
+				reason.Line{To: "accept", Text: "ip daddr {end} *", For: published}),
+			nft("nat-postrouting-out__{link}", "what leaves one of Docker's networks",
+				reason.Line{Comment: "MASQUERADE", For: "Docker: its containers' network"}),
+		},
+	}
+}

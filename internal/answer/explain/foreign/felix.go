@@ -1,0 +1,87 @@
+package foreign
+
+import "packetwalk.dev/internal/model/reason"
+
+// felix is Calico's agent beyond its pools, whose nat chains node/ippool writes, too: policies, by pod (felix/rules, iptables mode). Of its
+// rules' two comments the first is a hash of the chain up to there, the second says what the rule is for.
+func felix() reason.Writer {
+	const (
+		marked = "Calico: a policy allowed it"
+		said   = `--comment "`
+	)
+	chain := func(name, purpose string, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Table: "filter", Name: name, For: purpose, Rules: rules}
+	}
+	policy := func(direction string) []reason.Line {
+		return []reason.Line{
+			{To: "MARK", Text: said + `Policy {policy} ` + direction + `" *`, For: "Calico policy {policy} allows " + direction},
+			{To: "DROP", Text: said + `Policy {policy} ` + direction + `" *`, For: "Calico policy {policy} denies " + direction},
+			{To: "RETURN", Text: "--mark *", For: "Calico: allowed by the rule before"},
+		}
+	}
+	profile := func(direction string) []reason.Line {
+		return []reason.Line{
+			{To: "MARK", Text: said + `Profile {profile} ` + direction + `" *`, For: "Calico profile {profile} allows " + direction},
+			{To: "RETURN", Text: "--mark *", For: "Calico: allowed by the rule before"},
+			{Text: said + `Profile {profile} ` + direction + `"`, For: "Calico profile {profile} has no rule for " + direction},
+		}
+	}
+	pod := []reason.Line{
+		{To: "ACCEPT", Text: "--ctstate RELATED,ESTABLISHED", For: "Calico: of a connection that was let through before"},
+		{To: "DROP", Text: "--ctstate INVALID", For: "Calico: of no connection that conntrack knows"},
+		{To: "DROP", Text: said + `Drop {tunnel} encapped packets originating in workloads" *`, For: "Calico: pods send no {tunnel} packets"},
+		{To: "MARK", Text: said + `Start of policies" *`, For: "Calico: its policies begin"},
+		{To: "MARK", For: "Calico: nothing is allowed yet"},
+		{To: "cali-p{way}-{policy}", Text: "--mark *", For: "Calico: the next policy"},
+		{To: "cali-pr{way}-{profile}", For: "Calico: profile {profile}"},
+		{To: "RETURN", Text: said + `Return if {what} accepted" *`, For: "Calico: a {what} allowed it"},
+		{To: "DROP", Text: said + `Drop if no policies passed packet" *`, For: "Calico: policies choose the pod, and none allowed it"},
+		{To: "DROP", Text: said + `Drop if no profiles matched" *`, For: "Calico: no profile of the pod allowed it"},
+	}
+	accepted := reason.Line{To: "ACCEPT", Text: "--mark *", For: marked}
+	return reason.Writer{
+		Name: "Calico's felix", File: "internal/answer/explain/foreign/felix.go",
+		Words: map[string]string{"way": "[io]", "what": "policy|profile", "tunnel": "VXLAN|IPinIP|IPIP", "who": ".*", "link": `[^\s]+`},
+		Chains: []reason.Chain{
+			chain("INPUT", "where Calico begins", reason.Line{To: "cali-INPUT", For: "Calico: what is for the node itself"}),
+			chain("OUTPUT", "where Calico begins", reason.Line{To: "cali-OUTPUT", For: "Calico: what the node itself sends"}),
+			chain("FORWARD", "where Calico begins and ends", reason.Line{To: "cali-FORWARD", For: "Calico: policies of what is forwarded"},
+				reason.Line{To: "ACCEPT", Text: said + `Policy explicitly accepted packet." *`, For: marked},
+				reason.Line{To: "MARK", Comment: "cali:{hash}", For: "Calico: marked as allowed, for the chains after this"}),
+			chain("cali-FORWARD", "policies of what is forwarded",
+				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"},
+				reason.Line{To: "cali-from-hep-forward", For: "Calico: policies of the node's own interfaces, by where it came in"},
+				reason.Line{To: "cali-to-hep-forward", For: "Calico: policies of the node's own interfaces, by where it leaves"},
+				reason.Line{To: "cali-from-wl-dispatch", For: "Calico: policies of the pod that sent it"},
+				reason.Line{To: "cali-to-wl-dispatch", For: "Calico: policies of the pod that it is for"},
+				reason.Line{To: "cali-cidr-block", For: "Calico: ranges that no route of this node leads to"}),
+			chain("cali-INPUT", "policies of what is for the node itself",
+				reason.Line{To: "ACCEPT", Text: said + `Allow {tunnel} packets from {who}" *`, For: "Calico: {tunnel} from other nodes"},
+				reason.Line{To: "DROP", Text: said + `Drop {tunnel} packets from non-{who}" *`, For: "Calico: {tunnel} from others than nodes"},
+				reason.Line{To: "cali-wl-to-host", For: "Calico: from a pod to its node"},
+				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"},
+				reason.Line{To: "cali-from-host-endpoint", For: "Calico: policies of the node's own interfaces"}, accepted),
+			chain("cali-OUTPUT", "policies of what the node itself sends",
+				reason.Line{To: "ACCEPT", Text: said + `Allow {tunnel} packets to other {who}" *`, For: "Calico: {tunnel} to other nodes"},
+				reason.Line{To: "RETURN", Text: "-o {link}", For: "Calico: from the node to a pod: nobody is asked"},
+				reason.Line{To: "MARK", For: "Calico: nothing is allowed yet"},
+				reason.Line{To: "cali-to-host-endpoint", For: "Calico: policies of the node's own interfaces"}, accepted),
+			chain("cali-from-wl-dispatch", "finds the pod that a packet is from",
+				reason.Line{To: "cali-fw-{link}", For: "Calico: from the pod behind {link}"},
+				reason.Line{To: "DROP", For: "Calico: from no pod that it knows"}),
+			chain("cali-to-wl-dispatch", "finds the pod that a packet is for",
+				reason.Line{To: "cali-tw-{link}", For: "Calico: for the pod behind {link}"},
+				reason.Line{To: "DROP", For: "Calico: for no pod that it knows"}),
+			chain("cali-wl-to-host", "from a pod to its node",
+				reason.Line{To: "cali-from-wl-dispatch", For: "Calico: policies of the pod that sent it"},
+				reason.Line{To: "{action}", Text: said + `Configured DefaultEndpointToHostAction" *`,
+					For: "Calico: what its configuration does with pods' packets to their node (DefaultEndpointToHostAction)"}),
+			chain("cali-fw-{link}", "policies of what one pod sends", pod...),
+			chain("cali-tw-{link}", "policies of what is for one pod", pod...),
+			chain("cali-po-{id}", "a policy's rules for what is sent", policy("egress")...),
+			chain("cali-pi-{id}", "a policy's rules for what is received", policy("ingress")...),
+			chain("cali-pro-{id}", "a namespace's or service account's rules for what is sent", profile("egress")...),
+			chain("cali-pri-{id}", "a namespace's or service account's rules for what is received", profile("ingress")...),
+		},
+	}
+}
