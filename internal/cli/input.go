@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"os"
 	"strings"
@@ -42,12 +43,12 @@ func needRoot() error {
 }
 
 // checkMachine says everything that this machine lacks for a lab.
-func checkMachine() error {
+func checkMachine(ctx context.Context) error {
 	if err := needRoot(); err != nil {
 		return err
 	}
 	var lines []string
-	for _, m := range kernel.Check() {
+	for _, m := range kernel.Check(ctx) {
 		lines = append(lines, m.String())
 	}
 	if lines != nil {

@@ -59,7 +59,7 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if err != nil {
 		return err
 	}
-	if err := checkMachine(); err != nil {
+	if err := checkMachine(ctx); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {

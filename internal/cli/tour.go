@@ -139,7 +139,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	if err := lab.CheckName(name); err != nil {
 		return badInput{err}
 	}
-	if err := checkMachine(); err != nil {
+	if err := checkMachine(ctx); err != nil {
 		return err
 	}
 	runner, clean, err := t.runner(s, name, f.colour)

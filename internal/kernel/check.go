@@ -1,16 +1,18 @@
 package kernel
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/program"
 )
 
 // Missing is something of the machine that packetwalk needs and that is not there.
@@ -25,7 +27,7 @@ func (m Missing) String() string { return fmt.Sprintf("%s: %s; %s", m.Feature, m
 
 // Check tries what packetwalk needs of the machine, in a network namespace of its own that is gone afterwards, and returns what is
 // missing. Trying, rather than looking at lists of modules, also loads the modules that the kernel loads by itself.
-func Check() []Missing {
+func Check(ctx context.Context) []Missing {
 	if os.Geteuid() != 0 {
 		return []Missing{{"root", "network namespaces need CAP_SYS_ADMIN and CAP_NET_ADMIN", "run it with sudo"}}
 	}
@@ -36,75 +38,106 @@ func Check() []Missing {
 			missing = append(missing, m)
 		}
 	}
-	for _, p := range []struct{ program, pkg string }{
-		{"nft", "nftables"}, {"iptables-restore", "iptables"}, {"ebtables", "ebtables"}, {"ipset", "ipset"}, {"ip", "iproute2"},
-	} {
-		_, err := exec.LookPath(p.program)
-		add(Missing{p.program, "the program is not on the PATH", "apt-get install " + p.pkg}, err)
+	for _, name := range []string{"nft", "iptables-restore", "ebtables", "ipset", "ip"} {
+		_, err := exec.LookPath(name)
+		add(Missing{name, "the program is not on the PATH", "apt-get install " + program.Package(name)}, err)
 	}
 	add(Missing{"overlay", "containers' root file systems are overlays", "modprobe overlay"}, tryOverlay())
 	err := onThread(func() error {
 		if err := unix.Unshare(unix.CLONE_NEWNET); err != nil {
 			return err
 		}
+		ns, err := OpenNamespace("/proc/thread-self/ns/net")
+		if err != nil {
+			return err
+		}
+		defer ns.Close()
 		for _, f := range features {
-			add(f.missing, f.try())
+			add(f.missing, f.try(ctx, ns))
 		}
 		return nil
 	})
-	add(Missing{"netns", "every host of a lab is a network namespace", "use a kernel with CONFIG_NET_NS, and a container with the right to make them"}, err)
+	add(Missing{"netns", "every host of a lab is a network namespace",
+		"use a kernel with CONFIG_NET_NS, and a container with the right to make them"}, err)
 	return missing
 }
 
-// features are tried in a new namespace, each after those before it.
+// features are tried in a new namespace, which the thread is in, each after those before it.
 var features = []struct {
 	missing Missing
-	try     func() error
+	try     func(context.Context, *Namespace) error
 }{
-	{Missing{"veth", "hosts are joined by veth pairs", "modprobe veth"}, func() error {
+	{Missing{"veth", "hosts are joined by veth pairs", "modprobe veth"}, func(context.Context, *Namespace) error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "check0"}, PeerName: "check1"})
 	}},
-	{Missing{"bridge", "the azure CNI plugin joins pods by a bridge", "modprobe bridge"}, func() error {
+	{Missing{"bridge", "the azure CNI plugin joins pods by a bridge", "modprobe bridge"}, func(context.Context, *Namespace) error {
 		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "check2"}})
 	}},
-	{Missing{"br_netfilter", "services on the pods' own bridge need iptables to see bridged packets", "modprobe br_netfilter"}, func() error {
-		_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
-		return err
-	}},
-	{Missing{"nf_tables", "the fabric translates addresses with nftables", "modprobe nf_tables nft_chain_nat nft_hash nft_numgen"}, func() error {
-		return feed("table ip check {\n"+
-			"map m { type ipv4_addr : interval ipv4_addr . inet_service\n elements = { 10.0.0.1 : 10.0.0.2 . 1024-2047 }\n }\n"+
-			"chain pre { type filter hook prerouting priority mangle; ct state new ct mark set jhash ip saddr . th sport mod 2 seed 1 map { 0 : 1, 1 : 2 }\n meta nftrace set 0\n }\n"+
-			"chain raw { type filter hook prerouting priority raw; notrack\n }\n"+
-			"chain post { type nat hook postrouting priority srcnat; meta l4proto tcp numgen random mod 2 == 0 snat ip to ip saddr map @m\n }\n}\n", "nft", "-f", "-")
-	}},
-	{Missing{"ipset", "Calico's pools are IP sets", "modprobe ip_set ip_set_hash_net"}, func() error {
-		return feed("create check hash:net\n", "ipset", "restore")
-	}},
-	{Missing{"xtables", "the nodes' rules are iptables rules", "modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"}, func() error {
-		return feed("*mangle\n-A PREROUTING -j TTL --ttl-inc 1\nCOMMIT\n*nat\n"+
-			"-A PREROUTING -m comment --comment c -m statistic --mode random --probability 0.5 -m addrtype --dst-type LOCAL -p tcp -j DNAT --to-destination 10.0.0.1:80\n"+
-			"-A POSTROUTING -m iprange --dst-range 10.0.0.1-10.0.0.2 -m mark --mark 0x4000/0x4000 -m set --match-set check src -j MASQUERADE --random-fully\n"+
-			"-A OUTPUT -m recent --set --name check -j MARK --or-mark 0x4000\nCOMMIT\n*filter\n-A FORWARD -m conntrack --ctstate NEW -j REJECT\nCOMMIT\n", "iptables-restore")
-	}},
-	{Missing{"ebtables", "the azure CNI plugin's bridge mode rewrites link-layer addresses", "modprobe -a ebt_snat ebt_dnat ebt_arpreply"}, func() error {
-		return feed("*nat\n:PREROUTING ACCEPT\n-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.0.0.1 -j arpreply --arpreply-mac 00:0d:3a:00:00:01 --arpreply-target DROP\n", "ebtables-restore")
-	}},
+	{
+		Missing{"br_netfilter", "services on the pods' own bridge need iptables to see bridged packets", "modprobe br_netfilter"},
+		func(context.Context, *Namespace) error {
+			_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+			return err
+		},
+	},
+	{
+		Missing{"nf_tables", "the fabric translates addresses with nftables", "modprobe nf_tables nft_chain_nat nft_hash nft_numgen"},
+		feed(`table ip check {
+			map m { type ipv4_addr : interval ipv4_addr . inet_service
+				elements = { 10.0.0.1 : 10.0.0.2 . 1024-2047 }
+			}
+			chain pre { type filter hook prerouting priority mangle
+				ct state new ct mark set jhash ip saddr . th sport mod 2 seed 1 map { 0 : 1, 1 : 2 }
+				meta nftrace set 0
+			}
+			chain raw { type filter hook prerouting priority raw
+				notrack
+			}
+			chain post { type nat hook postrouting priority srcnat
+				meta l4proto tcp numgen random mod 2 == 0 snat ip to ip saddr map @m
+			}
+		}
+		`, "nft", "-f", "-"),
+	},
+	{
+		Missing{"ipset", "Calico's pools are IP sets", "modprobe ip_set ip_set_hash_net"},
+		feed("create check hash:net\n", "ipset", "restore"),
+	},
+	{
+		Missing{"xtables", "the nodes' rules are iptables rules", "modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark " +
+			"xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"},
+		feed(`*mangle
+-A PREROUTING -j TTL --ttl-inc 1
+COMMIT
+*nat
+-A PREROUTING -m comment --comment c -m statistic --mode random --probability 0.5
+-A PREROUTING -m addrtype --dst-type LOCAL -p tcp -j DNAT --to-destination 10.0.0.1:80
+-A POSTROUTING -m iprange --dst-range 10.0.0.1-10.0.0.2 -m mark --mark 0x4000/0x4000
+-A POSTROUTING -m set --match-set check src -j MASQUERADE --random-fully
+-A OUTPUT -m recent --set --name check -j MARK --or-mark 0x4000
+COMMIT
+*filter
+-A FORWARD -m conntrack --ctstate NEW -j REJECT
+COMMIT
+`, "iptables-restore", "--wait=5"),
+	},
+	{
+		Missing{"ebtables", "the azure CNI plugin's bridge mode rewrites link-layer addresses", "modprobe -a ebt_snat ebt_dnat ebt_arpreply"},
+		feed(`*nat
+:PREROUTING ACCEPT
+-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.0.0.1 -j arpreply --arpreply-mac 00:0d:3a:00:00:01 --arpreply-target DROP
+`, "ebtables-restore"),
+	},
 }
 
-// feed runs a program in the thread's namespace with input on its standard input. A program that is not there is another finding.
-func feed(input, name string, args ...string) error {
-	cmd := exec.Command(name, args...)
-	cmd.Stdin = strings.NewReader(input)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt from the terminal is for the caller; it would look like a missing feature here
-	out, err := cmd.CombinedOutput()
-	if errors.Is(err, exec.ErrNotFound) {
+// feed tries a program with input on its standard input. A program that is not there is another finding.
+func feed(input, name string, args ...string) func(context.Context, *Namespace) error {
+	return func(ctx context.Context, ns *Namespace) error {
+		if _, err := ns.command(ctx, input, name, args...); !errors.Is(err, exec.ErrNotFound) {
+			return err
+		}
 		return nil
 	}
-	if err != nil {
-		return fmt.Errorf("%s: %w: %s", name, err, out)
-	}
-	return nil
 }
 
 // tryOverlay tells an unknown file system (ENODEV) from one that is there and wants options.

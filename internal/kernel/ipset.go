@@ -1,14 +1,13 @@
 package kernel
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/syntax/ipset"
 )
 
@@ -146,24 +145,13 @@ func sameMembers(a, b ipset.Set) bool {
 }
 
 func (s IPSets) run(ctx context.Context, input []byte, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, "ipset", args...)
-	var out, errs bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errs
-	start := cmd.Start
+	c := program.Command{Path: "ipset", Args: args, Stdin: input}
 	if s.namespace != nil {
-		start = func() error { return s.namespace.Start(cmd) }
+		c.In = s.namespace.Do
 	}
-	err := start()
-	if err == nil {
-		err = cmd.Wait()
+	out, err := c.Output(ctx)
+	if err != nil && strings.Contains(err.Error(), "in use by a kernel component") { // ipset(8) has one exit status for all
+		err = fmt.Errorf("%w: %w", ErrSetInUse, err)
 	}
-	switch {
-	case errors.Is(err, exec.ErrNotFound):
-		return nil, fmt.Errorf("%w; install it with apt-get install ipset", err)
-	case err != nil && strings.Contains(errs.String(), "in use by a kernel component"): // ipset(8) has one exit status for all
-		return nil, fmt.Errorf("ipset %s: %w: %s", args[0], ErrSetInUse, strings.TrimSpace(errs.String()))
-	case err != nil:
-		return nil, fmt.Errorf("ipset %s: %w: %s", args[0], err, strings.TrimSpace(errs.String()))
-	}
-	return out.Bytes(), nil
+	return out, err
 }

@@ -32,7 +32,7 @@ func inNamespace(t *testing.T, ns *kernel.Namespace, command string) (string, er
 	cmd := exec.Command("sh", "-c", command)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := ns.Run(cmd)
+	err := ns.Do(cmd.Run)
 	return out.String(), err
 }
 

@@ -182,7 +182,7 @@ func run(t *testing.T, ns *kernel.Namespace, args ...string) string {
 	var out strings.Builder
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Run(cmd); err != nil {
+	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatalf("%s: %v: %s", args, err, &out)
 	}
 	return out.String()
@@ -357,19 +357,19 @@ func TestLinks(t *testing.T) {
 func TestRuleSetsAndFlows(t *testing.T) {
 	a, b := pair(t)
 	script := "table ip t { chain c { type filter hook prerouting priority 0; ct mark set 7\n }\n }\n"
-	if err := b.ApplyNFT(script); err != nil {
+	if err := b.ApplyNFT(t.Context(), script); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.ApplyNFT("flush ruleset\nnonsense\n"); err == nil || !strings.Contains(err.Error(), "nonsense") {
+	if err := b.ApplyNFT(t.Context(), "flush ruleset\nnonsense\n"); err == nil || !strings.Contains(err.Error(), "nonsense") {
 		t.Errorf("bad script: %v", err)
 	}
-	if dump, err := b.DumpNFT(); err != nil || !strings.Contains(string(dump), `"name": "c"`) {
+	if dump, err := b.DumpNFT(t.Context()); err != nil || !strings.Contains(string(dump), `"name": "c"`) {
 		t.Errorf("the failed script changed something: %s %v", dump, err)
 	}
-	if err := b.RestoreIPTables("*filter\n-A INPUT -s 1.2.3.4 -j DROP\nCOMMIT\n", true); err != nil {
+	if err := b.RestoreIPTables(t.Context(), "*filter\n-A INPUT -s 1.2.3.4 -j DROP\nCOMMIT\n", true); err != nil {
 		t.Fatal(err)
 	}
-	if dump, err := b.DumpIPTables(); err != nil || !strings.Contains(string(dump), "-A INPUT -s 1.2.3.4/32 -j DROP") {
+	if dump, err := b.DumpIPTables(t.Context()); err != nil || !strings.Contains(string(dump), "-A INPUT -s 1.2.3.4/32 -j DROP") {
 		t.Errorf("%s %v", dump, err)
 	}
 	for port := range 3 {
@@ -460,13 +460,13 @@ func TestProcesses(t *testing.T) {
 
 func TestCheck(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	for _, m := range kernel.Check() {
+	for _, m := range kernel.Check(t.Context()) {
 		t.Error(m)
 	}
 	// Without the programs each is named with its package, and nothing else fails for their lack.
 	t.Setenv("PATH", t.TempDir())
 	var lines []string
-	for _, m := range kernel.Check() {
+	for _, m := range kernel.Check(t.Context()) {
 		lines = append(lines, m.String())
 	}
 	got := strings.Join(lines, "\n")
@@ -478,7 +478,7 @@ func TestCheck(t *testing.T) {
 func BenchmarkCheck(b *testing.B) {
 	kerneltest.NeedRoot(b)
 	for b.Loop() {
-		kernel.Check()
+		kernel.Check(b.Context())
 	}
 }
 

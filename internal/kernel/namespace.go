@@ -263,16 +263,8 @@ func (n *Namespace) ListenPacket(ctx context.Context, network, addr string) (net
 	return c, err
 }
 
-// Start starts cmd as a child process in the namespace, as cmd.Start does. SysProcAttr.Pdeathsig must not be set: it follows
-// the thread, not the process.
+// Start starts cmd as a child process in the namespace, as cmd.Start does, for what goes on without the caller; a program that ends is
+// program.Command's. SysProcAttr.Pdeathsig must not be set: it follows the thread, not the process.
 func (n *Namespace) Start(cmd *exec.Cmd) error {
 	return n.Do(cmd.Start)
-}
-
-// Run starts cmd in the namespace and waits for it.
-func (n *Namespace) Run(cmd *exec.Cmd) error {
-	if err := n.Start(cmd); err != nil {
-		return err
-	}
-	return cmd.Wait()
 }

@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -105,8 +106,8 @@ func ruleHandle(b []byte, chain string) (handle uint64, err error) {
 }
 
 // RuleText is a rule as nft shows it, "" where there is none with the handle.
-func (n *Namespace) RuleText(family, table, chain string, handle uint64) (string, error) {
-	out, err := n.command("", "nft", "-a", "list", "chain", family, table, chain)
+func (n *Namespace) RuleText(ctx context.Context, family, table, chain string, handle uint64) (string, error) {
+	out, err := n.command(ctx, "", "nft", "-a", "list", "chain", family, table, chain)
 	if err != nil {
 		return "", err
 	}

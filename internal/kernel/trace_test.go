@@ -24,7 +24,7 @@ func script(t testing.TB, ns *kernel.Namespace, text string) {
 	cmd.Stdin = strings.NewReader(text)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Run(cmd); err != nil {
+	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatalf("%v: %s", err, out.String())
 	}
 }
@@ -161,7 +161,7 @@ func traceTables(t *testing.T, ns *kernel.Namespace) int {
 	var out strings.Builder
 	cmd := exec.Command("nft", "list", "tables")
 	cmd.Stdout = &out
-	if err := ns.Run(cmd); err != nil {
+	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatal(err)
 	}
 	return strings.Count(out.String(), "table ")
@@ -320,7 +320,7 @@ func TestRuleHandles(t *testing.T) {
 	if err != nil || len(handles) != 3 || !slices.IsSortedFunc(handles, func(a, b uint64) int { return int(b) - int(a) }) {
 		t.Fatalf("handles %v, %v", handles, err)
 	}
-	text, err := ns.RuleText("ip", "filter", "INPUT", handles[0])
+	text, err := ns.RuleText(t.Context(), "ip", "filter", "INPUT", handles[0])
 	if err != nil || !strings.HasPrefix(text, "tcp dport 3") {
 		t.Errorf("rule 1 is %q, %v", text, err)
 	}
@@ -334,7 +334,7 @@ func TestRuleHandles(t *testing.T) {
 			t.Errorf("has %s: %v, %v", chain, has, err)
 		}
 	}
-	if text, err := ns.RuleText("ip", "filter", "INPUT", 999); err != nil || text != "" {
+	if text, err := ns.RuleText(t.Context(), "ip", "filter", "INPUT", 999); err != nil || text != "" {
 		t.Errorf("no such rule: %q, %v", text, err)
 	}
 }

@@ -26,8 +26,8 @@ import (
 // kernelTables lets the service proxy write to a namespace of the test's own, by iptables-restore.
 type kernelTables struct{ ns *kernel.Namespace }
 
-func (k kernelTables) Restore(_ context.Context, input []byte) error {
-	return k.ns.RestoreIPTables(string(input), true)
+func (k kernelTables) Restore(ctx context.Context, input []byte) error {
+	return k.ns.RestoreIPTables(ctx, string(input), true)
 }
 
 func (k kernelTables) Save(_ context.Context, table string) (out []byte, err error) {
@@ -74,7 +74,7 @@ func generated(t *testing.T, scenario string) (saved string, archive *txtar.Arch
 	if _, err := syncer.Sync(t.Context(), service.Build(service.IPv4, service.Node{Name: settings.Node}, services, endpoints)); err != nil {
 		t.Fatal(err)
 	}
-	dump, err := ns.DumpIPTables()
+	dump, err := ns.DumpIPTables(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

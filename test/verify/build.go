@@ -195,7 +195,7 @@ func restore(ns *kernel.Namespace, file, text string) error {
 	cmd.Stdin = strings.NewReader(text)
 	var words strings.Builder
 	cmd.Stdout, cmd.Stderr = &words, &words
-	err := ns.Run(cmd)
+	err := ns.Do(cmd.Run)
 	var exit *exec.ExitError
 	if file == "ip" && errors.As(err, &exit) {
 		return nil // -force: what fails is left out

@@ -61,7 +61,7 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	report, err := a.run(ctx, namespaces, &expected, everywhere)
 	forgetOpen(result)
 	if report.First != nil {
-		report.First.showRule(namespaces)
+		report.First.showRule(ctx, namespaces)
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
@@ -120,7 +120,7 @@ func complete(p *packet.Packet, probe *kernel.Probe) {
 }
 
 // showRule adds the text of the rule that the kernel has now: that of the event, or of the place of the rule that made the difference.
-func (d *Difference) showRule(namespaces Namespaces) {
+func (d *Difference) showRule(ctx context.Context, namespaces Namespaces) {
 	ref := d.rule
 	if d.event != nil {
 		ref = &ruleRef{family: d.event.Family, table: d.event.Table, chain: d.event.Chain, handle: d.event.Handle}
@@ -140,7 +140,7 @@ func (d *Difference) showRule(namespaces Namespaces) {
 	if handle == 0 {
 		return // a policy
 	}
-	text, err := ns.RuleText(ref.family, ref.table, ref.chain, handle)
+	text, err := ns.RuleText(ctx, ref.family, ref.table, ref.chain, handle)
 	switch {
 	case err != nil || text == "":
 		return

@@ -63,7 +63,7 @@ func (w *world) sh(host, script string) {
 	cmd.Stdin = strings.NewReader(script)
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := w.hosts[host].Run(cmd); err != nil {
+	if err := w.hosts[host].Do(cmd.Run); err != nil {
 		w.t.Fatalf("%s: %v: %s", host, err, out.String())
 	}
 }
@@ -338,7 +338,7 @@ func TestLiveCancelled(t *testing.T) {
 		var out strings.Builder
 		cmd := exec.Command("nft", "list", "tables")
 		cmd.Stdout = &out
-		if err := ns.Run(cmd); err != nil || strings.Contains(out.String(), "trace") {
+		if err := ns.Do(cmd.Run); err != nil || strings.Contains(out.String(), "trace") {
 			t.Errorf("%s has the tables %s, %v", host, out.String(), err)
 		}
 	}

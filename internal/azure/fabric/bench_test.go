@@ -116,7 +116,7 @@ func iperf(b *testing.B, from *kernel.Namespace, to string) float64 {
 	var out strings.Builder
 	cmd := exec.Command("iperf3", "-J", "-t", "2", "-c", to)
 	cmd.Stdout = &out
-	if err := from.Run(cmd); err != nil {
+	if err := from.Do(cmd.Run); err != nil {
 		b.Fatal(err, out.String())
 	}
 	var r struct {

@@ -151,7 +151,7 @@ func (f *Fabric) prepare() error {
 	if err := kernel.EnsureVeth(end(f.fabric, w.Inside), end(f.internet, w.Outside), vnet.MTU); err != nil {
 		return err
 	}
-	return f.fabric.RestoreIPTables(plan.IPTables, false)
+	return f.fabric.RestoreIPTables(f.life, plan.IPTables, false)
 }
 
 func end(ns *kernel.Namespace, e vnet.End) kernel.LinkEnd {
@@ -377,7 +377,7 @@ func (f *Fabric) apply() error {
 		return err
 	}
 	if plan.NFT != f.applied.nft {
-		if err := f.fabric.ApplyNFT(plan.NFT); err != nil {
+		if err := f.fabric.ApplyNFT(f.life, plan.NFT); err != nil {
 			return err
 		}
 		f.applied.nft = plan.NFT

@@ -250,7 +250,7 @@ func run(t testing.TB, ns *kernel.Namespace, args ...string) string {
 	var out strings.Builder
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := ns.Run(cmd); err != nil {
+	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatalf("%s: %v: %s", args, err, &out)
 	}
 	return out.String()

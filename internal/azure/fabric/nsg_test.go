@@ -118,7 +118,7 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 		if err := n.Validate(); err != nil {
 			t.Fatal(err)
 		}
-		if err := ns.ApplyNFT(vnet.NewPlan(n, vnet.Health{}).NFT); err != nil {
+		if err := ns.ApplyNFT(t.Context(), vnet.NewPlan(n, vnet.Health{}).NFT); err != nil {
 			t.Fatal(err)
 		}
 		chains := securityChains(t, ns)
@@ -157,7 +157,7 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 // securityChains are the base chains that ask the groups.
 func securityChains(t *testing.T, ns *kernel.Namespace) map[string]*netfilter.Chain {
 	t.Helper()
-	data, err := ns.DumpNFT()
+	data, err := ns.DumpNFT(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -98,7 +98,7 @@ func (l *spareLooker) look(now time.Time) (changed bool, err error) {
 		return false, nil
 	}
 	l.spares = spares
-	if err := l.f.fabric.ApplyNFT(vnet.SpareScript(spares)); err != nil {
+	if err := l.f.fabric.ApplyNFT(l.f.life, vnet.SpareScript(spares)); err != nil {
 		return false, err
 	}
 	return changed, l.f.fabric.KeepEnded(towards(spares)...)

@@ -172,7 +172,7 @@ func (g *group) launch(ctx context.Context) {
 // work brings the group up, again and again until that succeeds, and then lets each container run.
 func (g *group) work(ctx context.Context) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 10*time.Second) {
-		err := g.bring()
+		err := g.bring(ctx)
 		if err == nil {
 			break
 		}
@@ -194,7 +194,7 @@ func (g *group) work(ctx context.Context) {
 }
 
 // bring makes what the containers need.
-func (g *group) bring() error {
+func (g *group) bring(ctx context.Context) error {
 	g.change(func() {
 		if g.state == aci.ProvisioningPending {
 			g.state = aci.ProvisioningCreating
@@ -208,7 +208,7 @@ func (g *group) bring() error {
 	if err := g.makeVolumes(); err != nil {
 		return err
 	}
-	if err := g.connect(); err != nil {
+	if err := g.connect(ctx); err != nil {
 		return err
 	}
 	return g.startProxy()

@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -104,7 +105,7 @@ func (g *group) release(n *vnet.Network) {
 
 // connect makes the group's namespace and its machine's, and the three links: group to subnet, machine to its network, group to machine.
 // What is there already stays.
-func (g *group) connect() error {
+func (g *group) connect(ctx context.Context) error {
 	space, _, err := kernel.EnsureNamespace(filepath.Join(g.cfg.NetNSDir, g.name))
 	if err != nil {
 		return err
@@ -127,10 +128,10 @@ func (g *group) connect() error {
 	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}, vnet.MTU); err != nil {
 		return err
 	}
-	return errors.Join(applyHost(host), applyGroup(space))
+	return errors.Join(applyHost(ctx, host), applyGroup(space))
 }
 
-func applyHost(host *kernel.Namespace) error {
+func applyHost(ctx context.Context, host *kernel.Namespace) error {
 	err := host.Apply(kernel.State{
 		Sysctls: []kernel.Sysctl{
 			{Key: "net/ipv4/ip_forward", Value: "1"},
@@ -142,7 +143,7 @@ func applyHost(host *kernel.Namespace) error {
 	if err != nil {
 		return err
 	}
-	return host.RestoreIPTables(vnet.ContainerHostRules, false)
+	return host.RestoreIPTables(ctx, vnet.ContainerHostRules, false)
 }
 
 func applyGroup(space *kernel.Namespace) error {

@@ -13,11 +13,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/snapshot"
@@ -124,14 +124,15 @@ func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.
 		}
 	}
 	for _, args := range row.Commands {
-		cmd := d.prepare(ctx, args)
-		if cmd == nil {
+		tool, there := d.tool(args)
+		if !there {
 			continue
 		}
-		result := runTool(ns, cmd, args)
+		tool.In = ns.Do
+		result := runTool(ctx, tool)
 		for try := 0; try < dumpTries && cutOff(row, &result) && ctx.Err() == nil; try++ {
 			time.Sleep(dumpPause)
-			result = runTool(ns, d.prepare(ctx, args), args)
+			result = runTool(ctx, tool)
 		}
 		if cutOff(row, &result) {
 			result.Error = "what it printed breaks off in the middle"
@@ -152,13 +153,12 @@ func cutOff(row capture.Dump, o *capture.Output) bool {
 	return strings.HasSuffix(row.File, ".json") && o.Error == "" && len(bytes.TrimSpace(o.Data)) > 0 && !json.Valid(o.Data)
 }
 
-func runTool(ns *kernel.Namespace, cmd *exec.Cmd, args []string) capture.Output {
-	var out, words bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &words
-	err := ns.Run(cmd)
-	result := capture.Output{Command: strings.Join(args, " "), Data: out.Bytes()}
-	if err != nil {
-		result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", err, strings.Join(strings.Fields(words.String()), " ")))
+func runTool(ctx context.Context, tool program.Command) capture.Output {
+	data, err := tool.Output(ctx)
+	result := capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
+	var failed *program.Error
+	if errors.As(err, &failed) {
+		result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", failed.Err, failed.Stderr))
 	}
 	return result
 }
@@ -169,11 +169,11 @@ func (d *Dumper) Versions(ctx context.Context) map[string]string {
 	for _, args := range [][]string{
 		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"}, {"conntrack", "--version"},
 	} {
-		cmd := d.prepare(ctx, args)
-		if cmd == nil {
+		tool, there := d.tool(args)
+		if !there {
 			continue
 		}
-		if out, err := cmd.Output(); err == nil {
+		if out, err := tool.Output(ctx); err == nil {
 			first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
 			versions[args[0]] = first
 		}
@@ -181,22 +181,15 @@ func (d *Dumper) Versions(ctx context.Context) map[string]string {
 	return versions
 }
 
-// prepare makes a command of a program that is there; nil where it is not.
-func (d *Dumper) prepare(ctx context.Context, args []string) *exec.Cmd {
+// tool is the run of a program; false where it is not there.
+func (d *Dumper) tool(args []string) (program.Command, bool) {
 	for _, root := range slices.Compact([]string{d.Root, ""}) {
-		path := program(root, args[0])
-		if path == "" {
-			continue
+		if path := find(root, args[0]); path != "" {
+			// Programs such as xtables-nft-multi go by the name that they are called by.
+			return program.Command{Path: path, Name: args[0], Args: args[1:], Root: root}, true
 		}
-		cmd := exec.CommandContext(ctx, path, args[1:]...)
-		cmd.Args[0] = args[0] // programs such as xtables-nft-multi go by the name that they are called by
-		cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: root, Setpgid: true}
-		if root != "" {
-			cmd.Dir = "/"
-		}
-		return cmd
 	}
-	return nil
+	return program.Command{}, false
 }
 
 // anything tells whether one of the files that the pattern names has content, or is a directory.
@@ -216,8 +209,8 @@ func anything(pattern string) bool {
 // programDirs are where the tools of a machine are when the PATH is another's.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// program finds a program by its name; with a root, the path is that inside of it. "" says that there is none.
-func program(root, name string) string {
+// find finds a program by its name; with a root, the path is that inside of it. "" says that there is none.
+func find(root, name string) string {
 	if root == "" {
 		if path, err := exec.LookPath(name); err == nil {
 			return path

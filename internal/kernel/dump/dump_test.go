@@ -37,7 +37,7 @@ func TestDump(t *testing.T) {
 	} {
 		cmd := exec.Command("sh", "-ec", script)
 		cmd.Stderr = os.Stderr
-		if err := a.Run(cmd); err != nil {
+		if err := a.Do(cmd.Run); err != nil {
 			t.Fatalf("%s: %v", script, err)
 		}
 	}
@@ -204,7 +204,7 @@ func BenchmarkDump(b *testing.B) {
 func TestDumpDuringTrace(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
-	if err := ns.ApplyNFT("table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
+	if err := ns.ApplyNFT(t.Context(), "table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
 		t.Fatal(err)
 	}
 	trace, err := kernel.OpenTrace(ns, []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
@@ -237,7 +237,7 @@ func run(t *testing.T, ns *kernel.Namespace, args ...string) {
 	t.Helper()
 	cmd := exec.Command(args[0], args[1:]...)
 	cmd.Stderr = os.Stderr
-	if err := ns.Run(cmd); err != nil {
+	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatalf("%s: %v", args, err)
 	}
 }

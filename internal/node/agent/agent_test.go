@@ -185,7 +185,7 @@ func TestProgramsQuoteTheLineThatFailed(t *testing.T) {
 		t.Error("no error")
 	}
 	p.restore = "no-such-program"
-	if err := p.Restore(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "install the package iptables") {
+	if err := p.Restore(context.Background(), nil); err == nil || !strings.Contains(err.Error(), "apt-get install") {
 		t.Errorf("got %v", err)
 	}
 	input := []byte("*nat\n-A X -j Y\nCOMMIT\n")

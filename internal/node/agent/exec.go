@@ -3,12 +3,11 @@ package agent
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"os/exec"
 	"strings"
 	"sync"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -44,20 +43,7 @@ func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
 }
 
 func (p *programs) run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {
-	cmd := exec.CommandContext(ctx, name, args...)
-	var out, errOut bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errOut
-	if err := cmd.Start(); err != nil {
-		if errors.Is(err, exec.ErrNotFound) {
-			return nil, fmt.Errorf("run %s: %w; install the package iptables", name, err)
-		}
-		return nil, fmt.Errorf("run %s: %w", name, err)
-	}
-	p.note(cmd.Process.Pid)
-	if err := cmd.Wait(); err != nil {
-		return nil, fmt.Errorf("run %s %s: %w: %s", name, strings.Join(args, " "), err, strings.TrimSpace(errOut.String()))
-	}
-	return out.Bytes(), nil
+	return program.Command{Path: name, Args: args, Stdin: input, Started: p.note}.Output(ctx)
 }
 
 func (p *programs) note(pid int) {

@@ -2,15 +2,18 @@ package cni
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
+	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
@@ -74,6 +77,9 @@ func savedRules(output []byte) map[ebRule]int {
 	return rules
 }
 
+// programLimit is how long one run of ebtables may take: much less than runtimes give the plugin (kubelet: 4 minutes for a sandbox).
+const programLimit = 20 * time.Second
+
 // ebtables runs the programs of that name. The programs inherit the state's lock, so that a plugin killed while one runs does not let the next plugin in before
 // the program is through.
 type ebtables struct{ lock *os.File }
@@ -83,17 +89,11 @@ func (e ebtables) run(input []byte, what string, args ...string) ([]byte, error)
 	if err != nil {
 		return nil, coded(types.ErrPluginNotAvailable, err)
 	}
-	cmd := exec.Command(path, args...)
-	cmd.Stdin = bytes.NewReader(input)
+	c := program.Command{Path: path, Args: args, Stdin: input, Limit: programLimit}
 	if e.lock != nil {
-		cmd.ExtraFiles = []*os.File{e.lock}
+		c.Files = []*os.File{e.lock}
 	}
-	var out, errOut bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &errOut
-	if err := cmd.Run(); err != nil {
-		return nil, fmt.Errorf("%s: %w: %s", path, err, strings.Join(strings.Fields(errOut.String()), " "))
-	}
-	return out.Bytes(), nil
+	return c.Output(context.Background()) // skel's commands have no context: the limit is theirs
 }
 
 // findProgram looks in PATH and, since runtimes start plugins with any PATH or none, where system programs are.

@@ -1,13 +1,11 @@
 package kubelet
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 	"syscall"
@@ -19,6 +17,8 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/base/program"
 )
 
 // A network puts a pod's sandbox on the node's network and takes it off. netns is the path of the pod's network namespace.
@@ -161,28 +161,26 @@ func (e *nodeExec) FindInPath(plugin string, paths []string) (string, error) {
 	return invoke.FindInPath(plugin, paths)
 }
 
+// pluginLimit is how long a plugin may take: what CRI-O and containerd's clients give the whole of a pod's network at least.
+const pluginLimit = 2 * time.Minute
+
 func (e *nodeExec) ExecPlugin(ctx context.Context, path string, stdin []byte, environ []string) ([]byte, error) {
 	for try := 0; ; try++ {
-		var stdout, stderr bytes.Buffer
-		c := exec.CommandContext(ctx, path)
-		c.Env, c.Stdin, c.Stdout, c.Stderr = environ, bytes.NewReader(stdin), &stdout, &stderr
-		err := e.node.Do(c.Start)
-		if err == nil {
-			err = c.Wait()
-		}
+		stdout, err := program.Command{Path: path, Env: environ, Stdin: stdin, Limit: pluginLimit, In: e.node.Do}.Output(ctx)
+		var failed *program.Error
 		switch {
-		case err == nil:
-			return stdout.Bytes(), nil
+		case !errors.As(err, &failed):
+			return stdout, err
 		case errors.Is(err, syscall.ETXTBSY) && try < 5: // the plugin is just being installed
 			time.Sleep(100 * time.Millisecond)
 		default:
-			return nil, pluginError(err, stdout.Bytes(), stderr.Bytes())
+			return nil, pluginError(failed.Err, stdout, failed.Stderr)
 		}
 	}
 }
 
 // pluginError is what a plugin that failed said of itself: CNI's error object on standard output, else its standard error.
-func pluginError(err error, stdout, stderr []byte) error {
+func pluginError(err error, stdout []byte, stderr string) error {
 	e := types.Error{}
 	switch jsonErr := json.Unmarshal(stdout, &e); {
 	case len(stdout) == 0 && len(stderr) == 0:

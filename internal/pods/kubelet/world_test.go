@@ -152,7 +152,7 @@ func runIn(ns *kernel.Namespace, name string, args ...string) (string, error) {
 	var out bytes.Buffer
 	cmd := exec.Command(name, args...)
 	cmd.Stdout, cmd.Stderr = &out, &out
-	err := ns.Run(cmd)
+	err := ns.Do(cmd.Run)
 	return out.String(), err
 }
 

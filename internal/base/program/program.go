@@ -1,0 +1,162 @@
+// Package program runs the programs of others (nft, iptables-restore, ip, a CNI plugin) to their end: the only place of ours that does, so
+// that none can hang its caller, or outlive it. It imports nothing of ours.
+package program
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Limit is how long a program may take whose Command has no limit of its own. The longest that we know of is an iptables-restore of
+// 100,000 rules on a busy machine.
+const Limit = 2 * time.Minute
+
+// ending is how long a program that was killed, and whoever holds its output open, may take to be gone.
+const ending = 300 * time.Millisecond
+
+// Command is one run of a program.
+type Command struct {
+	// Path of the program; a name without a slash is looked for on the PATH.
+	Path string
+	// Args are its arguments; Name is the one before them, for programs that go by it, "" for Path.
+	Args []string
+	Name string
+	// Env is its environment, nil for ours; Stdin what it reads, nil for nothing; Files are open in it from descriptor 3 on.
+	Env   []string
+	Stdin []byte
+	Files []*os.File
+	// Root is the folder that it sees as /, and Path is in; "" for ours.
+	Root string
+	// Limit is how long it may take; 0 for [Limit].
+	Limit time.Duration
+	// In runs a function on a thread of its own, for instance in a network namespace, and waits for it; nil for any thread.
+	In func(func() error) error
+	// Started is told the process's number; it may be nil.
+	Started func(pid int)
+}
+
+// Error is why a program failed.
+type Error struct {
+	Command string // with its arguments
+	Err     error  // an *exec.ExitError, an error wrapping exec.ErrNotFound, the cause of the context's end, that the limit was reached
+	Stderr  string // what it said, on one line
+}
+
+// Error is one line.
+func (e *Error) Error() string {
+	if e.Stderr == "" {
+		return fmt.Sprintf("%s: %v", e.Command, e.Err)
+	}
+	return fmt.Sprintf("%s: %v: %s", e.Command, e.Err, e.Stderr)
+}
+
+// Unwrap gives Err.
+func (e *Error) Unwrap() error { return e.Err }
+
+// Output runs the program and returns what it printed, also with an error, which is an *Error. The program and those that it started are
+// killed when the context ends or the limit is reached, and Output returns soon after, even where the kernel does not let the program go; the
+// program itself is also killed when our process ends in any way.
+func (c Command) Output(ctx context.Context) ([]byte, error) {
+	limit := cmp.Or(c.Limit, Limit)
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %v and was killed", limit))
+	defer cancel()
+	var out, words bytes.Buffer
+	cmd := c.prepare(ctx)
+	cmd.Stdout, cmd.Stderr = &out, &words
+	in := c.In
+	if in == nil {
+		in = onThread
+	}
+	done := make(chan error, 1)
+	go func() {
+		// The kernel sends Pdeathsig when the thread ends that started the program: the thread stays until it has ended.
+		done <- in(func() error { return c.run(cmd) })
+	}()
+	var err error
+	select {
+	case err = <-done:
+	case <-ctx.Done():
+		select {
+		case err = <-done:
+		case <-time.After(3 * ending):
+			return nil, &Error{c.words(), fmt.Errorf("%w; the kernel does not let it go", context.Cause(ctx)), ""}
+		}
+	}
+	if err == nil {
+		return out.Bytes(), nil
+	}
+	if ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, exec.ErrNotFound) {
+		err = fmt.Errorf("%w; install it: apt-get install %s", err, Package(c.Path))
+	}
+	return out.Bytes(), &Error{c.words(), err, strings.Join(strings.Fields(words.String()), " ")}
+}
+
+func (c Command) prepare(ctx context.Context) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
+	cmd.Args[0] = cmp.Or(c.Name, c.Path)
+	cmd.Env, cmd.ExtraFiles = c.Env, c.Files
+	if c.Stdin != nil {
+		cmd.Stdin = bytes.NewReader(c.Stdin)
+	}
+	if c.Root != "" {
+		cmd.Dir = "/"
+	}
+	// A group of its own: a terminal's Ctrl-C is for us, and it can be killed with all that it started.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = ending
+	return cmd
+}
+
+func (c Command) run(cmd *exec.Cmd) error {
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	if c.Started != nil {
+		c.Started(cmd.Process.Pid)
+	}
+	err := cmd.Wait()
+	if errors.Is(err, exec.ErrWaitDelay) { // one of the group has its output open, so that the group's number is still its own
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		err = errors.New("it left something behind that holds its output open")
+	}
+	return err
+}
+
+func (c Command) words() string {
+	return strings.Join(append([]string{cmp.Or(c.Name, c.Path)}, c.Args...), " ")
+}
+
+func onThread(f func() error) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	return f()
+}
+
+// Package is Debian's package of a program that we run.
+func Package(name string) string {
+	name = name[strings.LastIndexByte(name, '/')+1:]
+	switch {
+	case name == "nft":
+		return "nftables"
+	case name == "ip", name == "bridge":
+		return "iproute2"
+	case strings.HasPrefix(name, "iptables"), strings.HasPrefix(name, "ip6tables"):
+		return "iptables"
+	case strings.HasPrefix(name, "ebtables"):
+		return "ebtables"
+	}
+	return name
+}
