@@ -30,6 +30,9 @@ type Source interface {
 // canaryPeriod is how often the agent looks whether all its rules were flushed.
 const canaryPeriod = 5 * time.Second
 
+// watchRetry is how long the agent waits before it listens for notices again.
+const watchRetry = 5 * time.Second
+
 // noticeQuiet is how long after a notice of a deleted rule the agent looks: who flushes tables does it in several steps.
 const noticeQuiet = 100 * time.Millisecond
 
@@ -41,10 +44,11 @@ type agent struct {
 	checks  *serviceproxy.HealthChecks
 	proxies []*proxy
 	own     []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
-	ipMasq  *masqAgent      // nil: the node has none
-	pools   *poolAgent      // nil: Calico's pools are not ours
+	keepers []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
+	faults  faults
 	logger  *log.Logger
 
+	wantedChecks []service.HealthCheck
 	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
 	triggered    map[string]string    // last change trigger time of each slice that has been observed
 	notices      chan struct{}
@@ -70,23 +74,22 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 		return err
 	}
 	m := newMetrics()
-	source, err := kube.NewWatcher(config, o.NodeName, m.change)
+	a, err := newAgent(o, m, logger)
 	if err != nil {
 		return err
 	}
-	a, err := newAgent(o, source, m, logger)
-	if err != nil {
+	if a.source, err = kube.NewWatcher(config, a.faults.note, o.NodeName, m.change); err != nil {
 		return err
 	}
 	if o.IPMasqAgent {
-		maps, err := kube.NewConfigMaps(config, metav1.NamespaceSystem, o.MasqConfigMaps...)
+		maps, err := kube.NewConfigMaps(config, a.faults.note, metav1.NamespaceSystem, o.MasqConfigMaps...)
 		if err != nil {
 			return err
 		}
 		a.addMasqAgent(maps)
 	}
 	if o.CalicoPools {
-		pools, err := kube.NewPools(config)
+		pools, err := kube.NewPools(config, a.faults.note)
 		if err != nil {
 			return err
 		}
@@ -95,14 +98,16 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	return a.run(ctx)
 }
 
-func newAgent(o Options, source Source, m *metrics, logger *log.Logger) (*agent, error) {
+// newAgent makes an agent that has no source yet.
+func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 	a := &agent{
-		Options: o, source: source, metrics: m, logger: logger,
+		Options: o, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
 		notices: make(chan struct{}, 1),
 	}
+	a.faults = faults{log: a.log, now: map[string]string{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy, a.listenIPs())
 	if err := a.setSysctls(); err != nil {
 		return nil, err
@@ -140,7 +145,7 @@ func (a *agent) addMasqAgent(source ConfigSource) {
 		}
 		targets = append(targets, t)
 	}
-	a.ipMasq = newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log)
+	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log))
 }
 
 // addPools makes the agent keep the sets and chains of Calico's pools.
@@ -149,7 +154,7 @@ func (a *agent) addPools(source PoolSource) {
 	for _, p := range a.proxies {
 		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
 	}
-	a.pools = newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(a.metrics.registry), a.log)
+	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(a.metrics.registry), a.log))
 }
 
 func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
@@ -157,38 +162,28 @@ func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args..
 func (a *agent) run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	stopServers, err := a.serve()
-	if err != nil {
+	var beside sync.WaitGroup
+	defer func() { cancel(); beside.Wait() }()
+	if err := a.serve(ctx, &beside); err != nil {
 		return err
 	}
-	defer stopServers()
 	defer a.checks.Close()
 
-	if a.pools != nil {
-		a.pools.prepare(ctx)
+	for _, k := range a.keepers {
+		k.prepare(ctx)
 	}
-	finished := make(chan struct{})
-	go func() {
-		defer close(finished)
-		a.source.Run(ctx)
-	}()
-	defer func() { cancel(); <-finished }()
+	beside.Go(func() { a.source.Run(ctx) })
 
 	a.log("packetwalk-node %s on node %s: rules %s, families %v", a.Version, a.NodeName, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
-	var beside sync.WaitGroup
-	if a.ipMasq != nil {
-		beside.Go(func() { a.ipMasq.run(ctx) })
+	for _, k := range a.keepers {
+		beside.Go(func() { k.run(ctx) })
 	}
-	if a.pools != nil {
-		beside.Go(func() { a.pools.run(ctx) })
-	}
-	defer func() { cancel(); beside.Wait() }()
 	if err := a.source.WaitForSync(ctx); err != nil {
 		return nil // told to stop before the API answered
 	}
 	if a.WatchKernel {
-		go a.watchKernel(ctx)
+		beside.Go(func() { a.watchKernel(ctx) })
 	}
 	a.loop(ctx)
 	a.log("stopped; rules stay in place")
@@ -205,7 +200,8 @@ func (a *agent) loop(ctx context.Context) {
 	repair := time.NewTicker(a.SyncPeriod)
 	defer repair.Stop()
 	var quiet <-chan time.Time
-	work := context.WithoutCancel(ctx) // what has begun is finished: half a sync is for nobody's good
+	work, cancel := finishing(ctx)
+	defer cancel()
 	ask := func() {
 		if !pending {
 			pending = true
@@ -255,17 +251,12 @@ func (a *agent) flushed(ctx context.Context) bool {
 	gone := false
 	for _, p := range a.proxies {
 		there, err := p.syncer.Canary(ctx)
-		if err != nil {
-			if ctx.Err() == nil {
-				a.log("look for flushed rules: %v", err)
-			}
-			continue
-		}
-		if !there {
+		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
+		if err == nil && !there {
 			a.log("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
 			gone = true
-			a.ipMasq.repair()
+			a.repairKept()
 		}
 	}
 	return gone
@@ -274,17 +265,22 @@ func (a *agent) flushed(ctx context.Context) bool {
 // repair puts back what others have taken away or changed.
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
-	a.ipMasq.repair()
-	defer a.pools.repair()
+	defer a.repairKept()
+	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
-		if err != nil && ctx.Err() == nil {
-			a.log("repair %s rules: %v", p.family, err)
-		}
+		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {
 			a.metrics.repairs.WithLabelValues(p.family.String()).Add(float64(len(names)))
 			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
 		}
+	}
+}
+
+// repairKept asks for a look at what is kept beside the service proxy's rules: what changed those may have changed others.
+func (a *agent) repairKept() {
+	for _, k := range a.keepers {
+		k.repair()
 	}
 }
 
@@ -306,17 +302,17 @@ func (a *agent) ensureMasquerade(ctx context.Context) {
 		if err == nil && !edit.IsZero() {
 			err = p.programs.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
 		}
-		if err != nil && ctx.Err() == nil {
-			a.log("write the node's masquerade rules: %v", err)
-		}
+		a.faults.note("write the node's masquerade rules", err)
 		if n := len(edit.Append); n > 0 && err == nil {
 			a.log("appended %d masquerade rules of the node", n)
 		}
 	}
 }
 
+// watchKernel hears of deleted rules until the context ends.
 func (a *agent) watchKernel(ctx context.Context) {
-	err := watchRules(ctx, func(n notice) {
+	const what = "watch the kernel's rules"
+	report := func(n notice) {
 		for _, p := range a.proxies {
 			if p.programs.ours(n.pid) {
 				return
@@ -326,8 +322,15 @@ func (a *agent) watchKernel(ctx context.Context) {
 		case a.notices <- struct{}{}:
 		default:
 		}
-	})
-	if err != nil {
-		a.log("%v; deleted rules come back within %v", err, a.SyncPeriod)
+	}
+	for ctx.Err() == nil {
+		err := watchRules(ctx, func() { a.faults.note(what, nil) }, report)
+		if err != nil {
+			a.faults.note(what, fmt.Errorf("%w; deleted rules come back within %v", err, a.SyncPeriod))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(watchRetry):
+		}
 	}
 }

@@ -111,7 +111,10 @@ func playAgent(path string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
-	a, err := newAgent(source.read().Options, source, newMetrics(), log.New(os.Stderr, "", 0))
+	a, err := newAgent(source.read().Options, newMetrics(), log.New(os.Stderr, "", 0))
+	if err == nil {
+		a.source = source
+	}
 	if err == nil && a.CalicoPools {
 		a.addPools(&filePools{fileSource{path: path, changed: make(chan struct{}, 1)}})
 	}

@@ -165,11 +165,11 @@ func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *
 		o := Defaults()
 		o.NodeName, o.Rules, o.MasqForm = "node0", "1.19", ipmasq.FormV1
 		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
-		m := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(prometheus.NewRegistry()), t.Logf)
+		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(prometheus.NewRegistry()), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { m.run(ctx) })
-		f(m, source, nat)
+		running.Go(func() { k.run(ctx) })
+		f(k.part.(*masqAgent), source, nat)
 		cancel()
 		running.Wait()
 	})
@@ -317,7 +317,7 @@ func TestMasqAgentTellsItsState(t *testing.T) {
 	}
 	s.accept(config, nil)
 	s.hold(service.IPv4, set)
-	s.succeed()
+	s.note(nil)
 	if code, body := get(masqHealthPath); code != http.StatusOK {
 		t.Errorf("health: %d %s", code, body)
 	}

@@ -3,9 +3,9 @@ package agent
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -27,14 +27,7 @@ type ConfigSource interface {
 
 const (
 	masqComponent = "ip-masq-agent" // the source of events
-	// masqGap is the least time between two looks at the kernel: a ConfigMap that flaps costs no more than that.
-	masqGap = 100 * time.Millisecond
-	// masqReadTimeout is how long the API server may take to answer the periodic question.
-	masqReadTimeout = 10 * time.Second
-	// masqRetry is how long a failed write waits at first; then twice as long each time, up to the resync interval.
-	masqRetry = time.Second
-	// masqEvents is the most events that one version of a ConfigMap gets.
-	masqEvents = 8
+	masqEvents    = 8               // the most that one version of a ConfigMap gets
 )
 
 // masqTarget is table nat of one family.
@@ -44,8 +37,7 @@ type masqTarget struct {
 	ahead   []iptables.Rule // of POSTROUTING, that stand before the jump
 }
 
-// masqAgent keeps the ip-masq-agent's rules. It runs beside the service proxy's loop: neither waits for the other, and the rules of each are
-// the other's only to look at.
+// masqAgent keeps the ip-masq-agent's rules.
 type masqAgent struct {
 	age      string
 	options  ipmasq.Options
@@ -55,82 +47,48 @@ type masqAgent struct {
 	targets  []masqTarget
 	metrics  *masqMetrics
 	state    *masqState
-	repairs  chan struct{}
 	config   *ipmasq.Config // the last one without errors; nil: none yet
 	problems []ipmasq.Problem
-	reported map[string]bool // events made for the present versions of the ConfigMaps
-	failures int             // to write rules, in a row
-	events   sync.WaitGroup
+	warner   warner
 }
 
-func newMasqAgent(o Options, source ConfigSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *masqAgent {
-	return &masqAgent{
+func newMasqAgent(o Options, source ConfigSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *keeper {
+	a := &masqAgent{
 		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},
-		state:   newMasqState(o, log), repairs: make(chan struct{}, 1), reported: map[string]bool{},
+		state:   newMasqState(o, log),
 	}
+	a.warner.log = a.state.log
+	return &keeper{part: a, source: source, repairs: make(chan struct{}, 1)}
 }
 
-// repair asks for a look at the kernel's rules; several make one. On nil, the agent of a node without, it does nothing.
-func (m *masqAgent) repair() {
-	if m == nil {
-		return
-	}
-	select {
-	case m.repairs <- struct{}{}:
-	default:
-	}
-}
+func (m *masqAgent) prepare(context.Context) {}
 
-// run keeps the rules until the context ends, and leaves them in place.
-func (m *masqAgent) run(ctx context.Context) {
-	var watches sync.WaitGroup
-	watches.Go(func() { m.source.Run(ctx) })
-	defer watches.Wait()
-	defer m.events.Wait()
-	work := context.WithoutCancel(ctx) // what has begun is finished
-	due := time.NewTimer(m.interval())
-	for {
-		trigger := ""
-		select {
-		case <-ctx.Done():
-			return
-		case <-m.source.Changed():
-			trigger = "watch"
-			if maps, complete := m.source.Snapshot(); complete {
-				m.read(ctx, maps)
-			}
-		case <-due.C:
-			trigger = "interval"
-			m.reread(ctx)
-		case <-m.repairs:
-			trigger = "repair"
-		}
-		m.metrics.resyncs.WithLabelValues(trigger).Inc()
-		m.apply(work)
-		due.Reset(m.interval())
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(masqGap):
-		}
-	}
-}
+func (m *masqAgent) serve(mux *http.ServeMux) { m.state.serve(mux) }
 
-// interval is how long nothing may happen before everything is looked at again.
-func (m *masqAgent) interval() time.Duration {
-	d := m.resync
+func (m *masqAgent) period() time.Duration {
 	if m.options.Form == ipmasq.FormV1 && m.config != nil {
-		d = m.config.ResyncInterval
+		return m.config.ResyncInterval
 	}
-	if m.failures > 0 {
-		return min(d, masqRetry<<min(m.failures-1, 10))
+	return m.resync
+}
+
+// read takes the configuration; at the interval from the API server itself, since a watch may have died without a word.
+func (m *masqAgent) read(ctx context.Context, by trigger) bool {
+	m.metrics.resyncs.WithLabelValues(string(by)).Inc()
+	switch by {
+	case byWatch:
+		if maps, complete := m.source.Snapshot(); complete {
+			m.take(ctx, maps)
+		}
+	case byInterval:
+		m.reread(ctx)
 	}
-	return d
+	return true
 }
 
 func (m *masqAgent) reread(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, masqReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	maps, err := m.source.Read(ctx)
 	if err != nil {
@@ -139,11 +97,11 @@ func (m *masqAgent) reread(ctx context.Context) {
 		}
 		return
 	}
-	m.read(ctx, maps)
+	m.take(ctx, maps)
 }
 
-// read takes what the ConfigMaps say, unless something is wrong with it: then what holds goes on holding.
-func (m *masqAgent) read(ctx context.Context, maps []*corev1.ConfigMap) {
+// take takes what the ConfigMaps say, unless something is wrong with it: then what holds goes on holding.
+func (m *masqAgent) take(ctx context.Context, maps []*corev1.ConfigMap) {
 	config, problems := ipmasq.Parse(m.options, configFiles(maps))
 	news := !slices.Equal(texts(problems), texts(m.problems))
 	m.problems = problems
@@ -215,15 +173,10 @@ func oneLineConfig(c *ipmasq.Config) string {
 
 // report makes events of the problems, on the ConfigMaps that have them, once for each version of one.
 func (m *masqAgent) report(ctx context.Context, maps []*corev1.ConfigMap, problems []ipmasq.Problem) {
-	reported := map[string]bool{}
+	events := map[string]func(context.Context) error{}
 	for _, c := range maps {
-		var mine []ipmasq.Problem
-		for _, p := range problems {
-			if p.ConfigMap == c.Namespace+"/"+c.Name {
-				mine = append(mine, p)
-			}
-		}
-		for i, p := range mine {
+		mine := slices.DeleteFunc(slices.Clone(problems), func(p ipmasq.Problem) bool { return p.ConfigMap != c.Namespace+"/"+c.Name })
+		for i, p := range mine[:min(len(mine), masqEvents)] {
 			reason, message := "InvalidIPMasqConfig", p.String()
 			if p.Severity == ipmasq.Warning {
 				reason = "SuspectIPMasqConfig"
@@ -231,52 +184,32 @@ func (m *masqAgent) report(ctx context.Context, maps []*corev1.ConfigMap, proble
 			if i == masqEvents-1 && len(mine) > masqEvents {
 				message += fmt.Sprintf("; and %d more problems", len(mine)-masqEvents)
 			}
-			if i >= masqEvents {
-				break
-			}
 			if p.Severity == ipmasq.Error {
 				message += " (nothing of the new configuration is applied; the one before stays in force)"
 			}
-			key := string(c.UID) + c.ResourceVersion + message
-			reported[key] = true
-			if !m.reported[key] {
-				m.warn(ctx, c, reason, message)
+			events[string(c.UID)+c.ResourceVersion+message] = func(ctx context.Context) error {
+				return m.source.Warn(ctx, c, masqComponent, m.node, reason, message)
 			}
 		}
 	}
-	m.reported = reported
-}
-
-func (m *masqAgent) warn(ctx context.Context, about *corev1.ConfigMap, reason, message string) {
-	m.events.Go(func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), masqReadTimeout)
-		defer cancel()
-		if err := m.source.Warn(ctx, about, masqComponent, m.node, reason, message); err != nil {
-			m.state.log("%v", err)
-		}
-	})
+	m.warner.send(ctx, events)
 }
 
 // apply brings the kernel to the configuration.
-func (m *masqAgent) apply(ctx context.Context) {
+func (m *masqAgent) apply(ctx context.Context) error {
 	if m.config == nil {
-		return
+		return nil
 	}
-	failed := false
+	var failed error
 	for _, t := range m.targets {
 		if err := m.applyTo(ctx, t); err != nil {
-			failed = true
+			failed = fmt.Errorf("the %s rules could not be written: %w", t.family, err)
 			m.metrics.failures.WithLabelValues(t.family.String()).Inc()
-			m.state.log("write the %s rules: %v", t.family, err)
+			m.state.log("%v", failed)
 		}
 	}
-	if failed {
-		m.failures++
-		m.state.fail()
-		return
-	}
-	m.failures = 0
-	m.state.succeed()
+	m.state.note(failed)
+	return failed
 }
 
 func (m *masqAgent) applyTo(ctx context.Context, t masqTarget) error {
@@ -284,28 +217,15 @@ func (m *masqAgent) applyTo(ctx context.Context, t masqTarget) error {
 	if err != nil {
 		return err
 	}
-	dump, err := t.applier.Save(ctx, iptables.NAT)
+	start := time.Now()
+	wrote, err := editNAT(ctx, t.applier, func(nat *iptables.Table) iptables.Edit { return set.Edit(nat, t.ahead) })
 	if err != nil {
 		return err
 	}
-	tables, err := iptables.Parse(dump)
-	if err != nil {
-		return fmt.Errorf("read table nat: %w", err)
-	}
-	var nat *iptables.Table
-	for i := range tables {
-		if tables[i].Name == iptables.NAT {
-			nat = &tables[i]
-		}
-	}
 	family := t.family.String()
-	if edit := set.Edit(nat, t.ahead); !edit.IsZero() {
-		start := time.Now()
-		if err := t.applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit})); err != nil {
-			return err
-		}
+	if wrote > 0 {
 		m.metrics.writes.WithLabelValues(family).Inc()
-		m.state.log("wrote %d %s rules in %v", edit.Rules(), t.family, time.Since(start).Round(time.Millisecond))
+		m.state.log("wrote %d %s rules in %v", wrote, t.family, time.Since(start).Round(time.Millisecond))
 	}
 	m.metrics.rules.WithLabelValues(family).Set(float64(1 + len(set.Chain)))
 	m.metrics.lastSuccess.WithLabelValues(family).SetToCurrentTime()

@@ -3,6 +3,7 @@ package agent
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
 	"strconv"
 	"sync"
@@ -93,22 +94,20 @@ type masqReportedRules struct {
 
 // masqState is what the agent lets others see; it is safe for concurrent use.
 type masqState struct {
+	outcome
 	logger func(string, ...any)
-	stale  time.Duration
 
-	mu        sync.Mutex
-	report    masqReport
-	refused   bool // the configuration read last has errors
-	failing   bool // the last write failed
-	succeeded time.Time
-	lines     []string
-	first     int           // the number of lines[0]
-	more      chan struct{} // closed when a line is added
+	mu      sync.Mutex
+	report  masqReport
+	refused bool // the configuration read last has errors
+	lines   []string
+	first   int           // the number of lines[0]
+	more    chan struct{} // closed when a line is added
 }
 
 func newMasqState(o Options, log func(string, ...any)) *masqState {
 	return &masqState{
-		logger: log, stale: 3 * o.MasqResync, more: make(chan struct{}),
+		outcome: outcome{stale: 3 * o.MasqResync}, logger: log, more: make(chan struct{}),
 		first:  int(time.Now().UnixMilli()), // so that a reader's last line of an agent before this one comes before all of these
 		report: masqReport{Node: o.NodeName, Age: o.Rules, Form: o.MasqForm, Rules: map[string][]masqReportedRules{}},
 	}
@@ -137,7 +136,7 @@ func (s *masqState) accept(c *ipmasq.Config, problems []ipmasq.Problem) {
 	defer s.mu.Unlock()
 	s.report.Config, s.report.Problems, s.refused = c, problems, false
 	if s.report.Form == ipmasq.FormV1 {
-		s.stale = max(s.stale, 3*c.ResyncInterval)
+		s.stretch(3 * c.ResyncInterval)
 	}
 }
 
@@ -154,42 +153,22 @@ func (s *masqState) hold(f service.Family, set *ipmasq.RuleSet) {
 	s.report.Rules[f.String()] = rules
 }
 
-func (s *masqState) fail() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failing = true
-}
-
-func (s *masqState) succeed() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.failing, s.succeeded = false, time.Now()
-}
-
 // now is the report of this moment.
 func (s *masqState) now() masqReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.report
-	r.Rules = map[string][]masqReportedRules{}
-	for f, rules := range s.report.Rules {
-		r.Rules[f] = rules
-	}
+	r.Rules = maps.Clone(s.report.Rules)
+	waiting := "no configuration has been read yet"
 	if s.refused {
+		waiting = ""
 		for _, p := range r.Problems {
 			if p.Severity == ipmasq.Error {
 				r.Unhealthy = append(r.Unhealthy, "ConfigMap "+p.ConfigMap+", "+p.String())
 			}
 		}
 	}
-	switch {
-	case s.failing:
-		r.Unhealthy = append(r.Unhealthy, "the rules could not be written")
-	case s.succeeded.IsZero() && !s.refused:
-		r.Unhealthy = append(r.Unhealthy, "no configuration has been read yet")
-	case !s.succeeded.IsZero() && time.Since(s.succeeded) > s.stale:
-		r.Unhealthy = append(r.Unhealthy, "the rules have not been looked at since "+s.succeeded.UTC().Format(time.RFC3339))
-	}
+	r.Unhealthy = append(r.Unhealthy, s.unhealthy(waiting)...)
 	r.Healthy = len(r.Unhealthy) == 0
 	return r
 }

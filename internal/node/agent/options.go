@@ -23,51 +23,49 @@ type Options struct {
 	NodeName   string // empty: the host's name
 	Families   []service.Family
 
-	ClusterCIDRs    []netip.Prefix // at most one a family: the range of the pods
-	PodInterface    string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
-	Rules           string         // serviceproxy.Ages
-	Backend         string         // "iptables"
-	MasqueradeBit   int
-	MasqueradeAll   bool
-	NodePortCIDRs   []netip.Prefix // empty: node ports answer on every address of the node
-	LocalhostPorts  bool           // node ports answer on 127.0.0.1; sets route_localnet
-	SyncPeriod      time.Duration  // how often everything is compared with the kernel
-	MinSyncPeriod   time.Duration  // the least time from one sync's end to the next, on average: after quiet a few may follow each other sooner
-	CloseWait       time.Duration  // conntrack: how long a half-closed connection is kept; 0: leave as is
-	Established     time.Duration  // conntrack: how long an idle connection is kept; 0: leave as is
-	HealthzAddress  string         // empty: none
-	MetricsAddress  string         // empty: none
-	NodeMasquerade  []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
-	NonMasquerade   netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
-	DockerBridge    netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
-	IPMasqAgent     bool           // keep the ip-masq-agent's rules
-	MasqForm        ipmasq.Form    // of its configuration; empty: that of the age of the rules
-	MasqConfigMaps  []string       // of kube-system, that hold it
-	MasqResync      time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
-	CalicoPools     bool           // keep the IP sets and nat chains of Calico's IPPools
-	WatchKernel     bool           // repair at once on the kernel's notice of a deleted rule
-	ShutdownTimeout time.Duration
+	ClusterCIDRs   []netip.Prefix // at most one a family: the range of the pods
+	PodInterface   string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
+	Rules          string         // serviceproxy.Ages
+	Backend        string         // "iptables"
+	MasqueradeBit  int
+	MasqueradeAll  bool
+	NodePortCIDRs  []netip.Prefix // empty: node ports answer on every address of the node
+	LocalhostPorts bool           // node ports answer on 127.0.0.1; sets route_localnet
+	SyncPeriod     time.Duration  // how often everything is compared with the kernel
+	MinSyncPeriod  time.Duration  // the least time from one sync's end to the next, on average: after quiet a few may follow each other sooner
+	CloseWait      time.Duration  // conntrack: how long a half-closed connection is kept; 0: leave as is
+	Established    time.Duration  // conntrack: how long an idle connection is kept; 0: leave as is
+	HealthzAddress string         // empty: none
+	MetricsAddress string         // empty: none
+	NodeMasquerade []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
+	NonMasquerade  netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
+	DockerBridge   netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
+	IPMasqAgent    bool           // keep the ip-masq-agent's rules
+	MasqForm       ipmasq.Form    // of its configuration; empty: that of the age of the rules
+	MasqConfigMaps []string       // of kube-system, that hold it
+	MasqResync     time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
+	CalicoPools    bool           // keep the IP sets and nat chains of Calico's IPPools
+	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule
 }
 
 // Defaults are kube-proxy's.
 func Defaults() Options {
 	return Options{
-		Families:        []service.Family{service.IPv4},
-		Rules:           serviceproxy.RulesCurrent,
-		Backend:         "iptables",
-		MasqueradeBit:   14,
-		LocalhostPorts:  true,
-		SyncPeriod:      30 * time.Second,
-		MinSyncPeriod:   time.Second,
-		CloseWait:       time.Hour,
-		Established:     24 * time.Hour,
-		HealthzAddress:  "0.0.0.0:10256",
-		MetricsAddress:  "127.0.0.1:10249",
-		DockerBridge:    netip.MustParsePrefix("172.17.0.0/16"),
-		MasqConfigMaps:  []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap},
-		MasqResync:      ipmasq.DefaultResyncInterval,
-		WatchKernel:     true,
-		ShutdownTimeout: 2 * time.Second,
+		Families:       []service.Family{service.IPv4},
+		Rules:          serviceproxy.RulesCurrent,
+		Backend:        "iptables",
+		MasqueradeBit:  14,
+		LocalhostPorts: true,
+		SyncPeriod:     30 * time.Second,
+		MinSyncPeriod:  time.Second,
+		CloseWait:      time.Hour,
+		Established:    24 * time.Hour,
+		HealthzAddress: "0.0.0.0:10256",
+		MetricsAddress: "127.0.0.1:10249",
+		DockerBridge:   netip.MustParsePrefix("172.17.0.0/16"),
+		MasqConfigMaps: []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap},
+		MasqResync:     ipmasq.DefaultResyncInterval,
+		WatchKernel:    true,
 	}
 }
 

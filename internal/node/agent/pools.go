@@ -5,9 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -36,29 +36,23 @@ type ipSets interface {
 }
 
 const (
-	poolComponent   = "packetwalk-node"
-	poolGap         = 100 * time.Millisecond // least time between two looks at the kernel, however fast changes come
-	poolRetry       = time.Second            // after a failure; doubled up to the sync period
-	poolWarnTimeout = 10 * time.Second
-	poolWarnings    = 5 // at most of one object
+	poolComponent = "packetwalk-node"
+	poolWarnings  = 5 // at most of one object
 )
 
-// poolAgent keeps the IP sets and nat chains of Calico's pools. All its methods but repair belong to the goroutine of run.
+// poolAgent keeps the IP sets and nat chains of Calico's pools. As long as the API has not told all pools, it touches nothing but what prepare
+// makes.
 type poolAgent struct {
 	node    string
-	period  time.Duration // how often everything is compared with the kernel
+	sync    time.Duration // how often everything is compared with the kernel
 	source  PoolSource
 	sets    ipSets
 	targets []*poolTarget
 	metrics *poolMetrics
 	state   *poolState
 	log     func(format string, args ...any)
-	repairs chan struct{}
-	events  sync.WaitGroup
-
-	known    bool // the API has told which pools there are
-	failures int  // in a row
-	reported map[string]bool
+	warner  warner
+	known   bool // the API has told which pools there are
 }
 
 // poolTarget is one family's part.
@@ -69,59 +63,31 @@ type poolTarget struct {
 	written *ippool.Plan // whose rules the kernel was last seen to have; nil: look
 }
 
-func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *poolAgent {
-	return &poolAgent{
-		node: o.NodeName, period: o.SyncPeriod, source: source, sets: sets, targets: targets, metrics: m, log: log,
-		state:   newPoolState(o),
-		repairs: make(chan struct{}, 1), reported: map[string]bool{},
+func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *keeper {
+	a := &poolAgent{
+		node: o.NodeName, sync: o.SyncPeriod, source: source, sets: sets, targets: targets, metrics: m, state: newPoolState(o),
+		log: func(format string, args ...any) { log("calico pools: "+format, args...) },
 	}
+	a.warner.log = a.log
+	return &keeper{part: a, source: source, look: canaryPeriod, repairs: make(chan struct{}, 1)}
 }
 
-// repair asks for a comparison with the kernel's rules; several make one. On nil, the agent of a node without, it does nothing.
-func (a *poolAgent) repair() {
-	if a == nil {
-		return
-	}
-	select {
-	case a.repairs <- struct{}{}:
+func (a *poolAgent) period() time.Duration { return a.sync }
+
+func (a *poolAgent) serve(mux *http.ServeMux) { a.state.serve(mux) }
+
+func (a *poolAgent) read(ctx context.Context, by trigger) bool {
+	switch by {
+	case byWatch:
+		a.plan(ctx)
+	case byLook:
+		return a.changedByOthers(ctx)
 	default:
-	}
-}
-
-// run keeps the sets and rules until the context ends, and leaves them in place. As long as the API has not told all pools, it touches
-// nothing.
-func (a *poolAgent) run(ctx context.Context) {
-	var watches sync.WaitGroup
-	watches.Go(func() { a.source.Run(ctx) })
-	defer watches.Wait()
-	defer a.events.Wait()
-	work := context.WithoutCancel(ctx) // what has begun is finished
-	look := time.NewTicker(canaryPeriod)
-	defer look.Stop()
-	due := time.NewTimer(a.period)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-a.source.Changed():
-			a.read(ctx)
-		case <-look.C:
-			if !a.changedByOthers(work) { // nobody gives notice of changed sets
-				continue
-			}
-		case <-a.repairs:
-			a.distrust()
-		case <-due.C:
-			a.distrust()
-		}
-		a.apply(work)
-		due.Reset(a.wait())
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(poolGap):
+		for _, t := range a.targets {
+			t.written = nil // apply reads the kernel's rules
 		}
 	}
+	return true
 }
 
 // prepare makes the kernel track connections before there is one to the API server, where nothing else has yet: it writes the rule that
@@ -130,7 +96,7 @@ func (a *poolAgent) run(ctx context.Context) {
 func (a *poolAgent) prepare(ctx context.Context) {
 	for _, t := range a.targets {
 		if err := a.prepareFor(ctx, t); err != nil && ctx.Err() == nil {
-			a.log("calico pools: %v", err)
+			a.log("%v", err)
 		}
 	}
 }
@@ -148,27 +114,13 @@ func (a *poolAgent) prepareFor(ctx context.Context, t *poolTarget) error {
 		})
 	})
 	if err == nil {
-		_, err = a.writeRules(ctx, t, plan.Prepared())
+		_, err = editNAT(ctx, t.applier, plan.Prepared().Edit)
 	}
 	return err
 }
 
-func (a *poolAgent) wait() time.Duration {
-	if a.failures > 0 {
-		return min(a.period, poolRetry<<min(a.failures-1, 10))
-	}
-	return a.period
-}
-
-// distrust makes the next apply read the kernel's rules.
-func (a *poolAgent) distrust() {
-	for _, t := range a.targets {
-		t.written = nil
-	}
-}
-
-// read plans for the pools that there are.
-func (a *poolAgent) read(ctx context.Context) {
+// plan plans for the pools that there are.
+func (a *poolAgent) plan(ctx context.Context) {
 	objects, configurations, complete := a.source.Snapshot()
 	if !complete {
 		return
@@ -208,7 +160,7 @@ func (a *poolAgent) read(ctx context.Context) {
 	}
 	a.known = true
 	a.report(ctx, problems)
-	a.state.note(problems)
+	a.state.noteProblems(problems)
 	a.metrics.problems.Set(float64(len(problems)))
 	for _, t := range a.targets {
 		plan := ippool.Build(t.family, felix, pools)
@@ -228,9 +180,9 @@ func (a *poolAgent) changedByOthers(ctx context.Context) bool {
 }
 
 // apply brings the kernel to the plans.
-func (a *poolAgent) apply(ctx context.Context) {
+func (a *poolAgent) apply(ctx context.Context) error {
 	if !a.known {
-		return
+		return nil
 	}
 	var failed error
 	for _, t := range a.targets {
@@ -239,21 +191,20 @@ func (a *poolAgent) apply(ctx context.Context) {
 		if err != nil {
 			failed, t.written = err, nil
 			a.metrics.failures.WithLabelValues(t.family.String()).Inc()
-			a.log("calico pools: %v", err)
+			a.log("%v", err)
 			continue
 		}
 		if len(did) > 0 {
 			a.metrics.changes.WithLabelValues(t.family.String()).Inc()
-			a.log("calico pools: wrote %s in %v", strings.Join(did, ", "), time.Since(start).Round(time.Millisecond))
+			a.log("wrote %s in %v", strings.Join(did, ", "), time.Since(start).Round(time.Millisecond))
 		}
 		a.metrics.lastSuccess.WithLabelValues(t.family.String()).SetToCurrentTime()
 	}
-	a.state.hold(a.targets, failed)
 	if failed == nil {
-		a.failures = 0
-		return
+		a.state.hold(a.targets)
 	}
-	a.failures++
+	a.state.note(failed)
+	return failed
 }
 
 // applyTo brings one family's sets, and then the rules that look into them, to the plan. It names what it wrote.
@@ -261,7 +212,7 @@ func (a *poolAgent) applyTo(ctx context.Context, t *poolTarget) ([]string, error
 	did, err := a.sets.Update(ctx, t.plan.Steps)
 	if errors.Is(err, kernel.ErrSetInUse) {
 		// A set of another kind, which cannot be swapped with ours. Without rules that look into it, it can be made anew.
-		if _, err = a.writeRules(ctx, t, t.plan.Idle()); err == nil {
+		if _, err = editNAT(ctx, t.applier, t.plan.Idle().Edit); err == nil {
 			t.written = nil
 			did, err = a.sets.Update(ctx, t.plan.Steps)
 		}
@@ -272,7 +223,7 @@ func (a *poolAgent) applyTo(ctx context.Context, t *poolTarget) ([]string, error
 	if t.written != nil && t.written.SameRules(t.plan) {
 		return did, nil
 	}
-	n, err := a.writeRules(ctx, t, t.plan)
+	n, err := editNAT(ctx, t.applier, t.plan.Edit)
 	if err != nil {
 		return nil, err
 	}
@@ -283,53 +234,21 @@ func (a *poolAgent) applyTo(ctx context.Context, t *poolTarget) ([]string, error
 	return did, nil
 }
 
-// writeRules makes the kernel have the plan's rules, and tells how many it wrote.
-func (a *poolAgent) writeRules(ctx context.Context, t *poolTarget, plan *ippool.Plan) (int, error) {
-	dump, err := t.applier.Save(ctx, iptables.NAT)
-	if err != nil {
-		return 0, err
-	}
-	tables, err := iptables.Parse(dump)
-	if err != nil {
-		return 0, fmt.Errorf("read table nat: %w", err)
-	}
-	var nat *iptables.Table
-	for i := range tables {
-		if tables[i].Name == iptables.NAT {
-			nat = &tables[i]
-		}
-	}
-	edit := plan.Edit(nat)
-	if edit.IsZero() {
-		return 0, nil
-	}
-	return edit.Rules(), t.applier.Restore(ctx, iptables.AppendRestore(nil, []iptables.Edit{edit}))
-}
-
 // report makes events of what is wrong with objects, once for each version of one.
 func (a *poolAgent) report(ctx context.Context, problems map[*kube.Calico][]string) {
-	reported := map[string]bool{}
+	events := map[string]func(context.Context) error{}
 	for about, texts := range problems {
 		if len(texts) > poolWarnings {
 			more := fmt.Sprintf("and %d more", len(texts)-poolWarnings+1)
 			texts = append(slices.Clone(texts[:poolWarnings-1]), more)
 		}
 		message := strings.Join(texts, "; ")
-		key := fmt.Sprint(about.UID, about.ResourceVersion, message)
-		reported[key] = true
-		if a.reported[key] {
-			continue
+		events[fmt.Sprint(about.UID, about.ResourceVersion, message)] = func(ctx context.Context) error {
+			a.log("%s %s: %s", about.Kind, about.Name, message)
+			return a.source.Warn(ctx, about, poolComponent, a.node, "Invalid"+about.Kind, message)
 		}
-		a.log("calico pools: %s %s: %s", about.Kind, about.Name, message)
-		a.events.Go(func() {
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), poolWarnTimeout)
-			defer cancel()
-			if err := a.source.Warn(ctx, about, poolComponent, a.node, "Invalid"+about.Kind, message); err != nil {
-				a.log("calico pools: %v", err)
-			}
-		})
 	}
-	a.reported = reported
+	a.warner.send(ctx, events)
 }
 
 // poolMetrics are those of Calico's pools.

@@ -145,7 +145,7 @@ func (s *somePools) reported() []string {
 // poolTest is an agent of pools on a clock that waits for nobody.
 type poolTest struct {
 	*testing.T
-	agent  *poolAgent
+	keeper *keeper
 	source *somePools
 	sets   *someSets
 	nat    *poolNAT
@@ -160,10 +160,10 @@ func withPools(t *testing.T, f func(p *poolTest)) {
 			T: t, source: &somePools{changed: make(chan struct{}, 1)}, sets: &someSets{sets: map[string]ipset.Set{}},
 			nat: &poolNAT{chains: map[string][]string{"PREROUTING": nil, "OUTPUT": nil, "POSTROUTING": {"-j KUBE-POSTROUTING"}}},
 		}
-		p.agent = newPoolAgent(o, p.source, p.sets, []*poolTarget{{family: service.IPv4, applier: p.nat}}, newPoolMetrics(prometheus.NewRegistry()), t.Logf)
+		p.keeper = newPoolAgent(o, p.source, p.sets, []*poolTarget{{family: service.IPv4, applier: p.nat}}, newPoolMetrics(prometheus.NewRegistry()), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
-		running.Go(func() { p.agent.run(ctx) })
+		running.Go(func() { p.keeper.run(ctx) })
 		f(p)
 		cancel()
 		running.Wait()
@@ -187,7 +187,7 @@ func (p *poolTest) inForce(pools string) {
 func (p *poolTest) state() (int, poolReport) {
 	p.Helper()
 	mux := http.NewServeMux()
-	p.agent.state.serve(mux)
+	p.keeper.serve(mux)
 	health, state := httptest.NewRecorder(), httptest.NewRecorder()
 	mux.ServeHTTP(health, httptest.NewRequest(http.MethodGet, poolHealthPath, nil))
 	mux.ServeHTTP(state, httptest.NewRequest(http.MethodGet, poolStatePath, nil))
@@ -203,7 +203,7 @@ func TestPoolAgentWaitsForTheWholeList(t *testing.T) {
 		p.sets.sets["cali40all-ipam-pools"] = ipset.Set{Name: "cali40all-ipam-pools", Members: []ipset.Member{{Element: "10.9.0.0/16"}}} // of the agent before
 		p.source.incomplete = true
 		p.source.set()
-		p.agent.repair()
+		p.keeper.repair()
 		settle(5 * time.Minute)
 		if len(p.nat.writes) > 0 || len(p.sets.steps) > 0 {
 			t.Errorf("wrote %q, %q without knowing the pools", p.nat.writes, p.sets.steps)
@@ -228,7 +228,7 @@ func TestPoolAgentWaitsForTheWholeList(t *testing.T) {
 // TestPoolAgentPrepares: the kernel is made to track connections before there is one, where nothing else has; nothing is translated by it.
 func TestPoolAgentPrepares(t *testing.T) {
 	withPools(t, func(p *poolTest) {
-		p.agent.prepare(t.Context())
+		p.keeper.prepare(t.Context())
 		p.inForce("[]")
 		if len(p.sets.sets) != 2 || len(p.nat.writes) != 1 {
 			t.Errorf("%d sets, writes %q", len(p.sets.sets), p.nat.writes)
@@ -238,13 +238,13 @@ func TestPoolAgentPrepares(t *testing.T) {
 		if len(p.nat.writes) != 1 {
 			t.Errorf("writes %q", p.nat.writes)
 		}
-		p.agent.prepare(t.Context()) // of an agent that starts anew
+		p.keeper.prepare(t.Context()) // of an agent that starts anew
 		p.inForce("[{10.13.0.0/16 }]")
 		if len(p.nat.writes) != 1 {
 			t.Errorf("writes %q", p.nat.writes)
 		}
 		p.nat.chains["cali-nat-outgoing"], p.nat.chains["POSTROUTING"] = nil, []string{"-j KUBE-POSTROUTING"}
-		p.agent.prepare(t.Context()) // sets that are there stay
+		p.keeper.prepare(t.Context()) // sets that are there stay
 		p.inForce("[{10.13.0.0/16 }]")
 		p.source.set()
 		settle(time.Second)
@@ -275,7 +275,7 @@ func TestPoolAgentReadsRulesOnlyWhenTheyMayDiffer(t *testing.T) {
 		settle(30 * time.Second) // the sync period
 		p.inForce("[{10.13.0.0/16 }]")
 		p.nat.chains["POSTROUTING"] = []string{"-j KUBE-POSTROUTING"}
-		p.agent.repair() // somebody tells
+		p.keeper.repair() // somebody tells
 		settle(time.Second)
 		p.inForce("[{10.13.0.0/16 }]")
 		delete(p.sets.sets, "cali40masq-ipam-pools") // nobody can tell
@@ -302,7 +302,7 @@ func TestPoolAgentTriesAgain(t *testing.T) {
 		p.inForce("[{10.13.0.0/16 }]")
 		p.nat.fail = errors.New("locked")
 		p.nat.chains["cali-nat-outgoing"] = nil
-		p.agent.repair()
+		p.keeper.repair()
 		settle(2 * time.Second)
 		p.inForce("[{10.13.0.0/16 }]")
 		if code, state := p.state(); code != http.StatusOK || len(state.Unhealthy) > 0 {

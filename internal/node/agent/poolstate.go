@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/kube"
@@ -49,19 +48,17 @@ type reportedRule struct {
 
 // poolState is what the agent lets others see; it is safe for concurrent use.
 type poolState struct {
-	stale time.Duration
+	outcome
 
-	mu        sync.Mutex
-	report    poolReport
-	failed    error // the last write's
-	succeeded time.Time
+	mu     sync.Mutex
+	report poolReport
 }
 
 func newPoolState(o Options) *poolState {
-	return &poolState{stale: 3 * o.SyncPeriod, report: poolReport{Node: o.NodeName}}
+	return &poolState{outcome: outcome{stale: 3 * o.SyncPeriod}, report: poolReport{Node: o.NodeName}}
 }
 
-func (s *poolState) note(problems map[*kube.Calico][]string) {
+func (s *poolState) noteProblems(problems map[*kube.Calico][]string) {
 	var list []poolProblem
 	for about, texts := range problems {
 		for _, text := range texts {
@@ -76,14 +73,10 @@ func (s *poolState) note(problems map[*kube.Calico][]string) {
 	s.report.Problems = list
 }
 
-// hold notes the plans that have just been found or made to be in force, or why they could not be.
-func (s *poolState) hold(targets []*poolTarget, err error) {
+// hold notes the plans that have just been found or made to be in force.
+func (s *poolState) hold(targets []*poolTarget) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.failed = err; err != nil {
-		return
-	}
-	s.succeeded = time.Now()
 	s.report.Sets, s.report.Rules = map[string][]reportedPool{}, map[string][]reportedRule{}
 	for _, t := range targets {
 		s.report.ChainInsertMode = "Insert"
@@ -122,14 +115,7 @@ func (s *poolState) now() poolReport {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	r := s.report
-	switch {
-	case s.failed != nil:
-		r.Unhealthy = []string{s.failed.Error()}
-	case s.succeeded.IsZero():
-		r.Unhealthy = []string{"the API has not told the pools yet"}
-	case time.Since(s.succeeded) > s.stale:
-		r.Unhealthy = []string{"sets and rules have not been looked at since " + s.succeeded.UTC().Format(time.RFC3339)}
-	}
+	r.Unhealthy = s.unhealthy("the API has not told the pools yet")
 	r.Healthy = len(r.Unhealthy) == 0
 	return r
 }

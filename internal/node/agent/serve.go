@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"net/netip"
 	"slices"
+	"sync"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -32,26 +34,19 @@ func (a *agent) listenIPs() []string {
 	return ips
 }
 
-// serve starts the servers of health and metrics.
-func (a *agent) serve() (stop func(), err error) {
+// shutdownTimeout is how long answers that are under way may take when the agent is told to stop.
+const shutdownTimeout = 500 * time.Millisecond
+
+// serve starts the servers of health and metrics, which end with the context; wait is done when they have ended.
+func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	proxyMode := http.NewServeMux()
 	proxyMode.Handle("/metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
 	proxyMode.Handle("/healthz", a.health.Handler(nil))
-	if a.ipMasq != nil {
-		a.ipMasq.state.serve(proxyMode)
-	}
-	if a.pools != nil {
-		a.pools.state.serve(proxyMode)
+	a.faults.serve(proxyMode)
+	for _, k := range a.keepers {
+		k.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
-	var servers []*serve.Server
-	stop = func() {
-		ctx, cancel := context.WithTimeout(context.Background(), a.ShutdownTimeout)
-		defer cancel()
-		for _, s := range servers {
-			_ = s.Shutdown(ctx) // at its end the process ends, and with it what did not shut down
-		}
-	}
 	for _, s := range []struct {
 		flag, address string
 		handler       http.Handler
@@ -64,16 +59,40 @@ func (a *agent) serve() (stop func(), err error) {
 		}
 		l, err := net.Listen("tcp", s.address)
 		if err != nil {
-			stop()
-			return nil, fmt.Errorf("%s: %w", s.flag, err)
+			return fmt.Errorf("%s: %w", s.flag, err)
 		}
-		server := serve.New(s.handler, nil)
-		servers = append(servers, server)
-		go func() {
-			if err := server.Serve(context.Background(), l); err != nil {
-				a.log("%s: %v", s.flag, err)
-			}
-		}()
+		wait.Go(func() { a.keepServing(ctx, s.flag, l, s.handler) })
 	}
-	return stop, nil
+	return nil
+}
+
+// keepServing answers on a listener, and on another at the same address when that one fails, until the context ends.
+func (a *agent) keepServing(ctx context.Context, what string, l net.Listener, handler http.Handler) {
+	address := l.Addr().String()
+	for {
+		server := serve.New(handler, nil)
+		closed := make(chan struct{})
+		stop := context.AfterFunc(ctx, func() {
+			defer close(closed)
+			limit, cancel := context.WithTimeout(context.Background(), shutdownTimeout)
+			defer cancel()
+			_ = server.Shutdown(limit)
+			server.Close()
+		})
+		err := server.Serve(context.Background(), l)
+		if !stop() {
+			<-closed
+			return
+		}
+		for err != nil {
+			a.faults.note(what, err)
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(watchRetry):
+			}
+			l, err = net.Listen("tcp", address)
+		}
+		a.faults.note(what, nil)
+	}
 }

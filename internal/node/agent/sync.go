@@ -24,12 +24,9 @@ func (a *agent) sync(ctx context.Context) bool {
 	for _, p := range a.proxies {
 		ports := service.Build(p.family, a.node(snapshot.Node), snapshot.Services, snapshot.EndpointSlices)
 		families = append(families, ports)
-		if err := a.syncFamily(ctx, p, snapshot.Node, ports); err != nil {
-			ok = false
-			if ctx.Err() == nil {
-				a.log("sync %s: %v", p.family, err)
-			}
-		}
+		err := a.syncFamily(ctx, p, snapshot.Node, ports)
+		ok = ok && err == nil
+		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
 	}
 	if ok {
 		a.observe(snapshot.EndpointSlices)
@@ -54,7 +51,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, por
 		a.log("sync %s: %v", p.family, result.CleanupErr)
 	}
 	if result.Full {
-		a.pools.repair() // the service proxy's jumps may have come before Calico's
+		a.repairKept() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d nat rules in %v", p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
 	}
 	a.health.Updated(p.family)
@@ -83,8 +80,11 @@ func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
 
 // syncChecks serves the health check node ports. A port that cannot be opened is reported once, as an event of its service.
 func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
+	a.wantedChecks = checks
 	failed := map[service.Key]bool{}
-	for _, err := range a.checks.Sync(checks) {
+	errs := a.checks.Sync(checks)
+	a.faults.note("health check node ports", errors.Join(errs...))
+	for _, err := range errs {
 		var e *serviceproxy.ListenError
 		if !errors.As(err, &e) {
 			continue
@@ -94,7 +94,6 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 			continue
 		}
 		message := fmt.Sprintf("node %s failed to %v", a.NodeName, e)
-		a.log("%s", message)
 		go func() {
 			if err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message); err != nil && ctx.Err() == nil {
 				a.log("%v", err)

@@ -123,7 +123,7 @@ func TestConfigMapsAreThoseOfTheirNames(t *testing.T) {
 	a.changes = map[string]chan metav1.WatchEvent{"metadata.name=one": make(chan metav1.WatchEvent), "metadata.name=two": make(chan metav1.WatchEvent)}
 	server := httptest.NewServer(a)
 	defer server.CloseClientConnections()
-	c, err := NewConfigMaps(&rest.Config{Host: server.URL}, "kube-system", "one", "two")
+	c, err := NewConfigMaps(&rest.Config{Host: server.URL}, nil, "kube-system", "one", "two")
 	if err != nil {
 		t.Fatal(err)
 	}

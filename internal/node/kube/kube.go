@@ -81,21 +81,16 @@ type Snapshot struct {
 
 // Watcher follows the API.
 type Watcher struct {
-	core     *rest.RESTClient
-	services cache.Store
-	slices   cache.Store
-	nodes    cache.Store
-	synced   []cache.InformerSynced
-	run      []func(<-chan struct{})
-	changed  chan struct{}
-	seen     Counter
+	*watches
+	core                    *rest.RESTClient
+	services, slices, nodes cache.Store
 }
 
 // Counter is told of each change of an object: kind is "service", "endpoints" or "node".
 type Counter func(kind string)
 
-// NewWatcher prepares to watch; Run does it. seen may be nil.
-func NewWatcher(config *rest.Config, nodeName string, seen Counter) (*Watcher, error) {
+// NewWatcher prepares to watch; Run does it. trouble and seen may be nil.
+func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Counter) (*Watcher, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, err
@@ -107,71 +102,25 @@ func NewWatcher(config *rest.Config, nodeName string, seen Counter) (*Watcher, e
 	if seen == nil {
 		seen = func(string) {}
 	}
-	w := &Watcher{core: core, changed: make(chan struct{}, 1), seen: seen}
+	w := &Watcher{watches: newWatches(trouble), core: core}
 	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
 	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
-	w.services = w.informer("service", core, "services", &corev1.Service{}, "", ours)
-	w.slices = w.informer("endpoints", discovery, "endpointslices", &discoveryv1.EndpointSlice{}, "", ours)
-	w.nodes = w.informer("node", core, "nodes", &corev1.Node{}, "metadata.name="+nodeName, "")
+	w.services = w.add(list{client: core, resource: "services", labels: ours, object: &corev1.Service{}, transform: slim,
+		seen: func() { seen("service") }})
+	w.slices = w.add(list{client: discovery, resource: "endpointslices", labels: ours, object: &discoveryv1.EndpointSlice{}, transform: slim,
+		seen: func() { seen("endpoints") }})
+	w.nodes = w.add(list{client: core, resource: "nodes", fields: equal("metadata.name", nodeName), object: &corev1.Node{}, transform: slim,
+		seen: func() { seen("node") }})
 	return w, nil
 }
 
-func (w *Watcher) informer(kind string, client *rest.RESTClient, resource string, object runtime.Object, fields, labels string) cache.Store {
-	lw := cache.NewFilteredListWatchFromClient(client, resource, metav1.NamespaceAll, func(o *metav1.ListOptions) {
-		o.FieldSelector, o.LabelSelector = fields, labels
-	})
-	notify := func() {
-		w.seen(kind)
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: lw,
-		ObjectType:    object,
-		Transform:     slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { notify() },
-			UpdateFunc: func(before, after any) {
-				if !same(before, after) {
-					notify()
-				}
-			},
-			DeleteFunc: func(any) { notify() },
-		},
-	})
-	w.synced = append(w.synced, controller.HasSynced)
-	w.run = append(w.run, controller.Run)
-	return store
-}
-
-// Run watches until the context ends.
-func (w *Watcher) Run(ctx context.Context) {
-	done := make(chan struct{}, len(w.run))
-	for _, run := range w.run {
-		go func() {
-			run(ctx.Done())
-			done <- struct{}{}
-		}()
-	}
-	for range w.run {
-		<-done
-	}
-}
-
-// Changed receives after changes; several make one.
-func (w *Watcher) Changed() <-chan struct{} { return w.changed }
-
 // WaitForSync returns when the first lists are complete, with the context's error if it ends first.
 func (w *Watcher) WaitForSync(ctx context.Context) error {
-	for _, synced := range w.synced {
-		for !synced() {
-			select {
-			case <-ctx.Done():
-				return ctx.Err()
-			case <-time.After(5 * time.Millisecond):
-			}
+	for !w.complete() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	return nil

@@ -121,7 +121,7 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	defer cancel()
 	var mu sync.Mutex
 	seen := map[string]int{}
-	w, err := NewWatcher(&rest.Config{Host: server.URL}, "node0", func(kind string) { mu.Lock(); seen[kind]++; mu.Unlock() })
+	w, err := NewWatcher(&rest.Config{Host: server.URL}, nil, "node0", func(kind string) { mu.Lock(); seen[kind]++; mu.Unlock() })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -4,13 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"hash/fnv"
 	"slices"
 	"strings"
-	"sync"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -58,15 +55,12 @@ func (l *CalicoList) DeepCopyObject() runtime.Object {
 
 // Pools follows Calico's IPPools and FelixConfigurations. On a cluster that does not have those resources it goes on asking.
 type Pools struct {
-	core    *rest.RESTClient
-	stores  []cache.Store // of pools, of configurations
-	synced  []cache.InformerSynced
-	run     []func(<-chan struct{})
-	changed chan struct{}
+	*watches
+	core *rest.RESTClient
 }
 
-// NewPools prepares to watch; Run does it.
-func NewPools(config *rest.Config) (*Pools, error) {
+// NewPools prepares to watch; Run does it. trouble may be nil.
+func NewPools(config *rest.Config, trouble Trouble) (*Pools, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, err
@@ -75,19 +69,9 @@ func NewPools(config *rest.Config) (*Pools, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
-	p := &Pools{core: core, changed: make(chan struct{}, 1)}
+	p := &Pools{watches: newWatches(trouble), core: core}
 	for _, r := range calicoKinds {
-		store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-			ListerWatcher: cache.NewFilteredListWatchFromClient(client, r.resource, metav1.NamespaceAll, func(*metav1.ListOptions) {}),
-			ObjectType:    &Calico{},
-			Transform:     slimCalico(r.kind),
-			Handler: cache.ResourceEventHandlerFuncs{
-				AddFunc:    func(any) { p.notify() },
-				UpdateFunc: func(any, any) { p.notify() },
-				DeleteFunc: func(any) { p.notify() },
-			},
-		})
-		p.stores, p.synced, p.run = append(p.stores, store), append(p.synced, controller.HasSynced), append(p.run, controller.Run)
+		p.add(list{client: client, resource: r.resource, object: &Calico{}, transform: slimCalico(r.kind)})
 	}
 	return p, nil
 }
@@ -120,36 +104,14 @@ func slimCalico(kind string) cache.TransformFunc {
 	}
 }
 
-func (p *Pools) notify() {
-	select {
-	case p.changed <- struct{}{}:
-	default:
-	}
-}
-
-// Run watches until the context ends.
-func (p *Pools) Run(ctx context.Context) {
-	var watches sync.WaitGroup
-	for _, run := range p.run {
-		watches.Go(func() { run(ctx.Done()) })
-	}
-	if cache.WaitForCacheSync(ctx.Done(), p.synced...) {
-		p.notify() // without any object, nothing else does
-	}
-	watches.Wait()
-}
-
-// Changed receives when the first lists are complete and after changes; several make one.
-func (p *Pools) Changed() <-chan struct{} { return p.changed }
-
 // Snapshot gives the pools and the configurations there are, by name, and whether the first lists are complete. The objects are shared:
 // read only.
 func (p *Pools) Snapshot() (pools, configurations []*Calico, complete bool) {
+	if !p.complete() {
+		return nil, nil, false
+	}
 	var lists [2][]*Calico
 	for i, store := range p.stores {
-		if !p.synced[i]() {
-			return nil, nil, false
-		}
 		for _, o := range store.List() {
 			lists[i] = append(lists[i], o.(*Calico))
 		}
@@ -158,24 +120,9 @@ func (p *Pools) Snapshot() (pools, configurations []*Calico, complete bool) {
 	return lists[0], lists[1], true
 }
 
-// Warn reports a warning about an object as it is. The event's name follows from all that it says: many agents that find the same make one
-// event, and so does one that finds it again. Events of objects without a namespace are in the namespace default.
+// Warn reports a warning about an object as it is; several that say the same are one.
 func (p *Pools) Warn(ctx context.Context, about *Calico, component, host, reason, message string) error {
-	hash := fnv.New64a()
-	_, _ = fmt.Fprint(hash, about.UID, about.ResourceVersion, reason, message) // a hash takes all
-	now := metav1.Now()
-	e := &corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%016x", about.Name, hash.Sum64())},
-		InvolvedObject: corev1.ObjectReference{
-			APIVersion: about.APIVersion, Kind: about.Kind, Name: about.Name, UID: about.UID, ResourceVersion: about.ResourceVersion,
-		},
-		Type: corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Apply",
-		Source:         corev1.EventSource{Component: component, Host: host},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-	err := p.core.Post().Namespace(metav1.NamespaceDefault).Resource("events").Body(e).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create event %s for %s %s: %w", reason, about.Kind, about.Name, err)
-	}
-	return nil
+	return warn(ctx, p.core, corev1.ObjectReference{
+		APIVersion: about.APIVersion, Kind: about.Kind, Name: about.Name, UID: about.UID, ResourceVersion: about.ResourceVersion,
+	}, corev1.EventSource{Component: component, Host: host}, reason, message)
 }

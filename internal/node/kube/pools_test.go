@@ -31,7 +31,7 @@ func TestPoolsFollowTheAPI(t *testing.T) {
 	defer server.CloseClientConnections() // before Close, which waits for the watches
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	p, err := NewPools(&rest.Config{Host: server.URL})
+	p, err := NewPools(&rest.Config{Host: server.URL}, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

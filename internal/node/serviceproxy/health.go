@@ -221,13 +221,22 @@ func (h *HealthChecks) start(c *healthCheck) error {
 		s := serve.New(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { h.answer(w, key) }), nil)
 		c.servers = append(c.servers, s)
 		go func() {
-			// Its end is that of the listener, which the next Sync of a changed port opens anew.
 			if err := s.Serve(context.Background(), l); err != nil {
-				_ = l.Close()
+				h.fail(c) // the next Sync opens it anew, or reports it
 			}
 		}()
 	}
 	return nil
+}
+
+// fail takes away a server that has ended by itself.
+func (h *HealthChecks) fail(c *healthCheck) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	c.close()
+	if h.services[c.Key] == c {
+		delete(h.services, c.Key)
+	}
 }
 
 // answer writes what k8s.io/kubernetes pkg/proxy/healthcheck/service_health.go does, byte for byte.

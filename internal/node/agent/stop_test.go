@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestStopsWhileItWrites: told to stop, the agent ends although a program that it runs does not, and the program ends with it. All three loops are
+// in one then.
+func TestStopsWhileItWrites(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	dir := t.TempDir()
+	pids := filepath.Join(dir, "pids")
+	slow := "#!/bin/sh\n[ \"$1\" = -w ] || exit 1\necho $$ >> " + pids + "\nsleep 1000\n"
+	if err := os.WriteFile(filepath.Join(dir, "iptables-restore"), []byte(slow), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	st := state{Options: Defaults()}
+	st.Options.NodeName, st.Options.MasqForm, st.Options.IPMasqAgent, st.Options.DockerBridge = "node0", "v2", true, netip.Prefix{}
+	st.ConfigMaps = []*corev1.ConfigMap{{
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap}, Data: map[string]string{"ip-masq-agent": "nonMasqueradeCIDRs: [10.0.0.0/8]\n"},
+	}}
+	text, err := json.Marshal(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "state.json")
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0], path)
+	cmd.Env = append(os.Environ(), "PACKETWALK_TEST_ROLE=agent", "PATH="+dir+":"+os.Getenv("PATH"))
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	running := func() (alive []string) {
+		text, _ := os.ReadFile(pids)
+		for _, pid := range strings.Fields(string(text)) {
+			if n, err := strconv.Atoi(pid); err == nil && !errors.Is(syscall.Kill(n, 0), syscall.ESRCH) {
+				alive = append(alive, pid)
+			}
+		}
+		return alive
+	}
+	// The service proxy's loop is in one, and the ip-masq-agent's.
+	for len(running()) < 2 {
+		select {
+		case err := <-ended:
+			t.Fatalf("ended before it was told to: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	start := time.Now()
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-ended:
+		t.Logf("ended after %v: %v", time.Since(start).Round(time.Millisecond), err)
+	case <-time.After(time.Minute):
+		_ = cmd.Process.Kill()
+		t.Fatal("goes on although told to stop")
+	}
+	for left := running(); len(left) > 0; left = running() {
+		time.Sleep(10 * time.Millisecond) // init reaps them
+		if time.Since(start) > time.Minute {
+			t.Fatalf("left behind: %v", left)
+		}
+	}
+}
+
+// TestServerComesBack: a server that ends by itself is a fault until it answers again.
+func TestServerComesBack(t *testing.T) {
+	a := &agent{}
+	a.faults = faults{log: t.Logf, now: map[string]string{}}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mux := http.NewServeMux()
+	a.faults.serve(mux)
+	health := func() string {
+		w := httptest.NewRecorder()
+		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, faultsPath, nil))
+		return strconv.Itoa(w.Code) + strings.Join(strings.Fields(w.Body.String()), "")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		a.keepServing(ctx, "--metrics-bind-address", l, mux)
+	}()
+	defer func() { cancel(); <-done }()
+	until := func(what string) {
+		for end := time.Now().Add(time.Minute); !strings.Contains(health(), what); time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("%s, want %s", health(), what)
+			}
+		}
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	until(`503{"healthy":false,"unhealthy":["--metrics-bind-address:`)
+	until(`200{"healthy":true`)
+	resp, err := http.Get("http://" + l.Addr().String() + faultsPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+}
