@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	k8stesting "k8s.io/client-go/testing"
+	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/pods/container"
 )
@@ -311,6 +312,88 @@ func TestMissingConfigMapIsWaitedFor(t *testing.T) {
 		t.Fatal(err)
 	}
 	await("2")
+}
+
+// TestVolumeFollowsWhileItIsWritten: a change of a ConfigMap reaches its volume also when it comes between the reading of the ConfigMap and the end
+// of the writing, while the pod starts and when volumes are renewed.
+func TestVolumeFollowsWhileItIsWritten(t *testing.T) {
+	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"A": "1"}}
+	b := newBench(t, cm)
+	asked, answer := make(chan bool), make(chan bool)
+	b.client.PrependReactor("create", "serviceaccounts", func(k8stesting.Action) (bool, runtime.Object, error) {
+		asked <- true // volumes are made in the pod's order: the ConfigMap has been read
+		<-answer
+		return false, nil, nil
+	})
+	b.create(testPod("web", func(p *corev1.Pod) {
+		p.Spec.Volumes = []corev1.Volume{
+			{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+			{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}}},
+		}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/etc/conf"}}
+	}))
+	told := make(chan string, 10)
+	_, err := b.k.cfg.Shared.factory.Core().V1().ConfigMaps().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		UpdateFunc: func(_, o any) { told <- o.(*corev1.ConfigMap).Data["A"] },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	change := func(to string) {
+		t.Helper()
+		changed := cm.DeepCopy()
+		changed.Data["A"] = to
+		// Not by the client, which does one thing at a time.
+		if err := b.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("configmaps"), changed, "default"); err != nil {
+			t.Fatal(err)
+		}
+		for got := range told {
+			if got == to {
+				break
+			}
+		}
+		time.Sleep(50 * time.Millisecond) // the kubelet's own handler is told at the same time as the test's
+	}
+	<-asked
+	change("2")
+	answer <- true
+	c := b.runtime.next(t)
+	path := filepath.Join(c.spec.Mounts[0].Source, "A")
+	limit := time.After(time.Minute)
+	for want := range 2 {
+		select {
+		case <-asked: // the renewal that the change asks for
+		case <-limit:
+			got, _ := os.ReadFile(path)
+			t.Fatalf("the volume has %q, and nobody looks at it again", got)
+		}
+		if want == 0 {
+			change("3")
+		}
+		answer <- true
+	}
+	for got := ""; got != "3"; time.Sleep(2 * time.Millisecond) {
+		data, _ := os.ReadFile(path)
+		got = string(data)
+		select {
+		case <-limit:
+			t.Fatalf("the volume has %q", got)
+		case <-asked:
+			answer <- true
+		default:
+		}
+	}
+	go func() { // what else asks, until the test ends
+		for {
+			select {
+			case <-asked:
+				answer <- true
+			case <-t.Context().Done():
+				return
+			}
+		}
+	}()
 }
 
 func TestReadinessByExecAndLivenessRestart(t *testing.T) {

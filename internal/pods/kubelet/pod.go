@@ -31,7 +31,9 @@ type worker struct {
 	m         *machine
 	sandboxID string
 	vols      map[string]volume
-	refresh   time.Time // when the volumes' tokens are to be renewed
+	refresh   time.Time // when the volumes are to be renewed: a token gets old, or something has changed
+	stale     bool      // something has changed since makeVolumes began to look
+	renewing  bool      // renewVolumes is under way
 	runs      map[string]*run
 	published *corev1.PodStatus
 	unsaid    time.Time // since when the status differs from what was published
@@ -116,8 +118,9 @@ func (w *worker) turn(ctx context.Context) (next time.Time, gone bool) {
 	pod := w.m.pod
 	say := w.publishable(now, &next)
 	if !w.refresh.IsZero() && !w.m.terminal() {
-		if !now.Before(w.refresh) {
-			w.refresh = now.Add(time.Minute) // unless the renewal sets a later time
+		if !now.Before(w.refresh) && !w.renewing {
+			w.refresh = now.Add(time.Minute) // unless the renewal sets another time
+			w.renewing = true
 			w.cleanup.Add(1)
 			go w.renewVolumes(ctx)
 		}
@@ -280,15 +283,26 @@ func (w *worker) facts() podFacts {
 	return podFacts{pod: w.m.pod, hostIP: w.k.host.ip.String(), podIPs: w.m.ips, allocatable: w.k.node.Status.Allocatable}
 }
 
+// volumesLimit is how long one look at a pod's volumes may take; then the next one begins.
+const volumesLimit = 2 * time.Minute
+
 func (w *worker) makeVolumes(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, volumesLimit)
+	defer cancel()
+	w.mu.Lock()
+	w.stale = false
+	w.mu.Unlock()
 	v := volumes{dir: filepath.Join(w.dir, "volumes"), host: w.k.hostRoot(), src: w.k.cfg.Shared, tok: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
 	vols, refresh, err := v.setup(ctx, w.facts())
 	if err != nil {
 		return err
 	}
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.vols, w.refresh = vols, refresh
-	w.mu.Unlock()
+	if w.stale {
+		w.refresh = w.k.cfg.Clock.Now()
+	}
 	return nil
 }
 
@@ -298,6 +312,9 @@ func (w *worker) renewVolumes(ctx context.Context) {
 	if err := w.makeVolumes(ctx); err != nil {
 		w.k.cfg.Log("pod %s: renew volumes: %v", podRef(w.pod()), err)
 	}
+	w.mu.Lock()
+	w.renewing = false
+	w.mu.Unlock()
 	w.kick()
 }
 
@@ -307,7 +324,8 @@ func (w *worker) changed(kind, name string) {
 	use := references(w.m.pod, kind, name) && !w.m.terminal()
 	if use {
 		w.m.poke()
-		if w.m.volumes.ready {
+		w.stale = true
+		if w.m.volumes.ready && !w.renewing {
 			w.refresh = w.k.cfg.Clock.Now()
 		}
 	}
