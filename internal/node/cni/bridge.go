@@ -10,7 +10,8 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
-// bridge is Azure CNI's bridge mode: the node's NIC and the pods' veths are ports of one bridge, which has the NIC's MAC address and its IP addresses. Azure lets only
+// bridge is Azure CNI's bridge mode: the node's NIC and the pods' veths are ports of one bridge, which has the NIC's MAC address and its IP
+// addresses. Azure lets only
 // the NIC's own MAC address out and answers every ARP itself, hence the ebtables rules.
 type bridge struct{ ports }
 
@@ -18,30 +19,23 @@ func newBridge(n *Node) Network {
 	return &bridge{ports{Node: n, hairpin: true, rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
 }
 
-// Ensure makes the bridge and lets it take over from the master. The quick look at the links runs at every ADD; the rules are listed only when
-// something was missing or the state says that it never was complete.
-func (b *bridge) Ensure(intact bool) (undo, error) {
-	master, err := b.masterLink()
+// Ready looks at the links; the rules are listed only by Ensure.
+func (b *bridge) Ready() (bool, error) {
+	master, br, err := b.links()
+	if err != nil || br == nil || br.Attrs().Flags&net.FlagUp == 0 || master.Attrs().MasterIndex != br.Attrs().Index {
+		return false, err
+	}
+	left, err := addrs(b.Handle, master)
+	return err == nil && len(left) == 0, nil
+}
+
+// Ensure makes the bridge and lets it take over from the master.
+func (b *bridge) Ensure() (undo, error) {
+	master, br, err := b.links()
 	if err != nil {
 		return nil, err
 	}
-	br, err := b.bridgeLink()
-	if err != nil {
-		return nil, err
-	}
-	if intact && br != nil && br.Attrs().Flags&net.FlagUp != 0 && master.Attrs().MasterIndex == br.Attrs().Index {
-		if left, err := addrs(b.Handle, master); err == nil && len(left) == 0 {
-			return nil, nil
-		}
-	}
-	var done undo
-	if err := b.setUp(master, br, &done); err != nil {
-		return nil, joined([]error{err, done.run()})
-	}
-	if br != nil { // it was there: others may use it
-		return nil, nil
-	}
-	return done, nil
+	return b.made(br, func(done *undo) error { return b.setUp(master, br, done) })
 }
 
 func (b *bridge) setUp(master, br netlink.Link, done *undo) error {

@@ -8,10 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/node/cni/ebrules"
@@ -37,7 +39,8 @@ func restoreInput(op byte, rules []ebRule) []byte {
 	return b.Bytes()
 }
 
-// canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how they write
+// canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how
+// they write
 // MAC addresses and "unicast".
 func canonical(rule ebRule) ebRule {
 	words := strings.Fields(rule.Text)
@@ -77,21 +80,32 @@ func savedRules(output []byte) map[ebRule]int {
 	return rules
 }
 
-// programLimit is how long one run of ebtables may take: much less than runtimes give the plugin (kubelet: 4 minutes for a sandbox).
-const programLimit = 20 * time.Second
+// programLimit is how long one run of ebtables may take: much less than runtimes give the plugin.
+const programLimit = 10 * time.Second
 
-// ebtables runs the programs of that name. The programs inherit the state's lock, so that a plugin killed while one runs does not let the next plugin in before
-// the program is through.
-type ebtables struct{ lock *os.File }
+// ebtables runs the programs of that name.
+type ebtables struct {
+	locks
+	// held are the locks of what is worked on. The programs inherit them, so that a plugin killed while one runs does not let the next plugin
+	// in before
+	// the program is through.
+	held []*os.File
+}
 
 func (e ebtables) run(input []byte, what string, args ...string) ([]byte, error) {
 	path, err := findProgram("ebtables-nft-"+what, "ebtables-"+what)
 	if err != nil {
 		return nil, coded(types.ErrPluginNotAvailable, err)
 	}
-	c := program.Command{Path: path, Args: args, Stdin: input, Limit: programLimit}
-	if e.lock != nil {
-		c.Files = []*os.File{e.lock}
+	c := program.Command{Path: path, Args: args, Stdin: input, Limit: programLimit, Files: e.held}
+	if !strings.Contains(path, "-nft-") { // those of nft tell by the rules' generation that others were there, and do it again
+		lock, err := e.take(ebtablesPlace, unix.F_WRLCK, lockLimit)
+		if err != nil {
+			return nil, fmt.Errorf("run %s: %w", path, err)
+		}
+		defer lock.Close()
+		c.Files = append(slices.Clone(e.held), lock)
+		c.Started = func(int) { lock.Close() } // it is the program's: a plugin that stands still does not keep it
 	}
 	return c.Output(context.Background()) // skel's commands have no context: the limit is theirs
 }
@@ -121,7 +135,8 @@ func (e ebtables) add(rules []ebRule) error {
 	return wrap("add ebtables rules", err)
 }
 
-// dedup makes the chain KUBE-DEDUP hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first of them and is made
+// dedup makes the chain KUBE-DEDUP hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first
+// of them and is made
 // when it is missing.
 func (e ebtables) dedup(rules []ebRule) error {
 	missing, err := e.missing(rules[:1])

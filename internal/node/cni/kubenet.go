@@ -12,39 +12,37 @@ import (
 	"packetwalk.dev/internal/node/cni/ebrules"
 )
 
-// kubenet is kubelet's network plugin of that name (pkg/kubelet/dockershim/network/kubenet upstream, until Kubernetes 1.23): a bridge, cbr0, that is its pods' gateway and
+// kubenet is kubelet's network plugin of that name (pkg/kubelet/dockershim/network/kubenet upstream, until Kubernetes 1.23): a bridge,
+// cbr0, that is its pods' gateway and
 // holds the first address of the node's pod range. The node's NIC stays as it is; the node routes between the two.
 //
-// A pod that reaches itself through a service sends a frame that has to leave by the port it came in by. Kubenet's way is a promiscuous bridge: a copy of the frame goes
-// up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that. Since Linux 6.9 such copies have no connection ("br_netfilter: skip
-// conntrack input hook for promisc packets"), so that only hairpin ports still do it. Both are settings, under the names that CNI's reference bridge has for them.
+// A pod that reaches itself through a service sends a frame that has to leave by the port it came in by. Kubenet's way is a promiscuous
+// bridge: a copy of the frame goes
+// up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that. Since Linux 6.9 such copies have no
+// connection ("br_netfilter: skip
+// conntrack input hook for promisc packets"), so that only hairpin ports still do it. Both are settings, under the names that CNI's
+// reference bridge has for them.
 type kubenet struct{ ports }
 
 func newKubenet(n *Node) Network { return &kubenet{ports{Node: n, hairpin: n.Hairpin}} }
 
+// Ready looks at the bridge.
+func (k *kubenet) Ready() (bool, error) {
+	_, br, err := k.links()
+	if err != nil || br == nil || br.Attrs().Flags&net.FlagUp == 0 || promiscuous(br) != k.Promiscuous {
+		return false, err
+	}
+	has, err := v4Addrs(k.Handle, br)
+	return err == nil && slices.Equal(has, []netip.Addr{k.Gateway}), nil
+}
+
 // Ensure makes the bridge with the gateway's address, promiscuous and with the rules that go with it.
-func (k *kubenet) Ensure(intact bool) (undo, error) {
-	master, err := k.masterLink()
+func (k *kubenet) Ensure() (undo, error) {
+	master, br, err := k.links()
 	if err != nil {
 		return nil, err
 	}
-	br, err := k.bridgeLink()
-	if err != nil {
-		return nil, err
-	}
-	if intact && br != nil && br.Attrs().Flags&net.FlagUp != 0 && promiscuous(br) == k.Promiscuous {
-		if has, err := v4Addrs(k.Handle, br); err == nil && slices.Equal(has, []netip.Addr{k.Gateway}) {
-			return nil, nil
-		}
-	}
-	var done undo
-	if err := k.setUp(br, master.Attrs().MTU, &done); err != nil {
-		return nil, joined([]error{err, done.run()})
-	}
-	if br != nil { // it was there: others may use it
-		return nil, nil
-	}
-	return done, nil
+	return k.made(br, func(done *undo) error { return k.setUp(br, master.Attrs().MTU, done) })
 }
 
 func (k *kubenet) setUp(br netlink.Link, mtu int, done *undo) error {

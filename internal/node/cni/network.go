@@ -10,10 +10,13 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Network is one kind of pod network, seen from a node. All methods work in the namespace of the [Node], and can be repeated after a call that failed or was killed.
+// Network is one kind of pod network, seen from a node. All methods work in the namespace of the [Node], and can be repeated after a call
+// that failed or was killed.
 type Network interface {
-	// Ensure sets up what the node's pods share. It does nothing when that is in place, and gives back how to remove it when it made it.
-	Ensure(intact bool) (undo, error)
+	// Ready is a quick look whether what the node's pods share, once set up completely, is still in place.
+	Ready() (bool, error)
+	// Ensure sets up what the node's pods share, and gives back how to remove it when it made it.
+	Ensure() (undo, error)
 	// Attach joins a pod to the network. When it fails it has taken back what it did.
 	Attach(a *Attachment, pod *os.File) error
 	// Detach removes what Attach made. What is gone already is no error.

@@ -13,7 +13,6 @@ import (
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 )
 
 // Versions are the versions of the CNI specification that the plugin speaks.
@@ -21,7 +20,8 @@ func Versions() version.PluginInfo {
 	return version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0")
 }
 
-// Funcs are the plugin's commands for skel. Results go to out. Errors are the specification's (*types.Error). They must run in the node's network namespace.
+// Funcs are the plugin's commands for skel. Results go to out. Errors are the specification's (*types.Error). They must run in the node's
+// network namespace.
 func Funcs(out io.Writer) skel.CNIFuncs {
 	wrapped := func(f func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
 		return func(args *skel.CmdArgs) error { return cniError(f(args)) }
@@ -33,79 +33,6 @@ func Funcs(out io.Writer) skel.CNIFuncs {
 		GC:     wrapped(gc),
 		Status: wrapped(status),
 	}
-}
-
-// session is one command at work: configuration, state under lock, and the network.
-type session struct {
-	*store
-	conf  *Config
-	node  *Node
-	net   Network
-	stamp string // the namespace's incarnation now
-	// intact: the state says that the node's part of the network is complete in this namespace.
-	intact bool
-}
-
-// open parses the configuration, takes the lock and brings the state up to what the kernel has.
-func open(args *skel.CmdArgs, exclusive bool) (*session, error) {
-	conf, err := ParseConfig(args.StdinData, os.ReadFile)
-	if err != nil {
-		return nil, err
-	}
-	st, err := openStore(conf.StateDir, conf.Name, exclusive)
-	if err != nil {
-		return nil, err
-	}
-	h, err := netlink.NewHandle(unix.NETLINK_ROUTE)
-	if err != nil {
-		st.close()
-		return nil, fmt.Errorf("open a netlink socket: %w", err)
-	}
-	s := &session{store: st, conf: conf}
-	s.node = &Node{Handle: h, Config: conf, ebtables: ebtables{lock: st.lock}}
-	s.net = kinds[conf.Mode](s.node)
-	if err := s.reconcile(); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
-}
-
-func (s *session) close() {
-	s.node.Close()
-	s.store.close()
-}
-
-// reconcile fits the state to the namespace. A state of another incarnation (the node started anew) keeps only the attachments whose link is there, which after a
-// reboot is none: their addresses are free again, because no interface can have them. Where the state is lost or another's, attachments are rebuilt from the kernel.
-func (s *session) reconcile() error {
-	var err error
-	if s.stamp, err = incarnation(); err != nil {
-		return err
-	}
-	if s.found && s.Incarnation == s.stamp {
-		s.intact = s.NodeReady
-		return nil
-	}
-	s.Attachments = slices.DeleteFunc(s.Attachments, func(a Attachment) bool { return !s.alive(&a) })
-	rebuilt, err := s.net.Recover()
-	if err != nil {
-		return err
-	}
-	for _, a := range rebuilt {
-		known := func(x Attachment) bool { return x.HostIf == a.HostIf || x.Address == a.Address }
-		if inPool(s.conf.Pool, a.Address) && !slices.ContainsFunc(s.Attachments, known) {
-			s.add(a)
-		}
-	}
-	s.Incarnation, s.NodeReady, s.Released = s.stamp, false, nil
-	return nil
-}
-
-// alive: the node's end of the veth is there. It goes when either end's namespace goes.
-func (s *session) alive(a *Attachment) bool {
-	l, err := link(s.node.Handle, a.HostIf)
-	return err != nil || l != nil
 }
 
 // podArgs are the CNI_ARGS that Kubernetes' runtimes give.
@@ -134,7 +61,7 @@ func (s *session) attachment(args *skel.CmdArgs) (Attachment, error) {
 
 // add is the command ADD. Whatever can be refused is refused before anything is made.
 func add(args *skel.CmdArgs, out io.Writer) error {
-	s, err := open(args, true)
+	s, err := open(args)
 	if err != nil {
 		return err
 	}
@@ -149,27 +76,22 @@ func add(args *skel.CmdArgs, out io.Writer) error {
 	}
 	defer pod.Close()
 	defer podHandle.Close()
-	if err := s.takeBackPending(); err != nil {
+	release, err := s.hold(a.HostIf, lockLimit)
+	if err != nil {
+		return err
+	}
+	defer release()
+	// What an ADD left that was killed.
+	if err := s.takeBack(&a, false, func(old *Attachment) bool { return old.Pending }); err != nil {
 		return err
 	}
 	if err := s.refuse(&a, podHandle); err != nil {
 		return err
 	}
-	return s.attach(&a, pod, podHandle, out)
-}
-
-// takeBackPending removes what an ADD left that was killed: it cannot be running, since it would hold the lock.
-func (s *session) takeBackPending() error {
-	for _, a := range slices.Clone(s.Attachments) {
-		if !a.Pending {
-			continue
-		}
-		if err := s.net.Detach(&a); err != nil {
-			return fmt.Errorf("take back what a killed ADD left: %w", err)
-		}
-		s.forget(a, false)
+	if err := s.reserve(&a); err != nil {
+		return err
 	}
-	return nil
+	return s.attach(&a, pod, podHandle, out)
 }
 
 // refuse says why this attachment cannot be made.
@@ -192,40 +114,52 @@ func (s *session) refuse(a *Attachment, pod *netlink.Handle) error {
 		return coded(codeExists, fmt.Errorf("make %s for %s: an interface of that name is there already; DEL the container that it belongs to", a.HostIf, a.owner()))
 	}
 	// In transparent mode a pod's new sandbox takes over the name that its old one had: the old link is gone, only its record is left.
-	for _, old := range slices.Clone(s.Attachments) {
-		if old.HostIf == a.HostIf {
-			if err := s.net.Detach(&old); err != nil {
-				return err
-			}
-			s.forget(old, true)
+	return s.takeBack(a, true, func(old *Attachment) bool { return old.HostIf == a.HostIf })
+}
+
+// reserve chooses the address and notes the attachment. Where there is no address it first takes back those of attachments whose link is
+// gone: their
+// pods died without a DEL.
+func (s *session) reserve(a *Attachment) error {
+	full := false
+	choose := func() error {
+		nodes, err := s.nodeAddrs()
+		if err != nil {
+			return err
 		}
+		addr, ok := pick(s.conf.Pool, &s.State, nodes)
+		if full = !ok; full {
+			return exhausted(s.conf, &s.State)
+		}
+		a.Address, a.Pending = addr, true
+		s.add(*a)
+		return nil
 	}
-	return nil
+	err := s.change(choose)
+	if !full {
+		return err
+	}
+	if err := s.takeBack(a, true, func(old *Attachment) bool { return !s.alive(old) }); err != nil {
+		return err
+	}
+	return s.change(choose)
 }
 
 // attach makes the node's part of the network if needed, then the attachment, and prints the result. On any error all of it is taken back.
 func (s *session) attach(a *Attachment, pod *os.File, podHandle *netlink.Handle, out io.Writer) (err error) {
-	if err := s.allocate(a); err != nil {
-		return err
-	}
-	made, err := s.net.Ensure(s.intact)
-	if err != nil {
-		return err
-	}
+	var made, attached undo
 	defer func() {
 		if err != nil {
-			err = joined([]error{err, made.run(), s.forgetFailed(a, len(made) > 0)})
+			err = joined([]error{err, attached.run(), s.giveBack(a, made)})
 		}
 	}()
-	s.NodeReady, a.Pending = true, true
-	s.add(*a)
-	if err := s.save(); err != nil {
+	if made, err = s.ensureNode(); err != nil {
 		return err
 	}
 	if err := s.net.Attach(a, pod); err != nil {
 		return err
 	}
-	made.add(func() error { return s.net.Detach(a) })
+	attached.add(func() error { return s.net.Detach(a) })
 	if err := configurePod(podHandle, a.IfName, s.net.PodWants(a)); err != nil {
 		return err
 	}
@@ -233,49 +167,22 @@ func (s *session) attach(a *Attachment, pod *os.File, podHandle *netlink.Handle,
 	if err != nil {
 		return err
 	}
-	s.find(a.ContainerID, a.IfName, "").Pending = false
-	if err := s.save(); err != nil {
-		return err
-	}
 	versioned, err := result.GetAsVersion(s.conf.CNIVersion)
 	if err != nil {
 		return fmt.Errorf("convert the result to version %s: %w", s.conf.CNIVersion, err)
 	}
-	return versioned.PrintTo(out)
-}
-
-func (s *session) forgetFailed(a *Attachment, nodeUndone bool) error {
-	s.forget(*a, false)
-	if nodeUndone {
-		s.NodeReady = false
-	}
-	return s.save()
-}
-
-// allocate chooses the address. Where there is none it first takes back those of attachments whose link is gone: their pods died without a DEL.
-func (s *session) allocate(a *Attachment) error {
-	nodes, err := s.nodeAddrs()
+	err = s.change(func() error {
+		known := s.find(a.ContainerID, a.IfName, a.HostIf)
+		if known == nil {
+			return fmt.Errorf("note the attachment %s: the state no longer has it", a.HostIf)
+		}
+		known.Pending = false
+		return nil
+	})
 	if err != nil {
 		return err
 	}
-	addr, ok := pick(s.conf.Pool, &s.State, nodes)
-	if !ok {
-		for _, old := range slices.Clone(s.Attachments) {
-			if s.alive(&old) {
-				continue
-			}
-			if err := s.net.Detach(&old); err != nil {
-				return err
-			}
-			s.forget(old, true)
-		}
-		addr, ok = pick(s.conf.Pool, &s.State, nodes)
-	}
-	if !ok {
-		return exhausted(s.conf, &s.State)
-	}
-	a.Address = addr
-	return nil
+	return versioned.PrintTo(out)
 }
 
 // nodeAddrs are the node's own addresses, which no pod may get.
@@ -327,7 +234,7 @@ func (s *session) result(a *Attachment) (*current.Result, error) {
 
 // del is the command DEL. What is not there, or not any more, is no error.
 func del(args *skel.CmdArgs) error {
-	s, err := open(args, true)
+	s, err := open(args)
 	if err != nil {
 		return err
 	}
@@ -336,26 +243,26 @@ func del(args *skel.CmdArgs) error {
 	if err != nil {
 		return err
 	}
-	known := s.find(a.ContainerID, a.IfName, a.HostIf)
-	if known == nil {
-		return nil
-	}
-	return s.remove(*known)
-}
-
-// remove detaches and forgets. The record goes last: when it fails or is killed before, the next DEL goes on.
-func (s *session) remove(a Attachment) error {
-	if err := s.net.Detach(&a); err != nil {
+	release, err := s.hold(a.HostIf, lockLimit)
+	if err != nil {
 		return err
 	}
-	s.forget(a, true)
-	return s.save()
+	defer release()
+	if err := s.takeBack(&a, true, func(known *Attachment) bool { return known.is(a.ContainerID, a.IfName, a.HostIf) }); err != nil {
+		return err
+	}
+	if left := s.find(a.ContainerID, a.IfName, a.HostIf); left != nil {
+		return coded(types.ErrTryAgainLater, fmt.Errorf("delete %s: %w", left.HostIf, errLocked))
+	}
+	return nil
 }
 
-// gc is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay when one of the valid ones
-// names their interface, and in any case as long as their link is there and their name does not tell.
+// gc is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay
+// when one of the valid ones
+// names their interface, and in any case as long as their link is there and their name does not tell. What another command is at work on is
+// left to it.
 func gc(args *skel.CmdArgs) error {
-	s, err := open(args, true)
+	s, err := open(args)
 	if err != nil {
 		return err
 	}
@@ -365,25 +272,24 @@ func gc(args *skel.CmdArgs) error {
 		valid[v.ContainerID+"/"+v.IfName] = true
 		valid[HostInterface(s.conf.Mode, HostInterfaceKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
 	}
-	var errs []error
-	for _, a := range slices.Clone(s.Attachments) {
-		switch {
-		case a.ContainerID != "" && valid[a.ContainerID+"/"+a.IfName] && !a.Pending:
-		case a.ContainerID == "" && (valid[a.HostIf] || s.conf.Mode == ModeTransparent && s.alive(&a)):
-		default:
-			errs = append(errs, s.remove(a))
+	return s.takeBack(nil, true, func(a *Attachment) bool {
+		if a.ContainerID == "" {
+			return !valid[a.HostIf] && (s.conf.Mode != ModeTransparent || !s.alive(a))
 		}
-	}
-	return joined(errs)
+		return a.Pending || !valid[a.ContainerID+"/"+a.IfName]
+	})
 }
 
 // check is the command CHECK: every difference from what ADD made is named.
 func check(args *skel.CmdArgs) error {
-	s, err := open(args, false)
+	s, err := open(args)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if err := s.look(); err != nil {
+		return err
+	}
 	want, err := s.attachment(args)
 	if err != nil {
 		return err
@@ -417,13 +323,17 @@ func (s *session) checkPrevResult(a *Attachment) []error {
 	return bad
 }
 
-// status is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network too (no master).
+// status is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network
+// too (no master).
 func status(args *skel.CmdArgs) error {
-	s, err := open(args, false)
+	s, err := open(args)
 	if err != nil {
 		return err
 	}
 	defer s.close()
+	if err := s.look(); err != nil {
+		return err
+	}
 	if _, err := s.node.masterLink(); err != nil {
 		return err
 	}

@@ -15,7 +15,7 @@ import (
 
 // openPod opens a pod's namespace and a netlink socket in it.
 func openPod(path string) (*os.File, *netlink.Handle, error) {
-	f, err := os.Open(path)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a pipe would have us wait for its other end
 	if err != nil {
 		return nil, nil, coded(types.ErrInvalidNetNS, fmt.Errorf("open the container's network namespace: %w", err))
 	}

@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ports are pods' veths on a bridge, which Azure CNI's bridge mode and kubenet have in common: each a port of the bridge, with a permanent neighbour entry on it.
+// ports are pods' veths on a bridge, which Azure CNI's bridge mode and kubenet have in common: each a port of the bridge, with a permanent
+// neighbour entry on it.
 type ports struct {
 	*Node
 	hairpin bool
@@ -28,6 +29,27 @@ func (b *ports) bridgeLink() (netlink.Link, error) {
 		err = coded(types.ErrInvalidNetworkConfig, fmt.Errorf("set up the bridge: %s is there as a %s; name another one in the field bridge", b.Bridge, br.Type()))
 	}
 	return br, err
+}
+
+// links are the node's NIC, and the bridge; nil when it is not there yet.
+func (b *ports) links() (master, br netlink.Link, err error) {
+	if master, err = b.masterLink(); err != nil {
+		return nil, nil, err
+	}
+	br, err = b.bridgeLink()
+	return master, br, err
+}
+
+// made sets the bridge up. What failed is taken back; what succeeded can be, unless br was there: others may use it.
+func (b *ports) made(br netlink.Link, setUp func(*undo) error) (undo, error) {
+	var done undo
+	if err := setUp(&done); err != nil {
+		return nil, joined([]error{err, done.run()})
+	}
+	if br != nil {
+		return nil, nil
+	}
+	return done, nil
 }
 
 // sysctls sets what services need on a bridge: iptables sees bridged packets (where br_netfilter is loaded), and the node forwards.
@@ -57,7 +79,8 @@ func (b *ports) create(mac net.HardwareAddr, mtu int, done *undo) (netlink.Link,
 	return br, nil
 }
 
-// Attach makes the pod's veth a port of the bridge, with hairpin where a pod may reach itself through a service, its neighbour entry and its rules.
+// Attach makes the pod's veth a port of the bridge, with hairpin where a pod may reach itself through a service, its neighbour entry and
+// its rules.
 func (b *ports) Attach(a *Attachment, pod *os.File) (err error) {
 	br, err := link(b.Handle, b.Bridge)
 	if err != nil || br == nil {

@@ -14,6 +14,8 @@ import (
 
 	"github.com/containernetworking/cni/pkg/types"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // stateVersion is the format of the state file that this code reads and writes.
@@ -22,7 +24,8 @@ const stateVersion = 1
 // State is what a network's state file holds (JSON, one file a network, written whole and renamed into place).
 type State struct {
 	Version int `json:"version"`
-	// Incarnation names the node's network namespace in this run of the kernel: another one means that the node started anew and that no link of
+	// Incarnation names the node's network namespace in this run of the kernel: another one means that the node started anew and that no link
+	// of
 	// the old one exists.
 	Incarnation string `json:"incarnation"`
 	// NodeReady says that what the pods share (bridge, rules, sysctls) was set up completely.
@@ -42,7 +45,7 @@ type Attachment struct {
 	HostIf       string     `json:"hostInterface"`
 	MAC          string     `json:"mac"` // the pod's interface
 	Address      netip.Addr `json:"address"`
-	// Pending: an ADD began and has not ended. Whoever holds the lock and finds one knows that its maker died, and takes it back.
+	// Pending: an ADD began and has not ended. Whoever holds the attachment's lock and finds one knows that its maker died, and takes it back.
 	Pending bool `json:"pending,omitempty"`
 }
 
@@ -60,12 +63,15 @@ func (a *Attachment) owner() string {
 // find is the attachment of a container's interface; one that was rebuilt is known by its host interface only.
 func (s *State) find(containerID, ifName, hostIf string) *Attachment {
 	for i := range s.Attachments {
-		a := &s.Attachments[i]
-		if a.ContainerID == containerID && a.IfName == ifName || a.ContainerID == "" && a.HostIf == hostIf {
+		if a := &s.Attachments[i]; a.is(containerID, ifName, hostIf) {
 			return a
 		}
 	}
 	return nil
+}
+
+func (a *Attachment) is(containerID, ifName, hostIf string) bool {
+	return a.ContainerID == containerID && a.IfName == ifName || a.ContainerID == "" && a.HostIf == hostIf
 }
 
 func (s *State) add(a Attachment) {
@@ -83,50 +89,25 @@ func (s *State) forget(a Attachment, known bool) {
 	}
 }
 
-// store is a network's state file with its lock held.
+// store is a network's state file.
 type store struct {
 	path string
-	lock *os.File
+	locks
 	// found says that the file was there and could be read.
 	found bool
-	State
+	State // as it was read last
 }
 
-// openStore takes the network's lock, exclusively or shared, waiting for it as long as it takes, and reads the state. The lock ends with the process, also when
-// it is killed.
-func openStore(dir, network string, exclusive bool) (*store, error) {
+func newStore(dir, network string) (*store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, coded(types.ErrIOFailure, fmt.Errorf("make the state folder: %w", err))
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, network+".lock"), os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return nil, coded(types.ErrIOFailure, fmt.Errorf("open the state's lock: %w", err))
-	}
-	how := unix.LOCK_SH
-	if exclusive {
-		how = unix.LOCK_EX
-	}
-	for {
-		if err = unix.Flock(int(lock.Fd()), how); !errors.Is(err, unix.EINTR) {
-			break
-		}
-	}
-	if err != nil {
-		lock.Close()
-		return nil, coded(types.ErrIOFailure, fmt.Errorf("lock %s: %w", lock.Name(), err))
-	}
-	s := &store{path: filepath.Join(dir, network+".json"), lock: lock}
-	if err := s.read(); err != nil {
-		s.close()
-		return nil, err
-	}
-	return s, nil
+	return &store{path: filepath.Join(dir, network+".json"), locks: newLocks(dir, network)}, nil
 }
-
-func (s *store) close() { s.lock.Close() }
 
 // read loads the file. One that is missing or damaged (a power cut) is as none: the kernel is asked what there is.
 func (s *store) read() error {
+	s.State, s.found = State{}, false
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -157,31 +138,14 @@ func (s *store) save() error {
 	if err != nil {
 		return coded(types.ErrInternal, fmt.Errorf("encode the state: %w", err))
 	}
-	if err := writeAtomic(s.path, append(data, '\n')); err != nil {
+	if err := atomicfile.Write(s.path, append(data, '\n'), 0o600); err != nil {
 		return coded(types.ErrIOFailure, fmt.Errorf("write the state: %w", err))
 	}
 	return nil
 }
 
-func writeAtomic(path string, data []byte) error {
-	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	if err == nil {
-		err = f.Sync() // free on a tmpfs, and elsewhere what keeps a power cut from leaving an empty file
-	}
-	if cerr := f.Close(); err == nil {
-		err = cerr
-	}
-	if err != nil {
-		return err
-	}
-	return os.Rename(path+".new", path)
-}
-
-// incarnation names the network namespace that the process is in, uniquely over reboots and over namespaces made at the same path: the kernel's boot
+// incarnation names the network namespace that the process is in, uniquely over reboots and over namespaces made at the same path: the
+// kernel's boot
 // id and the namespace's cookie (SO_NETNS_COOKIE, Linux 5.14), or its inode number before.
 func incarnation() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")

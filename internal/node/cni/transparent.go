@@ -16,12 +16,16 @@ var (
 	hostVethMAC    = net.HardwareAddr{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}
 )
 
-// transparent is Azure CNI's transparent mode: no bridge; the node routes to each pod by its veth, and the pod sends everything to 169.254.1.1, which is the veth's
+// transparent is Azure CNI's transparent mode: no bridge; the node routes to each pod by its veth, and the pod sends everything to
+// 169.254.1.1, which is the veth's
 // other end. Networks beyond the node must send pods' packets to the node's own MAC address: nothing here answers ARP for pods on the NIC.
 type transparent struct{ *Node }
 
+// Ready: the sysctl is written again each time, which costs no more than looking at it.
+func (t *transparent) Ready() (bool, error) { return false, nil }
+
 // Ensure lets the node forward.
-func (t *transparent) Ensure(bool) (undo, error) {
+func (t *transparent) Ensure() (undo, error) {
 	if _, err := t.masterLink(); err != nil {
 		return nil, err
 	}

@@ -1,0 +1,70 @@
+package cni
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/containernetworking/cni/pkg/types"
+	"golang.org/x/sys/unix"
+)
+
+// locks are a network's: bytes of one file, each what a lock is for, so that a command that hangs keeps nobody from what it does not work
+// on. They are
+// the open file's (fcntl(2), F_OFD_SETLK): programs that inherit the file hold its lock too, and it ends with the last of them, also when
+// they are
+// killed.
+type locks string // the file
+
+// place is what is locked: an attachment's is at the hash of its host interface's name.
+type place int64
+
+const (
+	statePlace    place = iota // the state file, for no longer than reading and writing it takes
+	nodePlace                  // what the node's pods share
+	ebtablesPlace              // ebtables of the legacy kind, whose programs undo what others do at the same time
+	firstAttachment
+)
+
+func attachmentPlace(hostIf string) place {
+	h := fnv.New64a()
+	_, _ = h.Write([]byte(hostIf)) // a hash takes all
+	return firstAttachment + place(h.Sum64()>>2)
+}
+
+// lockLimit is how long a command waits for a lock: longer than the programs that its holder runs may take.
+const lockLimit = 3 * programLimit
+
+// errLocked: somebody holds the lock.
+var errLocked = errors.New("another command is at work on it")
+
+// take takes a lock, waiting for it for up to limit; closing the file gives it back.
+func (l locks) take(at place, how int16, limit time.Duration) (*os.File, error) {
+	f, err := os.OpenFile(string(l), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, coded(types.ErrIOFailure, fmt.Errorf("open the network's locks: %w", err))
+	}
+	lock := unix.Flock_t{Type: how, Start: int64(at), Len: 1}
+	pause := time.Millisecond
+	for end := time.Now().Add(limit); ; pause = min(2*pause, 16*time.Millisecond) {
+		err = unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock)
+		if err == nil {
+			return f, nil
+		}
+		if !errors.Is(err, unix.EAGAIN) && !errors.Is(err, unix.EACCES) && !errors.Is(err, unix.EINTR) {
+			err = coded(types.ErrIOFailure, fmt.Errorf("lock %s: %w", l, err))
+			break
+		}
+		if err = errLocked; time.Now().After(end) {
+			break
+		}
+		time.Sleep(pause)
+	}
+	f.Close()
+	return nil, err
+}
+
+func newLocks(dir, network string) locks { return locks(filepath.Join(dir, network+".lock")) }
