@@ -21,6 +21,7 @@ type Probe struct {
 	fd     int
 	tuple  packet.Tuple
 	packet packet.Packet
+	link   int // interface by which it leaves as a frame; 0 for what a socket sends
 	// Payload is what a UDP datagram or an ICMP echo carries; random bytes unless set before Send. TCP sends none.
 	Payload []byte
 }
@@ -195,6 +196,9 @@ func (p *Probe) Close() error { return os.NewSyscallError("close", unix.Close(p.
 // Send sends the packet, once, and waits for an answer until patience ends, as if at a deadline. That there was none, or a bad one, is no error;
 // that ctx has ended is. TCP repeats its SYN after a second, unless the namespace is traced ([OpenTrace]).
 func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
+	if p.link != 0 {
+		return p.sendFrame(ctx, patience)
+	}
 	begin := time.Now()
 	err := p.transmit()
 	if err == nil {

@@ -262,3 +262,40 @@ func TestTraceDropsRepeats(t *testing.T) {
 		t.Errorf("%d packets: %+v", len(got), got)
 	}
 }
+
+// TestFrames: what no socket could send comes in at the other end of the wire, whole, of each protocol and family.
+func TestFrames(t *testing.T) {
+	a, b := pair(t)
+	script(t, b, "ip addr add fd00::2/64 dev peer-of-a nodad")
+	for _, c := range []struct {
+		protocol packet.Protocol
+		from, to string
+	}{
+		{packet.TCP, "10.77.0.1:4000", "10.9.0.2:80"}, {packet.UDP, "10.77.0.1:4000", "10.9.0.2:80"}, {packet.SCTP, "10.77.0.1:4000", "10.9.0.2:80"},
+		{packet.ICMP, "10.77.0.1:4000", "10.9.0.2:0"}, {packet.TCP, "[fd77::1]:4000", "[fd00::2]:80"}, {packet.UDP, "[fd77::1]:4000", "[fd00::2]:80"},
+		{packet.SCTP, "[fd77::1]:4000", "[fd00::2]:80"}, {packet.ICMPv6, "[fd77::1]:4000", "[fd00::2]:0"},
+	} {
+		t.Run(fmt.Sprintf("%s %s", c.protocol, c.to), func(t *testing.T) {
+			p := packet.Packet{Tuple: tcpTuple(c.from, c.to), TTL: 33, TOS: 0x48, EtherSource: packet.MAC{2, 0, 0, 0, 0, 9}, EtherDestination: packet.Broadcast}
+			p.Protocol = c.protocol
+			probe, err := kernel.PrepareFrame(a, "eth0", p)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer probe.Close()
+			capture := openCapture(t, b, probe.Tuple())
+			patience, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			if r, err := probe.Send(t.Context(), patience); err != nil || r.Answer != kernel.TimedOut {
+				t.Errorf("%+v, %v", r, err)
+			}
+			got := readCapture(t, capture)
+			if len(got) != 1 || got[0].Packet.Tuple != probe.Tuple() || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 || got[0].Packet.EtherSource != p.EtherSource {
+				t.Errorf("want %+v, got %+v", p, got)
+			}
+		})
+	}
+	if _, err := kernel.PrepareFrame(a, "eth0", packet.Packet{Tuple: tcpTuple("", "10.9.0.2:80")}); !errors.Is(err, kernel.ErrUnsendable) {
+		t.Errorf("without a source: %v", err)
+	}
+}

@@ -128,6 +128,9 @@ var quiet = []kernel.Sysctl{
 	{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"},
 	// Errors are sent as often as there is reason to: how many went before is nothing that a snapshot can show.
 	{Key: "net/ipv4/icmp_ratemask", Value: "0"}, {Key: "net/ipv6/icmp/ratelimit", Value: "0"},
+	// A busy machine is slow: no flow ends between a packet and the look at it.
+	{Key: "net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", Value: "300"}, {Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_icmp_timeout", Value: "300"}, {Key: "net/netfilter/nf_conntrack_icmpv6_timeout", Value: "300"},
 	// Redirects pass the rules, and change routes that no snapshot shows; how many were sent before decides about the next.
 	{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}, {Key: "net/ipv4/conf/all/send_redirects", Value: "0"},
 }

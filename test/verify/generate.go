@@ -280,6 +280,9 @@ func (g *generator) packet() {
 		return
 	}
 	six := g.six && g.chance(0.35)
+	if g.chance(0.2) && g.frame(six) {
+		return
+	}
 	sender := pick(g, g.sites)
 	if g.chance(0.5) {
 		sender = g.sites[0]
@@ -307,6 +310,30 @@ func (g *generator) packet() {
 		line += fmt.Sprintf(" tos %d", pick(g, []int{4, 8, 16, 40, 184}))
 	}
 	g.Packets = append(g.Packets, line)
+}
+
+// frame adds a packet that comes to a site out of a wire: from an address of the world or nobody's, as no socket could send it.
+func (g *generator) frame(six bool) bool {
+	s := pick(g, g.sites)
+	if len(s.links) == 0 {
+		return false
+	}
+	protocol, to, port := g.target(six)
+	if g.chance(0.35) {
+		protocol = "sctp"
+	}
+	sources := append(g.allAddresses(six), addressIn(1+g.IntN(g.nets), 66, six), addressIn(98, 1, six))
+	source, line := pick(g, sources), fmt.Sprintf("%s %s ", s.Name, protocol)
+	if protocol == "icmp" {
+		line += fmt.Sprintf("%s from %s port %d", to, source, 20000+g.IntN(4))
+	} else {
+		line += fmt.Sprintf("%s from %s", netip.AddrPortFrom(to, uint16(port)), netip.AddrPortFrom(source, uint16(20000+g.IntN(4))))
+	}
+	if g.chance(0.2) {
+		line += fmt.Sprintf(" ttl %d", 1+g.IntN(4))
+	}
+	g.Packets = append(g.Packets, line+" in "+pick(g, s.links))
+	return true
 }
 
 var marks = []int{1, 2, 0x10, 0x4000, 0x8000}

@@ -10,6 +10,7 @@ import (
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -104,7 +105,7 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	}
 	limited, cancel := context.WithTimeout(ctx, packetTimeout)
 	defer cancel()
-	_, report, err := proof.Live(limited, b.source(limited), b.namespace, walk.Request{Host: host, Packet: p, Echoes: true}, true)
+	_, report, err := proof.Live(limited, b.source(limited), b.namespace, requestOf(host, p), true)
 	switch {
 	case ctx.Err() != nil:
 		return "", nil, ctx.Err()
@@ -123,6 +124,13 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 		}
 	}
 	return fate, failure, nil
+}
+
+// requestOf is the walk of a packet. What answers SCTP depends on what the kernel has of it: no snapshot tells.
+func requestOf(host string, p packet.Packet) walk.Request {
+	r := walk.Request{Host: host, Packet: p, Echoes: true, Forwarded: p.In != "", Arrives: p.In, OneWay: p.Protocol == packet.SCTP}
+	r.Packet.In = ""
+	return r
 }
 
 // judge finds out what became of a packet that was sent.

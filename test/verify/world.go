@@ -150,8 +150,9 @@ func wireEnds(line string) ([4]string, error) {
 	return [4]string(f), nil
 }
 
-// parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N]". The destination is ADDRESS:PORT, of ICMP an
-// address alone. PROTOCOL is tcp, udp or icmp, which is ICMPv6 towards an IPv6 address.
+// parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N] [in LINK]". The destination is ADDRESS:PORT, of ICMP an
+// address alone. PROTOCOL is tcp, udp, sctp or icmp, which is ICMPv6 towards an IPv6 address. With a link the packet comes in by it, sent by the far end
+// of its wire without a socket, as SCTP has to.
 func parsePacket(line string) (host string, p packet.Packet, err error) {
 	f := strings.Fields(line)
 	if len(f) < 3 || len(f)%2 != 1 {
@@ -165,6 +166,8 @@ func parsePacket(line string) (host string, p packet.Packet, err error) {
 		p.Protocol = packet.TCP
 	case "udp":
 		p.Protocol = packet.UDP
+	case "sctp":
+		p.Protocol = packet.SCTP
 	case "icmp":
 		p.Protocol = packet.ICMP
 		if p.Destination.Is6() {
@@ -182,9 +185,13 @@ func parsePacket(line string) (host string, p packet.Packet, err error) {
 }
 
 func option(p *packet.Packet, word, value string) (err error) {
-	if word == "from" {
+	switch word {
+	case "from":
 		p.Source, p.SourcePort, err = parseEnd(value)
 		return err
+	case "in":
+		p.In = value
+		return nil
 	}
 	n, err := strconv.ParseUint(value, 0, 32)
 	switch word {
@@ -197,7 +204,7 @@ func option(p *packet.Packet, word, value string) (err error) {
 	case "port":
 		p.SourcePort = packet.Exactly(uint16(n))
 	default:
-		return fmt.Errorf("%q: want from, port, mark, ttl or tos", word)
+		return fmt.Errorf("%q: want from, port, mark, ttl, tos or in", word)
 	}
 	return err
 }

@@ -15,7 +15,7 @@ func Compare(result *walk.Result, o *Observed) Report {
 	id := identify(o, result.Request.Host)
 	var best Report
 	for i := range result.Outcomes {
-		r := compareOutcome(&result.Outcomes[i], o, id, result.Request.Host)
+		r := compareOutcome(&result.Outcomes[i], o, id, senderOf(&result.Request))
 		r.Outcome = i
 		if i == 0 || r.better(best) {
 			best = r
@@ -23,6 +23,14 @@ func Compare(result *walk.Result, o *Observed) Report {
 	}
 	best.Answer = o.Answer
 	return best
+}
+
+// senderOf is the host whose socket sent the packet; "" where none did.
+func senderOf(request *walk.Request) string {
+	if request.Forwarded {
+		return ""
+	}
+	return request.Host
 }
 
 // better tells whether the kernel took this outcome rather than the other: where neither agrees to the end, the one that parts later.

@@ -20,7 +20,8 @@ type Namespaces func(host string) (*kernel.Namespace, error)
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
 // kernel agree. A packet that goes round without end in one of the outcomes is not sent. The source should be fresh: what changed since it
 // was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo; the error is
-// kernel.ErrUnsendable where no socket can send it.
+// kernel.ErrUnsendable where no socket can send it. With everywhere it can also be a packet that comes in by a wire of the source, which its far end
+// sends then, of SCTP too.
 //
 // With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a difference
 // then. It is for hosts that are otherwise quiet.
@@ -28,20 +29,16 @@ type Namespaces func(host string) (*kernel.Namespace, error)
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
 func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request, everywhere bool) (*walk.Result, Report, error) {
 	begin := time.Now()
-	if request.Forwarded {
+	if request.Forwarded && !everywhere {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
 	}
-	sender, err := namespaces(request.Host)
-	if err != nil {
-		return nil, Report{}, fmt.Errorf("send from %s: %w", request.Host, err)
-	}
-	probe, err := kernel.PrepareProbe(sender, request.Packet)
+	probe, err := prepare(source, namespaces, &request)
 	if err != nil {
 		return nil, Report{}, err
 	}
 	defer probe.Close()
 	probe.Payload = payload(&request.Packet, probe.Payload)
-	complete(&request.Packet, probe)
+	complete(&request.Packet, probe, request.Forwarded)
 	request.OpenRules = true
 	result, err := walk.Walk(source, request)
 	if err != nil {
@@ -65,6 +62,42 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
+}
+
+// prepare makes the probe of a request: of the host's own, or one that the far end of the wire by which it arrives sends as a frame.
+func prepare(source snapshot.Source, namespaces Namespaces, request *walk.Request) (*kernel.Probe, error) {
+	from, p := request.Host, &request.Packet
+	var wire snapshot.Peer
+	if request.Forwarded {
+		here, err := source.Host(request.Host)
+		if err != nil {
+			return nil, err
+		}
+		wire, _ = here.Peer(request.Arrives)
+		far, err := source.Host(wire.Host)
+		if err != nil {
+			return nil, fmt.Errorf("the far end of %s of %s: %w", request.Arrives, request.Host, err)
+		}
+		link, peer := here.FIB.Link(request.Arrives), far.FIB.Link(wire.PeerLink)
+		if link == nil || peer == nil {
+			return nil, fmt.Errorf("%w: nothing is known of the wire at %s of %s", kernel.ErrUnsendable, request.Arrives, request.Host)
+		}
+		if bridge := here.FIB.Link(link.Master); bridge != nil {
+			link = bridge
+		}
+		from, p.EtherSource, p.EtherDestination = wire.Host, peer.MAC, link.MAC
+		if p.TTL == 0 {
+			p.TTL = 64
+		}
+	}
+	ns, err := namespaces(from)
+	if err != nil {
+		return nil, fmt.Errorf("send from %s: %w", from, err)
+	}
+	if request.Forwarded {
+		return kernel.PrepareFrame(ns, wire.PeerLink, *p)
+	}
+	return kernel.PrepareProbe(ns, *p)
 }
 
 // endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines can do.
@@ -106,15 +139,19 @@ func payload(p *packet.Packet, random []byte) []byte {
 }
 
 // complete gives a request's packet what it will have when it is sent.
-func complete(p *packet.Packet, probe *kernel.Probe) {
+func complete(p *packet.Packet, probe *kernel.Probe, forwarded bool) {
 	p.Tuple = probe.Tuple()
 	const queryHeader = 8 // of UDP, and of an ICMP echo
 	header := 20
 	if p.IsIPv6() {
 		header = 40
 	}
-	p.Length = header + queryHeader + len(probe.Payload)
-	if p.Protocol == packet.TCP {
+	switch p.Length = header + queryHeader + len(probe.Payload); {
+	case p.Protocol == packet.SCTP:
+		p.Length = header + 32 // with an INIT chunk
+	case p.Protocol == packet.TCP && forwarded:
+		p.TCPFlags, p.Length = packet.SYN, header+20
+	case p.Protocol == packet.TCP:
 		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
 	}
 }

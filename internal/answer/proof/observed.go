@@ -92,6 +92,11 @@ func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.
 		return id.ofTCP(p, transport)
 	case packet.ICMP, packet.ICMPv6:
 		return id.ofEcho(p.Tuple, transport)
+	case packet.SCTP: // by the tag of its INIT chunk, which is behind the common header and the chunk's
+		if len(transport) >= 20 && len(id.payload) >= 4 && bytes.Equal(transport[16:20], id.payload[:4]) {
+			return there
+		}
+		return foreign
 	}
 	return id.ofDatagram(transport, expected(p.Tuple))
 }

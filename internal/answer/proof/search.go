@@ -23,7 +23,7 @@ func search(source snapshot.Source, result *walk.Result, o *Observed, best Repor
 			return best, err
 		}
 		outcome := &try.Outcomes[0]
-		r := compareOutcome(outcome, o, id, request.Host)
+		r := compareOutcome(outcome, o, id, senderOf(&request))
 		r.Outcome, r.Answer = len(result.Outcomes), o.Answer
 		if r.First == nil || r.better(best) {
 			result.Outcomes = append(result.Outcomes, *outcome)

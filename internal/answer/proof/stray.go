@@ -48,7 +48,9 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *kernel.Captured) bool {
 	case foreign:
 		return false
 	case back:
-		end = outcome.BackEnd
+		if end = outcome.BackEnd; c.sender == "" {
+			return false // nobody waits for the answer: who gets it may refuse it
+		}
 	}
 	return !isRedirect(&p.Packet) && !tells(end, &p.Packet)
 }

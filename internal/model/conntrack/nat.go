@@ -69,13 +69,13 @@ func (v *View) bind(f *packet.Flow, t *packet.Translation) {
 
 // used tells whether the answers to a tuple would be another flow's packets (nf_nat_used_tuple).
 func (v *View) used(t packet.Tuple, f *packet.Flow) bool {
-	return v.taken(t.Reply(), f)
+	return v.holder(t.Reply(), f, true) != nil
 }
 
 // clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A datagram's twin
 // is left for Confirm: the same flow, untranslated, that another packet made meanwhile, or that is in another zone.
 func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
-	other := v.holder(t.Reply(), f)
+	other := v.holder(t.Reply(), f, true)
 	if other == nil {
 		return false
 	}

@@ -434,6 +434,20 @@ func TestTwins(t *testing.T) {
 	}
 }
 
+// TestAnswerInZone: an answer that is in a zone for its own answers only begins a flow of its own, beside that of the request.
+func TestAnswerInZone(t *testing.T) {
+	v := NewView(nil, defaults)
+	request := syn(tuple(packet.UDP, "10.0.0.1", 2000, "10.9.0.1", 53))
+	send(t, v, &request, nil, nil)
+	answer := syn(request.Track.Flow.Reply)
+	answer.Zone = packet.Zone{ID: 3, Only: packet.ZoneReply}
+	v.Track(&answer)
+	v.Null(&answer, true)
+	if answer.Track.Flow == request.Track.Flow || answer.Tuple != request.Track.Flow.Reply || !v.Confirm(&answer) {
+		t.Errorf("%+v, %+v", answer.Tuple, answer.Track.Flow)
+	}
+}
+
 // TestZoneOfMark: the zone is the mark that the packet has when conntrack looks at it.
 func TestZoneOfMark(t *testing.T) {
 	v := NewView(nil, defaults)

@@ -76,19 +76,15 @@ func (v *View) inDirection(t packet.Tuple, zone packet.Zone, reply bool) (entry,
 	return entry{f, r.reply}, true
 }
 
-// taken tells whether a flow other than f has a tuple in either direction (nf_conntrack_tuple_taken).
-func (v *View) taken(t packet.Tuple, f *packet.Flow) bool { return v.holder(t, f) != nil }
-
-// holder is the flow other than f that has a tuple; nil where there is none.
-func (v *View) holder(t packet.Tuple, f *packet.Flow) *packet.Flow {
-	for _, reply := range [...]bool{false, true} {
-		k := key{t, f.Zone.In(reply)}
-		if e, ok := v.own[k]; ok && e.reply == reply && e.flow != f {
-			return e.flow
-		}
-		if r, ok := v.base.index[k]; ok && r.reply == reply && !v.gone[r.flow] && v.copies[r.flow] != f {
-			return &v.base.Flows[r.flow]
-		}
+// holder is the flow other than f that has a tuple that f is to have in one direction; nil where there is none (nf_conntrack_tuple_taken,
+// nf_conntrack_confirm). In whichever direction the other has it, f must be in the same zone in that one (nf_ct_zone_equal).
+func (v *View) holder(t packet.Tuple, f *packet.Flow, reply bool) *packet.Flow {
+	k := key{t, f.Zone.In(reply)}
+	if e, ok := v.own[k]; ok && e.flow != f && f.Zone.In(e.reply) == k.zone {
+		return e.flow
+	}
+	if r, ok := v.base.index[k]; ok && !v.gone[r.flow] && v.copies[r.flow] != f && f.Zone.In(r.reply) == k.zone {
+		return &v.base.Flows[r.flow]
 	}
 	return nil
 }
@@ -121,7 +117,7 @@ func (v *View) Confirm(p *packet.Packet) bool {
 	if f == nil || f.Status&packet.Confirmed != 0 {
 		return true
 	}
-	if v.taken(f.Original, f) || v.taken(f.Reply, f) {
+	if v.holder(f.Original, f, false) != nil || v.holder(f.Reply, f, true) != nil {
 		return false
 	}
 	f.Status |= packet.Confirmed

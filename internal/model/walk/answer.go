@@ -30,7 +30,11 @@ func (r *run) reply(end *End) stage {
 	if p.About != nil {
 		return nil // errors are not answered
 	}
-	if end.Refused && p.Protocol != packet.TCP {
+	switch {
+	case end.Refused && p.Protocol != packet.TCP && p.Protocol != packet.UDP && p.Protocol != packet.UDPLite:
+		r.m.assume("whether its kernel knows " + p.Protocol.String() + " is not known: it is taken not to")
+		return r.icmpError(end, [...]icmpKind{{3, 2}, {4, 1}}[familyIndex(p)]) // ip_protocol_deliver_rcu, ip6_protocol_deliver_rcu
+	case end.Refused && p.Protocol != packet.TCP:
 		return r.icmpError(end, portUnreachable(p))
 	}
 	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6()), Length: r.m.answerLength(p, end.Refused, r.req.Echoes)}

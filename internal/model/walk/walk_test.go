@@ -262,6 +262,12 @@ func TestRefused(t *testing.T) {
 	p := syn("10.1.0.2:4000", "10.2.0.2:81")
 	p.Protocol, p.TCPFlags = packet.UDP, 0
 	o := n.walk(Request{Host: "client", Packet: p}).Outcomes[0]
+	s := syn("10.1.0.2:4000", "10.2.0.2:81")
+	s.Protocol, s.TCPFlags = packet.SCTP, 0
+	r = n.walk(Request{Host: "client", Packet: s})
+	if b := r.Outcomes[0].BackEnd.Packet; b.Type != 3 || b.Code != 2 || len(r.Assumed) != 1 {
+		t.Errorf("answer to SCTP %+v, assumed %v", b, r.Assumed)
+	}
 	if b := o.BackEnd.Packet; b.Protocol != packet.ICMP || b.Type != 3 || b.Code != 3 || b.About == nil || *b.About != p.Tuple {
 		t.Errorf("answer %+v", b)
 	}
