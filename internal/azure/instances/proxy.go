@@ -45,12 +45,15 @@ func (g *group) startProxy() error {
 
 // proxyArgs are packetwalk-node's flags for what the extension's settings say. Nobody asks it for its health or metrics there.
 func (g *group) proxyArgs(p aci.ExtensionProperties) ([]string, error) {
-	kubeconfig, err := base64.StdEncoding.DecodeString(p.ProtectedSettings[aci.SettingKubeConfig])
-	if err != nil || len(kubeconfig) == 0 {
-		return nil, fmt.Errorf("protected setting %s is not a kubeconfig in base64", aci.SettingKubeConfig)
+	text, err := base64.StdEncoding.DecodeString(p.ProtectedSettings[aci.SettingKubeConfig])
+	if err == nil {
+		text, err = ownKubeconfig(text)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("protected setting %s: %w", aci.SettingKubeConfig, err)
 	}
 	file := filepath.Join(g.dir, "kube-proxy.kubeconfig")
-	if err := atomicfile.Write(file, kubeconfig, 0o600); err != nil {
+	if err := atomicfile.Write(file, text, 0o600); err != nil {
 		return nil, err
 	}
 	args := []string{"--kubeconfig=" + file, "--healthz-bind-address=", "--metrics-bind-address="}

@@ -104,8 +104,8 @@ func (s *Spec) check() error {
 		}
 	}
 	for _, m := range s.Mounts {
-		if dest := filepath.Clean(m.Destination); dest == "/proc" || strings.HasPrefix(dest, "/proc/") {
-			return fmt.Errorf("container %s: %w: mount at %s: /proc is the container's own", s.Name, ErrStart, m.Destination)
+		if dest := filepath.Clean(m.Destination); dest == "/" || dest == "/proc" || strings.HasPrefix(dest, "/proc/") {
+			return fmt.Errorf("container %s: %w: mount at %s: / and /proc are the container's own", s.Name, ErrStart, m.Destination)
 		}
 	}
 	if s.Dir == "" {

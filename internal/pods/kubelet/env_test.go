@@ -230,6 +230,7 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 		{path: "/etc/services", machine: "/etc/services"}, {path: "/etc/ssl/certs", machine: "/etc/ssl/certs"},
 		{path: "/etc/services", kind: kind(corev1.HostPathDirectory), mustFail: true},
 		{path: "/usr/lib/new", kind: kind(corev1.HostPathDirectoryOrCreate)},
+		{path: "/bin/env", kind: kind(corev1.HostPathFile), machine: "/usr"},
 		{path: "/usr/nosuch"}, {path: "/usr/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
 		{path: machine}, {path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate)},
 		{path: machine + "/sub", kind: kind(corev1.HostPathDirectory), mustFail: true},

@@ -13,51 +13,80 @@ import (
 	"packetwalk.dev/internal/pods/beneath"
 )
 
-// hostPath finds or makes a path of the node. The node's own files are below root; where they have none, what containers see of the machine
-// (app.Distribution) shows through, read-only. Links among the node's own files, which pods may make, are followed within root only.
+// hostPath finds or makes a path of the node. What containers see of the machine (app.Distribution) stands for the node's too, read-only;
+// all else of the node's is below root. Links there, which pods may make, are followed within root only.
 func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return volume{}, err
 	}
 	path := filepath.Clean("/" + h.Path)
-	own := volume{source: root, beneath: []string{"." + path}}
+	found := volume{source: root, beneath: []string{"." + path}, node: path == "/"}
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	there, err := own.stat()
-	if err == nil {
-		return own, checkHostPath(there, h.Path, kind)
+	if machines, ok := distribution(path); ok && kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate {
+		found = machines
 	}
-	if !errors.Is(err, fs.ErrNotExist) {
-		return volume{}, fmt.Errorf("hostPath %s among the node's own files: %w", h.Path, err)
+	there, err := found.stat()
+	switch {
+	case err == nil:
+		err = checkHostPath(there, h.Path, kind)
+	case errors.Is(err, fs.ErrNotExist):
+		err = makeHostPath(root, found.beneath[0], kind)
 	}
-	create := makeDirectory
-	switch kind {
-	case corev1.HostPathFileOrCreate:
-		create = makeFile
-	case corev1.HostPathDirectoryOrCreate:
-	default:
-		if machines, ok := distribution(path); ok {
-			there, err := machines.stat()
-			if err != nil {
-				return volume{}, err
-			}
-			return machines, checkHostPath(there, h.Path, kind)
-		}
-		if kind != corev1.HostPathUnset {
-			return volume{}, fmt.Errorf("hostPath type check failed: %s is not a %s", h.Path, kind)
-		}
+	if err == nil && found.node {
+		err = makePlaces(root)
 	}
-	dir, err := os.OpenRoot(root)
 	if err != nil {
-		return volume{}, err
+		return volume{}, fmt.Errorf("hostPath %s: %w", h.Path, err)
 	}
-	defer dir.Close()
-	return own, create(dir, own.beneath[0])
+	return found, nil
 }
 
-func makeDirectory(root *os.Root, name string) error { return root.MkdirAll(name, 0o755) }
+// makeHostPath makes what is not there, where the kind says so.
+func makeHostPath(root, name string, kind corev1.HostPathType) error {
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	switch kind {
+	case corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate:
+		return dir.MkdirAll(name, 0o755)
+	case corev1.HostPathFileOrCreate:
+		return makeFile(dir, name)
+	}
+	return fmt.Errorf("hostPath type check failed: it is not a %s", kind)
+}
+
+// makePlaces makes the places of the distribution in the node's own tree: a pod that has the whole tree may have it read-only.
+func makePlaces(root string) error {
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for _, entry := range app.Distribution {
+		info, err := os.Stat(entry)
+		if err != nil {
+			continue
+		}
+		name := "." + entry
+		if _, err := dir.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
+			continue // it is there, or a pod has put something else there, which is its own loss
+		}
+		if info.IsDir() {
+			err = dir.MkdirAll(name, 0o755)
+		} else {
+			err = makeFile(dir, name)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 func makeFile(root *os.Root, name string) error {
 	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
@@ -72,6 +101,9 @@ func makeFile(root *os.Root, name string) error {
 
 // distribution is the machine's file or directory at a path, where pods may see it; it is found beneath an entry of app.Distribution.
 func distribution(path string) (volume, bool) {
+	if _, _, ok := app.InDistribution(path); !ok {
+		return volume{}, false
+	}
 	file, err := beneath.Open(path)
 	if err != nil {
 		return volume{}, false

@@ -13,6 +13,7 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/kubelet/expansion"
@@ -23,6 +24,7 @@ type volume struct {
 	source   string
 	beneath  []string
 	readOnly bool
+	node     bool // the node's own tree, all of it: app.Distribution is mounted in it
 }
 
 func (v volume) open() (*os.File, error) { return beneath.Open(v.source, v.beneath...) }
@@ -297,7 +299,14 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 				return nil, fmt.Errorf("subPath %q of volume %q: %w", sub, vm.Name, err)
 			}
 		}
-		list = append(list, container.Mount{Source: v.source, Beneath: v.beneath, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly})
+		list = append(list, container.Mount{
+			Source: v.source, Beneath: v.beneath, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly,
+		})
+		for _, entry := range app.Distribution {
+			if _, err := os.Stat(entry); v.node && err == nil {
+				list = append(list, container.Mount{Source: entry, Destination: filepath.Join(vm.MountPath, entry), ReadOnly: true})
+			}
+		}
 	}
 	return list, nil
 }

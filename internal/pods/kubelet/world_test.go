@@ -288,6 +288,41 @@ func TestRealPod(t *testing.T) {
 	}
 }
 
+// TestRealNodeTree: a pod with the node's root (kubectl debug node/…) can work in it, with the programs that are there anyway; the machine's own
+// files are not in it, and what one pod writes is for the others of the node.
+func TestRealNodeTree(t *testing.T) {
+	w := newWorld(t)
+	tree := func(readOnly bool) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Image = "ubuntu"
+			p.Spec.Containers[0].Command = []string{"sleep", "1000"}
+			p.Spec.Volumes = []corev1.Volume{{Name: "node", VolumeSource: corev1.VolumeSource{HostPath: &corev1.HostPathVolumeSource{Path: "/"}}}}
+			p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "node", MountPath: "/host", ReadOnly: readOnly}}
+		}
+	}
+	run := func(pod, script string) string {
+		t.Helper()
+		var out bytes.Buffer
+		query := url.Values{"command": {"sh", "-c", script}, "output": {"1"}}
+		if err := w.stream("/exec/default/"+pod+"/app", query, remotecommand.StreamOptions{Stdout: &out}); err != nil {
+			t.Errorf("%s: %s: %v", pod, script, err)
+		}
+		return out.String()
+	}
+	w.create(testPod("reader", tree(true)))
+	w.create(testPod("writer", tree(false)))
+	w.await("writer", "ready", ready)
+	w.await("reader", "ready", ready)
+	script := "mkdir -p /var/lib/agent; echo x > /var/lib/agent/id; touch /usr/x || ls / | grep -vxE \"bin|etc|lib.*|sbin|usr|var\"; exit 0"
+	if got := run("writer", "chroot /host sh -c '"+script+"'"); got != "" {
+		t.Errorf("the node's root has %q", got)
+	}
+	script = "cat /host/var/lib/agent/id; ls /host/etc | grep -E 'shadow|passwd|ssh'; ls /host/etc/ssl; touch /host/x || test -e /host/usr/bin/env && echo read-only"
+	if got := run("reader", script); got != "x\ncerts\nread-only\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 type oneSize struct{ done bool }
 
 func (o *oneSize) Next() *remotecommand.TerminalSize {
