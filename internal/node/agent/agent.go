@@ -107,7 +107,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
 		notices: make(chan struct{}, 1),
 	}
-	a.faults = faults{log: a.log, now: map[string]string{}}
+	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy, a.listenIPs())
 	if err := a.setSysctls(); err != nil {
 		return nil, err

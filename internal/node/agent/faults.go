@@ -3,21 +3,30 @@ package agent
 import (
 	"context"
 	"errors"
-	"maps"
 	"net/http"
 	"slices"
 	"sync"
+	"time"
 )
 
-// faultsPath has what the agent cannot do at present, as JSON: {"healthy", "unhealthy": [reasons]}, with status 200, or 503 where there is any. What
-// the ip-masq-agent and Calico's pools cannot do is at their own paths.
+// faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent and Calico's pools cannot do is at
+// their own paths.
 const faultsPath = "/faults"
+
+// faultsLast is how long something must have failed before others are told: a moment without the API server is no fault of a node.
+const faultsLast = 10 * time.Second
 
 // faults are what did not succeed when it was tried last, by what it was for. They are safe for concurrent use.
 type faults struct {
-	log func(format string, args ...any)
-	mu  sync.Mutex
-	now map[string]string
+	log  func(format string, args ...any)
+	last time.Duration // faultsLast
+	mu   sync.Mutex
+	now  map[string]fault
+}
+
+type fault struct {
+	text  string
+	since time.Time
 }
 
 // note takes the outcome of a try; nil ends the fault of the try before. What is new is logged. To be told to stop is no fault.
@@ -27,22 +36,32 @@ func (f *faults) note(what string, err error) {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
+	before, failed := f.now[what]
 	if err == nil {
 		delete(f.now, what)
 		return
 	}
-	text := what + ": " + err.Error()
-	if f.now[what] != text {
-		f.log("%s", text)
+	now := fault{what + ": " + err.Error(), time.Now()}
+	if failed {
+		now.since = before.since
 	}
-	f.now[what] = text
+	if now.text != before.text {
+		f.log("%s", now.text)
+	}
+	f.now[what] = now
 }
 
 func (f *faults) serve(mux *http.ServeMux) {
 	mux.HandleFunc(faultsPath, func(w http.ResponseWriter, _ *http.Request) {
+		texts := []string{}
 		f.mu.Lock()
-		texts := slices.Sorted(maps.Values(f.now))
+		for _, one := range f.now {
+			if time.Since(one.since) >= f.last {
+				texts = append(texts, one.text)
+			}
+		}
 		f.mu.Unlock()
-		writeHealth(w, len(texts) == 0, texts)
+		slices.Sort(texts)
+		writeJSON(w, http.StatusOK, map[string][]string{"unhealthy": texts})
 	})
 }

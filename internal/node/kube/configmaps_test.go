@@ -10,6 +10,7 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -174,6 +175,51 @@ func TestConfigMapsAreThoseOfTheirNames(t *testing.T) {
 	for _, e := range a.events {
 		if o := e.InvolvedObject; o.Kind != "ConfigMap" || o.Name != "one" || o.Namespace != "kube-system" || e.Type != corev1.EventTypeWarning {
 			t.Errorf("event %+v", e)
+		}
+	}
+}
+
+// TestTrouble: what of the API cannot be followed is told, and that it can be again.
+func TestTrouble(t *testing.T) {
+	var down atomic.Bool
+	down.Store(true)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if down.Load() {
+			http.Error(w, "not now", http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		if r.URL.Query().Get("watch") != "" {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"kind":"ConfigMapList","apiVersion":"v1","metadata":{"resourceVersion":"1"},"items":[]}`)
+	}))
+	defer server.Close()
+	told := make(chan error, 100)
+	c, err := NewConfigMaps(&rest.Config{Host: server.URL}, func(what string, err error) {
+		if what != "watch configmaps with metadata.name=one" {
+			t.Errorf("about %q", what)
+		}
+		told <- err
+	}, "kube-system", "one")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() { defer close(done); c.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	for err := range told {
+		if err != nil {
+			break
+		}
+	}
+	down.Store(false)
+	for err := range told {
+		if err == nil {
+			return
 		}
 	}
 }

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/record"
@@ -41,12 +42,13 @@ type Kubelet struct {
 
 	ctx context.Context // of Run: the workers' life
 
-	mu      sync.Mutex
-	byID    map[types.UID]*worker
-	current map[string]*worker // by namespace/name: the newest
-	notify  func(*corev1.Pod)
-	faults  map[string]error // by task: what did not succeed when it was tried last
-	group   sync.WaitGroup
+	mu       sync.Mutex
+	byID     map[types.UID]*worker
+	current  map[string]*worker // by namespace/name: the newest
+	notify   func(*corev1.Pod)
+	troubles troubles
+	faults   map[string]error // by task: what did not succeed when it was tried last
+	group    sync.WaitGroup
 }
 
 // New checks the configuration and makes a kubelet that does nothing yet.
@@ -68,15 +70,24 @@ func New(cfg Config) (*Kubelet, error) {
 		return idPrefix + a.Name
 	}}
 	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
-		informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-			o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.name).String()
-		}),
 		informers.WithTransform(func(o any) (any, error) {
 			if m, err := meta.Accessor(o); err == nil {
 				m.SetManagedFields(nil)
 			}
 			return o, nil
 		}))
+	mine := func(o metav1.ListOptions) metav1.ListOptions {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.name).String()
+		return o
+	}
+	pods := cfg.Client.CoreV1().Pods("")
+	follow(k.factory, &corev1.Pod{}, k.troubles.note,
+		func(ctx context.Context, o metav1.ListOptions) (*corev1.PodList, error) {
+			return pods.List(ctx, mine(o))
+		},
+		func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+			return pods.Watch(ctx, mine(o))
+		})
 	k.pods = k.factory.Core().V1().Pods()
 	k.provider = &nodeProvider{node: k.node}
 	return k, nil
@@ -214,7 +225,7 @@ func (k *Kubelet) Status() Status {
 	for _, task := range slices.Sorted(maps.Keys(k.faults)) {
 		faults = append(faults, k.faults[task])
 	}
-	s := Status{Fault: errors.Join(faults...)}
+	s := Status{Fault: errors.Join(append(faults, k.troubles.lasting())...)}
 	k.mu.Unlock()
 	for _, w := range k.workers() {
 		w.mu.Lock()

@@ -29,9 +29,14 @@ type Shared struct {
 	broadcast record.EventBroadcaster
 	starts    chan struct{}
 
+	troubles troubles
+
 	mu       sync.Mutex
 	kubelets map[*Kubelet]bool
 }
+
+// Fault is why objects that all kubelets need cannot be followed, joined; nil where they are.
+func (s *Shared) Fault() error { return s.troubles.lasting() }
 
 // NewShared makes what the kubelets of one cluster share. Run must be called before theirs.
 func NewShared(client kubernetes.Interface) *Shared {
@@ -48,11 +53,11 @@ func NewShared(client kubernetes.Interface) *Shared {
 		starts:   make(chan struct{}, 4*runtime.GOMAXPROCS(0)),
 		kubelets: make(map[*Kubelet]bool),
 	}
-	core := s.factory.Core().V1()
-	s.watch(core.ConfigMaps().Informer(), "ConfigMap")
-	s.watch(core.Secrets().Informer(), "Secret")
-	s.watch(core.Nodes().Informer(), "Node")
-	core.Services().Informer()
+	core := client.CoreV1()
+	s.watch(follow(s.factory, &corev1.ConfigMap{}, s.troubles.note, core.ConfigMaps("").List, core.ConfigMaps("").Watch), "ConfigMap")
+	s.watch(follow(s.factory, &corev1.Secret{}, s.troubles.note, core.Secrets("").List, core.Secrets("").Watch), "Secret")
+	s.watch(follow(s.factory, &corev1.Node{}, s.troubles.note, core.Nodes().List, core.Nodes().Watch), "Node")
+	follow(s.factory, &corev1.Service{}, s.troubles.note, core.Services("").List, core.Services("").Watch)
 	return s
 }
 
