@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -247,11 +248,34 @@ func (n *nodes) Stop() {
 }
 
 func (n *nodes) Report(s *Status) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, one := range n.all {
+	for _, one := range n.list() {
+		n.mu.Lock()
 		s.Nodes = append(s.Nodes, one.status())
+		n.mu.Unlock()
 	}
+	if err := n.shared.Fault(); err != nil {
+		s.Problems = append(s.Problems, "the nodes' kubelets: "+oneLine(err))
+	}
+	s.Problems = append(s.Problems, agentFaults(askAgents[faultReport](n, "/faults"))...)
+}
+
+// faultReport is what is read of what packetwalk-node cannot do.
+type faultReport struct {
+	Unhealthy []string `json:"unhealthy"`
+}
+
+// agentFaults says once what many nodes say.
+func agentFaults(reports []faultReport) (problems []string) {
+	count := map[string]int{}
+	for _, r := range reports {
+		for _, what := range r.Unhealthy {
+			count[what]++
+		}
+	}
+	for _, what := range slices.Sorted(maps.Keys(count)) {
+		problems = append(problems, fmt.Sprintf("packetwalk-node of %d of %d nodes: %s", count[what], len(reports), what))
+	}
+	return problems
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.
