@@ -16,6 +16,7 @@ var elsewhere = map[string]string{
 	"internal/base/program/program.go":                "the function that all others use",
 	"internal/lab/supervise/process.go":               "processes that go on without us, and are taken over by their pid files",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
+	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/runtime.go":              "a container's first process",
 	"internal/pods/container/process.go":              "processes in containers",
 	"internal/pods/container/run.go":                  "what the user runs on a host, at a terminal as a rule, for as long as it takes",
