@@ -37,7 +37,8 @@ func (s IPSets) List(ctx context.Context) ([]ipset.Set, error) {
 // Ensure makes each set, in this order, have exactly its members; one that is not there is created, and one that has them already is not
 // touched. It returns the names of those that it changed.
 //
-// A set changes all at once, for rules that look into it too: a temporary set is filled and swapped with it. One set may come several times,
+// A set changes all at once, for rules that look into it too: a temporary set is filled and swapped with it. One set may come several
+// times,
 // for steps on its way. A set that is there with another type, family or maximum is made anew, which fails while rules use it. What an
 // Ensure that was killed has left over, the next one takes away.
 func (s IPSets) Ensure(ctx context.Context, sets ...ipset.Set) ([]string, error) {

@@ -63,7 +63,8 @@ func (e *Error) Error() string {
 func (e *Error) Unwrap() error { return e.Err }
 
 // Output runs the program and returns what it printed, also with an error, which is an *Error. The program and those that it started are
-// killed when the context ends or the limit is reached, and Output returns soon after, even where the kernel does not let the program go; the
+// killed when the context ends or the limit is reached, and Output returns soon after, even where the kernel does not let the program go;
+// the
 // program itself is also killed when our process ends in any way.
 func (c Command) Output(ctx context.Context) ([]byte, error) {
 	limit := cmp.Or(c.Limit, Limit)

@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent and Calico's pools cannot do is at
+// faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent and Calico's pools cannot
+// do is at
 // their own paths.
 const faultsPath = "/faults"
 

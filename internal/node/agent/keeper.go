@@ -115,7 +115,8 @@ func (k *keeper) wait() time.Duration {
 	return k.period()
 }
 
-// finishing is a context for what has begun when ctx ends: half a sync is for nobody's good, and who stops the agent does not wait for ever.
+// finishing is a context for what has begun when ctx ends: half a sync is for nobody's good, and who stops the agent does not wait for
+// ever.
 func finishing(ctx context.Context) (context.Context, context.CancelFunc) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopGrace, cancel) })
@@ -184,7 +185,8 @@ func (w *warner) send(ctx context.Context, events map[string]func(context.Contex
 	w.sent = sent
 }
 
-// editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such table.
+// editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such
+// table.
 func editNAT(ctx context.Context, applier serviceproxy.Applier, edit func(*iptables.Table) iptables.Edit) (int, error) {
 	dump, err := applier.Save(ctx, iptables.NAT)
 	if err != nil {

@@ -164,7 +164,8 @@ func oneLineConfig(c *ipmasq.Config) string {
 	for _, r := range c.NonMasquerade {
 		ranges = append(ranges, fmt.Sprintf("%q", r.Prefix))
 	}
-	s := fmt.Sprintf(`{"nonMasqueradeCIDRs":[%s],"masqLinkLocal":%v,"masqLinkLocalIPv6":%v}`, strings.Join(ranges, ","), c.MasqLinkLocal.On, c.MasqLinkLocalIPv6.On)
+	s := fmt.Sprintf(`{"nonMasqueradeCIDRs":[%s],"masqLinkLocal":%v,"masqLinkLocalIPv6":%v}`,
+		strings.Join(ranges, ","), c.MasqLinkLocal.On, c.MasqLinkLocalIPv6.On)
 	if c.Default {
 		s += " (no configuration was found: these are the defaults)"
 	}

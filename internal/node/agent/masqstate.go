@@ -30,33 +30,23 @@ const (
 
 // masqMetrics are the ip-masq agent's, which upstream's does not have.
 type masqMetrics struct {
-	problems         *prometheus.GaugeVec
-	refused          prometheus.Counter
-	resyncs          *prometheus.CounterVec
-	writes, failures *prometheus.CounterVec
-	rules            *prometheus.GaugeVec
-	lastSuccess      *prometheus.GaugeVec
+	problems, rules, lastSuccess *prometheus.GaugeVec
+	refused                      prometheus.Counter
+	resyncs, writes, failures    *prometheus.CounterVec
 }
 
 func newMasqMetrics(registry *prometheus.Registry) *masqMetrics {
-	name := func(n string) string { return "packetwalk_ip_masq_" + n }
-	gauge := func(n, help, label string) *prometheus.GaugeVec {
-		return prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name(n), Help: help}, []string{label})
+	m := meters{registry, "packetwalk_ip_masq_"}
+	const family = "ip_family"
+	return &masqMetrics{
+		problems:    m.gauge("config_problems", "Problems of the present configuration: an error keeps it from being applied.", "severity"),
+		refused:     m.counter("config_errors_total", "Configurations read that were not applied.").WithLabelValues(),
+		resyncs:     m.counter("resyncs_total", "Comparisons of rules with the configuration, by what asked for them.", "trigger"),
+		writes:      m.counter("writes_total", "Transactions that changed rules.", family),
+		failures:    m.counter("write_failures_total", "Failures to read or write rules.", family),
+		rules:       m.gauge("rules", "Rules in force, with the jump from POSTROUTING.", family),
+		lastSuccess: m.gauge("last_success_timestamp_seconds", "When the rules were last found or made to be the configuration's.", family),
 	}
-	counter := func(n, help, label string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(n), Help: help}, []string{label})
-	}
-	m := &masqMetrics{
-		problems:    gauge("config_problems", "Problems of the present configuration: an error keeps it from being applied.", "severity"),
-		refused:     prometheus.NewCounter(prometheus.CounterOpts{Name: name("config_errors_total"), Help: "Configurations read that were not applied."}),
-		resyncs:     counter("resyncs_total", "Comparisons of rules with the configuration, by what asked for them.", "trigger"),
-		writes:      counter("writes_total", "Transactions that changed rules.", "ip_family"),
-		failures:    counter("write_failures_total", "Failures to read or write rules.", "ip_family"),
-		rules:       gauge("rules", "Rules in force, with the jump from POSTROUTING.", "ip_family"),
-		lastSuccess: gauge("last_success_timestamp_seconds", "When the rules were last found or made to be those of the configuration.", "ip_family"),
-	}
-	registry.MustRegister(m.problems, m.refused, m.resyncs, m.writes, m.failures, m.rules, m.lastSuccess)
-	return m
 }
 
 // noted counts one reading of the configuration.

@@ -34,55 +34,61 @@ type changeMetrics struct {
 	total   prometheus.Counter
 }
 
+// meters make metrics whose names begin alike.
+type meters struct {
+	registry *prometheus.Registry
+	prefix   string
+}
+
+func registered[T prometheus.Collector](m meters, metric T) T {
+	m.registry.MustRegister(metric)
+	return metric
+}
+
+func (m meters) gauge(name, help string, labels ...string) *prometheus.GaugeVec {
+	return registered(m, prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: m.prefix + name, Help: help}, labels))
+}
+
+func (m meters) counter(name, help string, labels ...string) *prometheus.CounterVec {
+	return registered(m, prometheus.NewCounterVec(prometheus.CounterOpts{Name: m.prefix + name, Help: help}, labels))
+}
+
+func (m meters) histogram(name, help string, buckets []float64, labels ...string) *prometheus.HistogramVec {
+	return registered(m, prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: m.prefix + name, Help: help, Buckets: buckets}, labels))
+}
+
 func newMetrics() *metrics {
 	m := &metrics{registry: prometheus.NewRegistry(), changes: map[string]changeMetrics{}}
-	name := func(n string) string { return "kubeproxy_" + n }
-	family := []string{"ip_family"}
 	seconds := prometheus.ExponentialBuckets(0.001, 2, 15)
-	histogram := func(n, help string, buckets []float64) *prometheus.HistogramVec {
-		v := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name(n), Help: help, Buckets: buckets}, family)
-		m.registry.MustRegister(v)
-		return v
-	}
-	gauge := func(n, help string, labels ...string) *prometheus.GaugeVec {
-		v := prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name(n), Help: help}, labels)
-		m.registry.MustRegister(v)
-		return v
-	}
-	counter := func(n, help string, labels ...string) *prometheus.CounterVec {
-		v := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name(n), Help: help}, labels)
-		m.registry.MustRegister(v)
-		return v
-	}
-	m.sync = histogram("sync_proxy_rules_duration_seconds", "Duration of a sync of the rules.", seconds)
-	m.syncFull = histogram("sync_full_proxy_rules_duration_seconds", "Duration of a sync that writes all rules.", seconds)
-	m.syncPartial = histogram("sync_partial_proxy_rules_duration_seconds", "Duration of a sync that writes changed chains only.", seconds)
-	m.programming = histogram("network_programming_duration_seconds",
-		"Time from a change of a service's endpoints, as their controller noted it, to the rules that follow it.", programmingBuckets())
-	m.lastSync = gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written with success.", "ip_family")
-	m.lastQueued = gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a sync was last asked for.", "ip_family")
+	proxy := meters{m.registry, "kubeproxy_"}
+	const family = "ip_family"
+	m.sync = proxy.histogram("sync_proxy_rules_duration_seconds", "Duration of a sync of the rules.", seconds, family)
+	m.syncFull = proxy.histogram("sync_full_proxy_rules_duration_seconds", "Duration of a sync that writes all rules.", seconds, family)
+	m.syncPartial = proxy.histogram("sync_partial_proxy_rules_duration_seconds",
+		"Duration of a sync that writes changed chains only.", seconds, family)
+	m.programming = proxy.histogram("network_programming_duration_seconds",
+		"Time from a change of a service's endpoints, as their controller noted it, to the rules that follow it.", programmingBuckets(), family)
+	m.lastSync = proxy.gauge("sync_proxy_rules_last_timestamp_seconds", "When the rules were last written with success.", family)
+	m.lastQueued = proxy.gauge("sync_proxy_rules_last_queued_timestamp_seconds", "When a sync was last asked for.", family)
 	for kind, what := range map[string]string{"service": "service", "endpoints": "endpoint"} {
-		c := changeMetrics{
-			pending: prometheus.NewGauge(prometheus.GaugeOpts{Name: name("sync_proxy_rules_" + what + "_changes_pending"), Help: "Changes not yet in the rules."}),
-			total:   prometheus.NewCounter(prometheus.CounterOpts{Name: name("sync_proxy_rules_" + what + "_changes_total"), Help: "Changes seen."}),
+		m.changes[kind] = changeMetrics{
+			pending: proxy.gauge("sync_proxy_rules_"+what+"_changes_pending", "Changes not yet in the rules.").WithLabelValues(),
+			total:   proxy.counter("sync_proxy_rules_"+what+"_changes_total", "Changes seen.").WithLabelValues(),
 		}
-		m.registry.MustRegister(c.pending, c.total)
-		m.changes[kind] = c
 	}
-	m.restoreFailures = counter("sync_proxy_rules_iptables_restore_failures_total", "Failures to write rules.", "ip_family")
-	m.partialFailures = counter("sync_proxy_rules_iptables_partial_restore_failures_total", "Failures to write changed chains only.", "ip_family")
-	m.rulesTotal = gauge("sync_proxy_rules_iptables_total", "Rules that the service proxy owns.", "table", "ip_family")
-	m.rulesLast = gauge("sync_proxy_rules_iptables_last", "Rules written by the last sync.", "table", "ip_family")
-	m.noLocal = gauge("sync_proxy_rules_no_local_endpoints_total",
-		"Service ports with a Local policy that have endpoints, but none on this node.", "traffic_policy", "ip_family")
-	m.healthz = counter("proxy_healthz_total", "Answers of /healthz.", "code")
-	m.livez = counter("proxy_livez_total", "Answers of /livez.", "code")
-	m.conntrack = histogram("conntrack_reconciler_sync_duration_seconds", "Duration of a look for stale flows.", seconds)
-	m.conntrackDeleted = counter("conntrack_reconciler_deleted_entries_total", "Stale flows deleted.", "ip_family")
-	m.repairs = prometheus.NewCounterVec(prometheus.CounterOpts{
-		Name: "packetwalk_proxy_repaired_chains_total", Help: "Chains put back after something else changed them.",
-	}, family)
-	m.registry.MustRegister(m.repairs)
+	m.restoreFailures = proxy.counter("sync_proxy_rules_iptables_restore_failures_total", "Failures to write rules.", family)
+	m.partialFailures = proxy.counter("sync_proxy_rules_iptables_partial_restore_failures_total",
+		"Failures to write changed chains only.", family)
+	m.rulesTotal = proxy.gauge("sync_proxy_rules_iptables_total", "Rules that the service proxy owns.", "table", family)
+	m.rulesLast = proxy.gauge("sync_proxy_rules_iptables_last", "Rules written by the last sync.", "table", family)
+	m.noLocal = proxy.gauge("sync_proxy_rules_no_local_endpoints_total",
+		"Service ports with a Local policy that have endpoints, but none on this node.", "traffic_policy", family)
+	m.healthz = proxy.counter("proxy_healthz_total", "Answers of /healthz.", "code")
+	m.livez = proxy.counter("proxy_livez_total", "Answers of /livez.", "code")
+	m.conntrack = proxy.histogram("conntrack_reconciler_sync_duration_seconds", "Duration of a look for stale flows.", seconds, family)
+	m.conntrackDeleted = proxy.counter("conntrack_reconciler_deleted_entries_total", "Stale flows deleted.", family)
+	m.repairs = meters{m.registry,
+		"packetwalk_proxy_"}.counter("repaired_chains_total", "Chains put back after something else changed them.", family)
 	return m
 }
 

@@ -40,7 +40,8 @@ const (
 	poolWarnings  = 5 // at most of one object
 )
 
-// poolAgent keeps the IP sets and nat chains of Calico's pools. As long as the API has not told all pools, it touches nothing but what prepare
+// poolAgent keeps the IP sets and nat chains of Calico's pools. As long as the API has not told all pools, it touches nothing but what
+// prepare
 // makes.
 type poolAgent struct {
 	node    string
@@ -91,7 +92,8 @@ func (a *poolAgent) read(ctx context.Context, by trigger) bool {
 }
 
 // prepare makes the kernel track connections before there is one to the API server, where nothing else has yet: it writes the rule that
-// translates, with empty sets. A connection that is older than tracking would otherwise be met in its middle by a rule that translates it to
+// translates, with empty sets. A connection that is older than tracking would otherwise be met in its middle by a rule that translates it
+// to
 // a port at random, which ends it; the agent's own goes to an address that is in no pool.
 func (a *poolAgent) prepare(ctx context.Context) {
 	for _, t := range a.targets {
@@ -253,22 +255,19 @@ func (a *poolAgent) report(ctx context.Context, problems map[*kube.Calico][]stri
 
 // poolMetrics are those of Calico's pools.
 type poolMetrics struct {
-	members           *prometheus.GaugeVec
-	problems          prometheus.Gauge
-	changes, failures *prometheus.CounterVec
-	lastSuccess       *prometheus.GaugeVec
+	members, lastSuccess *prometheus.GaugeVec
+	problems             prometheus.Gauge
+	changes, failures    *prometheus.CounterVec
 }
 
 func newPoolMetrics(registry *prometheus.Registry) *poolMetrics {
-	name := func(n string) string { return "packetwalk_calico_pools_" + n }
-	family := []string{"ip_family"}
-	m := &poolMetrics{
-		members:     prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("set_members"), Help: "Ranges that each IP set is to have."}, []string{"set"}),
-		problems:    prometheus.NewGauge(prometheus.GaugeOpts{Name: name("problem_objects"), Help: "IPPools and FelixConfigurations with something wrong."}),
-		changes:     prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("changes_total"), Help: "Times that sets or rules were written."}, family),
-		failures:    prometheus.NewCounterVec(prometheus.CounterOpts{Name: name("failures_total"), Help: "Failures to read or write sets or rules."}, family),
-		lastSuccess: prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name("last_success_timestamp_seconds"), Help: "When sets and rules were last found or made right."}, family),
+	m := meters{registry, "packetwalk_calico_pools_"}
+	const family = "ip_family"
+	return &poolMetrics{
+		members:     m.gauge("set_members", "Ranges that each IP set is to have.", "set"),
+		problems:    m.gauge("problem_objects", "IPPools and FelixConfigurations with something wrong.").WithLabelValues(),
+		changes:     m.counter("changes_total", "Times that sets or rules were written.", family),
+		failures:    m.counter("failures_total", "Failures to read or write sets or rules.", family),
+		lastSuccess: m.gauge("last_success_timestamp_seconds", "When sets and rules were last found or made right.", family),
 	}
-	registry.MustRegister(m.members, m.problems, m.changes, m.failures, m.lastSuccess)
-	return m
 }

@@ -66,7 +66,8 @@ const (
 	flowPorts     = 8
 )
 
-// playSpray opens flows to an address, one UDP packet each from a port of its own, with a pause after each, until its standard input ends, and
+// playSpray opens flows to an address, one UDP packet each from a port of its own, with a pause after each, until its standard input
+// ends, and
 // prints how many.
 func playSpray(to, pause string) {
 	rest, err := time.ParseDuration(pause)
@@ -190,7 +191,8 @@ var (
 
 const pod1 = "10.13.1.5"
 
-// TestPoolsOnTheRealKernel: who sees which address with which pools, that open connections go on, and that the state is that of a fresh start
+// TestPoolsOnTheRealKernel: who sees which address with which pools, that open connections go on, and that the state is that of a fresh
+// start
 // whatever happened to it.
 func TestPoolsOnTheRealKernel(t *testing.T) {
 	t.Parallel()
@@ -257,7 +259,8 @@ func TestPoolsOnTheRealKernel(t *testing.T) {
 	}
 }
 
-// TestPoolsKeepTheAgentsOwnConnection: it begins before any rule, so perhaps before connections are tracked, and goes from a pool to what is in
+// TestPoolsKeepTheAgentsOwnConnection: it begins before any rule, so perhaps before connections are tracked, and goes from a pool to what
+// is in
 // none.
 func TestPoolsKeepTheAgentsOwnConnection(t *testing.T) {
 	t.Parallel()
@@ -291,7 +294,8 @@ func (w *world) repairPools(fresh string) {
 	}
 }
 
-// killHalfWay: the agent starts on what an agent left that was killed between two of its steps, and is killed at any time while pools change.
+// killHalfWay: the agent starts on what an agent left that was killed between two of its steps, and is killed at any time while pools
+// change.
 func (w *world) killHalfWay(agent *agentProcess, fresh string) *agentProcess {
 	w.Helper()
 	kill := func() {
@@ -327,7 +331,8 @@ func (w *world) killHalfWay(agent *agentProcess, fresh string) *agentProcess {
 	return agent
 }
 
-// TestPoolsBesideTheIPMasqAgent: Calico's jump stands first, as in claim E10, or last, and neither of the two goes on moving its own; IPv6 has
+// TestPoolsBesideTheIPMasqAgent: Calico's jump stands first, as in claim E10, or last, and neither of the two goes on moving its own;
+// IPv6 has
 // sets and chains of its own.
 func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 	t.Parallel()
@@ -367,14 +372,16 @@ func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 	}
 }
 
-// TestPoolsNeverTranslateByTheWay: flows that neither the old nor the new pools translate are not translated while the one becomes the other,
+// TestPoolsNeverTranslateByTheWay: flows that neither the old nor the new pools translate are not translated while the one becomes the
+// other,
 // and those that both translate are.
 func TestPoolsNeverTranslateByTheWay(t *testing.T) {
 	t.Parallel()
 	w := poolWorld(t, "flow")
 	nat := func(name, cidr string) *kube.Calico { return pool(name, `{"cidr":"`+cidr+`","natOutgoing":true}`) }
 	plain := func(name, cidr string) *kube.Calico { return pool(name, `{"cidr":"`+cidr+`"}`) }
-	// p1 (10.13.1.5) to the client is translated by none of these: its range has no natOutgoing, or the client's is a pool. p2 to p3 is by all.
+	// p1 (10.13.1.5) to the client is translated by none of these: its range has no natOutgoing, or the client's is a pool. p2 to p3 is by
+	// all.
 	steady := nat("steady", "10.13.2.0/24")
 	turns := [][]*kube.Calico{
 		{steady},

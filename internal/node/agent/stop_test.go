@@ -23,7 +23,8 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestStopsWhileItWrites: told to stop, the agent ends although a program that it runs does not, and the program ends with it. All three loops are
+// TestStopsWhileItWrites: told to stop, the agent ends although a program that it runs does not, and the program ends with it. All three
+// loops are
 // in one then.
 func TestStopsWhileItWrites(t *testing.T) {
 	kerneltest.NeedRoot(t)

@@ -52,7 +52,8 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, por
 	}
 	if result.Full {
 		a.repairKept() // the service proxy's jumps may have come before Calico's
-		a.log("synced %s: %d service ports, %d nat rules in %v", p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
+		a.log("synced %s: %d service ports, %d nat rules in %v",
+			p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
 	}
 	a.health.Updated(p.family)
 	a.cleanFlows(p, ports)
@@ -95,7 +96,8 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 		}
 		message := fmt.Sprintf("node %s failed to %v", a.NodeName, e)
 		go func() {
-			if err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message); err != nil && ctx.Err() == nil {
+			err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message)
+			if err != nil && ctx.Err() == nil {
 				a.log("%v", err)
 			}
 		}()

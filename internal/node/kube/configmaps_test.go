@@ -21,7 +21,8 @@ import (
 	"k8s.io/client-go/rest"
 )
 
-// configAPI is as much of an API server as ConfigMaps talks to: watches that begin with the list, single objects, and events of given names.
+// configAPI is as much of an API server as ConfigMaps talks to: watches that begin with the list, single objects, and events of given
+// names.
 type configAPI struct {
 	t       *testing.T
 	mu      sync.Mutex

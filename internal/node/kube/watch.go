@@ -132,7 +132,8 @@ func (w *watches) complete() bool {
 
 func equal(field, value string) string { return fields.OneTermEqualSelector(field, value).String() }
 
-// warn reports a warning about an object as it is. The event's name follows from all that it says: many agents that find the same make one event,
+// warn reports a warning about an object as it is. The event's name follows from all that it says: many agents that find the same make
+// one event,
 // and so does one that finds it again. Events of objects without a namespace are in the namespace default.
 func warn(ctx context.Context, core *rest.RESTClient, about corev1.ObjectReference, by corev1.EventSource, reason, message string) error {
 	hash := fnv.New64a()
