@@ -139,6 +139,8 @@ func goldens(t *testing.T) []written {
 		{"service proxy", "internal/node/serviceproxy/testdata/*.txtar"},
 		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
 		{"Calico's pools", "internal/node/ippool/testdata/*.txtar"},
+		{"node", "internal/node/masquerade/testdata/*.txtar"},
+		{"CNI plugin", "internal/node/cni/ebrules/testdata/*.txtar"},
 		{"fabric", "internal/azure/vnet/testdata/*.txtar"},
 		{"kube-proxy, nftables mode", "internal/answer/explain/foreign/testdata/kube-proxy-nftables-*.txt"},
 		{"Calico's felix", "internal/answer/explain/foreign/testdata/felix.txt"},
@@ -181,6 +183,8 @@ func saved(f netfilter.Family, text string) map[string]map[string]*netfilter.Cha
 		switch line = strings.TrimSpace(line); {
 		case strings.HasPrefix(line, "*"):
 			table = line[1:]
+		case strings.HasPrefix(line, ":"):
+			lines[table] = append(lines[table], "-A "+strings.Fields(line[1:])[0])
 		case strings.HasPrefix(line, "-A "), strings.HasPrefix(line, "-I "):
 			lines[table] = append(lines[table], "-A"+line[2:])
 		}

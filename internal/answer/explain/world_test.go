@@ -51,7 +51,7 @@ func chains(family netfilter.Family, table, save string) map[string]*netfilter.C
 	all := map[string]*netfilter.Chain{}
 	for line := range strings.Lines(save) {
 		fields := strings.SplitN(strings.TrimSpace(line), " ", 3)
-		if len(fields) != 3 || fields[0] != "-A" {
+		if len(fields) < 2 || fields[0] != "-A" {
 			continue
 		}
 		c := all[fields[1]]
@@ -59,6 +59,9 @@ func chains(family netfilter.Family, table, save string) map[string]*netfilter.C
 			c = &netfilter.Chain{Table: t, Name: fields[1], Policy: netfilter.Return}
 			all[c.Name] = c
 			t.Chains = append(t.Chains, c)
+		}
+		if len(fields) == 2 {
+			continue // a chain without rules
 		}
 		r := netfilter.Rule{Number: len(c.Rules) + 1, Text: fields[2]}
 		if m := regexp.MustCompile(`--comment ("[^"]*"|\S+)`).FindStringSubmatch(r.Text); m != nil {

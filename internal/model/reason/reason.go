@@ -225,7 +225,7 @@ func (w *Writer) fits(l *Line, to string, r *Rule, f Fields) bool {
 var (
 	quoted  = regexp.MustCompile(`"(?:\\.|[^"\\])*"|\{[^}]*\}`) // and the elements of maps
 	leads   = regexp.MustCompile(`(?:^| )(?:-j|-g|--jump|--goto|jump|goto) (\S+)`)
-	verdict = regexp.MustCompile(`(?:^| )(accept|drop|return|reject|masquerade|dnat|snat|notrack)(?: |$)`)
+	verdict = regexp.MustCompile(`(?:^| )(accept|drop|return|reject|masquerade|dnat|snat|notrack)\b`)
 )
 
 // target is what a rule's text leads to: a chain, or a target of the kernel's; of nft's verdicts the last.

@@ -1,44 +1,40 @@
 package masquerade
 
 import (
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/testing/goldentest"
 )
 
-// TestRules: the node's own rules, to the letter.
+// TestRules: ranges in (kubenet's by its name), the node's own rules to the letter out.
 func TestRules(t *testing.T) {
 	docker := netip.MustParsePrefix("172.17.0.0/16")
-	for _, c := range []struct {
-		exclude string
-		want    []string
-	}{
-		{"", nil},
-		{"10.0.0.0/8", []string{ // claim A6, to the letter
-			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
-			"! -d 10.0.0.0/8 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
-		}},
-		{"10.0.0.0/8 172.16.0.0/12 168.63.129.16/32", []string{
-			"-s 172.17.0.0/16 ! -o docker0 -j MASQUERADE",
-			"! -d 10.0.0.0/8 -m iprange ! --dst-range 172.16.0.0-172.31.255.255 -m iprange ! --dst-range 168.63.129.16-168.63.129.16 -m addrtype ! --dst-type LOCAL -j MASQUERADE",
-		}},
-	} {
-		var exclude []netip.Prefix
-		for _, s := range strings.Fields(c.exclude) {
-			exclude = append(exclude, netip.MustParsePrefix(s))
+	goldentest.Run(t, "testdata/*.txtar", 1, func(_ *testing.T, in []txtar.File) []txtar.File {
+		var out strings.Builder
+		for line := range strings.Lines(string(in[0].Data)) {
+			var ranges []netip.Prefix
+			words := strings.Fields(line)
+			for _, s := range words[1:] {
+				ranges = append(ranges, netip.MustParsePrefix(s))
+			}
+			rules := Rules(ranges, docker)
+			if words[0] == "kubenet" {
+				rules = []iptables.Rule{Docker(docker), Kubenet(ranges[0])}
+			}
+			fmt.Fprintf(&out, "# %s", line)
+			for i := range rules {
+				fmt.Fprintf(&out, "%s\n", appended(&rules[i]))
+			}
 		}
-		var got []string
-		for _, r := range Rules(exclude, docker) {
-			got = append(got, r.Spec())
-		}
-		if diff := cmp.Diff(c.want, got); diff != "" {
-			t.Errorf("%s: %s", c.exclude, diff)
-		}
-	}
+		return []txtar.File{{Name: "rules", Data: []byte(out.String())}}
+	})
 }
 
 // TestOtherMasquerade: an agent with other ranges takes the rule of the one before out, and nobody else's.
