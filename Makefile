@@ -10,6 +10,8 @@ FUZZ_PARALLEL ?= 1
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
+# For programs and tests alike, so that each package is compiled once.
+export GOFLAGS += -trimpath
 # A distribution may have set its Go to local, which never downloads the version that go.mod asks for.
 export GOTOOLCHAIN ?= auto
 SINCE := $(shell date +%s)
@@ -24,12 +26,12 @@ demo: deps controlplane build ## the main job, shown step by step
 # Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
 test: deps controlplane build ## all tests
 	go vet ./...
-	CI=1 go test -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
+	CI=1 go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
 build: ## bin/packetwalk and its companions
 	@mkdir -p bin
 	@echo "building packetwalk"
-	@go build -trimpath -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
 
 controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
 	@go run ./tools/controlplane build
@@ -50,7 +52,7 @@ bench-snat: deps controlplane build ## new outbound flows per second, beside a n
 	scripts/as-root bin/bench snat
 
 lint: ## golangci-lint
-	go run $(GOLANGCI_LINT) run ./...
+	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...
 
 # Inputs that cover more are made smaller ten times at most: without a limit that may take a minute each, and most of FUZZTIME.
 fuzz: ## every fuzz target for FUZZTIME, with FUZZ_PARALLEL processes
@@ -65,11 +67,11 @@ clean: ## remove what was built here; the control plane's cache stays
 
 .PHONY: test-modules
 test-modules: deps ## the tests of the control plane's own module
-	cd controlplane && go test -trimpath ./...
+	cd controlplane && go test ./...
 
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
-	cd controlplane/oracle && go vet ./... && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
+	cd controlplane/oracle && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
