@@ -17,7 +17,7 @@ import (
 
 // PrepareFrame makes a probe that is sent past the namespace's own IP, as a frame out of a link: a packet that no socket could send, for whoever is at
 // the other end. It is a TCP SYN, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple, TTL, TOS and the link-layer
-// addresses. Nobody waits for an answer: it is TimedOut always.
+// addresses; with More it is the first fragment of an IPv4 packet. Nobody waits for an answer: it is TimedOut always.
 func PrepareFrame(n *Namespace, link string, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) {
 		return nil, fmt.Errorf("prepare %s out of %s in %s: %w", p.Tuple, link, n.path, err)
@@ -75,7 +75,11 @@ func (p *Probe) frame() []byte {
 	}
 	const length = 20
 	header := append([]byte{0x45, q.TOS}, binary.BigEndian.AppendUint16(nil, uint16(length+len(transport)))...)
-	header = append(header, p.Payload[0], p.Payload[1], 0x40, 0, q.TTL, byte(q.Protocol), 0, 0) // not to be fragmented
+	fragment := byte(0x40) // not to be fragmented
+	if q.More {
+		fragment = 0x20
+	}
+	header = append(header, p.Payload[0], p.Payload[1], fragment, 0, q.TTL, byte(q.Protocol), 0, 0)
 	header = append(append(header, q.Source.AsSlice()...), q.Destination.AsSlice()...)
 	binary.BigEndian.PutUint16(header[10:], checksum(header))
 	return append(append(b, header...), transport...)

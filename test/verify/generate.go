@@ -332,7 +332,11 @@ func (g *generator) frame(six bool) bool {
 	if g.chance(0.2) {
 		line += fmt.Sprintf(" ttl %d", 1+g.IntN(4))
 	}
-	g.Packets = append(g.Packets, line+" in "+pick(g, s.links))
+	line += " in " + pick(g, s.links)
+	if !six && g.chance(0.2) {
+		line += " more 1"
+	}
+	g.Packets = append(g.Packets, line)
 	return true
 }
 

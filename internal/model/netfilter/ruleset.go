@@ -42,6 +42,7 @@ func (h Hook) String() string {
 
 // Priorities of hooks (include/uapi/linux/netfilter_ipv4.h): conntrack and translation happen at fixed ones.
 const (
+	PriorityDefrag    = -400
 	PriorityRaw       = -300
 	PriorityConntrack = -200
 	PriorityMangle    = -150

@@ -272,7 +272,9 @@ func (m *machine) customLocal() bool {
 
 // input delivers a packet to the machine (ip_local_deliver).
 func (r *run) input() stage {
-	r.p.Out = ""
+	if r.p.Out = ""; r.waits("the host waits for all of a packet (ip_local_deliver)") {
+		return nil
+	}
 	if !r.hook(family(&r.p), netfilter.Input) {
 		return nil
 	}

@@ -40,3 +40,15 @@ func datagram(to string, length int) packet.Packet {
 	p.Protocol, p.TCPFlags, p.Length = packet.UDP, 0, length
 	return p
 }
+
+// TestFragments: one fragment alone gets through routers that do not track connections, to where the others are waited for.
+func TestFragments(t *testing.T) {
+	n, _, router, _ := chain(t)
+	p := datagram("10.2.0.2:80", 60)
+	p.More = true
+	want(t, n.walk(Request{Host: "client", Packet: p}),
+		"1 dropped at server: udp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63 (the other fragments do not come: the host waits for all of a packet (ip_local_deliver))")
+	router.iptables(nat("-A POSTROUTING -o right -j MASQUERADE"))
+	want(t, n.walk(Request{Host: "client", Packet: p}),
+		"1 dropped at router: udp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (the other fragments do not come: conntrack waits for all of a packet (nf_defrag_ipv4))")
+}

@@ -9,6 +9,15 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
+// waits ends the way of a fragment where the kernel keeps it until the others are there: a walk has one fragment only.
+func (r *run) waits(why string) bool {
+	if !r.p.More && r.p.Offset == 0 {
+		return false
+	}
+	r.finish(Dropped, "the other fragments do not come: "+why)
+	return true
+}
+
 // track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
 func (r *run) track(f netfilter.Family, h netfilter.Hook) bool {
 	if r.p.Track.State != 0 || !r.m.Rules.Tracks(f) {

@@ -224,7 +224,8 @@ type kernelHook struct {
 type work uint8
 
 const (
-	tracking work = iota
+	defragmenting work = iota
+	tracking
 	translating
 	confirming
 	bridgePre
@@ -234,6 +235,8 @@ const (
 
 func (r *run) kernel(w work, f netfilter.Family, h netfilter.Hook) bool {
 	switch w {
+	case defragmenting:
+		return !r.m.Rules.Tracks(f) || !r.waits("conntrack waits for all of a packet (nf_defrag_ipv4)")
 	case tracking:
 		return r.track(f, h)
 	case translating:
@@ -252,7 +255,7 @@ func (r *run) kernel(w work, f netfilter.Family, h netfilter.Hook) bool {
 const last = math.MaxInt // NF_IP_PRI_CONNTRACK_CONFIRM, NF_BR_PRI_LAST
 
 var (
-	trackAndDNAT   = []kernelHook{{netfilter.PriorityConntrack, tracking}, {netfilter.PriorityDNAT, translating}}
+	trackAndDNAT   = []kernelHook{{netfilter.PriorityDefrag, defragmenting}, {netfilter.PriorityConntrack, tracking}, {netfilter.PriorityDNAT, translating}}
 	snatAndConfirm = []kernelHook{{netfilter.PrioritySNAT, translating}, {last, confirming}}
 	// Priorities of br_netfilter (net/bridge/br_netfilter_hooks.c, br_nf_ops).
 	bridgePrerouting  = []kernelHook{{0, bridgePre}}
