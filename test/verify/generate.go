@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 )
 
 // Generate makes the world of a seed: always the same.
@@ -276,8 +277,11 @@ func (g *generator) services() {
 // packet adds one to the world: most are for something that is there.
 func (g *generator) packet() {
 	if len(g.Packets) > 0 && g.chance(0.25) {
-		g.Packets = append(g.Packets, pick(g, g.Packets)) // perhaps of the same flow
-		return
+		again := pick(g, g.Packets)
+		if !strings.Contains(again, " tcp ") || !strings.Contains(again, " in ") { // what a listener makes of a second SYN, its socket decides
+			g.Packets = append(g.Packets, again) // perhaps of the same flow
+			return
+		}
 	}
 	six := g.six && g.chance(0.35)
 	if g.chance(0.2) && g.frame(six) {
@@ -327,7 +331,11 @@ func (g *generator) frame(six bool) bool {
 	if protocol == "icmp" {
 		line += fmt.Sprintf("%s from %s port %d", to, source, 20000+g.IntN(4))
 	} else {
-		line += fmt.Sprintf("%s from %s", netip.AddrPortFrom(to, uint16(port)), netip.AddrPortFrom(source, uint16(20000+g.IntN(4))))
+		from := 20000 + g.IntN(4)
+		if protocol == "tcp" {
+			from = 21000 + len(g.Packets)
+		}
+		line += fmt.Sprintf("%s from %s", netip.AddrPortFrom(to, uint16(port)), netip.AddrPortFrom(source, uint16(from)))
 	}
 	if g.chance(0.2) {
 		line += fmt.Sprintf(" ttl %d", 1+g.IntN(4))
