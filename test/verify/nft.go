@@ -239,8 +239,8 @@ func (n *nftRules) rule(chain string, b baseChain, users int) {
 func clash(a, b string) bool {
 	of := func(text string) string {
 		for _, w := range strings.Fields(text) {
-			switch w = strings.TrimSuffix(w, ","); w {
-			case "tcp", "udp", "sctp", "icmp", "icmpv6":
+			switch w {
+			case "tcp", "udp", "sctp", "icmp", "icmpv6", "tcp,": // the last begins a set of several
 				return w
 			}
 		}
