@@ -74,7 +74,9 @@ func newWorld(t *testing.T) *world {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := f.Start(t.Context()); err != nil {
+	ctx, end := context.WithCancel(context.Background()) // t's own ends before the clean-up, which still works on the network
+	t.Cleanup(end)
+	if err := f.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
 	ns, err := kernel.CreateNamespace(filepath.Join(dir, "netns", "client"))
