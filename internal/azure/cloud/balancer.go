@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,8 +25,23 @@ const LoadBalancerName = "kubernetes"
 // annotationInternal asks for an internal load balancer (cloud-provider-azure, pkg/consts).
 const annotationInternal = "service.beta.kubernetes.io/azure-load-balancer-internal"
 
-// idleTimeoutMinutes is how long Azure keeps a flow that is idle, unless told otherwise.
-const idleTimeoutMinutes = 4
+// annotationIdle says for how many minutes a flow may be idle; 4 without it. The bounds are cloud-provider-azure's (getIdleTimeout).
+const (
+	annotationIdle                = "service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout"
+	minIdle, defaultIdle, maxIdle = 4, 4, 30
+)
+
+func idleTimeout(s *v1.Service) (int, error) {
+	text, ok := s.Annotations[annotationIdle]
+	if !ok {
+		return defaultIdle, nil
+	}
+	minutes, err := strconv.Atoi(text)
+	if err != nil || minutes < minIdle || minutes > maxIdle {
+		return 0, fmt.Errorf("annotation %s: %q is not a whole number of minutes from %d to %d", annotationIdle, text, minIdle, maxIdle)
+	}
+	return minutes, nil
+}
 
 // Network is what the provider needs of the fabric.
 type Network interface {
@@ -192,10 +208,14 @@ func (w *service) addPort(s *v1.Service, p v1.ServicePort) error {
 	if !ok {
 		return fmt.Errorf("an Azure load balancer carries TCP and UDP, not %s", p.Protocol)
 	}
+	idle, err := idleTimeout(s)
+	if err != nil {
+		return err
+	}
 	name := fmt.Sprintf("%s-%s-%d", w.name, p.Protocol, p.Port)
 	rule := vnet.Rule{
 		Name: name, Frontend: w.name, BackendPool: LoadBalancerName, Protocol: protocol, FrontendPort: uint16(p.Port), BackendPort: uint16(p.Port),
-		FloatingIP: true, IdleTimeoutMinutes: idleTimeoutMinutes, LoadDistribution: vnet.DistributionDefault,
+		FloatingIP: true, IdleTimeoutMinutes: idle, LoadDistribution: vnet.DistributionDefault,
 	}
 	if s.Spec.SessionAffinity == v1.ServiceAffinityClientIP {
 		rule.LoadDistribution = vnet.DistributionSourceIP

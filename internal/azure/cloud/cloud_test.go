@@ -112,6 +112,8 @@ func ensure(t *testing.T, n cloud.Network, s *v1.Service, names ...string) strin
 }
 
 const (
+	idleAnnotation = "service.beta.kubernetes.io/azure-load-balancer-tcp-idle-timeout"
+
 	uid  = "4f9a1b2c-0d3e-11ec-9a03-0242ac130003"
 	name = "a4f9a1b2c0d3e11ec9a030242ac13000"
 )
@@ -139,6 +141,8 @@ func TestEnsure(t *testing.T) {
 		{"local policy", vnet.SKUBasic, func(s *v1.Service) {
 			s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceExternalTrafficPolicyLocal, 32000
 		}, []vnet.Rule{rule}, []vnet.Probe{{Name: name + "-TCP-80", Protocol: "Http", Port: 32000, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2}}},
+		{"idle time", vnet.SKUBasic, func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "30"} },
+			[]vnet.Rule{with(func(r *vnet.Rule) { r.IdleTimeoutMinutes = 30 })}, []vnet.Probe{probe}},
 		{"udp has no probe", vnet.SKUBasic, func(s *v1.Service) {
 			s.Spec.Ports = append(s.Spec.Ports, v1.ServicePort{Protocol: v1.ProtocolUDP, Port: 53, NodePort: 30053})
 		}, []vnet.Rule{rule, with(func(r *vnet.Rule) {
@@ -275,6 +279,8 @@ func TestRefused(t *testing.T) {
 		"internal load balancers are not built yet": func(s *v1.Service) {
 			s.Annotations = map[string]string{"service.beta.kubernetes.io/azure-load-balancer-internal": "true"}
 		},
+		"from 4 to 30": func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "31"} },
+		"not a whole":  func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "4m"} },
 		"not SCTP":     func(s *v1.Service) { s.Spec.Ports[0].Protocol = v1.ProtocolSCTP },
 		"no IPv6":      func(s *v1.Service) { s.Spec.IPFamilies = []v1.IPFamily{v1.IPv6Protocol} },
 		"no node port": func(s *v1.Service) { s.Spec.Ports[0].NodePort = 0 },

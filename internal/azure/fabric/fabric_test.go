@@ -878,9 +878,64 @@ func TestIdle(t *testing.T) {
 	if err := forgotten(); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("Standard: %v, want a reset", err)
 	}
-	for key, want := range map[string]string{"tcp_timeout_established": "1800", "udp_timeout": "1800"} {
-		if got := strings.TrimSpace(run(t, w.fabric.Namespace(), "sysctl", "-n", "net.netfilter.nf_conntrack_"+key)); got != want {
-			t.Errorf("%s is %s, want %s", key, got, want)
+}
+
+// TestIdleTimes: the fabric keeps each flow for the idle time of the rule that it goes by, as az shows it, and goes on doing so when the network
+// is changed: a packet refreshes the time.
+func TestIdleTimes(t *testing.T) {
+	w := newWorld(t, 1, 1)
+	w.update(addService)
+	w.update(func(n *vnet.Network) error {
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.SKU, lb.Rules[0].IdleTimeoutMinutes = vnet.SKUStandard, 10
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30, TCPReset: true}}
+		return nil
+	})
+	w.node("node0")
+	w.awaitAll(true, "node0")
+	w.listen("server", "0.0.0.0:80")
+	type flow struct {
+		minutes int
+		*conn
+		to netip.AddrPort
+	}
+	var flows []flow
+	for _, f := range []struct {
+		from, to string
+		minutes  int
+	}{{"client", vip + ":80", 10}, {"node0", server + ":80", 30}, {"testvm", server + ":80", 4}} {
+		c, err := w.dial(f.from, "", f.to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		flows = append(flows, flow{f.minutes, c, netip.MustParseAddrPort(f.to)})
+	}
+	for _, change := range []func(*vnet.Network) error{
+		func(*vnet.Network) error { return nil },
+		func(n *vnet.Network) error {
+			n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "more", Address: netip.MustParseAddr("203.0.113.99")})
+			return nil
+		},
+		func(n *vnet.Network) error { n.LoadBalancers[0].Rules[0].IdleTimeoutMinutes = 20; return nil }, // of flows that begin from now on
+	} {
+		w.update(change)
+		for _, f := range flows {
+			if _, err := f.ask(); err != nil {
+				t.Fatal(err)
+			}
+			all, err := w.fabric.Namespace().Flows()
+			if err != nil {
+				t.Fatal(err)
+			}
+			from := netip.MustParseAddrPort(f.LocalAddr().String()).Port()
+			i := slices.IndexFunc(all, func(k kernel.Flow) bool { return k.Source.Port() == from && k.Destination == f.to })
+			if i < 0 {
+				t.Fatalf("no flow to %s from port %d: %v", f.to, from, all)
+			}
+			if got := int(all[i].TimeoutSeconds); got <= f.minutes*60-60 || got > f.minutes*60 {
+				t.Errorf("flow to %s has %d s left, want those of %d min", f.to, got, f.minutes)
+			}
 		}
 	}
 }

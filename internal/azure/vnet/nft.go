@@ -72,7 +72,7 @@ func nftScript(n Network, h Health) string {
 	w.filter(n, f)
 	w.source(out, f)
 	w.WriteString("}\n")
-	return w.String()
+	return w.String() + idleScript(n, rules)
 }
 
 // sets are what more than one chain looks at.

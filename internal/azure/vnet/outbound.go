@@ -23,6 +23,7 @@ type outboundPool struct {
 	frontends []netip.Addr
 	members   []member
 	ports     []int // of each member on each front end
+	idle      int   // minutes that a flow may be idle
 	inTurn    bool  // the next front end when the ports of the one before are used up; else one at random
 }
 
@@ -42,8 +43,6 @@ const (
 	firstOutboundPort = 1024
 	// OutboundPortsPerFrontend is how many source ports a front end has for all members ("Outbound rules", learn.microsoft.com).
 	OutboundPortsPerFrontend = 64000
-	// outboundIdleMinutes is how long a flow may be idle where no outbound rule says otherwise.
-	outboundIdleMinutes = 4
 )
 
 // A portBlock is a member's share of a front end.
@@ -90,7 +89,7 @@ func outbound(n Network) outboundPlan {
 // addPools adds what the outbound rules say, or else every pool with all public front ends.
 func (p *outboundPlan) addPools(n Network, lb *LoadBalancer, taken map[netip.Addr]bool) {
 	for _, r := range lb.OutboundRules {
-		p.addPool(n, lb, r.BackendPool, lb.public(r.Frontends), r.AllocatedOutboundPorts, taken)
+		p.addPool(n, lb, r.BackendPool, lb.public(r.Frontends), r.AllocatedOutboundPorts, r.IdleTimeoutMinutes, taken)
 	}
 	if len(lb.OutboundRules) > 0 {
 		return
@@ -100,7 +99,7 @@ func (p *outboundPlan) addPools(n Network, lb *LoadBalancer, taken map[netip.Add
 		all = append(all, f.Name)
 	}
 	for _, bp := range lb.BackendPools {
-		p.addPool(n, lb, bp.Name, lb.public(all), 0, taken)
+		p.addPool(n, lb, bp.Name, lb.public(all), 0, idleMinutes, taken)
 	}
 }
 
@@ -116,9 +115,9 @@ func (lb *LoadBalancer) public(names []string) []netip.Addr {
 }
 
 // addPool adds a pool's members, with so many ports each over all front ends; 0 means as many on each as the pool's size allows.
-func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, frontends []netip.Addr, ports int, taken map[netip.Addr]bool) {
+func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, frontends []netip.Addr, ports, idle int, taken map[netip.Addr]bool) {
 	members := lb.poolMembers(n, name)
-	pool := outboundPool{frontends: frontends, inTurn: lb.SKU == SKUStandard}
+	pool := outboundPool{frontends: frontends, idle: idle, inTurn: lb.SKU == SKUStandard}
 	for i := range frontends {
 		share := OutboundPorts(len(members))
 		if ports > 0 {
@@ -166,21 +165,6 @@ func OutboundBlocks(n Network) []OutboundBlock {
 		}
 	}
 	return all
-}
-
-// idleSeconds is how long the fabric keeps a flow that is idle. Flows of all kinds share it: the load balancing rules' own time, 4 minutes
-// unless a Service asks for more, is less than or the same as an outbound rule's.
-func (n Network) idleSeconds() int {
-	minutes := outboundIdleMinutes
-	for _, lb := range n.LoadBalancers {
-		for _, r := range lb.OutboundRules {
-			minutes = max(minutes, r.IdleTimeoutMinutes)
-		}
-		for _, r := range lb.Rules {
-			minutes = max(minutes, r.IdleTimeoutMinutes)
-		}
-	}
-	return minutes * 60
 }
 
 // tcpReset tells whether somebody wants resets for flows that were idle for too long.

@@ -13,7 +13,7 @@ import (
 type Plan struct {
 	Fabric   State  // Azure's host network
 	Internet State  // the router between the fabric and the internet's hosts
-	NFT      string // the fabric's nft script: replaces the table "azure" as one transaction
+	NFT      string // the fabric's nft script: replaces the tables "azure" and, but for its objects, "azure-idle" as one transaction
 	IPTables string // the fabric's iptables-restore input, the same for every network
 	Uplink   Wire   // between the fabric (Inside) and the internet's router (Outside)
 	NICs     []Wire // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
@@ -188,12 +188,12 @@ func router() []Sysctl {
 	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
-// flowTimes are how long the fabric keeps flows: idle ones for Azure's time, and an ended one's port for 4 minutes after both sides' FIN
-// and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com; the
-// kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was idle for too long, is
-// not taken up in its middle.
-func flowTimes(n Network) []Sysctl {
-	idle := strconv.Itoa(n.idleSeconds())
+// flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for 4
+// minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse,
+// learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was
+// idle for too long, is not taken up in its middle.
+func flowTimes() []Sysctl {
+	idle := strconv.Itoa(idleMinutes * 60)
 	var s []Sysctl
 	for _, x := range []struct{ key, value string }{
 		{"tcp_timeout_established", idle}, {"udp_timeout", idle}, {"udp_timeout_stream", idle},
@@ -205,7 +205,7 @@ func flowTimes(n Network) []Sysctl {
 }
 
 func fabricState(n Network) State {
-	s := State{Sysctls: append(router(), flowTimes(n)...), Links: []string{"lo", uplinkInside}}
+	s := State{Sysctls: append(router(), flowTimes()...), Links: []string{"lo", uplinkInside}}
 	s.Addresses = append(s.Addresses, Address{"lo", host(ProbeSource), ""}, Address{"lo", host(fabricAddress), ""})
 	for _, g := range gateways(n) {
 		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})

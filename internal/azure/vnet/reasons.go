@@ -54,6 +54,10 @@ func Signed() reason.Writer {
 			table("rule/{name}", "a load balancer's rule: chooses a back end", reason.Balances, balance...),
 			table("nat-pre", "public addresses of machines, and load balancers' rules without floating IP", reason.Balances, toRule,
 				says("Azure: ")),
+			{
+				Table: "azure-idle", Name: "idle", For: "how long new flows are kept while they are idle", Role: reason.NoRole,
+				Rules: []reason.Line{says("Azure: ")},
+			},
 			table("egress", "what may leave for the internet", reason.Balances, says("Azure: ")),
 			table("forward", "what may pass", reason.Balances, says("Azure: "), reason.Line{
 				Text: "policy drop", For: "Azure: no machine has this address, and no rule of the load balancer is for it and this port",
