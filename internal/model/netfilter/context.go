@@ -83,21 +83,20 @@ func (c *Context) askTest(kind ChoiceKind, test fmt.Stringer, matches, total uin
 		c.uncertain = true
 		return Verdict{Kind: Continue}
 	}
-	answer := c.ask(kind, test.String(), Option{Label: "matches", Weight: matches}, Option{Label: "does not match", Weight: total - matches})
+	answer := c.ask(kind, test, Option{Label: "matches", Weight: matches}, Option{Label: "does not match", Weight: total - matches})
 	if answer == 0 {
 		return Verdict{Kind: Continue}
 	}
 	return Verdict{Kind: Break}
 }
 
-// ask puts a question to the Chooser and returns the index of the option that it took. What and options together say what is asked, with
-// the values that it is asked about: two questions with the same words have the same answer, where they are of kind Unknown.
-func (c *Context) ask(kind ChoiceKind, what string, options ...Option) int {
+// ask puts a question to the Chooser and returns the index of the option that it took.
+func (c *Context) ask(kind ChoiceKind, about fmt.Stringer, options ...Option) int {
 	if c.probing {
 		c.uncertain = true
 		return 0
 	}
-	return c.put(Choice{Kind: kind, What: what, Options: options})
+	return c.put(Choice{Kind: kind, About: about, What: about.String(), Options: options})
 }
 
 // put gives a question to the Chooser.

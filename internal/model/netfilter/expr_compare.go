@@ -110,7 +110,7 @@ func (m *Compare) generated(c *Context, g *Generated) Verdict {
 	case uint64(g.Mod):
 		return c.hold(t, m)
 	}
-	return c.askTest(g.Kind, words(fmt.Sprintf("%s %s %s", what, relationWords[m.Op], m.Words)), matches, uint64(g.Mod))
+	return c.askTest(g.Kind, draw{g, fmt.Sprintf("%s %s %s", what, relationWords[m.Op], m.Words)}, matches, uint64(g.Mod))
 }
 
 func (v Value) minusOne() Value { return v.plus(AllOnes) }
@@ -130,10 +130,13 @@ func common(a, b Span) uint64 {
 	return high.Lo - low.Lo + 1
 }
 
-// words is a question in words.
-type words string
+// draw is what is asked of a generator of numbers, with its words.
+type draw struct {
+	of    *Generated
+	words string
+}
 
-func (w words) String() string { return string(w) }
+func (d draw) String() string { return d.words }
 
 // Key is the field's value, under a mask.
 func (m *Compare) Key() (Key, []Value, bool) {

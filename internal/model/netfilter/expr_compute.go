@@ -161,7 +161,7 @@ func (g *Generated) value(c *Context, dst []Span) ([]Span, truth) {
 	for i := range options {
 		options[i] = Option{Label: strconv.FormatUint(uint64(g.Offset)+uint64(i), 10), Weight: 1}
 	}
-	return append(dst, Number(uint64(g.Offset)+uint64(c.ask(g.Kind, what, options...)))), t
+	return append(dst, Number(uint64(g.Offset)+uint64(c.ask(g.Kind, draw{g, what}, options...)))), t
 }
 
 func (g *Generated) span() Span {

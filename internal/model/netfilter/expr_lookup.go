@@ -43,7 +43,7 @@ func (m *InSet) generated(c *Context, g *Generated) Verdict {
 			matches += o.weight
 		}
 	}
-	return c.askTest(g.Kind, words(what+negated(m.Not, " in ", " not in ")+m.Words), matches, uint64(g.Mod))
+	return c.askTest(g.Kind, draw{g, what + negated(m.Not, " in ", " not in ") + m.Words}, matches, uint64(g.Mod))
 }
 
 // maxKeyElements bounds the elements that a test is found by.
@@ -147,7 +147,7 @@ func (s *Set) resolve(c *Context, key Expr, what fmt.Stringer) (*Element, truth)
 	for i, e := range candidates {
 		options[i] = Option{Label: e.label()}
 	}
-	return candidates[c.ask(Unknown, valueQuestion{what, spans}.String(), options...)], yes
+	return candidates[c.ask(Unknown, valueQuestion{what, spans}, options...)], yes
 }
 
 func (s *Set) resolveGenerated(c *Context, g *Generated) (*Element, truth) {
@@ -167,7 +167,7 @@ func (s *Set) resolveGenerated(c *Context, g *Generated) (*Element, truth) {
 	for i, o := range outcomes {
 		options[i] = Option{Label: o.element.label(), Weight: o.weight}
 	}
-	return outcomes[c.ask(g.Kind, what, options...)].element, yes
+	return outcomes[c.ask(g.Kind, draw{g, what}, options...)].element, yes
 }
 
 // label names an element for the one who chooses: by what it gives, where it gives something.

@@ -48,7 +48,7 @@ func (m *MatchInterface) ask(c *Context) Verdict {
 		c.uncertain = true
 		return Verdict{Kind: Continue}
 	}
-	q := Choice{Kind: Unknown, What: m.String(), Options: []Option{{Label: "matches"}, {Label: "does not match"}}, Interface: m}
+	q := Choice{Kind: Unknown, About: m, What: m.String(), Options: []Option{{Label: "matches"}, {Label: "does not match"}}, Interface: m}
 	return c.hold(truthOf(c.put(q) == 0), m)
 }
 

@@ -44,7 +44,7 @@ func (m *MatchPort) Eval(c *Context) Verdict {
 	}
 	holds = holds.xor(m.Not)
 	if holds == maybe {
-		return c.askTest(Unknown, portQuestion{m, p}, 0, 0)
+		return c.askTest(Unknown, portQuestion{m, p.SourcePort, p.DestinationPort}, 0, 0)
 	}
 	return c.hold(holds, m)
 }
@@ -86,15 +86,15 @@ func covered(port uint16, ranges []PortRange) int {
 
 // portQuestion is a test with the ports that it is asked about.
 type portQuestion struct {
-	test *MatchPort
-	p    *packet.Packet
+	test                *MatchPort
+	source, destination packet.Port
 }
 
 func (q portQuestion) String() string {
 	ports := map[PortSide]string{
-		SourcePort:      "source port out of " + q.p.SourcePort.String(),
-		DestinationPort: "destination port out of " + q.p.DestinationPort.String(),
-		EitherPort:      "ports out of " + q.p.SourcePort.String() + " and " + q.p.DestinationPort.String(),
+		SourcePort:      "source port out of " + q.source.String(),
+		DestinationPort: "destination port out of " + q.destination.String(),
+		EitherPort:      "ports out of " + q.source.String() + " and " + q.destination.String(),
 	}
 	return q.test.String() + " (" + ports[q.test.Side] + ")"
 }

@@ -24,7 +24,7 @@ func (m *MatchSet) Eval(c *Context) Verdict {
 		t = set.matches(c, m.Sources, m.ReturnNoMatch).xor(m.Not)
 	}
 	if t == maybe {
-		return c.askTest(Unknown, setQuestion{m, c.Packet}, 0, 0)
+		return c.askTest(Unknown, setQuestion{m, c.Packet.Tuple}, 0, 0)
 	}
 	return c.hold(t, m)
 }
@@ -44,7 +44,7 @@ func (m *MatchSet) String() string {
 // setQuestion is a test with the packet that it is asked about.
 type setQuestion struct {
 	test fmt.Stringer
-	p    *packet.Packet
+	of   packet.Tuple
 }
 
-func (q setQuestion) String() string { return q.test.String() + " (" + q.p.String() + ")" }
+func (q setQuestion) String() string { return q.test.String() + " (" + q.of.String() + ")" }

@@ -128,10 +128,12 @@ func (k ChoiceKind) String() string {
 
 // Choice is a question with more than one possible answer.
 type Choice struct {
-	Kind    ChoiceKind
-	Chain   *Chain // whose rule asks; nil outside rules
-	Rule    *Rule
-	What    string // asked about, in words: `statistic mode random probability 0.5`
+	Kind  ChoiceKind
+	Chain *Chain // whose rule asks; nil outside rules
+	Rule  *Rule
+	// About is the statement that asks, with the values of the packet that it asks about: two choices that are deeply equal here ask the same.
+	About   any
+	What    string // the same in words: `statistic mode random probability 0.5`
 	Options []Option
 	// Interface is the test where nobody knows the packet's interface, else nil: what such tests say depends on each other.
 	Interface *MatchInterface

@@ -48,7 +48,7 @@ type TransparentProxy struct {
 
 // Eval asks whether the socket is there.
 func (t *TransparentProxy) Eval(c *Context) Verdict {
-	if c.ask(Unknown, t.String(), Option{Label: "a transparent socket is there"}, Option{Label: "no transparent socket"}) == 1 {
+	if c.ask(Unknown, t, Option{Label: "a transparent socket is there"}, Option{Label: "no transparent socket"}) == 1 {
 		return Verdict{Kind: Drop}
 	}
 	c.Packet.Mark = c.Packet.Mark&^t.Mask ^ t.Value

@@ -184,7 +184,7 @@ func (r *run) wayOut(bridge string, ports []string) string {
 	if len(out) == 0 {
 		return ""
 	}
-	return out[r.choose(netfilter.Unknown, fmt.Sprintf("port of %s behind which %s is", bridge, r.p.Destination), out)].Label
+	return out[r.choose(netfilter.Unknown, portOf{bridge, r.p.Destination}, out)].Label
 }
 
 // leadsOut tells whether frames that leave by a link can leave the snapshot: at its other end, or behind a bridge there.

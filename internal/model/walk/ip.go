@@ -34,7 +34,7 @@ func (r *run) lookUp(in string) *decision {
 	})
 	d := &decision{answer: a, link: a.Link, gateway: a.Gateway}
 	if len(a.Ways) > 1 {
-		way := a.Ways[r.choose(netfilter.Hash, "next hop to "+p.Destination.String(), ways(a.Ways))]
+		way := a.Ways[r.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways))]
 		d.link, d.gateway = way.Link, way.Gateway
 		if way.Source.IsValid() {
 			d.answer.Source = way.Source

@@ -129,8 +129,7 @@ func (r *run) hangsAt(c *netfilter.Chain, link string) bool {
 	at := hanging{c, link}
 	known, asked := r.m.hangs[at]
 	if !asked {
-		what := fmt.Sprintf("chain %s %s hangs at %s", c.Table.Name, c.Name, link)
-		known = r.choose(netfilter.Unknown, what, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
+		known = r.choose(netfilter.Unknown, at, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
 		if r.m.hangs == nil {
 			r.m.hangs = map[hanging]bool{}
 		}

@@ -32,6 +32,10 @@ type hanging struct {
 	link  string
 }
 
+func (h hanging) String() string {
+	return fmt.Sprintf("chain %s %s hangs at %s", h.chain.Table.Name, h.chain.Name, h.link)
+}
+
 type neighbour struct {
 	link    string
 	address netip.Addr

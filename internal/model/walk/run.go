@@ -3,6 +3,9 @@ package walk
 import (
 	"fmt"
 	"math"
+	"net/netip"
+	"reflect"
+	"slices"
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
@@ -21,7 +24,7 @@ type run struct {
 	*walker
 	prefix   []int // answers to the first choices
 	choices  []Chosen
-	answers  map[question]int // to questions that are asked once
+	answers  map[question][]remembered // to questions that are asked once
 	links    map[linkEnd]*linkFacts
 	machines map[string]*machine
 
@@ -47,13 +50,20 @@ type via struct {
 	loopback bool // it was sent to the machine itself
 }
 
-// question is what a choice is remembered by. The answer to the request is another packet: what was found of the request need not hold for it.
+// question is what a choice is remembered by, beside what it is about. The answer to the request is another packet: what was found of the
+// request need not hold for it.
 type question struct {
 	host      *machine
-	what      string
+	kind      reflect.Type // of what it is about
 	rule      *netfilter.Rule
 	tuple     packet.Tuple
 	answering bool
+}
+
+// remembered is an answer to a question about something: the rule's statement and the values that it asks about.
+type remembered struct {
+	about  any
+	answer int
 }
 
 func newRun(w *walker, prefix []int) *run {
@@ -149,13 +159,13 @@ func (r *run) finish(kind EndKind, why string) stage {
 // alike for all of its packets, and what is not known stays what it was taken to be.
 func (r *run) Choose(c netfilter.Choice) int {
 	lasting := c.Kind == netfilter.Hash || c.Kind == netfilter.Unknown
-	key := question{host: r.m, what: c.What, answering: r.answering}
+	key := question{host: r.m, kind: reflect.TypeOf(c.About), answering: r.answering}
 	if c.Kind == netfilter.Hash {
 		key.rule, key.tuple = c.Rule, r.p.Tuple
 	}
 	if lasting {
-		if answer, ok := r.answers[key]; ok {
-			return answer
+		if i := slices.IndexFunc(r.answers[key], func(q remembered) bool { return reflect.DeepEqual(q.about, c.About) }); i >= 0 {
+			return r.answers[key][i].answer
 		}
 	}
 	if c.Interface != nil {
@@ -169,9 +179,9 @@ func (r *run) Choose(c netfilter.Choice) int {
 	}
 	if lasting {
 		if r.answers == nil {
-			r.answers = map[question]int{}
+			r.answers = map[question][]remembered{}
 		}
-		r.answers[key] = answer
+		r.answers[key] = append(r.answers[key], remembered{c.About, answer})
 	}
 	if c.Interface != nil {
 		r.facts(c.Interface).learn(c.Interface.Name, (answer == 0) != c.Interface.Not)
@@ -181,12 +191,27 @@ func (r *run) Choose(c netfilter.Choice) int {
 }
 
 // choose asks for something that no rule decides.
-func (r *run) choose(kind netfilter.ChoiceKind, what string, options []netfilter.Option) int {
+func (r *run) choose(kind netfilter.ChoiceKind, about fmt.Stringer, options []netfilter.Option) int {
 	if len(options) == 1 {
 		return 0
 	}
-	return r.Choose(netfilter.Choice{Kind: kind, What: what, Options: options})
+	return r.Choose(netfilter.Choice{Kind: kind, About: about, What: about.String(), Options: options})
 }
+
+// portOf asks behind which port of a bridge a destination is.
+type portOf struct {
+	bridge      string
+	destination netip.Addr
+}
+
+func (p portOf) String() string {
+	return "port of " + p.bridge + " behind which " + p.destination.String() + " is"
+}
+
+// nextHopTo asks for one of several next hops.
+type nextHopTo struct{ destination netip.Addr }
+
+func (n nextHopTo) String() string { return "next hop to " + n.destination.String() }
 
 // hook runs what the kernel calls at a hook: the chains in the order of their priorities, and between them conntrack and address
 // translation at theirs. It tells whether the packet goes on.
