@@ -64,8 +64,8 @@ func (a *Account) Compared() int { return a.Fates[Agreed] + a.Fates[Disagreed] }
 // Excused is how many packets were not.
 func (a *Account) Excused() int { return a.Packets() - a.Compared() }
 
-// Wrong tells what is wrong with the account itself: nothing was compared, or too little was; "" where nothing is. A short campaign may have
-// one packet more than its part.
+// Wrong tells what is wrong with the account itself: nothing was compared, or too little was; "" where nothing is. A short campaign may
+// have one packet more than its part.
 func (a *Account) Wrong() string {
 	switch packets, excused := a.Packets(), a.Excused(); {
 	case a.Compared() == 0 || a.Steps == 0:

@@ -102,7 +102,7 @@ func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err
 			select {
 			case e := <-raw:
 				out <- kernel.FlowOf(*e.Flow)
-			case <-errs:
+			case <-errs: //nolint:errcheck // the channel's end says so
 				return
 			case <-stop:
 				return
@@ -112,7 +112,8 @@ func newFlows(ns *kernel.Namespace) (events <-chan kernel.Flow, done func(), err
 	return out, func() { close(stop); _ = c.Close() }, nil
 }
 
-// sendFlows sends the first packets of flows that differ in their source ports: datagrams, or SYNs of connections that are given up at once.
+// sendFlows sends the first packets of flows that differ in their source ports: datagrams, or SYNs of connections that are given up at
+// once.
 func sendFlows(ns *kernel.Namespace, p *packet.Packet, port, count int) error {
 	kind, family := unix.SOCK_DGRAM, unix.AF_INET
 	if p.Protocol == packet.TCP {

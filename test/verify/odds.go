@@ -24,8 +24,8 @@ const (
 	fewestPorts = 20000
 )
 
-// made is a connection as one host made it, by what does not differ from one flow of an experiment to another: the way that the flow took. The
-// zero value is of flows that the host made no connection for.
+// made is a connection as one host made it, by what does not differ from one flow of an experiment to another: the way that the flow
+// took. The zero value is of flows that the host made no connection for.
 type made struct {
 	source, destination netip.Addr // of answers
 	port                packet.Port
@@ -50,7 +50,9 @@ func oddsOf(source snapshot.Source, w *World) (*Odds, error) {
 			return nil, err
 		}
 		for _, protocol := range []packet.Protocol{packet.UDP, packet.TCP} {
-			p := packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Source: p.Source, Destination: p.Destination, DestinationPort: p.DestinationPort}}
+			p := packet.Packet{Tuple: packet.Tuple{
+				Protocol: protocol, Source: p.Source, Destination: p.Destination, DestinationPort: p.DestinationPort,
+			}}
 			key := fmt.Sprint(host, p.Tuple)
 			if tried[key] || p.DestinationPort.Number == 0 {
 				continue
@@ -120,8 +122,8 @@ func oddsOfResult(result *walk.Result) *Odds {
 	return best
 }
 
-// wayOf is the connection that a host makes of a packet; ok is false where it makes more than one, or one that other flows could be in the way
-// of, or that was there before.
+// wayOf is the connection that a host makes of a packet; ok is false where it makes more than one, or one that other flows could be in
+// the way of, or that was there before.
 func wayOf(o *walk.Outcome, host string) (way made, original packet.Tuple, ok bool) {
 	var flow *packet.Flow
 	for i := range o.There {
@@ -166,7 +168,7 @@ func (o *Odds) test(ctx context.Context, b *built) (p float64, text string, err 
 		}
 		way := made{f.ReplySource.Addr(), f.ReplyDestination.Addr(), packet.Exactly(f.ReplySource.Port()), f.Mark}
 		for w := range o.ways {
-			if low, high := w.port.Span(); way.source == w.source && way.destination == w.destination && way.mark == w.mark && low <= way.port.Number && way.port.Number <= high {
+			if w.has(&way) {
 				way = w
 			}
 		}
@@ -185,14 +187,23 @@ func (o *Odds) test(ctx context.Context, b *built) (p float64, text string, err 
 	}
 	slices.Sort(lines)
 	p = chiSquare(cells)
-	return p, fmt.Sprintf("%d flows %s %s at %s (p = %.2g)\n  %s", oddsFlows, o.host, o.packet.Tuple, o.at, p, strings.Join(lines, "\n  ")), nil
+	text = fmt.Sprintf("%d flows %s %s at %s (p = %.2g)\n  ", oddsFlows, o.host, o.packet.Tuple, o.at, p)
+	return p, text + strings.Join(lines, "\n  "), nil
 }
 
 // ofExperiment tells whether a connection is one of the experiment's.
 func (o *Odds) ofExperiment(f *kernel.Flow) bool {
 	return slices.ContainsFunc(o.originals, func(t packet.Tuple) bool {
-		return uint8(t.Protocol) == f.Protocol && t.Source == f.Source.Addr() && t.Destination == f.Destination.Addr() && t.DestinationPort.Number == f.Destination.Port()
+		to := netip.AddrPortFrom(t.Destination, t.DestinationPort.Number)
+		return uint8(t.Protocol) == f.Protocol && t.Source == f.Source.Addr() && to == f.Destination
 	})
+}
+
+// has tells whether a connection is one of those that went this way.
+func (m *made) has(real *made) bool {
+	low, high := m.port.Span()
+	return m.source == real.source && m.destination == real.destination && m.mark == real.mark &&
+		low <= real.port.Number && real.port.Number <= high
 }
 
 func (m made) String() string {

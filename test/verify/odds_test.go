@@ -47,8 +47,8 @@ func chancy(w *World) bool {
 	return strings.Contains(text, "--mode random") || strings.Contains(text, "numgen random")
 }
 
-// TestOdds sends many flows through a random choice in each of several worlds, and compares how often each way was taken with how often it is
-// predicted.
+// TestOdds sends many flows through a random choice in each of several worlds, and compares how often each way was taken with how often
+// it is predicted.
 func TestOdds(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	var mu sync.Mutex

@@ -89,7 +89,9 @@ func run(ctx context.Context, dir string, w *World, tamper func(string) string) 
 		}
 	}
 	if result.Compared() == 0 {
-		result.Failures = append(result.Failures, Failure{Packet: -1, Kind: Nothing, Text: "no packet of the world was compared: " + counts(result.Fates)})
+		result.Failures = append(result.Failures, Failure{
+			Packet: -1, Kind: Nothing, Text: "no packet of the world was compared: " + counts(result.Fates),
+		})
 	}
 	return result, b.close()
 }
@@ -180,7 +182,8 @@ func differs(report *proof.Report) *Failure {
 // open tells whether a rule that the model does not understand is on one of the ways.
 func open(predicted *walk.Result) bool {
 	return slices.ContainsFunc(predicted.Outcomes, func(o walk.Outcome) bool {
-		return notUnderstood(&o) || slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) })
+		asks := func(c walk.Chosen) bool { return c.Kind == netfilter.Unknown && beyond(c.Rule) }
+		return notUnderstood(&o) || slices.ContainsFunc(o.Choices, asks)
 	})
 }
 

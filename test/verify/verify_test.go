@@ -126,7 +126,8 @@ func report(t *testing.T, r Result) {
 	}
 }
 
-// TestHold makes the world of -seed, or of the file in VERIFY_WORLD, sends its packets and keeps it until an interrupt, for who wants to look at it.
+// TestHold makes the world of -seed, or of the file in VERIFY_WORLD, sends its packets and keeps it until an interrupt, for who wants to
+// look at it.
 func TestHold(t *testing.T) {
 	if !*hold {
 		t.Skip("only with -hold")

@@ -14,8 +14,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// How long to wait. What is predicted is waited for as long as the patience lasts; what is not, until nothing has been seen for a while. The
-// kernel has written an event before the packet goes on.
+// How long to wait. What is predicted is waited for as long as the patience lasts; what is not, until nothing has been seen for a while.
+// The kernel has written an event before the packet goes on.
 const (
 	patience      = 5 * time.Second        // and rounds
 	rounds        = 20                     // of comparing: where the machine is busy they take longer
@@ -94,9 +94,10 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			answer = got
 		}
 		report, still, err := a.compare(answer, over)
+		if err = errors.Join(err, ctx.Err()); err != nil {
+			return report, err
+		}
 		switch {
-		case err != nil || ctx.Err() != nil:
-			return report, errors.Join(err, ctx.Err())
 		case answer != nil && (over || report.First == nil):
 			return report, nil
 		case answer != nil || report.First != nil || report.Unanswered && time.Since(begin) < answerTimeout:
@@ -124,8 +125,8 @@ func (a *attempt) learnt(over bool) (*kernel.ProbeResult, error) {
 	}
 }
 
-// compare lays what has been seen until now beside the prediction, and says how long nothing is to come before that is taken for all. Without
-// an answer the sender has timed out until now.
+// compare lays what has been seen until now beside the prediction, and says how long nothing is to come before that is taken for all.
+// Without an answer the sender has timed out until now.
 func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report, still time.Duration, err error) {
 	if answer == nil {
 		answer = &kernel.ProbeResult{Tuple: a.tuple, Answer: kernel.TimedOut}
@@ -206,7 +207,8 @@ func (w *watcher) now() (Host, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.lost > 0 {
-		return w.seen, errors.Join(w.err, fmt.Errorf("%s: the kernel dropped %d captured packets: they came faster than they were read", w.name, w.lost))
+		err := fmt.Errorf("%s: the kernel dropped %d captured packets: they came faster than they were read", w.name, w.lost)
+		return w.seen, errors.Join(w.err, err)
 	}
 	return w.seen, w.err
 }

@@ -101,12 +101,13 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			continue
 		}
 		observed, there := likeliest(flows, k.flow)
-		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true, forgotten: !there})
+		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true,
+			forgotten: !there})
 	}
 }
 
-// endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the acknowledgement,
-// ended it, and why that is.
+// endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the
+// acknowledgement, ended it, and why that is.
 func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
 		return "", nil
@@ -118,13 +119,14 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 	return why, nil
 }
 
-// followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer, which
-// passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour for, which
-// comes when it gives up asking; a redirect, where a packet left by the interface that it
-// came in by (ip_forward: ip_rt_send_redirect).
+// followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
+// which passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour
+// for, which comes when it gives up asking; a redirect, where a packet left by the interface that it came in by (ip_forward:
+// ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
-	if outcome.End.Kind == walk.Undecided || back != nil && back.Kind == walk.Undecided || unresolved(&outcome.End) || back != nil && unresolved(back) {
+	open := func(e *walk.End) bool { return e != nil && (e.Kind == walk.Undecided || unresolved(e)) }
+	if open(&outcome.End) || open(back) {
 		return func(string) bool { return true }
 	}
 	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
@@ -147,8 +149,8 @@ func ended(outcome *walk.Outcome) bool {
 	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
 }
 
-// endedBy is the host that rejects an answer, which is not tracked, with a reset: that is tracked as if it came from who began the connection,
-// and may end it, too. It is "" where there is none.
+// endedBy is the host that rejects an answer, which is not tracked, with a reset: that is tracked as if it came from who began the
+// connection, and may end it, too. It is "" where there is none.
 func endedBy(outcome *walk.Outcome) string {
 	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.State == packet.Untracked {
 		return b.Host
@@ -172,7 +174,8 @@ func sameEnds(want *packet.Tuple, protocol uint8, source, destination netip.Addr
 func likeliest(flows []kernel.Flow, want *packet.Flow) (text string, there bool) {
 	for _, f := range flows {
 		if sameEnds(&want.Original, f.Protocol, f.Source, f.Destination) {
-			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination, f.Mark), true
+			return fmt.Sprintf("connection %s > %s, replies %s > %s, mark %#x", f.Source, f.Destination, f.ReplySource, f.ReplyDestination,
+				f.Mark), true
 		}
 	}
 	return "no such connection", false
@@ -210,7 +213,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	end, backEnd := &outcome.End, outcome.BackEnd
 	own := end.Host == sender && len(outcome.There) > 0 && !slices.ContainsFunc(outcome.There, leaves)
 	switch {
-	case end.Kind == walk.Undecided || end.Kind == walk.Left || backEnd != nil && (backEnd.Kind == walk.Undecided || backEnd.Kind == walk.Left):
+	case beyond(end) || backEnd != nil && beyond(backEnd):
 		return nil
 	case end.Unsent:
 		return []kernel.Answer{kernel.NotSent, kernel.Unreachable} // connect says so, too
@@ -228,6 +231,9 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 	}
 	return []kernel.Answer{kernel.Connected, kernel.Answered}
 }
+
+// beyond tells of a packet that ends where nobody can tell what becomes of it.
+func beyond(e *walk.End) bool { return e.Kind == walk.Undecided || e.Kind == walk.Left }
 
 // refusalOf is what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert): it is refused where nobody listens.
 func refusalOf(p *packet.Packet) kernel.Answer {

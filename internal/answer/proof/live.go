@@ -23,11 +23,13 @@ type Namespaces func(host string) (*kernel.Namespace, error)
 // kernel.ErrUnsendable where no socket can send it. With everywhere it can also be a packet that comes in by a wire of the source, which its far end
 // sends then, of SCTP too.
 //
-// With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a difference
-// then. It is for hosts that are otherwise quiet.
+// With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a
+// difference then. It is for hosts that are otherwise quiet.
 //
 // When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
-func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request, everywhere bool) (*walk.Result, Report, error) {
+func Live(
+	ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request, everywhere bool,
+) (*walk.Result, Report, error) {
 	begin := time.Now()
 	if request.Forwarded && !everywhere {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
@@ -54,7 +56,9 @@ func Live(ctx context.Context, source snapshot.Source, namespaces Namespaces, re
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
-	a := &attempt{source: source, probe: probe, predicted: result, tuple: probe.Tuple(), sent: make(chan sent, 1), activity: make(chan struct{}, 1)}
+	a := &attempt{
+		source: source, probe: probe, predicted: result, tuple: probe.Tuple(), sent: make(chan sent, 1), activity: make(chan struct{}, 1),
+	}
 	report, err := a.run(ctx, namespaces, &expected, everywhere)
 	forgetOpen(result)
 	if report.First != nil {
@@ -100,7 +104,8 @@ func prepare(source snapshot.Source, namespaces Namespaces, request *walk.Reques
 	return kernel.PrepareProbe(ns, *p)
 }
 
-// endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines can do.
+// endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines
+// can do.
 func endless(result *walk.Result) *walk.End {
 	looped := func(e *walk.End) bool { return e != nil && e.Kind == walk.Looped }
 	for i := range result.Outcomes {

@@ -122,7 +122,8 @@ func complement(b []byte) []byte {
 // prefixed tells whether one begins as the other goes on to its end.
 func prefixed(a, b []byte) bool { return bytes.HasPrefix(a, b) || bytes.HasPrefix(b, a) }
 
-// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of too little to tell, it is taken to be the request.
+// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of too little to tell, it is taken to be the
+// request.
 func (id *identity) quotes(transport []byte) direction {
 	const header, least = 8, 8 // of the error, and of the quoted transport header (RFC 792)
 	if len(transport) < header+20+least {

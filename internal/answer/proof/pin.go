@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open no
-// longer.
+// pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open
+// no longer.
 func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
 	request := predicted.Request
 	request.Settled = map[string][]packet.Flow{}
@@ -21,13 +21,15 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.
 	return walk.Walk(source, request)
 }
 
-// settled are the connections that a host has made: conntrack's, or where that has forgotten it, or does not tell all, what became of the packet
-// between coming in and going out.
+// settled are the connections that a host has made: conntrack's, or where that has forgotten it, or does not tell all, what became of the
+// packet between coming in and going out.
 func settled(h *Host, id *identity, sender bool) []packet.Flow {
 	var flows []packet.Flow
 	for i := range h.Flows {
 		if f := &h.Flows[i]; packet.Protocol(f.Protocol).HasPorts() {
-			flows = append(flows, packet.Flow{Original: tupleOf(f.Protocol, f.Source, f.Destination), Reply: tupleOf(f.Protocol, f.ReplySource, f.ReplyDestination)})
+			flows = append(flows, packet.Flow{
+				Original: tupleOf(f.Protocol, f.Source, f.Destination), Reply: tupleOf(f.Protocol, f.ReplySource, f.ReplyDestination),
+			})
 		}
 	}
 	var original *packet.Tuple

@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// strays looks for packets of the probe that arrived where none is predicted to: of a packet that is dropped in silence nothing arrives behind
-// that, and nothing comes back. Copies that a bridge floods reach other stations, which drop them.
+// strays looks for packets of the probe that arrived where none is predicted to: of a packet that is dropped in silence nothing arrives
+// behind that, and nothing comes back. Copies that a bridge floods reach other stations, which drop them.
 func (c *comparison) strays(outcome *walk.Outcome) {
 	if !c.observed.Everywhere || c.Undecided {
 		return

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 
@@ -25,7 +26,7 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 			t = *s.Packet.About // errors are watched with what they are about
 		}
 		if s.Stage == walk.Sent && s.Host == result.Request.Host && t.SourcePort == result.Request.Packet.SourcePort {
-			t = packet.Tuple{Protocol: t.Protocol, Destination: t.Destination, SourcePort: t.SourcePort, DestinationPort: t.DestinationPort, Type: t.Type}
+			t.Source, t.Code = netip.Addr{}, 0
 		}
 		if seen[s.Host] == nil {
 			seen[s.Host] = map[packet.Tuple]bool{}
@@ -85,9 +86,11 @@ type watcher struct {
 	err  error
 }
 
-// watch opens traces and captures in every host of the prediction that can be had. With others it captures all packets, and in those hosts, too.
-// The watchers are for closeAll also after an error.
-func watch(namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string) ([]*watcher, error) {
+// watch opens traces and captures in every host of the prediction that can be had. With others it captures all packets, and in those
+// hosts, too. The watchers are for closeAll also after an error.
+func watch(
+	namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string,
+) ([]*watcher, error) {
 	var watchers []*watcher
 	for _, host := range union(tuples, others) {
 		ns, err := namespaces(host)
@@ -180,7 +183,8 @@ func (w *watcher) note(ctx context.Context, err error, activity chan<- struct{},
 	return true
 }
 
-// finish asks for what is asked for at the end: connections, the handles of the chains that were met, and whether all that was captured was read.
+// finish asks for what is asked for at the end: connections, the handles of the chains that were met, and whether all that was captured
+// was read.
 func (w *watcher) finish() error {
 	flows, err := w.ns.Flows()
 	if err != nil {

@@ -34,3 +34,24 @@ func TestBridgedDNATWithoutRoute(t *testing.T) {
 		}
 	}
 }
+
+// TestNoRouteOnHost: a machine that does not forward tells the sender that there is no route in IPv6 only (ip6_pkt_discard, ip_error).
+func TestNoRouteOnHost(t *testing.T) {
+	for _, c := range []struct {
+		own, other, to string
+		want           EndKind
+	}{{"10.1.0.1", "10.1.0.2", "10.9.0.1:80", Dropped}, {"fd00:1::1", "fd00:1::2", "[fd00:9::1]:80", Rejected}} {
+		n := newNetwork(t)
+		client, other := n.host("client"), n.host("other")
+		n.wire(client, "eth0", other, "eth0")
+		bits := map[EndKind]string{Dropped: "/24", Rejected: "/64"}[c.want]
+		client.address("eth0", c.own+bits)
+		other.address("eth0", c.other+bits)
+		other.Sysctls["net.ipv4.conf.eth0.forwarding"], other.Sysctls["net.ipv6.conf.all.forwarding"] = "0", "0"
+		client.route(map[EndKind]string{Dropped: "10.9.0.0/16", Rejected: "fd00:9::/64"}[c.want] + " via " + c.other + " dev eth0")
+		o := n.tcp("client", c.to).Outcomes[0]
+		if o.End.Kind != c.want || o.End.Host != "other" || (o.Back != nil) != (c.want == Rejected) {
+			t.Errorf("%s: %s", c.to, ends(o))
+		}
+	}
+}

@@ -134,7 +134,7 @@ func (r *run) routeUnknown() stage {
 	return (*run).forward
 }
 
-// unreachable is a packet that has no route: the sender is told, if the machine forwards at all (ip_error).
+// unreachable is a packet that has no route: the sender is told, in IPv4 if the machine forwards at all (ip_error).
 func (r *run) unreachable(d *decision) stage {
 	routeType := d.answer.Type
 	why := map[string]string{
@@ -143,7 +143,7 @@ func (r *run) unreachable(d *decision) stage {
 	if why == "" {
 		why = "the route is of type " + routeType
 	}
-	if !r.m.forwards(r.p.In, r.p.IsIPv6()) {
+	if !r.p.IsIPv6() && !r.m.forwards(r.p.In, false) { // IPv6 tells the sender all the same (ip6_pkt_discard)
 		return r.finish(Dropped, why)
 	}
 	r.finish(Rejected, why)
