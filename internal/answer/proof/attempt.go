@@ -137,7 +137,7 @@ func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report,
 	}
 	report = Compare(a.predicted, o)
 	result := a.predicted
-	if a.chance {
+	if a.chance && (over || report.First == nil) { // with the ports known no more agrees than without
 		index := report.Outcome
 		if result, err = pinned(a.source, a.predicted, o); err != nil {
 			return report, 0, err
