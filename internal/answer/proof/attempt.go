@@ -93,7 +93,10 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			}
 			answer = got
 		}
+		before := time.Now()
 		report, still, err := a.compare(answer, over)
+		took := time.Since(before)
+		round += int(took / quiet) // of thousands of outcomes comparing takes long itself
 		if err = errors.Join(err, ctx.Err()); err != nil {
 			return report, err
 		}
@@ -101,7 +104,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 		case answer != nil && (over || report.First == nil):
 			return report, nil
 		case answer != nil || report.First != nil || report.Unanswered && time.Since(begin) < answerTimeout:
-			wait = min(2*wait, slowest) // for what is predicted
+			wait = max(min(2*wait, slowest), 2*took) // for what is predicted
 		case wait < still:
 			wait = still
 		default:
