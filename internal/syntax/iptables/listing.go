@@ -196,7 +196,7 @@ func halfKnown(r *Rule, source string, sourceKnown bool, destination string, des
 	}
 	r.Target = target
 	b = appendSpec(b, &Rule{Target: target})
-	if _, prints := listedTargets[target.Name]; prints {
+	if targetExtensions[target.Name].listed != nil {
 		b = append(b, listed...)
 	}
 	return strings.TrimPrefix(string(b), " ")

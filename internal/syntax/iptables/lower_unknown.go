@@ -88,8 +88,8 @@ func isComment(part []word) bool {
 
 // hasProto tells whether --proto behind -m MODULE can be the module's own option. Elsewhere it is short for --protocol.
 func hasProto(module string) bool {
-	o, known := matchOptions[module]
-	return !known || o["proto"] > 0
+	e, known := matchExtensions[module]
+	return !known || e.options["proto"] > 0
 }
 
 func isFlag(part []word, flag string) bool { return part[0].text == flag && !part[0].quoted }

@@ -374,7 +374,7 @@ func parseAddress(m *AddressMatch, not bool, text string) bool {
 }
 
 func (s *specParser) module(name string) bool {
-	if _, ok := matchOptions[name]; !ok || s.rule.Target.Name != "" {
+	if _, ok := matchExtensions[name]; !ok || s.rule.Target.Name != "" {
 		return false
 	}
 	s.flush()
@@ -420,10 +420,10 @@ func (s *specParser) oldNot() bool {
 // iptables loads by itself. It gives the whole name and tells how many words follow.
 func (s *specParser) owner(name string) (full string, words int, ok bool) {
 	if t := &s.rule.Target; t.Name != "" {
-		return targetOptions[t.Name].find(name)
+		return targetExtensions[t.Name].options.find(name)
 	}
 	if n := len(s.matches); n > 0 {
-		if full, words, ok = matchOptions[s.matches[n-1].Module].find(name); ok {
+		if full, words, ok = matchExtensions[s.matches[n-1].Module].options.find(name); ok {
 			return full, words, true
 		}
 	}
@@ -431,7 +431,7 @@ func (s *specParser) owner(name string) (full string, words int, ok bool) {
 	if p, _ := packet.ParseProtocol(module); p == packet.ICMPv6 {
 		module = "icmp6"
 	}
-	if full, words, ok = matchOptions[module].find(name); !ok || s.rule.Protocol.Not {
+	if full, words, ok = matchExtensions[module].options.find(name); !ok || s.rule.Protocol.Not {
 		return "", 0, false
 	}
 	for i := range s.matches {

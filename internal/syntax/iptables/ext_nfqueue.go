@@ -1,0 +1,47 @@
+package iptables
+
+import "packetwalk.dev/internal/model/netfilter"
+
+var nfqueueTarget = targetExtension{
+	options: spec("queue-num queue-balance queue-bypass=0 queue-cpu-fanout=0"),
+	lower:   lowerQueue,
+	listed:  (*restReader).nfqueue,
+}
+
+func lowerQueue(_ *lowerer, t *Target) netfilter.Statement {
+	who := "the reader of queue 0"
+	for i := range t.Options {
+		switch o := &t.Options[i]; o.Name {
+		case "queue-num":
+			who = "the reader of queue " + o.arg()
+		case "queue-balance":
+			who = "the readers of queues " + o.arg()
+		}
+	}
+	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Stolen, Detail: who}, Words: "hand to " + who}
+}
+
+func (l *restReader) nfqueue(t *Target) bool {
+	if !l.lit("NFQUEUE") {
+		return false
+	}
+	switch {
+	case l.lit("num"):
+		if !l.word(t, "queue-num") {
+			return false
+		}
+	case l.lit("balance"):
+		if !l.word(t, "queue-balance") {
+			return false
+		}
+	default:
+		return false
+	}
+	if l.lit("bypass") {
+		t.add("queue-bypass")
+	}
+	if l.lit("cpu-fanout") {
+		t.add("queue-cpu-fanout")
+	}
+	return true
+}

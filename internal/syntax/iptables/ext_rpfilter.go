@@ -1,0 +1,27 @@
+package iptables
+
+import "packetwalk.dev/internal/model/netfilter"
+
+var rpfilterMatch = matchExtension{
+	options: spec("loose=0 validmark=0 accept-local=0 invert=0"),
+	lower:   lowerRpfilter,
+	listed:  map[string]listedMatch{"rpfilter": flags("rpfilter", "", "loose validmark accept-local invert")},
+}
+
+func lowerRpfilter(l *lowerer, m *Match) bool {
+	t := &netfilter.MatchReversePath{}
+	for _, o := range m.Options {
+		switch o.Name {
+		case "invert":
+			t.Invert = true
+		case "loose":
+			t.Loose = true
+		case "validmark":
+			t.ValidMark = true
+		case "accept-local":
+			t.AcceptLocal = true
+		}
+	}
+	l.test(t)
+	return true
+}
