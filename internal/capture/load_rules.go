@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/model/conntrack"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/syntax/nftables"
@@ -121,11 +122,11 @@ func loadNFTDevices(l *Loader, text []byte) error {
 }
 
 func loadEBTables(l *Loader, text []byte) error {
-	tables, err := nftables.ParseEBTables(text)
+	tables, err := ebtables.Parse(text)
 	if err != nil {
 		return err
 	}
-	lowered, err := nftables.LowerEBTables(tables)
+	lowered, err := ebtables.Lower(tables)
 	l.saved = append(l.saved, lowered...)
 	return err
 }

@@ -11,9 +11,9 @@ import (
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
 	"packetwalk.dev/internal/syntax/iptables"
-	"packetwalk.dev/internal/syntax/nftables"
 )
 
 // NewKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
@@ -327,7 +327,7 @@ func splitQuoted(s string) []string {
 }
 
 func (r *redactor) ebtables(data []byte) ([]byte, error) {
-	e, err := nftables.ParseEBTables(data)
+	e, err := ebtables.Parse(data)
 	if err != nil {
 		return nil, err
 	}

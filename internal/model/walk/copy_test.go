@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/model/packet"
-	"packetwalk.dev/internal/syntax/nftables"
+	"packetwalk.dev/internal/syntax/ebtables"
 )
 
 // kubenetNode is a node with a promiscuous bridge, its gateway address, two pods and a service in front of each.
@@ -34,12 +34,12 @@ func kubenetNode(t *testing.T, kernel string, hairpin bool) *network {
 	node.iptables(nat("-A PREROUTING -d 10.0.0.2/32 -p tcp -j DNAT --to-destination 192.168.0.2", "-A PREROUTING -d 10.0.0.3/32 -p tcp -j DNAT --to-destination 192.168.0.3",
 		"-A POSTROUTING -s 192.168.0.2/32 -d 192.168.0.2/32 -j MASQUERADE"))
 	mac := node.FIB.Link("cbr0").MAC.String()
-	e, err := nftables.ParseEBTables([]byte("*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:KUBE-DEDUP ACCEPT\n-A OUTPUT -j KUBE-DEDUP\n" +
+	e, err := ebtables.Parse([]byte("*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:KUBE-DEDUP ACCEPT\n-A OUTPUT -j KUBE-DEDUP\n" +
 		"-A KUBE-DEDUP -p IPv4 -s " + mac + " -o veth+ --ip-src 192.168.0.1 -j ACCEPT\n-A KUBE-DEDUP -p IPv4 -s " + mac + " -o veth+ --ip-src 192.168.0.0/24 -j DROP\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	tables, err := nftables.LowerEBTables(e)
+	tables, err := ebtables.Lower(e)
 	if err != nil {
 		t.Fatal(err)
 	}

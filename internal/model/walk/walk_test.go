@@ -13,8 +13,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/iptables"
-	"packetwalk.dev/internal/syntax/nftables"
 )
 
 // net is a topology made by hand: hosts with interfaces and wires between them.
@@ -408,13 +408,13 @@ func TestBridgeWithoutNetfilter(t *testing.T) {
 // TestARPReply: a bridge's rule answers for a pod, as Azure CNI has it, and another one is not heard.
 func TestARPReply(t *testing.T) {
 	n, node := bridgedNode(t)
-	saved, err := nftables.ParseEBTables([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n" +
+	saved, err := ebtables.Parse([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n" +
 		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.6 -j arpreply --arpreply-mac " + n.hosts["pod2"].FIB.Links[1].MAC.String() + "\n" +
 		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.1 -j DROP\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if node.Rules.Tables, err = nftables.LowerEBTables(saved); err != nil {
+	if node.Rules.Tables, err = ebtables.Lower(saved); err != nil {
 		t.Fatal(err)
 	}
 	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.6:80")})

@@ -7,6 +7,7 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/testing/ruletest"
 )
 
 // services is a rule set of kube-proxy's shape with n services of three endpoints each.
@@ -71,7 +72,7 @@ func BenchmarkServices(b *testing.B) {
 			rs := load(b)
 			rs.Index()
 			chain := rs.Tables[0].Chain("nat")
-			var chooser otherAnswer
+			var chooser ruletest.Other
 			for b.Loop() {
 				p := tcp("10.13.76.9:1000", "10.0.0.50:80")
 				ctx := netfilter.Context{Packet: &p, Hook: netfilter.Prerouting, Chooser: &chooser,

@@ -95,14 +95,14 @@ func span(n *Node, datatype string) (netfilter.Span, bool) {
 	case n.Kind == Array:
 		return flags(n.Items, datatype)
 	case n.Kind == String && (datatype == "ifname" || datatype == "iface_index"):
-		return linkName(n.Text, datatype)
+		return ParseLinkName(n.Text, datatype)
 	}
 	v, ok := value(n, datatype)
 	return netfilter.Exactly(v), ok
 }
 
-// linkName reads an interface's name; a star at the end stands for any rest, unless a backslash is in front of it.
-func linkName(text, datatype string) (netfilter.Span, bool) {
+// ParseLinkName reads an interface's name (datatype "ifname" or "iface_index"); a star at the end stands for any rest, unless a backslash is in front of it.
+func ParseLinkName(text, datatype string) (netfilter.Span, bool) {
 	if datatype == "iface_index" {
 		if _, err := strconv.Atoi(text); err == nil {
 			return netfilter.Span{}, text == "0"
@@ -183,12 +183,13 @@ func value(n *Node, datatype string) (netfilter.Value, bool) {
 		}
 		return netfilter.Value{}, true
 	case String:
-		return word(n.Text, datatype)
+		return ParseValue(n.Text, datatype)
 	}
 	return netfilter.Value{}, false
 }
 
-func word(text, datatype string) (netfilter.Value, bool) {
+// ParseValue reads one word of a datatype by nft's name for it ("ipv4_addr", "ether_addr", "inet_service", …); false for what it is not.
+func ParseValue(text, datatype string) (netfilter.Value, bool) {
 	switch datatype {
 	case "ipv4_addr", "ipv6_addr":
 		a, err := netip.ParseAddr(text)
@@ -199,7 +200,7 @@ func word(text, datatype string) (netfilter.Value, bool) {
 	case "ether_addr":
 		return macValue(text)
 	case "ifname", "iface_index":
-		s, ok := linkName(text, datatype)
+		s, ok := ParseLinkName(text, datatype)
 		return s.Low, ok && s.Certain()
 	case "classid":
 		if major, minor, ok := strings.Cut(text, ":"); ok {

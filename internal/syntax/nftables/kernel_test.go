@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/testing/kerneltest"
+	"packetwalk.dev/internal/testing/ruletest"
 )
 
 // ownNamespace moves the test to a network namespace of its own, which ends with its thread.
@@ -192,7 +193,7 @@ func send(t *testing.T, r *rand.Rand, ipv6 bool) packet.Packet {
 }
 
 // loopback is a machine with one interface.
-type loopback struct{ linkHost }
+type loopback struct{ ruletest.Links }
 
 func (loopback) AddressType(netip.Addr, string) (netfilter.AddressType, bool) {
 	return netfilter.LocalAddress, true
@@ -217,8 +218,8 @@ func compareCounters(t *testing.T, p packet.Packet) (matched, missed int) {
 		}
 	}
 	before := p
-	chooser := &chooserOf{}
-	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Input, Host: loopback{linkHost{"lo": {Index: 1, Type: 772}}}, Chooser: chooser,
+	chooser := &ruletest.First{}
+	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Input, Host: loopback{ruletest.Links{"lo": {Index: 1, Type: 772}}}, Chooser: chooser,
 		EveryRule: true}
 	if p.IsIPv6() {
 		ctx.Family = netfilter.IPv6
@@ -240,7 +241,7 @@ func compareCounters(t *testing.T, p packet.Packet) (matched, missed int) {
 			t.Errorf("%v mark %d: %s: predicted %t, the kernel says %t (%v)", before.Tuple, before.Mark, v.Rule.Text, got, !got, v.Failed)
 		}
 	}
-	for _, what := range chooser.asked {
+	for _, what := range chooser.Asked {
 		t.Errorf("%v: asked: %s", before.Tuple, what)
 	}
 	return matched, missed

@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/testing/ruletest"
 )
 
 // script is a Chooser that gives answers in turn and notes the questions.
@@ -43,7 +44,7 @@ func walkThrough(t *testing.T, name string, f netfilter.Family, h netfilter.Hook
 	var translations []string
 	var v netfilter.Verdict
 	for _, c := range rs.Hook(f, h) {
-		ctx := &netfilter.Context{Packet: p, Family: f, Hook: h, Chooser: chooser, Host: loopback{linkHost{}}}
+		ctx := &netfilter.Context{Packet: p, Family: f, Hook: h, Chooser: chooser, Host: loopback{ruletest.Links{}}}
 		if c.Base.Type == "nat" {
 			ctx.Translate = func(n packet.Translation) netfilter.Verdict {
 				translations = append(translations, fmt.Sprintf("%t %v-%v:%d-%d %t %s", n.Source, n.Low, n.High, n.PortLow, n.PortHigh, n.FullyRandom, n.Chosen))

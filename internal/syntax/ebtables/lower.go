@@ -1,4 +1,4 @@
-package nftables
+package ebtables
 
 import (
 	"fmt"
@@ -10,14 +10,15 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/syntax/nftables"
 )
 
-// LowerEBTables gives tables of ebtables their meaning. A user's chain with a policy other than RETURN ends with a rule of its own, as in
+// Lower gives tables of ebtables their meaning. A user's chain with a policy other than RETURN ends with a rule of its own, as in
 // the kernel's nf_tables. Chains that rules name need not be there; errors tell of chains that are there twice.
-func LowerEBTables(e *EBTables) ([]*netfilter.Table, error) {
+func Lower(e *Tables) ([]*netfilter.Table, error) {
 	var tables []*netfilter.Table
 	for i := range e.Tables {
-		l := ebLowerer{legacy: e.Legacy, chains: map[string]*netfilter.Chain{}}
+		l := lowerer{legacy: e.Legacy, chains: map[string]*netfilter.Chain{}}
 		t, err := l.table(&e.Tables[i])
 		if err != nil {
 			return nil, fmt.Errorf("ebtables: %w", err)
@@ -27,15 +28,15 @@ func LowerEBTables(e *EBTables) ([]*netfilter.Table, error) {
 	return tables, nil
 }
 
-type ebLowerer struct {
+type lowerer struct {
 	legacy bool
 	broute bool
 	chains map[string]*netfilter.Chain
 }
 
-// ebBase tells where the kernel calls a chain (include/linux/netfilter_bridge.h; legacy has another priority for filter's OUTPUT:
+// baseOf tells where the kernel calls a chain (include/linux/netfilter_bridge.h; legacy has another priority for filter's OUTPUT:
 // net/bridge/netfilter/ebtable_filter.c).
-func (l *ebLowerer) ebBase(table, chain string) *netfilter.Base {
+func (l *lowerer) baseOf(table, chain string) *netfilter.Base {
 	base := func(hook netfilter.Hook, priority int) *netfilter.Base {
 		return &netfilter.Base{Type: "filter", Hook: hook, Priority: priority}
 	}
@@ -61,21 +62,21 @@ func (l *ebLowerer) ebBase(table, chain string) *netfilter.Base {
 	return nil
 }
 
-var ebPolicies = map[string]netfilter.VerdictKind{"ACCEPT": netfilter.Accept, "DROP": netfilter.Drop, "RETURN": netfilter.Return,
+var policies = map[string]netfilter.VerdictKind{"ACCEPT": netfilter.Accept, "DROP": netfilter.Drop, "RETURN": netfilter.Return,
 	"CONTINUE": netfilter.Continue}
 
-func (l *ebLowerer) table(t *EBTable) (*netfilter.Table, error) {
+func (l *lowerer) table(t *Table) (*netfilter.Table, error) {
 	lowered := &netfilter.Table{Family: netfilter.Bridge, Name: t.Name, Dialect: netfilter.EBTables}
 	l.broute = t.Name == "broute"
 	for _, c := range t.Chains {
-		policy, ok := ebPolicies[c.Policy]
+		policy, ok := policies[c.Policy]
 		if !ok {
 			return nil, fmt.Errorf("table %s: chain %s: unknown policy %q", t.Name, c.Name, c.Policy)
 		}
 		if l.chains[c.Name] != nil {
 			return nil, fmt.Errorf("table %s: chain %s is there twice", t.Name, c.Name)
 		}
-		chain := &netfilter.Chain{Table: lowered, Name: c.Name, Base: l.ebBase(t.Name, c.Name), Policy: policy}
+		chain := &netfilter.Chain{Table: lowered, Name: c.Name, Base: l.baseOf(t.Name, c.Name), Policy: policy}
 		l.chains[c.Name] = chain
 		lowered.Chains = append(lowered.Chains, chain)
 	}
@@ -100,21 +101,21 @@ func (l *ebLowerer) table(t *EBTable) (*netfilter.Table, error) {
 	return lowered, nil
 }
 
-// ebOption is one option of a rule with its arguments.
-type ebOption struct {
+// option is one option of a rule with its arguments.
+type option struct {
 	name string
 	not  bool
 	args []string
 }
 
-func (o *ebOption) arg() string {
+func (o *option) arg() string {
 	if len(o.args) == 0 {
 		return ""
 	}
 	return o.args[0]
 }
 
-func (o *ebOption) text() string {
+func (o *option) text() string {
 	not := ""
 	if o.not {
 		not = "! "
@@ -122,9 +123,9 @@ func (o *ebOption) text() string {
 	return strings.TrimSpace(o.name + " " + not + strings.Join(o.args, " "))
 }
 
-// ebOptions splits a rule into options. "!" stands in front of an option (ebtables-nft from 1.8.10) or of its argument.
-func ebOptions(text string) []ebOption {
-	var all []ebOption
+// parseOptions splits a rule into options. "!" stands in front of an option (ebtables-nft from 1.8.10) or of its argument.
+func parseOptions(text string) []option {
+	var all []option
 	not := false
 	for _, w := range words(text) {
 		switch {
@@ -133,19 +134,19 @@ func ebOptions(text string) []ebOption {
 		case w == "!":
 			not = true
 		case len(w) > 1 && w[0] == '-' && !isNumber(w):
-			all = append(all, ebOption{name: w, not: not})
+			all = append(all, option{name: w, not: not})
 			not = false
 		case len(all) > 0:
 			all[len(all)-1].args = append(all[len(all)-1].args, w)
 		default:
-			all = append(all, ebOption{name: w})
+			all = append(all, option{name: w})
 		}
 	}
 	return all
 }
 
 // takes tells whether the option has arguments.
-func (o *ebOption) takes() bool {
+func (o *option) takes() bool {
 	return !slices.Contains([]string{"--log", "--log-ip", "--log-ip6", "--log-arp", "--nflog", "--ulog", "--snat-arp", "--arp-gratuitous"}, o.name)
 }
 
@@ -155,9 +156,9 @@ func isNumber(w string) bool {
 }
 
 // rule lowers a rule: tests, then watchers, then the target, whatever their order in the text.
-func (l *ebLowerer) rule(text string) []netfilter.Statement {
+func (l *lowerer) rule(text string) []netfilter.Statement {
 	var tests, effects []netfilter.Statement
-	options := ebOptions(text)
+	options := parseOptions(text)
 	protocol := "th"
 	for i := range options {
 		if o := &options[i]; (o.name == "--ip-proto" || o.name == "--ip-protocol" || o.name == "--ip6-proto" || o.name == "--ip6-protocol") && !o.not {
@@ -171,11 +172,11 @@ func (l *ebLowerer) rule(text string) []netfilter.Statement {
 		switch {
 		case o.name == "-j" || o.name == "--jump":
 			effects = append(effects, l.target(o.arg(), options[i+1:])...)
-		case ebWatcher(o.name):
+		case isWatcher(o.name):
 			effects = append([]netfilter.Statement{&netfilter.Note{Words: o.text()}}, effects...)
-		case ebTargetOption(o.name), o.name == "-c":
+		case isTargetOption(o.name), o.name == "-c":
 		default:
-			s := ebTest(o, protocol)
+			s := test(o, protocol)
 			if s == nil {
 				s = &netfilter.UnknownTest{Text: o.text()}
 			}
@@ -185,12 +186,12 @@ func (l *ebLowerer) rule(text string) []netfilter.Statement {
 	return append(tests, effects...)
 }
 
-func ebWatcher(name string) bool {
+func isWatcher(name string) bool {
 	return strings.HasPrefix(name, "--log") && !strings.HasPrefix(name, "--logical") || strings.HasPrefix(name, "--nflog") ||
 		strings.HasPrefix(name, "--ulog")
 }
 
-func ebTargetOption(name string) bool {
+func isTargetOption(name string) bool {
 	for _, prefix := range []string{"--to-", "--snat-", "--dnat-", "--arpreply-", "--redirect-", "--mark-"} {
 		if strings.HasPrefix(name, prefix) {
 			return true
@@ -199,8 +200,8 @@ func ebTargetOption(name string) bool {
 	return false
 }
 
-// ebFields are the options that compare a field with a constant: nft's protocol and field of each.
-var ebFields = map[string][2]string{
+// fields are the options that compare a field with a constant: nft's protocol and field of each.
+var fields = map[string][2]string{
 	"-s": {"ether", "saddr"}, "-d": {"ether", "daddr"},
 	"--ip-src": {"ip", "saddr"}, "--ip-source": {"ip", "saddr"}, "--ip-dst": {"ip", "daddr"}, "--ip-destination": {"ip", "daddr"},
 	"--ip-proto": {"ip", "protocol"}, "--ip-protocol": {"ip", "protocol"}, "--ip-tos": {"ip", "tos"},
@@ -213,11 +214,11 @@ var ebFields = map[string][2]string{
 	"--arp-mac-src": {"arp", "saddr ether"}, "--arp-mac-dst": {"arp", "daddr ether"},
 }
 
-// ebTest lowers a test; nil where it is not understood. protocol is that of ports.
-func ebTest(o *ebOption, protocol string) netfilter.Statement {
+// test lowers a test; nil where it is not understood. protocol is that of ports.
+func test(o *option, protocol string) netfilter.Statement {
 	switch o.name {
 	case "-p", "--protocol":
-		return ebProtocol(o)
+		return protocolTest(o)
 	case "-i", "--in-interface", "-o", "--out-interface":
 		if o.arg() == "" {
 			return nil
@@ -230,14 +231,14 @@ func ebTest(o *ebOption, protocol string) netfilter.Statement {
 			name = start + "*"
 		}
 		f, _ := netfilter.Meta(key)
-		s, ok := linkName(name, "ifname")
+		s, ok := nftables.ParseLinkName(name, "ifname")
 		return compare(f, s, ok, o)
 	case "--pkttype-type":
 		f, _ := netfilter.Meta("pkttype")
 		v, ok := map[string]uint64{"host": 0, "broadcast": 1, "multicast": 2, "otherhost": 3}[strings.ToLower(o.arg())]
 		return compare(f, netfilter.Number(v), ok, o)
 	case "--mark":
-		return ebMark(o)
+		return markTest(o)
 	case "--limit":
 		return &netfilter.MatchHistory{Text: o.text(), Words: "limit " + o.arg()}
 	case "--limit-burst":
@@ -248,7 +249,7 @@ func ebTest(o *ebOption, protocol string) netfilter.Statement {
 		same := &netfilter.Bitwise{Op: netfilter.BitXor, Left: source, Right: target}
 		return compare(same, netfilter.Number(0), true, o)
 	}
-	names, ok := ebFields[o.name]
+	names, ok := fields[o.name]
 	if !ok {
 		return nil
 	}
@@ -259,10 +260,10 @@ func ebTest(o *ebOption, protocol string) netfilter.Statement {
 	if !ok || o.arg() == "" {
 		return nil
 	}
-	return ebField(f, o)
+	return fieldTest(f, o)
 }
 
-func compare(e netfilter.Expr, s netfilter.Span, ok bool, o *ebOption) netfilter.Statement {
+func compare(e netfilter.Expr, s netfilter.Span, ok bool, o *option) netfilter.Statement {
 	if !ok || len(o.args) > 1 {
 		return nil
 	}
@@ -273,12 +274,12 @@ func compare(e netfilter.Expr, s netfilter.Span, ok bool, o *ebOption) netfilter
 	return &netfilter.Compare{Left: e, Op: relation, Right: []netfilter.Span{s}, Words: o.arg()}
 }
 
-// ebField compares a field with a constant of its datatype, with a mask or as a range where it may.
-func ebField(f *netfilter.Field, o *ebOption) netfilter.Statement {
+// fieldTest compares a field with a constant of its datatype, with a mask or as a range where it may.
+func fieldTest(f *netfilter.Field, o *option) netfilter.Statement {
 	text, maskText, masked := strings.Cut(o.arg(), "/")
 	switch f.Type {
 	case "ether_addr":
-		if words, ok := ebMACs[strings.ToLower(text)]; ok && !masked {
+		if words, ok := macNames[strings.ToLower(text)]; ok && !masked {
 			text, maskText, masked = words[0], words[1], true
 		}
 	case "inet_service":
@@ -291,7 +292,7 @@ func ebField(f *netfilter.Field, o *ebOption) netfilter.Statement {
 		s := netfilter.Span{Low: netfilter.Value{Lo: a}, High: netfilter.Value{Lo: b}}
 		return compare(f, s, err1 == nil && err2 == nil, o)
 	case "arp_op":
-		if n, ok := ebARP[text]; ok {
+		if n, ok := arpOperations[text]; ok {
 			text = n
 		}
 	case "inet_proto":
@@ -299,22 +300,22 @@ func ebField(f *netfilter.Field, o *ebOption) netfilter.Statement {
 			text = strconv.Itoa(int(p))
 		}
 	case "ether_type":
-		if n, ok := ebTypes[strings.ToUpper(text)]; ok {
+		if n, ok := etherTypes[strings.ToUpper(text)]; ok {
 			text = n
 		}
 	}
-	v, ok := word(text, f.Type)
+	v, ok := nftables.ParseValue(text, f.Type)
 	if !masked || !ok {
 		return compare(f, netfilter.Exactly(v), ok, o)
 	}
-	mask, ok := ebMask(maskText, f)
+	mask, ok := parseMask(maskText, f)
 	constant := &netfilter.Constant{Values: []netfilter.Span{netfilter.Exactly(mask)}, Words: maskText}
 	v = netfilter.Value{Hi: v.Hi & mask.Hi, Lo: v.Lo & mask.Lo}
 	return compare(&netfilter.Bitwise{Op: netfilter.BitAnd, Left: f, Right: constant}, netfilter.Exactly(v), ok, o)
 }
 
-// ebMask reads the mask of an address: a length or a mask.
-func ebMask(text string, f *netfilter.Field) (netfilter.Value, bool) {
+// parseMask reads the mask of an address: a length or a mask.
+func parseMask(text string, f *netfilter.Field) (netfilter.Value, bool) {
 	if bits, err := strconv.Atoi(text); err == nil && f.Type != "ether_addr" {
 		if bits < 0 || bits > f.Bits {
 			return netfilter.Value{}, false
@@ -326,26 +327,26 @@ func ebMask(text string, f *netfilter.Field) (netfilter.Value, bool) {
 			return netfilter.Value{}, false
 		}
 	}
-	return word(text, f.Type)
+	return nftables.ParseValue(text, f.Type)
 }
 
-// ebMACs are the words for addresses, with their masks (ebtables(8)).
-var ebMACs = map[string][2]string{
+// macNames are the words for addresses, with their masks (ebtables(8)).
+var macNames = map[string][2]string{
 	"unicast":   {"00:00:00:00:00:00", "01:00:00:00:00:00"},
 	"multicast": {"01:00:00:00:00:00", "01:00:00:00:00:00"},
 	"broadcast": {"ff:ff:ff:ff:ff:ff", "ff:ff:ff:ff:ff:ff"},
 	"bga":       {"01:80:c2:00:00:00", "ff:ff:ff:ff:ff:ff"},
 }
 
-// ebARP are the words for operations of ARP.
-var ebARP = map[string]string{"Request": "1", "Reply": "2", "Request_Reverse": "3", "Reply_Reverse": "4", "DRARP_Request": "5",
+// arpOperations are the words for operations of ARP.
+var arpOperations = map[string]string{"Request": "1", "Reply": "2", "Request_Reverse": "3", "Reply_Reverse": "4", "DRARP_Request": "5",
 	"DRARP_Reply": "6", "DRARP_Error": "7", "InARP_Request": "8", "ARP_NAK": "9"}
 
-// ebTypes are the words for Ethernet types (/etc/ethertypes) that frames of walks can have, and some that they cannot.
-var ebTypes = map[string]string{"IPV4": "0x0800", "IP": "0x0800", "ARP": "0x0806", "IPV6": "0x86dd", "802_1Q": "0x8100", "802_1AD": "0x88a8"}
+// etherTypes are the words for Ethernet types (/etc/ethertypes) that frames of walks can have, and some that they cannot.
+var etherTypes = map[string]string{"IPV4": "0x0800", "IP": "0x0800", "ARP": "0x0806", "IPV6": "0x86dd", "802_1Q": "0x8100", "802_1AD": "0x88a8"}
 
-// ebProtocol lowers -p: an Ethernet type, or LENGTH for frames of 802.3.
-func ebProtocol(o *ebOption) netfilter.Statement {
+// protocolTest lowers -p: an Ethernet type, or LENGTH for frames of 802.3.
+func protocolTest(o *option) netfilter.Statement {
 	f, _ := netfilter.Payload("ether", "type")
 	if strings.EqualFold(o.arg(), "length") {
 		op := netfilter.Less
@@ -354,19 +355,19 @@ func ebProtocol(o *ebOption) netfilter.Statement {
 		}
 		return &netfilter.Compare{Left: f, Op: op, Right: []netfilter.Span{netfilter.Number(0x0600)}, Words: "0x0600"}
 	}
-	text, known := ebTypes[strings.ToUpper(o.arg())]
+	text, known := etherTypes[strings.ToUpper(o.arg())]
 	if !known {
 		text = o.arg()
 		if _, err := strconv.ParseUint(strings.TrimPrefix(text, "0x"), 16, 16); err != nil || !strings.HasPrefix(text, "0x") {
 			return nil
 		}
 	}
-	v, ok := word(text, "ether_type")
+	v, ok := nftables.ParseValue(text, "ether_type")
 	return compare(f, netfilter.Exactly(v), ok, o)
 }
 
-// ebMark lowers --mark VALUE[/MASK], or /MASK, which holds where one of the bits is set (net/bridge/netfilter/ebt_mark_m.c).
-func ebMark(o *ebOption) netfilter.Statement {
+// markTest lowers --mark VALUE[/MASK], or /MASK, which holds where one of the bits is set (net/bridge/netfilter/ebt_mark_m.c).
+func markTest(o *option) netfilter.Statement {
 	text, maskText, masked := strings.Cut(o.arg(), "/")
 	mask, err := uint64(math.MaxUint32), error(nil)
 	if masked {

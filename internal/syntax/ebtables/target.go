@@ -1,4 +1,4 @@
-package nftables
+package ebtables
 
 import (
 	"strconv"
@@ -6,11 +6,12 @@ import (
 
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/syntax/nftables"
 )
 
 // target lowers a rule's target with the options behind it.
-func (l *ebLowerer) target(name string, options []ebOption) []netfilter.Statement {
-	if s := l.ebVerdict(name); s != nil {
+func (l *lowerer) target(name string, options []option) []netfilter.Statement {
+	if s := l.verdict(name); s != nil {
 		return s
 	}
 	if chain := l.chains[name]; chain != nil {
@@ -19,7 +20,7 @@ func (l *ebLowerer) target(name string, options []ebOption) []netfilter.Statemen
 	unknown := []string{"-j " + name}
 	option := map[string]string{}
 	for i := range options {
-		if ebTargetOption(options[i].name) {
+		if isTargetOption(options[i].name) {
 			option[options[i].name] = options[i].arg()
 			unknown = append(unknown, options[i].text())
 		}
@@ -30,10 +31,10 @@ func (l *ebLowerer) target(name string, options []ebOption) []netfilter.Statemen
 	return []netfilter.Statement{&netfilter.UnknownEffect{Text: strings.Join(unknown, " ")}}
 }
 
-// ebVerdict is what a verdict's name does; nil for other names. In table broute DROP means that the frame is routed, not bridged, which a walk
+// verdict is what a verdict's name does; nil for other names. In table broute DROP means that the frame is routed, not bridged, which a walk
 // does not follow.
-func (l *ebLowerer) ebVerdict(name string) []netfilter.Statement {
-	kind, ok := ebPolicies[name]
+func (l *lowerer) verdict(name string) []netfilter.Statement {
+	kind, ok := policies[name]
 	switch {
 	case !ok:
 		return nil
@@ -46,17 +47,17 @@ func (l *ebLowerer) ebVerdict(name string) []netfilter.Statement {
 }
 
 // extension lowers ebtables' targets; nil where something is not understood.
-func (l *ebLowerer) extension(name string, option map[string]string) []netfilter.Statement {
+func (l *lowerer) extension(name string, option map[string]string) []netfilter.Statement {
 	then := func(key, otherwise string) []netfilter.Statement {
 		if option[key] != "" {
 			otherwise = option[key]
 		}
-		return l.ebVerdict(otherwise)
+		return l.verdict(otherwise)
 	}
 	mac := func(keys ...string) (packet.MAC, bool) {
 		for _, k := range keys {
 			if option[k] != "" {
-				v, ok := macValue(option[k])
+				v, ok := nftables.ParseValue(option[k], "ether_addr")
 				return v.MAC(), ok
 			}
 		}
@@ -82,7 +83,7 @@ func (l *ebLowerer) extension(name string, option map[string]string) []netfilter
 		first, rest = netfilter.RedirectFrame{}, then("--redirect-target", "ACCEPT")
 	case "arpreply":
 		m, ok := mac("--arpreply-mac")
-		target, known := ebPolicies[option["--arpreply-target"]]
+		target, known := policies[option["--arpreply-target"]]
 		if option["--arpreply-target"] == "" {
 			target, known = netfilter.Drop, true
 		}
@@ -91,7 +92,7 @@ func (l *ebLowerer) extension(name string, option map[string]string) []netfilter
 		}
 		return []netfilter.Statement{&netfilter.ARPReply{MAC: m, Target: target}}
 	case "mark":
-		if s := ebSetMark(option); s != nil {
+		if s := setMark(option); s != nil {
 			first = s
 		}
 		rest = then("--mark-target", "ACCEPT")
@@ -102,7 +103,7 @@ func (l *ebLowerer) extension(name string, option map[string]string) []netfilter
 	return append([]netfilter.Statement{first}, rest...)
 }
 
-func ebSetMark(option map[string]string) *netfilter.SetMark {
+func setMark(option map[string]string) *netfilter.SetMark {
 	for key, value := range option {
 		n, err := strconv.ParseUint(value, 0, 32)
 		v := uint32(n)
