@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nftables"
 )
 
 // NewKey makes a key for one redaction. Who does not have it cannot tell which address or name stood where; nobody keeps it.
