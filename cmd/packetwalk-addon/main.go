@@ -22,6 +22,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/types"
 
+	"packetwalk.dev/internal/addons/dns"
 	"packetwalk.dev/internal/addons/httprouting"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/pods/connector"
@@ -146,6 +147,10 @@ func externalDNS(ctx context.Context, args []string) error {
 	provider := f.String("provider", "rfc2136", "how the zone is changed: rfc2136, by DNS updates")
 	host := f.String("rfc2136-host", "", "`address` of the name server that takes updates")
 	port := f.String("rfc2136-port", "53", "its `port`")
+	key := f.String("rfc2136-tsig-keyname", "", "`name` of the key that signs updates and transfers")
+	secret := f.String("rfc2136-tsig-secret", os.Getenv("EXTERNAL_DNS_RFC2136_TSIG_SECRET"), "its secret, in `base64`; by default $EXTERNAL_DNS_RFC2136_TSIG_SECRET")
+	algorithm := f.String("rfc2136-tsig-secret-alg", "hmac-sha256", "its algorithm: hmac-sha256")
+	f.Bool("rfc2136-tsig-axfr", true, "sign transfers, too, which is always done")
 	f.StringVar(&o.Zone, "domain-filter", "", "the `zone`; names outside it are left out")
 	f.DurationVar(&o.Interval, "interval", time.Minute, "how often the zone is compared, also when no Ingress has changed")
 	if err := parse(f, args); err != nil {
@@ -154,6 +159,8 @@ func externalDNS(ctx context.Context, args []string) error {
 	switch {
 	case *source != "ingress" || *provider != "rfc2136":
 		return usageError{fmt.Errorf("source %s and provider %s: here there are ingress and rfc2136", *source, *provider)}
+	case *algorithm != "hmac-sha256":
+		return usageError{fmt.Errorf("--rfc2136-tsig-secret-alg %s: here there is hmac-sha256", *algorithm)}
 	case o.Zone == "" || *host == "":
 		return usageError{errors.New("--domain-filter and --rfc2136-host are needed")}
 	case o.Interval <= 0:
@@ -161,6 +168,9 @@ func externalDNS(ctx context.Context, args []string) error {
 	}
 	o.Server = net.JoinHostPort(*host, *port)
 	var err error
+	if o.Key, err = dns.NewKey(*key, *secret); err != nil {
+		return usageError{fmt.Errorf("--rfc2136-tsig-keyname and --rfc2136-tsig-secret: %w", err)}
+	}
 	if o.Config, err = kube.Config(*kubeconfig, "external-dns/"+version); err != nil {
 		return err
 	}

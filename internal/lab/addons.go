@@ -58,7 +58,7 @@ func (a *addons) apply(ctx context.Context) error {
 	c := a.cluster()
 	err := a.bring(ctx, applyObjects, func() ([]string, error) { return dnsObjects(c) })
 	if c.HasAddon(cluster.AddonHTTPRouting) {
-		err = errors.Join(err, a.bring(ctx, applyObjects, func() ([]string, error) { return httpRoutingObjects(c) }))
+		err = errors.Join(err, a.bring(ctx, applyObjects, a.httpRouting(c)))
 	}
 	return err
 }
@@ -78,7 +78,7 @@ func (a *addons) Change(ctx context.Context, c change) error {
 			return err
 		}
 	}
-	return a.bring(ctx, bring, func() ([]string, error) { return httpRoutingObjects(c.to) })
+	return a.bring(ctx, bring, a.httpRouting(c.to))
 }
 
 func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error, objects func() ([]string, error)) error {
@@ -99,6 +99,18 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 //go:embed addons/http_application_routing.yaml
 var httpRouting string
 
-func httpRoutingObjects(c *cluster.Cluster) ([]string, error) {
-	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": azureResolver})
+// httpRoutingObjects are those objects for a cluster and the secret of the zone's key.
+func httpRoutingObjects(c *cluster.Cluster, secret string) ([]string, error) {
+	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": azureResolver, "Key": zoneKey, "Secret": secret})
+}
+
+// httpRouting are those objects for a cluster of this lab.
+func (a *addons) httpRouting(c *cluster.Cluster) func() ([]string, error) {
+	return func() ([]string, error) {
+		secret, err := zoneSecret(a.dir)
+		if err != nil {
+			return nil, err
+		}
+		return httpRoutingObjects(c, secret)
+	}
 }

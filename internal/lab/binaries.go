@@ -23,8 +23,9 @@ func FindBinaries() (Binaries, error) {
 		CNI:          filepath.Join(dir, "packetwalk-cni"),
 		App:          filepath.Join(dir, "packetwalk-app"),
 		Addon:        filepath.Join(dir, "packetwalk-addon"),
+		DNS:          filepath.Join(dir, "packetwalk-dns"),
 	}
-	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App, b.Addon} {
+	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App, b.Addon, b.DNS} {
 		if _, err := os.Stat(path); err != nil {
 			return b, fmt.Errorf("%s is missing beside %s; 'make build controlplane' makes it", filepath.Base(path), self)
 		}

@@ -69,6 +69,9 @@ func (l *resolvers) Start(ctx context.Context) error {
 	if err := os.MkdirAll(l.dir.path("dns"), 0o700); err != nil {
 		return err
 	}
+	if _, err := zoneSecret(l.dir); err != nil { // its file is mounted
+		return err
+	}
 	l.all = []*host{
 		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: azureResolver.String(), App: "dns"}, ns: l.azure.Namespace()},
 		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: internetResolver.String(), App: "dns"}, ns: l.azure.Internet()},
@@ -91,6 +94,9 @@ func (l *resolvers) bring(ctx context.Context, c *cluster.Cluster) error {
 		}
 		m.args = args
 		m.mounts = []container.Mount{{Source: l.dir.path("dns"), Destination: zoneDir, ReadOnly: m.Kind != kindAzure}}
+		if m.Kind == kindAzure {
+			m.mounts = append(m.mounts, container.Mount{Source: zoneSecretFile(l.dir), Destination: zoneKeyFile, ReadOnly: true})
+		}
 		g.Go(func() error { return l.start(ctx, m) })
 	}
 	return g.Wait()
@@ -108,13 +114,24 @@ func (l *resolvers) Stop() {
 	}
 }
 
+// The key of DNS updates and of transfers: its name, and the file of its secret in the name server that takes updates.
+const (
+	zoneKey     = "external-dns"
+	zoneKeyFile = "/etc/dns/tsig-secret"
+)
+
+func zoneSecretFile(d Dir) string { return d.path("dns-tsig-secret") }
+
+// zoneSecret is that key's secret.
+func zoneSecret(d Dir) (string, error) { return secretOf(zoneSecretFile(d)) }
+
 // resolverArgs are the arguments of the application dns.
 func resolverArgs(m *host, c *cluster.Cluster) []string {
-	args := []string{"-listen", m.Address}
+	args := []string{"--listen", m.Address}
 	if c.HasAddon(cluster.AddonHTTPRouting) {
-		args = append(args, "-zone", c.HTTPRoutingZone(), zoneFile)
+		args = append(args, "--zone", c.HTTPRoutingZone(), "--zone-file", zoneFile)
 		if m.Kind == kindAzure {
-			args = append(args, "-update")
+			args = append(args, "--tsig-keyname", zoneKey, "--tsig-secret-file", zoneKeyFile)
 		}
 	}
 	return append(args, zone(c)...)

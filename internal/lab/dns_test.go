@@ -53,7 +53,7 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 		}
 		kind := o.APIVersion + "/" + o.Kind
 		into, known := map[string]any{
-			"v1/Service": &corev1.Service{}, "apps/v1/Deployment": &appsv1.Deployment{}, "v1/ServiceAccount": &corev1.ServiceAccount{}, "v1/ConfigMap": &corev1.ConfigMap{},
+			"v1/Service": &corev1.Service{}, "v1/Secret": &corev1.Secret{}, "apps/v1/Deployment": &appsv1.Deployment{}, "v1/ServiceAccount": &corev1.ServiceAccount{}, "v1/ConfigMap": &corev1.ConfigMap{},
 			"rbac.authorization.k8s.io/v1/ClusterRole": &rbacv1.ClusterRole{}, "rbac.authorization.k8s.io/v1/ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
 			"networking.k8s.io/v1/IngressClass": &networkingv1.IngressClass{},
 		}[kind]
@@ -74,7 +74,7 @@ func TestHTTPRoutingObjects(t *testing.T) {
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}
-	docs, err := httpRoutingObjects(c)
+	docs, err := httpRoutingObjects(c, "c2VjcmV0")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,7 +36,7 @@ type lab struct {
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	c.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
-		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
+		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon, "dns": bin.DNS,
 	}}
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}

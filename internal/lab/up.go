@@ -30,6 +30,7 @@ type Binaries struct {
 	CNI          string // packetwalk-cni
 	App          string // packetwalk-app
 	Addon        string // packetwalk-addon
+	DNS          string // packetwalk-dns
 }
 
 // UpOptions say what Up makes.

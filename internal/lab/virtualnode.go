@@ -146,16 +146,20 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 	})
 }
 
-// azureToken is the bearer token for Azure's interface, made once in a lab's life. An empty one is an error: it would let everybody in.
-func azureToken(d Dir) (string, error) {
-	path := d.path("pki", "azure-token")
+// azureToken is the bearer token for Azure's interface.
+func azureToken(d Dir) (string, error) { return secretOf(d.path("pki", "azure-token")) }
+
+// secretOf is a secret of the lab's own, made once in its life: 32 octets in base64, in a file. An empty one is an error: it would let everybody in.
+func secretOf(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
-		text = []byte(rand.Text())
+		text = make([]byte, 32)
+		_, _ = rand.Read(text) // never fails (crypto/rand)
+		text = base64.StdEncoding.AppendEncode(nil, text)
 		err = atomicfile.Write(path, text, 0o600)
 	}
 	if err == nil && len(text) == 0 {
-		err = fmt.Errorf("%s is empty; remove it to have a token made", path)
+		err = fmt.Errorf("%s is empty; remove it to have one made", path)
 	}
 	return string(text), err
 }

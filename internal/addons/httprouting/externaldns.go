@@ -2,12 +2,9 @@ package httprouting
 
 import (
 	"context"
-	"encoding/binary"
 	"fmt"
 	"io"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -17,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 
-	"packetwalk.dev/internal/addons/dnsupdate"
+	"packetwalk.dev/internal/addons/dns"
 )
 
 // ExternalDNSOptions are external-dns's settings, by the names of its flags.
 type ExternalDNSOptions struct {
 	Zone     string        // --domain-filter
 	Server   string        // --rfc2136-host and --rfc2136-port: ADDRESS:PORT of the name server that takes updates
+	Key      *dns.Key      // --rfc2136-tsig-keyname and --rfc2136-tsig-secret
 	Interval time.Duration // --interval: how often the zone is compared, also without a change of Ingresses
 	Config   *rest.Config
 	Log      io.Writer
@@ -33,9 +31,6 @@ type ExternalDNSOptions struct {
 func (o *ExternalDNSOptions) say(level, message string) {
 	fmt.Fprintf(o.Log, "time=%q level=%s msg=%q\n", time.Now().UTC().Format(time.RFC3339), level, message)
 }
-
-// dnsTTL is external-dns's default for records without a lifetime, in seconds.
-const dnsTTL = 300
 
 // RunExternalDNS brings the hosts of Ingresses that are in the zone into the zone, and takes names away that no Ingress has, until ctx ends.
 func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
@@ -64,8 +59,8 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 }
 
 // zoneOf are the records that a zone is to have: the hosts of rules and TLS entries, with the addresses in their Ingresses' status.
-func zoneOf(zone string, all []*networkingv1.Ingress) dnsupdate.Records {
-	records := dnsupdate.Records{}
+func zoneOf(zone string, all []*networkingv1.Ingress) dns.Records {
+	records := dns.Records{}
 	for _, i := range all {
 		var addresses []netip.Addr
 		for _, in := range i.Status.LoadBalancer.Ingress {
@@ -81,7 +76,7 @@ func zoneOf(zone string, all []*networkingv1.Ingress) dnsupdate.Records {
 			hosts = append(hosts, t.Hosts...)
 		}
 		for _, h := range hosts {
-			if h = strings.ToLower(h); dnsupdate.InZone(h, zone) && len(addresses) > 0 {
+			if h = strings.ToLower(h); dns.InZone(h, zone) && len(addresses) > 0 {
 				records[h] = append(records[h], addresses...)
 			}
 		}
@@ -94,20 +89,15 @@ func zoneOf(zone string, all []*networkingv1.Ingress) dnsupdate.Records {
 }
 
 // sync compares the zone as it is with the zone as it should be, and has the difference made.
-func (o *ExternalDNSOptions) sync(ctx context.Context, want dnsupdate.Records) error {
-	conn, err := (&net.Dialer{Timeout: connectTimeout}).DialContext(ctx, "tcp", o.Server)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
-	have, err := transfer(conn, o.Zone)
+func (o *ExternalDNSOptions) sync(ctx context.Context, want dns.Records) error {
+	client := &dns.Client{Server: o.Server, Key: o.Key}
+	have, err := client.Transfer(ctx, o.Zone)
 	if err != nil {
 		return fmt.Errorf("read zone %s: %w", o.Zone, err)
 	}
-	u := difference(o.Zone, have, want)
-	if len(u.Operations) == 0 {
-		return nil
+	update, err := dns.Difference(o.Zone, have, want)
+	if update == nil {
+		return err
 	}
 	for _, name := range slices.Sorted(maps.Keys(have)) {
 		if len(want[name]) == 0 {
@@ -119,7 +109,7 @@ func (o *ExternalDNSOptions) sync(ctx context.Context, want dnsupdate.Records) e
 			o.say("info", fmt.Sprintf("Updating A record named '%s' to '%s' for DNS zone '%s'.", relative(name, o.Zone), join(want[name]), o.Zone))
 		}
 	}
-	if err := update(conn, u); err != nil {
+	if err := client.Update(ctx, update); err != nil {
 		return fmt.Errorf("update zone %s: %w", o.Zone, err)
 	}
 	return nil
@@ -138,86 +128,4 @@ func join(all []netip.Addr) string {
 		texts = append(texts, a.String())
 	}
 	return strings.Join(texts, ",")
-}
-
-// difference is what makes a zone another one: names that differ are made anew.
-func difference(zone string, have, want dnsupdate.Records) dnsupdate.Update {
-	u := dnsupdate.Update{ID: uint16(rand.Uint32()), Zone: zone}
-	for _, name := range slices.Sorted(maps.Keys(have)) {
-		if !slices.Equal(have[name], want[name]) {
-			u.Operations = append(u.Operations, dnsupdate.Operation{Kind: dnsupdate.DeleteName, Name: name})
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(want)) {
-		if slices.Equal(have[name], want[name]) {
-			continue
-		}
-		for _, a := range want[name] {
-			u.Operations = append(u.Operations, dnsupdate.Operation{Kind: dnsupdate.Add, Name: name, Address: a, TTL: dnsTTL})
-		}
-	}
-	return u
-}
-
-// transfer reads the whole zone over a connection to a name server.
-func transfer(conn io.ReadWriter, zone string) (dnsupdate.Records, error) {
-	id := uint16(rand.Uint32())
-	question, err := dnsupdate.TransferQuestion(id, zone)
-	if err != nil {
-		return nil, err
-	}
-	if err := send(conn, question); err != nil {
-		return nil, err
-	}
-	records, seen := dnsupdate.Records{}, 0
-	for {
-		msg, err := receive(conn)
-		if err != nil {
-			return nil, err
-		}
-		done, err := dnsupdate.AddTransfer(id, msg, records, &seen)
-		if err != nil {
-			return nil, err
-		}
-		if done {
-			for name := range records {
-				slices.SortFunc(records[name], netip.Addr.Compare)
-			}
-			return records, nil
-		}
-	}
-}
-
-func update(conn io.ReadWriter, u dnsupdate.Update) error {
-	msg, err := u.Pack()
-	if err != nil {
-		return err
-	}
-	if err := send(conn, msg); err != nil {
-		return err
-	}
-	answer, err := receive(conn)
-	if err != nil {
-		return err
-	}
-	return dnsupdate.CheckAnswer(u.ID, answer)
-}
-
-// send writes a message with its length before it (RFC 1035, 4.2.2).
-func send(w io.Writer, msg []byte) error {
-	if len(msg) > 0xffff {
-		return fmt.Errorf("a message of %d octets; the limit is 65535", len(msg))
-	}
-	_, err := w.Write(append(binary.BigEndian.AppendUint16(nil, uint16(len(msg))), msg...))
-	return err
-}
-
-func receive(r io.Reader) ([]byte, error) {
-	var size [2]byte
-	if _, err := io.ReadFull(r, size[:]); err != nil {
-		return nil, err
-	}
-	msg := make([]byte, binary.BigEndian.Uint16(size[:]))
-	_, err := io.ReadFull(r, msg)
-	return msg, err
 }

@@ -2,8 +2,11 @@ package httprouting
 
 import (
 	"bytes"
+	"context"
+	"io"
 	"net"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -12,7 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 	networkingv1 "k8s.io/api/networking/v1"
 
-	"packetwalk.dev/internal/addons/dnsupdate"
+	"packetwalk.dev/internal/addons/dns"
 )
 
 const testZone = "z.aksapp.io"
@@ -36,78 +39,58 @@ func TestZoneOf(t *testing.T) {
 		ingressOf([]string{"203.0.113.10"}, "shop."+testZone), ingressOf(nil, "waits."+testZone), ingressOf([]string{""}, "odd."+testZone), withTLS,
 	})
 	one, both := []netip.Addr{netip.MustParseAddr("203.0.113.10")}, []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
-	want := dnsupdate.Records{"shop." + testZone: both, "*.wild." + testZone: both, testZone: both, "tls." + testZone: one, "also." + testZone: one}
+	want := dns.Records{"shop." + testZone: both, "*.wild." + testZone: both, testZone: both, "tls." + testZone: one, "also." + testZone: one}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
 	}
 }
 
-// zoneServer has a zone, and takes connections, transfers and updates of it.
-func zoneServer(t *testing.T, records dnsupdate.Records) string {
+// zoneServer is a name server whose zone has records, and the key to it.
+func zoneServer(t *testing.T, records dns.Records) (address string, key *dns.Key) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { l.Close() })
-	answer := func(msg []byte) [][]byte {
-		if dnsupdate.TransferZone(msg) == testZone {
-			messages, err := dnsupdate.Transfer(msg, testZone, records, 30)
-			if err != nil {
-				t.Error(err)
-			}
-			return messages
-		}
-		u, err := dnsupdate.Parse(msg)
-		if err != nil {
-			return [][]byte{dnsupdate.Answer(msg, dnsupdate.Refused)}
-		}
-		u.Apply(records)
-		return [][]byte{dnsupdate.Answer(msg, dnsupdate.OK)}
+	address = l.Addr().String()
+	l.Close()
+	if key, err = dns.NewKey("external-dns", strings.Repeat("A", 43)+"="); err != nil {
+		t.Fatal(err)
 	}
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			for { // one client at a time
-				msg, err := receive(conn)
-				if err != nil {
-					break
-				}
-				for _, m := range answer(msg) {
-					if err := send(conn, m); err != nil {
-						t.Error(err)
-					}
-				}
-			}
-			conn.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	ready, done := make(chan struct{}), make(chan error, 1)
+	s := &dns.Server{Zone: &dns.Zone{Name: testZone, File: filepath.Join(t.TempDir(), "zone")}, Key: key, Log: io.Discard}
+	go func() { done <- s.Serve(ctx, address, func() { close(ready) }) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
 		}
-	}()
-	return l.Addr().String()
+	})
+	select {
+	case <-ready:
+	case err := <-done:
+		t.Fatal(err)
+	}
+	if err := (&ExternalDNSOptions{Zone: testZone, Server: address, Key: key, Log: io.Discard}).sync(ctx, records); err != nil {
+		t.Fatal(err)
+	}
+	return address, key
 }
 
 func TestSync(t *testing.T) {
 	a, b := netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")
-	zone := dnsupdate.Records{"gone." + testZone: {a}, "stays." + testZone: {a, b}, "moves." + testZone: {a}}
+	zone := dns.Records{"gone." + testZone: {a}, "stays." + testZone: {a, b}, "moves." + testZone: {a}}
 	var log bytes.Buffer
-	o := &ExternalDNSOptions{Zone: testZone, Server: zoneServer(t, zone), Log: &log}
-	want := dnsupdate.Records{"stays." + testZone: {a, b}, "moves." + testZone: {b}, "new." + testZone: {a}, testZone: {a}}
+	o := &ExternalDNSOptions{Zone: testZone, Log: &log}
+	o.Server, o.Key = zoneServer(t, zone)
+	want := dns.Records{"stays." + testZone: {a, b}, "moves." + testZone: {b}, "new." + testZone: {a}, testZone: {a}}
 	for range 2 { // the second time there is nothing to do
 		if err := o.sync(t.Context(), want); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := o.sync(t.Context(), want); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := net.Dial("tcp", o.Server)
-	if err != nil {
-		t.Fatal(err)
-	}
-	have, err := transfer(conn, testZone)
-	conn.Close()
+	have, err := (&dns.Client{Server: o.Server, Key: o.Key}).Transfer(t.Context(), testZone)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -127,7 +110,7 @@ func TestSync(t *testing.T) {
 		t.Errorf("said %q", said)
 	}
 	long := strings.Repeat("x", 64) + "." + testZone // a label has at most 63 octets
-	if err := o.sync(t.Context(), dnsupdate.Records{long: {a}}); err == nil || !strings.Contains(err.Error(), long) {
+	if err := o.sync(t.Context(), dns.Records{long: {a}}); err == nil || !strings.Contains(err.Error(), long) {
 		t.Errorf("a name that DNS cannot have: %v", err)
 	}
 }

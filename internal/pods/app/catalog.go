@@ -43,8 +43,7 @@ var catalog = []App{
 		Programs: []Program{{"/echo", echo}},
 	},
 	{
-		Name: "dns", Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53},
-		Programs: []Program{{"/dns", dns}},
+		Name: "dns", Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53}, Brought: []string{"/dns"},
 	},
 	{
 		Name: "ip-masq-agent", Images: []string{"mcr.microsoft.com/aks/ip-masq-agent-v2", "mcr.microsoft.com/oss/kubernetes/ip-masq-agent"},

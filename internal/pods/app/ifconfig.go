@@ -170,3 +170,16 @@ func atoiOr(s string, otherwise int) int {
 	}
 	return otherwise
 }
+
+// listenBoth listens on an address of TCP and of UDP until ctx ends.
+func listenBoth(ctx context.Context, address string) (tcp net.Listener, udp net.PacketConn, err error) {
+	if tcp, err = net.Listen("tcp", address); err != nil {
+		return nil, nil, err
+	}
+	if udp, err = net.ListenPacket("udp", address); err != nil {
+		tcp.Close()
+		return nil, nil, err
+	}
+	context.AfterFunc(ctx, func() { tcp.Close(); udp.Close() })
+	return tcp, udp, nil
+}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -277,6 +278,11 @@ func TestManyAtOnce(t *testing.T) {
 // A name server, and a container that finds names through it, search domains included.
 func TestNames(t *testing.T) {
 	m := newMachine(t)
+	program, err := containertest.BuildProgram(t.TempDir(), "packetwalk-dns")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.runtime.Programs = map[string]string{"dns": program}
 	s := m.spec("dns")
 	s.Args = []string{"ifconfig.co=198.51.100.80", "whereami.default.svc.cluster.local=10.0.0.7"}
 	c := m.start(s)
@@ -285,6 +291,11 @@ func TestNames(t *testing.T) {
 	s.NetNS = ns
 	s.ResolvConf = []byte("nameserver 127.0.0.1\nsearch default.svc.cluster.local svc.cluster.local\noptions ndots:5\n")
 	c = m.start(s)
+	for code := -1; code != 0; { // the name server runs, and listens a moment later; the test's own time is the bound
+		if code, err = c.Exec(t.Context(), container.Exec{Args: []string{"getent", "hosts", "whereami"}}); err != nil {
+			t.Fatal(err)
+		}
+	}
 	contains(t, m.run(c, "getent", "hosts", "whereami"), "10.0.0.7")
 	if _, err := os.Lstat("/usr/bin/nslookup"); err == nil {
 		return // the machine's own, whose words are its own
