@@ -272,7 +272,6 @@ var (
 
 // Fill puts fields into a text of Line.For's form; all is false where one is not known.
 func (f Fields) Fill(text string) (filled string, all bool) {
-	all = true
 	put := func(text string) (string, bool) {
 		known := true
 		return word.ReplaceAllStringFunc(text, func(w string) string {
