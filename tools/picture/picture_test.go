@@ -8,7 +8,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-const worldA = "../../internal/model/snapshot/testdata/world-a.pwcap.tar.gz"
+const worldA = "../../internal/capture/testdata/world-a.pwcap.tar.gz"
 
 // TestREADME: the picture of the README is what this program draws. -update would hide a fault of the walk: draw it by hand and look.
 func TestREADME(t *testing.T) {
@@ -22,7 +22,7 @@ func TestREADME(t *testing.T) {
 	}
 	if d := cmp.Diff(string(want), got); d != "" {
 		t.Errorf("docs/lab.svg is another picture (-there +drawn):\n%s\ndraw it with: "+
-			"go run ./tools/picture internal/model/snapshot/testdata/world-a.pwcap.tar.gz internet/client svc/whereami > docs/lab.svg", d)
+			"go run ./tools/picture internal/capture/testdata/world-a.pwcap.tar.gz internet/client svc/whereami > docs/lab.svg", d)
 	}
 }
 
