@@ -71,6 +71,9 @@ type limits struct {
 	file, total int64 // bytes, not compressed
 }
 
+// maxManifest is the most octets of a manifest, which tells of each file in some 100.
+const maxManifest = 32 << 20
+
 var defaultLimits = limits{files: 200_000, file: 512 << 20, total: 1 << 30}
 
 // Write writes the capture as one compressed tar file. The same capture gives the same bytes.
@@ -141,7 +144,9 @@ func readWithin(r io.Reader, most limits) (*Capture, error) {
 	}
 	defer zip.Close()
 	p := unpacker{pack: tar.NewReader(zip), left: most.total, most: most}
+	p.most.file = min(most.file, maxManifest)
 	m, err := p.manifest()
+	p.most.file = most.file
 	if err != nil {
 		return nil, err
 	}
@@ -186,7 +191,7 @@ func (p *unpacker) next() (name string, data []byte, err error) {
 		return header.Name, nil, fmt.Errorf("it is no plain file")
 	}
 	if header.Size > p.most.file || header.Size > p.left {
-		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have", header.Size)
+		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have (%d in a file, %d together)", header.Size, p.most.file, p.most.total)
 	}
 	p.left -= header.Size
 	// Grown as it comes: a header may promise more than there is.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/az"
+	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/pods/container"
 )
@@ -156,7 +157,11 @@ func azCommand(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			if code := az.Run(args, view, s.Out, s.Err); code != 0 {
+			out := visible.Writer(s.Out)
+			if len(args) > 1 && args[0] == "container" && args[1] == "logs" {
+				out = forReading(s.Out)
+			}
+			if code := az.Run(args, view, out, visible.Writer(s.Err)); code != 0 {
 				return exitStatus(code)
 			}
 			return nil

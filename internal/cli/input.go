@@ -6,6 +6,7 @@ import (
 	"os"
 	"strings"
 
+	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
@@ -16,7 +17,7 @@ func readCluster(file string, d lab.Dir) ([]byte, error) {
 	if file == "" {
 		return nil, nil
 	}
-	source, err := os.ReadFile(file)
+	source, err := bounded.ReadFile(file, lab.MaxClusterFile)
 	if err != nil {
 		return nil, badInput{err}
 	}

@@ -178,9 +178,9 @@ kube-controller-manager, kube-scheduler), or of a container group's service prox
 			}
 			if _, err := os.Stat(d.Host(filepath.Base(args[0]))); err == nil {
 				// A VM's or internet host's: its application writes as a container does.
-				return container.ReadLogs(c.Context(), path, container.LogOptions{Follow: follow}, s.Out)
+				return container.ReadLogs(c.Context(), path, container.LogOptions{Follow: follow}, forReading(s.Out))
 			}
-			return copyLog(c.Context(), s.Out, path, follow)
+			return copyLog(c.Context(), forReading(s.Out), path, follow)
 		},
 	}
 	nameFlag(c, &name)

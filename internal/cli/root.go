@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/visible"
 )
 
 // Version is the version of this build, set by the linker.
@@ -63,7 +65,7 @@ func conclude(err error, ran bool, help string, stderr io.Writer) int {
 	}
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if line = strings.TrimSpace(line); line != "" {
-			fmt.Fprintln(stderr, "packetwalk:", line)
+			fmt.Fprintln(stderr, "packetwalk:", visible.Text(line))
 		}
 	}
 	switch {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"packetwalk.dev/internal/base/visible"
 )
 
 // A screen is what output is for. The zero value is what is no terminal: no colours, and no line is broken.
@@ -48,6 +50,15 @@ func (w when) screen(out io.Writer) screen {
 	return s
 }
 
+// forReading is where a log is written to: as it is to a file or another program, and with nothing in it that a terminal takes for a command to a
+// terminal. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
+func forReading(out io.Writer) io.Writer {
+	if isTerminal(out) {
+		return visible.Writer(out)
+	}
+	return out
+}
+
 func isTerminal(w io.Writer) bool {
 	f, ok := w.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -60,7 +71,9 @@ const (
 	yellow = "33"
 )
 
+// paint gives a text on one line its look. What others made has no control characters in it, nor a second line.
 func (s screen) paint(look, text string) string {
+	text = visible.Text(text)
 	if !s.colour {
 		return text
 	}

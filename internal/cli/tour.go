@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/examples"
+	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/tour"
 )
@@ -167,7 +168,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 		return t.rewrite(report)
 	}
 	if len(report.Differ) > 0 {
-		printFailures(s.Out, report.Differ)
+		printFailures(visible.Writer(s.Out), report.Differ)
 		if runner.Next == nil {
 			return exitStatus(1)
 		}
@@ -187,7 +188,7 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 		return nil, nil, err
 	}
 	on := colour.screen(s.Out)
-	view := tour.View{Writer: s.Out, Color: on.colour, Width: min(on.width, 120)}
+	view := tour.View{Writer: visible.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
 	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view}, w.remove, nil
 }
 

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bufio"
 	"bytes"
 	"cmp"
 	"context"
@@ -14,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/kernel"
@@ -161,11 +163,32 @@ func openFile(s Streams, path, at string, to packet.End) (*world, error) {
 	return w, nil
 }
 
+// The most octets of input that are read: of a text that shows rules, and of a capture, as it is compressed.
+const (
+	maxText    = 64 << 20
+	maxCapture = 256 << 20
+)
+
 func readInput(s Streams, path string) ([]byte, error) {
-	if path == "-" {
-		return io.ReadAll(s.In)
+	in := io.Reader(s.In)
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
 	}
-	return os.ReadFile(path)
+	buffered := bufio.NewReader(in)
+	limit := int64(maxText)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
+		limit = maxCapture
+	}
+	data, err := bounded.Read(buffered, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", path, err)
+	}
+	return data, nil
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.

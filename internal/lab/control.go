@@ -63,7 +63,7 @@ func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
-		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, maxClusterFile))
+		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxClusterFile))
 		if err == nil {
 			err = of.change(ctx, source, say)
 		}
@@ -87,8 +87,8 @@ func (f flushing) Write(b []byte) (int, error) {
 	return n, errors.Join(err, f.c.Flush())
 }
 
-// maxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
-const maxClusterFile = 1 << 21
+// MaxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
+const MaxClusterFile = 1 << 21
 
 func writeJSON(w http.ResponseWriter, v any, err error) {
 	if err != nil {

@@ -49,7 +49,7 @@ func (p *page) group(g []*story, shared int) {
 	fmt.Fprintf(p, "\n%s\n", p.paint(bold, title))
 	for _, e := range endings {
 		if len(endings) > 1 {
-			fmt.Fprintf(p, "    %s  %s\n", ranges(by[e]), e)
+			fmt.Fprintf(p, "    %s  %s\n", ranges(by[e]), p.paint(plain, e))
 		}
 	}
 	for _, what := range undecided(g) {

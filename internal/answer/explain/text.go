@@ -10,6 +10,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -75,7 +76,9 @@ type page struct {
 	nodes int // that any outcome passes
 }
 
+// paint gives a text on one line its look. What others made has no control characters in it, nor a second line.
 func (p *page) paint(look, s string) string {
+	s = visible.Text(s)
 	if !p.o.Colour || look == plain || s == "" {
 		return s
 	}
@@ -85,7 +88,7 @@ func (p *page) paint(look, s string) string {
 // Text writes the walk at a glance: each machine with what mattered there, the reply's way back in brief, what had to be assumed, and
 // at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes, what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
-	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
+	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
 	all := o.stories(r)
 	var nodes []string
 	for _, s := range all {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"strings"
 
+	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -14,7 +15,7 @@ import (
 // Wide writes every step in order: each rule that was evaluated with its number, text, verdict and, where it did not apply, the test that
 // failed. Rules that did not apply are there when the walk noted them (walk.Request.EveryRule).
 func Wide(w io.Writer, r *walk.Result, o Options) error {
-	p := &page{Writer: bufio.NewWriter(w), o: &o, total: o.total(r)}
+	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
 	all := o.stories(r)
 	if len(all) == 0 {
 		return fmt.Errorf("the walk has no outcome")
