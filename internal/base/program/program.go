@@ -20,8 +20,11 @@ import (
 // 100,000 rules on a busy machine.
 const Limit = 2 * time.Minute
 
-// ending is how long a program that was killed, and whoever holds its output open, may take to be gone.
+// ending is how long a program that was killed may take to be gone.
 const ending = 300 * time.Millisecond
+
+// draining is how long it may take to read what a program that has ended left in its pipes: at most 64 KiB, on a machine that may be busy.
+const draining = 5 * time.Second
 
 // Command is one run of a program.
 type Command struct {
@@ -64,8 +67,7 @@ func (e *Error) Unwrap() error { return e.Err }
 
 // Output runs the program and returns what it printed, also with an error, which is an *Error. The program and those that it started are
 // killed when the context ends or the limit is reached, and Output returns soon after, even where the kernel does not let the program go;
-// the
-// program itself is also killed when our process ends in any way.
+// the program itself is also killed when our process ends in any way.
 func (c Command) Output(ctx context.Context) ([]byte, error) {
 	limit := cmp.Or(c.Limit, Limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %v and was killed", limit))
@@ -117,7 +119,7 @@ func (c Command) prepare(ctx context.Context) *exec.Cmd {
 	// A group of its own: a terminal's Ctrl-C is for us, and it can be killed with all that it started.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = ending
+	cmd.WaitDelay = draining
 	return cmd
 }
 
