@@ -13,7 +13,6 @@ import (
 
 // noted is a part that notes what is done with it.
 type noted struct {
-	still
 	name   string
 	notes  *notes
 	start  func(context.Context) error

@@ -94,10 +94,10 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			answer = got
 		}
 		before := time.Now()
-		report, still, err := a.compare(answer, over)
+		report, still, failed := a.compare(answer, over)
 		took := time.Since(before)
 		round += int(took / quiet) // of thousands of outcomes comparing takes long itself
-		if err = errors.Join(err, ctx.Err()); err != nil {
+		if err := errors.Join(failed, ctx.Err()); err != nil {
 			return report, err
 		}
 		switch {

@@ -39,7 +39,7 @@ var symbols = map[string]map[string]uint64{
 	"dscp": {"cs0": 0, "cs1": 8, "cs2": 16, "cs3": 24, "cs4": 32, "cs5": 40, "cs6": 48, "cs7": 56, "df": 0, "be": 0, "lephb": 1, "af11": 10,
 		"af12": 12, "af13": 14, "af21": 18, "af22": 20, "af23": 22, "af31": 26, "af32": 28, "af33": 30, "af41": 34, "af42": 36, "af43": 38,
 		"va": 44, "ef": 46},
-	"ecn":        {"not-ect": 0, "ect1": 1, "ect0": 2, "ce": 3}, //nolint:misspell // RFC 3168: ECN-capable transport
+	"ecn":        {"not-ect": 0, "ect1": 1, "ect0": 2, "ce": 3}, // RFC 3168: ECN-capable transport
 	"arp_op":     {"request": 1, "reply": 2, "rrequest": 3, "rreply": 4, "inrequest": 8, "inreply": 9, "nak": 10},
 	"iface_type": {"ether": 1, "ppp": 512, "ipip": 768, "ipip6": 769, "loopback": 772, "sit": 776, "ipgre": 778},
 	"devgroup":   {"default": 0},
