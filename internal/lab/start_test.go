@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -15,12 +16,14 @@ import (
 // and what its log ends with; nothing is left behind.
 func TestUpNamesWhatDoesNotStart(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	app, err := filepath.Abs("../../bin/packetwalk-app")
-	if err == nil {
-		_, err = os.Stat(app)
-	}
+	bin := t.TempDir()
+	app, err := containertest.Build(bin)
 	if err != nil {
-		t.Skip("needs 'make build': ", err)
+		t.Fatal(err)
+	}
+	dns, err := containertest.BuildProgram(bin, "packetwalk-dns")
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, c := range []struct {
 		name, script string
@@ -49,7 +52,7 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 					t.Errorf("destroy: %v", err)
 				}
 			})
-			l := newLab(d, Binaries{App: app, ControlPlane: script}, func(Step) {})
+			l := newLab(d, Binaries{App: app, DNS: dns, ControlPlane: script}, func(Step) {})
 			err = l.up(t.Context(), c.patience)
 			for _, want := range c.want {
 				if err == nil || !strings.Contains(err.Error(), want) {

@@ -88,7 +88,7 @@ func TestCompare(t *testing.T) {
 		change func(*walk.Result, *proof.Observed)
 		want   string // a part of the report
 	}{
-		"agree":        {func(*walk.Result, *proof.Observed) {}, "kernel: 6 of 6 steps agree; 1 in iptables-legacy tables, not traced"},
+		"agree":        {func(*walk.Result, *proof.Observed) {}, "kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced"},
 		"another rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 11 }, "predicted: ip nat POSTROUTING 3: accept: -j accept\n  kernel:    ip nat POSTROUTING 1 (handle 11): accept"},
 		"new rule":     {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 99 }, "kernel:    ip nat POSTROUTING handle 99: accept"},
 		"verdict":      {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Verdict = "drop" }, "they part on a:\n  predicted: ip nat POSTROUTING 3: accept"},

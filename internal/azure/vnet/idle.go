@@ -1,6 +1,7 @@
 package vnet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -26,7 +27,8 @@ func (t idleTime) states() string {
 	if t.l4 == "udp" {
 		return fmt.Sprintf("unreplied : %d, replied : %[1]d", t.minutes*60)
 	}
-	return fmt.Sprintf("established : %d", t.minutes*60)
+	// Data that is not acknowledged yet, or sent again, would else be waited for 5 min only (nf_conntrack_proto_tcp.c).
+	return fmt.Sprintf("established : %d, retrans : %[1]d, unack : %[1]d", t.minutes*60)
 }
 
 // idleScript makes the table: flows to front ends as their load balancing rules say, those that leave as the outbound rule says.
@@ -34,7 +36,7 @@ func idleScript(n Network, rules []balanced) string {
 	fronts, sources := map[idleTime][]string{}, map[idleTime][]string{}
 	used := map[idleTime]bool{}
 	for _, b := range rules {
-		t := idleTime{b.rule.IdleTimeoutMinutes, b.l4()}
+		t := idleTime{cmp.Or(b.rule.IdleTimeoutMinutes, idleMinutes), b.l4()}
 		fronts[t] = append(fronts[t], fmt.Sprintf("%s . %d", b.frontend, b.rule.FrontendPort))
 		used[t] = true
 	}
