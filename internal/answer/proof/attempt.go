@@ -85,7 +85,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 		if round >= rounds && time.Since(begin) > patience {
 			enough()
 		}
-		over := waiting.Err() != nil
+		over := ended(waiting)
 		if answer == nil {
 			got, err := a.learnt(over)
 			if err != nil {
@@ -94,10 +94,10 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			answer = got
 		}
 		before := time.Now()
-		report, still, failed := a.compare(answer, over)
+		report, still, err := a.compare(answer, over)
 		took := time.Since(before)
 		round += int(took / quiet) // of thousands of outcomes comparing takes long itself
-		if err := errors.Join(failed, ctx.Err()); err != nil {
+		if err = errors.Join(err, ctx.Err()); err != nil {
 			return report, err
 		}
 		switch {
@@ -113,6 +113,8 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 		}
 	}
 }
+
+func ended(ctx context.Context) bool { return ctx.Err() != nil }
 
 // learnt is what the sender has learnt: nil where it still waits.
 func (a *attempt) learnt(over bool) (*kernel.ProbeResult, error) {
