@@ -85,7 +85,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 		if round >= rounds && time.Since(begin) > patience {
 			enough()
 		}
-		over := ended(waiting)
+		over := isOver(waiting)
 		if answer == nil {
 			got, err := a.learnt(over)
 			if err != nil {
@@ -114,7 +114,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 	}
 }
 
-func ended(ctx context.Context) bool { return ctx.Err() != nil }
+func isOver(ctx context.Context) bool { return ctx.Err() != nil }
 
 // learnt is what the sender has learnt: nil where it still waits.
 func (a *attempt) learnt(over bool) (*kernel.ProbeResult, error) {
