@@ -167,13 +167,17 @@ func (s *Status) fromPidFiles(d Dir) {
 	}
 }
 
+// running is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start takes to
+// end.
+const running = 10 * time.Second
+
 // problems are what the parts of the status say is broken.
 func (s *Status) problems() []string {
 	found := []string{}
 	down := func(c Component) {
 		text := c.Name + " is down"
 		if c.Pid != 0 {
-			if c.Failures < hopeless {
+			if c.Failures < hopeless || time.Since(c.Since) >= running {
 				return
 			}
 			text = c.Name + " goes on ending"

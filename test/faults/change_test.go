@@ -106,10 +106,11 @@ func writeFile(t *testing.T, text string) string {
 }
 
 // fabricState is what the fabric's namespace has of the network.
-// The kernel lists neighbours in the order of a hash table, which is another one in each.
+// The kernel lists neighbours in the order of a hash table, which is another one in each, and links and rules in the order in which they were
+// made, which machines that start beside each other do not always keep.
 func fabricState(t *testing.T, w *world.World) string {
 	t.Helper()
-	return w.SSH(t, "fabric", "sh", "-c", "nft -s list table ip azure; ip rule; ip route show table all; ip -br link | sed 's/@if[0-9]*//'; ip neigh show nud permanent | sort")
+	return w.SSH(t, "fabric", "sh", "-c", "nft -s list table ip azure; ip rule | sort; ip route show table all; ip -br link | sort | sed 's/@if[0-9]*//'; ip neigh show nud permanent | sort")
 }
 
 // holdOpen opens a connection from the pod to a host on the internet; the function that it returns sends a request on it and waits for the

@@ -45,6 +45,17 @@ func newMasqWorld(t *testing.T) *masqWorld {
 	var pods corev1.PodList
 	w.Get(t, &pods, "pods", "-l", "run=nginx")
 	w.pod = pods.Items[0]
+	world.Eventually(t, time.Minute, func() error { // no later dump differs by an endpoint that came late
+		for _, n := range w.nodes {
+			rules := w.SSH(t, n, "iptables-save", "-t", "nat")
+			for _, p := range pods.Items {
+				if !strings.Contains(rules, "--to-destination "+p.Status.PodIP+":80") {
+					return fmt.Errorf("%s does not lead to pod %s:\n%s", n, p.Name, rules)
+				}
+			}
+		}
+		return nil
+	})
 	return w
 }
 
