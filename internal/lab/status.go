@@ -167,9 +167,9 @@ func (s *Status) fromPidFiles(d Dir) {
 	}
 }
 
-// running is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start takes to
+// steadyRun is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start takes to
 // end.
-const running = 10 * time.Second
+const steadyRun = 10 * time.Second
 
 // problems are what the parts of the status say is broken.
 func (s *Status) problems() []string {
@@ -177,7 +177,7 @@ func (s *Status) problems() []string {
 	down := func(c Component) {
 		text := c.Name + " is down"
 		if c.Pid != 0 {
-			if c.Failures < hopeless || time.Since(c.Since) >= running {
+			if c.Failures < hopeless || time.Since(c.Since) >= steadyRun {
 				return
 			}
 			text = c.Name + " goes on ending"
