@@ -49,6 +49,9 @@ func oddsOf(source snapshot.Source, w *World) (*Odds, error) {
 		if err != nil {
 			return nil, err
 		}
+		if p.In != "" {
+			continue // it comes out of a wire: no socket sends from its source
+		}
 		for _, protocol := range []packet.Protocol{packet.UDP, packet.TCP} {
 			p := packet.Packet{Tuple: packet.Tuple{
 				Protocol: protocol, Source: p.Source, Destination: p.Destination, DestinationPort: p.DestinationPort,

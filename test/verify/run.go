@@ -59,6 +59,11 @@ type Failure struct {
 	Walk   string // the predicted outcome, step by step
 }
 
+// Report is the failure in full, with the walk.
+func (f *Failure) Report() string {
+	return fmt.Sprintf("packet %d, %s: %s: %s\n%s", f.Packet, f.Line, f.Kind, f.Text, f.Walk)
+}
+
 // alike tells whether two failures are of one kind, at the same host.
 func (f *Failure) alike(g *Failure) bool { return f.Kind == g.Kind && f.Host == g.Host }
 

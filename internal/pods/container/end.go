@@ -186,8 +186,21 @@ func (c *Container) Remove() error {
 	if err := c.Kill(); err != nil {
 		return err
 	}
-	if err := os.RemoveAll(c.spec.Dir); err != nil {
+	var err error
+	for range removeTries { // the kernel may still be at work in it: the container's mounts end after its last process
+		if err = os.RemoveAll(c.spec.Dir); !errors.Is(err, unix.ENOTEMPTY) {
+			break
+		}
+		time.Sleep(removePause)
+	}
+	if err != nil {
 		return fmt.Errorf("container %s: remove: %w", c.spec.Name, err)
 	}
 	return nil
 }
+
+// removeTries and removePause bound how long a folder may fill again while it is emptied.
+const (
+	removeTries = 10
+	removePause = 20 * time.Millisecond
+)
