@@ -85,7 +85,7 @@ func nftDump(t *testing.T, c Case) []byte {
 	var out, words bytes.Buffer
 	command := exec.Command("nft", "list", "table", ip, "kube-proxy")
 	command.Stdout, command.Stderr = &out, &words
-	if err := ns.Run(command); err != nil {
+	if err := ns.Do(command.Run); err != nil {
 		t.Fatalf("%v: %s", err, words.String())
 	}
 	return out.Bytes()

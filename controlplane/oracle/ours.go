@@ -47,7 +47,7 @@ func (p programs) run(ctx context.Context, input []byte, name string, args ...st
 	command := exec.CommandContext(ctx, name, args...)
 	var out, errOut bytes.Buffer
 	command.Stdin, command.Stdout, command.Stderr = bytes.NewReader(input), &out, &errOut
-	if err := p.ns.Run(command); err != nil {
+	if err := p.ns.Do(command.Run); err != nil {
 		return nil, fmt.Errorf("run %s: %w: %s", name, err, strings.TrimSpace(errOut.String()))
 	}
 	return out.Bytes(), nil

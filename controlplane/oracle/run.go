@@ -77,7 +77,7 @@ func newPair(dir string, v Settings) (p *pair, err error) {
 			}
 			var words strings.Builder
 			command.Stderr = &words
-			if err := p.namespaces[i].Run(command); err != nil {
+			if err := p.namespaces[i].Do(command.Run); err != nil {
 				return p, fmt.Errorf("add %s: %w: %s", address, err, words.String())
 			}
 		}
