@@ -52,6 +52,9 @@ func checkMachine(ctx context.Context) error {
 	for _, m := range kernel.Check(ctx) {
 		lines = append(lines, m.String())
 	}
+	if err := ctx.Err(); err != nil {
+		return err // what was cut off tells nothing of the machine
+	}
 	if lines != nil {
 		return errors.New(strings.Join(lines, "\n"))
 	}
