@@ -691,3 +691,19 @@ func TestStopWithOpenConnection(t *testing.T) {
 	}
 	<-ended
 }
+
+// TestRemoveWhileTheStarterRecords: who started a container notes its end in the folder that an adopter is removing.
+func TestRemoveWhileTheStarterRecords(t *testing.T) {
+	m := newMachine(t)
+	for range 60 {
+		c := m.start(m.spec("pause"))
+		adopted, err := m.runtime.Adopt(c.Spec().Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := adopted.Remove(); err != nil {
+			t.Fatal(err)
+		}
+		m.wait(c)
+	}
+}

@@ -187,7 +187,7 @@ func (c *Container) Remove() error {
 		return err
 	}
 	var err error
-	for range removeTries { // the kernel may still be at work in it: the container's mounts end after its last process
+	for range removeTries { // another that watches the container, its starter, may be recording its end there
 		if err = os.RemoveAll(c.spec.Dir); !errors.Is(err, unix.ENOTEMPTY) {
 			break
 		}
@@ -199,7 +199,7 @@ func (c *Container) Remove() error {
 	return nil
 }
 
-// removeTries and removePause bound how long a folder may fill again while it is emptied.
+// removeTries and removePause bound how long that may take.
 const (
 	removeTries = 10
 	removePause = 20 * time.Millisecond
