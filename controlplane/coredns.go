@@ -4,8 +4,8 @@ import (
 	"github.com/coredns/coredns/coremain"
 
 	// The plugins of the Corefiles that AKS and kubeadm write, and of what people add to them (ConfigMap coredns-custom). CoreDNS's order of
-	// plugins is compiled in; a plugin that is not imported is an "Unknown directive". Those of other clouds, of etcd, Nomad, gRPC, QUIC and tracing stay out:
-	// they would add their client libraries to every start of every component.
+	// plugins is compiled in; a plugin that is not imported is an "Unknown directive". Those of other clouds, of etcd, Nomad, gRPC, QUIC and
+	// tracing stay out: they would add their client libraries to every start of every component.
 	_ "github.com/coredns/coredns/plugin/acl"
 	_ "github.com/coredns/coredns/plugin/any"
 	_ "github.com/coredns/coredns/plugin/auto"

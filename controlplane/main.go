@@ -1,5 +1,5 @@
-// Command packetwalk-controlplane is Kubernetes' control plane as one program: etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kube-proxy, kubectl and CoreDNS, unmodified upstream,
-// chosen by the name it was called by or else by its first argument.
+// Command packetwalk-controlplane is Kubernetes' control plane as one program: etcd, kube-apiserver, kube-controller-manager,
+// kube-scheduler, kube-proxy, kubectl and CoreDNS, unmodified upstream, chosen by the name it was called by or else by its first argument.
 //
 // One program because the components share most of their code: one link and one file on disk instead of seven.
 // It is a module of its own so that nothing else in packetwalk depends on k8s.io/kubernetes; it must not import packetwalk.dev packages.
@@ -29,7 +29,8 @@ import (
 	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
 )
 
-// programs are the components by name. Each runs with os.Args set as if it were a program of its own and does not return except by its exit code.
+// programs are the components by name. Each runs with os.Args set as if it were a program of its own and does not return except by its exit
+// code.
 var programs = map[string]func() int{
 	"coredns":                 runCoreDNS,
 	"etcd":                    runEtcd,
@@ -43,7 +44,8 @@ var programs = map[string]func() int{
 func main() {
 	name, args, ok := choose(os.Args)
 	if !ok {
-		fmt.Fprintf(os.Stderr, "usage: %s COMPONENT [ARGUMENT...]\ncomponents: %s\n", filepath.Base(os.Args[0]), strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
+		fmt.Fprintf(os.Stderr, "usage: %s COMPONENT [ARGUMENT...]\ncomponents: %s\n", filepath.Base(os.Args[0]),
+			strings.Join(slices.Sorted(maps.Keys(programs)), ", "))
 		os.Exit(2)
 	}
 	os.Args = args

@@ -1,4 +1,5 @@
-// Package examples holds the examples' files within the program, so that its tours need no repository. It must not import any internal package.
+// Package examples holds the examples' files within the program, so that its tours need no repository. It must not import any internal
+// package.
 package examples
 
 import "embed"

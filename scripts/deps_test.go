@@ -1,5 +1,5 @@
-// Package scripts has tests of the scripts that the Makefile runs, on made-up machines: a PATH with what the script calls and a Go and an apt
-// that do as those of a system do.
+// Package scripts has tests of the scripts that the Makefile runs, on made-up machines: a PATH with what the script calls and a Go and an
+// apt that do as those of a system do.
 package scripts
 
 import (
@@ -34,7 +34,8 @@ func newMachine(t *testing.T, candidate, minor string) machine {
 		}
 	}
 	m.program("sudo", `while [ $# -gt 0 ]; do case $1 in -*) shift;; *) break;; esac; done; exec "$@"`)
-	m.program("apt-cache", fmt.Sprintf("[ -e %s/updated ] && printf 'golang-go:\\n  Installed: (none)\\n  Candidate: %s\\n'", m.bin, candidate))
+	m.program("apt-cache", fmt.Sprintf("[ -e %s/updated ] && printf 'golang-go:\\n  Installed: (none)\\n  Candidate: %s\\n'", m.bin,
+		candidate))
 	m.program("apt-get", fmt.Sprintf(`for i in 1 2 3 4 5; do echo "Get:$i noise of apt"; done
 case $1 in
 update) : > %[1]s/updated;;
@@ -79,8 +80,8 @@ func (m machine) installed() string {
 	return string(text)
 }
 
-// TestWithoutGo: the distribution's Go is installed with the other packages where it is one that gets the right version by itself; where it is
-// too old nothing is installed, and one line says what to do.
+// TestWithoutGo: the distribution's Go is installed with the other packages where it is one that gets the right version by itself; where it
+// is too old nothing is installed, and one line says what to do.
 func TestWithoutGo(t *testing.T) {
 	for _, tt := range []struct {
 		system, candidate, minor string
@@ -101,10 +102,12 @@ func TestWithoutGo(t *testing.T) {
 				t.Errorf("installed: %s", m.installed())
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")
-			if last := lines[len(lines)-1]; !tt.good && (len(lines) != 2 || !strings.Contains(last, "install Go 1.26.0 or later from https://go.dev/dl")) {
+			if last := lines[len(lines)-1]; !tt.good &&
+				(len(lines) != 2 || !strings.Contains(last, "install Go 1.26.0 or later from https://go.dev/dl")) {
 				t.Errorf("says\n%s", out)
 			}
-			if tt.good && (len(lines) != 4 || !strings.Contains(out, "\ngo: downloading go1.26.0") || !strings.HasPrefix(lines[3], "downloading the Go modules that this is built of: ")) {
+			if tt.good && (len(lines) != 4 || !strings.Contains(out, "\ngo: downloading go1.26.0") ||
+				!strings.HasPrefix(lines[3], "downloading the Go modules that this is built of: ")) {
 				t.Errorf("says\n%s", out)
 			}
 		})
@@ -115,12 +118,14 @@ func TestWithoutGo(t *testing.T) {
 func TestWithGo(t *testing.T) {
 	m := newMachine(t, "2:1.24~2", "24")
 	m.program("go", goProgram("25"))
-	if out, good := m.deps("TOOLCHAIN_IS_HERE=1", "MODULES_ARE_HERE=1"); !good || strings.Contains(m.installed(), "golang-go") || strings.Contains(out, "Go") {
+	if out, good := m.deps("TOOLCHAIN_IS_HERE=1", "MODULES_ARE_HERE=1"); !good || strings.Contains(m.installed(), "golang-go") ||
+		strings.Contains(out, "Go") {
 		t.Errorf("Go 1.25: %v, installed: %s\n%s", good, m.installed(), out)
 	}
 	m.program("go", goProgram("18"))
 	out, good := m.deps()
-	if want := m.bin + "/go is Go 1.18, and before the one of the system in PATH: take it out, or install Go 1.26.0 or later"; good || !strings.Contains(out, want) {
+	if want := m.bin + "/go is Go 1.18, and before the one of the system in PATH: take it out, or install Go 1.26.0 or later"; good ||
+		!strings.Contains(out, want) {
 		t.Errorf("Go 1.18: %v\n%s", good, out)
 	}
 }

@@ -1,6 +1,6 @@
-// Command packetwalk-addon is the programs of AKS's addons, by the name that it is called by: nginx-ingress-controller and external-dns of HTTP
-// application routing, virtual-kubelet of the virtual node. The lab mounts it into their pods; like the originals they need nothing but the API
-// server, and virtual-kubelet Azure's. The main holds flags and exit codes only.
+// Command packetwalk-addon is the programs of AKS's addons, by the name that it is called by: nginx-ingress-controller and external-dns of
+// HTTP application routing, virtual-kubelet of the virtual node. The lab mounts it into their pods; like the originals they need nothing
+// but the API server, and virtual-kubelet Azure's. The main holds flags and exit codes only.
 package main
 
 import (
@@ -110,13 +110,15 @@ func ingressController(ctx context.Context, args []string) error {
 	o := httprouting.ControllerOptions{AccessLog: os.Stdout, Log: log.New(os.Stderr, "", log.LstdFlags|log.Lmicroseconds)}
 	f := flag.NewFlagSet("nginx-ingress-controller", flag.ContinueOnError)
 	kubeconfig := f.String("kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
-	f.StringVar(&o.Table.Class, "ingress-class", "nginx", "`name` of the IngressClass, and value of the annotation kubernetes.io/ingress.class")
+	f.StringVar(&o.Table.Class, "ingress-class", "nginx",
+		"`name` of the IngressClass, and value of the annotation kubernetes.io/ingress.class")
 	f.StringVar(&o.Table.Controller, "controller-class", "k8s.io/ingress-nginx", "spec.controller of the IngressClasses that are this one's")
 	f.Func("default-backend-service", "`namespace/name` of the Service that gets what no Ingress takes", serviceName(&o.Table.DefaultBackend))
 	f.Func("publish-service", "`namespace/name` of the Service whose address Ingresses get", serviceName(&o.PublishService))
 	f.StringVar(&o.HTTP, "http-address", ":80", "`address` to listen on for HTTP")
 	f.StringVar(&o.HTTPS, "https-address", ":443", "`address` to listen on for HTTPS")
-	f.StringVar(&o.Health, "healthz-address", ":10254", "`address` of /healthz, and of /explain?url=URL, which says where a request goes and why")
+	f.StringVar(&o.Health, "healthz-address", ":10254",
+		"`address` of /healthz, and of /explain?url=URL, which says where a request goes and why")
 	if err := parse(f, args); err != nil {
 		return err
 	}
@@ -148,7 +150,8 @@ func externalDNS(ctx context.Context, args []string) error {
 	host := f.String("rfc2136-host", "", "`address` of the name server that takes updates")
 	port := f.String("rfc2136-port", "53", "its `port`")
 	key := f.String("rfc2136-tsig-keyname", "", "`name` of the key that signs updates and transfers")
-	secret := f.String("rfc2136-tsig-secret", os.Getenv("EXTERNAL_DNS_RFC2136_TSIG_SECRET"), "its secret, in `base64`; by default $EXTERNAL_DNS_RFC2136_TSIG_SECRET")
+	secret := f.String("rfc2136-tsig-secret", os.Getenv("EXTERNAL_DNS_RFC2136_TSIG_SECRET"),
+		"its secret, in `base64`; by default $EXTERNAL_DNS_RFC2136_TSIG_SECRET")
 	algorithm := f.String("rfc2136-tsig-secret-alg", "hmac-sha256", "its algorithm: hmac-sha256")
 	f.Bool("rfc2136-tsig-axfr", true, "sign transfers, too, which is always done")
 	f.StringVar(&o.Zone, "domain-filter", "", "the `zone`; names outside it are left out")

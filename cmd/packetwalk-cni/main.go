@@ -1,5 +1,5 @@
-// Command packetwalk-cni is a CNI plugin (https://www.cni.dev/docs/spec/): it connects pods to a node's network as Azure CNI does. Package cni has the work; here
-// are the program's streams and exit codes: 0, or 1 with the specification's error object on standard output.
+// Command packetwalk-cni is a CNI plugin (https://www.cni.dev/docs/spec/): it connects pods to a node's network as Azure CNI does. Package
+// cni has the work; here are the program's streams and exit codes: 0, or 1 with the specification's error object on standard output.
 package main
 
 import (

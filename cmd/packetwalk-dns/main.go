@@ -1,6 +1,6 @@
-// Command packetwalk-dns is a name server for the lab's internet: Azure's, and the one of the internet's hosts. A lab runs two, as the application
-// dns. Its arguments are names, "name=address[,address…]"; a name "*.zone" answers for every name below the zone. The main holds flags and exit
-// codes only.
+// Command packetwalk-dns is a name server for the lab's internet: Azure's, and the one of the internet's hosts. A lab runs two, as the
+// application dns. Its arguments are names, "name=address[,address…]"; a name "*.zone" answers for every name below the zone. The main
+// holds flags and exit codes only.
 package main
 
 import (
@@ -42,7 +42,8 @@ func server(args []string) (s *dns.Server, address string, err error) {
 	listen := f.String("listen", "", "`address` to answer at, from which the answers then come; without one, all")
 	zone := f.String("zone", "", "`name` of a zone whose names are in a file, which is read again when it has changed")
 	file := f.String("zone-file", "", "that `file`, with a name and an address a line")
-	key := f.String("tsig-keyname", "", "`name` of the key whose holder may change the zone by DNS updates (RFC 2136) and transfer it; without one, nobody may")
+	key := f.String("tsig-keyname", "",
+		"`name` of the key whose holder may change the zone by DNS updates (RFC 2136) and transfer it; without one, nobody may")
 	keyFile := f.String("tsig-secret-file", "", "`file` with the key's secret for hmac-sha256, in base64")
 	if err := f.Parse(args); err != nil {
 		return nil, "", err

@@ -68,33 +68,40 @@ func flags(args []string) (agent.Options, bool, error) {
 	f.StringVar(&o.NodeName, "node-name", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&o.NodeName, "hostname-override", "", "the same as --node-name, as kube-proxy calls it")
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4)", func(s string) error { return families(&o.Families, s) })
-	f.Func("cluster-cidr", "`range` of the pods, one a family, by commas; traffic to services from elsewhere is masqueraded", prefixes(&o.ClusterCIDRs))
+	f.Func("cluster-cidr", "`range` of the pods, one a family, by commas; traffic to services from elsewhere is masqueraded",
+		prefixes(&o.ClusterCIDRs))
 	f.StringVar(&o.PodInterface, "pod-interface", "", "instead of --cluster-cidr: the interface of local pods, or a prefix and +")
 	f.StringVar(&o.Rules, "proxy-rules", o.Rules, "the rule set of a Kubernetes version: "+strings.Join(serviceproxy.Ages(), ", ")+" (1.35)")
 	f.StringVar(&o.Backend, "proxy-backend", o.Backend, "what the rules are made of: iptables")
 	f.StringVar(&o.Backend, "proxy-mode", o.Backend, "the same as --proxy-backend, as kube-proxy calls it")
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "`bit` of the packet mark that asks for source NAT")
 	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "masquerade everything sent to a cluster IP")
-	f.Func("nodeport-addresses", "`ranges` of the node's addresses that answer on node ports, by commas; all by default", prefixes(&o.NodePortCIDRs))
-	f.BoolVar(&o.LocalhostPorts, "iptables-localhost-nodeports", o.LocalhostPorts, "let node ports answer on 127.0.0.1 (sets net.ipv4.conf.all.route_localnet)")
+	f.Func("nodeport-addresses", "`ranges` of the node's addresses that answer on node ports, by commas; all by default",
+		prefixes(&o.NodePortCIDRs))
+	f.BoolVar(&o.LocalhostPorts, "iptables-localhost-nodeports", o.LocalhostPorts,
+		"let node ports answer on 127.0.0.1 (sets net.ipv4.conf.all.route_localnet)")
 	f.DurationVar(&o.SyncPeriod, "iptables-sync-period", o.SyncPeriod, "how often all rules are compared with the kernel's")
 	f.DurationVar(&o.MinSyncPeriod, "iptables-min-sync-period", o.MinSyncPeriod, "least time between two syncs")
-	f.DurationVar(&o.CloseWait, "conntrack-tcp-timeout-close-wait", o.CloseWait, "how long conntrack keeps half-closed TCP connections; 0: leave as is")
-	f.DurationVar(&o.Established, "conntrack-tcp-timeout-established", o.Established, "how long conntrack keeps idle TCP connections; 0: leave as is")
+	f.DurationVar(&o.CloseWait, "conntrack-tcp-timeout-close-wait", o.CloseWait,
+		"how long conntrack keeps half-closed TCP connections; 0: leave as is")
+	f.DurationVar(&o.Established, "conntrack-tcp-timeout-established", o.Established,
+		"how long conntrack keeps idle TCP connections; 0: leave as is")
 	f.StringVar(&o.HealthzAddress, "healthz-bind-address", o.HealthzAddress, "`address` of /healthz and /livez; empty: none")
 	f.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, "`address` of /metrics; empty: none")
-	f.Func("node-masquerade-exclude", "set up the masquerade rules of an AKS node; `ranges`, by commas, that pods reach with their own address", prefixes(&o.NodeMasquerade))
-	f.Func("non-masquerade-cidr", "set up kubenet's masquerade rule; `range` that pods reach with their own address, 0.0.0.0/0 for every one", func(s string) error {
-		var one []netip.Prefix
-		if err := prefixes(&one)(s); err != nil {
-			return err
-		}
-		if len(one) != 1 {
-			return fmt.Errorf("%q is not one range", s)
-		}
-		o.NonMasquerade = one[0]
-		return nil
-	})
+	f.Func("node-masquerade-exclude",
+		"set up the masquerade rules of an AKS node; `ranges`, by commas, that pods reach with their own address", prefixes(&o.NodeMasquerade))
+	f.Func("non-masquerade-cidr", "set up kubenet's masquerade rule; `range` that pods reach with their own address, 0.0.0.0/0 for every one",
+		func(s string) error {
+			var one []netip.Prefix
+			if err := prefixes(&one)(s); err != nil {
+				return err
+			}
+			if len(one) != 1 {
+				return fmt.Errorf("%q is not one range", s)
+			}
+			o.NonMasquerade = one[0]
+			return nil
+		})
 	f.Func("docker-bridge-cidr", "source `range` of docker0's masquerade rule, part of --node-masquerade-exclude and --non-masquerade-cidr; none: no such rule (default 172.17.0.0/16)", func(s string) error {
 		o.DockerBridge = netip.Prefix{}
 		if s == "" || s == "none" {
@@ -105,13 +112,17 @@ func flags(args []string) (agent.Options, bool, error) {
 		return err
 	})
 	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
-	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "", "form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")
-	f.Func("ip-masq-configmaps", "`names` of its ConfigMaps, by commas (default "+strings.Join(o.MasqConfigMaps, ",")+")", func(s string) error {
-		o.MasqConfigMaps = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
-		return nil
-	})
-	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync, "how often its configuration is read again; form v1 has it in the configuration")
-	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools, "keep the IP sets and nat chains of Calico's IPPools (crd.projectcalico.org/v1), as its agent felix does; not on a node with felix")
+	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "",
+		"form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")
+	f.Func("ip-masq-configmaps", "`names` of its ConfigMaps, by commas (default "+strings.Join(o.MasqConfigMaps, ",")+")",
+		func(s string) error {
+			o.MasqConfigMaps = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
+			return nil
+		})
+	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync,
+		"how often its configuration is read again; form v1 has it in the configuration")
+	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools,
+		"keep the IP sets and nat chains of Calico's IPPools (crd.projectcalico.org/v1), as its agent felix does; not on a node with felix")
 	f.BoolVar(&o.WatchKernel, "watch-rules", o.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 	showVersion := f.Bool("version", false, "print the version and exit")
 	f.SetOutput(io.Discard) // an error is one line, printed by the caller

@@ -13,12 +13,14 @@ import (
 func TestFlags(t *testing.T) {
 	o, _, err := flags([]string{
 		"--kubeconfig=/k", "--hostname-override=n", "--cluster-cidr=10.1.0.0/16,fd00::/64", "--ip-families=IPv4,IPv6", "--proxy-rules=1.11",
-		"--proxy-mode=iptables", "--node-masquerade-exclude=10.0.0.0/8", "--docker-bridge-cidr=none", "--iptables-sync-period=1m", "--metrics-bind-address=",
+		"--proxy-mode=iptables", "--node-masquerade-exclude=10.0.0.0/8", "--docker-bridge-cidr=none", "--iptables-sync-period=1m",
+		"--metrics-bind-address=",
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.Kubeconfig != "/k" || o.NodeName != "n" || o.Rules != "1.11" || o.SyncPeriod != time.Minute || o.MetricsAddress != "" || o.HealthzAddress != "0.0.0.0:10256" {
+	if o.Kubeconfig != "/k" || o.NodeName != "n" || o.Rules != "1.11" || o.SyncPeriod != time.Minute || o.MetricsAddress != "" ||
+		o.HealthzAddress != "0.0.0.0:10256" {
 		t.Errorf("got %+v", o)
 	}
 	if want := []netip.Prefix{netip.MustParsePrefix("10.1.0.0/16"), netip.MustParsePrefix("fd00::/64")}; !slices.Equal(o.ClusterCIDRs, want) {
@@ -48,7 +50,8 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 }
 
 func TestExitStatus(t *testing.T) {
-	for arg, want := range map[string]int{"--version": 0, "--help": 0, "--nonsense": 2, "--proxy-rules=0.1": 2, "--kubeconfig=/no/such/file": 1} {
+	for arg, want := range map[string]int{"--version": 0, "--help": 0, "--nonsense": 2, "--proxy-rules=0.1": 2,
+		"--kubeconfig=/no/such/file": 1} {
 		if got := run([]string{arg}); got != want {
 			t.Errorf("%s: exit status %d, want %d", arg, got, want)
 		}

@@ -43,10 +43,12 @@ func parseSaved(dumps ...[]byte) (saved, error) {
 // ports is nobody's; the order of the rules of one port is.
 var shared = map[string]bool{
 	"nat KUBE-SERVICES -": true, "nat KUBE-NODEPORTS -": true,
-	"filter KUBE-SERVICES -": true, "filter KUBE-EXTERNAL-SERVICES -": true, "filter KUBE-NODEPORTS -": true, "filter KUBE-PROXY-FIREWALL -": true,
+	"filter KUBE-SERVICES -": true, "filter KUBE-EXTERNAL-SERVICES -": true, "filter KUBE-NODEPORTS -": true,
+	"filter KUBE-PROXY-FIREWALL -": true,
 }
 
-// lastRule is in the comment of the rules that end KUBE-SERVICES. Upstream writes one for each of the node's addresses, in the order of a Go map.
+// lastRule is in the comment of the rules that end KUBE-SERVICES. Upstream writes one for each of the node's addresses, in the order of a
+// Go map.
 const lastRule = `--comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain"`
 
 // normalise takes out what upstream leaves to the order of a Go map, and nothing else.

@@ -21,7 +21,8 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// TestNFTablesMode: the rules of kube-proxy's nftables mode that walks are tested to explain are those that it writes. UPDATE=1 writes them anew.
+// TestNFTablesMode: the rules of kube-proxy's nftables mode that walks are tested to explain are those that it writes. UPDATE=1 writes them
+// anew.
 func TestNFTablesMode(t *testing.T) {
 	needRoot(t)
 	for _, seed := range []uint64{12, 21, 27} { // with every kind of chain among them, and of both families

@@ -73,8 +73,8 @@ func TestRandomWorlds(t *testing.T) {
 	}
 }
 
-// TestManyEndpoints compares the rules of more than 1000 endpoints, which have fewer comments, and what is there when most of them are gone.
-// Both write everything anew each time: upstream does not rewrite the comments of services that stay as they are.
+// TestManyEndpoints compares the rules of more than 1000 endpoints, which have fewer comments, and what is there when most of them are
+// gone. Both write everything anew each time: upstream does not rewrite the comments of services that stay as they are.
 func TestManyEndpoints(t *testing.T) {
 	needRoot(t)
 	c := Random(number(t, "SEED", 1), 0)
@@ -114,8 +114,10 @@ func addMany(w *World, n int) {
 		return metav1.ObjectMeta{Namespace: "many", Name: name, Labels: labels}
 	}
 	w.Services["many/many"] = &corev1.Service{ObjectMeta: meta("many"), Spec: corev1.ServiceSpec{
-		ClusterIP: "10.0.200.1", ClusterIPs: []string{"10.0.200.1", "fd00:10::c8:1"}, Type: corev1.ServiceTypeClusterIP, SessionAffinity: corev1.ServiceAffinityNone,
-		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol}, Ports: []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}},
+		ClusterIP: "10.0.200.1", ClusterIPs: []string{"10.0.200.1", "fd00:10::c8:1"}, Type: corev1.ServiceTypeClusterIP,
+		SessionAffinity: corev1.ServiceAffinityNone,
+		IPFamilies:      []corev1.IPFamily{corev1.IPv4Protocol, corev1.IPv6Protocol},
+		Ports:           []corev1.ServicePort{{Protocol: corev1.ProtocolTCP, Port: 80}},
 	}}
 	for i := range n {
 		for family, address := range map[discoveryv1.AddressType]string{

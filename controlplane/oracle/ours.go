@@ -68,7 +68,8 @@ func newOurs(ns *kernel.Namespace, v Settings, counters bool) (*ours, error) {
 	}
 	c := serviceproxy.Config{
 		Family: o.family, Rules: serviceproxy.RulesCurrent, Detector: serviceproxy.Detector{Interface: v.PodInterface},
-		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal, NFAcct: counters,
+		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal,
+		NFAcct: counters,
 	}
 	if v.ClusterCIDR != "" {
 		c.Detector.CIDR = netip.MustParsePrefix(v.ClusterCIDR)

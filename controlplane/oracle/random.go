@@ -129,7 +129,8 @@ func (s *source) fill(w *World, v *corev1.Service) {
 	s.affinity(v)
 	s.balancer(w, v)
 	if spec.Type == corev1.ServiceTypeExternalName {
-		*spec = corev1.ServiceSpec{Type: spec.Type, ExternalName: "example.org", Ports: spec.Ports, ExternalIPs: spec.ExternalIPs, SessionAffinity: corev1.ServiceAffinityNone}
+		*spec = corev1.ServiceSpec{Type: spec.Type, ExternalName: "example.org", Ports: spec.Ports, ExternalIPs: spec.ExternalIPs,
+			SessionAffinity: corev1.ServiceAffinityNone}
 		for i := range spec.Ports {
 			spec.Ports[i].NodePort = 0
 		}
@@ -252,7 +253,8 @@ func (s *source) freeNodePort(w *World, own *corev1.Service) int32 {
 
 func (s *source) policies(v *corev1.Service) {
 	spec := &v.Spec
-	internal := pick(s, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyLocal)
+	internal := pick(s, corev1.ServiceInternalTrafficPolicyCluster, corev1.ServiceInternalTrafficPolicyCluster,
+		corev1.ServiceInternalTrafficPolicyLocal)
 	spec.InternalTrafficPolicy = &internal
 	spec.ExternalTrafficPolicy = ""
 	if spec.Type == corev1.ServiceTypeNodePort || spec.Type == corev1.ServiceTypeLoadBalancer ||
@@ -305,7 +307,8 @@ func (s *source) sourceRange() string {
 	case 4:
 		return "::ffff:10.9.0.0/112"
 	}
-	return pick(s, "10.240.0.0/16", "10.1.2.3/16", "10.1.2.3/32", "192.168.0.0/24", "fd00:240::/32", "2001:db8::1:2/64", "2001:db8::1/128", "172.16.0.1/12")
+	return pick(s, "10.240.0.0/16", "10.1.2.3/16", "10.1.2.3/32", "192.168.0.0/24", "fd00:240::/32", "2001:db8::1:2/64", "2001:db8::1/128",
+		"172.16.0.1/12")
 }
 
 func (s *source) ingress(v *corev1.Service) {

@@ -30,8 +30,8 @@ func (d *Disagreement) String() string {
 	return fmt.Sprintf("step %d, %s (-upstream +ours):\n%s", d.Step, d.What, d.Diff)
 }
 
-// Run drives both proxies through a case, each in a new namespace under dir. A nil Disagreement says that they agree in every step; an error,
-// that it could not be found out.
+// Run drives both proxies through a case, each in a new namespace under dir. A nil Disagreement says that they agree in every step; an
+// error, that it could not be found out.
 func Run(ctx context.Context, dir string, c Case) (d *Disagreement, err error) {
 	p, err := newPair(dir, c.Settings)
 	if err != nil {

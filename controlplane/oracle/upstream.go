@@ -96,7 +96,8 @@ func newUpstream(ns *kernel.Namespace, v Settings) (*upstream, error) {
 		u.tables = &tables{Interface: utiliptables.New(protocol)}
 		health := healthcheck.NewProxyHealthServer("", time.Minute, nil)
 		u.proxier, err = iptables.NewProxier(context.Background(), family, u.tables, settings, time.Nanosecond, time.Nanosecond,
-			v.MasqueradeAll, v.LocalhostNodePorts && !v.IPv6, v.MasqueradeBit, detector, NodeName, net.ParseIP(v.NodeIP), nil, health, v.NodePortAddresses, false)
+			v.MasqueradeAll, v.LocalhostNodePorts && !v.IPv6, v.MasqueradeBit, detector, NodeName, net.ParseIP(v.NodeIP), nil, health,
+			v.NodePortAddresses, false)
 		if err != nil {
 			return err
 		}

@@ -44,7 +44,8 @@ func checkService(s *corev1.Service) string {
 		return err.Error()
 	}
 	errs := corevalidation.ValidateServiceCreate(&internal)
-	errs = append(errs, corevalidation.ValidateLoadBalancerStatus(&internal.Status.LoadBalancer, nil, field.NewPath("status"), &internal.Spec)...)
+	errs = append(errs, corevalidation.ValidateLoadBalancerStatus(&internal.Status.LoadBalancer, nil, field.NewPath("status"),
+		&internal.Spec)...)
 	return text(errs)
 }
 

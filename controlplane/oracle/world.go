@@ -31,9 +31,9 @@ type Settings struct {
 
 // World is the state of the API at one time. Every object is one that the API server accepts, with its defaults filled in.
 //
-// Three things that the API would allow are left out, because upstream's own answer is not fixed: an endpoint that stands in two slices of a
-// service in different states (unless one copy alone is local), as upstream takes the copy that a Go map yields last; a slice whose label moves it
-// to another service, as upstream forgets to take its endpoints from the first; and more than 1000 endpoints that come and go, as
+// Three things that the API would allow are left out, because upstream's own answer is not fixed: an endpoint that stands in two slices of
+// a service in different states (unless one copy alone is local), as upstream takes the copy that a Go map yields last; a slice whose label
+// moves it to another service, as upstream forgets to take its endpoints from the first; and more than 1000 endpoints that come and go, as
 // upstream then rewrites the comments only of services that change.
 type World struct {
 	Zone     string                                `json:"zone,omitempty"` // of the node
@@ -69,7 +69,8 @@ func ParseCase(text []byte) (Case, error) {
 
 // Clone is a copy that shares nothing.
 func (w World) Clone() World {
-	out := World{Zone: w.Zone, Full: w.Full, Services: make(map[string]*corev1.Service, len(w.Services)), Slices: make(map[string]*discoveryv1.EndpointSlice, len(w.Slices))}
+	out := World{Zone: w.Zone, Full: w.Full, Services: make(map[string]*corev1.Service, len(w.Services)),
+		Slices: make(map[string]*discoveryv1.EndpointSlice, len(w.Slices))}
 	for key, s := range w.Services {
 		out.Services[key] = s.DeepCopy()
 	}

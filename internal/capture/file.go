@@ -191,7 +191,8 @@ func (p *unpacker) next() (name string, data []byte, err error) {
 		return header.Name, nil, fmt.Errorf("it is no plain file")
 	}
 	if header.Size > p.most.file || header.Size > p.left {
-		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have (%d in a file, %d together)", header.Size, p.most.file, p.most.total)
+		return header.Name, nil, fmt.Errorf("%d bytes are more than a capture may have (%d in a file, %d together)", header.Size, p.most.file,
+			p.most.total)
 	}
 	p.left -= header.Size
 	// Grown as it comes: a header may promise more than there is.
@@ -273,7 +274,8 @@ func plainPath(name string) bool {
 		return false
 	}
 	for _, e := range strings.Split(name, "/") {
-		if e == "" || e == "." || e == ".." || strings.ContainsFunc(e, func(r rune) bool { return r <= ' ' || r == '\\' || r == 0x7f || r == '\ufffd' }) {
+		if e == "" || e == "." || e == ".." ||
+			strings.ContainsFunc(e, func(r rune) bool { return r <= ' ' || r == '\\' || r == 0x7f || r == '\ufffd' }) {
 			return false
 		}
 	}

@@ -109,7 +109,8 @@ func TestReadErrors(t *testing.T) {
 		{"another archive", archive(t, entry{name: "README", data: "hello"}), capture.ErrNotCapture, "README"},
 		{"another's manifest", archive(t, entry{name: "manifest.json", data: `[{"Config":"x.json"}]`}), capture.ErrNotCapture, "another program"},
 		{"newer", archive(t, manifestOf(7, "node/n1", "ip-link.json", 2)), capture.ErrNewer, "version 7, and this packetwalk reads up to 1"},
-		{"newer and changed", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture","version":2,"hosts":{"n":1}}`}), capture.ErrNewer, ""},
+		{"newer and changed", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture","version":2,"hosts":{"n":1}}`}),
+			capture.ErrNewer, ""},
 		{"no version", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture"}`}), capture.ErrDamaged, "no version 0"},
 		{"half", whole[:len(whole)/2], capture.ErrDamaged, "too early"},
 		{"without its end", whole[:len(whole)-9], capture.ErrDamaged, ""},
@@ -118,10 +119,12 @@ func TestReadErrors(t *testing.T) {
 		{"file twice", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, link), capture.ErrDamaged, "does not tell of it"},
 		{"file that nobody told of", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "hosts/node/n2/x", data: ""}),
 			capture.ErrDamaged, "does not tell of it"},
-		{"absolute path", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "/etc/passwd", data: "x"}), capture.ErrDamaged, "/etc/passwd"},
+		{"absolute path", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), link, entry{name: "/etc/passwd", data: "x"}),
+			capture.ErrDamaged, "/etc/passwd"},
 		{"host that climbs", archive(t, manifestOf(1, "../../etc", "ip-link.json", 2)), capture.ErrDamaged, "no name of a host"},
 		{"file that climbs", archive(t, manifestOf(1, "node/n1", "../x", 2)), capture.ErrDamaged, "no name of a file"},
-		{"link", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), entry{link.name, "/etc/passwd", tar.TypeSymlink}), capture.ErrDamaged, "no plain file"},
+		{"link", archive(t, manifestOf(1, "node/n1", "ip-link.json", 2), entry{link.name, "/etc/passwd", tar.TypeSymlink}), capture.ErrDamaged,
+			"no plain file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, err := capture.Read(bytes.NewReader(tt.file))
@@ -172,7 +175,8 @@ func FuzzRead(f *testing.F) {
 	f.Add(manifestOf(1, "node/n1", "ip-link.json", 2).data, "hosts/node/n1/ip-link.json", "[]")
 	f.Add(manifestOf(1, "../x", "y", 0).data, "hosts/../x/y", "")
 	f.Add(manifestOf(2, "fabric", "nft.json", 3).data, "hosts/fabric/nft.json", "{}\n")
-	f.Add(`{"format":"packetwalk-capture","version":1,"kubernetes":[{"file":"pods.json","bytes":12}],"notes":["n"],"tools":{"ip":"1"}}`, "kubernetes/pods.json", `{"items":[]}`)
+	f.Add(`{"format":"packetwalk-capture","version":1,"kubernetes":[{"file":"pods.json","bytes":12}],"notes":["n"],"tools":{"ip":"1"}}`,
+		"kubernetes/pods.json", `{"items":[]}`)
 	f.Fuzz(func(t *testing.T, manifest, name, data string) {
 		var b bytes.Buffer
 		pack := tar.NewWriter(&b)

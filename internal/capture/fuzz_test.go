@@ -114,10 +114,12 @@ func FuzzObjects(f *testing.F) {
 	}
 	f.Add(rows["pods.json"], []byte(`{"items":[{"metadata":{"namespace":"a","name":"p","labels":{"k":"v"}},"spec":{"nodeName":"n"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}]}`))
 	f.Add(rows["services.json"], []byte(`{"items":[{"metadata":{"namespace":"a","name":"s"},"spec":{"clusterIPs":["10.0.0.1","None"],"ports":[{"port":80,"nodePort":30000,"protocol":"SCTP"}]}}]}`))
-	f.Add(rows["endpointslices.json"], []byte(`{"items":[{"metadata":{"namespace":"a","name":"s-1","labels":{"kubernetes.io/service-name":"s"}},`+
-		`"endpoints":[{"addresses":["10.0.0.9"],"conditions":{"ready":false}}],"ports":[{"port":80}]}]}`))
+	f.Add(rows["endpointslices.json"],
+		[]byte(`{"items":[{"metadata":{"namespace":"a","name":"s-1","labels":{"kubernetes.io/service-name":"s"}},`+
+			`"endpoints":[{"addresses":["10.0.0.9"],"conditions":{"ready":false}}],"ports":[{"port":80}]}]}`))
 	f.Add(rows["ippools.json"], []byte(`{"items":[{"metadata":{"name":"p"},"spec":{"cidr":"10.0.0.0/8","natOutgoing":true}}]}`))
-	f.Add(rows["configmaps.json"], []byte(`{"metadata":{"namespace":"kube-system","name":"ip-masq-agent"},"data":{"config":"nonMasqueradeCIDRs: [10.0.0.0/8]"}}`))
+	f.Add(rows["configmaps.json"],
+		[]byte(`{"metadata":{"namespace":"kube-system","name":"ip-masq-agent"},"data":{"config":"nonMasqueradeCIDRs: [10.0.0.0/8]"}}`))
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
 		list := capture.ObjectLists[int(which)%len(capture.ObjectLists)]
 		trimmed, err := list.Trim(data)

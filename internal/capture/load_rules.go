@@ -52,7 +52,8 @@ func loadIPTables(family netfilter.Family, legacyFile string) func(*Loader, []by
 	}
 }
 
-// legacyFirst puts legacy tables in front of the others. Which were made first, and so come last at a hook where priorities are equal, no tool tells.
+// legacyFirst puts legacy tables in front of the others. Which were made first, and so come last at a hook where priorities are equal, no
+// tool tells.
 func (l *Loader) legacyFirst() {
 	type place struct {
 		hook     netfilter.Hook
@@ -81,13 +82,14 @@ func (l *Loader) legacyFirst() {
 		}
 	}
 	if shared {
-		l.Assume("%s has both legacy rules and rules in nf_tables: those in nf_tables are taken to come first where priorities are equal", l.Host.Name)
+		l.Assume("%s has both legacy rules and rules in nf_tables: those in nf_tables are taken to come first where priorities are equal",
+			l.Host.Name)
 	}
 	l.Host.Rules.Tables = slices.Concat(legacy, others)
 }
 
-// loadNFT reads nft's JSON. The tables that iptables-nft and its kin made stand there, too, but not all that their rules test: they are taken
-// from iptables-save, with the handles from here.
+// loadNFT reads nft's JSON. The tables that iptables-nft and its kin made stand there, too, but not all that their rules test: they are
+// taken from iptables-save, with the handles from here.
 func loadNFT(l *Loader, text []byte) error {
 	if len(bytes.TrimSpace(text)) == 0 {
 		return nil

@@ -215,7 +215,8 @@ func ReadObjects(lists map[string][]byte) (snapshot.Objects, error) {
 }
 
 func (p podObject) pod() snapshot.Pod {
-	pod := snapshot.Pod{Namespace: p.Metadata.Namespace, Name: p.Metadata.Name, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork, Labels: p.Metadata.Labels}
+	pod := snapshot.Pod{Namespace: p.Metadata.Namespace, Name: p.Metadata.Name, Node: p.Spec.NodeName, HostNetwork: p.Spec.HostNetwork,
+		Labels: p.Metadata.Labels}
 	for _, a := range p.Status.PodIPs {
 		pod.IPs = appendAddr(pod.IPs, a.IP)
 	}

@@ -161,7 +161,8 @@ func TestMissing(t *testing.T) {
 		"ip-route.json": {Command: "ip -d -j -4 route show table all", Data: []byte("no JSON")},
 	}})
 	for part, words := range map[snapshot.Part]string{
-		snapshot.IPSets: "ipset save: the program is not there", snapshot.Routes: "ip -d -j -4 route show table all: ", snapshot.Rules: "not in the capture",
+		snapshot.IPSets: "ipset save: the program is not there", snapshot.Routes: "ip -d -j -4 route show table all: ",
+		snapshot.Rules: "not in the capture",
 	} {
 		if !strings.Contains(h.Missing[part], words) {
 			t.Errorf("%s: %q, want %q", part, h.Missing[part], words)

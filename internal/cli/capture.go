@@ -42,7 +42,8 @@ pods on it. deploy/capture.yaml runs that on a node of a cluster.`,
 	nameFlag(c, &o.name)
 	c.Flags().StringVarP(&o.output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
 	c.Flags().BoolVar(&o.here, "here", false, "capture this machine instead of a lab")
-	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "with --here: where the Kubernetes objects are read (without it: the pod's own service account, if any)")
+	c.Flags().StringVar(&o.kubeconfig, "kubeconfig", "",
+		"with --here: where the Kubernetes objects are read (without it: the pod's own service account, if any)")
 	c.Flags().BoolVar(&o.redact, "redact", false, "replace addresses and names, the same ones by the same, so that packets walk as before")
 	return c
 }

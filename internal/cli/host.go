@@ -76,7 +76,8 @@ user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values ma
 			case len(command) > 0 && command[0] == "--":
 				command = command[1:]
 			case len(command) > 0 && strings.HasPrefix(command[0], "-"):
-				return badInput{fmt.Errorf("%s stands behind the host, where the command begins: packetwalk ssh [--name NAME] %s [-- COMMAND...]", command[0], host)}
+				return badInput{fmt.Errorf("%s stands behind the host, where the command begins: packetwalk ssh [--name NAME] %s [-- COMMAND...]",
+					command[0], host)}
 			}
 			if len(command) == 1 && strings.ContainsAny(command[0], " \t\n;&|<>()$`*?~\"'\\") { // as ssh(1) does with what was quoted
 				command = []string{"sh", "-c", command[0]}

@@ -45,7 +45,8 @@ what it is, or becomes what it was being changed to.`,
 		},
 	}
 	c.Flags().StringVarP(&file, "file", "f", "", "the cluster's description (see examples/)")
-	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+defaultName+"\")")
+	c.Flags().StringVar(&name, "name", "", "the lab's name, so that several can run side by side (without it: $"+lab.NameVariable+", or \""+
+		defaultName+"\")")
 	return c
 }
 
@@ -92,7 +93,8 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	if meant, err := lab.Select(""); err != nil || meant != d { // several are there
 		which = " --name " + name
 	}
-	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl%s get nodes -o wide\n      packetwalk status%s\n      export KUBECONFIG=%s\n", which, which, d.Kubeconfig())
+	fmt.Fprintf(s.Out, "\nTry:  packetwalk kubectl%s get nodes -o wide\n      packetwalk status%s\n      export KUBECONFIG=%s\n", which, which,
+		d.Kubeconfig())
 	return nil
 }
 

@@ -104,7 +104,8 @@ go in it, which source address their destination sees, and which rule decided th
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"}, &cobra.Group{ID: "packets", Title: "Its packets:"})
+	root.AddGroup(&cobra.Group{ID: "lab", Title: "A cluster:"}, &cobra.Group{ID: "inside", Title: "In it:"},
+		&cobra.Group{ID: "packets", Title: "Its packets:"})
 	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
 	add(root, "packets", walkCommand(s), captureCommand(s))

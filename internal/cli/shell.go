@@ -89,8 +89,8 @@ func shellLab(name string) (lab.Dir, error) {
 	return lab.DirOf(name), lab.CheckName(name)
 }
 
-// await runs a command to its end and gives its exit status as an error. The terminal's Ctrl-C reaches the command by itself; a signal to this
-// process alone is passed on, and an interactive shell, which heeds no other one, gets SIGHUP.
+// await runs a command to its end and gives its exit status as an error. The terminal's Ctrl-C reaches the command by itself; a signal to
+// this process alone is passed on, and an interactive shell, which heeds no other one, gets SIGHUP.
 func await(cmd *exec.Cmd, interactive bool) error {
 	signals := make(chan os.Signal, 4)
 	signal.Notify(signals, unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
@@ -173,8 +173,8 @@ func makeWorkplace(d lab.Dir) (w *workplace, err error) {
 
 func (w *workplace) remove() { _ = os.RemoveAll(w.dir) }
 
-// environment is one in which the folder bin is the first of PATH, and a lab is the one that is meant. Programs that administrators use are not in
-// everybody's PATH.
+// environment is one in which the folder bin is the first of PATH, and a lab is the one that is meant. Programs that administrators use are
+// not in everybody's PATH.
 func environment(environ []string, bin string, d lab.Dir) []string {
 	var env []string
 	path := ""

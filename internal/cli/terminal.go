@@ -50,8 +50,8 @@ func (w when) screen(out io.Writer) screen {
 	return s
 }
 
-// forReading is where a log is written to: as it is to a file or another program, and with nothing in it that a terminal takes for a command to a
-// terminal. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
+// forReading is where a log is written to: as it is to a file or another program, and with nothing in it that a terminal takes for a
+// command to a terminal. kubectl is upstream's, and writes pods' logs as they are, as its users expect.
 func forReading(out io.Writer) io.Writer {
 	if isTerminal(out) {
 		return visible.Writer(out)

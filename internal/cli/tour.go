@@ -78,7 +78,8 @@ func openTour(example string) (*tourPage, error) {
 		}
 		t.name, t.folder, t.files = filepath.Base(folder), folder, os.DirFS(folder)
 	} else if !slices.Contains(tourNames(), example) {
-		return nil, fmt.Errorf("no tour %q; there are: %s; a folder of your own has a slash in its name", example, strings.Join(tourNames(), ", "))
+		return nil, fmt.Errorf("no tour %q; there are: %s; a folder of your own has a slash in its name", example,
+			strings.Join(tourNames(), ", "))
 	} else {
 		files, err := fs.Sub(examples.Files, example)
 		if err != nil {
@@ -163,7 +164,8 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(s.Out, "\ntour %s: %d steps in %.0f s, %d not as the page has it\n", t.name, report.Steps, report.Elapsed.Seconds(), len(report.Differ))
+	fmt.Fprintf(s.Out, "\ntour %s: %d steps in %.0f s, %d not as the page has it\n", t.name, report.Steps, report.Elapsed.Seconds(),
+		len(report.Differ))
 	if f.update {
 		return t.rewrite(report)
 	}
@@ -219,7 +221,8 @@ func sayHowToEnd(out io.Writer, name string) {
 	if !lab.DirOf(name).Exists() {
 		return
 	}
-	fmt.Fprintf(out, "\nlab %q is still there:  packetwalk status --name %s\ntake it down with:  packetwalk down --name %s\n", name, name, name)
+	fmt.Fprintf(out, "\nlab %q is still there:  packetwalk status --name %s\ntake it down with:  packetwalk down --name %s\n", name, name,
+		name)
 }
 
 func printFailures(out io.Writer, failures []tour.Failure) {

@@ -85,7 +85,8 @@ func TestHostileCapture(t *testing.T) {
 		{"--from", "pod/nosuch\x1b[2J", "--to", "svc/whereami"},
 	} {
 		var out, errs bytes.Buffer
-		Main(append([]string{"walk", "--snapshot", file, "--at", "node/aks-nodepool1-31351229-0"}, args...), Streams{In: os.Stdin, Out: &out, Err: &errs})
+		Main(append([]string{"walk", "--snapshot", file, "--at", "node/aks-nodepool1-31351229-0"}, args...),
+			Streams{In: os.Stdin, Out: &out, Err: &errs})
 		onlyText(t, fmt.Sprint(args), out.String())
 		onlyText(t, fmt.Sprint(args, " errors"), errs.String())
 		seen += out.String() + errs.String()
@@ -106,7 +107,8 @@ func TestHostileText(t *testing.T) {
 	}
 	for _, form := range []string{"text", "wide"} {
 		var out, errs bytes.Buffer
-		Main([]string{"walk", "--snapshot", file, "--at", "node", "--from", "10.0.0.1", "--to", "198.51.100.1:80", "-o", form, "--color", "always"},
+		Main([]string{"walk", "--snapshot", file, "--at", "node", "--from", "10.0.0.1", "--to", "198.51.100.1:80", "-o", form, "--color",
+			"always"},
 			Streams{In: os.Stdin, Out: &out, Err: &errs})
 		looks := strings.NewReplacer("\x1b[0m", "", "\x1b[1m", "", "\x1b[2m", "", "\x1b[31m", "", "\x1b[33m", "")
 		onlyText(t, form, looks.Replace(out.String()))
@@ -119,7 +121,8 @@ func TestHostileText(t *testing.T) {
 // TestHostileStatus: so are the problems that a status tells, and errors.
 func TestHostileStatus(t *testing.T) {
 	var b bytes.Buffer
-	if err := printStatus(&b, screen{}, lab.Status{Name: "a", Problems: []string{hostile}, Hosts: []lab.Host{{Name: "h", App: "\x1b[2J"}}}, ""); err != nil {
+	if err := printStatus(&b, screen{}, lab.Status{Name: "a", Problems: []string{hostile}, Hosts: []lab.Host{{Name: "h", App: "\x1b[2J"}}},
+		""); err != nil {
 		t.Fatal(err)
 	}
 	onlyText(t, "status", b.String())

@@ -134,7 +134,8 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if err != nil {
 		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
-			return fmt.Errorf("--from %s: %s is not there, or no longer; 'packetwalk kubectl get pods -A -o wide' says what became of it", from, req.Host)
+			return fmt.Errorf("--from %s: %s is not there, or no longer; 'packetwalk kubectl get pods -A -o wide' says what became of it", from,
+				req.Host)
 		}
 		return err
 	}
@@ -174,7 +175,8 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 		result.Outcomes = result.Outcomes[report.Outcome : report.Outcome+1]
 	}
 	options.Notes = append(options.Notes, strings.Split(report.String(), "\n")...)
-	if len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered && report.Source != "" && report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
+	if len(result.Outcomes) > 0 && result.Outcomes[0].End.Kind == walk.Delivered && report.Source != "" &&
+		report.Source != result.Outcomes[0].End.Packet.SourceEnd() {
 		options.Notes = append(options.Notes, "kernel: the packet came there from "+report.Source)
 	}
 	return result, report.First == nil && report.NotSent == "", nil

@@ -246,8 +246,8 @@ func (r *resolver) podHost(namespace, name string) string {
 	return host
 }
 
-// node is the host that a Kubernetes node is: the one of its name, or else the one that has its address, as the host name of a machine need not
-// be its node's name.
+// node is the host that a Kubernetes node is: the one of its name, or else the one that has its address, as the host name of a machine need
+// not be its node's name.
 func (r *resolver) node(name string) string {
 	host := "node/" + name
 	if slices.Contains(r.names, host) {
@@ -321,7 +321,8 @@ func (r *resolver) service(from, to packet.End, p *packet.Packet, v6, certain bo
 		addresses = s.External
 	case from.Kind == packet.InternetEnd:
 		if addresses = s.External; len(addresses) == 0 {
-			return netip.Addr{}, fmt.Errorf("it is of type %s and has no load balancer address, so the internet does not reach it", cmp.Or(s.Type, "ClusterIP"))
+			return netip.Addr{}, fmt.Errorf("it is of type %s and has no load balancer address, so the internet does not reach it",
+				cmp.Or(s.Type, "ClusterIP"))
 		}
 	}
 	if len(addresses) == 0 {

@@ -48,7 +48,8 @@ func (s *fakeSource) Objects() snapshot.Objects { return s.objects }
 func world1() *fakeSource {
 	ip := netip.MustParseAddr
 	tcp80 := snapshot.ServicePort{Protocol: packet.TCP, Port: 8080}
-	dns := []snapshot.ServicePort{{Name: "dns", Protocol: packet.UDP, Port: 53}, {Name: "dns-tcp", Protocol: packet.TCP, Port: 53}, {Name: "m", Protocol: packet.TCP, Port: 9153}}
+	dns := []snapshot.ServicePort{{Name: "dns", Protocol: packet.UDP, Port: 53}, {Name: "dns-tcp", Protocol: packet.TCP, Port: 53},
+		{Name: "m", Protocol: packet.TCP, Port: 9153}}
 	return &fakeSource{
 		hosts: map[string]string{
 			"node/n0": "10.13.76.4/24", "pod/default/web-1": "10.13.76.7/24", "vm/testvm": "10.13.1.4/24", "internet/client": "198.51.100.10/24",
@@ -56,7 +57,8 @@ func world1() *fakeSource {
 			"netns/blue": "10.9.0.2/24", "node/vm": "10.13.76.5/24",
 		},
 		objects: snapshot.Objects{
-			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}}, {Name: "n1", IPs: []netip.Addr{ip("10.13.76.5")}}},
+			Nodes: []snapshot.Node{{Name: "n0", IPs: []netip.Addr{ip("10.13.76.4"), ip("fd00::4")}},
+				{Name: "n1", IPs: []netip.Addr{ip("10.13.76.5")}}},
 			Pods: []snapshot.Pod{
 				{Namespace: "default", Name: "web-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.7"), ip("fd00::7")}},
 				{Namespace: "default", Name: "far-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}},
@@ -67,13 +69,17 @@ func world1() *fakeSource {
 			Ended: []snapshot.Pod{{Namespace: "default", Name: "job-1", Node: "n0", IPs: []netip.Addr{ip("10.13.76.9")}}},
 			Services: []snapshot.Service{
 				{Namespace: "default", Name: "behind", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.6")}, Ports: []snapshot.ServicePort{
-					{Protocol: packet.TCP, Port: 80, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.13.76.7:80")}}, {Protocol: packet.UDP, Port: 80},
+					{Protocol: packet.TCP, Port: 80, Endpoints: []netip.AddrPort{netip.MustParseAddrPort("10.13.76.7:80")}},
+					{Protocol: packet.UDP, Port: 80},
 				}},
 				{Namespace: "default", Name: "elsewhere", Type: "ExternalName"},
-				{Namespace: "default", Name: "web", Type: "LoadBalancer", ClusterIPs: []netip.Addr{ip("10.0.0.9")}, External: []netip.Addr{ip("203.0.113.10")}, Ports: []snapshot.ServicePort{tcp80}},
-				{Namespace: "default", Name: "inner", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.8")}, Ports: []snapshot.ServicePort{tcp80}},
+				{Namespace: "default", Name: "web", Type: "LoadBalancer", ClusterIPs: []netip.Addr{ip("10.0.0.9")},
+					External: []netip.Addr{ip("203.0.113.10")}, Ports: []snapshot.ServicePort{tcp80}},
+				{Namespace: "default", Name: "inner", Type: "ClusterIP", ClusterIPs: []netip.Addr{ip("10.0.0.8")},
+					Ports: []snapshot.ServicePort{tcp80}},
 				{Namespace: "default", Name: "headless", Type: "ClusterIP", Ports: []snapshot.ServicePort{tcp80}},
-				{Namespace: "default", Name: "syslog", ClusterIPs: []netip.Addr{ip("10.0.0.7")}, Ports: []snapshot.ServicePort{{Protocol: packet.UDP, Port: 514}}},
+				{Namespace: "default", Name: "syslog", ClusterIPs: []netip.Addr{ip("10.0.0.7")},
+					Ports: []snapshot.ServicePort{{Protocol: packet.UDP, Port: 514}}},
 				{Namespace: "kube-system", Name: "kube-dns", ClusterIPs: []netip.Addr{ip("10.0.0.10")}, Ports: dns},
 			},
 		},
@@ -97,8 +103,10 @@ func TestRequest(t *testing.T) {
 		{from: "pod/web-1:5000", to: "svc/web:81", want: "pod/default/web-1: tcp ?:5000 > 10.0.0.9:81"},
 		{from: "pod/web-1", to: "svc/syslog", want: "pod/default/web-1: udp ?:0 > 10.0.0.7:514"},
 		{from: "pod/web-1", to: "svc/kube-system/kube-dns", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.10:53"},
-		{from: "pod/web-1", to: "svc/kube-system/kube-dns", want: "it has several ports (53/udp, 53/tcp, 9153/tcp); write svc/kube-system/kube-dns:PORT"},
-		{from: "pod/web-1", to: "vm/testvm", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:80", note: "assumed: port 80, because --to names none (write vm/testvm:PORT)"},
+		{from: "pod/web-1", to: "svc/kube-system/kube-dns",
+			want: "it has several ports (53/udp, 53/tcp, 9153/tcp); write svc/kube-system/kube-dns:PORT"},
+		{from: "pod/web-1", to: "vm/testvm", want: "pod/default/web-1: tcp ?:0 > 10.13.1.4:80",
+			note: "assumed: port 80, because --to names none (write vm/testvm:PORT)"},
 		{from: "internet", to: "vm/testvm:22", want: "internet/client: tcp ?:0 > 203.0.113.40:22"},
 		{from: "internet/ifconfig.co", to: "node/n0:30000", want: "internet/ifconfig.co: tcp ?:0 > 10.13.76.4:30000"},
 		{from: "pod/kube-system/proxy", to: "internet", proto: "icmp", want: "node/n0: icmp ? > 198.51.100.10"},
@@ -121,7 +129,8 @@ func TestRequest(t *testing.T) {
 		{from: "192.168.1.1", to: "svc/web", at: "n1", want: "node/vm forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
 		{from: "192.168.1.1", to: "svc/web", at: "node/n1", want: "node/vm forwarded: tcp 192.168.1.1:32768-60999 > 10.0.0.9:8080"},
 
-		{from: "pod/web-1", to: "svc/behind:80", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.6:80", note: "svc/default/behind has no ready endpoint for port 80/udp"},
+		{from: "pod/web-1", to: "svc/behind:80", proto: "udp", want: "pod/default/web-1: udp ?:0 > 10.0.0.6:80",
+			note: "svc/default/behind has no ready endpoint for port 80/udp"},
 		{from: "pod/web-1", to: "svc/elsewhere", want: "of type ExternalName, another name for a host elsewhere"},
 		{from: "pod/job-1", to: "10.13.1.4:443", want: "the pod has ended"},
 		{from: "10.13.1.4", to: "pod/job-1:443", want: "the pod has ended"},
@@ -129,11 +138,13 @@ func TestRequest(t *testing.T) {
 		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
 		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
 		{from: "svc/web", to: "10.13.1.4:443", want: "a service sends nothing; write one of its pods"},
-		{from: "pod/nope", to: "10.13.1.4:443", want: "there is no such pod; there are: pod/default/far-1, pod/default/far-2, pod/default/web-1, "},
+		{from: "pod/nope", to: "10.13.1.4:443",
+			want: "there is no such pod; there are: pod/default/far-1, pod/default/far-2, pod/default/web-1, "},
 		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
 		{from: "internet", to: "svc/inner", want: "it is of type ClusterIP and has no load balancer address"},
 		{from: "pod/web-1", to: "svc/headless", want: "a headless service"},
-		{from: "pod/web-1", to: "svc/nope", want: "there is no such service; there are: svc/default/behind, svc/default/elsewhere, svc/default/headless, svc/default/inner, "},
+		{from: "pod/web-1", to: "svc/nope",
+			want: "there is no such service; there are: svc/default/behind, svc/default/elsewhere, svc/default/headless, svc/default/inner, "},
 		{from: "pod/web-1", to: "svc/web", proto: "icmp", want: "services answer no icmp"},
 		{from: "pod/web-1", to: "svc/web", proto: "udp", want: "it has no udp port; it has 8080/tcp"},
 		{from: "pod/web-1", to: "vm/testvm:80", proto: "icmp", want: "icmp has no ports; leave out :80"},
@@ -205,7 +216,8 @@ func TestNobodyBehind(t *testing.T) {
 
 // TestUnread: where the API server does not answer, that is the reason, not a name that is not there.
 func TestUnread(t *testing.T) {
-	r := &resolver{src: world1(), names: []string{"node/n0"}, unread: errors.New("the API server does not answer: dial tcp 127.0.0.1:1: connect: connection refused")}
+	r := &resolver{src: world1(), names: []string{"node/n0"},
+		unread: errors.New("the API server does not answer: dial tcp 127.0.0.1:1: connect: connection refused")}
 	for _, to := range []string{"svc/web", "pod/web-1:80"} {
 		end, err := packet.ParseEnd(to)
 		if err != nil {
@@ -251,8 +263,8 @@ func TestChoose(t *testing.T) {
 	}
 }
 
-// TestContainerGroups: a pod on a virtual node is its container group, by the name or, where names are redacted, by the address. The virtual
-// node's own address is its connector's pod's.
+// TestContainerGroups: a pod on a virtual node is its container group, by the name or, where names are redacted, by the address. The
+// virtual node's own address is its connector's pod's.
 func TestContainerGroups(t *testing.T) {
 	ip := netip.MustParseAddr
 	src := world1()
@@ -264,8 +276,9 @@ func TestContainerGroups(t *testing.T) {
 		snapshot.Pod{Namespace: "ns-1", Name: "pod-1", Node: "virtual", IPs: []netip.Addr{ip("10.13.100.5")}},
 		snapshot.Pod{Namespace: "kube-system", Name: "connector", Node: "n0", IPs: []netip.Addr{ip("10.13.76.5")}})
 	for from, want := range map[string]string{
-		"pod/vn-1": "container-group/default-vn-1", "10.13.100.4": "container-group/default-vn-1", "pod/ns-1/pod-1": "container-group/host-12345678",
-		"10.13.76.5": "pod/kube-system/connector",
+		"pod/vn-1": "container-group/default-vn-1", "10.13.100.4": "container-group/default-vn-1",
+		"pod/ns-1/pod-1": "container-group/host-12345678",
+		"10.13.76.5":     "pod/kube-system/connector",
 	} {
 		end, err := packet.ParseEnd(from)
 		if err != nil {

@@ -233,7 +233,8 @@ func (a *applier) routes(s State) error {
 	return nil
 }
 
-var routeKinds = map[string]int{"": unix.RTN_UNICAST, "blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE, "prohibit": unix.RTN_PROHIBIT}
+var routeKinds = map[string]int{"": unix.RTN_UNICAST, "blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE,
+	"prohibit": unix.RTN_PROHIBIT}
 
 func (a *applier) routeTo(w Route) (*netlink.Route, error) {
 	kind, ok := routeKinds[w.Kind]

@@ -104,8 +104,9 @@ var features = []struct {
 		feed("create check hash:net\n", "ipset", "restore"),
 	},
 	{
-		Missing{"xtables", "the nodes' rules are iptables rules", "modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark " +
-			"xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"},
+		Missing{"xtables", "the nodes' rules are iptables rules",
+			"modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark " +
+				"xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"},
 		feed(`*mangle
 -A PREROUTING -j TTL --ttl-inc 1
 COMMIT

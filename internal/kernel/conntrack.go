@@ -72,8 +72,9 @@ func (n *Namespace) DeleteFlows(filters ...FlowFilter) (int, error) {
 	return count, err
 }
 
-// KeepEnded makes the kernel keep those flows of TCP that have ended and that one of the filters chooses until their time is over: else, where
-// free ports are hard to find, a new flow gets the port of one (nf_nat_may_kill, net/netfilter/nf_nat_core.c, spares IPS_FIXED_TIMEOUT).
+// KeepEnded makes the kernel keep those flows of TCP that have ended and that one of the filters chooses until their time is over: else,
+// where free ports are hard to find, a new flow gets the port of one (nf_nat_may_kill, net/netfilter/nf_nat_core.c, spares
+// IPS_FIXED_TIMEOUT).
 func (n *Namespace) KeepEnded(filters ...FlowFilter) error {
 	const timeWait = 7 // TCP_CONNTRACK_TIME_WAIT, include/uapi/linux/netfilter/nf_conntrack_tcp.h; behind it is only CLOSE
 	if len(filters) == 0 {
@@ -154,8 +155,8 @@ func FlowOf(f conntrack.Flow) Flow {
 	}
 }
 
-// DroppedFlows counts the new flows that the namespace's conntrack could not take, because no free port was found for them or something else
-// was there already (insert_failed of conntrack -S).
+// DroppedFlows counts the new flows that the namespace's conntrack could not take, because no free port was found for them or something
+// else was there already (insert_failed of conntrack -S).
 func (n *Namespace) DroppedFlows() (uint64, error) {
 	c, err := conntrack.Dial(&netlink.Config{NetNS: int(n.file.Fd())})
 	if err != nil {

@@ -21,11 +21,13 @@ func FuzzMessages(f *testing.F) {
 		return append(head, m.Data[nfgenLen:]...)
 	}
 	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{
-		{unix.NFTA_TRACE_ID, uint32(7)}, {unix.NFTA_TRACE_TABLE, "nat"}, {unix.NFTA_TRACE_CHAIN, "OUTPUT"}, {unix.NFTA_TRACE_TYPE, uint32(unix.NFT_TRACETYPE_RULE)},
+		{unix.NFTA_TRACE_ID, uint32(7)}, {unix.NFTA_TRACE_TABLE, "nat"}, {unix.NFTA_TRACE_CHAIN, "OUTPUT"},
+		{unix.NFTA_TRACE_TYPE, uint32(unix.NFT_TRACETYPE_RULE)},
 		{unix.NFTA_TRACE_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1<<32 - 3)}, {unix.NFTA_VERDICT_CHAIN, "KUBE-SERVICES"}}},
 		{unix.NFTA_TRACE_NETWORK_HEADER, ipHeader}, {unix.NFTA_TRACE_TRANSPORT_HEADER, tcpHeader}, {unix.NFTA_TRACE_MARK, uint32(0x4000)},
 	}))
-	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{{unix.NFTA_RULE_TABLE, "nat"}, {unix.NFTA_RULE_CHAIN, "OUTPUT"}, {unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9}}}))
+	f.Add(attributes([]byte{2, 0, 0, 0},
+		attrs{{unix.NFTA_RULE_TABLE, "nat"}, {unix.NFTA_RULE_CHAIN, "OUTPUT"}, {unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9}}}))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := parseTrace(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
 		if err == nil {
@@ -65,7 +67,8 @@ func FuzzHeaders(f *testing.F) {
 		if p.Source.Is4() != p.Destination.Is4() || p.Source.IsValid() != p.Destination.IsValid() || p.Source.IsValid() && p.EtherType == 0 {
 			t.Errorf("a packet of two families: %s", p)
 		}
-		if icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6; p.About != nil && !icmp || (p.SourcePort != packet.Port{}) && !icmp && !p.Protocol.HasPorts() {
+		if icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6; p.About != nil && !icmp || (p.SourcePort != packet.Port{}) &&
+			!icmp && !p.Protocol.HasPorts() {
 			t.Errorf("%s has %v and port %s", p.Protocol, p.About, p.SourcePort)
 		}
 		if cut < 0 || cut >= len(frame) {
@@ -73,7 +76,8 @@ func FuzzHeaders(f *testing.F) {
 		}
 		less := read(frame[:cut])
 		if (less.Source != netip.Addr{} && less.Source != p.Source) || less.SourcePort != (packet.Port{}) && less.SourcePort != p.SourcePort ||
-			less.TCPFlags != 0 && less.TCPFlags != p.TCPFlags || less.About != nil && (p.About == nil || less.About.Destination != p.About.Destination) {
+			less.TCPFlags != 0 && less.TCPFlags != p.TCPFlags || less.About != nil &&
+			(p.About == nil || less.About.Destination != p.About.Destination) {
 			t.Errorf("cut after %d bytes %s is read as %s", cut, p, less)
 		}
 	})

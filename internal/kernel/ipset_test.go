@@ -122,8 +122,8 @@ func TestIPSets(t *testing.T) {
 	}
 }
 
-// TestIPSetSwap changes a set between two states that have a member in common, over and over, while a program tests that member: it is never
-// missing.
+// TestIPSetSwap changes a set between two states that have a member in common, over and over, while a program tests that member: it is
+// never missing.
 func TestIPSetSwap(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "swap"))
@@ -134,7 +134,8 @@ func TestIPSetSwap(t *testing.T) {
 	// It ends, with success, when a file says so.
 	ctx, stop := context.WithTimeout(t.Context(), 20*time.Second)
 	defer stop()
-	watch := exec.CommandContext(ctx, "sh", "-c", `n=0; while ipset -q test s 10.240.1.2; do n=$((n+1)); [ -e "$0" ] && echo $n && exit 0; done; echo missing after $n; exit 1`,
+	watch := exec.CommandContext(ctx, "sh", "-c",
+		`n=0; while ipset -q test s 10.240.1.2; do n=$((n+1)); [ -e "$0" ] && echo $n && exit 0; done; echo missing after $n; exit 1`,
 		filepath.Join(t.TempDir(), "done"))
 	var out strings.Builder
 	watch.Stdout = &out

@@ -15,7 +15,8 @@ import (
 // unless that is kept.
 func TestKeepEnded(t *testing.T) {
 	a, b := pair(t)
-	if err := a.ApplyNFT(t.Context(), "table ip t { chain c { type nat hook postrouting priority 100; ip protocol tcp snat to 10.9.0.1:7000-7001\n }\n }\n"); err != nil {
+	if err := a.ApplyNFT(t.Context(),
+		"table ip t { chain c { type nat hook postrouting priority 100; ip protocol tcp snat to 10.9.0.1:7000-7001\n }\n }\n"); err != nil {
 		t.Fatal(err)
 	}
 	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")

@@ -226,7 +226,8 @@ func TestSockets(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
-	if _, err := a.Dial(ctx, "tcp", "10.9.0.99:80"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) && !errors.Is(err, syscall.EHOSTUNREACH) {
+	if _, err := a.Dial(ctx, "tcp", "10.9.0.99:80"); !errors.Is(err, context.DeadlineExceeded) && !os.IsTimeout(err) &&
+		!errors.Is(err, syscall.EHOSTUNREACH) {
 		t.Errorf("dial to nobody: %v", err)
 	}
 	p, err := b.ListenPacket(t.Context(), "udp", "10.9.0.2:53")
@@ -283,7 +284,8 @@ func TestApply(t *testing.T) {
 			{Table: 1001, Destination: prefix("0.0.0.0/0"), Gateway: addr("10.9.0.2"), Link: "eth0"},
 			{Destination: prefix("fd01::/64"), Link: "eth0"},
 		},
-		Rules:      []kernel.Rule{{Priority: 1000, Mark: 1, Mask: 0xffffffff, Table: 1001}, {Priority: 1001, From: prefix("10.4.0.0/16"), Table: 1001}},
+		Rules: []kernel.Rule{{Priority: 1000, Mark: 1, Mask: 0xffffffff, Table: 1001},
+			{Priority: 1001, From: prefix("10.4.0.0/16"), Table: 1001}},
 		Neighbours: []kernel.Neighbour{{"eth0", addr("10.77.0.1"), "00:0d:3a:00:00:77"}, {"eth0", addr("10.2.0.5"), "00:0d:3a:00:00:05"}},
 	}
 	second := kernel.State{
@@ -301,11 +303,13 @@ func TestApply(t *testing.T) {
 	}
 	foreign := []string{"192.168.9.0/24 via 10.9.0.2 dev eth0", "77:\tfrom all lookup 77", "10.9.0.1/24"}
 	old := []string{
-		"10.1.0.1/32 scope host lo", "fd00::1/128", "default via 10.77.0.1 dev eth0 proto 142 onlink", "10.2.0.5 dev eth0 proto 142 scope link", "blackhole 10.3.0.0/16",
+		"10.1.0.1/32 scope host lo", "fd00::1/128", "default via 10.77.0.1 dev eth0 proto 142 onlink", "10.2.0.5 dev eth0 proto 142 scope link",
+		"blackhole 10.3.0.0/16",
 		"default via 10.9.0.2 dev eth0 table 1001", "fd01::/64", "from all fwmark 0x1 lookup 1001", "from 10.4.0.0/16 lookup 1001",
 		"10.2.0.5 dev eth0 lladdr 00:0d:3a:00:00:05 PERMANENT", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:77 PERMANENT",
 	}
-	now := []string{"10.1.0.2/32 scope global lo", "default via 10.77.0.2 dev eth0 proto 142 onlink", "default via 10.9.0.2 dev eth0 table 1002", "from all fwmark 0x2 lookup 1002", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:99 PERMANENT"}
+	now := []string{"10.1.0.2/32 scope global lo", "default via 10.77.0.2 dev eth0 proto 142 onlink",
+		"default via 10.9.0.2 dev eth0 table 1002", "from all fwmark 0x2 lookup 1002", "10.77.0.1 dev eth0 lladdr 00:0d:3a:00:00:99 PERMANENT"}
 	apply(t, a, first)
 	one := look()
 	holds(t, one, slices.Concat(foreign, old, []string{"ip_forward = 1", "proxy_arp = 1"}), now)
@@ -315,7 +319,8 @@ func TestApply(t *testing.T) {
 	}
 	apply(t, a, second)
 	holds(t, look(), slices.Concat(foreign, now), old)
-	apply(t, a, kernel.State{Protocol: 16, Routes: []kernel.Route{{Destination: prefix("10.5.0.0/16"), Gateway: addr("10.9.0.2"), Link: "eth0"}}})
+	apply(t, a, kernel.State{Protocol: 16,
+		Routes: []kernel.Route{{Destination: prefix("10.5.0.0/16"), Gateway: addr("10.9.0.2"), Link: "eth0"}}})
 	holds(t, look(), append(now, "10.5.0.0/16 via 10.9.0.2 dev eth0 proto dhcp"), nil)
 	apply(t, a, kernel.State{})
 	holds(t, look(), append(foreign, "proto dhcp"), []string{"proto 142", "fwmark"})
@@ -333,7 +338,8 @@ func TestApplyRefuses(t *testing.T) {
 
 func TestLinks(t *testing.T) {
 	a, b := pair(t)
-	if got := run(t, b, "ip", "-d", "link", "show", "peer-of-a"); !strings.Contains(got, "mtu 1400") || !strings.Contains(got, "alias the other end") || !strings.Contains(got, "12:34:56:78:9a:bc") {
+	if got := run(t, b, "ip", "-d", "link", "show", "peer-of-a"); !strings.Contains(got, "mtu 1400") ||
+		!strings.Contains(got, "alias the other end") || !strings.Contains(got, "12:34:56:78:9a:bc") {
 		t.Error(got)
 	}
 	// A link of the name that is not the pair's is replaced.
@@ -389,7 +395,8 @@ func TestRuleSetsAndFlows(t *testing.T) {
 		t.Fatalf("%v %v", all, err)
 	}
 	f := all[0]
-	if f.Protocol != 6 || f.Source.Addr().String() != "10.9.0.1" || f.ReplyDestination != f.Source || f.Mark != 7 || f.TimeoutSeconds == 0 || f.Status == 0 {
+	if f.Protocol != 6 || f.Source.Addr().String() != "10.9.0.1" || f.ReplyDestination != f.Source || f.Mark != 7 || f.TimeoutSeconds == 0 ||
+		f.Status == 0 {
 		t.Errorf("flow %+v", f)
 	}
 	for _, c := range []struct {

@@ -10,8 +10,8 @@ import (
 )
 
 // EnsureVeth joins two namespaces by a veth pair with these ends, both up, with this MTU in bytes. A pair that is there already,
-// by its names, is left as it is, unless its second end is bare: whoever made it may have been killed before it was up. A link of one of the
-// names that is not the pair's is replaced.
+// by its names, is left as it is, unless its second end is bare: whoever made it may have been killed before it was up. A link of one of
+// the names that is not the pair's is replaced.
 func EnsureVeth(a, b LinkEnd, mtu int) error {
 	if err := ensureVeth(a, b, mtu); err != nil {
 		return fmt.Errorf("join %s in %s and %s in %s: %w", a.Name, a.Namespace.path, b.Name, b.Namespace.path, err)

@@ -67,8 +67,8 @@ var ErrUnsendable = errors.New("no socket can send it")
 
 // PrepareProbe makes a socket in the namespace for one packet: a TCP connection's SYN, a UDP datagram or an ICMP echo. Of the packet it
 // takes Protocol and Destination, Source and the ports (the kernel chooses where they are zero; an ICMP identifier is the source port), and
-// TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe. The error is ErrUnsendable where the packet
-// is to blame: its kind, a source that is not the namespace's, or a port that another socket has.
+// TTL, TOS and Mark where they are not zero. Nothing is sent before Send. The caller closes the probe. The error is ErrUnsendable where the
+// packet is to blame: its kind, a source that is not the namespace's, or a port that another socket has.
 func PrepareProbe(n *Namespace, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) { return nil, fmt.Errorf("prepare %s in %s: %w", p.Tuple, n.path, err) }
 	kind, ok := probeKind[p.Protocol]
@@ -193,8 +193,8 @@ func (p *Probe) Tuple() packet.Tuple { return p.tuple }
 // Close gives the socket back; a TCP connection is closed in the orderly way.
 func (p *Probe) Close() error { return os.NewSyscallError("close", unix.Close(p.fd)) }
 
-// Send sends the packet, once, and waits for an answer until patience ends, as if at a deadline. That there was none, or a bad one, is no error;
-// that ctx has ended is. TCP repeats its SYN after a second, unless the namespace is traced ([OpenTrace]).
+// Send sends the packet, once, and waits for an answer until patience ends, as if at a deadline. That there was none, or a bad one, is no
+// error; that ctx has ended is. TCP repeats its SYN after a second, unless the namespace is traced ([OpenTrace]).
 func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
 	if p.link != 0 {
 		return p.sendFrame(ctx, patience)

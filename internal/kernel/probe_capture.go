@@ -84,7 +84,8 @@ func setFilter(fd int, filter []bpf.RawInstruction) error {
 	for i, f := range filter {
 		program[i] = unix.SockFilter{Code: f.Op, Jt: f.Jt, Jf: f.Jf, K: f.K}
 	}
-	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
+	err := unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER,
+		&unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]})
 	return os.NewSyscallError("SO_ATTACH_FILTER", err)
 }
 
@@ -137,8 +138,9 @@ func (c *Capture) Pending() bool {
 	return err == nil && readable(raw)
 }
 
-// Read waits for the next packet, in the order in which the kernel met them: time stamps would tell less, because a packet that came before the
-// kernel had begun to stamp gets that of its reading (net/socket.c: __sock_recv_timestamp). Its error is that of the context when that ends first.
+// Read waits for the next packet, in the order in which the kernel met them: time stamps would tell less, because a packet that came before
+// the kernel had begun to stamp gets that of its reading (net/socket.c: __sock_recv_timestamp). Its error is that of the context when that
+// ends first.
 func (c *Capture) Read(ctx context.Context) (Captured, error) {
 	if err := c.file.SetReadDeadline(time.Time{}); err != nil {
 		return Captured{}, fmt.Errorf("read capture: %w", err)

@@ -18,8 +18,8 @@ const skfNetOff = 0xfff00000
 // maxFilter is how many instructions the kernel takes (BPF_MAXINSNS).
 const maxFilter = 4096
 
-// setCaptureFilter lets a socket have what the tuples choose. Where there are more than a filter, or the socket's memory (net.core.optmem_max),
-// has room for, it looks at protocols only; a Capture looks at every packet again.
+// setCaptureFilter lets a socket have what the tuples choose. Where there are more than a filter, or the socket's memory
+// (net.core.optmem_max), has room for, it looks at protocols only; a Capture looks at every packet again.
 func setCaptureFilter(fd int, tuples []packet.Tuple) error {
 	exact, err := captureFilter(tuples)
 	if err != nil {

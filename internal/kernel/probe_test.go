@@ -120,7 +120,8 @@ func TestProbeGivenHeader(t *testing.T) {
 	}
 }
 
-// TestCaptureOfMany: however many packets are named, those alone are captured, also where the kernel has no room for a filter that knows all.
+// TestCaptureOfMany: however many packets are named, those alone are captured, also where the kernel has no room for a filter that knows
+// all.
 func TestCaptureOfMany(t *testing.T) {
 	a, b := pair(t)
 	script(t, a, "ip addr add 10.9.0.7/24 dev eth0")
@@ -150,7 +151,8 @@ func TestProbeErrors(t *testing.T) {
 		"protocol":        {packet.Packet{Tuple: packet.Tuple{Protocol: packet.SCTP, Destination: netip.MustParseAddr("10.9.0.2")}}, nil},
 		"families":        {packet.Packet{Tuple: tcpTuple("10.9.0.1:1", "[fd00::1]:80")}, nil},
 		"foreign address": {packet.Packet{Tuple: tcpTuple("10.9.0.99:1", "10.9.0.2:80")}, unix.EADDRNOTAVAIL},
-		"not an echo":     {packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 13, Destination: netip.MustParseAddr("10.9.0.2")}}, nil},
+		"not an echo": {packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 13, Destination: netip.MustParseAddr("10.9.0.2")}},
+			nil},
 	} {
 		if _, err := kernel.PrepareProbe(a, c.p); !errors.Is(err, kernel.ErrUnsendable) || c.is != nil && !errors.Is(err, c.is) {
 			t.Errorf("%s: %v", name, err)
@@ -271,12 +273,15 @@ func TestFrames(t *testing.T) {
 		protocol packet.Protocol
 		from, to string
 	}{
-		{packet.TCP, "10.77.0.1:4000", "10.9.0.2:80"}, {packet.UDP, "10.77.0.1:4000", "10.9.0.2:80"}, {packet.SCTP, "10.77.0.1:4000", "10.9.0.2:80"},
-		{packet.ICMP, "10.77.0.1:4000", "10.9.0.2:0"}, {packet.TCP, "[fd77::1]:4000", "[fd00::2]:80"}, {packet.UDP, "[fd77::1]:4000", "[fd00::2]:80"},
+		{packet.TCP, "10.77.0.1:4000", "10.9.0.2:80"}, {packet.UDP, "10.77.0.1:4000", "10.9.0.2:80"},
+		{packet.SCTP, "10.77.0.1:4000", "10.9.0.2:80"},
+		{packet.ICMP, "10.77.0.1:4000", "10.9.0.2:0"}, {packet.TCP, "[fd77::1]:4000", "[fd00::2]:80"},
+		{packet.UDP, "[fd77::1]:4000", "[fd00::2]:80"},
 		{packet.SCTP, "[fd77::1]:4000", "[fd00::2]:80"}, {packet.ICMPv6, "[fd77::1]:4000", "[fd00::2]:0"},
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.protocol, c.to), func(t *testing.T) {
-			p := packet.Packet{Tuple: tcpTuple(c.from, c.to), TTL: 33, TOS: 0x48, EtherSource: packet.MAC{2, 0, 0, 0, 0, 9}, EtherDestination: packet.Broadcast}
+			p := packet.Packet{Tuple: tcpTuple(c.from, c.to), TTL: 33, TOS: 0x48, EtherSource: packet.MAC{2, 0, 0, 0, 0, 9},
+				EtherDestination: packet.Broadcast}
 			p.Protocol = c.protocol
 			probe, err := kernel.PrepareFrame(a, "eth0", p)
 			if err != nil {
@@ -290,7 +295,8 @@ func TestFrames(t *testing.T) {
 				t.Errorf("%+v, %v", r, err)
 			}
 			got := readCapture(t, capture)
-			if len(got) != 1 || got[0].Packet.Tuple != probe.Tuple() || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 || got[0].Packet.EtherSource != p.EtherSource {
+			if len(got) != 1 || got[0].Packet.Tuple != probe.Tuple() || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 ||
+				got[0].Packet.EtherSource != p.EtherSource {
 				t.Errorf("want %+v, got %+v", p, got)
 			}
 		})

@@ -69,8 +69,8 @@ var ErrTraceLost = errors.New("the kernel dropped trace events: they came faster
 
 // OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about them. In a tuple an address that is
 // the zero Addr and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with SYN
-// or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs are dropped, which TCP sends when a
-// second has gone by.
+// or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs are dropped, which TCP sends
+// when a second has gone by.
 func OpenTrace(n *Namespace, tuples []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
 	t := &Trace{table: newTraceTable()}

@@ -155,19 +155,21 @@ func traceRules(t packet.Tuple) ([][]nftExpr, error) {
 
 // startTracing is "meta nftrace set 1 accept": accept, so that the rules that follow do not match once more.
 var startTracing = []nftExpr{
-	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VALUE, []byte{1}}}}}},
+	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_1)},
+		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VALUE, []byte{1}}}}}},
 	{"meta", attrs{{unix.NFTA_META_KEY, uint32(unix.NFT_META_NFTRACE)}, {unix.NFTA_META_SREG, uint32(unix.NFT_REG_1)}}},
 	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
 		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1)}}}}}}},
 }
 
-// dropRepeats is "tcp flags & syn != 0 limit rate over 1/hour burst 1 packets drop": TCP repeats a SYN after a second, and what a repeated one
-// meets is not what the first one met.
+// dropRepeats is "tcp flags & syn != 0 limit rate over 1/hour burst 1 packets drop": TCP repeats a SYN after a second, and what a repeated
+// one meets is not what the first one met.
 var dropRepeats = []nftExpr{
 	load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), mask(byte(packet.SYN)), compare(unix.NFT_CMP_NEQ, []byte{0}),
 	{"limit", attrs{
 		{unix.NFTA_LIMIT_RATE, binary.BigEndian.AppendUint64(nil, 1)}, {unix.NFTA_LIMIT_UNIT, binary.BigEndian.AppendUint64(nil, 3600)},
-		{unix.NFTA_LIMIT_BURST, uint32(1)}, {unix.NFTA_LIMIT_TYPE, uint32(unix.NFT_LIMIT_PKTS)}, {unix.NFTA_LIMIT_FLAGS, uint32(unix.NFT_LIMIT_F_INV)},
+		{unix.NFTA_LIMIT_BURST, uint32(1)}, {unix.NFTA_LIMIT_TYPE, uint32(unix.NFT_LIMIT_PKTS)},
+		{unix.NFTA_LIMIT_FLAGS, uint32(unix.NFT_LIMIT_F_INV)},
 	}},
 	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
 		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(0)}}}}}}},
@@ -297,7 +299,8 @@ func mask(bits byte) nftExpr {
 
 func compare(op uint32, value []byte) nftExpr {
 	return nftExpr{"cmp", attrs{
-		{unix.NFTA_CMP_SREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_CMP_OP, op}, {unix.NFTA_CMP_DATA, attrs{{unix.NFTA_DATA_VALUE, bytes.Clone(value)}}},
+		{unix.NFTA_CMP_SREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_CMP_OP, op},
+		{unix.NFTA_CMP_DATA, attrs{{unix.NFTA_DATA_VALUE, bytes.Clone(value)}}},
 	}}
 }
 

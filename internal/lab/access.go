@@ -16,8 +16,8 @@ import (
 	"packetwalk.dev/internal/lab/supervise"
 )
 
-// access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1, and
-// the API server's way to nodes and pods.
+// access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1,
+// and the API server's way to nodes and pods.
 type access struct {
 	still
 	*core
@@ -118,8 +118,8 @@ func (p *processes) Change(context.Context, change) error { return nil }
 // serving is how many of the control plane's components, the first ones, are what serves requests: etcd and the API server.
 const serving = 2
 
-// api is the API server, from the moment on that it serves requests, which is a second before it calls itself ready; and the client of it that
-// the lab's own parts use.
+// api is the API server, from the moment on that it serves requests, which is a second before it calls itself ready; and the client of it
+// that the lab's own parts use.
 type api struct {
 	processes
 	client kubernetes.Interface

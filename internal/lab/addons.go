@@ -13,8 +13,8 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for itself,
-// and half a second less to wait.
+// addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for
+// itself, and half a second less to wait.
 const addonDelay = 1500 * time.Millisecond
 
 // longestAddonPause is how long to wait at most before another try to install them.
@@ -81,7 +81,8 @@ func (a *addons) Change(ctx context.Context, c change) error {
 	return a.bring(ctx, bring, a.httpRouting(c.to))
 }
 
-func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error, objects func() ([]string, error)) error {
+func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Interface, []string) error,
+	objects func() ([]string, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	docs, err := objects()

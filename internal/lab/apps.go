@@ -128,6 +128,7 @@ func (h *host) report(s *Status) {
 	one.Pid = int(h.pid.Load())
 	s.Hosts = append(s.Hosts, one)
 	if n := h.failures.Load(); n >= hopeless && !h.steady() {
-		s.Problems = append(s.Problems, fmt.Sprintf("%s: its application %s goes on ending, %d times so far; its log: packetwalk logs %s", h.Name, h.App, n, h.Name))
+		s.Problems = append(s.Problems, fmt.Sprintf("%s: its application %s goes on ending, %d times so far; its log: packetwalk logs %s", h.Name,
+			h.App, n, h.Name))
 	}
 }

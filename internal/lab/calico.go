@@ -96,8 +96,8 @@ func createWhenServed(ctx context.Context, api rest.Interface, pool []byte) erro
 	}
 }
 
-// defaultPool is the pool that AKS makes: the range that its pods get addresses of. Labels and annotation are what its add-on manager, which
-// applies it as kubectl does, leaves on it.
+// defaultPool is the pool that AKS makes: the range that its pods get addresses of. Labels and annotation are what its add-on manager,
+// which applies it as kubectl does, leaves on it.
 func defaultPool(pods netip.Prefix) ([]byte, error) {
 	type object = map[string]any
 	labels := object{"addonmanager.kubernetes.io/mode": "Reconcile"}

@@ -10,9 +10,9 @@ import (
 	"packetwalk.dev/internal/pods/app"
 )
 
-// A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab process
-// that finds one half done does the rest when it starts: the network, hosts that are gone, and nodes that were about to leave. What joins is
-// made with everything else.
+// A change of a running lab is written down before it begins (Dir.nextFile), and becomes the lab's cluster.yaml when it is done. A lab
+// process that finds one half done does the rest when it starts: the network, hosts that are gone, and nodes that were about to leave. What
+// joins is made with everything else.
 
 // placement is where the machines of the lab have their addresses, by the fabric's file.
 func (d Dir) placement() (cluster.Placement, error) {
@@ -36,8 +36,9 @@ func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
 // changeFault is what a change that failed is in the status.
 const changeFault = "the last change of the cluster was not done to its end (made again, it does the rest)"
 
-// change brings the running lab to another cluster.yaml, nothing of which needs a new cluster; say hears what is done, first that the change
-// is possible. What it did before an error stays; the same file again does the rest. One call at a time; what starts lives as long as ctx.
+// change brings the running lab to another cluster.yaml, nothing of which needs a new cluster; say hears what is done, first that the
+// change is possible. What it did before an error stays; the same file again does the rest. One call at a time; what starts lives as long
+// as ctx.
 func (l *lab) change(ctx context.Context, source []byte, say func(Step)) error {
 	l.changing.Lock()
 	defer l.changing.Unlock()
@@ -72,7 +73,8 @@ func (l *lab) carryOut(ctx context.Context, ps parts, source []byte, c change) e
 	return errors.Join(err, l.settle(source, c.to))
 }
 
-// settle writes down the cluster that the lab has become: what a change asked for, but for the counts of pools whose nodes could not join or leave.
+// settle writes down the cluster that the lab has become: what a change asked for, but for the counts of pools whose nodes could not join
+// or leave.
 func (l *lab) settle(source []byte, asked *cluster.Cluster) error {
 	counts := l.nodes.counts()
 	for _, p := range asked.Spec.NodePools {

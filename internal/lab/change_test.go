@@ -75,7 +75,9 @@ func TestRevise(t *testing.T) {
 		lb, _ := n.LoadBalancer(cloudName)
 		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: "a1", Address: netip.MustParseAddr("203.0.113.20")})
 		n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "kubernetes-a1", Address: netip.MustParseAddr("203.0.113.20")})
-		n.RouteTables = append(n.RouteTables, vnet.RouteTable{Name: "nodes", Routes: []vnet.UserRoute{{Name: "r", Prefix: netip.MustParsePrefix("10.9.0.0/24"), NextHopType: vnet.NextHopNone}}})
+		n.RouteTables = append(n.RouteTables,
+			vnet.RouteTable{Name: "nodes",
+				Routes: []vnet.UserRoute{{Name: "r", Prefix: netip.MustParsePrefix("10.9.0.0/24"), NextHopType: vnet.NextHopNone}}})
 		n.VNets[0].Subnets[0].RouteTable = "nodes"
 	}
 	for range 2 { // the second time changes nothing
@@ -87,7 +89,8 @@ func TestRevise(t *testing.T) {
 		}
 		sortNetwork(&n)
 		sortNetwork(&want)
-		if d := cmp.Diff(want, n, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(), cmpopts.IgnoreFields(vnet.NIC{}, "ID")); d != "" {
+		if d := cmp.Diff(want, n, cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}), cmpopts.EquateEmpty(),
+			cmpopts.IgnoreFields(vnet.NIC{}, "ID")); d != "" {
 			t.Fatalf("(-want +got)\n%s", d)
 		}
 	}
@@ -105,7 +108,8 @@ func sortNetwork(n *vnet.Network) {
 	slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// TestPeeringStates: a side whose other side was never there is Initiated, one whose other side was taken away Disconnected, until both are there.
+// TestPeeringStates: a side whose other side was never there is Initiated, one whose other side was taken away Disconnected, until both are
+// there.
 func TestPeeringStates(t *testing.T) {
 	with := func(a, b string) *cluster.Cluster {
 		return parsed(t, `

@@ -39,9 +39,9 @@ type controlled interface {
 	change(ctx context.Context, source []byte, say func(Step)) error
 }
 
-// serveControl answers the command line on the control socket until ctx ends: GET /status, /network, /cluster and /container-groups, all JSON,
-// and of a group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one a line;
-// the last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing.
+// serveControl answers the command line on the control socket until ctx ends: GET /status, /network, /cluster and /container-groups, all
+// JSON, and of a group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one
+// a line; the last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing.
 func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status(), nil) })
@@ -135,7 +135,8 @@ func getFrom(ctx context.Context, d Dir, path string, patience time.Duration) (i
 	resp, err := controlClient(d, patience).Do(req)
 	if err != nil {
 		if d.Process() == 0 {
-			return nil, fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning, d.Name(), d.Name())
+			return nil, fmt.Errorf("%w; 'packetwalk up --name %s' starts it again, 'packetwalk down --name %s' removes the lab", ErrNotRunning,
+				d.Name(), d.Name())
 		}
 		return nil, fmt.Errorf("ask lab %s: %w", d.Name(), err)
 	}

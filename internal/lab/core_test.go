@@ -30,7 +30,8 @@ func TestFault(t *testing.T) {
 	}
 }
 
-// TestKeep: what the lab runs by itself (controllers, servers, forwarders) is a problem while it fails, and none any more when it runs again.
+// TestKeep: what the lab runs by itself (controllers, servers, forwarders) is a problem while it fails, and none any more when it runs
+// again.
 func TestKeep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())

@@ -15,7 +15,8 @@ import (
 	"packetwalk.dev/internal/pods/app"
 )
 
-// The objects of the cluster's DNS have no field that Kubernetes does not know, a kind that is applied, the configuration's address and an image that is there.
+// The objects of the cluster's DNS have no field that Kubernetes does not know, a kind that is applied, the configuration's address and an
+// image that is there.
 func TestDNSObjects(t *testing.T) {
 	c, errs := cluster.Parse([]byte("spec: {network: {serviceCIDR: 10.200.0.0/16, dnsServiceIP: 10.200.0.53}}"))
 	if errs.Err() != nil {
@@ -53,9 +54,11 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 		}
 		kind := o.APIVersion + "/" + o.Kind
 		into, known := map[string]any{
-			"v1/Service": &corev1.Service{}, "v1/Secret": &corev1.Secret{}, "apps/v1/Deployment": &appsv1.Deployment{}, "v1/ServiceAccount": &corev1.ServiceAccount{}, "v1/ConfigMap": &corev1.ConfigMap{},
-			"rbac.authorization.k8s.io/v1/ClusterRole": &rbacv1.ClusterRole{}, "rbac.authorization.k8s.io/v1/ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
-			"networking.k8s.io/v1/IngressClass": &networkingv1.IngressClass{},
+			"v1/Service": &corev1.Service{}, "v1/Secret": &corev1.Secret{}, "apps/v1/Deployment": &appsv1.Deployment{},
+			"v1/ServiceAccount": &corev1.ServiceAccount{}, "v1/ConfigMap": &corev1.ConfigMap{},
+			"rbac.authorization.k8s.io/v1/ClusterRole":        &rbacv1.ClusterRole{},
+			"rbac.authorization.k8s.io/v1/ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
+			"networking.k8s.io/v1/IngressClass":               &networkingv1.IngressClass{},
 		}[kind]
 		if apiPaths[kind] == "" || !known {
 			t.Fatalf("no path for %s", kind)
@@ -68,7 +71,8 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 	return all
 }
 
-// The addon's objects have AKS's names; each Deployment runs an image that is there, on virtual machines only, and its pods are what a Service selects.
+// The addon's objects have AKS's names; each Deployment runs an image that is there, on virtual machines only, and its pods are what a
+// Service selects.
 func TestHTTPRoutingObjects(t *testing.T) {
 	c, errs := cluster.Parse([]byte("spec: {addons: [http_application_routing]}"))
 	if errs.Err() != nil {
@@ -80,7 +84,8 @@ func TestHTTPRoutingObjects(t *testing.T) {
 	}
 	all := strictObjects(t, docs)
 	const name = "addon-http-application-routing-"
-	for deployment, image := range map[string]string{"nginx-ingress-controller": "ingress-nginx", "default-http-backend": "defaultbackend", "external-dns": "external-dns"} {
+	for deployment, image := range map[string]string{"nginx-ingress-controller": "ingress-nginx", "default-http-backend": "defaultbackend",
+		"external-dns": "external-dns"} {
 		d, ok := all["apps/v1/Deployment "+name+deployment].(*appsv1.Deployment)
 		if !ok {
 			t.Fatalf("no Deployment %s", deployment)
@@ -93,7 +98,8 @@ func TestHTTPRoutingObjects(t *testing.T) {
 			t.Errorf("%s may run elsewhere than on virtual machines", deployment)
 		}
 	}
-	for service, deployment := range map[string]string{"nginx-ingress": "nginx-ingress-controller", "default-http-backend": "default-http-backend"} {
+	for service, deployment := range map[string]string{"nginx-ingress": "nginx-ingress-controller",
+		"default-http-backend": "default-http-backend"} {
 		s, ok := all["v1/Service "+name+service].(*corev1.Service)
 		if !ok {
 			t.Fatalf("no Service %s", service)

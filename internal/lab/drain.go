@@ -29,7 +29,8 @@ const (
 	drainPoll     = 200 * time.Millisecond
 )
 
-// patched changes a Node object by a merge patch, nil to leave it as it is, and gives what it is now. One that is not there is an empty one.
+// patched changes a Node object by a merge patch, nil to leave it as it is, and gives what it is now. One that is not there is an empty
+// one.
 func (l *nodes) patched(ctx context.Context, name string, patch any) (*corev1.Node, error) {
 	data, err := json.Marshal(patch)
 	if err != nil {
@@ -53,15 +54,16 @@ func (l *nodes) patched(ctx context.Context, name string, patch any) (*corev1.No
 
 // podsOn are the pods that are bound to a node.
 func podsOn(ctx context.Context, client kubernetes.Interface, name string) ([]corev1.Pod, error) {
-	list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx, metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
+	list, err := client.CoreV1().Pods(metav1.NamespaceAll).List(ctx,
+		metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector("spec.nodeName", name).String()})
 	if err != nil {
 		return nil, fmt.Errorf("list the pods of node %s: %w", name, err)
 	}
 	return list.Items, nil
 }
 
-// drain evicts the pods of a node, all but those of DaemonSets, as "kubectl drain" does, and returns when they are gone. Budgets that refuse for
-// longer than patience are an error that names the pods.
+// drain evicts the pods of a node, all but those of DaemonSets, as "kubectl drain" does, and returns when they are gone. Budgets that
+// refuse for longer than patience are an error that names the pods.
 func drain(ctx context.Context, client kubernetes.Interface, name string, patience time.Duration) error {
 	begin := time.Now()
 	for {
@@ -77,7 +79,8 @@ func drain(ctx context.Context, client kubernetes.Interface, name string, patien
 		case len(pods) == 0:
 			return nil
 		case len(refused) > 0 && time.Since(begin) > patience:
-			return fmt.Errorf("not drained within %v, it stays; let the budgets allow evictions and scale again: %w", patience, errors.Join(refused...))
+			return fmt.Errorf("not drained within %v, it stays; let the budgets allow evictions and scale again: %w", patience,
+				errors.Join(refused...))
 		case len(refused) == 0 && !slices.ContainsFunc(pods, endsInTime):
 			return nil
 		}

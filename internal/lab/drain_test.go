@@ -17,7 +17,8 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 )
 
-// TestDrain evicts pods: those of a DaemonSet stay, one that a budget keeps is tried again, and one that it keeps for too long is the error.
+// TestDrain evicts pods: those of a DaemonSet stay, one that a budget keeps is tried again, and one that it keeps for too long is the
+// error.
 func TestDrain(t *testing.T) {
 	pod := func(name, controller string) *corev1.Pod {
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}, Spec: corev1.PodSpec{NodeName: "node"}}

@@ -22,8 +22,8 @@ type Place struct {
 }
 
 // FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
-// vm/NAME, internet/NAME), "fabric", "internet", "controlplane", pod/NAMESPACE/NAME, or container-group/NAME and container-host/NAME, the machine
-// that a group runs on.
+// vm/NAME, internet/NAME), "fabric", "internet", "controlplane", pod/NAMESPACE/NAME, or container-group/NAME and container-host/NAME, the
+// machine that a group runs on.
 func (d Dir) FindHost(host string) (Place, error) {
 	kind, rest, cut := strings.Cut(host, "/")
 	switch {
@@ -36,7 +36,8 @@ func (d Dir) FindHost(host string) (Place, error) {
 	}
 	path := d.NetNS(host)
 	if info, err := os.Stat(path); strings.Contains(host, "/") || err != nil || info.IsDir() {
-		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host, strings.Join(d.hosts(), ", "))
+		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host,
+			strings.Join(d.hosts(), ", "))
 	}
 	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host)}, nil
 }
@@ -87,8 +88,8 @@ func (d Dir) findPod(pod string) (Place, error) {
 	return Place{Name: name, NetNS: found, ResolvConf: d.containersResolvConf(found)}, nil
 }
 
-// containersResolvConf is what the containers in a namespace, a pod's or a container group's, have as /etc/resolv.conf; nil where none has been
-// started there.
+// containersResolvConf is what the containers in a namespace, a pod's or a container group's, have as /etc/resolv.conf; nil where none has
+// been started there.
 func (d Dir) containersResolvConf(netns string) []byte {
 	for _, things := range []string{filepath.Join(d.Node("*"), "pods", "*"), filepath.Join(d.Groups(), "*")} {
 		files, _ := filepath.Glob(filepath.Join(things, "containers", "*", "*", container.SpecFile))

@@ -22,7 +22,8 @@ func TestPodsNames(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for pod, server := range map[string]string{"default_web-1": "10.0.0.10", "default_web-2": "10.0.0.11", "kube-system_dns": "168.63.129.16"} {
+	for pod, server := range map[string]string{"default_web-1": "10.0.0.10", "default_web-2": "10.0.0.11",
+		"kube-system_dns": "168.63.129.16"} {
 		netns := filepath.Join(d.PodNetNSDir(), "aks-0", pod)
 		write(netns, nil)
 		spec, err := json.Marshal(container.Spec{Name: "c", NetNS: netns, ResolvConf: []byte("nameserver " + server + "\n")})
@@ -33,7 +34,8 @@ func TestPodsNames(t *testing.T) {
 	}
 	write(filepath.Join(d.PodNetNSDir(), "aks-0", "default_waiting"), nil) // no container of it has been started
 	for host, want := range map[string]string{
-		"pod/web-1": "nameserver 10.0.0.10\n", "pod/default/web-2": "nameserver 10.0.0.11\n", "pod/kube-system/dns": "nameserver 168.63.129.16\n", "pod/waiting": "",
+		"pod/web-1": "nameserver 10.0.0.10\n", "pod/default/web-2": "nameserver 10.0.0.11\n", "pod/kube-system/dns": "nameserver 168.63.129.16\n",
+		"pod/waiting": "",
 	} {
 		at, err := d.FindHost(host)
 		if err != nil || string(at.ResolvConf) != want {

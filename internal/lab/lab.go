@@ -32,11 +32,13 @@ type lab struct {
 	busy     atomic.Bool // a change is being made
 }
 
-// newLab lists a lab's parts. The control plane takes by far the longest to start, so that everything which does not need it is made meanwhile.
+// newLab lists a lab's parts. The control plane takes by far the longest to start, so that everything which does not need it is made
+// meanwhile.
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	c.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
-		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon, "dns": bin.DNS,
+		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
+		"dns": bin.DNS,
 	}}
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
@@ -60,7 +62,8 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the service controller", &services{core: c, azure: l.azure, api: api}, "the API server")
 	ps.place("Calico's resources", &calico{core: c, api: api, nodes: l.nodes}, "the API server")
 	ps.place("the ip-masq-agent's configuration", &masq{core: c, api: api, nodes: l.nodes}, "the control plane")
-	ps.place("the service account of pods", startOnly{start: func(ctx context.Context) error { return waitDefaultAccount(ctx, api.client) }}, "the API server")
+	ps.place("the service account of pods", startOnly{start: func(ctx context.Context) error { return waitDefaultAccount(ctx, api.client) }},
+		"the API server")
 	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
 	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server")
 	ps.place("the route controller", routes, "the nodes")

@@ -43,7 +43,8 @@ func hostsOf(c *cluster.Cluster) []Host {
 	}
 	for _, vm := range c.Spec.Azure.VMs {
 		public, _ := c.VMPublicIP(vm.Name)
-		all = append(all, Host{Name: vm.Name, Kind: kindVM, Address: vm.Address.String(), PublicIP: text(public), App: vm.App, IPForwarding: vm.IPForwarding})
+		all = append(all, Host{Name: vm.Name, Kind: kindVM, Address: vm.Address.String(), PublicIP: text(public), App: vm.App,
+			IPForwarding: vm.IPForwarding})
 	}
 	return all
 }

@@ -35,7 +35,8 @@ const (
 // makes the object once.
 const addonMode = "addonmanager.kubernetes.io/mode"
 
-// masqueradeArgs are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or kubenet's.
+// masqueradeArgs are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or
+// kubenet's.
 func masqueradeArgs(c *cluster.Cluster) []string {
 	n := c.Spec.Network
 	if n.IPMasqAgent == cluster.IPMasqNone {
@@ -62,8 +63,8 @@ func masqConfigMaps(a cluster.IPMasqAgent) []string {
 	return []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
 }
 
-// masq is the ip-masq-agent's ConfigMap and DaemonSet, where the cluster has one. The agents themselves are part of packetwalk-node; the pods
-// show their logs and health.
+// masq is the ip-masq-agent's ConfigMap and DaemonSet, where the cluster has one. The agents themselves are part of packetwalk-node; the
+// pods show their logs and health.
 type masq struct {
 	still
 	*core
@@ -115,7 +116,8 @@ func masqConfigMap(age cluster.IPMasqAgent, ranges []netip.Prefix) (*corev1.Conf
 	if err != nil {
 		return nil, err
 	}
-	c := ipmasq.Config{MasqLinkLocal: ipmasq.Switch{On: true}, CIDRLimit: ipmasq.DefaultCIDRLimit, ResyncInterval: ipmasq.DefaultResyncInterval}
+	c := ipmasq.Config{MasqLinkLocal: ipmasq.Switch{On: true}, CIDRLimit: ipmasq.DefaultCIDRLimit,
+		ResyncInterval: ipmasq.DefaultResyncInterval}
 	for _, r := range ranges {
 		c.NonMasquerade = append(c.NonMasquerade, ipmasq.CIDR{Prefix: r})
 	}

@@ -49,7 +49,8 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 			if kubenet && v.Name+"/"+s.Name == podSubnet {
 				table = podTable
 			}
-			network.Subnets = append(network.Subnets, vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table, SecurityGroup: s.NetworkSecurityGroup})
+			network.Subnets = append(network.Subnets,
+				vnet.Subnet{Name: s.Name, Prefix: s.Prefix, RouteTable: table, SecurityGroup: s.NetworkSecurityGroup})
 		}
 		for _, remote := range v.Peerings {
 			network.Peerings = append(network.Peerings, vnet.Peering{Name: v.Name + "-to-" + remote, RemoteVNet: remote})
@@ -59,7 +60,8 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 	for _, t := range c.Spec.Azure.RouteTables {
 		table := vnet.RouteTable{Name: t.Name}
 		for _, r := range t.Routes {
-			table.Routes = append(table.Routes, vnet.UserRoute{Name: r.Name, Prefix: r.Prefix, NextHopType: string(r.NextHopType), NextHop: r.NextHopAddress})
+			table.Routes = append(table.Routes, vnet.UserRoute{Name: r.Name, Prefix: r.Prefix, NextHopType: string(r.NextHopType),
+				NextHop: r.NextHopAddress})
 		}
 		n.RouteTables = append(n.RouteTables, table)
 	}

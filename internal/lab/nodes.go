@@ -39,8 +39,8 @@ type node struct {
 	done    chan struct{}      // closes when it has ended
 }
 
-// nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their kubelets,
-// which is the one that changes.
+// nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
+// kubelets, which is the one that changes.
 type nodes struct {
 	*core
 	azure  *azure
@@ -196,8 +196,8 @@ func (a agents) Stop() {
 	}
 }
 
-// startAgent starts a node's agent, or takes over the one that runs. One that a lab process started and was killed before it wrote down the pid
-// is ended: it would keep the new one from its ports.
+// startAgent starts a node's agent, or takes over the one that runs. One that a lab process started and was killed before it wrote down the
+// pid is ended: it would keep the new one from its ports.
 func (l *nodes) startAgent(n *node) error {
 	c := l.agentCommand(l.cluster(), n)
 	if supervise.Recorded(c.pid) == 0 {
@@ -428,7 +428,8 @@ func (l *nodes) nodeObject(n cluster.Node) *corev1.Node {
 			},
 		},
 		Spec: corev1.NodeSpec{
-			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription, group, n.Name),
+			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription,
+				group, n.Name),
 		},
 		Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{

@@ -79,14 +79,16 @@ func objectPath(doc string) (name, path string, err error) {
 	return name, fmt.Sprintf(path, o.Metadata.Namespace) + o.Metadata.Name, nil
 }
 
-// applyObject makes one object what the document says, by server-side apply. kube-system itself comes a moment after the API server is ready.
+// applyObject makes one object what the document says, by server-side apply. kube-system itself comes a moment after the API server is
+// ready.
 func applyObject(ctx context.Context, api rest.Interface, doc string) error {
 	name, path, err := objectPath(doc)
 	if err != nil {
 		return fmt.Errorf("apply %s: %w", name, err)
 	}
 	for {
-		err := api.Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", "packetwalk").Param("force", "true").Body([]byte(doc)).Do(ctx).Error()
+		err := api.Patch(types.ApplyPatchType).AbsPath(path).Param("fieldManager", "packetwalk").Param("force",
+			"true").Body([]byte(doc)).Do(ctx).Error()
 		if err == nil {
 			return nil
 		}

@@ -133,7 +133,8 @@ func TestReportWhileStarting(t *testing.T) {
 		synctest.Wait()
 		var s Status
 		ps.report(&s)
-		if want := []string{"the lab starts, and waits for: the control plane, nodes"}; !slices.Equal(s.Problems, want) || !slices.Contains(n.all, "report a") {
+		if want := []string{"the lab starts, and waits for: the control plane, nodes"}; !slices.Equal(s.Problems, want) ||
+			!slices.Contains(n.all, "report a") {
 			t.Errorf("%q %q", s.Problems, n.all)
 		}
 		time.Sleep(2 * time.Minute)

@@ -94,7 +94,8 @@ func dialBounded(ctx context.Context, dial dialFunc, address string) (net.Conn, 
 // maxRefusals is how often in a row a connection may not be accepted: out of descriptors for a second.
 const maxRefusals = 100
 
-// acceptEach runs handle for each connection, of which there are as many at once as an HTTP server has, and closes the listener when ctx ends.
+// acceptEach runs handle for each connection, of which there are as many at once as an HTTP server has, and closes the listener when ctx
+// ends.
 func acceptEach(ctx context.Context, l net.Listener, handle func(net.Conn)) error {
 	l = serve.Limit(l)
 	stop := context.AfterFunc(ctx, func() { l.Close() })

@@ -47,7 +47,8 @@ func TestReviseSecurity(t *testing.T) {
 	}
 	nodes, _ := n.SecurityGroup(from.NodeSecurityGroup())
 	for i, name := range []string{"a1-TCP-80-Internet", "a2-TCP-80-Internet", "a3-TCP-80-Internet"} {
-		nodes.Rules = append(nodes.Rules, vnet.SecurityRule{Name: name, Priority: 500 + i, Direction: vnet.DirectionInbound, Access: vnet.AccessAllow, Protocol: vnet.ProtocolTCP})
+		nodes.Rules = append(nodes.Rules, vnet.SecurityRule{Name: name, Priority: 500 + i, Direction: vnet.DirectionInbound,
+			Access: vnet.AccessAllow, Protocol: vnet.ProtocolTCP})
 	}
 	step := func(change func() error, want string) {
 		t.Helper()

@@ -28,7 +28,8 @@ import (
 	"packetwalk.dev/internal/pods/connector"
 )
 
-// What the API server notes about a token that is bound to a pod (k8s.io/apiserver/pkg/authentication/serviceaccount, PodNameKey and PodUIDKey).
+// What the API server notes about a token that is bound to a pod (k8s.io/apiserver/pkg/authentication/serviceaccount, PodNameKey and
+// PodUIDKey).
 const (
 	extraPodName = "authentication.kubernetes.io/pod-name"
 	extraPodUID  = "authentication.kubernetes.io/pod-uid"
@@ -98,11 +99,12 @@ func (s *signer) try(ctx context.Context, csr *certificatesv1.CertificateSigning
 }
 
 func judged(csr *certificatesv1.CertificateSigningRequest, verdict certificatesv1.RequestConditionType) bool {
-	return slices.ContainsFunc(csr.Status.Conditions, func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == verdict })
+	return slices.ContainsFunc(csr.Status.Conditions,
+		func(c certificatesv1.CertificateSigningRequestCondition) bool { return c.Type == verdict })
 }
 
-// sign approves and signs a request that is exactly right, and denies any other. An earlier process may have approved it already, and died before
-// it signed.
+// sign approves and signs a request that is exactly right, and denies any other. An earlier process may have approved it already, and died
+// before it signed.
 func (s *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
 	api := s.client.CertificatesV1().CertificateSigningRequests()
 	request, err := s.check(ctx, csr)
@@ -111,7 +113,8 @@ func (s *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSignin
 		return err
 	}
 	verdict := certificatesv1.CertificateSigningRequestCondition{
-		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "VirtualNode", Message: "a serving certificate of the virtual node",
+		Type: certificatesv1.CertificateApproved, Status: corev1.ConditionTrue, Reason: "VirtualNode",
+		Message: "a serving certificate of the virtual node",
 	}
 	if err != nil {
 		verdict.Type, verdict.Reason, verdict.Message = certificatesv1.CertificateDenied, "NotTheVirtualNode", err.Error()
@@ -225,7 +228,8 @@ func checkContent(request *x509.CertificateRequest) error {
 	case request.Subject.String() != subject || len(request.Subject.Names) != 2:
 		return deny("the request is for %q, not for %q", request.Subject, subject)
 	case !slices.Equal(request.DNSNames, []string{virtualNodeName}) || len(request.IPAddresses) != 1:
-		return deny("the request is for names %q and addresses %v, not for the virtual node and its address", request.DNSNames, request.IPAddresses)
+		return deny("the request is for names %q and addresses %v, not for the virtual node and its address", request.DNSNames,
+			request.IPAddresses)
 	}
 	var names []asn1.RawValue
 	if len(request.Extensions) != 1 || !request.Extensions[0].Id.Equal(subjectAltName) {

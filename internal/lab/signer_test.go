@@ -75,19 +75,20 @@ func TestSigner(t *testing.T) {
 		"two addresses": {func(r *signingRequest) {
 			r.content.IPAddresses = append(r.content.IPAddresses, net.IPv4(10, 13, 76, 4).To4())
 		}, "10.13.76.4"},
-		"no address":       {func(r *signingRequest) { r.content.IPAddresses = nil }, "addresses"},
-		"another user":     {func(r *signingRequest) { r.spec.Username = "system:serviceaccount:default:default" }, "not the connector"},
-		"no pod's token":   {func(r *signingRequest) { r.spec.Extra = nil }, "token of a pod"},
-		"an earlier pod":   {func(r *signingRequest) { r.spec.Extra[extraPodUID] = certificatesv1.ExtraValue{"uid-0"} }, "is gone"},
-		"a pod not there":  {func(r *signingRequest) { r.spec.Extra[extraPodName] = certificatesv1.ExtraValue{"x"} }, "is gone"},
-		"another signer":   {func(r *signingRequest) { r.spec.SignerName = "kubernetes.io/kubelet-serving" }, "signer"},
-		"another node":     {func(r *signingRequest) { r.content.Subject.CommonName = "system:node:aks-0" }, "system:node:aks-0"},
-		"another group":    {func(r *signingRequest) { r.content.Subject.Organization = []string{"system:masters"} }, "system:masters"},
-		"a second group":   {func(r *signingRequest) { r.content.Subject.Organization = []string{"system:nodes", "x"} }, "system:nodes"},
-		"another name":     {func(r *signingRequest) { r.content.DNSNames = []string{"kubernetes"} }, "kubernetes"},
-		"one name more":    {func(r *signingRequest) { r.content.DNSNames = append(r.content.DNSNames, "kubernetes") }, "kubernetes"},
-		"a mail address":   {func(r *signingRequest) { r.content.EmailAddresses = []string{"a@example.com"} }, "neither DNS names nor addresses"},
-		"a URI":            {func(r *signingRequest) { r.content.URIs = []*url.URL{{Scheme: "spiffe", Host: "x"}} }, "neither DNS names nor addresses"},
+		"no address":      {func(r *signingRequest) { r.content.IPAddresses = nil }, "addresses"},
+		"another user":    {func(r *signingRequest) { r.spec.Username = "system:serviceaccount:default:default" }, "not the connector"},
+		"no pod's token":  {func(r *signingRequest) { r.spec.Extra = nil }, "token of a pod"},
+		"an earlier pod":  {func(r *signingRequest) { r.spec.Extra[extraPodUID] = certificatesv1.ExtraValue{"uid-0"} }, "is gone"},
+		"a pod not there": {func(r *signingRequest) { r.spec.Extra[extraPodName] = certificatesv1.ExtraValue{"x"} }, "is gone"},
+		"another signer":  {func(r *signingRequest) { r.spec.SignerName = "kubernetes.io/kubelet-serving" }, "signer"},
+		"another node":    {func(r *signingRequest) { r.content.Subject.CommonName = "system:node:aks-0" }, "system:node:aks-0"},
+		"another group":   {func(r *signingRequest) { r.content.Subject.Organization = []string{"system:masters"} }, "system:masters"},
+		"a second group":  {func(r *signingRequest) { r.content.Subject.Organization = []string{"system:nodes", "x"} }, "system:nodes"},
+		"another name":    {func(r *signingRequest) { r.content.DNSNames = []string{"kubernetes"} }, "kubernetes"},
+		"one name more":   {func(r *signingRequest) { r.content.DNSNames = append(r.content.DNSNames, "kubernetes") }, "kubernetes"},
+		"a mail address":  {func(r *signingRequest) { r.content.EmailAddresses = []string{"a@example.com"} }, "neither DNS names nor addresses"},
+		"a URI": {func(r *signingRequest) { r.content.URIs = []*url.URL{{Scheme: "spiffe", Host: "x"}} },
+			"neither DNS names nor addresses"},
 		"an authority":     {func(r *signingRequest) { r.content.ExtraExtensions = []pkix.Extension{extension(2, 5, 29, 19)} }, "extensions"},
 		"more key usage":   {func(r *signingRequest) { r.content.ExtraExtensions = []pkix.Extension{extension(2, 5, 29, 15)} }, "extensions"},
 		"client auth too":  {func(r *signingRequest) { r.spec.Usages = append(r.spec.Usages, certificatesv1.UsageClientAuth) }, "usages"},
@@ -144,7 +145,8 @@ func expectVerdict(t *testing.T, r *signingRequest, denied string) {
 	}
 	c := got.Status.Conditions[0]
 	if denied != "" {
-		if c.Type != certificatesv1.CertificateDenied || !strings.Contains(c.Message, denied) || len(got.Status.Certificate) > 0 || signErr == nil {
+		if c.Type != certificatesv1.CertificateDenied || !strings.Contains(c.Message, denied) || len(got.Status.Certificate) > 0 ||
+			signErr == nil {
 			t.Errorf("%s %q, signed: %v (%v); want a denial with %q", c.Type, c.Message, len(got.Status.Certificate) > 0, signErr, denied)
 		}
 		return
@@ -190,7 +192,8 @@ func TestSignerTriesAgain(t *testing.T) {
 		c := quietCore()
 		go (&signer{client: client, log: c.log, fault: c.fault}).try(t.Context(), csr)
 		time.Sleep(3*signPause + time.Millisecond)
-		if got := c.problems(); len(got) != 1 || !strings.Contains(got[0], "certificate signing request csr") || !strings.Contains(got[0], "etcd is full") {
+		if got := c.problems(); len(got) != 1 || !strings.Contains(got[0], "certificate signing request csr") ||
+			!strings.Contains(got[0], "etcd is full") {
 			t.Errorf("problems %q", got)
 		}
 		failing = false
@@ -198,7 +201,8 @@ func TestSignerTriesAgain(t *testing.T) {
 		if got := c.problems(); len(got) != 0 {
 			t.Errorf("problems %q after it was answered", got)
 		}
-		if got, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{}); err != nil || len(got.Status.Conditions) != 1 {
+		if got, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{}); err != nil ||
+			len(got.Status.Conditions) != 1 {
 			t.Errorf("%v, %v", got, err)
 		}
 	})

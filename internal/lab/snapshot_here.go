@@ -162,8 +162,8 @@ func (m machine) pods() map[string]string {
 	return byUID
 }
 
-// podName finds the pod that a process belongs to; "" for none. Where kubelet's files do not tell, the process's own do: its hostname is the
-// pod's name, and the first domain that it searches has the namespace (dnsPolicy ClusterFirst).
+// podName finds the pod that a process belongs to; "" for none. Where kubelet's files do not tell, the process's own do: its hostname is
+// the pod's name, and the first domain that it searches has the namespace (dnsPolicy ClusterFirst).
 func (m machine) podName(pid string, pods map[string]string) string {
 	cgroup, err := os.ReadFile(filepath.Join(m.proc, pid, "cgroup"))
 	found := podCgroup.FindSubmatch(cgroup)

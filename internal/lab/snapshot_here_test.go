@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestNamespacesOfAMachine: which network namespaces there are, and whose, from a machine's files. A namespace is told by its inode number, as
-// in the real /proc.
+// TestNamespacesOfAMachine: which network namespaces there are, and whose, from a machine's files. A namespace is told by its inode number,
+// as in the real /proc.
 func TestNamespacesOfAMachine(t *testing.T) {
 	root := t.TempDir()
 	write := func(path, text string) {

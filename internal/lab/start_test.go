@@ -12,8 +12,8 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestUpNamesWhatDoesNotStart: with a control plane that crashes at its start, and with one that hangs, up ends, and says which component it is
-// and what its log ends with; nothing is left behind.
+// TestUpNamesWhatDoesNotStart: with a control plane that crashes at its start, and with one that hangs, up ends, and says which component
+// it is and what its log ends with; nothing is left behind.
 func TestUpNamesWhatDoesNotStart(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	bin := t.TempDir()
@@ -30,7 +30,8 @@ func TestUpNamesWhatDoesNotStart(t *testing.T) {
 		patience     time.Duration
 		want         []string
 	}{
-		{"crashes", "echo no space left on device; exit 7", patience, []string{"etcd has ended 3 times in a row: exit status 7", "no space left on device"}},
+		{"crashes", "echo no space left on device; exit 7", patience,
+			[]string{"etcd has ended 3 times in a row: exit status 7", "no space left on device"}},
 		{"hangs", "echo it is early; exec sleep 600", 3 * time.Second, []string{"not up within 3s", "etcd is not ready", "it is early"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {

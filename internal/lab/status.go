@@ -167,8 +167,8 @@ func (s *Status) fromPidFiles(d Dir) {
 	}
 }
 
-// steadyRun is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start takes to
-// end.
+// steadyRun is how long a process that ended several times in a row has to run until it is no problem: longer than one that cannot start
+// takes to end.
 const steadyRun = 10 * time.Second
 
 // problems are what the parts of the status say is broken.
@@ -209,7 +209,8 @@ func (s *Status) problems() []string {
 			found = append(found, fmt.Sprintf("container group %s does not come up, and is tried again: %s", g.Name, g.Error))
 		}
 		if g.ProxyPid == 0 && g.State == aci.GroupRunning {
-			found = append(found, fmt.Sprintf("container group %s: its service proxy is down and is started again; its log: packetwalk logs %s", g.Name, g.Name))
+			found = append(found, fmt.Sprintf("container group %s: its service proxy is down and is started again; its log: packetwalk logs %s",
+				g.Name, g.Name))
 		}
 	}
 	for _, f := range s.Frontends {

@@ -21,7 +21,8 @@ func TestUnread(t *testing.T) {
 		t.Errorf("nobody answers: %v", err)
 	}
 	for _, mixed := range [][]error{
-		{nil, at("/api/v1/nodes", "timeout")}, {at("/api/v1/pods", "timeout"), nil}, {at("/api/v1/pods", "refused"), at("/api/v1/nodes", "timeout")},
+		{nil, at("/api/v1/nodes", "timeout")}, {at("/api/v1/pods", "timeout"), nil},
+		{at("/api/v1/pods", "refused"), at("/api/v1/nodes", "timeout")},
 		{at("/api/v1/pods", "refused"), errors.New("/api/v1/nodes: forbidden")},
 	} {
 		err := unread(mixed)

@@ -85,9 +85,9 @@ func refused(changes []cluster.Change) error {
 	return fmt.Errorf("%w:\n%s", ErrNewCluster, strings.Join(lines, "\n"))
 }
 
-// Up starts the lab process and returns when the cluster is ready. A lab that is there already is changed to what the cluster.yaml says; its
-// process is started again if it has died. What a running cluster does not take is ErrNewCluster, and nothing is done. When Up fails or ctx
-// ends before a new cluster is ready, what it made is removed. Of several at once for one lab, one works and the others wait for it.
+// Up starts the lab process and returns when the cluster is ready. A lab that is there already is changed to what the cluster.yaml says;
+// its process is started again if it has died. What a running cluster does not take is ErrNewCluster, and nothing is done. When Up fails or
+// ctx ends before a new cluster is ready, what it made is removed. Of several at once for one lab, one works and the others wait for it.
 func Up(ctx context.Context, o UpOptions) error {
 	release, err := o.Dir.turn(ctx)
 	if err != nil {
@@ -148,8 +148,8 @@ func (o UpOptions) again(ctx context.Context, made []byte) error {
 	return nil
 }
 
-// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again. A lab is there
-// when it has that file; namespaces or a process without one are a lab that lost it, and an error.
+// made is the cluster.yaml that a lab was made from, or will be changed to when its process, which is dead, is started again. A lab is
+// there when it has that file; namespaces or a process without one are a lab that lost it, and an error.
 func (d Dir) made() (source []byte, there bool, err error) {
 	if d.Process() == 0 {
 		if next, err := readSource(d.nextFile()); err == nil {
@@ -175,7 +175,8 @@ func (d Dir) damaged(err error) error {
 		d.ClusterFile(), err, d.Name())
 }
 
-// Scale changes the count of a pool's nodes in a running lab, by its cluster.yaml. Without wait it returns when nodes begin to join or leave.
+// Scale changes the count of a pool's nodes in a running lab, by its cluster.yaml. Without wait it returns when nodes begin to join or
+// leave.
 func Scale(ctx context.Context, d Dir, pool string, count int, wait bool, progress func(Step)) error {
 	release, err := d.turn(ctx)
 	if err != nil {
@@ -235,7 +236,8 @@ func isStill(dir *os.File, path string) bool {
 }
 
 func prepare(o UpOptions) error {
-	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs", containerGroup), o.Dir.path("netns"), o.Dir.path("nodes"), o.Dir.path("hosts"), o.Dir.Groups()} {
+	for _, dir := range []string{Root, string(o.Dir), o.Dir.path("logs", containerGroup), o.Dir.path("netns"), o.Dir.path("nodes"),
+		o.Dir.path("hosts"), o.Dir.Groups()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}

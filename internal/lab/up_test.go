@@ -16,7 +16,8 @@ import (
 
 const plainCluster = "apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\n"
 
-// TestUpLeavesADamagedLabAlone: whatever is wrong with cluster.yaml, up says what to do and removes nothing: namespaces and processes go on.
+// TestUpLeavesADamagedLabAlone: whatever is wrong with cluster.yaml, up says what to do and removes nothing: namespaces and processes go
+// on.
 func TestUpLeavesADamagedLabAlone(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	write := func(text string) func(*testing.T, string) {

@@ -30,8 +30,9 @@ import (
 	"packetwalk.dev/internal/lab/controlplane"
 )
 
-// The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on a
-// host of the lab's internet. The cluster's: a Deployment whose pod makes container groups of pods, by that interface (package connector).
+// The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on
+// a host of the lab's internet. The cluster's: a Deployment whose pod makes container groups of pods, by that interface (package
+// connector).
 
 // What AKS calls the virtual node and its connector, and the version that the node shows: Kubernetes' and the library's, as in AKS.
 const (
@@ -149,7 +150,8 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 // azureToken is the bearer token for Azure's interface.
 func azureToken(d Dir) (string, error) { return secretOf(d.path("pki", "azure-token")) }
 
-// secretOf is a secret of the lab's own, made once in its life: 32 octets in base64, in a file. An empty one is an error: it would let everybody in.
+// secretOf is a secret of the lab's own, made once in its life: 32 octets in base64, in a file. An empty one is an error: it would let
+// everybody in.
 func secretOf(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -193,7 +195,8 @@ func (l *virtualNode) Start(ctx context.Context) error {
 			return nil
 		}
 		if !wait(ctx, 30*time.Millisecond) {
-			return fmt.Errorf("node %s is not Ready; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why", virtualNodeName)
+			return fmt.Errorf("node %s is not Ready; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why",
+				virtualNodeName)
 		}
 	}
 }
@@ -211,9 +214,12 @@ func (l *virtualNode) connectorObjects() ([]string, error) {
 	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
 	encode := base64.StdEncoding.EncodeToString
 	return objects(connectorObjects, map[string]any{
-		"Token": encode([]byte(token)), "CA": encode(l.access.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName, "Version": virtualNodeVersion,
-		"Endpoint": managementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(), "Location": c.Spec.Azure.Location,
-		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain,
+		"Token": encode([]byte(token)), "CA": encode(l.access.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName,
+		"Version":  virtualNodeVersion,
+		"Endpoint": managementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(),
+		"Location":          c.Spec.Azure.Location,
+		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP,
+		"Domain":      clusterDomain,
 		"ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
 	})
 }

@@ -27,7 +27,8 @@ func TestAzureToken(t *testing.T) {
 
 // TestGroupProblem: status counts a group that does not come up among what is broken.
 func TestGroupProblem(t *testing.T) {
-	s := Status{Ready: true, ContainerGroups: []ContainerGroup{{Name: "well", ProxyPid: -1}, {Name: "default-p", State: "Pending", Error: "no free addresses"}}}
+	s := Status{Ready: true, ContainerGroups: []ContainerGroup{{Name: "well", ProxyPid: -1},
+		{Name: "default-p", State: "Pending", Error: "no free addresses"}}}
 	found := s.problems()
 	if !slices.ContainsFunc(found, func(p string) bool {
 		return strings.Contains(p, "default-p") && strings.Contains(p, "no free addresses")

@@ -115,14 +115,17 @@ func TestVaries(t *testing.T) {
 		{"whereami   10.13.76.6:80,10.13.76.7:80   5s", "whereami   10.13.76.30:80,10.13.76.5:80   17s"},
 		{"  6.2 s  1 of 1 nodes Ready", " 12.0 s  1 of 1 nodes Ready"},
 		{`   0.1 s  lab "a" is ready`, `  22.1 s  lab "tour-azure-cni" is ready`},
-		{"tcp      6 114 TIME_WAIT src=198.51.100.10 sport=35164 dport=80 use=1", "tcp      6 7 TIME_WAIT src=198.51.100.10 sport=1024 dport=80 use=2"},
+		{"tcp      6 114 TIME_WAIT src=198.51.100.10 sport=35164 dport=80 use=1",
+			"tcp      6 7 TIME_WAIT src=198.51.100.10 sport=1024 dport=80 use=2"},
 		{"    0     0 DNAT       tcp  --  *      *       0.0.0.0/0", " 6M  628K DNAT       6    --  *      *       0.0.0.0/0"},
-		{"19:51:34.825827 IP 168.63.129.16.46651 > 10.13.76.4.30263: Flags [S], seq 31, win 9, length 0", "00:00:00.000000 IP 168.63.129.16.59999 > 10.13.76.4.32767: Flags [S], seq 4, win 10, length 0"},
+		{"19:51:34.825827 IP 168.63.129.16.46651 > 10.13.76.4.30263: Flags [S], seq 31, win 9, length 0",
+			"00:00:00.000000 IP 168.63.129.16.59999 > 10.13.76.4.32767: Flags [S], seq 4, win 10, length 0"},
 		{"service/whereami created", "service/whereami unchanged"},
 		{"10.0.1.0/24 and 10.0.1.0/25 hold 10.0.1.5", "10.0.2.0/24 and 10.0.1.0/25 hold 10.0.1.6"},
 		{"kernel: 52 of 52 steps agree", "kernel: 60 of 60 steps agree"},
 		{"a … c", "a b b c"},
-		{`10.13.76.9 - - [21/Nov/2026:20:00:00 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/7.88.1" "-"`, `10.13.76.9 - - [22/Dec/2027:01:02:03 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0" "-"`},
+		{`10.13.76.9 - - [21/Nov/2026:20:00:00 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/7.88.1" "-"`,
+			`10.13.76.9 - - [22/Dec/2027:01:02:03 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0" "-"`},
 	}
 	for _, pair := range same {
 		if d := NewNames(ranges).Compare(&Step{Output: pair[:1]}, pair[1:]); d != nil {
@@ -294,7 +297,8 @@ func FuzzPage(f *testing.F) {
 		}
 		f.Add(string(page), "whereami   10.13.76.6:80   5s")
 	}
-	f.Add("# T\n<!-- varies: 10.0.0.0/8, fd00::1-fd00::9 -->\n```console any-order\n$ a \\\n> b\n10.0.0.1 a-bcdfg\n…\n```\n", "10.0.0.2 a-zzzzz")
+	f.Add("# T\n<!-- varies: 10.0.0.0/8, fd00::1-fd00::9 -->\n```console any-order\n$ a \\\n> b\n10.0.0.1 a-bcdfg\n…\n```\n",
+		"10.0.0.2 a-zzzzz")
 	f.Add("# T\n```console\n$ a\nb\n```\n", "\xff")
 	f.Fuzz(func(t *testing.T, page, line string) {
 		script, err := Parse(page)
@@ -354,7 +358,8 @@ func TestRun(t *testing.T) {
 	if err != nil || len(report.Differ) != 0 || report.Steps != 4 {
 		t.Errorf("%v, %+v\n%s", err, report, screen)
 	}
-	for _, want := range []string{"$ echo \"$LAB of 10.0.0.7\"\nmine of 10.0.0.7\n", "It is 10.0.0.7.", "(asked again, for", "$ echo 10.0.0.1\n"} {
+	for _, want := range []string{"$ echo \"$LAB of 10.0.0.7\"\nmine of 10.0.0.7\n", "It is 10.0.0.7.", "(asked again, for",
+		"$ echo 10.0.0.1\n"} {
 		if !strings.Contains(screen.String(), want) {
 			t.Errorf("no %q in\n%s", want, screen)
 		}
@@ -436,7 +441,8 @@ func testRunner(t *testing.T, page string) (*Runner, *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	screen := &bytes.Buffer{}
-	return &Runner{Script: script, Dir: dir, Env: append(os.Environ(), "LAB=mine", "PATH="+bin+":"+os.Getenv("PATH")), View: View{Writer: screen, Width: 80}}, screen
+	return &Runner{Script: script, Dir: dir, Env: append(os.Environ(), "LAB=mine", "PATH="+bin+":"+os.Getenv("PATH")),
+		View: View{Writer: screen, Width: 80}}, screen
 }
 
 func write(t *testing.T, dir, name, text string) {

@@ -46,7 +46,8 @@ func TestAzureView(t *testing.T) {
 	same("az network nic list: addresses", az("[].ipConfigurations[0].privateIpAddress", "network", "nic", "list", "-g", group), addresses)
 	same("az network nic list: MACs", az("[].macAddress", "network", "nic", "list", "-g", group), macs)
 	same("az network route-table route list",
-		az("[].join(',', [name, addressPrefix, nextHopIpAddress])", "network", "route-table", "route", "list", "-g", "akstest", "--route-table-name", "pods"), routes)
+		az("[].join(',', [name, addressPrefix, nextHopIpAddress])", "network", "route-table", "route", "list", "-g", "akstest",
+			"--route-table-name", "pods"), routes)
 	nic := az("[0].name", "network", "nic", "list", "-g", group)[0]
 	effective := az("value[?source=='User'].join(',', [name, addressPrefix[0], nextHopIpAddress[0]])",
 		"network", "nic", "show-effective-route-table", "-g", group, "-n", nic)
@@ -56,9 +57,12 @@ func TestAzureView(t *testing.T) {
 	}
 
 	version := strings.TrimPrefix(nodes.Items[0].Status.NodeInfo.KubeletVersion, "v")
-	same("az aks list", az("[].[nodeResourceGroup, currentKubernetesVersion, networkProfile.networkPlugin, networkProfile.podCidr]", "aks", "list"),
+	same("az aks list", az("[].[nodeResourceGroup, currentKubernetesVersion, networkProfile.networkPlugin, networkProfile.podCidr]", "aks",
+		"list"),
 		[]string{group, version, "kubenet", "192.168.0.0/16"})
-	same("az aks nodepool list", az("[].[name, count, provisioningState]", "aks", "nodepool", "list", "-g", "akstest", "--cluster-name", "kubenetcluster"),
+	same("az aks nodepool list", az("[].[name, count, provisioningState]", "aks", "nodepool", "list", "-g", "akstest", "--cluster-name",
+		"kubenetcluster"),
 		[]string{"nodepool1", fmt.Sprint(len(names)), "Succeeded"})
-	expect(t, k.Az(t, "network", "vnet", "subnet", "list", "-g", "akstest", "--vnet-name", "aksVnet", "-o", "table"), `^10\.13\.77\.0/24 +kubenet +Succeeded +akstest$`)
+	expect(t, k.Az(t, "network", "vnet", "subnet", "list", "-g", "akstest", "--vnet-name", "aksVnet", "-o", "table"),
+		`^10\.13\.77\.0/24 +kubenet +Succeeded +akstest$`)
 }

@@ -184,7 +184,8 @@ func TestC2(t *testing.T) {
 	c := calicoWorld(t)
 	c.expectSeen(t, "server-b", c.nodeIP)
 	out := c.Run(t, "walk", "--name", c.Name, "--from", "pod/ubuntu", "--to", "vm/server-b:80", "--live")
-	expect(t, out, `^the destination sees `+regexp.QuoteMeta(c.nodeIP)+`:.* because nat cali-nat-outgoing 1: MASQUERADE .*Calico pool default-ipv4-ippool`, `^kernel: (\d+) of (\d+) steps agree$`)
+	expect(t, out, `^the destination sees `+regexp.QuoteMeta(c.nodeIP)+
+		`:.* because nat cali-nat-outgoing 1: MASQUERADE .*Calico pool default-ipv4-ippool`, `^kernel: (\d+) of (\d+) steps agree$`)
 }
 
 func TestC3(t *testing.T) {
@@ -231,7 +232,8 @@ func TestC5(t *testing.T) {
 func TestC6(t *testing.T) {
 	c := calicoWorld(t)
 	expect(t, c.SSH(t, c.node, "ipset", "list", "cali40masq-ipam-pools"),
-		`^Name: cali40masq-ipam-pools$`, `^Type: hash:net$`, `^Header: family inet hashsize 1024 maxelem 1048576( |$)`, `^References: 1$`, `^Number of entries: 1$`)
+		`^Name: cali40masq-ipam-pools$`, `^Type: hash:net$`, `^Header: family inet hashsize 1024 maxelem 1048576( |$)`, `^References: 1$`,
+		`^Number of entries: 1$`)
 	if diff := cmp.Diff([]string{calicoVNet}, c.members(t, c.node, "cali40masq-ipam-pools")); diff != "" {
 		t.Error(diff)
 	}
@@ -289,7 +291,8 @@ func TestC9(t *testing.T) {
 		c.expectSeen(t, "server-b", c.pod.Status.PodIP)
 		c.expectSeen(t, "server-a", c.pod.Status.PodIP)
 		out := c.Run(t, "walk", "--name", c.Name, "--from", "pod/ubuntu", "--to", "vm/server-b:80", "--live")
-		expect(t, out, `^the destination sees the sender's own address, `, `^- nat cali-nat-outgoing 1 .*Calico pool othervnet`, `^kernel: (\d+) of (\d+) steps agree$`)
+		expect(t, out, `^the destination sees the sender's own address, `, `^- nat cali-nat-outgoing 1 .*Calico pool othervnet`,
+			`^kernel: (\d+) of (\d+) steps agree$`)
 		during = c.hold(t, "server-b")
 		before.goesOn(t)
 	})

@@ -1,5 +1,5 @@
-// Package claims holds the list of what the articles show, numbered, and one test for each claim that is built: TestA1 for A1, and so on, on a
-// running cluster driven as a user drives it. "make claims" prints the list with what the tests say.
+// Package claims holds the list of what the articles show, numbered, and one test for each claim that is built: TestA1 for A1, and so on,
+// on a running cluster driven as a user drives it. "make claims" prints the list with what the tests say.
 //
 // It must not import packetwalk's internal packages other than for text claims: it sees what a user sees.
 package claims

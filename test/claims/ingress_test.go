@@ -76,7 +76,8 @@ func awaitAddon(t *testing.T, w *world.World) {
 	t.Helper()
 	for _, d := range []string{"default-http-backend", "nginx-ingress-controller", "external-dns"} {
 		world.Eventually(t, 60*time.Second, func() error {
-			_, err := w.Try(60*time.Second, "kubectl", "--name", w.Name, "rollout", "status", "-n", "kube-system", "deployment/"+addon+d, "--timeout=60s")
+			_, err := w.Try(60*time.Second, "kubectl", "--name", w.Name, "rollout", "status", "-n", "kube-system", "deployment/"+addon+d,
+				"--timeout=60s")
 			return err
 		})
 	}
@@ -144,7 +145,8 @@ func TestB10(t *testing.T) {
 		`^default +whereami-ingress +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`default-http-backend +ClusterIP +10\.0\.\d+\.\d+ +<none> +80/TCP `,
 		`^kube-system +`+addon+`nginx-ingress +LoadBalancer +10\.0\.\d+\.\d+ +203\.0\.113\.\d+ +80:\d+/TCP,443:\d+/TCP `)
-	zone := o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "addonProfiles.httpApplicationRouting.config.HTTPApplicationRoutingZoneName", "-o", "tsv")
+	zone := o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query",
+		"addonProfiles.httpApplicationRouting.config.HTTPApplicationRoutingZoneName", "-o", "tsv")
 	if "whereami."+strings.TrimSpace(zone) != ingressHost {
 		t.Errorf("the cluster's zone is %s", zone)
 	}
@@ -168,11 +170,13 @@ func TestB10(t *testing.T) {
 		t.Errorf("another host is answered %q", out)
 	}
 	expect(t, o.Kubectl(t, "logs", "-n", "kube-system", controller.Name),
-		`^`+regexp.QuoteMeta(controller.Status.HostIP)+` - - \[.*\] "GET / HTTP/1\.1" 200 \d+ "-" "curl/.*" \d+ 0\.\d\d\d \[default-whereami-ingress-80\] \[\] `+
+		`^`+regexp.QuoteMeta(controller.Status.HostIP)+
+			` - - \[.*\] "GET / HTTP/1\.1" 200 \d+ "-" "curl/.*" \d+ 0\.\d\d\d \[default-whereami-ingress-80\] \[\] `+
 			regexp.QuoteMeta(answer.Private)+`:80 \d+ 0\.\d\d\d 200 [0-9a-f]{32}$`)
 	for _, port := range []string{"80", "443"} {
 		expect(t, agrees(t, o.World, "internet", "svc/kube-system/"+addon+"nginx-ingress:"+port),
-			`kube-system/`+addon+`nginx-ingress:https?: pod kube-system/`+controller.Name, `^the destination sees `+regexp.QuoteMeta(controller.Status.HostIP)+`:`)
+			`kube-system/`+addon+`nginx-ingress:https?: pod kube-system/`+controller.Name,
+			`^the destination sees `+regexp.QuoteMeta(controller.Status.HostIP)+`:`)
 	}
 	t.Run("certificate", func(t *testing.T) { checkCertificate(t, o, pods) })
 	t.Run("changes", func(t *testing.T) { checkFollows(t, o) })
@@ -208,7 +212,8 @@ func checkCertificate(t *testing.T, o *outbound, pods []string) {
 	t.Cleanup(func() { o.Kubectl(t, "patch", "ingress", "whereami-ingress", "-p", `{"spec":{"tls":null}}`) })
 	world.Eventually(t, 10*time.Second, func() error {
 		out, err := asks(o.World, "client", "-L", "--cacert", crt, "-w", "%{url_effective}", "http://"+ingressHost+"/a?b")
-		if err != nil || !strings.HasSuffix(out, "https://"+ingressHost+"/a?b") || !slices.ContainsFunc(pods, func(ip string) bool { return strings.Contains(out, ip) }) {
+		if err != nil || !strings.HasSuffix(out, "https://"+ingressHost+"/a?b") ||
+			!slices.ContainsFunc(pods, func(ip string) bool { return strings.Contains(out, ip) }) {
 			return fmt.Errorf("%q, %w", out, err)
 		}
 		return nil
@@ -295,7 +300,8 @@ func TestE9(t *testing.T) {
 		t.Errorf("requests came from %v", seen)
 	}
 	expect(t, w.SSH(t, vnodeNode, "conntrack", "-L", "-s", controller.Status.PodIP),
-		`^tcp .* src=`+regexp.QuoteMeta(controller.Status.PodIP)+` dst=10\.13\.100\.\d+ sport=\d+ dport=8080 src=10\.13\.100\.\d+ dst=10\.13\.76\.4 sport=8080 `)
+		`^tcp .* src=`+regexp.QuoteMeta(controller.Status.PodIP)+
+			` dst=10\.13\.100\.\d+ sport=\d+ dport=8080 src=10\.13\.100\.\d+ dst=10\.13\.76\.4 sport=8080 `)
 
 	w.Az(t, "aks", "scale", "-c", "2")
 	t.Cleanup(func() { w.Az(t, "aks", "scale", "-c", "1") })
@@ -316,7 +322,8 @@ func kuardPods(t *testing.T, w *world.World, nodes ...string) (pods []corev1.Pod
 		pods = nil
 		on := map[string]bool{}
 		for _, p := range all.Items {
-			ready := slices.ContainsFunc(p.Status.Conditions, func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
+			ready := slices.ContainsFunc(p.Status.Conditions,
+				func(c corev1.PodCondition) bool { return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue })
 			if p.DeletionTimestamp == nil && ready {
 				pods, on[p.Spec.NodeName] = append(pods, p), true
 			}
@@ -331,8 +338,8 @@ func kuardPods(t *testing.T, w *world.World, nodes ...string) (pods []corev1.Pod
 	return pods
 }
 
-// checkSources asks each pod from the controller's pod and compares the address that the pod sees with what is to be seen on its node, and the
-// walk with the kernel.
+// checkSources asks each pod from the controller's pod and compares the address that the pod sees with what is to be seen on its node, and
+// the walk with the kernel.
 func checkSources(t *testing.T, w *world.World, controller *corev1.Pod, pods []corev1.Pod, whose map[string]string) {
 	t.Helper()
 	for _, p := range pods {

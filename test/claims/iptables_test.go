@@ -102,8 +102,8 @@ func (w *iptablesWorld) balanced(t *testing.T, node string) []string {
 	return rules
 }
 
-// services checks claim D1 (and with Azure CNI D5): for each port of a cluster IP the mark for senders outside the pods' range, then the service's chain; node ports
-// at the end; the same on every node.
+// services checks claim D1 (and with Azure CNI D5): for each port of a cluster IP the mark for senders outside the pods' range, then the
+// service's chain; node ports at the end; the same on every node.
 func (w *iptablesWorld) services(t *testing.T) {
 	t.Helper()
 	for _, node := range w.nodes {
@@ -351,7 +351,8 @@ func TestD6(t *testing.T) {
 	for _, c := range []struct {
 		what, to string
 		rule     int // of IP-MASQ-AGENT; the others count less
-	}{{"a VM in the VNet", "10.220.1.4", 0}, {"a node's subnet", "10.220.2.200", 0}, {"an address of no service", "10.200.255.254", 2}, {"beyond", "10.1.1.4", 3}} {
+	}{{"a VM in the VNet", "10.220.1.4", 0}, {"a node's subnet", "10.220.2.200", 0}, {"an address of no service", "10.200.255.254", 2},
+		{"beyond", "10.1.1.4", 3}} {
 		const flows = 60
 		before := w.counters(t, pod.Spec.NodeName)
 		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `for i in $(seq $1); do echo > /dev/udp/$2/9; done`, "flows", strconv.Itoa(flows), c.to)
@@ -393,7 +394,8 @@ func TestD7(t *testing.T) {
 		pods := w.Kubectl(t, "get", "pods", "-n", "kube-system", "-o", "wide")
 		for i, node := range w.nodes {
 			address := fmt.Sprintf("10.220.2.%d", 4+31*i)
-			if !regexp.MustCompile(`(?m)^azure-ip-masq-agent-[a-z0-9]{5} +1/1 +Running +0 +\S+ +` + regexp.QuoteMeta(address) + ` +` + node + ` `).MatchString(pods) {
+			if !regexp.MustCompile(`(?m)^azure-ip-masq-agent-[a-z0-9]{5} +1/1 +Running +0 +\S+ +` + regexp.QuoteMeta(address) + ` +` + node +
+				` `).MatchString(pods) {
 				return fmt.Errorf("no azure-ip-masq-agent on %s, %s:\n%s", node, address, pods)
 			}
 		}
@@ -414,7 +416,8 @@ kind: ConfigMap
 	if got := w.Kubectl(t, "get", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "-o", "yaml"); !strings.HasPrefix(got, want) {
 		t.Errorf("the ConfigMap differs from the article's (-article +cluster):\n%s", cmp.Diff(want, got))
 	}
-	expect(t, w.Kubectl(t, "logs", "-n", "kube-system", "daemonset/azure-ip-masq-agent"), `using config: .*"10\.220\.0\.0/16","10\.220\.2\.0/24","10\.200\.0\.0/16"`)
+	expect(t, w.Kubectl(t, "logs", "-n", "kube-system", "daemonset/azure-ip-masq-agent"),
+		`using config: .*"10\.220\.0\.0/16","10\.220\.2\.0/24","10\.200\.0\.0/16"`)
 }
 
 func TestD8(t *testing.T) {
@@ -430,16 +433,19 @@ func TestD8(t *testing.T) {
 	}
 	expectWalk := func(want string) {
 		t.Helper()
-		expect(t, w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod.Name, "--to", "vm/server:80", "--live"), `^kernel: (\d+) of (\d+) steps agree$`, want)
+		expect(t, w.Run(t, "walk", "--name", w.Name, "--from", "pod/"+pod.Name, "--to", "vm/server:80", "--live"),
+			`^kernel: (\d+) of (\d+) steps agree$`, want)
 	}
 	expectSeen("before", node.Status.Addresses[0].Address)
-	expectWalk(`^the destination sees ` + regexp.QuoteMeta(node.Status.Addresses[0].Address) + `:\d+, because nat IP-MASQ-AGENT 4: MASQUERADE \(ip-masq-agent: outside nonMasqueradeCIDRs`)
+	expectWalk(`^the destination sees ` + regexp.QuoteMeta(node.Status.Addresses[0].Address) +
+		`:\d+, because nat IP-MASQ-AGENT 4: MASQUERADE \(ip-masq-agent: outside nonMasqueradeCIDRs`)
 
 	// What does not parse, or has an error, changes nothing, and is reported.
 	original := w.Kubectl(t, "get", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "-o", "jsonpath={.data.ip-masq-agent}")
 	for _, bad := range []struct{ config, event string }{
 		{"nonMasqueradeCIDRs: [10.1.0.0/16\nmasqLinkLocal: {", `key ip-masq-agent: `},
-		{strings.Replace(original, "10.200.0.0/16", "10.1.0.0/16\n  - 10.200.0.1/16", 1), `key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`},
+		{strings.Replace(original, "10.200.0.0/16", "10.1.0.0/16\n  - 10.200.0.1/16", 1),
+			`key ip-masq-agent, nonMasqueradeCIDRs\[3\]: 10\.200\.0\.1/16 is not aligned`},
 	} {
 		w.setMasqConfig(t, bad.config)
 		world.Eventually(t, 10*time.Second, func() error {
@@ -474,22 +480,26 @@ func (w *iptablesWorld) resyncs(t *testing.T, config string) {
 	w.setMasqConfig(t, strings.Replace(config, "resyncInterval: 60s", "resyncInterval: 3s", 1))
 	w.masqIs(t, seedRanges...)
 	role := w.Kubectl(t, "get", "clusterrole", "packetwalk:node-agent", "-o", "json")
-	rule := strings.TrimSpace(w.Kubectl(t, "get", "clusterrole", "packetwalk:node-agent", "-o", "jsonpath={.rules[0].resources[0]} {.rules[0].verbs[2]}"))
+	rule := strings.TrimSpace(w.Kubectl(t, "get", "clusterrole", "packetwalk:node-agent", "-o",
+		"jsonpath={.rules[0].resources[0]} {.rules[0].verbs[2]}"))
 	if rule != "configmaps watch" {
 		t.Fatalf("the agent's role begins with %q: %s", rule, role)
 	}
 	w.Kubectl(t, "patch", "clusterrole", "packetwalk:node-agent", "--type=json", "-p", `[{"op":"remove","path":"/rules/0/verbs/2"}]`)
-	defer w.Kubectl(t, "patch", "clusterrole", "packetwalk:node-agent", "--type=json", "-p", `[{"op":"add","path":"/rules/0/verbs/2","value":"watch"}]`)
+	defer w.Kubectl(t, "patch", "clusterrole", "packetwalk:node-agent", "--type=json", "-p",
+		`[{"op":"add","path":"/rules/0/verbs/2","value":"watch"}]`)
 	for _, n := range w.nodes {
 		w.SSH(t, n, "ss", "-K", "-tn", "dport", "=", ":443") // ends the watches that there are; others are refused
 	}
-	w.setMasqConfig(t, strings.NewReplacer("resyncInterval: 60s", "resyncInterval: 3s", "- 10.200.0.0/16", "- 10.200.0.0/16\n  - 10.2.0.0/16").Replace(config))
+	w.setMasqConfig(t, strings.NewReplacer("resyncInterval: 60s", "resyncInterval: 3s", "- 10.200.0.0/16",
+		"- 10.200.0.0/16\n  - 10.2.0.0/16").Replace(config))
 	w.masqIs(t, append(slices.Clone(seedRanges), "10.2.0.0/16")...)
 }
 
 func (w *iptablesWorld) setMasqConfig(t *testing.T, text string) {
 	t.Helper()
-	w.Kubectl(t, "patch", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "--type=merge", "-p", fmt.Sprintf(`{"data":{"ip-masq-agent":%q}}`, text))
+	w.Kubectl(t, "patch", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "--type=merge", "-p",
+		fmt.Sprintf(`{"data":{"ip-masq-agent":%q}}`, text))
 }
 
 // masqIs waits, for much less than the resyncInterval of 60 s, until every node has RETURN rules for the ranges.

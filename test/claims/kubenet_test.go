@@ -54,9 +54,11 @@ func TestB5(t *testing.T) {
 		var ping string
 		seen := k.Capture(t, "testvm", "eth0", "icmp", func() { ping = k.Kubectl(t, "exec", pod.Name, "--", "ping", "-c", "1", outboundVM) })
 		expect(t, ping, `^64 bytes from 10\.13\.1\.4: icmp_seq=1 ttl=63 `)
-		expect(t, seen, `IP `+regexp.QuoteMeta(node)+` > 10\.13\.1\.4: ICMP echo request`, `IP 10\.13\.1\.4 > `+regexp.QuoteMeta(node)+`: ICMP echo reply`)
+		expect(t, seen, `IP `+regexp.QuoteMeta(node)+` > 10\.13\.1\.4: ICMP echo request`,
+			`IP 10\.13\.1\.4 > `+regexp.QuoteMeta(node)+`: ICMP echo reply`)
 		expect(t, agrees(t, k.World, "pod/"+pod.Name, "vm/testvm:80"),
-			`^the destination sees `+regexp.QuoteMeta(node)+`:\d+, because nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT for destinations outside 192\.168\.0\.0/16\)$`)
+			`^the destination sees `+regexp.QuoteMeta(node)+
+				`:\d+, because nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT for destinations outside 192\.168\.0\.0/16\)$`)
 	}
 }
 
@@ -64,12 +66,14 @@ func TestB6(t *testing.T) {
 	k := kubenetWorld(t)
 	from, to := k.pods[0], k.pods[1]
 	ranges := map[string]bool{}
-	routes := k.Az(t, "network", "route-table", "route", "list", "-g", "akstest", "--route-table-name", "pods", "--query", "[].[name,addressPrefix,nextHopType,nextHopIpAddress]", "-o", "tsv")
+	routes := k.Az(t, "network", "route-table", "route", "list", "-g", "akstest", "--route-table-name", "pods", "--query",
+		"[].[name,addressPrefix,nextHopType,nextHopIpAddress]", "-o", "tsv")
 	for _, pod := range k.pods { // each node has its part of the range, and a route to it
 		var node corev1.Node
 		k.Get(t, &node, "node", pod.Spec.NodeName)
 		part := netip.MustParsePrefix(node.Spec.PodCIDR)
-		if part.Bits() != 24 || !part.Contains(netip.MustParseAddr(pod.Status.PodIP)) || !netip.MustParsePrefix("192.168.0.0/16").Contains(part.Addr()) || ranges[part.String()] {
+		if part.Bits() != 24 || !part.Contains(netip.MustParseAddr(pod.Status.PodIP)) ||
+			!netip.MustParsePrefix("192.168.0.0/16").Contains(part.Addr()) || ranges[part.String()] {
 			t.Errorf("node %s has %s, its pod %s", node.Name, part, pod.Status.PodIP)
 		}
 		ranges[part.String()] = true
@@ -81,12 +85,14 @@ func TestB6(t *testing.T) {
 		}
 	}
 	var ping string
-	seen := k.Capture(t, "pod/default/"+to.Name, "eth0", "icmp", func() { ping = k.Kubectl(t, "exec", from.Name, "--", "ping", "-c", "2", to.Status.PodIP) })
+	seen := k.Capture(t, "pod/default/"+to.Name, "eth0", "icmp",
+		func() { ping = k.Kubectl(t, "exec", from.Name, "--", "ping", "-c", "2", to.Status.PodIP) })
 	expect(t, ping, `^64 bytes from `+regexp.QuoteMeta(to.Status.PodIP)+`: icmp_seq=2 ttl=62 `)
 	a, b := regexp.QuoteMeta(from.Status.PodIP), regexp.QuoteMeta(to.Status.PodIP)
 	expect(t, seen, `IP `+a+` > `+b+`: ICMP echo request`, `IP `+b+` > `+a+`: ICMP echo reply`)
 	out := agrees(t, k.World, "pod/"+from.Name, "pod/"+to.Name+":80")
-	expect(t, out, `Azure: a user-defined route to a virtual appliance`, `Azure: to `+regexp.QuoteMeta(strings.Replace(to.Spec.NodeName, "-35377101-", "-35377101-nic-", 1)), `^the destination sees the sender's own address, `+a+`:\d+, because no rule translates it`)
+	expect(t, out, `Azure: a user-defined route to a virtual appliance`, `Azure: to `+regexp.QuoteMeta(strings.Replace(to.Spec.NodeName,
+		"-35377101-", "-35377101-nic-", 1)), `^the destination sees the sender's own address, `+a+`:\d+, because no rule translates it`)
 }
 
 // TestB7: the article's listing, in order, on both nodes.
@@ -111,7 +117,8 @@ func TestB7(t *testing.T) {
 	// The bridge that the rule is for.
 	for node := range kubenetNodes {
 		expect(t, k.SSH(t, node, "ip", "addr", "show", "cbr0"), `cbr0: <[^>]*PROMISC`, `inet 192\.168\.\d+\.1/24 `)
-		expect(t, k.SSH(t, node, "ebtables", "-L", "KUBE-DEDUP"), `^-p IPv4 -s 0?a:58:c0:a8:0?\d:0?1 -o veth\+ --ip-src 192\.168\.\d+\.1 -j ACCEPT`, `--ip-src 192\.168\.\d+\.0/24 -j DROP`)
+		expect(t, k.SSH(t, node, "ebtables", "-L", "KUBE-DEDUP"),
+			`^-p IPv4 -s 0?a:58:c0:a8:0?\d:0?1 -o veth\+ --ip-src 192\.168\.\d+\.1 -j ACCEPT`, `--ip-src 192\.168\.\d+\.0/24 -j DROP`)
 	}
 }
 
@@ -137,7 +144,8 @@ func TestB8(t *testing.T) {
 	if rules := k.SSH(t, pod.Spec.NodeName, "iptables-save", "-t", "nat"); strings.Contains(rules, "kubenet") {
 		t.Errorf("a rule is left:\n%s", rules)
 	}
-	expect(t, agrees(t, k.World, "pod/"+pod.Name, "vm/testvm:80"), `^the destination sees the sender's own address, `+regexp.QuoteMeta(pod.Status.PodIP)+`:`)
+	expect(t, agrees(t, k.World, "pod/"+pod.Name, "vm/testvm:80"),
+		`^the destination sees the sender's own address, `+regexp.QuoteMeta(pod.Status.PodIP)+`:`)
 }
 
 // sees waits until the VM logs the pod's requests as from an address.
@@ -147,7 +155,8 @@ func (k *kubenet) sees(t *testing.T, pod corev1.Pod, address string) {
 	world.Eventually(t, 20*time.Second, func() error {
 		n++
 		path := fmt.Sprintf("/b8-%d-%d", time.Now().UnixNano(), n)
-		if _, err := k.Try(10*time.Second, "kubectl", "--name", k.Name, "exec", pod.Name, "--", "curl", "-sS", "--max-time", "3", "-o", "/dev/null", "http://"+outboundVM+path); err != nil {
+		if _, err := k.Try(10*time.Second, "kubectl", "--name", k.Name, "exec", pod.Name, "--", "curl", "-sS", "--max-time", "3", "-o",
+			"/dev/null", "http://"+outboundVM+path); err != nil {
 			return err
 		}
 		line := regexp.MustCompile(`(?m)^(\S+) - - .*"GET ` + path + ` `).FindStringSubmatch(k.Run(t, "logs", "--name", k.Name, "vm/testvm"))
@@ -165,6 +174,7 @@ func TestB9(t *testing.T) {
 			t.Errorf("from %s ifconfig.co sees %s, want %s", pod.Spec.NodeName, got, k.front)
 		}
 		expect(t, agrees(t, k.World, "pod/"+pod.Name, "internet/ifconfig.co:80"),
-			`^the destination sees `+regexp.QuoteMeta(k.front)+`:\d+-\d+, because on node `+pod.Spec.NodeName+` nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT .*, then on fabric `)
+			`^the destination sees `+regexp.QuoteMeta(k.front)+`:\d+-\d+, because on node `+pod.Spec.NodeName+
+				` nat POSTROUTING 3: MASQUERADE \(kubenet: SNAT .*, then on fabric `)
 	}
 }

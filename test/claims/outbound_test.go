@@ -78,7 +78,8 @@ func TestB1(t *testing.T) {
 	seen := o.Capture(t, "testvm", "eth0", "icmp", func() { ping = o.Kubectl(t, "exec", "ubuntu", "--", "ping", "-c", "2", outboundVM) })
 	expect(t, ping, `^64 bytes from 10\.13\.1\.4: icmp_seq=2 ttl=64 `)
 	pod := o.pod.Status.PodIP
-	expect(t, seen, `IP `+regexp.QuoteMeta(pod)+` > 10\.13\.1\.4: ICMP echo request`, `IP 10\.13\.1\.4 > `+regexp.QuoteMeta(pod)+`: ICMP echo reply`)
+	expect(t, seen, `IP `+regexp.QuoteMeta(pod)+` > 10\.13\.1\.4: ICMP echo request`,
+		`IP 10\.13\.1\.4 > `+regexp.QuoteMeta(pod)+`: ICMP echo reply`)
 	o.Kubectl(t, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "http://"+outboundVM+"/b1")
 	world.Eventually(t, 5*time.Second, func() error {
 		log := o.Run(t, "logs", "--name", o.Name, "vm/testvm")
@@ -138,7 +139,8 @@ func (o *outbound) status(t *testing.T) (s status) {
 
 func TestB3(t *testing.T) {
 	o := outboundWorld(t)
-	group := strings.TrimSpace(o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "nodeResourceGroup", "-o", "tsv"))
+	group := strings.TrimSpace(o.Az(t, "aks", "show", "-g", "akstest", "-n", "aksPacketWalkAzure", "--query", "nodeResourceGroup", "-o",
+		"tsv"))
 	if got := o.Az(t, "network", "lb", "list", "-g", group, "--query", "[].[name,sku.name]", "-o", "tsv"); got != "kubernetes\tBasic\n" {
 		t.Errorf("load balancers %q", got)
 	}
@@ -152,14 +154,16 @@ func TestB3(t *testing.T) {
 	if u := s.Outbound[0]; u.InUse != 1024 || u.Fullest.Destination != usedUp+":80" || u.Fullest.InUse != 1024 || u.Fullest.Percent != 100 {
 		t.Errorf("with 1,024 flows: %+v", s)
 	}
-	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+usedUp+":80") {
+	if len(s.Warnings) != 1 || !strings.HasPrefix(s.Warnings[0], part1Node+" has 1024 of its 1024 outbound ports in use towards tcp "+usedUp+
+		":80") {
 		t.Errorf("warnings %q", s.Warnings)
 	}
 	o.portsInKernel(t, 1024)
 	if seen, err := o.calls(usedUp); err == nil {
 		t.Errorf("flow 1,025 to one destination works, from %s", seen)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", usedUp+":80"), `^the destination sees nothing: dropped on fabric(: no port is free| by azure nat-post \d+: .*no port is left)`)
+	expect(t, agrees(t, o.World, "pod/ubuntu", usedUp+":80"),
+		`^the destination sees nothing: dropped on fabric(: no port is free| by azure nat-post \d+: .*no port is left)`)
 	if seen, err := o.calls(ifconfig); err != nil || seen != o.vip {
 		t.Errorf("a flow to another destination: %s, %v", seen, err)
 	}
@@ -167,12 +171,15 @@ func TestB3(t *testing.T) {
 	end()
 }
 
-// portsInKernel checks by the fabric's connections that so many flows towards usedUp leave by the front end, each with a port of the node's block.
+// portsInKernel checks by the fabric's connections that so many flows towards usedUp leave by the front end, each with a port of the node's
+// block.
 func (o *outbound) portsInKernel(t *testing.T, want int) {
 	t.Helper()
-	translated := regexp.MustCompile(`dst=` + regexp.QuoteMeta(usedUp) + ` .*src=` + regexp.QuoteMeta(usedUp) + ` dst=` + regexp.QuoteMeta(o.vip) + ` sport=80 dport=(\d+) `)
+	translated := regexp.MustCompile(`dst=` + regexp.QuoteMeta(usedUp) + ` .*src=` + regexp.QuoteMeta(usedUp) + ` dst=` +
+		regexp.QuoteMeta(o.vip) + ` sport=80 dport=(\d+) `)
 	ports := map[string]bool{}
-	for _, m := range translated.FindAllStringSubmatch(o.SSH(t, "fabric", "conntrack", "-L", "-p", "tcp", "-d", usedUp, "--state", "ESTABLISHED"), -1) {
+	for _, m := range translated.FindAllStringSubmatch(o.SSH(t, "fabric", "conntrack", "-L", "-p", "tcp", "-d", usedUp, "--state",
+		"ESTABLISHED"), -1) {
 		if port, err := strconv.Atoi(m[1]); err != nil || port < 1024 || port > 2047 {
 			t.Errorf("a flow leaves by port %s, want one of 1024-2047", m[1])
 		}

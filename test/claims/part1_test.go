@@ -161,7 +161,8 @@ func TestA2(t *testing.T) {
 		"frontendPort": 80, "backendPort": 80, "enableFloatingIp": true, "enableTcpReset": false,
 		"idleTimeoutInMinutes": 4, "loadDistribution": "Default", "protocol": "Tcp",
 	})
-	expect(t, p.Az(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes", "-o", "table"),
+	expect(t, p.Az(t, "network", "lb", "rule", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes", "-o",
+		"table"),
 		`^BackendPort +EnableFloatingIp +EnableTcpReset +FrontendPort +IdleTimeoutInMinutes +LoadDistribution +Name +Protocol +ProvisioningState +ResourceGroup$`,
 		`^80 +True +False +80 +4 +Default +`+ruleName(p.service)+` +Tcp +Succeeded +MC_akstest_aksPacketWalkAzure_westeurope$`)
 }
@@ -229,9 +230,11 @@ func (p *part1) healthyIs(t *testing.T, want int) error {
 
 func TestA4(t *testing.T) {
 	p := part1World(t, "whereami.yaml")
-	ids := strings.Fields(p.Az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name", "kubernetes",
+	ids := strings.Fields(p.Az(t, "network", "lb", "address-pool", "list", "-g", "MC_akstest_aksPacketWalkAzure_westeurope", "--lb-name",
+		"kubernetes",
 		"--query", "[].backendIpConfigurations[].id", "-o", "tsv"))
-	if len(ids) != 1 || !strings.HasSuffix(ids[0], "/providers/Microsoft.Network/networkInterfaces/aks-nodepool1-31351229-nic-0/ipConfigurations/ipconfig1") {
+	if len(ids) != 1 || !strings.HasSuffix(ids[0],
+		"/providers/Microsoft.Network/networkInterfaces/aks-nodepool1-31351229-nic-0/ipConfigurations/ipconfig1") {
 		t.Errorf("back-end pool is %v, want the node's primary IP configuration alone", ids)
 	}
 	ip := strings.TrimSpace(p.Az(t, "network", "nic", "ip-config", "show", "-g", "MC_akstest_aksPacketWalkAzure_westeurope",
@@ -349,7 +352,8 @@ func TestA11(t *testing.T) {
 // healthz asks the health check node port on the node.
 func (p *part1) healthz(t *testing.T, s corev1.Service) string {
 	t.Helper()
-	return p.SSH(t, part1Node, "curl", "-sS", "--max-time", "3", "-w", "\n%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", s.Spec.HealthCheckNodePort))
+	return p.SSH(t, part1Node, "curl", "-sS", "--max-time", "3", "-w", "\n%{http_code}",
+		fmt.Sprintf("http://localhost:%d/healthz", s.Spec.HealthCheckNodePort))
 }
 
 func TestA13(t *testing.T) {
@@ -395,7 +399,8 @@ func (p *part1) oneOfTwoNodes(t *testing.T) {
 		t.Fatalf("the pod is on %v, want %s", where, part1Node)
 	}
 	world.Eventually(t, 30*time.Second, func() error {
-		if code := p.SSH(t, second, "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}", fmt.Sprintf("http://localhost:%d/healthz", p.service.Spec.HealthCheckNodePort)); code != "503" {
+		if code := p.SSH(t, second, "curl", "-sS", "-o", "/dev/null", "-w", "%{http_code}",
+			fmt.Sprintf("http://localhost:%d/healthz", p.service.Spec.HealthCheckNodePort)); code != "503" {
 			return fmt.Errorf("health check of %s: %s, want 503", second, code)
 		}
 		return p.healthyIs(t, 1)
@@ -426,7 +431,8 @@ func TestA14(t *testing.T) {
 	if nginx.Spec.HealthCheckNodePort == p.service.Spec.HealthCheckNodePort {
 		t.Errorf("both services have health check node port %d", nginx.Spec.HealthCheckNodePort)
 	}
-	expectFields(t, only(t, p.probes(t), ruleName(nginx)), map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
+	expectFields(t, only(t, p.probes(t), ruleName(nginx)),
+		map[string]any{"protocol": "Http", "port": nginx.Spec.HealthCheckNodePort, "requestPath": "/healthz"})
 	world.Eventually(t, 10*time.Second, func() error {
 		if text := p.healthz(t, nginx); !strings.Contains(text, `"name": "nginx"`) || !strings.HasSuffix(text, "\n200") {
 			return errors.New(text)

@@ -28,7 +28,8 @@ func TestB2(t *testing.T) {
 	if got := o.Kubectl(t, "exec", "ubuntu", "--", "cat", "/etc/resolv.conf"); got != "search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.0.0.10\noptions ndots:5\n" {
 		t.Errorf("resolv.conf of the pod:\n%s", got)
 	}
-	expect(t, o.Kubectl(t, "exec", "ubuntu", "--", "nslookup", "kubernetes.default.svc.cluster.local"), `^Server:\s+10\.0\.0\.10$`, `^Address: 10\.0\.0\.1$`)
+	expect(t, o.Kubectl(t, "exec", "ubuntu", "--", "nslookup", "kubernetes.default.svc.cluster.local"), `^Server:\s+10\.0\.0\.10$`,
+		`^Address: 10\.0\.0\.1$`)
 	expect(t, o.Kubectl(t, "get", "svc", "-n", "kube-system"), `^kube-dns +ClusterIP +10\.0\.0\.10 +<none> +53/UDP,53/TCP `)
 	// Those who need not ask the cluster ask Azure, and internet hosts the internet.
 	for host, want := range map[string]string{part1Node: "203.0.113.", "testvm": "203.0.113.", "client": client} {
@@ -39,6 +40,7 @@ func TestB2(t *testing.T) {
 	if out, err := o.Try(20*time.Second, "kubectl", "--name", o.Name, "exec", "ubuntu", "--", "nslookup", "no.such.name"); err == nil {
 		t.Errorf("a name that nobody has: %s", out)
 	}
-	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.co:80"), `^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+-\d+, because on node `+part1Node)
+	expect(t, agrees(t, o.World, "pod/ubuntu", "internet/ifconfig.co:80"),
+		`^the destination sees `+regexp.QuoteMeta(o.vip)+`:\d+-\d+, because on node `+part1Node)
 	expect(t, agrees(t, o.World, "pod/ubuntu", "svc/kube-system/kube-dns:53"), `kube-system/kube-dns:dns-tcp: pod kube-system/coredns-`)
 }

@@ -64,10 +64,12 @@ func TestE12(t *testing.T) {
 
 func TestE14(t *testing.T) {
 	v := vnodeWorld(t)
-	expect(t, v.SSH(t, "pod/default/"+v.vm.Name, "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`, `^169\.254\.1\.1 dev eth0 scope link *$`)
+	expect(t, v.SSH(t, "pod/default/"+v.vm.Name, "ip", "route"), `^default via 169\.254\.1\.1 dev eth0 *$`,
+		`^169\.254\.1\.1 dev eth0 scope link *$`)
 }
 
-// TestE13 scales the pool to two nodes, deletes the pod on the machine, which is made anew on the new one, as that has less to do, and scales back.
+// TestE13 scales the pool to two nodes, deletes the pod on the machine, which is made anew on the new one, as that has less to do, and
+// scales back.
 func TestE13(t *testing.T) {
 	const oldNode, newNode, newNIC = "aks-nodepool1-26711606-0", "aks-nodepool1-26711606-1", "aks-nodepool1-26711606-nic-1"
 	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
@@ -97,7 +99,8 @@ func TestE13(t *testing.T) {
 		ready()
 	})
 	expect(t, w.Kubectl(t, "get", "nodes", "-o", "wide"), newNode+` +Ready .* 10\.13\.76\.35 `)
-	addresses := az("network", "nic", "show", "-g", "MC_akstest_azurecnicluster_westeurope", "-n", newNIC, "--query", "ipConfigurations[].privateIpAddress")
+	addresses := az("network", "nic", "show", "-g", "MC_akstest_azurecnicluster_westeurope", "-n", newNIC, "--query",
+		"ipConfigurations[].privateIpAddress")
 	if len(addresses) != 31 || addresses[0] != "10.13.76.35" || addresses[1] != "10.13.76.36" || addresses[30] != "10.13.76.65" {
 		t.Errorf("addresses of the new node and its pods: %v", addresses)
 	}

@@ -98,7 +98,8 @@ func (v *vnode) walkAgrees(t *testing.T, from, to string, patterns ...string) st
 
 func TestE1(t *testing.T) {
 	v := vnodeWorld(t)
-	connector := strings.Fields(v.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app=aci-connector-linux", "-o", "jsonpath={.items[*].status.podIP} {.items[*].spec.nodeName}"))
+	connector := strings.Fields(v.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app=aci-connector-linux", "-o",
+		"jsonpath={.items[*].status.podIP} {.items[*].spec.nodeName}"))
 	if len(connector) != 2 || connector[1] != vnodeNode {
 		t.Fatalf("connector's address and node: %v", connector)
 	}
@@ -112,7 +113,8 @@ func TestE1(t *testing.T) {
 func TestE2(t *testing.T) {
 	v := vnodeWorld(t)
 	expect(t, v.Kubectl(t, "describe", "node", vnodeNode), `^Taints: +<none>$`)
-	expect(t, v.Kubectl(t, "describe", "node", virtualNode), `^Taints: +virtual-kubelet\.io/provider=azure:NoSchedule$`, `^ +type=virtual-kubelet$`)
+	expect(t, v.Kubectl(t, "describe", "node", virtualNode), `^Taints: +virtual-kubelet\.io/provider=azure:NoSchedule$`,
+		`^ +type=virtual-kubelet$`)
 	// The machine cannot hold all of these, and the virtual node could.
 	v.demand(t, "intolerant", 4)
 	world.Eventually(t, 30*time.Second, func() error {
@@ -125,7 +127,8 @@ func TestE2(t *testing.T) {
 		}
 		return nil
 	})
-	expect(t, v.Kubectl(t, "get", "events", "--field-selector", "reason=FailedScheduling"), `1 Insufficient cpu, 1 node\(s\) had untolerated taint`)
+	expect(t, v.Kubectl(t, "get", "events", "--field-selector", "reason=FailedScheduling"),
+		`1 Insufficient cpu, 1 node\(s\) had untolerated taint`)
 }
 
 // TestE3: pods with the article's tolerations and affinity go to the machine first, and to the virtual node when it is full.
@@ -207,7 +210,8 @@ func TestE5(t *testing.T) {
 	ip := regexp.QuoteMeta(v.aci.Status.PodIP)
 	expect(t, v.Az(t, "container", "list", "-o", "table"),
 		`^Name +ResourceGroup +Status +Image +CPU/Memory +OsType +Location +IP:ports +Network$`,
-		`^default-`+v.aci.Name+` +`+vnodeGroup+` +Succeeded +gcr\.io/kuar-demo/kuard-amd64:blue +0\.5 core/1\.5 gb +Linux +westeurope +`+ip+`:8080,8080 +Private$`)
+		`^default-`+v.aci.Name+` +`+vnodeGroup+` +Succeeded +gcr\.io/kuar-demo/kuard-amd64:blue +0\.5 core/1\.5 gb +Linux +westeurope +`+ip+
+			`:8080,8080 +Private$`)
 	var group struct {
 		IPAddress    struct{ IP, Type string }
 		Tags         map[string]string
@@ -216,7 +220,8 @@ func TestE5(t *testing.T) {
 	if err := json.Unmarshal([]byte(v.Az(t, "container", "show", "-g", vnodeGroup, "-n", "default-"+v.aci.Name)), &group); err != nil {
 		t.Fatal(err)
 	}
-	if group.IPAddress.IP != v.aci.Status.PodIP || group.IPAddress.Type != "Private" || group.Tags["UID"] != string(v.aci.UID) || group.InstanceView.State != "Running" {
+	if group.IPAddress.IP != v.aci.Status.PodIP || group.IPAddress.Type != "Private" || group.Tags["UID"] != string(v.aci.UID) ||
+		group.InstanceView.State != "Running" {
 		t.Errorf("az container show: %+v", group)
 	}
 	expect(t, v.Az(t, "container", "logs", "-g", vnodeGroup, "-n", "default-"+v.aci.Name), `Serving on HTTP on :8080$`)
@@ -224,8 +229,10 @@ func TestE5(t *testing.T) {
 
 func TestE6(t *testing.T) {
 	v := vnodeWorld(t)
-	pool := v.Az(t, "network", "lb", "address-pool", "show", "-g", vnodeGroup, "--lb-name", "kubernetes", "-n", "kubernetes", "--query", "backendIpConfigurations[].id", "-o", "tsv")
-	if ids := strings.Fields(pool); len(ids) != 1 || !strings.HasSuffix(ids[0], "/networkInterfaces/aks-nodepool1-26711606-nic-0/ipConfigurations/ipconfig1") {
+	pool := v.Az(t, "network", "lb", "address-pool", "show", "-g", vnodeGroup, "--lb-name", "kubernetes", "-n", "kubernetes", "--query",
+		"backendIpConfigurations[].id", "-o", "tsv")
+	if ids := strings.Fields(pool); len(ids) != 1 ||
+		!strings.HasSuffix(ids[0], "/networkInterfaces/aks-nodepool1-26711606-nic-0/ipConfigurations/ipconfig1") {
 		t.Errorf("the load balancer's pool has %v, want the machine's address only", ids)
 	}
 	count := map[string]int{}
@@ -258,9 +265,12 @@ func TestE7(t *testing.T) {
 		`^-A KUBE-FW-AXSEUH3JK6RISVJZ -m comment --comment "default/kuard-vnode: loadbalancer IP" -j KUBE-MARK-MASQ$`,
 		`^-A KUBE-FW-AXSEUH3JK6RISVJZ -m comment --comment "default/kuard-vnode: loadbalancer IP" -j KUBE-SVC-AXSEUH3JK6RISVJZ$`,
 		`^-A KUBE-FW-AXSEUH3JK6RISVJZ -m comment --comment "default/kuard-vnode: loadbalancer IP" -j KUBE-MARK-DROP$`,
-		fmt.Sprintf(`^-A KUBE-NODEPORTS -p tcp -m comment --comment "default/kuard-vnode:" -m tcp --dport %d -j KUBE-SVC-AXSEUH3JK6RISVJZ$`, v.service.Spec.Ports[0].NodePort),
-		`^-A KUBE-SERVICES ! -s 10\.13\.76\.0/24 -d `+v.service.Spec.ClusterIP+`/32 -p tcp -m comment --comment "default/kuard-vnode: cluster IP" -m tcp --dport 8080 -j KUBE-MARK-MASQ$`,
-		`^-A KUBE-SERVICES -d `+v.vip+`/32 -p tcp -m comment --comment "default/kuard-vnode: loadbalancer IP" -m tcp --dport 8080 -j KUBE-FW-AXSEUH3JK6RISVJZ$`,
+		fmt.Sprintf(`^-A KUBE-NODEPORTS -p tcp -m comment --comment "default/kuard-vnode:" -m tcp --dport %d -j KUBE-SVC-AXSEUH3JK6RISVJZ$`,
+			v.service.Spec.Ports[0].NodePort),
+		`^-A KUBE-SERVICES ! -s 10\.13\.76\.0/24 -d `+v.service.Spec.ClusterIP+
+			`/32 -p tcp -m comment --comment "default/kuard-vnode: cluster IP" -m tcp --dport 8080 -j KUBE-MARK-MASQ$`,
+		`^-A KUBE-SERVICES -d `+v.vip+
+			`/32 -p tcp -m comment --comment "default/kuard-vnode: loadbalancer IP" -m tcp --dport 8080 -j KUBE-FW-AXSEUH3JK6RISVJZ$`,
 		`^-A KUBE-SVC-AXSEUH3JK6RISVJZ -m statistic --mode random --probability 0\.50000000000 -j KUBE-SEP-\S+$`,
 		`^-A KUBE-SEP-\S+ -s `+v.aci.Status.PodIP+`/32 -j KUBE-MARK-MASQ$`,
 		`^-A KUBE-SEP-\S+ -p tcp -m tcp -j DNAT --to-destination `+v.aci.Status.PodIP+`:8080$`)
@@ -316,22 +326,28 @@ func TestE15(t *testing.T) {
 func TestE16(t *testing.T) {
 	v := vnodeWorld(t)
 	out := v.Kubectl(t, "exec", v.aci.Name, "--", "ip", "-o", "-4", "address")
-	expect(t, out, `eth0 +inet `+regexp.QuoteMeta(v.aci.Status.PodIP)+`/24 .*scope global eth0`, `eth1 +inet 169\.254\.0\.4/16 .*scope global eth1`)
+	expect(t, out, `eth0 +inet `+regexp.QuoteMeta(v.aci.Status.PodIP)+`/24 .*scope global eth0`,
+		`eth1 +inet 169\.254\.0\.4/16 .*scope global eth1`)
 	expect(t, v.Kubectl(t, "exec", v.aci.Name, "--", "ip", "link"), `^\d+: eth0@if\d+: `, `^\d+: eth1@if\d+: `)
 	// Both lead somewhere: to a machine in the virtual network, and to the internet.
-	v.walkAgrees(t, "pod/"+v.aci.Name, "vm/testvm:80", `^  out +eth0$`, `^the destination sees the sender's own address, `+regexp.QuoteMeta(v.aci.Status.PodIP))
+	v.walkAgrees(t, "pod/"+v.aci.Name, "vm/testvm:80", `^  out +eth0$`,
+		`^the destination sees the sender's own address, `+regexp.QuoteMeta(v.aci.Status.PodIP))
 	v.walkAgrees(t, "pod/"+v.aci.Name, "internet/ifconfig.co:80", `^  out +eth1$`)
 }
 
 func TestE17(t *testing.T) {
 	v := vnodeWorld(t)
 	world.Eventually(t, 20*time.Second, func() error { // the group's service proxy follows the cluster as a node's does
-		_, err := v.Try(20*time.Second, "kubectl", "--name", v.Name, "exec", v.aci.Name, "--", "wget", "-q", "-T", "5", "-O", "/dev/null", "http://"+v.service.Spec.ClusterIP+":8080")
+		_, err := v.Try(20*time.Second, "kubectl", "--name", v.Name, "exec", v.aci.Name, "--", "wget", "-q", "-T", "5", "-O", "/dev/null",
+			"http://"+v.service.Spec.ClusterIP+":8080")
 		return err
 	})
 	// Why: the rules are in the group's own namespace, written by a service proxy beside the group.
 	v.walkAgrees(t, "pod/"+v.aci.Name, "svc/kuard-vnode",
-		`^container group default-`+v.aci.Name+`\n(  .*\n)*  dnat +`+regexp.QuoteMeta(v.service.Spec.ClusterIP)+`:8080 → .*:8080 +by nat KUBE-SEP-\S+ 2: DNAT$`)
-	expect(t, v.Run(t, "status", "--name", v.Name), `^default-`+v.aci.Name+` +`+regexp.QuoteMeta(v.aci.Status.PodIP)+` +Running +1/1 +up \(pid \d+\)$`)
-	expect(t, v.SSH(t, "container-group/default-"+v.aci.Name, "iptables-save", "-t", "nat"), `^-A KUBE-SERVICES .* -d `+v.service.Spec.ClusterIP+`/32 .*"default/kuard-vnode: cluster IP"`)
+		`^container group default-`+v.aci.Name+`\n(  .*\n)*  dnat +`+regexp.QuoteMeta(v.service.Spec.ClusterIP)+
+			`:8080 → .*:8080 +by nat KUBE-SEP-\S+ 2: DNAT$`)
+	expect(t, v.Run(t, "status", "--name", v.Name), `^default-`+v.aci.Name+` +`+regexp.QuoteMeta(v.aci.Status.PodIP)+
+		` +Running +1/1 +up \(pid \d+\)$`)
+	expect(t, v.SSH(t, "container-group/default-"+v.aci.Name, "iptables-save", "-t", "nat"),
+		`^-A KUBE-SERVICES .* -d `+v.service.Spec.ClusterIP+`/32 .*"default/kuard-vnode: cluster IP"`)
 }

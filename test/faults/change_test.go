@@ -52,7 +52,8 @@ func TestClusterChanged(t *testing.T) {
 
 	refused := writeFile(t, fmt.Sprintf(changed, "1.12"))
 	out, err := w.Try(time.Minute, "up", "--name", w.Name, "-f", refused)
-	if err == nil || !strings.Contains(out, `~ spec.serviceProxy.rules: "1.11" → "1.12"  (needs a new cluster)`) || !strings.Contains(err.Error(), "nothing was done") {
+	if err == nil || !strings.Contains(out, `~ spec.serviceProxy.rules: "1.11" → "1.12"  (needs a new cluster)`) ||
+		!strings.Contains(err.Error(), "nothing was done") {
 		t.Errorf("a change of the rule set: %v\n%s", err, out)
 	}
 	if d := fabricState(t, w); d != before {
@@ -71,7 +72,8 @@ func TestClusterChanged(t *testing.T) {
 	}
 	ask()
 	world.Eventually(t, 10*time.Second, func() error { // the agent starts again, with other ranges
-		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "-m", "2", "http://172.17.0.4")
+		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "ubuntu", "--", "curl", "-sS", "-o", "/dev/null", "-m", "2",
+			"http://172.17.0.4")
 		if log := w.Run(t, "logs", "--name", w.Name, "vm/server"); err == nil && !strings.Contains(log, pod+" - - ") {
 			return fmt.Errorf("the server's log has no line of pod %s: %s", pod, log)
 		}
@@ -106,11 +108,12 @@ func writeFile(t *testing.T, text string) string {
 }
 
 // fabricState is what the fabric's namespace has of the network.
-// The kernel lists neighbours in the order of a hash table, which is another one in each, and links and rules in the order in which they were
-// made, which machines that start beside each other do not always keep.
+// The kernel lists neighbours in the order of a hash table, which is another one in each, and links and rules in the order in which they
+// were made, which machines that start beside each other do not always keep.
 func fabricState(t *testing.T, w *world.World) string {
 	t.Helper()
-	return w.SSH(t, "fabric", "sh", "-c", "nft -s list table ip azure; ip rule | sort; ip route show table all; ip -br link | sort | sed 's/@if[0-9]*//'; ip neigh show nud permanent | sort")
+	return w.SSH(t, "fabric", "sh", "-c",
+		"nft -s list table ip azure; ip rule | sort; ip route show table all; ip -br link | sort | sed 's/@if[0-9]*//'; ip neigh show nud permanent | sort")
 }
 
 // holdOpen opens a connection from the pod to a host on the internet; the function that it returns sends a request on it and waits for the

@@ -53,7 +53,8 @@ func freshOf(t *testing.T, name, example string) *world.World {
 func hostState(t *testing.T) map[string]string {
 	t.Helper()
 	state := map[string]string{}
-	for _, command := range []string{"ip -o link", "ip -o addr", "ip route show table all", "ip rule", "iptables-save", "nft list ruleset", "ls /run/netns",
+	for _, command := range []string{"ip -o link", "ip -o addr", "ip route show table all", "ip rule", "iptables-save", "nft list ruleset",
+		"ls /run/netns",
 		"sysctl net.ipv4.ip_forward net.ipv4.conf.all.rp_filter net.ipv4.conf.all.proxy_arp"} {
 		out, _ := exec.Command("sh", "-c", command).Output() // a missing folder is a state too
 		state[command] = counters.ReplaceAllString(string(out), "")
@@ -346,7 +347,8 @@ func TestKillParts(t *testing.T) {
 		}
 		kill(t, pids[0])
 		world.Eventually(t, 30*time.Second, func() error {
-			state := w.Kubectl(t, "get", "pod", out, "-o", "jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
+			state := w.Kubectl(t, "get", "pod", out, "-o",
+				"jsonpath={.status.containerStatuses[0].restartCount} {.status.containerStatuses[0].ready}")
 			if state != "1 true" {
 				return errors.New(state)
 			}
@@ -501,7 +503,8 @@ spec:
 	if code := cmd.ProcessState.ExitCode(); code != 2 {
 		t.Errorf("exit status %d, want 2", code)
 	}
-	for _, field := range []string{"spec.network.plugin", "spec.network.serviceCIDR", "spec.nodePool", "spec.nodePools[0]", "subnets[1]", "spec.azure.vms[0].app"} {
+	for _, field := range []string{"spec.network.plugin", "spec.network.serviceCIDR", "spec.nodePool", "spec.nodePools[0]", "subnets[1]",
+		"spec.azure.vms[0].app"} {
 		if !strings.Contains(string(out), field) {
 			t.Errorf("no error about %s in:\n%s", field, out)
 		}

@@ -21,7 +21,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// masqWorld is the world of examples/iptables: three nodes with the ip-masq-agent, an nginx on each, a server in the VNet that logs who calls.
+// masqWorld is the world of examples/iptables: three nodes with the ip-masq-agent, an nginx on each, a server in the VNet that logs who
+// calls.
 type masqWorld struct {
 	*world.World
 	nodes []string
@@ -80,7 +81,8 @@ func (w *masqWorld) configure(t *testing.T, texts ...string) {
 	client := apiClient(t, w.World)
 	for _, text := range texts {
 		c := &corev1.ConfigMap{
-			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: ipmasq.UserConfigMap}, Data: map[string]string{ipmasq.FileV1: text},
+			ObjectMeta: metav1.ObjectMeta{Namespace: metav1.NamespaceSystem, Name: ipmasq.UserConfigMap},
+			Data:       map[string]string{ipmasq.FileV1: text},
 		}
 		if _, err := client.CoreV1().ConfigMaps(c.Namespace).Update(t.Context(), c, metav1.UpdateOptions{}); err != nil {
 			t.Fatal(err)
@@ -122,8 +124,8 @@ func settles(t *testing.T, after string, fresh map[string]string, dumps func(*te
 	})
 }
 
-// requests has the pod call the server in the VNet, a connection each time, until stop is called. That gives how many calls the server logged
-// from the pod, and the lines of calls that came from elsewhere.
+// requests has the pod call the server in the VNet, a connection each time, until stop is called. That gives how many calls the server
+// logged from the pod, and the lines of calls that came from elsewhere.
 func (w *masqWorld) requests(t *testing.T) (stop func() (n int, wrong []string)) {
 	t.Helper()
 	before := w.Run(t, "logs", "--name", w.Name, "neighbour")
@@ -178,7 +180,8 @@ func TestIPMasqAgent(t *testing.T) {
 	}
 	t.Logf("%d calls", n)
 
-	for _, damage := range []string{"-D IP-MASQ-AGENT 2", "-F IP-MASQ-AGENT", "-D POSTROUTING 3", "-F POSTROUTING", "-I IP-MASQ-AGENT -j ACCEPT; iptables -t nat -D IP-MASQ-AGENT 2"} {
+	for _, damage := range []string{"-D IP-MASQ-AGENT 2", "-F IP-MASQ-AGENT", "-D POSTROUTING 3", "-F POSTROUTING",
+		"-I IP-MASQ-AGENT -j ACCEPT; iptables -t nat -D IP-MASQ-AGENT 2"} {
 		w.SSH(t, w.nodes[0], "sh", "-c", "iptables -t nat "+damage)
 		w.settles(t, "iptables -t nat "+damage, fresh)
 	}

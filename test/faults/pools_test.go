@@ -65,7 +65,8 @@ func (w *poolWorld) change(ctx context.Context, t *testing.T, name, cidr string)
 	request := w.api.Delete().AbsPath(poolPath + "/" + name)
 	if cidr != "" {
 		request = w.api.Post().AbsPath(poolPath).SetHeader("Content-Type", "application/json").Body(fmt.Appendf(nil,
-			`{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"name":%q},"spec":{"cidr":%q,"natOutgoing":true,"disabled":true}}`, name, cidr))
+			`{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"name":%q},"spec":{"cidr":%q,"natOutgoing":true,"disabled":true}}`,
+			name, cidr))
 	}
 	if err := request.Do(ctx).Error(); err != nil {
 		t.Fatal(err)
@@ -102,8 +103,8 @@ func (w *poolWorld) settles(t *testing.T, after string, fresh map[string]string)
 	settles(t, after, fresh, w.dumps)
 }
 
-// requests has the pod call both servers, a connection each time, until stop is called. That gives how many calls the servers logged from the
-// pod, and the lines of calls that came from elsewhere.
+// requests has the pod call both servers, a connection each time, until stop is called. That gives how many calls the servers logged from
+// the pod, and the lines of calls that came from elsewhere.
 func (w *poolWorld) requests(t *testing.T) (stop func() (n int, wrong []string)) {
 	t.Helper()
 	script := `while ! [ -e /tmp/stop ]; do curl -s -o /dev/null --max-time 5 -H 'Connection: close' 'http://172.17.0.4/?[1-10]' 'http://10.240.0.97/?[1-10]'; sleep 0.05; done; rm /tmp/stop`
@@ -130,8 +131,8 @@ func (w *poolWorld) requests(t *testing.T) (stop func() (n int, wrong []string))
 	}
 }
 
-// TestCalicoPools: however pools change and whatever happens to agents, sets and rules, in the end each node is as after a fresh start; and on
-// the way no call to a place that always is in a pool gets the node's address.
+// TestCalicoPools: however pools change and whatever happens to agents, sets and rules, in the end each node is as after a fresh start; and
+// on the way no call to a place that always is in a pool gets the node's address.
 func TestCalicoPools(t *testing.T) {
 	w := newPoolWorld(t)
 	fresh := w.dumps(t)
@@ -157,7 +158,8 @@ func TestCalicoPools(t *testing.T) {
 	// A start on a node with nothing of an agent's, and on one that holds half.
 	const empty = "echo '*nat\nCOMMIT' | iptables-restore; ipset destroy; "
 	w.SSH(t, w.nodes[0], "sh", "-c", empty)
-	w.SSH(t, w.nodes[1], "sh", "-c", empty+"ipset create cali40all-ipam-pools hash:net maxelem 1048576; ipset create cali40all-ipam-pools-tmp hash:net")
+	w.SSH(t, w.nodes[1], "sh", "-c",
+		empty+"ipset create cali40all-ipam-pools hash:net maxelem 1048576; ipset create cali40all-ipam-pools-tmp hash:net")
 	for _, n := range status(t, w.World).Nodes {
 		kill(t, n.Agent.Pid)
 	}

@@ -15,8 +15,8 @@ import (
 
 const secondNode = "aks-nodepool1-31351229-1"
 
-// TestScaledAndKilled kills the lab process while a node joins, and while it is drained: the next up brings both to their end. What is open on
-// the first node stays open all the time, and in the end nothing is left of the second.
+// TestScaledAndKilled kills the lab process while a node joins, and while it is drained: the next up brings both to their end. What is open
+// on the first node stays open all the time, and in the end nothing is left of the second.
 func TestScaledAndKilled(t *testing.T) {
 	w := fresh(t, "scale")
 	w.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "3600")
@@ -40,7 +40,8 @@ func TestScaledAndKilled(t *testing.T) {
 		t.Fatalf("nodes %v are Ready, want two", nodes)
 	}
 	// A pod that takes its time to end: sleep as first process does not hear SIGTERM.
-	w.Kubectl(t, "run", "slow", "--image=busybox", `--overrides={"spec":{"nodeName":"`+secondNode+`","terminationGracePeriodSeconds":3}}`, "--", "sleep", "3600")
+	w.Kubectl(t, "run", "slow", "--image=busybox", `--overrides={"spec":{"nodeName":"`+secondNode+`","terminationGracePeriodSeconds":3}}`,
+		"--", "sleep", "3600")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/slow", "--timeout=60s")
 	world.Eventually(t, 20*time.Second, func() error { _, err := w.Try(10*time.Second, "status", "--name", w.Name); return err })
 
@@ -61,8 +62,8 @@ func TestScaledAndKilled(t *testing.T) {
 	}
 }
 
-// scaleAndKill begins to scale and kills the lab process when the step is told. Where the rest was done before the process was dead, it is scaled
-// back and begun again.
+// scaleAndKill begins to scale and kills the lab process when the step is told. Where the rest was done before the process was dead, it is
+// scaled back and begun again.
 func scaleAndKill(t *testing.T, w *world.World, from, to, step string) {
 	t.Helper()
 	scale := func(count string) []string {

@@ -58,8 +58,8 @@ spec:
       containers: [{name: c, image: nginx}]
 `
 
-// TestVirtualNode kills the connector and the lab process, while pods are deleted and made: no container group is lost or left behind. In the
-// end nothing of them is left on the machine.
+// TestVirtualNode kills the connector and the lab process, while pods are deleted and made: no container group is lost or left behind. In
+// the end nothing of them is left on the machine.
 func TestVirtualNode(t *testing.T) {
 	w := freshOf(t, "vnode", "virtual-node")
 	if _, err := w.TryInput(time.Minute, groupPods, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
@@ -91,7 +91,8 @@ func TestVirtualNode(t *testing.T) {
 	if err := unix.Kill(lab.DirOf(w.Name).Process(), unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "5", "-o", "/dev/null", "http://"+ip+":8080"); err != nil {
+	if out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "vm/testvm", "--", "curl", "-sS", "--max-time", "5", "-o", "/dev/null",
+		"http://"+ip+":8080"); err != nil {
 		t.Errorf("without the lab process: %s %v", out, err)
 	}
 	w.Run(t, "up", "--name", w.Name)
@@ -108,7 +109,8 @@ func TestVirtualNode(t *testing.T) {
 // started is when a pod's container began.
 func started(t *testing.T, w *world.World, pod string) string {
 	t.Helper()
-	return w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].state.running.startedAt} {.status.containerStatuses[0].restartCount}")
+	return w.Kubectl(t, "get", "pod", pod, "-o",
+		"jsonpath={.status.containerStatuses[0].state.running.startedAt} {.status.containerStatuses[0].restartCount}")
 }
 
 // refused: what container groups do not have is said on the pods, with the reason.
@@ -116,11 +118,13 @@ func refused(t *testing.T, w *world.World) {
 	t.Helper()
 	daemon := strings.TrimSpace(w.Kubectl(t, "get", "pods", "-l", "app=everywhere", "-o", "jsonpath={.items[0].metadata.name}"))
 	for pod, words := range map[string][]string{
-		"odd":  {"hostNetwork: a container group has an address of its own", "init container first:", "volume host: a container group has no volumes of type hostPath"},
+		"odd": {"hostNetwork: a container group has an address of its own", "init container first:",
+			"volume host: a container group has no volumes of type hostPath"},
 		daemon: {"DaemonSet everywhere: a DaemonSet has a pod on each machine"},
 	} {
 		world.Eventually(t, 20*time.Second, func() error {
-			events := w.Kubectl(t, "get", "events", "--field-selector", "reason=ProviderCreateFailed,involvedObject.name="+pod, "-o", "jsonpath={.items[*].message}")
+			events := w.Kubectl(t, "get", "events", "--field-selector", "reason=ProviderCreateFailed,involvedObject.name="+pod, "-o",
+				"jsonpath={.items[*].message}")
 			for _, word := range words {
 				if !strings.Contains(events, word) {
 					return fmt.Errorf("events of %s: %q, want %q", pod, events, word)

@@ -43,7 +43,8 @@ var (
 	title = regexp.MustCompile(`(?m)^#+ (.*)$`)
 )
 
-// broken gives the links of a page that lead nowhere: files that are not there, headings that a page does not have. exists answers for the former.
+// broken gives the links of a page that lead nowhere: files that are not there, headings that a page does not have. exists answers for the
+// former.
 func broken(file string, pages map[string]string, exists func(string) bool) []string {
 	var bad []string
 	for _, m := range link.FindAllStringSubmatch(code.ReplaceAllString(pages[file], ""), -1) {

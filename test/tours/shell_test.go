@@ -11,7 +11,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// TestShellPrompt: the prompt shows the lab's name; Ctrl-C ends what runs and not the shell; its end leaves no folder and the terminal as it was.
+// TestShellPrompt: the prompt shows the lab's name; Ctrl-C ends what runs and not the shell; its end leaves no folder and the terminal as
+// it was.
 func TestShellPrompt(t *testing.T) {
 	w := world.New(t, "tours-shell")
 	tmp := t.TempDir()
@@ -72,7 +73,8 @@ func TestShell(t *testing.T) {
 			t.Errorf("%s\n%s\nwant %s", line, got, want)
 		}
 	}
-	if out, err := w.Try(time.Minute, "shell", "--name", w.Name, "--", "ssh", "10.13.99.99", "true"); err == nil || !strings.Contains(err.Error(), "has the address 10.13.99.99") {
+	if out, err := w.Try(time.Minute, "shell", "--name", w.Name, "--", "ssh", "10.13.99.99", "true"); err == nil ||
+		!strings.Contains(err.Error(), "has the address 10.13.99.99") {
 		t.Errorf("%s%v", out, err)
 	}
 }

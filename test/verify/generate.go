@@ -190,8 +190,8 @@ func (g *generator) enslave(s *site, link, bridge string, hairpin bool) {
 	}
 }
 
-// neighbours makes the link-layer addresses of a segment's stations known to each other: of IPv6 always, since neighbour discovery would meet
-// the rules; of IPv4 sometimes.
+// neighbours makes the link-layer addresses of a segment's stations known to each other: of IPv6 always, since neighbour discovery would
+// meet the rules; of IPv4 sometimes.
 func (g *generator) neighbours() {
 	for _, a := range g.stations {
 		for _, b := range g.stations {

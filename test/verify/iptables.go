@@ -120,7 +120,8 @@ func (t *tables) kubeProxy() {
 	t.add("nat", "KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000")
 	t.add("nat", "KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN")
 	t.add("nat", "KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0")
-	t.add("nat", `KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE%s`, t.maybe(" --random-fully", 0.5))
+	t.add("nat", `KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE%s`,
+		t.maybe(" --random-fully", 0.5))
 	cluster := t.local()
 	for i, v := range t.vips {
 		if v.address.Is6() == t.six && len(v.backs) > 0 {
@@ -178,7 +179,8 @@ func (t *tables) calico() {
 	t.rules["nat"] = append([]string{`-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING`}, t.rules["nat"]...)
 	t.add("nat", "cali-POSTROUTING -j cali-nat-outgoing")
 	if masq != "" {
-		t.add("nat", "cali-nat-outgoing -m set --match-set %s src -m set ! --match-set %s dst -j MASQUERADE%s", masq, masq, t.maybe(" --random-fully", 0.3))
+		t.add("nat", "cali-nat-outgoing -m set --match-set %s src -m set ! --match-set %s dst -j MASQUERADE%s", masq, masq,
+			t.maybe(" --random-fully", 0.3))
 	}
 	for _, c := range []string{"cali-FORWARD", "cali-from-wl", "cali-to-wl"} {
 		t.chain("filter", c)
@@ -207,7 +209,8 @@ func (t *tables) masqueradeAgent() {
 	t.chain("nat", "IP-MASQ-AGENT")
 	t.add("nat", "POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT")
 	for range 1 + t.IntN(3) {
-		t.add("nat", `IP-MASQ-AGENT -d %s -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`, t.prefix(t.six))
+		t.add("nat", `IP-MASQ-AGENT -d %s -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`,
+			t.prefix(t.six))
 	}
 	t.add("nat", "IP-MASQ-AGENT -j MASQUERADE%s", t.maybe(" --random-fully", 0.3))
 }
@@ -238,8 +241,8 @@ func (t *tables) random(table string) {
 	}
 }
 
-// chainsOfChains makes chains that jump as deep as nf_tables allows, and ones that jump in a circle, which the tools let through as long as no
-// base chain leads there.
+// chainsOfChains makes chains that jump as deep as nf_tables allows, and ones that jump in a circle, which the tools let through as long as
+// no base chain leads there.
 func (t *tables) chainsOfChains() {
 	const deepest = 14 // one less than what nf_tables lets a base chain reach (NFT_JUMP_STACK_SIZE)
 	depth := 1 + t.IntN(deepest)
@@ -302,16 +305,19 @@ func (t *tables) target(table, base string, users []string) (string, int) {
 	case "raw":
 		zone := 1 + t.IntN(3)
 		return pick(t.generator, []string{" -j NOTRACK", fmt.Sprintf(" -j MARK --set-xmark %#x/0xffffffff", mark), " -j CT --notrack",
-			fmt.Sprintf(" -j CT --zone %d", zone), fmt.Sprintf(" -j CT --zone-orig %d", zone), fmt.Sprintf(" -j CT --zone-reply %d", zone), " -j CT --zone mark",
+			fmt.Sprintf(" -j CT --zone %d", zone), fmt.Sprintf(" -j CT --zone-orig %d", zone), fmt.Sprintf(" -j CT --zone-reply %d", zone),
+			" -j CT --zone mark",
 		}), 1 + t.IntN(2)
 	case "nat":
 		return t.translation(base)
 	case "mangle":
 		return pick(t.generator, []string{
-			fmt.Sprintf(" -j MARK --set-xmark %#x/%#x", mark, pick(t.generator, []int{0xff, 0xffff, 0xffffffff})), fmt.Sprintf(" -j MARK --or-mark %#x", mark),
+			fmt.Sprintf(" -j MARK --set-xmark %#x/%#x", mark, pick(t.generator, []int{0xff, 0xffff, 0xffffffff})),
+			fmt.Sprintf(" -j MARK --or-mark %#x", mark),
 			fmt.Sprintf(" -j MARK --and-mark %#x", mark), fmt.Sprintf(" -j MARK --xor-mark %#x", mark),
 			fmt.Sprintf(" -j CONNMARK --set-xmark %#x/0xffffffff", mark), " -j CONNMARK --save-mark", " -j CONNMARK --restore-mark",
-			" -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff", fmt.Sprintf(" -j TOS --set-tos %#x/0xff", pick(t.generator, []int{8, 16, 0x28})),
+			" -j CONNMARK --restore-mark --nfmask 0xff --ctmask 0xff",
+			fmt.Sprintf(" -j TOS --set-tos %#x/0xff", pick(t.generator, []int{8, 16, 0x28})),
 			fmt.Sprintf(" -j DSCP --set-dscp %d", t.IntN(64)), t.ttl(),
 		}), t.IntN(2)
 	}
@@ -327,7 +333,8 @@ func (t *tables) ttl() string {
 }
 
 func (t *tables) reject() string {
-	kinds := []string{"icmp-port-unreachable", "icmp-host-unreachable", "icmp-net-unreachable", "icmp-admin-prohibited", "icmp-host-prohibited", "icmp-proto-unreachable"}
+	kinds := []string{"icmp-port-unreachable", "icmp-host-unreachable", "icmp-net-unreachable", "icmp-admin-prohibited",
+		"icmp-host-prohibited", "icmp-proto-unreachable"}
 	if t.six {
 		kinds = []string{"icmp6-port-unreachable", "icmp6-addr-unreachable", "icmp6-no-route", "icmp6-adm-prohibited"}
 	}
@@ -357,12 +364,14 @@ func (t *tables) translation(base string) (string, int) {
 	switch base {
 	case "PREROUTING", "OUTPUT":
 		return pick(t.generator, []string{
-			" -j DNAT --to-destination " + destination.String(), fmt.Sprintf("%s -j DNAT --to-destination %s:%d", protocol, bracket(destination), pick(t.generator, ports)),
+			" -j DNAT --to-destination " + destination.String(), fmt.Sprintf("%s -j DNAT --to-destination %s:%d", protocol, bracket(destination),
+				pick(t.generator, ports)),
 			fmt.Sprintf("%s -j REDIRECT --to-ports %d", protocol, pick(t.generator, ports)),
 		}), 1 + t.IntN(2)
 	case "POSTROUTING":
 		return pick(t.generator, []string{
-			" -j MASQUERADE", " -j MASQUERADE --random-fully", protocol + " -j MASQUERADE --to-ports 2000-2010", " -j SNAT --to-source " + source.String(),
+			" -j MASQUERADE", " -j MASQUERADE --random-fully", protocol + " -j MASQUERADE --to-ports 2000-2010",
+			" -j SNAT --to-source " + source.String(),
 			fmt.Sprintf("%s -j SNAT --to-source %s:3000-3010", protocol, bracket(source)),
 		}), t.IntN(2)
 	case "INPUT":

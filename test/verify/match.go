@@ -50,7 +50,8 @@ func (t *tables) match(kind int, table, base string) string {
 		return fmt.Sprintf("%s -d %s", t.not(), t.prefix(t.six))
 	case 4:
 		p := pick(t.generator, []string{"tcp", "udp"})
-		return fmt.Sprintf(" -p %s -m %s%s --dport %s", p, p, t.not(), pick(t.generator, []string{fmt.Sprint(port), fmt.Sprintf("%d:%d", port, port+1000), "1024:65535"}))
+		return fmt.Sprintf(" -p %s -m %s%s --dport %s", p, p, t.not(),
+			pick(t.generator, []string{fmt.Sprint(port), fmt.Sprintf("%d:%d", port, port+1000), "1024:65535"}))
 	case 5:
 		return " -p " + pick(t.generator, []string{"tcp", "udp", t.icmp()})
 	case 6:
@@ -69,13 +70,16 @@ func (t *tables) match(kind int, table, base string) string {
 		}
 	case 10:
 		if table != "raw" {
-			return fmt.Sprintf(" -m conntrack%s --ctstate %s", t.not(), pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED", "DNAT", "SNAT"}))
+			return fmt.Sprintf(" -m conntrack%s --ctstate %s", t.not(),
+				pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED", "DNAT", "SNAT"}))
 		}
 	case 11:
 		if t.six {
-			return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST"}))
+			return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}),
+				pick(t.generator, []string{"LOCAL", "UNICAST"}))
 		}
-		return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}), pick(t.generator, []string{"LOCAL", "UNICAST", "LOCAL,BLACKHOLE"}))
+		return fmt.Sprintf(" -m addrtype%s --%s-type %s", t.not(), pick(t.generator, []string{"src", "dst"}),
+			pick(t.generator, []string{"LOCAL", "UNICAST", "LOCAL,BLACKHOLE"}))
 	case 12:
 		return fmt.Sprintf(" -p tcp -m multiport --dports %d,%d:%d", port, 8000, 9000)
 	case 13:
@@ -84,7 +88,8 @@ func (t *tables) match(kind int, table, base string) string {
 		return t.fields()
 	case 15:
 		if set := t.set("net"); set != "" {
-			return fmt.Sprintf(" -m set%s --match-set %s %s%s", t.not(), set, pick(t.generator, []string{"src", "dst"}), t.maybe(" --return-nomatch", 0.15))
+			return fmt.Sprintf(" -m set%s --match-set %s %s%s", t.not(), set, pick(t.generator, []string{"src", "dst"}),
+				t.maybe(" --return-nomatch", 0.15))
 		}
 	case 16:
 		if set := t.set("list"); set != "" && t.chance(0.4) {
@@ -105,10 +110,12 @@ func (t *tables) match(kind int, table, base string) string {
 		}
 	case 20:
 		if table != "raw" {
-			return fmt.Sprintf(" -m state%s --state %s", t.not(), pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED"}))
+			return fmt.Sprintf(" -m state%s --state %s", t.not(),
+				pick(t.generator, []string{"NEW", "ESTABLISHED", "RELATED,ESTABLISHED", "INVALID", "NEW,UNTRACKED"}))
 		}
 	case 21:
-		return fmt.Sprintf(" -m length%s --length %s", t.not(), pick(t.generator, []string{"60", "0:60", "61:84", "80", "41:", fmt.Sprint(40 + t.IntN(60))}))
+		return fmt.Sprintf(" -m length%s --length %s", t.not(),
+			pick(t.generator, []string{"60", "0:60", "61:84", "80", "41:", fmt.Sprint(40 + t.IntN(60))}))
 	case 22, 23:
 		return t.ports()
 	case 24:
@@ -146,7 +153,8 @@ func (t *tables) group(base string) string {
 	if len(sides) == 0 {
 		return ""
 	}
-	return fmt.Sprintf(" -m devgroup%s --%s-group %s", t.not(), pick(t.generator, sides), pick(t.generator, []string{"0x0", "0x5", "0x6", "0x4/0x4"}))
+	return fmt.Sprintf(" -m devgroup%s --%s-group %s", t.not(), pick(t.generator, sides),
+		pick(t.generator, []string{"0x0", "0x5", "0x6", "0x4/0x4"}))
 }
 
 // history is a test whose answer depends on the packets before.
@@ -158,9 +166,11 @@ func (t *tables) history() string {
 		" -m recent --set" + recent, " -m recent --set" + recent, " -m recent" + t.not() + " --rcheck --seconds 60" + recent,
 		" -m recent" + t.not() + " --update --seconds 60 --hitcount 2" + recent, " -m recent --remove" + recent,
 		" -m limit --limit 1/minute --limit-burst " + fmt.Sprint(1+t.IntN(3)),
-		fmt.Sprintf(" -m hashlimit --hashlimit-%s 2/minute --hashlimit-burst %d --hashlimit-mode %s --hashlimit-name h%d", pick(t.generator, []string{"upto", "above"}),
+		fmt.Sprintf(" -m hashlimit --hashlimit-%s 2/minute --hashlimit-burst %d --hashlimit-mode %s --hashlimit-name h%d",
+			pick(t.generator, []string{"upto", "above"}),
 			1+t.IntN(3), pick(t.generator, []string{"srcip", "dstip", "srcip,dstport", "dstip,dstport"}), t.site.histories),
-		fmt.Sprintf(" -m connlimit --connlimit-%s %d --connlimit-mask 24 --connlimit-%saddr", pick(t.generator, []string{"upto", "above"}), t.IntN(3),
+		fmt.Sprintf(" -m connlimit --connlimit-%s %d --connlimit-mask 24 --connlimit-%saddr", pick(t.generator, []string{"upto", "above"}),
+			t.IntN(3),
 			pick(t.generator, []string{"s", "d"})),
 		fmt.Sprintf(" -m quota%s --quota %d", t.not(), 50+t.IntN(200)), t.account(),
 	})
@@ -177,9 +187,11 @@ func (t *tables) account() string {
 
 // odd are matches that nobody needs to understand: whether the model does, it says itself.
 func (t *tables) odd(table string) string {
-	all := []string{" -m u32 --u32 0&0xf=0x5", " -m ecn --ecn-ip-ect 0", " -m cpu --cpu 0", " -m string --algo bm --string abc", " -m time --timestart 01:00 --timestop 13:00"}
+	all := []string{" -m u32 --u32 0&0xf=0x5", " -m ecn --ecn-ip-ect 0", " -m cpu --cpu 0", " -m string --algo bm --string abc",
+		" -m time --timestart 01:00 --timestop 13:00"}
 	if table != "raw" {
-		all = append(all, " -m connbytes --connbytes 0:1 --connbytes-dir both --connbytes-mode packets", " -p sctp -m sctp --chunk-types any INIT")
+		all = append(all, " -m connbytes --connbytes 0:1 --connbytes-dir both --connbytes-mode packets",
+			" -p sctp -m sctp --chunk-types any INIT")
 	}
 	return pick(t.generator, all)
 }
@@ -199,7 +211,8 @@ func (t *tables) fields() string {
 	}
 	return pick(t.generator, []string{
 		fmt.Sprintf(" -m %s-%s %d", ttl, pick(t.generator, []string{"eq", "lt", "gt"}), 60+t.IntN(6)), icmp,
-		fmt.Sprintf(" -m dscp --dscp %d", pick(t.generator, []int{0, 1, 2, 4, 46})), fmt.Sprintf(" -m tos --tos %#x/0xff", pick(t.generator, []int{0, 8, 16})),
+		fmt.Sprintf(" -m dscp --dscp %d", pick(t.generator, []int{0, 1, 2, 4, 46})),
+		fmt.Sprintf(" -m tos --tos %#x/0xff", pick(t.generator, []int{0, 8, 16})),
 		" -p tcp -m tcp --tcp-flags SYN,ACK,RST SYN", " -p tcp -m tcp --syn",
 	})
 }

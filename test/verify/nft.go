@@ -121,7 +121,8 @@ func (n *nftRules) service(i int, v vip) {
 	n.add("chain", "%s", svc)
 	n.add("element", "service-ips { %s . %s . %d : goto %s }", v.address, protocol, v.port, svc)
 	if n.chance(0.6) {
-		n.add("rule", "%s %s daddr %s %s dport %d %s saddr != %s jump mark-for-masquerade", svc, n.proto(), v.address, protocol, v.port, n.proto(),
+		n.add("rule", "%s %s daddr %s %s dport %d %s saddr != %s jump mark-for-masquerade", svc, n.proto(), v.address, protocol, v.port,
+			n.proto(),
 			prefixOf(1+n.IntN(n.nets), n.six))
 	}
 	if n.chance(0.4) { // a map of the endpoints
@@ -129,7 +130,8 @@ func (n *nftRules) service(i int, v vip) {
 		for k, e := range v.backs {
 			ends = append(ends, fmt.Sprintf("%d : %s . %d", k, e.address, e.port))
 		}
-		n.add("rule", "%s meta l4proto %s dnat %s to numgen random mod %d map { %s }", svc, protocol, n.proto(), len(ends), strings.Join(ends, ", "))
+		n.add("rule", "%s meta l4proto %s dnat %s to numgen random mod %d map { %s }", svc, protocol, n.proto(), len(ends),
+			strings.Join(ends, ", "))
 		return
 	}
 	var jumps []string
@@ -147,8 +149,10 @@ func (n *nftRules) service(i int, v vip) {
 type baseChain struct{ name, kind, hook, priority string }
 
 var nftBases = []baseChain{
-	{"raw-pre", "filter", "prerouting", "-300"}, {"raw-out", "filter", "output", "-300"}, {"mangle-pre", "filter", "prerouting", "-150"}, {"nat-pre", "nat", "prerouting", "-100"},
-	{"inp", "filter", "input", "0"}, {"forw", "filter", "forward", "0"}, {"outp", "filter", "output", "0"}, {"nat-out", "nat", "output", "-100"},
+	{"raw-pre", "filter", "prerouting", "-300"}, {"raw-out", "filter", "output", "-300"}, {"mangle-pre", "filter", "prerouting", "-150"},
+	{"nat-pre", "nat", "prerouting", "-100"},
+	{"inp", "filter", "input", "0"}, {"forw", "filter", "forward", "0"}, {"outp", "filter", "output", "0"},
+	{"nat-out", "nat", "output", "-100"},
 	{"route-out", "route", "output", "-150"}, {"mangle-post", "filter", "postrouting", "-150"}, {"nat-post", "nat", "postrouting", "100"},
 }
 
@@ -280,7 +284,8 @@ func (n *nftRules) statement(b baseChain, users int) (string, int) {
 		fmt.Sprintf("ct mark set %#x", mark), "ct mark set meta mark", "meta mark set ct mark", fmt.Sprintf("meta mark set ct mark or %#x", mark),
 		fmt.Sprintf("meta mark set numgen random mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "counter", "meta priority set 1:2",
 		fmt.Sprintf("meta mark set jhash %s saddr . %s daddr mod %d", n.proto(), n.proto(), 2+n.IntN(3)),
-		fmt.Sprintf("meta mark set tcp dport map { %d : 0x1, %d : 0x2 }", ports[0], ports[1]), fmt.Sprintf("%s dscp set %d", n.proto(), n.IntN(64)),
+		fmt.Sprintf("meta mark set tcp dport map { %d : 0x1, %d : 0x2 }", ports[0], ports[1]),
+		fmt.Sprintf("%s dscp set %d", n.proto(), n.IntN(64)),
 		fmt.Sprintf("meta mark set numgen inc mod %d offset %d", 2+n.IntN(2), n.IntN(20)), "numgen inc mod 3 vmap { 0 : accept, 1 : return }",
 		"numgen random mod 3 vmap { 0 : accept, 1 : return }", fmt.Sprintf("numgen random mod 10 < %d meta mark set %#x", 1+n.IntN(9), mark),
 	}), n.IntN(2)
@@ -297,9 +302,11 @@ func (n *nftRules) reject() string {
 		return "reject with icmpx type " + pick(n.generator, []string{"port-unreachable", "admin-prohibited", "no-route", "host-unreachable"})
 	}
 	if n.six {
-		return n.only("ipv6") + "reject with icmpv6 type " + pick(n.generator, []string{"no-route", "admin-prohibited", "addr-unreachable", "port-unreachable"})
+		return n.only("ipv6") + "reject with icmpv6 type " +
+			pick(n.generator, []string{"no-route", "admin-prohibited", "addr-unreachable", "port-unreachable"})
 	}
-	return n.only("ipv4") + "reject with icmp type " + pick(n.generator, []string{"net-unreachable", "host-unreachable", "port-unreachable", "admin-prohibited", "host-prohibited"})
+	return n.only("ipv4") + "reject with icmp type " +
+		pick(n.generator, []string{"net-unreachable", "host-unreachable", "port-unreachable", "admin-prohibited", "host-prohibited"})
 }
 
 // only is the match of one protocol, where a table has both.
@@ -335,12 +342,13 @@ func (n *nftRules) translation(b baseChain) (string, int) {
 		n.netmap("dnat", "daddr"), fmt.Sprintf("dnat %s to %s-%s", p, destination, destination.Next().Next()),
 		fmt.Sprintf("%s redirect to :%d", l4, port), fmt.Sprintf("dnat %s to numgen random mod 2 map { %s }", p, strings.Join(choices, ", ")),
 		fmt.Sprintf("dnat %s to jhash %s saddr mod 2 map { %s }", p, p, strings.Join(choices, ", ")),
-		fmt.Sprintf("%s dnat %s to %s daddr . th dport map { %s . %d : %s . %d }", l4, p, p, destination, port, pick(n.generator, n.allAddresses(n.six)), pick(n.generator, ports)),
+		fmt.Sprintf("%s dnat %s to %s daddr . th dport map { %s . %d : %s . %d }", l4, p, p, destination, port,
+			pick(n.generator, n.allAddresses(n.six)), pick(n.generator, ports)),
 	}), 1 + n.IntN(2)
 }
 
-// netmap maps a prefix onto another. It leaves out what is there already: of an IPv4 address that stays, whether the kernel takes the connection for
-// translated depends on what was on its stack (nft_nat_setup_netmap leaves bytes of the new address as they are).
+// netmap maps a prefix onto another. It leaves out what is there already: of an IPv4 address that stays, whether the kernel takes the
+// connection for translated depends on what was on its stack (nft_nat_setup_netmap leaves bytes of the new address as they are).
 func (n *nftRules) netmap(kind, end string) string {
 	to := n.prefix(n.six).Masked()
 	return fmt.Sprintf("%s %s != %s %s %s prefix to %s", n.proto(), end, to, kind, n.proto(), to)
@@ -385,11 +393,13 @@ func (n *nftRules) match(b baseChain) string {
 	case 9:
 		return fmt.Sprintf("ct mark %s%#x", not, pick(g, marks))
 	case 10:
-		return "ct state " + pick(g, []string{"new", "established", "{ established, related }", "invalid", "established,related", "new,untracked"})
+		return "ct state " + pick(g, []string{"new", "established", "{ established, related }", "invalid", "established,related",
+			"new,untracked"})
 	case 11:
 		switch b.hook {
 		case "prerouting":
-			return pick(g, []string{"fib daddr type local", "fib saddr type != local", "fib daddr type { local, unicast }", "fib saddr . iif oif missing", "fib saddr . iif oif exists"})
+			return pick(g, []string{"fib daddr type local", "fib saddr type != local", "fib daddr type { local, unicast }",
+				"fib saddr . iif oif missing", "fib saddr . iif oif exists"})
 		case "output":
 			return "fib daddr type local"
 		}
@@ -405,10 +415,12 @@ func (n *nftRules) match(b baseChain) string {
 		if n.six {
 			hops = "ip6 hoplimit"
 		}
-		return pick(g, []string{fmt.Sprintf("%s < %d", hops, 60+g.IntN(6)), fmt.Sprintf("%s dscp %d", p, pick(g, []int{0, 2, 4, 46})), "tcp flags & (syn | ack) == syn",
+		return pick(g, []string{fmt.Sprintf("%s < %d", hops, 60+g.IntN(6)), fmt.Sprintf("%s dscp %d", p, pick(g, []int{0, 2, 4, 46})),
+			"tcp flags & (syn | ack) == syn",
 			"meta l4proto { tcp, udp }", "meta pkttype host", n.only(map[bool]string{false: "ipv4", true: "ipv6"}[n.six]), "meta skuid 0"})
 	case 16:
-		return pick(g, []string{"ct direction original", "ct direction reply", "ct status dnat", "ct status snat", fmt.Sprintf("ct original %s daddr %s", p, g.prefix(n.six)),
+		return pick(g, []string{"ct direction original", "ct direction reply", "ct status dnat", "ct status snat",
+			fmt.Sprintf("ct original %s daddr %s", p, g.prefix(n.six)),
 			"ct protocol tcp"})
 	case 17:
 		if !n.six {
@@ -416,7 +428,8 @@ func (n *nftRules) match(b baseChain) string {
 		}
 		return "icmpv6 type { echo-request, echo-reply }"
 	case 18:
-		return pick(g, []string{"limit rate 1/minute burst 2 packets", "limit rate over 2/minute burst 1 packets", "limit rate 200 bytes/minute burst 100 bytes",
+		return pick(g, []string{"limit rate 1/minute burst 2 packets", "limit rate over 2/minute burst 1 packets",
+			"limit rate 200 bytes/minute burst 100 bytes",
 			"ct count 1", "ct count over 1", "quota 150 bytes", "quota over 150 bytes"})
 	case 19:
 		return fmt.Sprintf("%s sport %s", pick(g, []string{"tcp", "udp", "sctp", "meta l4proto { tcp, udp } th"}),

@@ -180,8 +180,8 @@ func (g *generator) nodeAt(r *site, name, link string, pods int) {
 	g.route(node, 0, net, 1)
 }
 
-// podsOf gives a node its address n in its uplink's subnet, and its pods: behind a bridge of their own, behind one that the uplink is a port of
-// (Azure CNI's bridge mode), or each at its own wire with a host route (transparent mode, Calico). behind is told of their subnet.
+// podsOf gives a node its address n in its uplink's subnet, and its pods: behind a bridge of their own, behind one that the uplink is a
+// port of (Azure CNI's bridge mode), or each at its own wire with a host route (transparent mode, Calico). behind is told of their subnet.
 func (g *generator) podsOf(node *site, count, net, n int, mac string, behind func(subnet int)) {
 	switch g.IntN(3) {
 	case 0:

@@ -102,7 +102,8 @@ func Store(dir, name string, w *World, f Failure) (string, error) {
 	if more := len(predicted) - most; more > 0 {
 		predicted = append(predicted[:most:most], fmt.Sprintf("and %d lines more", more))
 	}
-	w.Comment = fmt.Sprintf("%s: packet %d, %s: %s\n%s\nPredicted:\n%s\n", name, f.Packet, f.Line, f.Kind, f.Text, strings.Join(predicted, "\n"))
+	w.Comment = fmt.Sprintf("%s: packet %d, %s: %s\n%s\nPredicted:\n%s\n", name, f.Packet, f.Line, f.Kind, f.Text,
+		strings.Join(predicted, "\n"))
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err
 	}

@@ -16,7 +16,8 @@ import (
 
 var (
 	worlds = flag.Uint64("worlds", 300, "how many worlds")
-	// What disagrees in the short run of "make test" is printed in full, and stands as open in docs/verification.md; a campaign allows nothing.
+	// What disagrees in the short run of "make test" is printed in full, and stands as open in docs/verification.md; a campaign allows
+	// nothing.
 	allowed  = flag.Int("open", 1, "how many packets in a hundred may disagree; with 0, as in a campaign, each is a failure")
 	seed     = flag.Uint64("seed", 1, "of the first world; the next ones count up")
 	parallel = flag.Int("worlds-parallel", 4, "how many worlds run at the same time")

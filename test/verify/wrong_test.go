@@ -35,8 +35,8 @@ address add 10.2.0.1/24 dev s
 address add 10.3.0.1/24 dev o
 `
 
-// TestWrongModel plants one fault in what the model reads, for each kind of fault, and expects the comparison to find it; without the fault it
-// agrees.
+// TestWrongModel plants one fault in what the model reads, for each kind of fault, and expects the comparison to find it; without the fault
+// it agrees.
 func TestWrongModel(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	const forward, toServer = "-A FORWARD -d 10.2.0.2/32 ", "vm/client tcp 10.2.0.2:80"
@@ -46,27 +46,42 @@ func TestWrongModel(t *testing.T) {
 		ip          string // of the router's ip
 		is, read    string // what the model reads in place of what is
 	}{
-		"drop for reject":           {packet: toServer, rule: forward + "-j REJECT --reject-with icmp-port-unreachable", is: "-j REJECT --reject-with icmp-port-unreachable", read: "-j DROP"},
-		"reject for drop":           {packet: toServer, rule: forward + "-j DROP", is: "-j DROP", read: "-j REJECT --reject-with icmp-port-unreachable"},
-		"drop for reset":            {packet: toServer, rule: forward + "-p tcp -j REJECT --reject-with tcp-reset", is: "-j REJECT --reject-with tcp-reset", read: "-j DROP"},
-		"reset for error":           {packet: toServer, rule: forward + "-p tcp -j REJECT --reject-with icmp-port-unreachable", is: "icmp-port-unreachable", read: "tcp-reset"},
-		"another error":             {packet: toServer, rule: forward + "-j REJECT --reject-with icmp-host-unreachable", is: "icmp-host-unreachable", read: "icmp-net-unreachable"},
-		"another error of datagram": {packet: "vm/client udp 10.2.0.2:53", rule: forward + "-j REJECT --reject-with icmp-admin-prohibited", is: "icmp-admin-prohibited", read: "icmp-port-unreachable"},
+		"drop for reject": {packet: toServer, rule: forward + "-j REJECT --reject-with icmp-port-unreachable",
+			is: "-j REJECT --reject-with icmp-port-unreachable", read: "-j DROP"},
+		"reject for drop": {packet: toServer, rule: forward + "-j DROP", is: "-j DROP",
+			read: "-j REJECT --reject-with icmp-port-unreachable"},
+		"drop for reset": {packet: toServer, rule: forward + "-p tcp -j REJECT --reject-with tcp-reset",
+			is: "-j REJECT --reject-with tcp-reset", read: "-j DROP"},
+		"reset for error": {packet: toServer, rule: forward + "-p tcp -j REJECT --reject-with icmp-port-unreachable",
+			is: "icmp-port-unreachable", read: "tcp-reset"},
+		"another error": {packet: toServer, rule: forward + "-j REJECT --reject-with icmp-host-unreachable",
+			is: "icmp-host-unreachable", read: "icmp-net-unreachable"},
+		"another error of datagram": {packet: "vm/client udp 10.2.0.2:53", rule: forward + "-j REJECT --reject-with icmp-admin-prohibited",
+			is: "icmp-admin-prohibited", read: "icmp-port-unreachable"},
 		"drop of the answer for reject": {packet: toServer, rule: "-A FORWARD -s 10.2.0.2/32 -j REJECT --reject-with icmp-port-unreachable",
 			is: "-j REJECT --reject-with icmp-port-unreachable", read: "-j DROP"},
-		"drop for accept":       {packet: toServer, rule: forward + "-j ACCEPT", is: "10.2.0.2/32 -j ACCEPT", read: "10.2.0.2/32 -j DROP"},
-		"accept for drop":       {packet: toServer, rule: forward + "-j DROP", is: "10.2.0.2/32 -j DROP", read: "10.2.0.2/32 -j ACCEPT"},
-		"blackhole for a route": {packet: "vm/client udp 10.9.0.1:80", ip: "route add 10.9.0.1/32 via 10.3.0.2", is: `"dst":"10.9.0.1","gateway":"10.3.0.2"`, read: `"type":"blackhole","dst":"10.9.0.1"`},
-		"blackhole for error":   {packet: "vm/client udp 10.9.0.1:80", ip: "route add unreachable 10.9.0.1/32", is: `"type":"unreachable"`, read: `"type":"blackhole"`},
-		"error for blackhole":   {packet: "vm/client udp 10.9.0.1:80", ip: "route add blackhole 10.9.0.1/32", is: `"type":"blackhole"`, read: `"type":"unreachable"`},
-		"prohibited for error":  {packet: "vm/client icmp 10.9.0.1", ip: "route add unreachable 10.9.0.1/32", is: `"type":"unreachable"`, read: `"type":"prohibit"`},
-		"another next hop":      {packet: "vm/client udp 10.9.0.1:80", ip: "route add 10.9.0.1/32 via 10.3.0.2", is: `"gateway":"10.3.0.2"`, read: `"gateway":"10.3.0.77"`},
-		"another endpoint": {packet: "vm/client tcp 10.9.9.9:80", table: "nat", rule: "-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2",
-			is: "--to-destination 10.2.0.2", read: "--to-destination 10.2.0.3"},
-		"another mark":            {packet: toServer, table: "mangle", rule: "-A FORWARD -j MARK --set-xmark 0x1/0xffffffff", is: "--set-xmark 0x1/", read: "--set-xmark 0x2/"},
-		"another connection mark": {packet: "vm/client udp 10.2.0.2:53", table: "mangle", rule: "-A FORWARD -j CONNMARK --set-xmark 0x1/0xffffffff", is: "--set-xmark 0x1/", read: "--set-xmark 0x2/"},
-		"another TTL":             {packet: toServer, table: "mangle", rule: "-A FORWARD -j TTL --ttl-set 9", is: "--ttl-set 9", read: "--ttl-set 8"},
-		"a rule for another":      {packet: toServer, rule: forward + "-j ACCEPT", is: forward, read: "-A FORWARD -d 10.2.0.9/32 "},
+		"drop for accept": {packet: toServer, rule: forward + "-j ACCEPT", is: "10.2.0.2/32 -j ACCEPT", read: "10.2.0.2/32 -j DROP"},
+		"accept for drop": {packet: toServer, rule: forward + "-j DROP", is: "10.2.0.2/32 -j DROP", read: "10.2.0.2/32 -j ACCEPT"},
+		"blackhole for a route": {packet: "vm/client udp 10.9.0.1:80", ip: "route add 10.9.0.1/32 via 10.3.0.2",
+			is: `"dst":"10.9.0.1","gateway":"10.3.0.2"`, read: `"type":"blackhole","dst":"10.9.0.1"`},
+		"blackhole for error": {packet: "vm/client udp 10.9.0.1:80", ip: "route add unreachable 10.9.0.1/32", is: `"type":"unreachable"`,
+			read: `"type":"blackhole"`},
+		"error for blackhole": {packet: "vm/client udp 10.9.0.1:80", ip: "route add blackhole 10.9.0.1/32", is: `"type":"blackhole"`,
+			read: `"type":"unreachable"`},
+		"prohibited for error": {packet: "vm/client icmp 10.9.0.1", ip: "route add unreachable 10.9.0.1/32", is: `"type":"unreachable"`,
+			read: `"type":"prohibit"`},
+		"another next hop": {packet: "vm/client udp 10.9.0.1:80", ip: "route add 10.9.0.1/32 via 10.3.0.2", is: `"gateway":"10.3.0.2"`,
+			read: `"gateway":"10.3.0.77"`},
+		"another endpoint": {packet: "vm/client tcp 10.9.9.9:80", table: "nat",
+			rule: "-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2",
+			is:   "--to-destination 10.2.0.2", read: "--to-destination 10.2.0.3"},
+		"another mark": {packet: toServer, table: "mangle", rule: "-A FORWARD -j MARK --set-xmark 0x1/0xffffffff",
+			is: "--set-xmark 0x1/", read: "--set-xmark 0x2/"},
+		"another connection mark": {packet: "vm/client udp 10.2.0.2:53", table: "mangle",
+			rule: "-A FORWARD -j CONNMARK --set-xmark 0x1/0xffffffff", is: "--set-xmark 0x1/", read: "--set-xmark 0x2/"},
+		"another TTL": {packet: toServer, table: "mangle", rule: "-A FORWARD -j TTL --ttl-set 9", is: "--ttl-set 9",
+			read: "--ttl-set 8"},
+		"a rule for another": {packet: toServer, rule: forward + "-j ACCEPT", is: forward, read: "-A FORWARD -d 10.2.0.9/32 "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

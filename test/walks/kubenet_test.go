@@ -10,7 +10,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// TestKubenet: pods on a promiscuous bridge, to themselves and their neighbours through a service, to the other node, the VNet and the internet, and from each of those.
+// TestKubenet: pods on a promiscuous bridge, to themselves and their neighbours through a service, to the other node, the VNet and the
+// internet, and from each of those.
 func TestKubenet(t *testing.T) {
 	w := world.UpFile(t, "outbound", "kubenet.yaml", "whereami.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
@@ -20,7 +21,8 @@ func TestKubenet(t *testing.T) {
 		if len(service.Status.LoadBalancer.Ingress) == 0 {
 			return fmt.Errorf("no front end yet")
 		}
-		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sS", "--max-time", "3", "http://"+service.Status.LoadBalancer.Ingress[0].IP)
+		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sS", "--max-time", "3",
+			"http://"+service.Status.LoadBalancer.Ingress[0].IP)
 		return err
 	})
 	var pods corev1.PodList
@@ -34,7 +36,8 @@ func TestKubenet(t *testing.T) {
 		live(t, w, "--from", "pod/"+p.Name, "--to", "svc/kube-system/kube-dns:53")
 		live(t, w, "--from", "pod/"+p.Name, "--to", "svc/kube-system/kube-dns:53", "--proto", "udp")
 	}
-	for _, to := range []string{"pod/" + other.Name + ":80", "node/" + pod.Spec.NodeName + ":10256", "node/" + other.Spec.NodeName + ":10256", "vm/testvm:80", "internet/ifconfig.co:80"} {
+	for _, to := range []string{"pod/" + other.Name + ":80", "node/" + pod.Spec.NodeName + ":10256", "node/" + other.Spec.NodeName + ":10256",
+		"vm/testvm:80", "internet/ifconfig.co:80"} {
 		live(t, w, "--from", "pod/"+pod.Name, "--to", to)
 		live(t, w, "--from", "node/"+pod.Spec.NodeName, "--to", to)
 	}

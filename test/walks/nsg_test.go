@@ -47,11 +47,13 @@ func (s *security) rules(t *testing.T) string {
 
 // curl asks for the page and tells whether there was an answer.
 func (s *security) curl(host, address string) error {
-	_, err := s.Try(20*time.Second, "ssh", "--name", s.Name, host, "--", "curl", "-sS", "-o", "/dev/null", "--max-time", "2", "http://"+address)
+	_, err := s.Try(20*time.Second, "ssh", "--name", s.Name, host, "--", "curl", "-sS", "-o", "/dev/null", "--max-time", "2",
+		"http://"+address)
 	return err
 }
 
-// TestSecurityGroups: what subnets', NICs' and the nodes' groups let through and what not, as walks and the kernel see it, and as it changes.
+// TestSecurityGroups: what subnets', NICs' and the nodes' groups let through and what not, as walks and the kernel see it, and as it
+// changes.
 func TestSecurityGroups(t *testing.T) {
 	s := &security{World: world.UpFile(t, "azure-cni", "nsg.yaml")}
 	var nodes corev1.NodeList
@@ -67,7 +69,8 @@ func (s *security) vm(t *testing.T) {
 	s.walk(t, "internet/client", vmPublic+":80", "NSG vms rule web (300) allows", "NSG testvm rule web (200) allows", "the reply")
 	s.walk(t, "internet/client", vmPublic+":22", "NSG vms rule DenyAllInBound (65500) denies", "!NSG testvm")
 	s.walk(t, "internet/ifconfig.co", vmPublic+":80", "NSG vms rule web (300) allows", "NSG testvm rule not-ifconfig (100) denies")
-	s.walk(t, "vm/testvm", "internet/ifconfig.co:80", "NSG testvm rule AllowInternetOutBound (65001) allows", "NSG vms rule AllowInternetOutBound (65001) allows", "the reply")
+	s.walk(t, "vm/testvm", "internet/ifconfig.co:80", "NSG testvm rule AllowInternetOutBound (65001) allows",
+		"NSG vms rule AllowInternetOutBound (65001) allows", "the reply")
 	if err := s.curl("testvm", "ifconfig.co"); err != nil {
 		t.Error("the answer to what the VM asks for is not let in:", err)
 	}
@@ -129,7 +132,8 @@ func (s *security) change(t *testing.T) {
 		t.Fatal(err)
 	}
 	const before = "      - {name: web, priority: 300,"
-	with := strings.Replace(string(file), before, "      - {name: closed, priority: 150, direction: Inbound, access: Deny, protocol: Tcp, destinationPortRanges: [\"80\"]}\n"+before, 1)
+	with := strings.Replace(string(file), before,
+		"      - {name: closed, priority: 150, direction: Inbound, access: Deny, protocol: Tcp, destinationPortRanges: [\"80\"]}\n"+before, 1)
 	changed := filepath.Join(t.TempDir(), "cluster.yaml")
 	if err := os.WriteFile(changed, []byte(with), 0o600); err != nil {
 		t.Fatal(err)
@@ -139,7 +143,8 @@ func (s *security) change(t *testing.T) {
 	}
 	s.walk(t, "internet/client", vmPublic+":80", "NSG vms rule closed (150) denies")
 	s.walk(t, "node/"+s.node, "vm/testvm:80", "NSG "+nodesGroup+" rule AllowVnetOutBound (65000) allows", "NSG vms rule closed (150) denies")
-	s.walk(t, "node/"+s.node, "vm/testvm:22", "NSG vms rule AllowVnetInBound (65000) allows", "NSG testvm rule AllowVnetInBound (65000) allows")
+	s.walk(t, "node/"+s.node, "vm/testvm:22", "NSG vms rule AllowVnetInBound (65000) allows",
+		"NSG testvm rule AllowVnetInBound (65000) allows")
 	for host, k := range talks {
 		if err := k.ask(); err != nil {
 			t.Errorf("%s: a flow that had begun is cut: %v", host, err)

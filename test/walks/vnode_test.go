@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// TestContainerGroup: a container group as sender and as destination, of itself by its Service, too; by the subnet, and by the machine under
-// it to the internet.
+// TestContainerGroup: a container group as sender and as destination, of itself by its Service, too; by the subnet, and by the machine
+// under it to the internet.
 func TestContainerGroup(t *testing.T) {
 	w := world.Up(t, "virtual-node", "kuard-vnode.yaml")
 	w.Kubectl(t, "rollout", "status", "deployment/kuard-vnode", "--timeout=60s")
@@ -32,13 +32,15 @@ func TestContainerGroup(t *testing.T) {
 			return fmt.Errorf("a pod or the front end is missing")
 		}
 		// The group's own service proxy has the Service's rules.
-		_, err := w.Try(20*time.Second, "kubectl", "--name", w.Name, "exec", group.Name, "--", "curl", "-sS", "--max-time", "3", "-o", "/dev/null", "http://"+service.Spec.ClusterIP+":8080")
+		_, err := w.Try(20*time.Second, "kubectl", "--name", w.Name, "exec", group.Name, "--", "curl", "-sS", "--max-time", "3", "-o",
+			"/dev/null", "http://"+service.Spec.ClusterIP+":8080")
 		return err
 	})
 	vip, port, node := service.Status.LoadBalancer.Ingress[0].IP, service.Spec.Ports[0].NodePort, pod.Spec.NodeName
 	self := "pod/" + group.Name
 	for _, to := range []string{
-		"pod/" + pod.Name + ":8080", "vm/testvm:80", "vm/testvm:22", "svc/kuard-vnode", vip + ":8080", "svc/kubernetes", "internet/ifconfig.co:80", "internet/client:80",
+		"pod/" + pod.Name + ":8080", "vm/testvm:80", "vm/testvm:22", "svc/kuard-vnode", vip + ":8080", "svc/kubernetes",
+		"internet/ifconfig.co:80", "internet/client:80",
 		fmt.Sprintf("node/%s:%d", node, port), "10.13.200.1:80",
 	} {
 		live(t, w, "--from", self, "--to", to)

@@ -112,8 +112,8 @@ func TestProtocols(t *testing.T) {
 	live(t, n.World, "--from", "node/"+n.node, "--to", "svc/kubernetes")
 }
 
-// TestDoesNotLast: kube-proxy's nat rules mark the first packet and have it masqueraded for the interface it leaves by. A policy route takes the
-// acknowledgement, which has no mark, out by another. The prediction alone says so, as the kernel does.
+// TestDoesNotLast: kube-proxy's nat rules mark the first packet and have it masqueraded for the interface it leaves by. A policy route
+// takes the acknowledgement, which has no mark, out by another. The prediction alone says so, as the kernel does.
 func TestDoesNotLast(t *testing.T) {
 	n := worldA(t, "whereami.yaml")
 	n.SSH(t, n.node, `
@@ -124,7 +124,8 @@ ip rule add priority 77 iif azure0 to 10.13.76.0/24 fwmark 0/0x4000 table 77`)
 	defer n.SSH(t, n.node, `
 ip rule del priority 77
 ip link del aside`)
-	args := []string{"walk", "--name", n.Name, "--from", "vm/testvm", "--to", fmt.Sprintf("node/%s:%d", n.node, n.service.Spec.Ports[0].NodePort)}
+	args := []string{"walk", "--name", n.Name, "--from", "vm/testvm", "--to",
+		fmt.Sprintf("node/%s:%d", n.node, n.service.Spec.Ports[0].NodePort)}
 	for _, how := range []string{"", "--live"} {
 		out, err := n.Try(20*time.Second, strings.Fields(strings.Join(args, " ")+" "+how)...)
 		if err != nil {

@@ -102,7 +102,8 @@ func answerOnce(at, waits *table) (err error) {
 		return err
 	}
 	// The client asks the whole time, as a user who reloads the page; its own program is not what is measured.
-	if _, err := l.ssh("client", "sh", "-c", "until curl -s -o /dev/null --connect-timeout 0.2 --max-time 1 http://"+vip+"; do sleep 0.02; done"); err != nil {
+	if _, err := l.ssh("client", "sh", "-c", "until curl -s -o /dev/null --connect-timeout 0.2 --max-time 1 http://"+vip+
+		"; do sleep 0.02; done"); err != nil {
 		return err
 	}
 	answered := time.Now()

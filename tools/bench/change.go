@@ -42,7 +42,8 @@ var changes = []change{
 	{
 		name: "a Calico IPPool in both IP sets",
 		do: [2]request{
-			{http.MethodPost, ippools, "application/json", `{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"name":"bench"},"spec":{"cidr":"172.18.0.0/16","natOutgoing":true,"disabled":true}}`},
+			{http.MethodPost, ippools, "application/json",
+				`{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"name":"bench"},"spec":{"cidr":"172.18.0.0/16","natOutgoing":true,"disabled":true}}`},
 			{http.MethodDelete, ippools + "/bench", "", ""},
 		},
 		follow: func(ctx context.Context, n *changedNode, turn int) (time.Time, error) {
@@ -52,8 +53,10 @@ var changes = []change{
 	{
 		name: "a range of the ip-masq-agent's ConfigMap in its rules",
 		do: [2]request{
-			{http.MethodPatch, masqConfigMap, serverApply, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"azure-ip-masq-agent-config"},"data":{"ip-masq-agent":"nonMasqueradeCIDRs:\n- 10.13.0.0/16\n- 10.1.0.0/16\n"}}`},
-			{http.MethodPatch, masqConfigMap, serverApply, `{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"azure-ip-masq-agent-config"},"data":{"ip-masq-agent":"nonMasqueradeCIDRs:\n- 10.13.0.0/16\n"}}`},
+			{http.MethodPatch, masqConfigMap, serverApply,
+				`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"azure-ip-masq-agent-config"},"data":{"ip-masq-agent":"nonMasqueradeCIDRs:\n- 10.13.0.0/16\n- 10.1.0.0/16\n"}}`},
+			{http.MethodPatch, masqConfigMap, serverApply,
+				`{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"azure-ip-masq-agent-config"},"data":{"ip-masq-agent":"nonMasqueradeCIDRs:\n- 10.13.0.0/16\n"}}`},
 		},
 		follow: func(ctx context.Context, n *changedNode, _ int) (time.Time, error) { return n.rulesWritten(ctx) },
 	},
@@ -96,7 +99,8 @@ spec:
 	time.Sleep(5 * time.Second) // the nodes' agents come to rest
 	for _, c := range changes {
 		fmt.Printf("  %s, in the kernels of %d nodes:\n", c.name, changeNodes)
-		each, last := series{name: "a node, after the API server's answer", unit: "ms"}, series{name: "the last node, after the API server's answer", unit: "ms"}
+		each, last := series{name: "a node, after the API server's answer", unit: "ms"},
+			series{name: "the last node, after the API server's answer", unit: "ms"}
 		whole := series{name: "the last node, after the request", unit: "ms"}
 		for i := range 2 * n {
 			took, answer, err := c.once(a, nodes, i%2)

@@ -53,8 +53,8 @@ const (
 	plainProxy  = "192.168.204.2"
 )
 
-// benchIngress measures requests per second of a host on the internet to two pods: by the cluster's load balancer and ingress controller, and
-// by Go's own reverse proxy in a namespace that is joined to the very same client and pods by nothing but veth pairs, in turns.
+// benchIngress measures requests per second of a host on the internet to two pods: by the cluster's load balancer and ingress controller,
+// and by Go's own reverse proxy in a namespace that is joined to the very same client and pods by nothing but veth pairs, in turns.
 func benchIngress(n int) (err error) {
 	l := newLab("ingress")
 	defer func() {
@@ -95,7 +95,8 @@ func (l *lab) waitIngress(name string) (string, error) {
 			return "", err
 		}
 		if address != "" {
-			out, _ = l.ssh(internetHost, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "2", "-H", "Host: web.example.org", "http://"+address)
+			out, _ = l.ssh(internetHost, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--max-time", "2", "-H", "Host: web.example.org",
+				"http://"+address)
 			if out == "200" {
 				return address, nil
 			}
@@ -170,7 +171,8 @@ func serveProxy(backends []string) error {
 	return err
 }
 
-// makeLoad asks over connections that stay, for some seconds, and prints how many answers a second came. An answer that is not 200 is an error.
+// makeLoad asks over connections that stay, for some seconds, and prints how many answers a second came. An answer that is not 200 is an
+// error.
 func makeLoad(address, host string) error {
 	var answers atomic.Int64
 	var failed atomic.Pointer[error]

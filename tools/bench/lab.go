@@ -30,7 +30,8 @@ func run(limit time.Duration, stdin string, name string, args ...string) (string
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
 	if err != nil {
-		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, indent(string(out)), indent(errs.String()))
+		return string(out), fmt.Errorf("%s %s: %w\n%s%s", filepath.Base(name), strings.Join(args, " "), err, indent(string(out)),
+			indent(errs.String()))
 	}
 	return string(out), nil
 }

@@ -41,8 +41,8 @@ const (
 	openers     = 8
 )
 
-// benchSNAT measures how many TCP connections a second a pod opens to a host on the internet, through the node's masquerade and the fabric's
-// outbound translation, and beside that over a veth pair between the very same two namespaces, in turns.
+// benchSNAT measures how many TCP connections a second a pod opens to a host on the internet, through the node's masquerade and the
+// fabric's outbound translation, and beside that over a veth pair between the very same two namespaces, in turns.
 func benchSNAT(n int) (err error) {
 	l := newLab("snat")
 	defer func() {

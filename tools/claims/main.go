@@ -2,7 +2,8 @@
 //
 //	go run ./tools/claims [FLAGS OF go test]
 //
-// It ends with status 1 when a claim has no test, or its test failed, was skipped, or could not be built. It drives the go command and imports nothing internal.
+// It ends with status 1 when a claim has no test, or its test failed, was skipped, or could not be built. It drives the go command and
+// imports nothing internal.
 package main
 
 import (

@@ -37,7 +37,8 @@ not json
 	if bad := r.table(&table, all); bad != 4 {
 		t.Errorf("%d bad, want 4", bad)
 	}
-	for _, want := range []string{"A1   pass           one\n", "A2   FAIL           two\n", "A3   skipped", "A4   FAIL", "A10  pass", "B1   no test        six\n", "6 claims: 2 pass, 4 do not\n"} {
+	for _, want := range []string{"A1   pass           one\n", "A2   FAIL           two\n", "A3   skipped", "A4   FAIL", "A10  pass",
+		"B1   no test        six\n", "6 claims: 2 pass, 4 do not\n"} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())
 		}

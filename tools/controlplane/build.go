@@ -194,7 +194,8 @@ func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
 // buildMinutes is what the build takes with an empty build cache, in minutes of one core: 4 to 6 minutes were measured on two.
 const buildMinutes = 10
 
-// packages lists what the program links, itself last: the most that one build can have to compile. What is not in the module cache is downloaded.
+// packages lists what the program links, itself last: the most that one build can have to compile. What is not in the module cache is
+// downloaded.
 func (t target) packages(ctx context.Context) ([]string, error) {
 	list := func(env ...string) (string, error) {
 		command := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-deps", ".")

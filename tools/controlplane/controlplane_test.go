@@ -138,7 +138,8 @@ func TestGenerateRefuses(t *testing.T) {
 func TestProgress(t *testing.T) {
 	started := time.Now()
 	p := newProgress(&bytes.Buffer{}, false, []string{"k8s.io/api/core/v1", "k8s.io/api/apps/v1", "m"}, started)
-	for _, text := range []string{"go: downloading k8s.io/api v0.35.4\nk8s.io/api/core/v1\nk8s.io/ap", "i/apps/v1\n", "# k8s.io/api/apps/v1\n", "./x.go:1:2: undefined: y\n"} {
+	for _, text := range []string{"go: downloading k8s.io/api v0.35.4\nk8s.io/api/core/v1\nk8s.io/ap", "i/apps/v1\n", "# k8s.io/api/apps/v1\n",
+		"./x.go:1:2: undefined: y\n"} {
 		if n, err := p.Write([]byte(text)); n != len(text) || err != nil {
 			t.Fatal(n, err)
 		}
@@ -166,7 +167,8 @@ func small(t *testing.T, source string) target {
 			t.Fatal(err)
 		}
 	}
-	return target{module: module, folder: filepath.Join(t.TempDir(), "key"), env: []string{"CGO_ENABLED=0", "GOWORK=off"}, args: []string{"build", "-ldflags=-s -w"}}
+	return target{module: module, folder: filepath.Join(t.TempDir(), "key"), env: []string{"CGO_ENABLED=0", "GOWORK=off"},
+		args: []string{"build", "-ldflags=-s -w"}}
 }
 
 // Two builds at once build once: the second finds the first's program, the same file.
@@ -285,7 +287,8 @@ func TestRelink(t *testing.T) {
 
 func TestLinkerFlags(t *testing.T) {
 	flags := linkerFlags("v1.35.4")
-	for _, want := range []string{"-s -w", "-X k8s.io/component-base/version.gitVersion=v1.35.4", "-X k8s.io/client-go/pkg/version.gitMinor=35", "-X k8s.io/component-base/version.gitMajor=1"} {
+	for _, want := range []string{"-s -w", "-X k8s.io/component-base/version.gitVersion=v1.35.4",
+		"-X k8s.io/client-go/pkg/version.gitMinor=35", "-X k8s.io/component-base/version.gitMajor=1"} {
 		if !strings.Contains(flags, want) {
 			t.Errorf("flags %q lack %q", flags, want)
 		}

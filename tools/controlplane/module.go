@@ -14,7 +14,8 @@ import (
 // upstreamModule is the module whose go.mod decides the replacements.
 const upstreamModule = "k8s.io/kubernetes"
 
-// stagingPrefix is where upstream's go.mod points the modules that it publishes from its own tree (https://github.com/kubernetes/kubernetes/tree/master/staging).
+// stagingPrefix is where upstream's go.mod points the modules that it publishes from its own tree
+// (https://github.com/kubernetes/kubernetes/tree/master/staging).
 const stagingPrefix = "./staging/src/"
 
 // generate returns the nested module's go.mod: current with its replace and godebug blocks made anew from upstream's go.mod.
@@ -127,7 +128,8 @@ func stagingModules(upstream *modfile.File) []string {
 	return paths
 }
 
-// requireStaging brings the lines that require staging modules to the version that replaces them, so that go.mod does not say one thing and mean another.
+// requireStaging brings the lines that require staging modules to the version that replaces them, so that go.mod does not say one thing and
+// mean another.
 func requireStaging(file *modfile.File, published []string, version string) error {
 	for _, require := range slices.Clone(file.Require) {
 		if !slices.Contains(published, require.Mod.Path) {

@@ -61,7 +61,8 @@ func (p *progress) messages() string {
 	return p.other.String() + string(p.line)
 }
 
-// status is one line: packages compiled, the most there can be (what Go's build cache holds is not compiled again), and the time since the start.
+// status is one line: packages compiled, the most there can be (what Go's build cache holds is not compiled again), and the time since the
+// start.
 func (p *progress) status(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -1,5 +1,5 @@
-// Package layers holds the code to the layer table of docs/design.md: its test reads the table and compares it with what each package links,
-// directly or through others. It imports nothing internal.
+// Package layers holds the code to the layer table of docs/design.md: its test reads the table and compares it with what each package
+// links, directly or through others. It imports nothing internal.
 package layers
 
 import (
@@ -27,9 +27,9 @@ var (
 	names = regexp.MustCompile("^`[a-z0-9/]+`$")
 )
 
-// Parse gives for each package of the table in a design page, by its path under internal, what it must not link. A cell is a list, separated
-// by commas, of "Kubernetes", "client-go", a path under internal, "ours" for everything under internal, and "ours but PATH", which a further
-// "but PATH" may follow; "–" is for none.
+// Parse gives for each package of the table in a design page, by its path under internal, what it must not link. A cell is a list,
+// separated by commas, of "Kubernetes", "client-go", a path under internal, "ours" for everything under internal, and "ours but PATH",
+// which a further "but PATH" may follow; "–" is for none.
 func Parse(page string) (map[string]Rule, error) {
 	table := map[string]Rule{}
 	for line := range strings.Lines(page) {

@@ -1,5 +1,5 @@
-// Command picture draws a lab from a capture as SVG: its hosts, and on them the way of one packet with the source and the destination that it
-// has on each wire, and the rules that change them. It prints the picture:
+// Command picture draws a lab from a capture as SVG: its hosts, and on them the way of one packet with the source and the destination that
+// it has on each wire, and the rules that change them. It prints the picture:
 //
 //	go run ./tools/picture CAPTURE FROM TO > docs/lab.svg
 //

@@ -115,7 +115,8 @@ func TestQueries(t *testing.T) {
 				t.Errorf("%s %s: %v, %v", network, name, got, err)
 			}
 		}
-		for address, want := range map[string]string{"198.51.100.80": "[ifconfig.co.]", "2001:db8::80": "[ifconfig.co.]", "203.0.113.9": "[]", "192.0.2.1": "[]"} {
+		for address, want := range map[string]string{"198.51.100.80": "[ifconfig.co.]", "2001:db8::80": "[ifconfig.co.]", "203.0.113.9": "[]",
+			"192.0.2.1": "[]"} {
 			if got, _ := r.LookupAddr(t.Context(), address); fmt.Sprint(got) != want {
 				t.Errorf("%s %s: %v, want %s", network, address, got, want)
 			}
@@ -142,8 +143,8 @@ func TestQueries(t *testing.T) {
 	}
 }
 
-// TestZone: updates reach the name server that takes them and the one that has the same file, transfers give what is there, and names outside
-// the zone are as they were.
+// TestZone: updates reach the name server that takes them and the one that has the same file, transfers give what is there, and names
+// outside the zone are as they were.
 func TestZone(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "zone")
 	names, err := ParseRecords([]string{"ifconfig.co=198.51.100.80"})
@@ -191,7 +192,8 @@ func TestZone(t *testing.T) {
 	}
 }
 
-// TestOnlyWithTheKey: who has not signed a message with the lab's key, by hmac-sha256 and just now, neither changes the zone nor reads it whole.
+// TestOnlyWithTheKey: who has not signed a message with the lab's key, by hmac-sha256 and just now, neither changes the zone nor reads it
+// whole.
 func TestOnlyWithTheKey(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "zone")
 	key, other := testKey(t, "A"), testKey(t, "B")

@@ -105,7 +105,8 @@ func TestDifference(t *testing.T) {
 
 // FuzzUpdate: whatever comes, a zone has names and addresses that its file can have, and what the file says is what the zone is.
 func FuzzUpdate(f *testing.F) {
-	m, err := Difference("z.aksapp.io", Records{"b.z.aksapp.io": {addr("1.1.1.1")}}, Records{"*.z.aksapp.io": {addr("1.2.3.4"), addr("::ffff:1.2.3.4")}})
+	m, err := Difference("z.aksapp.io", Records{"b.z.aksapp.io": {addr("1.1.1.1")}},
+		Records{"*.z.aksapp.io": {addr("1.2.3.4"), addr("::ffff:1.2.3.4")}})
 	if err != nil {
 		f.Fatal(err)
 	}

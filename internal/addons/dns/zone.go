@@ -16,8 +16,8 @@ import (
 // maxZoneFile is how many octets of a zone's file are read: MaxRecords of the longest lines.
 const maxZoneFile = MaxRecords * (255 + 40)
 
-// A Zone has its records in a file, one "NAME ADDRESS" a line. A name server changes the file as updates come, by a new one in its place; others
-// that have the same file see that. No file is an empty zone.
+// A Zone has its records in a file, one "NAME ADDRESS" a line. A name server changes the file as updates come, by a new one in its place;
+// others that have the same file see that. No file is an empty zone.
 type Zone struct {
 	Name string // lower case, without the last dot
 	File string

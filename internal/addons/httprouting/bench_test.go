@@ -15,8 +15,8 @@ import (
 	"packetwalk.dev/internal/addons/ingress"
 )
 
-// BenchmarkProxy is a request over a connection that stays, to a pod on the loopback, beside Go's reverse proxy as it comes. The access log is
-// written to a file, a system call a line.
+// BenchmarkProxy is a request over a connection that stays, to a pod on the loopback, beside Go's reverse proxy as it comes. The access log
+// is written to a file, a system call a line.
 func BenchmarkProxy(b *testing.B) {
 	pod := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") }))
 	defer pod.Close()
@@ -35,7 +35,8 @@ func BenchmarkProxy(b *testing.B) {
 		b.Fatal(err)
 	}
 	s.proxy = newProxy(&s.table, own, null, nil)
-	s.table.Store(&ingress.Table{Hosts: map[string]*ingress.Host{"shop.example.org": {Name: "shop.example.org", Routes: []ingress.Route{route(pod.URL)}}}})
+	s.table.Store(&ingress.Table{Hosts: map[string]*ingress.Host{"shop.example.org": {Name: "shop.example.org",
+		Routes: []ingress.Route{route(pod.URL)}}}})
 	plain := &httputil.ReverseProxy{
 		Rewrite:   func(r *httputil.ProxyRequest) { r.SetURL(target); r.SetXForwarded() },
 		Transport: &http.Transport{DisableCompression: true, MaxIdleConnsPerHost: keptIdle},

@@ -42,7 +42,8 @@ func (a *writes) take() (all []string) {
 	return all
 }
 
-// TestPublish: Ingresses get the address of the Service, those whose problems do not pass get an event a problem, and nothing is written twice.
+// TestPublish: Ingresses get the address of the Service, those whose problems do not pass get an event a problem, and nothing is written
+// twice.
 func TestPublish(t *testing.T) {
 	api := &writes{}
 	server := httptest.NewServer(api)
@@ -58,10 +59,14 @@ func TestPublish(t *testing.T) {
 	front := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: "front"}}
 	front.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.10"}}
 	prefix := networkingv1.PathTypePrefix
-	i := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop", UID: "u", Annotations: map[string]string{"kubernetes.io/ingress.class": "web"}}}
-	i.Spec.Rules = []networkingv1.IngressRule{{Host: "shop", IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{
-		{Path: "/", PathType: &prefix, Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "none", Port: networkingv1.ServiceBackendPort{Number: 80}}}},
-	}}}}}
+	i := &networkingv1.Ingress{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "shop", UID: "u",
+		Annotations: map[string]string{"kubernetes.io/ingress.class": "web"}}}
+	i.Spec.Rules = []networkingv1.IngressRule{{Host: "shop",
+		IngressRuleValue: networkingv1.IngressRuleValue{HTTP: &networkingv1.HTTPIngressRuleValue{Paths: []networkingv1.HTTPIngressPath{
+			{Path: "/", PathType: &prefix,
+				Backend: networkingv1.IngressBackend{Service: &networkingv1.IngressServiceBackend{Name: "none",
+					Port: networkingv1.ServiceBackendPort{Number: 80}}}},
+		}}}}}
 	other := i.DeepCopy()
 	other.Name, other.Annotations = "others", nil
 	for _, add := range []error{c.stores.services.Add(front), c.stores.ingresses.Add(i), c.stores.ingresses.Add(other)} {

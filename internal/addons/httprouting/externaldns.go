@@ -32,7 +32,8 @@ func (o *ExternalDNSOptions) say(level, message string) {
 	fmt.Fprintf(o.Log, "time=%q level=%s msg=%q\n", time.Now().UTC().Format(time.RFC3339), level, message)
 }
 
-// RunExternalDNS brings the hosts of Ingresses that are in the zone into the zone, and takes names away that no Ingress has, until ctx ends.
+// RunExternalDNS brings the hosts of Ingresses that are in the zone into the zone, and takes names away that no Ingress has, until ctx
+// ends.
 func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	cl, err := newClients(o.Config)
 	if err != nil {

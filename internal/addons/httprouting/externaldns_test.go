@@ -36,9 +36,11 @@ func TestZoneOf(t *testing.T) {
 	withTLS.Spec.TLS = []networkingv1.IngressTLS{{Hosts: []string{"also." + testZone}}}
 	got := zoneOf(testZone, []*networkingv1.Ingress{
 		ingressOf([]string{"203.0.113.11", "203.0.113.10"}, "Shop."+testZone, "*.wild."+testZone, testZone, "example.org", "notz.aksapp.io", ""),
-		ingressOf([]string{"203.0.113.10"}, "shop."+testZone), ingressOf(nil, "waits."+testZone), ingressOf([]string{""}, "odd."+testZone), withTLS,
+		ingressOf([]string{"203.0.113.10"}, "shop."+testZone), ingressOf(nil, "waits."+testZone), ingressOf([]string{""}, "odd."+testZone),
+		withTLS,
 	})
-	one, both := []netip.Addr{netip.MustParseAddr("203.0.113.10")}, []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
+	one, both := []netip.Addr{netip.MustParseAddr("203.0.113.10")},
+		[]netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
 	want := dns.Records{"shop." + testZone: both, "*.wild." + testZone: both, testZone: both, "tls." + testZone: one, "also." + testZone: one}
 	if diff := cmp.Diff(want, got, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
 		t.Error(diff)
@@ -103,8 +105,10 @@ func TestSync(t *testing.T) {
 		said = append(said, message)
 	}
 	wantSaid := []string{
-		`"Deleting A record named 'gone' for DNS zone 'z.aksapp.io'."`, `"Updating A record named 'moves' to '203.0.113.11' for DNS zone 'z.aksapp.io'."`,
-		`"Updating A record named 'new' to '203.0.113.10' for DNS zone 'z.aksapp.io'."`, `"Updating A record named '@' to '203.0.113.10' for DNS zone 'z.aksapp.io'."`,
+		`"Deleting A record named 'gone' for DNS zone 'z.aksapp.io'."`,
+		`"Updating A record named 'moves' to '203.0.113.11' for DNS zone 'z.aksapp.io'."`,
+		`"Updating A record named 'new' to '203.0.113.10' for DNS zone 'z.aksapp.io'."`,
+		`"Updating A record named '@' to '203.0.113.10' for DNS zone 'z.aksapp.io'."`,
 	}
 	if !slices.Equal(said, wantSaid) {
 		t.Errorf("said %q", said)

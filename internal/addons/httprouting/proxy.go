@@ -135,8 +135,8 @@ func requestID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// rewrite sets the headers that ingress-nginx sets where it does not trust those of the client (use-forwarded-headers false): what the client
-// says of itself is replaced, and only its X-Forwarded-For kept under another name.
+// rewrite sets the headers that ingress-nginx sets where it does not trust those of the client (use-forwarded-headers false): what the
+// client says of itself is replaced, and only its X-Forwarded-For kept under another name.
 func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	x := exchangeOf(r.In.Context())
 	client, _, _ := net.SplitHostPort(r.In.RemoteAddr)
@@ -163,7 +163,8 @@ func (p *proxy) rewrite(r *httputil.ProxyRequest) {
 	}
 }
 
-// A balancer sends a request to the endpoint whose turn it is, and to the next one where no connection comes about: then no pod has seen it.
+// A balancer sends a request to the endpoint whose turn it is, and to the next one where no connection comes about: then no pod has seen
+// it.
 type balancer struct{ transport *http.Transport }
 
 func (b *balancer) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -223,7 +224,8 @@ func fail(w http.ResponseWriter, r *http.Request, err error) {
 }
 
 // errorWords are nginx's names of statuses, where they are not Go's.
-var errorWords = map[int]string{http.StatusMethodNotAllowed: "Not Allowed", http.StatusServiceUnavailable: "Service Temporarily Unavailable", http.StatusGatewayTimeout: "Gateway Time-out"}
+var errorWords = map[int]string{http.StatusMethodNotAllowed: "Not Allowed",
+	http.StatusServiceUnavailable: "Service Temporarily Unavailable", http.StatusGatewayTimeout: "Gateway Time-out"}
 
 func errorPage(w http.ResponseWriter, status int) {
 	words := errorWords[status]

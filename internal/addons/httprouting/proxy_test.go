@@ -79,7 +79,8 @@ func newSite(t *testing.T, routes ...ingress.Route) *site {
 
 // route is one for all paths to these endpoints.
 func route(endpoints ...string) ingress.Route {
-	r := ingress.Route{Path: "/", Type: networkingv1.PathTypePrefix, Backend: ingress.Backend{Service: types.NamespacedName{Namespace: "default", Name: "shop"}, Port: "80"}}
+	r := ingress.Route{Path: "/", Type: networkingv1.PathTypePrefix,
+		Backend: ingress.Backend{Service: types.NamespacedName{Namespace: "default", Name: "shop"}, Port: "80"}}
 	for _, e := range endpoints {
 		r.Endpoints = append(r.Endpoints, netip.MustParseAddrPort(strings.TrimPrefix(e, "http://")))
 	}
@@ -151,12 +152,15 @@ func TestForwardedHeaders(t *testing.T) {
 	seen := make(chan *http.Request, 1)
 	s := newSite(t, route(pod(t, func(_ http.ResponseWriter, r *http.Request) { seen <- r })))
 	s.get(t, "/a%2Fb?x=1;y&z=%zz", http.Header{
-		"X-Forwarded-For": {"1.2.3.4"}, "X-Forwarded-Proto": {"https"}, "X-Real-Ip": {"1.2.3.4"}, "X-Request-Id": {"mine"}, "Proxy": {"evil"}, "User-Agent": {""},
+		"X-Forwarded-For": {"1.2.3.4"}, "X-Forwarded-Proto": {"https"}, "X-Real-Ip": {"1.2.3.4"}, "X-Request-Id": {"mine"}, "Proxy": {"evil"},
+		"User-Agent": {""},
 	})
 	r := <-seen
 	for name, want := range map[string]string{
-		"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Host": "shop.example.org", "X-Forwarded-Proto": "http", "X-Forwarded-Port": "80",
-		"X-Scheme": "http", "X-Forwarded-Scheme": "http", "X-Original-Forwarded-For": "1.2.3.4", "X-Request-Id": "mine", "Proxy": "", "User-Agent": "",
+		"X-Forwarded-For": "127.0.0.1", "X-Real-Ip": "127.0.0.1", "X-Forwarded-Host": "shop.example.org", "X-Forwarded-Proto": "http",
+		"X-Forwarded-Port": "80",
+		"X-Scheme":         "http", "X-Forwarded-Scheme": "http", "X-Original-Forwarded-For": "1.2.3.4", "X-Request-Id": "mine", "Proxy": "",
+		"User-Agent": "",
 	} {
 		if got := r.Header.Get(name); got != want {
 			t.Errorf("%s is %q, want %q", name, got, want)
@@ -168,7 +172,8 @@ func TestForwardedHeaders(t *testing.T) {
 	s.log.line(t, `127\.0\.0\.1 - - \[.*\] "GET /a%2Fb\?x=1;y&z=%zz HTTP/1\.1" 200 0 "-" "-" \d+ 0\.\d{3} \[default-shop-80\] \[\] 127\.0\.0\.1:\d+ 0 0\.\d{3} 200 mine`)
 }
 
-// TestNextEndpoint: where no connection comes about another pod is asked, also with a body; where one broke it is not, and the client is told.
+// TestNextEndpoint: where no connection comes about another pod is asked, also with a body; where one broke it is not, and the client is
+// told.
 func TestNextEndpoint(t *testing.T) {
 	good := pod(t, func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) })
 	dead := unreachable(t)
@@ -196,7 +201,8 @@ func TestNextEndpoint(t *testing.T) {
 	other := pod(t, func(http.ResponseWriter, *http.Request) { asked.Add(1) })
 	s = newSite(t, route(breaks, other))
 	s.proxy.turns.Store("default-shop-80", new(atomic.Uint64))
-	if resp, body := s.get(t, "/", nil); resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "502 Bad Gateway") || asked.Load() > 0 {
+	if resp, body := s.get(t, "/", nil); resp.StatusCode != http.StatusBadGateway || !strings.Contains(body, "502 Bad Gateway") ||
+		asked.Load() > 0 {
 		t.Errorf("%d %q, and %d others asked", resp.StatusCode, body, asked.Load())
 	}
 	s = newSite(t, route(dead))
@@ -207,7 +213,8 @@ func TestNextEndpoint(t *testing.T) {
 
 func TestNoEndpoints(t *testing.T) {
 	s := newSite(t, route())
-	if resp, body := s.get(t, "/x", nil); resp.StatusCode != http.StatusServiceUnavailable || !strings.Contains(body, "503 Service Temporarily Unavailable") {
+	if resp, body := s.get(t, "/x", nil); resp.StatusCode != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "503 Service Temporarily Unavailable") {
 		t.Errorf("%d %q", resp.StatusCode, body)
 	}
 	s.log.line(t, `.*"GET /x HTTP/1\.1" 503 \d+ .* \[default-shop-80\] \[\] - - - - [0-9a-f]{32}`)
@@ -367,7 +374,8 @@ func TestTableChanges(t *testing.T) {
 		first <- string(begin) + string(rest)
 	}()
 	<-begun
-	s.table.Store(&ingress.Table{Hosts: map[string]*ingress.Host{"": {Routes: []ingress.Route{route(pod(t, func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "new") }))}}}})
+	s.table.Store(&ingress.Table{Hosts: map[string]*ingress.Host{"": {Routes: []ingress.Route{route(pod(t,
+		func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "new") }))}}}})
 	if _, body := s.get(t, "/", nil); body != "new" {
 		t.Errorf("after the change: %q", body)
 	}

@@ -24,7 +24,8 @@ type backendKey struct {
 }
 
 func newBackends(o Objects) *backends {
-	b := &backends{map[types.NamespacedName]*corev1.Service{}, map[types.NamespacedName][]*discoveryv1.EndpointSlice{}, map[backendKey]Backend{}}
+	b := &backends{map[types.NamespacedName]*corev1.Service{}, map[types.NamespacedName][]*discoveryv1.EndpointSlice{},
+		map[backendKey]Backend{}}
 	for _, s := range o.Services {
 		b.services[nameOf(s)] = s
 	}

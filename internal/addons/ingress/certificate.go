@@ -12,8 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// certificates gives the hosts of an Ingress's rules their certificates: of the TLS entry that names the host, else of one whose certificate is
-// good for it, as ingress-nginx does.
+// certificates gives the hosts of an Ingress's rules their certificates: of the TLS entry that names the host, else of one whose
+// certificate is good for it, as ingress-nginx does.
 func (b *builder) certificates(i *networkingv1.Ingress) {
 	used := map[string]bool{}
 	entries := make([]*Certificate, len(i.Spec.TLS))

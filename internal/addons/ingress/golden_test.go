@@ -28,10 +28,11 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden answers under testdata")
 
-var config = Config{Class: "web", Controller: "k8s.io/ingress-nginx", DefaultBackend: types.NamespacedName{Namespace: "kube-system", Name: "default-http-backend"}}
+var config = Config{Class: "web", Controller: "k8s.io/ingress-nginx",
+	DefaultBackend: types.NamespacedName{Namespace: "kube-system", Name: "default-http-backend"}}
 
-// scenario is a txtar under testdata: objects (a Secret's certificate is made for the hosts of its annotation "hosts"; a Service's endpoints are
-// those of its annotations "ready" and "unready", addresses by commas), requests, one URL a line, and what becomes of them.
+// scenario is a txtar under testdata: objects (a Secret's certificate is made for the hosts of its annotation "hosts"; a Service's
+// endpoints are those of its annotations "ready" and "unready", addresses by commas), requests, one URL a line, and what becomes of them.
 type scenario struct {
 	path     string
 	archive  *txtar.Archive

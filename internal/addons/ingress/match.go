@@ -82,8 +82,8 @@ func clean(p string) string {
 	return c
 }
 
-// takes tells whether a route is for a path (k8s.io/api/networking/v1, PathType). ImplementationSpecific is a prefix by characters, as nginx's
-// locations are.
+// takes tells whether a route is for a path (k8s.io/api/networking/v1, PathType). ImplementationSpecific is a prefix by characters, as
+// nginx's locations are.
 func (r *Route) takes(p string) bool {
 	switch r.Type {
 	case networkingv1.PathTypeExact:

@@ -110,7 +110,8 @@ func (p Problem) String() string { return p.Ingress.String() + " " + p.Field + "
 // Build makes the table.
 func Build(c Config, o Objects) *Table {
 	b := builder{
-		config: c, table: &Table{Hosts: map[string]*Host{}}, backends: newBackends(o), taken: map[routeKey]Origin{}, secrets: map[types.NamespacedName]*corev1.Secret{},
+		config: c, table: &Table{Hosts: map[string]*Host{}}, backends: newBackends(o), taken: map[routeKey]Origin{},
+		secrets:   map[types.NamespacedName]*corev1.Secret{},
 		certified: map[string]Origin{},
 	}
 	for _, s := range o.Secrets {
@@ -244,7 +245,8 @@ func (b *builder) path(i *networkingv1.Ingress, host *Host, field string, p *net
 	if !ok {
 		return
 	}
-	route := Route{Path: p.Path, Type: networkingv1.PathTypeImplementationSpecific, From: Origin{nameOf(i), field}, Backend: backend, Redirect: b.redirects(i, host.Name)}
+	route := Route{Path: p.Path, Type: networkingv1.PathTypeImplementationSpecific, From: Origin{nameOf(i), field}, Backend: backend,
+		Redirect: b.redirects(i, host.Name)}
 	if p.PathType != nil {
 		route.Type = *p.PathType
 	}
@@ -292,7 +294,8 @@ func (b *builder) backend(i *networkingv1.Ingress, field string, spec *networkin
 // ones the path by elements (Prefix) before that by characters.
 func (h *Host) finish() {
 	rank := func(r *Route) int {
-		return slices.Index([]networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypePrefix, networkingv1.PathTypeImplementationSpecific}, r.Type)
+		return slices.Index([]networkingv1.PathType{networkingv1.PathTypeExact, networkingv1.PathTypePrefix,
+			networkingv1.PathTypeImplementationSpecific}, r.Type)
 	}
 	slices.SortStableFunc(h.Routes, func(a, b Route) int {
 		if a.exact() != b.exact() {

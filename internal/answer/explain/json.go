@@ -145,7 +145,8 @@ type SeesDoc struct {
 	Translated   bool             `json:"translated"`
 	Translations []TranslationDoc `json:"translations,omitempty"` // of the source, in order
 	Text         string           `json:"text"`                   // the last sentence of the text output
-	Conditions   []string         `json:"conditions,omitempty"`   // the list below it: which rules decided, what keeps the answer from arriving
+	// the list below it: which rules decided, what keeps the answer from arriving
+	Conditions []string `json:"conditions,omitempty"`
 }
 
 // TranslationDoc is one translation of the source address.

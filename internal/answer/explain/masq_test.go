@@ -14,12 +14,14 @@ import (
 func masqObjects(texts ...string) snapshot.Objects {
 	var o snapshot.Objects
 	for i, text := range texts {
-		o.ConfigMaps = append(o.ConfigMaps, snapshot.ConfigMap{Namespace: "kube-system", Name: fmt.Sprintf("config-%d", i), Data: map[string]string{"ip-masq-agent": text}})
+		o.ConfigMaps = append(o.ConfigMaps,
+			snapshot.ConfigMap{Namespace: "kube-system", Name: fmt.Sprintf("config-%d", i), Data: map[string]string{"ip-masq-agent": text}})
 	}
 	return o
 }
 
-// TestMasqOutside: why a destination that the ip-masq-agent translates is none of its ranges, and that nobody says so when it should be one.
+// TestMasqOutside: why a destination that the ip-masq-agent translates is none of its ranges, and that nobody says so when it should be
+// one.
 func TestMasqOutside(t *testing.T) {
 	for name, test := range map[string]struct {
 		objects snapshot.Objects
@@ -66,7 +68,8 @@ func TestKeptByPools(t *testing.T) {
 	}{
 		{"another pool", []snapshot.Pool{ours, theirs}, "172.17.0.4", "Calico pool theirs holds the destination"},
 		{"the same pool", []snapshot.Pool{ours, theirs}, "10.240.0.97", "Calico pool ours holds the destination, too"},
-		{"a narrower pool without natOutgoing", []snapshot.Pool{ours, pool("block", "10.240.0.0/24", false)}, "10.240.0.97", "Calico pool block holds the destination"},
+		{"a narrower pool without natOutgoing", []snapshot.Pool{ours, pool("block", "10.240.0.0/24", false)}, "10.240.0.97",
+			"Calico pool block holds the destination"},
 		{"no source of Calico's", []snapshot.Pool{theirs}, "172.17.0.4", "Calico: no pool with natOutgoing holds the source"},
 		{"sets that are not the pools'", []snapshot.Pool{ours}, "8.8.8.8",
 			"Calico pool ours has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do"},

@@ -134,8 +134,8 @@ func odds(g []*story) string {
 }
 
 // share writes a probability for people: as the fraction that it is where that is short, else as the shortest one beside it, "about 1/5".
-// The kernel holds a probability in 31 bits (xt_statistic.h), so that what kube-proxy writes as 0.20000000019 is 429496730/2147483648; the exact
-// fraction is in the JSON.
+// The kernel holds a probability in 31 bits (xt_statistic.h), so that what kube-proxy writes as 0.20000000019 is 429496730/2147483648; the
+// exact fraction is in the JSON.
 func share(p *big.Rat) string {
 	const longest = 1000
 	if p.Denom().IsInt64() && p.Denom().Int64() <= longest {

@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// An answer is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, and what it hangs
-// on and what keeps it from doing any good.
+// An answer is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, and what it
+// hangs on and what keeps it from doing any good.
 type answer struct {
 	sentence   string
 	conditions []string
@@ -91,8 +91,8 @@ func (s *story) seen() answer {
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
 func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
 
-// reasonsToKeep names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did different
-// things on two machines, it is said on which.
+// reasonsToKeep names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
+// different things on two machines, it is said on which.
 func (s *story) reasonsToKeep() []string {
 	const most = 3
 	var kept []keeping
@@ -128,7 +128,8 @@ func unique(all []string) []string {
 	return one
 }
 
-// because is "nat KUBE-POSTROUTING 3: MASQUERADE (kubernetes service traffic requiring SNAT)". Where a mark made the rule apply, that says more.
+// because is "nat KUBE-POSTROUTING 3: MASQUERADE (kubernetes service traffic requiring SNAT)". Where a mark made the rule apply, that says
+// more.
 func (tr *translation) because(withHost bool) string {
 	text := tr.does
 	if tr.ref == "" {

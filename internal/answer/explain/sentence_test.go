@@ -87,7 +87,8 @@ COMMIT
 	} {
 		text := set + "*nat\n:POSTROUTING ACCEPT [0:0]\n:P - [0:0]\n" + post + "\nCOMMIT\n"
 		got := sentences(t, text, "10.13.76.7:40000", "10.15.0.1:80")
-		if by == "" && strings.Contains(got, "- mark") || !strings.Contains(got, "MASQUERADE") || by != "" && !strings.Contains(got, "\n- mark "+by+"\n") {
+		if by == "" && strings.Contains(got, "- mark") || !strings.Contains(got, "MASQUERADE") || by != "" &&
+			!strings.Contains(got, "\n- mark "+by+"\n") {
 			t.Errorf("%s: got\n%s\nwant\n%s", post, got, by)
 		}
 	}
@@ -168,7 +169,8 @@ create cali40masq-ipam-pools hash:net family inet hashsize 1024 maxelem 1048576
 add cali40masq-ipam-pools 10.240.0.0/16
 `
 	pools := snapshot.Objects{Pools: []snapshot.Pool{
-		{Name: "default-ipv4-ippool", CIDR: netip.MustParsePrefix("10.240.0.0/16"), NATOutgoing: true}, {Name: "othervnet", CIDR: netip.MustParsePrefix("172.17.0.0/16")},
+		{Name: "default-ipv4-ippool", CIDR: netip.MustParsePrefix("10.240.0.0/16"), NATOutgoing: true},
+		{Name: "othervnet", CIDR: netip.MustParsePrefix("172.17.0.0/16")},
 	}}
 	for to, want := range map[string]string{
 		"172.17.0.4:80":  "because no rule translates it\n- nat cali-nat-outgoing 1 does not apply (Calico pool othervnet holds the destination)",

@@ -20,10 +20,11 @@ type teller struct {
 	choices []walk.Chosen // not yet met
 	reply   bool          // the way is the reply's
 	host    string
-	marks   []marking                            // that the packet got on this machine; a rule may take one away before the one that it was for
-	last    *walk.Step                           // the rule before, on this machine
-	bridge  *walk.BridgeStep                     // the last decision of a bridge on this machine
-	visits  map[*netfilter.Rule]*netfilter.Visit // on this machine
+	// that the packet got on this machine; a rule may take one away before the one that it was for
+	marks  []marking
+	last   *walk.Step                           // the rule before, on this machine
+	bridge *walk.BridgeStep                     // the last decision of a bridge on this machine
+	visits map[*netfilter.Rule]*netfilter.Visit // on this machine
 }
 
 // blocks tells the steps of the request's way, or of the reply's, machine by machine.

@@ -86,7 +86,8 @@ func (p *page) paint(look, s string) string {
 }
 
 // Text writes the walk at a glance: each machine with what mattered there, the reply's way back in brief, what had to be assumed, and
-// at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes, what they share stands once.
+// at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes,
+// what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
 	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
 	all := o.stories(r)

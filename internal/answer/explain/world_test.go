@@ -170,7 +170,8 @@ func tcp(source, destination string) packet.Packet {
 	s, d := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
 	return packet.Packet{
 		Tuple: packet.Tuple{
-			Protocol: packet.TCP, Source: s.Addr(), Destination: d.Addr(), SourcePort: packet.Exactly(s.Port()), DestinationPort: packet.Exactly(d.Port()),
+			Protocol: packet.TCP, Source: s.Addr(), Destination: d.Addr(), SourcePort: packet.Exactly(s.Port()),
+			DestinationPort: packet.Exactly(d.Port()),
 		},
 		TCPFlags: packet.SYN, TTL: 64,
 	}
@@ -353,7 +354,8 @@ func looped() *walk.Result {
 	}
 	w.at("node/node0", netfilter.Forward).in("eth0", "")
 	return &walk.Result{
-		Assumed: []walk.Assumption{{Host: "node/node0", What: "its sockets are not known"}, {Host: "vm/router", What: "its sockets are not known"}},
+		Assumed: []walk.Assumption{{Host: "node/node0", What: "its sockets are not known"},
+			{Host: "vm/router", What: "its sockets are not known"}},
 		Outcomes: []walk.Outcome{{
 			Probability: big.NewRat(1, 1), There: w.steps,
 			End: walk.End{Kind: walk.Rejected, Host: "node/node0", Packet: w.packet, Why: "its TTL has run out"},

@@ -131,7 +131,8 @@ func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 	}
 }
 
-// withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet itself goes on.
+// withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet
+// itself goes on.
 func withCopies(steps []walk.Step) []walk.Step {
 	if !slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Copied != nil }) {
 		return steps

@@ -57,7 +57,8 @@ func handMade() (*walk.Result, *proof.Observed) {
 		{Host: "b", Stage: walk.Ruled, Packet: in, Visit: &netfilter.Visit{Chain: input, Verdict: netfilter.Verdict{Kind: netfilter.Drop}}},
 		{Host: "b", Stage: walk.Ended, Packet: in},
 	}
-	result := &walk.Result{Request: walk.Request{Host: "a", Packet: before}, Outcomes: []walk.Outcome{{There: there, End: walk.End{Kind: walk.Dropped, Host: "b"}}}}
+	result := &walk.Result{Request: walk.Request{Host: "a", Packet: before},
+		Outcomes: []walk.Outcome{{There: there, End: walk.End{Kind: walk.Dropped, Host: "b"}}}}
 
 	transport := binary.BigEndian.AppendUint32([]byte{0, 0, 0, 0}, handSeq)
 	transport = append(transport, 0, 0, 0, 0)
@@ -76,7 +77,8 @@ func handMade() (*walk.Result, *proof.Observed) {
 				event("POSTROUTING", 13, "accept", "", 4, nil),
 			},
 			Packets: []kernel.Captured{{Link: "eth0", Out: true, Packet: real1, Transport: transport}},
-			Handles: map[proof.ChainID][]uint64{{Family: "ip", Table: "nat", Chain: "POSTROUTING"}: {11, 12, 13}, {Family: "ip", Table: "nat", Chain: "MASQ"}: {20}},
+			Handles: map[proof.ChainID][]uint64{{Family: "ip", Table: "nat", Chain: "POSTROUTING"}: {11, 12, 13},
+				{Family: "ip", Table: "nat", Chain: "MASQ"}: {20}},
 		},
 		"b": {Packets: []kernel.Captured{{Link: "eth0", Packet: real2, Transport: transport}}},
 	}}
@@ -88,26 +90,35 @@ func TestCompare(t *testing.T) {
 		change func(*walk.Result, *proof.Observed)
 		want   string // a part of the report
 	}{
-		"agree":        {func(*walk.Result, *proof.Observed) {}, "kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced"},
-		"another rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 11 }, "predicted: ip nat POSTROUTING 3: accept: -j accept\n  kernel:    ip nat POSTROUTING 1 (handle 11): accept"},
-		"new rule":     {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 99 }, "kernel:    ip nat POSTROUTING handle 99: accept"},
-		"verdict":      {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Verdict = "drop" }, "they part on a:\n  predicted: ip nat POSTROUTING 3: accept"},
-		"target":       {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[0].Target = "OTHER" }, "kernel:    ip nat POSTROUTING 2 (handle 12): jump OTHER"},
-		"mark":         {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[1].Mark = 5 }, "(mark 0x5, predicted 0x4)"},
+		"agree": {func(*walk.Result, *proof.Observed) {},
+			"kernel: 6 of 6 steps agree; 1 in iptables-legacy tables or at ingress, not traced"},
+		"another rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 11 },
+			"predicted: ip nat POSTROUTING 3: accept: -j accept\n  kernel:    ip nat POSTROUTING 1 (handle 11): accept"},
+		"new rule": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Handle = 99 },
+			"kernel:    ip nat POSTROUTING handle 99: accept"},
+		"verdict": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[3].Verdict = "drop" },
+			"they part on a:\n  predicted: ip nat POSTROUTING 3: accept"},
+		"target": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[0].Target = "OTHER" },
+			"kernel:    ip nat POSTROUTING 2 (handle 12): jump OTHER"},
+		"mark": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace[1].Mark = 5 }, "(mark 0x5, predicted 0x4)"},
 		"tuple": {func(_ *walk.Result, o *proof.Observed) {
 			p := syn("10.0.0.7:4000", "10.0.0.2:80")
 			o.Hosts["a"].Trace[0].Packet = &p
 		}, "the same rule (packet tcp 10.0.0.7:4000 > 10.0.0.2:80, predicted tcp 10.0.0.1:4000 > 10.0.0.2:80)"},
-		"fewer rules": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3] }, "kernel:    the packet did not get there"},
-		"more rules":  {func(r *walk.Result, _ *proof.Observed) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] }, "predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
+		"fewer rules": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["a"].Trace = o.Hosts["a"].Trace[:3] },
+			"kernel:    the packet did not get there"},
+		"more rules": {func(r *walk.Result, _ *proof.Observed) { r.Outcomes[0].There[4] = r.Outcomes[0].There[3] },
+			"predicted: no further rule\n  kernel:    ip nat POSTROUTING 3 (handle 13): accept"},
 		"port not in it": {func(_ *walk.Result, o *proof.Observed) {
 			o.Hosts["a"].Packets[0].Packet.SourcePort = packet.Exactly(1023)
 		}, "out of eth0: tcp 10.9.9.9:1023 > 10.0.0.2:80, TTL 64 (predicted tcp 10.9.9.9:1024-65535 > 10.0.0.2:80)"},
-		"TTL":          {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 }, "they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
-		"lost":         {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
-		"answer":       {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = kernel.Connected }, "kernel: 5 of 6 steps agree"},
-		"unseen host":  {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
-		"another flow": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) }, "the packet was not seen there"},
+		"TTL": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Packet.TTL = 62 },
+			"they part on b:\n  predicted: in by eth0: tcp 10.9.9.9:1024-65535 > 10.0.0.2:80, TTL 63\n  kernel:    in by eth0: tcp 10.9.9.9:5555 > 10.0.0.2:80, TTL 62 (predicted TTL 63)"},
+		"lost":        {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets = nil }, "in by eth0: the packet was not seen there"},
+		"answer":      {func(_ *walk.Result, o *proof.Observed) { o.Answer.Answer = kernel.Connected }, "kernel: 5 of 6 steps agree"},
+		"unseen host": {func(_ *walk.Result, o *proof.Observed) { delete(o.Hosts, "b") }, "kernel: 5 of 5 steps agree; not seen: b"},
+		"another flow": {func(_ *walk.Result, o *proof.Observed) { o.Hosts["b"].Packets[0].Transport = make([]byte, 20) },
+			"the packet was not seen there"},
 		"undecided": {func(r *walk.Result, _ *proof.Observed) {
 			o := &r.Outcomes[0]
 			o.There, o.End.Kind = o.There[:3], walk.Undecided

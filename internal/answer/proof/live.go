@@ -20,8 +20,8 @@ type Namespaces func(host string) (*kernel.Namespace, error)
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
 // kernel agree. A packet that goes round without end in one of the outcomes is not sent. The source should be fresh: what changed since it
 // was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo; the error is
-// kernel.ErrUnsendable where no socket can send it. With everywhere it can also be a packet that comes in by a wire of the source, which its far end
-// sends then, of SCTP too.
+// kernel.ErrUnsendable where no socket can send it. With everywhere it can also be a packet that comes in by a wire of the source, which
+// its far end sends then, of SCTP too.
 //
 // With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a
 // difference then. It is for hosts that are otherwise quiet.

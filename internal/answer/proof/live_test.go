@@ -122,7 +122,8 @@ func (w *world) show(result *walk.Result, report proof.Report) {
 		if s.Visit != nil {
 			what = s.Visit.Chain.Ref(s.Visit.Rule) + ": " + s.Visit.Verdict.Kind.String()
 		}
-		w.t.Logf("%s %s %s->%s %s ttl %d mark %#x: %s", s.Host, s.Stage, s.Packet.In, s.Packet.Out, s.Packet.Tuple, s.Packet.TTL, s.Packet.Mark, what)
+		w.t.Logf("%s %s %s->%s %s ttl %d mark %#x: %s", s.Host, s.Stage, s.Packet.In, s.Packet.Out, s.Packet.Tuple, s.Packet.TTL, s.Packet.Mark,
+			what)
 	}
 	for _, a := range result.Assumed {
 		w.t.Logf("assumed of %s: %s", a.Host, a.What)

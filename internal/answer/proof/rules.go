@@ -73,7 +73,8 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	c.refusedCopies = c.refusedCopies || !m.back && m.flooded && c.refused == name
 	if len(m.events) > 0 && !m.flooded && !c.Undecided {
 		e := &m.events[0]
-		c.fact(&Difference{Host: name, Back: m.back, Predicted: "no further rule", Observed: observedText(h, e), position: m.last, more: true, event: &e.TraceEvent})
+		c.fact(&Difference{Host: name, Back: m.back, Predicted: "no further rule", Observed: observedText(h, e), position: m.last, more: true,
+			event: &e.TraceEvent})
 	}
 }
 
@@ -87,7 +88,8 @@ func (m *matcher) shown(s placed) bool {
 	if !traced(v) {
 		return false
 	}
-	return v.Rule != nil || v.Verdict.Kind != netfilter.Accept || !m.host.Absent[chainID(v.Chain)] // an empty chain that lets everything pass is as good as none
+	// an empty chain that lets everything pass is as good as none
+	return v.Rule != nil || v.Verdict.Kind != netfilter.Accept || !m.host.Absent[chainID(v.Chain)]
 }
 
 // agree compares one step with what comes next in the trace.
@@ -111,8 +113,8 @@ func (m *matcher) agree(s placed) bool {
 	return true
 }
 
-// ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and tells whether the step is theirs: the
-// copies are of one connection, and nat chains are asked for the first of them, whichever that is and whatever its mark.
+// ofCopy passes over what happens to the other copies of a flooded packet, which is in the trace, too, and tells whether the step is
+// theirs: the copies are of one connection, and nat chains are asked for the first of them, whichever that is and whatever its mark.
 func (m *matcher) ofCopy(s placed) bool {
 	if i := slices.IndexFunc(m.events, func(e observedRule) bool { return meets(m.host, s, &e) }); i > 0 {
 		m.passed, m.events = append(m.passed, m.events[:i]...), m.events[i:]
@@ -169,7 +171,8 @@ func open(v *netfilter.Visit) bool {
 }
 
 func applied(h *Host, v *netfilter.Visit, e *observedRule) bool {
-	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == kernel.TraceRule && e.Verdict == "continue" && sameRule(h, v, e)
+	return chainID(v.Chain) == ChainID{e.Family, e.Table, e.Chain} && e.Kind == kernel.TraceRule && e.Verdict == "continue" &&
+		sameRule(h, v, e)
 }
 
 // verdicts are the kernel's words for predicted verdicts: a rejection is a drop with an answer, what is stolen may be given to a queue.
@@ -209,7 +212,8 @@ func packetAtChain(s placed, e *observedRule) string {
 	if !sameTuple(&s.before.Tuple, &p.Tuple) {
 		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
 	}
-	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL { // the kernel shows it as the first rule that applied left it
+	// the kernel shows it as the first rule that applied left it
+	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL {
 		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
 	}
 	return ""

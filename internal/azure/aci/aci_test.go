@@ -90,10 +90,12 @@ func example() ContainerGroup {
 	code := 0
 	return ContainerGroup{Name: "g", Location: "westeurope", Tags: map[string]string{"UID": "1"}, Properties: GroupProperties{
 		OSType: "Linux", InstanceView: &GroupView{State: GroupRunning, Events: []Event{}},
-		Volumes:    []Volume{{Name: "v", Secret: map[string]string{"key": "c2VjcmV0"}}},
-		Extensions: []Extension{{Name: "p", Properties: ExtensionProperties{Type: ExtensionKubeProxy, ProtectedSettings: map[string]string{SettingKubeConfig: "secret"}}}},
+		Volumes: []Volume{{Name: "v", Secret: map[string]string{"key": "c2VjcmV0"}}},
+		Extensions: []Extension{{Name: "p",
+			Properties: ExtensionProperties{Type: ExtensionKubeProxy, ProtectedSettings: map[string]string{SettingKubeConfig: "secret"}}}},
 		Containers: []Container{{Name: "c", Properties: ContainerProperties{
-			Image: "nginx", Ports: []Port{{Port: 80, Protocol: "TCP"}}, Environment: []Variable{{Name: "A", Value: "b"}, {Name: "S", SecureValue: "secret"}},
+			Image: "nginx", Ports: []Port{{Port: 80, Protocol: "TCP"}},
+			Environment:  []Variable{{Name: "A", Value: "b"}, {Name: "S", SecureValue: "secret"}},
 			InstanceView: &ContainerView{CurrentState: ContainerState{State: StateTerminated, ExitCode: &code}, Events: []Event{}},
 		}}},
 	}}
@@ -117,7 +119,8 @@ func TestRoundTrip(t *testing.T) {
 	}
 	for what, g := range map[string]ContainerGroup{"put": made, "get": got} {
 		// What is empty and what is not there are the same in an answer.
-		if d := cmp.Diff(fmt.Sprintf("%+v", public.Properties.Containers[0].Properties.Environment), fmt.Sprintf("%+v", g.Properties.Containers[0].Properties.Environment)); d != "" {
+		if d := cmp.Diff(fmt.Sprintf("%+v", public.Properties.Containers[0].Properties.Environment),
+			fmt.Sprintf("%+v", g.Properties.Containers[0].Properties.Environment)); d != "" {
 			t.Errorf("%s: environment (-want +got):\n%s", what, d)
 		}
 		if text := fmt.Sprintf("%+v", g); strings.Contains(text, "secret") || strings.Contains(text, "c2VjcmV0") {
@@ -198,7 +201,8 @@ func TestExec(t *testing.T) {
 		var out, errs strings.Builder
 		test.exec.Stdout, test.exec.Stderr = &out, &errs
 		code, err := c.Exec(t.Context(), "g", "c", test.exec)
-		if code != test.code || out.String() != test.stdout || errs.String() != test.stderr || (err == nil) != (test.err == "") || err != nil && err.Error() != test.err {
+		if code != test.code || out.String() != test.stdout || errs.String() != test.stderr || (err == nil) != (test.err == "") || err != nil &&
+			err.Error() != test.err {
 			t.Errorf("%v: %d %q %q %v", test.exec.Command, code, out.String()[:min(out.Len(), 50)], errs.String(), err)
 		}
 	}

@@ -27,16 +27,19 @@ func TestCheck(t *testing.T) {
 			t.Errorf("%s: %v", code, err)
 		}
 	}
-	for _, name := range []string{"", ".", "..", "../x", "a/b", "/a", "a/../b", "A", "a.b", "a_b", "-a", "a-", "a\x00", "a\nb", strings.Repeat("a", 64)} {
+	for _, name := range []string{"", ".", "..", "../x", "a/b", "/a", "a/../b", "A", "a.b", "a_b", "-a", "a-", "a\x00", "a\nb",
+		strings.Repeat("a", 64)} {
 		refused("InvalidContainerGroupName", func(g *ContainerGroup) { g.Name = name })
 		refused("InvalidContainerName", func(g *ContainerGroup) { g.Properties.Containers[0].Name = name })
 		refused("InvalidVolumeName", func(g *ContainerGroup) { g.Properties.Volumes[1].Name = name })
 	}
-	for _, name := range []string{"", ".", "..", "../x", "/a", "a/../../b", "a/../b", "a/", "./a", "a//b", "..data", "..data/x", "a\x00b", "a\nb",
+	for _, name := range []string{"", ".", "..", "../x", "/a", "a/../../b", "a/../b", "a/", "./a", "a//b", "..data", "..data/x", "a\x00b",
+		"a\nb",
 		strings.Repeat("a", 256), strings.Repeat("a/", 1024) + "a"} {
 		refused("InvalidVolumeFile", func(g *ContainerGroup) { g.Properties.Volumes[0].Secret[name] = "" })
 	}
-	for _, path := range []string{"", "data", "/", "//", "/x/..", "../x", "/proc", "/proc/1", "/x/../proc/self", "/a\nb", "/" + strings.Repeat("a", 256)} {
+	for _, path := range []string{"", "data", "/", "//", "/x/..", "../x", "/proc", "/proc/1", "/x/../proc/self", "/a\nb",
+		"/" + strings.Repeat("a", 256)} {
 		refused("InvalidMountPath", func(g *ContainerGroup) { g.Properties.Containers[0].Properties.VolumeMounts[0].MountPath = path })
 	}
 	refused("InvalidVolumeName", func(g *ContainerGroup) { g.Properties.Volumes[1].Name = "conf" })

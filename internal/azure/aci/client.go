@@ -32,7 +32,8 @@ func NewClient(endpoint, subscription, resourceGroup string, token func() (strin
 	return &Client{
 		Endpoint: endpoint, Subscription: subscription, ResourceGroup: resourceGroup, Token: token, TLS: config,
 		// Connections are few and kept: each takes an outbound port of the node.
-		HTTP: &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16, IdleConnTimeout: time.Minute}},
+		HTTP: &http.Client{Transport: &http.Transport{TLSClientConfig: config, MaxIdleConnsPerHost: 4, MaxConnsPerHost: 16,
+			IdleConnTimeout: time.Minute}},
 	}
 }
 

@@ -251,7 +251,8 @@ func (s *Server) there(r *http.Request) error {
 			return nil
 		}
 	}
-	return &Error{http.StatusNotFound, "ContainerNotFound", "Container '" + r.PathValue("container") + "' not found in container group '" + g.Name + "'."}
+	return &Error{http.StatusNotFound, "ContainerNotFound", "Container '" + r.PathValue("container") + "' not found in container group '" +
+		g.Name + "'."}
 }
 
 // begin runs a session that was granted, once.

@@ -25,7 +25,8 @@ func clusters(l Lab) ([]any, error) {
 	}
 	return []any{resource(l.Network, c.Spec.Azure.ResourceGroup, kindCluster, c.Metadata.Name, object{
 		"nodeResourceGroup": c.NodeResourceGroup(), "dnsPrefix": c.DNSPrefix(), "kubernetesVersion": c.Spec.KubernetesVersion,
-		"currentKubernetesVersion": l.KubernetesVersion, "enableRbac": true, "powerState": object{"code": "Running"}, "provisioningState": l.state("Updating"),
+		"currentKubernetesVersion": l.KubernetesVersion, "enableRbac": true, "powerState": object{"code": "Running"},
+		"provisioningState": l.state("Updating"),
 		"agentPoolProfiles": pools, "networkProfile": networkProfile(l), "addonProfiles": addonProfiles(c),
 	})}, nil
 }
@@ -38,10 +39,12 @@ func (l Lab) state(changing string) string {
 	return "Succeeded"
 }
 
-// poolProfile has the fields of armcontainerservice.ManagedClusterAgentPoolProfile. The names of the nodes are those of an availability set.
+// poolProfile has the fields of armcontainerservice.ManagedClusterAgentPoolProfile. The names of the nodes are those of an availability
+// set.
 func poolProfile(l Lab, p cluster.NodePool) object {
 	o := object{
-		"name": p.Name, "count": float64(p.Count), "maxPods": float64(p.MaxPods), "mode": "System", "osType": "Linux", "type": "AvailabilitySet", "vmSize": p.VMSize,
+		"name": p.Name, "count": float64(p.Count), "maxPods": float64(p.MaxPods), "mode": "System", "osType": "Linux", "type": "AvailabilitySet",
+		"vmSize":              p.VMSize,
 		"orchestratorVersion": l.Cluster.Spec.KubernetesVersion, "currentOrchestratorVersion": l.KubernetesVersion,
 		"powerState": object{"code": "Running"}, "provisioningState": l.state("Scaling"),
 	}
@@ -69,8 +72,9 @@ func networkProfile(l Lab) object {
 	n, lb := l.Cluster.Spec.Network, l.Cluster.Spec.LoadBalancer
 	sku := map[cluster.SKU]string{cluster.SKUBasic: "Basic", cluster.SKUStandard: "Standard"}
 	o := object{
-		"networkPlugin": string(n.Plugin), "serviceCidr": n.ServiceCIDR.String(), "dnsServiceIp": n.DNSServiceIP.String(), "networkPolicy": string(n.Policy),
-		"ipFamilies": []any{"IPv4"}, "loadBalancerSku": sku[lb.SKU], "outboundType": "loadBalancer",
+		"networkPlugin": string(n.Plugin), "serviceCidr": n.ServiceCIDR.String(), "dnsServiceIp": n.DNSServiceIP.String(),
+		"networkPolicy": string(n.Policy),
+		"ipFamilies":    []any{"IPv4"}, "loadBalancerSku": sku[lb.SKU], "outboundType": "loadBalancer",
 	}
 	if n.Mode != "" {
 		o["networkMode"] = string(n.Mode)
@@ -94,7 +98,8 @@ func balancerProfile(l Lab) object {
 			for _, name := range r.Frontends {
 				for _, f := range lb.Frontends {
 					if f.Name == name {
-						ids = append(ids, object{"id": *b.id(l.Network.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f)), "resourceGroup": l.Network.NodeResourceGroup})
+						ids = append(ids, object{"id": *b.id(l.Network.NodeResourceGroup, "publicIPAddresses", b.frontendIPName(f)),
+							"resourceGroup": l.Network.NodeResourceGroup})
 					}
 				}
 			}
@@ -137,7 +142,8 @@ func resourceID(n vnet.Network, group, kind, name string) string {
 
 // resource is a resource of another provider than the network's.
 func resource(n vnet.Network, group, kind, name string, more object) any {
-	o := object{"id": resourceID(n, group, kind, name), "name": name, "type": kind, "location": n.Location, "resourceGroup": group, "provisioningState": "Succeeded"}
+	o := object{"id": resourceID(n, group, kind, name), "name": name, "type": kind, "location": n.Location, "resourceGroup": group,
+		"provisioningState": "Succeeded"}
 	for k, v := range more {
 		o[k] = v
 	}

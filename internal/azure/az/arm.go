@@ -52,7 +52,8 @@ var succeeded = new(armnetwork.ProvisioningStateSucceeded)
 
 // id is a resource's id: its group and then kinds and names in turn, the first kind without its provider.
 func (b builder) id(group string, parts ...string) *string {
-	return new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/%s", b.n.Subscription, group, strings.Join(parts, "/")))
+	return new(fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/%s", b.n.Subscription, group,
+		strings.Join(parts, "/")))
 }
 
 func (b builder) lbID(parts ...string) *string {
@@ -93,7 +94,8 @@ func (b builder) loadBalancer(lb vnet.LoadBalancer) *armnetwork.LoadBalancer {
 	}
 	return &armnetwork.LoadBalancer{
 		ID: b.lbID(lb.Name), Name: new(lb.Name), Type: new("Microsoft.Network/loadBalancers"), Location: new(b.n.Location),
-		SKU:        &armnetwork.LoadBalancerSKU{Name: new(armnetwork.LoadBalancerSKUName(lb.SKU)), Tier: new(armnetwork.LoadBalancerSKUTierRegional)},
+		SKU: &armnetwork.LoadBalancerSKU{Name: new(armnetwork.LoadBalancerSKUName(lb.SKU)),
+			Tier: new(armnetwork.LoadBalancerSKUTierRegional)},
 		Properties: p,
 	}
 }
@@ -111,7 +113,8 @@ func (b builder) rulesOf(lb vnet.LoadBalancer, match func(vnet.Rule) bool) []*ar
 
 func (b builder) frontend(lb vnet.LoadBalancer, f vnet.Frontend) *armnetwork.FrontendIPConfiguration {
 	return &armnetwork.FrontendIPConfiguration{
-		ID: b.lbID(lb.Name, "frontendIPConfigurations", f.Name), Name: new(f.Name), Type: new("Microsoft.Network/loadBalancers/frontendIPConfigurations"),
+		ID: b.lbID(lb.Name, "frontendIPConfigurations", f.Name), Name: new(f.Name),
+		Type: new("Microsoft.Network/loadBalancers/frontendIPConfigurations"),
 		Properties: &armnetwork.FrontendIPConfigurationPropertiesFormat{
 			PrivateIPAllocationMethod: new(armnetwork.IPAllocationMethodDynamic),
 			ProvisioningState:         succeeded,
@@ -158,7 +161,8 @@ func (b builder) rule(lb vnet.LoadBalancer, r vnet.Rule) *armnetwork.LoadBalanci
 		p.Probe = sub(b.lbID(lb.Name, "probes", r.Probe))
 	}
 	return &armnetwork.LoadBalancingRule{
-		ID: b.lbID(lb.Name, "loadBalancingRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/loadBalancingRules"), Properties: p,
+		ID: b.lbID(lb.Name, "loadBalancingRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/loadBalancingRules"),
+		Properties: p,
 	}
 }
 
@@ -280,7 +284,8 @@ func (b builder) publicIPs() []publicAddress {
 
 // newPublicAddress is one as "az vm create" made them: Basic and Dynamic.
 func newPublicAddress(name, group string, a netip.Addr) publicAddress {
-	return publicAddress{name: name, group: group, address: a, sku: armnetwork.PublicIPAddressSKUNameBasic, method: armnetwork.IPAllocationMethodDynamic, idleMinutes: 4}
+	return publicAddress{name: name, group: group, address: a, sku: armnetwork.PublicIPAddressSKUNameBasic,
+		method: armnetwork.IPAllocationMethodDynamic, idleMinutes: 4}
 }
 
 // balanced makes it one of a front end: of the load balancer's SKU, Static (cloud-provider-azure), and with the outbound rule's idle time.
@@ -309,14 +314,17 @@ func (b builder) publicIP(a publicAddress) *armnetwork.PublicIPAddress {
 
 func (b builder) outboundRule(lb vnet.LoadBalancer, r vnet.OutboundRule) *armnetwork.OutboundRule {
 	p := &armnetwork.OutboundRulePropertiesFormat{
-		AllocatedOutboundPorts: new(int32(r.AllocatedOutboundPorts)), IdleTimeoutInMinutes: new(int32(r.IdleTimeoutMinutes)), EnableTCPReset: new(r.TCPReset),
-		Protocol: new(armnetwork.LoadBalancerOutboundRuleProtocolAll), BackendAddressPool: sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)), ProvisioningState: succeeded,
+		AllocatedOutboundPorts: new(int32(r.AllocatedOutboundPorts)), IdleTimeoutInMinutes: new(int32(r.IdleTimeoutMinutes)),
+		EnableTCPReset:     new(r.TCPReset),
+		Protocol:           new(armnetwork.LoadBalancerOutboundRuleProtocolAll),
+		BackendAddressPool: sub(b.lbID(lb.Name, "backendAddressPools", r.BackendPool)), ProvisioningState: succeeded,
 	}
 	for _, f := range r.Frontends {
 		p.FrontendIPConfigurations = append(p.FrontendIPConfigurations, sub(b.lbID(lb.Name, "frontendIPConfigurations", f)))
 	}
 	return &armnetwork.OutboundRule{
-		ID: b.lbID(lb.Name, "outboundRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/outboundRules"), Properties: p,
+		ID: b.lbID(lb.Name, "outboundRules", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/loadBalancers/outboundRules"),
+		Properties: p,
 	}
 }
 
@@ -332,7 +340,8 @@ func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
 			route.NextHopIPAddress = new(r.NextHop.String())
 		}
 		p.Routes = append(p.Routes, &armnetwork.Route{
-			ID: b.id(group, "routeTables", t.Name, "routes", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/routeTables/routes"), Properties: route,
+			ID: b.id(group, "routeTables", t.Name, "routes", r.Name), Name: new(r.Name), Type: new("Microsoft.Network/routeTables/routes"),
+			Properties: route,
 		})
 	}
 	for _, v := range b.n.VNets {
@@ -343,7 +352,8 @@ func (b builder) routeTable(t vnet.RouteTable) *armnetwork.RouteTable {
 		}
 	}
 	return &armnetwork.RouteTable{
-		ID: b.id(group, "routeTables", t.Name), Name: new(t.Name), Type: new("Microsoft.Network/routeTables"), Location: new(b.n.Location), Properties: p,
+		ID: b.id(group, "routeTables", t.Name), Name: new(t.Name), Type: new("Microsoft.Network/routeTables"), Location: new(b.n.Location),
+		Properties: p,
 	}
 }
 
@@ -396,6 +406,7 @@ func (b builder) vnet(v vnet.VNet) *armnetwork.VirtualNetwork {
 		p.VirtualNetworkPeerings = append(p.VirtualNetworkPeerings, b.peering(v, group, peering))
 	}
 	return &armnetwork.VirtualNetwork{
-		ID: b.id(group, "virtualNetworks", v.Name), Name: new(v.Name), Type: new("Microsoft.Network/virtualNetworks"), Location: new(b.n.Location), Properties: p,
+		ID: b.id(group, "virtualNetworks", v.Name), Name: new(v.Name), Type: new("Microsoft.Network/virtualNetworks"),
+		Location: new(b.n.Location), Properties: p,
 	}
 }

@@ -29,8 +29,8 @@ type Lab struct {
 
 	KubernetesVersion string // of the control plane and the nodes: 1.35.4
 	Changing          bool   // the cluster is being changed
-	// ContainerGroups are those of Azure Container Instances, with their views; ContainerLogs copies the log of a container of one, with follow
-	// until it ends.
+	// ContainerGroups are those of Azure Container Instances, with their views; ContainerLogs copies the log of a container of one, with
+	// follow until it ends.
 	ContainerGroups []aci.ContainerGroup
 	ContainerLogs   func(group, container string, follow bool, w io.Writer) error
 	// Scale changes the number of a pool's nodes and gives the lab as it is then; without wait it returns when that has begun. It may be nil.
@@ -103,14 +103,16 @@ var commands = []command{
 	{words: "network lb rule", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "loadBalancingRules", all: allLBs},
 	{words: "network lb probe", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "probes", all: allLBs},
 	{words: "network lb address-pool", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "backendAddressPools", all: allLBs},
-	{words: "network lb frontend-ip", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "frontendIpConfigurations", all: allLBs},
+	{words: "network lb frontend-ip", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "frontendIpConfigurations",
+		all: allLBs},
 	{words: "network lb outbound-rule", kind: "Microsoft.Network/loadBalancers", parent: "lb-name", field: "outboundRules", all: allLBs},
 	{words: "network nic", kind: "Microsoft.Network/networkInterfaces", all: allNICs},
 	{words: "network nic ip-config", kind: "Microsoft.Network/networkInterfaces", parent: "nic-name", field: "ipConfigurations", all: allNICs},
 	{words: "network public-ip", kind: "Microsoft.Network/publicIPAddresses", all: allIPs, table: publicIPColumns},
 	{words: "network vnet", kind: "Microsoft.Network/virtualNetworks", all: allVNets, table: vnetColumns, ofList: true},
 	{words: "network vnet subnet", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "subnets", all: allVNets},
-	{words: "network vnet peering", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "virtualNetworkPeerings", all: allVNets},
+	{words: "network vnet peering", kind: "Microsoft.Network/virtualNetworks", parent: "vnet-name", field: "virtualNetworkPeerings",
+		all: allVNets},
 	{words: "network route-table", kind: "Microsoft.Network/routeTables", all: allTables},
 	{words: "network route-table route", kind: "Microsoft.Network/routeTables", parent: "route-table-name", field: "routes", all: allTables},
 	{words: "network nsg", kind: "Microsoft.Network/networkSecurityGroups", all: allGroups},
@@ -207,8 +209,9 @@ func (o options) search(result any) (any, error) {
 func (o *options) flags() map[string]*string {
 	return map[string]*string{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name,
-		"--lb-name": &o.parent, "--cluster-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent, "--nsg-name": &o.parent,
-		"-o": &o.format, "--output": &o.format, "--query": &o.query,
+		"--lb-name": &o.parent, "--cluster-name": &o.parent, "--nic-name": &o.parent, "--vnet-name": &o.parent, "--route-table-name": &o.parent,
+		"--nsg-name": &o.parent,
+		"-o":         &o.format, "--output": &o.format, "--query": &o.query,
 	}
 }
 
@@ -271,7 +274,8 @@ func (c command) run(verb string, l Lab, o options) (any, error) {
 	}
 	if o.group != "" {
 		if !strings.EqualFold(o.group, n.ResourceGroup) && !strings.EqualFold(o.group, n.NodeResourceGroup) {
-			return nil, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; there are '%s' and '%s'", o.group, n.ResourceGroup, n.NodeResourceGroup)
+			return nil, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; there are '%s' and '%s'", o.group, n.ResourceGroup,
+				n.NodeResourceGroup)
 		}
 		all = slices.DeleteFunc(all, func(r any) bool { return !strings.EqualFold(field(r, "resourceGroup"), o.group) })
 	}

@@ -23,7 +23,8 @@ var update = flag.Bool("update", false, "rewrite the files of TestTranscript")
 func world() vnet.Network {
 	addr := netip.MustParseAddr
 	const rule = "a48b4c0e11cfd11e9981c7abfb60d882-TCP-80"
-	nic := vnet.NIC{Name: "aks-nodepool1-31351229-nic-0", Machine: "aks-nodepool1-31351229-0", VNet: "aksVnet", Subnet: "aks", ID: 1, MAC: "00:0d:3a:01:02:03"}
+	nic := vnet.NIC{Name: "aks-nodepool1-31351229-nic-0", Machine: "aks-nodepool1-31351229-0", VNet: "aksVnet", Subnet: "aks", ID: 1,
+		MAC: "00:0d:3a:01:02:03"}
 	for i, a := 1, addr("10.13.76.4"); i <= 3; i, a = i+1, a.Next() {
 		nic.IPConfigs = append(nic.IPConfigs, vnet.IPConfig{Name: fmt.Sprintf("ipconfig%d", i), Address: a, Primary: i == 1})
 	}
@@ -32,7 +33,8 @@ func world() vnet.Network {
 		NodeResourceGroup: "MC_akstest_aksPacketWalkAzure_westeurope", Location: "westeurope",
 		VNets: []vnet.VNet{{
 			Name: "aksVnet", ResourceGroup: "akstest", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
-			Subnets: []vnet.Subnet{{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")}, {Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/24")}},
+			Subnets: []vnet.Subnet{{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")},
+				{Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/24")}},
 		}},
 		NICs: []vnet.NIC{nic, {
 			Name: "testvm-nic", Machine: "testvm", VNet: "aksVnet", Subnet: "vmsubnet", ID: 2, MAC: "00:0d:3a:04:05:06",
@@ -110,10 +112,12 @@ func TestTranscript(t *testing.T) {
 	pools.Cluster.Metadata.Name = "both"
 	pools.Cluster.Spec.NodePools = []cluster.NodePool{{Name: "both", Count: 1}, {Name: "more", Count: 1}}
 	standard := labOf(vnets())
-	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard, Outbound: cluster.Outbound{ManagedIPs: 1, Ports: 1024, IdleTimeoutMinutes: 30}}
+	standard.Cluster.Spec.LoadBalancer = cluster.LoadBalancer{SKU: cluster.SKUStandard,
+		Outbound: cluster.Outbound{ManagedIPs: 1, Ports: 1024, IdleTimeoutMinutes: 30}}
 	standard.Cluster.Spec.Addons = []string{"http_application_routing"}
 	standard.Changing = true
-	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()), "testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
+	for file, l := range map[string]Lab{"testdata/more.txt": labOf(world()), "testdata/vnets.txt": labOf(vnets()),
+		"testdata/scale.txt": labOf(world()), "testdata/pools.txt": pools,
 		"testdata/nsg.txt": labOf(nsgs()), "testdata/container.txt": containers(), "testdata/aks.txt": standard} {
 		want, got := transcript(t, file, l)
 		if *update {
@@ -145,7 +149,8 @@ func vnets() vnet.Network {
 	lb := &n.LoadBalancers[0]
 	lb.SKU = vnet.SKUStandard
 	lb.OutboundRules = []vnet.OutboundRule{{
-		Name: "aksOutboundRule", Frontends: []string{lb.Frontends[0].Name}, BackendPool: "kubernetes", AllocatedOutboundPorts: 1024, IdleTimeoutMinutes: 30, TCPReset: true,
+		Name: "aksOutboundRule", Frontends: []string{lb.Frontends[0].Name}, BackendPool: "kubernetes", AllocatedOutboundPorts: 1024,
+		IdleTimeoutMinutes: 30, TCPReset: true,
 	}}
 	return n
 }
@@ -173,7 +178,8 @@ func nsgs() vnet.Network {
 func TestMixedProbes(t *testing.T) {
 	n := world()
 	lb := &n.LoadBalancers[0]
-	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2})
+	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5,
+		Count: 2})
 	var out, errs bytes.Buffer
 	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), labOf(n), &out, &errs); code != 0 {
 		t.Fatal(errs.String())

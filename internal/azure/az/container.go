@@ -108,7 +108,8 @@ func containersOf(g object) (images, resources string) {
 	return strings.Join(names, ","), fmt.Sprintf("%s core/%s gb", pythonFloat(cpu), pythonFloat(memory))
 }
 
-// addressOf is a group's address with its ports, those of the group and for a private address those of its containers once more, as az has it.
+// addressOf is a group's address with its ports, those of the group and for a private address those of its containers once more, as az has
+// it.
 func addressOf(g object) (ports, network string) {
 	ip, ok := g["ipAddress"].(object)
 	if !ok {

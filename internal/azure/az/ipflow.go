@@ -18,8 +18,8 @@ type ipFlowOptions struct {
 	vm, nic, direction, protocol, local, remote string
 }
 
-// testIPFlow answers as Network Watcher's IP flow verify does: whether a new flow is let through, and by which rule. Where both the subnet and
-// the NIC have a group, the rule is that of the one that denies, or of the one asked last.
+// testIPFlow answers as Network Watcher's IP flow verify does: whether a new flow is let through, and by which rule. Where both the subnet
+// and the NIC have a group, the rule is that of the one that denies, or of the one asked last.
 func testIPFlow(l Lab, args []string) (any, options, error) {
 	o := ipFlowOptions{options: options{format: "json"}}
 	flags := o.flags()

@@ -33,7 +33,8 @@ func (b builder) securityGroup(g vnet.SecurityGroup) *armnetwork.SecurityGroup {
 	}
 	for _, nic := range b.n.NICs {
 		if nic.SecurityGroup == g.Name {
-			p.NetworkInterfaces = append(p.NetworkInterfaces, &armnetwork.Interface{ID: b.id(b.machineGroup(nic.Machine), "networkInterfaces", nic.Name)})
+			p.NetworkInterfaces = append(p.NetworkInterfaces,
+				&armnetwork.Interface{ID: b.id(b.machineGroup(nic.Machine), "networkInterfaces", nic.Name)})
 		}
 	}
 	for _, v := range b.n.VNets {
@@ -44,14 +45,16 @@ func (b builder) securityGroup(g vnet.SecurityGroup) *armnetwork.SecurityGroup {
 		}
 	}
 	return &armnetwork.SecurityGroup{
-		ID: b.groupID(g.Name), Name: new(g.Name), Type: new("Microsoft.Network/networkSecurityGroups"), Location: new(b.n.Location), Properties: p,
+		ID: b.groupID(g.Name), Name: new(g.Name), Type: new("Microsoft.Network/networkSecurityGroups"), Location: new(b.n.Location),
+		Properties: p,
 	}
 }
 
 // securityRule has one value in the singular field and several in the plural one, as the provider gives them.
 func (b builder) securityRule(group, kind string, r vnet.SecurityRule) *armnetwork.SecurityRule {
 	p := &armnetwork.SecurityRulePropertiesFormat{
-		Priority: new(int32(r.Priority)), Direction: new(armnetwork.SecurityRuleDirection(r.Direction)), Access: new(armnetwork.SecurityRuleAccess(r.Access)),
+		Priority: new(int32(r.Priority)), Direction: new(armnetwork.SecurityRuleDirection(r.Direction)),
+		Access:   new(armnetwork.SecurityRuleAccess(r.Access)),
 		Protocol: new(armnetwork.SecurityRuleProtocol(r.Protocol)), ProvisioningState: succeeded,
 	}
 	p.SourceAddressPrefix, p.SourceAddressPrefixes = oneOrMore(r.Sources)

@@ -64,7 +64,8 @@ func (l routeList) table() string {
 	var rows []map[string]string
 	for _, r := range l.routes {
 		source, state, prefix, hopType, hop := routeFields(r)
-		rows = append(rows, map[string]string{"Source": source, "State": state, "Address Prefix": prefix, "Next Hop Type": hopType, "Next Hop IP": hop})
+		rows = append(rows, map[string]string{"Source": source, "State": state, "Address Prefix": prefix, "Next Hop Type": hopType,
+			"Next Hop IP": hop})
 	}
 	return layOut(headers, rows)
 }

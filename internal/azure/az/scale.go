@@ -9,7 +9,8 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// scale is "az aks scale" and "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the pool, as it is then.
+// scale is "az aks scale" and "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the pool, as it is
+// then.
 func scale(words string, l Lab, args []string) (any, options, error) {
 	o := options{format: "json"}
 	if err := o.parse(args, o.scaleFlags(words), map[string]*bool{"--no-wait": &o.noWait}); err != nil || o.help {
@@ -39,8 +40,8 @@ func scale(words string, l Lab, args []string) (any, options, error) {
 	return result, o, err
 }
 
-// scaleFlags are az's: "az aks scale" names the cluster with --name and the pool with --nodepool-name, "az aks nodepool scale" the cluster with
-// --cluster-name and the pool with --name.
+// scaleFlags are az's: "az aks scale" names the cluster with --name and the pool with --nodepool-name, "az aks nodepool scale" the cluster
+// with --cluster-name and the pool with --name.
 func (o *options) scaleFlags(words string) map[string]*string {
 	flags := map[string]*string{
 		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name, "-c": &o.count, "--node-count": &o.count,
@@ -52,8 +53,8 @@ func (o *options) scaleFlags(words string) map[string]*string {
 	return flags
 }
 
-// scaling says which pool is meant and how many nodes it is to have. A lab has one cluster, so that neither it nor its group has to be named,
-// and "az aks scale -n" takes a pool's name too.
+// scaling says which pool is meant and how many nodes it is to have. A lab has one cluster, so that neither it nor its group has to be
+// named, and "az aks scale -n" takes a pool's name too.
 func (o *options) scaling(words string, l Lab) (pool string, count int, err error) {
 	c := l.Cluster
 	if o.count == "" {
@@ -67,7 +68,8 @@ func (o *options) scaling(words string, l Lab) (pool string, count int, err erro
 		return "", 0, usage("argument --node-count/-c: %d is not possible: a pool has 1 to %d nodes in the lab", count, cluster.MaxPoolNodes)
 	}
 	if o.group != "" && !strings.EqualFold(o.group, c.Spec.Azure.ResourceGroup) {
-		return "", 0, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group, c.Spec.Azure.ResourceGroup)
+		return "", 0, notFound("(ResourceGroupNotFound) Resource group '%s' could not be found; the cluster is in '%s'", o.group,
+			c.Spec.Azure.ResourceGroup)
 	}
 	named, pool := o.name, o.pool
 	if words == "aks nodepool" {
@@ -80,7 +82,8 @@ func (o *options) scaling(words string, l Lab) (pool string, count int, err erro
 		named, pool = "", named
 	}
 	if named != "" && !isCluster(c, named) {
-		return "", 0, notFound("(ResourceNotFound) there is no cluster '%s'; the lab's is '%s', its node pools are %s", named, c.Metadata.Name, strings.Join(c.PoolNames(), ", "))
+		return "", 0, notFound("(ResourceNotFound) there is no cluster '%s'; the lab's is '%s', its node pools are %s", named, c.Metadata.Name,
+			strings.Join(c.PoolNames(), ", "))
 	}
 	return onePool(c, words, pool, count)
 }

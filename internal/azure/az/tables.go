@@ -29,24 +29,32 @@ func fixedColumn(header, value string) column {
 // The tables of azure-cli: acs/_format.py, network/_format.py and network/commands.py, vm/commands.py.
 var (
 	clusterColumns = []column{
-		plainColumn("Name", "name"), plainColumn("Location", "location"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("KubernetesVersion", "kubernetesVersion"),
-		plainColumn("CurrentKubernetesVersion", "currentKubernetesVersion"), plainColumn("ProvisioningState", "provisioningState"), plainColumn("Fqdn", "fqdn"),
+		plainColumn("Name", "name"), plainColumn("Location", "location"), plainColumn("ResourceGroup", "resourceGroup"),
+		plainColumn("KubernetesVersion", "kubernetesVersion"),
+		plainColumn("CurrentKubernetesVersion", "currentKubernetesVersion"), plainColumn("ProvisioningState", "provisioningState"),
+		plainColumn("Fqdn", "fqdn"),
 	}
 	poolColumns = []column{
-		plainColumn("Name", "name"), plainColumn("OsType", "osType"), plainColumn("KubernetesVersion", "orchestratorVersion"), plainColumn("VmSize", "vmSize"),
-		plainColumn("OsDiskSizeGB", "osDiskSizeGB"), plainColumn("Count", "count"), plainColumn("MaxPods", "maxPods"), plainColumn("ProvisioningState", "provisioningState"), plainColumn("Mode", "mode"),
+		plainColumn("Name", "name"), plainColumn("OsType", "osType"), plainColumn("KubernetesVersion", "orchestratorVersion"),
+		plainColumn("VmSize", "vmSize"),
+		plainColumn("OsDiskSizeGB", "osDiskSizeGB"), plainColumn("Count", "count"), plainColumn("MaxPods", "maxPods"),
+		plainColumn("ProvisioningState", "provisioningState"), plainColumn("Mode", "mode"),
 	}
 	vnetColumns = []column{
 		plainColumn("Name", "name"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("Location", "location"),
 		{"NumSubnets", func(o object) string { subnets, _ := o["subnets"].([]any); return fmt.Sprint(len(subnets)) }},
-		{"Prefixes", addressPrefixes}, fixedColumn("DnsServers", ""), fixedColumn("DDOSProtection", "False"), fixedColumn("VMProtection", "False"),
+		{"Prefixes", addressPrefixes}, fixedColumn("DnsServers", ""), fixedColumn("DDOSProtection", "False"),
+		fixedColumn("VMProtection", "False"),
 	}
 	publicIPColumns = []column{
-		plainColumn("Name", "name"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("Location", "location"), fixedColumn("Zones", ""), plainColumn("Address", "ipAddress"),
-		plainColumn("AddressVersion", "publicIpAddressVersion"), plainColumn("AllocationMethod", "publicIpAllocationMethod"), plainColumn("IdleTimeoutInMinutes", "idleTimeoutInMinutes"),
+		plainColumn("Name", "name"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("Location", "location"), fixedColumn("Zones", ""),
+		plainColumn("Address", "ipAddress"),
+		plainColumn("AddressVersion", "publicIpAddressVersion"), plainColumn("AllocationMethod", "publicIpAllocationMethod"),
+		plainColumn("IdleTimeoutInMinutes", "idleTimeoutInMinutes"),
 		plainColumn("ProvisioningState", "provisioningState"),
 	}
-	vmColumns = []column{plainColumn("Name", "name"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("Location", "location"), fixedColumn("Zones", "")}
+	vmColumns = []column{plainColumn("Name", "name"), plainColumn("ResourceGroup", "resourceGroup"), plainColumn("Location", "location"),
+		fixedColumn("Zones", "")}
 )
 
 func addressPrefixes(o object) string {

@@ -105,8 +105,8 @@ func (b balancer) GetLoadBalancer(_ context.Context, _ string, s *v1.Service) (*
 	return status(f.Address), true, nil
 }
 
-// EnsureLoadBalancer gives the Service its front end, rules and probes, the nodes their place in the back-end pool, and their security group
-// the rules that let the Service's clients in.
+// EnsureLoadBalancer gives the Service its front end, rules and probes, the nodes their place in the back-end pool, and their security
+// group the rules that let the Service's clients in.
 func (b balancer) EnsureLoadBalancer(_ context.Context, _ string, s *v1.Service, nodes []*v1.Node) (*v1.LoadBalancerStatus, error) {
 	want, err := want(s)
 	if err != nil {
@@ -135,8 +135,8 @@ func (b balancer) UpdateLoadBalancer(_ context.Context, _ string, s *v1.Service,
 	})
 }
 
-// EnsureLoadBalancerDeleted takes the Service's front end, rules, probes and security rules away and gives its address back. What is not there
-// is no error.
+// EnsureLoadBalancerDeleted takes the Service's front end, rules, probes and security rules away and gives its address back. What is not
+// there is no error.
 func (b balancer) EnsureLoadBalancerDeleted(_ context.Context, _ string, s *v1.Service) error {
 	name := cloudprovider.DefaultLoadBalancerName(s)
 	return b.faults.note(objectOf(s), b.network.Update(func(n *vnet.Network) error {
@@ -214,8 +214,9 @@ func (w *service) addPort(s *v1.Service, p v1.ServicePort) error {
 	}
 	name := fmt.Sprintf("%s-%s-%d", w.name, p.Protocol, p.Port)
 	rule := vnet.Rule{
-		Name: name, Frontend: w.name, BackendPool: LoadBalancerName, Protocol: protocol, FrontendPort: uint16(p.Port), BackendPort: uint16(p.Port),
-		FloatingIP: true, IdleTimeoutMinutes: idle, LoadDistribution: vnet.DistributionDefault,
+		Name: name, Frontend: w.name, BackendPool: LoadBalancerName, Protocol: protocol, FrontendPort: uint16(p.Port),
+		BackendPort: uint16(p.Port),
+		FloatingIP:  true, IdleTimeoutMinutes: idle, LoadDistribution: vnet.DistributionDefault,
 	}
 	if s.Spec.SessionAffinity == v1.ServiceAffinityClientIP {
 		rule.LoadDistribution = vnet.DistributionSourceIP

@@ -20,8 +20,8 @@ type Provider struct{ balancer balancer }
 
 var _ cloudprovider.Interface = Provider{}
 
-// New makes the provider over a network. With a lister of nodes the back-end pool follows it; nil trusts the controller's lists. Services' ports
-// are opened in the named network security group, "" for none.
+// New makes the provider over a network. With a lister of nodes the back-end pool follows it; nil trusts the controller's lists. Services'
+// ports are opened in the named network security group, "" for none.
 func New(n Network, nodes corelisters.NodeLister, securityGroup string, faults *Faults) Provider {
 	return Provider{balancer{n, nodes, securityGroup, faults}}
 }
@@ -56,13 +56,15 @@ func (Provider) HasClusterID() bool { return true }
 // workers is how many Services are worked on at once; each waits for the API server most of its time.
 const workers = 5
 
-// Run runs upstream's service controller over the network until ctx ends. Services' ports are opened in the named security group. It starts the informers that it adds to the factory.
-// The controller has no wait of its own before a Service's first address: that comes as soon as its informers are in sync; only
-// what failed is tried again later (5 s at first, upstream's constant).
-func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName, securityGroup string, faults *Faults,
+// Run runs upstream's service controller over the network until ctx ends. Services' ports are opened in the named security group. It starts
+// the informers that it adds to the factory. The controller has no wait of its own before a Service's first address: that comes as soon as
+// its informers are in sync; only what failed is tried again later (5 s at first, upstream's constant).
+func Run(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, clusterName,
+	securityGroup string, faults *Faults,
 ) error {
 	services, nodes := factory.Core().V1().Services(), factory.Core().V1().Nodes()
-	controller, err := servicecontroller.New(New(n, nodes.Lister(), securityGroup, faults), client, services, nodes, clusterName, featuregate.NewFeatureGate())
+	controller, err := servicecontroller.New(New(n, nodes.Lister(), securityGroup, faults), client, services, nodes, clusterName,
+		featuregate.NewFeatureGate())
 	if err != nil {
 		return fmt.Errorf("service controller: %w", err)
 	}

@@ -64,7 +64,8 @@ func (w *network) lb(t *testing.T) vnet.LoadBalancer {
 func newNetwork(t *testing.T, sku string) *network {
 	t.Helper()
 	n := vnet.Network{
-		VNets:         []vnet.VNet{{Name: "v", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")}, Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("10.13.76.0/24")}}}},
+		VNets: []vnet.VNet{{Name: "v", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
+			Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("10.13.76.0/24")}}}},
 		LoadBalancers: []vnet.LoadBalancer{{Name: cloud.LoadBalancerName, SKU: sku}},
 	}
 	for _, m := range []string{"node0", "node1", "testvm"} {
@@ -122,8 +123,9 @@ var compare = cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{})
 
 func TestEnsure(t *testing.T) {
 	rule := vnet.Rule{
-		Name: name + "-TCP-80", Frontend: name, BackendPool: "kubernetes", Probe: name + "-TCP-80", Protocol: "Tcp", FrontendPort: 80, BackendPort: 80,
-		FloatingIP: true, IdleTimeoutMinutes: 4, LoadDistribution: "Default",
+		Name: name + "-TCP-80", Frontend: name, BackendPool: "kubernetes", Probe: name + "-TCP-80", Protocol: "Tcp", FrontendPort: 80,
+		BackendPort: 80,
+		FloatingIP:  true, IdleTimeoutMinutes: 4, LoadDistribution: "Default",
 	}
 	probe := vnet.Probe{Name: name + "-TCP-80", Protocol: "Tcp", Port: 30080, IntervalSeconds: 5, Count: 2}
 	with := func(edit func(*vnet.Rule)) vnet.Rule { r := rule; edit(&r); return r }
@@ -140,7 +142,8 @@ func TestEnsure(t *testing.T) {
 			[]vnet.Rule{with(func(r *vnet.Rule) { r.LoadDistribution = "SourceIP" })}, []vnet.Probe{probe}},
 		{"local policy", vnet.SKUBasic, func(s *v1.Service) {
 			s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = v1.ServiceExternalTrafficPolicyLocal, 32000
-		}, []vnet.Rule{rule}, []vnet.Probe{{Name: name + "-TCP-80", Protocol: "Http", Port: 32000, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2}}},
+		}, []vnet.Rule{rule}, []vnet.Probe{{Name: name + "-TCP-80", Protocol: "Http", Port: 32000, RequestPath: "/healthz", IntervalSeconds: 5,
+			Count: 2}}},
 		{"idle time", vnet.SKUBasic, func(s *v1.Service) { s.Annotations = map[string]string{idleAnnotation: "30"} },
 			[]vnet.Rule{with(func(r *vnet.Rule) { r.IdleTimeoutMinutes = 30 })}, []vnet.Probe{probe}},
 		{"udp has no probe", vnet.SKUBasic, func(s *v1.Service) {
@@ -158,8 +161,9 @@ func TestEnsure(t *testing.T) {
 				}
 				want := vnet.LoadBalancer{
 					Name: "kubernetes", SKU: c.sku, Frontends: []vnet.Frontend{{Name: name, Address: netip.MustParseAddr("203.0.113.10")}},
-					BackendPools: []vnet.BackendPool{{Name: "kubernetes", Members: []vnet.IPConfigRef{{NIC: "node0-nic", IPConfig: "ipconfig1"}, {NIC: "node1-nic", IPConfig: "ipconfig1"}}}},
-					Rules:        c.rules, Probes: c.probes,
+					BackendPools: []vnet.BackendPool{{Name: "kubernetes",
+						Members: []vnet.IPConfigRef{{NIC: "node0-nic", IPConfig: "ipconfig1"}, {NIC: "node1-nic", IPConfig: "ipconfig1"}}}},
+					Rules: c.rules, Probes: c.probes,
 				}
 				if diff := cmp.Diff(want, n.lb(t), compare); diff != "" {
 					t.Errorf("load balancer (-want +got):\n%s", diff)
@@ -179,7 +183,8 @@ func TestServicesShareTheLoadBalancer(t *testing.T) {
 	if err := b.UpdateLoadBalancer(t.Context(), "kubernetes", one, nodes("node1")); err != nil {
 		t.Fatal(err)
 	}
-	if lb := n.lb(t); len(lb.Rules) != 2 || len(lb.Probes) != 2 || lb.BackendPools[0].Members[0].NIC != "node1-nic" || len(lb.BackendPools[0].Members) != 1 {
+	if lb := n.lb(t); len(lb.Rules) != 2 || len(lb.Probes) != 2 || lb.BackendPools[0].Members[0].NIC != "node1-nic" ||
+		len(lb.BackendPools[0].Members) != 1 {
 		t.Errorf("%+v", lb)
 	}
 	for range 2 {

@@ -9,7 +9,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Faults are what a controller tries in vain, by object. The controllers themselves only log and go on trying. The zero value is ready to use.
+// Faults are what a controller tries in vain, by object. The controllers themselves only log and go on trying. The zero value is ready to
+// use.
 type Faults struct {
 	mu     sync.Mutex
 	wanted func(object string) bool // that something is still to be made for it; nil: for all

@@ -20,15 +20,16 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// routes implements k8s.io/cloud-provider's Routes over one route table, as cloud-provider-azure does (azure_routes.go): a route is named after its node and
-// leads to the node's own address.
+// routes implements k8s.io/cloud-provider's Routes over one route table, as cloud-provider-azure does (azure_routes.go): a route is named
+// after its node and leads to the node's own address.
 type routes struct {
 	network Network
 	table   string
 	faults  *Faults // by node; may be nil
 }
 
-// ListRoutes gives the table's routes. Those that a person made are among them: the controller leaves alone what is outside the pods' range.
+// ListRoutes gives the table's routes. Those that a person made are among them: the controller leaves alone what is outside the pods'
+// range.
 func (r routes) ListRoutes(context.Context, string) ([]*cloudprovider.Route, error) {
 	n, _ := r.network.Snapshot()
 	t, ok := n.RouteTable(r.table)
@@ -61,26 +62,31 @@ func (r routes) create(route *cloudprovider.Route) error {
 		return fmt.Errorf("route %s to the pods of %s: %w", prefix, route.TargetNode, err)
 	}
 	return r.network.Update(func(n *vnet.Network) error {
-		return n.SetRoute(r.table, vnet.UserRoute{Name: string(route.TargetNode), Prefix: prefix, NextHopType: vnet.NextHopAppliance, NextHop: hop})
+		return n.SetRoute(r.table, vnet.UserRoute{Name: string(route.TargetNode), Prefix: prefix, NextHopType: vnet.NextHopAppliance,
+			NextHop: hop})
 	})
 }
 
-// DeleteRoute takes a route away; one that is not there is no error. The controller makes a node's new route at the same time, which has the same name.
+// DeleteRoute takes a route away; one that is not there is no error. The controller makes a node's new route at the same time, which has
+// the same name.
 func (r routes) DeleteRoute(_ context.Context, _ string, route *cloudprovider.Route) error {
 	return r.network.Update(func(n *vnet.Network) error {
 		if t, ok := n.RouteTable(r.table); ok {
-			t.Routes = slices.DeleteFunc(t.Routes, func(u vnet.UserRoute) bool { return u.Name == route.Name && u.Prefix.String() == route.DestinationCIDR })
+			t.Routes = slices.DeleteFunc(t.Routes,
+				func(u vnet.UserRoute) bool { return u.Name == route.Name && u.Prefix.String() == route.DestinationCIDR })
 		}
 		return nil
 	})
 }
 
-// routeSyncPeriod is upstream's --route-reconciliation-period: how soon a node that comes later, and a route that was deleted by hand, get their route.
+// routeSyncPeriod is upstream's --route-reconciliation-period: how soon a node that comes later, and a route that was deleted by hand, get
+// their route.
 const routeSyncPeriod = 10 * time.Second
 
-// RunRoutes runs upstream's route controller over one of the network's route tables until ctx ends: a route to each node's part of the pods' range. It looks once
-// at its start and then every 10 s, so it is best started when the nodes have their ranges.
-func RunRoutes(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, table, clusterName string, pods netip.Prefix,
+// RunRoutes runs upstream's route controller over one of the network's route tables until ctx ends: a route to each node's part of the
+// pods' range. It looks once at its start and then every 10 s, so it is best started when the nodes have their ranges.
+func RunRoutes(ctx context.Context, client kubernetes.Interface, factory informers.SharedInformerFactory, n Network, table,
+	clusterName string, pods netip.Prefix,
 	faults *Faults,
 ) error {
 	cidr := &net.IPNet{IP: pods.Masked().Addr().AsSlice(), Mask: net.CIDRMask(pods.Bits(), pods.Addr().BitLen())}

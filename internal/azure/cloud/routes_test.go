@@ -16,7 +16,8 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// TestRunRoutes drives upstream's route controller over a fake API: nodes get their routes, what leads to nodes that are gone goes, and what a person made stays.
+// TestRunRoutes drives upstream's route controller over a fake API: nodes get their routes, what leads to nodes that are gone goes, and
+// what a person made stays.
 func TestRunRoutes(t *testing.T) {
 	node := func(name, address, pods string) *v1.Node {
 		n := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Status: v1.NodeStatus{
@@ -39,11 +40,13 @@ func TestRunRoutes(t *testing.T) {
 		route("quarantine", "10.99.0.0/16", vnet.NextHopNone, ""),
 		route("node0", "192.168.9.0/24", vnet.NextHopAppliance, "10.13.76.4"), // of its last life
 	}}}
-	client := fake.NewClientset(node("node0", "10.13.76.4", "192.168.0.0/24"), node("node1", "10.13.76.7", "192.168.1.0/24"), node("late", "10.13.76.9", ""))
+	client := fake.NewClientset(node("node0", "10.13.76.4", "192.168.0.0/24"), node("node1", "10.13.76.7", "192.168.1.0/24"),
+		node("late", "10.13.76.9", ""))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- cloud.RunRoutes(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "pods", "kubernetes", netip.MustParsePrefix("192.168.0.0/16"), nil)
+		done <- cloud.RunRoutes(ctx, client, informers.NewSharedInformerFactory(client, 0), n, "pods", "kubernetes",
+			netip.MustParsePrefix("192.168.0.0/16"), nil)
 	}()
 	defer func() {
 		cancel()
@@ -51,7 +54,8 @@ func TestRunRoutes(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	want := map[string]string{"quarantine": "10.99.0.0/16 None", "node0": "192.168.0.0/24 VirtualAppliance 10.13.76.4", "node1": "192.168.1.0/24 VirtualAppliance 10.13.76.7"}
+	want := map[string]string{"quarantine": "10.99.0.0/16 None", "node0": "192.168.0.0/24 VirtualAppliance 10.13.76.4",
+		"node1": "192.168.1.0/24 VirtualAppliance 10.13.76.7"}
 	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {
 		now, _ := n.Snapshot()
 		got := map[string]string{}

@@ -26,8 +26,8 @@ const firstPriority = 500
 
 const everyone = "0.0.0.0/0"
 
-// addSecurity adds what the nodes' security group must let through, as cloud-provider-azure did up to version 1.28: a rule for each port and
-// source. (Later versions share rules among Services.) The front end's address is not known yet.
+// addSecurity adds what the nodes' security group must let through, as cloud-provider-azure did up to version 1.28: a rule for each port
+// and source. (Later versions share rules among Services.) The front end's address is not known yet.
 func (w *service) addSecurity(s *v1.Service) error {
 	sources, open, err := allowedSources(s)
 	if err != nil {
@@ -53,8 +53,9 @@ func (w *service) securityRule(p v1.ServicePort, access, source, suffix string) 
 		protocol = vnet.ProtocolUDP
 	}
 	return vnet.SecurityRule{
-		Name: fmt.Sprintf("%s-%s-%d-%s", w.name, p.Protocol, p.Port, suffix), Direction: vnet.DirectionInbound, Access: access, Protocol: protocol,
-		Sources: []string{source}, DestinationPorts: []vnet.PortRange{{First: uint16(p.Port), Last: uint16(p.Port)}},
+		Name: fmt.Sprintf("%s-%s-%d-%s", w.name, p.Protocol, p.Port, suffix), Direction: vnet.DirectionInbound, Access: access,
+		Protocol: protocol,
+		Sources:  []string{source}, DestinationPorts: []vnet.PortRange{{First: uint16(p.Port), Last: uint16(p.Port)}},
 	}
 }
 

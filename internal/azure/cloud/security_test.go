@@ -23,7 +23,8 @@ func (n *network) rules() string {
 	return b.String()
 }
 
-// TestSecurityRules: a Service's rules in the nodes' group come, change with the Service, and go with it; others stay, with their priorities.
+// TestSecurityRules: a Service's rules in the nodes' group come, change with the Service, and go with it; others stay, with their
+// priorities.
 func TestSecurityRules(t *testing.T) {
 	n := newNetwork(t, vnet.SKUBasic)
 	n.n.SecurityGroups = []vnet.SecurityGroup{{Name: group, Rules: []vnet.SecurityRule{

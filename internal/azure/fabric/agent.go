@@ -12,7 +12,8 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// A VM's agent asks the wire server for its goal state every 6 s (WALinuxAgent, azurelinuxagent/common/conf.py, Extensions.GoalStatePeriod).
+// A VM's agent asks the wire server for its goal state every 6 s (WALinuxAgent, azurelinuxagent/common/conf.py,
+// Extensions.GoalStatePeriod).
 const (
 	goalStatePeriod = 6 * time.Second
 	goalStateLimit  = 5 * time.Second // of one question

@@ -86,7 +86,8 @@ func newPlain(b *testing.B) plain {
 			ns *kernel.Namespace
 			s  kernel.State
 		}{
-			{middle, kernel.State{Sysctls: []kernel.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}}, Addresses: []kernel.Address{{Link: near, Prefix: netip.PrefixFrom(subnet(1), 24)}}}},
+			{middle, kernel.State{Sysctls: []kernel.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}},
+				Addresses: []kernel.Address{{Link: near, Prefix: netip.PrefixFrom(subnet(1), 24)}}}},
 			{ns, kernel.State{
 				Addresses: []kernel.Address{{Link: "eth0", Prefix: netip.PrefixFrom(subnet(2), 24)}},
 				Routes:    []kernel.Route{{Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: subnet(1), Link: "eth0"}},

@@ -53,7 +53,8 @@ func network(t testing.TB, nodes, addresses int) vnet.Network {
 			{Name: "aks", Prefix: prefix("10.13.64.0/20")}, {Name: "vmsubnet", Prefix: prefix("10.13.1.0/24")},
 		}}},
 		DefaultOutbound: vnet.DefaultOutboundAddress,
-		Hosts:           []vnet.Host{{Name: "client", Address: netip.MustParseAddr(client)}, {Name: "server", Address: netip.MustParseAddr(server)}, {Name: "controlplane", Address: vnet.APIServerAddress}},
+		Hosts: []vnet.Host{{Name: "client", Address: netip.MustParseAddr(client)},
+			{Name: "server", Address: netip.MustParseAddr(server)}, {Name: "controlplane", Address: vnet.APIServerAddress}},
 	}
 	pool := vnet.BackendPool{Name: "kubernetes"}
 	for i := range nodes {
@@ -428,7 +429,8 @@ func TestProbeHTTP(t *testing.T) {
 	w.update(func(n *vnet.Network) error {
 		addService(n)
 		lb, _ := n.LoadBalancer("kubernetes")
-		lb.Probes[0] = vnet.Probe{Name: "a1-TCP-80", Protocol: vnet.ProtocolHTTP, Port: 31000, RequestPath: "/healthz", IntervalSeconds: 5, Count: 2}
+		lb.Probes[0] = vnet.Probe{Name: "a1-TCP-80", Protocol: vnet.ProtocolHTTP, Port: 31000, RequestPath: "/healthz", IntervalSeconds: 5,
+			Count: 2}
 		return nil
 	})
 	for _, s := range []struct {
@@ -585,7 +587,8 @@ func TestPeering(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.update(func(n *vnet.Network) error {
 		prefix := netip.MustParsePrefix("172.17.0.0/16")
-		n.VNets = append(n.VNets, vnet.VNet{Name: "other", AddressPrefixes: []netip.Prefix{prefix}, Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("172.17.0.0/24")}}})
+		n.VNets = append(n.VNets, vnet.VNet{Name: "other", AddressPrefixes: []netip.Prefix{prefix},
+			Subnets: []vnet.Subnet{{Name: "s", Prefix: netip.MustParsePrefix("172.17.0.0/24")}}})
 		_, err := n.AllocateNIC("server-b", "other", "s", 1)
 		return err
 	})
@@ -761,7 +764,8 @@ func TestOutboundPorts(t *testing.T) {
 	if err != nil || len(use) != 1 {
 		t.Fatal(use, err)
 	}
-	if u := use[0]; u.Machine != "node0" || u.Ports != 1024 || u.InUse != 1024 || u.Fullest.InUse != 1024 || u.Fullest.Destination.String() != server+":80" {
+	if u := use[0]; u.Machine != "node0" || u.Ports != 1024 || u.InUse != 1024 || u.Fullest.InUse != 1024 ||
+		u.Fullest.Destination.String() != server+":80" {
 		t.Errorf("use of ports %+v", u)
 	}
 	last.Close()
@@ -773,8 +777,8 @@ func TestOutboundPorts(t *testing.T) {
 	}
 }
 
-// TestOutboundEnded: flows that have ended keep their ports for four minutes, so that many short ones one after another use a node's ports up,
-// too. The kernel alone would let a new flow have the port of one that has ended.
+// TestOutboundEnded: flows that have ended keep their ports for four minutes, so that many short ones one after another use a node's ports
+// up, too. The kernel alone would let a new flow have the port of one that has ended.
 func TestOutboundEnded(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.update(addService)
@@ -826,7 +830,8 @@ func TestOutboundInTurn(t *testing.T) {
 		lb, _ := n.LoadBalancer("kubernetes")
 		lb.SKU = vnet.SKUStandard
 		lb.Frontends = []vnet.Frontend{{Name: "a", Address: netip.MustParseAddr(vip)}, {Name: "b", Address: netip.MustParseAddr("203.0.113.11")}}
-		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a", "b"}, BackendPool: "kubernetes", AllocatedOutboundPorts: 200, IdleTimeoutMinutes: 4}}
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a", "b"}, BackendPool: "kubernetes", AllocatedOutboundPorts: 200,
+			IdleTimeoutMinutes: 4}}
 		return nil
 	})
 	for port := range w.fill(server+":80", 100) {
@@ -844,8 +849,8 @@ func TestOutboundInTurn(t *testing.T) {
 	}
 }
 
-// TestIdle: what belongs to a flow that the fabric has forgotten, because it was idle for too long, is dropped by a Basic load balancer, and
-// answered with a reset where a Standard one's outbound rule says so.
+// TestIdle: what belongs to a flow that the fabric has forgotten, because it was idle for too long, is dropped by a Basic load balancer,
+// and answered with a reset where a Standard one's outbound rule says so.
 func TestIdle(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.update(addService)
@@ -872,7 +877,8 @@ func TestIdle(t *testing.T) {
 	w.update(func(n *vnet.Network) error {
 		lb, _ := n.LoadBalancer("kubernetes")
 		lb.SKU = vnet.SKUStandard
-		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30, TCPReset: true}}
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30,
+			TCPReset: true}}
 		return nil
 	})
 	if err := forgotten(); !errors.Is(err, unix.ECONNRESET) {
@@ -880,15 +886,16 @@ func TestIdle(t *testing.T) {
 	}
 }
 
-// TestIdleTimes: the fabric keeps each flow for the idle time of the rule that it goes by, as az shows it, and goes on doing so when the network
-// is changed: a packet refreshes the time.
+// TestIdleTimes: the fabric keeps each flow for the idle time of the rule that it goes by, as az shows it, and goes on doing so when the
+// network is changed: a packet refreshes the time.
 func TestIdleTimes(t *testing.T) {
 	w := newWorld(t, 1, 1)
 	w.update(addService)
 	w.update(func(n *vnet.Network) error {
 		lb, _ := n.LoadBalancer("kubernetes")
 		lb.SKU, lb.Rules[0].IdleTimeoutMinutes = vnet.SKUStandard, 10
-		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30, TCPReset: true}}
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30,
+			TCPReset: true}}
 		return nil
 	})
 	w.node("node0")
@@ -1002,7 +1009,8 @@ func TestWireServer(t *testing.T) {
 		body, _ := io.ReadAll(resp.Body)
 		return resp.StatusCode, string(body)
 	}
-	if code, body := get("node0", "http://168.63.129.16/machine/?comp=goalstate"); code != 200 || !strings.Contains(body, "<InstanceId>_node0</InstanceId>") || !strings.Contains(body, "<Incarnation>1<") {
+	if code, body := get("node0", "http://168.63.129.16/machine/?comp=goalstate"); code != 200 ||
+		!strings.Contains(body, "<InstanceId>_node0</InstanceId>") || !strings.Contains(body, "<Incarnation>1<") {
 		t.Errorf("%d %s", code, body)
 	}
 	if code, _ := get("node0", "http://168.63.129.16/"); code != 404 {

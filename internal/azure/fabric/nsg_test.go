@@ -33,7 +33,8 @@ func (m nsgMaker) addresses() []string {
 	}
 	var all []string
 	for range 1 + m.IntN(3) {
-		all = append(all, m.one("10.13.64.0/20", "10.13.1.4", "10.13.64.4/32", "198.51.100.0/24", client, server, vip, "203.0.113.0/24", "0.0.0.0/1", "10.0.0.0/8"))
+		all = append(all, m.one("10.13.64.0/20", "10.13.1.4", "10.13.64.4/32", "198.51.100.0/24", client, server, vip, "203.0.113.0/24",
+			"0.0.0.0/1", "10.0.0.0/8"))
 	}
 	return all
 }
@@ -109,7 +110,8 @@ func TestSecurityGroupsAsRules(t *testing.T) {
 		n := network(t, 2, 2)
 		if seed%2 == 0 {
 			n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{
-				{Name: "r", Prefix: netip.MustParsePrefix("198.51.100.0/25"), NextHopType: vnet.NextHopAppliance, NextHop: netip.MustParseAddr("10.13.1.4")},
+				{Name: "r", Prefix: netip.MustParsePrefix("198.51.100.0/25"), NextHopType: vnet.NextHopAppliance,
+					NextHop: netip.MustParseAddr("10.13.1.4")},
 			}}}
 			n.VNets[0].Subnets[0].RouteTable = "t"
 			n.NICs[2].IPForwarding = true
@@ -146,7 +148,8 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 	if m.IntN(4) == 0 {
 		own = netip.AddrPortFrom(netip.MustParseAddr(vip), port()) // floating IP
 	}
-	other := netip.AddrPortFrom(netip.MustParseAddr(m.one(client, server, "10.13.1.4", "10.13.64.4", "10.13.64.6", "168.63.129.16", "172.16.0.1", "203.0.113.2")), port())
+	other := netip.AddrPortFrom(netip.MustParseAddr(m.one(client, server, "10.13.1.4", "10.13.64.4", "10.13.64.6", "168.63.129.16",
+		"172.16.0.1", "203.0.113.2")), port())
 	f := vnet.SecurityFlow{Protocol: []uint8{1, 6, 17}[m.IntN(3)], Source: other, Destination: own}
 	if direction == vnet.DirectionOutbound {
 		f.Source, f.Destination = netip.AddrPortFrom(nic.Primary().Address, uint16(900+m.IntN(2000))), other
@@ -205,7 +208,8 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	}
 	var met []string
 	for _, v := range ctx.Trail {
-		if group, ok := strings.CutPrefix(v.Chain.Name, "nsg/"); ok && v.Rule != nil && (v.Verdict.Kind == netfilter.Return || v.Verdict.Kind == netfilter.Drop) {
+		if group, ok := strings.CutPrefix(v.Chain.Name, "nsg/"); ok && v.Rule != nil &&
+			(v.Verdict.Kind == netfilter.Return || v.Verdict.Kind == netfilter.Drop) {
 			group, _, _ = strings.Cut(group, "/")
 			does := map[netfilter.VerdictKind]string{netfilter.Return: "allows", netfilter.Drop: "denies"}[v.Verdict.Kind]
 			met = append(met, fmt.Sprintf("NSG %s rule %s %s", group, v.Rule.Comment, does))
@@ -218,8 +222,8 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	return "[" + strings.Join(met, " ") + "]"
 }
 
-// TestSecurityGroupsInKernel: random flows get where Network.Decide says that they do, and no others. A port that nobody listens on refuses what
-// reaches it; what a group denies is not answered.
+// TestSecurityGroupsInKernel: random flows get where Network.Decide says that they do, and no others. A port that nobody listens on refuses
+// what reaches it; what a group denies is not answered.
 func TestSecurityGroupsInKernel(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.update(func(n *vnet.Network) error {
@@ -270,7 +274,8 @@ func (m nsgMaker) route(n vnet.Network) routed {
 		f := routed{from: "client", network: network, to: netip.AddrPortFrom(netip.MustParseAddr("203.0.113.3"), port).String()}
 		receiver = n.NICs[2]
 		f.decide(n.Decide(receiver, vnet.DirectionInbound, vnet.SecurityFlow{
-			Protocol: protocol, Source: netip.AddrPortFrom(netip.MustParseAddr(client), ephemeral), Destination: netip.AddrPortFrom(receiver.Primary().Address, port),
+			Protocol: protocol, Source: netip.AddrPortFrom(netip.MustParseAddr(client), ephemeral),
+			Destination: netip.AddrPortFrom(receiver.Primary().Address, port),
 		}))
 		return f
 	}
@@ -317,8 +322,8 @@ func (w *world) try(t *testing.T, seed uint64, f routed) {
 	}
 }
 
-// TestSecurityGroupsState: rules hold for flows that begin. A flow goes on when a rule comes that would deny it, one inside the network too,
-// which the kernel did not track until then; and its end of the rule changes nothing again. Probes are judged.
+// TestSecurityGroupsState: rules hold for flows that begin. A flow goes on when a rule comes that would deny it, one inside the network
+// too, which the kernel did not track until then; and its end of the rule changes nothing again. Probes are judged.
 func TestSecurityGroupsState(t *testing.T) {
 	w := newWorld(t, 2, 1)
 	w.update(addService)

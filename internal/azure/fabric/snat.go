@@ -36,7 +36,8 @@ func translated(ns *kernel.Namespace) ([]vnet.TranslatedFlow, error) {
 	return all, err
 }
 
-// How often spare ports are looked for. A flow that found no port is lost; a TCP sender tries again after a second, and shall find one then.
+// How often spare ports are looked for. A flow that found no port is lost; a TCP sender tries again after a second, and shall find one
+// then.
 const (
 	lookForSpares = 250 * time.Millisecond
 	// lookAgain is for when ports are being used up: those who want them at the same time shall not wait in line.
@@ -45,9 +46,9 @@ const (
 	lookAnyway = time.Second
 )
 
-// spareLooker keeps the table's spare ports. It looks at all flows, which takes the kernel some 10 ms, only when it has just failed to find a
-// port for some, when there are so many flows that few ports may be left, and for as long as that is so. Without it the kernel finds one of
-// the last ports by chance.
+// spareLooker keeps the table's spare ports. It looks at all flows, which takes the kernel some 10 ms, only when it has just failed to find
+// a port for some, when there are so many flows that few ports may be left, and for as long as that is so. Without it the kernel finds one
+// of the last ports by chance.
 type spareLooker struct {
 	f       *Fabric
 	dropped uint64
@@ -108,8 +109,10 @@ func (l *spareLooker) look(now time.Time) (changed bool, err error) {
 func towards(spares []vnet.Spare) []kernel.FlowFilter {
 	var all []kernel.FlowFilter
 	for _, s := range spares {
-		private, destination := netip.PrefixFrom(s.Private, s.Private.BitLen()), netip.PrefixFrom(s.Destination.Addr(), s.Destination.Addr().BitLen())
-		all = append(all, kernel.FlowFilter{Protocol: s.Protocol, Source: private, Destination: destination, DestinationPort: s.Destination.Port()})
+		private, destination := netip.PrefixFrom(s.Private, s.Private.BitLen()),
+			netip.PrefixFrom(s.Destination.Addr(), s.Destination.Addr().BitLen())
+		all = append(all, kernel.FlowFilter{Protocol: s.Protocol, Source: private, Destination: destination,
+			DestinationPort: s.Destination.Port()})
 	}
 	return all
 }

@@ -21,7 +21,8 @@ func TestReceiveIsSpread(t *testing.T) {
 			ns = w.fabric.Namespace()
 		}
 		// sysfs shows the namespace that it was mounted in.
-		got := strings.TrimSpace(run(t, ns, "unshare", "--mount", "sh", "-c", "mount -t sysfs sysfs /sys && cat /sys/class/net/"+link+"/queues/rx-0/rps_cpus"))
+		got := strings.TrimSpace(run(t, ns, "unshare", "--mount", "sh", "-c",
+			"mount -t sysfs sysfs /sys && cat /sys/class/net/"+link+"/queues/rx-0/rps_cpus"))
 		if got != want {
 			t.Errorf("%s in %s receives on processors %s, want %s", link, in, got, want)
 		}

@@ -91,7 +91,8 @@ func (s *Groups) Put(_ context.Context, spec aci.ContainerGroup) (aci.ContainerG
 		if is.Tags[aci.TagUID] == spec.Tags[aci.TagUID] {
 			return is, nil
 		}
-		return is, aci.Conflict("ContainerGroupTransitioning", "The container group '%s' is there already, of another pod; delete it first.", spec.Name)
+		return is, aci.Conflict("ContainerGroupTransitioning", "The container group '%s' is there already, of another pod; delete it first.",
+			spec.Name)
 	}
 	g := s.newGroup(spec)
 	if err := g.save(); err != nil {

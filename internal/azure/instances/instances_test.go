@@ -64,7 +64,8 @@ func newWorld(t *testing.T) *world {
 	prefix := netip.MustParsePrefix
 	n := vnet.Network{
 		VNets: []vnet.VNet{
-			{Name: "v", AddressPrefixes: []netip.Prefix{prefix("10.13.0.0/16")}, Subnets: []vnet.Subnet{{Name: "aci", Prefix: prefix("10.13.100.0/24")}}},
+			{Name: "v", AddressPrefixes: []netip.Prefix{prefix("10.13.0.0/16")},
+				Subnets: []vnet.Subnet{{Name: "aci", Prefix: prefix("10.13.100.0/24")}}},
 			instances.HostsNetwork(),
 		},
 		DefaultOutbound: netip.MustParseAddr(outbound), Hosts: []vnet.Host{{Name: "client", Address: netip.MustParseAddr(client)}},
@@ -99,7 +100,8 @@ func newWorld(t *testing.T) *world {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close() })
 	w := &world{T: t, cfg: instances.Config{
-		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"), Network: f,
+		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
+		Network: f,
 		Runtime: &container.Runtime{Binary: binary, Base: filepath.Join(dir, "base")}, NodeAgent: "/bin/false",
 		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
 		Subscription: "s", ResourceGroup: "rg", Location: "westeurope",
@@ -190,7 +192,8 @@ func TestGroups(t *testing.T) {
 	w.put(group("two", aci.RestartAlways, "packetwalk/hello"))
 	one, _ := w.until("one", running)
 	two, _ := w.until("two", running)
-	if a, b := one.Properties.IPAddress.IP.String(), two.Properties.IPAddress.IP.String(); a == b || !strings.HasPrefix(a, "10.13.100.") || !strings.HasPrefix(b, "10.13.100.") {
+	if a, b := one.Properties.IPAddress.IP.String(), two.Properties.IPAddress.IP.String(); a == b || !strings.HasPrefix(a, "10.13.100.") ||
+		!strings.HasPrefix(b, "10.13.100.") {
 		t.Fatalf("addresses %s and %s", a, b)
 	}
 	for _, name := range []string{"one", "two"} {
@@ -242,7 +245,8 @@ func TestRestarts(t *testing.T) {
 		return v.RestartCount > 0 && v.CurrentState.State == aci.StateTerminated
 	})
 	w.until("failing", func(g aci.ContainerGroup, v aci.ContainerView) bool {
-		return v.RestartCount > 0 && g.Properties.InstanceView.State == aci.GroupRunning && v.PreviousState != nil && *v.PreviousState.ExitCode == 3
+		return v.RestartCount > 0 && g.Properties.InstanceView.State == aci.GroupRunning && v.PreviousState != nil &&
+			*v.PreviousState.ExitCode == 3
 	})
 	for name, want := range map[string]struct {
 		state string
@@ -257,7 +261,8 @@ func TestRestarts(t *testing.T) {
 	}
 	w.until("always", func(aci.ContainerGroup, aci.ContainerView) bool { // one that has just started has written nothing yet
 		var log strings.Builder
-		if err := w.groups.Logs(context.Background(), "always", "c", aci.LogOptions{}, &log); err != nil || log.String() != "once\n" && log.Len() > 0 {
+		if err := w.groups.Logs(context.Background(), "always", "c", aci.LogOptions{}, &log); err != nil || log.String() != "once\n" &&
+			log.Len() > 0 {
 			t.Fatalf("log %q, %v", log.String(), err)
 		}
 		return log.Len() > 0
@@ -270,7 +275,8 @@ func TestProbes(t *testing.T) {
 	g := group("probed", aci.RestartAlways, "gcr.io/kuar-demo/kuard-amd64")
 	c := &g.Properties.Containers[0].Properties
 	c.ReadinessProbe = &aci.Probe{HTTPGet: &aci.HTTPProbe{Path: "/ready", Port: 8080}, PeriodSeconds: 1, FailureThreshold: 1}
-	c.LivenessProbe = &aci.Probe{Exec: &aci.ExecProbe{Command: []string{"sh", "-c", "! test -e /tmp/sick"}}, PeriodSeconds: 1, FailureThreshold: 1}
+	c.LivenessProbe = &aci.Probe{Exec: &aci.ExecProbe{Command: []string{"sh", "-c", "! test -e /tmp/sick"}}, PeriodSeconds: 1,
+		FailureThreshold: 1}
 	w.put(g)
 	w.until("probed", running)
 	w.exec("probed", "curl", "-sS", "-X", "PUT", "-d", `{"failNext": -1}`, "http://127.0.0.1:8080/ready/api")
@@ -290,15 +296,18 @@ func TestVolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := group("volumes", aci.RestartAlways, "busybox", "sleep", "1000")
-	g.Properties.Volumes = []aci.Volume{{Name: "conf", Secret: map[string]string{"a": "b25l", "sub/b": "dHdv"}}, {Name: "data", EmptyDir: &struct{}{}}}
+	g.Properties.Volumes = []aci.Volume{{Name: "conf", Secret: map[string]string{"a": "b25l", "sub/b": "dHdv"}},
+		{Name: "data", EmptyDir: &struct{}{}}}
 	g.Properties.Containers[0].Properties.VolumeMounts = []aci.VolumeMount{
 		{Name: "data", MountPath: "/conf/more/data"}, {Name: "conf", MountPath: "/conf"}, {Name: "data", MountPath: "/ro", ReadOnly: true},
 	}
 	w.put(g)
 	w.until("volumes", running)
-	script := "exec 2>/dev/null; cat /conf/a /conf/sub/b; for f in /conf/a /conf/sub/b /conf/..data/a /ro/x; do ln -sf " + victim + " $f && echo wrote $f; done; " +
+	script := "exec 2>/dev/null; cat /conf/a /conf/sub/b; for f in /conf/a /conf/sub/b /conf/..data/a /ro/x; do ln -sf " + victim +
+		" $f && echo wrote $f; done; " +
 		"chmod 700 /conf; echo kept > /conf/more/data/x; cat /ro/x; exit 0"
-	if out, code := w.exec("volumes", "sh", "-c", script); code != 0 || !strings.HasPrefix(out, "onetwo") || strings.Contains(out, "wrote") || !strings.HasSuffix(out, "kept\n") {
+	if out, code := w.exec("volumes", "sh", "-c", script); code != 0 || !strings.HasPrefix(out, "onetwo") || strings.Contains(out, "wrote") ||
+		!strings.HasSuffix(out, "kept\n") {
 		t.Errorf("status %d: %s", code, out)
 	}
 	dir := filepath.Join(w.cfg.Dir, "volumes", "volumes", "conf")

@@ -63,7 +63,8 @@ func testGroups(t *testing.T, room int) (*Groups, *paper) {
 }
 
 func testSpec(name, uid string) aci.ContainerGroup {
-	return aci.ContainerGroup{Name: name, Tags: map[string]string{aci.TagUID: uid}, Properties: aci.GroupProperties{SubnetIDs: []aci.SubnetID{{ID: testSubnet}}}}
+	return aci.ContainerGroup{Name: name, Tags: map[string]string{aci.TagUID: uid},
+		Properties: aci.GroupProperties{SubnetIDs: []aci.SubnetID{{ID: testSubnet}}}}
 }
 
 // TestNICs: no group takes another's NIC, nor that of the machine that another one runs on, nor a VM's; and none takes one away.

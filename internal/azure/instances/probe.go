@@ -105,7 +105,8 @@ func (g *group) probeOnce(ctx context.Context, c *container.Container, p *aci.Pr
 	if space == nil {
 		return fmt.Errorf("the group has no network")
 	}
-	transport := &http.Transport{DialContext: space.Dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}} // as kubelets do
+	// as kubelets do
+	transport := &http.Transport{DialContext: space.Dial, DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
 		return err

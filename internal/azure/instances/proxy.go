@@ -30,7 +30,8 @@ func (g *group) startProxy() error {
 			return fmt.Errorf("extension %s: %w", e.Name, err)
 		}
 		s, err := supervise.Run(supervise.Process{
-			Name: g.name, Path: g.cfg.NodeAgent, Args: args, Dir: "/", LogFile: g.cfg.LogFile(g.name), PidFile: filepath.Join(g.dir, "kube-proxy.pid"),
+			Name: g.name, Path: g.cfg.NodeAgent, Args: args, Dir: "/", LogFile: g.cfg.LogFile(g.name),
+			PidFile: filepath.Join(g.dir, "kube-proxy.pid"),
 		}, func(cmd *exec.Cmd) error { return g.space.Start(cmd) }, supervise.Options{})
 		if err != nil {
 			return fmt.Errorf("extension %s: %w", e.Name, err)

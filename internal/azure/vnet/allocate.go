@@ -64,7 +64,8 @@ func (n *Network) allocateNIC(machine, vnet, subnet string, count int, first net
 	} else if at, ok := n.runBlocked(s, first, count); ok {
 		return fail("%s is not free", at)
 	}
-	nic := NIC{Name: name, Machine: machine, VNet: vnet, Subnet: subnet, ID: n.freeID(), MAC: macFor(n.Subscription, n.NodeResourceGroup, name)}
+	nic := NIC{Name: name, Machine: machine, VNet: vnet, Subnet: subnet, ID: n.freeID(),
+		MAC: macFor(n.Subscription, n.NodeResourceGroup, name)}
 	for i, addr := 0, first; i < count; i, addr = i+1, addr.Next() {
 		nic.IPConfigs = append(nic.IPConfigs, IPConfig{Name: fmt.Sprintf("ipconfig%d", i+1), Address: addr, Primary: i == 0})
 	}

@@ -8,9 +8,10 @@ import (
 	"strings"
 )
 
-// The fabric's table "ip azure-idle" says how long flows are kept while they are idle, where that is not the time of all others (flowTimes).
-// It is a table of its own because the kernel takes the time back from flows when their ct timeout object goes (nf_ct_untimeout): the table azure
-// is replaced at each change; of this one only the rules are. Objects are named after what they say, and so never change.
+// The fabric's table "ip azure-idle" says how long flows are kept while they are idle, where that is not the time of all others
+// (flowTimes). It is a table of its own because the kernel takes the time back from flows when their ct timeout object goes
+// (nf_ct_untimeout): the table azure is replaced at each change; of this one only the rules are. Objects are named after what they say, and
+// so never change.
 
 // idleMinutes is how long a flow may be idle where no rule says otherwise.
 const idleMinutes = 4

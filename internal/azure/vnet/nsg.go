@@ -40,7 +40,8 @@ const (
 
 // Service tags that a rule can name. Of Azure's others the lab has nothing ("Azure service tags overview", learn.microsoft.com).
 const (
-	// TagVirtualNetwork is the NIC's virtual network, those peered with it, Azure's host, and the prefixes of its subnet's user-defined routes.
+	// TagVirtualNetwork is the NIC's virtual network, those peered with it, Azure's host, and the prefixes of its subnet's user-defined
+	// routes.
 	TagVirtualNetwork = "VirtualNetwork"
 	// TagInternet is what is public and in no virtual network that the NIC's knows.
 	TagInternet = "Internet"
@@ -133,8 +134,8 @@ func (n *Network) securityGroups(nic NIC, direction string) []SecurityGroup {
 	return all
 }
 
-// A SecurityFlow is what rules look at of a flow's first packet: outbound before any translation, inbound after all of them. Ports count for TCP
-// and UDP only.
+// A SecurityFlow is what rules look at of a flow's first packet: outbound before any translation, inbound after all of them. Ports count
+// for TCP and UDP only.
 type SecurityFlow struct {
 	Protocol            uint8 // IPPROTO_…
 	Source, Destination netip.AddrPort
@@ -159,8 +160,8 @@ func (d SecurityDecision) String() string {
 }
 
 // Decide gives what each security group says of a new flow of the NIC, in their order, up to the first that denies. A flow that none denies
-// passes, and so do its later packets and their answers: rules are asked once. What the host itself serves (DNS, DHCP, the wire server) no rule
-// is asked about ("Azure platform considerations", learn.microsoft.com).
+// passes, and so do its later packets and their answers: rules are asked once. What the host itself serves (DNS, DHCP, the wire server) no
+// rule is asked about ("Azure platform considerations", learn.microsoft.com).
 func (n *Network) Decide(nic NIC, direction string, f SecurityFlow) []SecurityDecision {
 	if direction == DirectionOutbound && f.Destination.Addr() == ProbeSource {
 		return nil
@@ -271,11 +272,12 @@ type tags map[string][]span
 
 // notPublic are the ranges that are nobody's on the internet, beside the private ones (RFC 6890).
 var notPublic = []netip.Prefix{
-	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"), netip.MustParsePrefix("224.0.0.0/3"),
+	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("169.254.0.0/16"),
+	netip.MustParsePrefix("224.0.0.0/3"),
 }
 
-// tagsOf gives a scope's tags. User-defined routes that lead to the internet or nowhere count for none: Azure documents "address prefixes used
-// on user-defined routes" for VirtualNetwork, and that was seen of routes to appliances, 0.0.0.0/0 among them.
+// tagsOf gives a scope's tags. User-defined routes that lead to the internet or nowhere count for none: Azure documents "address prefixes
+// used on user-defined routes" for VirtualNetwork, and that was seen of routes to appliances, 0.0.0.0/0 among them.
 func (n *Network) tagsOf(s scope) tags {
 	var networks, routes []span
 	for _, v := range n.VNets {
@@ -358,11 +360,13 @@ func (v *validator) securityGroups(n Network) {
 	}
 	for _, net := range n.VNets {
 		for _, s := range net.Subnets {
-			v.check(s.SecurityGroup == "" || v.names["security group "+s.SecurityGroup], "subnet %s/%s: no security group %s", net.Name, s.Name, s.SecurityGroup)
+			v.check(s.SecurityGroup == "" || v.names["security group "+s.SecurityGroup], "subnet %s/%s: no security group %s", net.Name, s.Name,
+				s.SecurityGroup)
 		}
 	}
 	for _, nic := range n.NICs {
-		v.check(nic.SecurityGroup == "" || v.names["security group "+nic.SecurityGroup], "NIC %s: no security group %s", nic.Name, nic.SecurityGroup)
+		v.check(nic.SecurityGroup == "" || v.names["security group "+nic.SecurityGroup], "NIC %s: no security group %s", nic.Name,
+			nic.SecurityGroup)
 	}
 }
 

@@ -16,14 +16,17 @@ func nsgWorld(t *testing.T) vnet.Network {
 	n.VNets[0].Peerings = []vnet.Peering{{Name: "to-b", RemoteVNet: "b"}}
 	n.VNets[0].Subnets[1].SecurityGroup = "subnet"
 	n.VNets = append(n.VNets, vnet.VNet{
-		Name: "b", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")}, Peerings: []vnet.Peering{{Name: "to-a", RemoteVNet: "aksVnet"}},
-		Subnets: []vnet.Subnet{{Name: "servers", Prefix: netip.MustParsePrefix("172.17.0.0/24")}},
+		Name: "b", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("172.17.0.0/16")},
+		Peerings: []vnet.Peering{{Name: "to-a", RemoteVNet: "aksVnet"}},
+		Subnets:  []vnet.Subnet{{Name: "servers", Prefix: netip.MustParsePrefix("172.17.0.0/24")}},
 	})
 	n.SecurityGroups = []vnet.SecurityGroup{
 		{Name: "subnet", Rules: []vnet.SecurityRule{
-			{Name: "web", Priority: 300, Direction: vnet.DirectionInbound, Access: vnet.AccessAllow, Protocol: vnet.ProtocolTCP, Sources: []string{vnet.TagInternet},
+			{Name: "web", Priority: 300, Direction: vnet.DirectionInbound, Access: vnet.AccessAllow, Protocol: vnet.ProtocolTCP,
+				Sources:          []string{vnet.TagInternet},
 				DestinationPorts: []vnet.PortRange{{First: 80, Last: 80}, {First: 8000, Last: 8010}}},
-			{Name: "no-peer", Priority: 310, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.Any, Sources: []string{"172.17.0.0/16"}},
+			{Name: "no-peer", Priority: 310, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.Any,
+				Sources: []string{"172.17.0.0/16"}},
 		}},
 		{Name: "nic", Rules: []vnet.SecurityRule{
 			{Name: "not-8001", Priority: 100, Direction: vnet.DirectionInbound, Access: vnet.AccessDeny, Protocol: vnet.ProtocolTCP,
@@ -106,7 +109,8 @@ func decisions(all []vnet.SecurityDecision) string {
 func TestUserRoutesInTag(t *testing.T) {
 	n := nsgWorld(t)
 	n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{
-		{Name: "pods", Prefix: netip.MustParsePrefix("192.168.0.0/24"), NextHopType: vnet.NextHopAppliance, NextHop: netip.MustParseAddr("10.13.76.4")},
+		{Name: "pods", Prefix: netip.MustParsePrefix("192.168.0.0/24"), NextHopType: vnet.NextHopAppliance,
+			NextHop: netip.MustParseAddr("10.13.76.4")},
 		{Name: "out", Prefix: netip.MustParsePrefix("198.51.100.0/24"), NextHopType: vnet.NextHopInternet},
 	}}}
 	decide := func(from string) bool {
@@ -132,7 +136,8 @@ func TestUserRoutesInTag(t *testing.T) {
 func TestSecurityValidate(t *testing.T) {
 	n := nsgWorld(t)
 	n.SecurityGroups = append(n.SecurityGroups, vnet.SecurityGroup{Name: "bad", Rules: []vnet.SecurityRule{
-		{Name: "a", Priority: 99, Direction: "in", Access: "no", Protocol: "TCP", Sources: []string{"Storage"}, DestinationPorts: []vnet.PortRange{{First: 2, Last: 1}}},
+		{Name: "a", Priority: 99, Direction: "in", Access: "no", Protocol: "TCP", Sources: []string{"Storage"},
+			DestinationPorts: []vnet.PortRange{{First: 2, Last: 1}}},
 		{Name: "a", Priority: 99, Direction: "in"},
 	}})
 	n.VNets[0].Subnets[0].SecurityGroup, n.NICs[0].SecurityGroup = "none", "none"
@@ -141,8 +146,10 @@ func TestSecurityValidate(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`priority 99 is not from 100 to 4096`, `unknown direction "in"`, `unknown access "no"`, `unknown protocol "TCP"`, `"Storage" is no IPv4 prefix`,
-		`the last is less than the first`, `priority 99 is a's`, `the name is taken`, `subnet aksVnet/aks: no security group none`, `NIC vm-nic: no security group none`,
+		`priority 99 is not from 100 to 4096`, `unknown direction "in"`, `unknown access "no"`, `unknown protocol "TCP"`,
+		`"Storage" is no IPv4 prefix`,
+		`the last is less than the first`, `priority 99 is a's`, `the name is taken`, `subnet aksVnet/aks: no security group none`,
+		`NIC vm-nic: no security group none`,
 	} {
 		if !slices.ContainsFunc(strings.Split(err.Error(), "\n"), func(l string) bool { return strings.Contains(l, want) }) {
 			t.Errorf("no %q in\n%v", want, err)

@@ -115,7 +115,8 @@ func (lb *LoadBalancer) public(names []string) []netip.Addr {
 }
 
 // addPool adds a pool's members, with so many ports each over all front ends; 0 means as many on each as the pool's size allows.
-func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, frontends []netip.Addr, ports, idle int, taken map[netip.Addr]bool) {
+func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, frontends []netip.Addr, ports, idle int,
+	taken map[netip.Addr]bool) {
 	members := lb.poolMembers(n, name)
 	pool := outboundPool{frontends: frontends, idle: idle, inTurn: lb.SKU == SKUStandard}
 	for i := range frontends {

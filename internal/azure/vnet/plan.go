@@ -188,10 +188,10 @@ func router() []Sysctl {
 	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
-// flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for 4
-// minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port reuse,
-// learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because it was
-// idle for too long, is not taken up in its middle.
+// flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for
+// 4 minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port
+// reuse, learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because
+// it was idle for too long, is not taken up in its middle.
 func flowTimes() []Sysctl {
 	idle := strconv.Itoa(idleMinutes * 60)
 	var s []Sysctl

@@ -18,8 +18,8 @@ type EffectiveRoute struct {
 	Active      bool       // false for a system route that a user-defined one of the same prefix overrides
 }
 
-// private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic routing",
-// default system routes, learn.microsoft.com).
+// private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic
+// routing", default system routes, learn.microsoft.com).
 var private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
 	netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),

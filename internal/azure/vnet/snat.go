@@ -9,8 +9,9 @@ import (
 	"strings"
 )
 
-// TranslatedFlow is a flow that left for the internet, as conntrack has it; also one that has ended, for as long as conntrack keeps it: Azure
-// gives its port back only then, too ("Source network address translation for outbound connections", SNAT port reuse, learn.microsoft.com).
+// TranslatedFlow is a flow that left for the internet, as conntrack has it; also one that has ended, for as long as conntrack keeps it:
+// Azure gives its port back only then, too ("Source network address translation for outbound connections", SNAT port reuse,
+// learn.microsoft.com).
 type TranslatedFlow struct {
 	Protocol    uint8          // IPPROTO_TCP or IPPROTO_UDP
 	Private     netip.AddrPort // the machine's end
@@ -35,7 +36,8 @@ type DestinationUse struct {
 	InUse       int
 }
 
-// Spare is a short row of ports among which a machine's new flow to a nearly used up destination finds a free one, or says that there is none.
+// Spare is a short row of ports among which a machine's new flow to a nearly used up destination finds a free one, or says that there is
+// none.
 type Spare struct {
 	Protocol    uint8
 	Private     netip.Addr
@@ -124,9 +126,9 @@ func holds(blocks []OutboundBlock, port netip.AddrPort) bool {
 }
 
 const (
-	// spareWindow is how many ports a Spare has: as many as the kernel tries in a row. It begins at a random place, and where it finds nothing,
-	// tries half as many at another, down to 16, and gives up (nf_nat_l4proto_unique_tuple, net/netfilter/nf_nat_core.c). So of 1,024 ports it
-	// finds the last free one in one case of five, and as ports that are in use stand in long rows, it may miss 70 free ones.
+	// spareWindow is how many ports a Spare has: as many as the kernel tries in a row. It begins at a random place, and where it finds
+	// nothing, tries half as many at another, down to 16, and gives up (nf_nat_l4proto_unique_tuple, net/netfilter/nf_nat_core.c). So of 1,024
+	// ports it finds the last free one in one case of five, and as ports that are in use stand in long rows, it may miss 70 free ones.
 	spareWindow = 128
 	// fewSpare is what part of the ports being free is few: then rows of ports in use are seldom longer than what the kernel tries.
 	fewSpare = 5
@@ -134,8 +136,8 @@ const (
 	SpareTimeoutSeconds = 3
 )
 
-// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing leaves by
-// a load balancer.
+// SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing
+// leaves by a load balancer.
 func SparesFrom(n Network) int {
 	least := 0
 	for _, b := range OutboundBlocks(n) {
@@ -146,10 +148,10 @@ func SparesFrom(n Network) int {
 	return least
 }
 
-// Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the first
-// front end that has any where front ends are used in turn, else on any; or that there is none. The kernel alone would, after some tries, take
-// the port of a TCP flow that has ended (nf_nat_used_tuple_harder, net/netfilter/nf_nat_core.c), which Azure keeps for four minutes. Within a row
-// that is for who applies them to prevent (kernel.Namespace.KeepEnded).
+// Spares finds, for each destination towards which a machine has only few ports left, the row of ports with the most free ones: on the
+// first front end that has any where front ends are used in turn, else on any; or that there is none. The kernel alone would, after some
+// tries, take the port of a TCP flow that has ended (nf_nat_used_tuple_harder, net/netfilter/nf_nat_core.c), which Azure keeps for four
+// minutes. Within a row that is for who applies them to prevent (kernel.Namespace.KeepEnded).
 func Spares(n Network, flows []TranslatedFlow) []Spare {
 	used := usedPorts(flows)
 	_, blocks := blocksOf(n)
@@ -207,7 +209,8 @@ func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, 
 func SpareScript(spares []Spare) string {
 	var rows, none strings.Builder
 	for _, s := range spares {
-		key := fmt.Sprintf("\t%d . %s . %s . %d timeout %ds", s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(), SpareTimeoutSeconds)
+		key := fmt.Sprintf("\t%d . %s . %s . %d timeout %ds", s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(),
+			SpareTimeoutSeconds)
 		if s.Frontend.IsValid() {
 			fmt.Fprintf(&rows, "%s : %s . %d-%d,\n", key, s.Frontend, s.First, s.Last)
 		} else {

@@ -19,7 +19,8 @@ func leaving(t *testing.T, sku string, frontends, ports int) vnet.Network {
 	if _, err := n.AllocateNIC("node", "aksVnet", "aks", 1); err != nil {
 		t.Fatal(err)
 	}
-	lb := vnet.LoadBalancer{Name: "kubernetes", SKU: sku, BackendPools: []vnet.BackendPool{{Name: "kubernetes", Members: []vnet.IPConfigRef{{NIC: "node-nic", IPConfig: "ipconfig1"}}}}}
+	lb := vnet.LoadBalancer{Name: "kubernetes", SKU: sku,
+		BackendPools: []vnet.BackendPool{{Name: "kubernetes", Members: []vnet.IPConfigRef{{NIC: "node-nic", IPConfig: "ipconfig1"}}}}}
 	rule := vnet.OutboundRule{Name: "all", BackendPool: "kubernetes", AllocatedOutboundPorts: ports, IdleTimeoutMinutes: 4}
 	for i := range frontends {
 		f := vnet.Frontend{Name: fmt.Sprint("f", i), Address: netip.MustParseAddr(fmt.Sprint("203.0.113.", 10+i))}
@@ -40,7 +41,8 @@ func flowsTo(destination, frontend string, first, last int) []vnet.TranslatedFlo
 	var all []vnet.TranslatedFlow
 	for p := first; p <= last; p++ {
 		all = append(all, vnet.TranslatedFlow{
-			Protocol: 6, Private: netip.AddrPortFrom(netip.MustParseAddr("10.13.76.4"), uint16(30000+p)), Public: netip.AddrPortFrom(netip.MustParseAddr(frontend), uint16(p)),
+			Protocol: 6, Private: netip.AddrPortFrom(netip.MustParseAddr("10.13.76.4"), uint16(30000+p)),
+			Public:      netip.AddrPortFrom(netip.MustParseAddr(frontend), uint16(p)),
 			Destination: netip.MustParseAddrPort(destination),
 		})
 	}
@@ -68,7 +70,8 @@ func TestSpares(t *testing.T) {
 	small := leaving(t, vnet.SKUStandard, 1, 128)
 	first := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.10", 1024, last) }
 	second := func(last int) []vnet.TranslatedFlow { return flowsTo(web, "203.0.113.11", 1024, last) }
-	elsewhere := vnet.TranslatedFlow{Protocol: 6, Private: netip.MustParseAddrPort("10.13.1.4:1"), Public: netip.MustParseAddrPort("203.0.113.3:1"), Destination: netip.MustParseAddrPort(web)}
+	elsewhere := vnet.TranslatedFlow{Protocol: 6, Private: netip.MustParseAddrPort("10.13.1.4:1"),
+		Public: netip.MustParseAddrPort("203.0.113.3:1"), Destination: netip.MustParseAddrPort(web)}
 	holed := slices.Delete(slices.Delete(first(2047), 500, 502), 40, 41) // two of the holes in one row
 	for _, c := range []struct {
 		name  string

@@ -98,7 +98,8 @@ func (v *validator) routeTables(n Network) {
 			prefixes[r.Prefix] = r.Name
 			known := slices.Contains([]string{NextHopAppliance, NextHopVNetLocal, NextHopInternet, NextHopNone}, r.NextHopType)
 			v.check(known, "%s: unknown next hop type %q", what, r.NextHopType)
-			v.check(r.NextHop.IsValid() == (r.NextHopType == NextHopAppliance), "%s: the next hop's address goes with %s, and only with it", what, NextHopAppliance)
+			v.check(r.NextHop.IsValid() == (r.NextHopType == NextHopAppliance), "%s: the next hop's address goes with %s, and only with it", what,
+				NextHopAppliance)
 		}
 	}
 	for _, net := range n.VNets {
@@ -136,7 +137,8 @@ func (v *validator) nics(n Network) {
 
 func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
 	v.unique("load balancer", lb.Name)
-	v.check(lb.SKU == SKUBasic || lb.SKU == SKUStandard, "load balancer %s: SKU %q is neither %s nor %s", lb.Name, lb.SKU, SKUBasic, SKUStandard)
+	v.check(lb.SKU == SKUBasic || lb.SKU == SKUStandard, "load balancer %s: SKU %q is neither %s nor %s", lb.Name, lb.SKU, SKUBasic,
+		SKUStandard)
 	has := map[string]bool{"probe ": true}
 	for _, f := range lb.Frontends {
 		v.unique("front end", lb.Name+"/"+f.Name)
@@ -154,7 +156,8 @@ func (v *validator) loadBalancer(n Network, lb *LoadBalancer) {
 	}
 	for _, p := range lb.Probes {
 		v.unique("probe", lb.Name+"/"+p.Name)
-		v.check(p.Protocol == ProtocolTCP || p.Protocol == ProtocolHTTP, "probe %s/%s: protocol %q is neither Tcp nor Http", lb.Name, p.Name, p.Protocol)
+		v.check(p.Protocol == ProtocolTCP || p.Protocol == ProtocolHTTP, "probe %s/%s: protocol %q is neither Tcp nor Http", lb.Name, p.Name,
+			p.Protocol)
 		v.check(p.Port > 0 && p.IntervalSeconds > 0 && p.Count > 0, "probe %s/%s: port, interval and count must be above 0", lb.Name, p.Name)
 		has["probe "+p.Name] = true
 	}
@@ -185,7 +188,8 @@ func (v *validator) outboundRules(n Network, lb *LoadBalancer, has map[string]bo
 			v.check(has["front end "+f], "%s: no front end %s", what, f)
 		}
 		v.check(has["back-end pool "+r.BackendPool], "%s: no back-end pool %s", what, r.BackendPool)
-		v.check(r.IdleTimeoutMinutes >= 4 && r.IdleTimeoutMinutes <= 120, "%s: idle time-out %d min is not from 4 to 120", what, r.IdleTimeoutMinutes)
+		v.check(r.IdleTimeoutMinutes >= 4 && r.IdleTimeoutMinutes <= 120, "%s: idle time-out %d min is not from 4 to 120", what,
+			r.IdleTimeoutMinutes)
 		v.check(r.AllocatedOutboundPorts >= 0, "%s: %d ports", what, r.AllocatedOutboundPorts)
 		if need, most := r.AllocatedOutboundPorts*len(lb.poolMembers(n, r.BackendPool)), OutboundPortsPerFrontend*len(r.Frontends); need > most {
 			v.check(false, "%s: %d ports are needed and %d front ends have %d", what, need, len(r.Frontends), most)

@@ -76,7 +76,8 @@ func worldA(t *testing.T) vnet.Network {
 		NodeResourceGroup: "MC_packetwalk",
 		VNets: []vnet.VNet{{
 			Name: "aksVnet", AddressPrefixes: []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")},
-			Subnets: []vnet.Subnet{{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")}, {Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/29")}},
+			Subnets: []vnet.Subnet{{Name: "aks", Prefix: netip.MustParsePrefix("10.13.76.0/24")},
+				{Name: "vmsubnet", Prefix: netip.MustParsePrefix("10.13.1.0/29")}},
 		}},
 		DefaultOutbound: vnet.DefaultOutboundAddress,
 	}
@@ -107,7 +108,8 @@ func TestAllocateNIC(t *testing.T) {
 	}
 	n0 := allocate("node-0", "aks", 31, "10.13.76.4", "10.13.76.34")
 	allocate("node-1", "aks", 31, "10.13.76.35", "10.13.76.65")
-	if n0.ID != 1 || !strings.HasPrefix(n0.MAC, "00:0d:3a:") || !n0.IPConfigs[0].Primary || n0.IPConfigs[1].Primary || n0.IPConfigs[30].Name != "ipconfig31" {
+	if n0.ID != 1 || !strings.HasPrefix(n0.MAC, "00:0d:3a:") || !n0.IPConfigs[0].Primary || n0.IPConfigs[1].Primary ||
+		n0.IPConfigs[30].Name != "ipconfig31" {
 		t.Errorf("unexpected NIC %+v", n0)
 	}
 	n.ReleaseNIC("node-0-nic")
@@ -177,7 +179,8 @@ func TestPublicAddresses(t *testing.T) {
 }
 
 func TestOutboundPorts(t *testing.T) {
-	for size, want := range map[int]int{1: 1024, 50: 1024, 51: 512, 100: 512, 101: 256, 200: 256, 201: 128, 400: 128, 401: 64, 800: 64, 801: 32, 1000: 32, 1001: 0} {
+	for size, want := range map[int]int{1: 1024, 50: 1024, 51: 512, 100: 512, 101: 256, 200: 256, 201: 128, 400: 128, 401: 64, 800: 64,
+		801: 32, 1000: 32, 1001: 0} {
 		if got := vnet.OutboundPorts(size); got != want {
 			t.Errorf("pool of %d: %d ports, want %d", size, got, want)
 		}
@@ -186,16 +189,21 @@ func TestOutboundPorts(t *testing.T) {
 
 func TestValidate(t *testing.T) {
 	n := worldA(t)
-	n.VNets[0].Subnets = append(n.VNets[0].Subnets, vnet.Subnet{Name: "x", Prefix: netip.MustParsePrefix("10.13.76.128/25")}, vnet.Subnet{Name: "y", Prefix: netip.MustParsePrefix("10.14.0.0/24")})
-	n.NICs = []vnet.NIC{{Name: "a", VNet: "aksVnet", Subnet: "aks", ID: 1, IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.3"), Primary: true, PublicIP: "none"}}}}
-	n.Hosts = []vnet.Host{{Name: "fabric", Address: netip.MustParseAddr("198.51.100.10")}, {Name: "other", Address: netip.MustParseAddr("198.51.100.10")}}
-	n.LoadBalancers = []vnet.LoadBalancer{{Name: "lb", SKU: "Gold", Rules: []vnet.Rule{{Name: "r", Protocol: "Tcp", Frontend: "f", FrontendPort: 80, BackendPort: 81, FloatingIP: true}}}}
+	n.VNets[0].Subnets = append(n.VNets[0].Subnets, vnet.Subnet{Name: "x", Prefix: netip.MustParsePrefix("10.13.76.128/25")},
+		vnet.Subnet{Name: "y", Prefix: netip.MustParsePrefix("10.14.0.0/24")})
+	n.NICs = []vnet.NIC{{Name: "a", VNet: "aksVnet", Subnet: "aks", ID: 1,
+		IPConfigs: []vnet.IPConfig{{Name: "ipconfig1", Address: netip.MustParseAddr("10.13.76.3"), Primary: true, PublicIP: "none"}}}}
+	n.Hosts = []vnet.Host{{Name: "fabric", Address: netip.MustParseAddr("198.51.100.10")},
+		{Name: "other", Address: netip.MustParseAddr("198.51.100.10")}}
+	n.LoadBalancers = []vnet.LoadBalancer{{Name: "lb", SKU: "Gold",
+		Rules: []vnet.Rule{{Name: "r", Protocol: "Tcp", Frontend: "f", FrontendPort: 80, BackendPort: 81, FloatingIP: true}}}}
 	err := n.Validate()
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		"10.13.76.128/25 overlaps", "10.14.0.0/24 is outside", "10.13.76.3 is not one of", "no public address none", "the name is the router's own",
+		"10.13.76.128/25 overlaps", "10.14.0.0/24 is outside", "10.13.76.3 is not one of", "no public address none",
+		"the name is the router's own",
 		"198.51.100.10 is host fabric's", `SKU "Gold"`, "no front end f", "no back-end pool", "the ports are the same",
 	} {
 		if !strings.Contains(err.Error(), want) {

@@ -38,7 +38,8 @@ func TestWrite(t *testing.T) {
 	}
 }
 
-// TestFailedWriteKeepsWhatWasThere: a reader that has the file open, or opens it later, sees the old text when the new one cannot take its place.
+// TestFailedWriteKeepsWhatWasThere: a reader that has the file open, or opens it later, sees the old text when the new one cannot take its
+// place.
 func TestFailedWriteKeepsWhatWasThere(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")

@@ -27,11 +27,13 @@ func TestOutput(t *testing.T) {
 	}{
 		{"prints", program.Command{Path: "sh", Args: []string{"-c", "echo $0 $1; cat", "a", "b"}, Stdin: []byte("in\n")}, "a b\nin\n", ""},
 		{"by another name", program.Command{Path: "/bin/sh", Name: "sh", Args: []string{"-c", "cat /proc/$$/cmdline | cut -c1-2"}}, "sh\n", ""},
-		{"fails", program.Command{Path: "sh", Args: []string{"-c", "echo some; echo it is >&2; echo so >&2; exit 3"}}, "some\n", "exit status 3: it is so"},
+		{"fails", program.Command{Path: "sh", Args: []string{"-c", "echo some; echo it is >&2; echo so >&2; exit 3"}}, "some\n",
+			"exit status 3: it is so"},
 		{"is not there", program.Command{Path: "iptables-nowhere"}, "", "apt-get install iptables"},
 		{"takes too long", program.Command{Path: "sh", Args: []string{"-c", "echo some; sleep 1000"}, Limit: 100 * time.Millisecond}, "some\n",
 			"it did not end within 100ms and was killed"},
-		{"leaves something behind", program.Command{Path: "sh", Args: []string{"-c", "sleep 1000 & echo some"}}, "some\n", "left something behind"},
+		{"leaves something behind", program.Command{Path: "sh", Args: []string{"-c", "sleep 1000 & echo some"}}, "some\n",
+			"left something behind"},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			out, err := test.command.Output(t.Context())
@@ -45,8 +47,8 @@ func TestOutput(t *testing.T) {
 	}
 }
 
-// started waits until a script has written the numbers of two processes, its own and its child's, and gives descriptors of both, so that their end can
-// be waited for whoever their parent is.
+// started waits until a script has written the numbers of two processes, its own and its child's, and gives descriptors of both, so that
+// their end can be waited for whoever their parent is.
 func started(t *testing.T, path string) []unix.PollFd {
 	t.Helper()
 	for {

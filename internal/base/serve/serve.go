@@ -1,5 +1,6 @@
-// Package serve makes HTTP servers. There is no other place for it, so that each has all of the limits here: on the time that a client may take,
-// on what is kept of it in memory, and on how many there are at once. It knows nothing of what is served, and must not import anything of ours.
+// Package serve makes HTTP servers. There is no other place for it, so that each has all of the limits here: on the time that a client may
+// take, on what is kept of it in memory, and on how many there are at once. It knows nothing of what is served, and must not import
+// anything of ours.
 package serve
 
 import (
@@ -16,7 +17,8 @@ import (
 
 // The limits. A response may take its time: logs are followed, and sessions go on.
 const (
-	HeaderTime     = 30 * time.Second // from a connection's begin, or a request's first octet, to the end of the request's head; TLS's handshake too
+	// from a connection's begin, or a request's first octet, to the end of the request's head; TLS's handshake too
+	HeaderTime     = 30 * time.Second
 	RestTime       = 60 * time.Second // between two pieces of a request's body, as nginx's client_body_timeout
 	IdleTime       = 75 * time.Second // between two requests, as nginx's keepalive_timeout
 	MaxHeader      = 32 << 10         // octets of a request's head, which net/http gives 4 KiB more

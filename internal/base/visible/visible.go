@@ -1,5 +1,5 @@
-// Package visible shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take any of it
-// for a command, nor a reader one line for two. It must not import anything of ours.
+// Package visible shows text that others made: names, comments, rules and logs out of captures and containers. A terminal must not take any
+// of it for a command, nor a reader one line for two. It must not import anything of ours.
 package visible
 
 import (
@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// Text is a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of writing, are
-// shown as \u001b, and octets that are no UTF-8 as \x9b. A backslash stays as it is.
+// Text is a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of
+// writing, are shown as \u001b, and octets that are no UTF-8 as \x9b. A backslash stays as it is.
 func Text(s string) string {
 	if !strings.ContainsFunc(s, hidden) && utf8.ValidString(s) {
 		return s
@@ -34,8 +34,8 @@ func Text(s string) string {
 	return b.String()
 }
 
-// hidden tells whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and U+200D, and the
-// soft hyphen), and the separators of lines and paragraphs.
+// hidden tells whether a character is not to be seen, or moves what is: Cc, Cf without those that words are written with (U+200C and
+// U+200D, and the soft hyphen), and the separators of lines and paragraphs.
 func hidden(r rune) bool {
 	switch r {
 	case '\u00ad', '\u200c', '\u200d':
@@ -50,7 +50,8 @@ type writer struct {
 	rest []byte // the begin of a character whose end is still to come
 }
 
-// Writer is for whole pages: it shows what comes as Text does, but for ends of lines, tabs and the looks of words that this program gives them.
+// Writer is for whole pages: it shows what comes as Text does, but for ends of lines, tabs and the looks of words that this program gives
+// them.
 func Writer(to io.Writer) io.Writer { return &writer{to: to} }
 
 // passes are ends of lines, tabs, and looks (ECMA-48, SGR): bold, faint, red, green, yellow, and back. Others' are no worse than ours.

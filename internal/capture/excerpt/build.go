@@ -167,22 +167,29 @@ var tableOfTarget = map[string]string{
 	"DNAT": iptables.NAT, "SNAT": iptables.NAT, "MASQUERADE": iptables.NAT, "REDIRECT": iptables.NAT, "NETMAP": iptables.NAT,
 	"REJECT": iptables.Filter,
 	"CT":     iptables.Raw, "NOTRACK": iptables.Raw, "TRACE": iptables.Raw,
-	"TPROXY": iptables.Mangle, "TTL": iptables.Mangle, "HL": iptables.Mangle, "TOS": iptables.Mangle, "DSCP": iptables.Mangle, "CLASSIFY": iptables.Mangle, "CHECKSUM": iptables.Mangle,
+	"TPROXY": iptables.Mangle, "TTL": iptables.Mangle, "HL": iptables.Mangle, "TOS": iptables.Mangle, "DSCP": iptables.Mangle,
+	"CLASSIFY": iptables.Mangle, "CHECKSUM": iptables.Mangle,
 }
 
 // chainTables are the tables of well-known chains, by prefixes of their names; the longest decides.
 var chainTables = []struct{ prefix, table, whose string }{
-	{"KUBE-SVC-", iptables.NAT, "kube-proxy's"}, {"KUBE-SVL-", iptables.NAT, "kube-proxy's"}, {"KUBE-SEP-", iptables.NAT, "kube-proxy's"}, {"KUBE-FW-", iptables.NAT, "kube-proxy's"},
+	{"KUBE-SVC-", iptables.NAT, "kube-proxy's"}, {"KUBE-SVL-", iptables.NAT, "kube-proxy's"}, {"KUBE-SEP-", iptables.NAT, "kube-proxy's"},
+	{"KUBE-FW-", iptables.NAT, "kube-proxy's"},
 	{"KUBE-XLB-", iptables.NAT, "kube-proxy's"}, {"KUBE-EXT-", iptables.NAT, "kube-proxy's"}, {"KUBE-SERVICES", iptables.NAT, "kube-proxy's"},
-	{"KUBE-NODEPORTS", iptables.NAT, "kube-proxy's"}, {"KUBE-MARK-", iptables.NAT, "kube-proxy's"}, {"KUBE-POSTROUTING", iptables.NAT, "kube-proxy's"},
+	{"KUBE-NODEPORTS", iptables.NAT, "kube-proxy's"}, {"KUBE-MARK-", iptables.NAT, "kube-proxy's"},
+	{"KUBE-POSTROUTING", iptables.NAT, "kube-proxy's"},
 	{"KUBE-HOSTPORTS", iptables.NAT, "kubenet's"}, {"KUBE-HP-", iptables.NAT, "kubenet's"},
-	{"KUBE-FORWARD", iptables.Filter, "kube-proxy's"}, {"KUBE-EXTERNAL-SERVICES", iptables.Filter, "kube-proxy's"}, {"KUBE-PROXY-FIREWALL", iptables.Filter, "kube-proxy's"},
+	{"KUBE-FORWARD", iptables.Filter, "kube-proxy's"}, {"KUBE-EXTERNAL-SERVICES", iptables.Filter, "kube-proxy's"},
+	{"KUBE-PROXY-FIREWALL", iptables.Filter, "kube-proxy's"},
 	{"KUBE-FIREWALL", iptables.Filter, "the kubelet's"},
 	{"IP-MASQ-AGENT", iptables.NAT, "the ip-masq-agent's"},
-	{"cali-nat-outgoing", iptables.NAT, "Calico's"}, {"cali-fip-", iptables.NAT, "Calico's"}, {"cali-POSTROUTING", iptables.NAT, "Calico's"}, {"cali-PREROUTING", iptables.NAT, "Calico's"},
+	{"cali-nat-outgoing", iptables.NAT, "Calico's"}, {"cali-fip-", iptables.NAT, "Calico's"}, {"cali-POSTROUTING", iptables.NAT, "Calico's"},
+	{"cali-PREROUTING", iptables.NAT, "Calico's"},
 	{"cali-", iptables.Filter, "Calico's"},
-	{"DOCKER-", iptables.Filter, "Docker's"}, {"CNI-FORWARD", iptables.Filter, "a CNI plugin's"}, {"CNI-ADMIN", iptables.Filter, "a CNI plugin's"}, {"CNI-", iptables.NAT, "a CNI plugin's"},
-	{"FLANNEL-POSTRTG", iptables.NAT, "flannel's"}, {"FLANNEL-FWD", iptables.Filter, "flannel's"}, {"SWIFT", iptables.NAT, "Azure CNI's"}, {"AZURE-NPM", iptables.Filter, "Azure NPM's"},
+	{"DOCKER-", iptables.Filter, "Docker's"}, {"CNI-FORWARD", iptables.Filter, "a CNI plugin's"},
+	{"CNI-ADMIN", iptables.Filter, "a CNI plugin's"}, {"CNI-", iptables.NAT, "a CNI plugin's"},
+	{"FLANNEL-POSTRTG", iptables.NAT, "flannel's"}, {"FLANNEL-FWD", iptables.Filter, "flannel's"}, {"SWIFT", iptables.NAT, "Azure CNI's"},
+	{"AZURE-NPM", iptables.Filter, "Azure NPM's"},
 	{"ufw", iptables.Filter, "ufw's"},
 }
 
@@ -390,7 +397,8 @@ func (b *builder) tellHidden() {
 	})
 	for i := range b.tables {
 		name := b.tables[i].Name
-		b.assumed = append(b.assumed, by[name].assume(hiddenInterfaces, name, "listed without -v, which hides interfaces: taken to hold for every interface")...)
+		b.assumed = append(b.assumed, by[name].assume(hiddenInterfaces, name,
+			"listed without -v, which hides interfaces: taken to hold for every interface")...)
 		var apart lineage
 		for _, r := range b.parts[name] {
 			apart.add(r.line, r.chain)
@@ -439,7 +447,8 @@ func (b *builder) finish() {
 			open.add(c.line, at.table+" "+at.chain)
 		}
 	})
-	b.assumed = append(b.assumed, open.assume(assumedPolicy, "", "the policy is not in the text: taken as ACCEPT, as the kernel starts with")...)
+	b.assumed = append(b.assumed, open.assume(assumedPolicy, "",
+		"the policy is not in the text: taken as ACCEPT, as the kernel starts with")...)
 	names := []string{iptables.Raw, iptables.Mangle, iptables.NAT, iptables.Filter}
 	slices.SortStableFunc(b.tables, func(x, y iptables.Table) int { return slices.Index(names, x.Name) - slices.Index(names, y.Name) })
 	var absent []string
@@ -449,6 +458,7 @@ func (b *builder) finish() {
 		}
 	}
 	if len(absent) > 0 {
-		b.assumed = append(b.assumed, assumption{Kind: assumedPolicy, Text: "nothing of table " + strings.Join(absent, ", ") + " is in the text: taken as empty"})
+		b.assumed = append(b.assumed, assumption{Kind: assumedPolicy,
+			Text: "nothing of table " + strings.Join(absent, ", ") + " is in the text: taken as empty"})
 	}
 }

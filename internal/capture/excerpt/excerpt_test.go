@@ -48,7 +48,8 @@ func describe(h *snapshot.Host) string {
 		fmt.Fprintf(&b, "address %s %s scope %s\n", a.Link, a.Prefix, a.Scope)
 	}
 	for _, r := range h.FIB.Routes {
-		fmt.Fprintf(&b, "route %s %s via %v dev %s src %v metric %d scope %s table %d %v\n", r.Type, r.Destination, r.Gateway, r.Link, r.Source, r.Metric,
+		fmt.Fprintf(&b, "route %s %s via %v dev %s src %v metric %d scope %s table %d %v\n", r.Type, r.Destination, r.Gateway, r.Link, r.Source,
+			r.Metric,
 			r.Scope, r.Table, r.Nexthops)
 	}
 	for _, name := range slices.Sorted(maps.Keys(h.IPSets)) {
@@ -118,8 +119,10 @@ $ ip rule
 		t.Errorf("policy rules: %s", why)
 	}
 	for destination, want := range map[string]string{
-		"8.8.8.8": "unicast eth0 10.0.0.1", "10.0.0.9": "unicast eth0 invalid IP", "10.0.0.4": "local lo invalid IP", "10.9.1.1": "unreachable  invalid IP",
-		"10.1.0.7": "unicast azv1 invalid IP", "127.0.0.1": "local lo invalid IP", "fd00::7": "unicast eth1 fd01::1", "10.2.1.1": "unicast eth0 10.0.0.8",
+		"8.8.8.8": "unicast eth0 10.0.0.1", "10.0.0.9": "unicast eth0 invalid IP", "10.0.0.4": "local lo invalid IP",
+		"10.9.1.1": "unreachable  invalid IP",
+		"10.1.0.7": "unicast azv1 invalid IP", "127.0.0.1": "local lo invalid IP", "fd00::7": "unicast eth1 fd01::1",
+		"10.2.1.1": "unicast eth0 10.0.0.8",
 	} {
 		a := h.FIB.Lookup(fib.Query{Destination: netip.MustParseAddr(destination)})
 		if got := fmt.Sprintf("%s %s %v", a.Type, a.Link, a.Gateway); got != want {

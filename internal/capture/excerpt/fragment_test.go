@@ -153,7 +153,8 @@ func TestAbout(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tt := range []struct{ about, has, hasNot string }{
-		{"51.144.176.251", "-A KUBE-FW-7G2JV7LNOR6DDNIY -m comment --comment \"default/whereami: loadbalancer IP\" -j KUBE-SVC-7G2JV7LNOR6DDNIY", "KUBE-XLB"},
+		{"51.144.176.251", "-A KUBE-FW-7G2JV7LNOR6DDNIY -m comment --comment \"default/whereami: loadbalancer IP\" -j KUBE-SVC-7G2JV7LNOR6DDNIY",
+			"KUBE-XLB"},
 		{"10.13.76.26", "-d 51.144.176.251/32", "KUBE-XLB"},
 		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
@@ -169,7 +170,8 @@ func TestAbout(t *testing.T) {
 	}
 }
 
-// TestOrigin: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is not.
+// TestOrigin: what was seen in another namespace or on another machine is left out; what was seen in the same one by the same way in is
+// not.
 func TestOrigin(t *testing.T) {
 	const rules = "iptables-save\n*nat\n:POSTROUTING ACCEPT [0:0]\n-A POSTROUTING -j MASQUERADE\nCOMMIT\n"
 	const addresses = "ip addr\n2: eth0: <UP> mtu 1500 state UP\n    inet 10.1.0.4/24 scope global eth0\n"

@@ -16,15 +16,19 @@ var knownContents = []struct {
 	rules        []string
 	meaning      string
 }{
-	{iptables.NAT, "KUBE-MARK-MASQ", []place{{iptables.NAT, "KUBE-MARK-MASQ"}}, []string{"-j MARK --set-xmark 0x4000/0x4000"}, "taken as kube-proxy's, mark 0x4000"},
-	{iptables.NAT, "KUBE-MARK-DROP", []place{{iptables.NAT, "KUBE-MARK-DROP"}}, []string{"-j MARK --set-xmark 0x8000/0x8000"}, "taken as the kubelet's, mark 0x8000"},
-	{iptables.NAT, "KUBE-POSTROUTING", []place{{iptables.NAT, "KUBE-SERVICES"}, {iptables.NAT, "KUBE-MARK-MASQ"}, {iptables.NAT, "KUBE-POSTROUTING"}},
+	{iptables.NAT, "KUBE-MARK-MASQ", []place{{iptables.NAT, "KUBE-MARK-MASQ"}}, []string{"-j MARK --set-xmark 0x4000/0x4000"},
+		"taken as kube-proxy's, mark 0x4000"},
+	{iptables.NAT, "KUBE-MARK-DROP", []place{{iptables.NAT, "KUBE-MARK-DROP"}}, []string{"-j MARK --set-xmark 0x8000/0x8000"},
+		"taken as the kubelet's, mark 0x8000"},
+	{iptables.NAT, "KUBE-POSTROUTING",
+		[]place{{iptables.NAT, "KUBE-SERVICES"}, {iptables.NAT, "KUBE-MARK-MASQ"}, {iptables.NAT, "KUBE-POSTROUTING"}},
 		[]string{`-m comment --comment "kubernetes service traffic requiring SNAT" -m mark --mark 0x4000/0x4000 -j MASQUERADE`},
 		"taken as kube-proxy's, which masquerades what has mark 0x4000"},
 	{iptables.Filter, "KUBE-FIREWALL", []place{{iptables.NAT, "KUBE-MARK-DROP"}, {iptables.Filter, "KUBE-FIREWALL"}},
 		[]string{`-m comment --comment "kubernetes firewall for dropping marked packets" -m mark --mark 0x8000/0x8000 -j DROP`},
 		"taken as the kubelet's, which drops what has mark 0x8000"},
-	{iptables.NAT, "cali-POSTROUTING", []place{{iptables.NAT, "cali-nat-outgoing"}, {iptables.NAT, "cali-POSTROUTING"}}, []string{"-j cali-nat-outgoing"},
+	{iptables.NAT, "cali-POSTROUTING", []place{{iptables.NAT, "cali-nat-outgoing"}, {iptables.NAT, "cali-POSTROUTING"}},
+		[]string{"-j cali-nat-outgoing"},
 		"taken as Calico's, which leads to cali-nat-outgoing"},
 }
 
@@ -36,7 +40,8 @@ var knownJumps = []struct {
 }{
 	{iptables.NAT, "PREROUTING", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
 	{iptables.NAT, "OUTPUT", `-m comment --comment "kubernetes service portals" -j KUBE-SERVICES`, true},
-	{iptables.NAT, "KUBE-SERVICES", `-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`, false},
+	{iptables.NAT, "KUBE-SERVICES",
+		`-m comment --comment "kubernetes service nodeports; NOTE: this must be the last rule in this chain" -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS`, false},
 	{iptables.NAT, "POSTROUTING", `-m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`, true},
 	{iptables.NAT, "POSTROUTING", `-m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT`, false},
 	{iptables.NAT, "POSTROUTING", `-j cali-POSTROUTING`, true},

@@ -105,7 +105,8 @@ func (s *scanner) leaveOut() {
 			return false
 		}
 		if !told[from] {
-			s.assumed = append(s.assumed, assumption{Kind: leftOut, Line: line, Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
+			s.assumed = append(s.assumed, assumption{Kind: leftOut, Line: line,
+				Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
 		}
 		told[from] = true
 		return true

@@ -31,7 +31,8 @@ func (rd *reader) own(to netip.AddrPort, families ...[]iptables.Table) {
 	}
 	if chain, number := translatesOwn(&tables[i], to.Port()); chain != "" {
 		rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, fib.Address{Prefix: netip.PrefixFrom(a, a.BitLen()), Scope: "global"})
-		rd.Assume("its addresses are not in the text: %s is taken to be one of them, since nat %s %d is for its port %d", a, chain, number, to.Port())
+		rd.Assume("its addresses are not in the text: %s is taken to be one of them, since nat %s %d is for its port %d", a, chain, number,
+			to.Port())
 	}
 }
 

@@ -197,8 +197,8 @@ func (s *scanner) line(line string) {
 	}
 }
 
-// cutShort takes a line that stands right below a rule and is nothing of its own for what a page's width cut off the rule: what the rule does
-// is then not known.
+// cutShort takes a line that stands right below a rule and is nothing of its own for what a page's width cut off the rule: what the rule
+// does is then not known.
 func (s *scanner) cutShort(line string) {
 	if s.lastRule.run == nil || s.lastRule.line != s.at-1 || namedPrompt.MatchString(line) || barePrompt.MatchString(line) {
 		return
@@ -377,7 +377,8 @@ func (s *scanner) heading(line string) bool {
 }
 
 func isTable(name string) bool {
-	return name == iptables.NAT || name == iptables.Filter || name == iptables.Mangle || name == iptables.Raw || name == "security" || name == "broute"
+	return name == iptables.NAT || name == iptables.Filter || name == iptables.Mangle || name == iptables.Raw || name == "security" ||
+		name == "broute"
 }
 
 // begin notes a chain whose name, and with it the run of its rules, is shown.
@@ -386,7 +387,8 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 		s.output = &output{chains: map[string]bool{}}
 	}
 	s.output.add(c.Name)
-	r := &run{line: s.at, output: s.output, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
+	r := &run{line: s.at, output: s.output, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy,
+		passed: c.Counters, whole: whole,
 		from: s.from, command: s.now.command, filter: s.now.filter}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
@@ -483,11 +485,13 @@ func placeOf(r *iptables.Rule) (chain, why string) {
 	switch {
 	case comment == "kubernetes service traffic requiring SNAT":
 		return "KUBE-POSTROUTING", "by its comment"
-	case strings.HasPrefix(comment, "ip-masq-agent: ensure") || strings.HasPrefix(comment, "kubenet: SNAT") || comment == "kubernetes postrouting rules":
+	case strings.HasPrefix(comment, "ip-masq-agent: ensure") || strings.HasPrefix(comment, "kubenet: SNAT") ||
+		comment == "kubernetes postrouting rules":
 		return "POSTROUTING", "by its comment"
 	case strings.HasPrefix(comment, "ip-masq-agent: "):
 		return "IP-MASQ-AGENT", "by its comment"
-	case strings.HasSuffix(comment, " cluster IP") || strings.HasSuffix(comment, " loadbalancer IP") && strings.HasPrefix(r.Target.Name, "KUBE-FW-"):
+	case strings.HasSuffix(comment, " cluster IP") || strings.HasSuffix(comment, " loadbalancer IP") &&
+		strings.HasPrefix(r.Target.Name, "KUBE-FW-"):
 		return "KUBE-SERVICES", "by its comment"
 	case r.Target.Name == "MASQUERADE" || r.Target.Name == "SNAT":
 		return "POSTROUTING", "by its target"
@@ -534,7 +538,8 @@ func (s *scanner) kindOf(line string) (kind blockKind, begins bool) {
 		return ipsetList, true
 	case inside(ipsetList) && (s.now.members && isMember(fields) || isSetField(first)):
 		return ipsetList, false
-	case (first == "create" || first == "-N") && len(fields) >= 3 && strings.Contains(fields[2], ":") && strings.Trim(fields[2], "abcdefghijklmnopqrstuvwxyz:,") == "":
+	case (first == "create" || first == "-N") && len(fields) >= 3 && strings.Contains(fields[2], ":") &&
+		strings.Trim(fields[2], "abcdefghijklmnopqrstuvwxyz:,") == "":
 		return ipsetSave, false
 	case first == "add" && len(fields) >= 3 && inside(ipsetSave):
 		return ipsetSave, false
@@ -548,7 +553,8 @@ func (s *scanner) kindOf(line string) (kind blockKind, begins bool) {
 		return ipAddress, false
 	case strings.HasSuffix(first, ":") && second == "from" && strings.Trim(first, "0123456789:") == "" && len(fields) > 3:
 		return ipRule, false
-	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") && isRouteLine(append(fields, "dev", "")):
+	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") &&
+		isRouteLine(append(fields, "dev", "")):
 		return ipRoute, false
 	case strings.HasPrefix(first, "net.") && len(fields) >= 3 && second == "=":
 		return sysctlList, false
@@ -562,14 +568,16 @@ func isSetField(first string) bool {
 
 // isMember tells whether a line can be a set's member: an address, a number or a name, then options.
 func isMember(fields []string) bool {
-	if len(fields) > 1 && !slices.Contains([]string{"timeout", "nomatch", "packets", "bytes", "comment", "skbmark", "skbprio", "skbqueue", "before", "after"}, fields[1]) {
+	if len(fields) > 1 && !slices.Contains([]string{"timeout", "nomatch", "packets", "bytes", "comment", "skbmark", "skbprio", "skbqueue",
+		"before", "after"}, fields[1]) {
 		return false
 	}
 	return !strings.ContainsAny(fields[0], "$\"'`|;()")
 }
 
 func isLinkLine(first, second, line string) bool {
-	return len(first) > 1 && strings.Trim(first, "0123456789") == ":" && strings.HasSuffix(second, ":") && strings.Contains(line, " <") && strings.Contains(line, "> mtu ")
+	return len(first) > 1 && strings.Trim(first, "0123456789") == ":" && strings.HasSuffix(second, ":") && strings.Contains(line, " <") &&
+		strings.Contains(line, "> mtu ")
 }
 
 func isAddressLine(first string) bool {

@@ -10,9 +10,9 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// A text may show the same chains at several times: an article changes a service and lists its rules again. With whole chains that is seen at
-// once. Of a command like "iptables-save | grep A | grep B" it is known which rules it would have shown: those with A and B in them. Where one
-// of them was shown before and is not shown now, and another is new, the rules have changed.
+// A text may show the same chains at several times: an article changes a service and lists its rules again. With whole chains that is seen
+// at once. Of a command like "iptables-save | grep A | grep B" it is known which rules it would have shown: those with A and B in them.
+// Where one of them was shown before and is not shown now, and another is new, the rules have changed.
 
 // filter is what "| grep WORD" lets pass. The zero value lets everything pass.
 type filter struct {
@@ -125,7 +125,8 @@ func (s *scanner) sightings() []sighting {
 func changed(seen []sighting, by *run, since int, shows func(line int) bool) bool {
 	now, before := map[string]bool{}, map[string]bool{}
 	earlier := func(o *sighting) bool {
-		return o.run.command < by.command && o.line >= since && o.run.family == by.family && (o.run.table == by.table || o.run.table == "" || by.table == "")
+		return o.run.command < by.command && o.line >= since && o.run.family == by.family &&
+			(o.run.table == by.table || o.run.table == "" || by.table == "")
 	}
 	for i := range seen {
 		switch o := &seen[i]; {

@@ -43,8 +43,8 @@ type addressMap struct {
 	key []byte
 	// solid are prefixes whose inside is not scrambled, because a rule maps one onto another.
 	solid []netip.Prefix
-	// spans are ranges that are no prefixes. An address is in one or not by the bit at which it parts from the range's ends, so the bits on the
-	// way to those stay; all others are scrambled.
+	// spans are ranges that are no prefixes. An address is in one or not by the bit at which it parts from the range's ends, so the bits on
+	// the way to those stay; all others are scrambled.
 	spans []span
 	done  map[netip.Addr]netip.Addr
 	flips map[netip.Prefix]bool
@@ -139,7 +139,8 @@ func (m *addressMap) flip(before netip.Prefix) bool {
 		if k.fixed && k.prefix.Bits() <= before.Bits() && k.prefix.Contains(before.Addr()) {
 			inner := false
 			for _, in := range kept {
-				inner = inner || !in.fixed && in.prefix.Bits() > k.prefix.Bits() && in.prefix.Bits() <= before.Bits() && in.prefix.Contains(before.Addr())
+				inner = inner || !in.fixed && in.prefix.Bits() > k.prefix.Bits() && in.prefix.Bits() <= before.Bits() &&
+					in.prefix.Contains(before.Addr())
 			}
 			flipped = flipped && inner
 		}
@@ -211,8 +212,8 @@ func last(p netip.Prefix) netip.Addr {
 	return netip.AddrFrom16(raw)
 }
 
-// mac gives the link-layer address that stands for another. Group addresses of well-known protocols, Azure's and the bridges' own, and masks
-// stay; so do the bits that tell groups and locally administered addresses.
+// mac gives the link-layer address that stands for another. Group addresses of well-known protocols, Azure's and the bridges' own, and
+// masks stay; so do the bits that tell groups and locally administered addresses.
 func (m *addressMap) mac(a packet.MAC) packet.MAC {
 	if isMask(a) || a == (packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}) || a == (packet.MAC{0xfe, 0xff, 0xff, 0xff, 0xff, 0xff}) ||
 		a == (packet.MAC{0xee, 0xee, 0xee, 0xee, 0xee, 0xee}) || a == (packet.MAC{0xaa, 0xaa, 0xaa, 0xaa, 0xaa, 0xaa}) {

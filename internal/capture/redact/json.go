@@ -26,9 +26,11 @@ var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen
 // jsonKeys say what the texts under a key name.
 var jsonKeys = map[string]func(*redactor, string) string{
 	"ifname": (*redactor).link, "dev": (*redactor).link, "link": (*redactor).link, "master": (*redactor).link, "iif": (*redactor).link,
-	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link, "ifalias": (*redactor).alias,
-	"host": (*redactor).hostName, "process": (*redactor).process,
-	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "anycast": (*redactor).line, "dst": (*redactor).line,
+	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
+	"ifalias": (*redactor).alias,
+	"host":    (*redactor).hostName, "process": (*redactor).process,
+	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "anycast": (*redactor).line,
+	"dst": (*redactor).line,
 	"src": (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
 	"mac": (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,
 }
@@ -115,7 +117,8 @@ func (r *redactor) object(file string, object any) {
 	if meta == nil || r.learning {
 		return
 	}
-	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool", "endpointslices.json": "slice"}[file]
+	kind := map[string]string{"pods.json": "pod", "services.json": "svc", "nodes.json": "node", "ippools.json": "pool",
+		"endpointslices.json": "slice"}[file]
 	labels := map[string]any{}
 	if old, ok := meta["labels"].(map[string]any); ok {
 		if service, ok := old[capture.ServiceLabel].(string); ok {
@@ -211,7 +214,8 @@ func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
 			return v
 		}
 		for k, inner := range v {
-			if of := map[string]bool{"table": true, "chain": true, "set": true, "map": true, "rule": true, "flowtable": true, "log": true, "xt": true}; of[k] && kind == "" {
+			if of := map[string]bool{"table": true, "chain": true, "set": true, "map": true, "rule": true, "flowtable": true, "log": true,
+				"xt": true}; of[k] && kind == "" {
 				v[k] = r.nftTree(k, k, inner, false)
 				continue
 			}

@@ -170,7 +170,8 @@ func (m *nameMap) chain(name string) string {
 		if end != "" {
 			end = "__" + m.hash("endpoint", end, 8)
 		}
-		return f[1] + strings.ToUpper(m.hash("chain", f[2], 8)) + "-" + m.of("ns", f[3]) + "/" + m.of("svc", f[4]) + "/" + f[5] + "/" + m.of("port", f[6]) + end
+		return f[1] + strings.ToUpper(m.hash("chain", f[2], 8)) + "-" + m.of("ns", f[3]) + "/" + m.of("svc", f[4]) + "/" + f[5] + "/" +
+			m.of("port", f[6]) + end
 	}
 	if publicChain.MatchString(name) {
 		return name

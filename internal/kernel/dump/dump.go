@@ -50,7 +50,8 @@ func (d *Dumper) init() {
 	})
 }
 
-// All takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an error.
+// All takes the state of the namespace of the host called name. What cannot be taken is told in its Output; only the end of ctx is an
+// error.
 func (d *Dumper) All(ctx context.Context, name string, ns *kernel.Namespace) (*capture.Raw, error) {
 	return d.Parts(ctx, name, ns)
 }
@@ -167,7 +168,8 @@ func runTool(ctx context.Context, tool program.Command) capture.Output {
 func (d *Dumper) Versions(ctx context.Context) map[string]string {
 	versions := map[string]string{}
 	for _, args := range [][]string{
-		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"}, {"conntrack", "--version"},
+		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"},
+		{"conntrack", "--version"},
 	} {
 		tool, there := d.tool(args)
 		if !there {

@@ -83,7 +83,8 @@ func TestDump(t *testing.T) {
 		t.Errorf("table own: %+v", own)
 	}
 	nat := h.Rules.Table(netfilter.IPv4, "nat")
-	if nat == nil || nat.Dialect != netfilter.IPTablesNFT || len(nat.Chain("POSTROUTING").Rules) != 1 || nat.Chain("POSTROUTING").Rules[0].Handle == 0 {
+	if nat == nil || nat.Dialect != netfilter.IPTablesNFT || len(nat.Chain("POSTROUTING").Rules) != 1 ||
+		nat.Chain("POSTROUTING").Rules[0].Handle == 0 {
 		t.Errorf("table nat: %+v", nat)
 	}
 	route, proxy, rule := false, false, false
@@ -120,8 +121,8 @@ func TestDumpChangesNothing(t *testing.T) {
 	}
 }
 
-// TestDumpOfLegacyTables: rules of both variants of iptables are there, each with its dialect. The tools are run in a chroot, as they are in a
-// privileged pod.
+// TestDumpOfLegacyTables: rules of both variants of iptables are there, each with its dialect. The tools are run in a chroot, as they are
+// in a privileged pod.
 func TestDumpOfLegacyTables(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
@@ -207,7 +208,8 @@ func TestDumpDuringTrace(t *testing.T) {
 	if err := ns.ApplyNFT(t.Context(), "table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
 		t.Fatal(err)
 	}
-	trace, err := kernel.OpenTrace(ns, []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
+	trace, err := kernel.OpenTrace(ns,
+		[]packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
 	if err != nil {
 		t.Fatal(err)
 	}

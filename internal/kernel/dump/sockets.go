@@ -28,8 +28,8 @@ const (
 	diagMessageSize    = 72 // struct inet_diag_msg
 )
 
-// listeners lists the namespace's TCP sockets that listen and its UDP sockets that are not connected. A socket of IPv6 that takes IPv4, too,
-// stands there twice.
+// listeners lists the namespace's TCP sockets that listen and its UDP sockets that are not connected. A socket of IPv6 that takes IPv4,
+// too, stands there twice.
 func (d *Dumper) listeners(ns *kernel.Namespace) ([]snapshot.Listener, error) {
 	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: ns.FD()})
 	if err != nil {

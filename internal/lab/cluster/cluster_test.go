@@ -68,7 +68,8 @@ func TestDefaultIsWorldA(t *testing.T) {
 	}
 	n := nodes[0]
 	want := []string{"aks-nodepool1-31351229-0", "aks-nodepool1-31351229-nic-0", "10.13.76.4", "10.13.76.5", "10.13.76.34", "10.13.76.0/24"}
-	got := []string{n.Name, n.NIC, n.Address.String(), n.PodAddresses[0].String(), n.PodAddresses[len(n.PodAddresses)-1].String(), c.PodRange().String()}
+	got := []string{n.Name, n.NIC, n.Address.String(), n.PodAddresses[0].String(), n.PodAddresses[len(n.PodAddresses)-1].String(),
+		c.PodRange().String()}
 	if d := cmp.Diff(want, got); d != "" {
 		t.Error(d)
 	}

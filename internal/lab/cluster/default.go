@@ -13,8 +13,8 @@ var (
 	PublicPool    = netip.MustParsePrefix("203.0.113.0/24")
 )
 
-// ContainerHosts is the range of Azure's own network of the machines that container groups run on, which no customer has. RFC 6598's range is
-// nobody's in a virtual network's default routes.
+// ContainerHosts is the range of Azure's own network of the machines that container groups run on, which no customer has. RFC 6598's range
+// is nobody's in a virtual network's default routes.
 var ContainerHosts = netip.MustParsePrefix("100.64.0.0/16")
 
 // How PublicPool is shared out. The addresses before and after these are vnet's: .1 the API server, .2 default outbound, .254 the fabric.
@@ -162,10 +162,10 @@ func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 // wireServer is the address of Azure's platform services.
 var wireServer = netip.MustParsePrefix("168.63.129.16/32")
 
-// defaultNonMasquerade: with an agent the VNet of the nodes, and beside it what AKS's ConfigMap held at the time of the rules (the articles show
-// two): the wire server in 1.12, the nodes' subnets and the services in 1.19. Without one, kubelet's --non-masquerade-cidr and aks-engine's
-// DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the articles' time left as it was; a VNet outside it would be translated within
-// itself, so then it is the VNet's own prefixes.
+// defaultNonMasquerade: with an agent the VNet of the nodes, and beside it what AKS's ConfigMap held at the time of the rules (the articles
+// show two): the wire server in 1.12, the nodes' subnets and the services in 1.19. Without one, kubelet's --non-masquerade-cidr and
+// aks-engine's DefaultNonMasqueradeCIDR are both 10.0.0.0/8, which AKS of the articles' time left as it was; a VNet outside it would be
+// translated within itself, so then it is the VNet's own prefixes.
 func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	own, subnets := s.nodeRanges()
 	switch {

@@ -53,7 +53,8 @@ func (c *Cluster) Nodes() []Node {
 func newNode(p NodePool, id string, index int, vnet string, s Subnet, addrs []netip.Addr) Node {
 	return Node{
 		Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, index), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, index),
-		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:], MaxPods: p.MaxPods,
+		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:],
+		MaxPods: p.MaxPods,
 	}
 }
 
@@ -85,7 +86,8 @@ var (
 	startsWithLetter = regexp.MustCompile(`^[A-Za-z]`)
 )
 
-// DNSPrefix is what "az aks create" makes up: "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py, _get_default_dns_prefix).
+// DNSPrefix is what "az aks create" makes up: "<name>-<group>-<subscription>", cut to 10, 16 and 6 characters (azure-cli, acs/custom.py,
+// _get_default_dns_prefix).
 func (c *Cluster) DNSPrefix() string {
 	name := notAlphanumeric.ReplaceAllString(c.Metadata.Name, "")
 	if !startsWithLetter.MatchString(name) {
@@ -103,8 +105,9 @@ func (c *Cluster) NodeResourceGroup() string {
 // NodePodBits is the length of the part of PodCIDR that a node gets with plugin kubenet (kube-controller-manager's --node-cidr-mask-size).
 const NodePodBits = 24
 
-// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet: the one that the
-// subnet names, as with a cluster in a subnet of one's own, or one that is made, under AKS's name for it. ok is false with plugin azure.
+// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet: the
+// one that the subnet names, as with a cluster in a subnet of one's own, or one that is made, under AKS's name for it. ok is false with
+// plugin azure.
 func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 	if c.Spec.Network.Plugin != PluginKubenet {
 		return "", "", false
@@ -183,7 +186,8 @@ func (c *Cluster) findSubnet(ref string) (VNet, Subnet, bool) {
 	return VNet{}, Subnet{}, false
 }
 
-// setVMAddresses gives each VM without an address the one that it has, or the first free one of its subnet, as Azure's dynamic allocation does.
+// setVMAddresses gives each VM without an address the one that it has, or the first free one of its subnet, as Azure's dynamic allocation
+// does.
 func (c *Cluster) setVMAddresses() {
 	for i := range c.Spec.Azure.VMs {
 		vm := &c.Spec.Azure.VMs[i]

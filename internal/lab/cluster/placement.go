@@ -37,8 +37,8 @@ type nodeRow struct {
 	fits bool // within what Azure gives out of the subnet
 }
 
-// layout gives the rows of the nodes of all pools, in order, also where they do not fit: those that are placed stay, and the others take the
-// lowest row that is free. Pools whose subnet is not there have none.
+// layout gives the rows of the nodes of all pools, in order, also where they do not fit: those that are placed stay, and the others take
+// the lowest row that is free. Pools whose subnet is not there have none.
 func (c *Cluster) layout() []nodeRow {
 	var rows []nodeRow
 	busy := map[netip.Prefix][]addrRange{}

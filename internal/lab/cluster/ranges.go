@@ -21,7 +21,8 @@ func inRows(rows []addrRange, a netip.Addr) bool {
 	return false
 }
 
-// addressesPerNode is how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of their own.
+// addressesPerNode is how many addresses of the subnet one node takes: its own, and one for each pod unless those have a range of their
+// own.
 func (c *Cluster) addressesPerNode(p NodePool) int {
 	if c.Spec.Network.Plugin == PluginKubenet {
 		return 1

@@ -84,23 +84,24 @@ const (
 type Network struct {
 	Plugin Plugin `json:"plugin,omitempty"` // default azure
 	Mode   Mode   `json:"mode,omitempty"`   // of plugin azure; default bridge, with policy calico transparent
-	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is the
-	// first of them.
+	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is
+	// the first of them.
 	Policy Policy `json:"policy,omitempty"`
-	// PodCIDR is kubenet's range of pods, of which each node gets a /24; default 10.244.0.0/16. With plugin azure pods get addresses of their node's
-	// subnet and this stays empty: see Cluster.PodRange.
+	// PodCIDR is kubenet's range of pods, of which each node gets a /24; default 10.244.0.0/16. With plugin azure pods get addresses of their
+	// node's subnet and this stays empty: see Cluster.PodRange.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
 	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
 	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
 	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of ServiceCIDR.
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
-	// IPMasqAgent chooses who gives pods the node's address towards destinations outside NonMasqueradeCIDRs. Default with plugin azure: v2 with the
-	// current rules, v1 with those of 1.19 and 1.12; none with those of 1.11, and with policy calico where the rules are not 1.12's. Default with
-	// kubenet: none.
+	// IPMasqAgent chooses who gives pods the node's address towards destinations outside NonMasqueradeCIDRs. Default with plugin azure: v2
+	// with the current rules, v1 with those of 1.19 and 1.12; none with those of 1.11, and with policy calico where the rules are not 1.12's.
+	// Default with kubenet: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
-	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that looks at them.
-	// With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by default PodCIDR; 0.0.0.0/0 is every destination.
+	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that
+	// looks at them. With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by default PodCIDR; 0.0.0.0/0 is every
+	// destination.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
 
@@ -151,8 +152,8 @@ type LoadBalancer struct {
 
 // Outbound is the outbound rule that AKS makes on a Standard load balancer, with addresses of its own.
 type Outbound struct {
-	// ManagedIPs is how many public addresses are for outbound alone ("az aks create --load-balancer-managed-outbound-ip-count"), 1 to 16, used
-	// one after the other. Default 1. They are the first ones of Cluster.Frontends.
+	// ManagedIPs is how many public addresses are for outbound alone ("az aks create --load-balancer-managed-outbound-ip-count"), 1 to 16,
+	// used one after the other. Default 1. They are the first ones of Cluster.Frontends.
 	ManagedIPs int `json:"managedIPs,omitempty"`
 	// Ports is how many source ports each node has towards one destination, over all these addresses (--load-balancer-outbound-ports): a
 	// multiple of 8 up to 64000. Default: by the number of nodes, on each address.
@@ -188,11 +189,12 @@ type Azure struct {
 	Subscription  string `json:"subscription,omitempty"`  // a UUID; default that of the Part 1 article
 	ResourceGroup string `json:"resourceGroup,omitempty"` // default akstest
 	Location      string `json:"location,omitempty"`      // default westeurope
-	VNets         []VNet `json:"vnets,omitzero"`          // default aksVnet with subnets aks and vmsubnet, and with a virtual node virtual-node-aci
+	// default aksVnet with subnets aks and vmsubnet, and with a virtual node virtual-node-aci
+	VNets []VNet `json:"vnets,omitzero"`
 	// RouteTables hold user-defined routes, for the subnets that name them.
 	RouteTables []RouteTable `json:"routeTables,omitzero"`
-	// NetworkSecurityGroups are for the subnets and VMs that name them. The one of the nodes, Cluster.NodeSecurityGroup, is there without being
-	// written here; rules written here under its name are in it beside those that Services get.
+	// NetworkSecurityGroups are for the subnets and VMs that name them. The one of the nodes, Cluster.NodeSecurityGroup, is there without
+	// being written here; rules written here under its name are in it beside those that Services get.
 	NetworkSecurityGroups []SecurityGroup `json:"networkSecurityGroups,omitzero"`
 	// VMs are virtual machines beside the cluster's. Default: testvm in aksVnet/vmsubnet when VNets is left out too, else none.
 	VMs []VM `json:"vms,omitzero"`
@@ -223,7 +225,8 @@ type SecurityGroup struct {
 	Rules []SecurityRule `json:"rules,omitzero"` // without Azure's default rules, which every group has too
 }
 
-// SecurityRule says whether flows may begin, as "az network nsg rule create" takes it. The rule with the lowest priority that matches decides.
+// SecurityRule says whether flows may begin, as "az network nsg rule create" takes it. The rule with the lowest priority that matches
+// decides.
 type SecurityRule struct {
 	Name      string    `json:"name"`
 	Priority  int       `json:"priority"` // 100 to 4096

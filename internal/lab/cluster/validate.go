@@ -64,7 +64,8 @@ func (v *validator) header() {
 	}
 	v.name("metadata.name", c.Metadata.Name, clusterName, "1 to 63 letters, digits, - and _, a letter or digit at both ends")
 	if k := c.Spec.KubernetesVersion; k != SupportedKubernetes {
-		v.errs.add("spec.kubernetesVersion", "write \""+SupportedKubernetes+"\", or leave it out; spec.serviceProxy.rules chooses the rule set of an older version",
+		v.errs.add("spec.kubernetesVersion",
+			"write \""+SupportedKubernetes+"\", or leave it out; spec.serviceProxy.rules chooses the rule set of an older version",
 			"the control plane is that of %s, not %s", SupportedKubernetes, k)
 	}
 }

@@ -82,7 +82,8 @@ func (v *validator) route(at string, r Route) {
 	case appliance && !r.NextHopAddress.Is4():
 		v.errs.add(at+".nextHopAddress", "write the address of a VM with ipForwarding: true", "missing")
 	case !appliance && r.NextHopAddress.IsValid():
-		v.errs.add(at+".nextHopAddress", "leave it out, or write nextHopType: "+string(NextHopAppliance), "only a %s has an address", NextHopAppliance)
+		v.errs.add(at+".nextHopAddress", "leave it out, or write nextHopType: "+string(NextHopAppliance), "only a %s has an address",
+			NextHopAppliance)
 	}
 }
 
@@ -111,7 +112,8 @@ func (v *validator) subnet(path string, p netip.Prefix, n VNet, index int, at st
 		for _, q := range n.AddressPrefixes {
 			all = append(all, q.String())
 		}
-		v.errs.add(path, "write a range within one of them, or add one that holds it", "%s lies outside its VNet's addressPrefixes, %s", p, strings.Join(all, ", "))
+		v.errs.add(path, "write a range within one of them, or add one that holds it", "%s lies outside its VNet's addressPrefixes, %s", p,
+			strings.Join(all, ", "))
 	}
 	for j, other := range n.Subnets[:index] {
 		if usable(other.Prefix) && p.Overlaps(other.Prefix) {

@@ -12,7 +12,8 @@ const maxHostName = 11
 
 // hostNames are what the lab calls hosts of its own and components in "ssh" and "logs", and its folders beside theirs.
 var hostNames = []string{
-	"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns", "internet-dns", "management", "localhost",
+	"fabric", "internet", "controlplane", "lab", "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "azure-dns",
+	"internet-dns", "management", "localhost",
 	"pods", "groups", "group-hosts",
 }
 
@@ -96,7 +97,8 @@ func (v *validator) hostName(path, name string) {
 		ok = ok && dnsLabel.MatchString(label)
 	}
 	if !ok {
-		v.errs.add(path, fmt.Sprintf("write a DNS name in lower case of at most %d characters, such as client or ifconfig.co", maxHostName), "%q is not possible", name)
+		v.errs.add(path, fmt.Sprintf("write a DNS name in lower case of at most %d characters, such as client or ifconfig.co", maxHostName),
+			"%q is not possible", name)
 	}
 }
 

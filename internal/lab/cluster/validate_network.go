@@ -46,7 +46,8 @@ func (v *validator) network() {
 		}
 	}
 	if k := len(n.NonMasqueradeCIDRs); n.Plugin == PluginKubenet && n.IPMasqAgent == IPMasqNone && k != 1 {
-		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2", "kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
+		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2",
+			"kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
 	}
 	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
 	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
@@ -76,7 +77,8 @@ func (v *validator) outbound() {
 	}
 	most := min(portsPerIP, portsPerIP*o.ManagedIPs/nodes/8*8)
 	if o.Ports < 0 || o.Ports%8 != 0 || o.Ports > most {
-		v.errs.add(path+".ports", fmt.Sprintf("write a multiple of 8 up to %d, or more managedIPs", most), "%d is not possible with %d nodes and %d addresses of %d ports",
+		v.errs.add(path+".ports", fmt.Sprintf("write a multiple of 8 up to %d, or more managedIPs", most),
+			"%d is not possible with %d nodes and %d addresses of %d ports",
 			o.Ports, nodes, o.ManagedIPs, portsPerIP)
 	}
 }

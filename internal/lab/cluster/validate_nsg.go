@@ -88,7 +88,8 @@ func (v *validator) addressPrefixes(path string, list []string) {
 		p, err := netip.ParsePrefix(s)
 		switch {
 		case err != nil:
-			v.errs.add(at, suggest(s, words, "write a range such as 10.13.0.0/16, or one of "), "%q is no address, range or service tag that the lab has", s)
+			v.errs.add(at, suggest(s, words, "write a range such as 10.13.0.0/16, or one of "),
+				"%q is no address, range or service tag that the lab has", s)
 		default:
 			v.prefix(at, p, 0, 32)
 		}

@@ -80,7 +80,8 @@ func (v *validator) rowsFit() {
 	for _, r := range v.c.layout() {
 		if p := v.c.Spec.NodePools[r.pool]; !r.fits && usable(r.subnet.Prefix) {
 			v.errs.add(fmt.Sprintf("spec.nodePools[%d].count", r.pool), "write fewer nodes, or take away machines of that subnet first",
-				"subnet %s, %s, has no %d free addresses in a row for node %d of pool %s beside what is there", p.VNetSubnet, r.subnet.Prefix, v.c.addressesPerNode(p), r.index, p.Name)
+				"subnet %s, %s, has no %d free addresses in a row for node %d of pool %s beside what is there", p.VNetSubnet, r.subnet.Prefix,
+				v.c.addressesPerNode(p), r.index, p.Name)
 			return
 		}
 	}

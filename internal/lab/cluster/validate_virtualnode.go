@@ -15,7 +15,8 @@ func (v *validator) virtualNode() {
 		return
 	}
 	if s.Network.Plugin != PluginAzure {
-		v.errs.add("spec.virtualNode.enabled", "write spec.network.plugin: azure, or leave spec.virtualNode out", "a virtual node needs network plugin azure, as in AKS")
+		v.errs.add("spec.virtualNode.enabled", "write spec.network.plugin: azure, or leave spec.virtualNode out",
+			"a virtual node needs network plugin azure, as in AKS")
 	}
 	if s.VirtualNode.Subnet == "" {
 		v.errs.add(path, "write \"vnet/subnet\" of a subnet in spec.azure.vnets that nothing else uses", "container groups need a subnet")
@@ -23,16 +24,19 @@ func (v *validator) virtualNode() {
 	}
 	for i, p := range s.NodePools {
 		if p.VNetSubnet == s.VirtualNode.Subnet {
-			v.errs.add(path, "write another subnet", "%s is the subnet of spec.nodePools[%d]: a subnet of container groups holds nothing else", p.VNetSubnet, i)
+			v.errs.add(path, "write another subnet", "%s is the subnet of spec.nodePools[%d]: a subnet of container groups holds nothing else",
+				p.VNetSubnet, i)
 		}
 	}
 	for i, vm := range s.Azure.VMs {
 		if vm.Subnet == s.VirtualNode.Subnet {
-			v.errs.add(path, "write another subnet", "%s is the subnet of spec.azure.vms[%d]: a subnet of container groups holds nothing else", vm.Subnet, i)
+			v.errs.add(path, "write another subnet", "%s is the subnet of spec.azure.vms[%d]: a subnet of container groups holds nothing else",
+				vm.Subnet, i)
 		}
 	}
 	if _, sub, ok := v.c.findSubnet(s.VirtualNode.Subnet); ok && sub.RouteTable != "" {
-		v.errs.add(path, "take routeTable from the subnet, or write another subnet", "%s has route table %s, and Azure delegates no subnet to container groups that has one",
+		v.errs.add(path, "take routeTable from the subnet, or write another subnet",
+			"%s has route table %s, and Azure delegates no subnet to container groups that has one",
 			s.VirtualNode.Subnet, sub.RouteTable)
 	}
 	for i, n := range s.Azure.VNets {

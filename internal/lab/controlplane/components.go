@@ -13,21 +13,24 @@ type Component struct {
 	Args    []string // the arguments after the program's name: the component's name, then its flags
 	LogFile string
 	PidFile string
-	After   string // the component that must be ready before this one starts; empty: none. Only for a quick start: what starts too early retries, a second apart
-	Serving Probe  // answers when requests are good to go, which may be before it is ready; zero: it has no address
-	Ready   Probe  // answers when all of it works; zero: it has no address
+	// the component that must be ready before this one starts; empty: none. Only for a quick start: what starts too early retries, a second
+	// apart
+	After   string
+	Serving Probe // answers when requests are good to go, which may be before it is ready; zero: it has no address
+	Ready   Probe // answers when all of it works; zero: it has no address
 }
 
 // Components are the control plane's processes, each after the one that it needs.
 //
-// The API server serves (to the lab's admin, from storage) a second before it is ready: upstream's hook that makes the default roles waits that long.
-// The controller manager asks /healthz once a second, so one that starts before the roles are there often loses that second; the scheduler's lists would be forbidden.
-// Both serve nothing themselves: a port would cost each an RSA key at its start.
+// The API server serves (to the lab's admin, from storage) a second before it is ready: upstream's hook that makes the default roles waits
+// that long. The controller manager asks /healthz once a second, so one that starts before the roles are there often loses that second; the
+// scheduler's lists would be forbidden. Both serve nothing themselves: a port would cost each an RSA key at its start.
 func (c Config) Components() []Component {
 	etcd := Probe{Socket: c.etcdSocket(), URL: "http://etcd/health"}
 	components := []Component{
 		{Name: Etcd, Args: c.etcdArgs(), Serving: etcd, Ready: etcd},
-		{Name: APIServer, Args: c.apiServerArgs(), After: Etcd, Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"}, Ready: Probe{URL: c.Server() + "/readyz"}},
+		{Name: APIServer, Args: c.apiServerArgs(), After: Etcd, Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"},
+			Ready: Probe{URL: c.Server() + "/readyz"}},
 		{Name: ControllerManager, Args: c.controllerManagerArgs(), After: APIServer},
 		{Name: Scheduler, Args: c.schedulerArgs(), After: APIServer},
 	}
@@ -80,8 +83,8 @@ func (c Config) apiServerArgs() []string {
 		"--kubelet-preferred-address-types=InternalIP",
 		"--allow-privileged=true",
 		"--profiling=false",
-		// This plugin taints every new node until the node lifecycle controller has seen that it is Ready; pods that are scheduled before wait out the scheduler's back-off, a second or two.
-		// The controller taints nodes that are not Ready with and without it.
+		// This plugin taints every new node until the node lifecycle controller has seen that it is Ready; pods that are scheduled before wait
+		// out the scheduler's back-off, a second or two. The controller taints nodes that are not Ready with and without it.
 		"--disable-admission-plugins=TaintNodesByCondition",
 	}
 	if c.EgressSocket != "" {
@@ -100,7 +103,8 @@ func (c Config) controllerManagerArgs() []string {
 		"--root-ca-file=" + c.pki("ca.crt"),
 		"--use-service-account-credentials=true",
 		"--service-cluster-ip-range=" + c.ServiceCIDR.String(),
-		// Upstream's 20 requests a second hold the start of the controllers back by five seconds (a service account and a token for each), and 600 pods by thirty.
+		// Upstream's 20 requests a second hold the start of the controllers back by five seconds (a service account and a token for each), and
+		// 600 pods by thirty.
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		"--profiling=false",
 	}
@@ -126,8 +130,8 @@ func configurationFiles(c Config) []file {
 	return files
 }
 
-// egressConfiguration sends what the API server dials for users (kubelets, pods and Services: the selection "cluster") through the caller's HTTP CONNECT proxy,
-// as managed clusters do with konnectivity. The format is k8s.io/apiserver/pkg/apis/apiserver/v1beta1, types.go.
+// egressConfiguration sends what the API server dials for users (kubelets, pods and Services: the selection "cluster") through the caller's
+// HTTP CONNECT proxy, as managed clusters do with konnectivity. The format is k8s.io/apiserver/pkg/apis/apiserver/v1beta1, types.go.
 func egressConfiguration(c Config) []byte {
 	return fmt.Appendf(nil, `apiVersion: apiserver.k8s.io/v1beta1
 kind: EgressSelectorConfiguration

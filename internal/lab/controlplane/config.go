@@ -43,7 +43,8 @@ func (c Config) Validate() error {
 	case !filepath.IsAbs(c.Dir):
 		return fmt.Errorf("control plane folder %q: not an absolute path", c.Dir)
 	case len(c.etcdSocket()) > maxSocketPath:
-		return fmt.Errorf("control plane folder %q: too long for a unix socket in it (at most %d bytes with the socket's name)", c.Dir, maxSocketPath)
+		return fmt.Errorf("control plane folder %q: too long for a unix socket in it (at most %d bytes with the socket's name)", c.Dir,
+			maxSocketPath)
 	case !filepath.IsAbs(c.Binary):
 		return fmt.Errorf("control plane program %q: not an absolute path; go run ./tools/controlplane path prints it", c.Binary)
 	case !c.Address.IsValid() || c.Address.IsUnspecified():

@@ -15,10 +15,12 @@ func (a *Authority) Kubeconfig(cluster, server string, user User, now time.Time)
 		return nil, err
 	}
 	return yaml.Marshal(clientcmd.Config{
-		APIVersion:     "v1",
-		Kind:           "Config",
-		Clusters:       []clientcmd.NamedCluster{{Name: cluster, Cluster: clientcmd.Cluster{Server: server, CertificateAuthorityData: a.Certificate}}},
-		AuthInfos:      []clientcmd.NamedAuthInfo{{Name: user.Name, AuthInfo: clientcmd.AuthInfo{ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}}},
+		APIVersion: "v1",
+		Kind:       "Config",
+		Clusters: []clientcmd.NamedCluster{{Name: cluster,
+			Cluster: clientcmd.Cluster{Server: server, CertificateAuthorityData: a.Certificate}}},
+		AuthInfos: []clientcmd.NamedAuthInfo{{Name: user.Name,
+			AuthInfo: clientcmd.AuthInfo{ClientCertificateData: pair.Certificate, ClientKeyData: pair.Key}}},
 		Contexts:       []clientcmd.NamedContext{{Name: cluster, Context: clientcmd.Context{Cluster: cluster, AuthInfo: user.Name}}},
 		CurrentContext: cluster,
 	})

@@ -63,7 +63,8 @@ func (n *namespace) do(job func() error) error {
 
 func (n *namespace) start(command *exec.Cmd) error { return n.do(command.Start) }
 
-// dial opens a connection from inside the namespace. The socket belongs to the namespace of the thread that makes it, so it must be an address, not a name.
+// dial opens a connection from inside the namespace. The socket belongs to the namespace of the thread that makes it, so it must be an
+// address, not a name.
 func (n *namespace) dial(ctx context.Context, network, address string) (conn net.Conn, err error) {
 	return conn, n.do(func() error {
 		conn, err = (&net.Dialer{}).DialContext(ctx, network, address)

@@ -145,7 +145,8 @@ func (a *Authority) Server(config Config, now time.Time) (KeyPair, error) {
 	return a.issue(pkix.Name{CommonName: APIServer}, x509.ExtKeyUsageServerAuth, names, addresses, now)
 }
 
-func (a *Authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []string, addresses []netip.Addr, now time.Time) (KeyPair, error) {
+func (a *Authority) issue(subject pkix.Name, usage x509.ExtKeyUsage, names []string, addresses []netip.Addr, now time.Time) (KeyPair,
+	error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return KeyPair{}, err
@@ -201,11 +202,13 @@ func serviceAccountKey() (private, public []byte, err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: privateDER}), pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicDER}), nil
+	return pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: privateDER}),
+		pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: publicDER}), nil
 }
 
-// Prepare makes the lab's folders and everything that the components read: keys, certificates, kubeconfigs and configuration files, for their owner only.
-// A folder that has an authority already is left as it is but for the configuration files: tokens and kubeconfigs given out stay good.
+// Prepare makes the lab's folders and everything that the components read: keys, certificates, kubeconfigs and configuration files, for
+// their owner only. A folder that has an authority already is left as it is but for the configuration files: tokens and kubeconfigs given
+// out stay good.
 func Prepare(config Config, now time.Time) (*Authority, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err

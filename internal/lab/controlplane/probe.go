@@ -84,7 +84,8 @@ func (a *Authority) wait(ctx context.Context, component Component, probe Probe, 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready: %w; its log is %s, which ends with:%s", component.Name, last, component.LogFile, supervise.LastLines(component.LogFile))
+			return fmt.Errorf("%s is not ready: %w; its log is %s, which ends with:%s", component.Name, last, component.LogFile,
+				supervise.LastLines(component.LogFile))
 		case <-ticker.C:
 		}
 	}

@@ -88,7 +88,8 @@ func startCluster(ctx context.Context, t *testing.T) *cluster {
 }
 
 func (c *cluster) launch(component Component) error {
-	process := supervise.Process{Name: component.Name, Path: component.Path, Args: component.Args, LogFile: component.LogFile, PidFile: component.PidFile}
+	process := supervise.Process{Name: component.Name, Path: component.Path, Args: component.Args, LogFile: component.LogFile,
+		PidFile: component.PidFile}
 	s, err := supervise.Run(process, c.namespace.start, supervise.Options{})
 	if err == nil {
 		c.mu.Lock()
@@ -163,7 +164,8 @@ status:
   conditions: [{type: Ready, status: "True", reason: KubeletReady}]
 `
 
-// TestControlPlane runs the real thing: everything starts, a Deployment's pods are made and bound, the API server reaches a kubelet through the egress proxy, and etcd may die.
+// TestControlPlane runs the real thing: everything starts, a Deployment's pods are made and bound, the API server reaches a kubelet through
+// the egress proxy, and etcd may die.
 func TestControlPlane(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Minute)
 	defer cancel()
@@ -179,13 +181,15 @@ func TestControlPlane(t *testing.T) {
 		t.Fatalf("register a node: %v: %s", err, output)
 	}
 	c.mustKubectl(ctx, deployment, "create", "-f", "-")
-	c.eventually(ctx, "three pods bound to the node", "node-0 node-0 node-0", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}")
+	c.eventually(ctx, "three pods bound to the node", "node-0 node-0 node-0", "get", "pods", "-l", "app=web", "-o",
+		"jsonpath={.items[*].spec.nodeName}")
 
 	pod := c.mustKubectl(ctx, "", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[0].metadata.name}")
 	if logs := c.mustKubectl(ctx, "", "logs", pod); logs != "GET /containerLogs/default/"+pod+"/c by kube-apiserver-kubelet-client" {
 		t.Errorf("logs through the egress proxy are %q", logs)
 	}
-	if endpoint := c.mustKubectl(ctx, "", "get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[*].addresses[*].ip}:{.subsets[*].ports[*].port}"); !strings.HasSuffix(endpoint, "203.0.113.1:443") {
+	if endpoint := c.mustKubectl(ctx, "", "get", "endpoints", "kubernetes", "-o",
+		"jsonpath={.subsets[*].addresses[*].ip}:{.subsets[*].ports[*].port}"); !strings.HasSuffix(endpoint, "203.0.113.1:443") {
 		t.Errorf("the Service kubernetes leads to %q", endpoint)
 	}
 	c.testEtcdDies(ctx)
@@ -265,7 +269,8 @@ func (c *cluster) testEtcdDies(ctx context.Context) {
 		}
 	}
 	c.mustKubectl(ctx, "", "scale", "deployment", "web", "--replicas=4")
-	c.eventually(ctx, "a fourth pod after etcd's death", "node-0 node-0 node-0 node-0", "get", "pods", "-l", "app=web", "-o", "jsonpath={.items[*].spec.nodeName}")
+	c.eventually(ctx, "a fourth pod after etcd's death", "node-0 node-0 node-0 node-0", "get", "pods", "-l", "app=web", "-o",
+		"jsonpath={.items[*].spec.nodeName}")
 	if after := c.supervisors[APIServer].State(); after.Pid != server.Pid {
 		c.t.Errorf("the API server did not outlive etcd: %+v", after)
 	}
@@ -285,7 +290,8 @@ func (c *cluster) eventually(ctx context.Context, what, want string, args ...str
 	}
 }
 
-// serveEgress is the other end of the egress selector: HTTP CONNECT on the unix socket, with a kubelet behind it that tells who asked for what.
+// serveEgress is the other end of the egress selector: HTTP CONNECT on the unix socket, with a kubelet behind it that tells who asked for
+// what.
 func (c *cluster) serveEgress(t *testing.T) {
 	t.Helper()
 	pair, err := c.authority.Kubelet("node-0", []netip.Addr{netip.MustParseAddr("10.13.76.4")}, time.Now())
@@ -302,7 +308,8 @@ func (c *cluster) serveEgress(t *testing.T) {
 		fmt.Fprintf(w, "%s %s by %s", r.Method, r.URL.Path, r.TLS.PeerCertificates[0].Subject.CommonName)
 	})}
 	tunnels := &tunnelListener{conns: make(chan net.Conn), done: make(chan struct{})}
-	secure := tls.NewListener(tunnels, &tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert})
+	secure := tls.NewListener(tunnels,
+		&tls.Config{Certificates: []tls.Certificate{certificate}, ClientCAs: clients, ClientAuth: tls.RequireAndVerifyClientCert})
 	go kubelet.Serve(secure)
 	socket, err := net.Listen("unix", c.config.EgressSocket)
 	if err != nil {

@@ -14,8 +14,8 @@ const (
 	lastBytes = 2 << 10
 )
 
-// LastLines gives the last lines of a log, at most five, each after a line break and two blanks, without control characters; "" when there is
-// none.
+// LastLines gives the last lines of a log, at most five, each after a line break and two blanks, without control characters; "" when there
+// is none.
 func LastLines(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -55,8 +55,9 @@ type State struct {
 	Since    time.Time `json:"since"`              // start of the process, or of its absence
 	Restarts int       `json:"restarts"`           // how often this supervisor started it again
 	LastExit string    `json:"lastExit,omitempty"` // how it ended last, or why it did not start
-	Failures int       `json:"failures,omitempty"` // ends in a row, each sooner than Options.Steady after the start; 0 again once it ran that long
-	Adopted  bool      `json:"adopted,omitempty"`  // started by an earlier supervisor
+	// ends in a row, each sooner than Options.Steady after the start; 0 again once it ran that long
+	Failures int  `json:"failures,omitempty"`
+	Adopted  bool `json:"adopted,omitempty"` // started by an earlier supervisor
 }
 
 // Supervisor keeps one process running. Its methods may be called at once from several goroutines.
@@ -184,8 +185,8 @@ func (s *Supervisor) Detach() {
 	<-s.ended
 }
 
-// Stop ends the supervision and the process: SIGTERM, then SIGKILL after Options.Grace. Only the process itself gets signals, not what it started.
-// A second Stop does nothing.
+// Stop ends the supervision and the process: SIGTERM, then SIGKILL after Options.Grace. Only the process itself gets signals, not what it
+// started. A second Stop does nothing.
 func (s *Supervisor) Stop() error {
 	s.Detach()
 	s.mu.Lock()

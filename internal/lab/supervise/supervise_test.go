@@ -20,7 +20,8 @@ var quick = Options{MinPause: time.Millisecond, MaxPause: 8 * time.Millisecond, 
 
 // shell is a process that runs script, with its files in dir.
 func shell(dir, script string) Process {
-	return Process{Name: "test", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(dir, "log"), PidFile: filepath.Join(dir, "pid")}
+	return Process{Name: "test", Path: "/bin/sh", Args: []string{"-c", script}, LogFile: filepath.Join(dir, "log"),
+		PidFile: filepath.Join(dir, "pid")}
 }
 
 // run supervises until the test's end.
@@ -102,7 +103,8 @@ func TestPausesGrow(t *testing.T) {
 	}
 }
 
-// A process that ran long enough starts again after the shortest pause. With Steady at a nanosecond every run is long enough, so no pause reaches the hour.
+// A process that ran long enough starts again after the shortest pause. With Steady at a nanosecond every run is long enough, so no pause
+// reaches the hour.
 func TestPauseResets(t *testing.T) {
 	options := Options{MinPause: time.Millisecond, MaxPause: time.Hour, Steady: 1}
 	s := run(t, shell(t.TempDir(), "exit 3"), options)

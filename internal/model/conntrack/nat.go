@@ -72,8 +72,8 @@ func (v *View) used(t packet.Tuple, f *packet.Flow) bool {
 	return v.holder(t.Reply(), f, true) != nil
 }
 
-// clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A datagram's twin
-// is left for Confirm: the same flow, untranslated, that another packet made meanwhile, or that is in another zone.
+// clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A
+// datagram's twin is left for Confirm: the same flow, untranslated, that another packet made meanwhile, or that is in another zone.
 func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
 	other := v.holder(t.Reply(), f, true)
 	if other == nil {
@@ -165,7 +165,8 @@ func (v *View) appropriate(current packet.Tuple, t *packet.Translation, f *packe
 	k := bySource(&current, f.Zone)
 	try := func(other *packet.Flow) (packet.Tuple, bool) {
 		mapped := other.Reply.Reply()
-		mapped.Destination, mapped.DestinationPort, mapped.Type, mapped.Code = current.Destination, current.DestinationPort, current.Type, current.Code
+		mapped.Destination, mapped.DestinationPort, mapped.Type, mapped.Code = current.Destination, current.DestinationPort, current.Type,
+			current.Code
 		return mapped, inRange(mapped, t)
 	}
 	for i := len(v.sources[k]) - 1; i >= 0; i-- { // the kernel puts new ones in front

@@ -130,8 +130,8 @@ func TestDestinationPorts(t *testing.T) {
 	}
 }
 
-// TestPortsUsedUp: a new flow for which no port of the range is left does not get through (__nf_conntrack_confirm); one port that is free, or
-// another destination, and it does.
+// TestPortsUsedUp: a new flow for which no port of the range is left does not get through (__nf_conntrack_confirm); one port that is free,
+// or another destination, and it does.
 func TestPortsUsedUp(t *testing.T) {
 	n := packet.Translation{Source: true, Low: addr("203.0.113.10"), High: addr("203.0.113.10"), PortLow: 1024, PortHigh: 1027}
 	for _, c := range []struct {
@@ -146,7 +146,8 @@ func TestPortsUsedUp(t *testing.T) {
 	} {
 		var flows []packet.Flow
 		for _, port := range c.used {
-			flows = append(flows, flow(tuple(packet.TCP, "10.0.0.1", 40000+port, "10.9.0.1", 80), tuple(packet.TCP, "10.9.0.1", 80, "203.0.113.10", port)))
+			flows = append(flows, flow(tuple(packet.TCP, "10.0.0.1", 40000+port, "10.9.0.1", 80),
+				tuple(packet.TCP, "10.9.0.1", 80, "203.0.113.10", port)))
 		}
 		v := NewView(NewTable(flows), defaults)
 		p := syn(tuple(packet.TCP, "10.0.0.1", 5000, "10.9.0.1", c.destination))
@@ -265,7 +266,8 @@ func TestICMPError(t *testing.T) {
 	p := packet.Packet{Tuple: sent}
 	send(t, v, &p, dnat("10.1.0.5", 5353), snat("192.168.0.1"))
 	quoted := p.Tuple
-	e := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 3, Code: 3, Source: addr("10.1.0.5"), Destination: addr("192.168.0.1")}, About: &quoted}
+	e := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 3, Code: 3, Source: addr("10.1.0.5"),
+		Destination: addr("192.168.0.1")}, About: &quoted}
 	send(t, v, &e, nil, nil)
 	if e.Track.State != packet.Related || !e.Track.Reply {
 		t.Fatalf("%v, reply %v", e.Track.State, e.Track.Reply)
@@ -276,7 +278,8 @@ func TestICMPError(t *testing.T) {
 	if quoted != p.Tuple {
 		t.Error("the sender's copy of the quoted packet was changed")
 	}
-	stray := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 3, Source: addr("10.1.0.5"), Destination: addr("192.168.0.77")}, About: &quoted}
+	stray := packet.Packet{Tuple: packet.Tuple{Protocol: packet.ICMP, Type: 3, Source: addr("10.1.0.5"), Destination: addr("192.168.0.77")},
+		About: &quoted}
 	if v.Track(&stray); stray.Track.State != packet.Invalid {
 		t.Errorf("an error to somewhere else is %v", stray.Track.State)
 	}
@@ -358,7 +361,8 @@ func TestWhatStartsNoFlow(t *testing.T) {
 // TestTableStays: a view's packets change its own copies only, and Flows tells what they changed.
 func TestTableStays(t *testing.T) {
 	there := tuple(packet.UDP, "10.0.0.1", 4000, "10.9.0.1", 53)
-	base := []packet.Flow{{Original: there, Reply: there.Reply(), Status: confirmed}, flow(tuple(packet.UDP, "10.0.0.1", 1, "10.9.0.1", 53), tuple(packet.UDP, "10.9.0.1", 53, "10.0.0.1", 1))}
+	base := []packet.Flow{{Original: there, Reply: there.Reply(), Status: confirmed},
+		flow(tuple(packet.UDP, "10.0.0.1", 1, "10.9.0.1", 53), tuple(packet.UDP, "10.9.0.1", 53, "10.0.0.1", 1))}
 	table := NewTable(base)
 	before := append([]packet.Flow(nil), base...)
 	v := NewView(table, defaults)
@@ -389,8 +393,8 @@ func TestClash(t *testing.T) {
 	}
 }
 
-// TestZones: the same tuple in two zones is two flows, each with the answers of its zone. Where the zone counts for requests only, answers are found
-// in the default zone.
+// TestZones: the same tuple in two zones is two flows, each with the answers of its zone. Where the zone counts for requests only, answers
+// are found in the default zone.
 func TestZones(t *testing.T) {
 	to := tuple(packet.TCP, "10.0.0.1", 1, "10.9.0.1", 80)
 	for _, c := range []struct {
@@ -428,7 +432,8 @@ func TestTwins(t *testing.T) {
 		v.Track(&b)
 		v.Null(&b, false)
 		v.Null(&b, true)
-		if changed, confirmed := b.SourcePort != packet.Exactly(2000), v.Confirm(&b); changed == (protocol == packet.UDP) || confirmed != changed {
+		if changed, confirmed := b.SourcePort != packet.Exactly(2000), v.Confirm(&b); changed == (protocol == packet.UDP) ||
+			confirmed != changed {
 			t.Errorf("%s: port %s, confirmed %v", protocol, b.SourcePort, confirmed)
 		}
 	}

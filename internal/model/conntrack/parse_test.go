@@ -25,8 +25,10 @@ func tuple(p packet.Protocol, from string, fromPort uint16, to string, toPort ui
 const confirmed = packet.Confirmed | packet.SNATDone | packet.DNATDone
 
 func TestParse(t *testing.T) {
-	echo := packet.Tuple{Protocol: packet.ICMP, Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), SourcePort: packet.Exactly(7), Type: 8}
-	echo6 := packet.Tuple{Protocol: packet.ICMPv6, Source: addr("fd00::1"), Destination: addr("fd00::2"), SourcePort: packet.Exactly(7), Type: 128}
+	echo := packet.Tuple{Protocol: packet.ICMP, Source: addr("10.0.0.1"), Destination: addr("10.0.0.2"), SourcePort: packet.Exactly(7),
+		Type: 8}
+	echo6 := packet.Tuple{Protocol: packet.ICMPv6, Source: addr("fd00::1"), Destination: addr("fd00::2"), SourcePort: packet.Exactly(7),
+		Type: 128}
 	web := tuple(packet.TCP, "10.0.0.1", 4000, "10.0.0.9", 80)
 	for _, c := range []struct {
 		name, text string
@@ -39,14 +41,17 @@ func TestParse(t *testing.T) {
 			packet.Flow{Original: echo6, Reply: echo6.Reply(), Status: confirmed | packet.SeenReply, Timeout: 9}},
 		{"TCP to a service, masqueraded", "tcp      6 86399 ESTABLISHED src=10.0.0.1 dst=10.0.0.9 sport=4000 dport=80 " +
 			"src=10.1.0.5 dst=10.0.0.254 sport=8080 dport=61000 [ASSURED] mark=0x4000 secctx=system_u:object_r:unlabeled_t:s0 zone=3 use=2",
-			packet.Flow{Original: web, Reply: tuple(packet.TCP, "10.1.0.5", 8080, "10.0.0.254", 61000), Zone: packet.Zone{ID: 3}, Mark: 0x4000, State: "ESTABLISHED",
+			packet.Flow{Original: web, Reply: tuple(packet.TCP, "10.1.0.5", 8080, "10.0.0.254", 61000), Zone: packet.Zone{ID: 3}, Mark: 0x4000,
+				State:  "ESTABLISHED",
 				Status: confirmed | packet.SeenReply | packet.Assured | packet.SNAT | packet.DNAT, Timeout: 86399}},
-		{"/proc, offloaded: no timeout", "ipv4     2 tcp      6 src=10.0.0.1 dst=10.0.0.9 sport=4000 dport=80 src=10.0.0.9 dst=10.0.0.1 sport=80 dport=4000 " +
-			"[OFFLOAD] mark=0 zone=0 use=3",
+		{"/proc, offloaded: no timeout",
+			"ipv4     2 tcp      6 src=10.0.0.1 dst=10.0.0.9 sport=4000 dport=80 src=10.0.0.9 dst=10.0.0.1 sport=80 dport=4000 " +
+				"[OFFLOAD] mark=0 zone=0 use=3",
 			packet.Flow{Original: web, Reply: web.Reply(), Status: confirmed | packet.SeenReply | packet.Offload}},
 		{"a zone for the original direction", "udp      17 99 src=10.0.0.1 dst=10.0.0.3 sport=1 dport=2 zone-orig=4 [UNREPLIED] " +
 			"src=1.2.3.4 dst=10.0.0.1 sport=2 dport=1 mark=0 use=1",
-			packet.Flow{Original: tuple(packet.UDP, "10.0.0.1", 1, "10.0.0.3", 2), Reply: tuple(packet.UDP, "1.2.3.4", 2, "10.0.0.1", 1), Zone: packet.Zone{ID: 4, Only: packet.ZoneOriginal},
+			packet.Flow{Original: tuple(packet.UDP, "10.0.0.1", 1, "10.0.0.3", 2), Reply: tuple(packet.UDP, "1.2.3.4", 2, "10.0.0.1", 1),
+				Zone:   packet.Zone{ID: 4, Only: packet.ZoneOriginal},
 				Status: confirmed | packet.DNAT, Timeout: 99}},
 		{"a protocol without a name", "unknown  89 9 src=fd00::1 dst=fd00::2 [UNREPLIED] src=fd00::2 dst=fd00::1 mark=0 use=1",
 			packet.Flow{Original: packet.Tuple{Protocol: 89, Source: addr("fd00::1"), Destination: addr("fd00::2")},

@@ -18,7 +18,8 @@ const (
 	invalid // the packet is no part of the flow
 )
 
-var tcpNames = []string{"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE", "SYN_SENT2"}
+var tcpNames = []string{"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK", "TIME_WAIT", "CLOSE",
+	"SYN_SENT2"}
 
 // tcpTimeouts are the kernel's, in seconds, by state (tcp_timeouts, net/netfilter/nf_conntrack_proto_tcp.c).
 var tcpTimeouts = []int{0, 120, 60, 432000, 120, 60, 30, 120, 10, 120}

@@ -231,7 +231,8 @@ func (x *index) addRules(rules []Rule) {
 	}
 	for fam := range x.rules {
 		slices.SortStableFunc(x.rules[fam], func(a, b *Rule) int { return a.Priority - b.Priority })
-		x.customRules[fam] = len(x.rules[fam]) > 0 && !slices.EqualFunc(x.rules[fam], usualRules[fam], func(r *Rule, u Rule) bool { return *r == u })
+		x.customRules[fam] = len(x.rules[fam]) > 0 &&
+			!slices.EqualFunc(x.rules[fam], usualRules[fam], func(r *Rule, u Rule) bool { return *r == u })
 	}
 }
 

@@ -234,7 +234,8 @@ func (l *search) usable(n *Nexthop) bool {
 	return !n.Dead && (!n.LinkDown || !l.s.IgnoreLinkDown[n.Link])
 }
 
-// ipv4 is fib_table_lookup (net/ipv4/fib_trie.c): longest prefix, TOS, priority; a route none of whose next hops can be used is passed over.
+// ipv4 is fib_table_lookup (net/ipv4/fib_trie.c): longest prefix, TOS, priority; a route none of whose next hops can be used is passed
+// over.
 func (l *search) ipv4(t *table) *Route {
 	for _, bits := range t.lengths {
 		p, err := l.q.Destination.Prefix(bits)

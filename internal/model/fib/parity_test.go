@@ -365,7 +365,8 @@ func compareWorld(t *testing.T, seed uint64) (compared int) {
 	n := newNamespace(t, fmt.Sprintf("pwfib%d-%d", os.Getpid(), seed))
 	defer func() { _ = exec.Command("ip", "netns", "del", string(n)).Run() }()
 	for name, value := range map[string]string{
-		"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0", "net/ipv4/conf/all/accept_local": "1",
+		"net/ipv4/ip_forward": "1", "net/ipv4/conf/all/rp_filter": "0", "net/ipv4/conf/default/rp_filter": "0",
+		"net/ipv4/conf/all/accept_local":   "1",
 		"net/ipv4/conf/all/route_localnet": "1", "net/ipv6/conf/all/forwarding": "1", "net/ipv6/conf/default/accept_dad": "0",
 	} {
 		n.sysctl(t, name, value)
@@ -495,7 +496,8 @@ func (w *world) refusedBySource(s *fib.State, q fib.Query) bool {
 	if q.In == "" {
 		return s.AddressType(q.Source, "") != "local"
 	}
-	back := s.Lookup(fib.Query{Source: q.Destination, Destination: q.Source, In: "lo", Mark: q.Mark, TOS: q.TOS, Protocol: q.Protocol, SourcePort: q.DestinationPort, DestinationPort: q.SourcePort})
+	back := s.Lookup(fib.Query{Source: q.Destination, Destination: q.Source, In: "lo", Mark: q.Mark, TOS: q.TOS, Protocol: q.Protocol,
+		SourcePort: q.DestinationPort, DestinationPort: q.SourcePort})
 	return back.Type != "unicast" && back.Type != "none" && back.Type != "local"
 }
 

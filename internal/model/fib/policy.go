@@ -158,7 +158,8 @@ func (l *search) suppress(r *Rule, route *Route) bool {
 	}
 	left := slices.DeleteFunc(slices.Clone(l.ways), member)
 	if len(left) > 0 && len(left) < len(l.ways) {
-		l.unknown(fmt.Sprintf("policy rule %d suppresses some of the ways of the route to %s: the kernel's hash picks the way first", r.Priority, route.Destination))
+		l.unknown(fmt.Sprintf("policy rule %d suppresses some of the ways of the route to %s: the kernel's hash picks the way first", r.Priority,
+			route.Destination))
 		l.ways = left
 	}
 	return len(left) == 0
@@ -172,7 +173,8 @@ func (l *search) deadDefault(t *table) {
 		return
 	}
 	for _, other := range t.routes[r.Destination] {
-		if other != r && other.Metric == r.Metric && other.TOS == r.TOS && other.Type == "unicast" && other.Gateway.IsValid() && r.Gateway.IsValid() {
+		if other != r && other.Metric == r.Metric && other.TOS == r.TOS && other.Type == "unicast" && other.Gateway.IsValid() &&
+			r.Gateway.IsValid() {
 			l.unknown("several default routes have one metric: the kernel takes one whose gateway answers")
 			return
 		}
@@ -262,8 +264,8 @@ func (l *search) portIn(p packet.Port, span [2]uint16, r *Rule) bool {
 	return in
 }
 
-// Dissects tells whether the kernel looks at protocol and ports of IPv4 packets that come in before it looks up routes, because a policy rule
-// tests them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
+// Dissects tells whether the kernel looks at protocol and ports of IPv4 packets that come in before it looks up routes, because a policy
+// rule tests them (fib_rule_requires_fldissect, include/net/fib_rules.h); otherwise it takes them for 0.
 func (s *State) Dissects() bool {
 	return slices.ContainsFunc(s.Rules, func(r Rule) bool {
 		return !r.IPv6 && r.In != "lo" && (r.Protocol != 0 || r.SourcePorts != [2]uint16{} || r.DestinationPorts != [2]uint16{})

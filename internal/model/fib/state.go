@@ -139,10 +139,11 @@ type Rule struct {
 	SuppressPrefixLength          int // -1 for none
 	SuppressGroup                 int // -1 for none
 	IPv6                          bool
-	Text                          string // as ip-rule(8) prints it, where the JSON holds something that is not understood; such a rule is Unknown
-	Unknown                       bool
-	L3MDev                        bool   // matches packets of a VRF's links only, and looks in its table
-	TableName                     string // as in Route
+	// as ip-rule(8) prints it, where the JSON holds something that is not understood; such a rule is Unknown
+	Text      string
+	Unknown   bool
+	L3MDev    bool   // matches packets of a VRF's links only, and looks in its table
+	TableName string // as in Route
 }
 
 // Neighbour is an entry of the ARP or neighbour discovery table (ip -j neigh), or a proxy entry.

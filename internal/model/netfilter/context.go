@@ -130,8 +130,8 @@ func (c *Context) route(q RouteQuery) (RouteAnswer, bool) {
 	return c.Host.Route(q)
 }
 
-// connection is the packet's flow as the rule sees it. A packet that a rule has put into a zone has a template until conntrack looks at it, of which
-// matches of iptables see a new connection, and nft's nothing but the state (nft_ct_get_eval).
+// connection is the packet's flow as the rule sees it. A packet that a rule has put into a zone has a template until conntrack looks at it,
+// of which matches of iptables see a new connection, and nft's nothing but the state (nft_ct_get_eval).
 func (c *Context) connection() *packet.Flow {
 	if c.Chain != nil && c.Chain.Table.Dialect == NFTables {
 		return c.Packet.Track.Flow

@@ -148,8 +148,8 @@ func owner(id func(p *packet.Packet) uint32) func(c *Context) (Span, truth) {
 	}
 }
 
-// Conntrack is what conntrack says of the packet by nft's name ("state", "mark", "ip saddr", …), for the direction "original", "reply" or ""
-// (net/netfilter/nft_ct.c); false where it is not known. Packets without a connection have only a state.
+// Conntrack is what conntrack says of the packet by nft's name ("state", "mark", "ip saddr", …), for the direction "original", "reply" or
+// "" (net/netfilter/nft_ct.c); false where it is not known. Packets without a connection have only a state.
 func Conntrack(key, direction string) (*Field, bool) {
 	f := conntrackField(key, direction)
 	if f == nil {

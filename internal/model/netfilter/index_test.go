@@ -54,11 +54,13 @@ func (m *maker) port() uint16 { return uint16(80 + m.IntN(6)) }
 func (m *maker) test() Statement {
 	switch m.IntN(14) {
 	case 0, 1, 2:
-		return &MatchAddress{Source: m.IntN(3) == 0, Not: m.not(), Prefix: netip.PrefixFrom(m.address(), []int{32, 32, 32, 24, 8, 0}[m.IntN(6)]).Masked()}
+		return &MatchAddress{Source: m.IntN(3) == 0, Not: m.not(),
+			Prefix: netip.PrefixFrom(m.address(), []int{32, 32, 32, 24, 8, 0}[m.IntN(6)]).Masked()}
 	case 3, 4:
 		r := PortRange{m.port(), 0}
 		r.High = r.Low + uint16(m.IntN(2)*m.IntN(3))
-		return &MatchPort{Side: PortSide(m.IntN(3)), Not: m.not(), Protocol: []packet.Protocol{0, packet.TCP}[m.IntN(2)], Ranges: []PortRange{r, {m.port(), 90}}[:1+m.IntN(2)]}
+		return &MatchPort{Side: PortSide(m.IntN(3)), Not: m.not(), Protocol: []packet.Protocol{0, packet.TCP}[m.IntN(2)],
+			Ranges: []PortRange{r, {m.port(), 90}}[:1+m.IntN(2)]}
 	case 5:
 		return NewMatchInterface(m.IntN(2) == 0, m.not(), []string{"eth0", "eth1", "veth+", "+", "eth+"}[m.IntN(5)])
 	case 6, 7:

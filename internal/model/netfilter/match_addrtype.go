@@ -24,7 +24,8 @@ const (
 	OutLink
 )
 
-var addressTypeNames = [...]string{"UNSPEC", "UNICAST", "LOCAL", "BROADCAST", "ANYCAST", "MULTICAST", "BLACKHOLE", "UNREACHABLE", "PROHIBIT"}
+var addressTypeNames = [...]string{"UNSPEC", "UNICAST", "LOCAL", "BROADCAST", "ANYCAST", "MULTICAST", "BLACKHOLE", "UNREACHABLE",
+	"PROHIBIT"}
 
 // String is the type's name as iptables has it: "LOCAL".
 func (t AddressType) String() string {
@@ -86,7 +87,8 @@ func (m *MatchAddressType) match4(c *Context, a netip.Addr, link string) truth {
 	return truthOf(m.has(t))
 }
 
-// match6 is match_type6 of xt_addrtype.c: MULTICAST, UNICAST and UNSPEC, which follow from the address, have to hold all; of the others one.
+// match6 is match_type6 of xt_addrtype.c: MULTICAST, UNICAST and UNSPEC, which follow from the address, have to hold all; of the others
+// one.
 func (m *MatchAddressType) match6(c *Context, a netip.Addr, link string) truth {
 	if m.has(MulticastAddress) && !a.IsMulticast() || m.has(UnicastAddress) && (a.IsMulticast() || a.IsUnspecified()) ||
 		m.has(Unspec) && !a.IsUnspecified() {

@@ -9,7 +9,8 @@ import (
 )
 
 // MatchConntrack tests what conntrack knows of the packet's connection (-m conntrack, -m state; xt_conntrack.c). Parts that are nil are not
-// tested. Kernel: a packet without a connection matches where the state is tested and right, whatever else stands there, and never otherwise.
+// tested. Kernel: a packet without a connection matches where the state is tested and right, whatever else stands there, and never
+// otherwise.
 type MatchConntrack struct {
 	States    *MatchStates
 	Direction *MatchDirection

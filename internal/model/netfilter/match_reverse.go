@@ -46,5 +46,6 @@ func (m *MatchReversePath) Eval(c *Context) Verdict {
 }
 
 func (m *MatchReversePath) String() string {
-	return negated(m.Invert, "answers would go back", "answers would not go back") + negated(m.Loose, " out of the interface it came in by", "")
+	return negated(m.Invert, "answers would go back", "answers would not go back") + negated(m.Loose, " out of the interface it came in by",
+		"")
 }

@@ -176,10 +176,14 @@ func TestMatches(t *testing.T) {
 		{"direction", &MatchConntrack{Direction: &MatchDirection{Reply: true}}, 0, flow(nil), "no"},
 		{"direction, not", &MatchConntrack{Direction: &MatchDirection{Not: true, Reply: true}}, 0, flow(nil), "yes"},
 		{"direction, untracked", &MatchConntrack{Direction: &MatchDirection{Not: true, Reply: true}}, 0, nil, "no"},
-		{"state and more, untracked", &MatchConntrack{States: &MatchStates{States: packet.Invalid}, Direction: &MatchDirection{Reply: true}}, 0, nil, "yes"},
-		{"original destination", &MatchConntrack{Addresses: []MatchFlowAddress{{OriginalDestination, false, prefix("10.0.1.0/24")}}}, 0, flow(nil), "yes"},
-		{"reply destination port", &MatchConntrack{Ports: []MatchFlowPort{{ReplyDestination, true, PortRange{40000, 40000}}}}, 0, flow(nil), "no"},
-		{"status", &MatchConntrack{Status: &MatchStatus{Status: packet.Assured}}, 0, flow(func(f *packet.Flow) { f.Status = packet.Assured }), "yes"},
+		{"state and more, untracked", &MatchConntrack{States: &MatchStates{States: packet.Invalid}, Direction: &MatchDirection{Reply: true}}, 0,
+			nil, "yes"},
+		{"original destination", &MatchConntrack{Addresses: []MatchFlowAddress{{OriginalDestination, false, prefix("10.0.1.0/24")}}}, 0,
+			flow(nil), "yes"},
+		{"reply destination port", &MatchConntrack{Ports: []MatchFlowPort{{ReplyDestination, true, PortRange{40000, 40000}}}}, 0, flow(nil),
+			"no"},
+		{"status", &MatchConntrack{Status: &MatchStatus{Status: packet.Assured}}, 0, flow(func(f *packet.Flow) { f.Status = packet.Assured }),
+			"yes"},
 		{"status NONE never holds", &MatchConntrack{Status: &MatchStatus{}}, 0, flow(nil), "no"},
 		{"expiry", &MatchConntrack{Expires: "1:10"}, 0, flow(nil), "unknown"},
 		{"expiry, but another state", &MatchConntrack{States: dnat, Expires: "1:10"}, 0, flow(nil), "no"},
@@ -214,11 +218,14 @@ func TestMatches(t *testing.T) {
 		{"group of an unknown interface", &MatchLinkGroup{Out: true, Group: 5, Mask: ^uint32(0)}, 0, nil, "unknown"},
 
 		{"owner", &MatchOwner{UID: &IDRange{Low: 5, High: 9}}, Output, func(p *packet.Packet) { p.HasOwner, p.UID = true, 7 }, "yes"},
-		{"owner, not", &MatchOwner{UID: &IDRange{Not: true, Low: 5, High: 9}}, Output, func(p *packet.Packet) { p.HasOwner, p.UID = true, 7 }, "no"},
+		{"owner, not", &MatchOwner{UID: &IDRange{Not: true, Low: 5, High: 9}}, Output, func(p *packet.Packet) { p.HasOwner, p.UID = true, 7 },
+			"no"},
 		{"owner nobody knows", &MatchOwner{UID: &IDRange{}}, Output, func(p *packet.Packet) { p.In, p.SomeOwner = "", true }, "unknown"},
 		{"owner of what the kernel sends", &MatchOwner{UID: &IDRange{}}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "no"},
-		{"no owner of what the kernel sends", &MatchOwner{GID: &IDRange{Not: true}}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "yes"},
-		{"socket of what the kernel sends", &MatchOwner{SocketExists: true}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "unknown"},
+		{"no owner of what the kernel sends", &MatchOwner{GID: &IDRange{Not: true}}, Output,
+			func(p *packet.Packet) { p.In, p.KernelMade = "", true }, "yes"},
+		{"socket of what the kernel sends", &MatchOwner{SocketExists: true}, Output, func(p *packet.Packet) { p.In, p.KernelMade = "", true },
+			"unknown"},
 		{"owner of forwarded", &MatchOwner{UID: &IDRange{}}, Postrouting, nil, "no"},
 		{"no owner of forwarded", &MatchOwner{UID: &IDRange{Not: true}}, Postrouting, nil, "yes"},
 
@@ -279,7 +286,8 @@ func TestKeysHoldWhereTestsDo(t *testing.T) {
 	for _, s := range []Keyed{
 		&MatchAddress{Source: true, Prefix: prefix("10.0.0.0/24")}, &MatchAddress{Prefix: prefix("10.0.1.2/32")},
 		NewMatchInterface(false, false, "eth0"), NewMatchInterface(false, false, "et+"), &MatchProtocol{Protocol: packet.TCP},
-		&MatchPort{Side: DestinationPort, Ranges: []PortRange{{70, 85}}}, &MatchPort{Side: SourcePort, Ranges: []PortRange{{1, 2}, {40000, 40000}}},
+		&MatchPort{Side: DestinationPort, Ranges: []PortRange{{70, 85}}},
+		&MatchPort{Side: SourcePort, Ranges: []PortRange{{1, 2}, {40000, 40000}}},
 		&MatchMark{Value: 0x4000, Mask: 0x4000}, &MatchRange{Low: netip.MustParseAddr("10.0.1.2"), High: netip.MustParseAddr("10.0.1.2")},
 	} {
 		c := &Context{Packet: syn(nil), Hook: Prerouting}
@@ -294,7 +302,8 @@ func TestKeysHoldWhereTestsDo(t *testing.T) {
 		}
 	}
 	for _, s := range []Keyed{
-		&MatchAddress{Not: true, Prefix: prefix("10.0.0.0/24")}, &MatchAddress{Prefix: prefix("0.0.0.0/0")}, NewMatchInterface(false, true, "eth0"),
+		&MatchAddress{Not: true, Prefix: prefix("10.0.0.0/24")}, &MatchAddress{Prefix: prefix("0.0.0.0/0")},
+		NewMatchInterface(false, true, "eth0"),
 		NewMatchInterface(false, false, "+"), &MatchProtocol{Not: true}, &MatchPort{Side: EitherPort, Ranges: []PortRange{{1, 1}}},
 		&MatchPort{Not: true, Ranges: []PortRange{{1, 1}}}, &MatchPort{Ranges: []PortRange{{1, 17}}}, &MatchMark{Connection: true, Mask: 1},
 		&MatchMark{Not: true, Mask: 1}, &MatchMark{Value: 3, Mask: 1}, &MatchMark{},
@@ -403,7 +412,8 @@ func TestTranslationTracksItsFamily(t *testing.T) {
 		{&TranslateTo{}, true, true},
 	} {
 		table := &Table{Family: Inet, Name: "t"}
-		table.Chains = []*Chain{{Table: table, Name: "c", Base: &Base{Type: "nat", Hook: Postrouting}, Rules: []Rule{{Statements: []Statement{test.s}}}}}
+		table.Chains = []*Chain{{Table: table, Name: "c", Base: &Base{Type: "nat", Hook: Postrouting},
+			Rules: []Rule{{Statements: []Statement{test.s}}}}}
 		rs := &Ruleset{Tables: []*Table{table}}
 		rs.Index()
 		if rs.Tracks(IPv4) != test.ip4 || rs.Tracks(IPv6) != test.ip6 {
@@ -432,10 +442,12 @@ func TestQuestionsNameWhatTheyAreAbout(t *testing.T) {
 	}
 }
 
-// TestFirstZoneCounts: what the first rule asks of conntrack counts, and until conntrack looks at the packet rules see a new connection without a mark.
+// TestFirstZoneCounts: what the first rule asks of conntrack counts, and until conntrack looks at the packet rules see a new connection
+// without a mark.
 func TestFirstZoneCounts(t *testing.T) {
 	p := syn(nil)
-	for _, s := range []Statement{&SetTracking{Zone: packet.Zone{ID: 3}}, &SetTracking{Zone: packet.Zone{ID: 4}}, &SetTracking{NoTrack: true}, Untrack{},
+	for _, s := range []Statement{&SetTracking{Zone: packet.Zone{ID: 3}}, &SetTracking{Zone: packet.Zone{ID: 4}}, &SetTracking{NoTrack: true},
+		Untrack{},
 		&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}} {
 		s.Eval(&Context{Packet: p})
 	}
@@ -459,7 +471,8 @@ func TestFirstZoneCounts(t *testing.T) {
 	if (&SetTracking{Zone: packet.Zone{ID: 3}}).Eval(&Context{Packet: untracked}); untracked.Template {
 		t.Error("CT puts a packet into a zone that is not to be tracked")
 	}
-	if (&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}).Eval(&Context{Packet: untracked}); untracked.Untracked || untracked.Zone.ID != 5 {
+	if (&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}).Eval(&Context{Packet: untracked}); untracked.Untracked ||
+		untracked.Zone.ID != 5 {
 		t.Error("nft's zone leaves a packet untracked")
 	}
 }

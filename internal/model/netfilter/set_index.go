@@ -52,8 +52,8 @@ func (s *Set) Lookup(key []Span) (*Element, Found) {
 	return nil, NotFound
 }
 
-// setIndex is what makes look-ups fast. Every span is a few prefixes, and so every element a few combinations of prefixes; those of the same
-// lengths share a table of hashes ("tuple space search"). Few sets have more than a handful of combinations of lengths.
+// setIndex is what makes look-ups fast. Every span is a few prefixes, and so every element a few combinations of prefixes; those of the
+// same lengths share a table of hashes ("tuple space search"). Few sets have more than a handful of combinations of lengths.
 type setIndex struct {
 	once     sync.Once
 	tables   []setTable // most specific first

@@ -188,7 +188,8 @@ func TestSetMatches(t *testing.T) {
 	tcp, udp := Number(6), Number(17)
 	host := setHost{
 		"nets": {Kind: "hash:net", Fields: []string{"ipv4_addr"}, Elements: []Element{
-			{Key: []Span{prefixSpan("10.0.0.0/8")}}, {Key: []Span{prefixSpan("10.1.0.0/16")}, NoMatch: true}, {Key: []Span{prefixSpan("10.1.2.0/24")}}}},
+			{Key: []Span{prefixSpan("10.0.0.0/8")}}, {Key: []Span{prefixSpan("10.1.0.0/16")}, NoMatch: true},
+			{Key: []Span{prefixSpan("10.1.2.0/24")}}}},
 		"ports": {Kind: "hash:ip,port", Fields: []string{"ipv4_addr", "inet_proto", "inet_service"}, Elements: []Element{
 			{Key: []Span{prefixSpan("10.0.0.2/32"), tcp, Number(80)}}, {Key: []Span{prefixSpan("10.0.0.2/32"), udp, Number(53)}}}},
 		"numbers": {Kind: "bitmap:port", Fields: []string{"inet_service"}, Elements: []Element{{Key: []Span{Number(80)}}}},

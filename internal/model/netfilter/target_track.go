@@ -39,8 +39,8 @@ func (s *SetTracking) String() string {
 	return "track the connection in zone " + s.Zone.String()
 }
 
-// TransparentProxy hands the packet to a socket of this machine, whatever its destination (xt_TPROXY.c). Without such a socket the packet is
-// dropped.
+// TransparentProxy hands the packet to a socket of this machine, whatever its destination (xt_TPROXY.c). Without such a socket the packet
+// is dropped.
 type TransparentProxy struct {
 	To          string // address and port of the socket
 	Value, Mask uint32 // of the mark

@@ -81,7 +81,8 @@ const (
 	Untracked
 )
 
-var trackStateNames = map[TrackState]string{Invalid: "INVALID", Established: "ESTABLISHED", Related: "RELATED", New: "NEW", Untracked: "UNTRACKED"}
+var trackStateNames = map[TrackState]string{Invalid: "INVALID", Established: "ESTABLISHED", Related: "RELATED", New: "NEW",
+	Untracked: "UNTRACKED"}
 
 // String is the state's name in capital letters.
 func (s TrackState) String() string { return trackStateNames[s] }

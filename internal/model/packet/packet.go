@@ -110,7 +110,8 @@ type ARP struct {
 	Sender, Target       netip.Addr
 }
 
-// Connection is the packet's flow as rules see it: between a rule that asked for a zone and conntrack it is a template, nil where there is none.
+// Connection is the packet's flow as rules see it: between a rule that asked for a zone and conntrack it is a template, nil where there is
+// none.
 func (l *Local) Connection() *Flow {
 	if f := l.Track.Flow; f != nil || !l.Template {
 		return f

@@ -131,8 +131,8 @@ func (t Tuple) Reply() Tuple {
 	return r
 }
 
-// UnknownAddress stands for an address that a packet has and nobody knows: what a machine masquerades with whose addresses are not known. It
-// is the unspecified address, which no packet has (RFC 1122, 3.2.1.3), and is printed as "?".
+// UnknownAddress stands for an address that a packet has and nobody knows: what a machine masquerades with whose addresses are not known.
+// It is the unspecified address, which no packet has (RFC 1122, 3.2.1.3), and is printed as "?".
 func UnknownAddress(ipv6 bool) netip.Addr {
 	if ipv6 {
 		return netip.IPv6Unspecified()

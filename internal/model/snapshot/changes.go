@@ -34,7 +34,8 @@ func Changes(before, after *Host) []Part {
 }
 
 func sameTable(a, b *netfilter.Table) bool {
-	return a.Family == b.Family && a.Name == b.Name && slices.EqualFunc(a.Chains, b.Chains, sameChain) && maps.EqualFunc(a.Sets, b.Sets, sameSet)
+	return a.Family == b.Family && a.Name == b.Name && slices.EqualFunc(a.Chains, b.Chains, sameChain) &&
+		maps.EqualFunc(a.Sets, b.Sets, sameSet)
 }
 
 func sameChain(a, b *netfilter.Chain) bool {

@@ -197,7 +197,8 @@ func SysctlKey(elements ...string) string {
 	return b.String()
 }
 
-// Sysctl is a setting of the host by the elements of its path, as Sysctl("net", "ipv4", "conf", link, "rp_filter"); false where it is not known.
+// Sysctl is a setting of the host by the elements of its path, as Sysctl("net", "ipv4", "conf", link, "rp_filter"); false where it is not
+// known.
 func (h *Host) Sysctl(elements ...string) (string, bool) {
 	v, ok := h.Sysctls[SysctlKey(elements...)]
 	return v, ok

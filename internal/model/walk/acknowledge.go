@@ -8,8 +8,8 @@ import (
 )
 
 // Acknowledge walks the packet with which a TCP client acknowledges the answer of an outcome: the second in its direction, for which the
-// nat chains are not asked, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which an answer
-// comes back it is nil.
+// nat chains are not asked, so that marks which they set are not on it, and it may take another way. Of other outcomes than those in which
+// an answer comes back it is nil.
 func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) {
 	if o.BackEnd == nil || o.BackEnd.Kind != Delivered || o.BackEnd.Packet.TCPFlags != packet.SYN|packet.ACK || req.Forwarded {
 		return nil, nil
@@ -24,7 +24,8 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	return Walk(src, req)
 }
 
-// Forgets tells whether the acknowledgement of an outcome's answer ends the connection, whichever way it goes: the host that forgets it, and why.
+// Forgets tells whether the acknowledgement of an outcome's answer ends the connection, whichever way it goes: the host that forgets it,
+// and why.
 func Forgets(src snapshot.Source, req Request, o *Outcome) (host, why string, err error) {
 	next, err := Acknowledge(src, req, o)
 	if next == nil || next.More {

@@ -139,7 +139,8 @@ func (r *run) rejection(end *End) stage {
 
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (r *run) reset(to *packet.Packet) stage {
-	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK, Length: ipHeader(to.IsIPv6()) + tcpHeader}
+	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK,
+		Length: ipHeader(to.IsIPv6()) + tcpHeader}
 	attach(&next, to)
 	b := r.via.bridge
 	stage := r.start(to, next)

@@ -98,7 +98,8 @@ func serviceNode(tb testing.TB, services int) *network {
 	node.FIB.Neighbours = nil
 	for e := range 4 * services {
 		node.FIB.Neighbours = append(node.FIB.Neighbours, fib.Neighbour{
-			Link: "cni0", Address: netip.AddrFrom4([4]byte{10, 244, byte(e >> 8), byte(e)}), MAC: packet.MAC{2, 1, 0, 0, byte(e >> 8), byte(e)}, State: "PERMANENT"})
+			Link: "cni0", Address: netip.AddrFrom4([4]byte{10, 244, byte(e >> 8), byte(e)}), MAC: packet.MAC{2, 1, 0, 0, byte(e >> 8), byte(e)},
+			State: "PERMANENT"})
 	}
 	node.Rules = loadRules(tb, nodeRules(tb, services))
 	node.FIB.Index()
@@ -107,7 +108,8 @@ func serviceNode(tb testing.TB, services int) *network {
 
 // one is a walk of one packet with its endpoint pinned: the request alone, from a client through the node to a pod.
 func one(services int, every bool) Request {
-	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: packet.Exactly(40000), DestinationPort: packet.Exactly(80)}, TCPFlags: packet.SYN, TTL: 64}
+	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, SourcePort: packet.Exactly(40000), DestinationPort: packet.Exactly(80)},
+		TCPFlags: packet.SYN, TTL: 64}
 	p.Source, p.Destination = netip.MustParseAddr("10.1.0.9"), serviceIP(services/2)
 	return Request{Host: "node", Forwarded: true, Arrives: "eth0", Packet: p, OneWay: true, Pin: []int{1, 0}, EveryRule: every}
 }

@@ -145,7 +145,8 @@ func (r *run) flood(bridge string, forwarded bool) stage {
 	if r.p.EtherDestination.IsZero() {
 		station = "a station that is not known"
 	}
-	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: ports}, Why: station + " has not been seen: the frame goes out of every port"})
+	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: ports},
+		Why: station + " has not been seen: the frame goes out of every port"})
 	if r.via.bridge != nil && len(ports) > 1 {
 		r.via.bridge.firstCopy = r.newest(ports)
 	}
@@ -166,8 +167,8 @@ func (r *run) newest(ports []string) string {
 	return slices.MaxFunc(ports, func(a, b string) int { return cmp.Compare(r.m.FIB.Link(a).Index, r.m.FIB.Link(b).Index) })
 }
 
-// wayOut is the port by which a frame for a station that nobody has seen leaves the snapshot; "" where none leads out. The machine's own card
-// comes before the halves of pairs, behind which there is one station as a rule.
+// wayOut is the port by which a frame for a station that nobody has seen leaves the snapshot; "" where none leads out. The machine's own
+// card comes before the halves of pairs, behind which there is one station as a rule.
 func (r *run) wayOut(bridge string, ports []string) string {
 	var out []netfilter.Option
 	for _, name := range ports {

@@ -14,8 +14,9 @@ type frameCopy struct {
 	via    via
 }
 
-// copyUp is the copy that a promiscuous bridge gives to the host of a frame that it also sends to a port (br_handle_frame_finish), nil where there is none. The copy
-// of a frame for another station is dropped by IP at once (ip_rcv), and is left out unless rules of the bridge's input look at it.
+// copyUp is the copy that a promiscuous bridge gives to the host of a frame that it also sends to a port (br_handle_frame_finish), nil
+// where there is none. The copy of a frame for another station is dropped by IP at once (ip_rcv), and is left out unless rules of the
+// bridge's input look at it.
 func (r *run) copyUp(bridge string) *frameCopy {
 	l := r.m.FIB.Link(bridge)
 	if l == nil || !l.Promiscuous {
@@ -35,8 +36,8 @@ func (r *run) copyUp(bridge string) *frameCopy {
 	return c
 }
 
-// forgetsCopies tells whether the copies that a promiscuous bridge gives to the host have lost their connection (net/bridge/br_netfilter_hooks.c, br_nf_local_in, since
-// Linux 6.9: "br_netfilter: skip conntrack input hook for promisc packets").
+// forgetsCopies tells whether the copies that a promiscuous bridge gives to the host have lost their connection
+// (net/bridge/br_netfilter_hooks.c, br_nf_local_in, since Linux 6.9: "br_netfilter: skip conntrack input hook for promisc packets").
 func (r *run) forgetsCopies() bool {
 	since, known := r.m.FIB.KernelSince(6, 9)
 	if !known {
@@ -45,8 +46,8 @@ func (r *run) forgetsCopies() bool {
 	return since || !known
 }
 
-// walkCopy takes the copy through the host while the frame itself waits before it leaves; next is the frame's next stage. Where the frame has ended and the copy
-// gets on, the copy is the packet from there.
+// walkCopy takes the copy through the host while the frame itself waits before it leaves; next is the frame's next stage. Where the frame
+// has ended and the copy gets on, the copy is the packet from there.
 func (r *run) walkCopy(c *frameCopy, next stage) stage {
 	p, via, end, from := r.p, r.via, r.end, len(r.steps)
 	r.p, r.via = c.p, c.via

@@ -31,11 +31,13 @@ func kubenetNode(t *testing.T, kernel string, hairpin bool) *network {
 		pod.route("default via 192.168.0.1 dev eth0")
 		pod.listen(packet.TCP, "0.0.0.0:80")
 	}
-	node.iptables(nat("-A PREROUTING -d 10.0.0.2/32 -p tcp -j DNAT --to-destination 192.168.0.2", "-A PREROUTING -d 10.0.0.3/32 -p tcp -j DNAT --to-destination 192.168.0.3",
+	node.iptables(nat("-A PREROUTING -d 10.0.0.2/32 -p tcp -j DNAT --to-destination 192.168.0.2",
+		"-A PREROUTING -d 10.0.0.3/32 -p tcp -j DNAT --to-destination 192.168.0.3",
 		"-A POSTROUTING -s 192.168.0.2/32 -d 192.168.0.2/32 -j MASQUERADE"))
 	mac := node.FIB.Link("cbr0").MAC.String()
 	e, err := ebtables.Parse([]byte("*filter\n:INPUT ACCEPT\n:FORWARD ACCEPT\n:OUTPUT ACCEPT\n:KUBE-DEDUP ACCEPT\n-A OUTPUT -j KUBE-DEDUP\n" +
-		"-A KUBE-DEDUP -p IPv4 -s " + mac + " -o veth+ --ip-src 192.168.0.1 -j ACCEPT\n-A KUBE-DEDUP -p IPv4 -s " + mac + " -o veth+ --ip-src 192.168.0.0/24 -j DROP\n"))
+		"-A KUBE-DEDUP -p IPv4 -s " + mac + " -o veth+ --ip-src 192.168.0.1 -j ACCEPT\n-A KUBE-DEDUP -p IPv4 -s " + mac +
+		" -o veth+ --ip-src 192.168.0.0/24 -j DROP\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,8 +49,8 @@ func kubenetNode(t *testing.T, kernel string, hairpin bool) *network {
 	return n
 }
 
-// TestPromiscuousBridge: a packet that a service turns round on the bridge also goes up to the node; each pod gets it once. A pod that reaches itself needs hairpin
-// ports, or before Linux 6.9 the copy.
+// TestPromiscuousBridge: a packet that a service turns round on the bridge also goes up to the node; each pod gets it once. A pod that
+// reaches itself needs hairpin ports, or before Linux 6.9 the copy.
 func TestPromiscuousBridge(t *testing.T) {
 	const (
 		self   = "1 delivered at one: tcp 192.168.0.1:4000 > 192.168.0.2:80 ttl 64; back delivered at one: tcp 10.0.0.2:80 > 192.168.0.2:4000 ttl 64"

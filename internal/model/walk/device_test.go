@@ -22,23 +22,28 @@ var (
 	isTCP = &netfilter.MatchProtocol{Protocol: packet.TCP}
 )
 
-// TestDeviceHooks: chains at a link see what comes in and goes out by it alone, questions for neighbours too; where it is not known at which links a
-// chain hangs, both is walked.
+// TestDeviceHooks: chains at a link see what comes in and goes out by it alone, questions for neighbours too; where it is not known at
+// which links a chain hangs, both is walked.
 func TestDeviceHooks(t *testing.T) {
 	delivered := "delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.2.0.2:80 > 10.1.0.2:4000 ttl 63"
 	frameType, _ := netfilter.Meta("protocol")
-	isARP := &netfilter.Compare{Left: frameType, Op: netfilter.Equal, Right: []netfilter.Span{netfilter.Number(uint64(packet.EtherARP))}, Words: "arp"}
+	isARP := &netfilter.Compare{Left: frameType, Op: netfilter.Equal, Right: []netfilter.Span{netfilter.Number(uint64(packet.EtherARP))},
+		Words: "arp"}
 	for name, c := range map[string]struct {
 		hook  netfilter.Hook
 		links []string
 		test  netfilter.Statement
 		want  []string
 	}{
-		"in":       {netfilter.Ingress, []string{"left"}, isTCP, []string{"1 dropped at router: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (dropped by wires ingress 1)"}},
-		"out":      {netfilter.Egress, []string{"right"}, isTCP, []string{"1 dropped at router: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63 (dropped by wires egress 1)"}},
-		"back":     {netfilter.Egress, []string{"left"}, isTCP, []string{"1 delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back dropped at router: tcp 10.2.0.2:80 > 10.1.0.2:4000 ttl 63 (dropped by wires egress 1)"}},
-		"neither":  {netfilter.Egress, []string{"other"}, isTCP, []string{"1 " + delivered}},
-		"question": {netfilter.Ingress, []string{"left"}, isARP, []string{"1 dropped at client: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (nobody on eth0 answers for 10.1.0.1)"}},
+		"in": {netfilter.Ingress, []string{"left"}, isTCP,
+			[]string{"1 dropped at router: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (dropped by wires ingress 1)"}},
+		"out": {netfilter.Egress, []string{"right"}, isTCP,
+			[]string{"1 dropped at router: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63 (dropped by wires egress 1)"}},
+		"back": {netfilter.Egress, []string{"left"}, isTCP,
+			[]string{"1 delivered at server: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 63; back dropped at router: tcp 10.2.0.2:80 > 10.1.0.2:4000 ttl 63 (dropped by wires egress 1)"}},
+		"neither": {netfilter.Egress, []string{"other"}, isTCP, []string{"1 " + delivered}},
+		"question": {netfilter.Ingress, []string{"left"}, isARP,
+			[]string{"1 dropped at client: tcp 10.1.0.2:4000 > 10.2.0.2:80 ttl 64 (nobody on eth0 answers for 10.1.0.1)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n, _, router, _ := chain(t)
@@ -48,7 +53,8 @@ func TestDeviceHooks(t *testing.T) {
 	}
 	n, _, router, _ := chain(t)
 	router.device(netfilter.Egress, nil, isTCP, drop)
-	if got := len(n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}).Outcomes); got != 4 { // at right, at left, at both, at none
+	// at right, at left, at both, at none
+	if got := len(n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")}).Outcomes); got != 4 {
 		t.Errorf("%d outcomes where nobody knows where the chain hangs", got)
 	}
 }

@@ -39,7 +39,8 @@ func TestUnknownInterfaces(t *testing.T) {
 		"-A FORWARD -i lo -j DROP":                             "left 10.0.0.2:80, back left",
 		"-A FORWARD -i a -j DROP\n-A FORWARD ! -i a -j ACCEPT": "dropped 10.0.0.2:80; left 10.0.0.2:80",
 		"-A FORWARD -i a -j ACCEPT\n-A FORWARD -i b -j REJECT\n-A FORWARD -i a -j DROP\n-A FORWARD -i b -j DROP": "left 10.0.0.2:80; rejected 10.0.0.2:80; left 10.0.0.2:80",
-		"-A FORWARD -m rpfilter --invert -j DROP":                                                                     "left 10.0.0.2:80", // nobody asks
+		// nobody asks
+		"-A FORWARD -m rpfilter --invert -j DROP":                                                                     "left 10.0.0.2:80",
 		"-A FORWARD -i cali+ -j ACCEPT\n-A FORWARD -i cali12 -j DROP":                                                 "left 10.0.0.2:80; left 10.0.0.2:80",
 		"-A FORWARD -i a+ -j RETURN\n-A FORWARD -i ab -j RETURN\n-A FORWARD -i abc -j DROP\n-A FORWARD -i b+ -j DROP": "left 10.0.0.2:80; dropped 10.0.0.2:80; left 10.0.0.2:80",
 		"-A FORWARD -i a -j ACCEPT\n-A FORWARD -o a -j DROP":                                                          "left 10.0.0.2:80, back left; left 10.0.0.2:80, back dropped; dropped 10.0.0.2:80; left 10.0.0.2:80, back left",
@@ -102,7 +103,8 @@ func TestOwnAddressUnknown(t *testing.T) {
 	const another = "3: eth1: <UP> mtu 1500\n    inet 192.0.2.129/25 scope global eth1\n"
 	for _, c := range []struct{ text, from, to, want string }{
 		{nat, "10.0.0.1:40000", "10.0.0.2:80", "delivered tcp 10.0.0.1:40000 > ?:8080; back left tcp 10.0.0.2:80 > 10.0.0.1:40000"},
-		{nat + address, "10.0.0.1:40000", "192.0.2.1:80", "delivered tcp 10.0.0.1:40000 > 192.0.2.1:8080; back left tcp 192.0.2.1:80 > 10.0.0.1:40000"},
+		{nat + address, "10.0.0.1:40000", "192.0.2.1:80",
+			"delivered tcp 10.0.0.1:40000 > 192.0.2.1:8080; back left tcp 192.0.2.1:80 > 10.0.0.1:40000"},
 		{nat, "10.0.0.1:40000", "8.8.8.8:53", "left tcp ?:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},
 		{nat + address, "10.0.0.1:40000", "8.8.8.8:53", "left tcp 192.0.2.1:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},
 		{nat + address + another, "10.0.0.1:40000", "8.8.8.8:53", "left tcp ?:40000 > 8.8.8.8:53; back left tcp 8.8.8.8:53 > 10.0.0.1:40000"},

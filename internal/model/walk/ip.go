@@ -104,7 +104,8 @@ func (r *run) routeIn() stage {
 // input hook see whose it is.
 func (r *run) findSocket() {
 	asked := &r.steps[0]
-	if !r.answering || !r.p.Protocol.HasPorts() || asked.Stage != Sent || asked.Host != r.m.Name || !r.m.sysctl(true, "net.ipv4.ip_early_demux") {
+	if !r.answering || !r.p.Protocol.HasPorts() || asked.Stage != Sent || asked.Host != r.m.Name ||
+		!r.m.sysctl(true, "net.ipv4.ip_early_demux") {
 		return
 	}
 	if want := asked.Packet.Reply(); sameEnds(&r.p.Tuple, &want) {
@@ -115,7 +116,8 @@ func (r *run) findSocket() {
 // routedOn is a packet whose route leads out again (__mkroute_input).
 func (r *run) routedOn(d *decision) stage {
 	if !r.m.forwards(r.p.In, r.p.IsIPv6()) {
-		return r.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", r.p.Destination, forwardingSetting(r.p.In, r.p.IsIPv6())))
+		return r.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", r.p.Destination,
+			forwardingSetting(r.p.In, r.p.IsIPv6())))
 	}
 	if why := r.validateSource(d); why != "" {
 		return r.finish(Dropped, why)
@@ -147,7 +149,8 @@ func (r *run) unreachable(d *decision) stage {
 		return r.finish(Dropped, why)
 	}
 	r.finish(Rejected, why)
-	r.end.Reject = map[string]string{"none": "icmp-net-unreachable", "unreachable": "icmp-host-unreachable", "prohibit": "icmp-admin-prohibited"}[routeType]
+	r.end.Reject = map[string]string{"none": "icmp-net-unreachable", "unreachable": "icmp-host-unreachable",
+		"prohibit": "icmp-admin-prohibited"}[routeType]
 	if routeType == "unreachable" && (d.answer.Route == nil || r.p.IsIPv6()) {
 		r.end.Reject = "icmp-net-unreachable" // a policy rule's means the network (fib4_rule_action), and IPv6 knows no other (ip6_pkt_discard)
 	}
@@ -262,7 +265,8 @@ func (m *machine) ownAddress(a netip.Addr) bool { return m.FIB.HasAddress(a) != 
 func (m *machine) customLocal() bool {
 	for i := range m.FIB.Rules {
 		r := &m.FIB.Rules[i]
-		usual := r.Priority == 0 && r.Table == fib.TableLocal || r.Priority == 32766 && r.Table == fib.TableMain || r.Priority == 32767 && r.Table == fib.TableDefault
+		usual := r.Priority == 0 && r.Table == fib.TableLocal || r.Priority == 32766 && r.Table == fib.TableMain || r.Priority == 32767 &&
+			r.Table == fib.TableDefault
 		if !r.IPv6 && !usual {
 			return true
 		}
@@ -312,8 +316,8 @@ func takes(bound, a netip.Addr) bool {
 	return bound.Unmap() == a || bound.IsUnspecified() && (bound.Is6() || a.Is4())
 }
 
-// takeAnswer tells whether the socket that sent the request takes the answer: it is connected, and takes packets only from where it sent to,
-// and errors only about what it sent.
+// takeAnswer tells whether the socket that sent the request takes the answer: it is connected, and takes packets only from where it sent
+// to, and errors only about what it sent.
 func (r *run) takeAnswer() {
 	asked := &r.steps[0]
 	if asked.Stage != Sent || asked.Host != r.m.Name {
@@ -335,11 +339,12 @@ func (r *run) takeAnswer() {
 }
 
 func sameEnds(a, b *packet.Tuple) bool {
-	return sameEnd(a.Source, b.Source, a.SourcePort, b.SourcePort) && sameEnd(a.Destination, b.Destination, a.DestinationPort, b.DestinationPort)
+	return sameEnd(a.Source, b.Source, a.SourcePort, b.SourcePort) &&
+		sameEnd(a.Destination, b.Destination, a.DestinationPort, b.DestinationPort)
 }
 
-// sameEnd compares ends. A port out of a range, which a translation gave and nothing took back, is another one than the program's: that it is
-// the same by chance is not considered.
+// sameEnd compares ends. A port out of a range, which a translation gave and nothing took back, is another one than the program's: that it
+// is the same by chance is not considered.
 func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
 
 // forward takes a packet on its way through the machine (ip_forward).
@@ -366,7 +371,8 @@ func (r *run) send() stage {
 	if p.TTL == 0 {
 		p.TTL = m.ttl(p.IsIPv6())
 	}
-	if p.SourcePort == (packet.Port{}) && p.About == nil && (p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
+	if p.SourcePort == (packet.Port{}) && p.About == nil &&
+		(p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
 		low, high := m.localPorts()[0], m.localPorts()[1]
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
 	}
@@ -399,7 +405,8 @@ func (r *run) send() stage {
 	case d.answer.Unknown != "":
 		return r.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
 	case p.Source.Is4() && p.Source.IsLoopback() && d.answer.Type == "unicast" && d.link != "lo" && !m.confEither(d.link, "route_localnet"):
-		r.finish(Dropped, fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.link)) // __mkroute_output
+		// __mkroute_output
+		r.finish(Dropped, fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.link))
 		r.end.Unsent = true
 		return nil
 	case d.answer.Type == "multicast" || d.answer.Type == "broadcast":
@@ -512,7 +519,8 @@ func (r *run) postrouting() stage {
 	return (*run).resolve
 }
 
-// loopback gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit: skb_orphan).
+// loopback gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit:
+// skb_orphan).
 func (r *run) loopback() stage {
 	r.p.In, r.p.Out = "lo", ""
 	r.p.HasOwner, r.p.SomeOwner, r.p.KernelMade = false, false, false

@@ -20,7 +20,8 @@ func (h *host) policy(rules ...fib.Rule) {
 	}
 }
 
-// TestReversePathPorts: policy rules see the look-up of the way back with the ports of an answer, if one of them is not for local output only.
+// TestReversePathPorts: policy rules see the look-up of the way back with the ports of an answer, if one of them is not for local output
+// only.
 func TestReversePathPorts(t *testing.T) {
 	for name, c := range map[string]struct {
 		rule   fib.Rule
@@ -34,7 +35,8 @@ func TestReversePathPorts(t *testing.T) {
 		router.Sysctls["net.ipv4.conf.all.rp_filter"] = "1"
 		c.rule.Priority, c.rule.Table = 100, 100
 		router.policy(c.rule)
-		router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("10.2.0.9/32"), Link: "left", Scope: "link"})
+		router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("10.2.0.9/32"),
+			Link: "left", Scope: "link"})
 		for to, local := range map[string]bool{"10.2.0.2:80": false, "10.1.0.1:80": true} {
 			o := n.walk(Request{Host: "router", Forwarded: true, Arrives: "left", Packet: syn("10.2.0.9:4000", to), OneWay: true}).Outcomes[0]
 			if (o.End.Kind != Dropped) != c.passes {
@@ -63,8 +65,8 @@ func TestMasqueradeWithoutAddress(t *testing.T) {
 	}
 }
 
-// TestAcknowledge: the acknowledgement has no mark of the nat chains; where that makes it leave by another interface, a masqueraded connection
-// ends.
+// TestAcknowledge: the acknowledgement has no mark of the nat chains; where that makes it leave by another interface, a masqueraded
+// connection ends.
 func TestAcknowledge(t *testing.T) {
 	for _, away := range []bool{false, true} {
 		n, _, router, server := chain(t)
@@ -72,12 +74,14 @@ func TestAcknowledge(t *testing.T) {
 		router.address("other", "10.3.0.1/24")
 		server.address("eth1", "10.3.0.2/24")
 		router.iptables(nat(
-			"-A PREROUTING -d 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000", "-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
+			"-A PREROUTING -d 10.9.9.9/32 -j MARK --set-xmark 0x4000/0x4000",
+			"-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
 			"-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE"))
 		if away {
 			router.policy(fib.Rule{Priority: 100, From: netip.MustParsePrefix("10.1.0.0/24"), Mask: 0x4000, Table: 100})
 			router.FIB.Routes = append(router.FIB.Routes,
-				fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.3.0.2"), Link: "other"})
+				fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.3.0.2"),
+					Link: "other"})
 		}
 		r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
 		want(t, r, "1 delivered at server: tcp 10.2.0.1:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63")
@@ -127,7 +131,8 @@ func TestErrorsTrack(t *testing.T) {
 	}
 }
 
-// TestIdentifier: where nobody can tell what changed an echo's identifier, a packet that comes in has it changed at once, one that is sent last.
+// TestIdentifier: where nobody can tell what changed an echo's identifier, a packet that comes in has it changed at once, one that is sent
+// last.
 func TestIdentifier(t *testing.T) {
 	for _, c := range []struct {
 		from, source string
@@ -135,13 +140,15 @@ func TestIdentifier(t *testing.T) {
 	}{{"client", "10.1.0.2", netfilter.Prerouting}, {"router", "10.2.0.1", netfilter.Postrouting}} {
 		n, _, router, _ := chain(t)
 		router.iptables(nat("-A POSTROUTING -o nosuch -j MASQUERADE"))
-		flows, err := conntrack.Parse([]byte("ipv4     2 icmp     1 29 src=" + c.source + " dst=10.2.0.2 type=8 code=0 id=7 [UNREPLIED] src=10.2.0.2 dst=" + c.source + " type=0 code=0 id=9 mark=0 use=1\n"))
+		flows, err := conntrack.Parse([]byte("ipv4     2 icmp     1 29 src=" + c.source +
+			" dst=10.2.0.2 type=8 code=0 id=7 [UNREPLIED] src=10.2.0.2 dst=" + c.source + " type=0 code=0 id=9 mark=0 use=1\n"))
 		if err != nil || len(flows) != 1 || !flows[0].Identifier {
 			t.Fatalf("%+v, %v", flows, err)
 		}
 		router.Flows = conntrack.NewTable(flows)
 		o := n.walk(Request{Host: c.from, OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
-			Protocol: packet.ICMP, Source: netip.MustParseAddr(c.source), Destination: netip.MustParseAddr("10.2.0.2"), Type: 8, SourcePort: packet.Exactly(7),
+			Protocol: packet.ICMP, Source: netip.MustParseAddr(c.source), Destination: netip.MustParseAddr("10.2.0.2"), Type: 8,
+			SourcePort: packet.Exactly(7),
 		}}}).Outcomes[0]
 		found := false
 		for _, s := range o.There {

@@ -14,9 +14,10 @@ func TestLengths(t *testing.T) {
 		echoes      bool
 		there, back int
 	}{
-		"SYN":               {p: syn("10.1.0.2:4000", "10.2.0.2:80"), there: 60, back: 60},
-		"reset":             {p: syn("10.1.0.2:4000", "10.2.0.2:81"), there: 60, back: 40},
-		"without options":   {p: syn("10.1.0.2:4000", "10.2.0.2:80"), sysctls: map[string]string{"net.ipv4.tcp_timestamps": "0", "net.ipv4.tcp_sack": "0"}, there: 48, back: 0},
+		"SYN":   {p: syn("10.1.0.2:4000", "10.2.0.2:80"), there: 60, back: 60},
+		"reset": {p: syn("10.1.0.2:4000", "10.2.0.2:81"), there: 60, back: 40},
+		"without options": {p: syn("10.1.0.2:4000", "10.2.0.2:80"),
+			sysctls: map[string]string{"net.ipv4.tcp_timestamps": "0", "net.ipv4.tcp_sack": "0"}, there: 48, back: 0},
 		"datagram":          {p: datagram("10.2.0.2:80", 100), there: 100, back: 0},
 		"echoed":            {p: datagram("10.2.0.2:80", 100), echoes: true, there: 100, back: 100},
 		"error":             {p: datagram("10.2.0.2:81", 100), there: 100, back: 128},

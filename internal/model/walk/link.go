@@ -33,7 +33,8 @@ func (r *run) wayBack() string {
 	if a.Type != "unicast" || a.Unknown != "" || l == nil || !l.Up || len(a.Ways) > 0 {
 		return ""
 	}
-	r.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name + ", by which its routes lead to the sender")
+	r.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name +
+		", by which its routes lead to the sender")
 	return l.Name
 }
 

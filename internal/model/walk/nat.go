@@ -70,7 +70,8 @@ func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
 		}
 	case h == netfilter.Postrouting && !r.p.Track.Reply && r.p.About == nil && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
 		r.m.view.Remove(flow)
-		r.finish(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)", flow.Masqueraded, r.p.Out))
+		r.finish(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)",
+			flow.Masqueraded, r.p.Out))
 		r.end.Forgotten = true
 		return false
 	}
@@ -122,7 +123,8 @@ func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packe
 	before := r.p
 	r.m.view.Null(&r.p, source)
 	if r.p.Tuple != before.Tuple {
-		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &r.p), Why: "its port is taken by another connection"})
+		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &r.p),
+			Why: "its port is taken by another connection"})
 	}
 	return true
 }

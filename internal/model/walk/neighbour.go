@@ -203,7 +203,8 @@ func (m *machine) ignoresARP(link string, own *fib.Address, q *query) bool {
 	return false
 }
 
-// group is whom the question is for: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291 section 2.7.1).
+// group is whom the question is for: everybody, or in IPv6 the solicited-node group of the address (RFC 2464 section 7, RFC 4291 section
+// 2.7.1).
 func (q *query) group() packet.MAC {
 	if q.address.Is4() {
 		return packet.Broadcast
@@ -270,8 +271,8 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	return packet.MAC{}, false
 }
 
-// arpPasses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine itself.
-// Those at prerouting have seen a question already, when it came in.
+// arpPasses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
+// itself. Those at prerouting have seen a question already, when it came in.
 func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
 	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
 		return true
@@ -298,8 +299,10 @@ func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
 	return true
 }
 
-// arpRules evaluates chains of one hook, without noting them: a question is not the packet that is walked. It gives the rule that decided, if one did.
-func (r *run) arpRules(m *machine, p *packet.Packet, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict, *netfilter.Rule) {
+// arpRules evaluates chains of one hook, without noting them: a question is not the packet that is walked. It gives the rule that decided,
+// if one did.
+func (r *run) arpRules(m *machine, p *packet.Packet, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict,
+	*netfilter.Rule) {
 	for _, c := range chains {
 		ctx := netfilter.Context{Packet: p, Family: f, Hook: h, Host: m, Chooser: r}
 		v, err := c.Run(&ctx)

@@ -26,7 +26,8 @@ func TestFarEndNotInSnapshot(t *testing.T) {
 			node.address("eth0", "10.1.0.4/24")
 			for _, to := range []string{"10.1.0.77:80", "10.9.9.9:80"} {
 				r := n.tcp("node", to)
-				if o := r.Outcomes[0]; len(r.Outcomes) != 1 || to == "10.1.0.77:80" && (o.End.Kind != Left || o.End.Link != "eth0" || o.BackEnd.Kind != Delivered) {
+				if o := r.Outcomes[0]; len(r.Outcomes) != 1 || to == "10.1.0.77:80" &&
+					(o.End.Kind != Left || o.End.Link != "eth0" || o.BackEnd.Kind != Delivered) {
 					t.Errorf("%s: %s", to, ends(o))
 				}
 				if to == "10.1.0.77:80" && !strings.Contains(assumptions(r), "who answers for 10.1.0.77 on eth0 is not in the snapshot") {

@@ -280,7 +280,8 @@ func (r *run) kernel(w work, f netfilter.Family, h netfilter.Hook) bool {
 const last = math.MaxInt // NF_IP_PRI_CONNTRACK_CONFIRM, NF_BR_PRI_LAST
 
 var (
-	trackAndDNAT   = []kernelHook{{netfilter.PriorityDefrag, defragmenting}, {netfilter.PriorityConntrack, tracking}, {netfilter.PriorityDNAT, translating}}
+	trackAndDNAT = []kernelHook{{netfilter.PriorityDefrag, defragmenting}, {netfilter.PriorityConntrack, tracking},
+		{netfilter.PriorityDNAT, translating}}
 	snatAndConfirm = []kernelHook{{netfilter.PrioritySNAT, translating}, {last, confirming}}
 	// Priorities of br_netfilter (net/bridge/br_netfilter_hooks.c, br_nf_ops).
 	bridgePrerouting  = []kernelHook{{0, bridgePre}}
@@ -328,7 +329,8 @@ func routingChanged(b, a *packet.Packet) bool {
 }
 
 // evaluate runs a chain and notes the rules it met. It tells false when the walk has ended because of an error in the rules.
-func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, translate func(packet.Translation) netfilter.Verdict) (netfilter.Verdict, bool) {
+func (r *run) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook,
+	translate func(packet.Translation) netfilter.Verdict) (netfilter.Verdict, bool) {
 	ctx := &r.context
 	from, p := len(r.trail), r.p
 	*ctx = netfilter.Context{

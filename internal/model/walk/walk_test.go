@@ -80,9 +80,11 @@ func (h *host) address(link, prefix string) {
 	}
 	h.FIB.Addresses = append(h.FIB.Addresses, fib.Address{Link: link, Prefix: p, Scope: scope})
 	local := netip.PrefixFrom(p.Addr(), p.Addr().BitLen())
-	h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableLocal, Type: "local", Destination: local, Link: link, Source: p.Addr(), Scope: "host"})
+	h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableLocal, Type: "local", Destination: local, Link: link, Source: p.Addr(),
+		Scope: "host"})
 	if p.Bits() < p.Addr().BitLen() && link != "lo" {
-		h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: p.Masked(), Link: link, Source: p.Addr(), Scope: "link"})
+		h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: p.Masked(), Link: link,
+			Source: p.Addr(), Scope: "link"})
 	}
 }
 
@@ -287,7 +289,8 @@ func nat(lines ...string) string { return fmt.Sprintf(natRules, strings.Join(lin
 // TestTranslate: destination and source are translated on the way and back again for the reply.
 func TestTranslate(t *testing.T) {
 	n, _, router, _ := chain(t)
-	router.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.2.0.2:80", "-A POSTROUTING -o right -j MASQUERADE"))
+	router.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 8080 -j DNAT --to-destination 10.2.0.2:80",
+		"-A POSTROUTING -o right -j MASQUERADE"))
 	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:8080")})
 	want(t, r, "1 delivered at server: tcp 10.2.0.1:4000 > 10.2.0.2:80 ttl 63; back delivered at client: tcp 10.9.9.9:8080 > 10.1.0.2:4000 ttl 63")
 }
@@ -312,7 +315,8 @@ func TestProbability(t *testing.T) {
 		t.Error(ends(o))
 	}
 	pinned := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.9.9.9:80"), OneWay: true, Pin: []int{1, 0}})
-	if len(pinned.Outcomes) != 1 || pinned.Outcomes[0].There[len(pinned.Outcomes[0].There)-1].Packet.Destination != netip.MustParseAddr("10.2.0.3") {
+	if len(pinned.Outcomes) != 1 ||
+		pinned.Outcomes[0].There[len(pinned.Outcomes[0].There)-1].Packet.Destination != netip.MustParseAddr("10.2.0.3") {
 		t.Errorf("pinned: %d outcomes", len(pinned.Outcomes))
 	}
 }
@@ -391,7 +395,8 @@ func bridgedNode(t *testing.T) (n *network, node *host) {
 // TestBridgedDNAT: a translated packet for a pod on the same bridge stays bridged and keeps its TTL; the reply finds its way back.
 func TestBridgedDNAT(t *testing.T) {
 	n, node := bridgedNode(t)
-	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.1.0.5:80", "-A POSTROUTING -s 10.1.0.1/32 -j MASQUERADE"))
+	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.1.0.5:80",
+		"-A POSTROUTING -s 10.1.0.1/32 -j MASQUERADE"))
 	want(t, n.walk(Request{Host: "client", Packet: syn("10.1.0.1:4000", "10.9.9.9:80")}),
 		"1 delivered at pod1: tcp 10.1.0.4:4000 > 10.1.0.5:80 ttl 64; back delivered at client: tcp 10.9.9.9:80 > 10.1.0.1:4000 ttl 64")
 }
@@ -409,7 +414,8 @@ func TestBridgeWithoutNetfilter(t *testing.T) {
 func TestARPReply(t *testing.T) {
 	n, node := bridgedNode(t)
 	saved, err := ebtables.Parse([]byte("*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n" +
-		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.6 -j arpreply --arpreply-mac " + n.hosts["pod2"].FIB.Links[1].MAC.String() + "\n" +
+		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.6 -j arpreply --arpreply-mac " + n.hosts["pod2"].FIB.Links[1].MAC.String() +
+		"\n" +
 		"-A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.1.0.1 -j DROP\n"))
 	if err != nil {
 		t.Fatal(err)
@@ -424,7 +430,8 @@ func TestARPReply(t *testing.T) {
 			t.Errorf("answered by %q", s.Resolve.Answerer)
 		}
 	}
-	if o := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.1:80")}).Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
+	if o := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.1:80")}).Outcomes[0]; o.End.Kind != Dropped ||
+		!strings.Contains(o.End.Why, "nobody on eth0 answers") {
 		t.Error(ends(o))
 	}
 }
@@ -433,14 +440,16 @@ func TestARPReply(t *testing.T) {
 func TestHairpin(t *testing.T) {
 	for _, hairpin := range []bool{true, false} {
 		n, node := bridgedNode(t)
-		node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.1.0.5:80", "-A POSTROUTING -s 10.1.0.5/32 -d 10.1.0.5/32 -j MASQUERADE"))
+		node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.1.0.5:80",
+			"-A POSTROUTING -s 10.1.0.5/32 -d 10.1.0.5/32 -j MASQUERADE"))
 		for i := range node.FIB.Links {
 			if p := node.FIB.Links[i].Port; p != nil {
 				p.Hairpin = hairpin
 			}
 		}
 		n.hosts["pod1"].FIB.Routes = append(n.hosts["pod1"].FIB.Routes, fib.Route{
-			Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("10.9.9.9/32"), Gateway: netip.MustParseAddr("10.1.0.4"), Link: "eth0"})
+			Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("10.9.9.9/32"), Gateway: netip.MustParseAddr("10.1.0.4"),
+			Link: "eth0"})
 		r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.9.9.9:80")})
 		if hairpin {
 			want(t, r, "1 delivered at pod1: tcp 10.1.0.4:4000 > 10.1.0.5:80 ttl 64; back delivered at pod1: tcp 10.9.9.9:80 > 10.1.0.5:4000 ttl 64")
@@ -465,7 +474,8 @@ func TestProxyARP(t *testing.T) {
 	other.address("eth0", "10.1.0.7/24")
 	other.route("10.1.0.5/32 via 10.1.0.4 dev eth0")
 	other.listen(packet.TCP, "0.0.0.0:80")
-	if o := n.tcp("pod", "10.1.0.7:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers for 169.254.1.1") {
+	if o := n.tcp("pod", "10.1.0.7:80").Outcomes[0]; o.End.Kind != Dropped ||
+		!strings.Contains(o.End.Why, "nobody on eth0 answers for 169.254.1.1") {
 		t.Error(ends(o))
 	}
 	node.Sysctls["net.ipv4.conf.veth.proxy_arp"] = "1"
@@ -494,7 +504,8 @@ func TestNothingKnown(t *testing.T) {
 	node.Missing = map[snapshot.Part]string{
 		snapshot.Links: "x", snapshot.Addresses: "x", snapshot.Routes: "x", snapshot.Sysctls: "x", snapshot.Flows: "x", snapshot.Listeners: "x",
 	}
-	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80", "-A POSTROUTING -m addrtype ! --dst-type LOCAL -j MASQUERADE"))
+	node.iptables(nat("-A PREROUTING -d 10.9.9.9/32 -p tcp -j DNAT --to-destination 10.2.0.2:80",
+		"-A POSTROUTING -m addrtype ! --dst-type LOCAL -j MASQUERADE"))
 	r := n.walk(Request{Host: "node", Forwarded: true, Packet: syn("10.1.0.2:4000", "10.9.9.9:80")})
 	want(t, r, "1 left at node: tcp ?:4000 > 10.2.0.2:80 ttl 63 (by an interface that is not known); back left at node: tcp 10.9.9.9:80 > 10.1.0.2:4000 ttl 63 (by an interface that is not known)")
 	if len(r.Assumed) < 3 {

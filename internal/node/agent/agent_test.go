@@ -109,7 +109,8 @@ func TestOptionsReportEverythingAtOnce(t *testing.T) {
 	if err == nil {
 		t.Fatal("no error")
 	}
-	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr", "--node-masquerade-exclude",
+	for _, flag := range []string{"--proxy-rules", "--proxy-backend", "--iptables-masquerade-bit", "--iptables-sync-period", "--cluster-cidr",
+		"--node-masquerade-exclude",
 		"--non-masquerade-cidr", "--ip-masq-format", "--ip-masq-configmaps", "--ip-masq-resync-interval"} {
 		if !strings.Contains(err.Error(), flag+": ") {
 			t.Errorf("%s is not reported in %q", flag, err)

@@ -275,7 +275,8 @@ func TestIPMasqAgentConverges(t *testing.T) {
 
 	for _, damage := range []string{
 		"-D IP-MASQ-AGENT 1", "-F IP-MASQ-AGENT", "-D POSTROUTING 3", "-F POSTROUTING",
-		"-D POSTROUTING 3; ip netns exec " + w.node + " iptables -t nat -F IP-MASQ-AGENT; ip netns exec " + w.node + " iptables -t nat -X IP-MASQ-AGENT",
+		"-D POSTROUTING 3; ip netns exec " + w.node + " iptables -t nat -F IP-MASQ-AGENT; ip netns exec " + w.node +
+			" iptables -t nat -X IP-MASQ-AGENT",
 	} {
 		w.sh("ip netns exec %s iptables -t nat %s", w.node, damage)
 		w.expectMasq("iptables-save", kubePost+shortChain)

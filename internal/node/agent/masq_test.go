@@ -118,7 +118,8 @@ func (s *someConfigs) set(version, text string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.maps = []*corev1.ConfigMap{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap, ResourceVersion: version}, Data: map[string]string{"ip-masq-agent": text},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap, ResourceVersion: version},
+		Data:       map[string]string{"ip-masq-agent": text},
 	}}
 }
 
@@ -273,7 +274,8 @@ func TestMasqAgentReportsEachVersionOnce(t *testing.T) {
 		for i := range 20 {
 			many = append(many, fmt.Sprintf("10.0.0.%d/8", i+1))
 		}
-		if got := apply("3", "nonMasqueradeCIDRs: ["+strings.Join(many, ", ")+"]\n"); strings.Count(got, "3 Invalid") != masqEvents || !strings.Contains(got, "; and 12 more problems") {
+		if got := apply("3", "nonMasqueradeCIDRs: ["+strings.Join(many, ", ")+"]\n"); strings.Count(got, "3 Invalid") != masqEvents ||
+			!strings.Contains(got, "; and 12 more problems") {
 			t.Errorf("many problems: %s", got)
 		}
 		if got := apply("4", "nonMasqueradeCIDRs: []\n"); strings.Count(got, "4 SuspectIPMasqConfig") != 1 || nat.returns() != "169.254.0.0/16" {
@@ -307,10 +309,12 @@ func TestMasqAgentTellsItsState(t *testing.T) {
 		}
 		return resp.StatusCode, string(body)
 	}
-	if code, body := get(masqHealthPath); code != http.StatusServiceUnavailable || !strings.Contains(body, "no configuration has been read yet") {
+	if code, body := get(masqHealthPath); code != http.StatusServiceUnavailable ||
+		!strings.Contains(body, "no configuration has been read yet") {
 		t.Errorf("health at first: %d %s", code, body)
 	}
-	config, _ := ipmasq.Parse(ipmasq.Options{Form: ipmasq.FormV2}, []ipmasq.File{{ConfigMap: "kube-system/" + userMap, Key: "ip-masq-agent", Text: "nonMasqueradeCIDRs: [10.1.0.0/16]"}})
+	config, _ := ipmasq.Parse(ipmasq.Options{Form: ipmasq.FormV2},
+		[]ipmasq.File{{ConfigMap: "kube-system/" + userMap, Key: "ip-masq-agent", Text: "nonMasqueradeCIDRs: [10.1.0.0/16]"}})
 	set, err := ipmasq.Rules("current", service.IPv4, config)
 	if err != nil {
 		t.Fatal(err)
@@ -321,12 +325,14 @@ func TestMasqAgentTellsItsState(t *testing.T) {
 	if code, body := get(masqHealthPath); code != http.StatusOK {
 		t.Errorf("health: %d %s", code, body)
 	}
-	if _, body := get(masqStatePath); !strings.Contains(body, `"entry": "nonMasqueradeCIDRs[0]"`) || !strings.Contains(body, `-A IP-MASQ-AGENT -d 10.1.0.0/16`) {
+	if _, body := get(masqStatePath); !strings.Contains(body, `"entry": "nonMasqueradeCIDRs[0]"`) ||
+		!strings.Contains(body, `-A IP-MASQ-AGENT -d 10.1.0.0/16`) {
 		t.Errorf("state: %s", body)
 	}
 	s.log("one")
 	s.log("two")
-	if _, body := get(masqLogPath + "?after=1"); !strings.HasPrefix(body, "2 ") || !strings.HasSuffix(body, " two\n") || strings.Count(body, "\n") != 1 {
+	if _, body := get(masqLogPath + "?after=1"); !strings.HasPrefix(body, "2 ") || !strings.HasSuffix(body, " two\n") ||
+		strings.Count(body, "\n") != 1 {
 		t.Errorf("log after 1: %q", body)
 	}
 	if _, body := get(masqLogPath + "?after=999"); strings.Count(body, "\n") != 2 { // a number that cannot be

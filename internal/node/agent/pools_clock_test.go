@@ -160,7 +160,8 @@ func withPools(t *testing.T, f func(p *poolTest)) {
 			T: t, source: &somePools{changed: make(chan struct{}, 1)}, sets: &someSets{sets: map[string]ipset.Set{}},
 			nat: &poolNAT{chains: map[string][]string{"PREROUTING": nil, "OUTPUT": nil, "POSTROUTING": {"-j KUBE-POSTROUTING"}}},
 		}
-		p.keeper = newPoolAgent(o, p.source, p.sets, []*poolTarget{{family: service.IPv4, applier: p.nat}}, newPoolMetrics(prometheus.NewRegistry()), t.Logf)
+		p.keeper = newPoolAgent(o, p.source, p.sets, []*poolTarget{{family: service.IPv4, applier: p.nat}},
+			newPoolMetrics(prometheus.NewRegistry()), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.keeper.run(ctx) })
@@ -200,7 +201,8 @@ func (p *poolTest) state() (int, poolReport) {
 
 func TestPoolAgentWaitsForTheWholeList(t *testing.T) {
 	withPools(t, func(p *poolTest) {
-		p.sets.sets["cali40all-ipam-pools"] = ipset.Set{Name: "cali40all-ipam-pools", Members: []ipset.Member{{Element: "10.9.0.0/16"}}} // of the agent before
+		// of the agent before
+		p.sets.sets["cali40all-ipam-pools"] = ipset.Set{Name: "cali40all-ipam-pools", Members: []ipset.Member{{Element: "10.9.0.0/16"}}}
 		p.source.incomplete = true
 		p.source.set()
 		p.keeper.repair()
@@ -215,11 +217,13 @@ func TestPoolAgentWaitsForTheWholeList(t *testing.T) {
 		p.source.set(ours)
 		p.inForce("[{10.13.0.0/16 }]")
 		code, state := p.state()
-		if code != http.StatusOK || !state.Healthy || state.ChainInsertMode != "Insert" || fmt.Sprint(state.Sets["cali40all-ipam-pools"]) != "[{10.13.0.0/16 [default-ipv4-ippool]}]" {
+		if code != http.StatusOK || !state.Healthy || state.ChainInsertMode != "Insert" ||
+			fmt.Sprint(state.Sets["cali40all-ipam-pools"]) != "[{10.13.0.0/16 [default-ipv4-ippool]}]" {
 			t.Errorf("health %d, state %+v", code, state)
 		}
 		rules := state.Rules["IPv4"]
-		if i := slices.IndexFunc(rules, func(r reportedRule) bool { return strings.Contains(r.Rule, "MASQUERADE") }); i < 0 || fmt.Sprint(rules[i].Pools) != "[default-ipv4-ippool]" {
+		if i := slices.IndexFunc(rules, func(r reportedRule) bool { return strings.Contains(r.Rule, "MASQUERADE") }); i < 0 ||
+			fmt.Sprint(rules[i].Pools) != "[default-ipv4-ippool]" {
 			t.Errorf("rules %+v", rules)
 		}
 	})
@@ -329,8 +333,9 @@ func TestPoolAgentReports(t *testing.T) {
 			return bad
 		}
 		p.source.set(ours, version("1", `{"cidr":"10.13.4.0/24","natoutgoing":true,"blockSize":1}`))
-		if got, want := p.source.reported(), []string{"InvalidIPPool bad 1: spec.natoutgoing: no such field, or one that packetwalk does not know; " +
-			"spec.blockSize: 1; write 20 to 32; spec.cidr: overlaps pool default-ipv4-ippool"}; !slices.Equal(got, want) {
+		if got, want := p.source.reported(),
+			[]string{"InvalidIPPool bad 1: spec.natoutgoing: no such field, or one that packetwalk does not know; " +
+				"spec.blockSize: 1; write 20 to 32; spec.cidr: overlaps pool default-ipv4-ippool"}; !slices.Equal(got, want) {
 			t.Errorf("events %q, want %q", got, want)
 		}
 		if got := fmt.Sprint(p.sets.sets["cali40all-ipam-pools"].Members); got != "[{10.13.0.0/16 } {10.13.4.0/24 }]" {

@@ -236,7 +236,8 @@ func TestPoolsOnTheRealKernel(t *testing.T) {
 	w.Run("Repair", func(*testing.T) { w.repairPools(fresh) })
 	w.Run("KilledHalfWay", func(*testing.T) { agent = w.killHalfWay(agent, fresh) })
 	w.Run("InsertMode", func(t *testing.T) {
-		w.state.Felix = []*kube.Calico{{TypeMeta: metav1.TypeMeta{Kind: "FelixConfiguration"}, ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: json.RawMessage(`{"chainInsertMode":"Append"}`)}}
+		w.state.Felix = []*kube.Calico{{TypeMeta: metav1.TypeMeta{Kind: "FelixConfiguration"}, ObjectMeta: metav1.ObjectMeta{Name: "default"},
+			Spec: json.RawMessage(`{"chainInsertMode":"Append"}`)}}
 		w.save()
 		w.eventually("Calico's jump is last", func() bool {
 			lines := strings.Split(strings.TrimSpace(w.inNode("iptables -t nat -S POSTROUTING")), "\n")
@@ -352,7 +353,8 @@ func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 		return strings.Join(targets, " ")
 	}
 	w.eventually("E10's order, with docker0's rule", func() bool {
-		return order("iptables") == "cali-POSTROUTING KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT" && order("ip6tables") == "cali-POSTROUTING KUBE-POSTROUTING IP-MASQ-AGENT"
+		return order("iptables") == "cali-POSTROUTING KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT" &&
+			order("ip6tables") == "cali-POSTROUTING KUBE-POSTROUTING IP-MASQ-AGENT"
 	})
 	w.eventually("IPv6's set", func() bool {
 		return strings.Contains(w.inNode("ipset save"), "add cali60masq-ipam-pools fd00:10:240::/48\n")
@@ -360,7 +362,8 @@ func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 	if rules := w.inNode("ip6tables-save -t nat"); !strings.Contains(rules, "--match-set cali60masq-ipam-pools src -m set ! --match-set cali60all-ipam-pools dst -j MASQUERADE") {
 		t.Errorf("IPv6 has no rule for the pool:\n%s", rules)
 	}
-	w.state.Felix = []*kube.Calico{{TypeMeta: metav1.TypeMeta{Kind: "FelixConfiguration"}, ObjectMeta: metav1.ObjectMeta{Name: "default"}, Spec: json.RawMessage(`{"chainInsertMode":"Append"}`)}}
+	w.state.Felix = []*kube.Calico{{TypeMeta: metav1.TypeMeta{Kind: "FelixConfiguration"}, ObjectMeta: metav1.ObjectMeta{Name: "default"},
+		Spec: json.RawMessage(`{"chainInsertMode":"Append"}`)}}
 	w.save()
 	w.eventually("Calico last", func() bool { return order("iptables") == "KUBE-POSTROUTING MASQUERADE IP-MASQ-AGENT cali-POSTROUTING" })
 	w.inNode("iptables -t nat -D POSTROUTING -j cali-POSTROUTING -m comment --comment cali:O3lYWMrLQYEMJtB5") // so that everybody looks again

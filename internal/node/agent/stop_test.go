@@ -37,7 +37,8 @@ func TestStopsWhileItWrites(t *testing.T) {
 	st := state{Options: Defaults()}
 	st.Options.NodeName, st.Options.MasqForm, st.Options.IPMasqAgent, st.Options.DockerBridge = "node0", "v2", true, netip.Prefix{}
 	st.ConfigMaps = []*corev1.ConfigMap{{
-		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap}, Data: map[string]string{"ip-masq-agent": "nonMasqueradeCIDRs: [10.0.0.0/8]\n"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "kube-system", Name: userMap},
+		Data:       map[string]string{"ip-masq-agent": "nonMasqueradeCIDRs: [10.0.0.0/8]\n"},
 	}}
 	text, err := json.Marshal(st)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 type bridge struct{ ports }
 
 func newBridge(n *Node) Network {
-	return &bridge{ports{Node: n, hairpin: true, rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
+	return &bridge{ports{Node: n, hairpin: true,
+		rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
 }
 
 // Ready looks at the links; the rules are listed only by Ensure.
@@ -108,7 +109,8 @@ func (b *bridge) Check(a *Attachment) []error {
 	}
 	var bad []error
 	if br.Attrs().HardwareAddr.String() != master.Attrs().HardwareAddr.String() {
-		bad = append(bad, fmt.Errorf("bridge %s has MAC address %s, %s has %s", b.Bridge, br.Attrs().HardwareAddr, b.Master, master.Attrs().HardwareAddr))
+		bad = append(bad, fmt.Errorf("bridge %s has MAC address %s, %s has %s", b.Bridge, br.Attrs().HardwareAddr, b.Master,
+			master.Attrs().HardwareAddr))
 	}
 	if left, err := addrs(b.Handle, master); err != nil || len(left) > 0 {
 		bad = append(bad, err, fmt.Errorf("%d addresses are on %s instead of %s", len(left), b.Master, b.Bridge))

@@ -36,7 +36,8 @@ const (
 	DefaultStateDir = "/run/packetwalk-cni"
 	// IPAMAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
 	IPAMAzure = "azure-vnet-ipam"
-	// IPAMHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode kubenet.
+	// IPAMHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode
+	// kubenet.
 	IPAMHostLocal = "host-local"
 )
 
@@ -93,13 +94,15 @@ func (f *faults) add(field, format string, args ...any) {
 }
 
 // ParseConfig reads a network configuration (JSON, as the specification's section 1 and this plugin's own fields have it). readFile reads
-// ipam.addressFile. The error lists every fault with its field; it carries the specification's code 6 (not JSON, wrong type) or 7 (a field's value).
+// ipam.addressFile. The error lists every fault with its field; it carries the specification's code 6 (not JSON, wrong type) or 7 (a
+// field's value).
 func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, error) {
 	var w wireConfig
 	if err := json.Unmarshal(data, &w); err != nil {
 		var wrong *json.UnmarshalTypeError
 		if errors.As(err, &wrong) {
-			return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %s: %s where %s is wanted", wrong.Field, wrong.Value, wrong.Type))
+			return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %s: %s where %s is wanted", wrong.Field,
+				wrong.Value, wrong.Type))
 		}
 		return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %w", err))
 	}

@@ -21,7 +21,8 @@ func confJSON(t testing.TB, change map[string]any) []byte {
 	t.Helper()
 	conf := map[string]any{
 		"cniVersion": "1.1.0", "name": "azure", "type": "packetwalk-cni", "mode": "bridge", "stateDir": "/run/test",
-		"ipam": map[string]any{"type": "azure-vnet-ipam", "addresses": []string{"10.13.76.5-10.13.76.34"}, "subnet": "10.13.76.0/24", "gateway": "10.13.76.1"},
+		"ipam": map[string]any{"type": "azure-vnet-ipam", "addresses": []string{"10.13.76.5-10.13.76.34"}, "subnet": "10.13.76.0/24",
+			"gateway": "10.13.76.1"},
 	}
 	ipam := conf["ipam"].(map[string]any)
 	for k, v := range change {
@@ -52,7 +53,8 @@ func TestParseConfig(t *testing.T) {
 		Pool:   []Range{{netip.MustParseAddr("10.13.76.5"), netip.MustParseAddr("10.13.76.34")}},
 		Subnet: netip.MustParsePrefix("10.13.76.0/24"), Gateway: netip.MustParseAddr("10.13.76.1"),
 	}
-	if diff := cmp.Diff(want, *c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }), cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, *c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -74,14 +76,16 @@ func TestParseConfigAddressFile(t *testing.T) {
 }
 
 func TestParseConfigKubenet(t *testing.T) {
-	c, err := ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29"}, "hairpinMode": false}), noFile)
+	c, err := ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29"},
+		"hairpinMode": false}), noFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if got := fmt.Sprint(c.Bridge+" ", c.Gateway, c.Pool, c.Promiscuous, c.Hairpin); got != "cbr0 192.168.1.1 [{192.168.1.2 192.168.1.6}] true false" {
 		t.Error(got)
 	}
-	c, err = ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29", "gateway": "192.168.1.4"}}), noFile)
+	c, err = ParseConfig(confJSON(t,
+		map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29", "gateway": "192.168.1.4"}}), noFile)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -108,17 +112,24 @@ func TestParseConfigFaults(t *testing.T) {
 		{"family", map[string]any{"ipam.subnet": "fd00::/64"}, []string{"ipam.subnet: fd00::/64 is not IPv4"}, 7},
 		{"gateway", map[string]any{"ipam.gateway": "10.0.0.1"}, []string{"ipam.gateway: 10.0.0.1 is outside the subnet 10.13.76.0/24"}, 7},
 		{"no addresses", map[string]any{"ipam.addresses": []string{}}, []string{"ipam.addresses: is empty"}, 7},
-		{"addresses", map[string]any{"ipam.addresses": []string{"x", "10.13.76.9-10.13.76.5", "10.13.77.1", "10.13.76.1-10.13.76.3", "10.13.76.2"}},
-			[]string{"ipam.addresses[0]: ", "ipam.addresses[1]: ", "write 10.13.76.5-10.13.76.9", "ipam.addresses[2]: \"10.13.77.1\" is outside", "ipam.addresses[3]: ", "the subnet's gateway", "10.13.76.2 is listed twice"}, 7},
+		{"addresses", map[string]any{"ipam.addresses": []string{"x", "10.13.76.9-10.13.76.5", "10.13.77.1", "10.13.76.1-10.13.76.3",
+			"10.13.76.2"}},
+			[]string{"ipam.addresses[0]: ", "ipam.addresses[1]: ", "write 10.13.76.5-10.13.76.9", "ipam.addresses[2]: \"10.13.77.1\" is outside",
+				"ipam.addresses[3]: ", "the subnet's gateway", "10.13.76.2 is listed twice"}, 7},
 		{"broadcast", map[string]any{"ipam.addresses": []string{"10.13.76.200-10.13.76.255"}}, []string{"last address"}, 7},
 		{"file", map[string]any{"ipam.addresses": nil, "ipam.addressFile": "/none"}, []string{"ipam.addressFile: file does not exist"}, 7},
 		{"both", map[string]any{"ipam.addressFile": "/none"}, []string{"ipam.addressFile: stands beside"}, 7},
-		{"huge", map[string]any{"ipam.subnet": "10.0.0.0/8", "ipam.gateway": nil, "ipam.addresses": []string{"10.1.0.0-10.200.0.0"}}, []string{"the most is 65536"}, 7},
+		{"huge", map[string]any{"ipam.subnet": "10.0.0.0/8", "ipam.gateway": nil, "ipam.addresses": []string{"10.1.0.0-10.200.0.0"}},
+			[]string{"the most is 65536"}, 7},
 		{"prevResult", map[string]any{"prevResult": map[string]any{"ips": 3}}, []string{"prevResult: "}, 7},
-		{"kubenet's settings", map[string]any{"promiscMode": true, "hairpinMode": false}, []string{"promiscMode: is a setting of mode kubenet", "hairpinMode: "}, 7},
-		{"kubenet's addresses", map[string]any{"mode": "kubenet", "ipam.type": "host-local"}, []string{"ipam.addresses: goes with ipam.type azure-vnet-ipam"}, 7},
-		{"kubenet's range", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.subnet": nil}, []string{"the node's pod range (spec.podCIDR)"}, 7},
-		{"kubenet's gateway", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.gateway": "10.13.76.255"}, []string{"an end of the subnet"}, 7},
+		{"kubenet's settings", map[string]any{"promiscMode": true, "hairpinMode": false},
+			[]string{"promiscMode: is a setting of mode kubenet", "hairpinMode: "}, 7},
+		{"kubenet's addresses", map[string]any{"mode": "kubenet", "ipam.type": "host-local"},
+			[]string{"ipam.addresses: goes with ipam.type azure-vnet-ipam"}, 7},
+		{"kubenet's range", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.subnet": nil},
+			[]string{"the node's pod range (spec.podCIDR)"}, 7},
+		{"kubenet's gateway", map[string]any{"mode": "kubenet", "ipam.type": nil, "ipam.addresses": nil, "ipam.gateway": "10.13.76.255"},
+			[]string{"an end of the subnet"}, 7},
 		{"all at once", map[string]any{"mode": "x", "stateDir": "y", "ipam.subnet": "z"}, []string{"mode: ", "stateDir: ", "ipam.subnet: "}, 7},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -219,7 +230,8 @@ func TestHostInterface(t *testing.T) {
 
 func TestEbtablesRules(t *testing.T) {
 	eth, pod := net.HardwareAddr{0, 0xd, 0x3a, 0x28, 0xbd, 2}, net.HardwareAddr{0xee, 0xaf, 0xf8, 0x66, 0x59, 0xbd}
-	rules := append(ebrules.Node("eth0", eth, []netip.Addr{netip.MustParseAddr("10.13.76.4")}), ebrules.Pod("eth0", netip.MustParseAddr("10.13.76.26"), pod)...)
+	rules := append(ebrules.Node("eth0", eth, []netip.Addr{netip.MustParseAddr("10.13.76.4")}),
+		ebrules.Pod("eth0", netip.MustParseAddr("10.13.76.26"), pod)...)
 	want := `*nat
 -A POSTROUTING -s Unicast -o eth0 -j snat --to-src 00:0d:3a:28:bd:02 --snat-arp --snat-target ACCEPT
 -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.13.76.4 -j arpreply --arpreply-mac 00:0d:3a:28:bd:02 --arpreply-target DROP

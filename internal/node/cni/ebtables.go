@@ -143,7 +143,8 @@ func (e ebtables) dedup(rules []ebRule) error {
 	if err != nil {
 		return err
 	}
-	input := "*filter\n:" + dedupChain + " ACCEPT\n" + strings.TrimPrefix(string(restoreInput('A', append(missing, rules[1:]...))), "*filter\n")
+	input := "*filter\n:" + dedupChain + " ACCEPT\n" + strings.TrimPrefix(string(restoreInput('A', append(missing, rules[1:]...))),
+		"*filter\n")
 	_, err = e.run([]byte(input), "restore", "--noflush")
 	return wrap("write ebtables chain "+dedupChain, err)
 }

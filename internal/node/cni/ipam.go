@@ -52,8 +52,8 @@ func parseRange(s string) (Range, error) {
 	return Range{first, last}, nil
 }
 
-// parseRanges reads a list of ranges and checks that they lie in the subnet, leave out its gateway, first and last address, and do not overlap.
-// The ranges come back in ascending order.
+// parseRanges reads a list of ranges and checks that they lie in the subnet, leave out its gateway, first and last address, and do not
+// overlap. The ranges come back in ascending order.
 func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip.Addr, f *faults) []Range {
 	var pool []Range
 	size := 0
@@ -112,8 +112,9 @@ func inPool(pool []Range, a netip.Addr) bool {
 	return slices.ContainsFunc(pool, func(r Range) bool { return !a.Less(r.First) && !r.Last.Less(a) })
 }
 
-// pick chooses an address of the pool that no attachment holds and that is not one of the node's own: the lowest of those never given out since the node
-// started, and after those the one that was given back longest ago, so that peers which still know an old pod do not find a new one in its place.
+// pick chooses an address of the pool that no attachment holds and that is not one of the node's own: the lowest of those never given out
+// since the node started, and after those the one that was given back longest ago, so that peers which still know an old pod do not find a
+// new one in its place.
 func pick(pool []Range, s *State, nodes []netip.Addr) (netip.Addr, bool) {
 	taken := make(map[netip.Addr]bool, len(s.Attachments)+len(nodes))
 	for _, a := range s.Attachments {
@@ -147,6 +148,7 @@ func exhausted(c *Config, s *State) error {
 	for i, a := range s.Attachments {
 		holders[i] = fmt.Sprintf("%s by %s", a.Address, a.owner())
 	}
-	return coded(types.ErrTryAgainLater, fmt.Errorf("allocate an address on network %s: all %d addresses of the node are in use: %s; delete pods of this node, or give it more addresses",
-		c.Name, poolSize(c.Pool), strings.Join(holders, ", ")))
+	return coded(types.ErrTryAgainLater,
+		fmt.Errorf("allocate an address on network %s: all %d addresses of the node are in use: %s; delete pods of this node, or give it more addresses",
+			c.Name, poolSize(c.Pool), strings.Join(holders, ", ")))
 }

@@ -40,7 +40,8 @@ func link(h *netlink.Handle, name string) (netlink.Link, error) {
 func (n *Node) masterLink() (netlink.Link, error) {
 	l, err := link(n.Handle, n.Master)
 	if err == nil && l == nil {
-		err = coded(types.ErrLimitedConnectivity, fmt.Errorf("look up the master: the node has no interface %s; name the node's NIC in the field master", n.Master))
+		err = coded(types.ErrLimitedConnectivity,
+			fmt.Errorf("look up the master: the node has no interface %s; name the node's NIC in the field master", n.Master))
 	}
 	return l, err
 }
@@ -72,9 +73,9 @@ func v4Addrs(h *netlink.Handle, l netlink.Link) ([]netip.Addr, error) {
 	return out, err
 }
 
-// moveLayer3 moves addresses and routes from one interface to the other without a moment in which the node has no address or no default route: the
-// addresses are added before the routes change over, each by one replacement, and before the old ones go. Run again after it was killed anywhere, it
-// does the rest.
+// moveLayer3 moves addresses and routes from one interface to the other without a moment in which the node has no address or no default
+// route: the addresses are added before the routes change over, each by one replacement, and before the old ones go. Run again after it was
+// killed anywhere, it does the rest.
 func moveLayer3(h *netlink.Handle, from, to netlink.Link) error {
 	list, err := addrs(h, from)
 	if err != nil {
@@ -103,7 +104,8 @@ func moveLayer3(h *netlink.Handle, from, to netlink.Link) error {
 	return nil
 }
 
-// moveRoutes points the routes by one interface to the other. The kernel's own (local, broadcast, the subnets of addresses) follow the addresses.
+// moveRoutes points the routes by one interface to the other. The kernel's own (local, broadcast, the subnets of addresses) follow the
+// addresses.
 func moveRoutes(h *netlink.Handle, from, to netlink.Link) error {
 	all, err := dump(func() ([]netlink.Route, error) {
 		return h.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
@@ -114,7 +116,8 @@ func moveRoutes(h *netlink.Handle, from, to netlink.Link) error {
 	// On-link routes first: routes by a gateway need them.
 	for _, onLink := range []bool{true, false} {
 		for _, r := range all {
-			if r.Protocol == unix.RTPROT_KERNEL || r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST || (r.Gw == nil && len(r.MultiPath) == 0) != onLink {
+			if r.Protocol == unix.RTPROT_KERNEL || r.Table == unix.RT_TABLE_LOCAL || r.Type != unix.RTN_UNICAST ||
+				(r.Gw == nil && len(r.MultiPath) == 0) != onLink {
 				continue
 			}
 			if !repoint(&r, from.Attrs().Index, to.Attrs().Index) {
@@ -161,15 +164,16 @@ func (n *Node) addVeth(a *Attachment, pod *os.File, hostMAC net.HardwareAddr, mt
 	}
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.MTU, attrs.HardwareAddr = a.HostIf, mtu, hostMAC
-	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: a.IfName, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(pod.Fd())), PeerTxQLen: -1}
+	veth := &netlink.Veth{LinkAttrs: attrs, PeerName: a.IfName, PeerHardwareAddr: mac, PeerNamespace: netlink.NsFd(int(pod.Fd())),
+		PeerTxQLen: -1}
 	if err := n.LinkAdd(veth); err != nil {
 		return nil, fmt.Errorf("make veth %s with peer %s in %s: %w", a.HostIf, a.IfName, a.Netns, err)
 	}
 	return veth, nil
 }
 
-// setSysctl writes a value under /proc/sys/net, which shows the process's own namespace, unless it is there already. A key that does not exist is an
-// error only when it is needed. It gives back how to restore the old value, nil when nothing changed.
+// setSysctl writes a value under /proc/sys/net, which shows the process's own namespace, unless it is there already. A key that does not
+// exist is an error only when it is needed. It gives back how to restore the old value, nil when nothing changed.
 func setSysctl(key, value string, needed bool) (func() error, error) {
 	path := "/proc/sys/" + strings.ReplaceAll(key, ".", "/")
 	old, err := os.ReadFile(path)

@@ -13,8 +13,8 @@ const (
 	kubenetVeth = "veth" // what kubenet's ebtables rules go by
 )
 
-// HostInterface is the name of the node's end of a pod's veth, a prefix and hexadecimal digits of the key's SHA-1: azv and the first 11 as Azure CNI
-// derives it, veth and the first 8 with kubenet, whose bridge plugin takes as many at random. [HostInterfaceKey] makes the key.
+// HostInterface is the name of the node's end of a pod's veth, a prefix and hexadecimal digits of the key's SHA-1: azv and the first 11 as
+// Azure CNI derives it, veth and the first 8 with kubenet, whose bridge plugin takes as many at random. [HostInterfaceKey] makes the key.
 func HostInterface(mode Mode, key string) string {
 	sum := sha1.Sum([]byte(key))
 	digits := hex.EncodeToString(sum[:])
@@ -24,9 +24,9 @@ func HostInterface(mode Mode, key string) string {
 	return azureVeth + digits[:11]
 }
 
-// HostInterfaceKey is what an attachment's host interface is named after: namespace.pod in transparent mode (default.nginx becomes azvc440f455693), and
-// network name, container and interface together in the other modes, or where the runtime does not say which pod it is. A pod's interfaces other than
-// eth0 add their own name, so that a pod with two attachments has two names.
+// HostInterfaceKey is what an attachment's host interface is named after: namespace.pod in transparent mode (default.nginx becomes
+// azvc440f455693), and network name, container and interface together in the other modes, or where the runtime does not say which pod it
+// is. A pod's interfaces other than eth0 add their own name, so that a pod with two attachments has two names.
 func HostInterfaceKey(mode Mode, network, containerID, ifName, podNamespace, podName string) string {
 	if mode != ModeTransparent || podNamespace == "" || podName == "" {
 		return network + containerID + ifName
@@ -47,7 +47,8 @@ func podMAC(hostIf string) net.HardwareAddr {
 	return mac
 }
 
-// addressMAC is an interface's link-layer address made of its IPv4 address, as CNI's reference bridge had it when kubenet used it: 0a:58 and the address.
+// addressMAC is an interface's link-layer address made of its IPv4 address, as CNI's reference bridge had it when kubenet used it: 0a:58
+// and the address.
 func addressMAC(a netip.Addr) net.HardwareAddr {
 	b := a.As4()
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}

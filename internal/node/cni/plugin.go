@@ -97,7 +97,8 @@ func add(args *skel.CmdArgs, out io.Writer) error {
 // refuse says why this attachment cannot be made.
 func (s *session) refuse(a *Attachment, pod *netlink.Handle) error {
 	if old := s.find(a.ContainerID, a.IfName, ""); old != nil {
-		return coded(codeExists, fmt.Errorf("add %s to container %s: it is there since an earlier ADD, with address %s; DEL it first", a.IfName, a.ContainerID, old.Address))
+		return coded(codeExists, fmt.Errorf("add %s to container %s: it is there since an earlier ADD, with address %s; DEL it first", a.IfName,
+			a.ContainerID, old.Address))
 	}
 	there, err := link(pod, a.IfName)
 	if err != nil {
@@ -111,7 +112,8 @@ func (s *session) refuse(a *Attachment, pod *netlink.Handle) error {
 		return err
 	}
 	if host != nil {
-		return coded(codeExists, fmt.Errorf("make %s for %s: an interface of that name is there already; DEL the container that it belongs to", a.HostIf, a.owner()))
+		return coded(codeExists, fmt.Errorf("make %s for %s: an interface of that name is there already; DEL the container that it belongs to",
+			a.HostIf, a.owner()))
 	}
 	// In transparent mode a pod's new sandbox takes over the name that its old one had: the old link is gone, only its record is left.
 	return s.takeBack(a, true, func(old *Attachment) bool { return old.HostIf == a.HostIf })
@@ -295,11 +297,13 @@ func check(args *skel.CmdArgs) error {
 		return err
 	}
 	if s.conf.PrevResult == nil {
-		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("check %s: prevResult is missing from the configuration; give the ADD's result", args.IfName))
+		return coded(types.ErrInvalidNetworkConfig, fmt.Errorf("check %s: prevResult is missing from the configuration; give the ADD's result",
+			args.IfName))
 	}
 	a := s.find(want.ContainerID, want.IfName, want.HostIf)
 	if a == nil || a.Pending {
-		return coded(types.ErrUnknownContainer, fmt.Errorf("check %s of container %s: network %s has no such attachment", args.IfName, args.ContainerID, s.conf.Name))
+		return coded(types.ErrUnknownContainer, fmt.Errorf("check %s of container %s: network %s has no such attachment", args.IfName,
+			args.ContainerID, s.conf.Name))
 	}
 	bad := s.checkPrevResult(a)
 	bad = append(bad, s.net.Check(a)...)

@@ -44,7 +44,8 @@ func TestBridge(t *testing.T) {
 	}
 	for _, p := range []struct {
 		from, to string
-	}{{"p1", ip2}, {"p2", ip1}, {"p1", "10.13.1.4"}, {"fabric", ip1}, {"fabric", ip2}, {"node", ip1}, {"p1", "10.13.76.4"}, {"node", "10.13.1.4"}, {"fabric", "10.13.76.4"}} {
+	}{{"p1", ip2}, {"p2", ip1}, {"p1", "10.13.1.4"}, {"fabric", ip1}, {"fabric", ip2}, {"node", ip1}, {"p1", "10.13.76.4"},
+		{"node", "10.13.1.4"}, {"fabric", "10.13.76.4"}} {
 		w.ping(p.from, p.to, 64)
 	}
 	// A8
@@ -76,7 +77,8 @@ func TestBridge(t *testing.T) {
 		t.Errorf("neighbour: %q", got)
 	}
 	bridge := w.run("ip", "-n", w.name("node"), "addr", "show", "azure0")
-	if !strings.Contains(bridge, "ether 00:0d:3a:28:bd:02") || !strings.Contains(bridge, "inet 10.13.76.4/24") || !strings.Contains(bridge, "mtu 1400") {
+	if !strings.Contains(bridge, "ether 00:0d:3a:28:bd:02") || !strings.Contains(bridge, "inet 10.13.76.4/24") ||
+		!strings.Contains(bridge, "mtu 1400") {
 		t.Error(bridge)
 	}
 	if got := w.run("ip", "-n", w.name("node"), "-4", "route"); got != "default via 10.13.76.1 dev azure0 \n10.13.76.0/24 dev azure0 proto kernel scope link src 10.13.76.4 \n10.99.0.0/16 via 10.13.76.1 dev azure0 metric 50 \n" {
@@ -90,7 +92,8 @@ func TestBridge(t *testing.T) {
 		t.Errorf("the pod's gateway: %s", got)
 	}
 	// Frames leave with the NIC's address, whichever pod sent them.
-	if got := w.run("ip", "-n", w.name("fabric"), "neigh", "show", ip1); !strings.Contains(got, mac) && !strings.Contains(got, "00:0d:3a:28:bd:02") {
+	if got := w.run("ip", "-n", w.name("fabric"), "neigh", "show", ip1); !strings.Contains(got, mac) &&
+		!strings.Contains(got, "00:0d:3a:28:bd:02") {
 		t.Errorf("the fabric's neighbour %s: %s", ip1, got)
 	}
 	if _, err := os.Stat("/proc/sys/net/bridge"); err == nil {
@@ -114,7 +117,8 @@ func TestTransparent(t *testing.T) {
 		t.Errorf("pod's routes: %s", got)
 	}
 	host := "azvc440f455693" // default.nginx
-	if got := w.run("ip", "-n", w.name("node"), "link", "show", host); !strings.Contains(got, "ether aa:aa:aa:aa:aa:aa") || !strings.Contains(got, "mtu 1400") || strings.Contains(got, "master") {
+	if got := w.run("ip", "-n", w.name("node"), "link", "show", host); !strings.Contains(got, "ether aa:aa:aa:aa:aa:aa") ||
+		!strings.Contains(got, "mtu 1400") || strings.Contains(got, "master") {
 		t.Error(got)
 	}
 	if got := w.run("ip", "-n", w.name("node"), "route", "show", ip2); got != ip2+" dev "+host+" scope link \n" {
@@ -128,7 +132,8 @@ func TestTransparent(t *testing.T) {
 	w.ping("p1", "10.13.1.4", 63)
 }
 
-// What kubenet looks like from the pod and from the node, and that a pod which reaches itself or its neighbour through the bridge gets each packet once.
+// What kubenet looks like from the pod and from the node, and that a pod which reaches itself or its neighbour through the bridge gets each
+// packet once.
 func TestKubenet(t *testing.T) {
 	w := newWorld(t, ModeKubenet)
 	ip1, ip2 := w.add("p1"), w.add("p2")
@@ -146,7 +151,8 @@ func TestKubenet(t *testing.T) {
 		t.Errorf("pod's routes: %s", got)
 	}
 	bridge := w.run("ip", "-n", node, "addr", "show", "cbr0")
-	if !regexp.MustCompile(`<[^>]*PROMISC[^>]*> mtu 1400 `).MatchString(bridge) || !strings.Contains(bridge, "ether 0a:58:0a:0d:4e:01") || !strings.Contains(bridge, "inet 10.13.78.1/24 scope global cbr0\n") {
+	if !regexp.MustCompile(`<[^>]*PROMISC[^>]*> mtu 1400 `).MatchString(bridge) || !strings.Contains(bridge, "ether 0a:58:0a:0d:4e:01") ||
+		!strings.Contains(bridge, "inet 10.13.78.1/24 scope global cbr0\n") {
 		t.Error(bridge)
 	}
 	if got := w.run("ip", "-n", node, "-4", "addr", "show", "eth0"); !strings.Contains(got, "inet 10.13.76.4/24") {
@@ -164,10 +170,12 @@ func TestKubenet(t *testing.T) {
 		t.Errorf("ebtables: %s", got)
 	}
 	// A service's address, as the service proxy would translate it, with the pod itself and with its neighbour behind it.
-	w.in("node", "sh", "-ec", `iptables -t nat -A PREROUTING -d 10.0.0.1 -j DNAT --to `+ip1+`; iptables -t nat -A PREROUTING -d 10.0.0.2 -j DNAT --to `+ip2+`
+	w.in("node", "sh", "-ec", `iptables -t nat -A PREROUTING -d 10.0.0.1 -j DNAT --to `+ip1+
+		`; iptables -t nat -A PREROUTING -d 10.0.0.2 -j DNAT --to `+ip2+`
 		iptables -t nat -A POSTROUTING -s `+ip1+` -d `+ip1+` -j MASQUERADE`)
 	for _, service := range []string{"10.0.0.1", "10.0.0.2"} {
-		if got := w.in("p1", "ping", "-n", "-c2", "-i0.2", "-W3", service); !strings.Contains(got, "2 received") || strings.Contains(got, "DUP") || strings.Contains(got, "duplicates") {
+		if got := w.in("p1", "ping", "-n", "-c2", "-i0.2", "-W3", service); !strings.Contains(got, "2 received") ||
+			strings.Contains(got, "DUP") || strings.Contains(got, "duplicates") {
 			t.Errorf("ping %s: %s", service, got)
 		}
 	}
@@ -178,7 +186,8 @@ func TestKubenet(t *testing.T) {
 	if ip := w.add("p1"); ip != "10.13.79.2" {
 		t.Error(ip)
 	}
-	if got := w.run("ip", "-n", node, "-4", "addr", "show", "cbr0"); strings.Contains(got, "10.13.78.1") || !strings.Contains(got, "inet 10.13.79.1/25 ") {
+	if got := w.run("ip", "-n", node, "-4", "addr", "show", "cbr0"); strings.Contains(got, "10.13.78.1") ||
+		!strings.Contains(got, "inet 10.13.79.1/25 ") {
 		t.Error(got)
 	}
 	w.ping("p1", "10.13.76.4", 64)
@@ -317,8 +326,10 @@ func TestAddFails(t *testing.T) {
 		want  string
 		under string // a shell command that breaks something in a mount namespace of the plugin's own
 	}{
-		{name: "no namespace", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/run/netns/none"}}, code: 8, want: "no such file"},
-		{name: "no namespace file", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/etc/hostname"}}, code: 8, want: "/etc/hostname"},
+		{name: "no namespace", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/run/netns/none"}}, code: 8,
+			want: "no such file"},
+		{name: "no namespace file", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/etc/hostname"}}, code: 8,
+			want: "/etc/hostname"},
 		{name: "pod interface there", mode: ModeBridge, spoil: inPod("link", "add", "eth0", "type", "bridge"), code: 100, want: "there already"},
 		{name: "host interface there", mode: ModeTransparent, spoil: func(w *world) {
 			w.run("ip", "-n", w.name("node"), "link", "add", HostInterface(ModeTransparent, "default.p1"), "type", "bridge")
@@ -326,7 +337,8 @@ func TestAddFails(t *testing.T) {
 		// The pod's default route is there by another interface: the last step fails.
 		{name: "pod route", mode: ModeBridge, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
 		{name: "pod route", mode: ModeTransparent, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
-		{name: "read-only sysctls", mode: ModeTransparent, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999, want: "read-only file system"},
+		{name: "read-only sysctls", mode: ModeTransparent, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999,
+			want: "read-only file system"},
 		{name: "read-only sysctls", mode: ModeBridge, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999, want: "read-only file system",
 			spoil: func(w *world) {
 				w.in("node", "sysctl", "-qw", "net.ipv4.ip_forward=0")
@@ -574,23 +586,28 @@ func TestCheckFinds(t *testing.T) {
 		want string
 	}{
 		{ModeBridge, node, []string{"ip", "neigh", "del", "10.13.76.5", "dev", "azure0"}, "neighbour 10.13.76.5 on azure0"},
-		{ModeBridge, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeBridge, "azureid-p1eth0"), "hairpin", "off"}, "hairpin is off on azv"},
+		{ModeBridge, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeBridge, "azureid-p1eth0"), "hairpin", "off"},
+			"hairpin is off on azv"},
 		{ModeBridge, node, []string{"bridge", "link", "set", "dev", "eth0", "hairpin", "off"}, "hairpin is off on eth0"},
 		{ModeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is no port of azure0"},
 		{ModeBridge, node, []string{"ip", "addr", "add", "10.13.76.200/24", "dev", "eth0"}, "addresses are on eth0"},
-		{ModeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"}, "ebtables rule is missing: -t nat -A POSTROUTING -s Unicast"},
+		{ModeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"},
+			"ebtables rule is missing: -t nat -A POSTROUTING -s Unicast"},
 		{ModeBridge, node, []string{"ip", "link", "del", HostInterface(ModeBridge, "azureid-p1eth0")}, "is missing"},
 		{ModeBridge, pod, []string{"ip", "route", "del", "default"}, "the pod's route 0.0.0.0/0 via 10.13.76.1 is missing"},
 		{ModeBridge, pod, []string{"ip", "addr", "flush", "dev", "eth0"}, "lacks address 10.13.76.5/24"},
 		{ModeBridge, pod, []string{"ip", "link", "set", "eth0", "down"}, "is down"},
 		{ModeTransparent, node, []string{"ip", "route", "del", "10.13.76.5"}, "route 10.13.76.5/32 by azv"},
-		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + HostInterface(ModeTransparent, "default.p1") + ".proxy_arp=0"}, "proxy_arp is not 1"},
+		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + HostInterface(ModeTransparent, "default.p1") + ".proxy_arp=0"},
+			"proxy_arp is not 1"},
 		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, "ip_forward is not 1"},
 		{ModeTransparent, pod, []string{"ip", "neigh", "del", "169.254.1.1", "dev", "eth0"}, "the pod's neighbour 169.254.1.1"},
 		{ModeKubenet, node, []string{"ip", "link", "set", "cbr0", "promisc", "off"}, "promiscuous mode is false"},
 		{ModeKubenet, node, []string{"ip", "addr", "flush", "dev", "cbr0"}, "bridge cbr0 has addresses [], not 10.13.78.1"},
-		{ModeKubenet, node, []string{"ebtables-nft", "-F", "KUBE-DEDUP"}, "ebtables rule is missing: -t filter -A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.0/24 -j DROP"},
-		{ModeKubenet, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeKubenet, "azureid-p1eth0"), "hairpin", "off"}, "hairpin is off on veth"},
+		{ModeKubenet, node, []string{"ebtables-nft", "-F", "KUBE-DEDUP"},
+			"ebtables rule is missing: -t filter -A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.0/24 -j DROP"},
+		{ModeKubenet, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeKubenet, "azureid-p1eth0"), "hairpin", "off"},
+			"hairpin is off on veth"},
 		{ModeKubenet, pod, []string{"ip", "neigh", "del", "10.13.78.1", "dev", "eth0"}, "the pod's neighbour 10.13.78.1"},
 		{ModeTransparent, pod, []string{"ip", "route", "add", "10.13.76.0/24", "dev", "eth0"}, "goes past the node"},
 	} {
@@ -619,10 +636,12 @@ func TestCheckArguments(t *testing.T) {
 	if e := w.check("p2", []byte(`{"cniVersion":"1.1.0","ips":[]}`)); e == nil || e.Code != 3 {
 		t.Errorf("unknown container: %+v", e)
 	}
-	if e := w.check("p1", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"10.13.76.9/24"}]}`)); e == nil || !strings.Contains(e.Msg, "prevResult.ips lacks 10.13.76.5/24") {
+	if e := w.check("p1", []byte(`{"cniVersion":"1.1.0","ips":[{"address":"10.13.76.9/24"}]}`)); e == nil ||
+		!strings.Contains(e.Msg, "prevResult.ips lacks 10.13.76.5/24") {
 		t.Errorf("another result: %+v", e)
 	}
-	if out := w.call(call{command: "ADD", pod: "p1"}); out.err == nil || out.err.Code != codeExists || !strings.Contains(out.err.Msg, "DEL it first") {
+	if out := w.call(call{command: "ADD", pod: "p1"}); out.err == nil || out.err.Code != codeExists ||
+		!strings.Contains(out.err.Msg, "DEL it first") {
 		t.Errorf("ADD twice: %+v", out.err)
 	}
 }
@@ -713,7 +732,8 @@ func TestLibcni(t *testing.T) {
 		w.netns("p2")
 		do("ADD", func() error { _, err := cni.AddNetworkList(ctx, list, runtime("p2")); return err })
 		do("GC", func() error {
-			return cni.GCNetworkList(ctx, list, &libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "id-p0", IfName: "eth0"}, {ContainerID: "id-p1", IfName: "eth0"}}})
+			return cni.GCNetworkList(ctx, list,
+				&libcni.GCArgs{ValidAttachments: []types.GCAttachment{{ContainerID: "id-p0", IfName: "eth0"}, {ContainerID: "id-p1", IfName: "eth0"}}})
 		})
 		if diff := cmp.Diff(kept, w.dump()); diff != "" {
 			t.Error(diff)

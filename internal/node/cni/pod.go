@@ -26,7 +26,8 @@ func openPod(path string) (*os.File, *netlink.Handle, error) {
 	}
 	if mine.Dev == theirs.Dev && mine.Ino == theirs.Ino {
 		f.Close()
-		return nil, nil, coded(types.ErrInvalidNetNS, fmt.Errorf("open the container's network namespace: %s is the node's own; CNI_NETNS names the container's", path))
+		return nil, nil, coded(types.ErrInvalidNetNS,
+			fmt.Errorf("open the container's network namespace: %s is the node's own; CNI_NETNS names the container's", path))
 	}
 	h, err := netlink.NewHandleAt(netns.NsHandle(int(f.Fd())), unix.NETLINK_ROUTE)
 	if err != nil {
@@ -42,7 +43,8 @@ func configurePod(h *netlink.Handle, ifName string, want PodSide) error {
 	if err != nil || l == nil {
 		return joined([]error{fmt.Errorf("look up the pod's interface %s: it is gone", ifName), err})
 	}
-	addr := &netlink.Addr{IPNet: ipNet(want.Address), Broadcast: net.IPv4zero.To4()} // zero: none, as upstream; nil would make the library derive one
+	// zero: none, as upstream; nil would make the library derive one
+	addr := &netlink.Addr{IPNet: ipNet(want.Address), Broadcast: net.IPv4zero.To4()}
 	if err := h.AddrAdd(l, addr); err != nil {
 		return fmt.Errorf("add %s to the pod's %s: %w", want.Address, ifName, err)
 	}

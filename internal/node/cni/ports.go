@@ -26,7 +26,8 @@ type ports struct {
 func (b *ports) bridgeLink() (netlink.Link, error) {
 	br, err := link(b.Handle, b.Bridge)
 	if err == nil && br != nil && br.Type() != "bridge" {
-		err = coded(types.ErrInvalidNetworkConfig, fmt.Errorf("set up the bridge: %s is there as a %s; name another one in the field bridge", b.Bridge, br.Type()))
+		err = coded(types.ErrInvalidNetworkConfig, fmt.Errorf("set up the bridge: %s is there as a %s; name another one in the field bridge",
+			b.Bridge, br.Type()))
 	}
 	return br, err
 }

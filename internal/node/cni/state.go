@@ -120,7 +120,8 @@ func (s *store) read() error {
 		return nil
 	}
 	if state.Version > stateVersion {
-		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %s has format %d, this plugin knows %d; install the plugin that wrote it", s.path, state.Version, stateVersion))
+		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %s has format %d, this plugin knows %d; install the plugin that wrote it",
+			s.path, state.Version, stateVersion))
 	}
 	s.State, s.found = state, true
 	return nil

@@ -33,7 +33,8 @@ const pluginName = "packetwalk-cni"
 
 var worlds atomic.Int32
 
-// world is a node (eth0 10.13.76.4/24) on a network like Azure's: the fabric answers every ARP as 12:34:56:78:9a:bc and routes; 10.13.1.4 is behind it.
+// world is a node (eth0 10.13.76.4/24) on a network like Azure's: the fabric answers every ARP as 12:34:56:78:9a:bc and routes; 10.13.1.4
+// is behind it.
 type world struct {
 	t      *testing.T
 	prefix string
@@ -70,7 +71,8 @@ func (w *world) boot() {
 	w.t.Helper()
 	w.netns("node")
 	fabric, node := w.name("fabric"), w.name("node")
-	w.run("ip", "-n", fabric, "link", "add", "n0", "address", "12:34:56:78:9a:bc", "type", "veth", "peer", "name", "eth0", "netns", node, "address", "00:0d:3a:28:bd:02")
+	w.run("ip", "-n", fabric, "link", "add", "n0", "address", "12:34:56:78:9a:bc", "type", "veth", "peer", "name", "eth0", "netns", node,
+		"address", "00:0d:3a:28:bd:02")
 	w.run("ip", "-n", fabric, "link", "set", "n0", "up")
 	w.in("fabric", "sysctl", "-qw", "net.ipv4.conf.n0.proxy_arp=1", "net.ipv4.neigh.n0.proxy_delay=0")
 	w.run("ip", "-n", fabric, "route", "add", "10.13.76.4", "dev", "n0")
@@ -309,7 +311,8 @@ func (w *world) dump() string {
 	var b strings.Builder
 	for _, host := range append([]string{"node"}, w.pods...) {
 		fmt.Fprintf(&b, "== %s\n", host)
-		for _, what := range [][]string{{"-o", "link"}, {"-o", "-4", "addr"}, {"-4", "route", "show", "table", "all"}, {"-4", "neigh", "show", "nud", "permanent"}} {
+		for _, what := range [][]string{{"-o", "link"}, {"-o", "-4", "addr"}, {"-4", "route", "show", "table", "all"},
+			{"-4", "neigh", "show", "nud", "permanent"}} {
 			b.WriteString(carrier.ReplaceAllString(w.run("ip", append([]string{"-n", w.name(host)}, what...)...), ""))
 		}
 	}

@@ -46,12 +46,12 @@ type Options struct {
 	IPv6 bool // ranges of IPv6 are possible, as with upstream's --enable-ipv6
 }
 
-// Parse reads the files of all ConfigMaps, in whatever order they come. With any error among the problems the configuration is nil. It never
-// fails otherwise, and never panics, whatever the text.
+// Parse reads the files of all ConfigMaps, in whatever order they come. With any error among the problems the configuration is nil. It
+// never fails otherwise, and never panics, whatever the text.
 //
 // Beyond upstream: every error is found, not the first; an empty entry is an error (upstream v1 keeps for it what the defaults have in its
-// place, because it decodes over them); resyncInterval has a least value; an IPv4 range in IPv6's clothes is refused, not handed to iptables;
-// keys that are not read, and an empty list, are warned about.
+// place, because it decodes over them); resyncInterval has a least value; an IPv4 range in IPv6's clothes is refused, not handed to
+// iptables; keys that are not read, and an empty list, are warned about.
 func Parse(o Options, files []File) (*Config, []Problem) {
 	files = slices.Clone(files)
 	slices.SortFunc(files, func(a, b File) int { return cmp.Or(cmp.Compare(a.Key, b.Key), cmp.Compare(a.ConfigMap, b.ConfigMap)) })
@@ -154,7 +154,8 @@ func (p *parser) file(f File, c *Config) {
 	at := Origin{ConfigMap: f.ConfigMap, Key: f.Key}
 	text, err := yaml.YAMLToJSON([]byte(f.Text))
 	if err != nil {
-		p.add(Error, at, "write YAML or JSON with a list nonMasqueradeCIDRs", "cannot be parsed: %s", oneLine(strings.TrimPrefix(err.Error(), "yaml: ")))
+		p.add(Error, at, "write YAML or JSON with a list nonMasqueradeCIDRs", "cannot be parsed: %s",
+			oneLine(strings.TrimPrefix(err.Error(), "yaml: ")))
 		return
 	}
 	var fields map[string]json.RawMessage
@@ -288,7 +289,8 @@ func (p *parser) entry(at Origin, e any) (prefix netip.Prefix, ok bool) {
 	case prefix != whole:
 		p.add(Error, at, "write "+whole.String(), "%s is not aligned: %s has bits set after the first %d", text, prefix.Addr(), prefix.Bits())
 	case whole.Addr().Is6() && !p.IPv6:
-		p.add(Error, at, "take it out, or give the agent --ip-families=IPv4,IPv6", "%s is an IPv6 range, and the agent writes rules for IPv4 only", text)
+		p.add(Error, at, "take it out, or give the agent --ip-families=IPv4,IPv6",
+			"%s is an IPv6 range, and the agent writes rules for IPv4 only", text)
 	default:
 		return whole, true
 	}

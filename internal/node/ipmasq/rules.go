@@ -66,7 +66,8 @@ func ageOf(name string) (age, error) {
 	return age{}, fmt.Errorf("no ip-masq-agent of age %q; there are %s", name, strings.Join(Ages(), ", "))
 }
 
-// Rule is one rule and the entries of the configuration that it is there for; none for those that every configuration, or the defaults, have.
+// Rule is one rule and the entries of the configuration that it is there for; none for those that every configuration, or the defaults,
+// have.
 type Rule struct {
 	iptables.Rule
 	From []Origin
@@ -113,8 +114,8 @@ func Rules(name string, f service.Family, c *Config) (*RuleSet, error) {
 }
 
 // Edit is what brings table nat to the rule set, zero when it is there: one transaction, so that no packet ever meets the jump without the
-// rules, or some of the rules. A chain that has the right rules is left alone, and so are their counters. Jumps to the chain that are not the
-// right one, are there twice or stand before a rule of ahead give way to one at the end. nat is nil where there is no table yet.
+// rules, or some of the rules. A chain that has the right rules is left alone, and so are their counters. Jumps to the chain that are not
+// the right one, are there twice or stand before a rule of ahead give way to one at the end. nat is nil where there is no table yet.
 func (s *RuleSet) Edit(nat *iptables.Table, ahead []iptables.Rule) iptables.Edit {
 	edit := iptables.Edit{Table: iptables.NAT}
 	var chain, from *iptables.Chain

@@ -40,7 +40,8 @@ func (p *Plan) Edit(nat *iptables.Table) iptables.Edit {
 		nat = &iptables.Table{}
 	}
 	for _, c := range p.Chains {
-		if got := nat.Chain(c.Name); got == nil || !slices.EqualFunc(got.Rules, c.Rules, func(a iptables.Rule, b Rule) bool { return a.Spec() == b.Spec() }) {
+		if got := nat.Chain(c.Name); got == nil ||
+			!slices.EqualFunc(got.Rules, c.Rules, func(a iptables.Rule, b Rule) bool { return a.Spec() == b.Spec() }) {
 			edit.Replace = append(edit.Replace, c.iptables())
 		}
 	}

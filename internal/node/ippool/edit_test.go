@@ -87,13 +87,15 @@ func TestStepsTranslateNothingElse(t *testing.T) {
 func TestStepsDropWhatIsNotTheirs(t *testing.T) {
 	p := Build(service.IPv4, Felix{}, []Pool{{Name: "a", CIDR: netip.MustParsePrefix("10.0.0.0/8"), NATOutgoing: true}})
 	steps := p.Steps([]ipset.Set{
-		{Name: p.All.Name, Type: "hash:net", Options: "family inet", Members: []ipset.Member{{Element: "10.1.0.0/16", Options: "nomatch"}, {Element: "10.2.0.0/16"}}},
+		{Name: p.All.Name, Type: "hash:net", Options: "family inet",
+			Members: []ipset.Member{{Element: "10.1.0.0/16", Options: "nomatch"}, {Element: "10.2.0.0/16"}}},
 		{Name: "other", Type: "hash:net", Options: "family inet", Members: []ipset.Member{{Element: "10.3.0.0/16"}}},
 	})
 	if got := fmt.Sprint(steps[0].Members); got != "[{10.0.0.0/8 } {10.2.0.0/16 }]" {
 		t.Errorf("first step %s", got)
 	}
-	if steps := p.Steps([]ipset.Set{{Name: p.All.Name, Type: "hash:ip", Options: "family inet", Members: []ipset.Member{{Element: "10.9.9.9"}}}}); len(steps[0].Members) != 1 {
+	if steps := p.Steps([]ipset.Set{{Name: p.All.Name, Type: "hash:ip", Options: "family inet",
+		Members: []ipset.Member{{Element: "10.9.9.9"}}}}); len(steps[0].Members) != 1 {
 		t.Errorf("took over from another type: %v", steps[0].Members)
 	}
 }
@@ -120,7 +122,8 @@ func TestEdit(t *testing.T) {
 				b.WriteString(string(iptables.AppendRule(nil, c.Name, &r.Rule)) + "\n")
 			}
 		}
-		return "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n:KUBE-POSTROUTING - [0:0]\n" + chains.String() + b.String() + "COMMIT\n"
+		return "*nat\n:PREROUTING ACCEPT [0:0]\n:OUTPUT ACCEPT [0:0]\n:POSTROUTING ACCEPT [0:0]\n:KUBE-POSTROUTING - [0:0]\n" + chains.String() +
+			b.String() + "COMMIT\n"
 	}
 	const jump, kube = `-m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING`, "-j KUBE-POSTROUTING"
 	for _, test := range []struct {
@@ -135,7 +138,8 @@ func TestEdit(t *testing.T) {
 		{"others came after", end, table(&end, jump, kube), "-D POSTROUTING " + jump + "\n-A POSTROUTING " + jump},
 		{"gone", head, table(&head, kube), "-I POSTROUTING " + jump},
 		{"a copy", head, table(&head, jump, kube, jump), "-D POSTROUTING " + jump + "\n-D POSTROUTING " + jump + "\n-I POSTROUTING " + jump},
-		{"another way to the same chain", head, table(&head, jump, "-s 10.1.0.0/16 -j cali-POSTROUTING"), "-D POSTROUTING -s 10.1.0.0/16 -j cali-POSTROUTING"},
+		{"another way to the same chain", head, table(&head, jump, "-s 10.1.0.0/16 -j cali-POSTROUTING"),
+			"-D POSTROUTING -s 10.1.0.0/16 -j cali-POSTROUTING"},
 		{"the last pool went", none, table(&head, jump, kube), ":cali-nat-outgoing - [0:0]"},
 	} {
 		t.Run(test.name, func(t *testing.T) {

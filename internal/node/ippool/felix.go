@@ -22,7 +22,8 @@ type Configuration struct {
 }
 
 // Fields of a FelixConfiguration that would change what is translated, and that are not built.
-var translating = []string{"bpfEnabled", "iptablesNATOutgoingInterfaceFilter", "natOutgoingAddress", "natOutgoingExclusions", "natPortRange", "nftablesMode"}
+var translating = []string{"bpfEnabled", "iptablesNATOutgoingInterfaceFilter", "natOutgoingAddress", "natOutgoingExclusions",
+	"natPortRange", "nftablesMode"}
 
 // ParseFelix merges those configurations that are a node's: "default", and over it "node.NAME". All that is wrong with them is in the
 // error by their names, and what it leaves undecided has felix's default. Fields that have nothing to do with address translation are

@@ -78,7 +78,8 @@ func (o objects) show() string {
 		if f == service.IPv6 && len(p.All.Members) == 0 {
 			continue
 		}
-		section(fmt.Sprintf("ipset %s", f), strings.Split(strings.TrimSpace(string(ipset.Print([]ipset.Set{p.All.IPSet(), p.Masq.IPSet()}))), "\n"))
+		section(fmt.Sprintf("ipset %s", f), strings.Split(strings.TrimSpace(string(ipset.Print([]ipset.Set{p.All.IPSet(), p.Masq.IPSet()}))),
+			"\n"))
 		section(fmt.Sprintf("nat %s", f), p.lines())
 		section(fmt.Sprintf("why %s", f), p.why())
 	}
@@ -145,7 +146,8 @@ func TestOrder(t *testing.T) {
 	again.pools = append(slices.Clone(o.pools), o.pools...)
 	felix, _ := ParseFelix("node0", o.configs)
 	a, b := Build(service.IPv4, felix, again.pools), Build(service.IPv4, felix, o.pools)
-	if strings.Join(a.lines(), "\n") != strings.Join(b.lines(), "\n") || string(ipset.Print([]ipset.Set{a.All.IPSet()})) != string(ipset.Print([]ipset.Set{b.All.IPSet()})) {
+	if strings.Join(a.lines(), "\n") != strings.Join(b.lines(), "\n") ||
+		string(ipset.Print([]ipset.Set{a.All.IPSet()})) != string(ipset.Print([]ipset.Set{b.All.IPSet()})) {
 		t.Error("pools that come twice make another plan")
 	}
 }
@@ -159,7 +161,8 @@ func TestHashes(t *testing.T) {
 			got = append(got, rest[:16])
 		}
 	}
-	want := []string{"6gwbT8clXdHdC1b1", "tVnHkvAo15HuiPy0", "O3lYWMrLQYEMJtB5", "r6XmIziWUJsdOK6Z", "GBTAv2p5CwevEyJm", "Z-c7XtVd2Bq7s_hA", "nYKhEzDlr11Jccal", "flqWnvo8yq4ULQLa"}
+	want := []string{"6gwbT8clXdHdC1b1", "tVnHkvAo15HuiPy0", "O3lYWMrLQYEMJtB5", "r6XmIziWUJsdOK6Z", "GBTAv2p5CwevEyJm", "Z-c7XtVd2Bq7s_hA",
+		"nYKhEzDlr11Jccal", "flqWnvo8yq4ULQLa"}
 	if !slices.Equal(got, want) {
 		t.Errorf("hashes %v, want %v", got, want)
 	}

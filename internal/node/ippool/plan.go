@@ -103,7 +103,8 @@ func Build(family service.Family, felix Felix, pools []Pool) Plan {
 	for i := range p.Chains {
 		comment(p.Chains[i].Name, p.Chains[i].Rules)
 	}
-	for _, j := range []struct{ from, to string }{{"PREROUTING", ChainPrerouting}, {"OUTPUT", ChainOutput}, {"POSTROUTING", ChainPostrouting}} {
+	for _, j := range []struct{ from, to string }{{"PREROUTING", ChainPrerouting}, {"OUTPUT", ChainOutput},
+		{"POSTROUTING", ChainPostrouting}} {
 		jump := []Rule{to(j.to)}
 		comment(j.from, jump)
 		p.Jumps = append(p.Jumps, iptables.Placed{Chain: j.from, Rule: jump[0].Rule})

@@ -24,8 +24,8 @@ const (
 // maxDepth of parentheses: an object of the API may be more than a megabyte of them.
 const maxDepth = 100
 
-// checkSelector tells what is wrong with a selector's syntax; the error quotes the place that is not understood. What it selects is not asked:
-// no selector of a pool decides about its addresses (see the package's comment).
+// checkSelector tells what is wrong with a selector's syntax; the error quotes the place that is not understood. What it selects is not
+// asked: no selector of a pool decides about its addresses (see the package's comment).
 func checkSelector(text string) error {
 	p := selectorParser{rest: text}
 	if p.peek() == "" {

@@ -71,7 +71,8 @@ func TestBadSelector(t *testing.T) {
 
 // FuzzSelector: no panic, and a selector in parentheses is one where the selector is.
 func FuzzSelector(f *testing.F) {
-	for _, s := range []string{"", "all()", "!has(a) && (b == 'c' || d not in {'e', \"f\"})", "a starts with 'b'", "global() || a contains '\"'"} {
+	for _, s := range []string{"", "all()", "!has(a) && (b == 'c' || d not in {'e', \"f\"})", "a starts with 'b'",
+		"global() || a contains '\"'"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, text string) {

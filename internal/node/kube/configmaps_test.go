@@ -122,7 +122,8 @@ func configMap(name, version, text string, annotations map[string]string) *corev
 
 func TestConfigMapsAreThoseOfTheirNames(t *testing.T) {
 	a := &configAPI{t: t, maps: map[string]*corev1.ConfigMap{"one": configMap("one", "1", "first", nil)}, events: map[string]corev1.Event{}}
-	a.changes = map[string]chan metav1.WatchEvent{"metadata.name=one": make(chan metav1.WatchEvent), "metadata.name=two": make(chan metav1.WatchEvent)}
+	a.changes = map[string]chan metav1.WatchEvent{"metadata.name=one": make(chan metav1.WatchEvent),
+		"metadata.name=two": make(chan metav1.WatchEvent)}
 	server := httptest.NewServer(a)
 	defer server.CloseClientConnections()
 	c, err := NewConfigMaps(&rest.Config{Host: server.URL}, nil, "kube-system", "one", "two")

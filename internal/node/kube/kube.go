@@ -48,7 +48,8 @@ var scheme = func() *runtime.Scheme {
 	s := runtime.NewScheme()
 	metav1.AddToGroupVersion(s, schema.GroupVersion{Version: "v1"})
 	s.AddKnownTypes(corev1.SchemeGroupVersion,
-		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{}, &corev1.Event{})
+		&corev1.Service{}, &corev1.ServiceList{}, &corev1.Node{}, &corev1.NodeList{}, &corev1.ConfigMap{}, &corev1.ConfigMapList{},
+		&corev1.Event{})
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	metav1.AddToGroupVersion(s, discoveryv1.SchemeGroupVersion)
@@ -195,7 +196,8 @@ func slim(o any) (any, error) {
 }
 
 func slimMeta(m *metav1.ObjectMeta, label string) metav1.ObjectMeta {
-	out := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion, UID: m.UID, DeletionTimestamp: m.DeletionTimestamp}
+	out := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion, UID: m.UID,
+		DeletionTimestamp: m.DeletionTimestamp}
 	if value, ok := m.Labels[label]; ok {
 		out.Labels = map[string]string{label: value}
 	}

@@ -66,8 +66,9 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		send(event(a.T, "ADDED", o))
 	}
 	end := map[string]any{
-		"apiVersion": objects[0].GetObjectKind().GroupVersionKind().GroupVersion().String(), "kind": objects[0].GetObjectKind().GroupVersionKind().Kind,
-		"metadata": map[string]any{"resourceVersion": "9", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
+		"apiVersion": objects[0].GetObjectKind().GroupVersionKind().GroupVersion().String(),
+		"kind":       objects[0].GetObjectKind().GroupVersionKind().Kind,
+		"metadata":   map[string]any{"resourceVersion": "9", "annotations": map[string]string{metav1.InitialEventsAnnotationKey: "true"}},
 	}
 	raw, _ := json.Marshal(end)
 	send(metav1.WatchEvent{Type: "BOOKMARK", Object: runtime.RawExtension{Raw: raw}})
@@ -107,11 +108,15 @@ func meta(name string) metav1.ObjectMeta {
 }
 
 func TestWatcherFollowsTheAPI(t *testing.T) {
-	svc := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta("web"), Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Selector: map[string]string{"a": "b"}}}
-	slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"}, ObjectMeta: meta("web-1"),
-		AddressType: discoveryv1.AddressTypeIPv4, Endpoints: []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, TargetRef: &corev1.ObjectReference{Name: "pod"}}}}
-	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"}, ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1", Labels: map[string]string{corev1.LabelTopologyZone: "z1", "x": "y"}},
-		Status: corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}}}
+	svc := &corev1.Service{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Service"}, ObjectMeta: meta("web"),
+		Spec: corev1.ServiceSpec{ClusterIP: "10.0.0.1", Selector: map[string]string{"a": "b"}}}
+	slice := &discoveryv1.EndpointSlice{TypeMeta: metav1.TypeMeta{APIVersion: "discovery.k8s.io/v1", Kind: "EndpointSlice"},
+		ObjectMeta:  meta("web-1"),
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Endpoints:   []discoveryv1.Endpoint{{Addresses: []string{"10.1.0.1"}, TargetRef: &corev1.ObjectReference{Name: "pod"}}}}
+	node := &corev1.Node{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+		ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1", Labels: map[string]string{corev1.LabelTopologyZone: "z1", "x": "y"}},
+		Status:     corev1.NodeStatus{Images: []corev1.ContainerImage{{SizeBytes: 1}}}}
 	a := &api{T: t, watchers: map[string][]chan metav1.WatchEvent{}, queries: map[string]string{}, objects: map[string][]runtime.Object{
 		"services": {svc}, "endpointslices": {slice}, "nodes": {node},
 	}}
@@ -132,7 +137,8 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	}
 	checkSlim(t, w.Snapshot())
 	a.mu.Lock()
-	if got := a.queries["services"]; got != "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name" && got != "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless" {
+	if got := a.queries["services"]; got != "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name" &&
+		got != "!service.kubernetes.io/service-proxy-name,!service.kubernetes.io/headless" {
 		t.Errorf("services asked for by %q", got)
 	}
 	if got := a.queries["nodes"]; got != "metadata.name=node0" {
@@ -157,7 +163,8 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.mu.Lock()
-	if len(a.events) != 1 || !strings.HasPrefix(a.events[0], "/api/v1/namespaces/default/events ") || !strings.Contains(a.events[0], "FailedToStartServiceHealthcheck") {
+	if len(a.events) != 1 || !strings.HasPrefix(a.events[0], "/api/v1/namespaces/default/events ") ||
+		!strings.Contains(a.events[0], "FailedToStartServiceHealthcheck") {
 		t.Errorf("events %q", a.events)
 	}
 	a.mu.Unlock()
@@ -177,10 +184,12 @@ func checkSlim(t *testing.T, s Snapshot) {
 		t.Fatalf("snapshot %+v", s)
 	}
 	svc, slice := s.Services[0], s.EndpointSlices[0]
-	if svc.Spec.ClusterIP != "10.0.0.1" || svc.Spec.Selector != nil || svc.ManagedFields != nil || svc.Annotations != nil || svc.Labels != nil {
+	if svc.Spec.ClusterIP != "10.0.0.1" || svc.Spec.Selector != nil || svc.ManagedFields != nil || svc.Annotations != nil ||
+		svc.Labels != nil {
 		t.Errorf("service %+v", svc)
 	}
-	if len(slice.Labels) != 1 || len(slice.Annotations) != 1 || slice.ManagedFields != nil || slice.Endpoints[0].TargetRef != nil || slice.Endpoints[0].Addresses[0] != "10.1.0.1" {
+	if len(slice.Labels) != 1 || len(slice.Annotations) != 1 || slice.ManagedFields != nil || slice.Endpoints[0].TargetRef != nil ||
+		slice.Endpoints[0].Addresses[0] != "10.1.0.1" {
 		t.Errorf("slice %+v", slice)
 	}
 	if len(s.Node.Labels) != 1 || s.Node.Status.Images != nil {
@@ -227,7 +236,8 @@ clusters: [{name: c, cluster: {server: "https://203.0.113.1"}}], users: [{name: 
 
 func TestOnlyWhatIsReadIsAChange(t *testing.T) {
 	node := func(change func(*corev1.Node)) any {
-		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1"}, Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.0.1"}}}}
+		n := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0", ResourceVersion: "1"},
+			Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.1.0.1"}}}}
 		change(n)
 		o, err := slim(n)
 		if err != nil {

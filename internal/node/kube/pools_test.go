@@ -15,9 +15,10 @@ import (
 
 func calicoObject(kind, name, spec string) *Calico {
 	return &Calico{
-		TypeMeta:   metav1.TypeMeta{APIVersion: "crd.projectcalico.org/v1", Kind: kind},
-		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u-1", ResourceVersion: "1", Annotations: map[string]string{"big": strings.Repeat("x", 1000)}},
-		Spec:       json.RawMessage(spec),
+		TypeMeta: metav1.TypeMeta{APIVersion: "crd.projectcalico.org/v1", Kind: kind},
+		ObjectMeta: metav1.ObjectMeta{Name: name, UID: "u-1", ResourceVersion: "1",
+			Annotations: map[string]string{"big": strings.Repeat("x", 1000)}},
+		Spec: json.RawMessage(spec),
 	}
 }
 
@@ -52,7 +53,8 @@ func TestPoolsFollowTheAPI(t *testing.T) {
 		}
 	}
 	pools, configurations := wait(func(pools, configurations []*Calico) bool { return len(pools) == 1 && len(configurations) == 1 })
-	if got := pools[0]; got.Kind != "IPPool" || got.Name != "b" || !strings.Contains(string(got.Spec), "10.240.0.0/16") || got.Annotations != nil {
+	if got := pools[0]; got.Kind != "IPPool" || got.Name != "b" || !strings.Contains(string(got.Spec), "10.240.0.0/16") ||
+		got.Annotations != nil {
 		t.Errorf("pool %+v", got)
 	}
 	if got := configurations[0]; got.Kind != "FelixConfiguration" || string(got.Spec) != `{"chainInsertMode":"Append"}` {

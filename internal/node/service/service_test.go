@@ -111,14 +111,16 @@ func TestFamilies(t *testing.T) {
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{
 		{IP: "203.0.113.1"}, {IP: "2001:db8::2"}, {Hostname: "x"}, {IP: "203.0.113.2", IPMode: pointer(corev1.LoadBalancerIPModeProxy)},
 	}
-	slices6 := []*discoveryv1.EndpointSlice{slice("a", discoveryv1.AddressTypeIPv4, "1.0.0.1"), slice("b", discoveryv1.AddressTypeIPv6, "fd00::5")}
+	slices6 := []*discoveryv1.EndpointSlice{slice("a", discoveryv1.AddressTypeIPv4, "1.0.0.1"),
+		slice("b", discoveryv1.AddressTypeIPv6, "fd00::5")}
 	for family, want := range map[Family]string{
 		IPv4: "10.0.0.1 [198.51.100.1] [203.0.113.1] [10.0.0.0/8] [1.0.0.1:8080]",
 		IPv6: "fd00::1 [2001:db8::1] [2001:db8::2] [fd00::/8] [[fd00::5]:8080]",
 	} {
 		p := Build(family, Node{}, []*corev1.Service{s}, slices6)[0]
 		text := func(list any) string { return strings.TrimSpace(strings.ReplaceAll(sprint(list), "  ", " ")) }
-		if got := strings.Join([]string{p.ClusterIP.String(), text(p.ExternalIPs), text(p.LoadBalancerIPs), text(p.SourceRanges), text(p.ForCluster)}, " "); got != want {
+		if got := strings.Join([]string{p.ClusterIP.String(), text(p.ExternalIPs), text(p.LoadBalancerIPs), text(p.SourceRanges),
+			text(p.ForCluster)}, " "); got != want {
 			t.Errorf("%s: %s, want %s", family, got, want)
 		}
 	}
@@ -131,7 +133,8 @@ func TestOldFormsOfAddresses(t *testing.T) {
 	s.Spec.LoadBalancerSourceRanges = []string{"010.1.2.3/16", "::ffff:10.9.0.0/112", "2001:DB8::1/64", "10.0.0.0/33"}
 	s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.000.113.001"}, {IP: "::ffff:203.0.113.2"}}
 	endpoints := []*discoveryv1.EndpointSlice{
-		slice("a", discoveryv1.AddressTypeIPv4, "010.1.0.08", "10.1.0.8", "::ffff:10.1.0.9"), slice("b", discoveryv1.AddressTypeIPv6, "fd00:0::0:5"),
+		slice("a", discoveryv1.AddressTypeIPv4, "010.1.0.08", "10.1.0.8", "::ffff:10.1.0.9"),
+		slice("b", discoveryv1.AddressTypeIPv6, "fd00:0::0:5"),
 	}
 	for family, want := range map[Family]string{
 		IPv4: "[198.51.100.10 198.51.100.2] [203.0.113.1 203.0.113.2] [10.1.0.0/16 10.9.0.0/16] [10.1.0.8:8080 10.1.0.9:8080]",
@@ -187,7 +190,8 @@ func TestPoliciesAndRanges(t *testing.T) {
 	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
 	s.Spec.LoadBalancerSourceRanges = []string{"10.0.0.0/8", "0.0.0.0/0"}
 	p := Build(IPv4, Node{}, []*corev1.Service{s}, nil)[0]
-	if p.ExternalPolicy != Local || p.InternalPolicy != Local || p.HealthCheckNodePort != 32000 || p.AffinitySeconds != 10800 || p.SourceRanges != nil {
+	if p.ExternalPolicy != Local || p.InternalPolicy != Local || p.HealthCheckNodePort != 32000 || p.AffinitySeconds != 10800 ||
+		p.SourceRanges != nil {
 		t.Errorf("got %+v", p)
 	}
 	s.Spec.Type = corev1.ServiceTypeClusterIP // nothing external is left that a policy could be for

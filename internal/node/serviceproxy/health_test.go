@@ -45,7 +45,8 @@ func TestHealthCheckAnswersByteForByte(t *testing.T) {
 	if code != 200 || body != want {
 		t.Errorf("got %d %q", code, body)
 	}
-	for name, value := range map[string]string{"Content-Type": "application/json", "X-Content-Type-Options": "nosniff", "X-Load-Balancing-Endpoint-Weight": "2"} {
+	for name, value := range map[string]string{"Content-Type": "application/json", "X-Content-Type-Options": "nosniff",
+		"X-Load-Balancing-Endpoint-Weight": "2"} {
 		if header.Get(name) != value {
 			t.Errorf("%s: %q, want %q", name, header.Get(name), value)
 		}

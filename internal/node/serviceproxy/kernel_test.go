@@ -25,7 +25,8 @@ type namespaceApplier struct {
 func newNamespace(t *testing.T, f service.Family) *namespaceApplier {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%s", os.Getpid(), strings.ToLower(strings.NewReplacer("/", "-", ".", "").Replace(t.Name()))), prefix: "iptables"}
+	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%s", os.Getpid(),
+		strings.ToLower(strings.NewReplacer("/", "-", ".", "").Replace(t.Name()))), prefix: "iptables"}
 	if f == service.IPv6 {
 		n.prefix = "ip6tables"
 	}

@@ -76,14 +76,16 @@ func partialSync(t *testing.T, rules string, kernel *namespaceApplier) {
 		t.Errorf("first sync: %+v; want all rules written", r)
 	}
 	// Packets already counted stay counted where nothing changes.
-	kernel.must(t, "*nat\n:KUBE-MARK-MASQ - [0:0]\n[7:420] -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n", "iptables-restore", "--noflush", "--counters")
+	kernel.must(t, "*nat\n:KUBE-MARK-MASQ - [0:0]\n[7:420] -A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n", "iptables-restore",
+		"--noflush", "--counters")
 	b = testPort("b", "10.1.0.4:80")
 	r := mustSync(t, s, a, b)
 	// b's service chain (one balancing rule) and its new endpoint's chain (two rules).
 	if r.Full || r.Written["nat"] != 3 || r.Written["filter"] != 0 {
 		t.Errorf("second sync: %+v; want 3 nat rules", r)
 	}
-	if dump := kernel.nat(t); strings.Contains(dump, "10.1.0.3") || !strings.Contains(dump, "10.1.0.4:80") || !strings.Contains(dump, "10.1.0.1:80") {
+	if dump := kernel.nat(t); strings.Contains(dump, "10.1.0.3") || !strings.Contains(dump, "10.1.0.4:80") ||
+		!strings.Contains(dump, "10.1.0.1:80") {
 		t.Errorf("kernel holds:\n%s", dump)
 	}
 	if out := kernel.must(t, "", "iptables-save", "-c", "-t", "nat"); !strings.Contains(out, "[7:420] -A KUBE-MARK-MASQ") {
@@ -159,8 +161,8 @@ func TestChangeOfAge(t *testing.T) {
 	}
 }
 
-// ownRules are a dump's rules by table and chain, without those of KUBE-MARK-DROP, of KUBE-FIREWALL and the jumps to it, which are the kubelet's
-// too and stay. The jumps of built-in chains are sorted: those that two ages share stay in their place.
+// ownRules are a dump's rules by table and chain, without those of KUBE-MARK-DROP, of KUBE-FIREWALL and the jumps to it, which are the
+// kubelet's too and stay. The jumps of built-in chains are sorted: those that two ages share stay in their place.
 func ownRules(dump string) map[string][]string {
 	chains, table := map[string][]string{}, ""
 	for line := range strings.Lines(dump) {
@@ -254,7 +256,8 @@ func TestUnknownRuleSet(t *testing.T) {
 func TestStaleUDPFlows(t *testing.T) {
 	at := netip.MustParseAddrPort
 	p := testPort("dns", "10.1.0.1:53", "10.1.0.2:53")
-	p.Protocol, p.Port, p.ClusterIP, p.LoadBalancerIPs = service.UDP, 53, netip.MustParseAddr("10.0.0.10"), []netip.Addr{netip.MustParseAddr("203.0.113.1")}
+	p.Protocol, p.Port, p.ClusterIP, p.LoadBalancerIPs = service.UDP, 53, netip.MustParseAddr("10.0.0.10"),
+		[]netip.Addr{netip.MustParseAddr("203.0.113.1")}
 	p.Endpoints[1].Serving = false
 	none := testPort("none")
 	none.Protocol, none.ClusterIP = service.UDP, netip.MustParseAddr("10.0.0.11")

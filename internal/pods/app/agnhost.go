@@ -54,7 +54,8 @@ func flagValue(args []string, name string, otherwise int) int {
 	return otherwise
 }
 
-// netexec answers /, /clientip, /hostname, /echo, /healthz, /shell, /redirect, /exit and /shutdown, and "hostname", "clientip" and "echo TEXT" over UDP.
+// netexec answers /, /clientip, /hostname, /echo, /healthz, /shell, /redirect, /exit and /shutdown, and "hostname", "clientip" and "echo
+// TEXT" over UDP.
 func netexec(ctx context.Context, p *Process) int {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

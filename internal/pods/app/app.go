@@ -49,7 +49,8 @@ type Process struct {
 	Ready          func()
 }
 
-// Argv is the command line of a container: command replaces the image's entry point and its arguments, args the arguments (as in a manifest).
+// Argv is the command line of a container: command replaces the image's entry point and its arguments, args the arguments (as in a
+// manifest).
 func (a *App) Argv(command, args []string) []string {
 	switch {
 	case len(command) > 0:
@@ -70,8 +71,8 @@ func (a *App) Program(name string) (Program, bool) {
 	return Program{}, false
 }
 
-// Resolve finds the application of an image reference. Tag and digest are ignored; docker.io/, index.docker.io/ and library/ are the same as
-// nothing.
+// Resolve finds the application of an image reference. Tag and digest are ignored; docker.io/, index.docker.io/ and library/ are the same
+// as nothing.
 func Resolve(image string) (App, error) {
 	repository := shortRepository(image)
 	for i := range catalog {
@@ -82,7 +83,8 @@ func Resolve(image string) (App, error) {
 	return App{}, fmt.Errorf("image %q: %w; there are %s", image, ErrUnknownImage, strings.Join(Images(), ", "))
 }
 
-// shortRepository takes tag, digest and Docker Hub's own names off a reference. A colon before the last slash is a registry's port, not a tag.
+// shortRepository takes tag, digest and Docker Hub's own names off a reference. A colon before the last slash is a registry's port, not a
+// tag.
 func shortRepository(image string) string {
 	repository, _, _ := strings.Cut(image, "@")
 	if colon := strings.LastIndexByte(repository, ':'); colon > strings.LastIndexByte(repository, '/') {

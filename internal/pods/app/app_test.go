@@ -134,7 +134,8 @@ func launch(t *testing.T, name string, args ...string) (url string, out *syncBuf
 	ctx, cancel := context.WithCancel(context.Background())
 	ready, done := make(chan struct{}), make(chan int, 1)
 	go func() {
-		done <- program.Run(ctx, &Process{Args: append([]string{name}, args...), Env: []string{"A=b"}, Stdout: out, Stderr: out, Ready: sync.OnceFunc(func() { close(ready) })})
+		done <- program.Run(ctx, &Process{Args: append([]string{name}, args...), Env: []string{"A=b"}, Stdout: out, Stderr: out,
+			Ready: sync.OnceFunc(func() { close(ready) })})
 	}()
 	select {
 	case <-ready:
@@ -243,7 +244,8 @@ func TestKuard(t *testing.T) {
 				t.Fatal(err)
 			}
 			address = c.RequestAddr
-			if !strings.HasSuffix(strings.TrimSpace(data), `"requestAddr":"`+address+`"}`) || !strings.HasPrefix(c.RequestDump, "GET / HTTP/1.1\r\nHost: ") {
+			if !strings.HasSuffix(strings.TrimSpace(data), `"requestAddr":"`+address+`"}`) ||
+				!strings.HasPrefix(c.RequestDump, "GET / HTTP/1.1\r\nHost: ") {
 				t.Errorf("context %s", data)
 			}
 		}
@@ -308,7 +310,8 @@ func TestWebServer(t *testing.T) {
 // The articles' own log line.
 func TestAccessLog(t *testing.T) {
 	at := time.Date(2020, 12, 11, 17, 20, 4, 0, time.UTC)
-	r := &request{method: "GET", target: "/", proto: "HTTP/1.1", header: header{{"user-agent", "curl/7.68.0"}}, remote: netip.MustParseAddrPort("10.240.0.46:1234")}
+	r := &request{method: "GET", target: "/", proto: "HTTP/1.1", header: header{{"user-agent", "curl/7.68.0"}},
+		remote: netip.MustParseAddrPort("10.240.0.46:1234")}
 	var out bytes.Buffer
 	logNginx(&out, r, &response{body: []byte(nginxWelcome)}, at)
 	if want := `10.240.0.46 - - [11/Dec/2020:17:20:04 +0000] "GET / HTTP/1.1" 200 612 "-" "curl/7.68.0" "-"` + "\n"; out.String() != want {
@@ -323,7 +326,8 @@ func TestAccessLog(t *testing.T) {
 func TestNetexec(t *testing.T) {
 	url, _ := launch(t, "agnhost", "netexec", "--http-port=%d", "--udp-port", "-1")
 	name, _ := os.Hostname()
-	for target, want := range map[string]string{"/hostname": name, "/echo?msg=a+b": "a b", "/clientip": "127.0.0.1:", "/shell?cmd=echo+hi": `"output": "hi\n"`} {
+	for target, want := range map[string]string{"/hostname": name, "/echo?msg=a+b": "a b", "/clientip": "127.0.0.1:",
+		"/shell?cmd=echo+hi": `"output": "hi\n"`} {
 		if status, body := get(t, url+target); status != 200 || !strings.HasPrefix(body, want) && !strings.Contains(body, want) {
 			t.Errorf("%s: %d %q", target, status, body)
 		}
@@ -350,7 +354,8 @@ func TestServerSpeaksHTTP(t *testing.T) {
 	if status, body := do(t, "POST", url, io.NopCloser(strings.NewReader(strings.Repeat("x", 100000)))); status != 200 || len(body) < 100000 {
 		t.Errorf("chunked: %d, %d bytes", status, len(body))
 	}
-	if status, body := do(t, "POST", url, strings.NewReader("awaited"), "Expect", "100-continue"); status != 200 || !strings.HasSuffix(body, "awaited") {
+	if status, body := do(t, "POST", url, strings.NewReader("awaited"), "Expect", "100-continue"); status != 200 ||
+		!strings.HasSuffix(body, "awaited") {
 		t.Errorf("continue: %d %q", status, body)
 	}
 	conn, err := net.Dial("tcp", strings.TrimPrefix(url, "http://"))
@@ -375,19 +380,20 @@ func TestServerSpeaksHTTP(t *testing.T) {
 }
 
 func init() {
-	catalog = append(catalog, App{Name: "echo-test", Images: []string{"test/echo"}, Entrypoint: []string{"/echo-test"}, Programs: []Program{{"/echo-test",
-		func(ctx context.Context, p *Process) int {
-			ln, err := net.Listen("tcp", "127.0.0.1:0")
-			if err != nil {
-				return 1
-			}
-			testAddress = ln.Addr().String()
-			p.Ready()
-			if serve(ctx, ln, func(r *request) response { return text(200, r.dump()+"\r\n\r\n"+string(r.body)) }) != nil {
-				return 1
-			}
-			return 0
-		}}}})
+	catalog = append(catalog, App{Name: "echo-test", Images: []string{"test/echo"}, Entrypoint: []string{"/echo-test"},
+		Programs: []Program{{"/echo-test",
+			func(ctx context.Context, p *Process) int {
+				ln, err := net.Listen("tcp", "127.0.0.1:0")
+				if err != nil {
+					return 1
+				}
+				testAddress = ln.Addr().String()
+				p.Ready()
+				if serve(ctx, ln, func(r *request) response { return text(200, r.dump()+"\r\n\r\n"+string(r.body)) }) != nil {
+					return 1
+				}
+				return 0
+			}}}})
 }
 
 var testAddress string

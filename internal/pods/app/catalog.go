@@ -50,15 +50,18 @@ var catalog = []App{
 		Entrypoint: []string{"/ip-masq-agent"}, Programs: []Program{{"/ip-masq-agent", ipMasqAgent}},
 	},
 	{
-		Name: "coredns", Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns", "mcr.microsoft.com/oss/v2/kubernetes/coredns", "coredns/coredns"},
+		Name: "coredns", Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns",
+			"mcr.microsoft.com/oss/v2/kubernetes/coredns", "coredns/coredns"},
 		Entrypoint: []string{"/coredns"}, Brought: []string{"/coredns"},
 	},
 	{
-		Name: "ingress-nginx", Images: []string{"mcr.microsoft.com/oss/kubernetes/ingress/nginx-ingress-controller", "registry.k8s.io/ingress-nginx/controller"},
+		Name: "ingress-nginx", Images: []string{"mcr.microsoft.com/oss/kubernetes/ingress/nginx-ingress-controller",
+			"registry.k8s.io/ingress-nginx/controller"},
 		Entrypoint: []string{"/nginx-ingress-controller"}, Brought: []string{"/nginx-ingress-controller"},
 	},
 	{
-		Name: "defaultbackend", Images: []string{"mcr.microsoft.com/oss/kubernetes/defaultbackend", "registry.k8s.io/defaultbackend-amd64", "k8s.gcr.io/defaultbackend-amd64"},
+		Name: "defaultbackend", Images: []string{"mcr.microsoft.com/oss/kubernetes/defaultbackend", "registry.k8s.io/defaultbackend-amd64",
+			"k8s.gcr.io/defaultbackend-amd64"},
 		Entrypoint: []string{"/server"}, Ports: []int{8080}, Programs: []Program{{"/server", defaultBackend}},
 	},
 	{

@@ -11,7 +11,8 @@ import (
 // below it.
 var Distribution = []string{
 	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
-	"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ld.so.cache", "/etc/ld.so.conf",
+	"/etc/alternatives", "/etc/ca-certificates", "/etc/ca-certificates.conf", "/etc/gai.conf", "/etc/host.conf", "/etc/ld.so.cache",
+	"/etc/ld.so.conf",
 	"/etc/ld.so.conf.d", "/etc/localtime", "/etc/nsswitch.conf", "/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/timezone",
 }
 

@@ -18,8 +18,8 @@ import (
 	"golang.org/x/net/netutil"
 )
 
-// An HTTP/1.x server (RFC 9110, RFC 9112) of the size that the applications need. net/http would make a process a third larger and its start
-// three times as long.
+// An HTTP/1.x server (RFC 9110, RFC 9112) of the size that the applications need. net/http would make a process a third larger and its
+// start three times as long.
 
 type field struct{ name, value string }
 
@@ -78,8 +78,10 @@ func content(kind string, body []byte) response {
 type handler func(*request) response
 
 var reasons = map[int]string{
-	200: "OK", 201: "Created", 204: "No Content", 301: "Moved Permanently", 302: "Found", 304: "Not Modified", 307: "Temporary Redirect", 400: "Bad Request",
-	403: "Forbidden", 404: "Not Found", 405: "Not Allowed", 408: "Request Timeout", 412: "Precondition Failed", 413: "Request Entity Too Large",
+	200: "OK", 201: "Created", 204: "No Content", 301: "Moved Permanently", 302: "Found", 304: "Not Modified", 307: "Temporary Redirect",
+	400: "Bad Request",
+	403: "Forbidden", 404: "Not Found", 405: "Not Allowed", 408: "Request Timeout", 412: "Precondition Failed",
+	413: "Request Entity Too Large",
 	417: "Expectation Failed", 431: "Request Header Fields Too Large", 500: "Internal Server Error", 501: "Not Implemented",
 	503: "Service Unavailable", 505: "HTTP Version Not Supported",
 }

@@ -124,8 +124,8 @@ func (r *request) findHost() error {
 	return nil
 }
 
-// readBody reads what follows the head. How long it is must be said once, in one way: who says it twice may have another server read another
-// request (RFC 9112, 6.1 and 6.3).
+// readBody reads what follows the head. How long it is must be said once, in one way: who says it twice may have another server read
+// another request (RFC 9112, 6.1 and 6.3).
 func (r *request) readBody(in *bufio.Reader) error {
 	codings, lengths := r.header.all("Transfer-Encoding"), r.header.all("Content-Length")
 	switch {

@@ -31,8 +31,8 @@ type userAgent struct {
 	Raw     string `json:"raw_value"`
 }
 
-// answerIfconfig differs from the original in that / is text for every client, browsers too: there is no page. /port answers with the caller's
-// port, which shows outbound port blocks.
+// answerIfconfig differs from the original in that / is text for every client, browsers too: there is no page. /port answers with the
+// caller's port, which shows outbound port blocks.
 func answerIfconfig(r *request) response {
 	address := r.remote.Addr()
 	wantsJSON := r.path == "/" && strings.HasPrefix(r.header.get("Accept"), "application/json")

@@ -68,11 +68,12 @@ func logNginx(w io.Writer, r *request, resp *response, now time.Time) {
 
 // httpd is Apache's, as its image has it: /usr/local/apache2/htdocs on port 80, common log format.
 func httpd(ctx context.Context, p *Process) int {
-	w := webServer{root: "/usr/local/apache2/htdocs", server: "Apache/2.4.63 (Unix)", log: func(w io.Writer, r *request, resp *response, now time.Time) {
-		line := combined(r, resp, now)
-		referer := strings.LastIndex(line[:strings.LastIndex(line, ` "`)], ` "`)
-		fmt.Fprintln(w, line[:referer])
-	}}
+	w := webServer{root: "/usr/local/apache2/htdocs", server: "Apache/2.4.63 (Unix)",
+		log: func(w io.Writer, r *request, resp *response, now time.Time) {
+			line := combined(r, resp, now)
+			referer := strings.LastIndex(line[:strings.LastIndex(line, ` "`)], ` "`)
+			fmt.Fprintln(w, line[:referer])
+		}}
 	return w.run(ctx, p, 80)
 }
 
@@ -106,7 +107,8 @@ func (s *webServer) answer(r *request) response {
 
 func (s *webServer) failure(status int) response {
 	title := fmt.Sprintf("%d %s", status, reasons[status])
-	resp := content("text/html", fmt.Appendf(nil, "<html>\r\n<head><title>%s</title></head>\r\n<body>\r\n<center><h1>%s</h1></center>\r\n<hr><center>%s</center>\r\n</body>\r\n</html>\r\n",
+	resp := content("text/html", fmt.Appendf(nil,
+		"<html>\r\n<head><title>%s</title></head>\r\n<body>\r\n<center><h1>%s</h1></center>\r\n<hr><center>%s</center>\r\n</body>\r\n</html>\r\n",
 		title, title, s.server))
 	resp.status = status
 	return resp
@@ -159,8 +161,10 @@ func readServed(full string, public func(path string) bool) (fs.FileInfo, []byte
 
 // mediaTypes are the usual ones; package mime would read the machine's tables.
 var mediaTypes = map[string]string{
-	".html": "text/html", ".htm": "text/html", ".css": "text/css", ".js": "application/javascript", ".json": "application/json", ".txt": "text/plain",
-	".xml": "text/xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".svg": "image/svg+xml", ".ico": "image/x-icon",
+	".html": "text/html", ".htm": "text/html", ".css": "text/css", ".js": "application/javascript", ".json": "application/json",
+	".txt": "text/plain",
+	".xml": "text/xml", ".png": "image/png", ".jpg": "image/jpeg", ".jpeg": "image/jpeg", ".gif": "image/gif", ".svg": "image/svg+xml",
+	".ico": "image/x-icon",
 }
 
 func mediaType(ext string) string {

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// nslookup asks the name server of /etc/resolv.conf, or the one that is named, for a name's addresses or an address's names, the way that busybox's and
-// bind's do it: nslookup NAME [SERVER].
+// nslookup asks the name server of /etc/resolv.conf, or the one that is named, for a name's addresses or an address's names, the way that
+// busybox's and bind's do it: nslookup NAME [SERVER].
 func nslookup(ctx context.Context, p *Process) int {
 	var words []string
 	for _, arg := range p.Args[1:] {

@@ -31,8 +31,9 @@ func answerWhereami(r *request) response {
 	}
 	hostname, _ := os.Hostname()
 	return jsonResponse(whereamiAnswer{
-		Hostname: hostname, MyAddress: r.local.Addr().String(), MyPort: r.local.Port(), YourAddress: r.remote.Addr().String(), YourPort: r.remote.Port(),
-		Host: r.host, ForwardedFor: r.forwardedFor(), Method: r.method, Path: r.target, Browser: r.header.get("User-Agent"),
+		Hostname: hostname, MyAddress: r.local.Addr().String(), MyPort: r.local.Port(), YourAddress: r.remote.Addr().String(),
+		YourPort: r.remote.Port(),
+		Host:     r.host, ForwardedFor: r.forwardedFor(), Method: r.method, Path: r.target, Browser: r.header.get("User-Agent"),
 	})
 }
 

@@ -55,7 +55,8 @@ func TestWriteFilesFollowsNoLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, target := range map[string]string{
-		"a": victim, "sub": machine, "old": machine, "..data": machine, "..data_tmp": machine, "a_tmp": victim, "..2026_01_01_00_00_00.x": machine,
+		"a": victim, "sub": machine, "old": machine, "..data": machine, "..data_tmp": machine, "a_tmp": victim,
+		"..2026_01_01_00_00_00.x": machine,
 	} {
 		if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 			t.Fatal(err)
@@ -85,7 +86,8 @@ func TestWriteFilesFollowsNoLink(t *testing.T) {
 func TestOpen(t *testing.T) {
 	dir, machine := t.TempDir(), t.TempDir()
 	for name, target := range map[string]string{
-		"in": "real", "away": machine, "up": "../" + filepath.Base(machine), "magic": "/proc/thread-self/root", "real/back": "../real", "real/out": "../in",
+		"in": "real", "away": machine, "up": "../" + filepath.Base(machine), "magic": "/proc/thread-self/root", "real/back": "../real",
+		"real/out": "../in",
 	} {
 		if err := os.MkdirAll(filepath.Join(dir, "real"), 0o755); err != nil {
 			t.Fatal(err)
@@ -98,9 +100,12 @@ func TestOpen(t *testing.T) {
 		names []string
 		err   error
 	}{
-		{nil, nil}, {[]string{"."}, nil}, {[]string{"./real"}, nil}, {[]string{"in"}, nil}, {[]string{"real", "."}, nil}, {[]string{"real/out/back"}, nil},
-		{[]string{"real", "back"}, unix.EXDEV}, {[]string{"real", "out"}, unix.EXDEV}, {[]string{"away"}, unix.EXDEV}, {[]string{"up"}, unix.EXDEV},
-		{[]string{".."}, unix.EXDEV}, {[]string{"/"}, unix.EXDEV}, {[]string{"magic"}, unix.EXDEV}, {[]string{"none"}, unix.ENOENT}, {[]string{"none", "x"}, unix.ENOENT},
+		{nil, nil}, {[]string{"."}, nil}, {[]string{"./real"}, nil}, {[]string{"in"}, nil}, {[]string{"real", "."}, nil},
+		{[]string{"real/out/back"}, nil},
+		{[]string{"real", "back"}, unix.EXDEV}, {[]string{"real", "out"}, unix.EXDEV}, {[]string{"away"}, unix.EXDEV},
+		{[]string{"up"}, unix.EXDEV},
+		{[]string{".."}, unix.EXDEV}, {[]string{"/"}, unix.EXDEV}, {[]string{"magic"}, unix.EXDEV}, {[]string{"none"}, unix.ENOENT},
+		{[]string{"none", "x"}, unix.ENOENT},
 	} {
 		f, err := Open(dir, tt.names...)
 		if !errors.Is(err, tt.err) {

@@ -44,7 +44,8 @@ func (c *Connector) log(namespace, pod, container string, o nodeapi.LogOptions) 
 		return nil, err
 	}
 	options := aci.LogOptions{
-		Tail: o.Tail, Timestamps: o.Timestamps, Follow: o.Follow, Previous: o.Previous, Since: o.Since, LimitBytes: o.LimitBytes, Stream: o.Stream,
+		Tail: o.Tail, Timestamps: o.Timestamps, Follow: o.Follow, Previous: o.Previous, Since: o.Since, LimitBytes: o.LimitBytes,
+		Stream: o.Stream,
 	}
 	return func(ctx context.Context, w io.Writer) error { return c.cfg.ACI.Logs(ctx, group, container, options, w) }, nil
 }
@@ -97,7 +98,8 @@ func (c *Connector) stats(ctx context.Context) (*statsv1alpha1.Summary, error) {
 	sum := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: c.cfg.NodeName}, Pods: []statsv1alpha1.PodStats{}}
 	pods, err := c.GetPods(ctx)
 	for _, p := range pods {
-		sum.Pods = append(sum.Pods, statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: p.Name, Namespace: p.Namespace, UID: string(p.UID)}})
+		sum.Pods = append(sum.Pods, statsv1alpha1.PodStats{PodRef: statsv1alpha1.PodReference{Name: p.Name, Namespace: p.Namespace,
+			UID: string(p.UID)}})
 	}
 	return sum, err
 }

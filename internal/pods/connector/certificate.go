@@ -20,8 +20,8 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// SignerName is the signer of a virtual node's serving certificate. Upstream's for kubelets takes requests of nodes' own users only, and the
-// connector is a service account.
+// SignerName is the signer of a virtual node's serving certificate. Upstream's for kubelets takes requests of nodes' own users only, and
+// the connector is a service account.
 const SignerName = "packetwalk.dev/virtual-node-serving"
 
 // RequestCertificate asks for a serving certificate for the connector's present address, as a kubelet does at its start, and waits for it.

@@ -89,7 +89,8 @@ func (c *Connector) Run(ctx context.Context) error {
 	broadcaster := record.NewBroadcaster()
 	defer broadcaster.Shutdown()
 	broadcaster.StartRecordingToSink(&typedcorev1.EventSinkImpl{Interface: c.cfg.Client.CoreV1().Events("")})
-	c.recorder = broadcaster.NewRecorder(scheme.Scheme, corev1.EventSource{Component: c.cfg.NodeName + "/pod-controller", Host: c.cfg.NodeName})
+	c.recorder = broadcaster.NewRecorder(scheme.Scheme,
+		corev1.EventSource{Component: c.cfg.NodeName + "/pod-controller", Host: c.cfg.NodeName})
 
 	listener, err := new(net.ListenConfig).Listen(ctx, "tcp", net.JoinHostPort("", strconv.Itoa(c.cfg.Port)))
 	if err != nil {
@@ -140,7 +141,8 @@ func (c *Connector) controllers() (*vknode.NodeController, *vknode.PodController
 	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
 		PodClient: c.cfg.Client.CoreV1(), PodInformer: c.pods, EventRecorder: quiet{c.recorder}, Provider: c,
 		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(), SyncPodStatusFromProviderRateLimiter: promptly(),
+		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
+		SyncPodStatusFromProviderRateLimiter: promptly(),
 	})
 	return nodes, pods, err
 }

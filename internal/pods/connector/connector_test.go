@@ -91,11 +91,13 @@ spec:
   - {name: d, image: gcr.io/kuar-demo/kuard-amd64, command: [/kuard, --address=:9090], args: [--debug]}
 `)
 	g := testConfig().newGroup(pod, []aci.Volume{{Name: "v", EmptyDir: &struct{}{}}})
-	tags := map[string]string{"PodName": "p", "Namespace": "ns", "UID": "u", "NodeName": "vn", "CreationTimestamp": pod.CreationTimestamp.String()}
+	tags := map[string]string{"PodName": "p", "Namespace": "ns", "UID": "u", "NodeName": "vn",
+		"CreationTimestamp": pod.CreationTimestamp.String()}
 	if d := cmp.Diff(tags, g.Tags); d != "" || g.Name != "ns-p" {
 		t.Errorf("%s\n%s", g.Name, d)
 	}
-	dns := &aci.DNSConfig{NameServers: []string{"10.0.0.10"}, SearchDomains: "ns.svc.cluster.local svc.cluster.local cluster.local more", Options: "ndots:5 timeout:1 rotate"}
+	dns := &aci.DNSConfig{NameServers: []string{"10.0.0.10"}, SearchDomains: "ns.svc.cluster.local svc.cluster.local cluster.local more",
+		Options: "ndots:5 timeout:1 rotate"}
 	if d := cmp.Diff(dns, g.Properties.DNSConfig); d != "" {
 		t.Error(d)
 	}
@@ -103,13 +105,15 @@ spec:
 	want := []aci.Container{
 		{Name: "c", Properties: aci.ContainerProperties{
 			Image: "nginx:1", Command: []string{"-g", "daemon off;"}, Ports: web, Environment: []aci.Variable{{Name: "HOW", Value: "off"}},
-			Resources:      aci.Resources{Requests: aci.ResourceAmounts{CPU: 0.25, MemoryInGB: 1.6}, Limits: &aci.ResourceAmounts{CPU: 1, MemoryInGB: 1.6}},
+			Resources: aci.Resources{Requests: aci.ResourceAmounts{CPU: 0.25, MemoryInGB: 1.6},
+				Limits: &aci.ResourceAmounts{CPU: 1, MemoryInGB: 1.6}},
 			ReadinessProbe: &aci.Probe{HTTPGet: &aci.HTTPProbe{Path: "/ready", Port: 80, Scheme: "https"}, PeriodSeconds: 3},
 			VolumeMounts:   []aci.VolumeMount{{Name: "v", MountPath: "/v", ReadOnly: true}},
 		}},
 		{Name: "d", Properties: aci.ContainerProperties{
-			Image: "gcr.io/kuar-demo/kuard-amd64", Command: []string{"/kuard", "--address=:9090", "--debug"}, Ports: []aci.Port{}, Environment: []aci.Variable{},
-			Resources: aci.Resources{Requests: aci.ResourceAmounts{CPU: 1, MemoryInGB: 1.5}},
+			Image: "gcr.io/kuar-demo/kuard-amd64", Command: []string{"/kuard", "--address=:9090", "--debug"}, Ports: []aci.Port{},
+			Environment: []aci.Variable{},
+			Resources:   aci.Resources{Requests: aci.ResourceAmounts{CPU: 1, MemoryInGB: 1.5}},
 		}},
 	}
 	if d := cmp.Diff(want, g.Properties.Containers); d != "" {
@@ -130,15 +134,18 @@ func TestPodStatus(t *testing.T) {
 			IPAddress: &aci.IPAddress{Type: aci.Private, IP: netip.MustParseAddr("10.13.100.4")},
 		}}
 		for _, v := range views {
-			g.Properties.Containers = append(g.Properties.Containers, aci.Container{Name: "c", Properties: aci.ContainerProperties{Image: "i", InstanceView: v}})
+			g.Properties.Containers = append(g.Properties.Containers,
+				aci.Container{Name: "c", Properties: aci.ContainerProperties{Image: "i", InstanceView: v}})
 		}
 		return g
 	}
 	running := &aci.ContainerView{CurrentState: aci.ContainerState{State: aci.StateRunning, StartTime: at}, Ready: true}
-	ended := &aci.ContainerView{RestartCount: 2, CurrentState: aci.ContainerState{State: aci.StateTerminated, StartTime: at, FinishTime: at, ExitCode: &code, DetailStatus: "Error"}}
+	ended := &aci.ContainerView{RestartCount: 2, CurrentState: aci.ContainerState{State: aci.StateTerminated, StartTime: at, FinishTime: at,
+		ExitCode: &code, DetailStatus: "Error"}}
 	pod := &corev1.Pod{}
 	base := corev1.PodStatus{Conditions: []corev1.PodCondition{
-		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: then}, {Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: then},
+		{Type: corev1.PodScheduled, Status: corev1.ConditionTrue, LastTransitionTime: then},
+		{Type: corev1.PodReady, Status: corev1.ConditionTrue, LastTransitionTime: then},
 	}}
 	for _, test := range []struct {
 		group *aci.ContainerGroup
@@ -157,7 +164,8 @@ func TestPodStatus(t *testing.T) {
 		if test.ready {
 			changed = then // it was so before
 		}
-		if s.Phase != test.phase || (ready.Status == corev1.ConditionTrue) != test.ready || !ready.LastTransitionTime.Equal(&changed) || s.PodIP != "10.13.100.4" || s.HostIP != "10.13.76.5" {
+		if s.Phase != test.phase || (ready.Status == corev1.ConditionTrue) != test.ready || !ready.LastTransitionTime.Equal(&changed) ||
+			s.PodIP != "10.13.100.4" || s.HostIP != "10.13.76.5" {
 			t.Errorf("%s: %+v", test.group.Properties.InstanceView.State, s)
 		}
 		if s.Conditions[0].Type != corev1.PodScheduled {
@@ -169,14 +177,16 @@ func TestPodStatus(t *testing.T) {
 		}
 	}
 	s := podStatus(base, pod, group(aci.GroupFailed, ended), "10.13.76.5", now)
-	if c := s.ContainerStatuses[0]; c.RestartCount != 2 || c.State.Terminated == nil || c.State.Terminated.ExitCode != 7 || c.State.Terminated.Reason != "Error" {
+	if c := s.ContainerStatuses[0]; c.RestartCount != 2 || c.State.Terminated == nil || c.State.Terminated.ExitCode != 7 ||
+		c.State.Terminated.Reason != "Error" {
 		t.Errorf("%+v", c)
 	}
 }
 
 func TestNode(t *testing.T) {
 	n := nodeObject(*testConfig(), metav1.Now())
-	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].ToString() != "virtual-kubelet.io/provider=azure:NoSchedule" || n.Labels["type"] != "virtual-kubelet" {
+	if len(n.Spec.Taints) != 1 || n.Spec.Taints[0].ToString() != "virtual-kubelet.io/provider=azure:NoSchedule" ||
+		n.Labels["type"] != "virtual-kubelet" {
 		t.Errorf("%+v %v", n.Spec.Taints, n.Labels)
 	}
 	if _, ok := n.Labels[corev1.LabelNodeExcludeBalancers]; !ok {

@@ -72,7 +72,8 @@ func (f *follower) update(pod *corev1.Pod) {
 	f.mu.Unlock()
 	for i, c := range pod.Spec.Containers {
 		if i < len(old.Spec.Containers) && old.Spec.Containers[i].Image != c.Image {
-			f.event(corev1.EventTypeWarning, "NotSupported", "image of container "+c.Name+": a container group cannot be changed; delete the pod to have it made anew")
+			f.event(corev1.EventTypeWarning, "NotSupported",
+				"image of container "+c.Name+": a container group cannot be changed; delete the pod to have it made anew")
 		}
 	}
 	if len(pod.Spec.EphemeralContainers) > len(old.Spec.EphemeralContainers) {
@@ -279,8 +280,8 @@ func (f *follower) publish(ctx context.Context, status func(pod *corev1.Pod, bas
 	}
 }
 
-// end deletes the group and then the pod; false to try again. Another pod's group can have the name: ns-pod can be read in more than one way.
-// It stays.
+// end deletes the group and then the pod; false to try again. Another pod's group can have the name: ns-pod can be read in more than one
+// way. It stays.
 func (f *follower) end(ctx context.Context) bool {
 	f.mu.Lock()
 	pod, grace := f.pod, f.grace

@@ -75,7 +75,8 @@ func testFollower(t *testing.T, a aci.Service, namespace, name, uid string) (f *
 	return f, asked, recorder.Events
 }
 
-// TestEndOfAnother: the deletion of pod a-b/c, whose group was refused because a/b-c's has the name, leaves that one alone and ends the pod.
+// TestEndOfAnother: the deletion of pod a-b/c, whose group was refused because a/b-c's has the name, leaves that one alone and ends the
+// pod.
 func TestEndOfAnother(t *testing.T) {
 	for uid, deleted := range map[string][]string{"1": {"1"}, "2": nil} {
 		a := &fakeACI{group: aci.ContainerGroup{Name: "a-b-c", Tags: map[string]string{tagUID: "1"}}}

@@ -38,7 +38,8 @@ func (cfg *Config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.Container
 	g := aci.ContainerGroup{
 		Name: groupName(pod.Namespace, pod.Name), Location: cfg.Location,
 		Tags: map[string]string{
-			tagPod: pod.Name, tagNamespace: pod.Namespace, tagUID: string(pod.UID), tagNode: cfg.NodeName, tagCreated: pod.CreationTimestamp.String(),
+			tagPod: pod.Name, tagNamespace: pod.Namespace, tagUID: string(pod.UID), tagNode: cfg.NodeName,
+			tagCreated: pod.CreationTimestamp.String(),
 		},
 		Properties: aci.GroupProperties{
 			OSType: "Linux", RestartPolicy: aci.RestartPolicy(pod.Spec.RestartPolicy), Volumes: volumes, DNSConfig: cfg.dns(pod),
@@ -56,7 +57,8 @@ func (cfg *Config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.Container
 	return g
 }
 
-// dns is what the group's containers have in /etc/resolv.conf, as kubelet makes it (Kubernetes, "DNS for Services and Pods"); nil is Azure's.
+// dns is what the group's containers have in /etc/resolv.conf, as kubelet makes it (Kubernetes, "DNS for Services and Pods"); nil is
+// Azure's.
 func (cfg *Config) dns(pod *corev1.Pod) *aci.DNSConfig {
 	var d aci.DNSConfig
 	var search, options []string

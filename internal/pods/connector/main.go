@@ -53,8 +53,9 @@ func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) err
 	e := environment{get: getenv}
 	credentials := e.text(EnvCredentials)
 	cfg := Config{
-		NodeName: e.text(EnvNodeName), Version: e.text(EnvVersion), Address: e.address(EnvPodIP), Port: e.number(EnvPort), Location: e.text(EnvRegion),
-		KubeDNS: e.address(EnvKubeDNS), ClusterDomain: e.text(EnvDomain), Log: log,
+		NodeName: e.text(EnvNodeName), Version: e.text(EnvVersion), Address: e.address(EnvPodIP), Port: e.number(EnvPort),
+		Location: e.text(EnvRegion),
+		KubeDNS:  e.address(EnvKubeDNS), ClusterDomain: e.text(EnvDomain), Log: log,
 		SubnetID: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/virtualNetworks/%s/subnets/%s",
 			e.text(EnvSubscription), e.text(EnvVNetGroup), e.text(EnvVNet), e.text(EnvSubnet)),
 	}

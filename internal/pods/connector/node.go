@@ -15,7 +15,8 @@ const (
 // nodeObject is the Node as AKS's connector registers it. It has no machine, so no kernel, no runtime and no image of a system.
 func nodeObject(cfg Config, now metav1.Time) *corev1.Node {
 	capacity := corev1.ResourceList{ // the connector's own defaults, a quota and no measure (virtual-kubelet/azure-aci, provider/aci.go)
-		corev1.ResourceCPU: resource.MustParse("10000"), corev1.ResourceMemory: resource.MustParse("4Ti"), corev1.ResourcePods: resource.MustParse("5000"),
+		corev1.ResourceCPU: resource.MustParse("10000"), corev1.ResourceMemory: resource.MustParse("4Ti"),
+		corev1.ResourcePods: resource.MustParse("5000"),
 	}
 	condition := func(t corev1.NodeConditionType, s corev1.ConditionStatus, reason, message string) corev1.NodeCondition {
 		return corev1.NodeCondition{Type: t, Status: s, Reason: reason, Message: message, LastHeartbeatTime: now, LastTransitionTime: now}

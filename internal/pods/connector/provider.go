@@ -105,8 +105,8 @@ func (c *Connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
 	return p
 }
 
-// restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which asks
-// for the pods that there are when it starts.
+// restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which
+// asks for the pods that there are when it starts.
 func (c *Connector) restore(ctx context.Context) error {
 	groups, err := c.cfg.ACI.List(ctx)
 	if err != nil {

@@ -30,7 +30,8 @@ func refusals(pod *corev1.Pod) []string {
 	}
 	for _, v := range s.Volumes {
 		if kind := unsupportedVolume(&v); kind != "" {
-			refuse(true, "volume %s: a container group has no volumes of type %s; it has emptyDir, configMap, secret and projected ones", v.Name, kind)
+			refuse(true, "volume %s: a container group has no volumes of type %s; it has emptyDir, configMap, secret and projected ones", v.Name,
+				kind)
 		}
 		for _, part := range sources(&v) {
 			if err := checkDownward(pod, part.DownwardAPI); err != nil {
@@ -121,7 +122,8 @@ func ignored(pod *corev1.Pod) []string {
 		all = append(all, "securityContext (users and groups)")
 	}
 	for _, c := range pod.Spec.Containers {
-		if s := c.SecurityContext; s != nil && (s.RunAsUser != nil || s.RunAsGroup != nil || isTrue(s.RunAsNonRoot) || isTrue(s.ReadOnlyRootFilesystem)) {
+		if s := c.SecurityContext; s != nil &&
+			(s.RunAsUser != nil || s.RunAsGroup != nil || isTrue(s.RunAsNonRoot) || isTrue(s.ReadOnlyRootFilesystem)) {
 			all = append(all, "securityContext of container "+c.Name)
 		}
 		if c.Stdin || c.TTY {

@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/azure/aci"
 )
 
-// podStatus is a pod's status by its group; base is the status that the API has, of which others' conditions stay, and the times of what has not
-// changed.
+// podStatus is a pod's status by its group; base is the status that the API has, of which others' conditions stay, and the times of what
+// has not changed.
 func podStatus(base corev1.PodStatus, pod *corev1.Pod, g *aci.ContainerGroup, hostIP string, now metav1.Time) corev1.PodStatus {
 	s := *base.DeepCopy()
 	s.Phase, s.Reason, s.Message = phase(g), "", ""
@@ -44,7 +44,8 @@ func podStatus(base corev1.PodStatus, pod *corev1.Pod, g *aci.ContainerGroup, ho
 // gatesOpen tells whether all of the pod's readiness gates are true.
 func gatesOpen(pod *corev1.Pod, s corev1.PodStatus) bool {
 	return !slices.ContainsFunc(pod.Spec.ReadinessGates, func(g corev1.PodReadinessGate) bool {
-		return !slices.ContainsFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue })
+		return !slices.ContainsFunc(s.Conditions,
+			func(c corev1.PodCondition) bool { return c.Type == g.ConditionType && c.Status == corev1.ConditionTrue })
 	})
 }
 
@@ -115,7 +116,8 @@ func containerState(v aci.ContainerState) corev1.ContainerState {
 	case aci.StateRunning:
 		return corev1.ContainerState{Running: &corev1.ContainerStateRunning{StartedAt: at}}
 	case aci.StateTerminated:
-		t := &corev1.ContainerStateTerminated{StartedAt: at, FinishedAt: metav1.NewTime(v.FinishTime).Rfc3339Copy(), Reason: v.DetailStatus, Message: v.Message}
+		t := &corev1.ContainerStateTerminated{StartedAt: at, FinishedAt: metav1.NewTime(v.FinishTime).Rfc3339Copy(), Reason: v.DetailStatus,
+			Message: v.Message}
 		if v.ExitCode != nil {
 			t.ExitCode = int32(*v.ExitCode)
 		}

@@ -31,7 +31,8 @@ func BenchmarkStart(b *testing.B) {
 	})
 	before := cpuTime(b)
 	for b.Loop() {
-		c, err := r.Start(context.Background(), container.Spec{Name: "bench", Dir: filepath.Join(dir, strconv.Itoa(len(all))), Hostname: "bench", Image: "whereami",
+		c, err := r.Start(context.Background(), container.Spec{Name: "bench", Dir: filepath.Join(dir, strconv.Itoa(len(all))), Hostname: "bench",
+			Image:   "whereami",
 			LogPath: filepath.Join(dir, "logs", strconv.Itoa(len(all)))})
 		if err != nil {
 			b.Fatal(err)

@@ -50,7 +50,8 @@ func (s *Spec) Capabilities() (CapSet, error) {
 		return 0, fmt.Errorf("%w: capabilities to drop: %w", ErrStart, errDrop)
 	}
 	if refused := add & allCaps &^ (labCaps | quietCaps); refused != 0 {
-		return 0, fmt.Errorf("%w: capability %s would act on the whole machine, and the lab does not give it; take it out of capabilities.add", ErrStart, refused.names())
+		return 0, fmt.Errorf("%w: capability %s would act on the whole machine, and the lab does not give it; take it out of capabilities.add",
+			ErrStart, refused.names())
 	}
 	set := DefaultCaps
 	if s.Privileged || add.has(capAll) {

@@ -186,7 +186,8 @@ func TestApplicationAnswersAndLogs(t *testing.T) {
 	m := newMachine(t)
 	c := m.start(m.spec("whereami"))
 	answer := m.run(c, "curl", "-s", "-H", "X-Forwarded-For: 198.51.100.7", "http://127.0.0.1/")
-	contains(t, answer, `"hostname": "box"`, `"my_private_ip": "127.0.0.1"`, `"your_address": "127.0.0.1"`, `"x-forwarded-for": "198.51.100.7"`, `"host": "127.0.0.1"`)
+	contains(t, answer, `"hostname": "box"`, `"my_private_ip": "127.0.0.1"`, `"your_address": "127.0.0.1"`,
+		`"x-forwarded-for": "198.51.100.7"`, `"host": "127.0.0.1"`)
 	contains(t, m.run(c, "curl", "-s", "-g", "http://[::1]/"), `"your_address": "::1"`)
 	contains(t, m.log(c), `127.0.0.1 - - [`, `"GET / HTTP/1.1" 200`, `"curl/`)
 	if err := c.Stop(context.Background(), 5*time.Second); err != nil {
@@ -219,7 +220,8 @@ func TestExitStatus(t *testing.T) {
 		}
 		// Two streams are two pipes: their order in the log is not the command's.
 		got, want := m.log(c), tt.log
-		if len(got) != len(want) || strings.Contains(want, "out") != strings.Contains(got, "out") || !strings.Contains(want, "out") && got != want {
+		if len(got) != len(want) || strings.Contains(want, "out") != strings.Contains(got, "out") || !strings.Contains(want, "out") &&
+			got != want {
 			t.Errorf("%s: log %q, want %q", tt.script, got, want)
 		}
 	}
@@ -279,7 +281,8 @@ func starter() int {
 	dir, app, _ := strings.Cut(os.Getenv(starterEnv), ",")
 	bin, dir, _ := strings.Cut(dir, ":")
 	r := newRuntime(bin)
-	_, err := r.Start(context.Background(), container.Spec{Name: "test", Dir: dir, LogPath: dir + ".log", Image: app, Command: strings.Fields(os.Getenv("STARTER_COMMAND"))})
+	_, err := r.Start(context.Background(),
+		container.Spec{Name: "test", Dir: dir, LogPath: dir + ".log", Image: app, Command: strings.Fields(os.Getenv("STARTER_COMMAND"))})
 	fmt.Println("started", err)
 	select {}
 }
@@ -395,7 +398,8 @@ func TestExec(t *testing.T) {
 		{container.Exec{Args: []string{"sh", "-c", "kill -TERM $$"}}, "", 143},
 		{container.Exec{Args: []string{"sh", "-c", "sleep 1000 & echo first"}}, "first\n", 0},
 		{container.Exec{Args: []string{"sh", "-c", "tty; stty size"}, TTY: true, Resize: sizes(80, 24)}, "/dev/pts/", 0},
-		{container.Exec{Args: []string{"sh", "-c", "read line; echo got $line"}, TTY: true, Stdin: strings.NewReader("typed\n")}, "got typed\r\n", 0},
+		{container.Exec{Args: []string{"sh", "-c", "read line; echo got $line"}, TTY: true, Stdin: strings.NewReader("typed\n")}, "got typed\r\n",
+			0},
 		{container.Exec{Args: []string{"nosuch"}}, "", 127},
 		{container.Exec{Args: []string{"/etc/hosts"}}, "", 126},
 	} {
@@ -503,7 +507,8 @@ findmnt -rno TARGET 2>/dev/null | sort | head -40 || true
 cat /proc/1/mounts | wc -l
 `
 	out := m.run(c, "sh", "-c", script)
-	contains(t, out, "nameserver 10.0.0.10\n", "box\n", "of the host\nof the host\nof the host\n", "ro is read-only", "rw is writable", "file is read-only",
+	contains(t, out, "nameserver 10.0.0.10\n", "box\n", "of the host\nof the host\nof the host\n", "ro is read-only", "rw is writable",
+		"file is read-only",
 		"root is writable", "proc is guarded", "sysrq is guarded", "sys is read-only", "no devices", "\nlo\n")
 	if strings.Contains(out, filepath.Base(secret)) {
 		t.Error("the host's /root is seen")
@@ -527,7 +532,8 @@ func TestReadOnlyRoot(t *testing.T) {
 	s.ReadOnlyRoot = true
 	s.Mounts = []container.Mount{{Source: t.TempDir(), Destination: "/usr/share/scratch"}}
 	c := m.start(s)
-	contains(t, m.run(c, "sh", "-c", "for f in / /tmp /usr /etc/ssl/certs; do touch $f/x || echo no; done; touch /usr/share/scratch/x && echo scratch"),
+	contains(t, m.run(c, "sh", "-c",
+		"for f in / /tmp /usr /etc/ssl/certs; do touch $f/x || echo no; done; touch /usr/share/scratch/x && echo scratch"),
 		"no\nno\nno\nno\nscratch\n")
 }
 
@@ -544,7 +550,8 @@ func TestUserAndCapabilities(t *testing.T) {
 			s.DropCaps, s.AddCaps, s.NoNewPrivs = []string{"ALL"}, []string{"cap_net_raw"}, true
 		},
 			[]string{"0\n0\n", "CapEff:\t0000000000002000", "CapBnd:\t0000000000002000", "NoNewPrivs:\t1"}},
-		{"user", func(s *container.Spec) { s.UID, s.GID, s.Groups = &id, &id, []int64{2000} }, []string{"1000\n1000 2000\n", "CapEff:\t0000000000000000"}},
+		{"user", func(s *container.Spec) { s.UID, s.GID, s.Groups = &id, &id, []int64{2000} },
+			[]string{"1000\n1000 2000\n", "CapEff:\t0000000000000000"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			m := newMachine(t)
@@ -571,7 +578,10 @@ func TestNetworkTools(t *testing.T) {
 	contains(t, m.run(c, "ip", "-o", "addr", "show", "lo"), "127.0.0.1/8")
 	contains(t, m.run(c, "ping", "-c1", "127.0.0.1"), "1 received")
 	var out, errOut bytes.Buffer
-	code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", "ping -i 0.1 -w 60 127.0.0.1 >/dev/null & timeout 60 tcpdump -c2 -nli lo icmp; code=$?; kill $!; exit $code"}, Stdout: &out, Stderr: &errOut})
+	code, err := c.Exec(context.Background(),
+		container.Exec{Args: []string{"sh", "-c",
+			"ping -i 0.1 -w 60 127.0.0.1 >/dev/null & timeout 60 tcpdump -c2 -nli lo icmp; code=$?; kill $!; exit $code"}, Stdout: &out,
+			Stderr: &errOut})
 	if code != 0 || err != nil {
 		t.Error(code, err, errOut.String())
 	}
@@ -680,7 +690,8 @@ func TestStopWithOpenConnection(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		c.Exec(hold, container.Exec{Args: []string{"bash", "-c", "exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3; cat <&3"}})
+		c.Exec(hold, container.Exec{Args: []string{"bash", "-c",
+			"exec 3<>/dev/tcp/127.0.0.1/80; printf 'GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n' >&3; cat <&3"}})
 	}()
 	m.awaitLog(c)
 	if err := c.Stop(context.Background(), time.Minute); err != nil {

@@ -54,7 +54,8 @@ func TestMachineIsNotSeen(t *testing.T) {
 	script := "cat /etc/passwd /etc/group; ls -l /etc/ssl/certs | head -3; id; getent hosts localhost; getent services http; head -c3 /usr/bin/env >/dev/null && ls /etc/alternatives | head -1; " +
 		"stat -c %a /tmp /var/tmp /root; echo x > /etc/ssl/certs/mine.pem && echo x > /etc/nsswitch.conf && echo x > /usr/lib/x && rm /etc/services && echo own"
 	out := m.run(c, "sh", "-c", script)
-	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n", "own\n")
+	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n",
+		"own\n")
 	users, err := os.ReadFile("/etc/passwd")
 	if err != nil {
 		t.Fatal(err)
@@ -119,7 +120,8 @@ for n in $(seq 0 %d); do ln -s /proc/thread-self/fd/$n/spec.json fd$n; ln -s /pr
 	c = m.start(s)
 	m.run(c, "sh", "-c", "echo mine > /volume/file; mkfifo /volume/pipe; ln -s /usr/lib/os-release /volume/link")
 	for path, want := range map[string]string{
-		"volume/file": "200", "etc/hosts": "200", "etc/passwd": "200", "etc/shadow": "404", "usr/lib/os-release": "404", "bin/sh": "404", "volume/link": "404",
+		"volume/file": "200", "etc/hosts": "200", "etc/passwd": "200", "etc/shadow": "404", "usr/lib/os-release": "404", "bin/sh": "404",
+		"volume/link": "404",
 		"volume/pipe": "403", "lib64/../bin/sh": "404", "proc/self/root/etc/hosts": "403", "proc/thread-self/fd/2": "403",
 	} {
 		if got := m.run(c, "curl", "-s", "-m", "5", "--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", "127.0.0.1:8080/fs/"+path); got != want {

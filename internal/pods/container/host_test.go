@@ -70,7 +70,8 @@ func TestHosts(t *testing.T) {
 		}
 		return out.String(), code
 	}
-	if got, code := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1/"}}); code != 0 || !strings.Contains(got, "Welcome to nginx!") {
+	if got, code := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1/"}}); code != 0 ||
+		!strings.Contains(got, "Welcome to nginx!") {
 		t.Errorf("exit status %d: %s%s", code, got, errOut.String())
 	}
 	contains(t, m.log(c), `10.99.0.2 - - [`)
@@ -79,7 +80,8 @@ func TestHosts(t *testing.T) {
 	s = m.spec("kuard")
 	s.NetNS = server
 	m.start(s)
-	if got, _ := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1:8080/"}}); !strings.Contains(got, `"addrs":["10.99.0.1"]`) || !strings.Contains(got, `"requestAddr":"10.99.0.2:`) {
+	if got, _ := run(container.Run{Args: []string{"curl", "-s", "http://10.99.0.1:8080/"}}); !strings.Contains(got, `"addrs":["10.99.0.1"]`) ||
+		!strings.Contains(got, `"requestAddr":"10.99.0.2:`) {
 		t.Error(got)
 	}
 
@@ -99,7 +101,8 @@ func TestHosts(t *testing.T) {
 	if name, _ := os.Hostname(); name == "testvm" {
 		t.Error("the machine's name changed")
 	}
-	if _, code := run(container.Run{Args: []string{"nosuch"}}); code != 127 || !strings.HasPrefix(errOut.String(), `exec: "nosuch": executable file not found`) {
+	if _, code := run(container.Run{Args: []string{"nosuch"}}); code != 127 ||
+		!strings.HasPrefix(errOut.String(), `exec: "nosuch": executable file not found`) {
 		t.Errorf("exit status %d: %s", code, errOut.String())
 	}
 	if _, code := run(container.Run{Args: []string{"sh", "-c", "kill -9 $$"}}); code != 137 {
@@ -107,7 +110,8 @@ func TestHosts(t *testing.T) {
 	}
 	// Without arguments it is a shell, which reads its commands here.
 	out.Reset()
-	code, err := m.runtime.RunIn(context.Background(), container.Run{NetNS: client}, strings.NewReader("ip -4 -br addr show eth0; exit 3\n"), &out, &out)
+	code, err := m.runtime.RunIn(context.Background(), container.Run{NetNS: client}, strings.NewReader("ip -4 -br addr show eth0; exit 3\n"),
+		&out, &out)
 	if err != nil || code != 3 || !strings.Contains(out.String(), "10.99.0.2/24") {
 		t.Errorf("shell: exit status %d, %v, %s", code, err, out.String())
 	}
@@ -210,7 +214,8 @@ func TestVolumeIsOneFileSystem(t *testing.T) {
 	s := m.spec("pause")
 	s.Mounts = []container.Mount{{Source: "/", Destination: "/host", ReadOnly: true}}
 	c := m.start(s)
-	for _, script := range []string{"ls /host/proc/1", "ls /host/sys/class", "head -c1 /host/dev/zero", "touch /host/etc/x", "mount -o remount,rw /host"} {
+	for _, script := range []string{"ls /host/proc/1", "ls /host/sys/class", "head -c1 /host/dev/zero", "touch /host/etc/x",
+		"mount -o remount,rw /host"} {
 		var out bytes.Buffer
 		code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})
 		if code == 0 || code == 127 || err != nil {
@@ -303,7 +308,8 @@ func TestNames(t *testing.T) {
 	contains(t, m.run(c, "nslookup", "whereami"), "Server:\t\t127.0.0.1\n", "Name:\twhereami.default.svc.cluster.local\nAddress: 10.0.0.7\n")
 	contains(t, m.run(c, "nslookup", "198.51.100.80", "127.0.0.1"), "name = ifconfig.co.")
 	var out bytes.Buffer
-	if code, err := c.Exec(context.Background(), container.Exec{Args: []string{"nslookup", "nosuch"}, Stdout: &out}); code != 1 || err != nil || !strings.Contains(out.String(), "NXDOMAIN") {
+	if code, err := c.Exec(context.Background(), container.Exec{Args: []string{"nslookup", "nosuch"}, Stdout: &out}); code != 1 ||
+		err != nil || !strings.Contains(out.String(), "NXDOMAIN") {
 		t.Errorf("exit status %d, %v, %s", code, err, out.String())
 	}
 }

@@ -52,7 +52,8 @@ func filter() []unix.SockFilter {
 		p = append(p, unless(unix.BPF_JEQ, number, 1), answer(refuse))
 	}
 	for _, number := range []uint32{unix.SYS_CLONE, unix.SYS_UNSHARE} {
-		p = append(p, unless(unix.BPF_JEQ, number, 4), load(dataArg0), unless(unix.BPF_JSET, unix.CLONE_NEWUSER, 1), answer(refuse), answer(allow))
+		p = append(p, unless(unix.BPF_JEQ, number, 4), load(dataArg0), unless(unix.BPF_JSET, unix.CLONE_NEWUSER, 1), answer(refuse),
+			answer(allow))
 	}
 	return append(p, answer(allow))
 }

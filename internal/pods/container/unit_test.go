@@ -32,10 +32,12 @@ func TestCapabilities(t *testing.T) {
 			t.Errorf("%+v: %v, %v; want %v", tt.spec, got, err, tt.want)
 		}
 	}
-	if _, err := (&Spec{AddCaps: []string{"NET_RAW", "NOSUCH"}}).Capabilities(); !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "NOSUCH;") {
+	if _, err := (&Spec{AddCaps: []string{"NET_RAW", "NOSUCH"}}).Capabilities(); !errors.Is(err, ErrStart) ||
+		!strings.Contains(err.Error(), "NOSUCH;") {
 		t.Error(err)
 	}
-	for _, name := range []string{"SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "SYS_NICE", "SYS_RESOURCE", "SYS_PACCT", "SYSLOG", "BPF", "PERFMON",
+	for _, name := range []string{"SYS_ADMIN", "SYS_MODULE", "SYS_RAWIO", "SYS_BOOT", "SYS_TIME", "SYS_NICE", "SYS_RESOURCE", "SYS_PACCT",
+		"SYSLOG", "BPF", "PERFMON",
 		"MAC_ADMIN", "MAC_OVERRIDE", "DAC_READ_SEARCH", "MKNOD", "LINUX_IMMUTABLE", "AUDIT_CONTROL", "CHECKPOINT_RESTORE"} {
 		for _, s := range []Spec{{AddCaps: []string{"CAP_" + name, "NET_ADMIN"}}, {AddCaps: []string{name}, Privileged: true}} {
 			if _, err := s.Capabilities(); !errors.Is(err, ErrStart) || !strings.Contains(err.Error(), "capability "+name+" would") {
@@ -119,7 +121,8 @@ func TestReadLogs(t *testing.T) {
 			{LogOptions{Since: at}, "three\n\nno end"},
 			{LogOptions{Since: at, Tail: 2}, "\nno end"},
 			{LogOptions{LimitBytes: 2}, (zero + "one")[:2]},
-			{LogOptions{Since: at, Timestamps: true, Tail: 3}, "2026-01-02T03:04:07.000000001Z three\n2026-01-02T03:04:08.000000001Z \n2026-01-02T03:04:09.000000001Z no end"},
+			{LogOptions{Since: at, Timestamps: true, Tail: 3},
+				"2026-01-02T03:04:07.000000001Z three\n2026-01-02T03:04:08.000000001Z \n2026-01-02T03:04:09.000000001Z no end"},
 		} {
 			var out bytes.Buffer
 			if err := ReadLogs(context.Background(), path, tt.o, &out); err != nil || out.String() != tt.want {
@@ -223,7 +226,8 @@ func TestLookPath(t *testing.T) {
 		{"", "", "no command specified"}, {dir + "/../" + filepath.Base(dir), "", "is a directory"},
 	} {
 		got, err := LookPath(tt.name, env, dir)
-		if got != tt.want || (err == nil) != (tt.err == "") || err != nil && (!errors.Is(err, ErrStart) || !strings.Contains(err.Error(), tt.err)) {
+		if got != tt.want || (err == nil) != (tt.err == "") || err != nil &&
+			(!errors.Is(err, ErrStart) || !strings.Contains(err.Error(), tt.err)) {
 			t.Errorf("%q: %q, %v", tt.name, got, err)
 		}
 	}

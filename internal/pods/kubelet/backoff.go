@@ -2,8 +2,8 @@ package kubelet
 
 import "time"
 
-// Back-off as upstream's kubelet has it: the first restart is at once, then 10 s doubling to 5 min, forgotten after twice the maximum without a
-// failure (pkg/kubelet/kubelet.go: MaxContainerBackOff, containerBackOffPeriod; client-go/util/flowcontrol: Backoff).
+// Back-off as upstream's kubelet has it: the first restart is at once, then 10 s doubling to 5 min, forgotten after twice the maximum
+// without a failure (pkg/kubelet/kubelet.go: MaxContainerBackOff, containerBackOffPeriod; client-go/util/flowcontrol: Backoff).
 const (
 	backoffInitial = 10 * time.Second
 	backoffMax     = 5 * time.Minute

@@ -145,7 +145,8 @@ func (n *cniNetwork) del(ctx context.Context, pod *corev1.Pod, id, netns string)
 	return n.cni.DelNetworkList(ctx, conf, n.args(pod, id, netns))
 }
 
-// mapsPorts tells whether a plugin of the configuration takes the capability portMappings (CNI CONVENTIONS.md): libcni hands it to no other.
+// mapsPorts tells whether a plugin of the configuration takes the capability portMappings (CNI CONVENTIONS.md): libcni hands it to no
+// other.
 func (n *cniNetwork) mapsPorts() bool {
 	conf, err := n.config()
 	return err == nil && slices.ContainsFunc(conf.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Capabilities["portMappings"] })

@@ -18,9 +18,11 @@ func TestCNIConfiguration(t *testing.T) {
 		plugins       int
 		maps          bool // host ports
 	}{
-		"list":           {files: map[string]string{"10-azure.conflist": list, "20.conf": plugin}, name: "list", version: "1.0.0", plugins: 2, maps: true},
-		"one plugin":     {files: map[string]string{"10-azure.conf": plugin, "20.conflist": list}, name: "plugin", version: "0.3.1", plugins: 1},
-		"as .json":       {files: map[string]string{"10-azure.json": plugin, "01-readme.txt": "none"}, name: "plugin", version: "0.3.1", plugins: 1},
+		"list": {files: map[string]string{"10-azure.conflist": list, "20.conf": plugin}, name: "list", version: "1.0.0", plugins: 2,
+			maps: true},
+		"one plugin": {files: map[string]string{"10-azure.conf": plugin, "20.conflist": list}, name: "plugin", version: "0.3.1", plugins: 1},
+		"as .json": {files: map[string]string{"10-azure.json": plugin, "01-readme.txt": "none"}, name: "plugin", version: "0.3.1",
+			plugins: 1},
 		"without a type": {files: map[string]string{"10-azure.conf": `{"name": "plugin"}`}},
 		"not JSON":       {files: map[string]string{"10-azure.conf": `{`}},
 		"none":           {files: map[string]string{"readme.txt": "none"}},
@@ -46,7 +48,8 @@ func TestCNIConfiguration(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got.Name != test.name || got.CNIVersion != test.version || len(got.Plugins) != test.plugins || got.Plugins[0].Network.Type != "azure-vnet" {
+			if got.Name != test.name || got.CNIVersion != test.version || len(got.Plugins) != test.plugins ||
+				got.Plugins[0].Network.Type != "azure-vnet" {
 				t.Errorf("network %s %s with %d plugins", got.Name, got.CNIVersion, len(got.Plugins))
 			}
 		})

@@ -71,8 +71,8 @@ func (r realRuntime) Adopt(dir string) (Container, error) {
 
 // A Config is all that a kubelet needs. Fields without "optional" must be set.
 type Config struct {
-	// Node is the Node object to register: name, labels, annotations, taints, provider ID, pod CIDR (optional), and in the status the addresses
-	// (InternalIP must be among them), capacity and node info; what of the status is missing gets a value that fits the machine.
+	// Node is the Node object to register: name, labels, annotations, taints, provider ID, pod CIDR (optional), and in the status the
+	// addresses (InternalIP must be among them), capacity and node info; what of the status is missing gets a value that fits the machine.
 	Node *corev1.Node
 	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
 	Client kubernetes.Interface
@@ -94,8 +94,8 @@ type Config struct {
 	CNIConfDir  string
 	CNIBinDirs  []string
 	CNICacheDir string
-	// ConfigureCNI writes the CNI configuration for the pod ranges that the API gives the node (spec.podCIDRs). Optional: the configuration is there. With it pods
-	// wait until the node has its ranges.
+	// ConfigureCNI writes the CNI configuration for the pod ranges that the API gives the node (spec.podCIDRs). Optional: the configuration is
+	// there. With it pods wait until the node has its ranges.
 	ConfigureCNI func(pods []netip.Prefix) error
 
 	ClusterDNS    netip.Addr // optional: pods then have the node's name server

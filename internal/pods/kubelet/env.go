@@ -92,7 +92,8 @@ func envFrom(vars map[string]string, c *corev1.Container, namespace string, src 
 	return nil
 }
 
-// envName tells whether a key can be a variable's name: anything printable but "=" (as relaxed by Kubernetes 1.34, RelaxedEnvironmentVariableValidation).
+// envName tells whether a key can be a variable's name: anything printable but "=" (as relaxed by Kubernetes 1.34,
+// RelaxedEnvironmentVariableValidation).
 func envName(s string) bool {
 	return s != "" && !strings.ContainsFunc(s, func(r rune) bool { return r < 0x20 || r > 0x7e || r == '=' })
 }
@@ -100,7 +101,8 @@ func envName(s string) bool {
 func isTrue(b *bool) bool { return b != nil && *b }
 
 // envValue is the value of one variable; ok is false for one whose optional source is not there.
-func envValue(e corev1.EnvVar, c *corev1.Container, f podFacts, vars map[string]string, src configSource) (value string, ok bool, err error) {
+func envValue(e corev1.EnvVar, c *corev1.Container, f podFacts, vars map[string]string, src configSource) (value string, ok bool,
+	err error) {
 	from := e.ValueFrom
 	switch {
 	case from == nil:

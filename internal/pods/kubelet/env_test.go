@@ -38,7 +38,8 @@ func (s fakeSource) secret(_, name string) (*corev1.Secret, error) {
 func local(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
 
 func service(namespace, name, ip string, ports ...corev1.ServicePort) *corev1.Service {
-	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}, Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
+	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name},
+		Spec: corev1.ServiceSpec{ClusterIP: ip, Ports: ports}}
 }
 
 func TestEnvironment(t *testing.T) {
@@ -68,8 +69,10 @@ func TestEnvironment(t *testing.T) {
 			{Name: "MILLI", ValueFrom: res("requests.cpu", "1m")},
 			{Name: "MEM", ValueFrom: res("requests.memory", "1Mi")},
 			{Name: "LIMIT", ValueFrom: res("limits.cpu", "")},
-			{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("conf"), Key: "password"}}},
-			{Name: "NONE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("conf"), Key: "x", Optional: new(true)}}},
+			{Name: "PASSWORD", ValueFrom: &corev1.EnvVarSource{SecretKeyRef: &corev1.SecretKeySelector{LocalObjectReference: local("conf"),
+				Key: "password"}}},
+			{Name: "NONE", ValueFrom: &corev1.EnvVarSource{ConfigMapKeyRef: &corev1.ConfigMapKeySelector{LocalObjectReference: local("conf"),
+				Key: "x", Optional: new(true)}}},
 			{Name: "URL", Value: "http://$(IP):$(WEB_SERVICE_PORT)/$(NOSUCH)?$$(IP)"},
 			{Name: "CM_a", Value: "mine"},
 		}}
@@ -88,7 +91,8 @@ func TestEnvironment(t *testing.T) {
 	want := []string{
 		"CM_b=2",
 		"KUBERNETES_PORT=tcp://10.2.0.1:443", "KUBERNETES_PORT_443_TCP=tcp://10.2.0.1:443", "KUBERNETES_PORT_443_TCP_ADDR=10.2.0.1",
-		"KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_PROTO=tcp", "KUBERNETES_SERVICE_HOST=10.2.0.1", "KUBERNETES_SERVICE_PORT=443",
+		"KUBERNETES_PORT_443_TCP_PORT=443", "KUBERNETES_PORT_443_TCP_PROTO=tcp", "KUBERNETES_SERVICE_HOST=10.2.0.1",
+		"KUBERNETES_SERVICE_PORT=443",
 		"KUBERNETES_SERVICE_PORT_HTTPS=443",
 		"WEB_PORT=tcp://10.2.0.2:80", "WEB_PORT_80_TCP=tcp://10.2.0.2:80", "WEB_PORT_80_TCP_ADDR=10.2.0.2", "WEB_PORT_80_TCP_PORT=80",
 		"WEB_PORT_80_TCP_PROTO=tcp", "WEB_SERVICE_HOST=10.2.0.2", "WEB_SERVICE_PORT=80",
@@ -100,7 +104,8 @@ func TestEnvironment(t *testing.T) {
 	}
 	pod.Spec.EnableServiceLinks = new(false)
 	got, _ = environment(&corev1.Container{}, podFacts{pod: pod}, services, fakeSource{})
-	if slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "WEB_") }) || !slices.Contains(got, "KUBERNETES_SERVICE_HOST=10.2.0.1") {
+	if slices.ContainsFunc(got, func(s string) bool { return strings.HasPrefix(s, "WEB_") }) ||
+		!slices.Contains(got, "KUBERNETES_SERVICE_HOST=10.2.0.1") {
 		t.Errorf("without service links: %v", got)
 	}
 	c.EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: local("nosuch")}}}
@@ -122,7 +127,8 @@ func TestResolvConf(t *testing.T) {
 		"host network with cluster": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirstWithHostNet, HostNetwork: true},
 			"search default.svc.cluster.local svc.cluster.local cluster.local\nnameserver 10.2.0.10\noptions ndots:5\n"},
 		"default": {corev1.PodSpec{DNSPolicy: corev1.DNSDefault}, "nameserver 168.63.129.16\n"},
-		"none": {corev1.PodSpec{DNSPolicy: corev1.DNSNone, DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"x.y"}}},
+		"none": {corev1.PodSpec{DNSPolicy: corev1.DNSNone,
+			DNSConfig: &corev1.PodDNSConfig{Nameservers: []string{"1.1.1.1"}, Searches: []string{"x.y"}}},
 			"search x.y\nnameserver 1.1.1.1\n"},
 		"merged": {corev1.PodSpec{DNSPolicy: corev1.DNSClusterFirst, DNSConfig: &corev1.PodDNSConfig{Searches: []string{"x.y", "cluster.local"},
 			Options: []corev1.PodDNSConfigOption{{Name: "ndots", Value: &value}, {Name: "use-vc"}}}},
@@ -189,7 +195,8 @@ func TestMountPoints(t *testing.T) {
 	}
 	write("1")
 	pod := &corev1.Pod{Spec: corev1.PodSpec{Containers: []corev1.Container{{VolumeMounts: []corev1.VolumeMount{
-		{Name: "v", MountPath: "/etc/app"}, {Name: "w", MountPath: "/etc/app/more/deep"}, {Name: "x", MountPath: "/etc/application"}, {Name: "y", MountPath: "/etc/app/file", SubPath: "f"},
+		{Name: "v", MountPath: "/etc/app"}, {Name: "w", MountPath: "/etc/app/more/deep"}, {Name: "x", MountPath: "/etc/application"},
+		{Name: "y", MountPath: "/etc/app/file", SubPath: "f"},
 	}}}}}
 	if err := makeMountPoints(dir, "v", pod); err != nil {
 		t.Fatal(err)
@@ -234,9 +241,12 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 		{path: "/usr/nosuch"}, {path: "/usr/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
 		{path: machine}, {path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate)},
 		{path: machine + "/sub", kind: kind(corev1.HostPathDirectory), mustFail: true},
-		{path: "/etc/shadow", kind: kind(corev1.HostPathFile), mustFail: true}, {path: "/etc/passwd", kind: kind(corev1.HostPathFile), mustFail: true},
-		{path: "/etc/ssl/private"}, {path: "/etc/ssl"}, {path: "/etc"}, {path: "/etc/ssh"}, {path: "/opt"}, {path: "/boot"}, {path: "/home"}, {path: "/root"},
-		{path: "/../../etc/x"}, {path: "/run"}, {path: "/var/run"}, {path: "/run/packetwalk"}, {path: "/var/run/docker.sock"}, {path: "/var"}, {path: "/tmp"},
+		{path: "/etc/shadow", kind: kind(corev1.HostPathFile), mustFail: true},
+		{path: "/etc/passwd", kind: kind(corev1.HostPathFile), mustFail: true},
+		{path: "/etc/ssl/private"}, {path: "/etc/ssl"}, {path: "/etc"}, {path: "/etc/ssh"}, {path: "/opt"}, {path: "/boot"}, {path: "/home"},
+		{path: "/root"},
+		{path: "/../../etc/x"}, {path: "/run"}, {path: "/var/run"}, {path: "/run/packetwalk"}, {path: "/var/run/docker.sock"}, {path: "/var"},
+		{path: "/tmp"},
 		{path: "/proc"}, {path: "/proc/1/root/usr"}, {path: "/dev"}, {path: "/sys"}, {path: "/usr/../etc/ssh"},
 		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true}, {path: socket},
 	} {
@@ -262,7 +272,8 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 func TestLinksDoNotLeadToTheMachine(t *testing.T) {
 	root, machine, data := t.TempDir(), t.TempDir(), t.TempDir()
 	for _, dir := range []string{root, data} {
-		for name, target := range map[string]string{"out": machine, "up": "../../../../../../.." + machine, "dangling": machine + "/made", "in": "real"} {
+		for name, target := range map[string]string{"out": machine, "up": "../../../../../../.." + machine, "dangling": machine + "/made",
+			"in": "real"} {
 			if err := os.Symlink(target, filepath.Join(dir, name)); err != nil {
 				t.Fatal(err)
 			}
@@ -321,10 +332,12 @@ func TestLinksDoNotLeadToTheMachine(t *testing.T) {
 func TestSecurityContext(t *testing.T) {
 	id := func(n int64) *int64 { return &n }
 	var s container.Spec
-	err := secure(&s, &corev1.PodSecurityContext{RunAsUser: id(1), RunAsGroup: id(2), FSGroup: id(3), SupplementalGroups: []int64{4}, RunAsNonRoot: new(true)},
+	err := secure(&s, &corev1.PodSecurityContext{RunAsUser: id(1), RunAsGroup: id(2), FSGroup: id(3), SupplementalGroups: []int64{4},
+		RunAsNonRoot: new(true)},
 		&corev1.SecurityContext{RunAsUser: id(5), AllowPrivilegeEscalation: new(false), Privileged: new(false),
 			Capabilities: &corev1.Capabilities{Add: []corev1.Capability{"NET_ADMIN"}, Drop: []corev1.Capability{"ALL"}}})
-	want := container.Spec{UID: id(5), GID: id(2), Groups: []int64{3, 4}, NoNewPrivs: true, AddCaps: []string{"NET_ADMIN"}, DropCaps: []string{"ALL"}}
+	want := container.Spec{UID: id(5), GID: id(2), Groups: []int64{3, 4}, NoNewPrivs: true, AddCaps: []string{"NET_ADMIN"},
+		DropCaps: []string{"ALL"}}
 	if d := cmp.Diff(want, s); err != nil || d != "" {
 		t.Errorf("%v\n%s", err, d)
 	}

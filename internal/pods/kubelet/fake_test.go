@@ -210,7 +210,8 @@ func newBench(t *testing.T, objects ...runtime.Object) *bench {
 
 func newBenchWith(t *testing.T, edit func(*bench, *Config), objects ...runtime.Object) *bench {
 	t.Helper()
-	b := &bench{edit: edit, t: t, client: fake.NewClientset(objects...), runtime: newFakeRuntime(), network: &fakeNetwork{has: map[string]string{}}, dir: t.TempDir()}
+	b := &bench{edit: edit, t: t, client: fake.NewClientset(objects...), runtime: newFakeRuntime(),
+		network: &fakeNetwork{has: map[string]string{}}, dir: t.TempDir()}
 	// What the API server does and the fake does not: a deletion with grace marks the pod; tokens.
 	b.client.PrependReactor("update", "pods", b.conflict)
 	b.client.PrependReactor("delete", "pods", b.gracefulDelete)
@@ -218,7 +219,8 @@ func newBenchWith(t *testing.T, edit func(*bench, *Config), objects ...runtime.O
 		if a.GetSubresource() != "token" {
 			return false, nil, nil
 		}
-		return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "tok", ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}}, nil
+		return true, &authv1.TokenRequest{Status: authv1.TokenRequestStatus{Token: "tok",
+			ExpirationTimestamp: metav1.NewTime(time.Now().Add(time.Hour))}}, nil
 	})
 	b.start()
 	return b
@@ -319,7 +321,8 @@ func (b *bench) awaitGone(name string) {
 	b.t.Helper()
 	limit := time.Now().Add(15 * time.Second)
 	for {
-		if _, err := b.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{}); err != nil && b.k.Status().Pods == 0 {
+		if _, err := b.client.CoreV1().Pods("default").Get(context.Background(), name, metav1.GetOptions{}); err != nil &&
+			b.k.Status().Pods == 0 {
 			return
 		}
 		if time.Now().After(limit) {

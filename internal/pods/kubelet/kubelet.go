@@ -57,7 +57,8 @@ func New(cfg Config) (*Kubelet, error) {
 		return nil, err
 	}
 	k := &Kubelet{
-		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker), faults: make(map[string]error),
+		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker),
+		faults:   make(map[string]error),
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
@@ -96,8 +97,8 @@ func New(cfg Config) (*Kubelet, error) {
 // Ready is closed when the node is registered, has its pod ranges if it waits for some, and pods that are bound to it are started.
 func (k *Kubelet) Ready() <-chan struct{} { return k.ready }
 
-// Run registers the node, takes over the pods that an earlier kubelet with the same Dir left, and runs pods until ctx ends. Pods run on then.
-// It returns ctx's error, or why it could not go on.
+// Run registers the node, takes over the pods that an earlier kubelet with the same Dir left, and runs pods until ctx ends. Pods run on
+// then. It returns ctx's error, or why it could not go on.
 func (k *Kubelet) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -119,8 +120,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
 		PodClient: k.cfg.Client.CoreV1(), PodInformer: k.pods, EventRecorder: quietRecorder{k.recorder}, Provider: k,
 		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(), SyncPodStatusFromProviderRateLimiter: promptly(),
-		SkipDownwardAPIResolution: true, // it is done when a container starts, as a kubelet does
+		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
+		SyncPodStatusFromProviderRateLimiter: promptly(),
+		SkipDownwardAPIResolution:            true, // it is done when a container starts, as a kubelet does
 	})
 	if err != nil {
 		return fmt.Errorf("kubelet %s: %w", k.name, err)
@@ -405,7 +407,8 @@ func (k *Kubelet) finish(ctx context.Context, pod *corev1.Pod) error {
 	last.ResourceVersion = "" // unconditional: a kubelet alone writes a pod's status
 	_, err := api.UpdateStatus(ctx, last, metav1.UpdateOptions{})
 	if err == nil {
-		err = api.Delete(ctx, pod.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
+		err = api.Delete(ctx, pod.Name,
+			metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
 	}
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil

@@ -62,8 +62,8 @@ func TestNodeIsRegisteredReadyWithALease(t *testing.T) {
 	}
 }
 
-// TestFaultsEnd: what the API server did not let the kubelet do is a fault until it does: the node's registration before the roles of a new cluster are
-// there, a pod's deletion.
+// TestFaultsEnd: what the API server did not let the kubelet do is a fault until it does: the node's registration before the roles of a new
+// cluster are there, a pod's deletion.
 func TestFaultsEnd(t *testing.T) {
 	refused := func(a k8stesting.Action) error {
 		return apierrors.NewForbidden(corev1.Resource(a.GetResource().Resource), "x", errors.New("not now"))
@@ -107,10 +107,12 @@ func TestPodRunsAndIsDeleted(t *testing.T) {
 	pod := b.create(testPod("web"))
 	c := b.runtime.next(t)
 	p := b.await("web", "ready", ready)
-	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP != "10.0.0.1" || p.Status.HostIP != "127.0.0.1" || p.Status.QOSClass != corev1.PodQOSBestEffort {
+	if p.Status.Phase != corev1.PodRunning || p.Status.PodIP != "10.0.0.1" || p.Status.HostIP != "127.0.0.1" ||
+		p.Status.QOSClass != corev1.PodQOSBestEffort {
 		t.Errorf("status %+v", p.Status)
 	}
-	if got := p.Status.ContainerStatuses[0]; got.State.Running == nil || !strings.HasPrefix(got.ContainerID, "packetwalk://") || got.RestartCount != 0 {
+	if got := p.Status.ContainerStatuses[0]; got.State.Running == nil || !strings.HasPrefix(got.ContainerID, "packetwalk://") ||
+		got.RestartCount != 0 {
 		t.Errorf("container status %+v", got)
 	}
 	for _, cond := range p.Status.Conditions {
@@ -265,7 +267,8 @@ func TestStartFailures(t *testing.T) {
 		p.Spec.Containers[0].Command = []string{"nosuch"}
 	}))
 	p := b.await("web", "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-	if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" || s.StartedAt.IsZero() || s.StartedAt.Unix() != 0 {
+	if s := p.Status.ContainerStatuses[0].State.Terminated; s == nil || s.ExitCode != 128 || s.Reason != "StartError" ||
+		s.StartedAt.IsZero() || s.StartedAt.Unix() != 0 {
 		t.Errorf("status %+v", p.Status.ContainerStatuses[0])
 	}
 }
@@ -314,8 +317,8 @@ func TestMissingConfigMapIsWaitedFor(t *testing.T) {
 	await("2")
 }
 
-// TestVolumeFollowsWhileItIsWritten: a change of a ConfigMap reaches its volume also when it comes between the reading of the ConfigMap and the end
-// of the writing, while the pod starts and when volumes are renewed.
+// TestVolumeFollowsWhileItIsWritten: a change of a ConfigMap reaches its volume also when it comes between the reading of the ConfigMap and
+// the end of the writing, while the pod starts and when volumes are renewed.
 func TestVolumeFollowsWhileItIsWritten(t *testing.T) {
 	cm := &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "conf", Namespace: "default"}, Data: map[string]string{"A": "1"}}
 	b := newBench(t, cm)
@@ -400,7 +403,8 @@ func TestReadinessByExecAndLivenessRestart(t *testing.T) {
 	b := newBench(t)
 	b.create(testPod("web", func(p *corev1.Pod) {
 		probe := func(cmd string) *corev1.Probe {
-			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{cmd}}}, PeriodSeconds: 1, FailureThreshold: 1}
+			return &corev1.Probe{ProbeHandler: corev1.ProbeHandler{Exec: &corev1.ExecAction{Command: []string{cmd}}}, PeriodSeconds: 1,
+				FailureThreshold: 1}
 		}
 		p.Spec.Containers[0].ReadinessProbe = probe("ready")
 		p.Spec.Containers[0].LivenessProbe = probe("alive")
@@ -482,7 +486,8 @@ func TestInitContainersRunInOrder(t *testing.T) {
 	b := newBench(t)
 	b.create(testPod("web", func(p *corev1.Pod) {
 		always := corev1.ContainerRestartPolicyAlways
-		p.Spec.InitContainers = []corev1.Container{{Name: "one", Image: "app"}, {Name: "side", Image: "app", RestartPolicy: &always}, {Name: "two", Image: "app"}}
+		p.Spec.InitContainers = []corev1.Container{{Name: "one", Image: "app"}, {Name: "side", Image: "app", RestartPolicy: &always},
+			{Name: "two", Image: "app"}}
 	}))
 	for _, want := range []string{"one", "side", "two", "app"} {
 		c := b.runtime.next(t)
@@ -497,17 +502,23 @@ func TestInitContainersRunInOrder(t *testing.T) {
 }
 
 func TestServiceAccountToken(t *testing.T) {
-	b := newBench(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: "default"}, Data: map[string]string{"ca.crt": "PEM"}})
+	b := newBench(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: "default"},
+		Data: map[string]string{"ca.crt": "PEM"}})
 	b.create(testPod("web", func(p *corev1.Pod) {
-		p.Spec.Volumes = []corev1.Volume{{Name: "kube-api-access", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
-			{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
-			{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"}, Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
-			{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace", FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
-		}}}}}
-		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "kube-api-access", MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true}}
+		p.Spec.Volumes = []corev1.Volume{{Name: "kube-api-access",
+			VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
+				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}},
+				{ConfigMap: &corev1.ConfigMapProjection{LocalObjectReference: corev1.LocalObjectReference{Name: "kube-root-ca.crt"},
+					Items: []corev1.KeyToPath{{Key: "ca.crt", Path: "ca.crt"}}}},
+				{DownwardAPI: &corev1.DownwardAPIProjection{Items: []corev1.DownwardAPIVolumeFile{{Path: "namespace",
+					FieldRef: &corev1.ObjectFieldSelector{FieldPath: "metadata.namespace"}}}}},
+			}}}}}
+		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "kube-api-access",
+			MountPath: "/var/run/secrets/kubernetes.io/serviceaccount", ReadOnly: true}}
 	}))
 	c := b.runtime.next(t)
-	m := c.spec.Mounts[slices.IndexFunc(c.spec.Mounts, func(m container.Mount) bool { return strings.HasSuffix(m.Destination, "serviceaccount") })]
+	m := c.spec.Mounts[slices.IndexFunc(c.spec.Mounts,
+		func(m container.Mount) bool { return strings.HasSuffix(m.Destination, "serviceaccount") })]
 	for name, want := range map[string]string{"token": "tok", "ca.crt": "PEM", "namespace": "default"} {
 		got, err := os.ReadFile(filepath.Join(m.Source, name))
 		if err != nil || string(got) != want {

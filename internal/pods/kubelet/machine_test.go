@@ -183,7 +183,8 @@ func (p *player) happen(f []string) {
 		}
 		p.m.exited(c, termination{ID: c.ID, Code: code, Reason: reason, StartedAt: c.StartedAt, Finished: p.now})
 	case "probe":
-		p.actions(p.m.probed(p.container(f[1]), map[string]probeKind{"startup": startupProbe, "readiness": readinessProbe, "liveness": livenessProbe}[f[2]], f[3] == "ok"))
+		p.actions(p.m.probed(p.container(f[1]),
+			map[string]probeKind{"startup": startupProbe, "readiness": readinessProbe, "liveness": livenessProbe}[f[2]], f[3] == "ok"))
 	case "delete":
 		d, err := time.ParseDuration(f[1])
 		if err != nil {
@@ -208,7 +209,8 @@ func (p *player) happen(f []string) {
 }
 
 func (p *player) failed(f []string) {
-	kinds := map[string]startFailure{"config": {failedConfig, reasonConfigError, ""}, "image": {failedImage, reasonImage, ""}, "run": {failedRun, "RunContainerError", ""}}
+	kinds := map[string]startFailure{"config": {failedConfig, reasonConfigError, ""}, "image": {failedImage, reasonImage, ""},
+		"run": {failedRun, "RunContainerError", ""}}
 	failure, ok := kinds[f[2]]
 	if !ok {
 		p.t.Fatalf("no such failure: %s", f[2])

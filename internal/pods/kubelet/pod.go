@@ -211,7 +211,8 @@ func (w *worker) podWithStatus() *corev1.Pod {
 }
 
 func eventObject(pod *corev1.Pod, c *containerState) *corev1.ObjectReference {
-	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID, ResourceVersion: pod.ResourceVersion}
+	ref := &corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: pod.Namespace, Name: pod.Name, UID: pod.UID,
+		ResourceVersion: pod.ResourceVersion}
 	if c != nil {
 		field := "containers"
 		switch c.role {

@@ -8,10 +8,11 @@ import (
 	"time"
 )
 
-// followPodCIDRs has the CNI configuration written for the pod ranges that the node gets, and again when it gets others because it registered anew.
+// followPodCIDRs has the CNI configuration written for the pod ranges that the node gets, and again when it gets others because it
+// registered anew.
 //
-// Upstream's kubelet calls the node not Ready until then. Here it is Ready and its pods wait: the node lifecycle controller would keep pods off a node that began
-// as not Ready for up to 5 s after it is (its --node-monitor-period).
+// Upstream's kubelet calls the node not Ready until then. Here it is Ready and its pods wait: the node lifecycle controller would keep pods
+// off a node that began as not Ready for up to 5 s after it is (its --node-monitor-period).
 func (k *Kubelet) followPodCIDRs(ctx context.Context) error {
 	var written []string
 	for {

@@ -10,7 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// A node that waits for its pod range: it is Ready, its pods wait until the CNI configuration is written, which is tried again when it fails.
+// A node that waits for its pod range: it is Ready, its pods wait until the CNI configuration is written, which is tried again when it
+// fails.
 func TestPodsWaitForThePodRange(t *testing.T) {
 	configured := make(chan netip.Prefix, 1)
 	tries := 0

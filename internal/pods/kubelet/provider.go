@@ -18,8 +18,8 @@ var everything = labels.Everything()
 // orphanGrace is the time that the containers of a pod get whose object is gone from the API server (kubectl delete --force).
 const orphanGrace = time.Second
 
-// The methods here are virtual-kubelet's PodLifecycleHandler and PodNotifier. The library knows pods by name, this package by UID: a pod that
-// is deleted and made again by the same name is two pods, and the second waits until the first is gone.
+// The methods here are virtual-kubelet's PodLifecycleHandler and PodNotifier. The library knows pods by name, this package by UID: a pod
+// that is deleted and made again by the same name is two pods, and the second waits until the first is gone.
 
 // CreatePod takes over a pod. It returns at once.
 func (k *Kubelet) CreatePod(_ context.Context, pod *corev1.Pod) error {
@@ -38,7 +38,8 @@ func (k *Kubelet) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	return nil
 }
 
-// DeletePod ends a pod within its grace period. It returns at once; the object is deleted from the API server when nothing of the pod is left.
+// DeletePod ends a pod within its grace period. It returns at once; the object is deleted from the API server when nothing of the pod is
+// left.
 func (k *Kubelet) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	w := k.byUID(pod.UID)
 	if w == nil {

@@ -73,8 +73,8 @@ func (k *Kubelet) repair(ctx context.Context) error {
 	}
 }
 
-// repairOne writes the kubelet's status of a pod over what the API server has, if that has not changed since the cache saw it. A conflict is
-// no fault: the version that won is looked at in its turn.
+// repairOne writes the kubelet's status of a pod over what the API server has, if that has not changed since the cache saw it. A conflict
+// is no fault: the version that won is looked at in its turn.
 func (k *Kubelet) repairOne(ctx context.Context, uid types.UID) error {
 	w := k.byUID(uid)
 	if w == nil {
@@ -100,14 +100,16 @@ func (w *worker) correction(api *corev1.Pod) *corev1.Pod {
 	w.mu.Lock()
 	published, gone := w.published, w.gone
 	w.mu.Unlock()
-	if published == nil || gone || api.Status.Phase == corev1.PodSucceeded || api.Status.Phase == corev1.PodFailed || shows(&api.Status, published) {
+	if published == nil || gone || api.Status.Phase == corev1.PodSucceeded || api.Status.Phase == corev1.PodFailed ||
+		shows(&api.Status, published) {
 		return nil
 	}
 	pod := api.DeepCopy()
 	s, o := &pod.Status, published.DeepCopy()
 	s.Phase, s.Reason, s.Message = o.Phase, o.Reason, o.Message
 	s.StartTime, s.HostIP, s.HostIPs, s.PodIP, s.PodIPs = o.StartTime, o.HostIP, o.HostIPs, o.PodIP, o.PodIPs
-	s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses = o.InitContainerStatuses, o.ContainerStatuses, o.EphemeralContainerStatuses
+	s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses = o.InitContainerStatuses, o.ContainerStatuses,
+		o.EphemeralContainerStatuses
 	s.Conditions = slices.DeleteFunc(s.Conditions, func(c corev1.PodCondition) bool { return ours(c.Type) })
 	for _, c := range o.Conditions {
 		if ours(c.Type) {
@@ -140,8 +142,10 @@ func essence(s *corev1.PodStatus) corev1.PodStatus {
 
 func containerEssence(list []corev1.ContainerStatus) (out []corev1.ContainerStatus) {
 	for _, c := range list {
-		out = append(out, corev1.ContainerStatus{Name: c.Name, State: stateEssence(c.State), LastTerminationState: stateEssence(c.LastTerminationState),
-			Ready: c.Ready, RestartCount: c.RestartCount, Image: c.Image, ImageID: c.ImageID, ContainerID: c.ContainerID, Started: c.Started})
+		out = append(out, corev1.ContainerStatus{Name: c.Name, State: stateEssence(c.State),
+			LastTerminationState: stateEssence(c.LastTerminationState),
+			Ready:                c.Ready, RestartCount: c.RestartCount, Image: c.Image, ImageID: c.ImageID, ContainerID: c.ContainerID,
+			Started: c.Started})
 	}
 	return out
 }

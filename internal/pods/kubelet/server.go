@@ -179,7 +179,8 @@ func (k *Kubelet) stats(context.Context) (*statsv1alpha1.Summary, error) {
 		}
 		for _, c := range pod.Status.ContainerStatuses {
 			if c.State.Running != nil {
-				ps.Containers = append(ps.Containers, statsv1alpha1.ContainerStats{Name: c.Name, StartTime: metav1.NewTime(c.State.Running.StartedAt.Time)})
+				ps.Containers = append(ps.Containers,
+					statsv1alpha1.ContainerStats{Name: c.Name, StartTime: metav1.NewTime(c.State.Running.StartedAt.Time)})
 			}
 		}
 		sum.Pods = append(sum.Pods, ps)

@@ -138,7 +138,8 @@ func (s *Shared) secret(namespace, name string) (*corev1.Secret, error) {
 	return lookUp(name, s.factory.Core().V1().Secrets().Lister().Secrets(namespace).Get, s.client.CoreV1().Secrets(namespace).Get)
 }
 
-// lookUp asks the cache, and the API for what the cache does not have. It may be behind: a pod and its ConfigMap are often made in one breath.
+// lookUp asks the cache, and the API for what the cache does not have. It may be behind: a pod and its ConfigMap are often made in one
+// breath.
 func lookUp[T any](name string, cache func(string) (T, error), api func(context.Context, string, metav1.GetOptions) (T, error)) (T, error) {
 	found, err := cache(name)
 	if !apierrors.IsNotFound(err) {

@@ -260,15 +260,18 @@ func (w *worker) spec(c *containerState, image app.App, id string) (container.Sp
 	if err != nil {
 		return container.Spec{}, err
 	}
-	mnts = append(mnts, container.Mount{Source: message, Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
+	mnts = append(mnts, container.Mount{Source: message,
+		Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
 	node := w.k.name
 	s := container.Spec{
 		ID: id, Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
-		Hostname: hostname(f.pod, node), Image: image.Name, Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars), Env: env,
+		Hostname: hostname(f.pod, node), Image: image.Name, Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
+		Env:        env,
 		WorkingDir: c.spec.WorkingDir, ResolvConf: resolvConf(f.pod, resolver{w.k.cfg.ClusterDNS, w.k.cfg.ClusterDomain, w.k.cfg.NodeDNS}),
 		Hosts: hostsFile(f.pod, f.podIPs, node, w.k.cfg.ClusterDomain), Mounts: mnts,
 		TTY: c.spec.TTY, Stdin: c.spec.Stdin, StdinOnce: c.spec.StdinOnce,
-		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name, "io.kubernetes.pod.uid": w.uid},
+		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name,
+			"io.kubernetes.pod.uid": w.uid},
 	}
 	return s, secure(&s, f.pod.Spec.SecurityContext, c.spec.SecurityContext)
 }

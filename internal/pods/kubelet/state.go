@@ -44,7 +44,8 @@ func (w *worker) save() {
 		return
 	}
 	m := w.m
-	s := podState{SandboxID: w.sandboxID, Sandbox: m.sandbox.ready, Down: m.teardown.ready, IPs: m.ips, StartTime: m.startTime, Containers: m.containers}
+	s := podState{SandboxID: w.sandboxID, Sandbox: m.sandbox.ready, Down: m.teardown.ready, IPs: m.ips, StartTime: m.startTime,
+		Containers: m.containers}
 	if m.deleting {
 		s.Deadline = m.deadline
 	}

@@ -16,8 +16,8 @@ type hostFacts struct {
 	imageID func(image string) string
 }
 
-// status is the pod's status as of now. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions that
-// others set), and conditions that did not change keep their transition times.
+// status is the pod's status as of now. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions
+// that others set), and conditions that did not change keep their transition times.
 func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) corev1.PodStatus {
 	s := *base.DeepCopy()
 	start := metav1.NewTime(m.startTime)
@@ -50,8 +50,8 @@ func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) c
 	return s
 }
 
-// phase is the pod's, by the rules of upstream's getPhase (pkg/kubelet/kubelet_pods.go). It is final only when nothing of the pod runs: the API
-// server's users take it for the end.
+// phase is the pod's, by the rules of upstream's getPhase (pkg/kubelet/kubelet_pods.go). It is final only when nothing of the pod runs: the
+// API server's users take it for the end.
 func (m *machine) phase() corev1.PodPhase {
 	p := m.outcome()
 	if (p == corev1.PodSucceeded || p == corev1.PodFailed) && m.anyLive(everyRole...) {
@@ -237,7 +237,8 @@ func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
 	s.Conditions[i] = c
 }
 
-var conditionOrder = []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady, corev1.ContainersReady, corev1.PodScheduled}
+var conditionOrder = []corev1.PodConditionType{corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.PodReady,
+	corev1.ContainersReady, corev1.PodScheduled}
 
 // conditionRank is a condition's place in the list; those that are not a kubelet's come last.
 func conditionRank(t corev1.PodConditionType) int {
@@ -254,7 +255,8 @@ func missingGates(pod *corev1.Pod, have []corev1.PodCondition) (missing []string
 		case i < 0:
 			missing = append(missing, "corresponding condition of pod readiness gate \""+string(g.ConditionType)+"\" does not exist.")
 		case have[i].Status != corev1.ConditionTrue:
-			missing = append(missing, "the status of pod readiness gate \""+string(g.ConditionType)+"\" is not \"True\", but "+string(have[i].Status))
+			missing = append(missing, "the status of pod readiness gate \""+string(g.ConditionType)+"\" is not \"True\", but "+
+				string(have[i].Status))
 		}
 	}
 	return missing

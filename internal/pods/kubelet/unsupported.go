@@ -9,7 +9,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// reasonNotSupported is the reason of the events that tell of a field without effect. Upstream's kubelet has none such: there the fields work.
+// reasonNotSupported is the reason of the events that tell of a field without effect. Upstream's kubelet has none such: there the fields
+// work.
 const reasonNotSupported = "NotSupported"
 
 // notSupported tells, a message for each, which fields of a pod have no effect here whatever the node's network is.
@@ -72,7 +73,8 @@ func hostPortsNotSupported(pod *corev1.Pod) string {
 	if len(ports) == 0 {
 		return ""
 	}
-	return "hostPort (" + strings.Join(ports, ", ") + ") has no effect in the lab: no plugin of the node's CNI configuration takes portMappings; " +
+	return "hostPort (" + strings.Join(ports, ", ") +
+		") has no effect in the lab: no plugin of the node's CNI configuration takes portMappings; " +
 		"use a Service of type NodePort, or hostNetwork"
 }
 

@@ -22,7 +22,8 @@ func TestFieldsWithoutEffectAreToldOf(t *testing.T) {
 			{Name: "fast", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
 			{Name: "slow", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{}}},
 		}
-		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, Protocol: corev1.ProtocolTCP}, {ContainerPort: 81}}
+		p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: 8080, Protocol: corev1.ProtocolTCP},
+			{ContainerPort: 81}}
 		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceMemory: quantity("64Mi"), corev1.ResourceCPU: quantity("100m")}
 		p.Spec.Containers[0].Resources.Requests = corev1.ResourceList{corev1.ResourceMemory: quantity("1Mi")}
 	}))
@@ -78,7 +79,8 @@ func (b *bench) warnings(atLeast int) (messages []string) {
 		messages = nil
 		for _, e := range list.Items {
 			for range e.Count {
-				if e.Reason == "NotSupported" && e.Type == corev1.EventTypeWarning && e.InvolvedObject.Kind == "Pod" && e.InvolvedObject.FieldPath == "" {
+				if e.Reason == "NotSupported" && e.Type == corev1.EventTypeWarning && e.InvolvedObject.Kind == "Pod" &&
+					e.InvolvedObject.FieldPath == "" {
 					messages = append(messages, e.Message)
 				}
 			}

@@ -101,7 +101,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	list := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"azure","plugins":[{"type":"packetwalk-cni","mode":"bridge","master":"eth0","stateDir":%q,
-		"ipam":{"type":"azure-vnet-ipam","addresses":["10.13.76.5-10.13.76.9"],"subnet":"10.13.76.0/24","gateway":"10.13.76.1"}}]}`, filepath.Join(dir, "cni"))
+		"ipam":{"type":"azure-vnet-ipam","addresses":["10.13.76.5-10.13.76.9"],"subnet":"10.13.76.0/24","gateway":"10.13.76.1"}}]}`,
+		filepath.Join(dir, "cni"))
 	if err := os.WriteFile(filepath.Join(conf, "10-azure.conflist"), []byte(list), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +140,8 @@ func makeNode(t *testing.T, dir string) *kernel.Namespace {
 		}
 	})
 	for _, args := range []string{
-		"link add wire type veth peer name eth0", "link set wire up", "addr add 10.13.76.4/24 dev eth0", "link set eth0 up", "route add default via 10.13.76.1",
+		"link add wire type veth peer name eth0", "link set wire up", "addr add 10.13.76.4/24 dev eth0", "link set eth0 up",
+		"route add default via 10.13.76.1",
 	} {
 		if out, err := runIn(ns, "ip", strings.Fields(args)...); err != nil {
 			t.Fatalf("ip %s: %v: %s", args, err, out)
@@ -256,7 +258,8 @@ func (w *world) stream(path string, query url.Values, o remotecommand.StreamOpti
 
 func nginxPod(p *corev1.Pod) {
 	p.Spec.Containers[0].Image = "nginx"
-	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(80)}}}
+	p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{HTTPGet: &corev1.HTTPGetAction{Path: "/",
+		Port: intstr.FromInt32(80)}}}
 }
 
 func TestRealPod(t *testing.T) {
@@ -276,11 +279,13 @@ func TestRealPod(t *testing.T) {
 	}
 	out.Reset()
 	query = url.Values{"command": {"sh", "-c", "stty size; tty"}, "input": {"1"}, "output": {"1"}, "tty": {"1"}}
-	err = w.stream("/exec/default/web/app", query, remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: &out, Tty: true, TerminalSizeQueue: &oneSize{}})
+	err = w.stream("/exec/default/web/app", query, remotecommand.StreamOptions{Stdin: strings.NewReader(""), Stdout: &out, Tty: true,
+		TerminalSizeQueue: &oneSize{}})
 	if err != nil || !strings.Contains(out.String(), "/dev/pts/") {
 		t.Errorf("exec with a terminal: %v, %q", err, out.String())
 	}
-	if code, body := w.get(w.admin, "/containerLogs/default/web/app?tailLines=1"); code != 200 || !strings.Contains(body, "kube-probe/") || !strings.HasPrefix(body, "10.13.76.4 ") {
+	if code, body := w.get(w.admin, "/containerLogs/default/web/app?tailLines=1"); code != 200 || !strings.Contains(body, "kube-probe/") ||
+		!strings.HasPrefix(body, "10.13.76.4 ") {
 		t.Errorf("logs: %d %q", code, body)
 	}
 	if got := w.portForward("web", 80, "GET / HTTP/1.0\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.") {
@@ -288,8 +293,8 @@ func TestRealPod(t *testing.T) {
 	}
 }
 
-// TestRealNodeTree: a pod with the node's root (kubectl debug node/…) can work in it, with the programs that are there anyway; the machine's own
-// files are not in it, and what one pod writes is for the others of the node.
+// TestRealNodeTree: a pod with the node's root (kubectl debug node/…) can work in it, with the programs that are there anyway; the
+// machine's own files are not in it, and what one pod writes is for the others of the node.
 func TestRealNodeTree(t *testing.T) {
 	w := newWorld(t)
 	tree := func(readOnly bool) func(*corev1.Pod) {
@@ -342,7 +347,8 @@ func (w *world) portForward(pod string, port int, request string) string {
 	}
 	u := &url.URL{Scheme: "https", Host: w.relay, Path: "/portForward/default/" + pod}
 	stop, up := make(chan struct{}), make(chan struct{})
-	fw, err := portforward.New(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u), []string{fmt.Sprintf(":%d", port)}, stop, up, io.Discard, io.Discard)
+	fw, err := portforward.New(spdy.NewDialer(upgrader, &http.Client{Transport: transport}, http.MethodPost, u),
+		[]string{fmt.Sprintf(":%d", port)}, stop, up, io.Discard, io.Discard)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -380,7 +386,8 @@ func TestServerWantsTheAPIServer(t *testing.T) {
 	if code, msg := w.get(tls.Certificate{}, "/pods"); code != 0 {
 		t.Errorf("a client without a certificate gets %d %s", code, msg)
 	}
-	for path, want := range map[string]int{"/containerLogs/default/nosuch/c": 404, "/containerLogs/default/web/c?tailLines=x": 400, "/pods": 200, "/stats/summary": 200, "/nosuch": 404} {
+	for path, want := range map[string]int{"/containerLogs/default/nosuch/c": 404, "/containerLogs/default/web/c?tailLines=x": 400,
+		"/pods": 200, "/stats/summary": 200, "/nosuch": 404} {
 		if code, body := w.get(w.admin, path); code != want {
 			t.Errorf("%s: %d %s", path, code, body)
 		}
@@ -444,7 +451,8 @@ func newCA(t *testing.T) testCA {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour), IsCA: true,
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "ca"}, NotAfter: time.Now().Add(time.Hour),
+		IsCA:                  true,
 		BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}
 	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
 	if err != nil {
@@ -465,7 +473,8 @@ func (ca testCA) issue(t *testing.T, name string) tls.Certificate {
 	if err != nil {
 		t.Fatal(err)
 	}
-	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
+	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name},
+		DNSNames: []string{name}, NotAfter: time.Now().Add(time.Hour),
 		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth, x509.ExtKeyUsageServerAuth}}
 	der, err := x509.CreateCertificate(rand.Reader, template, ca.cert, key.Public(), ca.key)
 	if err != nil {

@@ -48,8 +48,8 @@ type Config struct {
 	ClientName string
 	Now        func() time.Time
 
-	// Log finds a container's log; copy writes the lines to w, and with Follow goes on until the container has ended or ctx does. An error that
-	// is errdefs' NotFound is answered with 404.
+	// Log finds a container's log; copy writes the lines to w, and with Follow goes on until the container has ended or ctx does. An error
+	// that is errdefs' NotFound is answered with 404.
 	Log         func(namespace, pod, container string, o LogOptions) (copy func(ctx context.Context, w io.Writer) error, err error)
 	Exec        vkapi.ContainerExecHandlerFunc
 	Attach      vkapi.ContainerAttachHandlerFunc

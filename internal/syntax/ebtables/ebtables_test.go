@@ -42,7 +42,8 @@ func TestPrint(t *testing.T) {
 	}
 }
 
-// TestReal: but for names of bridges, which not every kernel can test, what the real tool saves is printed again, and what is printed can be restored.
+// TestReal: but for names of bridges, which not every kernel can test, what the real tool saves is printed again, and what is printed can
+// be restored.
 func TestReal(t *testing.T) {
 	saved := inNamespace(t, `grep -v -- --logical "$1" | ebtables-restore; ebtables-save`, "testdata/ebtables.txt")
 	printed := parsed(t, saved).String()
@@ -98,8 +99,9 @@ func TestWalk(t *testing.T) {
 	rs.Index()
 	bridgeMAC := mac("02:00:00:00:00:01")
 	host := ruletest.Links{"eth0": {Master: "br0"}, "eth1": {Master: "br1"}, "br0": {MAC: bridgeMAC}}
-	ip := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.244.0.1"), Destination: netip.MustParseAddr("10.0.0.6"),
-		SourcePort: packet.Exactly(1), DestinationPort: packet.Exactly(85)}, EtherType: packet.EtherIPv4,
+	ip := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.244.0.1"),
+		Destination: netip.MustParseAddr("10.0.0.6"),
+		SourcePort:  packet.Exactly(1), DestinationPort: packet.Exactly(85)}, EtherType: packet.EtherIPv4,
 		EtherSource: mac("aa:bb:cc:dd:ee:ff"), EtherDestination: mac("aa:00:00:00:00:01"), Local: packet.Local{In: "eth0"}}
 	request := packet.Packet{EtherType: packet.EtherARP, EtherSource: mac("aa:00:00:00:00:02"), EtherDestination: packet.Broadcast,
 		ARP:   &packet.ARP{SenderMAC: mac("aa:00:00:00:00:02"), Sender: netip.MustParseAddr("10.0.0.9"), Target: netip.MustParseAddr("10.0.0.5")},
@@ -121,11 +123,13 @@ func TestWalk(t *testing.T) {
 		"redirected": {table: "nat", chain: "PREROUTING", packet: ip, change: func(p *packet.Packet) {
 			p.Destination, p.EtherDestination = netip.MustParseAddr("10.0.0.7"), mac("1:2:3:4:5:6")
 		}, want: netfilter.Accept, check: func(p *packet.Packet) bool { return p.EtherDestination == bridgeMAC }},
-		"source set, in ARP too": {table: "nat", chain: "POSTROUTING", packet: request, change: func(p *packet.Packet) { p.In, p.Out = "", "eth0" },
-			want: netfilter.Accept, check: func(p *packet.Packet) bool {
+		"source set, in ARP too": {table: "nat", chain: "POSTROUTING", packet: request,
+			change: func(p *packet.Packet) { p.In, p.Out = "", "eth0" },
+			want:   netfilter.Accept, check: func(p *packet.Packet) bool {
 				return p.EtherSource == mac("12:34:56:78:9a:bc") && p.ARP.SenderMAC == p.EtherSource
 			}},
-		"gateway's own": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) { p.In, p.Out = "", "veth1" }, want: netfilter.Accept},
+		"gateway's own": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) { p.In, p.Out = "", "veth1" },
+			want: netfilter.Accept},
 		"dedup": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) {
 			p.In, p.Out, p.EtherSource, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
 		}, want: netfilter.Drop},

@@ -147,7 +147,8 @@ func parseOptions(text string) []option {
 
 // takes tells whether the option has arguments.
 func (o *option) takes() bool {
-	return !slices.Contains([]string{"--log", "--log-ip", "--log-ip6", "--log-arp", "--nflog", "--ulog", "--snat-arp", "--arp-gratuitous"}, o.name)
+	return !slices.Contains([]string{"--log", "--log-ip", "--log-ip6", "--log-arp", "--nflog", "--ulog", "--snat-arp", "--arp-gratuitous"},
+		o.name)
 }
 
 func isNumber(w string) bool {
@@ -161,7 +162,8 @@ func (l *lowerer) rule(text string) []netfilter.Statement {
 	options := parseOptions(text)
 	protocol := "th"
 	for i := range options {
-		if o := &options[i]; (o.name == "--ip-proto" || o.name == "--ip-protocol" || o.name == "--ip6-proto" || o.name == "--ip6-protocol") && !o.not {
+		if o := &options[i]; (o.name == "--ip-proto" || o.name == "--ip-protocol" || o.name == "--ip6-proto" || o.name == "--ip6-protocol") &&
+			!o.not {
 			if p, err := packet.ParseProtocol(o.arg()); err == nil && p.HasPorts() {
 				protocol = p.String()
 			}
@@ -343,7 +345,8 @@ var arpOperations = map[string]string{"Request": "1", "Reply": "2", "Request_Rev
 	"DRARP_Reply": "6", "DRARP_Error": "7", "InARP_Request": "8", "ARP_NAK": "9"}
 
 // etherTypes are the words for Ethernet types (/etc/ethertypes) that frames of walks can have, and some that they cannot.
-var etherTypes = map[string]string{"IPV4": "0x0800", "IP": "0x0800", "ARP": "0x0806", "IPV6": "0x86dd", "802_1Q": "0x8100", "802_1AD": "0x88a8"}
+var etherTypes = map[string]string{"IPV4": "0x0800", "IP": "0x0800", "ARP": "0x0806", "IPV6": "0x86dd", "802_1Q": "0x8100",
+	"802_1AD": "0x88a8"}
 
 // protocolTest lowers -p: an Ethernet type, or LENGTH for frames of 802.3.
 func protocolTest(o *option) netfilter.Statement {

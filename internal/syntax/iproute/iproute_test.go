@@ -30,11 +30,15 @@ func TestParseLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []fib.Link{
-		{Index: 2, Name: "eth0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 1}, MTU: 1500, Up: true, LowerUp: true, Peer: 7, PeerNetNS: 3},
-		{Index: 3, Name: "azure0", Kind: "bridge", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 2}, MTU: 1500, Up: true, Group: 7, PeerNetNS: -1,
-			Bridge: &fib.Bridge{VLANFiltering: true, CallIPTables: true, GroupForward: 0x4000}},
-		{Index: 4, Name: "p0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 3}, MTU: 1400, Group: -1, Peer: 5, PeerNetNS: -1, Master: "azure0",
-			Port: &fib.Port{State: "forwarding", Hairpin: true, Learning: true, BroadcastFlood: true, MulticastFlood: true, Isolated: true, ProxyARP: true}},
+		{Index: 2, Name: "eth0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 1}, MTU: 1500, Up: true, LowerUp: true, Peer: 7,
+			PeerNetNS: 3},
+		{Index: 3, Name: "azure0", Kind: "bridge", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 2}, MTU: 1500, Up: true, Group: 7,
+			PeerNetNS: -1,
+			Bridge:    &fib.Bridge{VLANFiltering: true, CallIPTables: true, GroupForward: 0x4000}},
+		{Index: 4, Name: "p0", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 3}, MTU: 1400, Group: -1, Peer: 5, PeerNetNS: -1,
+			Master: "azure0",
+			Port: &fib.Port{State: "forwarding", Hairpin: true, Learning: true, BroadcastFlood: true, MulticastFlood: true, Isolated: true,
+				ProxyARP: true}},
 		{Index: 5, Name: "p1", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 4}, Peer: 4, PeerNetNS: -1},
 		{Index: 6, Name: "eth0.5", Kind: "vlan", Type: "ether", VLAN: 5, Parent: "eth0", PeerNetNS: -1},
 	}
@@ -72,7 +76,8 @@ func TestParseNeighboursAndFDB(t *testing.T) {
 	if n := s.Neighbour("br0", addr("10.0.0.8")); n == nil || !n.MAC.IsZero() || n.State != "FAILED" {
 		t.Errorf("neighbour %+v", n)
 	}
-	if s.Neighbour("br0", addr("fd00::10")) != nil || s.ProxyNeighbour("br0", addr("fd00::10")) == nil || s.ProxyNeighbour("br1", addr("fd00::10")) != nil {
+	if s.Neighbour("br0", addr("fd00::10")) != nil || s.ProxyNeighbour("br0", addr("fd00::10")) == nil ||
+		s.ProxyNeighbour("br1", addr("fd00::10")) != nil {
 		t.Error("the proxy entry is not told from neighbours")
 	}
 	if len(fdb) != 3 {
@@ -104,13 +109,18 @@ func TestParseRoutes(t *testing.T) {
 	}
 	number, _ := tableNumber("tunnels")
 	want := []fib.Route{
-		{Table: 254, Type: "unicast", Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.0.254"), Link: "eth0", Metric: 100, Scope: "global", LinkDown: true},
-		{Table: 255, Type: "local", Destination: prefix("10.0.0.1/32"), Link: "eth0", Protocol: "kernel", Scope: "host", Source: addr("10.0.0.1")},
-		{Table: number, TableName: "tunnels", Type: "unicast", Destination: prefix("10.8.1.0/24"), TOS: 0x10, Gateway: addr("fd00::9"), Link: "eth0", Scope: "global", OnLink: true},
+		{Table: 254, Type: "unicast", Destination: prefix("0.0.0.0/0"), Gateway: addr("10.0.0.254"), Link: "eth0", Metric: 100, Scope: "global",
+			LinkDown: true},
+		{Table: 255, Type: "local", Destination: prefix("10.0.0.1/32"), Link: "eth0", Protocol: "kernel", Scope: "host",
+			Source: addr("10.0.0.1")},
+		{Table: number, TableName: "tunnels", Type: "unicast", Destination: prefix("10.8.1.0/24"), TOS: 0x10, Gateway: addr("fd00::9"),
+			Link: "eth0", Scope: "global", OnLink: true},
 		{Table: 254, Type: "unicast", Destination: prefix("::/0"), Link: "eth0", Metric: 1024, Scope: "global", Preference: "high"},
-		{Table: 254, Type: "unicast", Destination: prefix("fd02::/64"), From: prefix("fd00::/64"), Metric: 1024, Scope: "global", Nexthops: []fib.Nexthop{
-			{Gateway: addr("fd00::5"), Link: "eth0", Weight: 1, Dead: true, LinkDown: true}, {Gateway: addr("fd00::6"), Link: "eth0", Weight: 3}}},
-		{Table: 100, Type: "unicast", Destination: prefix("10.9.0.0/16"), Gateway: addr("10.0.0.9"), Link: "eth0", Scope: "global", Unknown: "encap mpls"},
+		{Table: 254, Type: "unicast", Destination: prefix("fd02::/64"), From: prefix("fd00::/64"), Metric: 1024, Scope: "global",
+			Nexthops: []fib.Nexthop{
+				{Gateway: addr("fd00::5"), Link: "eth0", Weight: 1, Dead: true, LinkDown: true}, {Gateway: addr("fd00::6"), Link: "eth0", Weight: 3}}},
+		{Table: 100, Type: "unicast", Destination: prefix("10.9.0.0/16"), Gateway: addr("10.0.0.9"), Link: "eth0", Scope: "global",
+			Unknown: "encap mpls"},
 	}
 	if d := cmp.Diff(want, got, compareAddresses); d != "" {
 		t.Errorf("(-want +got)\n%s", d)
@@ -139,9 +149,12 @@ func TestUnknownRule(t *testing.T) {
 
 // FuzzParse: no parser panics, and nothing that they read makes a look-up panic or go on for ever.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`[{"dst":"default","gateway":"10.0.0.1","dev":"eth0","flags":[]}]`), []byte(`[{"priority":0,"src":"all","goto":5},{"priority":5,"src":"10.0.0.0","srclen":8,"not":null,"table":"main"}]`))
-	f.Add([]byte("default metric 5\n\tnexthop via 10.2.0.1 dev a3 weight 5 onlink\nlocal ::1 dev lo table local pref low"), []byte("5:\tfrom all fwmark 1/2 lookup 5 suppress_prefixlength 0"))
-	f.Add([]byte("2: eth0@if3: <UP>\n    inet 10.0.0.1 peer 10.0.0.2/32 brd 1.2.3.4 scope link secondary eth0\n"), []byte(`[{"mac":"00:11:22:33:44:55","ifname":"v0","master":"br0","dst":"fe80::1%eth0","dev":"x"}]`))
+	f.Add([]byte(`[{"dst":"default","gateway":"10.0.0.1","dev":"eth0","flags":[]}]`),
+		[]byte(`[{"priority":0,"src":"all","goto":5},{"priority":5,"src":"10.0.0.0","srclen":8,"not":null,"table":"main"}]`))
+	f.Add([]byte("default metric 5\n\tnexthop via 10.2.0.1 dev a3 weight 5 onlink\nlocal ::1 dev lo table local pref low"),
+		[]byte("5:\tfrom all fwmark 1/2 lookup 5 suppress_prefixlength 0"))
+	f.Add([]byte("2: eth0@if3: <UP>\n    inet 10.0.0.1 peer 10.0.0.2/32 brd 1.2.3.4 scope link secondary eth0\n"),
+		[]byte(`[{"mac":"00:11:22:33:44:55","ifname":"v0","master":"br0","dst":"fe80::1%eth0","dev":"x"}]`))
 	f.Fuzz(func(_ *testing.T, one, two []byte) {
 		s := &fib.State{}
 		s.Links, _ = ParseLinks(one)

@@ -111,7 +111,8 @@ func (j *routeJSON) word(words []string) (int, error) {
 			return 0, fmt.Errorf("metric %q is no number", value)
 		}
 		j.Metric = uint32(n)
-	case "nhid", "realm", "realms", "mtu", "advmss", "hoplimit", "initcwnd", "initrwnd", "expires", "error", "rtt", "window", "cwnd", "quickack",
+	case "nhid", "realm", "realms", "mtu", "advmss", "hoplimit", "initcwnd", "initrwnd", "expires", "error", "rtt", "window", "cwnd",
+		"quickack",
 		"congctl", "features", "rto_min", "weight":
 		if value == "lock" && len(words) > 2 { // "mtu lock 1400"
 			return 3, nil

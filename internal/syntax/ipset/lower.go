@@ -278,7 +278,8 @@ func protocolPort(text string) ([]netfilter.Span, bool) {
 }
 
 // protocols are names of /etc/protocols that package packet does not have.
-var protocols = map[string]uint64{"hopopt": 0, "ip": 0, "igmp": 2, "ipencap": 4, "ipip": 4, "egp": 8, "igp": 9, "ipv6": 41, "rsvp": 46, "gre": 47,
+var protocols = map[string]uint64{"hopopt": 0, "ip": 0, "igmp": 2, "ipencap": 4, "ipip": 4, "egp": 8, "igp": 9, "ipv6": 41, "rsvp": 46,
+	"gre":   47,
 	"eigrp": 88, "ospf": 89, "pim": 103, "ipcomp": 108, "vrrp": 112, "l2tp": 115}
 
 // typeAndCode reads "echo-request" or "8/0" as the number that the kernel keeps: type<<8|code.
@@ -306,10 +307,12 @@ var icmpNames = map[string][2]uint64{
 
 // icmpv6Names are those of ICMPv6.
 var icmpv6Names = map[string][2]uint64{
-	"no-route": {1, 0}, "communication-prohibited": {1, 1}, "address-unreachable": {1, 3}, "port-unreachable": {1, 4}, "packet-too-big": {2, 0},
+	"no-route": {1, 0}, "communication-prohibited": {1, 1}, "address-unreachable": {1, 3}, "port-unreachable": {1, 4},
+	"packet-too-big":          {2, 0},
 	"ttl-zero-during-transit": {3, 0}, "ttl-zero-during-reassembly": {3, 1}, "bad-header": {4, 0}, "unknown-header-type": {4, 1},
 	"unknown-option": {4, 2}, "echo-request": {128, 0}, "ping": {128, 0}, "echo-reply": {129, 0}, "pong": {129, 0},
 	"router-solicitation": {133, 0}, "router-advertisement": {134, 0}, "redirect": {137, 0},
-	"neighbour-solicitation": {135, 0}, "neighbor-solicitation": {135, 0}, "neighbour-advertisement": {136, 0}, "neighbor-advertisement": {136, 0},
-	"neigbour-solicitation": {135, 0}, "neigbour-advertisement": {136, 0}, //nolint:misspell // ipset's own spelling
+	"neighbour-solicitation": {135, 0}, "neighbor-solicitation": {135, 0}, "neighbour-advertisement": {136, 0},
+	"neighbor-advertisement": {136, 0},
+	"neigbour-solicitation":  {135, 0}, "neigbour-advertisement": {136, 0}, //nolint:misspell // ipset's own spelling
 }

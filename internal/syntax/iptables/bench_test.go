@@ -11,7 +11,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// clusterRules are the rules of kube-proxy of today for services with three endpoints each, as iptables-save prints them: eleven rules a service.
+// clusterRules are the rules of kube-proxy of today for services with three endpoints each, as iptables-save prints them: eleven rules a
+// service.
 func clusterRules(services int) []byte {
 	var chains, dispatch, rules strings.Builder
 	for i := range services {
@@ -19,7 +20,8 @@ func clusterRules(services int) []byte {
 		svc := fmt.Sprintf("KUBE-SVC-%016d", i)
 		vip := fmt.Sprintf("10.%d.%d.%d", 96+i>>16, i>>8&255, i&255)
 		fmt.Fprintf(&chains, ":%s - [0:0]\n", svc)
-		fmt.Fprintf(&dispatch, "-A KUBE-SERVICES -d %s/32 -p tcp -m comment --comment \"%s cluster IP\" -m tcp --dport 80 -j %s\n", vip, name, svc)
+		fmt.Fprintf(&dispatch, "-A KUBE-SERVICES -d %s/32 -p tcp -m comment --comment \"%s cluster IP\" -m tcp --dport 80 -j %s\n", vip, name,
+			svc)
 		fmt.Fprintf(&rules, "-A %s ! -s 10.244.0.0/16 -d %s/32 -p tcp -m comment --comment \"%s cluster IP\" -m tcp --dport 80 -j KUBE-MARK-MASQ\n", svc, vip, name)
 		for e := range 3 {
 			sep := fmt.Sprintf("KUBE-SEP-%014d%02d", i, e)

@@ -7,9 +7,9 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// Lower gives tables their meaning: what their rules test and do, as the kernel understands them. Built-in chains are called at the kernel's
-// hooks with its priorities. A jump to a chain that is not there stays, and is Undecided when it is met; what is not understood is Unknown.
-// The error tells of chains that stand in a table twice.
+// Lower gives tables their meaning: what their rules test and do, as the kernel understands them. Built-in chains are called at the
+// kernel's hooks with its priorities. A jump to a chain that is not there stays, and is Undecided when it is met; what is not understood is
+// Unknown. The error tells of chains that stand in a table twice.
 func Lower(tables []Table, f netfilter.Family, d netfilter.Dialect) ([]*netfilter.Table, error) {
 	l := lowerer{family: f}
 	lowered := make([]*netfilter.Table, 0, len(tables))

@@ -43,7 +43,8 @@ func words(statements []netfilter.Statement) string {
 
 func TestRulesInWords(t *testing.T) {
 	for _, test := range []struct{ spec, want string }{
-		{"-s 10.0.0.0/8 ! -d 10.0.0.1/32 -i eth0 ! -o veth+ -p tcp -j ACCEPT", "source in 10.0.0.0/8; destination is not 10.0.0.1; came in by eth0; does not go out of veth+; protocol tcp; accept"},
+		{"-s 10.0.0.0/8 ! -d 10.0.0.1/32 -i eth0 ! -o veth+ -p tcp -j ACCEPT",
+			"source in 10.0.0.0/8; destination is not 10.0.0.1; came in by eth0; does not go out of veth+; protocol tcp; accept"},
 		{"! -f -j DROP", "is whole or a first fragment; drop"},
 		{"-p tcp -m tcp --sport 1:1023 ! --dport 80 -j NEXT", "protocol tcp; source port 1-1023; destination port not 80; jump to chain NEXT"},
 		{"-p tcp -m tcp --tcp-flags FIN,SYN,RST,ACK SYN -g NEXT", "protocol tcp; opens a TCP connection (SYN); go to chain NEXT"},
@@ -88,10 +89,12 @@ func TestRulesInWords(t *testing.T) {
 		{"-j CONNMARK --restore-mark", "copy the connection mark to the mark"},
 		{"-j CONNMARK --set-xmark 0x5/0xffffffff", "set the connection mark to 0x5"},
 		{"-j MASQUERADE --random-fully", "translate the source to the address of the outgoing interface, port at random"},
-		{"-p tcp -j MASQUERADE --to-ports 1024-2048", "protocol tcp; translate the source to the address of the outgoing interface ports 1024-2048"},
+		{"-p tcp -j MASQUERADE --to-ports 1024-2048",
+			"protocol tcp; translate the source to the address of the outgoing interface ports 1024-2048"},
 		{"-p tcp -j SNAT --to-source 1.2.3.4-1.2.3.6:5-9", "protocol tcp; translate the source to 1.2.3.4-1.2.3.6 ports 5-9"},
 		{"-p tcp -j DNAT --to-destination 10.0.0.1:80", "protocol tcp; translate the destination to 10.0.0.1 port 80"},
-		{"-p tcp -j DNAT --to-destination :80 --persistent", "protocol tcp; translate the destination to port 80, the same for every connection of a client"},
+		{"-p tcp -j DNAT --to-destination :80 --persistent",
+			"protocol tcp; translate the destination to port 80, the same for every connection of a client"},
 		{"-p tcp -j REDIRECT --to-ports 8080", "protocol tcp; translate the destination to this machine port 8080"},
 		{"-j NETMAP --to 10.1.0.0/16", "translate the destination to the same host of 10.1.0.0-10.1.255.255"},
 		{"-j LOG --log-prefix x", "log"},
@@ -106,14 +109,16 @@ func TestRulesInWords(t *testing.T) {
 		{"-j CT --zone-reply mark", "track the connection in the zone of the mark"},
 		{"-j CLASSIFY --set-class 0001:0010", "set the class to 1:10"},
 		{"-j SET --add-set foo src --exist", "add the src to set foo"},
-		{"-p tcp -j TPROXY --on-port 80 --on-ip 127.0.0.1 --tproxy-mark 0x1/0x1", "protocol tcp; hand to the transparent socket 127.0.0.1 port 80"},
+		{"-p tcp -j TPROXY --on-port 80 --on-ip 127.0.0.1 --tproxy-mark 0x1/0x1",
+			"protocol tcp; hand to the transparent socket 127.0.0.1 port 80"},
 		// What people, older versions and other systems write.
 		{"-p ipencap -j ACCEPT", "protocol ipencap; accept"},
 		{"-p vrrp -j ACCEPT", "protocol vrrp; accept"},
 		{"-p ospfigp -j ACCEPT", "protocol ospf; accept"},
 		{"-p TCP --dport http -j ACCEPT", "protocol tcp; destination port 80; accept"},
 		{"-p tcp -m multiport --destination-ports ssh,8000:8010 -j ACCEPT", "protocol tcp; destination port 22,8000-8010; accept"},
-		{"-p ! tcp -d ! 10.0.0.0/255.0.0.0 -i ! eth0 -j DROP", "destination not in 10.0.0.0/8; did not come in by eth0; protocol is not tcp; drop"},
+		{"-p ! tcp -d ! 10.0.0.0/255.0.0.0 -i ! eth0 -j DROP",
+			"destination not in 10.0.0.0/8; did not come in by eth0; protocol is not tcp; drop"},
 		{"-p tcp -m tcp --dport ! 80 -j DROP", "protocol tcp; destination port not 80; drop"},
 		{"-p tcp --source 10.0.0.1 --destination-port 80 --jump ACCEPT", "source is 10.0.0.1; protocol tcp; destination port 80; accept"},
 		{"-p ipv6-icmp --icmpv6-type 135 -j ACCEPT", "protocol ipv6-icmp; ipv6-icmp type 135; accept"},
@@ -131,20 +136,23 @@ func TestRulesInWords(t *testing.T) {
 		{"-j CONNSECMARK --save", "copy the security mark"},
 		{"-j ECN --ecn-tcp-remove", "clear the ECN bits of TCP"},
 		// What is not understood.
-		{"-m policy --dir in --pol ipsec --reqid 1 --proto esp -j ACCEPT", "not understood: -m policy --dir in --pol ipsec --reqid 1 --proto esp; accept"},
+		{"-m policy --dir in --pol ipsec --reqid 1 --proto esp -j ACCEPT",
+			"not understood: -m policy --dir in --pol ipsec --reqid 1 --proto esp; accept"},
 		{"-m policy --dir in --proto esp -m foo -j ACCEPT", "not understood: -m policy --dir in --proto esp; not understood: -m foo; accept"},
 		{"-m foo --proto http --bar --proto tcp -j DROP", "not understood: -m foo --proto http --bar --proto tcp; drop"},
 		{"-j ECN --ecn-tcp-cwr 1", "not understood: -j ECN --ecn-tcp-cwr 1"},
 		{"-j SNAT --to-source 10.0.0.1 --rand", "not understood: -j SNAT --to-source 10.0.0.1 --rand"}, // --random or --random-fully
 		{"-m string --string x --algo bm --to 65535 -j DROP", "not understood: -m string --string x --algo bm --to 65535; drop"},
-		{"-m foo --bar 1 -s 10.0.0.0/8 -m tcp --dport 80 -j DROP", "source in 10.0.0.0/8; destination port 80; not understood: -m foo --bar 1; drop"},
+		{"-m foo --bar 1 -s 10.0.0.0/8 -m tcp --dport 80 -j DROP",
+			"source in 10.0.0.0/8; destination port 80; not understood: -m foo --bar 1; drop"},
 		{"-p tcp --dport 80 --odd 1 -j ACCEPT", "protocol tcp; not understood: --dport 80 --odd 1; accept"},
 		{"-s 10.0.0.0/8 -j FOO --bar 1", "source in 10.0.0.0/8; not understood: -j FOO --bar 1"},
 		{"-m foo ! --bar \"a b\" --jump ACCEPT", `not understood: -m foo ! --bar "a b"; accept`},
 		{"! -d 10.0.0.1/255.255.0.255 -j ACCEPT", "destination is not 10.0.0.1 under mask 255.255.0.255; accept"},
 		{"-j DROP -m foo --bar 1 -p tcp -m tcp --dport 80", "protocol tcp; destination port 80; not understood: -m foo --bar 1; drop"},
 		{"-j MISSING", "jump to chain MISSING"},
-		{"-m comment --comment a\"b -j ACCEPT", "not understood: -m comment --comment a\"b -j ACCEPT; not understood: -m comment --comment a\"b -j ACCEPT"},
+		{"-m comment --comment a\"b -j ACCEPT",
+			"not understood: -m comment --comment a\"b -j ACCEPT; not understood: -m comment --comment a\"b -j ACCEPT"},
 		{"-p tcp -j DNAT --to-destination 10.0.0.1:99999", "protocol tcp; not understood: -j DNAT --to-destination 10.0.0.1:99999"},
 		{"-m ttl --ttl-eq 300 -j DROP", "not understood: -m ttl --ttl-eq 300; drop"},
 	} {
@@ -281,7 +289,8 @@ func TestArticlesRulesAreUnderstood(t *testing.T) {
 
 func TestBaseChains(t *testing.T) {
 	dump := "*mangle\n:OUTPUT ACCEPT\n*nat\n"
-	dump = strings.Replace(dump, "*nat", "COMMIT\n*nat", 1) + ":INPUT ACCEPT\n:PREROUTING DROP\n:POSTROUTING ACCEPT\n:X -\nCOMMIT\n*raw\n:OUTPUT ACCEPT\nCOMMIT\n"
+	dump = strings.Replace(dump, "*nat", "COMMIT\n*nat", 1) +
+		":INPUT ACCEPT\n:PREROUTING DROP\n:POSTROUTING ACCEPT\n:X -\nCOMMIT\n*raw\n:OUTPUT ACCEPT\nCOMMIT\n"
 	tables, err := Parse([]byte(dump))
 	if err != nil {
 		t.Fatal(err)

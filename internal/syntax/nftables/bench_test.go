@@ -19,7 +19,8 @@ func services(n int) []byte {
 		fmt.Fprintf(&b, `, {"rule": {"family": "ip", "table": "k", "chain": "%s", "handle": 7, "expr": [%s]}}`, chain, expr)
 	}
 	match := func(protocol, field, op, right string) string {
-		return fmt.Sprintf(`{"match": {"op": "%s", "left": {"payload": {"protocol": "%s", "field": "%s"}}, "right": %s}}`, op, protocol, field, right)
+		return fmt.Sprintf(`{"match": {"op": "%s", "left": {"payload": {"protocol": "%s", "field": "%s"}}, "right": %s}}`, op, protocol, field,
+			right)
 	}
 	var elements []string
 	for i := range n {
@@ -37,7 +38,8 @@ func services(n int) []byte {
 			rule(endpoint, match("ip", "saddr", "==", `"172.16.0.1"`)+`, {"jump": {"target": "masq"}}`)
 			rule(endpoint, match("tcp", "dport", "==", "80")+`, {"dnat": {"addr": "172.16.0.1", "port": 8080}}`)
 		}
-		rule(service, `{"vmap": {"key": {"numgen": {"mode": "random", "mod": 3, "offset": 0}}, "data": {"set": [`+strings.Join(picks, ", ")+`]}}}`)
+		rule(service, `{"vmap": {"key": {"numgen": {"mode": "random", "mod": 3, "offset": 0}}, "data": {"set": [`+strings.Join(picks, ", ")+
+			`]}}}`)
 	}
 	fmt.Fprintf(&b, `, {"map": {"family": "ip", "name": "ips", "table": "k", "type": ["ipv4_addr", "inet_proto", "inet_service"], "map": "verdict", "elem": [%s]}}`,
 		strings.Join(elements, ", "))

@@ -101,7 +101,8 @@ func span(n *Node, datatype string) (netfilter.Span, bool) {
 	return netfilter.Exactly(v), ok
 }
 
-// ParseLinkName reads an interface's name (datatype "ifname" or "iface_index"); a star at the end stands for any rest, unless a backslash is in front of it.
+// ParseLinkName reads an interface's name (datatype "ifname" or "iface_index"); a star at the end stands for any rest, unless a backslash
+// is in front of it.
 func ParseLinkName(text, datatype string) (netfilter.Span, bool) {
 	if datatype == "iface_index" {
 		if _, err := strconv.Atoi(text); err == nil {
@@ -156,7 +157,8 @@ func ones(n int) netfilter.Value {
 }
 
 // widths are those of the datatypes that have prefixes, in bits.
-var widths = map[string]int{"ipv4_addr": 32, "ipv6_addr": 128, "ether_addr": 48, "inet_service": 16, "mark": 32, "integer": 32, "inet_proto": 8}
+var widths = map[string]int{"ipv4_addr": 32, "ipv6_addr": 128, "ether_addr": 48, "inet_service": 16, "mark": 32, "integer": 32,
+	"inet_proto": 8}
 
 // flags reads a list of flags, which are set together.
 func flags(items []Node, datatype string) (netfilter.Span, bool) {

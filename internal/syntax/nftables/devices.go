@@ -47,7 +47,8 @@ func AppendDevices(b []byte, chains map[ChainName][]string) []byte {
 		return cmp.Or(cmp.Compare(a.Family, b.Family), strings.Compare(a.Table, b.Table), strings.Compare(a.Chain, b.Chain))
 	})
 	for _, n := range names {
-		b = fmt.Appendf(b, "table %s %s {\n\tchain %s {\n\t\ttype filter hook ingress devices = { \"%s\" } priority 0; policy accept;\n\t}\n}\n", n.Family, n.Table, n.Chain,
+		b = fmt.Appendf(b, "table %s %s {\n\tchain %s {\n\t\ttype filter hook ingress devices = { \"%s\" } priority 0; policy accept;\n\t}\n}\n",
+			n.Family, n.Table, n.Chain,
 			strings.Join(chains[n], `", "`))
 	}
 	return b

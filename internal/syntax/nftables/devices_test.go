@@ -8,7 +8,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// TestDevices: chains tell where they hang, one or several interfaces, also what they were printed as again; and in the JSON of nft that has it.
+// TestDevices: chains tell where they hang, one or several interfaces, also what they were printed as again; and in the JSON of nft that
+// has it.
 func TestDevices(t *testing.T) {
 	text := "table inet t0 {\n\tchain in {\n\t\ttype filter hook ingress device \"lo\" priority filter; policy accept;\n\t}\n" +
 		"\tchain other {\n\t\ttype filter hook input priority filter; policy accept;\n\t}\n}\n" +

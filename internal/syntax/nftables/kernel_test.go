@@ -43,7 +43,8 @@ func run(t *testing.T, input string, args ...string) []byte {
 // tests are rules' tests; N stands for a number near the packet's values, P for a port, A and B for addresses of both families.
 var tests = []string{
 	"ip saddr A", "ip daddr A", "ip saddr != A", "ip daddr A/29", "ip saddr != A/30", "ip saddr { A, A, A }", "ip daddr { A/31, A }",
-	"ip saddr A-A2", "ip saddr & 0.0.0.N == 0.0.0.N", "ip saddr . ip daddr { A . A, A/30 . A/29 }", "ip saddr . th dport { A . P, A/29 . P-P2 }",
+	"ip saddr A-A2", "ip saddr & 0.0.0.N == 0.0.0.N", "ip saddr . ip daddr { A . A, A/30 . A/29 }",
+	"ip saddr . th dport { A . P, A/29 . P-P2 }",
 	"ip6 saddr B", "ip6 daddr != B", "ip6 saddr B/125", "ip6 saddr . udp dport { B . P, B . P }", "ip6 nexthdr udp", "ip6 hoplimit > N",
 	"ip6 length < N", "ip6 dscp N",
 	"ip saddr . ip daddr vmap { A . A : continue, A . A/29 : continue }", "udp dport vmap { P : continue, P-P2 : continue }",
@@ -53,12 +54,16 @@ var tests = []string{
 	"meta nfproto ipv4", "meta nfproto ipv6", "meta protocol ip", "meta mark N", "meta mark & 0xN == 0xN", "meta mark != N", "meta mark < N",
 	"meta mark { N, N-N2 }", "meta mark 0-N", "meta mark | 0xN == 0xN", "meta mark ^ 0xN == 0xN", "meta length > N", "meta pkttype host",
 	"iifname lo", "iifname != lo", `iifname "l*"`, `iifname { "lo", "x*" }`, "iif lo", "oifname lo", "iiftype loopback", "oifname \"\"",
-	"ct state new", "ct state established,related", "ct state != new", "ct state { new, invalid }", "ct mark N", "ct mark != N", "ct mark & 0xN != 0",
+	"ct state new", "ct state established,related", "ct state != new", "ct state { new, invalid }", "ct mark N", "ct mark != N",
+	"ct mark & 0xN != 0",
 	"ct direction original", "ct direction reply", "ct status dnat", "ct status ! dnat", "ct status & snat == 0", "ct original ip saddr A",
-	"ct original ip6 daddr B", "ct reply ip saddr != A", "meta l4proto udp ct original proto-dst P", "ct protocol udp", "ct l3proto ipv4", "ct zone 0",
-	"ip ttl 64", "ip ttl > N", "ip dscp N", "ip dscp != N", "ip ecn ce", "ip version 4", "ip frag-off & 0x1fff == 0", "ip frag-off & 0x2000 != 0",
+	"ct original ip6 daddr B", "ct reply ip saddr != A", "meta l4proto udp ct original proto-dst P", "ct protocol udp", "ct l3proto ipv4",
+	"ct zone 0",
+	"ip ttl 64", "ip ttl > N", "ip dscp N", "ip dscp != N", "ip ecn ce", "ip version 4", "ip frag-off & 0x1fff == 0",
+	"ip frag-off & 0x2000 != 0",
 	"jhash ip saddr . ip daddr mod 4 seed 0x1N C", "jhash ip saddr . ip daddr . ip protocol . th sport . th dport mod 4 seed 0x617a C",
-	"jhash ip saddr mod 4 seed 0x1N offset 3 C", "jhash udp sport mod 4 seed 0x1N C", "jhash ip6 saddr . ip6 daddr . udp dport mod 4 seed 0x1N C",
+	"jhash ip saddr mod 4 seed 0x1N offset 3 C", "jhash udp sport mod 4 seed 0x1N C",
+	"jhash ip6 saddr . ip6 daddr . udp dport mod 4 seed 0x1N C",
 	"jhash ip saddr . ip daddr mod 5 seed 0x1N vmap { 0 : continue, 1-2 : continue }",
 	"fib daddr type local", "fib daddr type != local", "numgen random mod 1 0", "numgen inc mod 1 offset 4 C",
 	"meta mark set meta mark | 0xN meta mark N", "meta mark set N meta mark set meta mark & 0xN | 0x2 meta mark { N, N }",
@@ -185,7 +190,8 @@ func send(t *testing.T, r *rand.Rand, ipv6 bool) packet.Packet {
 	}
 	run(t, "", "conntrack", "-F")
 	p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.UDP, Source: source.Addr(), Destination: destination.Addr(),
-		SourcePort: packet.Exactly(source.Port()), DestinationPort: packet.Exactly(destination.Port())}, TTL: 64, Length: 32, Local: packet.Local{In: "lo"}}
+		SourcePort: packet.Exactly(source.Port()), DestinationPort: packet.Exactly(destination.Port())}, TTL: 64, Length: 32,
+		Local: packet.Local{In: "lo"}}
 	if ipv6 {
 		p.Length = 52
 	}
@@ -219,7 +225,8 @@ func compareCounters(t *testing.T, p packet.Packet) (matched, missed int) {
 	}
 	before := p
 	chooser := &ruletest.First{}
-	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Input, Host: loopback{ruletest.Links{"lo": {Index: 1, Type: 772}}}, Chooser: chooser,
+	ctx := &netfilter.Context{Packet: &p, Family: netfilter.IPv4, Hook: netfilter.Input,
+		Host: loopback{ruletest.Links{"lo": {Index: 1, Type: 772}}}, Chooser: chooser,
 		EveryRule: true}
 	if p.IsIPv6() {
 		ctx.Family = netfilter.IPv6

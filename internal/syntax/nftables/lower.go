@@ -8,8 +8,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// Lower gives the tables their meaning. Rules have their handles, and the text that nft prints. What is not understood is Unknown. Tables of
-// iptables-nft and its kin are lowered as far as JSON tells; see [Ruleset.Join].
+// Lower gives the tables their meaning. Rules have their handles, and the text that nft prints. What is not understood is Unknown. Tables
+// of iptables-nft and its kin are lowered as far as JSON tells; see [Ruleset.Join].
 //
 // The error tells of objects without what every version of nft writes, of unknown families, and of chains of tables that are not there.
 func Lower(rs *Ruleset) ([]*netfilter.Table, error) {

@@ -43,7 +43,8 @@ func ofType(t packet.EtherType, words string) []netfilter.Statement {
 	if t == 0 || !ok {
 		return nil
 	}
-	return []netfilter.Statement{&netfilter.Compare{Left: e, Op: netfilter.Equal, Right: []netfilter.Span{netfilter.Number(uint64(t))}, Words: words}}
+	return []netfilter.Statement{&netfilter.Compare{Left: e, Op: netfilter.Equal, Right: []netfilter.Span{netfilter.Number(uint64(t))},
+		Words: words}}
 }
 
 // counter is the statement that counts, which a walk does not see.
@@ -348,7 +349,8 @@ var targets = map[string]netfilter.Target{
 	"ct mark": netfilter.TargetConnmark, "ct zone": netfilter.TargetZone, "ct original zone": netfilter.TargetZoneOriginal,
 	"ct reply zone": netfilter.TargetZoneReply,
 	"ip saddr":      netfilter.TargetSource, "ip daddr": netfilter.TargetDestination, "ip ttl": netfilter.TargetTTL,
-	"ip dscp": netfilter.TargetDSCP, "ip ecn": netfilter.TargetECN, "ip6 saddr": netfilter.TargetSource, "ip6 daddr": netfilter.TargetDestination,
+	"ip dscp": netfilter.TargetDSCP, "ip ecn": netfilter.TargetECN, "ip6 saddr": netfilter.TargetSource,
+	"ip6 daddr":    netfilter.TargetDestination,
 	"ip6 hoplimit": netfilter.TargetTTL, "ip6 dscp": netfilter.TargetDSCP, "ip6 ecn": netfilter.TargetECN,
 	"tcp sport": netfilter.TargetSourcePort, "tcp dport": netfilter.TargetDestinationPort, "udp sport": netfilter.TargetSourcePort,
 	"udp dport": netfilter.TargetDestinationPort, "th sport": netfilter.TargetSourcePort, "th dport": netfilter.TargetDestinationPort,
@@ -359,7 +361,8 @@ var targets = map[string]netfilter.Target{
 var etherTypes = map[string]packet.EtherType{"ip": packet.EtherIPv4, "ip6": packet.EtherIPv6}
 
 // unseen are settable things that a walk does not see.
-var unseen = []string{"meta nftrace", "meta secmark", "ct secmark", "ct label", "ct event", "tcp option maxseg size", "ip checksum", "ip id",
+var unseen = []string{"meta nftrace", "meta secmark", "ct secmark", "ct label", "ct event", "tcp option maxseg size", "ip checksum",
+	"ip id",
 	"ip6 flowlabel"}
 
 func (l *lowerer) mangle(n, whole *Node) netfilter.Statement {
@@ -382,7 +385,8 @@ func (l *lowerer) mangle(n, whole *Node) netfilter.Statement {
 	}
 	protocol, _, _ := strings.Cut(what, " ")
 	return &netfilter.Assign{
-		Target: target, Value: l.operand(v, typesOf(key)), EtherType: etherTypes[protocol], Transport: map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP}[protocol],
+		Target: target, Value: l.operand(v, typesOf(key)), EtherType: etherTypes[protocol],
+		Transport: map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP}[protocol],
 	}
 }
 
@@ -509,7 +513,8 @@ func constantNAT(s *netfilter.TranslateTo) netfilter.Statement {
 
 // rejections are iptables' names of nft's codes, which Verdict.Detail has: for icmp, icmpv6, and both sides of icmpx.
 var rejections = map[string]map[string]string{
-	"icmp": {"net-unreachable": "icmp-net-unreachable", "host-unreachable": "icmp-host-unreachable", "prot-unreachable": "icmp-proto-unreachable",
+	"icmp": {"net-unreachable": "icmp-net-unreachable", "host-unreachable": "icmp-host-unreachable",
+		"prot-unreachable": "icmp-proto-unreachable",
 		"port-unreachable": "icmp-port-unreachable", "net-prohibited": "icmp-net-prohibited", "host-prohibited": "icmp-host-prohibited",
 		"admin-prohibited": "icmp-admin-prohibited"},
 	"icmpv6": {"no-route": "icmp6-no-route", "admin-prohibited": "icmp6-adm-prohibited", "addr-unreachable": "icmp6-addr-unreachable",

@@ -9,7 +9,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// Ruleset is what "nft -j list ruleset" prints, to the letter. Newer versions of nft may write things that nothing here knows; they are kept.
+// Ruleset is what "nft -j list ruleset" prints, to the letter. Newer versions of nft may write things that nothing here knows; they are
+// kept.
 type Ruleset struct {
 	Root Node
 }

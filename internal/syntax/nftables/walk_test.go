@@ -36,7 +36,8 @@ func weights(c netfilter.Choice) string {
 }
 
 // walkThrough evaluates every base chain of a hook and returns the last verdict, the translations and the choices.
-func walkThrough(t *testing.T, name string, f netfilter.Family, h netfilter.Hook, p *packet.Packet, answers ...int) (netfilter.Verdict, []string, []netfilter.Choice) {
+func walkThrough(t *testing.T, name string, f netfilter.Family, h netfilter.Hook, p *packet.Packet, answers ...int) (netfilter.Verdict,
+	[]string, []netfilter.Choice) {
 	t.Helper()
 	rs := &netfilter.Ruleset{Tables: lower(t, parse(t, read(t, "testdata/"+name+".json")))}
 	rs.Index()
@@ -47,7 +48,8 @@ func walkThrough(t *testing.T, name string, f netfilter.Family, h netfilter.Hook
 		ctx := &netfilter.Context{Packet: p, Family: f, Hook: h, Chooser: chooser, Host: loopback{ruletest.Links{}}}
 		if c.Base.Type == "nat" {
 			ctx.Translate = func(n packet.Translation) netfilter.Verdict {
-				translations = append(translations, fmt.Sprintf("%t %v-%v:%d-%d %t %s", n.Source, n.Low, n.High, n.PortLow, n.PortHigh, n.FullyRandom, n.Chosen))
+				translations = append(translations, fmt.Sprintf("%t %v-%v:%d-%d %t %s", n.Source, n.Low, n.High, n.PortLow, n.PortHigh, n.FullyRandom,
+					n.Chosen))
 				return netfilter.Verdict{Kind: netfilter.Accept}
 			}
 		}
@@ -97,7 +99,8 @@ func TestKubeProxy(t *testing.T) {
 			}
 			questions = append(questions, weights(q))
 		}
-		if got := strings.Join(translations, ";"); v.Kind != netfilter.Accept || got != c.want || p.Mark != c.mark || !slices.Equal(questions, c.asked) {
+		if got := strings.Join(translations, ";"); v.Kind != netfilter.Accept || got != c.want || p.Mark != c.mark ||
+			!slices.Equal(questions, c.asked) {
 			t.Errorf("%s > %s: %s, %q, mark %#x, asked %q", c.from, c.to, v.Kind, got, p.Mark, questions)
 		}
 	}
@@ -151,7 +154,8 @@ func TestChoices(t *testing.T) {
 		{`{"mangle":{"key":{"meta":{"key":"mark"}},"value":{"rt":{"key":"classid"}}}}`, packet.Exactly(1), nil, netfilter.Undecided, ""},
 		{`{"limit":{"rate":1,"burst":5,"per":"second"}},{"drop":null}`, packet.Exactly(1), []int{0}, netfilter.Drop,
 			"history: matches 0, does not match 0"},
-		{`{"match":{"op":"!=","left":{"payload":{"protocol":"udp","field":"dport"}},"right":1}},{"drop":null}`, packet.Exactly(1), nil, netfilter.Accept, ""},
+		{`{"match":{"op":"!=","left":{"payload":{"protocol":"udp","field":"dport"}},"right":1}},{"drop":null}`, packet.Exactly(1), nil,
+			netfilter.Accept, ""},
 		{`{"jump":{"target":"absent"}}`, packet.Exactly(1), nil, netfilter.Undecided, ""},
 	} {
 		data := `{"nftables":[{"table":{"family":"ip","name":"t"}},{"chain":{"family":"ip","table":"t","name":"c","type":"filter","hook":"input","prio":0}},` +
@@ -188,7 +192,8 @@ func TestLowerErrors(t *testing.T) {
 			t.Errorf("%s is lowered: %v", list, tables)
 		}
 	}
-	for _, text := range []string{"", "{", `{"nftables":1}`, `[]`, `{"nftables":[]}x`, `{"a":"\u12"}`, `{"nftables":[1e]}`, `{"a" 1}`, `{"a":tru}`,
+	for _, text := range []string{"", "{", `{"nftables":1}`, `[]`, `{"nftables":[]}x`, `{"a":"\u12"}`, `{"nftables":[1e]}`, `{"a" 1}`,
+		`{"a":tru}`,
 		strings.Repeat("[", 200), "table ip t {}"} {
 		if rs, err := Parse([]byte(text)); err == nil {
 			t.Errorf("%q is parsed: %v", text, rs)
@@ -213,7 +218,8 @@ func TestFabric(t *testing.T) {
 	}
 	p := tcp("198.51.100.10:1000", "203.0.113.10:80")
 	p.In, p.SourcePort = "internet", packet.OneOf(32768, 60999, 40000)
-	if _, _, asked := walkThrough(t, "fabric-world-a", netfilter.IPv4, netfilter.Prerouting, &p, 1); len(asked) != 1 || asked[0].Kind != netfilter.Hash ||
+	if _, _, asked := walkThrough(t, "fabric-world-a", netfilter.IPv4, netfilter.Prerouting, &p, 1); len(asked) != 1 ||
+		asked[0].Kind != netfilter.Hash ||
 		weights(asked[0]) != "0x00000001 1, 0x00000002 1" || p.Mark != 2 {
 		t.Errorf("asked %+v, mark %d", asked, p.Mark)
 	}
@@ -225,7 +231,8 @@ func TestFabric(t *testing.T) {
 	} {
 		p := tcp(from, "198.51.100.10:80")
 		p.In, p.Out = "nic1", "internet"
-		if _, got, asked := walkThrough(t, "fabric-world-a", netfilter.IPv4, netfilter.Postrouting, &p); !slices.Equal(got, want) || len(asked) > 0 {
+		if _, got, asked := walkThrough(t, "fabric-world-a", netfilter.IPv4, netfilter.Postrouting, &p); !slices.Equal(got, want) ||
+			len(asked) > 0 {
 			t.Errorf("%s: %q, asked %v", from, got, asked)
 		}
 	}

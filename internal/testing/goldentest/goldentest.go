@@ -15,8 +15,8 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden files")
 
-// Run has a subtest for each archive that pattern finds, at least one. f gets the archive's first files, as many as inputs says, and returns
-// what the others must be, names and contents.
+// Run has a subtest for each archive that pattern finds, at least one. f gets the archive's first files, as many as inputs says, and
+// returns what the others must be, names and contents.
 func Run(t *testing.T, pattern string, inputs int, f func(t *testing.T, in []txtar.File) (out []txtar.File)) {
 	t.Helper()
 	paths, err := filepath.Glob(pattern)

@@ -1,5 +1,5 @@
-// Package ruletest is for tests of what rules were lowered to: hosts that know little, choosers that take any answer, and an evaluation that
-// must not fail. Only tests import it.
+// Package ruletest is for tests of what rules were lowered to: hosts that know little, choosers that take any answer, and an evaluation
+// that must not fail. Only tests import it.
 package ruletest
 
 import (
@@ -38,9 +38,12 @@ func Evaluate(t *testing.T, tables []*netfilter.Table) {
 	rs.Index()
 	four := packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("1.2.3.4"),
 		SourcePort: packet.OneOf(1000, 2000, 1500), DestinationPort: packet.Exactly(80)}
-	six := packet.Tuple{Protocol: packet.ICMPv6, Source: netip.MustParseAddr("fd00::1"), Destination: netip.MustParseAddr("fd00::2"), Type: 128}
-	packets := []packet.Packet{{Tuple: four, Local: packet.Local{In: "eth0", Track: packet.Track{Flow: &packet.Flow{Original: four, Reply: four.Reply()}}}},
-		{Tuple: six, Local: packet.Local{Out: "eth0"}}, {ARP: &packet.ARP{Sender: four.Source, Target: four.Destination}, Local: packet.Local{In: "eth0"}}, {}}
+	six := packet.Tuple{Protocol: packet.ICMPv6, Source: netip.MustParseAddr("fd00::1"), Destination: netip.MustParseAddr("fd00::2"),
+		Type: 128}
+	packets := []packet.Packet{{Tuple: four,
+		Local: packet.Local{In: "eth0", Track: packet.Track{Flow: &packet.Flow{Original: four, Reply: four.Reply()}}}},
+		{Tuple: six, Local: packet.Local{Out: "eth0"}},
+		{ARP: &packet.ARP{Sender: four.Source, Target: four.Destination}, Local: packet.Local{In: "eth0"}}, {}}
 	var chooser Other
 	for _, table := range tables {
 		for _, c := range table.Chains {

@@ -1,4 +1,5 @@
-// Package expansion replaces variables in a container's command, arguments and environment, as Kubernetes does (core/v1, Container.Command).
+// Package expansion replaces variables in a container's command, arguments and environment, as Kubernetes does (core/v1,
+// Container.Command).
 package expansion
 
 import "strings"

@@ -1,5 +1,5 @@
-// Package fieldpath reads the fields of a pod that the downward API gives (core/v1, ObjectFieldSelector): those that are known before the pod
-// runs. It imports nothing of the project.
+// Package fieldpath reads the fields of a pod that the downward API gives (core/v1, ObjectFieldSelector): those that are known before the
+// pod runs. It imports nothing of the project.
 package fieldpath
 
 import (
@@ -11,8 +11,8 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Value gives the field at path, such as metadata.name or metadata.labels['app']; ok is false for a path that is none, or one of the status.
-// Labels and annotations as a whole are key="value" with Go's quoting, sorted, one a line, without an end of line after the last.
+// Value gives the field at path, such as metadata.name or metadata.labels['app']; ok is false for a path that is none, or one of the
+// status. Labels and annotations as a whole are key="value" with Go's quoting, sorted, one a line, without an end of line after the last.
 func Value(pod *corev1.Pod, path string) (value string, ok bool) {
 	switch path {
 	case "metadata.name":

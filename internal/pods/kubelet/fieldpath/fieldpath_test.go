@@ -23,7 +23,8 @@ func TestValue(t *testing.T) {
 			t.Errorf("%s: %q, %v; want %q", path, got, ok, want)
 		}
 	}
-	for _, path := range []string{"", "status.podIP", "metadata", "metadata.labels['']", "metadata.labels['a", "metadata.labels[a]", "spec['x']"} {
+	for _, path := range []string{"", "status.podIP", "metadata", "metadata.labels['']", "metadata.labels['a", "metadata.labels[a]",
+		"spec['x']"} {
 		if got, ok := Value(pod, path); ok {
 			t.Errorf("%s: %q", path, got)
 		}
