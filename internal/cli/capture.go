@@ -16,6 +16,7 @@ import (
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
+	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab"
 )
 
@@ -119,7 +120,7 @@ func readable(o captureOptions) error {
 
 func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
-		return lab.Here(ctx, o.kubeconfig)
+		return here.Origin(ctx, o.kubeconfig)
 	}
 	d, err := lab.Select(o.name)
 	if err != nil {

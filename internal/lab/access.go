@@ -11,9 +11,9 @@ import (
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/controlplane"
-	"packetwalk.dev/internal/lab/supervise"
 )
 
 // access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1,

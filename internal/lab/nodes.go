@@ -22,10 +22,10 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
-	"packetwalk.dev/internal/lab/supervise"
 	"packetwalk.dev/internal/pods/kubelet"
 )
 

@@ -7,8 +7,8 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/lab/supervise"
 )
 
 // A command is what to keep running.

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/lab/supervise"
+	"packetwalk.dev/internal/base/supervise"
 )
 
 // Status says how a lab is: `packetwalk status -o json`.

@@ -59,7 +59,7 @@ func addVirtualNode(n *vnet.Network, c *cluster.Cluster) {
 	if !c.Spec.VirtualNode.Enabled {
 		return
 	}
-	n.VNets = append(n.VNets, instances.HostsNetwork())
+	n.VNets = append(n.VNets, vnet.ContainerHosts(cluster.ContainerHosts))
 	n.Hosts = append(n.Hosts, vnet.Host{Name: managementHost, Address: managementAddress})
 }
 

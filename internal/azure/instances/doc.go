@@ -5,5 +5,5 @@
 //
 // Groups outlive the process that runs them: their state is in files, and Open takes over what it finds.
 //
-// It must not import Kubernetes, nor internal/fabric or internal/lab: they are behind the interface Network.
+// It must not import Kubernetes, fabric or lab: they are behind the interface Network.
 package instances

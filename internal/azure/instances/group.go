@@ -18,8 +18,8 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/lab/supervise"
 )
 
 // group is one container group and the worker that runs it.

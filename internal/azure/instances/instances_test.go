@@ -66,7 +66,7 @@ func newWorld(t *testing.T) *world {
 		VNets: []vnet.VNet{
 			{Name: "v", AddressPrefixes: []netip.Prefix{prefix("10.13.0.0/16")},
 				Subnets: []vnet.Subnet{{Name: "aci", Prefix: prefix("10.13.100.0/24")}}},
-			instances.HostsNetwork(),
+			vnet.ContainerHosts(netip.MustParsePrefix("100.64.0.0/16")),
 		},
 		DefaultOutbound: netip.MustParseAddr(outbound), Hosts: []vnet.Host{{Name: "client", Address: netip.MustParseAddr(client)}},
 	}

@@ -10,22 +10,7 @@ import (
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/lab/cluster"
 )
-
-// The network of the machines that groups run on.
-const (
-	hostsVNet   = "container-hosts"
-	hostsSubnet = "hosts"
-)
-
-// HostsNetwork is the network of the machines that groups run on; it must be in the network that a Groups works on.
-func HostsNetwork() vnet.VNet {
-	return vnet.VNet{
-		Name: hostsVNet, Platform: true, AddressPrefixes: []netip.Prefix{cluster.ContainerHosts},
-		Subnets: []vnet.Subnet{{Name: hostsSubnet, Prefix: cluster.ContainerHosts}},
-	}
-}
 
 // The link between a group and its machine. All groups have the same addresses there.
 const (
@@ -63,7 +48,7 @@ func (g *group) allocate() (netip.Addr, error) {
 			return err
 		}
 		address = nic.Primary().Address
-		_, err = ensureNIC(n, vnet.NIC{Machine: g.hostMachine(), VNet: hostsVNet, Subnet: hostsSubnet}, netip.Addr{})
+		_, err = ensureNIC(n, vnet.NIC{Machine: g.hostMachine(), VNet: vnet.ContainerHostsVNet, Subnet: vnet.ContainerHostsSubnet}, netip.Addr{})
 		return err
 	})
 	return address, err
@@ -98,7 +83,7 @@ func (g *group) release(n *vnet.Network) {
 	if nic, ok := n.NIC(nicOf(g.machine())); ok && nic.Machine == g.machine() && nic.ContainerGroup {
 		n.ReleaseNIC(nic.Name)
 	}
-	if nic, ok := n.NIC(nicOf(g.hostMachine())); ok && nic.Machine == g.hostMachine() && nic.VNet == hostsVNet {
+	if nic, ok := n.NIC(nicOf(g.hostMachine())); ok && nic.Machine == g.hostMachine() && nic.VNet == vnet.ContainerHostsVNet {
 		n.ReleaseNIC(nic.Name)
 	}
 }

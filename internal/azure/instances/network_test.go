@@ -52,7 +52,7 @@ func testGroups(t *testing.T, room int) (*Groups, *paper) {
 		bits = 29 // Azure keeps five of each subnet
 	}
 	prefix := netip.PrefixFrom(netip.MustParseAddr("10.1.0.0"), bits)
-	p := &paper{vnet.Network{Subscription: "s", NodeResourceGroup: "rg", VNets: []vnet.VNet{HostsNetwork(), {
+	p := &paper{vnet.Network{Subscription: "s", NodeResourceGroup: "rg", VNets: []vnet.VNet{vnet.ContainerHosts(netip.MustParsePrefix("100.64.0.0/16")), {
 		Name: "v", AddressPrefixes: []netip.Prefix{prefix}, Subnets: []vnet.Subnet{{Name: "groups", Prefix: prefix}},
 	}}}}
 	dir := t.TempDir()

@@ -8,7 +8,7 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
-	"packetwalk.dev/internal/lab/supervise"
+	"packetwalk.dev/internal/base/supervise"
 )
 
 // startProxy keeps the kube-proxy extension running in the group's namespace, if the group has one. One that an earlier process started is

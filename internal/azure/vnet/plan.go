@@ -117,11 +117,6 @@ func NewPlan(n Network, h Health) Plan {
 // 255 is as high as it gets, and arrives as 254. nft has no arithmetic, xt_HL has.
 const ttlRules = "*mangle\n:PREROUTING ACCEPT\n-A PREROUTING -m comment --comment \"" + noHop + "\" -j TTL --ttl-inc 1\nCOMMIT\n"
 
-// ContainerHostRules are the iptables-restore input of the machine that a container group runs on: what the group sends to the internet by
-// its own link has the machine's address.
-const ContainerHostRules = "*nat\n:POSTROUTING ACCEPT\n" +
-	"-A POSTROUTING -s 169.254.0.0/16 -o eth0 -m comment --comment \"" + groupsWay + "\" -j MASQUERADE\nCOMMIT\n"
-
 func uplink() Wire {
 	return Wire{
 		Name:    "uplink",

@@ -14,7 +14,7 @@ import (
 // elsewhere are the files that start processes themselves, and why: what they start is not a program that is run to its end for an answer.
 var elsewhere = map[string]string{
 	"internal/base/program/program.go":                "the function that all others use",
-	"internal/lab/supervise/process.go":               "processes that go on without us, and are taken over by their pid files",
+	"internal/base/supervise/process.go":              "processes that go on without us, and are taken over by their pid files",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/runtime.go":              "a container's first process",

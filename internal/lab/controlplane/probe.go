@@ -12,7 +12,7 @@ import (
 	"strings"
 	"time"
 
-	"packetwalk.dev/internal/lab/supervise"
+	"packetwalk.dev/internal/base/supervise"
 )
 
 // Dial opens a connection to an address as the control plane's network namespace sees it.

@@ -22,7 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/lab/supervise"
+	"packetwalk.dev/internal/base/supervise"
 )
 
 // realBinary is the built multi-call program. Where it is missing the test is skipped, and fails in CI, which builds it first.

@@ -2,5 +2,5 @@
 // stops them.
 //
 // The processes outlive the supervising process, even one that is killed: the next one adopts them by a pid file.
-// It knows nothing of what it runs and must not import any internal package; where a process starts (which namespace) is its caller's.
+// It knows nothing of what it runs and imports nothing of ours but base; where a process starts (which namespace) is its caller's.
 package supervise

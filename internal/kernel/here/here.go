@@ -1,4 +1,6 @@
-package lab
+// Package here finds the network namespaces of this machine, and whose they are, for a capture of it. It only reads, and must not import
+// walk or what runs a lab.
+package here
 
 import (
 	"bufio"
@@ -17,17 +19,19 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
 )
 
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.
 const hostRoot = "/proc/1/root"
 
-// Here gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where kubelet's
+// Origin gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where kubelet's
 // files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the machine's
 // process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig names, or,
 // with "" in a pod that has a service account, from that of its cluster.
-func Here(ctx context.Context, kubeconfig string) (capture.Origin, error) {
+func Origin(ctx context.Context, kubeconfig string) (capture.Origin, error) {
 	m := machine{proc: "/proc", inside: contained()}
 	if m.inside {
 		m.root = hostRoot
@@ -36,9 +40,9 @@ func Here(ctx context.Context, kubeconfig string) (capture.Origin, error) {
 	if err != nil {
 		return capture.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
 	}
-	o := dumping(ctx, paths, m.root)
+	o := dump.Origin(ctx, paths, m.root)
 	if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.Lists = func() (map[string][]byte, error) { return FetchLists(ctx, kubeconfig) }
+		o.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, kubeconfig) }
 	}
 	return o, nil
 }
