@@ -188,7 +188,7 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 		for _, m := range pool.members {
 			members = append(members, m.address.String())
 		}
-		for j := range pool.frontends {
+		for j := range pool.chosen() {
 			name := fmt.Sprintf("out-%d-%d", i+1, j+1)
 			var blocks []string
 			for k, m := range pool.members {
@@ -201,7 +201,7 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 		}
 		set := fmt.Sprintf("pool-%d", i+1)
 		w.set("set", set, "ipv4_addr", "", members)
-		rules = append(rules, because(fmt.Sprintf("ip saddr @%s %s", set, w.choice(i+1, pool)), "one of the load balancer's front ends"))
+		rules = append(rules, because(fmt.Sprintf("ip saddr @%s %s", set, pool.choice(i+1)), "one of the load balancer's front ends"))
 	}
 	w.set("set", "default-out", "ipv4_addr", "", out.others)
 	if len(out.others) > 0 {
@@ -214,38 +214,24 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 	w.chain("nat-post", "type nat hook postrouting priority srcnat; policy accept;", slices.Concat(head, w.spareRules(), rules)...)
 }
 
-// choice is what sends a new flow of a pool to one of its front ends.
-func (w *nftWriter) choice(id int, pool outboundPool) string {
-	if pool.inTurn && len(pool.frontends) > 1 {
-		w.inTurn(id, len(pool.frontends))
-		return fmt.Sprintf("goto out-%d", id)
+// chosen are the front ends that the table itself sends new flows to. Where they are used in turn it is the first: who finds that its
+// ports are used up sends flows to the next (Spares). The kernel alone cannot tell that from other reasons for which it loses a first packet.
+func (p outboundPool) chosen() []netip.Addr {
+	if p.inTurn {
+		return p.frontends[:1]
 	}
-	var chains []string
-	for j := range pool.frontends {
-		chains = append(chains, fmt.Sprintf("%d : goto out-%d-%d", j, id, j+1))
-	}
-	return fmt.Sprintf("numgen random mod %d vmap { %s }", len(pool.frontends), strings.Join(chains, ", "))
+	return p.frontends
 }
 
-// inTurn takes the first front end until its ports are used up, then the next. The kernel does not say when it has found no port: it drops
-// the packet after the last rule. But a packet that begins a flow and was seen doing so a moment ago is one that was dropped so, sent again
-// by its sender (TCP does a second later). It says that the front end tried then has nothing left for its destination, which holds for
-// everybody for a while.
-func (w *nftWriter) inTurn(id, frontends int) {
-	const (
-		flow        = "meta l4proto . ip saddr . th sport . ip daddr . th dport"
-		destination = "meta l4proto . ip saddr . ip daddr . th dport"
-	)
-	var rules []string
-	for j := 1; j < frontends; j++ {
-		tried, full := fmt.Sprintf("tried-%d-%d", id, j), fmt.Sprintf("full-%d-%d", id, j)
-		w.set("set", tried, "inet_proto . ipv4_addr . inet_service . ipv4_addr . inet_service", "dynamic,timeout; timeout 4s; size 65536", nil)
-		w.set("set", full, "inet_proto . ipv4_addr . ipv4_addr . inet_service", "dynamic,timeout; timeout 10s; size 65536", nil)
-		rules = append(rules,
-			because(fmt.Sprintf("meta l4proto { tcp, udp } %s @%s update @%s { %s }", flow, tried, full, destination),
-				"sent again: this front end had no port left"),
-			because(fmt.Sprintf("meta l4proto { tcp, udp } %s != @%s update @%s { %s } goto out-%d-%d", destination, full, tried, flow, id, j),
-				"a front end that has ports left for this destination"))
+// choice is what sends a new flow of a pool to one of its front ends.
+func (p outboundPool) choice(id int) string {
+	chosen := p.chosen()
+	if len(chosen) == 1 {
+		return fmt.Sprintf("goto out-%d-1", id)
 	}
-	w.chain(fmt.Sprintf("out-%d", id), "", append(rules, because(fmt.Sprintf("goto out-%d-%d", id, frontends), "the last front end"))...)
+	var chains []string
+	for j := range chosen {
+		chains = append(chains, fmt.Sprintf("%d : goto out-%d-%d", j, id, j+1))
+	}
+	return fmt.Sprintf("numgen random mod %d vmap { %s }", len(chosen), strings.Join(chains, ", "))
 }

@@ -66,7 +66,6 @@ func Signed() reason.Writer {
 				Text: "policy drop", For: "Azure: its host answers machines' requests to its name server and wire server, and nothing else",
 			}),
 			table("nat-post", "the source of what leaves for the internet", reason.Outbound, says("Azure outbound: ")),
-			table("out-{pool}", "a pool's front ends, in turn", reason.Outbound, says("Azure outbound: ")),
 			table("out-{pool}-{frontend}", "one front end's ports", reason.Outbound, says("Azure outbound: ")),
 			table("nsg-in", "new flows: the receiver's network security groups", reason.NoRole, says("Azure: ")),
 			table("nsg-{direction}/{n}", "two network security groups, the subnet's and the NIC's", reason.NoRole,
