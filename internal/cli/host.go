@@ -15,6 +15,7 @@ import (
 	"packetwalk.dev/internal/azure/az"
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -199,6 +200,6 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 		}
 		return azureView(ctx, s, d)
 	}
-	return az.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: lab.KubernetesVersion, Scale: scale,
+	return az.Lab{Network: network, Cluster: is.Cluster, Changing: is.Changing, KubernetesVersion: plan.KubernetesVersion, Scale: scale,
 		ContainerGroups: groups, ContainerLogs: logs}, nil
 }

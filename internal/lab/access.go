@@ -14,6 +14,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // access is what leads to and from the control plane before there is one: its keys and files, its namespace, the forwarder on 127.0.0.1,
@@ -40,7 +41,7 @@ func (a *access) Start(ctx context.Context) error {
 	if a.ca, err = controlplane.Prepare(a.plane, time.Now()); err != nil {
 		return err
 	}
-	if a.ns, err = a.azure.attachHost(controlPlaneHost); err != nil {
+	if a.ns, err = a.azure.attachHost(plan.ControlPlaneHost); err != nil {
 		return err
 	}
 	err = a.serve(ctx, "the API server's way to nodes and pods", func(ctx context.Context) (net.Listener, error) {

@@ -11,6 +11,7 @@ import (
 	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for
@@ -102,7 +103,7 @@ var httpRouting string
 
 // httpRoutingObjects are those objects for a cluster and the secret of the zone's key.
 func httpRoutingObjects(c *cluster.Cluster, secret string) ([]string, error) {
-	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": azureResolver, "Key": zoneKey, "Secret": secret})
+	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": plan.AzureResolver, "Key": zoneKey, "Secret": secret})
 }
 
 // httpRouting are those objects for a cluster of this lab.

@@ -3,7 +3,6 @@ package lab
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 
@@ -13,6 +12,7 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // azure is Azure's side of the lab: the fabric and its network.
@@ -26,7 +26,7 @@ type azure struct {
 // Start takes the fabric over or makes it, and brings it to where a change led that was cut off. Where it cannot lead there, nothing of the
 // change was begun, and it is dropped.
 func (a *azure) Start(ctx context.Context) error {
-	network, err := networkOf(a.cluster())
+	network, err := plan.Network(a.cluster())
 	if err != nil {
 		return err
 	}
@@ -43,7 +43,7 @@ func (a *azure) Start(ctx context.Context) error {
 	if a.cut.source == nil {
 		return nil
 	}
-	if err := a.Update(func(n *vnet.Network) error { return revise(n, a.cut.from, a.planned) }); err != nil {
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.cut.from, a.planned) }); err != nil {
 		a.log.Warn("a change that was cut off is left out", "file", a.dir.nextFile(), "err", err)
 		a.planned, a.cut.source = a.cut.from, nil
 		a.become(a.cut.from)
@@ -56,11 +56,11 @@ func (a *azure) Start(ctx context.Context) error {
 // try says whether the network can become what a cluster says.
 func (a *azure) try(to *cluster.Cluster) error {
 	n := a.network()
-	return errors.Join(revise(&n, a.planned, to), n.Validate())
+	return errors.Join(plan.Revise(&n, a.planned, to), n.Validate())
 }
 
 func (a *azure) Change(_ context.Context, c change) error {
-	if err := a.Update(func(n *vnet.Network) error { return revise(n, a.planned, c.to) }); err != nil {
+	if err := a.Update(func(n *vnet.Network) error { return plan.Revise(n, a.planned, c.to) }); err != nil {
 		return err
 	}
 	a.planned = c.to
@@ -92,28 +92,10 @@ func (a *azure) Stop() {
 func (a *azure) Report(s *Status) {
 	n, health := a.Snapshot()
 	s.Frontends, s.Outbound = frontends(n, health), a.outbound()
-	s.Warnings = append(s.Warnings, halfPeerings(n)...)
+	s.Warnings = append(s.Warnings, plan.HalfPeerings(n)...)
 	if err := a.Fault(); err != nil {
 		s.Problems = append(s.Problems, "Azure's network does not follow: "+oneLine(err))
 	}
-}
-
-// halfPeerings are the peerings that carry nothing because only one side has them.
-func halfPeerings(n vnet.Network) []string {
-	var all []string
-	for _, v := range n.VNets {
-		for _, p := range v.Peerings {
-			if !n.Peered(v.Name, p.RemoteVNet) {
-				has := "has none"
-				if p.Parted {
-					has = "has none any more"
-				}
-				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s",
-					v.Name, p.RemoteVNet, n.PeeringState(v.Name, p), p.RemoteVNet, has, v.Name))
-			}
-		}
-	}
-	return all
 }
 
 // outbound is how far the nodes' outbound ports are used; none where the kernel does not tell.

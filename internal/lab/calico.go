@@ -29,14 +29,6 @@ const (
 	felixPath  = "/apis/crd.projectcalico.org/v1/felixconfigurations"
 )
 
-// calicoArgs are the node agent's for the cluster's network policy.
-func calicoArgs(c *cluster.Cluster) []string {
-	if c.Spec.Network.Policy != cluster.PolicyCalico {
-		return nil
-	}
-	return []string{"--calico-pools"}
-}
-
 // calico are Calico's resources, where the cluster's network policy is Calico's.
 type calico struct {
 	still

@@ -7,6 +7,7 @@ import (
 
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/app"
 )
 
@@ -17,7 +18,7 @@ import (
 // placement is where the machines of the lab have their addresses, by the fabric's file.
 func (d Dir) placement() (cluster.Placement, error) {
 	n, err := fabric.ReadNetwork(d.fabricState())
-	return placementOf(n), err
+	return plan.Placement(n), err
 }
 
 // Parse reads a cluster.yaml for the lab as it is, or one that is not there yet. A file that is wrong gives [cluster.Errors].

@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/azure/cloud"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // services is upstream's service controller over Azure's load balancer.
@@ -25,7 +26,7 @@ type services struct {
 func (l *services) Start(ctx context.Context) error {
 	l.keep(ctx, "the service controller", func(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.Run(ctx, l.api.client, factory, l.azure, cloudName, l.cluster().NodeSecurityGroup(), &l.faults)
+		return cloud.Run(ctx, l.api.client, factory, l.azure, plan.CloudName, l.cluster().NodeSecurityGroup(), &l.faults)
 	})
 	return nil
 }
@@ -58,7 +59,7 @@ func (l *routes) look(ctx context.Context) error {
 	l.stop = stop
 	l.keep(running, "the route controller", func(ctx context.Context) error {
 		factory := informers.NewSharedInformerFactory(l.api.client, 0)
-		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, cloudName, l.cluster().Spec.Network.PodCIDR, &l.faults)
+		return cloud.RunRoutes(ctx, l.api.client, factory, l.azure, table, plan.CloudName, l.cluster().Spec.Network.PodCIDR, &l.faults)
 	})
 	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()

@@ -12,16 +12,10 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/container"
-)
-
-// The name servers outside the cluster: Azure's, which machines in a virtual network ask, and the internet's, on its router.
-var (
-	azureResolver    = vnet.ProbeSource
-	internetResolver = vnet.InternetRouter
 )
 
 // coreDNSVersion is that of controlplane/go.mod, the one that Kubernetes 1.35 deploys.
@@ -46,9 +40,9 @@ func writeResolvConf(dir string, text []byte) error {
 // resolverOf is the name server that a kind of host asks.
 func resolverOf(kind string) netip.Addr {
 	if kind == kindInternet {
-		return internetResolver
+		return plan.InternetResolver
 	}
-	return azureResolver
+	return plan.AzureResolver
 }
 
 // zoneDir is where the resolvers have the zone of the addon for HTTP application routing, in their containers and in the lab's directory.
@@ -73,8 +67,8 @@ func (l *resolvers) Start(ctx context.Context) error {
 		return err
 	}
 	l.all = []*host{
-		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: azureResolver.String(), App: "dns"}, ns: l.azure.Namespace()},
-		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: internetResolver.String(), App: "dns"}, ns: l.azure.Internet()},
+		{Host: Host{Name: "azure-dns", Kind: kindAzure, Address: plan.AzureResolver.String(), App: "dns"}, ns: l.azure.Namespace()},
+		{Host: Host{Name: "internet-dns", Kind: kindInternet, Address: plan.InternetResolver.String(), App: "dns"}, ns: l.azure.Internet()},
 	}
 	return l.bring(ctx, l.cluster())
 }
@@ -134,7 +128,7 @@ func resolverArgs(m *host, c *cluster.Cluster) []string {
 			args = append(args, "--tsig-keyname", zoneKey, "--tsig-secret-file", zoneKeyFile)
 		}
 	}
-	return append(args, zone(c)...)
+	return append(args, plan.InternetNames(c)...)
 }
 
 // dropZone takes the addon's zone away, with what is in it.
@@ -144,18 +138,6 @@ func dropZone(d Dir) error {
 		return nil
 	}
 	return err
-}
-
-// zone are the internet's names as the application dns takes them.
-func zone(c *cluster.Cluster) []string {
-	var all []string
-	for _, h := range c.Spec.Internet.Hosts {
-		all = append(all, h.Name+"="+h.Address.String())
-	}
-	if c.Spec.VirtualNode.Enabled {
-		all = append(all, managementName+"="+managementAddress.String())
-	}
-	return all
 }
 
 // coreDNS are the cluster's DNS objects, one document each.

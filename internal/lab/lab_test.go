@@ -3,7 +3,6 @@ package lab
 import (
 	"bufio"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -16,38 +15,9 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/lab/cluster"
-	"packetwalk.dev/internal/testing/goldentest"
 )
-
-// TestWorlds: a cluster.yaml in, Azure's side and the first node's CNI configuration out.
-func TestWorlds(t *testing.T) {
-	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		c, errs := cluster.Parse(in[0].Data)
-		if errs.Err() != nil {
-			t.Fatal(errs)
-		}
-		n, err := networkOf(c)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := n.Validate(); err != nil {
-			t.Error(err)
-		}
-		network, err := json.MarshalIndent(n, "", " ")
-		if err != nil {
-			t.Fatal(err)
-		}
-		name, list, err := conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return []txtar.File{{Name: "network.json", Data: append(network, '\n')}, {Name: name, Data: append(list, '\n')}}
-	})
-}
 
 // echo answers each connection with what it got, upper case, when the other side has finished sending.
 func echo(t *testing.T) (address string) {

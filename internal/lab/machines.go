@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -163,7 +164,7 @@ func (l *hosts) make(m *host) (err error) {
 	if m.Kind == kindInternet {
 		err = l.azure.AttachHost(m.Name, m.ns)
 	} else {
-		err = l.azure.AttachNIC(nicOf(m.Name), m.ns)
+		err = l.azure.AttachNIC(plan.NICOf(m.Name), m.ns)
 	}
 	if err == nil && m.IPForwarding {
 		err = m.ns.SetSysctls(kernel.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
@@ -173,9 +174,6 @@ func (l *hosts) make(m *host) (err error) {
 	}
 	return writeResolvConf(l.dir.Host(m.Name), resolvConf(resolverOf(m.Kind)))
 }
-
-// nicOf is the name of a VM's NIC.
-func nicOf(vm string) string { return vm + "-nic" }
 
 // discard ends what runs on a host and takes its namespace and files away. Its log stays for the next of that name.
 func (l *hosts) discard(ctx context.Context, m *host) error {
@@ -187,7 +185,7 @@ func (l *hosts) discard(ctx context.Context, m *host) error {
 	}
 	detach := l.azure.DetachHost
 	if m.Kind == kindVM {
-		detach = func(name string) error { return l.azure.DetachNIC(nicOf(name)) }
+		detach = func(name string) error { return l.azure.DetachNIC(plan.NICOf(name)) }
 	}
 	return errors.Join(detach(m.Name), m.ns.Remove(), os.RemoveAll(l.dir.Host(m.Name)))
 }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
-	"strings"
 	"time"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -16,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/node/ipmasq"
 )
 
@@ -34,34 +34,6 @@ const (
 // addonMode is the label that says what AKS does with an object that users change: with "Reconcile" it undoes that, with "EnsureExists" it
 // makes the object once.
 const addonMode = "addonmanager.kubernetes.io/mode"
-
-// masqueradeArgs are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or
-// kubenet's.
-func masqueradeArgs(c *cluster.Cluster) []string {
-	n := c.Spec.Network
-	if n.IPMasqAgent == cluster.IPMasqNone {
-		var exclude []string
-		for _, p := range n.NonMasqueradeCIDRs {
-			exclude = append(exclude, p.String())
-		}
-		flag := "--node-masquerade-exclude="
-		if n.Plugin == cluster.PluginKubenet {
-			flag = "--non-masquerade-cidr="
-		}
-		return []string{flag + strings.Join(exclude, ",")}
-	}
-	return []string{
-		"--ip-masq-agent", "--ip-masq-format=" + string(n.IPMasqAgent),
-		"--ip-masq-configmaps=" + strings.Join(masqConfigMaps(n.IPMasqAgent), ","),
-	}
-}
-
-func masqConfigMaps(a cluster.IPMasqAgent) []string {
-	if a == cluster.IPMasqV1 {
-		return []string{ipmasq.UserConfigMap}
-	}
-	return []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
-}
 
 // masq is the ip-masq-agent's ConfigMap and DaemonSet, where the cluster has one. The agents themselves are part of packetwalk-node; the
 // pods show their logs and health.
@@ -197,7 +169,7 @@ func masqDaemonSetObject(age cluster.IPMasqAgent) *appsv1.DaemonSet {
 						}}},
 					}},
 					Volumes: []corev1.Volume{{Name: masqVolume, VolumeSource: corev1.VolumeSource{
-						Projected: &corev1.ProjectedVolumeSource{Sources: projections(masqConfigMaps(age))},
+						Projected: &corev1.ProjectedVolumeSource{Sources: projections(plan.MasqConfigMaps(age))},
 					}}},
 				},
 			},

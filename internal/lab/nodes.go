@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -16,9 +15,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
 	"packetwalk.dev/internal/base/atomicfile"
@@ -26,6 +22,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/kubelet"
 )
 
@@ -83,7 +80,7 @@ type machines struct {
 }
 
 func (m machines) Start(context.Context) error {
-	for _, spec := range nodesThere(m.nodes.cluster(), m.nodes.azure.network()) {
+	for _, spec := range plan.Nodes(m.nodes.cluster(), m.nodes.azure.network()) {
 		if _, err := m.nodes.makeNode(spec); err != nil {
 			return fmt.Errorf("node %s: %w", spec.Name, err)
 		}
@@ -118,7 +115,7 @@ func (l *nodes) writeNodeFiles(n *node) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(azureResolver)))
+	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(plan.AzureResolver)))
 	if l.cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}
@@ -128,32 +125,11 @@ func (l *nodes) writeNodeFiles(n *node) error {
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
 func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 	dir := filepath.Join(l.dir.Node(n.Name), "cni")
-	name, list, err := conflist(l.cluster(), n.Node, pods, filepath.Join(dir, "state"))
+	name, list, err := plan.Conflist(l.cluster(), n.Node, pods, filepath.Join(dir, "state"))
 	if err != nil {
 		return err
 	}
 	return atomicfile.Write(filepath.Join(dir, "net.d", name), list, 0o600)
-}
-
-// conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name.
-func conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
-	type object = map[string]any
-	network, name := "azure", "10-azure.conflist"
-	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state}
-	switch c.Spec.Network.Plugin {
-	case cluster.PluginKubenet:
-		network, name = "kubenet", "10-kubenet.conflist"
-		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
-		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
-	default:
-		addresses := []string{}
-		if len(n.PodAddresses) > 0 {
-			addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
-		}
-		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
-	}
-	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin}}, "", "  ")
-	return name, list, err
 }
 
 // agents are the nodes' agents.
@@ -282,13 +258,7 @@ func agentFaults(reports []faultReport) (problems []string) {
 func (l *nodes) agentCommand(c *cluster.Cluster, n *node) command {
 	return command{
 		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
-		args: append([]string{
-			"--kubeconfig=" + filepath.Join(l.dir.Node(n.Name), "kubeconfig"),
-			"--node-name=" + n.Name,
-			"--cluster-cidr=" + c.PodRange().String(),
-			"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend),
-			"--proxy-rules=" + string(c.Spec.ServiceProxy.Rules),
-		}, append(masqueradeArgs(c), calicoArgs(c)...)...),
+		args: plan.AgentFlags(c, n.Name, filepath.Join(l.dir.Node(n.Name), "kubeconfig")),
 	}
 }
 
@@ -304,7 +274,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	}
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
-		Node:        l.nodeObject(n.Node),
+		Node:        plan.NodeObject(l.cluster(), n.Node),
 		Runtime:     kubelet.FromRuntime(l.runtime),
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
@@ -403,44 +373,3 @@ func (n *node) status() Node {
 	}
 	return s
 }
-
-// nodeObject is the Node as AKS registers it.
-func (l *nodes) nodeObject(n cluster.Node) *corev1.Node {
-	azure := l.cluster().Spec.Azure
-	group := l.cluster().NodeResourceGroup()
-	return &corev1.Node{
-		ObjectMeta: metav1.ObjectMeta{
-			Name: n.Name,
-			Labels: map[string]string{
-				"agentpool":                        n.Pool,
-				"kubernetes.azure.com/agentpool":   n.Pool,
-				"kubernetes.azure.com/cluster":     group,
-				"kubernetes.azure.com/mode":        "system",
-				"kubernetes.azure.com/role":        "agent",
-				"kubernetes.io/role":               "agent",
-				"node-role.kubernetes.io/agent":    "",
-				"kubernetes.io/hostname":           n.Name,
-				"kubernetes.io/os":                 "linux",
-				"kubernetes.io/arch":               "amd64",
-				"node.kubernetes.io/instance-type": n.VMSize,
-				"topology.kubernetes.io/region":    azure.Location,
-				"topology.kubernetes.io/zone":      "0",
-			},
-		},
-		Spec: corev1.NodeSpec{
-			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription,
-				group, n.Name),
-		},
-		Status: corev1.NodeStatus{
-			Addresses: []corev1.NodeAddress{
-				{Type: corev1.NodeInternalIP, Address: n.Address.String()},
-				{Type: corev1.NodeHostName, Address: n.Name},
-			},
-			Capacity: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n.MaxPods), resource.DecimalSI)},
-			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v" + KubernetesVersion},
-		},
-	}
-}
-
-// KubernetesVersion is the control plane's, see controlplane/go.mod.
-const KubernetesVersion = "1.35.4"

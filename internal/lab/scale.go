@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,32 +18,8 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 )
-
-// placementOf is where a network's machines have their addresses.
-func placementOf(n vnet.Network) cluster.Placement {
-	p := cluster.Placement{}
-	for _, nic := range n.NICs {
-		var addrs []netip.Addr
-		for _, c := range nic.IPConfigs {
-			addrs = append(addrs, c.Address)
-		}
-		p[nic.Machine] = addrs
-	}
-	return p
-}
-
-// nodesThere are the cluster's nodes, and after them those that a network still has of its pools: they are to leave, or were about to.
-func nodesThere(c *cluster.Cluster, n vnet.Network) []cluster.Node {
-	all := c.Nodes()
-	for _, nic := range n.NICs {
-		node, ok := c.NodeOf(nic.Machine)
-		if ok && !slices.ContainsFunc(all, func(o cluster.Node) bool { return o.Name == node.Name }) {
-			all = append(all, node)
-		}
-	}
-	return all
-}
 
 // Change makes the nodes those of a cluster: new ones join, all at once, and then those that are too many leave, one after the other,
 // the one with the highest index first. When a node cannot join, all of the new ones are taken away again; one that cannot leave stays.
@@ -157,7 +132,7 @@ func (l *nodes) leave(ctx context.Context, n *node, say func(Step)) error {
 		return err
 	}
 	_, excluded := was.Labels[corev1.LabelNodeExcludeBalancers]
-	pools := l.poolsOf(n)
+	pools := plan.PoolsOf(l.azure.network(), n.NIC)
 	err = inSteps(ctx, []step{
 		{patience, l.marking(n, true, excluded), l.marking(n, was.Spec.Unschedulable, excluded)},
 		{drainPatience, func(ctx context.Context) error { return drain(ctx, l.api.client, n.Name, evictPatience) }, nil},
@@ -189,42 +164,17 @@ func (l *nodes) marking(n *node, unschedulable, excluded bool) func(context.Cont
 	}
 }
 
-// poolsOf are the load balancer's pools that a node is in.
-func (l *nodes) poolsOf(n *node) []string {
-	network := l.azure.network()
-	var names []string
-	if lb, ok := network.LoadBalancer(cloudName); ok {
-		for _, p := range lb.BackendPools {
-			if slices.ContainsFunc(p.Members, func(m vnet.IPConfigRef) bool { return m.NIC == n.NIC }) {
-				names = append(names, p.Name)
-			}
-		}
-	}
-	return names
-}
-
 func (l *nodes) leavePools(n *node) error {
-	return l.azure.Update(func(net *vnet.Network) error {
-		net.LeavePools(n.NIC)
-		return nil
-	})
+	return l.edit(func(net *vnet.Network) { net.LeavePools(n.NIC) })
 }
 
-// joinPools puts a node into pools that it is not in.
 func (l *nodes) joinPools(n *node, names []string) error {
+	return l.edit(func(net *vnet.Network) { plan.JoinPools(net, n.NIC, names) })
+}
+
+func (l *nodes) edit(change func(*vnet.Network)) error {
 	return l.azure.Update(func(net *vnet.Network) error {
-		lb, ok := net.LoadBalancer(cloudName)
-		nic, there := net.NIC(n.NIC)
-		if !ok || !there {
-			return nil
-		}
-		for i := range lb.BackendPools {
-			pool := &lb.BackendPools[i]
-			member := vnet.IPConfigRef{NIC: n.NIC, IPConfig: nic.Primary().Name}
-			if slices.Contains(names, pool.Name) && !slices.Contains(pool.Members, member) {
-				pool.Members = append(pool.Members, member)
-			}
-		}
+		change(net)
 		return nil
 	})
 }
@@ -299,12 +249,11 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 // releaseNode gives back what the network has of a node: its NIC with its addresses, and its route.
 func (l *nodes) releaseNode(n *node) error {
 	table, _, routed := l.cluster().PodRouteTable()
-	return l.azure.Update(func(net *vnet.Network) error {
+	return l.edit(func(net *vnet.Network) {
 		net.ReleaseNIC(n.NIC)
 		if routed {
 			net.DeleteRoute(table, n.Name)
 		}
-		return nil
 	})
 }
 

@@ -17,6 +17,8 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -92,8 +94,12 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	t.Helper()
 	c := quietCore()
 	c.dir = Dir(t.TempDir())
-	c.become(parsed(t, "spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
-	network, err := networkOf(c.cluster())
+	is, errs := cluster.Parse([]byte("spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
+	if len(errs) > 0 {
+		t.Fatal(errs)
+	}
+	c.become(is)
+	network, err := plan.Network(c.cluster())
 	if err != nil {
 		t.Fatal(err)
 	}

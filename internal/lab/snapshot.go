@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // Snapshot gives the states of the hosts of a running lab, by the names that snapshot.Host has. A host is dumped when it is asked for, and
@@ -85,7 +86,7 @@ func (d Dir) kinds() (map[string]string, error) {
 		return nil, fmt.Errorf("lab %s: %w", d.Name(), err)
 	}
 	kinds := map[string]string{}
-	for _, n := range nodesThere(c, network) {
+	for _, n := range plan.Nodes(c, network) {
 		kinds[n.Name] = "node/" + n.Name
 	}
 	for _, vm := range c.Spec.Azure.VMs {

@@ -23,11 +23,10 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/instances"
-	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/serve"
-	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on
@@ -37,31 +36,12 @@ import (
 // What AKS calls the virtual node and its connector, and the version that the node shows: Kubernetes' and the library's, as in AKS.
 const (
 	virtualNodeName    = "virtual-node-aci-linux"
-	virtualNodeVersion = "v" + KubernetesVersion + "-vk-v1.12.0"
+	virtualNodeVersion = "v" + plan.KubernetesVersion + "-vk-v1.12.0"
 	connectorAccount   = "system:serviceaccount:kube-system:aci-connector-linux"
 )
 
-// Azure's management endpoint: a host of the lab's internet, which has a container group's interface and nothing else.
-const (
-	managementHost = "management"
-	managementName = "management.azure.com"
-	managementPort = "443"
-)
-
-// managementAddress is one of those that the internet keeps for services of its own (198.51.100.2 to .9).
-var managementAddress = netip.MustParseAddr("198.51.100.2")
-
 //go:embed virtualnode/connector.yaml
 var connectorObjects string
-
-// addVirtualNode gives the network what container groups and their interface need.
-func addVirtualNode(n *vnet.Network, c *cluster.Cluster) {
-	if !c.Spec.VirtualNode.Enabled {
-		return
-	}
-	n.VNets = append(n.VNets, vnet.ContainerHosts(cluster.ContainerHosts))
-	n.Hosts = append(n.Hosts, vnet.Host{Name: managementHost, Address: managementAddress})
-}
 
 // groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
 type groups struct {
@@ -125,11 +105,11 @@ func (l *groups) logs(ctx context.Context, group, container string, follow bool,
 
 // serveManagement answers at Azure's management endpoint until ctx ends.
 func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
-	ns, err := l.azure.attachHost(managementHost)
+	ns, err := l.azure.attachHost(plan.ManagementHost)
 	if err != nil {
 		return err
 	}
-	pair, err := l.access.ca.Serving(managementName, []netip.Addr{managementAddress}, time.Now())
+	pair, err := l.access.ca.Serving(plan.ManagementName, []netip.Addr{plan.ManagementAddress}, time.Now())
 	if err != nil {
 		return err
 	}
@@ -137,8 +117,8 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	return l.serve(ctx, managementName, func(ctx context.Context) (net.Listener, error) {
-		return ns.Listen(ctx, "tcp", net.JoinHostPort(managementAddress.String(), managementPort))
+	return l.serve(ctx, plan.ManagementName, func(ctx context.Context) (net.Listener, error) {
+		return ns.Listen(ctx, "tcp", net.JoinHostPort(plan.ManagementAddress.String(), "443"))
 	}, func(ctx context.Context, listener net.Listener) error {
 		return serve.New(h, slog.NewLogLogger(l.log.Handler(), slog.LevelDebug)).WithTLS(&tls.Config{
 			// Sessions are upgraded connections, which HTTP/2 has not.
@@ -216,7 +196,7 @@ func (l *virtualNode) connectorObjects() ([]string, error) {
 	return objects(connectorObjects, map[string]any{
 		"Token": encode([]byte(token)), "CA": encode(l.access.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName,
 		"Version":  virtualNodeVersion,
-		"Endpoint": managementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(),
+		"Endpoint": plan.ManagementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(),
 		"Location":          c.Spec.Azure.Location,
 		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP,
 		"Domain":      clusterDomain,

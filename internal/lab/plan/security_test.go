@@ -1,4 +1,4 @@
-package lab
+package plan
 
 import (
 	"fmt"
@@ -38,7 +38,7 @@ spec:
 // TestReviseSecurity: groups and rules of cluster.yaml come, change and go; Services' rules stay, behind those that take their priorities.
 func TestReviseSecurity(t *testing.T) {
 	from, to := parsed(t, securityFrom), parsed(t, securityTo)
-	n, err := networkOf(from)
+	n, err := Network(from)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestReviseSecurity(t *testing.T) {
 			t.Errorf("got\n%swant\n%s", got, want)
 		}
 	}
-	step(func() error { return revise(&n, from, to) }, `aks: new
+	step(func() error { return Revise(&n, from, to) }, `aks: new
 m-nic: new
 node: aks-agentpool-31351229-nsg
 s:
@@ -70,7 +70,7 @@ vms: b 105 Allow [80]
 aks-agentpool-31351229-nsg: own 501 Deny [], a1-TCP-80-Internet 500 Allow [], a2-TCP-80-Internet 502 Allow [], a3-TCP-80-Internet 503 Allow []
 new:
 `)
-	step(func() error { return revise(&n, to, from) }, `aks:
+	step(func() error { return Revise(&n, to, from) }, `aks:
 m-nic: vms
 node: aks-agentpool-31351229-nsg
 s: gone

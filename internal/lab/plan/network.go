@@ -1,4 +1,4 @@
-package lab
+package plan
 
 import (
 	"fmt"
@@ -9,16 +9,25 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// Names of the hosts that every lab has.
 const (
-	fabricHost       = "fabric"
-	internetHost     = "internet"
-	controlPlaneHost = "controlplane"
-	cloudName        = "kubernetes" // the load balancer and its back-end pool, as AKS calls them
+	// ControlPlaneHost is the host of the API server, which every lab has.
+	ControlPlaneHost = "controlplane"
+	// CloudName is what AKS calls the load balancer and its back-end pool.
+	CloudName = "kubernetes"
 )
 
-// networkOf is Azure's side of the cluster as it is before the first Service.
-func networkOf(c *cluster.Cluster) (vnet.Network, error) {
+// Azure's management endpoint, of a cluster with a virtual node: a host of the lab's internet, which has a container group's interface and
+// nothing else.
+const (
+	ManagementHost = "management"
+	ManagementName = "management.azure.com"
+)
+
+// ManagementAddress is one of those that the internet keeps for services of its own (198.51.100.2 to .9).
+var ManagementAddress = netip.MustParseAddr("198.51.100.2")
+
+// Network is Azure's side of the cluster as it is before the first Service.
+func Network(c *cluster.Cluster) (vnet.Network, error) {
 	n := vnet.Network{
 		Subscription:      c.Spec.Azure.Subscription,
 		ResourceGroup:     c.Spec.Azure.ResourceGroup,
@@ -26,14 +35,17 @@ func networkOf(c *cluster.Cluster) (vnet.Network, error) {
 		Location:          c.Spec.Azure.Location,
 		DefaultOutbound:   vnet.DefaultOutboundAddress,
 		PublicAddresses:   c.Frontends(),
-		Hosts:             []vnet.Host{{Name: controlPlaneHost, Address: vnet.APIServerAddress}},
+		Hosts:             []vnet.Host{{Name: ControlPlaneHost, Address: vnet.APIServerAddress}},
 	}
 	for _, h := range c.Spec.Internet.Hosts {
 		n.Hosts = append(n.Hosts, vnet.Host{Name: h.Name, Address: h.Address})
 	}
 	addVNets(&n, c)
 	n.SecurityGroups = securityGroupsOf(c)
-	addVirtualNode(&n, c)
+	if c.Spec.VirtualNode.Enabled {
+		n.VNets = append(n.VNets, vnet.ContainerHosts(cluster.ContainerHosts))
+		n.Hosts = append(n.Hosts, vnet.Host{Name: ManagementHost, Address: ManagementAddress})
+	}
 	if err := addNodes(&n, c); err != nil {
 		return n, err
 	}
@@ -72,7 +84,7 @@ func addVNets(n *vnet.Network, c *cluster.Cluster) {
 
 // addNodes gives the nodes that have none a NIC and a place in the load balancer, which is made if need be.
 func addNodes(n *vnet.Network, c *cluster.Cluster) error {
-	lb, there := n.LoadBalancer(cloudName)
+	lb, there := n.LoadBalancer(CloudName)
 	if !there {
 		n.LoadBalancers = []vnet.LoadBalancer{newBalancer(c)}
 		lb = &n.LoadBalancers[0]
@@ -92,7 +104,7 @@ func addNodes(n *vnet.Network, c *cluster.Cluster) error {
 }
 
 func newBalancer(c *cluster.Cluster) vnet.LoadBalancer {
-	lb := vnet.LoadBalancer{Name: cloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{{Name: cloudName}}}
+	lb := vnet.LoadBalancer{Name: CloudName, SKU: vnet.SKUBasic, BackendPools: []vnet.BackendPool{{Name: CloudName}}}
 	if c.Spec.LoadBalancer.SKU == cluster.SKUStandard {
 		lb.SKU = vnet.SKUStandard
 		lb.BackendPools = append(lb.BackendPools, vnet.BackendPool{Name: outboundPool})
@@ -199,3 +211,42 @@ func setVMPublicIP(n *vnet.Network, c *cluster.Cluster, vm string, nic *vnet.NIC
 
 // publicIPOf is the name of a VM's public address.
 func publicIPOf(vm string) string { return vm + "-pip" }
+
+// NICOf is the name of a VM's NIC.
+func NICOf(vm string) string { return vm + "-nic" }
+
+// HalfPeerings are the peerings that carry nothing because only one side has them.
+func HalfPeerings(n vnet.Network) []string {
+	var all []string
+	for _, v := range n.VNets {
+		for _, p := range v.Peerings {
+			if !n.Peered(v.Name, p.RemoteVNet) {
+				has := "has none"
+				if p.Parted {
+					has = "has none any more"
+				}
+				all = append(all, fmt.Sprintf("the peering of VNet %s with %s carries nothing: it is %s, and %s %s with %s",
+					v.Name, p.RemoteVNet, n.PeeringState(v.Name, p), p.RemoteVNet, has, v.Name))
+			}
+		}
+	}
+	return all
+}
+
+// The name servers outside the cluster: Azure's, which machines in a virtual network ask, and the internet's, on its router.
+var (
+	AzureResolver    = vnet.ProbeSource
+	InternetResolver = vnet.InternetRouter
+)
+
+// InternetNames are the names of the internet, NAME=ADDRESS.
+func InternetNames(c *cluster.Cluster) []string {
+	var all []string
+	for _, h := range c.Spec.Internet.Hosts {
+		all = append(all, h.Name+"="+h.Address.String())
+	}
+	if c.Spec.VirtualNode.Enabled {
+		all = append(all, ManagementName+"="+ManagementAddress.String())
+	}
+	return all
+}

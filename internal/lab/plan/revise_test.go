@@ -1,4 +1,4 @@
-package lab
+package plan
 
 import (
 	"net/netip"
@@ -62,17 +62,17 @@ func parsed(t *testing.T, source string) *cluster.Cluster {
 // TestRevise: a network that was changed is the one that would have been made so, but for the numbers of NICs, and what others added to it.
 func TestRevise(t *testing.T) {
 	from, to := parsed(t, changeFrom), parsed(t, changeTo)
-	n, err := networkOf(from)
+	n, err := Network(from)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := networkOf(to)
+	want, err := Network(to)
 	if err != nil {
 		t.Fatal(err)
 	}
 	want.VNets[1].Peerings[0].Parted = true        // a has taken its side away
 	for _, n := range []*vnet.Network{&n, &want} { // a Service's front end, a route controller's table
-		lb, _ := n.LoadBalancer(cloudName)
+		lb, _ := n.LoadBalancer(CloudName)
 		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: "a1", Address: netip.MustParseAddr("203.0.113.20")})
 		n.PublicIPs = append(n.PublicIPs, vnet.PublicIP{Name: "kubernetes-a1", Address: netip.MustParseAddr("203.0.113.20")})
 		n.RouteTables = append(n.RouteTables,
@@ -81,7 +81,7 @@ func TestRevise(t *testing.T) {
 		n.VNets[0].Subnets[0].RouteTable = "nodes"
 	}
 	for range 2 { // the second time changes nothing
-		if err := revise(&n, from, to); err != nil {
+		if err := Revise(&n, from, to); err != nil {
 			t.Fatal(err)
 		}
 		if err := n.Validate(); err != nil {
@@ -95,7 +95,7 @@ func TestRevise(t *testing.T) {
 		}
 	}
 	to.Spec.LoadBalancer.Frontends = []netip.Addr{netip.MustParseAddr("203.0.113.10"), netip.MustParseAddr("203.0.113.11")}
-	if err := revise(&n, from, to); err == nil || !strings.Contains(err.Error(), "203.0.113.20 is in use") {
+	if err := Revise(&n, from, to); err == nil || !strings.Contains(err.Error(), "203.0.113.20 is in use") {
 		t.Errorf("a front end in use was taken away: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func sortNetwork(n *vnet.Network) {
 	slices.SortFunc(n.NICs, func(a, b vnet.NIC) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(n.PublicIPs, func(a, b vnet.PublicIP) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(n.RouteTables, func(a, b vnet.RouteTable) int { return strings.Compare(a.Name, b.Name) })
-	lb, _ := n.LoadBalancer(cloudName)
+	lb, _ := n.LoadBalancer(CloudName)
 	slices.SortFunc(lb.Frontends, func(a, b vnet.Frontend) int { return strings.Compare(a.Name, b.Name) })
 }
 
@@ -121,7 +121,7 @@ spec:
 `)
 	}
 	at := with("b", "")
-	n, err := networkOf(at)
+	n, err := Network(at)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -132,7 +132,7 @@ spec:
 		{at, "a Initiated"}, {with("b", "a"), "a Connected, b Connected"}, {with("", "a"), "b Disconnected"}, {with("", "a"), "b Disconnected"},
 		{with("b", "a"), "a Connected, b Connected"}, {with("", ""), ""}, {with("", "a"), "b Initiated"},
 	} {
-		if err := revise(&n, at, step.to); err != nil {
+		if err := Revise(&n, at, step.to); err != nil {
 			t.Fatal(err)
 		}
 		at = step.to
@@ -151,11 +151,11 @@ spec:
 // TestHalfPeerings: a peering of one side is told, one of both is not.
 func TestHalfPeerings(t *testing.T) {
 	for source, want := range map[string]int{changeFrom: 0, changeTo: 1} {
-		n, err := networkOf(parsed(t, source))
+		n, err := Network(parsed(t, source))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := halfPeerings(n); len(got) != want || want > 0 && !strings.HasPrefix(got[0], "the peering of VNet b with a carries nothing") {
+		if got := HalfPeerings(n); len(got) != want || want > 0 && !strings.HasPrefix(got[0], "the peering of VNet b with a carries nothing") {
 			t.Errorf("%q, want %d", got, want)
 		}
 	}

@@ -1,4 +1,4 @@
-package lab
+package plan
 
 import (
 	"fmt"
@@ -8,14 +8,14 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// revise brings a network from what one cluster says to what another says. What neither says stays: Services' front ends, the route
+// Revise brings a network from what one cluster says to what another says. What neither says stays: Services' front ends, the route
 // controller's routes; and the NICs of nodes that are to leave, which go with them.
-func revise(n *vnet.Network, from, to *cluster.Cluster) error {
-	before, err := networkOf(from)
+func Revise(n *vnet.Network, from, to *cluster.Cluster) error {
+	before, err := Network(from)
 	if err != nil {
 		return err
 	}
-	after, err := networkOf(to)
+	after, err := Network(to)
 	if err != nil {
 		return err
 	}
@@ -93,14 +93,14 @@ func reviseVMs(n *vnet.Network, from, to *cluster.Cluster) error {
 		i := slices.IndexFunc(to.Spec.Azure.VMs, func(o cluster.VM) bool { return o.Name == vm.Name })
 		if i < 0 || to.Spec.Azure.VMs[i].Subnet != vm.Subnet || to.Spec.Azure.VMs[i].Address != vm.Address {
 			n.ReleasePublicIP(publicIPOf(vm.Name))
-			n.ReleaseNIC(nicOf(vm.Name))
+			n.ReleaseNIC(NICOf(vm.Name))
 		}
 	}
 	for _, vm := range to.Spec.Azure.VMs {
 		n.ReleasePublicIP(publicIPOf(vm.Name)) // all of them first: they may change places
 	}
 	for _, vm := range to.Spec.Azure.VMs {
-		i := slices.IndexFunc(n.NICs, func(nic vnet.NIC) bool { return nic.Name == nicOf(vm.Name) })
+		i := slices.IndexFunc(n.NICs, func(nic vnet.NIC) bool { return nic.Name == NICOf(vm.Name) })
 		if i < 0 {
 			if err := addVM(n, to, vm); err != nil {
 				return err
@@ -124,7 +124,7 @@ func reviseBalancer(n *vnet.Network, to *cluster.Cluster) error {
 			}
 		}
 	}
-	if lb, ok := n.LoadBalancer(cloudName); ok && to.Spec.LoadBalancer.SKU == cluster.SKUStandard {
+	if lb, ok := n.LoadBalancer(CloudName); ok && to.Spec.LoadBalancer.SKU == cluster.SKUStandard {
 		return setOutbound(n, lb, to.Spec.LoadBalancer.Outbound)
 	}
 	return nil

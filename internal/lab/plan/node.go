@@ -1,0 +1,120 @@
+package plan
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/node/ipmasq"
+)
+
+// KubernetesVersion is the control plane's, see controlplane/go.mod.
+const KubernetesVersion = "1.35.4"
+
+// NodeObject is the Node as AKS registers it.
+func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
+	azure, group := c.Spec.Azure, c.NodeResourceGroup()
+	return &corev1.Node{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: n.Name,
+			Labels: map[string]string{
+				"agentpool":                        n.Pool,
+				"kubernetes.azure.com/agentpool":   n.Pool,
+				"kubernetes.azure.com/cluster":     group,
+				"kubernetes.azure.com/mode":        "system",
+				"kubernetes.azure.com/role":        "agent",
+				"kubernetes.io/role":               "agent",
+				"node-role.kubernetes.io/agent":    "",
+				"kubernetes.io/hostname":           n.Name,
+				"kubernetes.io/os":                 "linux",
+				"kubernetes.io/arch":               "amd64",
+				"node.kubernetes.io/instance-type": n.VMSize,
+				"topology.kubernetes.io/region":    azure.Location,
+				"topology.kubernetes.io/zone":      "0",
+			},
+		},
+		Spec: corev1.NodeSpec{
+			ProviderID: fmt.Sprintf("azure:///subscriptions/%s/resourceGroups/%s/providers/Microsoft.Compute/virtualMachines/%s", azure.Subscription,
+				group, n.Name),
+		},
+		Status: corev1.NodeStatus{
+			Addresses: []corev1.NodeAddress{
+				{Type: corev1.NodeInternalIP, Address: n.Address.String()},
+				{Type: corev1.NodeHostName, Address: n.Name},
+			},
+			Capacity: corev1.ResourceList{corev1.ResourcePods: *resource.NewQuantity(int64(n.MaxPods), resource.DecimalSI)},
+			NodeInfo: corev1.NodeSystemInfo{KubeletVersion: "v" + KubernetesVersion},
+		},
+	}
+}
+
+// Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name.
+func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
+	type object = map[string]any
+	network, name := "azure", "10-azure.conflist"
+	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state}
+	switch c.Spec.Network.Plugin {
+	case cluster.PluginKubenet:
+		network, name = "kubenet", "10-kubenet.conflist"
+		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
+		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
+	default:
+		addresses := []string{}
+		if len(n.PodAddresses) > 0 {
+			addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
+		}
+		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
+	}
+	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin}}, "", "  ")
+	return name, list, err
+}
+
+// AgentFlags are packetwalk-node's on a node, as on one of a real cluster.
+func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
+	flags := append([]string{
+		"--kubeconfig=" + kubeconfig,
+		"--node-name=" + node,
+		"--cluster-cidr=" + c.PodRange().String(),
+		"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend),
+		"--proxy-rules=" + string(c.Spec.ServiceProxy.Rules),
+	}, masqueradeFlags(c)...)
+	if c.Spec.Network.Policy == cluster.PolicyCalico {
+		flags = append(flags, "--calico-pools")
+	}
+	return flags
+}
+
+// masqueradeFlags are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or
+// kubenet's.
+func masqueradeFlags(c *cluster.Cluster) []string {
+	n := c.Spec.Network
+	if n.IPMasqAgent == cluster.IPMasqNone {
+		var exclude []string
+		for _, p := range n.NonMasqueradeCIDRs {
+			exclude = append(exclude, p.String())
+		}
+		flag := "--node-masquerade-exclude="
+		if n.Plugin == cluster.PluginKubenet {
+			flag = "--non-masquerade-cidr="
+		}
+		return []string{flag + strings.Join(exclude, ",")}
+	}
+	return []string{
+		"--ip-masq-agent", "--ip-masq-format=" + string(n.IPMasqAgent),
+		"--ip-masq-configmaps=" + strings.Join(MasqConfigMaps(n.IPMasqAgent), ","),
+	}
+}
+
+// MasqConfigMaps are the names of those that the ip-masq-agent of a form reads.
+func MasqConfigMaps(a cluster.IPMasqAgent) []string {
+	if a == cluster.IPMasqV1 {
+		return []string{ipmasq.UserConfigMap}
+	}
+	return []string{ipmasq.UserConfigMap, ipmasq.ReconciledConfigMap}
+}
