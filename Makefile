@@ -80,4 +80,4 @@ ODDS ?= 8
 
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
-	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS) -open 0
+	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)

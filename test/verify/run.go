@@ -178,7 +178,7 @@ func differs(report *proof.Report) *Failure {
 	case outcome.Probability != nil && outcome.Probability.Sign() <= 0:
 		return &Failure{Kind: Probability, Text: "the kernel did what has the probability " + outcome.Probability.String()}
 	}
-	if why := unknown(predicted); why != "" {
+	if why := unknown(predicted, outcome); why != "" {
 		return &Failure{Kind: Unknown, Text: why}
 	}
 	return nil
@@ -202,18 +202,20 @@ func notUnderstood(o *walk.Outcome) bool {
 	})
 }
 
-// unknown tells of what the model does not know though it should: anything but what a rule does that it does not understand.
-func unknown(predicted *walk.Result) string {
-	for _, o := range predicted.Outcomes {
+// unknown tells of what the model does not know though it should: anything but what a rule does that it does not understand, and what hangs
+// on a port that a translation would have chosen by chance, had the kernel taken that way.
+func unknown(predicted *walk.Result, taken *walk.Outcome) string {
+	for i := range predicted.Outcomes {
+		o := &predicted.Outcomes[i]
 		for _, c := range o.Choices {
-			if c.Kind == netfilter.Unknown && !beyond(c.Rule) {
+			if c.Kind == netfilter.Unknown && !beyond(c.Rule) && (o == taken || !byChance(o, c.Step)) {
 				return fmt.Sprintf("unknown to the model: %s: %s", c.What, ruleText(c.Rule))
 			}
 		}
 		for _, end := range []*walk.End{&o.End, o.BackEnd} {
 			switch {
 			case end == nil:
-			case end.Kind == walk.Undecided && !notUnderstood(&o):
+			case end.Kind == walk.Undecided && !notUnderstood(o):
 				return "the model does not know how it ends: " + end.Why
 			case end.Kind == walk.Left:
 				return "the model knows no other end of " + end.Link
@@ -221,4 +223,10 @@ func unknown(predicted *walk.Result) string {
 		}
 	}
 	return ""
+}
+
+// byChance tells whether a packet has a port that the kernel chooses by chance when it comes to a step.
+func byChance(o *walk.Outcome, step int) bool {
+	t := &slices.Concat(o.There, o.Back)[max(step-1, 0)].Packet
+	return !t.SourcePort.Known() || !t.DestinationPort.Known()
 }

@@ -15,10 +15,7 @@ import (
 )
 
 var (
-	worlds = flag.Uint64("worlds", 300, "how many worlds")
-	// What disagrees in the short run of "make test" is printed in full, and stands as open in docs/verification.md; a campaign allows
-	// nothing.
-	allowed  = flag.Int("open", 1, "how many packets in a hundred may disagree; with 0, as in a campaign, each is a failure")
+	worlds   = flag.Uint64("worlds", 300, "how many worlds")
 	seed     = flag.Uint64("seed", 1, "of the first world; the next ones count up")
 	parallel = flag.Int("worlds-parallel", 4, "how many worlds run at the same time")
 	shrink   = flag.Duration("shrink", 30*time.Second, "how long to shrink a world in which model and kernel disagree; 0 not to")
@@ -122,7 +119,7 @@ func TestWorlds(t *testing.T) {
 	if why := s.Wrong(); why != "" {
 		t.Error(why)
 	}
-	if n := s.Fates[Disagreed]; n*100 > s.Packets()**allowed {
+	if n := s.Fates[Disagreed]; n > 0 {
 		t.Errorf("%d packets disagree, of seeds %v", n, s.Failed)
 	}
 }

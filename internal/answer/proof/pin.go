@@ -36,6 +36,7 @@ func settled(h *Host, id *identity, sender bool) []packet.Flow {
 	if sender {
 		original = &id.request
 	}
+	leaving := false // by a bridge, and then by its port: the last of them was translated
 	for i := range h.Packets {
 		p := &h.Packets[i]
 		if id.of(&p.Packet, p.Transport, nobody) != there {
@@ -44,9 +45,13 @@ func settled(h *Host, id *identity, sender bool) []packet.Flow {
 		switch {
 		case !p.Out && original == nil:
 			original = &p.Packet.Tuple
+		case p.Out && leaving:
+			flows[len(flows)-1].Reply = p.Packet.Reply()
 		case p.Out && original != nil:
 			flows = append(flows, packet.Flow{Original: *original, Reply: p.Packet.Reply()})
+			leaving = true
 		}
+		leaving = leaving && p.Out
 	}
 	return flows
 }

@@ -138,7 +138,8 @@ func (v *View) put(f *packet.Flow) {
 }
 
 // Track finds the packet's flow or makes one, as nf_conntrack_in does at priority -200 (net/netfilter/nf_conntrack_core.c), and fills in
-// p.Track. A packet that has been looked at, or that a rule took out of tracking, keeps what it has.
+// p.Track. A packet that has a flow, or that a rule took out of tracking, keeps what it has; one that was invalid is looked at
+// again at the next such hook, on its way through lo.
 func (v *View) Track(p *packet.Packet) {
 	switch {
 	case p.Untracked:
@@ -146,6 +147,9 @@ func (v *View) Track(p *packet.Packet) {
 		return
 	case p.Track.Flow != nil || p.Track.State == packet.Untracked:
 		return
+	}
+	if p.Track.State == packet.Invalid && !p.Template { // looked at again: what zone it was told before counts no longer
+		p.Zone, p.ZoneMark = packet.Zone{}, false
 	}
 	if p.Template = false; p.ZoneMark {
 		p.Zone.ID = uint16(p.Mark)

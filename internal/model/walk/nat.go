@@ -20,7 +20,7 @@ func (r *run) waits(why string) bool {
 
 // track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
 func (r *run) track(f netfilter.Family, h netfilter.Hook) bool {
-	if r.p.Track.State != 0 || !r.m.Rules.Tracks(f) {
+	if s := r.p.Track.State; s != 0 && s != packet.Invalid || !r.m.Rules.Tracks(f) {
 		return true
 	}
 	if !r.m.knows(snapshot.Flows) {

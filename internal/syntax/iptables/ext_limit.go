@@ -26,6 +26,12 @@ var connlimitMatch = matchExtension{
 	listed:  map[string]listedMatch{"#conn": (*restReader).connectionLimit},
 }
 
+var quotaMatch = matchExtension{
+	options: spec("quota"),
+	lower:   lowerHistory,
+	listed:  map[string]listedMatch{"quota:": (*restReader).quota},
+}
+
 // lowerHistory lowers the matches that depend on earlier packets alone.
 func lowerHistory(l *lowerer, m *Match) bool {
 	text := m.text()
@@ -51,4 +57,10 @@ func (l *restReader) connectionLimit(not bool) bool {
 	l.begin("connlimit")
 	return ok && !not && option != "" && flag != "" && isValue(mask) && l.value("connlimit", option, false) &&
 		l.add("connlimit", Opt("connlimit-mask", mask)) && l.add("connlimit", Opt(flag))
+}
+
+// quota reads "quota: 1000 bytes" (libxt_quota.c).
+func (l *restReader) quota(not bool) bool {
+	l.begin("quota")
+	return l.value("quota", "quota", not) && l.lit("bytes")
 }

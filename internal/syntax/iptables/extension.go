@@ -58,6 +58,7 @@ var matchExtensions = map[string]matchExtension{
 	"physdev":   physdevMatch,
 	"pkttype":   pkttypeMatch,
 	"policy":    {options: spec("dir pol strict=0 reqid spi proto mode tunnel-src tunnel-dst next=0")},
+	"quota":     quotaMatch,
 	"recent":    recentMatch,
 	"rpfilter":  rpfilterMatch,
 	"sctp":      sctpMatch,
