@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
@@ -197,7 +198,7 @@ func openText(path string, text []byte, at string, to packet.End) (*world, error
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}
 	name := strings.TrimPrefix(cmp.Or(at, "node"), "node/")
-	source, err := excerpt.Read(name, text, netip.AddrPortFrom(to.Address, to.Port))
+	source, err := excerpt.Read(authors.Book(nil, nil, nil), name, text, netip.AddrPortFrom(to.Address, to.Port))
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}

@@ -5,23 +5,19 @@ import (
 	"strings"
 	"sync"
 
-	"packetwalk.dev/internal/answer/explain/foreign"
-	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
-	"packetwalk.dev/internal/node/cni/ebrules"
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/ippool"
-	"packetwalk.dev/internal/node/masquerade"
 	"packetwalk.dev/internal/node/service"
-	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // signatures are what the writers of rules say of them, with what the objects of a cluster add.
 type signatures struct {
-	reason.Book
+	*reason.Book
 	mu   sync.Mutex
 	said map[*netfilter.Chain]reason.Fields // what all rules of a chain that is one thing's say
 }
@@ -48,10 +44,7 @@ func sign(o *Owners, objects snapshot.Objects) *signatures {
 	for _, p := range objects.Pools {
 		pools = append(pools, ippool.Pool{Name: p.Name, CIDR: p.CIDR, NATOutgoing: p.NATOutgoing})
 	}
-	s := &signatures{said: map[*netfilter.Chain]reason.Fields{}}
-	s.Writers = append([]reason.Writer{
-		serviceproxy.Signed(ports), ipmasq.Signed(configs), ippool.Signed(pools), masquerade.Signed(), ebrules.Signed(), vnet.Signed(),
-	}, foreign.Writers()...)
+	s := &signatures{Book: authors.Book(ports, configs, pools), said: map[*netfilter.Chain]reason.Fields{}}
 	s.Name = func(endpoint string) string {
 		end, _ := netip.ParseAddrPort(endpoint)
 		owner, _ := o.Address(end.Addr(), 0, 0)

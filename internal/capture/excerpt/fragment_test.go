@@ -13,15 +13,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/testing/goldentest"
 )
+
+var everywhere = newKnown(authors.Book(nil, nil, nil))
 
 // TestFragments reads texts out of articles about AKS, and some made up: each file has the text, the tables, what was assumed, and the
 // blocks of other programs.
 func TestFragments(t *testing.T) {
 	goldentest.Run(t, "testdata/fragments/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		f, err := parse(in[0].Data)
+		f, err := everywhere.parse(in[0].Data)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -54,7 +57,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f, err := parse(dump)
+	f, err := everywhere.parse(dump)
 	if err != nil || !f.Whole || len(f.Assumed) > 0 || len(f.IPv6) > 0 {
 		t.Errorf("whole %v, assumed %v, %v", f.Whole, f.Assumed, err)
 	}
@@ -62,12 +65,12 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 		t.Error(diff)
 	}
 	six := bytes.ReplaceAll(dump, []byte("by iptables-save"), []byte("by ip6tables-save"))
-	if f, err = parse(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
+	if f, err = everywhere.parse(six); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 0 {
 		t.Errorf("ip6tables: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
 	// Both dumps in one text, and a route behind them: still nothing is missing from the tables that are there.
 	text := string(dump) + string(six) + "\ndefault via 10.0.0.1 dev eth0\n"
-	if f, err = parse([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
+	if f, err = everywhere.parse([]byte(text)); err != nil || len(f.IPv6) != 2 || len(f.Tables) != 2 || len(f.Blocks) != 1 {
 		t.Fatalf("both: %d and %d tables, %v", len(f.Tables), len(f.IPv6), err)
 	}
 	if diff := cmp.Diff(string(iptables.AppendSave(nil, want)), string(iptables.AppendSave(nil, f.Tables))); diff != "" {
@@ -82,7 +85,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 
 func TestNothingFound(t *testing.T) {
 	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
-		if f, err := parse([]byte(text)); !errors.Is(err, ErrNothingFound) {
+		if f, err := everywhere.parse([]byte(text)); !errors.Is(err, ErrNothingFound) {
 			t.Errorf("%q: %+v, %v", text, f, err)
 		}
 	}
@@ -92,7 +95,7 @@ func TestMergeRules(t *testing.T) {
 	list := func(s string) []shown {
 		var out []shown
 		for _, name := range strings.Fields(s) {
-			out = append(out, shown{rule: iptables.Rule{Target: iptables.Jump(name)}})
+			out = append(out, newShown(0, iptables.Rule{Target: iptables.Jump(name)}, false))
 		}
 		return out
 	}
@@ -106,10 +109,9 @@ func TestMergeRules(t *testing.T) {
 		{"A B", "B A", "A B"},
 		{"", "A", "A"},
 		{"A B A", "A A", "A B A"},
-		{"A B", "C D", "A B C D"},
 		{"A B", "B C", "A B C"},
-		{"A B", "C B", "A C B"},
-		{"A B C", "X A Y C Z", "X A B Y C Z"},
+		{"A B", "C B", "C A B"},
+		{"A B C", "X A Y C Z", "X A Y B C Z"},
 	} {
 		var got []string
 		for _, s := range mergeRules(list(c.a), list(c.b)) {
@@ -129,7 +131,7 @@ func FuzzParse(f *testing.F) {
 		}
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		e, err := parse(text)
+		e, err := everywhere.parse(text)
 		if err != nil {
 			return
 		}
@@ -159,7 +161,7 @@ func TestAbout(t *testing.T) {
 		{"13.93.66.174", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 		{"192.0.2.1", "-j KUBE-XLB-7G2JV7LNOR6DDNIY", "51.144.176.251"},
 	} {
-		f, err := parse(a.Files[0].Data, netip.MustParseAddr(tt.about))
+		f, err := everywhere.parse(a.Files[0].Data, netip.MustParseAddr(tt.about))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -190,12 +192,50 @@ func TestOrigin(t *testing.T) {
 		{"ssh", "$ ssh -i key azureuser@10.1.0.4\n$ sudo " + rules + "$ " + addresses, true},
 		{"a named namespace", "root@h:~# " + rules + "root@h:~# ip netns exec pod " + addresses, false},
 	} {
-		f, err := parse([]byte(tt.text))
+		f, err := everywhere.parse([]byte(tt.text))
 		if err != nil {
 			t.Fatalf("%s: %v", tt.name, err)
 		}
 		if kept := len(f.Blocks) == 1; kept != tt.kept || len(f.Tables) != 1 {
 			t.Errorf("%s: addresses kept %t, %d tables, assumed %v", tt.name, kept, len(f.Tables), f.Assumed)
 		}
+	}
+}
+
+// TestTimes: a pipeline that shows what a wider one before it did not, or the same one that shows something else, is of another time.
+func TestTimes(t *testing.T) {
+	const wide = "$ sudo iptables-save | grep web\n-A KUBE-SVC-A -m comment --comment web -j KUBE-SEP-A\n-A KUBE-SVC-B -m comment --comment web -j KUBE-SEP-B\n"
+	for _, tt := range []struct {
+		name, text string
+		has, lacks string
+	}{
+		{"the same", wide + wide, "KUBE-SEP-A", "KUBE-SEP-C"},
+		{"the same, changed", wide + "\n$ sudo iptables-save|grep web\n-A KUBE-SVC-A -m comment --comment web -j KUBE-SEP-A\n", "KUBE-SEP-A",
+			"KUBE-SEP-B"},
+		{"a part", wide + "\n$ sudo iptables-save | grep web | grep SVC-A\n-A KUBE-SVC-A -m comment --comment web -j KUBE-SEP-A\n", "KUBE-SEP-B",
+			"KUBE-SEP-C"},
+		{"a part, changed", wide + "\n$ sudo iptables-save | grep web | grep SVC-A\n-A KUBE-SVC-A -m comment --comment web -j KUBE-SEP-C\n",
+			"KUBE-SEP-C", "KUBE-SEP-A"},
+		{"another word", wide + "\n$ sudo iptables-save | grep webs\n-A KUBE-SVC-C -m comment --comment webs -j KUBE-SEP-C\n", "KUBE-SEP-A",
+			"KUBE-SEP-D"},
+	} {
+		f, err := everywhere.parse([]byte(tt.text))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := string(iptables.AppendSave(nil, f.Tables)); !strings.Contains(text, tt.has) || strings.Contains(text, tt.lacks) {
+			t.Errorf("%s: want %s and not %s in\n%s", tt.name, tt.has, tt.lacks, text)
+		}
+	}
+}
+
+// TestTableUnknown: nothing tells which table a rule of a chain that several have stands in, and then it is left out.
+func TestTableUnknown(t *testing.T) {
+	f, err := everywhere.parse([]byte("-A PREROUTING -i eth0 -j MINE\n-A FORWARD -j DROP\n"))
+	if err != nil || len(f.Tables) != 1 || f.Tables[0].Name != iptables.Filter {
+		t.Fatalf("%v, %v", f.Tables, err)
+	}
+	if a := f.Assumed[0]; a.Kind != leftOut || a.Text != "PREROUTING: nothing tells the table, so its rules are left out" {
+		t.Errorf("told: %+v", a)
 	}
 }

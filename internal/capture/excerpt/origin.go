@@ -2,7 +2,6 @@ package excerpt
 
 import (
 	"cmp"
-	"fmt"
 	"regexp"
 	"slices"
 	"strings"
@@ -105,8 +104,7 @@ func (s *scanner) leaveOut() {
 			return false
 		}
 		if !told[from] {
-			s.assumed = append(s.assumed, assumption{Kind: leftOut, Line: line,
-				Text: fmt.Sprintf("line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)})
+			s.note(leftOut, line, "line %d: %s is left out: it was seen elsewhere (%s)", line, what, from)
 		}
 		told[from] = true
 		return true

@@ -9,6 +9,7 @@ import (
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/syntax/nftables"
@@ -19,16 +20,16 @@ const notShown = "not in the text"
 
 // Read makes a snapshot of one host, "node/NAME", out of a text that shows some of its state: an iptables-save, or lines of one, or of
 // iptables -L, ipset list, ip route, ip addr, conntrack -L, as people copy them out of a terminal. What the text shows counts most, then
-// what is well known of kube-proxy, the ip-masq-agent and Calico; Host.Assumed says each thing that is not from the text, and
+// what the book says is so on every machine; Host.Assumed says each thing that is not from the text, and
 // Host.Missing what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
 // at several times, see [parse], and rules for the machine's own addresses, which it need not show. The error is
 // ErrNothingFound for a text that shows nothing.
-func Read(name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
+func Read(book *reason.Book, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {
 		addresses[i] = a.Addr()
 	}
-	shows, err := parse(text, addresses...)
+	shows, err := newKnown(book).parse(text, addresses...)
 	if err != nil {
 		return nil, fmt.Errorf("node %s: %w", name, err)
 	}

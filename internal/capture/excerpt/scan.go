@@ -1,9 +1,6 @@
 package excerpt
 
 import (
-	"fmt"
-	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,25 +11,37 @@ import (
 type shown struct {
 	line   int
 	rule   iptables.Rule
-	hidden bool // its interfaces are not shown (iptables -L without -v)
+	hidden bool   // its interfaces are not shown (iptables -L without -v)
+	key    string // what every kind of output shows of it
+}
+
+func newShown(line int, r iptables.Rule, hidden bool) shown {
+	bare := r
+	bare.In, bare.Out = iptables.NameMatch{}, iptables.NameMatch{}
+	return shown{line, r, hidden, bare.Spec()}
 }
 
 // run is consecutive rules of one chain, as one command printed them.
 type run struct {
-	line    int
-	family  int    // 4, 6 or 0
-	table   string // "" where nothing around the lines tells
-	why     string // how the table is known
-	chain   string // "" for a listed rule whose chain is not shown
-	policy  string // of a built-in chain, where shown, with its counters
-	passed  iptables.Counters
-	rules   []shown
-	whole   bool // all rules of the chain are here
-	saved   bool // it is of a table that is shown whole, from *table to COMMIT
-	from    origin
-	output  *output
-	command int    // line of the command that printed it; 0 where none is shown
-	filter  filter // of the command, where known
+	line   int
+	family int    // 4, 6 or 0
+	table  string // "" where nothing around the lines tells
+	why    string // why the table is taken to be so; "" where the text says it
+	chain  string // "" for a listed rule whose chain is not shown
+	policy string // of a built-in chain, where shown, with its counters
+	passed iptables.Counters
+	rules  []shown
+	whole  bool // all rules of the chain are here
+	saved  bool // it is of a table that is shown whole, from *table to COMMIT
+	from   origin
+	output *output
+	asked
+}
+
+// asked is the command that printed something.
+type asked struct {
+	command  int    // its line; 0 where none is shown
+	pipeline string // it and the programs that its output went through; "" where it went through none
 }
 
 // output is what one command printed of one table, as far as the chains' headings tell: a run without a heading has none.
@@ -59,35 +68,21 @@ func (o *output) add(chain string) {
 
 // table is the one that has these built-in chains and no others; "" where that does not tell.
 func (o *output) table() string {
-	for _, table := range []string{iptables.Mangle, iptables.NAT, iptables.Filter} {
-		if o.hasAll(table) {
+	for _, table := range []string{iptables.Mangle, iptables.NAT, iptables.Filter, iptables.Raw} {
+		if o != nil && slices.Equal(slices.Sorted(slices.Values(o.hooks)), slices.Sorted(slices.Values(iptables.BuiltIn(table)))) {
 			return table
 		}
 	}
 	return ""
 }
 
-// hasAll tells whether the built-in chains are those of a table.
-func (o *output) hasAll(table string) bool {
-	if o == nil {
-		return false
-	}
-	all := iptables.BuiltIn(table)
-	missing := len(all) - len(o.hooks)
-	if table == iptables.NAT && missing == 1 && !o.chains["INPUT"] { // which is there since Linux 2.6.36
-		missing = 0
-	}
-	return missing == 0 && !slices.ContainsFunc(o.hooks, func(chain string) bool { return !slices.Contains(all, chain) })
-}
-
 // context is what the lines before tell about those that follow.
 type context struct {
+	asked
 	table, why string
 	family     int
 	save       bool // between *table and COMMIT
 	piped      bool // the command's output went through another program: lines may be missing
-	command    int  // its line; 0 for none
-	filter     filter
 	chain      string
 	columns    iptables.Columns
 	listing    bool // below a line "Chain …"
@@ -96,6 +91,8 @@ type context struct {
 
 // scanner takes a text apart.
 type scanner struct {
+	notes
+	known    *known
 	lines    []string
 	at       int // index of the present line
 	now      context
@@ -104,17 +101,12 @@ type scanner struct {
 	section  int             // first run of the present command's output
 	headers  map[string]*run // its runs that begin with the chain's name
 	blocks   []block
-	lastEnd  int // line after the last block's last line
-	assumed  []assumption
+	lastEnd  int    // line after the last block's last line
 	from     origin // of what the present command printed
 	filtered bool   // it went through another program: lines may be missing
 	session  string // the command that opened the shell whose bare prompts follow
 	lastRule ruleAt
 	whole    string // what ends the block whose lines are taken as they are: see foreign
-}
-
-func (s *scanner) assume(kind assumptionKind, line int, format string, args ...any) {
-	s.assumed = append(s.assumed, assumption{Kind: kind, Line: line, Text: fmt.Sprintf(format, args...)})
 }
 
 func (s *scanner) scan() {
@@ -129,46 +121,6 @@ func (s *scanner) scan() {
 		s.line(line)
 	}
 }
-
-// foreign takes the output of programs whose lines could be taken for iptables' or for prose: to its end, as it is.
-func (s *scanner) foreign(line string) bool {
-	if s.whole != "" {
-		last := &s.blocks[len(s.blocks)-1]
-		switch {
-		case s.whole == "}" && strings.TrimRight(s.lines[s.at-1], " \t\r") == "}":
-			s.whole, s.lastEnd = "", s.at
-		case s.whole == "#" && (strings.HasPrefix(line, "# ") || line != "COMMIT" && strings.Trim(line[:min(len(line), 1)], "*:-[") != ""):
-			s.whole = ""
-			return strings.HasPrefix(line, "# Completed") || s.foreign(line)
-		}
-		last.Text = append(append(last.Text, line...), '\n')
-		return true
-	}
-	var kind blockKind
-	switch {
-	case strings.HasPrefix(line, "# Generated by ebtables-save"):
-		kind, s.whole = ebtablesSave, "#"
-	case strings.HasPrefix(line, "# Generated by arptables-save"):
-		kind, s.whole = arptablesSave, "#"
-	case strings.HasPrefix(line, `{"nftables"`) || strings.HasPrefix(line, `{ "nftables"`):
-		kind = nftJSON
-	case line == "{" && s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), `"nftables"`): // as jq prints it
-		kind, s.whole = nftJSON, "}"
-	case nftTable.MatchString(line):
-		kind, s.whole = nftText, "}"
-	default:
-		return false
-	}
-	s.reset()
-	if n := len(s.blocks); kind == nftText && n > 0 && s.blocks[n-1].Kind == nftText && s.lastEnd >= s.at-2 { // the next table
-		s.blocks[n-1].Text = append(append(s.blocks[n-1].Text, line...), '\n')
-		return true
-	}
-	s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Text: append([]byte(line), '\n'), Filtered: s.filtered, from: s.from})
-	return true
-}
-
-var nftTable = regexp.MustCompile(`^table (ip|ip6|inet|bridge|arp|netdev) \S+ \{`)
 
 // clean removes blanks, and the marks of quotations and code in mails and Markdown.
 func clean(line string) string {
@@ -203,14 +155,15 @@ func (s *scanner) cutShort(line string) {
 	if s.lastRule.run == nil || s.lastRule.line != s.at-1 || namedPrompt.MatchString(line) || barePrompt.MatchString(line) {
 		return
 	}
-	r := &s.lastRule.run.rules[s.lastRule.index].rule
-	*r = iptables.Rule{Unknown: iptables.UnreadableListed(r.Spec() + " " + line).Unknown, Counters: r.Counters}
-	s.assume(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
+	r := &s.lastRule.run.rules[s.lastRule.index]
+	*r = newShown(r.line, iptables.Rule{Unknown: iptables.UnreadableListed(r.rule.Spec() + " " + line).Unknown, Counters: r.rule.Counters},
+		r.hidden)
+	s.note(leftOut, s.at, "line %d: may be the end of the rule above it, so it is not known what that does", s.at)
 }
 
 // command takes a command line: what it asked for is the context of what follows.
 func (s *scanner) command(line string) bool {
-	words := strings.Fields(line)
+	words := strings.Fields(strings.ReplaceAll(line, "|", " | "))
 	i := slices.IndexFunc(words, isProgram)
 	prompt := i < 0 && len(words) > 1 && strings.HasSuffix(words[0], "$") && strings.Contains(words[0], "@")
 	if i < 0 || !isPrompt(words[:i]) {
@@ -219,26 +172,33 @@ func (s *scanner) command(line string) bool {
 		}
 		return prompt
 	}
-	next := context{family: 4}
+	next := context{family: 4, asked: asked{command: s.at}}
 	name := words[i][strings.LastIndexByte(words[i], '/')+1:]
 	if strings.HasPrefix(name, "ip6") {
 		next.family = 6
 	}
-	save := strings.HasSuffix(name, "-save")
-	changes := readCommand(&next, words[i+1:], save)
+	stages := strings.Split(strings.Join(words[i:], " "), "|")
+	if next.piped = len(stages) > 1; next.piped && len(stages) <= mostStages {
+		for k, stage := range stages {
+			stages[k] = strings.TrimSpace(stage)
+		}
+		next.asked.pipeline = strings.Join(stages, " | ")
+	}
+	lists, changes := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
 	switch {
 	case changes != "":
-		s.assume(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
+		s.note(leftOut, s.at, "line %d: a command that changes rules (%s) is not carried out", s.at, changes)
 		next = context{}
-	case !save && next.why == "":
+	case !lists:
 		return false // prose
 	}
-	next.command = s.at
-	next.filter, _ = filterOf(line)
 	s.reset()
 	s.now = next
 	return true
 }
+
+// mostStages bounds how many programs of a pipeline are looked at.
+const mostStages = 16
 
 // reset forgets the context: what follows is of another origin.
 func (s *scanner) reset() {
@@ -274,55 +234,36 @@ func isPrompt(words []string) bool {
 	return last == "sudo" || last == "--" || strings.ContainsAny(last[len(last)-1:], "$#>%:")
 }
 
-// readCommand reads the options of an iptables command. It returns the option by which it changes rules, "" for none.
-func readCommand(c *context, words []string, save bool) (changes string) {
-	lists := save
-	for i := 0; i < len(words); i++ {
-		word := words[i]
+// options reads those of an iptables command. It tells whether the command lists rules, and the option by which it changes some, "" for
+// none.
+func (c *context) options(words []string, save bool) (lists bool, changes string) {
+	for i, word := range words {
 		value := ""
 		if i+1 < len(words) {
 			value = words[i+1]
 		}
-		if at := strings.IndexByte(word, '|'); at >= 0 {
-			c.piped = true
-			if word = word[:at]; word == "" {
-				break
-			}
-		}
 		switch {
 		case word == "-t" || word == "--table":
-			c.table, i = value, i+1
+			c.table = value
 		case strings.HasPrefix(word, "--table="):
 			c.table = word[len("--table="):]
 		case strings.HasPrefix(word, "-t") && len(word) > 2:
 			c.table = word[2:]
 		case strings.HasPrefix(word, "--list") || isShort(word) && strings.ContainsAny(word, "LS"):
-			lists = true
-			if iptables.IsName(value) && !strings.Contains(value, "|") {
-				c.chain, i = value, i+1
-			} else if name, _, cut := strings.Cut(value, "|"); cut && iptables.IsName(name) {
-				c.chain, c.piped, i = name, true, i+1
+			if lists = true; iptables.IsName(value) {
+				c.chain = value
 			}
 		case slices.Contains([]string{"-A", "-I", "-D", "-R", "-F", "-X", "-N", "-P", "-Z", "-E"}, word):
 			changes = word
 		}
-		if c.piped {
-			break
-		}
 	}
-	if !lists {
-		return changes
+	if lists = lists || save; !lists {
+		return false, changes
 	}
-	switch {
-	case !iptables.IsName(c.table) || c.table == "":
-		c.table = ""
-		if !save {
-			c.table, c.why = iptables.Filter, "by the command, which names no table"
-		}
-	default:
-		c.why = "by the command"
+	if c.table == "" && !save {
+		c.table, c.why = iptables.Filter, "by the command, which names no table"
 	}
-	return ""
+	return true, ""
 }
 
 // isShort tells of options like -nvL, together in one word.
@@ -335,7 +276,7 @@ func (s *scanner) heading(line string) bool {
 	fields := strings.Fields(line)
 	switch {
 	case line[0] == '*' && len(fields) == 1 && isTable(line[1:]):
-		s.now = context{table: line[1:], why: "by *" + line[1:], family: s.now.family, save: true, piped: s.now.piped}
+		s.now = context{table: line[1:], family: s.now.family, save: true, piped: s.now.piped}
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {
@@ -389,7 +330,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 	s.output.add(c.Name)
 	r := &run{line: s.at, output: s.output, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy,
 		passed: c.Counters, whole: whole,
-		from: s.from, command: s.now.command, filter: s.now.filter}
+		from: s.from, asked: s.now.asked}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }
@@ -402,7 +343,7 @@ func (s *scanner) put(chain string, rule shown) {
 	}
 	if r == nil {
 		r = &run{line: rule.line, family: s.now.family, table: s.now.table, why: s.now.why, chain: chain, from: s.from,
-			command: s.now.command, filter: s.now.filter}
+			asked: s.now.asked}
 		s.found = append(s.found, r)
 	}
 	r.rules = append(r.rules, rule)
@@ -426,7 +367,7 @@ func (s *scanner) rule(line string) bool {
 		r = iptables.Rule{Unknown: spec}
 	}
 	r.Counters = counters
-	s.put(chain, shown{line: s.at, rule: r})
+	s.put(chain, newShown(s.at, r, false))
 	return true
 }
 
@@ -456,10 +397,10 @@ func (s *scanner) listed(line string) bool {
 		if !s.now.listing || !iptables.LooksListed(line) {
 			return false
 		}
-		s.assume(leftOut, s.at, "line %d: the listed rule cannot be read, so it is not known what it does: %s", s.at, line)
+		s.note(leftOut, s.at, "line %d: the listed rule cannot be read, so it is not known what it does: %s", s.at, line)
 		l = iptables.Listed{Rule: iptables.UnreadableListed(line), Verbose: true}
 	}
-	r := shown{line: s.at, rule: l.Rule, hidden: !l.Verbose}
+	r := newShown(s.at, l.Rule, !l.Verbose)
 	if s.now.listing && len(s.found) > 0 {
 		last := s.found[len(s.found)-1]
 		last.rules = append(last.rules, r)
@@ -468,148 +409,14 @@ func (s *scanner) listed(line string) bool {
 	}
 	chain, why := s.now.chain, ""
 	if chain == "" {
-		if chain, why = placeOf(&l.Rule); chain == "" {
-			s.assume(leftOut, s.at, "line %d: the rule's chain is not shown, so it is left out: %s", s.at, line)
+		if chain, why = s.known.placeOf(&l.Rule); chain == "" {
+			s.note(leftOut, s.at, "line %d: the rule's chain is not shown, so it is left out: %s", s.at, line)
 			return true
 		}
-		s.assumed = append(s.assumed, assumption{Kind: assumedChain, Line: s.at, Table: s.now.table, Chains: []string{chain},
-			Text: fmt.Sprintf("line %d: the rule's chain is not shown: taken to be %s, %s", s.at, chain, why)})
+		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown: taken to be %s, %s", s.at, chain, why)
 	}
 	s.put(chain, r)
 	return true
-}
-
-// placeOf tells the chain of a listed rule that stands alone.
-func placeOf(r *iptables.Rule) (chain, why string) {
-	comment := r.Comment()
-	switch {
-	case comment == "kubernetes service traffic requiring SNAT":
-		return "KUBE-POSTROUTING", "by its comment"
-	case strings.HasPrefix(comment, "ip-masq-agent: ensure") || strings.HasPrefix(comment, "kubenet: SNAT") ||
-		comment == "kubernetes postrouting rules":
-		return "POSTROUTING", "by its comment"
-	case strings.HasPrefix(comment, "ip-masq-agent: "):
-		return "IP-MASQ-AGENT", "by its comment"
-	case strings.HasSuffix(comment, " cluster IP") || strings.HasSuffix(comment, " loadbalancer IP") &&
-		strings.HasPrefix(r.Target.Name, "KUBE-FW-"):
-		return "KUBE-SERVICES", "by its comment"
-	case r.Target.Name == "MASQUERADE" || r.Target.Name == "SNAT":
-		return "POSTROUTING", "by its target"
-	}
-	return "", ""
-}
-
-// other takes lines of other programs' output into blocks.
-func (s *scanner) other(line string) bool {
-	if strings.HasPrefix(line, "conntrack v") {
-		return true
-	}
-	kind, begins := s.kindOf(line)
-	if kind == "" {
-		return false
-	}
-	if n := len(s.blocks); n == 0 || begins || s.lastEnd != s.at-1 || s.blocks[n-1].Kind != kind {
-		s.blocks = append(s.blocks, block{Kind: kind, Line: s.at, Filtered: s.filtered, from: s.from})
-	}
-	last := &s.blocks[len(s.blocks)-1]
-	last.Text = append(append(last.Text, line...), '\n')
-	s.lastEnd = s.at
-	if !s.now.save {
-		members := kind == ipsetList && (s.now.members || line == "Members:")
-		s.reset()
-		s.now.members = members
-	}
-	return true
-}
-
-// kindOf recognises a line of another program; begins tells that it is the first of a block.
-func (s *scanner) kindOf(line string) (kind blockKind, begins bool) {
-	fields := strings.Fields(line)
-	first, second := fields[0], ""
-	if len(fields) > 1 {
-		second = fields[1]
-	}
-	inside := func(k blockKind) bool {
-		n := len(s.blocks)
-		return n > 0 && s.blocks[n-1].Kind == k && s.lastEnd == s.at-1
-	}
-	switch {
-	case first == "Name:" && len(fields) == 2 && s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "Type:"):
-		return ipsetList, true
-	case inside(ipsetList) && (s.now.members && isMember(fields) || isSetField(first)):
-		return ipsetList, false
-	case (first == "create" || first == "-N") && len(fields) >= 3 && strings.Contains(fields[2], ":") &&
-		strings.Trim(fields[2], "abcdefghijklmnopqrstuvwxyz:,") == "":
-		return ipsetSave, false
-	case first == "add" && len(fields) >= 3 && inside(ipsetSave):
-		return ipsetSave, false
-	case strings.Contains(line, " src=") && strings.Contains(line, " dst=") && strings.Count(line, "src=") == 2:
-		return conntrackList, false
-	case isLinkLine(first, second, line):
-		return ipAddress, false
-	case inside(ipRoute) && first == "nexthop":
-		return ipRoute, false
-	case inside(ipAddress) && isAddressLine(first):
-		return ipAddress, false
-	case strings.HasSuffix(first, ":") && second == "from" && strings.Trim(first, "0123456789:") == "" && len(fields) > 3:
-		return ipRule, false
-	case isRouteLine(fields), s.at < len(s.lines) && strings.HasPrefix(clean(s.lines[s.at]), "nexthop ") &&
-		isRouteLine(append(fields, "dev", "")):
-		return ipRoute, false
-	case strings.HasPrefix(first, "net.") && len(fields) >= 3 && second == "=":
-		return sysctlList, false
-	}
-	return "", false
-}
-
-func isSetField(first string) bool {
-	return slices.Contains([]string{"Type:", "Revision:", "Header:", "Size", "References:", "Number", "Members:", "Comment:"}, first)
-}
-
-// isMember tells whether a line can be a set's member: an address, a number or a name, then options.
-func isMember(fields []string) bool {
-	if len(fields) > 1 && !slices.Contains([]string{"timeout", "nomatch", "packets", "bytes", "comment", "skbmark", "skbprio", "skbqueue",
-		"before", "after"}, fields[1]) {
-		return false
-	}
-	return !strings.ContainsAny(fields[0], "$\"'`|;()")
-}
-
-func isLinkLine(first, second, line string) bool {
-	return len(first) > 1 && strings.Trim(first, "0123456789") == ":" && strings.HasSuffix(second, ":") && strings.Contains(line, " <") &&
-		strings.Contains(line, "> mtu ")
-}
-
-func isAddressLine(first string) bool {
-	return first == "inet" || first == "inet6" || first == "valid_lft" || first == "altname" || strings.HasPrefix(first, "link/") ||
-		first == "veth" || first == "bridge" || first == "bridge_slave"
-}
-
-// isRouteLine recognises a route as ip-route(8) lists them.
-func isRouteLine(fields []string) bool {
-	if slices.Contains([]string{"unicast", "local", "broadcast", "multicast", "blackhole", "unreachable", "prohibit", "throw"}, fields[0]) {
-		if fields = fields[1:]; len(fields) == 0 {
-			return false
-		}
-		if _, ok := routeDestination(fields[0]); ok && len(fields) == 1 {
-			return true
-		}
-	}
-	if _, ok := routeDestination(fields[0]); !ok {
-		return false
-	}
-	return len(fields) >= 3 && slices.Contains([]string{"via", "dev", "proto", "scope", "nhid", "metric"}, fields[1])
-}
-
-func routeDestination(s string) (netip.Prefix, bool) {
-	if s == "default" {
-		return netip.Prefix{}, true
-	}
-	if p, err := netip.ParsePrefix(s); err == nil {
-		return p, true
-	}
-	a, err := netip.ParseAddr(s)
-	return netip.PrefixFrom(a, a.BitLen()), err == nil
 }
 
 // runs are what was found of one family: by its command or heading, else by its addresses. A run of which nothing tells is IPv4's.

@@ -19,6 +19,9 @@ type Writer struct {
 	File   string // of the generator, from the repository's root; "" for rules that only programs of others write
 	Words  map[string]string
 	Chains []Chain
+	// Always is what it writes on every machine, whatever is in its objects, as input for iptables-restore --noflush: chains that hold the
+	// same rules everywhere, and the rules that lead to its chains (-I at the head of theirs, -A at the end).
+	Always string
 	// Comments are patterns of rules' comments, for the fields that they have; the first that fits counts.
 	Comments []string
 	// Know adds what the writer's objects say to the fields of a rule; nil where there is nothing more to know.
@@ -190,6 +193,28 @@ func (b *Book) Sign(r *Rule) (reason Reason, ok bool) {
 		return true
 	})
 	return reason, ok
+}
+
+// Place is a table, a pattern or "" for any, and whose chain it is in there.
+type Place struct{ Table, Writer string }
+
+// Tables are where a rule's chain may stand, for a rule of which the table is not known: where a line names what it leads to, then where
+// one fits otherwise.
+func (b *Book) Tables(r *Rule) []Place {
+	var named, fits []Place
+	for _, e := range b.entries(place{r.Family, r.Table, r.Chain}) {
+		in := Place{e.Chain.Table, e.Writer.Name}
+		for i := range e.Rules {
+			switch l := &e.Rules[i]; {
+			case !e.fits(l, r.To, r, maps.Clone(e.fields)):
+			case l.To != "":
+				named = append(named, in)
+			default:
+				fits = append(fits, in)
+			}
+		}
+	}
+	return slices.Concat(named, fits)
 }
 
 // lines calls found for each line that fits a rule, until it says that this is it.

@@ -5,8 +5,10 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -20,7 +22,7 @@ type ConfigMap struct {
 // rule takes whether an entry should have kept it.
 func Signed(configs []ConfigMap) reason.Writer {
 	return reason.Writer{
-		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newKnown(configs).know,
+		Name: "ip-masq-agent", File: "internal/node/ipmasq/rules.go", Know: newKnown(configs).know, Always: always(),
 		Chains: reason.In(iptables.NAT,
 			reason.Chain{Name: postrouting, For: "where the agent begins", Rules: []reason.Line{
 				{To: Chain, For: "ip-masq-agent: everything that is not for the node itself"},
@@ -36,6 +38,17 @@ func Signed(configs []ConfigMap) reason.Writer {
 			}}),
 	}
 }
+
+// always is the jump that every configuration has.
+var always = sync.OnceValue(func() string {
+	set, err := Rules("1.19", service.IPv4, Defaults())
+	if err != nil {
+		panic(err) // an age of this package
+	}
+	return string(iptables.AppendRestore(nil, []iptables.Edit{{
+		Table: iptables.NAT, Append: []iptables.Placed{{Chain: postrouting, Rule: set.Jump.Rule}},
+	}}))
+})
 
 // known is what ConfigMaps say.
 type known struct {

@@ -2,8 +2,11 @@ package ippool
 
 import (
 	"net/netip"
+	"slices"
+	"sync"
 
 	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
@@ -18,7 +21,7 @@ func Signed(pools []Pool) reason.Writer {
 		{To: ChainNATOutgoing, For: "Calico: is it from a pool with natOutgoing?"},
 	}
 	return reason.Writer{
-		Name: "Calico's pools", File: "internal/node/ippool/plan.go", Know: poolsOf(pools).know,
+		Name: "Calico's pools", File: "internal/node/ippool/plan.go", Know: poolsOf(pools).know, Always: always(),
 		Chains: reason.In(iptables.NAT,
 			begins("PREROUTING", ChainPrerouting, "destinations of what comes in"),
 			begins("OUTPUT", ChainOutput, "destinations of the node's own packets"),
@@ -40,6 +43,15 @@ func Signed(pools []Pool) reason.Writer {
 		),
 	}
 }
+
+// always is how every node leads to what its pools do to the sources of what leaves.
+var always = sync.OnceValue(func() string {
+	plan := Build(service.IPv4, Felix{}, nil)
+	edit := plan.Edit(nil)
+	edit.Replace = slices.DeleteFunc(edit.Replace, func(c iptables.Chain) bool { return c.Name != ChainPostrouting && c.Name != ChainFIPSNAT })
+	edit.Insert = slices.DeleteFunc(edit.Insert, func(j iptables.Placed) bool { return j.Rule.Target.Name != ChainPostrouting })
+	return string(iptables.AppendRestore(nil, []iptables.Edit{edit}))
+})
 
 type poolsOf []Pool
 

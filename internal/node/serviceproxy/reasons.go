@@ -3,6 +3,7 @@ package serviceproxy
 import (
 	"slices"
 	"strings"
+	"sync"
 
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/node/service"
@@ -29,6 +30,7 @@ func Signed(ports []service.Port) reason.Writer {
 			"side": "-[si]",
 		},
 		Comments: []string{"{port} -> {endpoint}", "*for {port}", "*for {port} *", "* to {port} *", "{port}", "{port} *"},
+		Always:   always(),
 		Chains:   slices.Concat(reason.In(iptables.NAT, natChains...), reason.In(iptables.Filter, filterChains...), reason.In("", canary)),
 		Know: func(_ *reason.Rule, f reason.Fields) {
 			for _, word := range []string{"hash", "to"} {
@@ -40,6 +42,33 @@ func Signed(ports []service.Port) reason.Writer {
 		},
 	}
 }
+
+// always is what every cluster has: the marks and the masquerade, as they were first (later ages do the same in more steps), and the jumps
+// of all ages.
+var always = sync.OnceValue(func() string {
+	nat, filter := iptables.Edit{Table: iptables.NAT}, iptables.Edit{Table: iptables.Filter}
+	for _, rules := range []string{Rules112, RulesCurrent} {
+		set, err := Generate(Config{Rules: rules, MasqueradeBit: 14}, nil)
+		if err != nil {
+			panic(err) // an age of this package
+		}
+		for _, j := range set.Jumps {
+			if j.Table == iptables.NAT && rules == Rules112 {
+				nat.Insert = append(nat.Insert, j.Placed)
+			} else if j.Table == iptables.Filter {
+				filter.Insert = append(filter.Insert, j.Placed)
+			}
+		}
+		if rules == Rules112 {
+			all := &set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
+			nat.Replace = []iptables.Chain{*all.Chain(chainMarkMasq), *all.Chain(chainPostrouting)}
+			for _, r := range all.Chain(chainServices).Rules {
+				nat.Append = append(nat.Append, iptables.Placed{Chain: chainServices, Rule: r})
+			}
+		}
+	}
+	return string(iptables.AppendRestore(nil, []iptables.Edit{nat, filter}))
+})
 
 const (
 	outside    = "{port}: cluster IP, from outside the pods' range"

@@ -1,0 +1,21 @@
+// Package authors owns the list of all who write rules, and sign them. It must not import anything that reads states or explains walks.
+package authors
+
+import (
+	"packetwalk.dev/internal/answer/explain/foreign"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/node/cni/ebrules"
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/ippool"
+	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+)
+
+// Book asks all of them, with what a cluster's objects add to their reasons; nothing where there is no cluster.
+func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []ippool.Pool) *reason.Book {
+	return &reason.Book{Writers: append([]reason.Writer{
+		serviceproxy.Signed(ports), ipmasq.Signed(configs), ippool.Signed(pools), masquerade.Signed(), ebrules.Signed(), vnet.Signed(),
+	}, foreign.Writers()...)}
+}
