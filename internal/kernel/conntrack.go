@@ -21,6 +21,7 @@ type Flow struct {
 	Mark                          uint32
 	Status                        uint32 // IPS_… bits, include/uapi/linux/netfilter/nf_conntrack_common.h
 	TimeoutSeconds                uint32
+	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 of other protocols
 }
 
 // FlowFilter chooses flows by their original tuple; zero fields match everything.
@@ -76,12 +77,12 @@ func (n *Namespace) DeleteFlows(filters ...FlowFilter) (int, error) {
 // where free ports are hard to find, a new flow gets the port of one (nf_nat_may_kill, net/netfilter/nf_nat_core.c, spares
 // IPS_FIXED_TIMEOUT).
 func (n *Namespace) KeepEnded(filters ...FlowFilter) error {
-	const timeWait = 7 // TCP_CONNTRACK_TIME_WAIT, include/uapi/linux/netfilter/nf_conntrack_tcp.h; behind it is only CLOSE
+	const timeWait = 7 // TCP_CONNTRACK_TIME_WAIT; behind it is only CLOSE
 	if len(filters) == 0 {
 		return nil
 	}
 	return n.eachFlow(filters, func(c *conntrack.Conn, raw conntrack.Flow, f Flow) error {
-		if tcp := raw.ProtoInfo.TCP; tcp == nil || tcp.State < timeWait || raw.Status.FixedTimeout() {
+		if f.TCPState < timeWait || raw.Status.FixedTimeout() {
 			return nil
 		}
 		kept := conntrack.Flow{TupleOrig: raw.TupleOrig, Status: conntrack.Status{Value: raw.Status.Value | conntrack.StatusFixedTimeout}}
@@ -149,10 +150,14 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 func FlowOf(f conntrack.Flow) Flow {
 	src, dst := tupleEnds(f.TupleOrig)
 	replySrc, replyDst := tupleEnds(f.TupleReply)
-	return Flow{
+	flow := Flow{
 		Protocol: f.TupleOrig.Proto.Protocol, Source: src, Destination: dst, ReplySource: replySrc, ReplyDestination: replyDst,
 		Mark: f.Mark, Status: uint32(f.Status.Value), TimeoutSeconds: f.Timeout,
 	}
+	if f.ProtoInfo.TCP != nil {
+		flow.TCPState = f.ProtoInfo.TCP.State
+	}
+	return flow
 }
 
 // DroppedFlows counts the new flows that the namespace's conntrack could not take, because no free port was found for them or something

@@ -126,6 +126,7 @@ func (f *Fabric) start(ctx context.Context) error {
 	}
 	f.done.Go(func() { f.followHealth(ctx) })
 	f.done.Go(func() { f.keepSpares(ctx) })
+	f.done.Go(func() { f.endIdle(ctx) })
 	f.reconcileProbes(ctx)
 	return nil
 }
@@ -328,7 +329,8 @@ func (f *Fabric) fault(what string, err error) {
 	f.faults[what] = err
 }
 
-// Fault is what fails at present of what the fabric does by itself: health that does not reach the kernel, spare ports, the wire server.
+// Fault is what fails at present of what the fabric does by itself: health that does not reach the kernel, spare ports, resets of
+// idle flows, the wire server.
 func (f *Fabric) Fault() error {
 	f.faultMu.Lock()
 	defer f.faultMu.Unlock()

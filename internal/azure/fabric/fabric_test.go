@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/azure/fabric"
@@ -915,6 +916,115 @@ func TestIdle(t *testing.T) {
 	})
 	if err := forgotten(); !errors.Is(err, unix.ECONNRESET) {
 		t.Errorf("Standard: %v, want a reset", err)
+	}
+}
+
+// TestIdleReset: when the idle time of a flow is over, both its ends get a reset at once, where az shows enableTcpReset: flows to a front
+// end and flows that leave by one; not where it does not, and not flows that are in use.
+func TestIdleReset(t *testing.T) {
+	for _, reset := range []bool{true, false} {
+		t.Run(fmt.Sprint(reset), func(t *testing.T) { testIdleReset(t, reset) })
+	}
+}
+
+func testIdleReset(t *testing.T, reset bool) {
+	w := newWorld(t, 1, 1)
+	w.update(addService)
+	w.update(func(n *vnet.Network) error {
+		lb, _ := n.LoadBalancer("kubernetes")
+		lb.SKU, lb.Rules[0].TCPReset = vnet.SKUStandard, reset
+		lb.OutboundRules = []vnet.OutboundRule{{Name: "r", Frontends: []string{"a1"}, BackendPool: "kubernetes", IdleTimeoutMinutes: 30,
+			TCPReset: reset}}
+		return nil
+	})
+	run(t, w.ns["node0"], "ip", "addr", "replace", vip+"/32", "dev", "lo")
+	w.listen("node0", fmt.Sprintf("0.0.0.0:%d", nodePort))
+	w.awaitUp("node0")
+	open := func(from, host, to string) (near, far net.Conn) {
+		l, err := w.ns[host].Listen(t.Context(), "tcp4", to)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		if near, err = w.dial(from, "", to); err != nil {
+			t.Fatal(err)
+		}
+		if far, err = l.Accept(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { far.Close() })
+		return near, far
+	}
+	leaves, left := open("node0", "server", server+":82")
+	comes, came := open("client", "node0", vip+":80")
+	uses, used := open("client", "node0", vip+":80")
+	use := func() error {
+		if _, err := uses.Write([]byte("x")); err != nil {
+			return err
+		}
+		used.SetReadDeadline(time.Now().Add(5 * time.Second))
+		_, err := used.Read(make([]byte, 1))
+		return err
+	}
+	w.leave(3)
+	if err := errors.Join(use(), w.fabric.Close()); err != nil {
+		t.Fatal(err)
+	}
+	w.start() // looks at all flows at once
+	w.awaitFlows(1)
+	patience, want := time.Second, os.ErrDeadlineExceeded
+	if reset {
+		patience, want = 30*time.Second, unix.ECONNRESET
+	}
+	for who, end := range map[string]net.Conn{"machine": leaves, "server": left, "client": comes, "back end": came} {
+		end.SetReadDeadline(time.Now().Add(patience))
+		if _, err := end.Read(make([]byte, 1)); !errors.Is(err, want) {
+			t.Errorf("%s: %v, want %v", who, err, want)
+		}
+	}
+	if err := use(); err != nil {
+		t.Error("the flow that is in use: ", err)
+	}
+}
+
+// awaitFlows waits until no more than so many established flows of TCP are there, of those that machines and the internet have.
+func (w *world) awaitFlows(count int) {
+	w.t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(100 * time.Millisecond) {
+		flows, err := w.fabric.Namespace().Flows(kernel.FlowFilter{Protocol: unix.IPPROTO_TCP})
+		flows = slices.DeleteFunc(flows, func(f kernel.Flow) bool { return f.TCPState != 3 || f.Source.Addr() == vnet.ProbeSource })
+		if err != nil || len(flows) <= count {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.t.Fatalf("%d flows, want %d: %+v", len(flows), count, flows)
+		}
+	}
+}
+
+// leave gives all established flows of TCP so many seconds.
+func (w *world) leave(seconds uint32) {
+	w.t.Helper()
+	var c *conntrack.Conn
+	err := w.fabric.Namespace().Do(func() (err error) {
+		c, err = conntrack.Dial(nil)
+		return err
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer c.Close()
+	flows, err := c.Dump(nil)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, f := range flows {
+		if f.ProtoInfo.TCP == nil || f.ProtoInfo.TCP.State != 3 {
+			continue
+		}
+		if err := c.Update(conntrack.Flow{TupleOrig: f.TupleOrig, Timeout: seconds}); err != nil {
+			w.t.Fatal(err)
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package vnet
 import (
 	"cmp"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -106,4 +107,38 @@ func (t idleTime) rule(fields string, some []string, of string) string {
 	}
 	return because(fmt.Sprintf("meta l4proto %s %s { %s } %saccept", t.l4, fields, strings.Join(slices.Compact(some), ", "), set),
 		fmt.Sprintf("%s: idle time %d min", of, t.minutes))
+}
+
+// Resets says which TCP flows have both ends told by a reset when their idle time is over ("TCP reset on idle", learn.microsoft.com).
+type Resets struct {
+	to      map[netip.AddrPort]bool // flows to front ends, by a load balancing rule
+	leaving map[netip.Addr]bool     // flows that leave by front ends, by an outbound rule
+}
+
+// NewResets reads the rules of all load balancers.
+func NewResets(n Network) Resets {
+	r := Resets{map[netip.AddrPort]bool{}, map[netip.Addr]bool{}}
+	for _, b := range balancedRules(n, nil) {
+		if b.rule.TCPReset && b.protocol() == 6 {
+			r.to[netip.AddrPortFrom(b.frontend, b.rule.FrontendPort)] = true
+		}
+	}
+	for _, lb := range n.LoadBalancers {
+		for _, rule := range lb.OutboundRules {
+			for _, a := range lb.public(rule.Frontends) {
+				if rule.TCPReset {
+					r.leaving[a] = true
+				}
+			}
+		}
+	}
+	return r
+}
+
+// Any tells whether there are such flows.
+func (r Resets) Any() bool { return len(r.to)+len(r.leaving) > 0 }
+
+// Wants tells whether a TCP flow to the destination, which leaves from the public address, is one of them.
+func (r Resets) Wants(destination netip.AddrPort, public netip.Addr) bool {
+	return r.to[destination] || r.leaving[public]
 }

@@ -162,7 +162,7 @@ type OutboundRule struct {
 	// end as OutboundPorts says.
 	AllocatedOutboundPorts int
 	IdleTimeoutMinutes     int
-	TCPReset               bool // packets of a TCP flow that was idle for too long are answered with a reset
+	TCPReset               bool // both ends of a TCP flow that was idle for too long get a reset
 }
 
 // Frontend is a front-end IP configuration.
@@ -205,7 +205,7 @@ type Rule struct {
 	FloatingIP         bool // the packet reaches the back end with the front end's address as its destination
 	IdleTimeoutMinutes int
 	LoadDistribution   string
-	TCPReset           bool
+	TCPReset           bool // as an outbound rule's
 }
 
 // Probe is a health probe.

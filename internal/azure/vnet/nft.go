@@ -355,8 +355,15 @@ func (w *nftWriter) translate(rules []balanced, f *firewall) {
 // filter says what may pass. What is for an address that nobody owns, and what leaves from an address without outbound, is
 // dropped without a word, as Azure does.
 func (w *nftWriter) filter(n Network, f *firewall) {
-	reset := ""
-	if n.tcpReset() {
+	back, reset := "", ""
+	if NewResets(n).Any() {
+		var marks []string
+		for _, nic := range n.NICs {
+			marks = append(marks, fmt.Sprintf("%q : %d", nic.Link(), nic.ID))
+		}
+		w.set("map", "marks", "ifname : mark", "", marks)
+		// fwmark_reflect gives the reset the mark of what it answers.
+		back = because("ct state invalid meta mark set iifname map @marks", "a machine's: the reset goes back to it, also by a front end's address")
 		reset = because("ct state invalid meta l4proto tcp reject with tcp reset",
 			"of no flow that is known: a rule of the load balancer has resets on")
 	}
@@ -368,6 +375,7 @@ func (w *nftWriter) filter(n Network, f *firewall) {
 	w.chain("forward", "type filter hook forward priority filter; policy drop;",
 		because("ct state untracked,established,related accept", "inside virtual networks, or of a flow that was let through"),
 		f.acceptInside(),
+		back,
 		reset,
 		`ct state invalid drop comment "of no flow that is known: idle for too long"`,
 		`iifname "nic*" iifname . ip saddr != @own drop comment "not the NIC's address"`,

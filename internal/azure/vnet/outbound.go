@@ -168,18 +168,6 @@ func OutboundBlocks(n Network) []OutboundBlock {
 	return all
 }
 
-// tcpReset tells whether somebody wants resets for flows that were idle for too long.
-func (n Network) tcpReset() bool {
-	for _, lb := range n.LoadBalancers {
-		for _, r := range lb.OutboundRules {
-			if r.TCPReset {
-				return true
-			}
-		}
-	}
-	return false
-}
-
 // source translates the source of what leaves for the internet, and of what comes back in by a public address of the lab's own.
 func (w *nftWriter) source(out outboundPlan, f *firewall) {
 	var rules []string
