@@ -9,35 +9,36 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// answer is what comes back for a packet that ended: the stage that sends it, or nil where nothing does.
-func (r *run) answer(end *End) stage {
-	r.answering = true
-	switch end.Kind {
+// answer is what comes back for a packet whose way ended: the packet where that was, and the stage that sends it; nil where nothing does.
+func (w *way) answer() (transit, stage) {
+	t := w.last
+	t.asked, t.steps, t.before = &w.steps[0], nil, len(w.steps)
+	switch w.end.Kind {
 	case Delivered:
-		return r.reply(end)
+		return t.reply(&w.end)
 	case Left:
-		return r.replyFromOutside(end)
+		return t.replyFromOutside(w.end.Link)
 	case Rejected:
-		return r.rejection(end)
+		return t.rejection(w.end.Reject)
 	}
-	return nil
+	return t, nil
 }
 
 // reply is the answer of the program that the packet was delivered to, or of the kernel: SYN and ACK, a datagram, an echo reply; a reset
 // or an ICMP error where nobody listens.
-func (r *run) reply(end *End) stage {
-	p := &end.Packet
+func (t transit) reply(end *End) (transit, stage) {
+	p := &t.p
 	if p.About != nil {
-		return nil // errors are not answered
+		return t, nil // errors are not answered
 	}
 	switch {
 	case end.Refused && p.Protocol != packet.TCP && p.Protocol != packet.UDP && p.Protocol != packet.UDPLite:
-		r.m.assume("whether its kernel knows " + p.Protocol.String() + " is not known: it is taken not to")
-		return r.icmpError(end, [...]icmpKind{{3, 2}, {4, 1}}[familyIndex(p)]) // ip_protocol_deliver_rcu, ip6_protocol_deliver_rcu
+		t.m.assume("whether its kernel knows " + p.Protocol.String() + " is not known: it is taken not to")
+		return t.icmpError(true, [...]icmpKind{{3, 2}, {4, 1}}[familyIndex(p)]) // ip_protocol_deliver_rcu, ip6_protocol_deliver_rcu
 	case end.Refused && p.Protocol != packet.TCP:
-		return r.icmpError(end, portUnreachable(p))
+		return t.icmpError(true, icmpErrors["icmp-port-unreachable"][familyIndex(p)])
 	}
-	next := packet.Packet{Tuple: p.Reply(), TTL: r.m.ttl(p.IsIPv6()), Length: r.m.answerLength(p, end.Refused, r.req.Echoes)}
+	next := packet.Packet{Tuple: p.Reply(), TTL: t.m.ttl(p.IsIPv6()), Length: t.m.answerLength(p, end.Refused, t.req.Echoes)}
 	switch p.Protocol {
 	case packet.TCP:
 		next.TCPFlags = packet.SYN | packet.ACK
@@ -52,24 +53,24 @@ func (r *run) reply(end *End) stage {
 		own(&next, end.owner)
 	case packet.ICMP, packet.ICMPv6:
 		if next.Type == p.Type {
-			return nil // nothing that is answered
+			return t, nil // nothing that is answered
 		}
-		if r.m.sysctl(false, "net.ipv4.icmp_echo_ignore_all") && p.Protocol == packet.ICMP {
-			return nil
+		if t.m.sysctl(false, "net.ipv4.icmp_echo_ignore_all") && p.Protocol == packet.ICMP {
+			return t, nil
 		}
 		next.TOS = p.TOS
 	}
-	return r.start(p, next)
+	return t.start(next)
 }
 
 // errorSource is where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on the
 // interface by which the packet came in (icmp6_send).
-func (r *run) errorSource(p *packet.Packet) netip.Addr {
-	back := r.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
+func (t *transit) errorSource(p *packet.Packet) netip.Addr {
+	back := t.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
 	if back.Route != nil && back.Route.Source.IsValid() {
 		return back.Route.Source
 	}
-	return r.m.FIB.SelectSource(cmp.Or(p.In, "lo"), p.Source)
+	return t.m.FIB.SelectSource(cmp.Or(p.In, "lo"), p.Source)
 }
 
 // own makes a packet come from a socket of an owner, where that is known.
@@ -82,13 +83,18 @@ func own(p *packet.Packet, o *snapshot.Owner) {
 }
 
 // start sends the answer to a packet from the machine where that ended.
-func (r *run) start(to *packet.Packet, p packet.Packet) stage {
+func (t transit) start(p packet.Packet) (transit, stage) {
 	p.KernelMade = p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6 || p.TCPFlags&packet.RST != 0
-	if r.m.reflectsMark(&p) {
-		p.Mark = to.Mark
+	if t.m.reflectsMark(&p) {
+		p.Mark = t.p.Mark
 	}
-	r.p, r.via = p, via{}
-	return (*run).send
+	return t.with(p), transit.send
+}
+
+// with is another packet in the machine.
+func (t transit) with(p packet.Packet) transit {
+	t.p, t.route, t.bridge, t.loopback = p, nil, nil, false
+	return t
 }
 
 // reflectsMark tells whether an answer has the mark that the packet arrived with: what the kernel makes (fwmark_reflect: IP4_REPLY_MARK,
@@ -103,17 +109,16 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 	return m.sysctl(false, "net.ipv4.fwmark_reflect")
 }
 
-// replyFromOutside is the answer to a packet that left what is known: it comes back by the interface that it left by.
-func (r *run) replyFromOutside(end *End) stage {
-	p := &end.Packet
+// replyFromOutside is the answer to a packet that left what is known: it comes back by the link that it left by.
+func (t transit) replyFromOutside(link string) (transit, stage) {
+	p := &t.p
 	next := packet.Packet{Tuple: p.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
-	next.In = end.Link
-	r.m.assume("what is beyond " + cmp.Or(end.Link, "it") + " is not known: the reply is taken to come back that way")
-	r.p, r.via = next, via{}
-	return (*run).receiveFromOutside
+	next.In = link
+	t.m.assume("what is beyond " + cmp.Or(link, "it") + " is not known: the reply is taken to come back that way")
+	return t.with(next), transit.receiveFromOutside
 }
 
 // attach makes an error or a reset belong to the connection of the packet that it is about, or to none as that does (nf_conntrack_attach).
@@ -125,43 +130,43 @@ func attach(answer, to *packet.Packet) {
 }
 
 // rejection is what a machine that rejects a packet sends to its sender.
-func (r *run) rejection(end *End) stage {
-	p := &end.Packet
-	if end.Reject == "tcp-reset" {
-		return r.reset(p)
+func (t transit) rejection(how string) (transit, stage) {
+	if how == "tcp-reset" {
+		return t.reset()
 	}
-	kind, ok := icmpErrors[end.Reject]
+	kind, ok := icmpErrors[how]
 	if !ok {
-		return nil
+		return t, nil
 	}
-	return r.icmpError(end, kind[familyIndex(p)])
+	return t.icmpError(false, kind[familyIndex(&t.p)])
 }
 
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
-func (r *run) reset(to *packet.Packet) stage {
-	next := packet.Packet{Tuple: to.Reply(), TTL: r.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK,
+func (t transit) reset() (transit, stage) {
+	to := &t.p
+	next := packet.Packet{Tuple: to.Reply(), TTL: t.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK,
 		Length: ipHeader(to.IsIPv6()) + tcpHeader}
 	attach(&next, to)
-	b := r.via.bridge
-	stage := r.start(to, next)
-	if b == nil {
-		return stage
+	answer, stage := t.start(next)
+	if t.bridge == nil {
+		return answer, stage
 	}
-	r.p.EtherSource, r.p.EtherDestination, r.p.EtherType, r.p.Out = to.EtherDestination, to.EtherSource, etherType(to), b.in
-	return (*run).resetByBridge
+	p := &answer.p
+	p.EtherSource, p.EtherDestination, p.EtherType, p.Out = to.EtherDestination, to.EtherSource, etherType(to), t.bridge.in
+	return answer, transit.resetByBridge
 }
 
 // resetByBridge sends a reset straight back by the port where br_netfilter took the frame in (net/ipv4/netfilter/nf_reject_ipv4.c:
 // nf_send_reset, nf_bridge_info_exists): it needs a route, but does not take it, and meets no rule.
-func (r *run) resetByBridge() stage {
-	r.step(Step{Stage: Sent, Why: "straight back by " + r.p.Out + ", past all rules: br_netfilter had the packet"})
-	if r.m.knows(snapshot.Routes) {
-		if d := r.lookUp(""); d.answer.Type != "unicast" && d.answer.Type != "local" {
-			r.step(Step{Stage: Routed, Route: &d.answer})
-			return r.finish(Dropped, "the host has no route for the reset (route type "+d.answer.Type+")")
+func (t transit) resetByBridge() passage {
+	t.note(Step{Stage: Sent, Why: "straight back by " + t.p.Out + ", past all rules: br_netfilter had the packet"})
+	if t.m.knows(snapshot.Routes) {
+		if d := t.lookUp(""); d.answer.Type != "unicast" && d.answer.Type != "local" {
+			t.note(Step{Stage: Routed, Route: &d.answer})
+			return t.finish(Dropped, "the host has no route for the reset (route type "+d.answer.Type+")")
 		}
 	}
-	return (*run).transmit
+	return t.to(transit.transmit)
 }
 
 type icmpKind struct{ kind, code uint8 }
@@ -192,32 +197,28 @@ func ErrorOf(reject string, ipv6 bool) (kind, code uint8, ok bool) {
 	return k.kind, k.code, ok
 }
 
-func portUnreachable(p *packet.Packet) icmpKind {
-	return icmpErrors["icmp-port-unreachable"][familyIndex(p)]
-}
-
-// icmpError sends an error about the packet that ended, as it looked then.
-func (r *run) icmpError(end *End, k icmpKind) stage {
-	p := &end.Packet
+// icmpError sends an error about the packet that ended, as it looked then; refused says that there was no socket for it.
+func (t transit) icmpError(refused bool, k icmpKind) (transit, stage) {
+	p := &t.p
 	protocol := packet.ICMP
 	if p.IsIPv6() {
 		protocol = packet.ICMPv6
 	}
 	about := p.Tuple
-	next := packet.Packet{TTL: r.m.ttl(p.IsIPv6()), About: &about, Length: errorLength(p)}
+	next := packet.Packet{TTL: t.m.ttl(p.IsIPv6()), About: &about, Length: errorLength(p)}
 	if !p.IsIPv6() {
 		next.TOS = p.TOS&0x1e | 0xc0 // __icmp_send; icmp6_send leaves the traffic class 0
 	}
 	next.Tuple = packet.Tuple{Protocol: protocol, Destination: p.Source, Type: k.kind, Code: k.code}
-	if !end.Refused { // an error belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach);
+	if !refused { // an error belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach);
 		attach(&next, p) // that of a datagram for which there is no socket has been taken off it (udp_rcv: nf_reset_ct)
 	}
 	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
 	switch {
-	case r.m.FIB.HasAddress(p.Destination) != nil:
+	case t.m.FIB.HasAddress(p.Destination) != nil:
 		next.Source = p.Destination
 	case p.IsIPv6():
-		next.Source = r.errorSource(p)
+		next.Source = t.errorSource(p)
 	}
-	return r.start(p, next)
+	return t.start(next)
 }

@@ -34,7 +34,7 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 			return nil, err
 		}
 		result.Outcomes = append(result.Outcomes, outcome)
-		steps += len(r.steps)
+		steps += len(outcome.There) + len(outcome.Back)
 		prefix, more = NextPin(r.choices, len(req.Pin))
 	}
 	result.Assumed = w.assumed

@@ -17,15 +17,15 @@ type linkEnd struct {
 // linkFacts is what a run has taken to be so of an interface's name. Names that end in "+" stand for any rest.
 type linkFacts struct{ is, not []string }
 
-func (r *run) facts(m *netfilter.MatchInterface) *linkFacts {
-	end := linkEnd{r.m, m.Out != r.answering}
-	f := r.links[end]
+func (t *transit) facts(m *netfilter.MatchInterface) *linkFacts {
+	end := linkEnd{t.m, m.Out != (t.asked != nil)}
+	f := t.links[end]
 	if f == nil {
-		if r.links == nil {
-			r.links = map[linkEnd]*linkFacts{}
+		if t.links == nil {
+			t.links = map[linkEnd]*linkFacts{}
 		}
 		f = &linkFacts{}
-		r.links[end] = f
+		t.links[end] = f
 	}
 	return f
 }
@@ -39,12 +39,12 @@ func (f *linkFacts) learn(name string, is bool) {
 }
 
 // implied tells whether a test of the interface follows from what is known: from earlier answers, and from where the packet's address is.
-func (r *run) implied(m *netfilter.MatchInterface) (known, holds bool) {
-	address := r.p.Source
+func (t *transit) implied(m *netfilter.MatchInterface) (known, holds bool) {
+	address := t.p.Source
 	if m.Out {
-		address = r.p.Destination
+		address = t.p.Destination
 	}
-	switch link, others := r.m.Behind(address); {
+	switch link, others := t.m.Behind(address); {
 	case link != "":
 		return true, covers(m.Name, link) != m.Not
 	case slices.Contains(others, m.Name):
@@ -52,7 +52,7 @@ func (r *run) implied(m *netfilter.MatchInterface) (known, holds bool) {
 	case m.Name == "lo" && !address.IsLoopback(): // what the machine sends itself has its interface
 		return true, m.Not
 	}
-	f := r.facts(m)
+	f := t.facts(m)
 	for _, is := range f.is {
 		switch {
 		case covers(m.Name, is):

@@ -1,10 +1,8 @@
 package walk
 
 import (
-	"cmp"
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -13,91 +11,85 @@ import (
 )
 
 // arrive is the start of a walk for a packet that came from outside.
-func (r *run) arrive() stage {
-	if r.p.In = r.req.Arrives; r.p.In == "" {
-		r.p.In = r.wayBack()
+func (t transit) arrive() passage {
+	if t.p.In = t.req.Arrives; t.p.In == "" {
+		t.p.In = t.wayBack()
 	}
-	if r.p.TTL == 0 {
-		r.p.TTL = 64
+	if t.p.TTL == 0 {
+		t.p.TTL = 64
 	}
-	return (*run).receiveFromOutside
+	return t.to(transit.receiveFromOutside)
 }
 
 // wayBack is the interface by which the machine's routes lead to the packet's sender; "" where they do not tell one.
-func (r *run) wayBack() string {
-	if !r.m.knows(snapshot.Routes) {
+func (t *transit) wayBack() string {
+	if !t.m.knows(snapshot.Routes) {
 		return ""
 	}
-	a := r.m.FIB.Lookup(fib.Query{Destination: r.p.Source, Protocol: r.p.Protocol})
-	l := r.m.FIB.Link(a.Link)
+	a := t.m.FIB.Lookup(fib.Query{Destination: t.p.Source, Protocol: t.p.Protocol})
+	l := t.m.FIB.Link(a.Link)
 	if a.Type != "unicast" || a.Unknown != "" || l == nil || !l.Up || len(a.Ways) > 0 {
 		return ""
 	}
-	r.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name +
+	t.m.assume("the interface that the packet comes in by is not known: it is taken to be " + l.Name +
 		", by which its routes lead to the sender")
 	return l.Name
 }
 
 // receiveFromOutside is a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this host.
-func (r *run) receiveFromOutside() stage {
-	l := r.m.FIB.Link(r.p.In)
-	if l != nil && r.p.EtherDestination.IsZero() && l.Type == "ether" {
-		r.p.EtherDestination = l.MAC
-		if l.Master != "" {
-			r.p.EtherDestination = r.bridgeMAC(l)
+func (t transit) receiveFromOutside() passage {
+	l := t.m.FIB.Link(t.p.In)
+	if l != nil && t.p.EtherDestination.IsZero() && l.Type == "ether" {
+		if master := t.m.FIB.Link(l.Master); master != nil {
+			l = master // to whose address a neighbour on the wire of a bridge port sends
 		}
+		t.p.EtherDestination = l.MAC
 	}
-	return r.receive()
+	return t.receive()
 }
 
 // receive is a packet that comes in by interface In.
-func (r *run) receive() stage {
-	p := &r.p
-	r.step(Step{Stage: Received})
-	l := r.m.FIB.Link(p.In)
-	if l == nil {
-		if p.In != "" && r.m.knows(snapshot.Links) {
-			return r.finish(Dropped, fmt.Sprintf("the host has no interface %s", p.In))
-		}
-		what := "its interfaces are not known: the packet is taken to come in by one that is no bridge port"
-		if r.m.knows(snapshot.Links) {
-			what = "the interface that the packet comes in by is not known: it is taken to be no bridge port"
-		}
-		r.m.assume(what)
-		return (*run).receiveIP
+func (t transit) receive() passage {
+	p, m := &t.p, t.m
+	t.note(Step{Stage: Received})
+	l := m.FIB.Link(p.In)
+	switch {
+	case l == nil && p.In != "" && m.knows(snapshot.Links):
+		return t.finish(Dropped, fmt.Sprintf("the host has no interface %s", p.In))
+	case l == nil && m.knows(snapshot.Links):
+		m.assume("the interface that the packet comes in by is not known: it is taken to be no bridge port")
+		return t.to(transit.receiveIP)
+	case l == nil:
+		m.assume("its interfaces are not known: the packet is taken to come in by one that is no bridge port")
+		return t.to(transit.receiveIP)
+	case !l.Up:
+		return t.finish(Dropped, "interface "+l.Name+" is down")
 	}
-	if !l.Up {
-		return r.finish(Dropped, "interface "+l.Name+" is down")
-	}
-	if !r.deviceHook(l.Name, netfilter.Ingress) {
-		return nil
+	if end := t.deviceHook(l.Name, netfilter.Ingress); end != nil {
+		return t.over(end)
 	}
 	p.EtherType = etherType(p)
-	if master := r.m.FIB.Link(l.Master); master != nil {
-		if master.Kind == "bridge" {
-			return r.bridgeIn(l)
-		}
-		return r.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
+	if b, ok := m.bridgeOf(l); ok {
+		return t.bridgeIn(b, l)
 	}
-	p.Cast = packet.Unicast
-	if l.Type == "ether" && p.EtherDestination != l.MAC && !p.EtherDestination.IsZero() {
-		p.Cast = packet.OtherHost
-		switch {
-		case p.EtherDestination == packet.Broadcast:
-			p.Cast = packet.BroadcastFrame
-		case p.EtherDestination.IsMulticast():
-			p.Cast = packet.MulticastFrame
-		}
+	if master := m.FIB.Link(l.Master); master != nil {
+		return t.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
 	}
-	return (*run).receiveIP
+	p.Cast = castFor(l, p.EtherDestination)
+	return t.to(transit.receiveIP)
 }
 
-// bridgeMAC is the link-layer address that a neighbour on the wire of a bridge port sends to: the bridge's.
-func (r *run) bridgeMAC(port *fib.Link) packet.MAC {
-	if b := r.m.FIB.Link(port.Master); b != nil {
-		return b.MAC
+// castFor tells for whom a frame is that comes in by a link (eth_type_trans).
+func castFor(l *fib.Link, to packet.MAC) packet.Cast {
+	switch {
+	case l.Type != "ether" || to == l.MAC || to.IsZero():
+		return packet.Unicast
+	case to == packet.Broadcast:
+		return packet.BroadcastFrame
+	case to.IsMulticast():
+		return packet.MulticastFrame
 	}
-	return port.MAC
+	return packet.OtherHost
 }
 
 func etherType(p *packet.Packet) packet.EtherType {
@@ -107,72 +99,40 @@ func etherType(p *packet.Packet) packet.EtherType {
 	return packet.EtherIPv4
 }
 
-// deviceHook runs the chains that hang at one interface, at hook Ingress or Egress.
-func (r *run) deviceHook(link string, h netfilter.Hook) bool {
-	chains := slices.Concat(r.m.Rules.Hook(netfilter.Netdev, h), r.m.Rules.Hook(netfilter.Inet, h))
-	slices.SortStableFunc(chains, func(a, b *netfilter.Chain) int { return cmp.Compare(a.Base.Priority, b.Base.Priority) })
-	for _, c := range chains {
-		if !r.hangsAt(c, link) {
-			continue
-		}
-		if v, ok := r.evaluate(c, c.Table.Family, h, nil); !ok || !r.goesOn(v) {
-			return false
-		}
-	}
-	return true
-}
-
-// hangsAt tells whether a chain hangs at an interface.
-func (r *run) hangsAt(c *netfilter.Chain, link string) bool {
-	if c.Base.Devices != nil {
-		return slices.Contains(c.Base.Devices, link)
-	}
-	at := hanging{c, link}
-	known, asked := r.m.hangs[at]
-	if !asked {
-		known = r.choose(netfilter.Unknown, at, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
-		if r.m.hangs == nil {
-			r.m.hangs = map[hanging]bool{}
-		}
-		r.m.hangs[at] = known
-	}
-	return known
-}
-
 // resolve finds the link-layer address of the next hop.
-func (r *run) resolve() stage {
-	l := r.m.FIB.Link(r.p.Out)
+func (t transit) resolve() passage {
+	l := t.m.FIB.Link(t.p.Out)
 	if l == nil {
-		return r.finish(Undecided, "interface "+r.p.Out+" is not known")
+		return t.finish(Undecided, "interface "+t.p.Out+" is not known")
 	}
 	if l.Type != "ether" || l.Kind == "tun" {
-		return (*run).transmit
+		return t.to(transit.transmit)
 	}
-	next := r.p.Destination
-	if r.via.route != nil {
-		next = r.via.route.nextHop(next)
+	next := t.p.Destination
+	if t.route != nil {
+		next = t.route.nextHop(next)
 	}
-	r.p.EtherSource, r.p.EtherType = l.MAC, etherType(&r.p)
-	if !r.address(l.Name, next) {
-		return nil
+	t.p.EtherSource, t.p.EtherType = l.MAC, etherType(&t.p)
+	if end := t.address(l, next); end != nil {
+		return t.over(end)
 	}
-	return (*run).transmit
+	return t.to(transit.transmit)
 }
 
 // address puts the next hop's link-layer address on the packet.
-func (r *run) address(link string, next netip.Addr) bool {
-	answer, ok := r.m.neighbour(link, next)
+func (t *transit) address(l *fib.Link, next netip.Addr) *End {
+	answer, ok := t.m.neighbour(l.Name, next)
 	if !ok {
-		answer, ok = r.ask(link, next)
+		answer, ok = t.ask(l, next)
 	}
 	if !ok {
-		r.finish(Dropped, fmt.Sprintf("nobody on %s answers for %s", link, next))
-		r.end.Reject = "icmp-host-unreachable"
-		return false
+		end := t.end(Dropped, fmt.Sprintf("nobody on %s answers for %s", l.Name, next))
+		end.Reject = "icmp-host-unreachable"
+		return end
 	}
-	r.p.EtherDestination = answer.MAC
-	r.step(Step{Stage: Resolved, Resolve: &answer})
-	return true
+	t.p.EtherDestination = answer.MAC
+	t.note(Step{Stage: Resolved, Resolve: &answer})
+	return nil
 }
 
 // usable are the states of a neighbour entry that packets are sent with (NUD_VALID; Documentation/networking).
@@ -191,56 +151,43 @@ func (m *machine) neighbour(link string, a netip.Addr) (ResolveStep, bool) {
 }
 
 // transmit sends the packet out of interface Out.
-func (r *run) transmit() stage {
-	p := &r.p
-	l := r.m.FIB.Link(p.Out)
+func (t transit) transmit() passage {
+	l := t.m.FIB.Link(t.p.Out)
 	switch {
 	case l == nil:
-		return r.finish(Undecided, "interface "+p.Out+" is not known")
+		return t.finish(Undecided, "interface "+t.p.Out+" is not known")
 	case !l.Up:
-		return r.finish(Dropped, "interface "+l.Name+" is down")
-	case !r.deviceHook(l.Name, netfilter.Egress):
-		return nil
-	case l.Kind == "bridge":
-		return r.bridgeOut(l.Name)
+		return t.finish(Dropped, "interface "+l.Name+" is down")
 	}
-	r.step(Step{Stage: Transmit})
-	peer, ok := r.m.peer(l.Name)
-	if !ok {
-		if l.Kind != "" && l.Kind != "veth" {
-			return r.finish(Undecided, fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind))
-		}
-		r.finish(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", l.Name))
-		r.end.Link = l.Name
-		return nil
+	if end := t.deviceHook(l.Name, netfilter.Egress); end != nil {
+		return t.over(end)
 	}
-	return r.cross(peer)
-}
-
-// bridgeOut sends the host's own packet, or one that it routed, out of a bridge (br_dev_xmit).
-func (r *run) bridgeOut(bridge string) stage {
-	port, entry := r.m.stationPort(bridge, r.p.EtherDestination)
-	switch port {
-	case "":
-		return r.flood(bridge, false)
-	case bridge:
-		return r.finish(Dropped, fmt.Sprintf("the frame is for %s itself", bridge))
+	if b, ok := t.m.bridge(l.Name); ok {
+		return t.bridgeOut(b)
 	}
-	r.step(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: bridge, Ports: []string{port}, Entry: entry}})
-	return r.bridgeTo(bridge, port, false)
+	t.note(Step{Stage: Transmit})
+	if peer, ok := t.m.peer(l.Name); ok {
+		return t.cross(peer)
+	}
+	if l.Kind != "" && l.Kind != "veth" {
+		return t.finish(Undecided, fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind))
+	}
+	end := t.end(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", l.Name))
+	end.Link = l.Name
+	return t.over(end)
 }
 
 // cross takes the packet through a wire to another interface. What the kernel keeps beside it stays behind (skb_scrub_packet); its mark
 // does not where both ends are in one namespace.
-func (r *run) cross(peer snapshot.Peer) stage {
-	from, mark := r.m.Name, r.p.Mark
-	r.enter(peer.Host)
-	if r.err != nil {
-		return nil
+func (t transit) cross(peer snapshot.Peer) passage {
+	far, err := t.enter(peer.Host, t.p)
+	if err != nil {
+		return passage{err: err}
 	}
-	r.p.Local = packet.Local{In: peer.PeerLink}
-	if from == peer.Host {
-		r.p.Mark = mark
+	far.p.Local = packet.Local{In: peer.PeerLink}
+	if t.m == far.m {
+		far.p.Mark = t.p.Mark
 	}
-	return (*run).receive
+	far.asked, far.steps, far.before = t.asked, t.steps, t.before
+	return far.to(transit.receive)
 }

@@ -26,16 +26,6 @@ type machine struct {
 	hangs      map[hanging]bool   // what chains were taken to hang at
 }
 
-// hanging is a chain at a link.
-type hanging struct {
-	chain *netfilter.Chain
-	link  string
-}
-
-func (h hanging) String() string {
-	return fmt.Sprintf("chain %s %s hangs at %s", h.chain.Table.Name, h.chain.Name, h.link)
-}
-
 type neighbour struct {
 	link    string
 	address netip.Addr
@@ -46,7 +36,11 @@ type station struct {
 	mac    packet.MAC
 }
 
-func newMachine(r *run, h *snapshot.Host) *machine {
+// machine is a host in this run.
+func (r *run) machine(h *snapshot.Host) *machine {
+	if m, ok := r.machines[h.Name]; ok {
+		return m
+	}
 	m := &machine{Host: h, run: r}
 	m.view = conntrack.NewView(h.Flows, conntrack.Settings{
 		TCPLoose:   m.sysctl(true, "net.netfilter.nf_conntrack_tcp_loose"),
@@ -57,13 +51,14 @@ func newMachine(r *run, h *snapshot.Host) *machine {
 	for _, f := range r.req.Flows[h.Name] {
 		m.view.Adopt(f)
 	}
+	r.machines[h.Name] = m
 	return m
 }
 
 // sayMissing tells of rules that are not in the snapshot. What else is missing is told where the walk comes to need it.
-func (m *machine) sayMissing() {
+func (m *machine) sayMissing(ipv6 bool) {
 	rules := snapshot.Rules
-	if m.run.p.IsIPv6() {
+	if ipv6 {
 		rules = snapshot.RulesIPv6
 	}
 	for _, part := range [...]snapshot.Part{rules, snapshot.NFT} {
@@ -177,12 +172,6 @@ func (m *machine) leadsOut(l *fib.Link) bool {
 	}
 	_, known := m.peer(l.Name)
 	return !known
-}
-
-// isBridge tells whether a link is a bridge.
-func (m *machine) isBridge(link string) bool {
-	l := m.FIB.Link(link)
-	return l != nil && l.Kind == "bridge"
 }
 
 // IPSet implements netfilter.Host.

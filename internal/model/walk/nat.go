@@ -10,76 +10,84 @@ import (
 )
 
 // waits ends the way of a fragment where the kernel keeps it until the others are there: a walk has one fragment only.
-func (r *run) waits(why string) bool {
-	if !r.p.More && r.p.Offset == 0 {
-		return false
+func (t *transit) waits(why string) *End {
+	if !t.p.More && t.p.Offset == 0 {
+		return nil
 	}
-	r.finish(Dropped, "the other fragments do not come: "+why)
-	return true
+	return t.end(Dropped, "the other fragments do not come: "+why)
+}
+
+// defragment is what conntrack needs before it looks at a packet.
+func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
+	if !t.m.Rules.Tracks(f) {
+		return nil
+	}
+	return t.waits("conntrack waits for all of a packet (nf_defrag_ipv4)")
 }
 
 // track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
-func (r *run) track(f netfilter.Family, h netfilter.Hook) bool {
-	if s := r.p.Track.State; s != 0 && s != packet.Invalid || !r.m.Rules.Tracks(f) {
-		return true
+func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
+	if s := t.p.Track.State; s != 0 && s != packet.Invalid || !t.m.Rules.Tracks(f) {
+		return nil
 	}
-	if !r.m.knows(snapshot.Flows) {
-		r.m.assume("its connections are not known: the packet is taken to be the first of a new one")
+	if !t.m.knows(snapshot.Flows) {
+		t.m.assume("its connections are not known: the packet is taken to be the first of a new one")
 	}
-	r.m.view.Track(&r.p)
-	r.step(Step{Stage: Tracked, Family: f, Hook: h, Why: r.p.Track.State.String()})
-	return true
+	t.m.view.Track(&t.p)
+	t.note(Step{Stage: Tracked, Family: f, Hook: h, Why: t.p.Track.State.String()})
+	return nil
 }
 
 // confirm puts a new flow into conntrack's table when its first packet leaves or is delivered.
-func (r *run) confirm() bool {
+func (t *transit) confirm(netfilter.Family, netfilter.Hook) *End {
 	// What goes against a flow's first packet does not confirm it: an error about that packet.
-	if r.p.Track.Flow == nil || r.p.Track.Reply || r.m.view.Confirm(&r.p) {
-		return true
+	if t.p.Track.Flow == nil || t.p.Track.Reply || t.m.view.Confirm(&t.p) {
+		return nil
 	}
-	why := "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)"
-	if r.p.Track.Flow.Status&(packet.SNAT|packet.DNAT) != 0 {
-		why = "no port is free: other connections have all that the translation gives (nf_conntrack_confirm)"
+	if t.p.Track.Flow.Status&(packet.SNAT|packet.DNAT) != 0 {
+		return t.end(Dropped, "no port is free: other connections have all that the translation gives (nf_conntrack_confirm)")
 	}
-	r.finish(Dropped, why)
-	return false
+	return t.end(Dropped, "another connection took the same addresses and ports meanwhile (nf_conntrack_confirm)")
 }
 
 // translate is address translation at one hook (nf_nat_inet_fn): the nat chains are asked for a flow's first packet only; every packet is
 // then rewritten as its flow says.
-func (r *run) translate(f netfilter.Family, h netfilter.Hook) bool {
-	flow := r.p.Track.Flow
-	if flow == nil || !r.m.Rules.Translates(f) {
-		return true
+func (t *transit) translate(f netfilter.Family, h netfilter.Hook) *End {
+	flow := t.p.Track.Flow
+	if flow == nil || !t.m.Rules.Translates(f) {
+		return nil
 	}
 	source := h == netfilter.Postrouting || h == netfilter.Input
 	done := packet.DNATDone
 	if source {
 		done = packet.SNATDone
 	}
-	if flow.Identifier && !r.p.Track.Reply && !r.via.loopback && h == netfilter.Prerouting {
+	if flow.Identifier && !t.p.Track.Reply && !t.loopback && h == netfilter.Prerouting {
 		// A packet that came in had its identifier changed there, if another connection had it. One that is sent here is taken to have had it
 		// changed by masquerading, though it may have been at output.
 		flow.Status, flow.Identifier = flow.Status&^packet.SNAT|packet.DNAT, false
 	}
-	before := r.p
+	before := t.p
 	switch {
-	case unbound(&r.p) && flow.Status&done == 0:
-		if !r.bindFirst(f, h, source, done) {
-			return false
+	case unbound(&t.p) && flow.Status&done == 0:
+		if end := t.bindFirst(f, h, source, done); end != nil {
+			return end
 		}
-	case h == netfilter.Postrouting && !r.p.Track.Reply && r.p.About == nil && flow.Masqueraded != "" && flow.Masqueraded != r.p.Out:
-		r.m.view.Remove(flow)
-		r.finish(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)",
-			flow.Masqueraded, r.p.Out))
-		r.end.Forgotten = true
-		return false
+	case h == netfilter.Postrouting && !t.p.Track.Reply && t.p.About == nil && flow.Masqueraded != "" && flow.Masqueraded != t.p.Out:
+		t.m.view.Remove(flow)
+		end := t.end(Dropped, fmt.Sprintf("the connection is masqueraded for %s: that a packet of it leaves by %s ends it (nf_nat_oif_changed)",
+			flow.Masqueraded, t.p.Out))
+		end.Forgotten = true
+		return end
 	}
-	if r.m.view.Apply(&r.p, source) {
-		changes := packet.Changes(&before, &r.p)
-		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: changes, Why: "as the connection's first packet was"})
+	if t.m.view.Apply(&t.p, source) {
+		changes := packet.Changes(&before, &t.p)
+		t.note(Step{Stage: Translated, Family: f, Hook: h, Changes: changes, Why: "as the connection's first packet was"})
 	}
-	return h != netfilter.Output || r.p.Destination == before.Destination || r.reroute()
+	if h != netfilter.Output || t.p.Destination == before.Destination {
+		return nil
+	}
+	return t.reroute()
 }
 
 // unbound tells of packets that the nat chains may be asked for: the first of a connection, and what belongs to one without being an ICMP
@@ -91,103 +99,97 @@ func unbound(p *packet.Packet) bool {
 
 // bindFirst is bind, for a flooded frame with the copy that comes first: all copies are of one connection, and what else the rules do to
 // that one the others do not have.
-func (r *run) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) bool {
-	b := r.via.bridge
-	if h != netfilter.Postrouting || b == nil || b.firstCopy == "" || b.firstCopy == r.p.BridgeOut {
-		return r.bind(f, h, source, done)
+func (t *transit) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) *End {
+	b := t.bridge
+	if h != netfilter.Postrouting || b == nil || b.firstCopy == "" || b.firstCopy == t.p.BridgeOut {
+		return t.bind(f, h, source, done)
 	}
-	p := r.p
-	r.p.BridgeOut = b.firstCopy
-	if !r.bind(f, h, source, done) {
-		return false
-	}
-	r.p = p
-	return true
+	p := t.p
+	t.p.BridgeOut = b.firstCopy
+	end := t.bind(f, h, source, done)
+	t.p = p
+	return end
 }
 
 // bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
-func (r *run) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) bool {
-	ask := func(t packet.Translation) netfilter.Verdict { return r.translation(h, t) }
-	for _, c := range r.m.Rules.Hook(f, h) {
+func (t *transit) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) *End {
+	ask := func(wanted packet.Translation) netfilter.Verdict { return t.translation(h, wanted) }
+	for _, c := range t.m.Rules.Hook(f, h) {
 		if c.Base.Type != "nat" {
 			continue
 		}
-		v, ok := r.evaluate(c, f, h, ask)
-		if !ok || !r.goesOn(v) {
-			return false
-		}
-		if r.p.Track.Flow.Status&done != 0 {
-			return true
+		if end := t.evaluate(c, f, h, ask); end != nil || t.p.Track.Flow.Status&done != 0 {
+			return end
 		}
 	}
-	before := r.p
-	r.m.view.Null(&r.p, source)
-	if r.p.Tuple != before.Tuple {
-		r.step(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &r.p),
+	before := t.p
+	t.m.view.Null(&t.p, source)
+	if t.p.Tuple != before.Tuple {
+		t.note(Step{Stage: Translated, Family: f, Hook: h, Changes: packet.Changes(&before, &t.p),
 			Why: "its port is taken by another connection"})
 	}
-	return true
+	return nil
 }
 
 // translation does what a rule asks for: the address where the rule leaves it to the machine, and then the binding.
-func (r *run) translation(h netfilter.Hook, t packet.Translation) netfilter.Verdict {
+func (t *transit) translation(h netfilter.Hook, wanted packet.Translation) netfilter.Verdict {
 	drop := func(why string) netfilter.Verdict {
 		return netfilter.Verdict{Kind: netfilter.Drop, Detail: why}
 	}
-	switch t.Chosen {
+	switch wanted.Chosen {
 	case "masquerade":
-		if r.p.Track.Flow.Original.Source == netip.IPv4Unspecified() { // of a machine without an address (nf_nat_masquerade_ipv4)
+		if t.p.Track.Flow.Original.Source == netip.IPv4Unspecified() { // of a machine without an address (nf_nat_masquerade_ipv4)
 			return netfilter.Verdict{Kind: netfilter.Accept}
 		}
-		a, ok := r.masquerade()
+		a, ok := t.masquerade()
 		if !ok {
-			return drop(fmt.Sprintf("interface %s has no address to masquerade with", r.p.Out))
+			return drop(fmt.Sprintf("interface %s has no address to masquerade with", t.p.Out))
 		}
-		t.Low, t.High = a, a
+		wanted.Low, wanted.High = a, a
 	case "redirect":
-		a, ok := r.redirect(h)
+		a, ok := t.redirect(h)
 		if !ok {
-			return drop(fmt.Sprintf("interface %s has no address to redirect to", r.p.In))
+			return drop(fmt.Sprintf("interface %s has no address to redirect to", t.p.In))
 		}
-		t.Low, t.High = a, a
+		wanted.Low, wanted.High = a, a
 	}
-	if ok, why := r.m.view.Translate(&r.p, t); !ok {
+	if ok, why := t.m.view.Translate(&t.p, wanted); !ok {
 		return drop(why)
 	}
-	if t.Chosen == "masquerade" {
-		r.p.Track.Flow.Masqueraded = r.p.Out
+	if wanted.Chosen == "masquerade" {
+		t.p.Track.Flow.Masqueraded = t.p.Out
 	}
 	return netfilter.Verdict{Kind: netfilter.Accept}
 }
 
 // masquerade is the address that the machine has on the interface the packet leaves by, towards its next hop
 // (net/netfilter/nf_nat_masquerade.c). Where the machine's addresses are not known it is packet.UnknownAddress.
-func (r *run) masquerade() (netip.Addr, bool) {
-	if r.p.Out == "" || !r.m.knows(snapshot.Addresses) {
-		return r.ownAddress("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
+func (t *transit) masquerade() (netip.Addr, bool) {
+	if t.p.Out == "" || !t.m.knows(snapshot.Addresses) {
+		return t.ownAddress("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
 	}
-	towards := r.p.Destination
-	if !r.p.IsIPv6() && r.via.route != nil && r.via.route.gateway.IsValid() {
-		towards = r.via.route.gateway // rt_nexthop; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
+	towards := t.p.Destination
+	if !t.p.IsIPv6() && t.route != nil && t.route.gateway.IsValid() {
+		towards = t.route.gateway // rt_nexthop; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
 	}
-	a := r.m.FIB.SelectSource(r.p.Out, towards)
+	a := t.m.FIB.SelectSource(t.p.Out, towards)
 	return a, a.IsValid()
 }
 
 // redirect is the machine's own address (net/netfilter/nf_nat_redirect.c): loopback for what it sends itself, otherwise the first address
 // of the interface that the packet came in by.
-func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
-	ipv6 := r.p.IsIPv6()
+func (t *transit) redirect(h netfilter.Hook) (netip.Addr, bool) {
+	ipv6 := t.p.IsIPv6()
 	switch {
 	case h == netfilter.Output && ipv6:
 		return netip.IPv6Loopback(), true
 	case h == netfilter.Output:
 		return netip.AddrFrom4([4]byte{127, 0, 0, 1}), true
-	case r.p.In == "" || !r.m.knows(snapshot.Addresses):
-		return r.ownAddress("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
+	case t.p.In == "" || !t.m.knows(snapshot.Addresses):
+		return t.ownAddress("its addresses are not known: a packet is redirected to its own address on the interface that it came in by")
 	}
-	for _, a := range r.m.FIB.Addresses {
-		if a.Link == r.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
+	for _, a := range t.m.FIB.Addresses {
+		if a.Link == t.p.In && a.Prefix.Addr().Is6() == ipv6 && a.Scope == "global" {
 			return a.Prefix.Addr(), true
 		}
 	}
@@ -196,21 +198,21 @@ func (r *run) redirect(h netfilter.Hook) (netip.Addr, bool) {
 
 // ownAddress is the machine's address on an interface that is not known, or of which it is not known: the only one that it has, or else
 // packet.UnknownAddress.
-func (r *run) ownAddress(why string) (netip.Addr, bool) {
+func (t *transit) ownAddress(why string) (netip.Addr, bool) {
 	var own []netip.Addr
-	for _, a := range r.m.FIB.Addresses {
-		if a.Prefix.Addr().Is6() == r.p.IsIPv6() && a.Scope == "global" {
+	for _, a := range t.m.FIB.Addresses {
+		if a.Prefix.Addr().Is6() == t.p.IsIPv6() && a.Scope == "global" {
 			own = append(own, a.Prefix.Addr())
 		}
 	}
 	switch {
-	case !r.m.knows(snapshot.Addresses):
-		r.m.assume(why)
+	case !t.m.knows(snapshot.Addresses):
+		t.m.assume(why)
 	case len(own) == 1:
-		r.m.assume("an interface on the way is not known: it is taken to have the only address that there is, " + own[0].String())
+		t.m.assume("an interface on the way is not known: it is taken to have the only address that there is, " + own[0].String())
 		return own[0], true
 	default:
-		r.m.assume("an interface on the way is not known: which address it has is not known, either")
+		t.m.assume("an interface on the way is not known: which address it has is not known, either")
 	}
-	return packet.UnknownAddress(r.p.IsIPv6()), true
+	return packet.UnknownAddress(t.p.IsIPv6()), true
 }

@@ -13,32 +13,33 @@ import (
 
 // ask finds who answers for an address on a link, as an ARP request or neighbour solicitation does, and what everybody learns from it: the
 // sender the address, bridges on the way where both are.
-func (r *run) ask(link string, a netip.Addr) (ResolveStep, bool) {
-	l := r.m.FIB.Link(link)
-	if r.m.isBridge(l.Master) {
+func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, bool) {
+	if _, port := t.m.bridgeOf(l); port {
 		return ResolveStep{}, false // the answer comes in by the bridge, and is taken to be the bridge's
 	}
-	q := query{
-		address: a, link: link,
-		sender: r.senderAddress(link, a), mac: l.MAC,
-	}
-	if !q.sender.IsValid() && a.Is6() && r.m.knows(snapshot.Addresses) {
+	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
+	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
 		return ResolveStep{}, false // a solicitation needs an address to come from (ndisc_send_ns)
 	}
-	mac, who, ok := r.askOut(r.m, l, &q, 8)
-	if !ok && (!q.left || r.m.askedInVain(link, a)) {
+	r, ok := q.out(t.m, l, 8)
+	if !ok && (!q.left || t.m.askedInVain(l.Name, a)) {
 		return ResolveStep{}, false
 	}
-	step := ResolveStep{Link: link, Address: a.String(), MAC: mac, By: "asked", Answerer: who}
+	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
 	if !ok {
-		r.m.assume(fmt.Sprintf("who answers for %s on %s is not in the snapshot: somebody is taken to", a, link))
+		t.m.assume(fmt.Sprintf("who answers for %s on %s is not in the snapshot: somebody is taken to", a, l.Name))
 		step.By = "not known"
 	}
-	if r.m.neighbours == nil {
-		r.m.neighbours = map[neighbour]packet.MAC{}
-	}
-	r.m.neighbours[neighbour{link, a}] = mac
+	t.m.learn(l.Name, a, r.mac)
 	return step, true
+}
+
+// learn notes a neighbour's link-layer address.
+func (m *machine) learn(link string, a netip.Addr, mac packet.MAC) {
+	if m.neighbours == nil {
+		m.neighbours = map[neighbour]packet.MAC{}
+	}
+	m.neighbours[neighbour{link, a}] = mac
 }
 
 // askedInVain tells that the machine itself has asked before, and nobody answered.
@@ -49,15 +50,15 @@ func (m *machine) askedInVain(link string, a netip.Addr) bool {
 
 // senderAddress is the address that a request says it comes from (arp_solicit with arp_announce 0, ndisc_solicit): the packet's own source
 // where it is the machine's, otherwise one of the link, in IPv6 the link-local one; zero where it has none.
-func (r *run) senderAddress(link string, a netip.Addr) netip.Addr {
-	own := r.m.FIB.HasAddress(r.p.Source)
+func (t *transit) senderAddress(link string, a netip.Addr) netip.Addr {
+	own := t.m.FIB.HasAddress(t.p.Source)
 	switch {
 	case own != nil && (a.Is4() || own.Link == link):
-		return r.p.Source
+		return t.p.Source
 	case a.Is4():
-		return r.m.FIB.SelectSource(link, a)
+		return t.m.FIB.SelectSource(link, a)
 	}
-	for _, own := range r.m.FIB.AddressesOf(link) {
+	for _, own := range t.m.FIB.AddressesOf(link) {
 		if own.Prefix.Addr().IsLinkLocalUnicast() {
 			return own.Prefix.Addr()
 		}
@@ -65,100 +66,92 @@ func (r *run) senderAddress(link string, a netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// query is a question on the wire.
+// query is a question on the wire: who has an address. It belongs to a packet that waits for the answer.
 type query struct {
+	asker           *transit
 	address, sender netip.Addr
-	link            string
 	mac             packet.MAC // of the one who asks
 	left            bool       // the question went out of what is known: somebody there may answer
 }
 
-// askOut sends the question out of a link of m; depth bounds rings of bridges.
-func (r *run) askOut(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, string, bool) {
+// response is who answered a question, and with which link-layer address.
+type response struct {
+	mac packet.MAC
+	who string
+}
+
+// out sends the question out of a link of m; depth bounds rings of bridges.
+func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 	if depth == 0 || !l.Up {
-		return packet.MAC{}, "", false
+		return response{}, false
 	}
-	if l.Kind == "bridge" {
-		if !r.arpAt(m, q.frame(), l.Name, netfilter.Egress) {
-			return packet.MAC{}, "", false
+	if b, ok := m.bridge(l.Name); ok {
+		if !q.passesAt(m, q.frame(), l.Name, netfilter.Egress) {
+			return response{}, false
 		}
-		return r.askPorts(m, l.Name, "", q, depth)
+		return q.ports(b, "", depth)
 	}
-	peer, ok := m.peer(l.Name)
-	if !ok {
+	if _, ok := m.peer(l.Name); !ok {
 		q.left = q.left || m.leadsOut(l)
-		return packet.MAC{}, "", false
+		return response{}, false
 	}
-	h, err := r.host(peer.Host)
-	if err != nil {
-		return packet.MAC{}, "", false
+	far, end := m.across(l.Name)
+	if end == nil || !end.Up || !q.passesAt(m, q.frame(), l.Name, netfilter.Egress) ||
+		!q.passesAt(far, q.frame(), end.Name, netfilter.Ingress) {
+		return response{}, false
 	}
-	far := r.machine(h)
-	pl := h.FIB.Link(peer.PeerLink)
-	if pl == nil || !pl.Up {
-		return packet.MAC{}, "", false
-	}
-	if !r.arpAt(m, q.frame(), l.Name, netfilter.Egress) || !r.arpAt(far, q.frame(), pl.Name, netfilter.Ingress) {
-		return packet.MAC{}, "", false
-	}
-	mac, who, ok := r.asked(far, pl, q, depth)
-	return mac, who, ok && r.arpAt(far, q.answer(mac), pl.Name, netfilter.Egress) && r.arpAt(m, q.answer(mac), l.Name, netfilter.Ingress)
+	r, ok := q.at(far, end, depth)
+	return r, ok && q.passesAt(far, q.answer(r.mac), end.Name, netfilter.Egress) && q.passesAt(m, q.answer(r.mac), l.Name, netfilter.Ingress)
 }
 
-// askPorts sends the question out of the ports of a bridge.
-func (r *run) askPorts(m *machine, bridge, except string, q *query, depth int) (packet.MAC, string, bool) {
-	for _, p := range m.FIB.Ports(bridge) {
-		if p.Name == except && (p.Port == nil || !p.Port.Hairpin) || !forwarding(p) {
+// ports sends the question out of the ports of a bridge.
+func (q *query) ports(b bridge, except string, depth int) (response, bool) {
+	for _, p := range b.ports() {
+		if p.Name == except && !hairpin(p) || !forwarding(p) || !b.passes(q.group(), except, p.Name) ||
+			!q.crosses(b, q.frame(), except, p.Name) {
 			continue
 		}
-		if !m.bridges(bridge, q.group(), except, p.Name) || !r.arpPasses(m, q.frame(), except, p.Name) {
-			continue
-		}
-		mac, who, ok := r.askOut(m, p, q, depth-1)
-		if ok && m.bridges(bridge, q.mac, p.Name, except) && r.arpPasses(m, q.answer(mac), p.Name, except) {
-			m.learnStation(bridge, mac, p)
-			return mac, who, true
+		r, ok := q.out(b.m, p, depth-1)
+		if ok && b.passes(q.mac, p.Name, except) && q.crosses(b, q.answer(r.mac), p.Name, except) {
+			b.learn(r.mac, p)
+			return r, true
 		}
 	}
-	return packet.MAC{}, "", false
+	return response{}, false
 }
 
-// asked is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.
-func (r *run) asked(m *machine, l *fib.Link, q *query, depth int) (packet.MAC, string, bool) {
-	on := l
-	if master := m.FIB.Link(l.Master); master != nil && master.Kind == "bridge" {
-		if !forwarding(l) {
-			return packet.MAC{}, "", false
+// at is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.
+func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
+	b, isPort := m.bridgeOf(l)
+	if !isPort {
+		if !m.answersFor(l, q) {
+			return response{}, false
 		}
-		m.learnStation(master.Name, q.mac, l)
-		if mac, answered := r.arpReply(m, q, l); answered {
-			return mac, m.Name, !mac.IsZero()
-		}
-		on = master
+		m.learnAsker(l.Name, q)
+		return response{l.MAC, m.Name}, true
 	}
-	arrives := on == l || r.arpPasses(m, q.frame(), l.Name, "") && r.arpAt(m, q.frame(), on.Name, netfilter.Ingress)
-	if arrives && m.answersFor(on, q) {
-		m.learnNeighbour(on.Name, q)
-		return on.MAC, m.Name, on == l || m.bridges(on.Name, q.mac, "", l.Name) && r.arpPasses(m, q.answer(on.MAC), "", l.Name)
+	if !forwarding(l) {
+		return response{}, false
 	}
-	if on != l {
-		return r.askPorts(m, on.Name, l.Name, q, depth)
+	b.learn(q.mac, l)
+	if mac, answered := q.arpReply(m, l); answered {
+		return response{mac, m.Name}, !mac.IsZero()
 	}
-	return packet.MAC{}, "", false
+	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), b.Name, netfilter.Ingress) && m.answersFor(b.Link, q) {
+		m.learnAsker(b.Name, q)
+		return response{b.MAC, m.Name}, b.passes(q.mac, "", l.Name) && q.crosses(b, q.answer(b.MAC), "", l.Name)
+	}
+	return q.ports(b, l.Name, depth)
 }
 
-// learnNeighbour notes who asked: who answers a question knows the one who asked from then on (arp_process, ndisc_recv_ns).
-func (m *machine) learnNeighbour(link string, q *query) {
+// learnAsker notes who asked: who answers a question knows the one who asked from then on (arp_process, ndisc_recv_ns).
+func (m *machine) learnAsker(link string, q *query) {
 	if !q.sender.IsValid() || q.sender.IsUnspecified() {
 		return
 	}
-	if n := m.FIB.Neighbour(link, q.sender); n != nil && n.State == "PERMANENT" {
-		return
+	if n := m.FIB.Neighbour(link, q.sender); n == nil || n.State != "PERMANENT" {
+		m.learn(link, q.sender, q.mac)
 	}
-	if m.neighbours == nil {
-		m.neighbours = map[neighbour]packet.MAC{}
-	}
-	m.neighbours[neighbour{link, q.sender}] = q.mac
 }
 
 // answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
@@ -233,30 +226,35 @@ func (q *query) answer(mac packet.MAC) packet.Packet {
 // arpLength is that of a question or an answer about an IPv4 address, without the frame's header (RFC 826).
 const arpLength = 28
 
-// arpAt runs the chains that hang at a link over a question or an answer.
-func (r *run) arpAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
+// passesAt runs the chains that hang at a link over a question or an answer.
+func (q *query) passesAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
 	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
 		return true
 	}
 	if p.In = link; h == netfilter.Egress {
 		p.In, p.Out = "", link
 	}
-	defer func(asking *machine) { r.m = asking }(r.m)
-	r.m = m
-	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !r.hangsAt(c, link) })
-	v, _ := r.arpRules(m, &p, netfilter.Netdev, h, at)
+	t := q.in(m, p)
+	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.hangsAt(c, link) })
+	v, _ := t.arpRules(netfilter.Netdev, h, at)
 	return v.Kind != netfilter.Drop
+}
+
+// in is a question or an answer in a machine on its way.
+func (q *query) in(m *machine, p packet.Packet) *transit {
+	a := q.asker
+	return &transit{run: a.run, m: m, p: p, asked: a.asked, before: a.before + len(a.steps)}
 }
 
 // arpReply runs the bridge's prerouting rules over a request: one may answer it in the name of its owner (ebtables arpreply). A request
 // that is dropped is answered by nobody: the address is then zero.
-func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) {
+func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 	if !q.address.Is4() {
 		return packet.MAC{}, false
 	}
 	p := q.frame()
 	p.In = port.Name
-	v, rule := r.arpRules(m, &p, netfilter.Bridge, netfilter.Prerouting, m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
+	v, rule := q.in(m, p).arpRules(netfilter.Bridge, netfilter.Prerouting, m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
 	switch v.Kind {
 	case netfilter.Stolen:
 		for _, s := range rule.Statements {
@@ -271,9 +269,9 @@ func (r *run) arpReply(m *machine, q *query, port *fib.Link) (packet.MAC, bool) 
 	return packet.MAC{}, false
 }
 
-// arpPasses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
+// crosses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
 // itself. Those at prerouting have seen a question already, when it came in.
-func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
+func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
 		return true
 	}
@@ -287,12 +285,13 @@ func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
 	if in != "" && p.EtherDestination != packet.Broadcast {
 		hooks = append([]netfilter.Hook{netfilter.Prerouting}, hooks...)
 	}
+	t := q.in(b.m, p)
 	for _, h := range hooks {
-		p.In, p.Out = in, out
+		t.p.In, t.p.Out = in, out
 		if h == netfilter.Postrouting {
-			p.In = ""
+			t.p.In = ""
 		}
-		if v, _ := r.arpRules(m, &p, netfilter.Bridge, h, m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
+		if v, _ := t.arpRules(netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
 			return false
 		}
 	}
@@ -301,10 +300,9 @@ func (r *run) arpPasses(m *machine, p packet.Packet, in, out string) bool {
 
 // arpRules evaluates chains of one hook, without noting them: a question is not the packet that is walked. It gives the rule that decided,
 // if one did.
-func (r *run) arpRules(m *machine, p *packet.Packet, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict,
-	*netfilter.Rule) {
+func (t *transit) arpRules(f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) (netfilter.Verdict, *netfilter.Rule) {
 	for _, c := range chains {
-		ctx := netfilter.Context{Packet: p, Family: f, Hook: h, Host: m, Chooser: r}
+		ctx := netfilter.Context{Packet: &t.p, Family: f, Hook: h, Host: t.m, Chooser: t}
 		v, err := c.Run(&ctx)
 		if err != nil {
 			return netfilter.Verdict{Kind: netfilter.Drop, Detail: err.Error()}, nil

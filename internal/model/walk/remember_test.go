@@ -11,8 +11,7 @@ import (
 func TestRemembered(t *testing.T) {
 	type about struct{ values []int }
 	options := []netfilter.Option{{Label: "matches"}, {Label: "does not match"}}
-	r := newRun(&walker{}, []int{0, 1, 1, 0})
-	r.m = &machine{Host: &snapshot.Host{}}
+	r := &transit{run: newRun(&walker{}, []int{0, 1, 1, 0}), m: &machine{Host: &snapshot.Host{}}}
 	for i, c := range []struct {
 		kind  netfilter.ChoiceKind
 		about any

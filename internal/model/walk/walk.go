@@ -142,8 +142,7 @@ type Step struct {
 	Bridge  *BridgeStep      // Bridged
 	Resolve *ResolveStep     // Resolved
 	Copied  *Copied          // Copy
-	Packet  packet.Packet    // as it is after the step; of Copy the copy as it is made
-	Flow    *packet.Flow     // the flow as it is after the step; nil where not tracked
+	Packet  packet.Packet    // as it is after the step, with its flow; of Copy the copy as it is made
 	Changes []packet.Change
 	Why     string // in words, where the data does not say all
 }

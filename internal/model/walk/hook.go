@@ -1,0 +1,190 @@
+package walk
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"slices"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// hook runs what the kernel calls at a hook: the chains in the order of their priorities, and between them conntrack, address translation
+// and br_netfilter at theirs. It returns how the packet's way ended; nil where it goes on.
+func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
+	builtins := builtinsAt(f, h)
+	for _, c := range t.m.Rules.Hook(f, h) {
+		for len(builtins) > 0 && builtins[0].priority <= c.Base.Priority {
+			if end := builtins[0].work(t, f, h); end != nil {
+				return end
+			}
+			builtins = builtins[1:]
+		}
+		if c.Base.Type == "nat" && f != netfilter.Bridge {
+			continue // called by translate
+		}
+		if end := t.filterChain(c, f, h); end != nil {
+			return end
+		}
+	}
+	for _, b := range builtins {
+		if end := b.work(t, f, h); end != nil {
+			return end
+		}
+	}
+	return nil
+}
+
+// ipHook is hook for the packet's own family, and then the next stage.
+func (t transit) ipHook(h netfilter.Hook, next stage) passage {
+	if end := t.hook(family(&t.p), h); end != nil {
+		return t.over(end)
+	}
+	return t.to(next)
+}
+
+// builtin is something in the kernel that stands between the chains of a hook.
+type builtin struct {
+	priority int
+	work     func(*transit, netfilter.Family, netfilter.Hook) *End
+}
+
+const last = math.MaxInt // NF_IP_PRI_CONNTRACK_CONFIRM, NF_BR_PRI_LAST
+
+// builtinsAt are those of a hook. The priorities of br_netfilter are those of net/bridge/br_netfilter_hooks.c, br_nf_ops.
+func builtinsAt(f netfilter.Family, h netfilter.Hook) []builtin {
+	switch {
+	case f == netfilter.Bridge && h == netfilter.Prerouting:
+		return []builtin{{0, (*transit).bridgeNetfilterPrerouting}}
+	case f == netfilter.Bridge && h == netfilter.Forward:
+		return []builtin{{-1, (*transit).bridgeNetfilterForward}}
+	case f == netfilter.Bridge && h == netfilter.Postrouting:
+		return []builtin{{last, (*transit).bridgeNetfilterPostrouting}}
+	case f == netfilter.Bridge:
+	case h == netfilter.Prerouting, h == netfilter.Output:
+		return []builtin{
+			{netfilter.PriorityDefrag, (*transit).defragment}, {netfilter.PriorityConntrack, (*transit).track},
+			{netfilter.PriorityDNAT, (*transit).translate},
+		}
+	case h == netfilter.Input, h == netfilter.Postrouting:
+		return []builtin{{netfilter.PrioritySNAT, (*transit).translate}, {last, (*transit).confirm}}
+	}
+	return nil
+}
+
+// filterChain evaluates a base chain that is not for translation. A route chain at output makes the kernel look the route up again when it
+// changed what routing looks at (net/netfilter/nft_chain_route.c).
+func (t *transit) filterChain(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook) *End {
+	before := t.p
+	if end := t.evaluate(c, f, h, nil); end != nil {
+		return end
+	}
+	if c.Base.Type == "route" && h == netfilter.Output && routingChanged(&before, &t.p) {
+		return t.reroute()
+	}
+	return nil
+}
+
+func routingChanged(b, a *packet.Packet) bool {
+	return b.Mark != a.Mark || b.Source != a.Source || b.Destination != a.Destination || b.TOS != a.TOS
+}
+
+// evaluate runs a chain and notes the rules it met.
+func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook,
+	translate func(packet.Translation) netfilter.Verdict) *End {
+	ctx := &t.context
+	from, after := len(t.trail), t.p
+	*ctx = netfilter.Context{
+		Packet: &t.p, Family: f, Hook: h, Host: t.m, Chooser: t, Translate: translate, Trail: t.trail, EveryRule: t.req.EveryRule,
+		OpenRules: t.req.OpenRules,
+	}
+	v, err := c.Run(ctx)
+	t.trail = ctx.Trail
+	then := *t // as the packet was after each rule
+	for i := from; i < len(t.trail); i++ {
+		visit := &t.trail[i]
+		if visit.After != nil {
+			after = *visit.After
+		}
+		then.p = after
+		t.steps = append(t.steps, then.record(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes}))
+	}
+	if err != nil {
+		return t.end(Looped, err.Error())
+	}
+	return t.judged(v, t.trail[from:])
+}
+
+// judged ends the packet's way unless a verdict, the last visit's, lets it pass.
+func (t *transit) judged(v netfilter.Verdict, visits []netfilter.Visit) *End {
+	rule := "a rule"
+	if len(visits) > 0 {
+		by := &visits[len(visits)-1]
+		rule = by.Chain.Ref(by.Rule)
+	}
+	var end *End
+	switch v.Kind {
+	case netfilter.Accept:
+		return nil
+	case netfilter.Drop:
+		end = t.end(Dropped, "dropped by "+rule)
+	case netfilter.Reject:
+		end = t.end(Rejected, fmt.Sprintf("rejected with %s by %s", v.Detail, rule))
+	case netfilter.Stolen:
+		end = t.end(Dropped, fmt.Sprintf("taken by %s: %s", rule, v.Detail))
+	default:
+		end = t.end(Undecided, fmt.Sprintf("nobody can tell what %s does: %s", rule, v.Detail))
+	}
+	end.Reject = v.Detail
+	return end
+}
+
+// deviceHook runs the chains that hang at one interface, at hook Ingress or Egress.
+func (t *transit) deviceHook(link string, h netfilter.Hook) *End {
+	chains := slices.Concat(t.m.Rules.Hook(netfilter.Netdev, h), t.m.Rules.Hook(netfilter.Inet, h))
+	slices.SortStableFunc(chains, func(a, b *netfilter.Chain) int { return cmp.Compare(a.Base.Priority, b.Base.Priority) })
+	for _, c := range chains {
+		if !t.hangsAt(c, link) {
+			continue
+		}
+		if end := t.evaluate(c, c.Table.Family, h, nil); end != nil {
+			return end
+		}
+	}
+	return nil
+}
+
+// hanging is a chain at a link.
+type hanging struct {
+	chain *netfilter.Chain
+	link  string
+}
+
+func (h hanging) String() string {
+	return fmt.Sprintf("chain %s %s hangs at %s", h.chain.Table.Name, h.chain.Name, h.link)
+}
+
+// hangsAt tells whether a chain hangs at an interface.
+func (t *transit) hangsAt(c *netfilter.Chain, link string) bool {
+	if c.Base.Devices != nil {
+		return slices.Contains(c.Base.Devices, link)
+	}
+	at := hanging{c, link}
+	known, asked := t.m.hangs[at]
+	if !asked {
+		known = t.choose(netfilter.Unknown, at, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
+		if t.m.hangs == nil {
+			t.m.hangs = map[hanging]bool{}
+		}
+		t.m.hangs[at] = known
+	}
+	return known
+}
+
+func family(p *packet.Packet) netfilter.Family {
+	if p.IsIPv6() {
+		return netfilter.IPv6
+	}
+	return netfilter.IPv4
+}

@@ -1,0 +1,217 @@
+package walk
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// input delivers a packet to the machine (ip_local_deliver).
+func (t transit) input() passage {
+	t.p.Out = ""
+	if end := t.waits("the host waits for all of a packet (ip_local_deliver)"); end != nil {
+		return t.over(end)
+	}
+	return t.ipHook(netfilter.Input, transit.deliver)
+}
+
+// deliver finds who takes the packet.
+func (t transit) deliver() passage {
+	p, m := &t.p, t.m
+	end := t.end(Delivered, "")
+	end.Link = p.In
+	switch {
+	case t.asked != nil:
+		end.Why = t.notWaitedFor()
+		end.Refused = end.Why != ""
+	case !p.Protocol.HasPorts():
+	case !m.knows(snapshot.Listeners):
+		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
+	default:
+		i := slices.IndexFunc(m.Listeners, func(l snapshot.Listener) bool {
+			return l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination)
+		})
+		if end.Refused = i < 0; i >= 0 {
+			end.Listener, end.owner = m.Listeners[i].Process, m.Listeners[i].Owner
+		}
+	}
+	return t.over(end)
+}
+
+// takes tells whether a socket that is bound to one address takes packets for another. A socket on [::] takes IPv4's too.
+func takes(bound, a netip.Addr) bool {
+	return bound.Unmap() == a || bound.IsUnspecified() && (bound.Is6() || a.Is4())
+}
+
+// notWaitedFor tells why the socket that sent the request does not take the answer, "" where it does: it is connected, and takes packets
+// only from where it sent to, and errors only about what it sent.
+func (t *transit) notWaitedFor() string {
+	if t.asked.Stage != Sent || t.asked.Host != t.m.Name {
+		return "" // what came from outside is answered there
+	}
+	got, want := t.p.Tuple, t.asked.Packet.Reply()
+	if t.p.About != nil {
+		got, want = *t.p.About, t.asked.Packet.Tuple
+	}
+	switch {
+	case sameEnds(&got, &want):
+		return ""
+	case t.p.About != nil:
+		return fmt.Sprintf("the error is about %s, and the program sent %s: no socket takes it", got, want)
+	}
+	return fmt.Sprintf("the answer is %s, and the program waits for %s: no socket takes it", got, want)
+}
+
+func sameEnds(a, b *packet.Tuple) bool {
+	return sameEnd(a.Source, b.Source, a.SourcePort, b.SourcePort) &&
+		sameEnd(a.Destination, b.Destination, a.DestinationPort, b.DestinationPort)
+}
+
+// sameEnd compares ends. A port out of a range, which a translation gave and nothing took back, is another one than the program's: that it
+// is the same by chance is not considered.
+func sameEnd(a, b netip.Addr, p, q packet.Port) bool { return a == b && p == q }
+
+// send is a packet of a socket of the machine (ip_queue_xmit): a route, with it a source, and the packet.
+func (t transit) send() passage {
+	p, m := &t.p, t.m
+	if p.TTL == 0 {
+		p.TTL = m.ttl(p.IsIPv6())
+	}
+	if p.SourcePort == (packet.Port{}) && p.About == nil &&
+		(p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
+		low, high := m.localPorts()[0], m.localPorts()[1]
+		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)
+	}
+	if p.Length == 0 && t.asked == nil && p.TCPFlags == packet.SYN {
+		p.Length = m.synLength(p.IsIPv6())
+	}
+	if t.asked == nil {
+		p.HasOwner = true // root's, unless the request says whose
+	}
+	if p.Destination.IsUnspecified() && t.asked == nil {
+		p.Destination = t.itself()
+	}
+	if !m.knows(snapshot.Routes) {
+		return t.sendUnrouted()
+	}
+	d := t.lookUp("")
+	if !p.Source.IsValid() {
+		p.Source = d.answer.Source
+		if p.Source.IsValid() && p.About == nil && (!p.IsIPv6() || p.Protocol == packet.ICMPv6) {
+			d = t.lookUp("") // now with its source (ip_route_connect; rawv6_sendmsg)
+		}
+	}
+	if !p.Source.IsValid() && p.Destination.Is4() && m.knows(snapshot.Addresses) {
+		p.Source = netip.IPv4Unspecified() // the host has no address at all
+	}
+	t.route = d
+	t.note(Step{Stage: Sent})
+	t.note(Step{Stage: Routed, Route: &d.answer})
+	switch {
+	case d.answer.Unknown != "":
+		return t.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	case p.Source.Is4() && p.Source.IsLoopback() && d.answer.Type == "unicast" && d.link != "lo" && !m.confEither(d.link, "route_localnet"):
+		// __mkroute_output
+		return t.unsent(fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.link))
+	case d.answer.Type == "multicast" || d.answer.Type == "broadcast":
+		return t.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
+	case d.answer.Type != "unicast" && d.answer.Type != "local":
+		return t.unsent("the host has no route to it: the program gets an error (route type " + d.answer.Type + ")")
+	}
+	p.Out = d.outLink()
+	return t.to(transit.output)
+}
+
+// unsent is the end of a packet that never was: the program gets an error.
+func (t transit) unsent(why string) passage {
+	end := t.end(Dropped, why)
+	end.Unsent = true
+	return t.over(end)
+}
+
+// itself is what the kernel takes for a destination that is not specified: the sender (ip_route_output_key_hash_rcu, tcp_v6_connect).
+func (t *transit) itself() netip.Addr {
+	switch p := &t.p; {
+	case p.Destination.Is6():
+		return netip.IPv6Loopback()
+	case p.Source.IsValid() && !p.Source.IsUnspecified():
+		return p.Source
+	}
+	return netip.AddrFrom4([4]byte{127, 0, 0, 1})
+}
+
+// outLink is the interface that local output names: loopback for what stays here.
+func (d *decision) outLink() string {
+	if d.answer.Type == "local" {
+		return "lo"
+	}
+	return d.link
+}
+
+// sendUnrouted sends without knowing the routes.
+func (t transit) sendUnrouted() passage {
+	p := &t.p
+	if t.routeOwn(); t.route.answer.Type == "local" {
+		if p.Out = "lo"; !p.Source.IsValid() {
+			p.Source = p.Destination
+		}
+	}
+	if !p.Source.IsValid() {
+		p.Source, _ = t.ownAddress("its addresses are not known: it sends from one of them")
+	}
+	t.note(Step{Stage: Sent})
+	return t.to(transit.output)
+}
+
+// output takes a packet of the machine's own to the hooks (ip_local_out).
+func (t transit) output() passage {
+	t.p.In = ""
+	if end := t.hook(family(&t.p), netfilter.Output); end != nil {
+		return t.over(end)
+	}
+	if d := t.route; d.link != "" || d.answer.Type == "local" {
+		t.p.Out = d.outLink()
+	}
+	return t.to(transit.postrouting)
+}
+
+// postrouting is the last hook (ip_output), then the wire.
+func (t transit) postrouting() passage {
+	if end := t.hook(family(&t.p), netfilter.Postrouting); end != nil {
+		return t.over(end)
+	}
+	switch t.p.Out {
+	case "lo":
+		return t.to(transit.loopBack)
+	case "":
+		return t.finish(Left, "by an interface that is not known")
+	}
+	return t.to(transit.resolve)
+}
+
+// loopBack gives a packet back to the machine that sent it. It keeps its flow and its route, but not its socket (loopback_xmit:
+// skb_orphan).
+func (t transit) loopBack() passage {
+	t.p.In, t.p.Out = "lo", ""
+	t.p.HasOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false
+	t.loopback = true
+	t.note(Step{Stage: Received, Why: "on lo"})
+	return t.ipHook(netfilter.Prerouting, transit.input)
+}
+
+// findSocket gives an answer the socket that it is for, which the kernel looks for before the route (net.ipv4.ip_early_demux): rules at the
+// input hook see whose it is.
+func (t *transit) findSocket() {
+	asked := t.asked
+	if asked == nil || !t.p.Protocol.HasPorts() || asked.Stage != Sent || asked.Host != t.m.Name ||
+		!t.m.sysctl(true, "net.ipv4.ip_early_demux") {
+		return
+	}
+	if want := asked.Packet.Reply(); sameEnds(&t.p.Tuple, &want) {
+		t.p.HasOwner, t.p.UID, t.p.GID = asked.Packet.HasOwner, asked.Packet.UID, asked.Packet.GID
+	}
+}

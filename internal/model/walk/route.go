@@ -1,0 +1,198 @@
+package walk
+
+import (
+	"fmt"
+	"net/netip"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// decision is a route with the way that was chosen.
+type decision struct {
+	answer  fib.Answer
+	link    string
+	gateway netip.Addr // zero for a destination on the link
+}
+
+// nextHop is whose link-layer address the packet needs.
+func (d *decision) nextHop(destination netip.Addr) netip.Addr {
+	if d.gateway.IsValid() {
+		return d.gateway
+	}
+	return destination
+}
+
+// lookUp finds the packet's route as it is now.
+func (t *transit) lookUp(in string) *decision {
+	p := &t.p
+	a := t.m.FIB.Lookup(fib.Query{
+		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
+		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
+	})
+	d := &decision{answer: a, link: a.Link, gateway: a.Gateway}
+	if len(a.Ways) > 1 {
+		way := a.Ways[t.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways))]
+		d.link, d.gateway = way.Link, way.Gateway
+		if way.Source.IsValid() {
+			d.answer.Source = way.Source
+		}
+	}
+	return d
+}
+
+func ways(nexthops []fib.Nexthop) []netfilter.Option {
+	options := make([]netfilter.Option, len(nexthops))
+	for i, n := range nexthops {
+		options[i] = netfilter.Option{Label: "dev " + n.Link, Weight: uint64(max(n.Weight, 1))}
+		if n.Gateway.IsValid() {
+			options[i].Label = "via " + n.Gateway.String() + " " + options[i].Label
+		}
+	}
+	return options
+}
+
+// receiveIP is a packet that came up from interface In (ip_rcv).
+func (t transit) receiveIP() passage {
+	if t.p.Cast == packet.OtherHost {
+		return t.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", t.p.EtherDestination))
+	}
+	if t.bridge != nil { // whose netfilter has already taken the frame through prerouting (ip_sabotage_in)
+		return t.to(transit.routeIn)
+	}
+	return t.ipHook(netfilter.Prerouting, transit.routeIn)
+}
+
+// routeIn finds out where a received packet goes (ip_route_input_slow).
+func (t transit) routeIn() passage {
+	if !t.m.knows(snapshot.Routes) {
+		next := t.assumeRoute()
+		return t.to(next)
+	}
+	d := t.route
+	if d == nil {
+		if why := t.m.martian(&t.p); why != "" {
+			return t.finish(Dropped, why)
+		}
+		t.findSocket()
+		d = t.lookUp(t.p.In)
+		t.route = d
+	}
+	t.note(Step{Stage: Routed, Route: &d.answer})
+	if d.answer.Unknown != "" {
+		return t.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	}
+	switch d.answer.Type {
+	case "local", "anycast":
+		if why := t.validateSource(d); why != "" {
+			return t.finish(Dropped, why)
+		}
+		return t.to(transit.input)
+	case "unicast":
+		return t.routedOn(d)
+	case "broadcast", "multicast":
+		return t.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
+	case "blackhole":
+		return t.finish(Dropped, "the route is a blackhole")
+	}
+	return t.unreachable(d)
+}
+
+// routedOn is a packet whose route leads out again (__mkroute_input).
+func (t transit) routedOn(d *decision) passage {
+	if !t.m.forwards(t.p.In, t.p.IsIPv6()) {
+		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
+			forwardingSetting(t.p.In, t.p.IsIPv6())))
+	}
+	if why := t.validateSource(d); why != "" {
+		return t.finish(Dropped, why)
+	}
+	return t.to(transit.forward)
+}
+
+// assumeRoute is routing without knowing the routes: what is for one of the machine's addresses, as far as they are known, is delivered,
+// and everything else forwarded.
+func (t *transit) assumeRoute() stage {
+	if t.isOwn() {
+		return transit.input
+	}
+	t.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")
+	t.route = &decision{answer: fib.Answer{Type: "unicast"}}
+	return transit.forward
+}
+
+// unreachable is a packet that has no route: the sender is told, in IPv4 if the machine forwards at all (ip_error).
+func (t transit) unreachable(d *decision) passage {
+	routeType := d.answer.Type
+	refusals := map[string]struct{ why, reject string }{
+		"none":        {"there is no route to it", "icmp-net-unreachable"},
+		"unreachable": {"the route is of type unreachable", "icmp-host-unreachable"},
+		"prohibit":    {"the route is of type prohibit", "icmp-admin-prohibited"},
+	}
+	refusal, ok := refusals[routeType]
+	if !ok {
+		refusal.why = "the route is of type " + routeType
+	}
+	if !t.p.IsIPv6() && !t.m.forwards(t.p.In, false) { // IPv6 tells the sender all the same (ip6_pkt_discard)
+		return t.finish(Dropped, refusal.why)
+	}
+	end := t.end(Rejected, refusal.why)
+	end.Reject = refusal.reject
+	if routeType == "unreachable" && (d.answer.Route == nil || t.p.IsIPv6()) {
+		end.Reject = "icmp-net-unreachable" // a policy rule's means the network (fib4_rule_action), and IPv6 knows no other (ip6_pkt_discard)
+	}
+	return t.over(end)
+}
+
+// forward takes a packet on its way through the machine (ip_forward).
+func (t transit) forward() passage {
+	p := &t.p
+	if p.TTL <= 1 {
+		end := t.end(Rejected, "its TTL has run out")
+		end.Reject = "icmp-time-exceeded"
+		return t.over(end)
+	}
+	before := *p
+	p.TTL--
+	t.note(Step{Stage: Checked, Changes: packet.Changes(&before, p), Why: "forwarded"})
+	p.Out = t.route.link
+	return t.ipHook(netfilter.Forward, transit.postrouting)
+}
+
+// reroute looks the route up again because a rule changed what routing looks at (ip_route_me_harder). The chains that are still to come at
+// this hook see the interface of the first route (struct nf_hook_state).
+func (t *transit) reroute() *End {
+	if !t.m.knows(snapshot.Routes) {
+		t.routeOwn()
+		return nil
+	}
+	source := t.p.Source
+	if t.m.FIB.HasAddress(source) == nil {
+		t.p.Source = netip.Addr{} // a foreign source does not choose the route
+	}
+	t.route = t.lookUp("")
+	t.p.Source = source
+	t.note(Step{Stage: Routed, Route: &t.route.answer, Why: "looked up again: a rule changed what routing looks at"})
+	if kind := t.route.answer.Type; kind != "unicast" && kind != "local" {
+		return t.end(Dropped, "the host has no route to its new destination (route type "+kind+")")
+	}
+	return nil
+}
+
+// isOwn tells whether the packet is for the machine, as far as its addresses are known. One that nobody knows is what it sent from, or
+// redirected to.
+func (t *transit) isOwn() bool {
+	a := t.p.Destination
+	return a.IsLoopback() || t.m.FIB.HasAddress(a) != nil || a == packet.UnknownAddress(a.Is6())
+}
+
+// routeOwn is the route of what the machine sends without knowing the routes.
+func (t *transit) routeOwn() {
+	t.route = &decision{answer: fib.Answer{Type: "local"}}
+	if !t.isOwn() {
+		t.m.assume("its routes are not known: what it sends is taken to leave it")
+		t.route.answer.Type = "unicast"
+	}
+}
