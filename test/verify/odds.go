@@ -134,14 +134,14 @@ func wayOf(o *walk.Outcome, host string) (way made, original packet.Tuple, ok bo
 		if s.Packet.Track.State == packet.Established || few(s.Packet.SourcePort) || few(s.Packet.DestinationPort) {
 			return way, original, false
 		}
-		if s.Host != host || s.Packet.Track.Flow == nil || s.Packet.Track.Flow.Status&packet.Confirmed == 0 {
+		if s.Host != host || s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0 {
 			continue
 		}
-		if flow != nil && flow.Original != s.Packet.Track.Flow.Original {
+		if flow != nil && flow.Original != s.Flow().Original {
 			return way, original, false
 		}
 		if flow == nil {
-			flow = s.Packet.Track.Flow
+			flow = s.Flow()
 		}
 	}
 	if flow == nil {

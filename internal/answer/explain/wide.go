@@ -111,10 +111,10 @@ func wideLines(st *walk.Step, why *reasoner) []line {
 }
 
 func flowText(st *walk.Step) string {
-	if st.Packet.Track.Flow == nil {
+	if st.Flow() == nil {
 		return ""
 	}
-	return st.Packet.Track.Flow.Original.String() + ", answers " + st.Packet.Track.Flow.Reply.String()
+	return st.Flow().Original.String() + ", answers " + st.Flow().Reply.String()
 }
 
 // wideRule is "nat KUBE-SERVICES 4: RULE" with what came of it.

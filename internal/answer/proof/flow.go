@@ -82,8 +82,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 	last := map[string]kept{}
 	var order []string
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
-		if s.Packet.Track.Flow == nil || s.Packet.Track.Flow.Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil ||
-			s.Host == endedBy(outcome) {
+		if s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
 			continue
 		}
 		if c.Unanswered && i >= len(outcome.There) {
@@ -92,7 +91,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		if _, ok := last[s.Host]; !ok {
 			order = append(order, s.Host)
 		}
-		last[s.Host] = kept{s.Packet.Track.Flow, i}
+		last[s.Host] = kept{s.Flow(), i}
 	}
 	for _, host := range order {
 		k := last[host]

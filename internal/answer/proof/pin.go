@@ -63,8 +63,7 @@ func nobody(packet.Tuple) bool { return false }
 func byChance(result *walk.Result) bool {
 	for i := range result.Outcomes {
 		for s := range stepsOf(&result.Outcomes[i]) {
-			if spanned(&s.Packet.Tuple) || s.Packet.Track.Flow != nil &&
-				(spanned(&s.Packet.Track.Flow.Original) || spanned(&s.Packet.Track.Flow.Reply)) {
+			if spanned(&s.Packet.Tuple) || s.Flow() != nil && (spanned(&s.Flow().Original) || spanned(&s.Flow().Reply)) {
 				return true
 			}
 		}

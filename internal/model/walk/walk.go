@@ -147,6 +147,9 @@ type Step struct {
 	Why     string // in words, where the data does not say all
 }
 
+// Flow is the packet's flow as it is after the step; nil where it is not tracked.
+func (s *Step) Flow() *packet.Flow { return s.Packet.Track.Flow }
+
 // BridgeStep is a bridge's decision.
 type BridgeStep struct {
 	Bridge string
