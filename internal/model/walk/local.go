@@ -21,25 +21,48 @@ func (t transit) input() passage {
 
 // deliver finds who takes the packet.
 func (t transit) deliver() passage {
-	p, m := &t.p, t.m
+	p := &t.p
 	end := t.end(Delivered, "")
 	end.Link = p.In
-	switch {
-	case t.asked != nil:
+	switch asked := t.asked; {
+	case asked == nil && p.Protocol.HasPorts():
+		t.listener(end)
+	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
+	case asked.Host != t.m.Name:
+		t.takeStray(end)
+	default:
 		end.Why = t.notWaitedFor()
 		end.Refused = end.Why != ""
-	case !p.Protocol.HasPorts():
-	case !m.knows(snapshot.Listeners):
-		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
-	default:
-		i := slices.IndexFunc(m.Listeners, func(l snapshot.Listener) bool {
-			return l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination)
-		})
-		if end.Refused = i < 0; i >= 0 {
-			end.Listener, end.owner = m.Listeners[i].Process, m.Listeners[i].Owner
-		}
 	}
 	return t.over(end)
+}
+
+// listener finds the socket that listens where the packet went.
+func (t *transit) listener(end *End) {
+	p, m := &t.p, t.m
+	if !m.knows(snapshot.Listeners) {
+		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
+		return
+	}
+	i := slices.IndexFunc(m.Listeners, func(l snapshot.Listener) bool {
+		return l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination)
+	})
+	if end.Refused = i < 0; i >= 0 {
+		end.Listener, end.owner = m.Listeners[i].Process, m.Listeners[i].Owner
+	}
+}
+
+// takeStray tells whether anybody takes an answer that came to another host than the one that asked: of TCP it begins no connection.
+func (t *transit) takeStray(end *End) {
+	switch {
+	case t.p.Protocol == packet.TCP:
+		end.Refused = true
+	case t.p.Protocol.HasPorts():
+		t.listener(end)
+	}
+	if end.Refused {
+		end.Why = "it asked for nothing, and no socket takes the answer"
+	}
 }
 
 // takes tells whether a socket that is bound to one address takes packets for another. A socket on [::] takes IPv4's too.
@@ -50,9 +73,6 @@ func takes(bound, a netip.Addr) bool {
 // notWaitedFor tells why the socket that sent the request does not take the answer, "" where it does: it is connected, and takes packets
 // only from where it sent to, and errors only about what it sent.
 func (t *transit) notWaitedFor() string {
-	if t.asked.Stage != Sent || t.asked.Host != t.m.Name {
-		return "" // what came from outside is answered there
-	}
 	got, want := t.p.Tuple, t.asked.Packet.Reply()
 	if t.p.About != nil {
 		got, want = *t.p.About, t.asked.Packet.Tuple
