@@ -84,7 +84,7 @@ func (n *Namespace) applier(s State) (*applier, error) {
 	if err != nil {
 		return nil, fmt.Errorf("list links: %w", err)
 	}
-	a := &applier{h: h, index: map[string]int{}, name: map[int]string{}, owned: map[string]bool{}, protocol: cmp.Or(s.Protocol, Protocol)}
+	a := &applier{h: h, index: map[string]int{}, name: map[int]string{}, owned: map[string]bool{}, protocol: cmp.Or(s.Protocol, ownProtocol)}
 	for _, l := range links {
 		a.index[l.Attrs().Name], a.name[l.Attrs().Index] = l.Attrs().Index, l.Attrs().Name
 	}

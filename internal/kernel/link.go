@@ -20,7 +20,7 @@ func EnsureVeth(a, b LinkEnd, mtu int) error {
 }
 
 func ensureVeth(a, b LinkEnd, mtu int) error {
-	joined, err := Joined(a, b)
+	joined, err := joined(a, b)
 	if err != nil {
 		return err
 	}
@@ -100,8 +100,8 @@ func (n *Namespace) bringUp(name, alias string) error {
 	return nil
 }
 
-// Joined tells whether the two ends are there and are one veth pair.
-func Joined(a, b LinkEnd) (bool, error) {
+// joined tells whether the two ends are there and are one veth pair.
+func joined(a, b LinkEnd) (bool, error) {
 	la, err := a.Namespace.link(a.Name)
 	if err != nil || la == nil {
 		return false, err

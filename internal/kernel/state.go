@@ -20,9 +20,9 @@ type State struct {
 	Protocol int
 }
 
-// Protocol marks the routes and policy rules that Apply makes (rtm_protocol, include/uapi/linux/rtnetlink.h: numbers that the
+// ownProtocol marks the routes and policy rules that Apply makes (rtm_protocol, include/uapi/linux/rtnetlink.h: numbers that the
 // kernel and the known daemons do not use).
-const Protocol = 142
+const ownProtocol = 142
 
 // Sysctl is one kernel setting of a network namespace.
 type Sysctl struct{ Key, Value string }

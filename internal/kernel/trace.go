@@ -64,8 +64,8 @@ type TraceEvent struct {
 // traceBuffer is the size of the socket's buffer in bytes: an event takes about 1 kB of it, a packet makes some 10 to 100 a machine.
 const traceBuffer = 8 << 20
 
-// ErrTraceLost says that the kernel had events for which there was no room.
-var ErrTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
+// errTraceLost says that the kernel had events for which there was no room.
+var errTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
 
 // OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about them. In a tuple an address that is
 // the zero Addr and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with SYN
@@ -101,7 +101,7 @@ func (t *Trace) Close() error {
 	return errors.Join(errs...)
 }
 
-// Read waits for the next event. Its error is that of the context when that ends first, and ErrTraceLost where events are missing; reading
+// Read waits for the next event. Its error is that of the context when that ends first, and errTraceLost where events are missing; reading
 // may go on after it.
 func (t *Trace) Read(ctx context.Context) (TraceEvent, error) {
 	for {
@@ -146,7 +146,7 @@ func (t *Trace) receive(ctx context.Context) error {
 	now := time.Now()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
-		return ErrTraceLost
+		return errTraceLost
 	case errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil:
 		return ctx.Err()
 	case err != nil:

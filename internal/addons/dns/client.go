@@ -49,8 +49,8 @@ func (c *Client) Transfer(ctx context.Context, zone string) (Records, error) {
 		}
 		n += len(part.RR)
 		err = errors.Join(err, part.Error)
-		if n > MaxRecords+2 {
-			err = fmt.Errorf("the zone has more than %d addresses", MaxRecords)
+		if n > maxRecords+2 {
+			err = fmt.Errorf("the zone has more than %d addresses", maxRecords)
 		}
 		if err != nil {
 			conn.Close() // the rest is a failed read

@@ -16,8 +16,8 @@ import (
 // Records are the addresses of names, which are lower case and without the last dot; a name "*.zone" answers for every name below the zone.
 type Records map[string][]netip.Addr
 
-// MaxRecords is how many addresses a zone has at most, over all names.
-const MaxRecords = 10_000
+// maxRecords is how many addresses a zone has at most, over all names.
+const maxRecords = 10_000
 
 // ttl is that of answers, in seconds: a lab's names change with the lab.
 const ttl = 30
@@ -41,10 +41,10 @@ func ParseRecords(args []string) (Records, error) {
 	return r, nil
 }
 
-// parseLines reads a zone's file: one "NAME ADDRESS" a line. Other lines, and those beyond MaxRecords, are left out.
+// parseLines reads a zone's file: one "NAME ADDRESS" a line. Other lines, and those beyond maxRecords, are left out.
 func parseLines(text []byte) Records {
 	r, n := Records{}, 0
-	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && n < MaxRecords; {
+	for lines := bufio.NewScanner(bytes.NewReader(text)); lines.Scan() && n < maxRecords; {
 		name, address, _ := strings.Cut(lines.Text(), " ")
 		if a, err := netip.ParseAddr(address); err == nil && isHostName(name) {
 			r[name] = append(r[name], a)
@@ -72,8 +72,8 @@ func (r Records) count() (n int) {
 	return n
 }
 
-// Answer is the reply to a query.
-func (r Records) Answer(query *dns.Msg) *dns.Msg {
+// answer is the reply to a query.
+func (r Records) answer(query *dns.Msg) *dns.Msg {
 	m := new(dns.Msg).SetReply(query)
 	m.Authoritative = true
 	if query.Opcode != dns.OpcodeQuery || len(query.Question) != 1 {

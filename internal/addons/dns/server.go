@@ -114,7 +114,7 @@ func (s *Server) query(w dns.ResponseWriter, m *dns.Msg, stream bool) {
 			from = s.Zone.current()
 		}
 	}
-	answer, size := from.Answer(m), dns.MinMsgSize
+	answer, size := from.answer(m), dns.MinMsgSize
 	if opt := m.IsEdns0(); opt != nil {
 		size = min(max(size, int(opt.UDPSize())), maxUDP)
 		answer.SetEdns0(maxUDP, false)
@@ -148,7 +148,7 @@ func (s *Server) update(w dns.ResponseWriter, m *dns.Msg) int {
 	if err == nil {
 		if err = s.Zone.update(m); err != nil {
 			code = dns.RcodeServerFailure
-			if refusal := (*Refusal)(nil); errors.As(err, &refusal) {
+			if refusal := (*refusal)(nil); errors.As(err, &refusal) {
 				code = refusal.Code
 			}
 		}

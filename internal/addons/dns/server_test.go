@@ -270,10 +270,10 @@ func TestClientWantsSignatures(t *testing.T) {
 	}
 }
 
-// TestBounds: a zone has MaxRecords addresses, which a transfer brings in full, and no more; and connections beyond the limit wait.
+// TestBounds: a zone has maxRecords addresses, which a transfer brings in full, and no more; and connections beyond the limit wait.
 func TestBounds(t *testing.T) {
 	full := Records{}
-	for i := range MaxRecords {
+	for i := range maxRecords {
 		full[fmt.Sprintf("n%d.%s", i, testZone)] = []netip.Addr{netip.AddrFrom4([4]byte{10, byte(i >> 16), byte(i >> 8), byte(i)})}
 	}
 	file := filepath.Join(t.TempDir(), "zone")
@@ -284,7 +284,7 @@ func TestBounds(t *testing.T) {
 	server := start(t, &Server{Zone: &Zone{Name: testZone, File: file}, Key: key})
 	c := &Client{Server: server, Key: key}
 	got, err := c.Transfer(t.Context(), testZone)
-	if err != nil || got.count() > MaxRecords {
+	if err != nil || got.count() > maxRecords {
 		t.Fatalf("%d addresses, %v", got.count(), err)
 	}
 	m, err := Difference(testZone, nil, Records{"one.more." + testZone: {addr("203.0.113.1")}})

@@ -10,20 +10,20 @@ import (
 )
 
 // A Refusal is why an update is not taken, with the code of the answer (RFC 2136, 2.2).
-type Refusal struct {
+type refusal struct {
 	Code   int
 	Reason string
 }
 
-func (r *Refusal) Error() string { return r.Reason }
+func (r *refusal) Error() string { return r.Reason }
 
 func refuse(code int, format string, a ...any) error {
-	return &Refusal{code, fmt.Sprintf(format, a...)}
+	return &refusal{code, fmt.Sprintf(format, a...)}
 }
 
-// Apply gives a zone's records after an update; r stays as it is. Its errors are *Refusal: prerequisites, and records of other types than
+// apply gives a zone's records after an update; r stays as it is. Its errors are *refusal: prerequisites, and records of other types than
 // addresses, are answered with NOTIMP.
-func (r Records) Apply(zone string, update *dns.Msg) (Records, error) {
+func (r Records) apply(zone string, update *dns.Msg) (Records, error) {
 	switch q := update.Question; {
 	case len(q) != 1 || q[0].Qtype != dns.TypeSOA || q[0].Qclass != dns.ClassINET:
 		return nil, refuse(dns.RcodeFormatError, "an update names one zone (type SOA, class IN)")
@@ -39,8 +39,8 @@ func (r Records) Apply(zone string, update *dns.Msg) (Records, error) {
 			return nil, err
 		}
 	}
-	if n := next.count(); n > MaxRecords {
-		return nil, refuse(dns.RcodeRefused, "%d addresses; a zone has %d at most", n, MaxRecords)
+	if n := next.count(); n > maxRecords {
+		return nil, refuse(dns.RcodeRefused, "%d addresses; a zone has %d at most", n, maxRecords)
 	}
 	return next, nil
 }

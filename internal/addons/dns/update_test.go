@@ -59,9 +59,9 @@ func TestApply(t *testing.T) {
 	} {
 		m := new(dns.Msg)
 		tt.change(m)
-		next, err := have.Apply("z.aksapp.io", m)
+		next, err := have.apply("z.aksapp.io", m)
 		got := fmt.Sprint(next["a.z.aksapp.io"])
-		var refusal *Refusal
+		var refusal *refusal
 		if errors.As(err, &refusal) {
 			got = dns.RcodeToString[refusal.Code]
 		}
@@ -89,7 +89,7 @@ func TestDifference(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := have.Apply("z.aksapp.io", m)
+	got, err := have.apply("z.aksapp.io", m)
 	if diff := cmp.Diff(want, got, addressCmp); err != nil || diff != "" {
 		t.Error(err, diff)
 	}
@@ -121,8 +121,8 @@ func FuzzUpdate(f *testing.F) {
 			return
 		}
 		have := Records{"b.z.aksapp.io": {addr("1.1.1.1"), addr("2001:db8::2")}}
-		_ = have.Answer(m)
-		next, err := have.Apply("z.aksapp.io", m)
+		_ = have.answer(m)
+		next, err := have.apply("z.aksapp.io", m)
 		if err != nil {
 			return
 		}

@@ -13,8 +13,8 @@ import (
 	"github.com/miekg/dns"
 )
 
-// maxZoneFile is how many octets of a zone's file are read: MaxRecords of the longest lines.
-const maxZoneFile = MaxRecords * (255 + 40)
+// maxZoneFile is how many octets of a zone's file are read: maxRecords of the longest lines.
+const maxZoneFile = maxRecords * (255 + 40)
 
 // A Zone has its records in a file, one "NAME ADDRESS" a line. A name server changes the file as updates come, by a new one in its place;
 // others that have the same file see that. No file is an empty zone.
@@ -62,7 +62,7 @@ func readFile(file string) ([]byte, error) {
 func (z *Zone) update(m *dns.Msg) error {
 	z.changing.Lock()
 	defer z.changing.Unlock()
-	next, err := z.current().Apply(z.Name, m)
+	next, err := z.current().apply(z.Name, m)
 	if err != nil {
 		return err
 	}

@@ -18,8 +18,8 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// Source is where the agent gets the API's objects from; *kube.Watcher is one.
-type Source interface {
+// objectSource is where the agent gets the API's objects from; *kube.Watcher is one.
+type objectSource interface {
 	Run(ctx context.Context)
 	WaitForSync(ctx context.Context) error
 	Changed() <-chan struct{}
@@ -38,7 +38,7 @@ const noticeQuiet = 100 * time.Millisecond
 
 type agent struct {
 	Options
-	source  Source
+	source  objectSource
 	metrics *metrics
 	health  *serviceproxy.Health
 	checks  *serviceproxy.HealthChecks
@@ -136,7 +136,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.
-func (a *agent) addMasqAgent(source ConfigSource) {
+func (a *agent) addMasqAgent(source configSource) {
 	var targets []masqTarget
 	for _, p := range a.proxies {
 		t := masqTarget{family: p.family, applier: p.programs}
@@ -149,7 +149,7 @@ func (a *agent) addMasqAgent(source ConfigSource) {
 }
 
 // addPools makes the agent keep the sets and chains of Calico's pools.
-func (a *agent) addPools(source PoolSource) {
+func (a *agent) addPools(source poolSource) {
 	var targets []*poolTarget
 	for _, p := range a.proxies {
 		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})

@@ -16,8 +16,8 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// ConfigSource is where the ip-masq agent gets its ConfigMaps from; *kube.ConfigMaps is one.
-type ConfigSource interface {
+// configSource is where the ip-masq agent gets its ConfigMaps from; *kube.ConfigMaps is one.
+type configSource interface {
 	Run(ctx context.Context)
 	Changed() <-chan struct{}
 	Snapshot() (maps []*corev1.ConfigMap, complete bool)
@@ -43,7 +43,7 @@ type masqAgent struct {
 	options  ipmasq.Options
 	resync   time.Duration // where the configuration has none of its own
 	node     string
-	source   ConfigSource
+	source   configSource
 	targets  []masqTarget
 	metrics  *masqMetrics
 	state    *masqState
@@ -52,7 +52,7 @@ type masqAgent struct {
 	warner   warner
 }
 
-func newMasqAgent(o Options, source ConfigSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *keeper {
+func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *keeper {
 	a := &masqAgent{
 		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},

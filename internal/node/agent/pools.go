@@ -21,8 +21,8 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// PoolSource is where the agent gets Calico's pools from; *kube.Pools is one.
-type PoolSource interface {
+// poolSource is where the agent gets Calico's pools from; *kube.Pools is one.
+type poolSource interface {
 	Run(ctx context.Context)
 	Changed() <-chan struct{}
 	Snapshot() (pools, configurations []*kube.Calico, complete bool)
@@ -46,7 +46,7 @@ const (
 type poolAgent struct {
 	node    string
 	sync    time.Duration // how often everything is compared with the kernel
-	source  PoolSource
+	source  poolSource
 	sets    ipSets
 	targets []*poolTarget
 	metrics *poolMetrics
@@ -64,7 +64,7 @@ type poolTarget struct {
 	written *ippool.Plan // whose rules the kernel was last seen to have; nil: look
 }
 
-func newPoolAgent(o Options, source PoolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *keeper {
+func newPoolAgent(o Options, source poolSource, sets ipSets, targets []*poolTarget, m *poolMetrics, log func(string, ...any)) *keeper {
 	a := &poolAgent{
 		node: o.NodeName, sync: o.SyncPeriod, source: source, sets: sets, targets: targets, metrics: m, state: newPoolState(o),
 		log: func(format string, args ...any) { log("calico pools: "+format, args...) },

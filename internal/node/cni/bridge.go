@@ -15,9 +15,9 @@ import (
 // the NIC's own MAC address out and answers every ARP itself, hence the ebtables rules.
 type bridge struct{ ports }
 
-func newBridge(n *Node) Network {
-	return &bridge{ports{Node: n, hairpin: true,
-		rules: func(a *Attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
+func newBridge(n *node) network {
+	return &bridge{ports{node: n, hairpin: true,
+		rules: func(a *attachment, mac net.HardwareAddr) []ebRule { return ebrules.Pod(n.Master, a.Address, mac) }}}
 }
 
 // Ready looks at the links; the rules are listed only by Ensure.
@@ -98,7 +98,7 @@ func (b *bridge) hostAddrs(links ...netlink.Link) ([]netip.Addr, error) {
 	return all, nil
 }
 
-func (b *bridge) Check(a *Attachment) []error {
+func (b *bridge) Check(a *attachment) []error {
 	master, err := b.masterLink()
 	if err != nil {
 		return []error{err}

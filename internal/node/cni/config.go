@@ -15,41 +15,41 @@ import (
 	"github.com/containernetworking/cni/pkg/version"
 )
 
-// Mode names a kind of pod network.
-type Mode string
+// netMode names a kind of pod network.
+type netMode string
 
 // The modes of Azure CNI, and kubenet.
 const (
-	// ModeBridge: pods are ports of a bridge that has taken over the master's addresses.
-	ModeBridge Mode = "bridge"
-	// ModeTransparent: pods are reached by a host route each; there is no bridge.
-	ModeTransparent Mode = "transparent"
-	// ModeKubenet: pods are ports of a bridge that is their gateway, with addresses of a range that is the node's alone.
-	ModeKubenet Mode = "kubenet"
+	// modeBridge: pods are ports of a bridge that has taken over the master's addresses.
+	modeBridge netMode = "bridge"
+	// modeTransparent: pods are reached by a host route each; there is no bridge.
+	modeTransparent netMode = "transparent"
+	// modeKubenet: pods are ports of a bridge that is their gateway, with addresses of a range that is the node's alone.
+	modeKubenet netMode = "kubenet"
 )
 
 // Defaults of the fields that a configuration may leave out.
 const (
-	DefaultBridge   = "azure0"
-	KubenetBridge   = "cbr0" // with mode kubenet
-	DefaultMaster   = "eth0"
-	DefaultStateDir = "/run/packetwalk-cni"
-	// IPAMAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
-	IPAMAzure = "azure-vnet-ipam"
-	// IPAMHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode
+	defaultBridge   = "azure0"
+	kubenetBridge   = "cbr0" // with mode kubenet
+	defaultMaster   = "eth0"
+	defaultStateDir = "/run/packetwalk-cni"
+	// ipamAzure hands out the secondary addresses of the node's NIC, which the configuration lists.
+	ipamAzure = "azure-vnet-ipam"
+	// ipamHostLocal hands out the addresses of a range that is the node's alone, as CNI's reference plugin of that name; the default with mode
 	// kubenet.
-	IPAMHostLocal = "host-local"
+	ipamHostLocal = "host-local"
 )
 
-// Config is a network's configuration, parsed and checked.
-type Config struct {
+// config is a network's configuration, parsed and checked.
+type config struct {
 	CNIVersion string
 	Name       string
-	Mode       Mode
+	Mode       netMode
 	Bridge     string // the bridge's name (modes bridge and kubenet)
 	Master     string // the node's NIC
 	StateDir   string // where the state of this node's networks is kept: one folder a node
-	Pool       []Range
+	Pool       []addrRange
 	Subnet     netip.Prefix
 	Gateway    netip.Addr
 	DNS        types.DNS
@@ -93,10 +93,10 @@ func (f *faults) add(field, format string, args ...any) {
 	*f = append(*f, fmt.Errorf("%s: %w", field, fmt.Errorf(format, args...)))
 }
 
-// ParseConfig reads a network configuration (JSON, as the specification's section 1 and this plugin's own fields have it). readFile reads
+// parseConfig reads a network configuration (JSON, as the specification's section 1 and this plugin's own fields have it). readFile reads
 // ipam.addressFile. The error lists every fault with its field; it carries the specification's code 6 (not JSON, wrong type) or 7 (a
 // field's value).
-func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, error) {
+func parseConfig(data []byte, readFile func(string) ([]byte, error)) (*config, error) {
 	var w wireConfig
 	if err := json.Unmarshal(data, &w); err != nil {
 		var wrong *json.UnmarshalTypeError
@@ -106,13 +106,13 @@ func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, e
 		}
 		return nil, coded(types.ErrDecodingFailure, fmt.Errorf("parse network configuration: %w", err))
 	}
-	c := &Config{
+	c := &config{
 		CNIVersion:       w.CNIVersion,
 		Name:             w.Name,
-		Mode:             Mode(orDefault(w.Mode, string(ModeBridge))),
+		Mode:             netMode(orDefault(w.Mode, string(modeBridge))),
 		Bridge:           w.Bridge,
-		Master:           orDefault(w.Master, DefaultMaster),
-		StateDir:         orDefault(w.StateDir, DefaultStateDir),
+		Master:           orDefault(w.Master, defaultMaster),
+		StateDir:         orDefault(w.StateDir, defaultStateDir),
 		DNS:              w.DNS,
 		ValidAttachments: w.ValidAttachments,
 	}
@@ -123,7 +123,7 @@ func ParseConfig(data []byte, readFile func(string) ([]byte, error)) (*Config, e
 	if known {
 		parse(c, w.IPAM, readFile, &f)
 	} else {
-		f.add("ipam.type", "%q is unknown; write %s or %s", ipam, IPAMAzure, IPAMHostLocal)
+		f.add("ipam.type", "%q is unknown; write %s or %s", ipam, ipamAzure, ipamHostLocal)
 	}
 	c.parsePrevResult(w, &f)
 	if len(f) > 0 {
@@ -140,23 +140,23 @@ func orDefault(s, def string) string {
 }
 
 // kindDefaults fills in what differs between the kinds of network, and gives the source of addresses.
-func (c *Config) kindDefaults(w wireConfig, f *faults) (ipam string) {
-	if c.Mode == ModeKubenet {
-		c.Bridge = orDefault(c.Bridge, KubenetBridge)
+func (c *config) kindDefaults(w wireConfig, f *faults) (ipam string) {
+	if c.Mode == modeKubenet {
+		c.Bridge = orDefault(c.Bridge, kubenetBridge)
 		c.Promiscuous = w.PromiscMode == nil || *w.PromiscMode
 		c.Hairpin = w.HairpinMode == nil || *w.HairpinMode
-		return orDefault(w.IPAM.Type, IPAMHostLocal)
+		return orDefault(w.IPAM.Type, ipamHostLocal)
 	}
-	c.Bridge = orDefault(c.Bridge, DefaultBridge)
+	c.Bridge = orDefault(c.Bridge, defaultBridge)
 	for field, set := range map[string]bool{"promiscMode": w.PromiscMode != nil, "hairpinMode": w.HairpinMode != nil} {
 		if set {
-			f.add(field, "is a setting of mode %s; leave it out", ModeKubenet)
+			f.add(field, "is a setting of mode %s; leave it out", modeKubenet)
 		}
 	}
-	return orDefault(w.IPAM.Type, IPAMAzure)
+	return orDefault(w.IPAM.Type, ipamAzure)
 }
 
-func (c *Config) checkNames(f *faults) {
+func (c *config) checkNames(f *faults) {
 	if c.Name == "" {
 		f.add("name", "is missing")
 	} else if err := utils.ValidateNetworkName(c.Name); err != nil {
@@ -179,7 +179,7 @@ func (c *Config) checkNames(f *faults) {
 	slices.SortFunc(*f, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 }
 
-func (c *Config) parsePrevResult(w wireConfig, f *faults) {
+func (c *config) parsePrevResult(w wireConfig, f *faults) {
 	if w.RawPrevResult == nil {
 		return
 	}
@@ -197,13 +197,13 @@ func (c *Config) parsePrevResult(w wireConfig, f *faults) {
 }
 
 // ipamTypes are the sources of addresses, by ipam.type: each fills Pool, Subnet and Gateway.
-var ipamTypes = map[string]func(*Config, wireIPAM, func(string) ([]byte, error), *faults){
-	IPAMAzure:     parseAzureIPAM,
-	IPAMHostLocal: parseHostLocal,
+var ipamTypes = map[string]func(*config, wireIPAM, func(string) ([]byte, error), *faults){
+	ipamAzure:     parseAzureIPAM,
+	ipamHostLocal: parseHostLocal,
 }
 
 // parseSubnet reads ipam.subnet and ipam.gateway.
-func (c *Config) parseSubnet(w wireIPAM, whose, example string, f *faults) {
+func (c *config) parseSubnet(w wireIPAM, whose, example string, f *faults) {
 	subnet, err := netip.ParsePrefix(w.Subnet)
 	switch {
 	case w.Subnet == "":
@@ -221,16 +221,16 @@ func (c *Config) parseSubnet(w wireIPAM, whose, example string, f *faults) {
 }
 
 // parseHostLocal takes all addresses of the node's pod range but the first, which the bridge has, and the last.
-func parseHostLocal(c *Config, w wireIPAM, _ func(string) ([]byte, error), f *faults) {
+func parseHostLocal(c *config, w wireIPAM, _ func(string) ([]byte, error), f *faults) {
 	c.parseSubnet(w, "the node's pod range (spec.podCIDR)", "192.168.0.0/24", f)
 	if len(w.Addresses) > 0 || w.AddressFile != "" {
-		f.add("ipam.addresses", "goes with ipam.type %s; leave it out", IPAMAzure)
+		f.add("ipam.addresses", "goes with ipam.type %s; leave it out", ipamAzure)
 	}
 	if !c.Subnet.IsValid() || !c.Gateway.IsValid() {
 		return
 	}
 	whole, _ := parseRange(c.Subnet.String())
-	for _, r := range []Range{{whole.First.Next(), c.Gateway.Prev()}, {c.Gateway.Next(), whole.Last.Prev()}} {
+	for _, r := range []addrRange{{whole.First.Next(), c.Gateway.Prev()}, {c.Gateway.Next(), whole.Last.Prev()}} {
 		if !r.Last.Less(r.First) {
 			c.Pool = append(c.Pool, r)
 		}
@@ -241,7 +241,7 @@ func parseHostLocal(c *Config, w wireIPAM, _ func(string) ([]byte, error), f *fa
 }
 
 // parseAzureIPAM reads the NIC's secondary addresses: listed, or in a file with one a line.
-func parseAzureIPAM(c *Config, w wireIPAM, readFile func(string) ([]byte, error), f *faults) {
+func parseAzureIPAM(c *config, w wireIPAM, readFile func(string) ([]byte, error), f *faults) {
 	c.parseSubnet(w, "the subnet of the node's NIC", "10.13.76.0/24", f)
 	list, field := w.Addresses, "ipam.addresses"
 	if w.AddressFile != "" {
@@ -259,7 +259,7 @@ func parseAzureIPAM(c *Config, w wireIPAM, readFile func(string) ([]byte, error)
 	c.Pool = parseRanges(field, list, c.Subnet, c.Gateway, f)
 }
 
-func (c *Config) parseGateway(s string, f *faults) {
+func (c *config) parseGateway(s string, f *faults) {
 	if s == "" { // Azure keeps a subnet's first address for its gateway.
 		c.Gateway = c.Subnet.Addr().Next()
 		return

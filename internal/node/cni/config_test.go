@@ -44,13 +44,13 @@ func confJSON(t testing.TB, change map[string]any) []byte {
 func noFile(string) ([]byte, error) { return nil, fs.ErrNotExist }
 
 func TestParseConfig(t *testing.T) {
-	c, err := ParseConfig(confJSON(t, map[string]any{"mode": nil, "ipam.type": nil, "ipam.gateway": nil, "stateDir": nil}), noFile)
+	c, err := parseConfig(confJSON(t, map[string]any{"mode": nil, "ipam.type": nil, "ipam.gateway": nil, "stateDir": nil}), noFile)
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := Config{
-		CNIVersion: "1.1.0", Name: "azure", Mode: ModeBridge, Bridge: "azure0", Master: "eth0", StateDir: "/run/packetwalk-cni",
-		Pool:   []Range{{netip.MustParseAddr("10.13.76.5"), netip.MustParseAddr("10.13.76.34")}},
+	want := config{
+		CNIVersion: "1.1.0", Name: "azure", Mode: modeBridge, Bridge: "azure0", Master: "eth0", StateDir: "/run/packetwalk-cni",
+		Pool:   []addrRange{{netip.MustParseAddr("10.13.76.5"), netip.MustParseAddr("10.13.76.34")}},
 		Subnet: netip.MustParsePrefix("10.13.76.0/24"), Gateway: netip.MustParseAddr("10.13.76.1"),
 	}
 	if diff := cmp.Diff(want, *c, cmp.Comparer(func(a, b netip.Addr) bool { return a == b }),
@@ -66,7 +66,7 @@ func TestParseConfigAddressFile(t *testing.T) {
 		}
 		return []byte("# the NIC's secondary addresses\n10.13.76.20\n\n10.13.76.8/30 # four\n"), nil
 	}
-	c, err := ParseConfig(confJSON(t, map[string]any{"ipam.addresses": nil, "ipam.addressFile": "/etc/nic"}), read)
+	c, err := parseConfig(confJSON(t, map[string]any{"ipam.addresses": nil, "ipam.addressFile": "/etc/nic"}), read)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,7 +76,7 @@ func TestParseConfigAddressFile(t *testing.T) {
 }
 
 func TestParseConfigKubenet(t *testing.T) {
-	c, err := ParseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29"},
+	c, err := parseConfig(confJSON(t, map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29"},
 		"hairpinMode": false}), noFile)
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestParseConfigKubenet(t *testing.T) {
 	if got := fmt.Sprint(c.Bridge+" ", c.Gateway, c.Pool, c.Promiscuous, c.Hairpin); got != "cbr0 192.168.1.1 [{192.168.1.2 192.168.1.6}] true false" {
 		t.Error(got)
 	}
-	c, err = ParseConfig(confJSON(t,
+	c, err = parseConfig(confJSON(t,
 		map[string]any{"mode": "kubenet", "ipam": map[string]any{"subnet": "192.168.1.0/29", "gateway": "192.168.1.4"}}), noFile)
 	if err != nil {
 		t.Fatal(err)
@@ -133,7 +133,7 @@ func TestParseConfigFaults(t *testing.T) {
 		{"all at once", map[string]any{"mode": "x", "stateDir": "y", "ipam.subnet": "z"}, []string{"mode: ", "stateDir: ", "ipam.subnet: "}, 7},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := ParseConfig(confJSON(t, tt.change), noFile)
+			_, err := parseConfig(confJSON(t, tt.change), noFile)
 			if err == nil {
 				t.Fatal("accepted")
 			}
@@ -157,7 +157,7 @@ func FuzzParseConfig(f *testing.F) {
 	f.Add([]byte(`{"name":"a","ipam":{"subnet":"0.0.0.0/0","addresses":["0.0.0.0-255.255.255.255"]}}`))
 	f.Add([]byte(`{"cniVersion":"0.4.0","name":"a","prevResult":{"ips":[{"version":"4","address":"10.0.0.1/24"}]}}`))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, err := ParseConfig(data, noFile)
+		c, err := parseConfig(data, noFile)
 		if err != nil {
 			return
 		}
@@ -165,7 +165,7 @@ func FuzzParseConfig(f *testing.F) {
 			t.Fatalf("pool of %d", n)
 		}
 		// What was accepted can be handed out, each address once, and never the gateway.
-		var s State
+		var s state
 		for i := 0; i < 4; i++ {
 			a, ok := pick(c.Pool, &s, nil)
 			if !ok {
@@ -174,24 +174,24 @@ func FuzzParseConfig(f *testing.F) {
 			if a == c.Gateway || !c.Subnet.Contains(a) || s.find(a.String(), "", "") != nil {
 				t.Fatalf("handed out %s", a)
 			}
-			s.add(Attachment{ContainerID: a.String(), Address: a})
+			s.add(attachment{ContainerID: a.String(), Address: a})
 		}
 	})
 }
 
 func TestPick(t *testing.T) {
 	a := func(last int) netip.Addr { return netip.AddrFrom4([4]byte{10, 0, 0, byte(last)}) }
-	pool := []Range{{a(5), a(6)}, {a(9), a(9)}}
-	s := &State{}
+	pool := []addrRange{{a(5), a(6)}, {a(9), a(9)}}
+	s := &state{}
 	next := func() string {
 		addr, ok := pick(pool, s, []netip.Addr{a(4)})
 		if !ok {
 			return "none"
 		}
-		s.add(Attachment{ContainerID: addr.String(), Address: addr})
+		s.add(attachment{ContainerID: addr.String(), Address: addr})
 		return addr.String()
 	}
-	release := func(last int) { s.forget(Attachment{Address: a(last)}, true) }
+	release := func(last int) { s.forget(attachment{Address: a(last)}, true) }
 	var got []string
 	got = append(got, next(), next())
 	release(6)
@@ -202,7 +202,7 @@ func TestPick(t *testing.T) {
 	if want := []string{"10.0.0.5", "10.0.0.6", "10.0.0.9", "10.0.0.6", "10.0.0.5", "10.0.0.9", "none"}; !cmp.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
-	if addr, ok := pick([]Range{{a(4), a(4)}}, &State{}, []netip.Addr{a(4)}); ok {
+	if addr, ok := pick([]addrRange{{a(4), a(4)}}, &state{}, []netip.Addr{a(4)}); ok {
 		t.Errorf("handed out the node's own address %s", addr)
 	}
 }
@@ -210,14 +210,14 @@ func TestPick(t *testing.T) {
 // The vector is Azure CNI's own, from its documentation of transparent mode.
 func TestHostInterface(t *testing.T) {
 	for _, tt := range []struct{ key, want string }{
-		{HostInterfaceKey(ModeTransparent, "azure", "c1", "eth0", "default", "nginx"), "azvc440f455693"},
-		{HostInterfaceKey(ModeBridge, "azure", "c1", "eth0", "default", "nginx"), HostInterface(ModeBridge, "azurec1eth0")},
-		{HostInterfaceKey(ModeTransparent, "azure", "c1", "eth0", "", ""), HostInterface(ModeBridge, "azurec1eth0")},
-		{HostInterfaceKey(ModeTransparent, "azure", "c1", "net1", "default", "nginx"), HostInterface(ModeTransparent, "default.nginx.net1")},
+		{hostIfKey(modeTransparent, "azure", "c1", "eth0", "default", "nginx"), "azvc440f455693"},
+		{hostIfKey(modeBridge, "azure", "c1", "eth0", "default", "nginx"), hostIfName(modeBridge, "azurec1eth0")},
+		{hostIfKey(modeTransparent, "azure", "c1", "eth0", "", ""), hostIfName(modeBridge, "azurec1eth0")},
+		{hostIfKey(modeTransparent, "azure", "c1", "net1", "default", "nginx"), hostIfName(modeTransparent, "default.nginx.net1")},
 	} {
 		got := tt.key
 		if !strings.HasPrefix(got, "azv") {
-			got = HostInterface(ModeTransparent, got)
+			got = hostIfName(modeTransparent, got)
 		}
 		if got != tt.want {
 			t.Errorf("%s: got %s, want %s", tt.key, got, tt.want)

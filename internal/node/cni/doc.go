@@ -6,7 +6,7 @@
 // for every command (cmd/packetwalk-cni), in the node's network namespace, and knows nothing of a lab: what it is told comes by the CNI
 // specification (https://www.cni.dev/docs/spec/), versions 0.3.0 to 1.1.0.
 //
-// A kind of network is a [Network]; the table kinds in network.go names them. A new kind is one more entry there, and a new source of
+// A kind of network is a [network]; the table kinds in network.go names them. A new kind is one more entry there, and a new source of
 // addresses one more entry in ipamTypes.
 //
 // It must not import client-go, nor anything that costs start-up time: an ADD is a process of its own, and a node starts hundreds of them.

@@ -50,7 +50,7 @@ func (w *world) slowly(c call) (cmd *exec.Cmd, out *bytes.Buffer) {
 // has had its
 // time, and DEL of what was killed works.
 func TestHungADD(t *testing.T) {
-	w := newWorld(t, ModeBridge)
+	w := newWorld(t, modeBridge)
 	first := w.add("p1") // the node's part is there
 	w.pod("hung")
 	w.pod("stopped")

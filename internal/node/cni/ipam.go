@@ -12,11 +12,11 @@ import (
 // maxPool bounds a pool: a NIC has 256 IP configurations in Azure, and a mistyped range must not become a million.
 const maxPool = 1 << 16
 
-// Range is a row of addresses, both ends included.
-type Range struct{ First, Last netip.Addr }
+// addrRange is a row of addresses, both ends included.
+type addrRange struct{ First, Last netip.Addr }
 
-// Size is the number of addresses in the row.
-func (r Range) Size() int { return int(v4(r.Last)-v4(r.First)) + 1 }
+// size is the number of addresses in the row.
+func (r addrRange) size() int { return int(v4(r.Last)-v4(r.First)) + 1 }
 
 func v4(a netip.Addr) uint32 {
 	b := a.As4()
@@ -24,16 +24,16 @@ func v4(a netip.Addr) uint32 {
 }
 
 // parseRange reads "10.0.0.5", "10.0.0.5-10.0.0.34" or "10.0.0.16/28".
-func parseRange(s string) (Range, error) {
+func parseRange(s string) (addrRange, error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		if !p.Addr().Is4() {
-			return Range{}, fmt.Errorf("%q is not IPv4", s)
+			return addrRange{}, fmt.Errorf("%q is not IPv4", s)
 		}
 		if p != p.Masked() {
-			return Range{}, fmt.Errorf("%q is no prefix; write %s", s, p.Masked())
+			return addrRange{}, fmt.Errorf("%q is no prefix; write %s", s, p.Masked())
 		}
 		last := v4(p.Addr()) | uint32(1<<(32-p.Bits())-1)
-		return Range{p.Addr(), netip.AddrFrom4([4]byte{byte(last >> 24), byte(last >> 16), byte(last >> 8), byte(last)})}, nil
+		return addrRange{p.Addr(), netip.AddrFrom4([4]byte{byte(last >> 24), byte(last >> 16), byte(last >> 8), byte(last)})}, nil
 	}
 	from, to, isRange := strings.Cut(s, "-")
 	if !isRange {
@@ -43,19 +43,19 @@ func parseRange(s string) (Range, error) {
 	last, err2 := netip.ParseAddr(strings.TrimSpace(to))
 	switch {
 	case err1 != nil || err2 != nil:
-		return Range{}, fmt.Errorf("%q is no address, range or prefix such as 10.13.76.5, 10.13.76.5-10.13.76.34 or 10.13.76.16/28", s)
+		return addrRange{}, fmt.Errorf("%q is no address, range or prefix such as 10.13.76.5, 10.13.76.5-10.13.76.34 or 10.13.76.16/28", s)
 	case !first.Is4() || !last.Is4():
-		return Range{}, fmt.Errorf("%q is not IPv4", s)
+		return addrRange{}, fmt.Errorf("%q is not IPv4", s)
 	case last.Less(first):
-		return Range{}, fmt.Errorf("%q ends before it starts; write %s-%s", s, last, first)
+		return addrRange{}, fmt.Errorf("%q ends before it starts; write %s-%s", s, last, first)
 	}
-	return Range{first, last}, nil
+	return addrRange{first, last}, nil
 }
 
 // parseRanges reads a list of ranges and checks that they lie in the subnet, leave out its gateway, first and last address, and do not
 // overlap. The ranges come back in ascending order.
-func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip.Addr, f *faults) []Range {
-	var pool []Range
+func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip.Addr, f *faults) []addrRange {
+	var pool []addrRange
 	size := 0
 	for i, s := range list {
 		at := fmt.Sprintf("%s[%d]", field, i)
@@ -67,7 +67,7 @@ func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip
 		if subnet.IsValid() {
 			checkInSubnet(at, s, r, subnet, gateway, f)
 		}
-		pool, size = append(pool, r), size+r.Size()
+		pool, size = append(pool, r), size+r.size()
 	}
 	if len(list) == 0 {
 		f.add(field, "is empty; list the NIC's secondary addresses")
@@ -75,7 +75,7 @@ func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip
 	if size > maxPool {
 		f.add(field, "%d addresses; the most is %d", size, maxPool)
 	}
-	slices.SortFunc(pool, func(a, b Range) int { return a.First.Compare(b.First) })
+	slices.SortFunc(pool, func(a, b addrRange) int { return a.First.Compare(b.First) })
 	for i := 1; i < len(pool); i++ {
 		if !pool[i-1].Last.Less(pool[i].First) {
 			f.add(field, "%s is listed twice; let ranges not overlap", pool[i].First)
@@ -84,7 +84,7 @@ func parseRanges(field string, list []string, subnet netip.Prefix, gateway netip
 	return pool
 }
 
-func checkInSubnet(at, s string, r Range, subnet netip.Prefix, gateway netip.Addr, f *faults) {
+func checkInSubnet(at, s string, r addrRange, subnet netip.Prefix, gateway netip.Addr, f *faults) {
 	if !subnet.Contains(r.First) || !subnet.Contains(r.Last) {
 		f.add(at, "%q is outside the subnet %s", s, subnet)
 		return
@@ -100,22 +100,22 @@ func checkInSubnet(at, s string, r Range, subnet netip.Prefix, gateway netip.Add
 	}
 }
 
-func poolSize(pool []Range) int {
+func poolSize(pool []addrRange) int {
 	n := 0
 	for _, r := range pool {
-		n += r.Size()
+		n += r.size()
 	}
 	return n
 }
 
-func inPool(pool []Range, a netip.Addr) bool {
-	return slices.ContainsFunc(pool, func(r Range) bool { return !a.Less(r.First) && !r.Last.Less(a) })
+func inPool(pool []addrRange, a netip.Addr) bool {
+	return slices.ContainsFunc(pool, func(r addrRange) bool { return !a.Less(r.First) && !r.Last.Less(a) })
 }
 
 // pick chooses an address of the pool that no attachment holds and that is not one of the node's own: the lowest of those never given out
 // since the node started, and after those the one that was given back longest ago, so that peers which still know an old pod do not find a
 // new one in its place.
-func pick(pool []Range, s *State, nodes []netip.Addr) (netip.Addr, bool) {
+func pick(pool []addrRange, s *state, nodes []netip.Addr) (netip.Addr, bool) {
 	taken := make(map[netip.Addr]bool, len(s.Attachments)+len(nodes))
 	for _, a := range s.Attachments {
 		taken[a.Address] = true
@@ -143,7 +143,7 @@ func pick(pool []Range, s *State, nodes []netip.Addr) (netip.Addr, bool) {
 }
 
 // exhausted says that there is no address left, how many there are and who has them.
-func exhausted(c *Config, s *State) error {
+func exhausted(c *config, s *state) error {
 	holders := make([]string, len(s.Attachments))
 	for i, a := range s.Attachments {
 		holders[i] = fmt.Sprintf("%s by %s", a.Address, a.owner())

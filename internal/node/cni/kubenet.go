@@ -24,7 +24,7 @@ import (
 // reference bridge has for them.
 type kubenet struct{ ports }
 
-func newKubenet(n *Node) Network { return &kubenet{ports{Node: n, hairpin: n.Hairpin}} }
+func newKubenet(n *node) network { return &kubenet{ports{node: n, hairpin: n.Hairpin}} }
 
 // Ready looks at the bridge.
 func (k *kubenet) Ready() (bool, error) {
@@ -111,13 +111,13 @@ func (k *kubenet) nodeRules() []ebRule {
 }
 
 // PodWants: the bridge is the gateway. Its neighbour entry is permanent, because the kernel's table is one for all namespaces.
-func (k *kubenet) PodWants(a *Attachment) PodSide {
+func (k *kubenet) PodWants(a *attachment) podSide {
 	want := k.ports.PodWants(a)
 	want.Neighbours = map[netip.Addr]net.HardwareAddr{k.Gateway: addressMAC(k.Gateway)}
 	return want
 }
 
-func (k *kubenet) Check(a *Attachment) []error {
+func (k *kubenet) Check(a *attachment) []error {
 	br, err := link(k.Handle, k.Bridge)
 	if err != nil || br == nil {
 		return []error{fmt.Errorf("bridge %s is missing", k.Bridge), err}

@@ -37,7 +37,7 @@ func link(h *netlink.Handle, name string) (netlink.Link, error) {
 }
 
 // masterLink is the node's NIC, which must be there.
-func (n *Node) masterLink() (netlink.Link, error) {
+func (n *node) masterLink() (netlink.Link, error) {
 	l, err := link(n.Handle, n.Master)
 	if err == nil && l == nil {
 		err = coded(types.ErrLimitedConnectivity,
@@ -157,7 +157,7 @@ func deleteLink(h *netlink.Handle, name string) error {
 }
 
 // addVeth makes a pair whose other end is in the pod's namespace, under its final name, from the start. It gives back the node's end.
-func (n *Node) addVeth(a *Attachment, pod *os.File, hostMAC net.HardwareAddr, mtu int) (netlink.Link, error) {
+func (n *node) addVeth(a *attachment, pod *os.File, hostMAC net.HardwareAddr, mtu int) (netlink.Link, error) {
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil {
 		return nil, fmt.Errorf("make veth %s: %w", a.HostIf, err)

@@ -13,22 +13,22 @@ const (
 	kubenetVeth = "veth" // what kubenet's ebtables rules go by
 )
 
-// HostInterface is the name of the node's end of a pod's veth, a prefix and hexadecimal digits of the key's SHA-1: azv and the first 11 as
-// Azure CNI derives it, veth and the first 8 with kubenet, whose bridge plugin takes as many at random. [HostInterfaceKey] makes the key.
-func HostInterface(mode Mode, key string) string {
+// hostIfName is the name of the node's end of a pod's veth, a prefix and hexadecimal digits of the key's SHA-1: azv and the first 11 as
+// Azure CNI derives it, veth and the first 8 with kubenet, whose bridge plugin takes as many at random. [hostIfKey] makes the key.
+func hostIfName(mode netMode, key string) string {
 	sum := sha1.Sum([]byte(key))
 	digits := hex.EncodeToString(sum[:])
-	if mode == ModeKubenet {
+	if mode == modeKubenet {
 		return kubenetVeth + digits[:8]
 	}
 	return azureVeth + digits[:11]
 }
 
-// HostInterfaceKey is what an attachment's host interface is named after: namespace.pod in transparent mode (default.nginx becomes
+// hostIfKey is what an attachment's host interface is named after: namespace.pod in transparent mode (default.nginx becomes
 // azvc440f455693), and network name, container and interface together in the other modes, or where the runtime does not say which pod it
 // is. A pod's interfaces other than eth0 add their own name, so that a pod with two attachments has two names.
-func HostInterfaceKey(mode Mode, network, containerID, ifName, podNamespace, podName string) string {
-	if mode != ModeTransparent || podNamespace == "" || podName == "" {
+func hostIfKey(mode netMode, network, containerID, ifName, podNamespace, podName string) string {
+	if mode != modeTransparent || podNamespace == "" || podName == "" {
 		return network + containerID + ifName
 	}
 	key := podNamespace + "." + podName
@@ -54,8 +54,8 @@ func addressMAC(a netip.Addr) net.HardwareAddr {
 	return net.HardwareAddr{0x0a, 0x58, b[0], b[1], b[2], b[3]}
 }
 
-func (n *Node) vethPrefix() string {
-	if n.Mode == ModeKubenet {
+func (n *node) vethPrefix() string {
+	if n.Mode == modeKubenet {
 		return kubenetVeth
 	}
 	return azureVeth

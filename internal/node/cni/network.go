@@ -10,39 +10,39 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// Network is one kind of pod network, seen from a node. All methods work in the namespace of the [Node], and can be repeated after a call
+// network is one kind of pod network, seen from a node. All methods work in the namespace of the [node], and can be repeated after a call
 // that failed or was killed.
-type Network interface {
+type network interface {
 	// Ready is a quick look whether what the node's pods share, once set up completely, is still in place.
 	Ready() (bool, error)
 	// Ensure sets up what the node's pods share, and gives back how to remove it when it made it.
 	Ensure() (undo, error)
 	// Attach joins a pod to the network. When it fails it has taken back what it did.
-	Attach(a *Attachment, pod *os.File) error
+	Attach(a *attachment, pod *os.File) error
 	// Detach removes what Attach made. What is gone already is no error.
-	Detach(a *Attachment) error
-	// Check compares what the node has with what Attach and Ensure make, and says every difference. The pod's side is [Network.PodWants].
-	Check(a *Attachment) []error
+	Detach(a *attachment) error
+	// Check compares what the node has with what Attach and Ensure make, and says every difference. The pod's side is [network.PodWants].
+	Check(a *attachment) []error
 	// PodWants is what the pod's side has.
-	PodWants(a *Attachment) PodSide
+	PodWants(a *attachment) podSide
 	// Interfaces are the node's interfaces of a result, the pod's own left out.
-	Interfaces(a *Attachment) ([]hostInterface, error)
+	Interfaces(a *attachment) ([]hostInterface, error)
 	// Recover finds the attachments that the kernel has, for a state that is lost.
-	Recover() ([]Attachment, error)
+	Recover() ([]attachment, error)
 }
 
-// PodSide is what a pod's namespace has.
-type PodSide struct {
+// podSide is what a pod's namespace has.
+type podSide struct {
 	Address netip.Prefix
-	Routes  []PodRoute
+	Routes  []podRoute
 	// NoSubnetRoute: the kernel's own route to the address's subnet is removed, so that everything goes by way of the node.
 	NoSubnetRoute bool
 	// Neighbours are permanent entries on the pod's interface.
 	Neighbours map[netip.Addr]net.HardwareAddr
 }
 
-// PodRoute is a route by the pod's interface; without a gateway it is on the link.
-type PodRoute struct {
+// podRoute is a route by the pod's interface; without a gateway it is on the link.
+type podRoute struct {
 	Dst     netip.Prefix
 	Gateway netip.Addr
 }
@@ -50,21 +50,21 @@ type PodRoute struct {
 // hostInterface is an interface of the node, in a result.
 type hostInterface struct{ Name, MAC string }
 
-// Node is a node's side: its namespace and the network's configuration.
-type Node struct {
+// node is a node's side: its namespace and the network's configuration.
+type node struct {
 	*netlink.Handle
-	*Config
+	*config
 	ebtables ebtables
 }
 
 // kinds are the kinds of network by mode.
-var kinds map[Mode]func(*Node) Network
+var kinds map[netMode]func(*node) network
 
 func init() { // not at the declaration: the configuration's check reads the table
-	kinds = map[Mode]func(*Node) Network{
-		ModeBridge:      newBridge,
-		ModeKubenet:     newKubenet,
-		ModeTransparent: func(n *Node) Network { return &transparent{n} },
+	kinds = map[netMode]func(*node) network{
+		modeBridge:      newBridge,
+		modeKubenet:     newKubenet,
+		modeTransparent: func(n *node) network { return &transparent{n} },
 	}
 }
 

@@ -45,16 +45,16 @@ type podArgs struct {
 }
 
 // attachment is the attachment that the arguments are about, without an address.
-func (s *session) attachment(args *skel.CmdArgs) (Attachment, error) {
+func (s *session) attachment(args *skel.CmdArgs) (attachment, error) {
 	var pod podArgs
 	if err := types.LoadArgs(args.Args, &pod); err != nil {
-		return Attachment{}, coded(types.ErrInvalidEnvironmentVariables, fmt.Errorf("parse CNI_ARGS: %w", err))
+		return attachment{}, coded(types.ErrInvalidEnvironmentVariables, fmt.Errorf("parse CNI_ARGS: %w", err))
 	}
-	a := Attachment{
+	a := attachment{
 		ContainerID: args.ContainerID, IfName: args.IfName, Netns: args.Netns,
 		PodNamespace: string(pod.K8S_POD_NAMESPACE), PodName: string(pod.K8S_POD_NAME),
 	}
-	a.HostIf = HostInterface(s.conf.Mode, HostInterfaceKey(s.conf.Mode, s.conf.Name, a.ContainerID, a.IfName, a.PodNamespace, a.PodName))
+	a.HostIf = hostIfName(s.conf.Mode, hostIfKey(s.conf.Mode, s.conf.Name, a.ContainerID, a.IfName, a.PodNamespace, a.PodName))
 	a.MAC = podMAC(a.HostIf).String()
 	return a, nil
 }
@@ -82,7 +82,7 @@ func add(args *skel.CmdArgs, out io.Writer) error {
 	}
 	defer release()
 	// What an ADD left that was killed.
-	if err := s.takeBack(&a, false, func(old *Attachment) bool { return old.Pending }); err != nil {
+	if err := s.takeBack(&a, false, func(old *attachment) bool { return old.Pending }); err != nil {
 		return err
 	}
 	if err := s.refuse(&a, podHandle); err != nil {
@@ -95,7 +95,7 @@ func add(args *skel.CmdArgs, out io.Writer) error {
 }
 
 // refuse says why this attachment cannot be made.
-func (s *session) refuse(a *Attachment, pod *netlink.Handle) error {
+func (s *session) refuse(a *attachment, pod *netlink.Handle) error {
 	if old := s.find(a.ContainerID, a.IfName, ""); old != nil {
 		return coded(codeExists, fmt.Errorf("add %s to container %s: it is there since an earlier ADD, with address %s; DEL it first", a.IfName,
 			a.ContainerID, old.Address))
@@ -116,22 +116,22 @@ func (s *session) refuse(a *Attachment, pod *netlink.Handle) error {
 			a.HostIf, a.owner()))
 	}
 	// In transparent mode a pod's new sandbox takes over the name that its old one had: the old link is gone, only its record is left.
-	return s.takeBack(a, true, func(old *Attachment) bool { return old.HostIf == a.HostIf })
+	return s.takeBack(a, true, func(old *attachment) bool { return old.HostIf == a.HostIf })
 }
 
 // reserve chooses the address and notes the attachment. Where there is no address it first takes back those of attachments whose link is
 // gone: their
 // pods died without a DEL.
-func (s *session) reserve(a *Attachment) error {
+func (s *session) reserve(a *attachment) error {
 	full := false
 	choose := func() error {
 		nodes, err := s.nodeAddrs()
 		if err != nil {
 			return err
 		}
-		addr, ok := pick(s.conf.Pool, &s.State, nodes)
+		addr, ok := pick(s.conf.Pool, &s.state, nodes)
 		if full = !ok; full {
-			return exhausted(s.conf, &s.State)
+			return exhausted(s.conf, &s.state)
 		}
 		a.Address, a.Pending = addr, true
 		s.add(*a)
@@ -141,14 +141,14 @@ func (s *session) reserve(a *Attachment) error {
 	if !full {
 		return err
 	}
-	if err := s.takeBack(a, true, func(old *Attachment) bool { return !s.alive(old) }); err != nil {
+	if err := s.takeBack(a, true, func(old *attachment) bool { return !s.alive(old) }); err != nil {
 		return err
 	}
 	return s.change(choose)
 }
 
 // attach makes the node's part of the network if needed, then the attachment, and prints the result. On any error all of it is taken back.
-func (s *session) attach(a *Attachment, pod *os.File, podHandle *netlink.Handle, out io.Writer) (err error) {
+func (s *session) attach(a *attachment, pod *os.File, podHandle *netlink.Handle, out io.Writer) (err error) {
 	var made, attached undo
 	defer func() {
 		if err != nil {
@@ -203,7 +203,7 @@ func (s *session) nodeAddrs() ([]netip.Addr, error) {
 }
 
 // result is the ADD's result, joined to that of the plugin before this one, if there was one.
-func (s *session) result(a *Attachment) (*current.Result, error) {
+func (s *session) result(a *attachment) (*current.Result, error) {
 	ifs, err := s.net.Interfaces(a)
 	if err != nil {
 		return nil, err
@@ -250,7 +250,7 @@ func del(args *skel.CmdArgs) error {
 		return err
 	}
 	defer release()
-	if err := s.takeBack(&a, true, func(known *Attachment) bool { return known.is(a.ContainerID, a.IfName, a.HostIf) }); err != nil {
+	if err := s.takeBack(&a, true, func(known *attachment) bool { return known.is(a.ContainerID, a.IfName, a.HostIf) }); err != nil {
 		return err
 	}
 	if left := s.find(a.ContainerID, a.IfName, a.HostIf); left != nil {
@@ -272,11 +272,11 @@ func gc(args *skel.CmdArgs) error {
 	valid := map[string]bool{}
 	for _, v := range s.conf.ValidAttachments {
 		valid[v.ContainerID+"/"+v.IfName] = true
-		valid[HostInterface(s.conf.Mode, HostInterfaceKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
+		valid[hostIfName(s.conf.Mode, hostIfKey(s.conf.Mode, s.conf.Name, v.ContainerID, v.IfName, "", ""))] = true
 	}
-	return s.takeBack(nil, true, func(a *Attachment) bool {
+	return s.takeBack(nil, true, func(a *attachment) bool {
 		if a.ContainerID == "" {
-			return !valid[a.HostIf] && (s.conf.Mode != ModeTransparent || !s.alive(a))
+			return !valid[a.HostIf] && (s.conf.Mode != modeTransparent || !s.alive(a))
 		}
 		return a.Pending || !valid[a.ContainerID+"/"+a.IfName]
 	})
@@ -312,7 +312,7 @@ func check(args *skel.CmdArgs) error {
 }
 
 // checkPrevResult compares the ADD's result with the attachment.
-func (s *session) checkPrevResult(a *Attachment) []error {
+func (s *session) checkPrevResult(a *attachment) []error {
 	var bad []error
 	r := s.conf.PrevResult
 	want := s.net.PodWants(a).Address
@@ -346,25 +346,25 @@ func status(args *skel.CmdArgs) error {
 			return coded(types.ErrLimitedConnectivity, err)
 		}
 	}
-	if s.conf.Mode == ModeBridge || s.conf.Promiscuous {
+	if s.conf.Mode == modeBridge || s.conf.Promiscuous {
 		if _, err := findProgram("ebtables-nft-restore", "ebtables-restore"); err != nil {
 			return coded(types.ErrPluginNotAvailable, err)
 		}
 	}
-	s.Attachments = slices.DeleteFunc(s.Attachments, func(a Attachment) bool { return a.Pending || !s.alive(&a) })
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(a attachment) bool { return a.Pending || !s.alive(&a) })
 	nodes, err := s.nodeAddrs()
 	if err != nil {
 		return err
 	}
-	if _, ok := pick(s.conf.Pool, &s.State, nodes); !ok {
-		return coded(types.ErrPluginNotAvailable, exhausted(s.conf, &s.State))
+	if _, ok := pick(s.conf.Pool, &s.state, nodes); !ok {
+		return coded(types.ErrPluginNotAvailable, exhausted(s.conf, &s.state))
 	}
 	return nil
 }
 
 // checkNode looks whether a network that was complete still has its bridge.
 func (s *session) checkNode() error {
-	if s.conf.Mode == ModeTransparent {
+	if s.conf.Mode == modeTransparent {
 		return nil
 	}
 	br, err := link(s.node.Handle, s.conf.Bridge)

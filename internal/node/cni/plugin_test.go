@@ -24,7 +24,7 @@ import (
 )
 
 func bothModes(t *testing.T, f func(t *testing.T, w *world)) {
-	for _, mode := range []Mode{ModeBridge, ModeTransparent} {
+	for _, mode := range []netMode{modeBridge, modeTransparent} {
 		t.Run(string(mode), func(t *testing.T) { f(t, newWorld(t, mode)) })
 	}
 }
@@ -32,12 +32,12 @@ func bothModes(t *testing.T, f func(t *testing.T, w *world)) {
 // allModes are both of Azure CNI's, and kubenet.
 func allModes(t *testing.T, f func(t *testing.T, w *world)) {
 	bothModes(t, f)
-	t.Run(string(ModeKubenet), func(t *testing.T) { f(t, newWorld(t, ModeKubenet)) })
+	t.Run(string(modeKubenet), func(t *testing.T) { f(t, newWorld(t, modeKubenet)) })
 }
 
 // Claims A8 and A9: what bridge mode looks like from the pod and from the node.
 func TestBridge(t *testing.T) {
-	w := newWorld(t, ModeBridge)
+	w := newWorld(t, modeBridge)
 	ip1, ip2 := w.add("p1"), w.add("p2")
 	if ip1 != "10.13.76.5" || ip2 != "10.13.76.6" {
 		t.Fatalf("addresses %s and %s", ip1, ip2)
@@ -62,9 +62,9 @@ func TestBridge(t *testing.T) {
 		t.Errorf("pod's routes: %s", got)
 	}
 	// A9
-	host1 := HostInterface(ModeBridge, "azureid-p1eth0")
+	host1 := hostIfName(modeBridge, "azureid-p1eth0")
 	ports := w.run("bridge", "-n", w.name("node"), "-d", "link")
-	for _, port := range []string{"eth0", host1, HostInterface(ModeBridge, "azureid-p2eth0")} {
+	for _, port := range []string{"eth0", host1, hostIfName(modeBridge, "azureid-p2eth0")} {
 		if !regexp.MustCompile(`(?s): ` + port + `[@:][^\n]* master azure0 [^\n]*\n[^\n]* hairpin on `).MatchString(ports) {
 			t.Errorf("%s is no port with hairpin: %s", port, ports)
 		}
@@ -105,7 +105,7 @@ func TestBridge(t *testing.T) {
 
 // Claim E14: the routes of a pod in transparent mode; and the node's side.
 func TestTransparent(t *testing.T) {
-	w := newWorld(t, ModeTransparent)
+	w := newWorld(t, modeTransparent)
 	ip1, ip2 := w.add("p1"), w.add("nginx")
 	for _, p := range []struct {
 		from, to string
@@ -135,7 +135,7 @@ func TestTransparent(t *testing.T) {
 // What kubenet looks like from the pod and from the node, and that a pod which reaches itself or its neighbour through the bridge gets each
 // packet once.
 func TestKubenet(t *testing.T) {
-	w := newWorld(t, ModeKubenet)
+	w := newWorld(t, modeKubenet)
 	ip1, ip2 := w.add("p1"), w.add("p2")
 	if ip1 != "10.13.78.2" || ip2 != "10.13.78.3" {
 		t.Fatalf("addresses %s and %s", ip1, ip2)
@@ -195,7 +195,7 @@ func TestKubenet(t *testing.T) {
 
 // A TCP connection of the node goes on while the first ADD moves its address to the bridge.
 func TestNodeConnectionSurvives(t *testing.T) {
-	w := newWorld(t, ModeBridge)
+	w := newWorld(t, modeBridge)
 	var conn net.Conn
 	var l net.Listener
 	w.inNS("fabric", func() {
@@ -319,39 +319,39 @@ func TestAddFails(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		mode  Mode
+		mode  netMode
 		spoil func(*world)
 		call  call
 		code  uint
 		want  string
 		under string // a shell command that breaks something in a mount namespace of the plugin's own
 	}{
-		{name: "no namespace", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/run/netns/none"}}, code: 8,
+		{name: "no namespace", mode: modeBridge, call: call{env: map[string]string{"CNI_NETNS": "/run/netns/none"}}, code: 8,
 			want: "no such file"},
-		{name: "no namespace file", mode: ModeBridge, call: call{env: map[string]string{"CNI_NETNS": "/etc/hostname"}}, code: 8,
+		{name: "no namespace file", mode: modeBridge, call: call{env: map[string]string{"CNI_NETNS": "/etc/hostname"}}, code: 8,
 			want: "/etc/hostname"},
-		{name: "pod interface there", mode: ModeBridge, spoil: inPod("link", "add", "eth0", "type", "bridge"), code: 100, want: "there already"},
-		{name: "host interface there", mode: ModeTransparent, spoil: func(w *world) {
-			w.run("ip", "-n", w.name("node"), "link", "add", HostInterface(ModeTransparent, "default.p1"), "type", "bridge")
+		{name: "pod interface there", mode: modeBridge, spoil: inPod("link", "add", "eth0", "type", "bridge"), code: 100, want: "there already"},
+		{name: "host interface there", mode: modeTransparent, spoil: func(w *world) {
+			w.run("ip", "-n", w.name("node"), "link", "add", hostIfName(modeTransparent, "default.p1"), "type", "bridge")
 		}, code: 100, want: "there already"},
 		// The pod's default route is there by another interface: the last step fails.
-		{name: "pod route", mode: ModeBridge, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
-		{name: "pod route", mode: ModeTransparent, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
-		{name: "read-only sysctls", mode: ModeTransparent, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999,
+		{name: "pod route", mode: modeBridge, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
+		{name: "pod route", mode: modeTransparent, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
+		{name: "read-only sysctls", mode: modeTransparent, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999,
 			want: "read-only file system"},
-		{name: "read-only sysctls", mode: ModeBridge, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999, want: "read-only file system",
+		{name: "read-only sysctls", mode: modeBridge, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999, want: "read-only file system",
 			spoil: func(w *world) {
 				w.in("node", "sysctl", "-qw", "net.ipv4.ip_forward=0")
 				w.run("ip", "-n", w.name("node"), "link", "set", "eth0", "nomaster")
 			}},
-		{name: "ebtables fails", mode: ModeBridge, under: "mount --bind /bin/false /usr/sbin/xtables-nft-multi", code: 999, want: "ebtables"},
-		{name: "no master", mode: ModeTransparent, call: call{conf: map[string]any{"master": "eth7"}}, code: 51, want: "no interface eth7"},
-		{name: "arguments", mode: ModeBridge, call: call{env: map[string]string{"CNI_ARGS": "X=1"}}, code: 4, want: "CNI_ARGS"},
-		{name: "interface is no bridge", mode: ModeBridge, call: call{conf: map[string]any{"bridge": "lo"}}, code: 7, want: "name another one"},
+		{name: "ebtables fails", mode: modeBridge, under: "mount --bind /bin/false /usr/sbin/xtables-nft-multi", code: 999, want: "ebtables"},
+		{name: "no master", mode: modeTransparent, call: call{conf: map[string]any{"master": "eth7"}}, code: 51, want: "no interface eth7"},
+		{name: "arguments", mode: modeBridge, call: call{env: map[string]string{"CNI_ARGS": "X=1"}}, code: 4, want: "CNI_ARGS"},
+		{name: "interface is no bridge", mode: modeBridge, call: call{conf: map[string]any{"bridge": "lo"}}, code: 7, want: "name another one"},
 	} {
 		for _, first := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/%s/first=%v", tt.mode, tt.name, first), func(t *testing.T) {
-				if first && tt.name == "read-only sysctls" && tt.mode == ModeBridge {
+				if first && tt.name == "read-only sysctls" && tt.mode == modeBridge {
 					t.Skip("breaks what only a second ADD finds")
 				}
 				w := newWorld(t, tt.mode)
@@ -568,7 +568,7 @@ func TestExhausted(t *testing.T) {
 }
 
 func TestStatusNoMaster(t *testing.T) {
-	w := newWorld(t, ModeBridge)
+	w := newWorld(t, modeBridge)
 	w.must(call{command: "STATUS"})
 	out := w.call(call{command: "STATUS", conf: map[string]any{"master": "eth7"}})
 	if out.err == nil || out.err.Code != types.ErrLimitedConnectivity {
@@ -580,36 +580,36 @@ func TestStatusNoMaster(t *testing.T) {
 func TestCheckFinds(t *testing.T) {
 	node, pod := "node", "p1"
 	for _, tt := range []struct {
-		mode Mode
+		mode netMode
 		host string
 		args []string
 		want string
 	}{
-		{ModeBridge, node, []string{"ip", "neigh", "del", "10.13.76.5", "dev", "azure0"}, "neighbour 10.13.76.5 on azure0"},
-		{ModeBridge, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeBridge, "azureid-p1eth0"), "hairpin", "off"},
+		{modeBridge, node, []string{"ip", "neigh", "del", "10.13.76.5", "dev", "azure0"}, "neighbour 10.13.76.5 on azure0"},
+		{modeBridge, node, []string{"bridge", "link", "set", "dev", hostIfName(modeBridge, "azureid-p1eth0"), "hairpin", "off"},
 			"hairpin is off on azv"},
-		{ModeBridge, node, []string{"bridge", "link", "set", "dev", "eth0", "hairpin", "off"}, "hairpin is off on eth0"},
-		{ModeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is no port of azure0"},
-		{ModeBridge, node, []string{"ip", "addr", "add", "10.13.76.200/24", "dev", "eth0"}, "addresses are on eth0"},
-		{ModeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"},
+		{modeBridge, node, []string{"bridge", "link", "set", "dev", "eth0", "hairpin", "off"}, "hairpin is off on eth0"},
+		{modeBridge, node, []string{"ip", "link", "set", "eth0", "nomaster"}, "eth0 is no port of azure0"},
+		{modeBridge, node, []string{"ip", "addr", "add", "10.13.76.200/24", "dev", "eth0"}, "addresses are on eth0"},
+		{modeBridge, node, []string{"ebtables-nft", "-t", "nat", "-F", "POSTROUTING"},
 			"ebtables rule is missing: -t nat -A POSTROUTING -s Unicast"},
-		{ModeBridge, node, []string{"ip", "link", "del", HostInterface(ModeBridge, "azureid-p1eth0")}, "is missing"},
-		{ModeBridge, pod, []string{"ip", "route", "del", "default"}, "the pod's route 0.0.0.0/0 via 10.13.76.1 is missing"},
-		{ModeBridge, pod, []string{"ip", "addr", "flush", "dev", "eth0"}, "lacks address 10.13.76.5/24"},
-		{ModeBridge, pod, []string{"ip", "link", "set", "eth0", "down"}, "is down"},
-		{ModeTransparent, node, []string{"ip", "route", "del", "10.13.76.5"}, "route 10.13.76.5/32 by azv"},
-		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + HostInterface(ModeTransparent, "default.p1") + ".proxy_arp=0"},
+		{modeBridge, node, []string{"ip", "link", "del", hostIfName(modeBridge, "azureid-p1eth0")}, "is missing"},
+		{modeBridge, pod, []string{"ip", "route", "del", "default"}, "the pod's route 0.0.0.0/0 via 10.13.76.1 is missing"},
+		{modeBridge, pod, []string{"ip", "addr", "flush", "dev", "eth0"}, "lacks address 10.13.76.5/24"},
+		{modeBridge, pod, []string{"ip", "link", "set", "eth0", "down"}, "is down"},
+		{modeTransparent, node, []string{"ip", "route", "del", "10.13.76.5"}, "route 10.13.76.5/32 by azv"},
+		{modeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.conf." + hostIfName(modeTransparent, "default.p1") + ".proxy_arp=0"},
 			"proxy_arp is not 1"},
-		{ModeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, "ip_forward is not 1"},
-		{ModeTransparent, pod, []string{"ip", "neigh", "del", "169.254.1.1", "dev", "eth0"}, "the pod's neighbour 169.254.1.1"},
-		{ModeKubenet, node, []string{"ip", "link", "set", "cbr0", "promisc", "off"}, "promiscuous mode is false"},
-		{ModeKubenet, node, []string{"ip", "addr", "flush", "dev", "cbr0"}, "bridge cbr0 has addresses [], not 10.13.78.1"},
-		{ModeKubenet, node, []string{"ebtables-nft", "-F", "KUBE-DEDUP"},
+		{modeTransparent, node, []string{"sysctl", "-qw", "net.ipv4.ip_forward=0"}, "ip_forward is not 1"},
+		{modeTransparent, pod, []string{"ip", "neigh", "del", "169.254.1.1", "dev", "eth0"}, "the pod's neighbour 169.254.1.1"},
+		{modeKubenet, node, []string{"ip", "link", "set", "cbr0", "promisc", "off"}, "promiscuous mode is false"},
+		{modeKubenet, node, []string{"ip", "addr", "flush", "dev", "cbr0"}, "bridge cbr0 has addresses [], not 10.13.78.1"},
+		{modeKubenet, node, []string{"ebtables-nft", "-F", "KUBE-DEDUP"},
 			"ebtables rule is missing: -t filter -A KUBE-DEDUP -p IPv4 -s 0a:58:0a:0d:4e:01 -o veth+ --ip-src 10.13.78.0/24 -j DROP"},
-		{ModeKubenet, node, []string{"bridge", "link", "set", "dev", HostInterface(ModeKubenet, "azureid-p1eth0"), "hairpin", "off"},
+		{modeKubenet, node, []string{"bridge", "link", "set", "dev", hostIfName(modeKubenet, "azureid-p1eth0"), "hairpin", "off"},
 			"hairpin is off on veth"},
-		{ModeKubenet, pod, []string{"ip", "neigh", "del", "10.13.78.1", "dev", "eth0"}, "the pod's neighbour 10.13.78.1"},
-		{ModeTransparent, pod, []string{"ip", "route", "add", "10.13.76.0/24", "dev", "eth0"}, "goes past the node"},
+		{modeKubenet, pod, []string{"ip", "neigh", "del", "10.13.78.1", "dev", "eth0"}, "the pod's neighbour 10.13.78.1"},
+		{modeTransparent, pod, []string{"ip", "route", "add", "10.13.76.0/24", "dev", "eth0"}, "goes past the node"},
 	} {
 		t.Run(string(tt.mode)+"/"+strings.Join(tt.args, " "), func(t *testing.T) {
 			w := newWorld(t, tt.mode)
@@ -627,7 +627,7 @@ func TestCheckFinds(t *testing.T) {
 }
 
 func TestCheckArguments(t *testing.T) {
-	w := newWorld(t, ModeTransparent)
+	w := newWorld(t, modeTransparent)
 	w.add("p1")
 	if out := w.call(call{command: "CHECK", pod: "p1"}); out.err == nil || out.err.Code != 7 {
 		t.Errorf("without prevResult: %+v", out.err)
@@ -648,7 +648,7 @@ func TestCheckArguments(t *testing.T) {
 
 // From the command line, by the specification alone: every version, and the version that the result has.
 func TestVersions(t *testing.T) {
-	w := newWorld(t, ModeTransparent)
+	w := newWorld(t, modeTransparent)
 	var got struct{ SupportedVersions []string }
 	if err := json.Unmarshal(w.must(call{command: "VERSION"}), &got); err != nil {
 		t.Fatal(err)

@@ -38,7 +38,7 @@ func openPod(path string) (*os.File, *netlink.Handle, error) {
 }
 
 // configurePod brings the pod's interface up with its address, routes and neighbours.
-func configurePod(h *netlink.Handle, ifName string, want PodSide) error {
+func configurePod(h *netlink.Handle, ifName string, want podSide) error {
 	l, err := link(h, ifName)
 	if err != nil || l == nil {
 		return joined([]error{fmt.Errorf("look up the pod's interface %s: it is gone", ifName), err})
@@ -75,7 +75,7 @@ func configurePod(h *netlink.Handle, ifName string, want PodSide) error {
 }
 
 // checkPod compares a pod's side with what it should have.
-func checkPod(path string, a *Attachment, want PodSide) []error {
+func checkPod(path string, a *attachment, want podSide) []error {
 	f, h, err := openPod(path)
 	if err != nil {
 		return []error{err}
@@ -97,7 +97,7 @@ func checkPod(path string, a *Attachment, want PodSide) []error {
 	return append(bad, checkPodRoutes(h, l, want)...)
 }
 
-func checkPodAddress(h *netlink.Handle, l netlink.Link, want PodSide) error {
+func checkPodAddress(h *netlink.Handle, l netlink.Link, want podSide) error {
 	list, err := addrs(h, l)
 	if err != nil {
 		return err
@@ -110,7 +110,7 @@ func checkPodAddress(h *netlink.Handle, l netlink.Link, want PodSide) error {
 	return fmt.Errorf("the pod's interface %s lacks address %s", l.Attrs().Name, want.Address)
 }
 
-func checkPodNeighbours(h *netlink.Handle, l netlink.Link, want PodSide) error {
+func checkPodNeighbours(h *netlink.Handle, l netlink.Link, want podSide) error {
 	known, err := neighbours(h, l)
 	if err != nil {
 		return err
@@ -123,14 +123,14 @@ func checkPodNeighbours(h *netlink.Handle, l netlink.Link, want PodSide) error {
 	return nil
 }
 
-func checkPodRoutes(h *netlink.Handle, l netlink.Link, want PodSide) []error {
+func checkPodRoutes(h *netlink.Handle, l netlink.Link, want podSide) []error {
 	all, err := dump(func() ([]netlink.Route, error) { return h.RouteList(l, netlink.FAMILY_V4) })
 	if err != nil {
 		return []error{fmt.Errorf("list the pod's routes: %w", err)}
 	}
-	have := map[PodRoute]bool{}
+	have := map[podRoute]bool{}
 	for _, r := range all {
-		route := PodRoute{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
+		route := podRoute{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0)}
 		if r.Dst != nil {
 			ip, _ := netip.AddrFromSlice(r.Dst.IP.To4())
 			ones, _ := r.Dst.Mask.Size()
@@ -145,14 +145,14 @@ func checkPodRoutes(h *netlink.Handle, l netlink.Link, want PodSide) []error {
 			bad = append(bad, fmt.Errorf("the pod's route %s is missing", r))
 		}
 	}
-	if want.NoSubnetRoute && have[PodRoute{Dst: want.Address.Masked()}] {
+	if want.NoSubnetRoute && have[podRoute{Dst: want.Address.Masked()}] {
 		bad = append(bad, fmt.Errorf("the pod has a route to %s, which goes past the node", want.Address.Masked()))
 	}
 	return bad
 }
 
 // String is the route as ip route prints it.
-func (r PodRoute) String() string {
+func (r podRoute) String() string {
 	if r.Gateway.IsValid() {
 		return fmt.Sprintf("%s via %s", r.Dst, r.Gateway)
 	}

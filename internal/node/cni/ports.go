@@ -16,10 +16,10 @@ import (
 // ports are pods' veths on a bridge, which Azure CNI's bridge mode and kubenet have in common: each a port of the bridge, with a permanent
 // neighbour entry on it.
 type ports struct {
-	*Node
+	*node
 	hairpin bool
 	// rules are a pod's own ebtables rules; nil for none.
-	rules func(a *Attachment, mac net.HardwareAddr) []ebRule
+	rules func(a *attachment, mac net.HardwareAddr) []ebRule
 }
 
 // bridgeLink is the bridge; nil when it is not there yet.
@@ -82,7 +82,7 @@ func (b *ports) create(mac net.HardwareAddr, mtu int, done *undo) (netlink.Link,
 
 // Attach makes the pod's veth a port of the bridge, with hairpin where a pod may reach itself through a service, its neighbour entry and
 // its rules.
-func (b *ports) Attach(a *Attachment, pod *os.File) (err error) {
+func (b *ports) Attach(a *attachment, pod *os.File) (err error) {
 	br, err := link(b.Handle, b.Bridge)
 	if err != nil || br == nil {
 		return joined([]error{fmt.Errorf("look up bridge %s: it is gone", b.Bridge), err})
@@ -115,7 +115,7 @@ func (b *ports) Attach(a *Attachment, pod *os.File) (err error) {
 	return b.ebtables.add(b.podRules(a, mac))
 }
 
-func (b *ports) podRules(a *Attachment, mac net.HardwareAddr) []ebRule {
+func (b *ports) podRules(a *attachment, mac net.HardwareAddr) []ebRule {
 	if b.rules == nil {
 		return nil
 	}
@@ -123,7 +123,7 @@ func (b *ports) podRules(a *Attachment, mac net.HardwareAddr) []ebRule {
 }
 
 // Detach removes the rules, the neighbour entry and the veth.
-func (b *ports) Detach(a *Attachment) error {
+func (b *ports) Detach(a *attachment) error {
 	mac, err := net.ParseMAC(a.MAC)
 	if err != nil {
 		return fmt.Errorf("detach %s: %w", a.HostIf, err)
@@ -131,7 +131,7 @@ func (b *ports) Detach(a *Attachment) error {
 	return joined([]error{b.ebtables.delete(b.podRules(a, mac)), b.deleteNeighbour(a), deleteLink(b.Handle, a.HostIf)})
 }
 
-func (b *ports) deleteNeighbour(a *Attachment) error {
+func (b *ports) deleteNeighbour(a *attachment) error {
 	br, err := link(b.Handle, b.Bridge)
 	if br == nil {
 		return err
@@ -144,14 +144,14 @@ func (b *ports) deleteNeighbour(a *Attachment) error {
 }
 
 // PodWants: an address of the subnet, and the way by its gateway, which Azure's network plays or the bridge is.
-func (b *ports) PodWants(a *Attachment) PodSide {
-	return PodSide{
+func (b *ports) PodWants(a *attachment) podSide {
+	return podSide{
 		Address: netip.PrefixFrom(a.Address, b.Subnet.Bits()),
-		Routes:  []PodRoute{{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: b.Gateway}},
+		Routes:  []podRoute{{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: b.Gateway}},
 	}
 }
 
-func (b *ports) Interfaces(a *Attachment) ([]hostInterface, error) {
+func (b *ports) Interfaces(a *attachment) ([]hostInterface, error) {
 	var out []hostInterface
 	for _, name := range []string{b.Bridge, a.HostIf} {
 		l, err := link(b.Handle, name)
@@ -164,7 +164,7 @@ func (b *ports) Interfaces(a *Attachment) ([]hostInterface, error) {
 }
 
 // checkPod compares the node's side of a pod with what Attach makes, and the rules with those that there are, others with them.
-func (b *ports) checkPod(br netlink.Link, a *Attachment, others []ebRule) []error {
+func (b *ports) checkPod(br netlink.Link, a *attachment, others []ebRule) []error {
 	bad := []error{b.checkPort(br, a.HostIf)}
 	known, err := neighbours(b.Handle, br)
 	if err != nil || known[a.Address] != a.MAC {
@@ -204,7 +204,7 @@ func (b *ports) checkPort(br netlink.Link, name string) error {
 }
 
 // Recover pairs the bridge's veths with its permanent neighbours: a pod's MAC address follows from its veth's name.
-func (b *ports) Recover() ([]Attachment, error) {
+func (b *ports) Recover() ([]attachment, error) {
 	br, err := link(b.Handle, b.Bridge)
 	if br == nil {
 		return nil, err
@@ -224,12 +224,12 @@ func (b *ports) Recover() ([]Attachment, error) {
 }
 
 // recoverVeths makes an attachment of every pod's veth whose address is found.
-func (n *Node) recoverVeths(address func(l netlink.Link, mac string) (netip.Addr, bool)) ([]Attachment, error) {
+func (n *node) recoverVeths(address func(l netlink.Link, mac string) (netip.Addr, bool)) ([]attachment, error) {
 	links, err := dump(n.LinkList)
 	if err != nil {
 		return nil, fmt.Errorf("list interfaces: %w", err)
 	}
-	var out []Attachment
+	var out []attachment
 	for _, l := range links {
 		name := l.Attrs().Name
 		if l.Type() != "veth" || !strings.HasPrefix(name, n.vethPrefix()) {
@@ -237,7 +237,7 @@ func (n *Node) recoverVeths(address func(l netlink.Link, mac string) (netip.Addr
 		}
 		mac := podMAC(name).String()
 		if addr, ok := address(l, mac); ok {
-			out = append(out, Attachment{IfName: "eth0", HostIf: name, MAC: mac, Address: addr})
+			out = append(out, attachment{IfName: "eth0", HostIf: name, MAC: mac, Address: addr})
 		}
 	}
 	return out, nil

@@ -18,9 +18,9 @@ import (
 // node's, and the state file's.
 type session struct {
 	*store
-	conf  *Config
-	node  *Node
-	net   Network
+	conf  *config
+	node  *node
+	net   network
 	stamp string // the namespace's incarnation now
 	// intact: the state says that the node's part of the network is complete in this namespace.
 	intact bool
@@ -28,7 +28,7 @@ type session struct {
 
 // open parses the configuration.
 func open(args *skel.CmdArgs) (*session, error) {
-	conf, err := ParseConfig(args.StdinData, os.ReadFile)
+	conf, err := parseConfig(args.StdinData, os.ReadFile)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +41,7 @@ func open(args *skel.CmdArgs) (*session, error) {
 		return nil, fmt.Errorf("open a netlink socket: %w", err)
 	}
 	s := &session{store: st, conf: conf}
-	s.node = &Node{Handle: h, Config: conf, ebtables: ebtables{locks: st.locks}}
+	s.node = &node{Handle: h, config: conf, ebtables: ebtables{locks: st.locks}}
 	s.net = kinds[conf.Mode](s.node)
 	return s, nil
 }
@@ -103,13 +103,13 @@ func (s *session) reconcile() error {
 		s.intact = s.NodeReady
 		return nil
 	}
-	s.Attachments = slices.DeleteFunc(s.Attachments, func(a Attachment) bool { return !s.alive(&a) })
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(a attachment) bool { return !s.alive(&a) })
 	rebuilt, err := s.net.Recover()
 	if err != nil {
 		return err
 	}
 	for _, a := range rebuilt {
-		known := func(x Attachment) bool { return x.HostIf == a.HostIf || x.Address == a.Address }
+		known := func(x attachment) bool { return x.HostIf == a.HostIf || x.Address == a.Address }
 		if inPool(s.conf.Pool, a.Address) && !slices.ContainsFunc(s.Attachments, known) {
 			s.add(a)
 		}
@@ -119,7 +119,7 @@ func (s *session) reconcile() error {
 }
 
 // alive: the node's end of the veth is there. It goes when either end's namespace goes.
-func (s *session) alive(a *Attachment) bool {
+func (s *session) alive(a *attachment) bool {
 	l, err := link(s.node.Handle, a.HostIf)
 	return err != nil || l != nil
 }
@@ -127,7 +127,7 @@ func (s *session) alive(a *Attachment) bool {
 // takeBack removes the attachments that which chooses, but for those that another command is at work on; the lock of own is held. known
 // says that
 // somebody may know their addresses.
-func (s *session) takeBack(own *Attachment, known bool, which func(*Attachment) bool) error {
+func (s *session) takeBack(own *attachment, known bool, which func(*attachment) bool) error {
 	if err := s.look(); err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func (s *session) takeBack(own *Attachment, known bool, which func(*Attachment) 
 	return nil
 }
 
-func (s *session) takeBackOne(own *Attachment, known bool, old Attachment, which func(*Attachment) bool) error {
+func (s *session) takeBackOne(own *attachment, known bool, old attachment, which func(*attachment) bool) error {
 	if own == nil || own.HostIf != old.HostIf {
 		release, err := s.hold(old.HostIf, 0)
 		if errors.Is(err, errLocked) {
@@ -155,7 +155,7 @@ func (s *session) takeBackOne(own *Attachment, known bool, old Attachment, which
 	if err := s.look(); err != nil { // its maker may have come to its end meanwhile
 		return err
 	}
-	i := slices.IndexFunc(s.Attachments, func(a Attachment) bool { return a.HostIf == old.HostIf && a.Address == old.Address })
+	i := slices.IndexFunc(s.Attachments, func(a attachment) bool { return a.HostIf == old.HostIf && a.Address == old.Address })
 	if i < 0 || !which(&s.Attachments[i]) {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (s *session) ensureNode() (undo, error) {
 
 // giveBack forgets an attachment that could not be made, and takes back what was made for it of the node's part, unless another counts on
 // that.
-func (s *session) giveBack(a *Attachment, made undo) error {
+func (s *session) giveBack(a *attachment, made undo) error {
 	if len(made) > 0 {
 		lock, err := s.holdNode()
 		if err != nil {
@@ -218,7 +218,7 @@ func (s *session) giveBack(a *Attachment, made undo) error {
 }
 
 // remove detaches and forgets. The record goes last: when it fails or is killed before, the next DEL goes on.
-func (s *session) remove(a Attachment, known bool) error {
+func (s *session) remove(a attachment, known bool) error {
 	if err := s.net.Detach(&a); err != nil {
 		return err
 	}

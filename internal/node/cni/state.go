@@ -21,8 +21,8 @@ import (
 // stateVersion is the format of the state file that this code reads and writes.
 const stateVersion = 1
 
-// State is what a network's state file holds (JSON, one file a network, written whole and renamed into place).
-type State struct {
+// state is what a network's state file holds (JSON, one file a network, written whole and renamed into place).
+type state struct {
 	Version int `json:"version"`
 	// Incarnation names the node's network namespace in this run of the kernel: another one means that the node started anew and that no link
 	// of
@@ -30,13 +30,13 @@ type State struct {
 	Incarnation string `json:"incarnation"`
 	// NodeReady says that what the pods share (bridge, rules, sysctls) was set up completely.
 	NodeReady   bool         `json:"nodeReady"`
-	Attachments []Attachment `json:"attachments"`
+	Attachments []attachment `json:"attachments"`
 	// Released are the addresses given back, oldest first.
 	Released []netip.Addr `json:"released,omitempty"`
 }
 
-// Attachment is a pod's interface on a network.
-type Attachment struct {
+// attachment is a pod's interface on a network.
+type attachment struct {
 	ContainerID  string     `json:"containerID"` // empty when it was rebuilt from the kernel
 	IfName       string     `json:"ifname"`
 	Netns        string     `json:"netns"`
@@ -50,7 +50,7 @@ type Attachment struct {
 }
 
 // owner names the attachment's holder for people.
-func (a *Attachment) owner() string {
+func (a *attachment) owner() string {
 	switch {
 	case a.PodName != "":
 		return a.PodNamespace + "/" + a.PodName
@@ -61,7 +61,7 @@ func (a *Attachment) owner() string {
 }
 
 // find is the attachment of a container's interface; one that was rebuilt is known by its host interface only.
-func (s *State) find(containerID, ifName, hostIf string) *Attachment {
+func (s *state) find(containerID, ifName, hostIf string) *attachment {
 	for i := range s.Attachments {
 		if a := &s.Attachments[i]; a.is(containerID, ifName, hostIf) {
 			return a
@@ -70,19 +70,19 @@ func (s *State) find(containerID, ifName, hostIf string) *Attachment {
 	return nil
 }
 
-func (a *Attachment) is(containerID, ifName, hostIf string) bool {
+func (a *attachment) is(containerID, ifName, hostIf string) bool {
 	return a.ContainerID == containerID && a.IfName == ifName || a.ContainerID == "" && a.HostIf == hostIf
 }
 
-func (s *State) add(a Attachment) {
+func (s *state) add(a attachment) {
 	s.Released = slices.DeleteFunc(s.Released, func(r netip.Addr) bool { return r == a.Address })
 	s.Attachments = append(s.Attachments, a)
-	slices.SortFunc(s.Attachments, func(a, b Attachment) int { return a.Address.Compare(b.Address) })
+	slices.SortFunc(s.Attachments, func(a, b attachment) int { return a.Address.Compare(b.Address) })
 }
 
 // forget removes an attachment; its address goes to the end of the queue when somebody may know it.
-func (s *State) forget(a Attachment, known bool) {
-	s.Attachments = slices.DeleteFunc(s.Attachments, func(x Attachment) bool { return x.Address == a.Address })
+func (s *state) forget(a attachment, known bool) {
+	s.Attachments = slices.DeleteFunc(s.Attachments, func(x attachment) bool { return x.Address == a.Address })
 	s.Released = slices.DeleteFunc(s.Released, func(r netip.Addr) bool { return r == a.Address })
 	if known {
 		s.Released = append(s.Released, a.Address)
@@ -95,7 +95,7 @@ type store struct {
 	locks
 	// found says that the file was there and could be read.
 	found bool
-	State // as it was read last
+	state // as it was read last
 }
 
 func newStore(dir, network string) (*store, error) {
@@ -107,7 +107,7 @@ func newStore(dir, network string) (*store, error) {
 
 // read loads the file. One that is missing or damaged (a power cut) is as none: the kernel is asked what there is.
 func (s *store) read() error {
-	s.State, s.found = State{}, false
+	s.state, s.found = state{}, false
 	data, err := os.ReadFile(s.path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -123,11 +123,11 @@ func (s *store) read() error {
 		return coded(types.ErrIOFailure, fmt.Errorf("read the state: %s has format %d, this plugin knows %d; install the plugin that wrote it",
 			s.path, state.Version, stateVersion))
 	}
-	s.State, s.found = state, true
+	s.state, s.found = state, true
 	return nil
 }
 
-func parseState(data []byte) (state State, ok bool) {
+func parseState(data []byte) (state state, ok bool) {
 	err := json.Unmarshal(data, &state)
 	return state, err == nil
 }
@@ -135,7 +135,7 @@ func parseState(data []byte) (state State, ok bool) {
 // save writes the file whole and renames it into place.
 func (s *store) save() error {
 	s.Version = stateVersion
-	data, err := json.Marshal(s.State)
+	data, err := json.Marshal(s.state)
 	if err != nil {
 		return coded(types.ErrInternal, fmt.Errorf("encode the state: %w", err))
 	}

@@ -19,7 +19,7 @@ var (
 // transparent is Azure CNI's transparent mode: no bridge; the node routes to each pod by its veth, and the pod sends everything to
 // 169.254.1.1, which is the veth's
 // other end. Networks beyond the node must send pods' packets to the node's own MAC address: nothing here answers ARP for pods on the NIC.
-type transparent struct{ *Node }
+type transparent struct{ *node }
 
 // Ready: the sysctl is written again each time, which costs no more than looking at it.
 func (t *transparent) Ready() (bool, error) { return false, nil }
@@ -36,7 +36,7 @@ func (t *transparent) Ensure() (undo, error) {
 }
 
 // Attach makes the veth, proxy ARP on it, and the route and neighbour entry for the pod.
-func (t *transparent) Attach(a *Attachment, pod *os.File) (err error) {
+func (t *transparent) Attach(a *attachment, pod *os.File) (err error) {
 	master, err := t.masterLink()
 	if err != nil {
 		return err
@@ -68,13 +68,13 @@ func (t *transparent) Attach(a *Attachment, pod *os.File) (err error) {
 }
 
 // Detach removes the veth; its routes, entries and settings go with it.
-func (t *transparent) Detach(a *Attachment) error { return deleteLink(t.Handle, a.HostIf) }
+func (t *transparent) Detach(a *attachment) error { return deleteLink(t.Handle, a.HostIf) }
 
-func (t *transparent) PodWants(a *Attachment) PodSide {
-	return PodSide{
+func (t *transparent) PodWants(a *attachment) podSide {
+	return podSide{
 		Address:       netip.PrefixFrom(a.Address, t.Subnet.Bits()),
 		NoSubnetRoute: true,
-		Routes: []PodRoute{
+		Routes: []podRoute{
 			{Dst: hostPrefix(virtualGateway)},
 			{Dst: netip.PrefixFrom(netip.IPv4Unspecified(), 0), Gateway: virtualGateway},
 		},
@@ -82,11 +82,11 @@ func (t *transparent) PodWants(a *Attachment) PodSide {
 	}
 }
 
-func (t *transparent) Interfaces(a *Attachment) ([]hostInterface, error) {
+func (t *transparent) Interfaces(a *attachment) ([]hostInterface, error) {
 	return []hostInterface{{a.HostIf, hostVethMAC.String()}}, nil
 }
 
-func (t *transparent) Check(a *Attachment) []error {
+func (t *transparent) Check(a *attachment) []error {
 	host, err := link(t.Handle, a.HostIf)
 	if err != nil || host == nil {
 		return []error{fmt.Errorf("interface %s is missing", a.HostIf), err}
@@ -131,7 +131,7 @@ func (t *transparent) routed() (map[netip.Addr]int, error) {
 }
 
 // Recover takes the address of each veth from its route.
-func (t *transparent) Recover() ([]Attachment, error) {
+func (t *transparent) Recover() ([]attachment, error) {
 	routed, err := t.routed()
 	if err != nil {
 		return nil, err

@@ -38,14 +38,14 @@ var worlds atomic.Int32
 type world struct {
 	t      *testing.T
 	prefix string
-	mode   Mode
+	mode   netMode
 	bin    string // CNI_PATH
 	state  string
 	change map[string]any // of the configuration
 	pods   []string
 }
 
-func newWorld(t *testing.T, mode Mode) *world {
+func newWorld(t *testing.T, mode netMode) *world {
 	t.Helper()
 	kerneltest.NeedRoot(t)
 	w := &world{t: t, mode: mode, bin: t.TempDir(), state: t.TempDir(), prefix: fmt.Sprintf("pwcni-%d-%d-", os.Getpid(), worlds.Add(1))}
@@ -76,12 +76,12 @@ func (w *world) boot() {
 	w.run("ip", "-n", fabric, "link", "set", "n0", "up")
 	w.in("fabric", "sysctl", "-qw", "net.ipv4.conf.n0.proxy_arp=1", "net.ipv4.neigh.n0.proxy_delay=0")
 	w.run("ip", "-n", fabric, "route", "add", "10.13.76.4", "dev", "n0")
-	if w.mode == ModeKubenet {
+	if w.mode == modeKubenet {
 		w.run("ip", "-n", fabric, "route", "add", "10.13.78.0/24", "via", "10.13.76.4", "dev", "n0", "onlink")
 	}
 	for i := 5; i <= 34; i++ {
 		route := []string{"-n", fabric, "route", "add", fmt.Sprintf("10.13.76.%d", i)}
-		if w.mode == ModeTransparent { // nothing on the node answers ARP for pods
+		if w.mode == modeTransparent { // nothing on the node answers ARP for pods
 			route = append(route, "via", "10.13.76.4", "onlink")
 		}
 		w.run("ip", append(route, "dev", "n0")...)
@@ -101,8 +101,8 @@ func (w *world) kill(host string) {
 	w.t.Helper()
 	peer := [2]string{"fabric", "n0"}
 	if host != "node" {
-		key := HostInterfaceKey(w.mode, "azure", "id-"+host, "eth0", "default", host)
-		peer = [2]string{"node", HostInterface(w.mode, key)}
+		key := hostIfKey(w.mode, "azure", "id-"+host, "eth0", "default", host)
+		peer = [2]string{"node", hostIfName(w.mode, key)}
 	}
 	w.run("ip", "netns", "del", w.name(host))
 	for range 1000 {
@@ -155,7 +155,7 @@ func (w *world) ping(from, to string, wantTTL int) {
 
 // firstIP is the address that the first pod gets.
 func (w *world) firstIP() string {
-	if w.mode == ModeKubenet {
+	if w.mode == modeKubenet {
 		return "10.13.78.2"
 	}
 	return "10.13.76.5"
@@ -163,7 +163,7 @@ func (w *world) firstIP() string {
 
 // hops is what is left of a TTL between pods and the fabric: the node is a hop but where its bridge reaches both.
 func (w *world) hops(ttl int) int {
-	if w.mode == ModeBridge {
+	if w.mode == modeBridge {
 		return ttl
 	}
 	return ttl - 1
@@ -171,7 +171,7 @@ func (w *world) hops(ttl int) int {
 
 func (w *world) conf(more map[string]any) []byte {
 	change := map[string]any{"mode": string(w.mode), "stateDir": w.state}
-	if w.mode == ModeKubenet {
+	if w.mode == modeKubenet {
 		change["ipam"] = map[string]any{"type": "host-local", "subnet": "10.13.78.0/24"}
 	}
 	for _, m := range []map[string]any{w.change, more} {
@@ -323,7 +323,7 @@ func (w *world) dump() string {
 			b.WriteString(line)
 		}
 	}
-	var s State
+	var s state
 	data, err := os.ReadFile(filepath.Join(w.state, "azure.json"))
 	if err == nil {
 		err = json.Unmarshal(data, &s)

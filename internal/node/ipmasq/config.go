@@ -22,7 +22,7 @@ const (
 // Which data keys of ConfigMaps, that is files of /etc/config, are read.
 const (
 	FileV1     = "ip-masq-agent" // form v1: this one
-	FilePrefix = "ip-masq"       // form v2: all that start so
+	filePrefix = "ip-masq"       // form v2: all that start so
 )
 
 // AKS's ConfigMaps, in kube-system.
@@ -102,8 +102,8 @@ type Switch struct {
 	From []Origin `json:"from,omitempty"`
 }
 
-// Defaults is the configuration that holds without any file.
-func Defaults() *Config {
+// defaults is the configuration that holds without any file.
+func defaults() *Config {
 	c := &Config{CIDRLimit: DefaultCIDRLimit, ResyncInterval: DefaultResyncInterval, Default: true}
 	for _, p := range defaultRanges() {
 		c.NonMasquerade = append(c.NonMasquerade, CIDR{Prefix: p})

@@ -167,7 +167,7 @@ func TestTextReadsBackAsWhatItSays(t *testing.T) {
 			rereads(t, s.options(t), c)
 		}
 	}
-	if got, want := Defaults().Text(FormV1),
+	if got, want := defaults().Text(FormV1),
 		"nonMasqueradeCIDRs:\n  - 10.0.0.0/8\n  - 172.16.0.0/12\n  - 192.168.0.0/16\nmasqLinkLocal: false\nresyncInterval: 60s"; got != want {
 		t.Errorf("%s\nwant\n%s", got, want)
 	}

@@ -82,17 +82,17 @@ func (p *parser) config(files []File) *Config {
 			p.add(Warning, at, "write the key "+FileV1, "is not read")
 		case p.Form == FormV1 && len(read) > 0:
 			p.add(Warning, at, "put all into one", "is not read: %s has the key too, and form v1 has one file", read[0].ConfigMap)
-		case !strings.HasPrefix(f.Key, FilePrefix):
-			p.add(Warning, at, "write a key that starts with "+FilePrefix, "is not read")
+		case !strings.HasPrefix(f.Key, filePrefix):
+			p.add(Warning, at, "write a key that starts with "+filePrefix, "is not read")
 		default:
 			read = append(read, f)
 		}
 	}
 	if len(read) == 0 {
-		return Defaults()
+		return defaults()
 	}
 	if p.Form == FormV1 {
-		c := Defaults()
+		c := defaults()
 		c.Default = false
 		p.file(read[0], c)
 		return c
@@ -328,13 +328,13 @@ func oneLine(s string) string {
 	return s
 }
 
-// ErrForm is in the chain of ParseForm's error.
-var ErrForm = errors.New("no such form of configuration")
+// errForm is in the chain of ParseForm's error.
+var errForm = errors.New("no such form of configuration")
 
 // ParseForm reads a form's name.
 func ParseForm(s string) (Form, error) {
 	if f := Form(s); f == FormV1 || f == FormV2 {
 		return f, nil
 	}
-	return "", fmt.Errorf("%q: %w; there are %s and %s", s, ErrForm, FormV1, FormV2)
+	return "", fmt.Errorf("%q: %w; there are %s and %s", s, errForm, FormV1, FormV2)
 }

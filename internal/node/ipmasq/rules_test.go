@@ -105,13 +105,13 @@ func TestRulesKnowWhereTheyComeFrom(t *testing.T) {
 }
 
 func TestUnknownNames(t *testing.T) {
-	if _, err := Rules("1.5", service.IPv4, Defaults()); err == nil || !strings.Contains(err.Error(), "1.11, 1.12, 1.19, current") {
+	if _, err := Rules("1.5", service.IPv4, defaults()); err == nil || !strings.Contains(err.Error(), "1.11, 1.12, 1.19, current") {
 		t.Errorf("age 1.5: %v", err)
 	}
 	if _, err := FormOf("1.5"); err == nil {
 		t.Error("age 1.5 has a form")
 	}
-	if _, err := ParseForm("v3"); !errors.Is(err, ErrForm) {
+	if _, err := ParseForm("v3"); !errors.Is(err, errForm) {
 		t.Errorf("form v3: %v", err)
 	}
 	if f, err := ParseForm("v2"); err != nil || f != FormV2 {

@@ -104,7 +104,7 @@ func (p *Plan) Idle() *Plan {
 	idle := *p
 	idle.Chains = slices.Clone(p.Chains)
 	for i := range idle.Chains {
-		if idle.Chains[i].Name == ChainNATOutgoing {
+		if idle.Chains[i].Name == chainNATOutgoing {
 			idle.Chains[i].Rules = nil
 		}
 	}
@@ -116,7 +116,7 @@ func (p *Plan) Prepared() *Plan {
 	ready := *p
 	ready.Chains = slices.Clone(p.Chains)
 	for i := range ready.Chains {
-		if c := &ready.Chains[i]; c.Name == ChainNATOutgoing {
+		if c := &ready.Chains[i]; c.Name == chainNATOutgoing {
 			c.Rules = []Rule{{Rule: masquerade(p.Masq.Name, p.All.Name)}}
 			comment(c.Name, c.Rules)
 		}

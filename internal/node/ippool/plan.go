@@ -16,12 +16,12 @@ import (
 // The chains of felix's nat table that have to do with pools. cali-fip-snat and cali-fip-dnat are for OpenStack's floating addresses, and
 // empty with Kubernetes.
 const (
-	ChainPrerouting  = "cali-PREROUTING"
-	ChainOutput      = "cali-OUTPUT"
-	ChainPostrouting = "cali-POSTROUTING"
-	ChainNATOutgoing = "cali-nat-outgoing"
-	ChainFIPDNAT     = "cali-fip-dnat"
-	ChainFIPSNAT     = "cali-fip-snat"
+	chainPrerouting  = "cali-PREROUTING"
+	chainOutput      = "cali-OUTPUT"
+	chainPostrouting = "cali-POSTROUTING"
+	chainNATOutgoing = "cali-nat-outgoing"
+	chainFIPDNAT     = "cali-fip-dnat"
+	chainFIPSNAT     = "cali-fip-snat"
 )
 
 // Member is one range of a set.
@@ -88,23 +88,23 @@ func Build(family service.Family, felix Felix, pools []Pool) Plan {
 	masq := newSet(family, "masq-ipam-pools", slices.DeleteFunc(slices.Clone(pools), func(p Pool) bool { return !p.NATOutgoing }))
 	p := Plan{Family: family, All: all, Masq: masq, Append: felix.Append}
 	to := func(chain string) Rule { return Rule{Rule: iptables.Rule{Target: iptables.Jump(chain)}} }
-	outgoing := Chain{Name: ChainNATOutgoing}
+	outgoing := Chain{Name: chainNATOutgoing}
 	if names := masq.pools(); len(names) > 0 {
 		outgoing.Rules = []Rule{{masquerade(masq.Name, all.Name), names}}
 	}
 	p.Chains = []Chain{
-		{ChainPrerouting, []Rule{to(ChainFIPDNAT)}},
-		{ChainOutput, []Rule{to(ChainFIPDNAT)}},
-		{ChainPostrouting, []Rule{to(ChainFIPSNAT), to(ChainNATOutgoing)}},
+		{chainPrerouting, []Rule{to(chainFIPDNAT)}},
+		{chainOutput, []Rule{to(chainFIPDNAT)}},
+		{chainPostrouting, []Rule{to(chainFIPSNAT), to(chainNATOutgoing)}},
 		outgoing,
-		{Name: ChainFIPDNAT},
-		{Name: ChainFIPSNAT},
+		{Name: chainFIPDNAT},
+		{Name: chainFIPSNAT},
 	}
 	for i := range p.Chains {
 		comment(p.Chains[i].Name, p.Chains[i].Rules)
 	}
-	for _, j := range []struct{ from, to string }{{"PREROUTING", ChainPrerouting}, {"OUTPUT", ChainOutput},
-		{"POSTROUTING", ChainPostrouting}} {
+	for _, j := range []struct{ from, to string }{{"PREROUTING", chainPrerouting}, {"OUTPUT", chainOutput},
+		{"POSTROUTING", chainPostrouting}} {
 		jump := []Rule{to(j.to)}
 		comment(j.from, jump)
 		p.Jumps = append(p.Jumps, iptables.Placed{Chain: j.from, Rule: jump[0].Rule})

@@ -16,20 +16,20 @@ func Signed(pools []Pool) reason.Writer {
 		return reason.Chain{Name: from, For: "where Calico's nat begins", Rules: []reason.Line{{To: to, For: "Calico: " + what}}}
 	}
 	leads := []reason.Line{
-		{To: ChainFIPDNAT, For: "Calico: floating addresses, of which Kubernetes has none"},
-		{To: ChainFIPSNAT, For: "Calico: floating addresses, of which Kubernetes has none"},
-		{To: ChainNATOutgoing, For: "Calico: is it from a pool with natOutgoing?"},
+		{To: chainFIPDNAT, For: "Calico: floating addresses, of which Kubernetes has none"},
+		{To: chainFIPSNAT, For: "Calico: floating addresses, of which Kubernetes has none"},
+		{To: chainNATOutgoing, For: "Calico: is it from a pool with natOutgoing?"},
 	}
 	return reason.Writer{
 		Name: "Calico's pools", File: "internal/node/ippool/plan.go", Know: poolsOf(pools).know, Always: always(),
 		Chains: reason.In(iptables.NAT,
-			begins("PREROUTING", ChainPrerouting, "destinations of what comes in"),
-			begins("OUTPUT", ChainOutput, "destinations of the node's own packets"),
-			begins("POSTROUTING", ChainPostrouting, "sources of what leaves"),
-			reason.Chain{Name: ChainPrerouting, For: "destinations of what comes in", Rules: leads[:1]},
-			reason.Chain{Name: ChainOutput, For: "destinations of the node's own packets", Rules: leads[:1]},
-			reason.Chain{Name: ChainPostrouting, For: "sources of what leaves", Rules: leads[1:]},
-			reason.Chain{Name: ChainNATOutgoing, For: "gives what pools with natOutgoing send outside every pool the node's address",
+			begins("PREROUTING", chainPrerouting, "destinations of what comes in"),
+			begins("OUTPUT", chainOutput, "destinations of the node's own packets"),
+			begins("POSTROUTING", chainPostrouting, "sources of what leaves"),
+			reason.Chain{Name: chainPrerouting, For: "destinations of what comes in", Rules: leads[:1]},
+			reason.Chain{Name: chainOutput, For: "destinations of the node's own packets", Rules: leads[:1]},
+			reason.Chain{Name: chainPostrouting, For: "sources of what leaves", Rules: leads[1:]},
+			reason.Chain{Name: chainNATOutgoing, For: "gives what pools with natOutgoing send outside every pool the node's address",
 				Rules: []reason.Line{{
 					To: "MASQUERADE",
 					For: "Calico[ pool {pool} has natOutgoing, and no pool holds the destination|" +
@@ -38,8 +38,8 @@ func Signed(pools []Pool) reason.Writer {
 						" pool {pool} has natOutgoing and no pool holds the destination: the node's IP sets do not say what the pools do|" +
 						": from no pool with natOutgoing, or to one of the pools]",
 				}}},
-			reason.Chain{Name: ChainFIPDNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
-			reason.Chain{Name: ChainFIPSNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
+			reason.Chain{Name: chainFIPDNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
+			reason.Chain{Name: chainFIPSNAT, For: "empty with Kubernetes: OpenStack's floating addresses"},
 		),
 	}
 }

@@ -37,16 +37,16 @@ func (c *Calico) DeepCopyObject() runtime.Object {
 	return out
 }
 
-// CalicoList is a list of them.
-type CalicoList struct {
+// calicoList is a list of them.
+type calicoList struct {
 	metav1.TypeMeta `json:",inline"`
 	metav1.ListMeta `json:"metadata"`
 	Items           []Calico `json:"items"`
 }
 
 // DeepCopyObject implements runtime.Object.
-func (l *CalicoList) DeepCopyObject() runtime.Object {
-	out := &CalicoList{TypeMeta: l.TypeMeta}
+func (l *calicoList) DeepCopyObject() runtime.Object {
+	out := &calicoList{TypeMeta: l.TypeMeta}
 	l.DeepCopyInto(&out.ListMeta)
 	for i := range l.Items {
 		out.Items = append(out.Items, *l.Items[i].DeepCopyObject().(*Calico))
@@ -83,7 +83,7 @@ func calicoClient(config *rest.Config) (*rest.RESTClient, error) {
 	metav1.AddToGroupVersion(s, calico)
 	for _, r := range calicoKinds {
 		s.AddKnownTypeWithName(calico.WithKind(r.kind), &Calico{})
-		s.AddKnownTypeWithName(calico.WithKind(r.kind+"List"), &CalicoList{})
+		s.AddKnownTypeWithName(calico.WithKind(r.kind+"List"), &calicoList{})
 	}
 	c := rest.CopyConfig(config)
 	c.GroupVersion, c.APIPath = &calico, "/apis"

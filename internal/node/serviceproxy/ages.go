@@ -12,9 +12,9 @@ import (
 // Rule sets that Config.Rules can name.
 const (
 	RulesCurrent = "current" // Kubernetes 1.35
-	Rules111     = "1.11"
-	Rules112     = "1.12"
-	Rules119     = "1.19"
+	rules111     = "1.11"
+	rules112     = "1.12"
+	rules119     = "1.19"
 )
 
 // Ages lists the rule sets there are.
@@ -155,7 +155,7 @@ var ages = map[string]age{
 			{iptables.Filter, "OUTPUT", chainFirewall, "", false},
 		},
 	},
-	Rules111: {
+	rules111: {
 		unnamedColon:         true,
 		comments:             commentName,
 		places:               5,
@@ -166,7 +166,7 @@ var ages = map[string]age{
 		localnet:             localnetNever,
 		jumps:                servicePortals111,
 	},
-	Rules112: {
+	rules112: {
 		unnamedColon:         true,
 		comments:             commentNone,
 		places:               5,
@@ -177,7 +177,7 @@ var ages = map[string]age{
 		localnet:             localnetNever,
 		jumps:                servicePortals111,
 	},
-	Rules119: {
+	rules119: {
 		unnamedColon:         true,
 		comments:             commentNone,
 		places:               10,

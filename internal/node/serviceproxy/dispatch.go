@@ -77,7 +77,7 @@ func (b *builder) captureNodePort(r *portRules) {
 		if b.LocalhostNodePorts && b.NFAcct {
 			counted := r.toNodePort("", iptables.Jump(r.external))
 			counted.Destination = iptables.AddressMatch{Prefix: loopback(b.Family)}
-			counted.Matches = append(counted.Matches, nfacct(CounterLocalhost))
+			counted.Matches = append(counted.Matches, nfacct(counterLocalhost))
 			b.nat.add(chainNodePorts, counted)
 		}
 		b.nat.add(chainNodePorts, r.toNodePort("", iptables.Jump(r.external)))
@@ -103,7 +103,7 @@ func (b *builder) externalChain(r *portRules) {
 		add("masquerade traffic for %s external destinations", chainMarkMasq, false)
 	} else {
 		policy = r.local
-		if !b.Detector.IsZero() {
+		if !b.Detector.isZero() {
 			b.nat.add(r.external, b.Detector.match(iptables.Rule{
 				Matches: comment("pod traffic for " + r.name + " external destinations"), Target: iptables.Jump(r.cluster),
 			}, false))

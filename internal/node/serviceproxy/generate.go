@@ -39,12 +39,12 @@ type Config struct {
 
 // The accounting objects (nfnetlink_acct) of the current rule set.
 const (
-	CounterInvalid   = "ct_state_invalid_dropped_pkts"
-	CounterLocalhost = "localhost_nps_accepted_pkts"
+	counterInvalid   = "ct_state_invalid_dropped_pkts"
+	counterLocalhost = "localhost_nps_accepted_pkts"
 )
 
 // CounterNames are the accounting objects that have to exist before rules with Config.NFAcct can be loaded.
-func CounterNames() []string { return []string{CounterInvalid, CounterLocalhost} }
+func CounterNames() []string { return []string{counterInvalid, counterLocalhost} }
 
 // Detector recognises traffic that local pods send: by its source range or by the interface it comes in by. The zero value recognises none.
 type Detector struct {
@@ -52,8 +52,8 @@ type Detector struct {
 	Interface string // a name, or a prefix followed by "+"
 }
 
-// IsZero tells that the detector recognises nothing.
-func (d Detector) IsZero() bool { return !d.CIDR.IsValid() && d.Interface == "" }
+// isZero tells that the detector recognises nothing.
+func (d Detector) isZero() bool { return !d.CIDR.IsValid() && d.Interface == "" }
 
 // match adds the detector's condition to a rule: local traffic, or with not all other.
 func (d Detector) match(r iptables.Rule, not bool) iptables.Rule {
@@ -255,7 +255,7 @@ func (b *builder) forward() {
 	if b.age.dropsInvalid && !b.TCPLiberal {
 		r := iptables.Rule{Matches: []iptables.Match{ctstate(false, "INVALID")}, Target: iptables.Jump("DROP")}
 		if b.NFAcct {
-			r.Matches = append(r.Matches, nfacct(CounterInvalid))
+			r.Matches = append(r.Matches, nfacct(counterInvalid))
 		}
 		b.filter.add(chainForward, r)
 	}
@@ -366,7 +366,7 @@ func (b *builder) internal(r *portRules) {
 	if !b.MasqueradeAll {
 		masquerade = b.Detector.match(masquerade, true)
 	}
-	if b.MasqueradeAll || !b.Detector.IsZero() {
+	if b.MasqueradeAll || !b.Detector.isZero() {
 		in := chain
 		if b.age.masqueradeInServices {
 			in = chainServices

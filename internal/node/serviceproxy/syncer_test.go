@@ -232,7 +232,7 @@ func TestLargeClustersHaveNoEndpointComments(t *testing.T) {
 	for i := range largeCluster + 1 {
 		endpoints = append(endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(i >> 8), byte(i)}), 80).String())
 	}
-	for rules, want := range map[string]bool{RulesCurrent: false, Rules111: false, Rules112: false, Rules119: false} {
+	for rules, want := range map[string]bool{RulesCurrent: false, rules111: false, rules112: false, rules119: false} {
 		set, err := Generate(Config{Family: service.IPv4, Rules: rules, MasqueradeBit: 14}, []service.Port{testPort("a", endpoints...)})
 		if err != nil {
 			t.Fatal(err)
