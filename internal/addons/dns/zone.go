@@ -4,13 +4,15 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"strings"
 	"sync"
 
 	"github.com/miekg/dns"
+
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/bounded"
 )
 
 // maxZoneFile is how many octets of a zone's file are read: maxRecords of the longest lines.
@@ -43,19 +45,10 @@ func (z *Zone) current() Records {
 	if z.read != nil && os.SameFile(info, z.read) && info.ModTime().Equal(z.read.ModTime()) && info.Size() == z.read.Size() {
 		return z.records
 	}
-	if text, err := readFile(z.File); err == nil {
+	if text, err := bounded.ReadFile(z.File, maxZoneFile); err == nil {
 		z.records, z.read = parseLines(text), info
 	}
 	return z.records
-}
-
-func readFile(file string) ([]byte, error) {
-	f, err := os.Open(file)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, maxZoneFile))
 }
 
 // update makes the changes of an update, in the file first. Those of the same moment are taken one after the other.
@@ -66,11 +59,7 @@ func (z *Zone) update(m *dns.Msg) error {
 	if err != nil {
 		return err
 	}
-	file := z.File + ".next"
-	if err := os.WriteFile(file, next.lines(), 0o600); err != nil {
-		return err
-	}
-	if err := os.Rename(file, z.File); err != nil {
+	if err := atomicfile.Write(z.File, next.lines(), 0o600); err != nil {
 		return err
 	}
 	z.mu.Lock()
@@ -87,7 +76,7 @@ type Key struct {
 
 // ReadKey reads the secret of a key from a file.
 func ReadKey(name, file string) (*Key, error) {
-	secret, err := readFile(file)
+	secret, err := bounded.ReadFile(file, maxZoneFile)
 	if err != nil {
 		return nil, err
 	}

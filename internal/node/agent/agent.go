@@ -145,7 +145,7 @@ func (a *agent) addMasqAgent(source configSource) {
 		}
 		targets = append(targets, t)
 	}
-	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(a.metrics.registry), a.log))
+	a.keepers = append(a.keepers, newMasqAgent(a.Options, source, targets, newMasqMetrics(&a.metrics.meters), a.log))
 }
 
 // addPools makes the agent keep the sets and chains of Calico's pools.
@@ -154,7 +154,7 @@ func (a *agent) addPools(source poolSource) {
 	for _, p := range a.proxies {
 		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
 	}
-	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(a.metrics.registry), a.log))
+	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(&a.metrics.meters), a.log))
 }
 
 func (a *agent) log(format string, args ...any) { a.logger.Printf(format, args...) }
@@ -215,7 +215,7 @@ func (a *agent) loop(ctx context.Context) {
 		case <-a.source.Changed():
 			for _, p := range a.proxies {
 				a.health.Queued(p.family)
-				a.metrics.lastQueued.WithLabelValues(p.family.String()).SetToCurrentTime()
+				a.metrics.lastQueued.of(p.family.String()).setNow()
 			}
 			ask()
 		case <-due.C:
@@ -271,7 +271,7 @@ func (a *agent) repair(ctx context.Context) {
 		names, err := p.syncer.Repair(ctx)
 		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {
-			a.metrics.repairs.WithLabelValues(p.family.String()).Add(float64(len(names)))
+			a.metrics.repairs.of(p.family.String()).add(float64(len(names)))
 			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
 		}
 	}

@@ -1,42 +1,49 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 
-	"github.com/vishvananda/netlink"
+	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
-// staleFlows is the condition for deletion in netlink's terms.
-type staleFlows struct{ *serviceproxy.UDPFlows }
-
-// MatchConntrackFlow implements netlink.CustomConntrackFilter.
-func (s staleFlows) MatchConntrackFlow(flow *netlink.ConntrackFlow) bool {
-	if flow.Forward.Protocol != unix.IPPROTO_UDP {
-		return false
-	}
-	destination, ok := netip.AddrFromSlice(flow.Forward.DstIP)
-	replier, ok2 := netip.AddrFromSlice(flow.Reverse.SrcIP)
-	return ok && ok2 && s.Stale(
-		netip.AddrPortFrom(destination.Unmap(), flow.Forward.DstPort),
-		netip.AddrPortFrom(replier.Unmap(), flow.Reverse.SrcPort))
-}
-
 // deleteStaleFlows deletes the UDP flows that lead to endpoints which serve no more, and tells how many.
-func deleteStaleFlows(f service.Family, flows *serviceproxy.UDPFlows) (int, error) {
-	family := netlink.InetFamily(unix.AF_INET)
-	if f == service.IPv6 {
-		family = unix.AF_INET6
-	}
-	n, err := netlink.ConntrackDeleteFilters(netlink.ConntrackTable, family, staleFlows{flows})
+func deleteStaleFlows(f service.Family, flows *serviceproxy.UDPFlows) (deleted int, err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("delete conntrack entries of stale UDP flows: %w", err)
+		}
+	}()
+	c, err := conntrack.Dial(nil)
 	if err != nil {
-		return int(n), fmt.Errorf("delete conntrack entries of stale UDP flows: %w", err)
+		return 0, err
 	}
-	return int(n), nil
+	defer c.Close()
+	all, err := c.Dump(nil)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, flow := range all {
+		to, from := flow.TupleOrig, flow.TupleReply
+		if to.Proto.Protocol != unix.IPPROTO_UDP || !f.Of(to.IP.DestinationAddress) || !flows.Stale(
+			netip.AddrPortFrom(to.IP.DestinationAddress, to.Proto.DestinationPort),
+			netip.AddrPortFrom(from.IP.SourceAddress, from.Proto.SourcePort)) {
+			continue
+		}
+		switch err := c.Delete(flow); {
+		case err == nil:
+			deleted++
+		case !errors.Is(err, unix.ENOENT): // it ended by itself
+			errs = append(errs, err)
+		}
+	}
+	return deleted, errors.Join(errs...)
 }
 
 // udpState tells two lists of service ports apart where their UDP flows may differ.

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/prometheus/client_golang/prometheus"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -166,7 +165,7 @@ func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *
 		o := Defaults()
 		o.NodeName, o.Rules, o.MasqForm = "node0", "1.19", ipmasq.FormV1
 		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
-		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(prometheus.NewRegistry()), t.Logf)
+		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { k.run(ctx) })

@@ -75,7 +75,7 @@ func (m *masqAgent) period() time.Duration {
 
 // read takes the configuration; at the interval from the API server itself, since a watch may have died without a word.
 func (m *masqAgent) read(ctx context.Context, by trigger) bool {
-	m.metrics.resyncs.WithLabelValues(string(by)).Inc()
+	m.metrics.resyncs.of(string(by)).add(1)
 	switch by {
 	case byWatch:
 		if maps, complete := m.source.Snapshot(); complete {
@@ -205,7 +205,7 @@ func (m *masqAgent) apply(ctx context.Context) error {
 	for _, t := range m.targets {
 		if err := m.applyTo(ctx, t); err != nil {
 			failed = fmt.Errorf("the %s rules could not be written: %w", t.family, err)
-			m.metrics.failures.WithLabelValues(t.family.String()).Inc()
+			m.metrics.failures.of(t.family.String()).add(1)
 			m.state.log("%v", failed)
 		}
 	}
@@ -225,11 +225,11 @@ func (m *masqAgent) applyTo(ctx context.Context, t masqTarget) error {
 	}
 	family := t.family.String()
 	if wrote > 0 {
-		m.metrics.writes.WithLabelValues(family).Inc()
+		m.metrics.writes.of(family).add(1)
 		m.state.log("wrote %d %s rules in %v", wrote, t.family, time.Since(start).Round(time.Millisecond))
 	}
-	m.metrics.rules.WithLabelValues(family).Set(float64(1 + len(set.Chain)))
-	m.metrics.lastSuccess.WithLabelValues(family).SetToCurrentTime()
+	m.metrics.rules.of(family).set(float64(1 + len(set.Chain)))
+	m.metrics.lastSuccess.of(family).setNow()
 	m.state.hold(t.family, set)
 	return nil
 }

@@ -9,8 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -30,22 +28,22 @@ const (
 
 // masqMetrics are the ip-masq agent's, which upstream's does not have.
 type masqMetrics struct {
-	problems, rules, lastSuccess *prometheus.GaugeVec
-	refused                      prometheus.Counter
-	resyncs, writes, failures    *prometheus.CounterVec
+	problems, rules, lastSuccess, resyncs, writes, failures *meter
+	refused                                                 *series
 }
 
-func newMasqMetrics(registry *prometheus.Registry) *masqMetrics {
-	m := meters{registry, "packetwalk_ip_masq_"}
-	const family = "ip_family"
+func newMasqMetrics(m *meters) *masqMetrics {
+	const prefix, family = "packetwalk_ip_masq_", "ip_family"
 	return &masqMetrics{
-		problems:    m.gauge("config_problems", "Problems of the present configuration: an error keeps it from being applied.", "severity"),
-		refused:     m.counter("config_errors_total", "Configurations read that were not applied.").WithLabelValues(),
-		resyncs:     m.counter("resyncs_total", "Comparisons of rules with the configuration, by what asked for them.", "trigger"),
-		writes:      m.counter("writes_total", "Transactions that changed rules.", family),
-		failures:    m.counter("write_failures_total", "Failures to read or write rules.", family),
-		rules:       m.gauge("rules", "Rules in force, with the jump from POSTROUTING.", family),
-		lastSuccess: m.gauge("last_success_timestamp_seconds", "When the rules were last found or made to be the configuration's.", family),
+		problems: m.add("gauge", prefix+"config_problems",
+			"Problems of the present configuration: an error keeps it from being applied.", "severity"),
+		refused:  m.add("counter", prefix+"config_errors_total", "Configurations read that were not applied.", "").of(),
+		resyncs:  m.add("counter", prefix+"resyncs_total", "Comparisons of rules with the configuration, by what asked for them.", "trigger"),
+		writes:   m.add("counter", prefix+"writes_total", "Transactions that changed rules.", family),
+		failures: m.add("counter", prefix+"write_failures_total", "Failures to read or write rules.", family),
+		rules:    m.add("gauge", prefix+"rules", "Rules in force, with the jump from POSTROUTING.", family),
+		lastSuccess: m.add("gauge", prefix+"last_success_timestamp_seconds",
+			"When the rules were last found or made to be the configuration's.", family),
 	}
 }
 
@@ -56,10 +54,10 @@ func (m *masqMetrics) noted(problems []ipmasq.Problem, applied bool) {
 		count[p.Severity]++
 	}
 	for _, s := range []ipmasq.Severity{ipmasq.Error, ipmasq.Warning} {
-		m.problems.WithLabelValues(string(s)).Set(float64(count[s]))
+		m.problems.of(string(s)).set(float64(count[s]))
 	}
 	if !applied {
-		m.refused.Inc()
+		m.refused.add(1)
 	}
 }
 

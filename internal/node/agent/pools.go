@@ -10,8 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/kube"
@@ -163,12 +161,12 @@ func (a *poolAgent) plan(ctx context.Context) {
 	a.known = true
 	a.report(ctx, problems)
 	a.state.noteProblems(problems)
-	a.metrics.problems.Set(float64(len(problems)))
+	a.metrics.problems.set(float64(len(problems)))
 	for _, t := range a.targets {
 		plan := ippool.Build(t.family, felix, pools)
 		t.plan = &plan
-		a.metrics.members.WithLabelValues(plan.All.Name).Set(float64(len(plan.All.Members)))
-		a.metrics.members.WithLabelValues(plan.Masq.Name).Set(float64(len(plan.Masq.Members)))
+		a.metrics.members.of(plan.All.Name).set(float64(len(plan.All.Members)))
+		a.metrics.members.of(plan.Masq.Name).set(float64(len(plan.Masq.Members)))
 	}
 }
 
@@ -192,15 +190,15 @@ func (a *poolAgent) apply(ctx context.Context) error {
 		did, err := a.applyTo(ctx, t)
 		if err != nil {
 			failed, t.written = err, nil
-			a.metrics.failures.WithLabelValues(t.family.String()).Inc()
+			a.metrics.failures.of(t.family.String()).add(1)
 			a.log("%v", err)
 			continue
 		}
 		if len(did) > 0 {
-			a.metrics.changes.WithLabelValues(t.family.String()).Inc()
+			a.metrics.changes.of(t.family.String()).add(1)
 			a.log("wrote %s in %v", strings.Join(did, ", "), time.Since(start).Round(time.Millisecond))
 		}
-		a.metrics.lastSuccess.WithLabelValues(t.family.String()).SetToCurrentTime()
+		a.metrics.lastSuccess.of(t.family.String()).setNow()
 	}
 	if failed == nil {
 		a.state.hold(a.targets)
@@ -255,19 +253,17 @@ func (a *poolAgent) report(ctx context.Context, problems map[*kube.Calico][]stri
 
 // poolMetrics are those of Calico's pools.
 type poolMetrics struct {
-	members, lastSuccess *prometheus.GaugeVec
-	problems             prometheus.Gauge
-	changes, failures    *prometheus.CounterVec
+	members, lastSuccess, changes, failures *meter
+	problems                                *series
 }
 
-func newPoolMetrics(registry *prometheus.Registry) *poolMetrics {
-	m := meters{registry, "packetwalk_calico_pools_"}
-	const family = "ip_family"
+func newPoolMetrics(m *meters) *poolMetrics {
+	const prefix, family = "packetwalk_calico_pools_", "ip_family"
 	return &poolMetrics{
-		members:     m.gauge("set_members", "Ranges that each IP set is to have.", "set"),
-		problems:    m.gauge("problem_objects", "IPPools and FelixConfigurations with something wrong.").WithLabelValues(),
-		changes:     m.counter("changes_total", "Times that sets or rules were written.", family),
-		failures:    m.counter("failures_total", "Failures to read or write sets or rules.", family),
-		lastSuccess: m.gauge("last_success_timestamp_seconds", "When sets and rules were last found or made right.", family),
+		members:     m.add("gauge", prefix+"set_members", "Ranges that each IP set is to have.", "set"),
+		problems:    m.add("gauge", prefix+"problem_objects", "IPPools and FelixConfigurations with something wrong.", "").of(),
+		changes:     m.add("counter", prefix+"changes_total", "Times that sets or rules were written.", family),
+		failures:    m.add("counter", prefix+"failures_total", "Failures to read or write sets or rules.", family),
+		lastSuccess: m.add("gauge", prefix+"last_success_timestamp_seconds", "When sets and rules were last found or made right.", family),
 	}
 }

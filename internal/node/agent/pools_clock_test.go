@@ -15,7 +15,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/kernel"
@@ -161,7 +160,7 @@ func withPools(t *testing.T, f func(p *poolTest)) {
 			nat: &poolNAT{chains: map[string][]string{"PREROUTING": nil, "OUTPUT": nil, "POSTROUTING": {"-j KUBE-POSTROUTING"}}},
 		}
 		p.keeper = newPoolAgent(o, p.source, p.sets, []*poolTarget{{family: service.IPv4, applier: p.nat}},
-			newPoolMetrics(prometheus.NewRegistry()), t.Logf)
+			newPoolMetrics(&meters{}), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
 		var running sync.WaitGroup
 		running.Go(func() { p.keeper.run(ctx) })

@@ -10,8 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus/promhttp"
-
 	"packetwalk.dev/internal/base/serve"
 )
 
@@ -40,7 +38,7 @@ const shutdownTimeout = 500 * time.Millisecond
 // serve starts the servers of health and metrics, which end with the context; wait is done when they have ended.
 func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	proxyMode := http.NewServeMux()
-	proxyMode.Handle("/metrics", promhttp.HandlerFor(a.metrics.registry, promhttp.HandlerOpts{}))
+	proxyMode.Handle("/metrics", &a.metrics.meters)
 	proxyMode.Handle("/healthz", a.health.Handler(nil))
 	a.faults.serve(proxyMode)
 	for _, k := range a.keepers {

@@ -69,8 +69,8 @@ func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
 	start := time.Now()
 	if flows := serviceproxy.NewUDPFlows(ports); !flows.Empty() {
 		n, err := deleteStaleFlows(p.family, flows)
-		a.metrics.conntrackDeleted.WithLabelValues(p.family.String()).Add(float64(n))
-		a.metrics.conntrack.WithLabelValues(p.family.String()).Observe(time.Since(start).Seconds())
+		a.metrics.conntrackDeleted.of(p.family.String()).add(float64(n))
+		a.metrics.conntrack.of(p.family.String()).observe(time.Since(start))
 		if err != nil {
 			a.log("%v", err)
 			return
@@ -119,7 +119,7 @@ func (a *agent) observe(slices []*discoveryv1.EndpointSlice) {
 		}
 		if at, err := time.Parse(time.RFC3339Nano, trigger); err == nil {
 			for _, p := range a.proxies {
-				a.metrics.programming.WithLabelValues(p.family.String()).Observe(now.Sub(at).Seconds())
+				a.metrics.programming.of(p.family.String()).observe(now.Sub(at))
 			}
 		}
 	}
