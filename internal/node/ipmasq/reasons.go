@@ -41,7 +41,7 @@ func Signed(configs []ConfigMap) reason.Writer {
 
 // always is the jump that every configuration has.
 var always = sync.OnceValue(func() string {
-	set, err := Rules("1.19", service.IPv4, Defaults())
+	set, err := Rules("1.19", service.IPv4, defaults())
 	if err != nil {
 		panic(err) // an age of this package
 	}

@@ -48,8 +48,8 @@ func Signed(pools []Pool) reason.Writer {
 var always = sync.OnceValue(func() string {
 	plan := Build(service.IPv4, Felix{}, nil)
 	edit := plan.Edit(nil)
-	edit.Replace = slices.DeleteFunc(edit.Replace, func(c iptables.Chain) bool { return c.Name != ChainPostrouting && c.Name != ChainFIPSNAT })
-	edit.Insert = slices.DeleteFunc(edit.Insert, func(j iptables.Placed) bool { return j.Rule.Target.Name != ChainPostrouting })
+	edit.Replace = slices.DeleteFunc(edit.Replace, func(c iptables.Chain) bool { return c.Name != chainPostrouting && c.Name != chainFIPSNAT })
+	edit.Insert = slices.DeleteFunc(edit.Insert, func(j iptables.Placed) bool { return j.Rule.Target.Name != chainPostrouting })
 	return string(iptables.AppendRestore(nil, []iptables.Edit{edit}))
 })
 

@@ -47,19 +47,19 @@ func Signed(ports []service.Port) reason.Writer {
 // of all ages.
 var always = sync.OnceValue(func() string {
 	nat, filter := iptables.Edit{Table: iptables.NAT}, iptables.Edit{Table: iptables.Filter}
-	for _, rules := range []string{Rules112, RulesCurrent} {
+	for _, rules := range []string{rules112, RulesCurrent} {
 		set, err := Generate(Config{Rules: rules, MasqueradeBit: 14}, nil)
 		if err != nil {
 			panic(err) // an age of this package
 		}
 		for _, j := range set.Jumps {
-			if j.Table == iptables.NAT && rules == Rules112 {
+			if j.Table == iptables.NAT && rules == rules112 {
 				nat.Insert = append(nat.Insert, j.Placed)
 			} else if j.Table == iptables.Filter {
 				filter.Insert = append(filter.Insert, j.Placed)
 			}
 		}
-		if rules == Rules112 {
+		if rules == rules112 {
 			all := &set.Tables[slices.IndexFunc(set.Tables, func(t iptables.Table) bool { return t.Name == iptables.NAT })]
 			nat.Replace = []iptables.Chain{*all.Chain(chainMarkMasq), *all.Chain(chainPostrouting)}
 			for _, r := range all.Chain(chainServices).Rules {
