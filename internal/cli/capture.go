@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // captureOptions are the flags of capture.
@@ -150,7 +151,7 @@ func fullNames(o capture.Origin, hosts []string, here bool) ([]string, error) {
 		switch len(found) {
 		case 0:
 			if here {
-				return nil, fmt.Errorf("no host %q on this machine; there are: %s", host, list(slices.Collect(maps.Keys(o.Hosts))))
+				return nil, fmt.Errorf("no host %q on this machine; there are: %s", host, snapshot.List(slices.Collect(maps.Keys(o.Hosts))))
 			}
 			return nil, fmt.Errorf("no host %q; 'packetwalk status' names them, and pods are pod/NAMESPACE/NAME", host)
 		case 1:

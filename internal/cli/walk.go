@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/model/packet"
@@ -68,7 +69,7 @@ var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
 }
 
 // check reads what can be read without a snapshot; all its errors are the user's to mend.
-func (o *walkOptions) check(s Streams) (from, to packet.End, proto packet.Protocol, err error) {
+func (o *walkOptions) check(s Streams) (from, to ends.End, proto packet.Protocol, err error) {
 	switch {
 	case o.from == "" || o.to == "":
 		err = errors.New("walk needs both ends: packetwalk walk --from pod/NAME --to svc/NAME")
@@ -87,10 +88,10 @@ func (o *walkOptions) check(s Streams) (from, to packet.End, proto packet.Protoc
 		return from, to, 0, err
 	}
 	var errs [3]error
-	if from, errs[0] = packet.ParseEnd(o.from); errs[0] != nil {
+	if from, errs[0] = ends.Parse(o.from); errs[0] != nil {
 		errs[0] = fmt.Errorf("--from: %w", errs[0])
 	}
-	if to, errs[1] = packet.ParseEnd(o.to); errs[1] != nil {
+	if to, errs[1] = ends.Parse(o.to); errs[1] != nil {
 		errs[1] = fmt.Errorf("--to: %w", errs[1])
 	}
 	proto, errs[2] = parseProto(o.proto)
@@ -122,13 +123,13 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	defer world.close()
-	r := &resolver{src: world.Source, objects: world.Objects(), names: world.Names(), public: world.public, unread: world.unread, at: o.at}
-	req, err := r.request(from, to, proto)
+	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at}, from, to, proto)
 	if err != nil {
 		return badInput{err}
 	}
+	req := read.Request
 	req.EveryRule = o.output == "wide"
-	options := explain.Options{Time: world.taken, Notes: append(r.notes, world.notes...), Read: world.read}
+	options := explain.Options{Time: world.taken, Notes: append(read.Notes, world.notes...), Read: world.read}
 	on := o.colour.screen(s.Out)
 	options.Colour, options.Width = on.colour, on.width
 	result, agreed, err := o.walk(ctx, world, req, &options)
@@ -139,7 +140,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 		}
 		return err
 	}
-	options.Owners = owners(world, result, r.ends)
+	options.Owners = owners(world, result, read.Hosts)
 	if o.choose != "" {
 		if err := chosenOptions(&options, result, o.choose); err != nil {
 			return err

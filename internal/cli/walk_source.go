@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/answer/authors"
+	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab"
-	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -47,7 +47,7 @@ type world struct {
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context, s Streams, to packet.End) (*world, error) {
+func (o *walkOptions) open(ctx context.Context, s Streams, to ends.End) (*world, error) {
 	if o.snapshot != "" {
 		return openFile(s, o.snapshot, o.at, to)
 	}
@@ -139,7 +139,7 @@ func (w *world) close() {
 }
 
 // openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
-func openFile(s Streams, path, at string, to packet.End) (*world, error) {
+func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	data, err := readInput(s, path)
 	if err != nil {
 		return nil, badInput{err}
@@ -155,7 +155,7 @@ func openFile(s Streams, path, at string, to packet.End) (*world, error) {
 	for i, h := range c.Hosts {
 		names[i] = h.Name
 	}
-	of := list(names)
+	of := snapshot.List(names)
 	if len(names) > 3 {
 		of = fmt.Sprintf("%d hosts", len(names))
 	}
@@ -193,7 +193,7 @@ func readInput(s Streams, path string) ([]byte, error) {
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.
-func openText(path string, text []byte, at string, to packet.End) (*world, error) {
+func openText(path string, text []byte, at string, to ends.End) (*world, error) {
 	if bytes.IndexByte(text, 0) >= 0 {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: it has NUL bytes", path)}
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -206,10 +207,18 @@ func (h *Host) Sysctl(elements ...string) (string, bool) {
 
 // NotFound is a Source's error for a host that there is none of; it is fs.ErrNotExist.
 func NotFound(name string, there []string) error {
+	return fmt.Errorf("host %q: %w; there are: %s", name, fs.ErrNotExist, List(there))
+}
+
+// List writes some names, sorted and each once, and how many more there are; "none" where there are none.
+func List(names []string) string {
 	const most = 12
-	list := strings.Join(there[:min(len(there), most)], ", ")
-	if len(there) > most {
-		list += fmt.Sprintf(" and %d more", len(there)-most)
+	names = slices.Compact(slices.Sorted(slices.Values(names)))
+	switch {
+	case len(names) == 0:
+		return "none"
+	case len(names) > most:
+		return strings.Join(names[:most], ", ") + fmt.Sprintf(" and %d more", len(names)-most)
 	}
-	return fmt.Errorf("host %q: %w; there are: %s", name, fs.ErrNotExist, list)
+	return strings.Join(names, ", ")
 }

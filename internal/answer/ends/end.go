@@ -1,4 +1,4 @@
-package packet
+package ends
 
 import (
 	"fmt"
@@ -12,48 +12,48 @@ import (
 //	pod/[NAMESPACE/]NAME[:PORT]   svc/[NAMESPACE/]NAME[:PORT]   node/NAME[:PORT]   vm/NAME[:PORT]
 //	netns/NAME[:PORT]             internet[/NAME][:PORT]        ADDRESS[:PORT], an IPv6 address in brackets when a port follows
 type End struct {
-	Kind      EndKind
+	Kind      Kind
 	Namespace string // of a pod or service; "" where none was given
 	Name      string // "" for an address, and for any host of the internet
 	Address   netip.Addr
 	Port      uint16 // 0 where none was given
 }
 
-// EndKind is what an end names.
-type EndKind string
+// Kind is what an end names.
+type Kind string
 
 // The kinds of ends, as they are written.
 const (
-	PodEnd      EndKind = "pod"
-	ServiceEnd  EndKind = "svc"
-	NodeEnd     EndKind = "node"
-	VMEnd       EndKind = "vm"
-	NetNSEnd    EndKind = "netns" // a network namespace of a captured machine that is no pod
-	InternetEnd EndKind = "internet"
-	AddressEnd  EndKind = "address" // not written: the address stands alone
+	Pod      Kind = "pod"
+	Service  Kind = "svc"
+	Node     Kind = "node"
+	VM       Kind = "vm"
+	NetNS    Kind = "netns" // a network namespace of a captured machine that is no pod
+	Internet Kind = "internet"
+	Address  Kind = "address" // not written: the address stands alone
 )
 
-// endForms are what may be written for each kind, for errors.
-var endForms = map[EndKind]string{
-	PodEnd: "pod/[NAMESPACE/]NAME[:PORT]", ServiceEnd: "svc/[NAMESPACE/]NAME[:PORT]", NodeEnd: "node/NAME[:PORT]", VMEnd: "vm/NAME[:PORT]",
-	NetNSEnd: "netns/NAME[:PORT]", InternetEnd: "internet[/NAME][:PORT]", AddressEnd: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
+// forms are what may be written for each kind, for errors.
+var forms = map[Kind]string{
+	Pod: "pod/[NAMESPACE/]NAME[:PORT]", Service: "svc/[NAMESPACE/]NAME[:PORT]", Node: "node/NAME[:PORT]", VM: "vm/NAME[:PORT]",
+	NetNS: "netns/NAME[:PORT]", Internet: "internet[/NAME][:PORT]", Address: "ADDRESS[:PORT] or [IPv6ADDRESS]:PORT",
 }
 
 // otherNames are what people write for a kind, as kubectl lets them.
-var otherNames = map[string]EndKind{
-	"pods": PodEnd, "po": PodEnd, "service": ServiceEnd, "services": ServiceEnd, "nodes": NodeEnd, "no": NodeEnd, "vms": VMEnd,
+var otherNames = map[string]Kind{
+	"pods": Pod, "po": Pod, "service": Service, "services": Service, "nodes": Node, "no": Node, "vms": VM,
 }
 
-// ParseEnd reads an end. Its errors say what to write instead.
-func ParseEnd(s string) (End, error) {
-	e, err := parseEnd(s)
+// Parse reads an end. Its errors say what to write instead.
+func Parse(s string) (End, error) {
+	e, err := parse(s)
 	if err != nil {
 		return End{}, fmt.Errorf("end %q: %w", s, err)
 	}
 	return e, nil
 }
 
-func parseEnd(s string) (End, error) {
+func parse(s string) (End, error) {
 	if s == "" {
 		return End{}, fmt.Errorf("is empty; want for example pod/NAME, svc/NAME:80, node/NAME, internet or an address")
 	}
@@ -61,24 +61,24 @@ func parseEnd(s string) (End, error) {
 		return End{}, fmt.Errorf("is a URL; leave out the scheme and the path")
 	}
 	kind, rest, named := strings.Cut(s, "/")
-	switch k := EndKind(kind); k {
-	case PodEnd, ServiceEnd, NodeEnd, VMEnd, NetNSEnd, InternetEnd:
+	switch k := Kind(kind); k {
+	case Pod, Service, Node, VM, NetNS, Internet:
 		if named {
-			return namedEnd(k, rest)
+			return parseNamed(k, rest)
 		}
-		if k != InternetEnd {
-			return End{}, fmt.Errorf("names no %s; want %s", k, endForms[k])
+		if k != Internet {
+			return End{}, fmt.Errorf("names no %s; want %s", k, forms[k])
 		}
 		return End{Kind: k}, nil
 	}
-	if word, port, ok := strings.Cut(s, ":"); ok && word == string(InternetEnd) {
+	if word, port, ok := strings.Cut(s, ":"); ok && word == string(Internet) {
 		n, err := parsePort(port)
-		return End{Kind: InternetEnd, Port: n}, err
+		return End{Kind: Internet, Port: n}, err
 	}
-	return addressEnd(s, kind, named)
+	return parseAddress(s, kind, named)
 }
 
-func namedEnd(kind EndKind, rest string) (End, error) {
+func parseNamed(kind Kind, rest string) (End, error) {
 	e := End{Kind: kind}
 	rest, port, ok := strings.Cut(rest, ":")
 	if ok {
@@ -90,16 +90,16 @@ func namedEnd(kind EndKind, rest string) (End, error) {
 	parts := strings.Split(rest, "/")
 	e.Name = parts[len(parts)-1]
 	switch {
-	case len(parts) == 2 && (kind == PodEnd || kind == ServiceEnd):
+	case len(parts) == 2 && (kind == Pod || kind == Service):
 		e.Namespace = parts[0]
 		if err := checkName("namespace", e.Namespace, true); err != nil {
 			return End{}, err
 		}
 	case len(parts) > 1:
-		return End{}, fmt.Errorf("has too many parts; want %s", endForms[kind])
+		return End{}, fmt.Errorf("has too many parts; want %s", forms[kind])
 	}
-	if err := checkName("name", e.Name, kind != VMEnd && kind != NetNSEnd && kind != InternetEnd); err != nil {
-		return End{}, fmt.Errorf("%w; want %s", err, endForms[kind])
+	if err := checkName("name", e.Name, kind != VM && kind != NetNS && kind != Internet); err != nil {
+		return End{}, fmt.Errorf("%w; want %s", err, forms[kind])
 	}
 	return e, nil
 }
@@ -139,9 +139,9 @@ func parsePort(s string) (uint16, error) {
 	return uint16(n), nil
 }
 
-func addressEnd(s, kind string, named bool) (End, error) {
+func parseAddress(s, kind string, named bool) (End, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
-		return checkAddress(End{Kind: AddressEnd, Address: a})
+		return checkAddress(End{Kind: Address, Address: a})
 	}
 	if host, port, ok := cutPort(s); ok {
 		if a, err := netip.ParseAddr(host); err == nil {
@@ -149,7 +149,7 @@ func addressEnd(s, kind string, named bool) (End, error) {
 			if err != nil {
 				return End{}, err
 			}
-			return checkAddress(End{Kind: AddressEnd, Address: a, Port: n})
+			return checkAddress(End{Kind: Address, Address: a, Port: n})
 		}
 	}
 	if inner, ok := strings.CutPrefix(s, "["); ok && strings.HasSuffix(inner, "]") {
@@ -161,10 +161,10 @@ func addressEnd(s, kind string, named bool) (End, error) {
 		return End{}, fmt.Errorf("is a range of addresses; want one address")
 	}
 	if k, ok := otherNames[kind]; ok && named {
-		return End{}, fmt.Errorf("unknown kind %q; write %s", kind, endForms[k])
+		return End{}, fmt.Errorf("unknown kind %q; write %s", kind, forms[k])
 	}
-	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s or %s", endForms[PodEnd], endForms[ServiceEnd],
-		endForms[NodeEnd], endForms[VMEnd], endForms[NetNSEnd], endForms[InternetEnd], endForms[AddressEnd])
+	return End{}, fmt.Errorf("neither an address nor a named end; want %s, %s, %s, %s, %s, %s or %s", forms[Pod], forms[Service],
+		forms[Node], forms[VM], forms[NetNS], forms[Internet], forms[Address])
 }
 
 // cutPort cuts "10.0.0.1:80" and "[fd00::1]:80".
@@ -187,13 +187,13 @@ func checkAddress(e End) (End, error) {
 	return e, nil
 }
 
-// String is the end as ParseEnd reads it.
+// String is the end as Parse reads it.
 func (e End) String() string {
 	s := string(e.Kind)
 	switch {
-	case e.Kind == AddressEnd && e.Port != 0:
+	case e.Kind == Address && e.Port != 0:
 		return netip.AddrPortFrom(e.Address, e.Port).String()
-	case e.Kind == AddressEnd:
+	case e.Kind == Address:
 		return e.Address.String()
 	case e.Namespace != "":
 		s += "/" + e.Namespace
@@ -205,4 +205,12 @@ func (e End) String() string {
 		s += ":" + strconv.Itoa(int(e.Port))
 	}
 	return s
+}
+
+// withPort is how the end is written with a port.
+func (e End) withPort() string {
+	if e.Kind == Address && e.Address.Is6() {
+		return "[" + e.String() + "]:PORT"
+	}
+	return e.String() + ":PORT"
 }

@@ -1,4 +1,4 @@
-package packet
+package ends
 
 import (
 	"net/netip"
@@ -9,22 +9,22 @@ import (
 func TestEnds(t *testing.T) {
 	v4, v6 := netip.MustParseAddr("10.0.159.58"), netip.MustParseAddr("fd00::1")
 	for text, want := range map[string]End{
-		"pod/whereami":                 {Kind: PodEnd, Name: "whereami"},
-		"pod/kube-system/coredns-5:53": {Kind: PodEnd, Namespace: "kube-system", Name: "coredns-5", Port: 53},
-		"svc/default/whereami:80":      {Kind: ServiceEnd, Namespace: "default", Name: "whereami", Port: 80},
-		"node/aks-nodepool1-0:30064":   {Kind: NodeEnd, Name: "aks-nodepool1-0", Port: 30064},
-		"vm/Jump_Host":                 {Kind: VMEnd, Name: "Jump_Host"},
-		"netns/web_1:80":               {Kind: NetNSEnd, Name: "web_1", Port: 80},
-		"internet":                     {Kind: InternetEnd},
-		"internet:443":                 {Kind: InternetEnd, Port: 443},
-		"internet/ifconfig.co":         {Kind: InternetEnd, Name: "ifconfig.co"},
-		"internet/ifconfig.co:80":      {Kind: InternetEnd, Name: "ifconfig.co", Port: 80},
-		"10.0.159.58":                  {Kind: AddressEnd, Address: v4},
-		"10.0.159.58:80":               {Kind: AddressEnd, Address: v4, Port: 80},
-		"fd00::1":                      {Kind: AddressEnd, Address: v6},
-		"[fd00::1]:80":                 {Kind: AddressEnd, Address: v6, Port: 80},
+		"pod/whereami":                 {Kind: Pod, Name: "whereami"},
+		"pod/kube-system/coredns-5:53": {Kind: Pod, Namespace: "kube-system", Name: "coredns-5", Port: 53},
+		"svc/default/whereami:80":      {Kind: Service, Namespace: "default", Name: "whereami", Port: 80},
+		"node/aks-nodepool1-0:30064":   {Kind: Node, Name: "aks-nodepool1-0", Port: 30064},
+		"vm/Jump_Host":                 {Kind: VM, Name: "Jump_Host"},
+		"netns/web_1:80":               {Kind: NetNS, Name: "web_1", Port: 80},
+		"internet":                     {Kind: Internet},
+		"internet:443":                 {Kind: Internet, Port: 443},
+		"internet/ifconfig.co":         {Kind: Internet, Name: "ifconfig.co"},
+		"internet/ifconfig.co:80":      {Kind: Internet, Name: "ifconfig.co", Port: 80},
+		"10.0.159.58":                  {Kind: Address, Address: v4},
+		"10.0.159.58:80":               {Kind: Address, Address: v4, Port: 80},
+		"fd00::1":                      {Kind: Address, Address: v6},
+		"[fd00::1]:80":                 {Kind: Address, Address: v6, Port: 80},
 	} {
-		got, err := ParseEnd(text)
+		got, err := Parse(text)
 		if err != nil || got != want {
 			t.Errorf("%s: got %+v, %v; want %+v", text, got, err, want)
 		}
@@ -67,7 +67,7 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 		"pod/" + longName():  "longer than 253",
 		"deployment/default": "neither an address",
 	} {
-		_, err := ParseEnd(text)
+		_, err := Parse(text)
 		if err == nil || !strings.Contains(err.Error(), hint) {
 			t.Errorf("%q: got %v, want an error with %q", text, err, hint)
 		}
@@ -76,37 +76,18 @@ func TestBadEndsSayWhatToWrite(t *testing.T) {
 
 func longName() string { return strings.Repeat("a", 254) }
 
-func FuzzParseEnd(f *testing.F) {
+func FuzzParse(f *testing.F) {
 	for _, s := range []string{"pod/a/b:1", "svc/x", "[fd00::1]:80", "10.0.0.1:80", "internet/a", "internet:5", "node/a.b", "vm/A_b"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
-		e, err := ParseEnd(s)
+		e, err := Parse(s)
 		if err != nil {
 			return
 		}
-		again, err := ParseEnd(e.String())
+		again, err := Parse(e.String())
 		if err != nil || again != e {
 			t.Fatalf("%q: %+v prints as %s, read again as %+v, %v", s, e, e, again, err)
-		}
-	})
-}
-
-// FuzzParseNames: a protocol and a link-layer address print as something that is read as the same.
-func FuzzParseNames(f *testing.F) {
-	for _, s := range []string{"tcp", "icmp6", "255", "256", "00", "00:11:22:33:44:55", "0011.2233.4455", "00-11-22-33-44-55"} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		if p, err := ParseProtocol(s); err == nil {
-			if again, err := ParseProtocol(p.String()); err != nil || again != p {
-				t.Errorf("%q is %d, prints as %s and is read again as %d, %v", s, uint8(p), p, uint8(again), err)
-			}
-		}
-		if m, err := ParseMAC(s); err == nil {
-			if again, err := ParseMAC(m.String()); err != nil || again != m {
-				t.Errorf("%q prints as %s and is read again as %s, %v", s, m, again, err)
-			}
 		}
 	})
 }

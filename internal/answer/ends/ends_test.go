@@ -1,4 +1,4 @@
-package cli
+package ends
 
 import (
 	"errors"
@@ -10,10 +10,8 @@ import (
 	"testing"
 
 	"packetwalk.dev/internal/model/fib"
-	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
-	"packetwalk.dev/internal/model/walk"
 )
 
 // fakeSource has hosts with nothing but addresses.
@@ -152,21 +150,21 @@ func TestRequest(t *testing.T) {
 		{from: "fd00::99", to: "vm/testvm:80", at: "n0", want: "it has no address of the sender's family; it has 10.13.1.4"},
 	} {
 		t.Run(test.from+" "+test.to+" "+test.proto+test.at, func(t *testing.T) {
-			from, err := packet.ParseEnd(test.from)
+			from, err := Parse(test.from)
 			if err != nil {
 				t.Fatal(err)
 			}
-			to, err := packet.ParseEnd(test.to)
+			to, err := Parse(test.to)
 			if err != nil {
 				t.Fatal(err)
 			}
-			proto, err := parseProto(test.proto)
-			if err != nil {
-				t.Fatal(err)
+			var proto packet.Protocol
+			if test.proto != "" {
+				if proto, err = packet.ParseProtocol(test.proto); err != nil {
+					t.Fatal(err)
+				}
 			}
-			src := world1()
-			r := &resolver{src: src, objects: src.objects, names: src.Names(), public: public, at: test.at}
-			req, err := r.request(from, to, proto)
+			req, err := Read(World{Source: world1(), Public: public, At: test.at}, from, to, proto)
 			got := req.Host
 			if req.Forwarded {
 				got += " forwarded"
@@ -181,8 +179,8 @@ func TestRequest(t *testing.T) {
 			if got != test.want {
 				t.Errorf("got  %s\nwant %s", got, test.want)
 			}
-			if test.note != "" && !slices.Contains(r.notes, test.note) {
-				t.Errorf("notes %q, want %q", r.notes, test.note)
+			if test.note != "" && !slices.Contains(req.Notes, test.note) {
+				t.Errorf("notes %q, want %q", req.Notes, test.note)
 			}
 		})
 	}
@@ -191,7 +189,7 @@ func TestRequest(t *testing.T) {
 // TestNobodyBehind: a service whose endpoints are known is not said to have none, nor is one of which they are not known.
 func TestNobodyBehind(t *testing.T) {
 	src := world1()
-	r := &resolver{src: src, objects: src.objects, names: src.Names()}
+	r := &places{src: src, objects: src.objects, names: src.Names()}
 	for i := range src.objects.Services {
 		s := &src.objects.Services[i]
 		for _, p := range s.Ports {
@@ -216,49 +214,20 @@ func TestNobodyBehind(t *testing.T) {
 
 // TestUnread: where the API server does not answer, that is the reason, not a name that is not there.
 func TestUnread(t *testing.T) {
-	r := &resolver{src: world1(), names: []string{"node/n0"},
-		unread: errors.New("the API server does not answer: dial tcp 127.0.0.1:1: connect: connection refused")}
+	src := world1()
+	src.objects, src.hosts = snapshot.Objects{}, map[string]string{"node/n0": src.hosts["node/n0"]}
+	w := World{Source: src, Unread: errors.New("the API server does not answer: dial tcp 127.0.0.1:1: connect: connection refused")}
 	for _, to := range []string{"svc/web", "pod/web-1:80"} {
-		end, err := packet.ParseEnd(to)
+		end, err := Parse(to)
 		if err != nil {
 			t.Fatal(err)
 		}
-		from, err := packet.ParseEnd("node/n0")
+		from, err := Parse("node/n0")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := r.request(from, end, 0); err == nil || !strings.Contains(err.Error(), "connection refused; 'packetwalk status' says") {
+		if _, err := Read(w, from, end, 0); err == nil || !strings.Contains(err.Error(), "connection refused; 'packetwalk status' says") {
 			t.Errorf("%s: %v", to, err)
-		}
-	}
-}
-
-// TestChoose: a number, an address, a host and the label of a choice pick outcomes.
-func TestChoose(t *testing.T) {
-	outcome := func(to, node, label string) walk.Outcome {
-		a := netip.MustParseAddrPort(to)
-		p := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Destination: a.Addr(), DestinationPort: packet.Exactly(a.Port())}}
-		return walk.Outcome{
-			There: []walk.Step{{Host: node}}, End: walk.End{Kind: walk.Delivered, Host: "pod/default/p" + to, Packet: p},
-			Choices: []walk.Chosen{{Choice: netfilter.Choice{Options: []netfilter.Option{{Label: label}}}}},
-		}
-	}
-	all := []walk.Outcome{
-		outcome("10.0.0.1:80", "node/a", "0"), outcome("10.0.0.2:80", "node/a", "1"), outcome("10.0.0.1:80", "node/b", "2"),
-	}
-	for word, want := range map[string][]int{
-		"2": {2}, "10.0.0.1": {1, 3}, "10.0.0.2:80": {2}, "node/a": {1, 2}, "b": {3}, "pod/default/p10.0.0.2:80": {2},
-	} {
-		r := &walk.Result{Outcomes: slices.Clone(all)}
-		got, err := choose(r, word, nil)
-		if err != nil || !slices.Equal(got, want) || len(r.Outcomes) != len(want) {
-			t.Errorf("%s: %v, %v; want %v", word, got, err, want)
-		}
-	}
-	for _, word := range []string{"0", "4", "10.0.0.3", ""} {
-		_, err := choose(&walk.Result{Outcomes: slices.Clone(all)}, word, []string{"one end", "other end"})
-		if err == nil || !strings.Contains(err.Error(), "1: one end\n2: other end") {
-			t.Errorf("%q: %v", word, err)
 		}
 	}
 }
@@ -280,16 +249,15 @@ func TestContainerGroups(t *testing.T) {
 		"pod/ns-1/pod-1": "container-group/host-12345678",
 		"10.13.76.5":     "pod/kube-system/connector",
 	} {
-		end, err := packet.ParseEnd(from)
+		end, err := Parse(from)
 		if err != nil {
 			t.Fatal(err)
 		}
-		to, err := packet.ParseEnd("vm/testvm:80")
+		to, err := Parse("vm/testvm:80")
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := &resolver{src: src, objects: src.objects, names: src.Names()}
-		if req, err := r.request(end, to, 0); err != nil || req.Host != want {
+		if req, err := Read(World{Source: src}, end, to, 0); err != nil || req.Host != want {
 			t.Errorf("from %s the walk begins on %q, want %q: %v", from, req.Host, want, err)
 		}
 	}
