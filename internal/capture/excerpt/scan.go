@@ -260,6 +260,9 @@ func (c *context) options(words []string, save bool) (lists bool, changes string
 	if lists = lists || save; !lists {
 		return false, changes
 	}
+	if !isTable(c.table) {
+		c.table = ""
+	}
 	if c.table == "" && !save {
 		c.table, c.why = iptables.Filter, "by the command, which names no table"
 	}

@@ -112,7 +112,7 @@ func (b *builder) fillTable(writer string, e *iptables.Edit, led map[place]bool)
 			led[place{e.Table, r.Target.Name}] = true
 		}
 		b.add(at, c)
-		b.noteChain(assumedContents, e.Table, 0, chain.Name, "not in the text: taken to be as everywhere ("+writer+")")
+		b.noteChain(assumedContents, e.Table, 0, chain.Name, "not in the text: taken as they always are ("+writer+")")
 	}
 }
 
