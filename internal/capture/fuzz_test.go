@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/model/conntrack"
@@ -53,7 +54,7 @@ func readAll(t testing.TB) *capture.Capture {
 
 func redacted(t testing.TB, c *capture.Capture) *capture.Capture {
 	t.Helper()
-	if err := redact.Capture(c, []byte("a key of the fuzz tests")); err != nil {
+	if err := redact.Capture(c, authors.Book(nil, nil, nil), []byte("a key of the fuzz tests")); err != nil {
 		t.Fatal(err)
 	}
 	return c

@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/kernel/here"
@@ -84,7 +85,7 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 		return fmt.Errorf("nothing could be captured: %s; it needs root, in a container a privileged one", why)
 	}
 	if o.redact {
-		if err := redact.Capture(taken, redact.NewKey()); err != nil {
+		if err := redact.Capture(taken, authors.Book(nil, nil, nil), redact.NewKey()); err != nil {
 			return fmt.Errorf("redact: %w", err)
 		}
 	}

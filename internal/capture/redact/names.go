@@ -6,20 +6,24 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // nameMap replaces names by keyed hashes of them. What everybody has stays: the names of Kubernetes' own namespaces and services, of the
 // chains that its components always make, of the links that the distributions and network plugins always make, and the beginnings that
 // tell what a thing is.
 type nameMap struct {
+	book       *reason.Book // of who gives chains their names
 	key        []byte
 	links      map[string]bool // links that there are
 	prefixes   map[string]bool // beginnings of links' names that rules speak of: "azv", "eth0."
 	beginnings []string        // those and the ones that everybody has, longest first
 }
 
-func newNameMap(key []byte) *nameMap {
-	m := &nameMap{key: key, links: map[string]bool{}, prefixes: map[string]bool{}}
+func newNameMap(book *reason.Book, key []byte) *nameMap {
+	m := &nameMap{book: book, key: key, links: map[string]bool{}, prefixes: map[string]bool{}}
 	m.sortPrefixes()
 	return m
 }
@@ -145,41 +149,39 @@ func (m *nameMap) routingTable(name string) string {
 	return "rt-" + m.hash("routing table", name, 6)
 }
 
-var (
-	// kubeChain is a chain for one service port or endpoint (kubernetes: pkg/proxy/iptables, portProtoHash).
-	kubeChain = regexp.MustCompile(`^(KUBE-(?:SVC|SEP|SVL|EXT|FW|XLB|IPVS)-)([A-Z2-7]{16})$`)
-	// kubeNFTChain is one of its nftables mode: KIND-HASH-NAMESPACE/NAME/PROTOCOL/PORT, and for an endpoint "__ADDRESS/PORT" after it.
-	kubeNFTChain = regexp.MustCompile(`^([a-z-]+-)([A-Z2-7]{8})-([^/]*)/([^/]*)/([a-z]*)/([^/_]*)(__.*)?$`)
-	// publicChain are the chains that components always make, and the built-in ones.
-	publicChain = regexp.MustCompile(`^((KUBE|IP-MASQ|DOCKER|CNI|AZURE|FLANNEL|CILIUM|LIBVIRT|WEAVE)(-[A-Z0-9]{1,14})*|` +
-		`cali-(INPUT|OUTPUT|FORWARD|PREROUTING|POSTROUTING|failsafe-in|failsafe-out|fip-dnat|fip-snat|nat-outgoing|from-wl-dispatch|to-wl-dispatch|` +
-		`from-host-endpoint|to-host-endpoint|from-hep-forward|to-hep-forward|wl-to-host|set-endpoint-mark|from-endpoint-mark|cidr-block|rpf-skip)|` +
-		`[A-Z]{2,16}|prerouting|input|forward|output|postrouting|ingress|egress|services|masquerading|mark-for-masquerade|` +
-		`nat-(prerouting|output|postrouting)|filter-[a-z-]+|cluster-ips-check|nodeport[a-z-]*|reject-chain|firewall-check|service-endpoints-check)$`)
-	// chainKind is the beginning that tells what a chain is for.
-	chainKind = regexp.MustCompile(`^(cali-(?:tw|fw|pi|po|pri|pro|thw|fhw|th|fh|sm)-|KUBE-[A-Z]+-|DOCKER-|CNI-)`)
-)
+// hookNames are how chains of nft are called that hang at a hook.
+var hookNames = wordSet("prerouting input forward output postrouting ingress egress")
 
-// chain replaces the name of a chain: what tells the kind stays.
+// chain replaces the name of a chain: what its writer always calls it so stays, and tells the kind.
 func (m *nameMap) chain(name string) string {
-	if f := kubeChain.FindStringSubmatch(name); f != nil {
-		return f[1] + strings.ToUpper(m.hash("chain", f[2], 16))
-	}
-	if f := kubeNFTChain.FindStringSubmatch(name); f != nil {
-		end := f[7]
-		if end != "" {
-			end = "__" + m.hash("endpoint", end, 8)
-		}
-		return f[1] + strings.ToUpper(m.hash("chain", f[2], 8)) + "-" + m.of("ns", f[3]) + "/" + m.of("svc", f[4]) + "/" + f[5] + "/" +
-			m.of("port", f[6]) + end
-	}
-	if publicChain.MatchString(name) {
+	if hookNames[name] || iptables.IsBuiltIn(name) || name == "BROUTING" { // which ebtables has, too
 		return name
 	}
-	if kind := chainKind.FindString(name); kind != "" {
-		return kind + m.hash("chain", name, min(12, 28-len(kind)))
+	parts := m.book.Parts(name)
+	if parts == nil {
+		return "chain-" + m.hash("chain", name, 12)
 	}
-	return "chain-" + m.hash("chain", name, 12)
+	var out strings.Builder
+	for _, p := range parts {
+		out.WriteString(m.chainPart(p))
+	}
+	return out.String()
+}
+
+func (m *nameMap) chainPart(p reason.Part) string {
+	switch {
+	case !p.Free || p.Text == "":
+		return p.Text
+	case p.Word == "link":
+		return m.link(p.Text)
+	case p.Word == "service":
+		return m.service(p.Text)
+	case p.Word == "name":
+		return m.of("port", p.Text)
+	case strings.ToLower(p.Text) != p.Text && strings.ToUpper(p.Text) == p.Text:
+		return strings.ToUpper(m.hash("chain", p.Text, max(8, min(16, len(p.Text)))))
+	}
+	return m.hash("chain", p.Text, 12)
 }
 
 // publicSet are the sets that Calico and kube-proxy always make (felix/ipsets; pkg/proxy/ipvs, pkg/proxy/nftables).

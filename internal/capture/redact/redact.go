@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
@@ -26,9 +27,9 @@ func NewKey() []byte {
 
 // Capture replaces addresses and names all over a capture, the same ones by the same, so that packets walk through it as before: see
 // docs/capture.md for what is replaced and what stays. A text that cannot be read is left out, and its Output says so. The capture must not
-// be in use.
-func Capture(c *capture.Capture, key []byte) error {
-	r := &redactor{addresses: newAddressMap(key), names: newNameMap(key)}
+// be in use. The book tells which parts of chains' names are their writers' own.
+func Capture(c *capture.Capture, book *reason.Book, key []byte) error {
+	r := &redactor{addresses: newAddressMap(key), names: newNameMap(book, key)}
 	// What must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules speak of.
 	r.learning = true
 	for _, pass := range []bool{true, false} {

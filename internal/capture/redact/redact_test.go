@@ -11,12 +11,15 @@ import (
 	"strings"
 	"testing"
 
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
+
+var book = authors.Book(nil, nil, nil)
 
 var testKey = []byte("a key that the tests have, so that they can compare")
 
@@ -57,7 +60,7 @@ func readWorldA(t testing.TB) *capture.Capture {
 
 func redacted(t testing.TB, c *capture.Capture) *capture.Capture {
 	t.Helper()
-	if err := redact.Capture(c, testKey); err != nil {
+	if err := redact.Capture(c, book, testKey); err != nil {
 		t.Fatal(err)
 	}
 	return c
@@ -65,7 +68,7 @@ func redacted(t testing.TB, c *capture.Capture) *capture.Capture {
 
 func redaction(t testing.TB, c *capture.Capture) redact.Redaction {
 	t.Helper()
-	r, err := redact.RedactionOf(c, testKey)
+	r, err := redact.RedactionOf(c, book, testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,6 +368,30 @@ func TestRedactOddTexts(t *testing.T) {
 			t.Errorf("%q: error %q", tt.text, out.Error)
 		case !regexp.MustCompile(tt.like).Match(out.Data):
 			t.Errorf("%q became %q, %q", tt.text, out.Data, out.Error)
+		}
+	}
+}
+
+// TestChains: of a chain's name there stays what its writer always calls it so; of one that nobody is known to write, nothing.
+func TestChains(t *testing.T) {
+	r := redaction(t, small())
+	for _, name := range []string{"PREROUTING", "prerouting", "KUBE-SERVICES", "cali-nat-outgoing", "DOCKER-USER", "IP-MASQ-AGENT", "nat-prerouting"} {
+		if got := r.Chain(name); got != name {
+			t.Errorf("%s became %s", name, got)
+		}
+	}
+	for name, want := range map[string]string{
+		"KUBE-SVC-4N57TFCL4MD7ZTDA":                         `KUBE-SVC-[A-Z2-7]{16}`,
+		"KUBE-FW-X":                                         `KUBE-FW-[A-Z2-7]{8}`,
+		"cali-tw-cali1234567890a":                           `cali-tw-cali[a-z2-7]{8}`,
+		"CNI-DN-0123456789abcdef01234":                      `CNI-DN-[a-z2-7]{12}`,
+		"service-ULMVA6XW-ns1/svc1/tcp/p80":                 `service-[A-Z2-7]{8}-ns-[a-z2-7]{8}/svc-[a-z2-7]{8}/tcp/port-[a-z2-7]{8}`,
+		"endpoint-2CRNCTTE-ns1/svc1/tcp/p80__10.180.0.2/80": `endpoint-[A-Z2-7]{8}-ns-[a-z2-7]{8}/svc-[a-z2-7]{8}/tcp/port-[a-z2-7]{8}__[a-z2-7]{12}/[a-z2-7]{12}`,
+		"ACME":           `chain-[a-z2-7]{12}`,
+		"KUBE-ACME-CORP": `chain-[a-z2-7]{12}`,
+	} {
+		if got := r.Chain(name); !regexp.MustCompile("^" + want + "$").MatchString(got) {
+			t.Errorf("%s became %s", name, got)
 		}
 	}
 }

@@ -127,6 +127,48 @@ func (b *Book) Chain(family Family, table, name string) *Chain {
 	return nil
 }
 
+// Part is a piece of a chain's name: the writer's own text, or what a word of its pattern stands for.
+type Part struct {
+	Text string
+	Word string // "" for the writer's own text
+	Free bool   // the word stands for more than a few texts of the writer's own
+}
+
+// Parts takes a chain's name apart, by the first pattern that fits and is not just a word; nil where nobody has such names.
+func (b *Book) Parts(name string) []Part {
+	for i := range b.Writers {
+		w := &b.Writers[i]
+		for j := range w.Chains {
+			if p := w.Chains[j].Name; !justWord.MatchString(p) {
+				if parts := w.parts(p, name); parts != nil {
+					return parts
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (w *Writer) parts(p, name string) []Part {
+	pattern := w.pattern(p, whole)
+	at := pattern.FindStringSubmatchIndex(name)
+	if at == nil {
+		return nil
+	}
+	var parts []Part
+	end := 0
+	for i, word := range pattern.SubexpNames() {
+		if word == "" {
+			continue
+		}
+		is := w.Words[word]
+		parts = append(parts, Part{Text: name[end:at[2*i]]},
+			Part{Text: name[at[2*i]:at[2*i+1]], Word: word, Free: is == "" || strings.ContainsAny(is, `[\.*+?(`)})
+		end = at[2*i+1]
+	}
+	return append(parts, Part{Text: name[end:]})
+}
+
 // entries are all that fit a chain.
 func (b *Book) entries(at place) []entry {
 	b.mu.Lock()
@@ -291,8 +333,9 @@ func (f Fields) Set(word, value string) {
 }
 
 var (
-	word   = regexp.MustCompile(`\{(\w+)\}`)
-	choice = regexp.MustCompile(`\[([^\[\]]*\{[^\[\]]*)\]`)
+	word     = regexp.MustCompile(`\{(\w+)\}`)
+	justWord = regexp.MustCompile(`^\{\w+\}$`)
+	choice   = regexp.MustCompile(`\[([^\[\]]*\{[^\[\]]*)\]`)
 )
 
 // Fill puts fields into a text of Line.For's form; all is false where one is not known.
