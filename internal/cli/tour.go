@@ -19,8 +19,11 @@ import (
 	"golang.org/x/term"
 
 	"packetwalk.dev/examples"
+	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/syntax/iptables"
 	"packetwalk.dev/internal/tour"
 )
 
@@ -191,7 +194,12 @@ func (t *tourPage) runner(s Streams, name string, colour when) (r *tour.Runner, 
 	}
 	on := colour.screen(s.Out)
 	view := tour.View{Writer: visible.Writer(s.Out), Color: on.colour, Width: min(on.width, 120)}
-	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view}, w.remove, nil
+	book := authors.Book(nil, nil, nil)
+	endpoint := func(chain string) bool {
+		c := book.Chain(reason.IP, iptables.NAT, chain)
+		return c != nil && c.Role == reason.Endpoint
+	}
+	return &tour.Runner{Script: t.script, Dir: files, Env: w.env, View: view, Endpoint: endpoint}, w.remove, nil
 }
 
 // readNext waits for a line of the reader's. The terminal stays as it is: nothing is read but lines.

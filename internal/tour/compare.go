@@ -15,15 +15,16 @@ const ellipsis = "…"
 // range of addresses.
 type Names struct {
 	ranges     []Range
+	endpoint   func(chain string) bool
 	here, page map[name]string // the page's to this run's, and back
 }
 
 // A name is a text of a kind.
 type name struct{ kind, text string }
 
-// NewNames knows no names yet; addresses of the ranges are names.
-func NewNames(ranges []Range) *Names {
-	return &Names{ranges: ranges, here: map[name]string{}, page: map[name]string{}}
+// NewNames knows no names yet; addresses of the ranges are names, and so are the chains that endpoint says are an endpoint's.
+func NewNames(ranges []Range, endpoint func(chain string) bool) *Names {
+	return &Names{ranges: ranges, endpoint: endpoint, here: map[name]string{}, page: map[name]string{}}
 }
 
 // Forget is for when everything that had a name is gone.

@@ -49,8 +49,8 @@ var kinds = []kind{
 		find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{6,10}-` + letters + `{5})\b`)},
 	{name: "last part of a name", one: true, text: true, here: letters + `{5,12}`,
 		find: regexp.MustCompile(`[a-z0-9]-(` + letters + `{5,12})(?:$|[\s/:,"'])`)},
-	{name: "chain of an endpoint", one: true, text: true, here: `KUBE-SEP-[A-Z2-7]{16}`,
-		find: regexp.MustCompile(`\b(KUBE-SEP-[A-Z2-7]{16})\b`)},
+	{name: "chain of an endpoint", one: true, text: true, here: `[A-Z]+(?:-[A-Z]+)+-[A-Z2-7]{16}`,
+		find: regexp.MustCompile(`\b([A-Z]+(?:-[A-Z]+)+-[A-Z2-7]{16})\b`), ok: (*Names).ofEndpoint, like: sameKind},
 	{name: "prefix", one: true, text: true, here: `\d{1,3}(?:\.\d{1,3}){3}/\d+`, find: regexp.MustCompile(`\b(\d{1,3}(?:\.\d{1,3}){3}/\d+)\b`),
 		ok: (*Names).prefix, like: sameLength},
 	{name: "address", one: true, text: true, here: `\d{1,3}(?:\.\d{1,3}){3}`, find: regexp.MustCompile(`\b(\d{1,3}(?:\.\d{1,3}){3})\b`),
@@ -120,6 +120,14 @@ func (n *Names) varies(text string) bool {
 func (n *Names) prefix(text string) bool {
 	p, err := netip.ParsePrefix(text)
 	return err == nil && p == p.Masked() && p.Bits() < p.Addr().BitLen() && n.varies(p.Addr().String())
+}
+
+// ofEndpoint says of a chain that it is an endpoint's, after whose address it is called.
+func (n *Names) ofEndpoint(chain string) bool { return n.endpoint != nil && n.endpoint(chain) }
+
+// sameKind compares what stands before the hash in chains' names.
+func sameKind(page, here string) bool {
+	return page[:strings.LastIndexByte(page, '-')] == here[:strings.LastIndexByte(here, '-')]
 }
 
 func sameLength(page, here string) bool {

@@ -22,6 +22,8 @@ type Runner struct {
 	Dir    string   // where the commands run: what the page's commands name is there
 	Env    []string // theirs
 	View   View
+	// Endpoint tells whether a chain of iptables is called after an endpoint's address, and so otherwise in each lab; nil: none is.
+	Endpoint func(chain string) bool
 	// Next is asked before each command, which is on the screen by then. An error ends the tour; nil: nobody is asked.
 	Next func(context.Context) error
 	// Limit is the time that a command may take. Default: two minutes.
@@ -59,7 +61,7 @@ func (r *Runner) Run(ctx context.Context) (*Report, error) {
 	begin := time.Now()
 	report := &Report{Outputs: map[int][]string{}}
 	defer func() { report.Elapsed = time.Since(begin) }()
-	names := NewNames(r.Script.Varies)
+	names := NewNames(r.Script.Varies, r.Endpoint)
 	r.View.Title(r.Script.Title)
 	for i, section := range r.Script.Sections {
 		if section.Heading != "" {

@@ -51,6 +51,9 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// endpoint is what those who make the chains would say.
+func endpoint(chain string) bool { return strings.HasPrefix(chain, "KUBE-SEP-") }
+
 // play compares outputs with a page's steps, one after the other.
 func play(t *testing.T, page string, outputs []string) (said, rewritten string) {
 	t.Helper()
@@ -59,7 +62,7 @@ func play(t *testing.T, page string, outputs []string) (said, rewritten string) 
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	names := NewNames(script.Varies)
+	names := NewNames(script.Varies, endpoint)
 	changed := map[int][]string{}
 	next := 0
 	for _, section := range script.Sections {
@@ -124,11 +127,12 @@ func TestVaries(t *testing.T) {
 		{"10.0.1.0/24 and 10.0.1.0/25 hold 10.0.1.5", "10.0.2.0/24 and 10.0.1.0/25 hold 10.0.1.6"},
 		{"kernel: 52 of 52 steps agree", "kernel: 60 of 60 steps agree"},
 		{"a … c", "a b b c"},
+		{"-A KUBE-SVC-4N57TFCL4MD7ZTDA -j KUBE-SEP-66QNMC7FITAI6UHV", "-A KUBE-SVC-4N57TFCL4MD7ZTDA -j KUBE-SEP-D27HGEPMBQMIMSQA"},
 		{`10.13.76.9 - - [21/Nov/2026:20:00:00 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/7.88.1" "-"`,
 			`10.13.76.9 - - [22/Dec/2027:01:02:03 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0" "-"`},
 	}
 	for _, pair := range same {
-		if d := NewNames(ranges).Compare(&Step{Output: pair[:1]}, pair[1:]); d != nil {
+		if d := NewNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]); d != nil {
 			t.Errorf("%q may not stand for %q", pair[1], pair[0])
 		}
 	}
@@ -151,9 +155,11 @@ func TestVaries(t *testing.T) {
 		{"service/whereami created", "service/whereami deleted"},
 		{"a … c", "a b b"},
 		{"ab", "a b"},
+		{"-j KUBE-SVC-4N57TFCL4MD7ZTDA", "-j KUBE-SVC-LC5QY66VUV2HJ6WZ"}, // called after a service's name
+		{"-j KUBE-SEP-66QNMC7FITAI6UHV", "-j KUBE-XEP-D27HGEPMBQMIMSQA"},
 	}
 	for _, pair := range different {
-		if NewNames(ranges).Compare(&Step{Output: pair[:1]}, pair[1:]) == nil {
+		if NewNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]) == nil {
 			t.Errorf("%q may stand for %q", pair[1], pair[0])
 		}
 	}
@@ -161,7 +167,7 @@ func TestVaries(t *testing.T) {
 
 // TestNames: a name stands for the same one on the whole page; what was compared in vain leaves none behind.
 func TestNames(t *testing.T) {
-	n := NewNames([]Range{mustRange(t, "10.0.0.0/24")})
+	n := NewNames([]Range{mustRange(t, "10.0.0.0/24")}, endpoint)
 	compare := func(page, here string, anyOrder bool) bool {
 		t.Helper()
 		return n.Compare(&Step{Output: strings.Split(page, "\n"), AnyOrder: anyOrder}, strings.Split(here, "\n")) == nil
@@ -199,7 +205,7 @@ func TestBounded(t *testing.T) {
 	page := strings.Repeat("…\na\n", 40) + "b"
 	done := make(chan bool)
 	go func() {
-		done <- NewNames(nil).Compare(&Step{Output: strings.Split(page, "\n")}, strings.Split(strings.Repeat("a\n", 200)+"c", "\n")) == nil
+		done <- NewNames(nil, endpoint).Compare(&Step{Output: strings.Split(page, "\n")}, strings.Split(strings.Repeat("a\n", 200)+"c", "\n")) == nil
 	}()
 	select {
 	case same := <-done:
@@ -258,7 +264,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s: nothing says what the commands of %q show", file, s.Heading)
 			}
 		}
-		names, shown := NewNames(script.Varies), map[string]bool{}
+		names, shown := NewNames(script.Varies, endpoint), map[string]bool{}
 		for _, s := range script.Steps() {
 			for _, k := range names.tokens(s.Command) {
 				if name := s.Command[k.from:k.to]; k.kind.text && k.kind.name != "node" && k.kind.name != "prefix" && !shown[name] {
@@ -306,14 +312,14 @@ func FuzzPage(f *testing.F) {
 			return
 		}
 		outputs := map[int][]string{}
-		names := NewNames(script.Varies)
+		names := NewNames(script.Varies, endpoint)
 		for _, s := range script.Steps() {
 			outputs[s.Line] = s.Output
 			names.Compare(s, []string{line})
 			names.Page(names.Here(line))
 			adopt(names, s, line)
 			own := Lines(strings.Join(s.Output, "\n"))
-			if d := NewNames(script.Varies).Compare(s, own); d != nil && len(own) < 50 {
+			if d := NewNames(script.Varies, endpoint).Compare(s, own); d != nil && len(own) < 50 {
 				t.Errorf("%s: its own output is not what the page has: %v", s.Command, d)
 			}
 		}
@@ -441,7 +447,7 @@ func testRunner(t *testing.T, page string) (*Runner, *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	screen := &bytes.Buffer{}
-	return &Runner{Script: script, Dir: dir, Env: append(os.Environ(), "LAB=mine", "PATH="+bin+":"+os.Getenv("PATH")),
+	return &Runner{Endpoint: endpoint, Script: script, Dir: dir, Env: append(os.Environ(), "LAB=mine", "PATH="+bin+":"+os.Getenv("PATH")),
 		View: View{Writer: screen, Width: 80}}, screen
 }
 
