@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/azure/vnet"
 )
 
-// Resources is a network as the network resource provider's types.
-type Resources struct {
+// resources is a network as the network resource provider's types.
+type resources struct {
 	LoadBalancers     []*armnetwork.LoadBalancer
 	Interfaces        []*armnetwork.Interface
 	PublicIPAddresses []*armnetwork.PublicIPAddress
@@ -21,10 +21,10 @@ type Resources struct {
 	SecurityGroups    []*armnetwork.SecurityGroup
 }
 
-// NewResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
-func NewResources(n vnet.Network) Resources {
+// newResources gives what the network resource provider would answer of a network. Every resource is in the state Succeeded.
+func newResources(n vnet.Network) resources {
 	b := builder{n}
-	var r Resources
+	var r resources
 	for _, lb := range n.LoadBalancers {
 		r.LoadBalancers = append(r.LoadBalancers, b.loadBalancer(lb))
 	}

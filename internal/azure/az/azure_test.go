@@ -192,7 +192,7 @@ func TestMixedProbes(t *testing.T) {
 
 // TestDecodesAsARM: the provider's JSON goes through armnetwork and back unchanged, so that tools built on it can read it.
 func TestDecodesAsARM(t *testing.T) {
-	r := NewResources(world())
+	r := newResources(world())
 	data, err := json.Marshal(r.LoadBalancers[0])
 	if err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package az
 
 import (
+	"io"
 	"net/netip"
 	"strings"
 
@@ -12,28 +13,12 @@ import (
 // ipFlowWords is the command that asks what the network security groups of a machine say of a flow.
 const ipFlowWords = "network watcher test-ip-flow"
 
-// ipFlowOptions are its arguments.
-type ipFlowOptions struct {
-	options
-	vm, nic, direction, protocol, local, remote string
-}
-
 // testIPFlow answers as Network Watcher's IP flow verify does: whether a new flow is let through, and by which rule. Where both the subnet
 // and the NIC have a group, the rule is that of the one that denies, or of the one asked last.
-func testIPFlow(l Lab, args []string) (any, options, error) {
-	o := ipFlowOptions{options: options{format: "json"}}
-	flags := o.flags()
-	for name, at := range map[string]*string{
-		"--vm": &o.vm, "--nic": &o.nic, "--direction": &o.direction, "--protocol": &o.protocol, "--local": &o.local, "--remote": &o.remote,
-	} {
-		flags[name] = at
-	}
-	if err := o.parse(args, flags, nil); err != nil || o.help {
-		return nil, o.options, err
-	}
+func testIPFlow(l Lab, o options, _ io.Writer) (any, error) {
 	nic, f, direction, err := o.flow(l.Network)
 	if err != nil {
-		return nil, o.options, err
+		return nil, err
 	}
 	verdict := armnetwork.VerificationIPFlowResult{Access: new(armnetwork.AccessAllow)}
 	if all := l.Network.Decide(nic, direction, f); len(all) > 0 {
@@ -45,28 +30,13 @@ func testIPFlow(l Lab, args []string) (any, options, error) {
 	}
 	answer, err := view([]armnetwork.VerificationIPFlowResult{verdict})
 	if err != nil {
-		return nil, o.options, err
+		return nil, err
 	}
-	if o.query == "" {
-		return answer[0], o.options, nil
-	}
-	result, err := o.search(answer[0])
-	return result, o.options, err
+	return answer[0], nil
 }
 
 // flow reads the arguments.
-func (o ipFlowOptions) flow(n vnet.Network) (nic vnet.NIC, f vnet.SecurityFlow, direction string, err error) {
-	var missing []string
-	for _, a := range []struct{ name, value string }{
-		{"--direction", o.direction}, {"--local", o.local}, {"--protocol", o.protocol}, {"--remote", o.remote}, {"--vm", o.vm},
-	} {
-		if a.value == "" {
-			missing = append(missing, a.name)
-		}
-	}
-	if len(missing) > 0 {
-		return nic, f, "", usage("the following arguments are required: %s", strings.Join(missing, ", "))
-	}
+func (o options) flow(n vnet.Network) (nic vnet.NIC, f vnet.SecurityFlow, direction string, err error) {
 	number, ok := map[string]uint8{"tcp": 6, "udp": 17}[strings.ToLower(o.protocol)]
 	if !ok {
 		return nic, f, "", usage("argument --protocol: invalid choice: '%s' (choose from TCP, UDP)", o.protocol)

@@ -1,14 +1,10 @@
 package az
 
 import (
-	"strings"
-
 	"github.com/Azure/azure-sdk-for-go/sdk/resourcemanager/network/armnetwork/v7"
 
 	"packetwalk.dev/internal/azure/vnet"
 )
-
-var allGroups = func(l Lab) ([]any, error) { return view(NewResources(l.Network).SecurityGroups) }
 
 // groupID is a network security group's id: the nodes' group has a name that starts with aks-, and is in the nodes' resource group.
 func (b builder) groupID(name string, parts ...string) *string {
@@ -86,57 +82,4 @@ func oneOrMore(words []string) (one *string, more []*string) {
 		more = append(more, new(w))
 	}
 	return nil, more
-}
-
-// ruleList are security rules, which have a table of their own in az (azure-cli, network/_format.py, transform_nsg_rule_table_output).
-type ruleList struct{ rules any }
-
-func (l ruleList) value() any { return l.rules }
-
-func (l ruleList) table() string {
-	headers := []string{
-		"Name", "ResourceGroup", "Priority", "SourcePortRanges", "SourceAddressPrefixes", "SourceASG", "Access", "Protocol", "Direction",
-		"DestinationPortRanges", "DestinationAddressPrefixes", "DestinationASG",
-	}
-	items, ok := l.rules.([]any)
-	if !ok {
-		items = []any{l.rules}
-	}
-	var rows []map[string]string
-	for _, item := range items {
-		o, _ := item.(object)
-		row := map[string]string{"SourceASG": "None", "DestinationASG": "None"}
-		for _, h := range headers {
-			if v := o[strings.ToLower(h[:1])+h[1:]]; v != nil && isPlain(v) {
-				row[h] = plain(v)
-			}
-		}
-		for header, field := range map[string]string{
-			"SourcePortRanges": "sourcePortRange", "SourceAddressPrefixes": "sourceAddressPrefix",
-			"DestinationPortRanges": "destinationPortRange", "DestinationAddressPrefixes": "destinationAddressPrefix",
-		} {
-			row[header] = oneWord(o, field)
-		}
-		rows = append(rows, row)
-	}
-	if len(rows) == 0 {
-		return ""
-	}
-	return layOut(headers, rows)
-}
-
-// oneWord is a rule's value, or its values with spaces between them: the plural of range is ranges, of prefix prefixes.
-func oneWord(o object, field string) string {
-	if v, ok := o[field].(string); ok {
-		return v
-	}
-	list, ok := o[field+"s"].([]any)
-	if !ok {
-		list, _ = o[field+"es"].([]any)
-	}
-	var words []string
-	for _, v := range list {
-		words = append(words, plain(v))
-	}
-	return strings.Join(words, " ")
 }

@@ -11,34 +11,36 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/jmespath/go-jmespath"
+
+	"packetwalk.dev/internal/base/visible"
 )
 
 // formats are the values of --output.
 var formats = []string{"json", "jsonc", "none", "table", "tsv"}
 
-// ownTable is a result that az prints as another table than what its fields would give.
-type ownTable interface {
-	value() any
-	table() string
-}
-
-// write prints a result as az does (its library knack, output.py). A result that is nothing prints nothing.
-func write(w io.Writer, result any, format, query string) error {
-	if result == nil || format == "none" {
+// write prints a result as az does (its library knack, output.py), in its own table where it has one and --query has not made something
+// else of it. A result that is nothing prints nothing.
+func write(w io.Writer, result any, own *table, o options) error {
+	if o.query != "" && result != nil {
+		var err error
+		if result, err = o.search(result); err != nil {
+			return err
+		}
+		own = nil
+	}
+	if result == nil || o.format == "none" {
 		return nil
 	}
 	var text string
-	own, hasOwn := result.(ownTable)
-	if hasOwn {
-		result = own.value()
-	}
-	switch format {
-	case "table":
-		if text = table(result, query); hasOwn {
-			text = own.table()
-		}
-	case "tsv":
-		text = tsv(result, query)
+	switch {
+	case o.format == "table" && own != nil:
+		text = own.set(result)
+	case o.format == "table":
+		text = plainTable(result, o.query)
+	case o.format == "tsv":
+		text = tsv(result, o.query)
 	default:
 		var b bytes.Buffer
 		enc := json.NewEncoder(&b)
@@ -55,8 +57,8 @@ func write(w io.Writer, result any, format, query string) error {
 	return nil
 }
 
-// table has a column for each field that holds a plain value, as az makes it: sorted without a query, in the query's order with one.
-func table(result any, query string) string {
+// plainTable has a column for each field that holds a plain value, as az makes it: sorted without a query, in the query's order with one.
+func plainTable(result any, query string) string {
 	items, ok := result.([]any)
 	if !ok {
 		items = []any{result}
@@ -78,6 +80,18 @@ func table(result any, query string) string {
 	return layOut(headers, rows)
 }
 
+// search applies --query.
+func (o options) search(result any) (any, error) {
+	query, err := jmespath.Compile(pythonQuery(o.query))
+	if err != nil {
+		return nil, usage("argument --query: invalid jmespath_type value: '%s': %w", o.query, err)
+	}
+	if result, err = query.Search(result); err != nil {
+		return nil, usage("argument --query: '%s': %w", o.query, err)
+	}
+	return result, nil
+}
+
 // hidden are the fields that az's tables leave out.
 var hidden = []string{"id", "type", "etag", "revision"}
 
@@ -89,7 +103,10 @@ func tableRow(item any, query string) ([]string, map[string]string) {
 	case object:
 		for _, k := range orderedKeys(item, query) {
 			if v := item[k]; v != nil && isPlain(v) && !slices.Contains(hidden, k) {
-				h := strings.ToUpper(k[:1]) + k[1:]
+				h := k
+				if k != "" {
+					h = strings.ToUpper(k[:1]) + k[1:]
+				}
 				names, row[h] = append(names, h), plain(v)
 			}
 		}
@@ -135,7 +152,13 @@ func plain(v any) string {
 }
 
 // layOut sets a table as Python's tabulate does in its format "simple": two spaces between columns, and headers two wider than their text.
+// A cell stays in its line, whatever somebody has named so.
 func layOut(headers []string, rows []map[string]string) string {
+	for _, r := range rows {
+		for h, text := range r {
+			r[h] = visible.Text(text)
+		}
+	}
 	widths := make([]int, len(headers))
 	for i, h := range headers {
 		widths[i] = utf8.RuneCountInString(h) + 2
@@ -184,7 +207,7 @@ func tsv(result any, query string) string {
 		case bool:
 			cells = []string{strings.ToLower(plain(item))}
 		default:
-			cells = []string{plain(item)}
+			cells = []string{tsvCell(item)}
 		}
 		b.WriteString(strings.Join(cells, "\t") + "\n")
 	}
@@ -198,7 +221,7 @@ func tsvCell(v any) string {
 	case object:
 		return ""
 	}
-	return plain(v)
+	return visible.Text(plain(v))
 }
 
 // orderedKeys gives an object's keys in the order in which the query names them ("{Name: name, Port: port}"), the others after, sorted.

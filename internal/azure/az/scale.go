@@ -1,7 +1,8 @@
 package az
 
 import (
-	"fmt"
+	"errors"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,57 +10,51 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 )
 
-// scale is "az aks scale" and "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the pool, as it is
-// then.
-func scale(words string, l Lab, args []string) (any, options, error) {
-	o := options{format: "json"}
-	if err := o.parse(args, o.scaleFlags(words), map[string]*bool{"--no-wait": &o.noWait}); err != nil || o.help {
-		return nil, o, err
+// scaling is the command "az aks scale" or "az aks nodepool scale": it has the lab change a pool's count, and shows the cluster, or the
+// pool, as it is then. The first names the cluster with --name and the pool with --nodepool-name, the second the cluster with
+// --cluster-name and the pool with --name.
+func scaling(words, usage string) command {
+	shown := aksCluster
+	if words == aksPool.words {
+		shown = aksPool
 	}
-	pool, count, err := o.scaling(words, l)
-	if err != nil {
-		return nil, o, err
+	return command{
+		words: words + " scale", usage: words + " scale " + usage, needs: []string{"--node-count/-c"}, table: shown.table,
+		flags: func(o *options) flags {
+			f := output(o, flags{
+				"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name, "-c": &o.count, "--node-count": &o.count,
+				"--nodepool-name": &o.pool, "--no-wait": &o.noWait,
+			})
+			if words == aksPool.words {
+				f["--cluster-name"], f["--nodepool-name"] = &o.parent, &o.name
+			}
+			return f
+		},
+		run: func(l Lab, o options, _ io.Writer) (any, error) {
+			pool, count, err := o.scaling(words, l)
+			if err != nil {
+				return nil, err
+			}
+			if l.Scale == nil {
+				return nil, errors.New("nothing can be changed here")
+			}
+			now, err := l.Scale(pool, count, !o.noWait)
+			if err != nil || o.noWait {
+				return nil, err
+			}
+			o.group, o.parent, o.name = now.Network.ResourceGroup, now.Cluster.Metadata.Name, pool
+			if words == aksCluster.words {
+				o.name = now.Cluster.Metadata.Name
+			}
+			return shown.named(now, o)
+		},
 	}
-	if l.Scale == nil {
-		return nil, o, fmt.Errorf("nothing can be changed here")
-	}
-	now, err := l.Scale(pool, count, !o.noWait)
-	if err != nil || o.noWait {
-		return nil, o, err
-	}
-	o.group, o.parent, o.name = now.Network.ResourceGroup, now.Cluster.Metadata.Name, pool
-	if words == "aks" {
-		o.name = now.Cluster.Metadata.Name
-	}
-	i := slices.IndexFunc(commands, func(c command) bool { return c.words == words })
-	result, err := commands[i].run("show", now, o)
-	if err != nil {
-		return nil, o, err
-	}
-	result, err = commands[i].present("show", o, result)
-	return result, o, err
-}
-
-// scaleFlags are az's: "az aks scale" names the cluster with --name and the pool with --nodepool-name, "az aks nodepool scale" the cluster
-// with --cluster-name and the pool with --name.
-func (o *options) scaleFlags(words string) map[string]*string {
-	flags := map[string]*string{
-		"-g": &o.group, "--resource-group": &o.group, "-n": &o.name, "--name": &o.name, "-c": &o.count, "--node-count": &o.count,
-		"--nodepool-name": &o.pool, "-o": &o.format, "--output": &o.format, "--query": &o.query,
-	}
-	if words == "aks nodepool" {
-		flags["--cluster-name"], flags["--nodepool-name"] = &o.parent, &o.name
-	}
-	return flags
 }
 
 // scaling says which pool is meant and how many nodes it is to have. A lab has one cluster, so that neither it nor its group has to be
 // named, and "az aks scale -n" takes a pool's name too.
 func (o *options) scaling(words string, l Lab) (pool string, count int, err error) {
 	c := l.Cluster
-	if o.count == "" {
-		return "", 0, usage("the following arguments are required: --node-count/-c")
-	}
 	count, err = strconv.Atoi(o.count)
 	if err != nil {
 		return "", 0, usage("argument --node-count/-c: invalid int value: '%s'", o.count)

@@ -74,3 +74,22 @@ func pythonQuery(query string) string {
 	}
 	return strings.Join(parts, "'")
 }
+
+// field is a text of an object, empty where there is none.
+func field(r any, name string) string {
+	o, _ := r.(object)
+	s, _ := o[name].(string)
+	return s
+}
+
+// list are the objects in a field of an object.
+func list(o object, name string) []object {
+	items, _ := o[name].([]any)
+	var all []object
+	for _, i := range items {
+		if o, ok := i.(object); ok {
+			all = append(all, o)
+		}
+	}
+	return all
+}
