@@ -13,7 +13,7 @@ func combined(r *request, resp *response, now time.Time) string {
 	if status == 0 {
 		status = 200
 	}
-	size := len(resp.body)
+	size := resp.length()
 	if r.method == "HEAD" {
 		size = 0
 	}

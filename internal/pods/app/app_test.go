@@ -14,6 +14,7 @@ import (
 	"net/netip"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -301,9 +302,114 @@ func TestWebServer(t *testing.T) {
 		{"POST", "/", 405, "text/html", "405 Not Allowed"},
 	} {
 		resp := s.answer(&request{method: tt.method, path: tt.target, host: "h"})
+		if resp.file != nil {
+			resp.body, _ = io.ReadAll(resp.file)
+			resp.file.Close()
+		}
 		if resp.status != tt.status || resp.header.get("Content-Type") != tt.kind || !strings.Contains(string(resp.body), tt.body) {
 			t.Errorf("%s %s: %d %v %s", tt.method, tt.target, resp.status, resp.header, resp.body)
 		}
+	}
+}
+
+// serving answers with h until the test ends and gives the address.
+func serving(t *testing.T, h handler) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- serve(ctx, ln, h) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return "http://" + ln.Addr().String()
+}
+
+// A file of any size goes out piece by piece; one that becomes shorter meanwhile ends the connection, because its length was told.
+func TestBigFile(t *testing.T) {
+	const size = 256 << 20
+	name := path.Join(t.TempDir(), "big.txt")
+	if err := os.WriteFile(name, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(name, size); err != nil {
+		t.Fatal(err)
+	}
+	s := webServer{root: path.Dir(name)}
+	url := serving(t, s.answer) + "/big.txt"
+	if resp, err := http.Head(url); err != nil || resp.ContentLength != size {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	resp, err := http.Get(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	n, err := io.Copy(io.Discard, resp.Body)
+	runtime.ReadMemStats(&after)
+	if err != nil || n != size {
+		t.Errorf("%d octets, %v", n, err)
+	}
+	if used := after.TotalAlloc - before.TotalAlloc; used > size/8 {
+		t.Errorf("a file of %d MiB took %d MiB of memory", size>>20, used>>20)
+	}
+	if resp, err = http.Get(url); err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if err := os.Truncate(name, size/2); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := io.Copy(io.Discard, resp.Body); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("%d octets of a file that became shorter, %v", n, err)
+	}
+}
+
+// Echo serves so many connections at once; the next waits for the end of one.
+func TestEchoIsBounded(t *testing.T) {
+	defer func(n int) { maxConnections = n }(maxConnections)
+	maxConnections = 2
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	go echoTCP(ln)
+	dial := func() net.Conn {
+		c, err := net.Dial("tcp", ln.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		if _, err := c.Write([]byte("hello")); err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	hears := func(c net.Conn, patience time.Duration) error {
+		_ = c.SetReadDeadline(time.Now().Add(patience))
+		_, err := io.ReadFull(c, make([]byte, 5))
+		return err
+	}
+	first, second := dial(), dial()
+	if err := errors.Join(hears(first, 10*time.Second), hears(second, 10*time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	third := dial()
+	if err := hears(third, 100*time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("the third of two connections: %v", err)
+	}
+	first.Close()
+	if err := hears(third, 10*time.Second); err != nil {
+		t.Error("after the end of one: ", err)
 	}
 }
 

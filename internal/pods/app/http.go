@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/netip"
 	"net/url"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -64,7 +65,17 @@ type response struct {
 	status int // 0 is 200
 	header header
 	body   []byte
+	file   *os.File // in place of body: so many of its octets, from the first on; who sends the response closes it
+	size   int64
 	close  bool
+}
+
+// length is how many octets the body has.
+func (r *response) length() int64 {
+	if r.file != nil {
+		return r.size
+	}
+	return int64(len(r.body))
 }
 
 func text(status int, body string) response {
@@ -86,7 +97,7 @@ var reasons = map[int]string{
 	503: "Service Unavailable", 505: "HTTP Version Not Supported",
 }
 
-// appendResponse is the response on the wire.
+// appendResponse is the response on the wire, without its file.
 func appendResponse(out []byte, r *request, resp *response, keep bool, now time.Time) []byte {
 	status := resp.status
 	if status == 0 {
@@ -97,7 +108,7 @@ func appendResponse(out []byte, r *request, resp *response, keep bool, now time.
 		out = fmt.Appendf(out, "%s: %s\r\n", f.name, singleLine(f.value))
 	}
 	if status != 204 && status != 304 {
-		out = fmt.Appendf(out, "Content-Length: %d\r\n", len(resp.body))
+		out = fmt.Appendf(out, "Content-Length: %d\r\n", resp.length())
 	}
 	switch {
 	case !keep:
@@ -127,10 +138,12 @@ func (r *request) keepAlive() bool {
 const (
 	idleTimeout    = 75 * time.Second // between requests
 	requestTimeout = 60 * time.Second // from a request's first octet to its last
-	writeTimeout   = 60 * time.Second
+	writeTimeout   = 60 * time.Second // of a response's head with its body, and of each MiB of a file
 	drainTime      = 100 * time.Millisecond
-	maxConnections = 8192 // at once; more wait in the kernel's queue
 )
+
+// maxConnections is how many a server has at once; more wait in the kernel's queue. Tests have fewer.
+var maxConnections = 8192
 
 // A server serves connections until its context ends.
 type server struct {
@@ -234,10 +247,29 @@ func (s *server) exchange(conn net.Conn, in *bufio.Reader) bool {
 	s.mark(conn, true)
 	r.remote, r.local = addrPort(conn.RemoteAddr()), addrPort(conn.LocalAddr())
 	resp := s.handle(r)
+	if resp.file != nil {
+		defer resp.file.Close()
+	}
 	keep := r.keepAlive() && !resp.close
 	_ = conn.SetDeadline(time.Now().Add(writeTimeout))
 	_, err = conn.Write(appendResponse(nil, r, &resp, keep, time.Now()))
+	if err == nil && resp.file != nil && r.method != "HEAD" {
+		err = sendFile(conn, resp.file, resp.size)
+	}
 	return keep && err == nil
+}
+
+// sendFile sends so many octets. A file that has fewer by now is an error, which ends the connection.
+func sendFile(conn net.Conn, file io.Reader, size int64) error {
+	for size > 0 {
+		_ = conn.SetDeadline(time.Now().Add(writeTimeout))
+		n, err := io.CopyN(conn, file, min(size, 1<<20))
+		if err != nil {
+			return err
+		}
+		size -= n
+	}
+	return nil
 }
 
 // refuse answers a request that cannot be read, if there is somebody to answer.

@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/net/netutil"
 )
 
 // ifconfigCo is the internet host that answers with its caller's address: ifconfig.co, mpolden/echoip.
@@ -123,15 +125,30 @@ func echo(ctx context.Context, p *Process) int {
 	}))
 }
 
+// echoIdle is how long a connection may say nothing: longer than anything on the way keeps an idle flow.
+const echoIdle = 3 * time.Hour
+
 func echoTCP(ln net.Listener) {
+	ln = netutil.LimitListener(ln, maxConnections)
 	for {
 		conn, err := ln.Accept()
+		if err != nil && temporary(err) {
+			time.Sleep(10 * time.Millisecond)
+			continue
+		}
 		if err != nil {
 			return
 		}
 		go func() {
 			defer conn.Close()
-			_, _ = conn.(*net.TCPConn).WriteTo(conn)
+			buf := make([]byte, 16<<10)
+			for n, err := 0, error(nil); err == nil; {
+				_ = conn.SetDeadline(time.Now().Add(echoIdle))
+				if n, err = conn.Read(buf); err == nil {
+					_ = conn.SetDeadline(time.Now().Add(writeTimeout))
+					_, err = conn.Write(buf[:n])
+				}
+			}
 		}()
 	}
 }

@@ -95,7 +95,7 @@ func (s *webServer) answer(r *request) response {
 		file += "index.html"
 	}
 	resp := serveFile(s.root, file, nil)
-	if resp.status < 300 {
+	if resp.file != nil {
 		return resp
 	}
 	failure := s.failure(resp.status)
@@ -114,49 +114,46 @@ func (s *webServer) failure(status int) response {
 	return resp
 }
 
-const maxFile = 64 << 20
-
 // serveFile is a file below root; symbolic links are followed, dots in the path do not leave it. What public refuses is as if it were not
 // there; it is asked for the path that links have led to, nil refuses nothing.
 func serveFile(root, name string, public func(path string) bool) response {
-	info, body, err := readServed(path.Join(root, path.Clean("/"+name)), public)
+	file, info, err := openServed(path.Join(root, path.Clean("/"+name)), public)
 	switch {
-	case err == nil && info.IsDir():
-		return response{status: 301}
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		return text(404, "404 page not found\n")
 	case err != nil:
 		return text(403, "403 Forbidden\n")
+	case info.IsDir():
+		file.Close()
+		return response{status: 301}
 	}
-	return response{body: body, header: header{
+	return response{file: file, size: info.Size(), header: header{
 		{"Content-Type", mediaType(path.Ext(name))}, {"Last-Modified", info.ModTime().UTC().Format("Mon, 02 Jan 2006 15:04:05 GMT")},
 	}}
 }
 
-// readServed reads a file, or only finds a directory. This process has more open than the container is to see, so that links of /proc are
-// not followed.
-func readServed(full string, public func(path string) bool) (fs.FileInfo, []byte, error) {
-	file, err := beneath.InRoot(full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+// openServed opens a regular file or a directory. This process has more open than the container is to see, so that links of /proc are not
+// followed.
+func openServed(full string, public func(path string) bool) (file *os.File, info fs.FileInfo, err error) {
+	file, err = beneath.InRoot(full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, nil, err
 	}
-	defer file.Close()
 	real, err := os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", file.Fd()))
+	if err == nil && public != nil && !public(real) {
+		err = fs.ErrNotExist
+	}
+	if err == nil {
+		info, err = file.Stat()
+	}
+	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+		err = fs.ErrPermission
+	}
 	if err != nil {
+		file.Close()
 		return nil, nil, err
 	}
-	if public != nil && !public(real) {
-		return nil, nil, fs.ErrNotExist
-	}
-	info, err := file.Stat()
-	if err != nil || info.IsDir() {
-		return info, nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > maxFile {
-		return nil, nil, fs.ErrPermission
-	}
-	body, err := io.ReadAll(io.LimitReader(file, maxFile))
-	return info, body, err
+	return file, info, nil
 }
 
 // mediaTypes are the usual ones; package mime would read the machine's tables.
