@@ -70,6 +70,20 @@ func TestMachineIsNotSeen(t *testing.T) {
 	}
 }
 
+// What engines mask is empty, and what they make read-only is not written.
+func TestProcIsGuarded(t *testing.T) {
+	m := newMachine(t)
+	c := m.start(m.spec("pause"))
+	out := m.run(c, "sh", "-c", "for f in interrupts kcore keys timer_list latency_stats sched_debug acpi asound scsi; do "+
+		"[ ! -e /proc/$f ] || [ -z \"$(ls -A /proc/$f | grep -v ^/proc/)$(head -c1 /proc/$f 2>/dev/null)\" ] || echo open $f; done; "+
+		"for d in firmware devices/virtual/powercap; do [ -z \"$(ls -A /sys/$d 2>/dev/null)\" ] || echo open $d; done; "+
+		"for f in sys/kernel/hostname sysrq-trigger irq/default_smp_affinity; do [ ! -e /proc/$f ] || { echo 0 >> /proc/$f; } 2>/dev/null && "+
+		"[ -e /proc/$f ] && echo written $f; done; echo end")
+	if strings.TrimSpace(out) != "end" {
+		t.Errorf("%s", out)
+	}
+}
+
 // manyFds is more than the descriptors that a first process has.
 const manyFds = 40
 

@@ -31,12 +31,34 @@ func mountSystem(s *container.Spec) error {
 	return guardProc(s.Privileged)
 }
 
-// guardProc protects what in /proc is the machine's: writing there would change more than the container, reading it tell more. The list is
-// the one that container engines have by default.
+// masked is what tells of the machine, and is empty in a container; unwritable is where writing would change the machine. Both are container
+// engines' defaults (github.com/moby/moby, oci/defaults.go).
+var (
+	masked = []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
+		"/proc/scsi", "/proc/timer_list", "/proc/timer_stats", "/sys/devices/virtual/powercap", "/sys/firmware",
+	}
+	unwritable = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// mask makes a file or a directory empty; what is not there stays so.
+func mask(name string) error {
+	err := unix.Mount("/dev/null", name, "", unix.MS_BIND, "")
+	if errors.Is(err, unix.ENOTDIR) {
+		err = unix.Mount("tmpfs", name, "tmpfs", unix.MS_RDONLY|noExec, "")
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("mask %s: %w", name, err)
+	}
+	return nil
+}
+
+// guardProc protects what in /proc and /sys is the machine's: writing there would change more than the container, reading it tell more. A
+// privileged container may change its network's settings.
 func guardProc(privileged bool) error {
-	for _, name := range []string{"/proc/kcore", "/proc/keys", "/proc/timer_list"} {
-		if err := unix.Mount("/dev/null", name, "", unix.MS_BIND, ""); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("mask %s: %w", name, err)
+	for _, name := range masked {
+		if err := mask(name); err != nil {
+			return err
 		}
 	}
 	writable := -1
@@ -48,7 +70,7 @@ func guardProc(privileged bool) error {
 		writable = fd
 		defer unix.Close(fd)
 	}
-	for _, name := range []string{"/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs"} {
+	for _, name := range unwritable {
 		err := unix.Mount(name, name, "", unix.MS_BIND, "")
 		if err == nil {
 			err = unix.Mount("", name, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noExec, "")
