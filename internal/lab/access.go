@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
@@ -125,6 +126,9 @@ type api struct {
 	processes
 	client kubernetes.Interface
 }
+
+// rest is for what is sent as text.
+func (a *api) rest() rest.Interface { return a.client.CoreV1().RESTClient() }
 
 func (a *api) Start(ctx context.Context) error {
 	all := a.access.plane.Components()

@@ -1,8 +1,9 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/lab/manifests"
+
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
 	"sync"
@@ -11,7 +12,6 @@ import (
 	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/lab/cluster"
-	"packetwalk.dev/internal/lab/plan"
 )
 
 // addonDelay is how long the cluster's DNS and addons wait when the cluster is ready: what a user starts at once has the processors for
@@ -57,9 +57,9 @@ func (a *addons) apply(ctx context.Context) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	c := a.cluster()
-	err := a.bring(ctx, applyObjects, func() ([]string, error) { return dnsObjects(c) })
+	err := a.bring(ctx, manifests.Apply, func() ([]string, error) { return manifests.DNS(c) })
 	if c.HasAddon(cluster.AddonHTTPRouting) {
-		err = errors.Join(err, a.bring(ctx, applyObjects, a.httpRouting(c)))
+		err = errors.Join(err, a.bring(ctx, manifests.Apply, a.httpRouting(c)))
 	}
 	return err
 }
@@ -72,9 +72,9 @@ func (a *addons) Change(ctx context.Context, c change) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	bring := applyObjects
+	bring := manifests.Apply
 	if !is {
-		bring = deleteObjects
+		bring = manifests.Delete
 		if err := dropZone(a.dir); err != nil {
 			return err
 		}
@@ -88,7 +88,7 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 	defer cancel()
 	docs, err := objects()
 	if err == nil {
-		err = bring(ctx, a.api.client.CoreV1().RESTClient(), docs)
+		err = bring(ctx, a.api.rest(), docs)
 	}
 	if err != nil {
 		return fmt.Errorf("addons: %w", err)
@@ -96,23 +96,13 @@ func (a *addons) bring(ctx context.Context, bring func(context.Context, rest.Int
 	return nil
 }
 
-// httpRouting are the objects of the addon for HTTP application routing, one document each.
-//
-//go:embed addons/http_application_routing.yaml
-var httpRouting string
-
-// httpRoutingObjects are those objects for a cluster and the secret of the zone's key.
-func httpRoutingObjects(c *cluster.Cluster, secret string) ([]string, error) {
-	return objects(httpRouting, map[string]any{"Zone": c.HTTPRoutingZone(), "Resolver": plan.AzureResolver, "Key": zoneKey, "Secret": secret})
-}
-
-// httpRouting are those objects for a cluster of this lab.
+// httpRouting are the objects of that addon for a cluster of this lab.
 func (a *addons) httpRouting(c *cluster.Cluster) func() ([]string, error) {
 	return func() ([]string, error) {
 		secret, err := zoneSecret(a.dir)
 		if err != nil {
 			return nil, err
 		}
-		return httpRoutingObjects(c, secret)
+		return manifests.HTTPRouting(c, zoneKey, secret)
 	}
 }

@@ -3,10 +3,15 @@ package lab
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
+
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // askTimeout is how long a node's agent may take to tell about itself. One that does not is another problem's.
@@ -28,19 +33,30 @@ func askAgents[T any](l *nodes, path string) []T {
 func askAgent[T any](n *node, path string) (report T) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
-	var none T
 	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(agentPort)+path, nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(plan.AgentPort)+path, nil)
 	if err != nil {
-		return none
+		return *new(T)
 	}
 	resp, err := transport.RoundTrip(req)
 	if err != nil {
-		return none
+		return *new(T)
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&report) != nil {
-		return none
+		return *new(T)
 	}
 	return report
+}
+
+// saidBy says once what several of a number of nodes say, and how many do.
+func saidBy(who string, nodes int, said []string) (lines []string) {
+	count := map[string]int{}
+	for _, text := range said {
+		count[text]++
+	}
+	for _, text := range slices.Sorted(maps.Keys(count)) {
+		lines = append(lines, fmt.Sprintf("%s of %d of %d nodes: %s", who, count[text], nodes, text))
+	}
+	return lines
 }

@@ -1,32 +1,15 @@
 package lab
 
 import (
+	"slices"
+
+	"packetwalk.dev/internal/lab/manifests"
+
 	"context"
 	_ "embed"
-	"encoding/json"
 	"fmt"
-	"net/netip"
-	"strings"
-	"time"
-
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/rest"
-	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/lab/cluster"
-)
-
-// calicoCRDs are Calico's resources, one document each.
-//
-//go:embed calico/crds.yaml
-var calicoCRDs string
-
-const (
-	crdPath    = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/"
-	ippoolPath = "/apis/crd.projectcalico.org/v1/ippools"
-	felixPath  = "/apis/crd.projectcalico.org/v1/felixconfigurations"
 )
 
 // calico are Calico's resources, where the cluster's network policy is Calico's.
@@ -43,66 +26,50 @@ func (l *calico) Start(ctx context.Context) error {
 	if l.cluster().Spec.Network.Policy != cluster.PolicyCalico {
 		return nil
 	}
-	api := l.api.client.CoreV1().RESTClient()
-	for doc := range strings.SplitSeq(calicoCRDs, "\n---\n") {
-		if err := applyCRD(ctx, api, doc); err != nil {
-			return err
-		}
-	}
-	pool, err := defaultPool(l.cluster().PodRange())
+	kinds, err := manifests.CalicoKinds()
 	if err != nil {
 		return err
 	}
-	return createWhenServed(ctx, api, pool)
-}
-
-// applyCRD makes one CustomResourceDefinition what the document says, by server-side apply.
-func applyCRD(ctx context.Context, api rest.Interface, doc string) error {
-	var named struct{ Metadata struct{ Name string } }
-	if err := yaml.Unmarshal([]byte(doc), &named); err != nil {
+	pool, err := manifests.CalicoPool(l.cluster().PodRange())
+	if err != nil {
 		return err
 	}
-	err := api.Patch(types.ApplyPatchType).AbsPath(crdPath+named.Metadata.Name).
-		Param("fieldManager", "packetwalk").Param("force", "true").Body([]byte(doc)).Do(ctx).Error()
-	if err != nil {
-		return fmt.Errorf("apply CustomResourceDefinition %s: %w", named.Metadata.Name, err)
+	if err := manifests.Apply(ctx, l.api.rest(), kinds); err != nil {
+		return err
 	}
-	return nil
+	if err := manifests.Ensure(ctx, l.api.rest(), []string{pool}); err != nil {
+		return err
+	}
+	return manifests.Served(ctx, l.api.rest(), manifests.FelixConfigurations)
 }
 
-// createWhenServed waits until the API serves what has just been defined, which it does some moments later, and creates the pool.
-func createWhenServed(ctx context.Context, api rest.Interface, pool []byte) error {
-	for {
-		err := api.Post().AbsPath(ippoolPath).SetHeader("Content-Type", runtime.ContentTypeJSON).Body(pool).Do(ctx).Error()
-		if err == nil || apierrors.IsAlreadyExists(err) {
-			err = api.Get().AbsPath(felixPath).Do(ctx).Error()
-		}
-		if err == nil || !apierrors.IsNotFound(err) {
-			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(20 * time.Millisecond):
-		}
+// poolReport is what is read of packetwalk-node's state of Calico's pools.
+type poolReport struct {
+	Sets      map[string]any `json:"sets"` // none before the first that were in force
+	Unhealthy []string       `json:"unhealthy"`
+	Problems  []struct {
+		Kind, Name, Problem string
+	} `json:"problems"`
+}
+
+// Report asks the nodes about Calico's pools: as problems what keeps them from being in force, as warnings what is wrong with an object.
+// What many nodes say is said once.
+func (l *calico) Report(s *Status) {
+	if l.cluster().Spec.Network.Policy == cluster.PolicyCalico {
+		s.add(poolComplaints(askAgents[poolReport](l.nodes, "/calico-pools")))
 	}
 }
 
-// defaultPool is the pool that AKS makes: the range that its pods get addresses of. Labels and annotation are what its add-on manager,
-// which applies it as kubectl does, leaves on it.
-func defaultPool(pods netip.Prefix) ([]byte, error) {
-	type object = map[string]any
-	labels := object{"addonmanager.kubernetes.io/mode": "Reconcile"}
-	const name, lastApplied = "default-ipv4-ippool", "kubectl.kubernetes.io/last-applied-configuration"
-	pool := object{
-		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
-		"metadata": object{"name": name, "labels": labels, "annotations": object{}},
-		"spec":     object{"blockSize": 26, "cidr": pods.String(), "ipipMode": "Never", "natOutgoing": true},
+func poolComplaints(reports []poolReport) (problems, warnings []string) {
+	var unhealthy []string
+	for _, r := range reports {
+		if len(r.Sets) > 0 { // otherwise it has just started
+			unhealthy = append(unhealthy, r.Unhealthy...)
+		}
+		for _, p := range r.Problems {
+			warnings = append(warnings, fmt.Sprintf("%s %s: %s", p.Kind, p.Name, p.Problem))
+		}
 	}
-	applied, err := json.Marshal(pool)
-	if err != nil {
-		return nil, err
-	}
-	pool["metadata"] = object{"name": name, "labels": labels, "annotations": object{lastApplied: string(applied) + "\n"}}
-	return json.Marshal(pool)
+	slices.Sort(warnings)
+	return saidBy("calico pools", len(reports), unhealthy), slices.Compact(warnings)
 }

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	_ "embed"
 	"errors"
 	"io/fs"
 	"net/netip"
@@ -17,12 +16,6 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/container"
 )
-
-// coreDNSVersion is that of controlplane/go.mod, the one that Kubernetes 1.35 deploys.
-const coreDNSVersion = "v1.13.1"
-
-// clusterDomain is the domain of the cluster's names; AKS has no other.
-const clusterDomain = "cluster.local"
 
 // resolvConf is the /etc/resolv.conf of a machine that asks a name server.
 func resolvConf(server netip.Addr) []byte { return []byte("nameserver " + server.String() + "\n") }
@@ -138,13 +131,4 @@ func dropZone(d Dir) error {
 		return nil
 	}
 	return err
-}
-
-// coreDNS are the cluster's DNS objects, one document each.
-//
-//go:embed dns/coredns.yaml
-var coreDNS string
-
-func dnsObjects(c *cluster.Cluster) ([]string, error) {
-	return objects(coreDNS, map[string]any{"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion})
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -115,7 +114,8 @@ func (l *nodes) writeNodeFiles(n *node) error {
 	if err != nil {
 		return err
 	}
-	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600), writeResolvConf(dir, resolvConf(plan.AzureResolver)))
+	err = errors.Join(atomicfile.Write(filepath.Join(dir, "kubeconfig"), kubeconfig, 0o600),
+		writeResolvConf(dir, resolvConf(plan.AzureResolver)))
 	if l.cluster().Spec.Network.Plugin == cluster.PluginAzure {
 		err = errors.Join(err, l.writeConflist(n, netip.Prefix{}))
 	}
@@ -242,16 +242,11 @@ type faultReport struct {
 
 // agentFaults says once what many nodes say.
 func agentFaults(reports []faultReport) (problems []string) {
-	count := map[string]int{}
+	var said []string
 	for _, r := range reports {
-		for _, what := range r.Unhealthy {
-			count[what]++
-		}
+		said = append(said, r.Unhealthy...)
 	}
-	for _, what := range slices.Sorted(maps.Keys(count)) {
-		problems = append(problems, fmt.Sprintf("packetwalk-node of %d of %d nodes: %s", count[what], len(reports), what))
-	}
-	return problems
+	return saidBy("packetwalk-node", len(reports), said)
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.

@@ -1,10 +1,13 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/signer"
+	"packetwalk.dev/internal/pods/connector"
+
 	"context"
 	"crypto/rand"
 	"crypto/tls"
-	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -15,7 +18,6 @@ import (
 	"net/netip"
 	"os"
 	"slices"
-	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -32,16 +34,6 @@ import (
 // The virtual node has two sides. Azure's: container groups, which this process runs (package instances), behind Azure's HTTP interface on
 // a host of the lab's internet. The cluster's: a Deployment whose pod makes container groups of pods, by that interface (package
 // connector).
-
-// What AKS calls the virtual node and its connector, and the version that the node shows: Kubernetes' and the library's, as in AKS.
-const (
-	virtualNodeName    = "virtual-node-aci-linux"
-	virtualNodeVersion = "v" + plan.KubernetesVersion + "-vk-v1.12.0"
-	connectorAccount   = "system:serviceaccount:kube-system:aci-connector-linux"
-)
-
-//go:embed virtualnode/connector.yaml
-var connectorObjects string
 
 // groups are the container groups, and Azure's interface to them, where the cluster has a virtual node.
 type groups struct {
@@ -159,14 +151,14 @@ func (l *virtualNode) Start(ctx context.Context) error {
 	if !l.cluster().Spec.VirtualNode.Enabled {
 		return nil
 	}
-	if err := (&signer{client: l.api.client, ca: l.access.ca, log: l.log, fault: l.fault}).run(ctx); err != nil {
+	if err := (&signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.log, Fault: l.fault}).Run(ctx); err != nil {
 		return err
 	}
 	docs, err := l.connectorObjects()
 	if err != nil {
 		return err
 	}
-	if err := applyObjects(ctx, l.api.client.CoreV1().RESTClient(), docs); err != nil {
+	if err := manifests.Apply(ctx, l.api.rest(), docs); err != nil {
 		return err
 	}
 	for {
@@ -176,7 +168,7 @@ func (l *virtualNode) Start(ctx context.Context) error {
 		}
 		if !wait(ctx, 30*time.Millisecond) {
 			return fmt.Errorf("node %s is not Ready; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why",
-				virtualNodeName)
+				plan.VirtualNode)
 		}
 	}
 }
@@ -190,18 +182,7 @@ func (l *virtualNode) connectorObjects() ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := l.cluster()
-	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
-	encode := base64.StdEncoding.EncodeToString
-	return objects(connectorObjects, map[string]any{
-		"Token": encode([]byte(token)), "CA": encode(l.access.ca.Certificate), "Kubeconfig": encode(kubeconfig), "Node": virtualNodeName,
-		"Version":  virtualNodeVersion,
-		"Endpoint": plan.ManagementName, "Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(),
-		"Location":          c.Spec.Azure.Location,
-		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet, "DNS": c.Spec.Network.DNSServiceIP,
-		"Domain":      clusterDomain,
-		"ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
-	})
+	return manifests.Connector(l.cluster(), manifests.Credentials{Token: token, CA: l.access.ca.Certificate, ProxyIdentity: kubeconfig})
 }
 
 // Report says that the virtual node is not Ready; nothing while the API server does not answer, which is told elsewhere.
@@ -212,13 +193,13 @@ func (l *virtualNode) Report(s *Status) {
 	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
 	defer cancel()
 	if is, err := l.isReady(ctx); !is && err == nil {
-		s.Problems = append(s.Problems, virtualNodeName+" is not Ready: its pods go on, but nothing of them changes any more; "+
+		s.Problems = append(s.Problems, plan.VirtualNode+" is not Ready: its pods go on, but nothing of them changes any more; "+
 			"'packetwalk kubectl -n kube-system describe pod -l app=aci-connector-linux' may say why")
 	}
 }
 
 func (l *virtualNode) isReady(ctx context.Context) (bool, error) {
-	n, err := l.api.client.CoreV1().Nodes().Get(ctx, virtualNodeName, metav1.GetOptions{})
+	n, err := l.api.client.CoreV1().Nodes().Get(ctx, plan.VirtualNode, metav1.GetOptions{})
 	if err != nil {
 		return false, err
 	}

@@ -23,6 +23,13 @@ const (
 	ManagementName = "management.azure.com"
 )
 
+// What AKS calls the virtual node, the version that it shows, Kubernetes' and the library's as in AKS, and who its connector is to the API.
+const (
+	VirtualNode        = "virtual-node-aci-linux"
+	VirtualNodeVersion = "v" + KubernetesVersion + "-vk-v1.12.0"
+	ConnectorAccount   = "system:serviceaccount:kube-system:aci-connector-linux"
+)
+
 // ManagementAddress is one of those that the internet keeps for services of its own (198.51.100.2 to .9).
 var ManagementAddress = netip.MustParseAddr("198.51.100.2")
 

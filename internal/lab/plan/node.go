@@ -17,6 +17,9 @@ import (
 // KubernetesVersion is the control plane's, see controlplane/go.mod.
 const KubernetesVersion = "1.35.4"
 
+// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1.
+const AgentPort = 10249
+
 // NodeObject is the Node as AKS registers it.
 func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	azure, group := c.Spec.Azure, c.NodeResourceGroup()

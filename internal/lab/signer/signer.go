@@ -1,4 +1,6 @@
-package lab
+// Package signer owns the answers to the certificate signing requests of the virtual node's connector: which are signed, and why the others
+// are not. It must not import kernel, or what runs a lab.
+package signer
 
 import (
 	"bytes"
@@ -24,8 +26,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 
-	"packetwalk.dev/internal/lab/controlplane"
-	"packetwalk.dev/internal/pods/connector"
+	"packetwalk.dev/internal/lab/plan"
 )
 
 // What the API server notes about a token that is bound to a pod (k8s.io/apiserver/pkg/authentication/serviceaccount, PodNameKey and
@@ -43,18 +44,24 @@ var subjectAltName = asn1.ObjectIdentifier{2, 5, 29, 17} // RFC 5280, 4.2.1.6
 // addressPatience is how long a pod that asks may be without an address in its status.
 const addressPatience = 10 * time.Second
 
-// A signer signs the serving certificates that the virtual node's connector asks for: its pod's address is known only when it runs.
-type signer struct {
-	client kubernetes.Interface
-	ca     *controlplane.Authority
-	log    *slog.Logger
-	fault  func(what string, err error) error // core.fault
+// A Signer signs the serving certificates that the virtual node's connector asks for: its pod's address is known only when it runs.
+type Signer struct {
+	Name   string // of the signer, which requests name
+	Client kubernetes.Interface
+	CA     Authority
+	Log    *slog.Logger
+	Fault  func(what string, err error) error // hears how each try went, nil when it went well, and returns err
 }
 
-// run judges every request that is made, until ctx ends.
-func (s *signer) run(ctx context.Context) error {
-	factory := informers.NewSharedInformerFactoryWithOptions(s.client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
-		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", connector.SignerName).String()
+// Authority makes certificates, as PEM text, for requests whose content it does not judge.
+type Authority interface {
+	SignServing(request *x509.CertificateRequest, now time.Time) ([]byte, error)
+}
+
+// Run judges every request that is made, until ctx ends.
+func (s *Signer) Run(ctx context.Context) error {
+	factory := informers.NewSharedInformerFactoryWithOptions(s.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
+		o.FieldSelector = fields.OneTermEqualSelector("spec.signerName", s.Name).String()
 	}))
 	_, err := factory.Certificates().V1().CertificateSigningRequests().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
 		AddFunc: func(o any) {
@@ -76,25 +83,35 @@ func (s *signer) run(ctx context.Context) error {
 const signPause = time.Second
 
 // try signs or denies a request, again and again until that succeeds, the request is gone or ctx ends.
-func (s *signer) try(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) {
+func (s *Signer) try(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) {
 	what := "certificate signing request " + csr.Name + " could not be answered (this is tried again)"
-	defer func() { _ = s.fault(what, nil) }()
+	defer func() { _ = s.Fault(what, nil) }()
 	for {
 		err := s.sign(ctx, csr.DeepCopy())
 		if errors.As(err, new(denial)) {
-			s.log.Error("sign certificate", "request", csr.Name, "err", err)
+			s.Log.Error("sign certificate", "request", csr.Name, "err", err)
 			return
 		}
-		if s.fault(what, err) == nil || !wait(ctx, signPause) {
+		if s.Fault(what, err) == nil || !wait(ctx, signPause) {
 			return
 		}
-		now, err := s.client.CertificatesV1().CertificateSigningRequests().Get(ctx, csr.Name, metav1.GetOptions{})
+		now, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, csr.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return
 		}
 		if err == nil {
 			csr = now
 		}
+	}
+}
+
+// wait waits for d; false when ctx ended first.
+func wait(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case <-time.After(d):
+		return true
 	}
 }
 
@@ -105,8 +122,8 @@ func judged(csr *certificatesv1.CertificateSigningRequest, verdict certificatesv
 
 // sign approves and signs a request that is exactly right, and denies any other. An earlier process may have approved it already, and died
 // before it signed.
-func (s *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
-	api := s.client.CertificatesV1().CertificateSigningRequests()
+func (s *Signer) sign(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) error {
+	api := s.Client.CertificatesV1().CertificateSigningRequests()
 	request, err := s.check(ctx, csr)
 	var no denial
 	if err != nil && !errors.As(err, &no) {
@@ -129,7 +146,7 @@ func (s *signer) sign(ctx context.Context, csr *certificatesv1.CertificateSignin
 	if err != nil {
 		return err
 	}
-	if csr.Status.Certificate, err = s.ca.SignServing(request, time.Now()); err != nil {
+	if csr.Status.Certificate, err = s.CA.SignServing(request, time.Now()); err != nil {
 		return err
 	}
 	_, err = api.UpdateStatus(ctx, csr, metav1.UpdateOptions{})
@@ -144,8 +161,8 @@ func (d denial) Error() string { return string(d) }
 func deny(format string, a ...any) error { return denial(fmt.Sprintf(format, a...)) }
 
 // check reads a request. Its error is a denial unless the API does not answer.
-func (s *signer) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
-	request, err := checkRequest(csr.Spec)
+func (s *Signer) check(ctx context.Context, csr *certificatesv1.CertificateSigningRequest) (*x509.CertificateRequest, error) {
+	request, err := s.checkRequest(csr.Spec)
 	if err != nil {
 		return nil, err
 	}
@@ -157,13 +174,13 @@ func (s *signer) check(ctx context.Context, csr *certificatesv1.CertificateSigni
 }
 
 // requester is the pod whose token made the request, once it has an address.
-func (s *signer) requester(ctx context.Context, spec certificatesv1.CertificateSigningRequestSpec) (*corev1.Pod, error) {
+func (s *Signer) requester(ctx context.Context, spec certificatesv1.CertificateSigningRequestSpec) (*corev1.Pod, error) {
 	name, uid := spec.Extra[extraPodName], spec.Extra[extraPodUID]
 	if len(name) != 1 || len(uid) != 1 {
 		return nil, deny("the request was not made with the token of a pod")
 	}
 	for end := time.Now().Add(addressPatience); ; {
-		pod, err := s.client.CoreV1().Pods(metav1.NamespaceSystem).Get(ctx, name[0], metav1.GetOptions{})
+		pod, err := s.Client.CoreV1().Pods(metav1.NamespaceSystem).Get(ctx, name[0], metav1.GetOptions{})
 		switch {
 		case apierrors.IsNotFound(err), err == nil && string(pod.UID) != uid[0]:
 			return nil, deny("pod %q, which asked, is gone", name[0])
@@ -174,10 +191,8 @@ func (s *signer) requester(ctx context.Context, spec certificatesv1.CertificateS
 		case time.Now().After(end):
 			return nil, deny("pod %q, which asks, has no address", name[0])
 		}
-		select { // its kubelet reports the address after the container has begun
-		case <-ctx.Done():
+		if !wait(ctx, 50*time.Millisecond) { // its kubelet reports the address after the container has begun
 			return nil, ctx.Err()
-		case <-time.After(50 * time.Millisecond):
 		}
 	}
 }
@@ -193,12 +208,12 @@ func checkAddress(request *x509.CertificateRequest, pod *corev1.Pod) error {
 }
 
 // checkRequest refuses a request unless it is the connector's for the virtual node, and has nothing that the connector's has not.
-func checkRequest(spec certificatesv1.CertificateSigningRequestSpec) (*x509.CertificateRequest, error) {
+func (s *Signer) checkRequest(spec certificatesv1.CertificateSigningRequestSpec) (*x509.CertificateRequest, error) {
 	usages := []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth}
 	switch {
-	case spec.SignerName != connector.SignerName:
+	case spec.SignerName != s.Name:
 		return nil, deny("the request is for the signer %q", spec.SignerName)
-	case spec.Username != connectorAccount:
+	case spec.Username != plan.ConnectorAccount:
 		return nil, deny("%q is not the connector", spec.Username)
 	case !slices.Equal(slices.Sorted(slices.Values(spec.Usages)), usages):
 		return nil, deny("the request is for usages %q, not for %q", spec.Usages, usages)
@@ -222,12 +237,12 @@ func checkRequest(spec certificatesv1.CertificateSigningRequestSpec) (*x509.Cert
 // checkContent compares what a request asks for with what the connector asks for, address apart.
 func checkContent(request *x509.CertificateRequest) error {
 	key, ok := request.PublicKey.(*ecdsa.PublicKey)
-	switch subject := "CN=system:node:" + virtualNodeName + ",O=system:nodes"; {
+	switch subject := "CN=system:node:" + plan.VirtualNode + ",O=system:nodes"; {
 	case !ok || key.Curve != elliptic.P256():
 		return deny("the request's key is not of P-256")
 	case request.Subject.String() != subject || len(request.Subject.Names) != 2:
 		return deny("the request is for %q, not for %q", request.Subject, subject)
-	case !slices.Equal(request.DNSNames, []string{virtualNodeName}) || len(request.IPAddresses) != 1:
+	case !slices.Equal(request.DNSNames, []string{plan.VirtualNode}) || len(request.IPAddresses) != 1:
 		return deny("the request is for names %q and addresses %v, not for the virtual node and its address", request.DNSNames,
 			request.IPAddresses)
 	}

@@ -1,4 +1,4 @@
-package lab
+package signer
 
 import (
 	"context"
@@ -12,10 +12,12 @@ import (
 	"encoding/asn1"
 	"encoding/pem"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -28,6 +30,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/connector"
 )
 
@@ -47,12 +50,12 @@ func connectorRequest(t *testing.T) *signingRequest {
 	}
 	return &signingRequest{
 		content: x509.CertificateRequest{
-			Subject:  pkix.Name{CommonName: "system:node:" + virtualNodeName, Organization: []string{"system:nodes"}},
-			DNSNames: []string{virtualNodeName}, IPAddresses: []net.IP{net.IPv4(10, 13, 76, 9).To4()},
+			Subject:  pkix.Name{CommonName: "system:node:" + plan.VirtualNode, Organization: []string{"system:nodes"}},
+			DNSNames: []string{plan.VirtualNode}, IPAddresses: []net.IP{net.IPv4(10, 13, 76, 9).To4()},
 		},
 		key: key,
 		spec: certificatesv1.CertificateSigningRequestSpec{
-			SignerName: connector.SignerName, Username: connectorAccount,
+			SignerName: connector.SignerName, Username: plan.ConnectorAccount,
 			Usages: []certificatesv1.KeyUsage{certificatesv1.UsageDigitalSignature, certificatesv1.UsageServerAuth},
 			Extra:  map[string]certificatesv1.ExtraValue{extraPodName: {"aci-connector"}, extraPodUID: {"uid-1"}},
 		},
@@ -138,7 +141,8 @@ func expectVerdict(t *testing.T, r *signingRequest, denied string) {
 	other := pod.DeepCopy()
 	other.Name, other.UID, other.Status.PodIPs = "other", "uid-2", []corev1.PodIP{{IP: "10.13.76.4"}}
 	client := fake.NewClientset(csr, pod, other)
-	signErr := (&signer{client: client, ca: ca, log: slog.New(slog.DiscardHandler)}).sign(t.Context(), csr.DeepCopy())
+	signErr := (&Signer{Name: connector.SignerName, Client: client, CA: ca, Log: slog.New(slog.DiscardHandler)}).sign(t.Context(),
+		csr.DeepCopy())
 	got, err := client.CertificatesV1().CertificateSigningRequests().Get(context.Background(), "csr", metav1.GetOptions{})
 	if err != nil || len(got.Status.Conditions) != 1 {
 		t.Fatalf("%v; conditions %v", err, got.Status.Conditions)
@@ -189,17 +193,24 @@ func TestSignerTriesAgain(t *testing.T) {
 		client.PrependReactor("update", "certificatesigningrequests", func(clienttesting.Action) (bool, runtime.Object, error) {
 			return failing, nil, errors.New("etcd is full")
 		})
-		c := quietCore()
-		go (&signer{client: client, log: c.log, fault: c.fault}).try(t.Context(), csr)
+		var fault atomic.Pointer[string]
+		hear := func(what string, err error) error {
+			said := fmt.Sprint(what, ": ", err)
+			if fault.Store(&said); err == nil {
+				fault.Store(nil)
+			}
+			return err
+		}
+		go (&Signer{Name: connector.SignerName, Client: client, Log: slog.New(slog.DiscardHandler), Fault: hear}).try(t.Context(), csr)
 		time.Sleep(3*signPause + time.Millisecond)
-		if got := c.problems(); len(got) != 1 || !strings.Contains(got[0], "certificate signing request csr") ||
-			!strings.Contains(got[0], "etcd is full") {
-			t.Errorf("problems %q", got)
+		if got := fault.Load(); got == nil || !strings.Contains(*got, "certificate signing request csr") ||
+			!strings.Contains(*got, "etcd is full") {
+			t.Errorf("fault %v", got)
 		}
 		failing = false
 		time.Sleep(signPause)
-		if got := c.problems(); len(got) != 0 {
-			t.Errorf("problems %q after it was answered", got)
+		if got := fault.Load(); got != nil {
+			t.Errorf("fault %s after it was answered", *got)
 		}
 		if got, err := client.CertificatesV1().CertificateSigningRequests().Get(t.Context(), "csr", metav1.GetOptions{}); err != nil ||
 			len(got.Status.Conditions) != 1 {
@@ -212,7 +223,7 @@ func TestSignerTriesAgain(t *testing.T) {
 func TestSignerOtherNames(t *testing.T) {
 	r := connectorRequest(t)
 	names, err := asn1.Marshal([]asn1.RawValue{
-		{Class: asn1.ClassContextSpecific, Tag: 2, Bytes: []byte(virtualNodeName)},
+		{Class: asn1.ClassContextSpecific, Tag: 2, Bytes: []byte(plan.VirtualNode)},
 		{Class: asn1.ClassContextSpecific, Tag: 7, Bytes: []byte{10, 13, 76, 9}},
 		{Class: asn1.ClassContextSpecific, Tag: 8, Bytes: []byte{42, 3, 4}}, // registeredID
 	})

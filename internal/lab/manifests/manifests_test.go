@@ -1,10 +1,14 @@
-package lab
+package manifests
 
 import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
 	"reflect"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
@@ -22,7 +26,7 @@ func TestDNSObjects(t *testing.T) {
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}
-	docs, err := dnsObjects(c)
+	docs, err := DNS(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -59,6 +63,7 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 			"rbac.authorization.k8s.io/v1/ClusterRole":        &rbacv1.ClusterRole{},
 			"rbac.authorization.k8s.io/v1/ClusterRoleBinding": &rbacv1.ClusterRoleBinding{},
 			"networking.k8s.io/v1/IngressClass":               &networkingv1.IngressClass{},
+			"apps/v1/DaemonSet":                               &appsv1.DaemonSet{},
 		}[kind]
 		if apiPaths[kind] == "" || !known {
 			t.Fatalf("no path for %s", kind)
@@ -78,7 +83,7 @@ func TestHTTPRoutingObjects(t *testing.T) {
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}
-	docs, err := httpRoutingObjects(c, "c2VjcmV0")
+	docs, err := HTTPRouting(c, "external-dns", "c2VjcmV0")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,9 +99,7 @@ func TestHTTPRoutingObjects(t *testing.T) {
 		if a, err := app.Resolve(spec.Containers[0].Image); err != nil || a.Name != image {
 			t.Errorf("%s: image %s is %s, %v", deployment, spec.Containers[0].Image, a.Name, err)
 		}
-		if !reflect.DeepEqual(spec.Affinity, onVirtualMachines()) {
-			t.Errorf("%s may run elsewhere than on virtual machines", deployment)
-		}
+		onVirtualMachines(t, spec)
 	}
 	for service, deployment := range map[string]string{"nginx-ingress": "nginx-ingress-controller",
 		"default-http-backend": "default-http-backend"} {
@@ -110,5 +113,80 @@ func TestHTTPRoutingObjects(t *testing.T) {
 	}
 	if !strings.Contains(strings.Join(docs, ""), "--domain-filter="+c.HTTPRoutingZone()) {
 		t.Error("external-dns has another zone")
+	}
+}
+
+// onVirtualMachines: the pods stay off virtual nodes, whatever they tolerate.
+func onVirtualMachines(t *testing.T, pod corev1.PodSpec) {
+	t.Helper()
+	want := &corev1.Affinity{NodeAffinity: &corev1.NodeAffinity{RequiredDuringSchedulingIgnoredDuringExecution: &corev1.NodeSelector{
+		NodeSelectorTerms: []corev1.NodeSelectorTerm{{MatchExpressions: []corev1.NodeSelectorRequirement{
+			{Key: "kubernetes.azure.com/cluster", Operator: corev1.NodeSelectorOpExists},
+			{Key: "type", Operator: corev1.NodeSelectorOpNotIn, Values: []string{"virtual-kubelet"}},
+		}}},
+	}}}
+	if d := cmp.Diff(want, pod.Affinity); d != "" {
+		t.Errorf("%s may run elsewhere than on virtual machines:\n%s", pod.Containers[0].Name, d)
+	}
+}
+
+// TestIPMasqAgent: what each form has of AKS's names, and a configuration that comes through as it is.
+func TestIPMasqAgent(t *testing.T) {
+	for form, want := range map[string]string{
+		"v1": "azure-ip-masq-agent-config ip-masq-agent EnsureExists v2.5.0 [azure-ip-masq-agent-config]",
+		"v2": "azure-ip-masq-agent-config-reconciled ip-masq-agent-reconciled Reconcile v0.1.15 [azure-ip-masq-agent-config azure-ip-masq-agent-config-reconciled]",
+	} {
+		c, errs := cluster.Parse([]byte("spec: {network: {ipMasqAgent: " + form + ", nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}"))
+		if errs.Err() != nil {
+			t.Fatal(errs)
+		}
+		configMap, daemonSet, err := IPMasqAgent(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := strictObjects(t, []string{configMap, daemonSet})
+		pod := all["apps/v1/DaemonSet azure-ip-masq-agent"].(*appsv1.DaemonSet).Spec.Template.Spec
+		onVirtualMachines(t, pod)
+		_, version, _ := strings.Cut(pod.Containers[0].Image, ":")
+		var read []string
+		for _, s := range pod.Volumes[0].Projected.Sources {
+			read = append(read, s.ConfigMap.Name)
+			if !*s.ConfigMap.Optional {
+				t.Errorf("ConfigMap %s must be there", s.ConfigMap.Name)
+			}
+		}
+		for name, o := range all {
+			m, ok := o.(*corev1.ConfigMap)
+			if !ok {
+				continue
+			}
+			for key, text := range m.Data {
+				if got := fmt.Sprint(m.Name, " ", key, " ", m.Labels["addonmanager.kubernetes.io/mode"], " ", version, " ", read); got != want {
+					t.Errorf("%s: got %s\nwant %s", name, got, want)
+				}
+				if !strings.Contains(text, "10.1.0.0/16") || !strings.Contains(text, "\n") {
+					t.Errorf("%s: %q", name, text)
+				}
+			}
+		}
+	}
+}
+
+// TestDefaultPool: claim C7, and what kubectl apply left on it.
+func TestDefaultPool(t *testing.T) {
+	text, err := CalicoPool(netip.MustParsePrefix("10.240.0.0/16"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pool struct {
+		Metadata struct{ Annotations map[string]string }
+	}
+	if err := json.Unmarshal([]byte(text), &pool); err != nil {
+		t.Fatal(err)
+	}
+	const want = `{"apiVersion":"crd.projectcalico.org/v1","kind":"IPPool","metadata":{"annotations":{},"labels":{"addonmanager.kubernetes.io/mode":"Reconcile"},"name":"default-ipv4-ippool"},` +
+		`"spec":{"blockSize":26,"cidr":"10.240.0.0/16","ipipMode":"Never","natOutgoing":true}}` + "\n" // to the article's letter
+	if got := pool.Metadata.Annotations["kubectl.kubernetes.io/last-applied-configuration"]; got != want {
+		t.Errorf("applied %s", got)
 	}
 }

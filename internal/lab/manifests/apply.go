@@ -1,0 +1,119 @@
+package manifests
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/yaml"
+)
+
+// apiPaths are where the API has the kinds of objects that are applied, %s the namespace.
+var apiPaths = map[string]string{
+	"v1/ServiceAccount":                        "/api/v1/namespaces/%s/serviceaccounts",
+	"v1/ConfigMap":                             "/api/v1/namespaces/%s/configmaps",
+	"v1/Secret":                                "/api/v1/namespaces/%s/secrets",
+	"v1/Service":                               "/api/v1/namespaces/%s/services",
+	"apps/v1/DaemonSet":                        "/apis/apps/v1/namespaces/%s/daemonsets",
+	"apps/v1/Deployment":                       "/apis/apps/v1/namespaces/%s/deployments",
+	"networking.k8s.io/v1/IngressClass":        "/apis/networking.k8s.io/v1/ingressclasses%.0s",
+	"rbac.authorization.k8s.io/v1/ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles%.0s",
+	"rbac.authorization.k8s.io/v1/ClusterRoleBinding":  "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings%.0s",
+	"apiextensions.k8s.io/v1/CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions%.0s",
+	"crd.projectcalico.org/v1/IPPool":                  "/apis/crd.projectcalico.org/v1/ippools%.0s",
+}
+
+// object is what is known of a document: its name for messages, its path in the API, and its kind's.
+type object struct{ name, path, kindPath string }
+
+func parse(doc string) (object, error) {
+	var o struct {
+		APIVersion, Kind string
+		Metadata         struct{ Namespace, Name string }
+	}
+	if err := yaml.Unmarshal([]byte(doc), &o); err != nil {
+		return object{name: "object"}, err
+	}
+	name := o.Kind + " " + o.Metadata.Name
+	path, known := apiPaths[o.APIVersion+"/"+o.Kind]
+	if !known {
+		return object{name: name}, fmt.Errorf("unknown kind")
+	}
+	path = fmt.Sprintf(path, o.Metadata.Namespace)
+	return object{name, path + "/" + o.Metadata.Name, path}, nil
+}
+
+// Apply makes objects in the API what the documents say, by server-side apply, as AKS's add-on manager does. It waits until the API has
+// their namespaces and kinds, which come some moments after the API server is ready, or after the kind is defined.
+func Apply(ctx context.Context, api rest.Interface, docs []string) error {
+	return each(docs, "apply", func(o object, doc string) error {
+		return untilFound(ctx, func() error {
+			return api.Patch(types.ApplyPatchType).AbsPath(o.path).Param("fieldManager", "packetwalk").Param("force", "true").
+				Body([]byte(doc)).Do(ctx).Error()
+		})
+	})
+}
+
+// Ensure makes objects that are not there; the others stay as they are. It waits as [Apply] does.
+func Ensure(ctx context.Context, api rest.Interface, docs []string) error {
+	return each(docs, "create", func(o object, doc string) error {
+		err := untilFound(ctx, func() error {
+			return api.Post().AbsPath(o.kindPath).SetHeader("Content-Type", runtime.ContentTypeYAML).Body([]byte(doc)).Do(ctx).Error()
+		})
+		if apierrors.IsAlreadyExists(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Delete takes objects out of the API, the last first. One that is gone is no error.
+func Delete(ctx context.Context, api rest.Interface, docs []string) error {
+	docs = slices.Clone(docs)
+	slices.Reverse(docs)
+	return each(docs, "delete", func(o object, _ string) error {
+		err := api.Delete().AbsPath(o.path).Param("propagationPolicy", "Background").Do(ctx).Error()
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// Served waits until the API serves a path.
+func Served(ctx context.Context, api rest.Interface, path string) error {
+	return untilFound(ctx, func() error { return api.Get().AbsPath(path).Do(ctx).Error() })
+}
+
+func each(docs []string, verb string, do func(o object, doc string) error) error {
+	for _, doc := range docs {
+		o, err := parse(doc)
+		if err == nil {
+			err = do(o, doc)
+		}
+		if err != nil {
+			return fmt.Errorf("%s %s: %w", verb, o.name, err)
+		}
+	}
+	return nil
+}
+
+// untilFound tries again while the API has no such path, until ctx ends.
+func untilFound(ctx context.Context, try func() error) error {
+	for {
+		err := try()
+		if !apierrors.IsNotFound(err) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}

@@ -1,0 +1,126 @@
+package manifests
+
+import (
+	"bytes"
+	"embed"
+	"encoding/base64"
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"text/template"
+
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/node/ipmasq"
+)
+
+// Templates of objects, documents of YAML.
+//
+//go:embed *.yaml
+var files embed.FS
+
+var templates = template.Must(template.New("").Option("missingkey=error").ParseFS(files, "*.yaml"))
+
+// objects are the documents of a template.
+func objects(name string, values map[string]any) ([]string, error) {
+	var b bytes.Buffer
+	err := templates.ExecuteTemplate(&b, name, values)
+	return strings.Split(b.String(), "\n---\n"), err
+}
+
+// coreDNSVersion is that of controlplane/go.mod, the one that Kubernetes 1.35 deploys.
+const coreDNSVersion = "v1.13.1"
+
+// clusterDomain is the domain of the cluster's names; AKS has no other.
+const clusterDomain = "cluster.local"
+
+// DNS are the objects of the cluster's DNS.
+func DNS(c *cluster.Cluster) ([]string, error) {
+	return objects("coredns.yaml", map[string]any{
+		"Address": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "Version": coreDNSVersion,
+	})
+}
+
+// HTTPRouting are the objects of the addon for HTTP application routing; its zone is changed with the secret of a TSIG key of that name.
+func HTTPRouting(c *cluster.Cluster, key, secret string) ([]string, error) {
+	return objects("http_application_routing.yaml", map[string]any{
+		"Zone": c.HTTPRoutingZone(), "Resolver": plan.AzureResolver, "Key": key, "Secret": secret,
+	})
+}
+
+// Credentials are the connector's: the bearer token of Azure's interface, the authority that signed that interface's certificate, and a
+// kubeconfig for the service proxies of container groups.
+type Credentials struct {
+	Token         string
+	CA            []byte // PEM
+	ProxyIdentity []byte // a kubeconfig
+}
+
+// Connector are the objects of the virtual node.
+func Connector(c *cluster.Cluster, as Credentials) ([]string, error) {
+	network, subnet, _ := strings.Cut(c.Spec.VirtualNode.Subnet, "/")
+	encode := base64.StdEncoding.EncodeToString
+	return objects("connector.yaml", map[string]any{
+		"Token": encode([]byte(as.Token)), "CA": encode(as.CA), "Kubeconfig": encode(as.ProxyIdentity),
+		"Node": plan.VirtualNode, "Version": plan.VirtualNodeVersion, "Endpoint": plan.ManagementName,
+		"Subscription": c.Spec.Azure.Subscription, "ResourceGroup": c.NodeResourceGroup(), "Location": c.Spec.Azure.Location,
+		"VNetResourceGroup": c.Spec.Azure.ResourceGroup, "VNet": network, "Subnet": subnet,
+		"DNS": c.Spec.Network.DNSServiceIP, "Domain": clusterDomain, "ClusterCIDR": c.PodRange(), "Rules": c.Spec.ServiceProxy.Rules,
+	})
+}
+
+// IPMasqAgent are the ip-masq-agent's ConfigMap, AKS's own, and DaemonSet, for a cluster that has one. The ConfigMap is of form v1 the one
+// that users edit, which AKS makes once; of form v2 the one that it keeps as it is.
+func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
+	age := c.Spec.Network.IPMasqAgent
+	form, err := ipmasq.ParseForm(string(age))
+	if err != nil {
+		return "", "", err
+	}
+	config := ipmasq.Config{
+		MasqLinkLocal: ipmasq.Switch{On: true}, CIDRLimit: ipmasq.DefaultCIDRLimit, ResyncInterval: ipmasq.DefaultResyncInterval,
+	}
+	for _, r := range c.Spec.Network.NonMasqueradeCIDRs {
+		config.NonMasquerade = append(config.NonMasquerade, ipmasq.CIDR{Prefix: r})
+	}
+	values := map[string]any{
+		"Name": ipmasq.UserConfigMap, "Key": ipmasq.FileV1, "Mode": "EnsureExists",
+		"Image": "mcr.microsoft.com/oss/kubernetes/ip-masq-agent:v2.5.0",
+		"Text":  config.Text(form), "Port": plan.AgentPort, "ConfigMaps": plan.MasqConfigMaps(age),
+	}
+	if form == ipmasq.FormV2 {
+		values["Name"], values["Key"], values["Mode"] = ipmasq.ReconciledConfigMap, "ip-masq-agent-reconciled", "Reconcile"
+		values["Image"] = "mcr.microsoft.com/aks/ip-masq-agent-v2:v0.1.15"
+	}
+	docs, err := objects("ip-masq-agent.yaml", values)
+	if err != nil {
+		return "", "", err
+	}
+	return docs[0], docs[1], nil
+}
+
+// CalicoKinds are the definitions of Calico's resources.
+func CalicoKinds() ([]string, error) { return objects("calico.yaml", nil) }
+
+// FelixConfigurations is where the API has that kind, which no object of ours is of.
+const FelixConfigurations = "/apis/crd.projectcalico.org/v1/felixconfigurations"
+
+// CalicoPool is the pool that AKS makes: the range that its pods get addresses of. Labels and annotation are what its add-on manager,
+// which applies it as kubectl does, leaves on it.
+func CalicoPool(pods netip.Prefix) (string, error) {
+	type object = map[string]any
+	labels := object{"addonmanager.kubernetes.io/mode": "Reconcile"}
+	const name, lastApplied = "default-ipv4-ippool", "kubectl.kubernetes.io/last-applied-configuration"
+	pool := object{
+		"apiVersion": "crd.projectcalico.org/v1", "kind": "IPPool",
+		"metadata": object{"name": name, "labels": labels, "annotations": object{}},
+		"spec":     object{"blockSize": 26, "cidr": pods.String(), "ipipMode": "Never", "natOutgoing": true},
+	}
+	applied, err := json.Marshal(pool)
+	if err != nil {
+		return "", err
+	}
+	pool["metadata"] = object{"name": name, "labels": labels, "annotations": object{lastApplied: string(applied) + "\n"}}
+	text, err := json.Marshal(pool)
+	return string(text), err
+}
