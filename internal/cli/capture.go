@@ -1,6 +1,8 @@
 package cli
 
 import (
+	"packetwalk.dev/internal/base/atomicfile"
+
 	"bytes"
 	"context"
 	"errors"
@@ -176,7 +178,7 @@ func writeCapture(s Streams, c *capture.Capture, path string) error {
 		if _, err := s.Out.Write(packed.Bytes()); err != nil {
 			return err
 		}
-	} else if err := writeFile(path, packed.Bytes()); err != nil {
+	} else if err := atomicfile.Write(path, packed.Bytes(), 0o600); err != nil {
 		return err
 	}
 	tellCapture(say, c, path, packed.Len())
@@ -206,23 +208,6 @@ func failure(out capture.Output) string {
 		text = out.Command + ": " + text
 	}
 	return text
-}
-
-func writeFile(path string, data []byte) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = os.Remove(f.Name())
-		}
-	}()
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), path)
 }
 
 func tellCapture(w io.Writer, c *capture.Capture, path string, size int) {

@@ -1,6 +1,8 @@
 package dns
 
 import (
+	"packetwalk.dev/internal/base/atomicfile"
+
 	"encoding/base64"
 	"errors"
 	"fmt"

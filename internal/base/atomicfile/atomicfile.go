@@ -3,21 +3,34 @@ package atomicfile
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 )
 
 // Write makes the file at path hold data, with exactly these permission bits from the first moment on. What was there stays until all
 // of data is on the disk; a link at path is replaced, not followed. Folders are not made.
-func Write(path string, data []byte, mode fs.FileMode) (err error) {
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*") // 0600, O_EXCL: nobody else's file
+func Write(path string, data []byte, mode fs.FileMode) error {
+	dir, err := os.OpenRoot(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return WriteIn(dir, filepath.Base(path), data, mode)
+}
+
+// WriteIn is [Write] for a file of a folder that is open, whoever may write there or move it.
+func WriteIn(dir *os.Root, name string, data []byte, mode fs.FileMode) (err error) {
+	next := fmt.Sprintf(".%s.%d", name, rand.Uint64())
+	f, err := dir.OpenFile(next, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600) // nobody else's file
 	if err != nil {
 		return err
 	}
 	defer func() {
 		if err != nil {
-			_ = os.Remove(f.Name())
+			_ = dir.Remove(next)
 		}
 	}()
 	_, err = f.Write(data)
@@ -25,5 +38,5 @@ func Write(path string, data []byte, mode fs.FileMode) (err error) {
 	if err = errors.Join(err, f.Chmod(mode.Perm()), f.Sync(), f.Close()); err != nil {
 		return err
 	}
-	return os.Rename(f.Name(), path)
+	return dir.Rename(next, name)
 }

@@ -53,3 +53,28 @@ func TestFailedWriteKeepsWhatWasThere(t *testing.T) {
 		t.Errorf("left behind: %v", entries)
 	}
 }
+
+// TestWriteIn: a folder that was moved away meanwhile is the one that is written to, and a name leads out of none.
+func TestWriteIn(t *testing.T) {
+	parent := t.TempDir()
+	if err := os.Mkdir(filepath.Join(parent, "a"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.OpenRoot(filepath.Join(parent, "a"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if err := os.Rename(filepath.Join(parent, "a"), filepath.Join(parent, "b")); err != nil {
+		t.Fatal(err)
+	}
+	if err := atomicfile.WriteIn(dir, "file", []byte("text"), 0o640); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(parent, "b", "file")); err != nil || string(got) != "text" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if err := atomicfile.WriteIn(dir, "../file", nil, 0o600); err == nil {
+		t.Error("wrote beside the folder")
+	}
+}

@@ -1,6 +1,8 @@
 package container
 
 import (
+	"packetwalk.dev/internal/base/atomicfile"
+
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -53,11 +55,7 @@ func writeJSON(dir *os.Root, name string, v any) error {
 	if err != nil {
 		return fmt.Errorf("encode %s: %w", name, err)
 	}
-	tmp := name + ".new"
-	if err := dir.WriteFile(tmp, data, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", name, err)
-	}
-	if err := dir.Rename(tmp, name); err != nil {
+	if err := atomicfile.WriteIn(dir, name, data, 0o600); err != nil {
 		return fmt.Errorf("write %s: %w", name, err)
 	}
 	return nil
