@@ -1,7 +1,6 @@
 package dns
 
 import (
-	"packetwalk.dev/internal/base/atomicfile"
 
 	"encoding/base64"
 	"errors"
