@@ -1,7 +1,6 @@
 package dns
 
 import (
-
 	"encoding/base64"
 	"errors"
 	"fmt"
