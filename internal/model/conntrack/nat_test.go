@@ -3,6 +3,7 @@ package conntrack
 import (
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -450,6 +451,19 @@ func TestAnswerInZone(t *testing.T) {
 	v.Null(&answer, true)
 	if answer.Track.Flow == request.Track.Flow || answer.Tuple != request.Track.Flow.Reply || !v.Confirm(&answer) {
 		t.Errorf("%+v, %+v", answer.Tuple, answer.Track.Flow)
+	}
+	// The answer's flow and the request's have one tuple in common: each is found, whichever stands first.
+	flows := []packet.Flow{*request.Track.Flow, *answer.Track.Flow}
+	for range 2 {
+		slices.Reverse(flows)
+		v := NewView(NewTable(flows), defaults)
+		for _, zone := range []packet.Zone{{}, answer.Zone} {
+			p := syn(answer.Tuple)
+			p.Zone, p.Template = zone, zone.ID != 0
+			if v.Track(&p); p.Track.Flow == nil || p.Track.Flow.Zone != zone {
+				t.Errorf("zone %s: %+v", zone, p.Track)
+			}
+		}
 	}
 }
 

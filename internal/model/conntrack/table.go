@@ -19,17 +19,14 @@ type Settings struct {
 // Table is one namespace's flows as they were when its state was taken. It is not changed by a walk: that works on a View.
 type Table struct {
 	Flows   []packet.Flow
-	index   map[key]ref // made by NewTable
+	index   map[key]int // the flows' places; made by NewTable
 	sources map[sourceKey][]int
 }
 
+// key is one direction of a flow. In zones that count in one direction, two flows can have the same tuple, one in each.
 type key struct {
 	tuple packet.Tuple
 	zone  uint16
-}
-
-type ref struct {
-	flow  int
 	reply bool
 }
 
@@ -43,12 +40,11 @@ type sourceKey struct {
 
 // NewTable indexes flows. They must not be changed afterwards.
 func NewTable(flows []packet.Flow) *Table {
-	t := &Table{Flows: flows, index: make(map[key]ref, 2*len(flows)), sources: map[sourceKey][]int{}}
+	t := &Table{Flows: flows, index: make(map[key]int, 2*len(flows)), sources: map[sourceKey][]int{}}
 	for i := range flows {
 		f := &flows[i]
 		original, reply := keys(f)
-		t.index[original] = ref{i, false}
-		t.index[reply] = ref{i, true}
+		t.index[original], t.index[reply] = i, i
 		s := bySource(&f.Original, f.Zone)
 		t.sources[s] = append(t.sources[s], i)
 	}
@@ -57,7 +53,7 @@ func NewTable(flows []packet.Flow) *Table {
 
 // keys are what a flow's packets are found by in both directions.
 func keys(f *packet.Flow) (original, reply key) {
-	return key{f.Original, f.Zone.In(false)}, key{f.Reply, f.Zone.In(true)}
+	return key{f.Original, f.Zone.In(false), false}, key{f.Reply, f.Zone.In(true), true}
 }
 
 func bySource(t *packet.Tuple, zone packet.Zone) sourceKey {

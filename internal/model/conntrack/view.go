@@ -10,7 +10,7 @@ type View struct {
 	base     *Table
 	settings Settings
 	copies   map[int]*packet.Flow // of the base's flows that a packet met
-	own      map[key]entry        // the walk's flows, confirmed
+	own      map[key]*packet.Flow // the walk's flows, confirmed
 	sources  map[sourceKey][]*packet.Flow
 	gone     map[int]bool // flows of the base that the walk's packets ended
 	order    []*packet.Flow
@@ -55,36 +55,41 @@ func (v *View) find(t packet.Tuple, zone packet.Zone) (entry, bool) {
 
 // inDirection finds the flow that has a tuple in one of its directions.
 func (v *View) inDirection(t packet.Tuple, zone packet.Zone, reply bool) (entry, bool) {
-	k := key{t, zone.In(reply)}
-	if e, ok := v.own[k]; ok && e.reply == reply {
-		return e, true
+	k := key{t, zone.In(reply), reply}
+	if f, ok := v.own[k]; ok {
+		return entry{f, reply}, true
 	}
-	r, ok := v.base.index[k]
-	if !ok || r.reply != reply || v.gone[r.flow] {
+	i, ok := v.base.index[k]
+	if !ok || v.gone[i] {
 		return entry{}, false
 	}
-	f := v.copies[r.flow]
+	f := v.copies[i]
 	if f == nil {
-		c := v.base.Flows[r.flow]
+		c := v.base.Flows[i]
 		f = &c
 		if v.copies == nil {
 			v.copies = map[int]*packet.Flow{}
 		}
-		v.copies[r.flow] = f
+		v.copies[i] = f
 		v.order = append(v.order, f)
 	}
-	return entry{f, r.reply}, true
+	return entry{f, reply}, true
 }
 
 // holder is the flow other than f that has a tuple that f is to have in one direction; nil where there is none (nf_conntrack_tuple_taken,
 // nf_conntrack_confirm). In whichever direction the other has it, f must be in the same zone in that one (nf_ct_zone_equal).
 func (v *View) holder(t packet.Tuple, f *packet.Flow, reply bool) *packet.Flow {
-	k := key{t, f.Zone.In(reply)}
-	if e, ok := v.own[k]; ok && e.flow != f && f.Zone.In(e.reply) == k.zone {
-		return e.flow
-	}
-	if r, ok := v.base.index[k]; ok && !v.gone[r.flow] && v.copies[r.flow] != f && f.Zone.In(r.reply) == k.zone {
-		return &v.base.Flows[r.flow]
+	for _, direction := range [...]bool{false, true} {
+		k := key{t, f.Zone.In(reply), direction}
+		if f.Zone.In(direction) != k.zone {
+			continue
+		}
+		if other, ok := v.own[k]; ok && other != f {
+			return other
+		}
+		if i, ok := v.base.index[k]; ok && !v.gone[i] && v.copies[i] != f {
+			return &v.base.Flows[i]
+		}
 	}
 	return nil
 }
@@ -102,11 +107,11 @@ func (v *View) Remove(f *packet.Flow) {
 	original, reply := keys(f)
 	delete(v.own, original)
 	delete(v.own, reply)
-	if r, ok := v.base.index[original]; ok {
+	if i, ok := v.base.index[original]; ok {
 		if v.gone == nil {
 			v.gone = map[int]bool{}
 		}
-		v.gone[r.flow] = true
+		v.gone[i] = true
 	}
 }
 
@@ -128,10 +133,10 @@ func (v *View) Confirm(p *packet.Packet) bool {
 // put adds a flow.
 func (v *View) put(f *packet.Flow) {
 	if v.own == nil {
-		v.own, v.sources = map[key]entry{}, map[sourceKey][]*packet.Flow{}
+		v.own, v.sources = map[key]*packet.Flow{}, map[sourceKey][]*packet.Flow{}
 	}
 	original, reply := keys(f)
-	v.own[original], v.own[reply] = entry{f, false}, entry{f, true}
+	v.own[original], v.own[reply] = f, f
 	s := bySource(&f.Original, f.Zone)
 	v.sources[s] = append(v.sources[s], f)
 	v.order = append(v.order, f)
