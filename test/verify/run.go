@@ -133,9 +133,14 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	return fate, failure, nil
 }
 
+// enumerated is how many outcomes of a packet are compared; among more, the one that the kernel took is looked for choice by choice.
+const enumerated = 512
+
 // requestOf is the walk of a packet. What answers SCTP depends on what the kernel has of it: no snapshot tells.
 func requestOf(host string, p packet.Packet) walk.Request {
-	r := walk.Request{Host: host, Packet: p, Echoes: true, Forwarded: p.In != "", Arrives: p.In, OneWay: p.Protocol == packet.SCTP}
+	r := walk.Request{
+		Host: host, Packet: p, Echoes: true, Forwarded: p.In != "", Arrives: p.In, OneWay: p.Protocol == packet.SCTP, MaxOutcomes: enumerated,
+	}
 	r.Packet.In = ""
 	return r
 }

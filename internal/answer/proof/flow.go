@@ -152,10 +152,10 @@ func ended(outcome *walk.Outcome) bool {
 	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
 }
 
-// endedBy is the host that rejects an answer, which is not tracked, with a reset: that is tracked as if it came from who began the
-// connection, and may end it, too. It is "" where there is none.
+// endedBy is the host that rejects an answer that has no connection, as it is not tracked or not yet, with a reset: that is tracked as if it
+// came from who began the connection, and may end it, too. It is "" where there is none.
 func endedBy(outcome *walk.Outcome) string {
-	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.State == packet.Untracked {
+	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.Flow == nil {
 		return b.Host
 	}
 	return ""
