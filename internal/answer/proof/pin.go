@@ -21,10 +21,10 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.
 	return walk.Walk(source, request)
 }
 
-// settled are the connections that a host has made: conntrack's, or where that has forgotten it, or does not tell all, what became of the
-// packet between coming in and going out.
+// settled are the connections that a host has made, by what became of the packet between coming in and going out, and else as conntrack
+// has them: of one first packet it can have several, in zones of their own.
 func settled(h *Host, id *identity, sender bool) []packet.Flow {
-	var flows []packet.Flow
+	flows := crossed(h, id, sender)
 	for i := range h.Flows {
 		if f := &h.Flows[i]; packet.Protocol(f.Protocol).HasPorts() {
 			flows = append(flows, packet.Flow{
@@ -32,6 +32,11 @@ func settled(h *Host, id *identity, sender bool) []packet.Flow {
 			})
 		}
 	}
+	return flows
+}
+
+// crossed is what became of the packet at a host, each time that it went out.
+func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	var original *packet.Tuple
 	if sender {
 		original = &id.request
