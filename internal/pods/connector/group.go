@@ -10,7 +10,7 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/pods/app"
-	"packetwalk.dev/internal/pods/kubelet/expansion"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // The tags that the connector gives a group, and finds its pod by (virtual-kubelet/azure-aci, provider/aci.go).
@@ -57,32 +57,13 @@ func (cfg *Config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.Container
 	return g
 }
 
-// dns is what the group's containers have in /etc/resolv.conf, as kubelet makes it (Kubernetes, "DNS for Services and Pods"); nil is
-// Azure's.
+// dns is what the group's containers have in /etc/resolv.conf; nil is Azure's.
 func (cfg *Config) dns(pod *corev1.Pod) *aci.DNSConfig {
-	var d aci.DNSConfig
-	var search, options []string
-	if p := pod.Spec.DNSPolicy; (p == corev1.DNSClusterFirst || p == corev1.DNSClusterFirstWithHostNet) && cfg.KubeDNS.IsValid() {
-		d.NameServers = []string{cfg.KubeDNS.String()}
-		search = []string{pod.Namespace + ".svc." + cfg.ClusterDomain, "svc." + cfg.ClusterDomain, cfg.ClusterDomain}
-		options = []string{"ndots:5"}
-	}
-	if c := pod.Spec.DNSConfig; c != nil {
-		d.NameServers = append(d.NameServers, c.Nameservers...)
-		search = append(search, c.Searches...)
-		for _, o := range c.Options {
-			if o.Value != nil {
-				options = append(options, o.Name+":"+*o.Value)
-			} else {
-				options = append(options, o.Name)
-			}
-		}
-	}
-	if len(d.NameServers) == 0 {
+	servers, search, options := podspec.Resolver{Cluster: cfg.KubeDNS, Domain: cfg.ClusterDomain}.DNS(pod)
+	if len(servers) == 0 {
 		return nil
 	}
-	d.SearchDomains, d.Options = strings.Join(search, " "), strings.Join(options, " ")
-	return &d
+	return &aci.DNSConfig{NameServers: servers, SearchDomains: strings.Join(search, " "), Options: strings.Join(options, " ")}
 }
 
 func newContainer(c *corev1.Container) aci.Container {
@@ -121,7 +102,7 @@ func command(c *corev1.Container, vars map[string]string) []string {
 		}
 	}
 	for i, s := range list {
-		list[i] = expansion.Expand(s, vars)
+		list[i] = podspec.Expand(s, vars)
 	}
 	return list
 }

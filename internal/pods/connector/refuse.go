@@ -5,6 +5,8 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // refusals are the parts of a pod that container groups do not have, each with the reason. A pod with any does not become a group.
@@ -33,7 +35,8 @@ func refusals(pod *corev1.Pod) []string {
 			refuse(true, "volume %s: a container group has no volumes of type %s; it has emptyDir, configMap, secret and projected ones", v.Name,
 				kind)
 		}
-		for _, part := range sources(&v) {
+		parts, _, _ := podspec.Parts(&v)
+		for _, part := range parts {
 			if err := checkDownward(pod, part.DownwardAPI); err != nil {
 				refuse(true, "volume %s: %v", v.Name, err)
 			}

@@ -7,11 +7,10 @@ import (
 
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/kubelet/fieldpath"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // volumes are a pod's as Azure has them: empty directories, and files that stay as they are when the group is made.
@@ -23,97 +22,38 @@ func (c *Connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume,
 			all = append(all, aci.Volume{Name: v.Name, EmptyDir: &struct{}{}})
 			continue
 		}
-		files := map[string]string{}
-		for _, s := range sources(v) {
-			if err := c.addFiles(ctx, files, pod, s); err != nil {
-				return nil, fmt.Errorf("volume %s: %w", v.Name, err)
-			}
+		files, err := podspec.Sources{
+			Object: func(o podspec.Object) (map[string][]byte, error) { return c.data(pod.Namespace, o) },
+			Field:  func(item corev1.DownwardAPIVolumeFile) (string, error) { return downward(pod, item.FieldRef) },
+			Token:  func(t *corev1.ServiceAccountTokenProjection) (string, error) { return c.token(ctx, pod, t) },
+		}.Files(v)
+		if err != nil {
+			return nil, fmt.Errorf("volume %s: %w", v.Name, err)
 		}
-		all = append(all, aci.Volume{Name: v.Name, Secret: files})
+		secret := map[string]string{}
+		for _, f := range files {
+			secret[f.Name] = base64.StdEncoding.EncodeToString(f.Data)
+		}
+		all = append(all, aci.Volume{Name: v.Name, Secret: secret})
 	}
 	return all, nil
 }
 
-// sources are what a volume is made of, all as the parts of a projected one.
-func sources(v *corev1.Volume) []corev1.VolumeProjection {
-	switch {
-	case v.Projected != nil:
-		return v.Projected.Sources
-	case v.ConfigMap != nil:
-		return []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{
-			LocalObjectReference: v.ConfigMap.LocalObjectReference, Items: v.ConfigMap.Items, Optional: v.ConfigMap.Optional}}}
-	case v.Secret != nil:
-		return []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
-			LocalObjectReference: corev1.LocalObjectReference{Name: v.Secret.SecretName}, Items: v.Secret.Items, Optional: v.Secret.Optional}}}
-	case v.DownwardAPI != nil:
-		return []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{Items: v.DownwardAPI.Items}}}
-	}
-	return nil
-}
-
-func (c *Connector) addFiles(ctx context.Context, files map[string]string, pod *corev1.Pod, s corev1.VolumeProjection) error {
-	switch {
-	case s.ConfigMap != nil:
-		m, err := c.all.Core().V1().ConfigMaps().Lister().ConfigMaps(pod.Namespace).Get(s.ConfigMap.Name)
-		if apierrors.IsNotFound(err) && isTrue(s.ConfigMap.Optional) {
-			return nil
-		}
+// data is what a ConfigMap or a Secret has.
+func (c *Connector) data(namespace string, o podspec.Object) (map[string][]byte, error) {
+	core := c.all.Core().V1()
+	if o.Kind == podspec.Secret {
+		secret, err := core.Secrets().Lister().Secrets(namespace).Get(o.Name)
 		if err != nil {
-			return err
+			return nil, err
 		}
-		data := map[string][]byte{}
-		for k, v := range m.Data {
-			data[k] = []byte(v)
-		}
-		for k, v := range m.BinaryData {
-			data[k] = v
-		}
-		return pick(files, data, s.ConfigMap.Items, isTrue(s.ConfigMap.Optional))
-	case s.Secret != nil:
-		m, err := c.all.Core().V1().Secrets().Lister().Secrets(pod.Namespace).Get(s.Secret.Name)
-		if apierrors.IsNotFound(err) && isTrue(s.Secret.Optional) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		return pick(files, m.Data, s.Secret.Items, isTrue(s.Secret.Optional))
-	case s.DownwardAPI != nil:
-		for _, item := range s.DownwardAPI.Items {
-			text, err := downward(pod, item.FieldRef)
-			if err != nil {
-				return err
-			}
-			files[item.Path] = base64.StdEncoding.EncodeToString([]byte(text))
-		}
-	case s.ServiceAccountToken != nil:
-		token, err := c.token(ctx, pod, s.ServiceAccountToken)
-		if err != nil {
-			return err
-		}
-		files[s.ServiceAccountToken.Path] = base64.StdEncoding.EncodeToString([]byte(token))
+		return secret.Data, nil
 	}
-	return nil
-}
-
-// pick adds all of an object's data, or the items that are asked for.
-func pick(files map[string]string, data map[string][]byte, items []corev1.KeyToPath, optional bool) error {
-	if len(items) == 0 {
-		for k, v := range data {
-			files[k] = base64.StdEncoding.EncodeToString(v)
-		}
-		return nil
+	m, err := core.ConfigMaps().Lister().ConfigMaps(namespace).Get(o.Name)
+	if err != nil {
+		return nil, err
 	}
-	for _, item := range items {
-		v, ok := data[item.Key]
-		if !ok && !optional {
-			return fmt.Errorf("there is no key %s", item.Key)
-		}
-		if ok {
-			files[item.Path] = base64.StdEncoding.EncodeToString(v)
-		}
-	}
-	return nil
+	return podspec.ConfigMapData(m, true), nil
 }
 
 // downward is a field of a pod, of those that are known before the group is made.
@@ -121,7 +61,7 @@ func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) 
 	if ref == nil {
 		return "", fmt.Errorf("a container group does not know its own resources (resourceFieldRef)")
 	}
-	if value, ok := fieldpath.Value(pod, ref.FieldPath); ok {
+	if value, ok := podspec.Field(pod, ref.FieldPath); ok {
 		return value, nil
 	}
 	return "", fmt.Errorf("a container group does not know %s when it is made", ref.FieldPath)

@@ -12,14 +12,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"packetwalk.dev/internal/pods/kubelet/expansion"
-	"packetwalk.dev/internal/pods/kubelet/fieldpath"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
-// A configSource gives what a pod's environment and volumes are made of. An object that is not there is an error that names it.
+// A configSource gives what a pod's environment and volumes are made of: of a ConfigMap what is text, or all. An object that is not there is
+// an error that names it.
 type configSource interface {
-	configMap(namespace, name string) (*corev1.ConfigMap, error)
-	secret(namespace, name string) (*corev1.Secret, error)
+	data(namespace string, o podspec.Object, binary bool) (map[string][]byte, error)
 }
 
 // podFacts are what the downward API tells: the pod, where it runs and with which addresses.
@@ -61,31 +60,23 @@ func environment(c *corev1.Container, f podFacts, services []*corev1.Service, sr
 
 func envFrom(vars map[string]string, c *corev1.Container, namespace string, src configSource) error {
 	for _, from := range c.EnvFrom {
-		data := make(map[string]string)
-		var err error
+		var o podspec.Object
 		var optional *bool
 		switch {
 		case from.ConfigMapRef != nil:
-			var cm *corev1.ConfigMap
-			optional = from.ConfigMapRef.Optional
-			if cm, err = src.configMap(namespace, from.ConfigMapRef.Name); err == nil {
-				data = cm.Data
-			}
+			o, optional = podspec.Object{Kind: podspec.ConfigMap, Name: from.ConfigMapRef.Name}, from.ConfigMapRef.Optional
 		case from.SecretRef != nil:
-			var s *corev1.Secret
-			optional = from.SecretRef.Optional
-			if s, err = src.secret(namespace, from.SecretRef.Name); err == nil {
-				for k, v := range s.Data {
-					data[k] = string(v)
-				}
-			}
+			o, optional = podspec.Object{Kind: podspec.Secret, Name: from.SecretRef.Name}, from.SecretRef.Optional
+		default:
+			continue
 		}
+		data, err := src.data(namespace, o, false)
 		if err != nil && !isTrue(optional) {
 			return err
 		}
 		for k, v := range data {
 			if name := from.Prefix + k; envName(name) {
-				vars[name] = v
+				vars[name] = string(v)
 			}
 		}
 	}
@@ -106,7 +97,7 @@ func envValue(e corev1.EnvVar, c *corev1.Container, f podFacts, vars map[string]
 	from := e.ValueFrom
 	switch {
 	case from == nil:
-		return expansion.Expand(e.Value, vars), true, nil
+		return podspec.Expand(e.Value, vars), true, nil
 	case from.FieldRef != nil:
 		value, err = fieldValue(from.FieldRef.FieldPath, f)
 		return value, err == nil, err
@@ -120,32 +111,24 @@ func envValue(e corev1.EnvVar, c *corev1.Container, f podFacts, vars map[string]
 		return value, err == nil, err
 	case from.ConfigMapKeyRef != nil:
 		ref := from.ConfigMapKeyRef
-		cm, err := src.configMap(f.pod.Namespace, ref.Name)
-		if err == nil {
-			if v, ok := cm.Data[ref.Key]; ok {
-				return v, true, nil
-			}
-			err = fmt.Errorf("couldn't find key %s in ConfigMap %s/%s", ref.Key, f.pod.Namespace, ref.Name)
-		}
-		if isTrue(ref.Optional) {
-			err = nil
-		}
-		return "", false, err
+		return keyValue(src, f.pod.Namespace, podspec.Object{Kind: podspec.ConfigMap, Name: ref.Name}, ref.Key, isTrue(ref.Optional))
 	case from.SecretKeyRef != nil:
 		ref := from.SecretKeyRef
-		s, err := src.secret(f.pod.Namespace, ref.Name)
-		if err == nil {
-			if v, ok := s.Data[ref.Key]; ok {
-				return string(v), true, nil
-			}
-			err = fmt.Errorf("couldn't find key %s in Secret %s/%s", ref.Key, f.pod.Namespace, ref.Name)
-		}
-		if isTrue(ref.Optional) {
-			err = nil
-		}
-		return "", false, err
+		return keyValue(src, f.pod.Namespace, podspec.Object{Kind: podspec.Secret, Name: ref.Name}, ref.Key, isTrue(ref.Optional))
 	}
 	return "", false, fmt.Errorf("variable %s has a source that is not supported", e.Name)
+}
+
+func keyValue(src configSource, namespace string, o podspec.Object, key string, optional bool) (value string, ok bool, err error) {
+	data, err := src.data(namespace, o, false)
+	v, ok := data[key]
+	if err == nil && !ok {
+		err = fmt.Errorf("couldn't find key %s in %s %s/%s", key, o.Kind, namespace, o.Name)
+	}
+	if optional {
+		err = nil
+	}
+	return string(v), ok, err
 }
 
 func findContainer(pod *corev1.Pod, name string) *corev1.Container {
@@ -214,7 +197,7 @@ func fieldValue(path string, f podFacts) (string, error) {
 	case "status.podIPs":
 		return strings.Join(f.podIPs, ","), nil
 	}
-	if value, ok := fieldpath.Value(f.pod, path); ok {
+	if value, ok := podspec.Field(f.pod, path); ok {
 		return value, nil
 	}
 	return "", fmt.Errorf("unsupported fieldPath: %v", path)

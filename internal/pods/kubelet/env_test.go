@@ -16,23 +16,20 @@ import (
 
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // fakeSource has one ConfigMap and one Secret, both named conf.
 type fakeSource map[string]string
 
-func (s fakeSource) configMap(_, name string) (*corev1.ConfigMap, error) {
-	if name != "conf" {
-		return nil, fmt.Errorf("configmaps %q not found", name)
+func (s fakeSource) data(_ string, o podspec.Object, binary bool) (map[string][]byte, error) {
+	if o.Name != "conf" {
+		return nil, fmt.Errorf("%s %q not found", o.Kind, o.Name)
 	}
-	return &corev1.ConfigMap{Data: s, BinaryData: map[string][]byte{"bin": {0, 1}}}, nil
-}
-
-func (s fakeSource) secret(_, name string) (*corev1.Secret, error) {
-	if name != "conf" {
-		return nil, fmt.Errorf("secrets %q not found", name)
+	if o.Kind == podspec.Secret {
+		return map[string][]byte{"password": []byte("hunter2")}, nil
 	}
-	return &corev1.Secret{Data: map[string][]byte{"password": []byte("hunter2")}}, nil
+	return podspec.ConfigMapData(&corev1.ConfigMap{Data: s, BinaryData: map[string][]byte{"bin": {0, 1}}}, binary), nil
 }
 
 func local(name string) corev1.LocalObjectReference { return corev1.LocalObjectReference{Name: name} }
@@ -115,7 +112,7 @@ func TestEnvironment(t *testing.T) {
 }
 
 func TestResolvConf(t *testing.T) {
-	r := resolver{netip.MustParseAddr("10.2.0.10"), "cluster.local", netip.MustParseAddr("168.63.129.16")}
+	r := podspec.Resolver{Cluster: netip.MustParseAddr("10.2.0.10"), Domain: "cluster.local", Node: netip.MustParseAddr("168.63.129.16")}
 	value := "2"
 	for name, tc := range map[string]struct {
 		spec corev1.PodSpec
@@ -189,7 +186,7 @@ func TestMountPoints(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "v")
 	write := func(text string) {
 		t.Helper()
-		if err := beneath.WriteFiles(dir, []file{{Name: "a", Data: []byte(text), Mode: 0o600}}, nil); err != nil {
+		if err := beneath.WriteFiles(dir, []beneath.File{{Name: "a", Data: []byte(text), Mode: 0o600}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -2,11 +2,11 @@ package kubelet
 
 import (
 	"fmt"
-	"net/netip"
-	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // hostname is a pod's: spec.hostname or its name, cut to 63 bytes as upstream does; a pod on the host's network has the node's.
@@ -50,43 +50,9 @@ func hostsFile(pod *corev1.Pod, ips []string, node, domain string) []byte {
 	return []byte(b.String())
 }
 
-// A resolver is what resolv.conf is made from.
-type resolver struct {
-	cluster netip.Addr // the cluster's DNS service; not valid: there is none
-	domain  string     // the cluster's domain
-	node    netip.Addr // the node's own name server
-}
-
-// resolvConf is /etc/resolv.conf by the pod's dnsPolicy and dnsConfig (Kubernetes, "DNS for Services and Pods").
-func resolvConf(pod *corev1.Pod, r resolver) []byte {
-	var servers, search, options []string
-	policy := pod.Spec.DNSPolicy
-	if policy == corev1.DNSClusterFirst && pod.Spec.HostNetwork || policy == "" || !r.cluster.IsValid() && policy != corev1.DNSNone {
-		policy = corev1.DNSDefault
-	}
-	switch policy {
-	case corev1.DNSNone:
-	case corev1.DNSDefault:
-		if r.node.IsValid() {
-			servers = []string{r.node.String()}
-		}
-	default:
-		servers = []string{r.cluster.String()}
-		search = []string{pod.Namespace + ".svc." + r.domain, "svc." + r.domain, r.domain}
-		options = []string{"ndots:5"}
-	}
-	if c := pod.Spec.DNSConfig; c != nil {
-		servers = unique(append(servers, c.Nameservers...))
-		search = unique(append(search, c.Searches...))
-		for _, o := range c.Options {
-			options = slices.DeleteFunc(options, func(have string) bool { return have == o.Name || strings.HasPrefix(have, o.Name+":") })
-			if o.Value != nil && *o.Value != "" {
-				options = append(options, o.Name+":"+*o.Value)
-			} else {
-				options = append(options, o.Name)
-			}
-		}
-	}
+// resolvConf is a pod's /etc/resolv.conf.
+func resolvConf(pod *corev1.Pod, r podspec.Resolver) []byte {
+	servers, search, options := r.DNS(pod)
 	var b strings.Builder
 	if len(search) > 0 {
 		b.WriteString("search " + strings.Join(search, " ") + "\n")
@@ -98,13 +64,4 @@ func resolvConf(pod *corev1.Pod, r resolver) []byte {
 		b.WriteString("options " + strings.Join(options, " ") + "\n")
 	}
 	return []byte(b.String())
-}
-
-func unique(list []string) (out []string) {
-	for _, s := range list {
-		if !slices.Contains(out, s) {
-			out = append(out, s)
-		}
-	}
-	return out
 }

@@ -16,6 +16,8 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // A worker does for one pod what its machine says.
@@ -322,7 +324,7 @@ func (w *worker) renewVolumes(ctx context.Context) {
 // changed is told when a ConfigMap or Secret of the pod's namespace changed.
 func (w *worker) changed(kind, name string) {
 	w.mu.Lock()
-	use := references(w.m.pod, kind, name) && !w.m.terminal()
+	use := podspec.Uses(w.m.pod, podspec.Object{Kind: kind, Name: name}) && !w.m.terminal()
 	if use {
 		w.m.poke()
 		w.stale = true

@@ -19,6 +19,8 @@ import (
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
+
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // Shared is what all kubelets of a cluster in one process have in common: informers of ConfigMaps, Secrets, Services and Nodes, the events'
@@ -130,12 +132,20 @@ func (s *Shared) slot(ctx context.Context) (release func(), err error) {
 	}
 }
 
-func (s *Shared) configMap(namespace, name string) (*corev1.ConfigMap, error) {
-	return lookUp(name, s.factory.Core().V1().ConfigMaps().Lister().ConfigMaps(namespace).Get, s.client.CoreV1().ConfigMaps(namespace).Get)
-}
-
-func (s *Shared) secret(namespace, name string) (*corev1.Secret, error) {
-	return lookUp(name, s.factory.Core().V1().Secrets().Lister().Secrets(namespace).Get, s.client.CoreV1().Secrets(namespace).Get)
+func (s *Shared) data(namespace string, o podspec.Object, binary bool) (map[string][]byte, error) {
+	cached, api := s.factory.Core().V1(), s.client.CoreV1()
+	if o.Kind == podspec.Secret {
+		secret, err := lookUp(o.Name, cached.Secrets().Lister().Secrets(namespace).Get, api.Secrets(namespace).Get)
+		if err != nil {
+			return nil, err
+		}
+		return secret.Data, nil
+	}
+	m, err := lookUp(o.Name, cached.ConfigMaps().Lister().ConfigMaps(namespace).Get, api.ConfigMaps(namespace).Get)
+	if err != nil {
+		return nil, err
+	}
+	return podspec.ConfigMapData(m, binary), nil
 }
 
 // lookUp asks the cache, and the API for what the cache does not have. It may be behind: a pod and its ConfigMap are often made in one

@@ -15,7 +15,7 @@ import (
 
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/kubelet/expansion"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // snapshot copies what the machine knows of a container, for use without the lock.
@@ -267,7 +267,7 @@ func (w *worker) spec(c *containerState, image app.App, id string) (container.Sp
 		ID: id, Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
 		Hostname: hostname(f.pod, node), Image: image.Name, Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
 		Env:        env,
-		WorkingDir: c.spec.WorkingDir, ResolvConf: resolvConf(f.pod, resolver{w.k.cfg.ClusterDNS, w.k.cfg.ClusterDomain, w.k.cfg.NodeDNS}),
+		WorkingDir: c.spec.WorkingDir, ResolvConf: resolvConf(f.pod, podspec.Resolver{Cluster: w.k.cfg.ClusterDNS, Domain: w.k.cfg.ClusterDomain, Node: w.k.cfg.NodeDNS}),
 		Hosts: hostsFile(f.pod, f.podIPs, node, w.k.cfg.ClusterDomain), Mounts: mnts,
 		TTY: c.spec.TTY, Stdin: c.spec.Stdin, StdinOnce: c.spec.StdinOnce,
 		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name,
@@ -279,7 +279,7 @@ func (w *worker) spec(c *containerState, image app.App, id string) (container.Sp
 func expandAll(list []string, vars map[string]string) []string {
 	out := make([]string, len(list))
 	for i, s := range list {
-		out[i] = expansion.Expand(s, vars)
+		out[i] = podspec.Expand(s, vars)
 	}
 	return out
 }

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/kubelet/expansion"
+	"packetwalk.dev/internal/pods/podspec"
 )
 
 // A volume is one of a pod's, set up: a directory or file of the machine. Containers mount it as container.Mount says.
@@ -37,8 +37,6 @@ func (v volume) stat() (os.FileInfo, error) {
 	defer f.Close()
 	return f.Stat()
 }
-
-type file = beneath.File
 
 // A tokenSource makes service account tokens.
 type tokenSource interface {
@@ -65,9 +63,7 @@ func (v *volumes) setup(ctx context.Context, f podFacts) (made map[string]volume
 			return nil, time.Time{}, fmt.Errorf("MountVolume.SetUp failed for volume %q : %w", spec.Name, err)
 		}
 		made[spec.Name] = vol
-		if !renew.IsZero() && (refresh.IsZero() || renew.Before(refresh)) {
-			refresh = renew
-		}
+		refresh = earlier(refresh, renew)
 	}
 	return made, refresh, nil
 }
@@ -86,12 +82,25 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 		vol, err = hostPath(v.host, spec.HostPath)
 		return vol, refresh, err
 	}
-	plugin, files, refresh, err := v.files(ctx, spec, f)
+	vol = volume{source: v.path(pluginOf(spec), spec.Name), readOnly: true}
+	files, refresh, err := v.files(ctx, spec, f)
 	if err != nil {
 		return vol, refresh, err
 	}
-	vol = volume{source: v.path(plugin, spec.Name), readOnly: true}
 	return vol, refresh, errors.Join(beneath.WriteFiles(vol.source, files, fsGroup(f.pod)), makeMountPoints(vol.source, spec.Name, f.pod))
+}
+
+// pluginOf is upstream's name of what makes a volume of files.
+func pluginOf(v *corev1.Volume) string {
+	switch {
+	case v.ConfigMap != nil:
+		return "configmap"
+	case v.Secret != nil:
+		return "secret"
+	case v.DownwardAPI != nil:
+		return "downward-api"
+	}
+	return "projected"
 }
 
 // makeMountPoints makes the directories at which other volumes are mounted in this one, which is read-only in the containers.
@@ -113,151 +122,41 @@ func makeMountPoints(dir, name string, pod *corev1.Pod) error {
 }
 
 // files is what a volume made of files holds.
-func (v *volumes) files(ctx context.Context, spec *corev1.Volume, f podFacts) (plugin string, files []file, refresh time.Time, err error) {
-	switch {
-	case spec.ConfigMap != nil:
-		s := spec.ConfigMap
-		files, err = configMapFiles(v.src, f.pod.Namespace, s.Name, s.Items, mode(s.DefaultMode), isTrue(s.Optional))
-		return "configmap", files, refresh, err
-	case spec.Secret != nil:
-		s := spec.Secret
-		files, err = secretFiles(v.src, f.pod.Namespace, s.SecretName, s.Items, mode(s.DefaultMode), isTrue(s.Optional))
-		return "secret", files, refresh, err
-	case spec.DownwardAPI != nil:
-		files, err = downwardFiles(spec.DownwardAPI.Items, mode(spec.DownwardAPI.DefaultMode), f)
-		return "downward-api", files, refresh, err
-	case spec.Projected != nil:
-		for _, s := range spec.Projected.Sources {
-			more, renew, err := v.projection(ctx, s, mode(spec.Projected.DefaultMode), f)
+func (v *volumes) files(ctx context.Context, spec *corev1.Volume, f podFacts) (files []beneath.File, refresh time.Time, err error) {
+	files, err = podspec.Sources{
+		Object: func(o podspec.Object) (map[string][]byte, error) { return v.src.data(f.pod.Namespace, o, true) },
+		Field:  f.item,
+		Token: func(t *corev1.ServiceAccountTokenProjection) (string, error) {
+			life := time.Hour
+			if t.ExpirationSeconds != nil {
+				life = time.Duration(*t.ExpirationSeconds) * time.Second
+			}
+			status, err := v.tok.token(ctx, f.pod, t.Audience, life)
 			if err != nil {
-				return "", nil, refresh, err
+				return "", err
 			}
-			files = append(files, more...)
-			if !renew.IsZero() && (refresh.IsZero() || renew.Before(refresh)) {
-				refresh = renew
-			}
-		}
-		return "projected", files, refresh, nil
-	}
-	return "", nil, refresh, errors.New("this kind of volume is not there in a lab: " +
-		"use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
-}
-
-func (v *volumes) projection(
-	ctx context.Context, s corev1.VolumeProjection, m os.FileMode, f podFacts,
-) (files []file, refresh time.Time, err error) {
-	ns := f.pod.Namespace
-	switch {
-	case s.ConfigMap != nil:
-		files, err = configMapFiles(v.src, ns, s.ConfigMap.Name, s.ConfigMap.Items, m, isTrue(s.ConfigMap.Optional))
-	case s.Secret != nil:
-		files, err = secretFiles(v.src, ns, s.Secret.Name, s.Secret.Items, m, isTrue(s.Secret.Optional))
-	case s.DownwardAPI != nil:
-		files, err = downwardFiles(s.DownwardAPI.Items, m, f)
-	case s.ServiceAccountToken != nil:
-		t := s.ServiceAccountToken
-		life := time.Hour
-		if t.ExpirationSeconds != nil {
-			life = time.Duration(*t.ExpirationSeconds) * time.Second
-		}
-		var status *authv1.TokenRequestStatus
-		if status, err = v.tok.token(ctx, f.pod, t.Audience, life); err != nil {
-			return nil, refresh, fmt.Errorf("failed to fetch token: %w", err)
-		}
-		// Upstream renews at 80 % of the life (pkg/kubelet/token).
-		now := v.now()
-		refresh = now.Add(status.ExpirationTimestamp.Sub(now) * 8 / 10)
-		files = []file{{Name: t.Path, Data: []byte(status.Token), Mode: m}}
-	default:
-		err = errors.New("this source of a projected volume is not there in a lab")
-	}
+			// Upstream renews at 80 % of the life (pkg/kubelet/token).
+			now := v.now()
+			refresh = earlier(refresh, now.Add(status.ExpirationTimestamp.Sub(now)*8/10))
+			return status.Token, nil
+		},
+	}.Files(spec)
 	return files, refresh, err
 }
 
-func mode(m *int32) os.FileMode {
-	if m == nil {
-		return 0o644
+// item is what a file of the downward API holds.
+func (f podFacts) item(it corev1.DownwardAPIVolumeFile) (string, error) {
+	switch {
+	case it.FieldRef != nil:
+		return fieldValue(it.FieldRef.FieldPath, f)
+	case it.ResourceFieldRef != nil:
+		c := findContainer(f.pod, it.ResourceFieldRef.ContainerName)
+		if c == nil {
+			return "", fmt.Errorf("container %s not found", it.ResourceFieldRef.ContainerName)
+		}
+		return resourceValue(it.ResourceFieldRef, c, f.allocatable)
 	}
-	return os.FileMode(*m).Perm()
-}
-
-func configMapFiles(src configSource, namespace, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) ([]file, error) {
-	cm, err := src.configMap(namespace, name)
-	if err != nil {
-		if optional {
-			return nil, nil
-		}
-		return nil, err
-	}
-	data := make(map[string][]byte, len(cm.Data)+len(cm.BinaryData))
-	for k, b := range cm.BinaryData {
-		data[k] = b
-	}
-	for k, s := range cm.Data {
-		data[k] = []byte(s)
-	}
-	return pick(data, items, m, optional)
-}
-
-func secretFiles(src configSource, namespace, name string, items []corev1.KeyToPath, m os.FileMode, optional bool) ([]file, error) {
-	s, err := src.secret(namespace, name)
-	if err != nil {
-		if optional {
-			return nil, nil
-		}
-		return nil, err
-	}
-	return pick(s.Data, items, m, optional)
-}
-
-// pick chooses the keys that a volume shows: all of them, or the items.
-func pick(data map[string][]byte, items []corev1.KeyToPath, m os.FileMode, optional bool) (files []file, err error) {
-	if len(items) == 0 {
-		for k, b := range data {
-			files = append(files, file{Name: k, Data: b, Mode: m})
-		}
-		return files, nil
-	}
-	for _, it := range items {
-		b, ok := data[it.Key]
-		if !ok && optional {
-			continue
-		}
-		if !ok {
-			return nil, fmt.Errorf("references non-existent config key: %s", it.Key)
-		}
-		fm := m
-		if it.Mode != nil {
-			fm = mode(it.Mode)
-		}
-		files = append(files, file{Name: it.Path, Data: b, Mode: fm})
-	}
-	return files, nil
-}
-
-func downwardFiles(items []corev1.DownwardAPIVolumeFile, m os.FileMode, f podFacts) (files []file, err error) {
-	for _, it := range items {
-		var value string
-		switch {
-		case it.FieldRef != nil:
-			value, err = fieldValue(it.FieldRef.FieldPath, f)
-		case it.ResourceFieldRef != nil:
-			c := findContainer(f.pod, it.ResourceFieldRef.ContainerName)
-			if c == nil {
-				return nil, fmt.Errorf("container %s not found", it.ResourceFieldRef.ContainerName)
-			}
-			value, err = resourceValue(it.ResourceFieldRef, c, f.allocatable)
-		}
-		if err != nil {
-			return nil, err
-		}
-		fm := m
-		if it.Mode != nil {
-			fm = mode(it.Mode)
-		}
-		files = append(files, file{Name: it.Path, Data: []byte(value), Mode: fm})
-	}
-	return files, nil
+	return "", nil
 }
 
 func fsGroup(pod *corev1.Pod) *int64 {
@@ -291,7 +190,7 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		}
 		sub := vm.SubPath
 		if vm.SubPathExpr != "" {
-			sub = expansion.Expand(vm.SubPathExpr, vars)
+			sub = podspec.Expand(vm.SubPathExpr, vars)
 		}
 		if sub != "" {
 			var err error
@@ -333,45 +232,4 @@ func (v volume) subPath(sub string) (volume, error) {
 	}
 	defer root.Close()
 	return inner, root.MkdirAll(sub, 0o777)
-}
-
-// references tells whether the pod uses the ConfigMap or Secret, in a volume or in a variable.
-func references(pod *corev1.Pod, kind, name string) bool {
-	for i := range pod.Spec.Volumes {
-		if volumeReferences(&pod.Spec.Volumes[i], kind, name) {
-			return true
-		}
-	}
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
-		if envReferences(&c, kind, name) {
-			return true
-		}
-	}
-	return false
-}
-
-func volumeReferences(v *corev1.Volume, kind, name string) bool {
-	switch {
-	case v.ConfigMap != nil:
-		return kind == "ConfigMap" && v.ConfigMap.Name == name
-	case v.Secret != nil:
-		return kind == "Secret" && v.Secret.SecretName == name
-	case v.Projected != nil:
-		return slices.ContainsFunc(v.Projected.Sources, func(s corev1.VolumeProjection) bool {
-			return kind == "ConfigMap" && s.ConfigMap != nil && s.ConfigMap.Name == name ||
-				kind == "Secret" && s.Secret != nil && s.Secret.Name == name
-		})
-	}
-	return false
-}
-
-func envReferences(c *corev1.Container, kind, name string) bool {
-	return slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool {
-		return kind == "ConfigMap" && e.ConfigMapRef != nil && e.ConfigMapRef.Name == name ||
-			kind == "Secret" && e.SecretRef != nil && e.SecretRef.Name == name
-	}) || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
-		f := e.ValueFrom
-		return f != nil && (kind == "ConfigMap" && f.ConfigMapKeyRef != nil && f.ConfigMapKeyRef.Name == name ||
-			kind == "Secret" && f.SecretKeyRef != nil && f.SecretKeyRef.Name == name)
-	})
 }

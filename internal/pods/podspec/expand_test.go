@@ -1,4 +1,4 @@
-package expansion
+package podspec
 
 import (
 	"strings"

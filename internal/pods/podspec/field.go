@@ -1,6 +1,4 @@
-// Package fieldpath reads the fields of a pod that the downward API gives (core/v1, ObjectFieldSelector): those that are known before the
-// pod runs. It imports nothing of the project.
-package fieldpath
+package podspec
 
 import (
 	"maps"
@@ -11,9 +9,9 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Value gives the field at path, such as metadata.name or metadata.labels['app']; ok is false for a path that is none, or one of the
+// Field is a field of a pod that is known before the pod runs (core/v1, ObjectFieldSelector), by its path, such as metadata.name or metadata.labels['app']; ok is false for a path that is none, or one of the
 // status. Labels and annotations as a whole are key="value" with Go's quoting, sorted, one a line, without an end of line after the last.
-func Value(pod *corev1.Pod, path string) (value string, ok bool) {
+func Field(pod *corev1.Pod, path string) (value string, ok bool) {
 	switch path {
 	case "metadata.name":
 		return pod.Name, true

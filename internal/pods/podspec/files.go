@@ -1,0 +1,169 @@
+package podspec
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+
+	"packetwalk.dev/internal/pods/beneath"
+)
+
+// An Object is a ConfigMap or a Secret of the pod's namespace.
+type Object struct{ Kind, Name string }
+
+// The kinds of objects.
+const (
+	ConfigMap = "ConfigMap"
+	Secret    = "Secret"
+)
+
+// ConfigMapData is a ConfigMap's data, what is text alone or all of it.
+func ConfigMapData(m *corev1.ConfigMap, binary bool) map[string][]byte {
+	data := make(map[string][]byte, len(m.Data)+len(m.BinaryData))
+	if binary {
+		for k, v := range m.BinaryData {
+			data[k] = v
+		}
+	}
+	for k, v := range m.Data {
+		data[k] = []byte(v)
+	}
+	return data
+}
+
+// Parts are what a volume of files is made of, all as the parts of a projected one, and the mode of the files that have none of their own;
+// ok is false for a volume that is none of files.
+func Parts(v *corev1.Volume) (parts []corev1.VolumeProjection, m *int32, ok bool) {
+	switch {
+	case v.Projected != nil:
+		return v.Projected.Sources, v.Projected.DefaultMode, true
+	case v.ConfigMap != nil:
+		return []corev1.VolumeProjection{{ConfigMap: &corev1.ConfigMapProjection{
+			LocalObjectReference: v.ConfigMap.LocalObjectReference, Items: v.ConfigMap.Items, Optional: v.ConfigMap.Optional,
+		}}}, v.ConfigMap.DefaultMode, true
+	case v.Secret != nil:
+		return []corev1.VolumeProjection{{Secret: &corev1.SecretProjection{
+			LocalObjectReference: corev1.LocalObjectReference{Name: v.Secret.SecretName}, Items: v.Secret.Items, Optional: v.Secret.Optional,
+		}}}, v.Secret.DefaultMode, true
+	case v.DownwardAPI != nil:
+		return []corev1.VolumeProjection{{DownwardAPI: &corev1.DownwardAPIProjection{Items: v.DownwardAPI.Items}}}, v.DownwardAPI.DefaultMode,
+			true
+	}
+	return nil, nil, false
+}
+
+// Sources is where the contents of files come from.
+type Sources struct {
+	Object func(Object) (map[string][]byte, error) // also of one that is not there (apierrors.IsNotFound)
+	Field  func(corev1.DownwardAPIVolumeFile) (string, error)
+	Token  func(*corev1.ServiceAccountTokenProjection) (string, error)
+}
+
+// Files are those of a volume.
+func (s Sources) Files(v *corev1.Volume) (files []beneath.File, err error) {
+	parts, m, ok := Parts(v)
+	if !ok {
+		return nil, errors.New("this kind of volume is not there in a lab: " +
+			"use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
+	}
+	for _, p := range parts {
+		more, err := s.part(p, m)
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, more...)
+	}
+	return files, nil
+}
+
+func (s Sources) part(p corev1.VolumeProjection, m *int32) ([]beneath.File, error) {
+	switch {
+	case p.ConfigMap != nil:
+		return s.object(Object{ConfigMap, p.ConfigMap.Name}, p.ConfigMap.Items, m, p.ConfigMap.Optional)
+	case p.Secret != nil:
+		return s.object(Object{Secret, p.Secret.Name}, p.Secret.Items, m, p.Secret.Optional)
+	case p.DownwardAPI != nil:
+		var files []beneath.File
+		for _, item := range p.DownwardAPI.Items {
+			value, err := s.Field(item)
+			if err != nil {
+				return nil, err
+			}
+			files = append(files, beneath.File{Name: item.Path, Data: []byte(value), Mode: mode(item.Mode, m)})
+		}
+		return files, nil
+	case p.ServiceAccountToken != nil:
+		token, err := s.Token(p.ServiceAccountToken)
+		if err != nil {
+			return nil, fmt.Errorf("failed to fetch token: %w", err)
+		}
+		return []beneath.File{{Name: p.ServiceAccountToken.Path, Data: []byte(token), Mode: mode(m)}}, nil
+	}
+	return nil, errors.New("this source of a projected volume is not there in a lab")
+}
+
+// mode is the first that is set, or the usual one.
+func mode(of ...*int32) os.FileMode {
+	if i := slices.IndexFunc(of, func(m *int32) bool { return m != nil }); i >= 0 {
+		return os.FileMode(*of[i]).Perm()
+	}
+	return 0o644
+}
+
+// object are the keys of an object as files: all of them, or the items.
+func (s Sources) object(o Object, items []corev1.KeyToPath, m *int32, mayMiss *bool) (files []beneath.File, err error) {
+	optional := mayMiss != nil && *mayMiss
+	data, err := s.Object(o)
+	if err != nil {
+		if optional && apierrors.IsNotFound(err) {
+			return nil, nil
+		}
+		return nil, err
+	}
+	if len(items) == 0 {
+		for k, b := range data {
+			files = append(files, beneath.File{Name: k, Data: b, Mode: mode(m)})
+		}
+		return files, nil
+	}
+	for _, item := range items {
+		b, ok := data[item.Key]
+		if !ok && optional {
+			continue
+		}
+		if !ok {
+			return nil, fmt.Errorf("references non-existent config key: %s", item.Key)
+		}
+		files = append(files, beneath.File{Name: item.Path, Data: b, Mode: mode(item.Mode, m)})
+	}
+	return files, nil
+}
+
+// Uses tells whether a pod uses an object, in a volume or in a variable.
+func Uses(pod *corev1.Pod, o Object) bool {
+	for i := range pod.Spec.Volumes {
+		parts, _, _ := Parts(&pod.Spec.Volumes[i])
+		for _, p := range parts {
+			if p.ConfigMap != nil && o == (Object{ConfigMap, p.ConfigMap.Name}) || p.Secret != nil && o == (Object{Secret, p.Secret.Name}) {
+				return true
+			}
+		}
+	}
+	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		if slices.ContainsFunc(c.EnvFrom, func(e corev1.EnvFromSource) bool {
+			return e.ConfigMapRef != nil && o == (Object{ConfigMap, e.ConfigMapRef.Name}) ||
+				e.SecretRef != nil && o == (Object{Secret, e.SecretRef.Name})
+		}) || slices.ContainsFunc(c.Env, func(e corev1.EnvVar) bool {
+			f := e.ValueFrom
+			return f != nil && (f.ConfigMapKeyRef != nil && o == (Object{ConfigMap, f.ConfigMapKeyRef.Name}) ||
+				f.SecretKeyRef != nil && o == (Object{Secret, f.SecretKeyRef.Name}))
+		}) {
+			return true
+		}
+	}
+	return false
+}
