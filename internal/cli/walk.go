@@ -231,14 +231,9 @@ func live(ctx context.Context, world *world, req walk.Request, options *explain.
 // hostsOf lists the hosts that a walk came to, sorted.
 func hostsOf(result *walk.Result) []string {
 	var hosts []string
-	for i := range result.Outcomes {
-		out := &result.Outcomes[i]
-		for _, steps := range [][]walk.Step{out.There, out.Back} {
-			for j := range steps {
-				if len(hosts) == 0 || hosts[len(hosts)-1] != steps[j].Host {
-					hosts = append(hosts, steps[j].Host)
-				}
-			}
+	for s := range result.Steps() {
+		if len(hosts) == 0 || hosts[len(hosts)-1] != s.Host {
+			hosts = append(hosts, s.Host)
 		}
 	}
 	slices.Sort(hosts)

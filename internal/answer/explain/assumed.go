@@ -43,11 +43,9 @@ func (p *page) assumed(r *walk.Result) {
 
 // oneHost tells whether the walk never left its first machine: then it goes without saying which one is meant.
 func oneHost(r *walk.Result) bool {
-	for i := range r.Outcomes {
-		for _, steps := range [][]walk.Step{r.Outcomes[i].There, r.Outcomes[i].Back} {
-			if slices.ContainsFunc(steps, func(s walk.Step) bool { return s.Host != r.Request.Host }) {
-				return false
-			}
+	for s := range r.Steps() {
+		if s.Host != r.Request.Host {
+			return false
 		}
 	}
 	return true
@@ -59,13 +57,9 @@ var chainWord = regexp.MustCompile(`\b[A-Za-z]\w*(?:-\w+)+\b`)
 // relevant takes what is about no chain, or about one that the walk met; it counts the rest.
 func (p *page) relevant(r *walk.Result) (kept []walk.Assumption, rest int) {
 	met := map[string]bool{}
-	for i := range r.Outcomes {
-		for _, steps := range [][]walk.Step{r.Outcomes[i].There, r.Outcomes[i].Back} {
-			for j := range steps {
-				if v := steps[j].Visit; v != nil {
-					met[v.Chain.Name] = true
-				}
-			}
+	for s := range r.Steps() {
+		if v := s.Visit; v != nil {
+			met[v.Chain.Name] = true
 		}
 	}
 	for _, a := range p.o.Read {

@@ -60,7 +60,7 @@ type OutcomeDoc struct {
 	Choices     []ChoiceDoc `json:"choices,omitempty"`
 	Results     []NodeDoc   `json:"results"`
 	End         EndDoc      `json:"end"`
-	Sees        SeesDoc     `json:"sees"`
+	Sees        SummaryDoc  `json:"sees"`
 	Reply       []NodeDoc   `json:"reply,omitempty"`
 	ReplyEnd    *EndDoc     `json:"replyEnd,omitempty"`
 }
@@ -138,8 +138,8 @@ type EndDoc struct {
 	Refused  bool      `json:"refused,omitempty"`
 }
 
-// SeesDoc is what the destination sees.
-type SeesDoc struct {
+// SummaryDoc is what the destination sees.
+type SummaryDoc struct {
 	SrcIP        string           `json:"srcIP,omitempty"` // absent when it sees nothing
 	SrcPort      string           `json:"srcPort,omitempty"`
 	Translated   bool             `json:"translated"`
@@ -173,7 +173,7 @@ func JSON(w io.Writer, r *walk.Result, o Options) error {
 // NewDocument makes the JSON form of a walk.
 func NewDocument(r *walk.Result, o Options) Document {
 	d := Document{APIVersion: APIVersion, Kind: Kind, More: r.More, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
-	for i, s := range o.stories(r) {
+	for i, s := range o.explanations(r) {
 		if i == 0 {
 			start := s.start()
 			d.Packet = packetDoc(&start, o.Owners)
@@ -186,10 +186,10 @@ func NewDocument(r *walk.Result, o Options) Document {
 	return d
 }
 
-func (s *story) doc(o Options) OutcomeDoc {
+func (s *explanation) doc(o Options) OutcomeDoc {
 	out := s.outcome
 	d := OutcomeDoc{
-		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.seesDoc(),
+		Number: s.number, Results: nodeDocs(out.There, o), End: endDoc(&out.End, o.Owners), Reply: nodeDocs(out.Back, o), Sees: s.summaryDoc(),
 	}
 	if out.Probability != nil {
 		d.Probability = out.Probability.RatString()
@@ -231,9 +231,9 @@ func weight(c *walk.Chosen) *big.Rat {
 	return new(big.Rat).SetFrac(n, new(big.Int).SetUint64(sum))
 }
 
-func (s *story) seesDoc() SeesDoc {
-	a := s.sees()
-	d := SeesDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.conditions}
+func (s *explanation) summaryDoc() SummaryDoc {
+	a := s.summary()
+	d := SummaryDoc{Translated: len(s.sources) > 0, Text: a.sentence, Conditions: a.conditions}
 	if end := &s.outcome.End; end.Kind == walk.Delivered || end.Kind == walk.Left {
 		p := packetDoc(&end.Packet, nil)
 		d.SrcIP, d.SrcPort = p.SrcIP, p.SrcPort

@@ -11,8 +11,8 @@ import (
 )
 
 // groups puts together outcomes that differ only in the endpoint, in the order of their first ones.
-func groups(all []*story) [][]*story {
-	var gs [][]*story
+func groups(all []*explanation) [][]*explanation {
+	var gs [][]*explanation
 	at := map[string]int{}
 	for _, s := range all {
 		shape := s.shape()
@@ -27,7 +27,7 @@ func groups(all []*story) [][]*story {
 	return gs
 }
 
-func (p *page) group(g []*story, shared int) {
+func (p *page) group(g []*explanation, shared int) {
 	var numbers []int
 	for _, s := range g {
 		numbers = append(numbers, s.number)
@@ -63,12 +63,12 @@ func (p *page) group(g []*story, shared int) {
 	if shared > 0 && shared < len(flat) && flat[shared].host == flat[shared-1].host {
 		open = flat[shared].host
 	}
-	p.told(flat[shared:], open, "  ")
+	p.lines(flat[shared:], open, "  ")
 }
 
 // undecided are the choices without known weights that outcomes of a group took differently, in words.
-func undecided(g []*story) []string {
-	answers := map[string]int{}
+func undecided(g []*explanation) []string {
+	var asked []*walk.Chosen
 	var differ []string
 	for _, s := range g {
 		for i := range s.outcome.Choices {
@@ -76,18 +76,18 @@ func undecided(g []*story) []string {
 			if weight(c) != nil {
 				continue
 			}
-			what := hostName(c.Host) + ": " + c.What
-			if before, ok := answers[what]; ok && before != c.Answer {
-				differ = append(differ, what)
+			if before := slices.IndexFunc(asked, c.Asks); before < 0 {
+				asked = append(asked, c)
+			} else if asked[before].Answer != c.Answer {
+				differ = append(differ, hostName(c.Host)+": "+c.What)
 			}
-			answers[what] = c.Answer
 		}
 	}
 	return unique(differ)
 }
 
 // ending is where an outcome ends, whose that is, and the nodes on the way.
-func (p *page) ending(s *story) string {
+func (p *page) ending(s *explanation) string {
 	e := &s.outcome.End
 	text := e.Packet.DestinationEnd()
 	if owner := p.o.Owners.name(e.Packet.Destination, e.Packet.Protocol, e.Packet.DestinationPort); owner != "" {
@@ -103,7 +103,7 @@ func (p *page) ending(s *story) string {
 }
 
 // nodes are the nodes on the way, each once.
-func (s *story) nodes() []string {
+func (s *explanation) nodes() []string {
 	var nodes []string
 	for _, b := range s.there {
 		if strings.HasPrefix(b.host, "node/") && !slices.Contains(nodes, hostName(b.host)) {
@@ -114,7 +114,7 @@ func (s *story) nodes() []string {
 }
 
 // odds is "probability 1/2", or "probability 1/4 each".
-func odds(g []*story) string {
+func odds(g []*explanation) string {
 	sum, each := new(big.Rat), true
 	for _, s := range g {
 		p := s.outcome.Probability
@@ -172,11 +172,11 @@ func ranges(n []int) string {
 
 // Endings says of each outcome, in the order of the walk's, where it ends and how likely it is: to choose from.
 func Endings(r *walk.Result, o Options) []string {
-	all := o.stories(r)
+	all := o.explanations(r)
 	p := &page{o: &o, total: o.total(r), nodes: 2}
 	endings := make([]string, len(all))
 	for i, s := range all {
-		endings[i] = p.ending(s) + " (" + odds([]*story{s}) + ")"
+		endings[i] = p.ending(s) + " (" + odds([]*explanation{s}) + ")"
 	}
 	return endings
 }

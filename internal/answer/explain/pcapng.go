@@ -37,7 +37,7 @@ func Pcapng(w io.Writer, r *walk.Result, o Options) error {
 	if c.start.IsZero() {
 		c.start = time.Unix(0, 0)
 	}
-	all := o.stories(r)
+	all := o.explanations(r)
 	for i, s := range all {
 		at := c.start.Add(time.Duration(i) * time.Second)
 		prefix := ""
@@ -46,7 +46,7 @@ func Pcapng(w io.Writer, r *walk.Result, o Options) error {
 		}
 		at = c.way(s.outcome.There, at, prefix+"request", o.Owners)
 		if n := len(c.packets); n > 0 {
-			c.packets[n-1].comment += "\n" + s.sees().text()
+			c.packets[n-1].comment += "\n" + s.summary().text()
 		}
 		c.way(s.outcome.Back, at, prefix+"reply", o.Owners)
 	}
@@ -160,7 +160,7 @@ func (l captureLink) body() []byte {
 }
 
 func (c *captured) body(links []captureLink) []byte {
-	data := frame(&c.packet, links[c.link].ethernet)
+	data := encode(&c.packet, links[c.link].ethernet)
 	micros := uint64(c.at.UnixMicro())
 	b := binary.LittleEndian.AppendUint32(nil, uint32(c.link))
 	b = binary.LittleEndian.AppendUint32(b, uint32(micros>>32))

@@ -187,17 +187,17 @@ add cali40masq-ipam-pools 10.240.0.0/16
 // TestKeptOnSeveral: of rules that stand in the same place on two machines and did different things there, it is said which one did which.
 func TestKeptOnSeveral(t *testing.T) {
 	const rule, other = "nat POSTROUTING 3", "nat POSTROUTING 1"
-	s := &story{kept: []keeping{
+	s := &explanation{exemptions: []exemption{
 		{"node/a", other, other + ": RETURN"}, {"node/a", rule, rule + ": MASQUERADE gives it the address that it has"},
 		{"node/b", other, other + ": RETURN"}, {"node/b", rule, rule + " does not apply"},
 	}}
 	const want = "nat POSTROUTING 1: RETURN; on node a nat POSTROUTING 3: MASQUERADE gives it the address that it has; on node b nat POSTROUTING 3 does not apply"
-	if got := strings.Join(s.reasonsToKeep(), "; "); got != want {
+	if got := strings.Join(s.exempting(), "; "); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	// Of those that are not told, nothing needs to be told apart.
-	s.kept = append(s.kept, keeping{"node/b", "nat X 1", "nat X 1: RETURN"}, keeping{"node/b", "nat X 2", "nat X 2: RETURN"})
-	if got, want := strings.Join(s.reasonsToKeep(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
+	s.exemptions = append(s.exemptions, exemption{"node/b", "nat X 1", "nat X 1: RETURN"}, exemption{"node/b", "nat X 2", "nat X 2: RETURN"})
+	if got, want := strings.Join(s.exempting(), "; "), "nat POSTROUTING 3 does not apply; nat X 1: RETURN; nat X 2: RETURN"; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }

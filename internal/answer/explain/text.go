@@ -47,8 +47,8 @@ func (o *Options) room(indent string) int {
 	return max(o.Width-utf8.RuneCountInString(indent)-2, 20)
 }
 
-func (o *Options) stories(r *walk.Result) []*story {
-	all := stories(r, o.Owners)
+func (o *Options) explanations(r *walk.Result) []*explanation {
+	all := explanations(r, o.Owners)
 	for i := range all {
 		if i < len(o.Numbers) {
 			all[i].number = o.Numbers[i]
@@ -90,7 +90,7 @@ func (p *page) paint(look, s string) string {
 // what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
 	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
-	all := o.stories(r)
+	all := o.explanations(r)
 	var nodes []string
 	for _, s := range all {
 		nodes = append(nodes, s.nodes()...)
@@ -100,12 +100,12 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 		return fmt.Errorf("the walk has no outcome")
 	}
 	p.head(all[0])
-	var flat [][]told
+	var flat [][]hostLine
 	for _, s := range all {
 		flat = append(flat, s.flat())
 	}
 	shared := sharedPrefix(flat)
-	p.told(flat[0][:shared], "", "")
+	p.lines(flat[0][:shared], "", "")
 	if len(all) > 1 {
 		for _, g := range groups(all) {
 			p.group(g, shared)
@@ -116,7 +116,7 @@ func Text(w io.Writer, r *walk.Result, o Options) error {
 }
 
 // head says who sends what to whom.
-func (p *page) head(s *story) {
+func (p *page) head(s *explanation) {
 	start := s.start()
 	fmt.Fprintln(p, p.paint(bold, fmt.Sprintf("%s %s → %s", start.Protocol, start.SourceEnd(), start.DestinationEnd())))
 	from := p.o.Owners.name(start.Source, 0, start.SourcePort)
@@ -136,8 +136,8 @@ func (p *page) head(s *story) {
 	}
 }
 
-// told is a line with the machine that it is told of.
-type told struct {
+// hostLine is a line with the machine that it is told of.
+type hostLine struct {
 	host string
 	line
 }
@@ -145,20 +145,20 @@ type told struct {
 // replyHeading stands above the way back.
 const replyHeading = "the reply"
 
-// flat is the story line by line, the reply in brief behind it.
-func (s *story) flat() []told {
-	var all []told
+// flat is the explanation line by line, the reply in brief behind it.
+func (s *explanation) flat() []hostLine {
+	var all []hostLine
 	for _, b := range s.there {
 		for _, l := range b.lines {
-			all = append(all, told{b.host, l})
+			all = append(all, hostLine{b.host, l})
 		}
 	}
 	return append(all, s.brief()...)
 }
 
 // brief is the reply's way back, a line a machine, with what was translated there.
-func (s *story) brief() []told {
-	var all []told
+func (s *explanation) brief() []hostLine {
+	var all []hostLine
 	for _, b := range s.back {
 		var ways []string
 		var more []line
@@ -176,10 +176,10 @@ func (s *story) brief() []told {
 		if len(ways) > 0 {
 			text += ": " + strings.Join(ways, " → ")
 		}
-		all = append(all, told{replyHeading, line{text: text}})
+		all = append(all, hostLine{replyHeading, line{text: text}})
 		for _, l := range more {
 			l.text = "  " + l.text
-			all = append(all, told{replyHeading, l})
+			all = append(all, hostLine{replyHeading, l})
 		}
 	}
 	if e := s.outcome.BackEnd; e != nil {
@@ -189,11 +189,11 @@ func (s *story) brief() []told {
 			if e.Refused {
 				l = line{text: "arrives, but " + e.Why, bad: true}
 			}
-			all = append(all, told{replyHeading, l})
+			all = append(all, hostLine{replyHeading, l})
 		case walk.Left:
-			all = append(all, told{replyHeading, line{text: "leaves what is known on " + hostName(e.Host)}})
+			all = append(all, hostLine{replyHeading, line{text: "leaves what is known on " + hostName(e.Host)}})
 		default:
-			all = append(all, told{replyHeading, line{text: fmt.Sprintf("%s on %s: %s", e.Kind, hostName(e.Host), e.Why), bad: true}})
+			all = append(all, hostLine{replyHeading, line{text: fmt.Sprintf("%s on %s: %s", e.Kind, hostName(e.Host), e.Why), bad: true}})
 		}
 	}
 	return all
@@ -209,7 +209,7 @@ func port(text string) string {
 }
 
 // sharedPrefix is how many lines all have in common at the beginning.
-func sharedPrefix(all [][]told) int {
+func sharedPrefix(all [][]hostLine) int {
 	n := len(all[0])
 	for _, f := range all[1:] {
 		n = min(n, len(f))
@@ -223,8 +223,8 @@ func sharedPrefix(all [][]told) int {
 	return n
 }
 
-// told writes lines under their machines' names; open is the machine whose heading stands already.
-func (p *page) told(lines []told, open, indent string) {
+// lines writes lines under their machines' names; open is the machine whose heading stands already.
+func (p *page) lines(lines []hostLine, open, indent string) {
 	owner := "" // said last
 	for _, l := range lines {
 		if l.host != open {
@@ -275,7 +275,7 @@ func (p *page) line(l line, indent string) {
 }
 
 // foot says what was assumed, what there is to add, and what the destination sees, once for each different answer.
-func (p *page) foot(r *walk.Result, all []*story) {
+func (p *page) foot(r *walk.Result, all []*explanation) {
 	fmt.Fprintln(p)
 	p.assumed(r)
 	if r.More {
@@ -284,22 +284,22 @@ func (p *page) foot(r *walk.Result, all []*story) {
 	for _, n := range p.o.Notes {
 		p.wrapped("", plain, n)
 	}
-	var answers []answer
-	by := map[string][]*story{}
+	var answers []summary
+	by := map[string][]*explanation{}
 	for _, s := range all {
-		a := s.sees()
+		a := s.summary()
 		if by[a.text()] == nil {
 			answers = append(answers, a)
 		}
 		by[a.text()] = append(by[a.text()], s)
 	}
 	for _, a := range answers {
-		p.answer(a, by[a.text()], len(answers) > 1)
+		p.summary(a, by[a.text()], len(answers) > 1)
 	}
 }
 
 // answer writes a sentence, and below it what it hangs on, also on how what is not known was taken.
-func (p *page) answer(a answer, g []*story, several bool) {
+func (p *page) summary(a summary, g []*explanation, several bool) {
 	which := ""
 	if several {
 		var numbers []int
@@ -340,53 +340,53 @@ func broken(text string, width int) []string {
 }
 
 // taken says how what is not known was taken, where outcomes with the same answer took it all the same way: the answer may depend on it.
-func taken(g []*story) []string {
+func taken(g []*explanation) []string {
 	const most = 5
+	common := g[0].assumptions()
+	for _, s := range g[1:] {
+		others := s.assumptions()
+		common = slices.DeleteFunc(common, func(c *walk.Chosen) bool {
+			return !slices.ContainsFunc(others, func(o *walk.Chosen) bool { return o.Answer == c.Answer && o.Asks(c) })
+		})
+	}
 	var all []string
-	for i, s := range g {
-		assumptions := s.taken()
-		if i == 0 {
-			all = assumptions
+	for _, c := range common {
+		rule := ""
+		if c.Chain != nil {
+			rule = ruleRef(c.Chain, c.Rule) + " "
 		}
-		all = slices.DeleteFunc(all, func(a string) bool { return !slices.Contains(assumptions, a) })
+		if len(g[0].there) > 1 {
+			rule = "on " + hostName(c.Host) + " " + rule
+		}
+		all = append(all, fmt.Sprintf("provided that %s%s (%s)", rule, c.Options[c.Answer].Label, c.What))
 	}
-	for i := range all {
-		all[i] = "provided that " + all[i]
-	}
+	all = unique(all)
 	if n := len(all) - most; n > 0 {
 		all = append(all[:most], fmt.Sprintf("and %d more that are not known", n))
 	}
 	return all
 }
 
-// taken are the choices without known weights, with their answers. What was asked twice and answered differently is left out.
-func (s *story) taken() []string {
-	type question struct{ rule, what string }
-	answers, order := map[question]string{}, []question{}
+// assumptions are the choices without known weights, each once. What was asked twice and answered differently is left out.
+func (s *explanation) assumptions() []*walk.Chosen {
+	var all []*walk.Chosen
+	var open []bool // answered differently
 	for i := range s.outcome.Choices {
 		c := &s.outcome.Choices[i]
 		if weight(c) != nil || c.Answer < 0 || c.Answer >= len(c.Options) {
 			continue
 		}
-		q, label := question{what: c.What}, c.Options[c.Answer].Label
-		if c.Chain != nil {
-			q.rule = ruleRef(c.Chain, c.Rule)
-		}
-		if len(s.there) > 1 {
-			q.rule = strings.TrimSpace("on " + hostName(c.Host) + " " + q.rule)
-		}
-		if before, asked := answers[q]; !asked {
-			order = append(order, q)
-		} else if before != label {
-			label = ""
-		}
-		answers[q] = label
-	}
-	var all []string
-	for _, q := range order {
-		if label := answers[q]; label != "" {
-			all = append(all, strings.TrimSpace(q.rule+" "+label+" ("+q.what+")"))
+		if before := slices.IndexFunc(all, c.Asks); before < 0 {
+			all, open = append(all, c), append(open, false)
+		} else if all[before].Answer != c.Answer {
+			open[before] = true
 		}
 	}
-	return all
+	var certain []*walk.Chosen
+	for i, c := range all {
+		if !open[i] {
+			certain = append(certain, c)
+		}
+	}
+	return certain
 }

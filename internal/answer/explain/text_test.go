@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/walk"
 )
 
@@ -37,9 +38,9 @@ func TestThreeEndpoints(t *testing.T) {
 	third := big.NewRat(715827883, 1<<31)
 	rest := new(big.Rat).Sub(big.NewRat(1, 1), third)
 	half := new(big.Rat).Mul(rest, big.NewRat(1, 2))
-	var g []*story
+	var g []*explanation
 	for _, p := range []*big.Rat{third, half, half} {
-		g = append(g, &story{outcome: &walk.Outcome{Probability: p}})
+		g = append(g, &explanation{outcome: &walk.Outcome{Probability: p}})
 	}
 	if got := odds(g); got != "probability about 1/3 each" {
 		t.Errorf("three endpoints: %q", got)
@@ -70,6 +71,33 @@ func TestWidth(t *testing.T) {
 		}
 		if got, want := strings.Fields(b.String()), strings.Fields(whole.String()); !slices.Equal(got, want) {
 			t.Errorf("in %d columns other words:\n%s", width, b.String())
+		}
+	}
+}
+
+// TestAssumptionsByValue: what was asked of two rules is two questions, also where the words are the same; what was asked of one rule twice
+// and answered differently tells nothing.
+func TestAssumptionsByValue(t *testing.T) {
+	chain := &netfilter.Chain{Table: &netfilter.Table{Name: "filter"}, Name: "INPUT"}
+	one, other := &netfilter.Rule{Number: 1, Handle: 1}, &netfilter.Rule{Number: 1, Handle: 2} // of iptables and of nft, say
+	ask := func(rule *netfilter.Rule, about string, answer int) walk.Chosen {
+		return walk.Chosen{Host: "node/a", Answer: answer, Choice: netfilter.Choice{
+			Kind: netfilter.Unknown, Chain: chain, Rule: rule, About: about, What: "limit",
+			Options: []netfilter.Option{{Label: "matches"}, {Label: "does not match"}},
+		}}
+	}
+	for _, c := range []struct {
+		choices []walk.Chosen
+		want    []string
+	}{
+		{[]walk.Chosen{ask(one, "a", 0), ask(other, "a", 1)},
+			[]string{"provided that filter INPUT 1 matches (limit)", "provided that filter INPUT 1 does not match (limit)"}},
+		{[]walk.Chosen{ask(one, "a", 0), ask(one, "a", 1)}, nil},
+		{[]walk.Chosen{ask(one, "a", 0), ask(one, "b", 0)}, []string{"provided that filter INPUT 1 matches (limit)"}},
+	} {
+		got := taken([]*explanation{{outcome: &walk.Outcome{Choices: c.choices}}})
+		if !slices.Equal(got, c.want) {
+			t.Errorf("got %q, want %q", got, c.want)
 		}
 	}
 }

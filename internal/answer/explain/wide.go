@@ -16,37 +16,37 @@ import (
 // failed. Rules that did not apply are there when the walk noted them (walk.Request.EveryRule).
 func Wide(w io.Writer, r *walk.Result, o Options) error {
 	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
-	all := o.stories(r)
+	all := o.explanations(r)
 	if len(all) == 0 {
 		return fmt.Errorf("the walk has no outcome")
 	}
 	p.head(all[0])
-	var flat [][]told
+	var flat [][]hostLine
 	for _, s := range all {
 		flat = append(flat, s.everyStep(o.Owners))
 	}
 	shared := sharedPrefix(flat)
-	p.told(flat[0][:shared], "", "")
+	p.lines(flat[0][:shared], "", "")
 	for i, s := range all {
 		open := ""
 		if len(all) > 1 {
-			fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*story{s}), p.ending(s))))
+			fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*explanation{s}), p.ending(s))))
 		} else if shared > 0 {
 			open = flat[i][shared-1].host
 		}
-		p.told(flat[i][shared:], open, "")
+		p.lines(flat[i][shared:], open, "")
 	}
 	p.foot(r, all)
 	return p.Flush()
 }
 
 // everyStep is the whole outcome, a line a step.
-func (s *story) everyStep(o *Owners) []told {
+func (s *explanation) everyStep(o *Owners) []hostLine {
 	all := everyLine(s.outcome.There, "", o)
-	all = append(all, told{s.outcome.End.Host, line{label: "end", text: ended(&s.outcome.End)}})
+	all = append(all, hostLine{s.outcome.End.Host, line{label: "end", text: ended(&s.outcome.End)}})
 	all = append(all, everyLine(s.outcome.Back, replyHeading+" on ", o)...)
 	if e := s.outcome.BackEnd; e != nil {
-		all = append(all, told{replyHeading + " on " + hostName(e.Host), line{label: "end", text: ended(e)}})
+		all = append(all, hostLine{replyHeading + " on " + hostName(e.Host), line{label: "end", text: ended(e)}})
 	}
 	return all
 }
@@ -59,8 +59,8 @@ func ended(e *walk.End) string {
 	return text + listening(e)
 }
 
-func everyLine(steps []walk.Step, prefix string, o *Owners) []told {
-	var all []told
+func everyLine(steps []walk.Step, prefix string, o *Owners) []hostLine {
+	var all []hostLine
 	why := newReasoner(o)
 	for i := range steps {
 		st := &steps[i]
@@ -69,7 +69,7 @@ func everyLine(steps []walk.Step, prefix string, o *Owners) []told {
 			host = prefix + hostName(st.Host)
 		}
 		for _, l := range wideLines(st, why) {
-			all = append(all, told{host, l})
+			all = append(all, hostLine{host, l})
 		}
 		if st.Copied != nil {
 			for _, t := range everyLine(st.Copied.Steps, prefix, o) {

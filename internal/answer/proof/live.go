@@ -115,7 +115,7 @@ func endless(result *walk.Result) *walk.End {
 				return e
 			}
 		}
-		for s := range stepsOf(o) {
+		for s := range o.Steps() {
 			if s.Copied != nil && looped(&s.Copied.End) {
 				return &s.Copied.End
 			}

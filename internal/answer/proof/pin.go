@@ -1,7 +1,6 @@
 package proof
 
 import (
-	"iter"
 	"net/netip"
 
 	"packetwalk.dev/internal/model/packet"
@@ -66,27 +65,12 @@ func nobody(packet.Tuple) bool { return false }
 
 // byChance tells whether a port that the kernel chooses by chance is on one of the ways.
 func byChance(result *walk.Result) bool {
-	for i := range result.Outcomes {
-		for s := range stepsOf(&result.Outcomes[i]) {
-			if spanned(&s.Packet.Tuple) || s.Flow() != nil && (spanned(&s.Flow().Original) || spanned(&s.Flow().Reply)) {
-				return true
-			}
+	for s := range result.Steps() {
+		if f := s.Flow(); spanned(&s.Packet.Tuple) || f != nil && (spanned(&f.Original) || spanned(&f.Reply)) {
+			return true
 		}
 	}
 	return false
-}
-
-// stepsOf goes through the steps of both ways.
-func stepsOf(o *walk.Outcome) iter.Seq[*walk.Step] {
-	return func(yield func(*walk.Step) bool) {
-		for _, steps := range [...][]walk.Step{o.There, o.Back} {
-			for i := range steps {
-				if !yield(&steps[i]) {
-					return
-				}
-			}
-		}
-	}
 }
 
 // spanned tells of a tuple with a port that is not known.

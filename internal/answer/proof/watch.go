@@ -36,14 +36,10 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 			all[s.Host] = append(all[s.Host], t)
 		}
 	}
-	for i := range result.Outcomes {
-		for _, steps := range [][]walk.Step{result.Outcomes[i].There, result.Outcomes[i].Back} {
-			for j := range steps {
-				switch steps[j].Stage {
-				case walk.Sent, walk.Received, walk.Transmit:
-					add(&steps[j])
-				}
-			}
+	for s := range result.Steps() {
+		switch s.Stage {
+		case walk.Sent, walk.Received, walk.Transmit:
+			add(s)
 		}
 	}
 	return all
@@ -52,22 +48,14 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 // policies lists, for each host, the base chains whose policy decides something.
 func policies(result *walk.Result) map[string]map[ChainID]bool {
 	all := map[string]map[ChainID]bool{}
-	add := func(s *walk.Step) {
+	for s := range result.Steps() {
 		if v := s.Visit; v == nil || v.Rule != nil || v.Chain.Base == nil {
-			return
+			continue
 		}
 		if all[s.Host] == nil {
 			all[s.Host] = map[ChainID]bool{}
 		}
 		all[s.Host][chainID(s.Visit.Chain)] = true
-	}
-	for i := range result.Outcomes {
-		for j := range result.Outcomes[i].There {
-			add(&result.Outcomes[i].There[j])
-		}
-		for j := range result.Outcomes[i].Back {
-			add(&result.Outcomes[i].Back[j])
-		}
 	}
 	return all
 }

@@ -16,7 +16,7 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	}
 	req.Packet.Tuple, req.Packet.TCPFlags = o.There[0].Packet.Tuple, packet.ACK
 	req.OneWay, req.Pin, req.Flows = true, nil, map[string][]packet.Flow{}
-	for _, s := range slices.Concat(o.There, o.Back) {
+	for s := range o.Steps() {
 		if s.Flow() != nil && s.Flow().Status&packet.Confirmed != 0 {
 			req.Flows[s.Host] = with(req.Flows[s.Host], *s.Flow())
 		}

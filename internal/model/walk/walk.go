@@ -1,7 +1,9 @@
 package walk
 
 import (
+	"iter"
 	"math/big"
+	"reflect"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -76,6 +78,37 @@ type Chosen struct {
 	Host   string
 	Answer int
 	Step   int // how many steps there were before, those of both ways counted: what was chosen shows in later ones
+}
+
+// Asks tells whether another choice asked the same: of the same rule on the same host, or of none, about the same values.
+func (c *Chosen) Asks(o *Chosen) bool {
+	return c.Host == o.Host && c.Rule == o.Rule && c.Kind == o.Kind && reflect.DeepEqual(c.About, o.About)
+}
+
+// Steps are those of every outcome, there and back.
+func (r *Result) Steps() iter.Seq[*Step] {
+	return func(yield func(*Step) bool) {
+		for i := range r.Outcomes {
+			for s := range r.Outcomes[i].Steps() {
+				if !yield(s) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// Steps are those of the way there, and of the way back.
+func (o *Outcome) Steps() iter.Seq[*Step] {
+	return func(yield func(*Step) bool) {
+		for _, steps := range [...][]Step{o.There, o.Back} {
+			for i := range steps {
+				if !yield(&steps[i]) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // EndKind is how a packet's way ends.

@@ -10,20 +10,20 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// story is one outcome as it is told: what mattered on each machine, and why the destination sees the address that it sees.
-type story struct {
-	number  int // from 1, in the order of the walk's outcomes
-	outcome *walk.Outcome
-	there   []block
-	back    []block
-	sources []translation // of the request's source address, in order
-	kept    []keeping     // rules that decided against translating it
-	local   string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
-	stopped *refusal      // by which rule the request's way ended
+// explanation is one outcome in words: what mattered on each machine, and why the destination sees the address that it sees.
+type explanation struct {
+	number     int // from 1, in the order of the walk's outcomes
+	outcome    *walk.Outcome
+	there      []hop
+	back       []hop
+	sources    []translation // of the request's source address, in order
+	exemptions []exemption   // rules that decided against translating it
+	local      string        // the rule that led to the node's own endpoints alone, past the mark for masquerade
+	stopped    *refusal      // by which rule the request's way ended
 }
 
-// block is a machine on the way.
-type block struct {
+// hop is a machine on the way.
+type hop struct {
 	host  string
 	lines []line
 }
@@ -48,8 +48,8 @@ type translation struct {
 	mark     *marking // that made the rule apply
 }
 
-// keeping is a rule of a machine that left the request its source.
-type keeping struct{ host, ref, text string }
+// exemption is a rule of a machine that left the request its source.
+type exemption struct{ host, ref, text string }
 
 // marking is who marked the packet.
 type marking struct {
@@ -72,50 +72,50 @@ func paren(s string) string {
 	return " (" + s + ")"
 }
 
-func stories(r *walk.Result, o *Owners) []*story {
-	all := make([]*story, len(r.Outcomes))
+func explanations(r *walk.Result, o *Owners) []*explanation {
+	all := make([]*explanation, len(r.Outcomes))
 	for i := range r.Outcomes {
-		all[i] = tell(&r.Outcomes[i], i+1, o)
+		all[i] = explain(&r.Outcomes[i], i+1, o)
 	}
 	return all
 }
 
-func tell(out *walk.Outcome, number int, o *Owners) *story {
-	s := &story{number: number, outcome: out}
-	t := &teller{reasoner: newReasoner(o), story: s, choices: out.Choices}
-	s.there = rounds(t.blocks(out.There, false))
+func explain(out *walk.Outcome, number int, o *Owners) *explanation {
+	s := &explanation{number: number, outcome: out}
+	t := &renderer{reasoner: newReasoner(o), explanation: s, choices: out.Choices}
+	s.there = rounds(t.hops(out.There, false))
 	t.conclude()
-	s.back = rounds(t.blocks(out.Back, true))
+	s.back = rounds(t.hops(out.Back, true))
 	return s
 }
 
 // rounds leaves out what a packet that goes in a circle goes through again and again.
-func rounds(blocks []block) []block {
+func rounds(hops []hop) []hop {
 	const longest = 8
-	for i := range blocks {
+	for i := range hops {
 		for size := 1; size <= longest; size++ {
 			n := 0
-			for j := i + size; j+size <= len(blocks) && sameBlocks(blocks[i:i+size], blocks[j:j+size]); j += size {
+			for j := i + size; j+size <= len(hops) && sameHops(hops[i:i+size], hops[j:j+size]); j += size {
 				n++
 			}
 			if n < 2 {
 				continue
 			}
 			again := line{label: "again", text: fmt.Sprintf("the last %d machines, %d more times", size, n), shape: "again", bad: true}
-			last := block{blocks[i+size-1].host, append(slices.Clone(blocks[i+size-1].lines), again)}
-			rest := rounds(blocks[i+size*(n+1):])
-			return append(append(slices.Clone(blocks[:i+size-1]), last), rest...)
+			last := hop{hops[i+size-1].host, append(slices.Clone(hops[i+size-1].lines), again)}
+			rest := rounds(hops[i+size*(n+1):])
+			return append(append(slices.Clone(hops[:i+size-1]), last), rest...)
 		}
 	}
-	return blocks
+	return hops
 }
 
-func sameBlocks(a, b []block) bool {
-	return slices.EqualFunc(a, b, func(x, y block) bool { return x.host == y.host && slices.Equal(x.lines, y.lines) })
+func sameHops(a, b []hop) bool {
+	return slices.EqualFunc(a, b, func(x, y hop) bool { return x.host == y.host && slices.Equal(x.lines, y.lines) })
 }
 
 // start is the packet as it was sent.
-func (s *story) start() packet.Packet {
+func (s *explanation) start() packet.Packet {
 	if len(s.outcome.There) == 0 {
 		return s.outcome.End.Packet
 	}
@@ -126,7 +126,7 @@ func (s *story) start() packet.Packet {
 var address = regexp.MustCompile(`\[?[0-9a-f.:]*[.:][0-9a-f.:]+\]?(:[0-9-]+)?`)
 
 // shape is equal for outcomes that differ only in the endpoint and in the nodes on the way.
-func (s *story) shape() string {
+func (s *explanation) shape() string {
 	var b strings.Builder
 	hosts := map[string]string{}
 	name := func(host string) string {
@@ -136,8 +136,8 @@ func (s *story) shape() string {
 		}
 		return hosts[host]
 	}
-	for _, blocks := range [][]block{s.there, s.back} {
-		for _, bl := range blocks {
+	for _, hops := range [][]hop{s.there, s.back} {
+		for _, bl := range hops {
 			b.WriteString("\n" + name(bl.host))
 			for _, l := range bl.lines {
 				b.WriteString("|" + l.shape)

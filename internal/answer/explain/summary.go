@@ -12,34 +12,34 @@ import (
 
 // An answer is what the walk is for: a sentence that says which source address the destination sees and the rule that decided, and what it
 // hangs on and what keeps it from doing any good.
-type answer struct {
+type summary struct {
 	sentence   string
 	conditions []string
 }
 
 // text is the sentence, and each condition on a line below it.
-func (a answer) text() string {
+func (a summary) text() string {
 	return strings.Join(append([]string{a.sentence}, a.conditions...), "\n- ")
 }
 
-func (s *story) sees() answer {
+func (s *explanation) summary() summary {
 	end := &s.outcome.End
 	switch {
 	case end.Kind == walk.Delivered || end.Kind == walk.Left:
-		a := s.seen()
+		a := s.delivered()
 		a.conditions = append(a.conditions, s.aftermath()...)
 		return a
 	case end.Kind == walk.Undecided:
-		return answer{sentence: "nobody can tell whether the destination sees it: " + s.ended()}
+		return summary{sentence: "nobody can tell whether the destination sees it: " + s.ended()}
 	case end.Kind == walk.Looped:
-		return answer{sentence: "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()}
+		return summary{sentence: "the destination sees nothing: the packet goes round on " + hostName(end.Host) + ": " + s.ended()}
 	case s.stopped != nil:
-		return answer{sentence: fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())}
+		return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s by %s", end.Kind, hostName(end.Host), s.ended())}
 	}
-	return answer{sentence: fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())}
+	return summary{sentence: fmt.Sprintf("the destination sees nothing: %s on %s: %s", end.Kind, hostName(end.Host), s.ended())}
 }
 
-func (s *story) ended() string {
+func (s *explanation) ended() string {
 	if s.stopped != nil {
 		return s.stopped.words()
 	}
@@ -47,7 +47,7 @@ func (s *story) ended() string {
 }
 
 // aftermath is what keeps the request or its answer from doing any good.
-func (s *story) aftermath() []string {
+func (s *explanation) aftermath() []string {
 	end, back := &s.outcome.End, s.outcome.BackEnd
 	var more []string
 	if end.Kind == walk.Left {
@@ -65,7 +65,7 @@ func (s *story) aftermath() []string {
 	return more
 }
 
-func (s *story) seen() answer {
+func (s *explanation) delivered() summary {
 	end := &s.outcome.End
 	source := end.Packet.SourceEnd()
 	if n := len(s.sources); !known(end.Packet.Source) && n > 0 {
@@ -77,7 +77,7 @@ func (s *story) seen() answer {
 		if start.Source.IsValid() && start.Source != end.Packet.Source {
 			whose = source // changed by something that is not a translation
 		}
-		return answer{"the destination sees " + whose + " because no rule translates it", s.reasonsToKeep()}
+		return summary{"the destination sees " + whose + " because no rule translates it", s.exempting()}
 	}
 	several := len(s.sources) > 1
 	var by, marks []string
@@ -85,19 +85,19 @@ func (s *story) seen() answer {
 		by = append(by, s.sources[i].because(several))
 		marks = append(marks, s.sources[i].marked(several)...)
 	}
-	return answer{"the destination sees " + source + ", because " + strings.Join(by, ", then "), marks}
+	return summary{"the destination sees " + source + ", because " + strings.Join(by, ", then "), marks}
 }
 
 // known tells whether an address is one: a masquerade by a machine whose addresses are not known gives none.
 func known(a netip.Addr) bool { return a.IsValid() && !a.IsUnspecified() }
 
-// reasonsToKeep names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
+// exempting names the rules that decided against a translation; the last ones are the most telling. Where the rule of one place did
 // different things on two machines, it is said on which.
-func (s *story) reasonsToKeep() []string {
+func (s *explanation) exempting() []string {
 	const most = 3
-	var kept []keeping
-	for _, k := range s.kept {
-		if !slices.ContainsFunc(kept, func(o keeping) bool { return o.text == k.text }) {
+	var kept []exemption
+	for _, k := range s.exemptions {
+		if !slices.ContainsFunc(kept, func(o exemption) bool { return o.text == k.text }) {
 			kept = append(kept, k)
 		}
 	}
@@ -108,7 +108,7 @@ func (s *story) reasonsToKeep() []string {
 	}
 	for _, k := range kept {
 		text := k.text
-		if slices.ContainsFunc(kept, func(o keeping) bool { return o.ref == k.ref && o.host != k.host }) {
+		if slices.ContainsFunc(kept, func(o exemption) bool { return o.ref == k.ref && o.host != k.host }) {
 			text = "on " + hostName(k.host) + " " + text
 		}
 		words = append(words, text)

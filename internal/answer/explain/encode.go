@@ -7,8 +7,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// frame writes a packet as it is on the wire, with checksums; with an Ethernet header where asked.
-func frame(p *packet.Packet, ethernet bool) []byte {
+// encode writes a packet as it is on the wire, with checksums; with an Ethernet header where asked.
+func encode(p *packet.Packet, ethernet bool) []byte {
 	var b []byte
 	if ethernet {
 		b = append(b, p.EtherDestination[:]...)

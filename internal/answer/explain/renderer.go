@@ -13,13 +13,13 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// teller goes through the steps of one way and keeps what later ones refer to.
-type teller struct {
+// renderer writes the steps of one way as lines, and keeps what later ones refer to.
+type renderer struct {
 	*reasoner
-	story   *story
-	choices []walk.Chosen // not yet met
-	reply   bool          // the way is the reply's
-	host    string
+	explanation *explanation
+	choices     []walk.Chosen // not yet met
+	reply       bool          // the way is the reply's
+	host        string
 	// that the packet got on this machine; a rule may take one away before the one that it was for
 	marks  []marking
 	last   *walk.Step                           // the rule before, on this machine
@@ -27,24 +27,24 @@ type teller struct {
 	visits map[*netfilter.Rule]*netfilter.Visit // on this machine
 }
 
-// blocks tells the steps of the request's way, or of the reply's, machine by machine.
-func (t *teller) blocks(steps []walk.Step, reply bool) []block {
-	var blocks []block
+// hops tells the steps of the request's way, or of the reply's, machine by machine.
+func (t *renderer) hops(steps []walk.Step, reply bool) []hop {
+	var hops []hop
 	t.host, t.reply = "", reply
 	for i := range steps {
 		st := &steps[i]
-		if st.Host != t.host || len(blocks) == 0 {
-			blocks = append(blocks, block{host: st.Host})
+		if st.Host != t.host || len(hops) == 0 {
+			hops = append(hops, hop{host: st.Host})
 			t.host, t.marks, t.last, t.bridge = st.Host, nil, nil, nil
 			t.visits = map[*netfilter.Rule]*netfilter.Visit{}
 		}
-		b := &blocks[len(blocks)-1]
+		b := &hops[len(hops)-1]
 		b.lines = append(b.lines, t.step(st)...)
 	}
-	return blocks
+	return hops
 }
 
-func (t *teller) step(st *walk.Step) []line {
+func (t *renderer) step(st *walk.Step) []line {
 	switch st.Stage {
 	case walk.Received:
 		return []line{{label: "in", text: linkAndPort(st.Packet.In, st.Packet.BridgeIn), shape: "in"}}
@@ -74,7 +74,7 @@ func (t *teller) step(st *walk.Step) []line {
 
 // copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host
 // passes over tells nothing.
-func (t *teller) copied(st *walk.Step) []line {
+func (t *renderer) copied(st *walk.Step) []line {
 	c := st.Copied
 	l := line{label: "copy", text: fmt.Sprintf("%s: %s", st.Why, cmp.Or(c.End.Why, string(c.End.Kind))), shape: "copy"}
 	looked := c.End.Kind != walk.Dropped
@@ -103,7 +103,7 @@ func linkAndPort(link, port string) string {
 }
 
 // leavesBy is the interface that a packet leaves by, with the bridge that chose it.
-func (t *teller) leavesBy(p *packet.Packet) string {
+func (t *renderer) leavesBy(p *packet.Packet) string {
 	if b := t.bridge; b != nil && b.Bridge != p.Out && slices.Contains(b.Ports, p.Out) {
 		return p.Out + ", port of " + b.Bridge
 	}
@@ -120,7 +120,7 @@ func (s *signatures) balances(c *netfilter.Chain) bool {
 }
 
 // ruled tells of a rule if it mattered.
-func (t *teller) ruled(st *walk.Step) []line {
+func (t *renderer) ruled(st *walk.Step) []line {
 	v := st.Visit
 	choice := t.choice(v)
 	why := t.why(v, &st.Packet)
@@ -130,7 +130,7 @@ func (t *teller) ruled(st *walk.Step) []line {
 	if v.Rule != nil {
 		t.visits[v.Rule] = v
 	} else if couldKeep {
-		t.story.kept = append(t.story.kept, t.passed(st.Host, v.Chain, &st.Packet)...)
+		t.explanation.exemptions = append(t.explanation.exemptions, t.passed(st.Host, v.Chain, &st.Packet)...)
 	}
 	lines := t.changes(st, caller, why, choice)
 	ref, shape := reference(v), "rule "+t.shapeOf(v)
@@ -141,7 +141,7 @@ func (t *teller) ruled(st *walk.Step) []line {
 		return lines
 	case (k == netfilter.Jump || k == netfilter.Goto) && t.balances(v.Verdict.Chain):
 		if t.role(v.Verdict.Chain) == reason.BalancesLocal && !t.reply {
-			t.story.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
+			t.explanation.local = ref + " → " + v.Verdict.Chain.Name + paren(why)
 		}
 		return []line{{label: "rule", text: ref + " → " + v.Verdict.Chain.Name + choice, owner: why, shape: shape}}
 	case k == netfilter.Break && choice == "":
@@ -151,7 +151,7 @@ func (t *teller) ruled(st *walk.Step) []line {
 	case choice != "":
 		return []line{{label: "choice", text: ref + ": " + short(v.Rule) + choice, owner: why, shape: shape}}
 	case couldKeep && v.Rule != nil && (k == netfilter.Return || k == netfilter.Accept):
-		t.story.kept = append(t.story.kept, keeping{st.Host, ref, keeps(v) + paren(why)})
+		t.explanation.exemptions = append(t.explanation.exemptions, exemption{st.Host, ref, keeps(v) + paren(why)})
 	}
 	return nil
 }
@@ -162,10 +162,10 @@ var verdictLabels = map[netfilter.VerdictKind]string{
 }
 
 // stopped tells of the rule, or the policy, that ended the packet's way.
-func (t *teller) stopped(v *netfilter.Visit, why, choice string) line {
+func (t *renderer) stopped(v *netfilter.Visit, why, choice string) line {
 	stop := &refusal{reference(v), doesOrPolicy(v), why}
 	if !t.reply {
-		t.story.stopped = stop
+		t.explanation.stopped = stop
 	}
 	text := stop.ref + ": " + stop.does
 	if v.Verdict.Detail != "" && !strings.Contains(text, v.Verdict.Detail) {
@@ -184,12 +184,12 @@ func keeps(v *netfilter.Visit) string {
 
 // passed are the rules of a chain, and of those that it led to, that would have translated the packet's source and did not apply. Rules for
 // other sources, and Azure's own, tell nothing. Chains that are being looked at are not looked at again: jumps can go round.
-func (t *teller) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []keeping {
+func (t *renderer) passed(host string, c *netfilter.Chain, p *packet.Packet, open ...*netfilter.Chain) []exemption {
 	if c.Table == nil || t.role(c) == reason.Outbound || c.Table.Family == netfilter.Bridge || slices.Contains(open, c) {
 		return nil
 	}
 	open = append(open, c)
-	var rules []keeping
+	var rules []exemption
 	for i := range c.Rules {
 		r := &c.Rules[i]
 		switch v := t.visits[r]; {
@@ -202,14 +202,14 @@ func (t *teller) passed(host string, c *netfilter.Chain, p *packet.Packet, open 
 			}
 		case (v == nil || v.Verdict.Kind == netfilter.Break) && sourceNAT.MatchString(r.Text) && !otherSource(r, p):
 			v = &netfilter.Visit{Chain: c, Rule: r, Verdict: netfilter.Verdict{Kind: netfilter.Break}}
-			rules = append(rules, keeping{host, reference(v), reference(v) + " does not apply" + paren(cmp.Or(t.why(v, p), short(r)))})
+			rules = append(rules, exemption{host, reference(v), reference(v) + " does not apply" + paren(cmp.Or(t.why(v, p), short(r)))})
 		}
 	}
 	return rules
 }
 
 // changes tells what a rule changed.
-func (t *teller) changes(st, caller *walk.Step, why, choice string) []line {
+func (t *renderer) changes(st, caller *walk.Step, why, choice string) []line {
 	var lines []line
 	v := st.Visit
 	ref := reference(v)
@@ -240,7 +240,7 @@ func (t *teller) changes(st, caller *walk.Step, why, choice string) []line {
 }
 
 // marked notes who set the mark: for the chains that only mark, the rule that jumped there. nil where bits were only taken away.
-func (t *teller) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, why string) *marking {
+func (t *renderer) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, why string) *marking {
 	from, _ := strconv.ParseUint(c.From, 0, 32)
 	to, _ := strconv.ParseUint(c.To, 0, 32)
 	if to&^from == 0 {
@@ -255,7 +255,7 @@ func (t *teller) marked(c packet.Change, v *netfilter.Visit, caller *walk.Step, 
 }
 
 // markFor is the last marking of bits that decided that a rule applies; nil where none did.
-func (t *teller) markFor(v *netfilter.Visit) *marking {
+func (t *renderer) markFor(v *netfilter.Visit) *marking {
 	for _, m := range slices.Backward(t.marks) {
 		if m.bits&asks(v, m.field) != 0 {
 			return &m
@@ -265,9 +265,9 @@ func (t *teller) markFor(v *netfilter.Visit) *marking {
 }
 
 // note keeps a translation of the request's source: the sentence at the end tells it.
-func (t *teller) note(tr *translation) {
+func (t *renderer) note(tr *translation) {
 	if !t.reply && tr.field == "source" {
-		t.story.sources = append(t.story.sources, *tr)
+		t.explanation.sources = append(t.explanation.sources, *tr)
 	}
 }
 
@@ -279,7 +279,7 @@ func natLabel(field string) string {
 }
 
 // translated tells of a change by a binding: one that a rule of this walk has just asked for, or one of an earlier packet.
-func (t *teller) translated(st *walk.Step) []line {
+func (t *renderer) translated(st *walk.Step) []line {
 	var lines []line
 	for _, c := range st.Changes {
 		if c.Field != "source" && c.Field != "destination" {
@@ -302,7 +302,7 @@ func (t *teller) translated(st *walk.Step) []line {
 }
 
 // choice tells which way a rule's choices went, "" where it made none.
-func (t *teller) choice(v *netfilter.Visit) string {
+func (t *renderer) choice(v *netfilter.Visit) string {
 	var text string
 	for range v.Choices {
 		i := 0
@@ -340,7 +340,7 @@ func chosen(c *walk.Chosen) string {
 	return fmt.Sprintf("[%s of the flows, %s]", share(odds), how)
 }
 
-func (t *teller) routed(st *walk.Step) []line {
+func (t *renderer) routed(st *walk.Step) []line {
 	text := routeText(st.Route)
 	if st.Route != nil && st.Route.Unknown != "" {
 		text += "  [not known: " + st.Route.Unknown + "]"
@@ -364,10 +364,10 @@ func changed(changes []packet.Change) string {
 }
 
 // conclude adds how the request's way ended to its last block.
-func (t *teller) conclude() {
-	s, end := t.story, &t.story.outcome.End
+func (t *renderer) conclude() {
+	s, end := t.explanation, &t.explanation.outcome.End
 	if len(s.there) == 0 {
-		s.there = []block{{host: end.Host}}
+		s.there = []hop{{host: end.Host}}
 	}
 	b := &s.there[len(s.there)-1]
 	l := line{label: "end", shape: "end " + string(end.Kind)}
