@@ -84,13 +84,13 @@ func FuzzLoad(f *testing.F) {
 		for at, data := range map[byte][]byte{one % count: first, two % count: second} {
 			raw.Outputs[capture.Dumps[at].File] = capture.Output{Command: "x", Data: data}
 		}
-		before := capture.Load(raw)
+		before := capture.NewLoader(raw.Name).Load(raw)
 		before.FIB.Lookup(fib.Query{Destination: netip.MustParseAddr("10.0.0.1"), In: "eth0"})
 		conntrack.NewView(before.Flows, conntrack.Settings{}).Track(&packet.Packet{Tuple: packet.Tuple{
 			Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2"),
 		}})
 		raw = redacted(t, c).Hosts[0]
-		after := capture.Load(raw)
+		after := capture.NewLoader(raw.Name).Load(raw)
 		refused := map[snapshot.Part]bool{}
 		for _, row := range capture.Dumps {
 			refused[row.Part] = refused[row.Part] || raw.Outputs[row.File].Error != ""

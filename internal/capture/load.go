@@ -64,9 +64,7 @@ func (l *Loader) AddTables(tables ...*netfilter.Table) { l.saved = append(l.save
 var errNotDumped = errors.New("not in the capture")
 
 // Load reads what the tools of a host printed. What cannot be read, or was not dumped, is told in Missing; it is never an error.
-func Load(raw *Raw) *snapshot.Host { return NewLoader(raw.Name).load(raw) }
-
-func (l *Loader) load(raw *Raw) *snapshot.Host {
+func (l *Loader) Load(raw *Raw) *snapshot.Host {
 	l.Host.Taken, l.Host.Kernel, l.Host.FIB.Kernel, l.outputs = raw.Taken, raw.Kernel, raw.Kernel, raw.Outputs
 	for _, row := range Dumps {
 		out, ok := raw.Outputs[row.File]

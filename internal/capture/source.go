@@ -72,7 +72,7 @@ func (s *Lazy) Host(name string) (*snapshot.Host, error) {
 		}
 		l := NewLoader(raw.Name)
 		l.names, l.at = func(inode uint64) string { return s.netns[inode] }, s.linkAt
-		at.host = l.load(raw)
+		at.host = l.Load(raw)
 	})
 	return at.host, at.err
 }

@@ -156,7 +156,7 @@ func TestLazyReadsOnce(t *testing.T) {
 
 // TestMissing: what a capture does not have, and what a tool could not tell, is said with its part.
 func TestMissing(t *testing.T) {
-	h := capture.Load(&capture.Raw{Name: "node/n", Outputs: map[string]capture.Output{
+	h := capture.NewLoader("node/n").Load(&capture.Raw{Outputs: map[string]capture.Output{
 		"ip-link.json": {Data: []byte("[]")}, "ipset.txt": {Command: "ipset save", Error: "the program is not there"},
 		"ip-route.json": {Command: "ip -d -j -4 route show table all", Data: []byte("no JSON")},
 	}})

@@ -59,7 +59,7 @@ func TestDump(t *testing.T) {
 	if len(raw.Outputs) != len(capture.Dumps) {
 		t.Errorf("%d outputs for %d rows", len(raw.Outputs), len(capture.Dumps))
 	}
-	h := capture.Load(raw)
+	h := capture.NewLoader(raw.Name).Load(raw)
 	if len(h.Missing) > 0 {
 		t.Errorf("missing: %v", h.Missing)
 	}
@@ -115,7 +115,7 @@ func TestDumpChangesNothing(t *testing.T) {
 		if out := raw.Outputs["iptables-legacy-save.txt"]; out.Skipped == "" {
 			t.Errorf("legacy tables where there are none: %+v", out)
 		}
-		if h := capture.Load(raw); len(h.Rules.Tables) != 0 || len(h.Missing) != 0 {
+		if h := capture.NewLoader(raw.Name).Load(raw); len(h.Rules.Tables) != 0 || len(h.Missing) != 0 {
 			t.Errorf("%d tables; missing %v", len(h.Rules.Tables), h.Missing)
 		}
 	}
@@ -134,7 +134,7 @@ func TestDumpOfLegacyTables(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := capture.Load(raw)
+	h := capture.NewLoader(raw.Name).Load(raw)
 	if len(h.Missing) > 0 {
 		t.Errorf("missing: %v", h.Missing)
 	}
@@ -169,7 +169,7 @@ func TestDumpWithoutTools(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := capture.Load(raw)
+	h := capture.NewLoader(raw.Name).Load(raw)
 	if _, ok := h.Missing[snapshot.Links]; ok || len(h.FIB.Links) == 0 {
 		t.Errorf("links: %d, %s", len(h.FIB.Links), h.Missing[snapshot.Links])
 	}
@@ -219,7 +219,7 @@ func TestDumpDuringTrace(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	host := capture.Load(raw)
+	host := capture.NewLoader(raw.Name).Load(raw)
 	if why, missing := host.Missing[snapshot.NFT]; missing || host.Rules.Table(netfilter.IPv4, "own") == nil {
 		t.Errorf("the rules are not known: %s", why)
 	}

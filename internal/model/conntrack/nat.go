@@ -199,7 +199,9 @@ func bestAddress(tuple *packet.Tuple, t *packet.Translation, zone uint16) {
 		*into = low
 		return
 	}
-	source, destination := words(tuple.Source), words(tuple.Destination)
+	var octets [16]byte // as the kernel's union nf_inet_addr holds the source
+	copy(octets[:], tuple.Source.AsSlice())
+	destination := words(tuple.Destination)
 	last := 0
 	if tuple.Source.Is6() {
 		last = 3
@@ -208,7 +210,7 @@ func bestAddress(tuple *packet.Tuple, t *packet.Translation, zone uint16) {
 	if !t.Persistent {
 		seed = destination[last] ^ uint32(zone)
 	}
-	hash := jhash2(source[:], seed)
+	hash := packet.JHash(octets[:], seed)
 	from, to, chosen := words(low), words(high), [4]uint32{}
 	whole := false
 	for i := 0; i <= last; i++ {
@@ -246,49 +248,6 @@ func fromWords(w [4]uint32, ipv4 bool) netip.Addr {
 		return netip.AddrFrom4([4]byte(b[:4]))
 	}
 	return netip.AddrFrom16(b)
-}
-
-// jhash2 is Bob Jenkins' hash of words (lookup3; include/linux/jhash.h).
-func jhash2(k []uint32, seed uint32) uint32 {
-	a := 0xdeadbeef + uint32(len(k))<<2 + seed
-	b, c := a, a
-	rot := bits.RotateLeft32
-	for len(k) > 3 {
-		a, b, c = a+k[0], b+k[1], c+k[2]
-		a = (a - c) ^ rot(c, 4)
-		c += b
-		b = (b - a) ^ rot(a, 6)
-		a += c
-		c = (c - b) ^ rot(b, 8)
-		b += a
-		a = (a - c) ^ rot(c, 16)
-		c += b
-		b = (b - a) ^ rot(a, 19)
-		a += c
-		c = (c - b) ^ rot(b, 4)
-		b += a
-		k = k[3:]
-	}
-	switch len(k) {
-	case 3:
-		c += k[2]
-		fallthrough
-	case 2:
-		b += k[1]
-		fallthrough
-	case 1:
-		a += k[0]
-	case 0:
-		return c
-	}
-	c = (c ^ b) - rot(b, 14)
-	a = (a ^ c) - rot(c, 11)
-	b = (b ^ a) - rot(a, 25)
-	c = (c ^ b) - rot(b, 16)
-	a = (a ^ c) - rot(c, 4)
-	b = (b ^ a) - rot(a, 14)
-	c = (c ^ b) - rot(b, 24)
-	return c
 }
 
 // uniquePort is nf_nat_l4proto_unique_tuple: another port (or ICMP identifier) out of the range that the rule gives, or that the kernel

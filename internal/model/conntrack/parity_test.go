@@ -59,7 +59,7 @@ func TestConntrackTool(t *testing.T) {
 		t.Fatalf("%d flows, %d lines", len(flows), len(lines))
 	}
 	for i := range flows {
-		if got := string(Append(nil, &flows[i])); got != strings.TrimSpace(lines[i]) {
+		if got := string(appendFlow(nil, &flows[i])); got != strings.TrimSpace(lines[i]) {
 			t.Errorf("printed: %s\nlisted:  %s", got, lines[i])
 		}
 	}

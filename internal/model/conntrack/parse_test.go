@@ -114,7 +114,7 @@ func FuzzParse(f *testing.F) {
 func print(flows []packet.Flow) []byte {
 	var b []byte
 	for i := range flows {
-		b = append(Append(b, &flows[i]), '\n')
+		b = append(appendFlow(b, &flows[i]), '\n')
 	}
 	return b
 }

@@ -29,7 +29,7 @@ func clusterRules(services int) []byte {
 			fmt.Fprintf(&chains, ":%s - [0:0]\n", sep)
 			statistic := ""
 			if e < 2 {
-				statistic = " -m statistic --mode random --probability " + Probability(3-e)
+				statistic = " -m statistic --mode random --probability " + RoundedProbability(3-e, 10)
 			}
 			fmt.Fprintf(&rules, "-A %s -m comment --comment \"%s -> %s:8080\"%s -j %s\n", svc, name, pod, statistic, sep)
 			fmt.Fprintf(&rules, "-A %s -s %s/32 -m comment --comment \"%s\" -j KUBE-MARK-MASQ\n", sep, pod, name)

@@ -110,7 +110,7 @@ func TestParseErrorsNameTheLine(t *testing.T) {
 func TestProbabilityIsTheKernelsOwn(t *testing.T) {
 	// The values that iptables-save 1.8.9 prints for --probability %0.10f of 1/n.
 	for n, want := range map[int]string{2: "0.50000000000", 3: "0.33333333349", 4: "0.25000000000", 6: "0.16666666651", 7: "0.14285714272"} {
-		if got := Probability(n); got != want {
+		if got := RoundedProbability(n, 10); got != want {
 			t.Errorf("1/%d: got %s, want %s", n, got, want)
 		}
 	}

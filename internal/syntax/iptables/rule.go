@@ -149,9 +149,6 @@ func CommentMatch(text string) Match {
 	return Match{Module: "comment", Options: []Option{Opt("comment", text)}}
 }
 
-// Probability is RoundedProbability of ten places, as kube-proxy asks today.
-func Probability(n int) string { return RoundedProbability(n, 10) }
-
 // RoundedProbability gives 1/n as the statistic match keeps and prints it when it was asked for with that many decimal places: an integer
 // of 2^-31, printed with eleven places (iptables extensions/libxt_statistic.c).
 func RoundedProbability(n, places int) string {

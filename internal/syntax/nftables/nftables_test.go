@@ -67,7 +67,7 @@ func lower(t *testing.T, rs *Ruleset) []*netfilter.Table {
 func TestPrint(t *testing.T) {
 	for _, name := range scripts(t) {
 		data := read(t, name+".json")
-		if got := string(parse(t, data).JSON()); strings.TrimSpace(got) != strings.TrimSpace(string(data)) {
+		if got := parse(t, data).Root.String(); strings.TrimSpace(got) != strings.TrimSpace(string(data)) {
 			t.Errorf("%s: printed differently:\n%s", name, got)
 		}
 	}

@@ -34,9 +34,6 @@ func Parse(data []byte) (*Ruleset, error) {
 	return &Ruleset{root}, nil
 }
 
-// JSON prints the rule set as nft does.
-func (rs *Ruleset) JSON() []byte { return append(rs.Root.Append(nil), '\n') }
-
 // Entries lists the objects in their order.
 func (rs *Ruleset) Entries() []Entry {
 	list := rs.Root.Get("nftables")
@@ -50,16 +47,6 @@ func (rs *Ruleset) Entries() []Entry {
 		}
 	}
 	return entries
-}
-
-// Version is the version of nft that wrote it; "" where it does not say.
-func (rs *Ruleset) Version() string {
-	for _, e := range rs.Entries() {
-		if e.Kind == "metainfo" {
-			return e.Body.text("version")
-		}
-	}
-	return ""
 }
 
 // tableID names a table.

@@ -22,55 +22,16 @@ func Text(rule *Node) string {
 	return b.String()
 }
 
-// statementTexts print the statements that have forms of their own.
-var statementTexts map[string]func(n *Node) string
-
-func init() {
-	statementTexts = map[string]func(n *Node) string{
-		"match":      matchText,
-		"vmap":       func(n *Node) string { return mapText("vmap", n, nil) },
-		"jump":       func(n *Node) string { return "jump " + n.text("target") },
-		"goto":       func(n *Node) string { return "goto " + n.text("target") },
-		"counter":    counterText,
-		"limit":      limitText,
-		"quota":      quotaText,
-		"log":        logText,
-		"mangle":     mangleText,
-		"reject":     rejectText,
-		"snat":       func(n *Node) string { return natText("snat", n) },
-		"dnat":       func(n *Node) string { return natText("dnat", n) },
-		"masquerade": func(n *Node) string { return natText("masquerade", n) },
-		"redirect":   func(n *Node) string { return natText("redirect", n) },
-		"tproxy":     func(n *Node) string { return natText("tproxy", n) },
-		"set":        updateText,
-		"map":        updateText,
-		"queue":      queueText,
-		"dup":        func(n *Node) string { return deviceText("dup", n) },
-		"fwd":        func(n *Node) string { return deviceText("fwd", n) },
-		"flow":       func(n *Node) string { return "flow " + n.text("op") + " " + n.text("flowtable") },
-		"ct helper":  func(n *Node) string { return "ct helper set " + quoted(n.Text) },
-		"ct timeout": func(n *Node) string { return "ct timeout set " + quoted(n.Text) },
-		"ct count":   countText,
-		"xt":         func(n *Node) string { return "xt " + n.text("type") + " " + quoted(n.text("name")) },
-	}
-}
-
-// statementText prints one statement.
-func statementText(n *Node) string {
-	name, inner, ok := n.only()
-	if !ok {
-		return n.String()
-	}
-	if text := statementTexts[name]; text != nil {
-		return text(inner)
-	}
-	if inner.Kind == Null {
-		return name // accept, drop, notrack, …
-	}
-	return n.String()
-}
-
 func quoted(s string) string { return `"` + s + `"` }
+
+// texts are those of the items of a list.
+func texts(n *Node) []string {
+	var all []string
+	for _, item := range n.list() {
+		all = append(all, item.Text)
+	}
+	return all
+}
 
 // join puts words that are not empty beside each other.
 func join(words ...string) string {
@@ -122,15 +83,7 @@ func elementText(n *Node, types []string) string {
 	if name, inner, ok := n.only(); ok {
 		switch name {
 		case "concat":
-			parts := make([]string, len(inner.Items))
-			for i := range parts {
-				datatype := ""
-				if i < len(types) {
-					datatype = types[i]
-				}
-				parts[i] = exprText(&inner.Items[i], datatype)
-			}
-			return strings.Join(parts, " . ")
+			return concatText(inner, types)
 		case "elem":
 			return annotatedText(inner, types)
 		}
@@ -139,6 +92,19 @@ func elementText(n *Node, types []string) string {
 		return exprText(n, types[0])
 	}
 	return exprText(n, "")
+}
+
+// concatText prints values beside each other, of these datatypes as far as they are known.
+func concatText(n *Node, types []string) string {
+	parts := make([]string, len(n.Items))
+	for i := range parts {
+		datatype := ""
+		if i < len(types) {
+			datatype = types[i]
+		}
+		parts[i] = exprText(&n.Items[i], datatype)
+	}
+	return strings.Join(parts, " . ")
 }
 
 // annotatedText prints an element with its timeout and comment.
@@ -256,11 +222,7 @@ func exprText(n *Node, datatype string) string {
 	case "numgen", "jhash", "symhash":
 		return generatedText(name, inner)
 	case "concat":
-		parts := make([]string, len(inner.Items))
-		for i := range parts {
-			parts[i] = exprText(&inner.Items[i], "")
-		}
-		return strings.Join(parts, " . ")
+		return concatText(inner, nil)
 	case "prefix":
 		if a := inner.Get("addr"); a != nil {
 			return exprText(a, datatype) + "/" + inner.text("len")
@@ -318,12 +280,7 @@ func payloadText(n *Node) string {
 }
 
 func fibText(n *Node) string {
-	flags := n.Get("flags")
-	var names []string
-	for _, f := range flags.list() {
-		names = append(names, f.Text)
-	}
-	return "fib " + strings.Join(names, " . ") + " " + n.text("result")
+	return "fib " + strings.Join(texts(n.Get("flags")), " . ") + " " + n.text("result")
 }
 
 func generatedText(name string, n *Node) string {
@@ -354,198 +311,4 @@ func bitwiseText(op string, n *Node) string {
 		parts[i] = exprText(&n.Items[i], datatype)
 	}
 	return strings.Join(parts, " "+op+" ")
-}
-
-func counterText(n *Node) string {
-	switch n.Kind {
-	case String:
-		return "counter name " + quoted(n.Text)
-	case Object:
-		return "counter packets " + n.text("packets") + " bytes " + n.text("bytes")
-	}
-	return "counter"
-}
-
-func limitText(n *Node) string {
-	if n.Kind == String {
-		return "limit name " + quoted(n.Text)
-	}
-	text := "limit rate "
-	if inv := n.Get("inv"); inv != nil && inv.Text == "true" {
-		text += "over "
-	}
-	unit := n.text("rate_unit")
-	text += n.text("rate")
-	if unit != "" && unit != "packets" {
-		text += " " + unit
-	}
-	text += "/" + n.text("per")
-	burst, burstUnit := n.number("burst"), n.text("burst_unit")
-	switch {
-	case burstUnit == "" || burstUnit == "packets":
-		if burst != 0 && burst != 5 {
-			text += fmt.Sprintf(" burst %d packets", burst)
-		}
-	case burst != 0:
-		text += fmt.Sprintf(" burst %d %s", burst, burstUnit)
-	}
-	return text
-}
-
-func quotaText(n *Node) string {
-	if n.Kind == String {
-		return "quota name " + quoted(n.Text)
-	}
-	text := "quota "
-	if inv := n.Get("inv"); inv != nil && inv.Text == "true" {
-		text += "over "
-	}
-	text += n.text("val") + " " + n.text("val_unit")
-	if used := n.text("used"); used != "" && used != "0" {
-		text += " used " + used + " " + n.text("used_unit")
-	}
-	return text
-}
-
-func countText(n *Node) string {
-	if inv := n.Get("inv"); inv != nil && inv.Text == "true" {
-		return "ct count over " + n.text("val")
-	}
-	return "ct count " + n.text("val")
-}
-
-func logText(n *Node) string {
-	text := "log"
-	if n.Kind != Object {
-		return text
-	}
-	for _, m := range n.Members {
-		switch m.Name {
-		case "prefix":
-			text += " prefix " + quoted(m.Value.Text)
-		case "flags":
-			text += logFlags(m.Value)
-		default:
-			text += " " + m.Name + " " + m.Value.Text
-		}
-	}
-	return text
-}
-
-// logFlags prints flags: those of TCP and IP stand behind their protocol.
-func logFlags(n Node) string {
-	text, tcp := "", []string{}
-	for _, f := range n.list() {
-		if name, ok := strings.CutPrefix(f.Text, "tcp "); ok {
-			tcp = append(tcp, name)
-			continue
-		}
-		text += " flags " + f.Text
-	}
-	if len(tcp) > 0 {
-		text = " flags tcp " + strings.Join(tcp, ",") + text
-	}
-	return text
-}
-
-func mangleText(n *Node) string {
-	key, v := n.Get("key"), n.Get("value")
-	if key == nil || v == nil {
-		return n.String()
-	}
-	return exprText(key, "") + " set " + elementText(v, typesOf(key))
-}
-
-func rejectText(n *Node) string {
-	if n.Kind != Object {
-		return "reject"
-	}
-	return join("reject with", n.text("type"), n.text("expr"))
-}
-
-func natText(word string, n *Node) string {
-	if n.Kind != Object {
-		return word
-	}
-	words := []string{word, n.text("family")}
-	for _, flag := range n.Get("type_flags").list() {
-		words = append(words, flag.Text)
-	}
-	to := ""
-	if a := n.Get("addr"); a != nil {
-		to = exprText(a, "")
-		if n.Get("port") != nil && a.Kind == String && strings.Contains(to, ":") {
-			to = "[" + to + "]"
-		}
-	}
-	if p := n.Get("port"); p != nil {
-		to += ":" + exprText(p, "")
-	}
-	if to != "" {
-		words = append(words, "to "+to)
-	}
-	var flags []string
-	for _, flag := range n.Get("flags").list() {
-		if flag.Text != "netmap" {
-			flags = append(flags, flag.Text)
-		}
-	}
-	return join(append(words, strings.Join(flags, ","))...)
-}
-
-// updateText prints a statement that changes a set or map.
-func updateText(n *Node) string {
-	e := n.Get("elem")
-	if e == nil {
-		return n.String()
-	}
-	text := exprText(e, "")
-	statements := n.Get("stmt")
-	for _, s := range statements.list() {
-		text += " " + statementText(&s)
-	}
-	if data := n.Get("data"); data != nil {
-		text += " : " + exprText(data, "")
-	}
-	set := n.text("set")
-	if set == "" {
-		set = n.text("map")
-	}
-	return n.text("op") + " " + set + " { " + text + " }"
-}
-
-func queueText(n *Node) string {
-	text := "queue"
-	if n.Kind != Object {
-		return text
-	}
-	flags := n.Get("flags")
-	var names []string
-	for _, f := range flags.list() {
-		names = append(names, f.Text)
-	}
-	if names != nil {
-		text += " flags " + strings.Join(names, ",")
-	}
-	if num := n.Get("num"); num != nil {
-		text += " to " + exprText(num, "")
-	}
-	return text
-}
-
-func deviceText(word string, n *Node) string {
-	if n.Kind != Object {
-		return word + " to " + quoted(n.Text)
-	}
-	text := word + " to"
-	if a := n.Get("addr"); a != nil {
-		text += " " + exprText(a, "")
-	}
-	if d := n.text("dev"); d != "" {
-		if n.Get("addr") != nil {
-			text += " device"
-		}
-		text += " " + quoted(d)
-	}
-	return text
 }
