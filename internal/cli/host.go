@@ -36,13 +36,10 @@ func kubectlCommand(Streams) *cobra.Command {
 		Short:              "upstream's kubectl on the lab's cluster, as its administrator",
 		DisableFlagParsing: true,
 		RunE: func(_ *cobra.Command, args []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
 			name, args := takeName(args)
-			d, err := lab.Select(name)
+			d, err := labOf(name)
 			if err != nil {
-				return badInput{err}
+				return err
 			}
 			bin, err := lab.FindBinaries()
 			if err != nil {
@@ -89,12 +86,9 @@ user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values ma
 }
 
 func ssh(ctx context.Context, s Streams, name, host string, command []string) error {
-	if err := needRoot(); err != nil {
-		return err
-	}
-	d, err := lab.Select(name)
+	d, err := labOf(name)
 	if err != nil {
-		return badInput{err}
+		return err
 	}
 	if address, err := netip.ParseAddr(host); err == nil {
 		if host, err = hostAt(ctx, d, address); err != nil {
@@ -148,12 +142,9 @@ func azCommand(s Streams) *cobra.Command {
 			if len(args) == 0 || args[0] == "-h" || args[0] == "--help" {
 				return c.Help()
 			}
-			if err := needRoot(); err != nil {
-				return err
-			}
-			d, err := lab.Select(name)
+			d, err := labOf(name)
 			if err != nil {
-				return badInput{err}
+				return err
 			}
 			view, err := azureView(c.Context(), s, d)
 			if err != nil {

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/lab"
@@ -21,6 +23,18 @@ import (
 
 func nameFlag(c *cobra.Command, name *string) {
 	c.Flags().StringVar(name, "name", "", "the lab's name (without it: $"+lab.NameVariable+", or the only one there is)")
+}
+
+// labOf is the lab that a command of root's means.
+func labOf(name string) (lab.Dir, error) {
+	if err := needRoot(); err != nil {
+		return "", err
+	}
+	d, err := lab.Select(name)
+	if err != nil {
+		return "", badInput{err}
+	}
+	return d, nil
 }
 
 // defaultName is the name of a lab that up was given none for.
@@ -167,12 +181,9 @@ kube-controller-manager, kube-scheduler), or of a container group's service prox
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
-			d, err := lab.Select(name)
+			d, err := labOf(name)
 			if err != nil {
-				return badInput{err}
+				return err
 			}
 			path, err := logPath(d, args[0])
 			if err != nil {
@@ -220,13 +231,8 @@ func copyLog(ctx context.Context, w io.Writer, path string, follow bool) error {
 		if _, err := io.Copy(w, f); err != nil {
 			return err
 		}
-		if !follow {
+		if !follow || !pause.For(ctx, 200*time.Millisecond) {
 			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(200 * time.Millisecond):
 		}
 	}
 }

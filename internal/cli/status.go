@@ -25,12 +25,9 @@ func statusCommand(s Streams) *cobra.Command {
 end what is broken (exit status 1 if anything is) and what may soon be.`,
 		Args: noArguments("the lab's name is --name NAME"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			if err := needRoot(); err != nil {
-				return err
-			}
-			d, err := lab.Select(name)
+			d, err := labOf(name)
 			if err != nil {
-				return badInput{err}
+				return err
 			}
 			st := lab.StatusOf(c.Context(), d)
 			if err := printStatus(s.Out, colour.screen(s.Out), st, output); err != nil {

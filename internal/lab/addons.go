@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
 
 	"context"
@@ -43,7 +44,7 @@ func (a *addons) install(ctx context.Context) {
 		return
 	case <-a.ready:
 	}
-	for pause := addonDelay; wait(ctx, pause); pause = min(2*pause, longestAddonPause) {
+	for d := addonDelay; pause.For(ctx, d); d = min(2*d, longestAddonPause) {
 		if err := a.apply(ctx); ctx.Err() != nil || a.fault(addonFault, err) == nil {
 			return
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -76,7 +78,7 @@ func (l apps) keepApp(ctx context.Context, h *host, c *container.Container) {
 		h.ended()
 		l.log.Warn("application ended", "host", h.Name, "app", h.App, "exit", c.Exit().Code)
 		for {
-			if !wait(ctx, appPause) {
+			if !pause.For(ctx, appPause) {
 				return
 			}
 			next, err := l.run(ctx, h)

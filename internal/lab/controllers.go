@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
@@ -71,7 +73,7 @@ func (l *routes) look(ctx context.Context) error {
 		if len(missing) == 0 {
 			return nil
 		}
-		if !wait(waiting, 20*time.Millisecond) {
+		if !pause.For(waiting, 20*time.Millisecond) {
 			return fmt.Errorf("routes to the nodes' pods: %v are without one", missing)
 		}
 	}

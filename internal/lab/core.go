@@ -13,6 +13,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
 )
@@ -85,9 +87,12 @@ const (
 	again      = " has failed and is started again"
 )
 
-// keep runs f in the background until ctx ends. One that ends before is a fault until it runs again, and is begun again.
-func (c *core) keep(ctx context.Context, what string, f func(context.Context) error) {
+// keep runs f in the background until ctx ends, and closes done then. One that ends before is a fault until it runs again, and is begun
+// again.
+func (c *core) keep(ctx context.Context, what string, f func(context.Context) error) (done <-chan struct{}) {
+	over := make(chan struct{})
 	go func() {
+		defer close(over)
 		for ctx.Err() == nil {
 			steady := time.AfterFunc(keepSteady, func() { _ = c.fault(what+again, nil) })
 			err := f(ctx)
@@ -99,19 +104,10 @@ func (c *core) keep(ctx context.Context, what string, f func(context.Context) er
 				err = fmt.Errorf("ended")
 			}
 			_ = c.fault(what+again, err)
-			wait(ctx, keepPause)
+			pause.For(ctx, keepPause)
 		}
 	}()
-}
-
-// wait waits for d; false when ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
-	}
+	return over
 }
 
 // breaks ends the start of the lab; one that is up goes on.

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -84,10 +86,8 @@ func drain(ctx context.Context, client kubernetes.Interface, name string, patien
 		case len(refused) == 0 && !slices.ContainsFunc(pods, endsInTime):
 			return nil
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, drainPoll) {
 			return context.Cause(ctx)
-		case <-time.After(drainPoll):
 		}
 	}
 }

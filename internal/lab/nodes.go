@@ -32,7 +32,7 @@ type node struct {
 	agent   *supervise.Supervisor
 	kubelet *kubelet.Kubelet
 	stop    context.CancelFunc // ends the keeping of the kubelet; nil before it is started
-	done    chan struct{}      // closes when it has ended
+	done    <-chan struct{}    // closes when it has ended
 }
 
 // nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
@@ -302,20 +302,26 @@ func (l *nodes) startKubelet(ctx context.Context, n *node) error {
 		stop()
 		return err
 	}
-	n.stop, n.done = stop, make(chan struct{})
+	over := make(chan struct{})
+	n.stop, n.done = stop, over
 	select {
 	case <-ready:
-		go func() {
-			defer close(n.done)
-			l.keepKubelet(ctx, n, config, ended)
-		}()
+		n.done = l.keep(ctx, "the kubelet of "+n.Name, func(ctx context.Context) error {
+			if ended == nil { // the first one has: its pods do not notice
+				if _, ended, err = l.runKubelet(ctx, n, config); err != nil {
+					return err
+				}
+			}
+			defer func() { ended = nil }()
+			return <-ended
+		})
 		return nil
 	case err = <-ended:
 	case <-time.After(patience):
 		stop()
 		err = errors.Join(fmt.Errorf("not ready within %v", patience), <-ended)
 	}
-	close(n.done)
+	close(over)
 	return fmt.Errorf("kubelet of %s: %w", n.Name, err)
 }
 
@@ -330,28 +336,6 @@ func (l *nodes) runKubelet(ctx context.Context, n *node, config kubelet.Config) 
 	end := make(chan error, 1)
 	go func() { end <- k.Run(ctx) }()
 	return k.Ready(), end, nil
-}
-
-// keepKubelet starts a new kubelet, some seconds later, for one that ended while the lab runs on. Pods do not notice.
-func (l *nodes) keepKubelet(ctx context.Context, n *node, config kubelet.Config, ended <-chan error) {
-	for {
-		err := <-ended
-		if ctx.Err() != nil {
-			return
-		}
-		l.log.Error("kubelet ended", "node", n.Name, "err", err)
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case <-time.After(2 * time.Second):
-			}
-			if _, ended, err = l.runKubelet(ctx, n, config); err == nil {
-				break
-			}
-			l.log.Error("start kubelet", "node", n.Name, "err", err)
-		}
-	}
 }
 
 func (n *node) status() Node {

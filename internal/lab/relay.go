@@ -12,6 +12,8 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"packetwalk.dev/internal/base/serve"
 )
 
@@ -106,7 +108,7 @@ func acceptEach(ctx context.Context, l net.Listener, handle func(net.Conn)) erro
 			if refused++; ctx.Err() != nil || errors.Is(err, net.ErrClosed) || refused > maxRefusals {
 				return err
 			}
-			wait(ctx, 10*time.Millisecond) // let some close
+			pause.For(ctx, 10*time.Millisecond) // let some close
 			continue
 		}
 		refused = 0

@@ -16,6 +16,8 @@ import (
 	"syscall"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel"
@@ -219,7 +221,7 @@ func (d Dir) turn(ctx context.Context) (release func(), err error) {
 		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", d, err)
 		}
-		if !wait(ctx, 50*time.Millisecond) {
+		if !pause.For(ctx, 50*time.Millisecond) {
 			return nil, context.Cause(ctx)
 		}
 	}
@@ -316,7 +318,7 @@ func waitReady(ctx context.Context, o UpOptions) error {
 		if o.Dir.Process() == 0 {
 			return ErrNotRunning
 		}
-		if !wait(ctx, 100*time.Millisecond) {
+		if !pause.For(ctx, 100*time.Millisecond) {
 			return fmt.Errorf("%w: %s", context.Cause(ctx), strings.Join(s.Problems, "; "))
 		}
 	}

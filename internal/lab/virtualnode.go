@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/pods/connector"
@@ -166,7 +167,7 @@ func (l *virtualNode) Start(ctx context.Context) error {
 			l.done("virtual node Ready")
 			return nil
 		}
-		if !wait(ctx, 30*time.Millisecond) {
+		if !pause.For(ctx, 30*time.Millisecond) {
 			return fmt.Errorf("node %s is not Ready; 'packetwalk kubectl -n kube-system logs deploy/aci-connector-linux' may say why",
 				plan.VirtualNode)
 		}

@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"sync"
 	"time"
+
+	"packetwalk.dev/internal/base/pause"
 )
 
 // Process is what to keep running.
@@ -98,7 +100,7 @@ func Run(process Process, start Start, options Options) (*Supervisor, error) {
 // loop waits for the process's end and starts it again, until ctx ends.
 func (s *Supervisor) loop(ctx context.Context, h *handle) {
 	defer close(s.ended)
-	pause := s.options.MinPause
+	wait := s.options.MinPause
 	for {
 		if h != nil {
 			select {
@@ -107,16 +109,16 @@ func (s *Supervisor) loop(ctx context.Context, h *handle) {
 			case <-h.done:
 			}
 			if time.Since(h.since) >= s.options.Steady {
-				pause = s.options.MinPause
+				wait = s.options.MinPause
 				s.change(func(state *State) { state.Failures = 0 })
 			}
 			s.gone(h.exit)
 			h.close()
 		}
-		if !sleep(ctx, pause) {
+		if !pause.For(ctx, wait) {
 			return
 		}
-		pause = min(2*pause, s.options.MaxPause)
+		wait = min(2*wait, s.options.MaxPause)
 		h = s.restart()
 	}
 }
@@ -207,18 +209,6 @@ func (s *Supervisor) Stop() error {
 		return err
 	}
 	return nil
-}
-
-// sleep waits for d; false when ctx ended first.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 // Recorded gives the pid of the process that a pid file names when it still runs, else 0: for a look at what a supervisor left

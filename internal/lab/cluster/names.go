@@ -175,15 +175,30 @@ func (c *Cluster) FindSubnet(ref string) (VNet, Subnet, error) {
 }
 
 func (c *Cluster) findSubnet(ref string) (VNet, Subnet, bool) {
-	vnet, subnet, _ := strings.Cut(ref, "/")
-	for _, v := range c.Spec.Azure.VNets {
-		for _, s := range v.Subnets {
-			if v.Name == vnet && s.Name == subnet {
-				return v, s, true
-			}
+	for _, at := range c.subnets() {
+		if at.ref() == ref {
+			return at.vnet, at.Subnet, true
 		}
 	}
 	return VNet{}, Subnet{}, false
+}
+
+// placedSubnet is a subnet in its VNet, and its path in a cluster.yaml.
+type placedSubnet struct {
+	path string
+	vnet VNet
+	Subnet
+}
+
+func (s placedSubnet) ref() string { return s.vnet.Name + "/" + s.Name }
+
+func (c *Cluster) subnets() (all []placedSubnet) {
+	for i, v := range c.Spec.Azure.VNets {
+		for j, s := range v.Subnets {
+			all = append(all, placedSubnet{fmt.Sprintf("spec.azure.vnets[%d].subnets[%d]", i, j), v, s})
+		}
+	}
+	return all
 }
 
 // setVMAddresses gives each VM without an address the one that it has, or the first free one of its subnet, as Azure's dynamic allocation

@@ -80,44 +80,20 @@ func (v *validator) name(path, s string, pattern *regexp.Regexp, rule string) {
 	}
 }
 
-// choice checks that value is one of the known ones, and that this version builds it.
-func choice[T ~string](v *validator, path string, value T, built, later []T) {
-	switch {
-	case slices.Contains(built, value):
-	case slices.Contains(later, value):
-		today := "leave it out today"
-		if len(built) > 0 {
-			today = "write " + list(built, " or ") + " today"
-		}
-		v.errs.add(path, today, "%s is not built yet", value)
-	default:
-		var known, say []string
-		for _, k := range built {
-			known = append(known, string(k))
-		}
-		if len(built) > 0 {
-			say = append(say, "this version has "+list(built, ", "))
-		}
-		if len(later) > 0 {
-			say = append(say, "not built yet: "+list(later, ", "))
-		}
-		remedy := "leave it out today"
-		if len(built) > 0 {
-			remedy = suggest(string(value), known, "write one of ")
-		}
-		if len(built) == 1 {
-			remedy = "write " + known[0]
-		}
-		v.errs.add(path, remedy, "unknown value %q; %s", value, strings.Join(say, "; "))
+// choice checks that value is one of the known ones.
+func choice[T ~string](v *validator, path string, value T, known ...T) {
+	if slices.Contains(known, value) {
+		return
 	}
-}
-
-func list[T ~string](words []T, sep string) string {
-	var s []string
-	for _, w := range words {
-		s = append(s, string(w))
+	words := make([]string, len(known))
+	for i, k := range known {
+		words[i] = string(k)
 	}
-	return strings.Join(s, sep)
+	remedy := suggest(string(value), words, "write one of ")
+	if len(words) == 1 {
+		remedy = "write " + words[0]
+	}
+	v.errs.add(path, remedy, "unknown value %q; this version has %s", value, strings.Join(words, ", "))
 }
 
 // prefix checks one range by itself, and says whether it can be compared with others.
@@ -195,9 +171,6 @@ func (v *validator) ranges() {
 	}
 }
 
-// The addons of the articles, as "az aks enable-addons -a" takes them.
-var addons = []string{AddonHTTPRouting}
-
 // unbuilt refuses what cluster.yaml can say and this version does not make.
 func (v *validator) unbuilt() {
 	for i, a := range v.c.Spec.Addons {
@@ -206,6 +179,6 @@ func (v *validator) unbuilt() {
 			v.errs.add(path, "leave it out and write spec.virtualNode.enabled: true", "the virtual node has a field of its own")
 			continue
 		}
-		choice(v, path, a, addons, nil)
+		choice(v, path, a, AddonHTTPRouting)
 	}
 }

@@ -66,18 +66,17 @@ func (v *validator) routeTables() {
 			}
 		}
 	}
-	for i, n := range v.c.Spec.Azure.VNets {
-		for j, s := range n.Subnets {
-			if at := fmt.Sprintf("spec.azure.vnets[%d].subnets[%d].routeTable", i, j); s.RouteTable != "" && !slices.Contains(known, s.RouteTable) {
-				v.errs.add(at, suggest(s.RouteTable, known, "add it to spec.azure.routeTables; there are: "), "no route table %q", s.RouteTable)
-			}
+	for _, s := range v.c.subnets() {
+		if s.RouteTable != "" && !slices.Contains(known, s.RouteTable) {
+			v.errs.add(s.path+".routeTable", suggest(s.RouteTable, known, "add it to spec.azure.routeTables; there are: "), "no route table %q",
+				s.RouteTable)
 		}
 	}
 }
 
 func (v *validator) route(at string, r Route) {
 	v.prefix(at+".prefix", r.Prefix, 0, 32)
-	choice(v, at+".nextHopType", r.NextHopType, []NextHopType{NextHopAppliance, NextHopVNetLocal, NextHopInternet, NextHopNone}, nil)
+	choice(v, at+".nextHopType", r.NextHopType, NextHopAppliance, NextHopVNetLocal, NextHopInternet, NextHopNone)
 	switch appliance := r.NextHopType == NextHopAppliance; {
 	case appliance && !r.NextHopAddress.Is4():
 		v.errs.add(at+".nextHopAddress", "write the address of a VM with ipForwarding: true", "missing")
@@ -129,11 +128,9 @@ func (v *validator) subnetRef(path, ref string) {
 		return
 	}
 	var known []string
-	for _, n := range v.c.Spec.Azure.VNets {
-		for _, s := range n.Subnets {
-			if ref := n.Name + "/" + s.Name; !slices.Contains(known, ref) {
-				known = append(known, ref)
-			}
+	for _, s := range v.c.subnets() {
+		if !slices.Contains(known, s.ref()) {
+			known = append(known, s.ref())
 		}
 	}
 	if len(known) > 0 {

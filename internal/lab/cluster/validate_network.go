@@ -17,13 +17,13 @@ const maxMasqRanges = 64
 
 func (v *validator) network() {
 	n, path := v.c.Spec.Network, "spec.network"
-	choice(v, path+".plugin", n.Plugin, []Plugin{PluginAzure, PluginKubenet}, nil)
+	choice(v, path+".plugin", n.Plugin, PluginAzure, PluginKubenet)
 	if n.Plugin == PluginAzure {
-		choice(v, path+".mode", n.Mode, []Mode{ModeBridge, ModeTransparent}, nil)
+		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent)
 	} else if n.Plugin == PluginKubenet && n.Mode != "" {
 		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
 	}
-	choice(v, path+".policy", n.Policy, []Policy{PolicyNone, PolicyCalico}, nil)
+	choice(v, path+".policy", n.Policy, PolicyNone, PolicyCalico)
 	if n.Policy == PolicyCalico && n.Plugin == PluginKubenet {
 		v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
 	}
@@ -33,7 +33,7 @@ func (v *validator) network() {
 	if v.prefix(path+".serviceCIDR", n.ServiceCIDR, 12, 28) {
 		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR)
 	}
-	choice(v, path+".ipMasqAgent", n.IPMasqAgent, []IPMasqAgent{IPMasqNone, IPMasqV1, IPMasqV2}, nil)
+	choice(v, path+".ipMasqAgent", n.IPMasqAgent, IPMasqNone, IPMasqV1, IPMasqV2)
 	if k := len(n.NonMasqueradeCIDRs); n.IPMasqAgent != IPMasqNone && k > maxMasqRanges {
 		v.errs.add(path+".nonMasqueradeCIDRs", fmt.Sprintf("write at most %d, or shorter prefixes that hold several", maxMasqRanges),
 			"%d ranges, more than the ip-masq-agent takes", k)
@@ -49,9 +49,13 @@ func (v *validator) network() {
 		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2",
 			"kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
 	}
-	choice(v, "spec.serviceProxy.backend", v.c.Spec.ServiceProxy.Backend, []Backend{BackendIPTables}, []Backend{BackendNFTables})
-	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, []Rules{RulesCurrent, Rules111, Rules112, Rules119}, nil)
-	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, []SKU{SKUBasic, SKUStandard}, nil)
+	if b := v.c.Spec.ServiceProxy.Backend; b == BackendNFTables {
+		v.errs.add("spec.serviceProxy.backend", "write iptables today", "nftables is not built yet")
+	} else {
+		choice(v, "spec.serviceProxy.backend", b, BackendIPTables)
+	}
+	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, RulesCurrent, Rules111, Rules112, Rules119)
+	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, SKUBasic, SKUStandard)
 	v.frontends()
 	v.outbound()
 }

@@ -33,10 +33,8 @@ func (v *validator) securityGroups() {
 			v.errs.add(path, suggest(name, known, "add it to spec.azure.networkSecurityGroups; there are: "), "no network security group %q", name)
 		}
 	}
-	for i, n := range v.c.Spec.Azure.VNets {
-		for j, s := range n.Subnets {
-			check(fmt.Sprintf("spec.azure.vnets[%d].subnets[%d].networkSecurityGroup", i, j), s.NetworkSecurityGroup)
-		}
+	for _, s := range v.c.subnets() {
+		check(s.path+".networkSecurityGroup", s.NetworkSecurityGroup)
 	}
 	for i, vm := range v.c.Spec.Azure.VMs {
 		check(fmt.Sprintf("spec.azure.vms[%d].networkSecurityGroup", i), vm.NetworkSecurityGroup)
@@ -59,9 +57,9 @@ func (v *validator) securityGroup(at string, g SecurityGroup) {
 		} else {
 			priorities[key] = i
 		}
-		choice(v, rule+".direction", r.Direction, []Direction{DirectionInbound, DirectionOutbound}, nil)
-		choice(v, rule+".access", r.Access, []Access{AccessAllow, AccessDeny}, nil)
-		choice(v, rule+".protocol", r.Protocol, []Protocol{ProtocolTCP, ProtocolUDP, ProtocolICMP, ProtocolAny}, nil)
+		choice(v, rule+".direction", r.Direction, DirectionInbound, DirectionOutbound)
+		choice(v, rule+".access", r.Access, AccessAllow, AccessDeny)
+		choice(v, rule+".protocol", r.Protocol, ProtocolTCP, ProtocolUDP, ProtocolICMP, ProtocolAny)
 		if r.Protocol == ProtocolICMP && len(r.SourcePortRanges)+len(r.DestinationPortRanges) > 0 {
 			v.errs.add(rule+".protocol", "leave the port ranges out, or write Tcp, Udp or *", "Icmp has no ports")
 		}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	"packetwalk.dev/internal/base/supervise"
 )
 
@@ -71,8 +73,6 @@ func (a *Authority) wait(ctx context.Context, component Component, probe Probe, 
 		return err
 	}
 	defer client.CloseIdleConnections()
-	ticker := time.NewTicker(probeInterval)
-	defer ticker.Stop()
 	last := errors.New("not asked")
 	for {
 		err := ask(ctx, client, probe.URL)
@@ -82,11 +82,9 @@ func (a *Authority) wait(ctx context.Context, component Component, probe Probe, 
 		if ctx.Err() == nil {
 			last = err // the end of ctx would hide what is wrong
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, probeInterval) {
 			return fmt.Errorf("%s is not ready: %w; its log is %s, which ends with:%s", component.Name, last, component.LogFile,
 				supervise.LastLines(component.LogFile))
-		case <-ticker.C:
 		}
 	}
 }

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
@@ -106,14 +108,8 @@ func each(docs []string, verb string, do func(o object, doc string) error) error
 // untilFound tries again while the API has no such path, until ctx ends.
 func untilFound(ctx context.Context, try func() error) error {
 	for {
-		err := try()
-		if !apierrors.IsNotFound(err) {
+		if err := try(); !apierrors.IsNotFound(err) || !pause.For(ctx, 20*time.Millisecond) {
 			return err
-		}
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(20 * time.Millisecond):
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"slices"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
+
 	certificatesv1 "k8s.io/api/certificates/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -92,7 +94,7 @@ func (s *Signer) try(ctx context.Context, csr *certificatesv1.CertificateSigning
 			s.Log.Error("sign certificate", "request", csr.Name, "err", err)
 			return
 		}
-		if s.Fault(what, err) == nil || !wait(ctx, signPause) {
+		if s.Fault(what, err) == nil || !pause.For(ctx, signPause) {
 			return
 		}
 		now, err := s.Client.CertificatesV1().CertificateSigningRequests().Get(ctx, csr.Name, metav1.GetOptions{})
@@ -102,16 +104,6 @@ func (s *Signer) try(ctx context.Context, csr *certificatesv1.CertificateSigning
 		if err == nil {
 			csr = now
 		}
-	}
-}
-
-// wait waits for d; false when ctx ended first.
-func wait(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-ctx.Done():
-		return false
-	case <-time.After(d):
-		return true
 	}
 }
 
@@ -191,7 +183,7 @@ func (s *Signer) requester(ctx context.Context, spec certificatesv1.CertificateS
 		case time.Now().After(end):
 			return nil, deny("pod %q, which asks, has no address", name[0])
 		}
-		if !wait(ctx, 50*time.Millisecond) { // its kubelet reports the address after the container has begun
+		if !pause.For(ctx, 50*time.Millisecond) { // its kubelet reports the address after the container has begun
 			return nil, ctx.Err()
 		}
 	}
