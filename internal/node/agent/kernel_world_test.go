@@ -1,0 +1,407 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"log"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// The tests here run real agents in a network namespace of their own, with clients and endpoints in others. The test's own program plays
+// all parts: which one, PACKETWALK_TEST_ROLE says.
+func TestMain(m *testing.M) {
+	switch role := os.Getenv("PACKETWALK_TEST_ROLE"); role {
+	case "":
+		os.Exit(m.Run())
+	case "agent":
+		os.Exit(playAgent(os.Args[1]))
+	case "endpoint":
+		playEndpoint(os.Args[1])
+	case "client":
+		playClient(os.Args[1], os.Args[2])
+	case "flows":
+		playFlows(os.Args[1], os.Args[2])
+	case "spray":
+		playSpray(os.Args[1], os.Args[2])
+	case "sources":
+		playSources()
+	default:
+		log.Fatalf("no role %q", role)
+	}
+}
+
+// state is what the API holds, as a file.
+type state struct {
+	Options Options
+	kube.Snapshot
+	ConfigMaps   []*corev1.ConfigMap
+	Pools, Felix []*kube.Calico
+	API          string // where pools come from over a connection, if anywhere
+}
+
+// fileSource gives the agent its objects from a file that the test rewrites.
+type fileSource struct {
+	path    string
+	changed chan struct{}
+}
+
+func (s *fileSource) read() state {
+	text, err := os.ReadFile(s.path)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var st state
+	if err := json.Unmarshal(text, &st); err != nil {
+		log.Fatal(err)
+	}
+	return st
+}
+
+func (s *fileSource) Run(ctx context.Context) {
+	last, _ := os.ReadFile(s.path)
+	for ctx.Err() == nil {
+		time.Sleep(10 * time.Millisecond)
+		if now, _ := os.ReadFile(s.path); !bytes.Equal(now, last) && json.Valid(now) {
+			last = now
+			select {
+			case s.changed <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+func (s *fileSource) WaitForSync(context.Context) error {
+	if s.read().API != "" {
+		time.Sleep(500 * time.Millisecond) // pools come before services
+	}
+	return nil
+}
+
+func (s *fileSource) Changed() <-chan struct{} { return s.changed }
+
+func (s *fileSource) Snapshot() kube.Snapshot { return s.read().Snapshot }
+
+func (s *fileSource) Event(_ context.Context, key service.Key, _, _, reason, _ string) error {
+	fmt.Fprintf(os.Stderr, "EVENT %s %s\n", reason, key)
+	return nil
+}
+
+func playAgent(path string) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
+	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
+	a, err := newAgent(source.read().Options, newMetrics(), log.New(os.Stderr, "", 0))
+	if err == nil {
+		a.source = source
+	}
+	if err == nil && a.CalicoPools {
+		a.addPools(&filePools{fileSource{path: path, changed: make(chan struct{}, 1)}})
+	}
+	if err == nil {
+		if a.IPMasqAgent {
+			a.addMasqAgent(&fileConfigs{fileSource{path: path, changed: make(chan struct{}, 1)}})
+		}
+		err = a.run(ctx)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// playEndpoint answers each line on TCP port 80 and each packet on UDP port 53 with its name and the caller's address.
+func playEndpoint(name string) {
+	udp, err := net.ListenPacket("udp4", ":53")
+	if err != nil {
+		log.Fatal(err)
+	}
+	go func() {
+		buffer := make([]byte, 2048)
+		for {
+			_, from, err := udp.ReadFrom(buffer)
+			if err != nil {
+				log.Fatal(err)
+			}
+			host, _, _ := net.SplitHostPort(from.String())
+			_, _ = udp.WriteTo([]byte(name+" "+host), from)
+		}
+	}()
+	tcp, err := net.Listen("tcp4", ":80")
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("ready")
+	for {
+		c, err := tcp.Accept()
+		if err != nil {
+			log.Fatal(err)
+		}
+		go func() {
+			defer func() { _ = c.Close() }()
+			host, _, _ := net.SplitHostPort(c.RemoteAddr().String())
+			for lines := bufio.NewScanner(c); lines.Scan(); {
+				_, _ = fmt.Fprintln(c, name, host)
+			}
+		}()
+	}
+}
+
+// playClient sends a line for each of its standard input over one connection and prints the answers or the error.
+func playClient(network, address string) {
+	c, err := net.DialTimeout(network, address, time.Second)
+	if err != nil {
+		fmt.Println("error:", err)
+		return
+	}
+	buffer := make([]byte, 2048)
+	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
+		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		if _, err := fmt.Fprintln(c, "hello"); err != nil {
+			fmt.Println("error:", err)
+			return
+		}
+		n, err := c.Read(buffer)
+		if err != nil {
+			fmt.Println("error:", err)
+			return
+		}
+		fmt.Println(strings.TrimSpace(string(buffer[:n])))
+	}
+}
+
+// world is a node with two local endpoints, an endpoint that counts as another node's, and a client beyond a router's worth of nothing.
+type world struct {
+	*testing.T
+	id    string
+	path  string
+	state state
+	node  string
+}
+
+const (
+	clientIP = "198.51.100.10"
+	nodeIPs  = "198.51.100.1" // the node's address towards the client
+	vip      = "203.0.113.10"
+	localVIP = "203.0.113.11"
+)
+
+func newWorld(t *testing.T, rules string) *world {
+	kerneltest.NeedRoot(t)
+	w := &world{T: t, id: fmt.Sprintf("pwag%d%s", os.Getpid(), strings.ReplaceAll(rules, ".", ""))}
+	w.node = w.id + "-node"
+	for _, name := range []string{"node", "client", "p1", "p2", "p3"} {
+		w.sh("ip netns add %s-%s", w.id, name)
+		t.Cleanup(func() { w.sh("ip netns del %s-%s", w.id, name) })
+		w.sh("ip -n %s-%s link set lo up", w.id, name)
+	}
+	w.sh("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", w.node)
+	for i, name := range []string{"client", "p1", "p2", "p3"} {
+		net := fmt.Sprintf("10.13.%d.", i)
+		if name == "client" {
+			net = "198.51.100."
+		}
+		last := map[bool]string{true: "10", false: "5"}[name == "client"]
+		ns := w.id + "-" + name
+		w.sh("ip -n %s link add v%d type veth peer name eth0 netns %s", w.node, i, ns)
+		w.sh("ip -n %s addr add %s1/24 dev v%d", w.node, net, i)
+		w.sh("ip -n %s link set v%d up", w.node, i)
+		w.sh("ip -n %s addr add %s%s/24 dev eth0", ns, net, last)
+		w.sh("ip -n %s link set eth0 up", ns)
+		w.sh("ip -n %s route add default via %s1", ns, net)
+	}
+	w.sh("ip -n %s route add default via %s", w.node, clientIP)
+	for _, name := range []string{"p1", "p2", "p3"} {
+		w.start(name, "endpoint", name)
+	}
+	w.path = filepath.Join(t.TempDir(), "state.json")
+	o := Defaults()
+	o.NodeName, o.Rules, o.MinSyncPeriod = "node0", rules, 10*time.Millisecond
+	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")}
+	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	w.state.Options = o
+	w.state.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}
+	w.save()
+	return w
+}
+
+func (w *world) sh(format string, args ...any) string {
+	w.Helper()
+	command := fmt.Sprintf(format, args...)
+	out, err := exec.Command("sh", "-c", command).CombinedOutput()
+	if err != nil {
+		w.Fatalf("%s: %v: %s", command, err, out)
+	}
+	return string(out)
+}
+
+// role starts the test's program in another part, in a namespace.
+func (w *world) role(namespace, role string, args ...string) *exec.Cmd {
+	cmd := exec.Command("ip", append([]string{"netns", "exec", w.id + "-" + namespace, os.Args[0]}, args...)...)
+	cmd.Env = append(os.Environ(), "PACKETWALK_TEST_ROLE="+role)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	return cmd
+}
+
+func (w *world) start(namespace, role string, args ...string) {
+	w.Helper()
+	cmd := w.role(namespace, role, args...)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
+		w.Fatalf("%s %s: %q, %v", namespace, role, line, err)
+	}
+}
+
+// save puts the state where the agent reads it, whole.
+func (w *world) save() {
+	w.Helper()
+	text, err := json.Marshal(w.state)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := os.WriteFile(w.path+".new", text, 0o600); err != nil {
+		w.Fatal(err)
+	}
+	if err := os.Rename(w.path+".new", w.path); err != nil {
+		w.Fatal(err)
+	}
+}
+
+// service puts a service with its endpoints into the state, in place of one of the same name.
+func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort, endpoints ...string) {
+	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
+	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, Ports: []corev1.ServicePort{port}}
+	if lb != "" {
+		s.Spec.Type = corev1.ServiceTypeLoadBalancer
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: lb}}
+	}
+	if local {
+		s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 32364
+	}
+	number := port.Port
+	slice := &discoveryv1.EndpointSlice{
+		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
+		AddressType: discoveryv1.AddressTypeIPv4,
+		Ports:       []discoveryv1.EndpointPort{{Name: &port.Name, Protocol: &port.Protocol, Port: &number}},
+	}
+	for _, e := range endpoints {
+		node := "node0"
+		if e == "10.13.3.5" {
+			node = "node1"
+		}
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{e}, NodeName: &node})
+	}
+	for i := range w.state.Services {
+		if w.state.Services[i].Name == name {
+			w.state.Services[i], w.state.EndpointSlices[i] = s, slice
+			return
+		}
+	}
+	w.state.Services = append(w.state.Services, s)
+	w.state.EndpointSlices = append(w.state.EndpointSlices, slice)
+}
+
+// agent is a running agent.
+type agentProcess struct {
+	*world
+	cmd *exec.Cmd
+	log *bytes.Buffer
+	end chan error
+}
+
+func (w *world) agent() *agentProcess {
+	w.Helper()
+	p := &agentProcess{world: w, cmd: w.role("node", "agent", w.path), log: &bytes.Buffer{}, end: make(chan error, 1)}
+	pipe, err := p.cmd.StderrPipe()
+	if err != nil {
+		w.Fatal(err)
+	}
+	if err := p.cmd.Start(); err != nil {
+		w.Fatal(err)
+	}
+	started := make(chan bool, 1)
+	go func() {
+		lines := bufio.NewScanner(pipe)
+		for lines.Scan() {
+			p.log.WriteString(lines.Text() + "\n")
+			if strings.HasPrefix(lines.Text(), "synced") {
+				started <- true
+			}
+		}
+		p.end <- p.cmd.Wait()
+		close(started)
+	}()
+	w.Cleanup(func() { _ = p.cmd.Process.Kill() })
+	if !<-started {
+		w.Fatalf("agent ended: %v\n%s", <-p.end, p.log)
+	}
+	return p
+}
+
+// stop ends the agent as init systems do.
+func (p *agentProcess) stop() {
+	p.Helper()
+	_ = p.cmd.Process.Signal(syscall.SIGTERM)
+	if err := <-p.end; err != nil {
+		p.Fatalf("agent: %v\n%s", err, p.log)
+	}
+}
+
+// ask makes one connection and gives the answer, "pod address" or "error: …".
+func (w *world) ask(from, network, address string) string {
+	w.Helper()
+	cmd := w.role(from, "client", network, address)
+	cmd.Stdin = strings.NewReader("hello\n")
+	out, err := cmd.Output()
+	if err != nil {
+		w.Fatalf("client: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// answers makes n connections and counts the answers.
+func (w *world) answers(n int, from, network, address string) map[string]int {
+	w.Helper()
+	count := map[string]int{}
+	for range n {
+		count[w.ask(from, network, address)]++
+	}
+	return count
+}
+
+func (w *world) eventually(what string, holds func() bool) {
+	w.Helper()
+	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			w.Fatalf("never: %s\n%s", what, w.sh("ip netns exec %s iptables-save -t nat", w.node))
+		}
+	}
+}

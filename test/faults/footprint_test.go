@@ -1,0 +1,157 @@
+package faults
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/test/world"
+)
+
+// hostState is what the machine's own namespace holds that a lab must not touch.
+func hostState(t *testing.T) map[string]string {
+	t.Helper()
+	state := map[string]string{}
+	for _, command := range []string{"ip -o link", "ip -o addr", "ip route show table all", "ip rule", "iptables-save", "nft list ruleset",
+		"ls /run/netns",
+		"sysctl net.ipv4.ip_forward net.ipv4.conf.all.rp_filter net.ipv4.conf.all.proxy_arp"} {
+		out, _ := exec.Command("sh", "-c", command).Output() // a missing folder is a state too
+		state[command] = counters.ReplaceAllString(string(out), "")
+	}
+	return state
+}
+
+// counters and lifetimes change by themselves.
+var counters = regexp.MustCompile(`(?m)\[\d+:\d+\]|^#.*$|valid_lft \S+|preferred_lft \S+|expires \S+`)
+
+func expectSame(t *testing.T, before, after map[string]string) {
+	t.Helper()
+	for command, was := range before {
+		if after[command] != was {
+			t.Errorf("%s differs:\nbefore:\n%safter:\n%s", command, was, after[command])
+		}
+	}
+}
+
+// A footprint is where a lab is on the machine.
+type footprint struct {
+	inodes []uint64
+	listen string
+	lab    int
+}
+
+func footprintOf(t *testing.T, w *world.World) footprint {
+	t.Helper()
+	dir := string(lab.DirOf(w.Name))
+	spaces, err := kernel.MountedNamespaces(filepath.Join(dir, "netns"))
+	if err != nil {
+		t.Error(err)
+	}
+	f := footprint{lab: lab.DirOf(w.Name).Process()}
+	for _, inode := range spaces {
+		f.inodes = append(f.inodes, inode)
+	}
+	if config, err := os.ReadFile(filepath.Join(dir, "kubeconfig")); err == nil {
+		f.listen = regexp.MustCompile(`127\.0\.0\.1:\d+`).FindString(string(config))
+	}
+	return f
+}
+
+func (f footprint) expectGone(t *testing.T, w *world.World) {
+	t.Helper()
+	dir := string(lab.DirOf(w.Name))
+	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is still there: %v", dir, err)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(mounts, []byte(dir+"/")) {
+		t.Errorf("mounts are left:\n%s", mounts)
+	}
+	if pids, err := kernel.Processes(f.inodes...); err != nil || len(pids) > 0 {
+		t.Errorf("processes are left: %v %v", pids, err)
+	}
+	if runs(f.lab) {
+		t.Errorf("the lab process %d is left", f.lab)
+	}
+	sockets, err := exec.Command("ss", "-Hlnxt").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Contains(sockets, []byte(dir+"/")) || f.listen != "" && bytes.Contains(sockets, []byte(f.listen+" ")) {
+		t.Errorf("sockets are left:\n%s", sockets)
+	}
+}
+
+// runs reports whether there is such a process that is more than an entry nobody has waited for (state Z, proc_pid_stat(5)).
+func runs(pid int) bool {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, fields, _ := strings.Cut(string(stat), ") ")
+	return !strings.HasPrefix(fields, "Z")
+}
+
+// A conversation is a connection from the internet's client that is established, and used only when told to.
+type conversation struct {
+	cmd *exec.Cmd
+	in  *os.File
+	out bytes.Buffer
+}
+
+func converse(t *testing.T, w *world.World, vip string) *conversation {
+	t.Helper()
+	r, in, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &conversation{in: in}
+	ready, readyW, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.cmd = exec.Command(filepath.Join(w.Root, "bin", "packetwalk"), "ssh", "--name", w.Name, "client", "--", "bash", "-c",
+		`exec 5<>/dev/tcp/`+vip+`/80 && echo connected >&2 && read line && printf 'GET / HTTP/1.0\r\n\r\n' >&5 && cat <&5`)
+	c.cmd.Stdin, c.cmd.Stdout, c.cmd.Stderr = r, &c.out, readyW
+	if err := c.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	r.Close()
+	readyW.Close()
+	buf := make([]byte, 64)
+	if n, _ := ready.Read(buf); string(buf[:n]) != "connected\n" {
+		t.Fatalf("no connection to %s: %s", vip, buf[:n])
+	}
+	t.Cleanup(func() { in.Close(); ready.Close() })
+	return c
+}
+
+// goesOn uses the connection and expects the answer.
+func (c *conversation) goesOn(t *testing.T) {
+	t.Helper()
+	fmt.Fprintln(c.in, "now")
+	done := make(chan error, 1)
+	go func() { done <- c.cmd.Wait() }()
+	select {
+	case err := <-done:
+		if err != nil || !strings.Contains(c.out.String(), "200 OK") {
+			t.Errorf("the established connection was cut: %v: %s", err, c.out.String())
+		}
+	case <-time.After(5 * time.Second):
+		_ = c.cmd.Process.Kill()
+		t.Error("the established connection hangs")
+		<-done
+	}
+}
