@@ -1,10 +1,8 @@
 package kernel
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"golang.org/x/net/bpf"
 	"golang.org/x/sys/unix"
@@ -41,10 +39,8 @@ func setCaptureFilter(fd int, tuples []packet.Tuple) error {
 func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 	var program []bpf.Instruction
 	if len(tuples) == 0 {
-		for _, t := range []packet.EtherType{packet.EtherIPv4, packet.EtherIPv6} {
-			var c checks
-			c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(t))
-			program = append(program, c.block()...)
+		for _, layout := range []ipLayout{ipv4Layout, ipv6Layout} {
+			program = append(program, block(layout, layout.begin(0)[:1])...)
 		}
 	}
 	for _, t := range tuples {
@@ -52,7 +48,7 @@ func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 		if err != nil {
 			return nil, err
 		}
-		program = append(append(program, packetFilter(layout, t).block()...), errorFilter(layout, t).block()...)
+		program = append(append(program, block(layout, layout.packets(t))...), block(layout, layout.errors(t))...)
 	}
 	return assemble(program)
 }
@@ -60,11 +56,22 @@ func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 // protocolFilter lets pass what has a protocol of the tuples, and their families' ICMP.
 func protocolFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 	var program []bpf.Instruction
-	for _, p := range protocolsOf(tuples) {
-		var c checks
-		c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(p.etherType))
-		c.equal(bpf.LoadAbsolute{Off: skfNetOff + p.protocol, Size: 1}, uint32(p.icmp))
-		program = append(program, c.block()...)
+	type kind struct {
+		layout   ipLayout
+		protocol packet.Protocol
+	}
+	seen := map[kind]bool{}
+	for _, t := range tuples {
+		layout, err := layoutOf(t)
+		if err != nil {
+			return nil, err
+		}
+		for _, p := range []packet.Protocol{layout.icmp, t.Protocol} {
+			if k := (kind{layout, p}); !seen[k] {
+				seen[k] = true
+				program = append(program, block(layout, layout.begin(p))...)
+			}
+		}
 	}
 	return assemble(program)
 }
@@ -78,118 +85,46 @@ func assemble(program []bpf.Instruction) ([]bpf.RawInstruction, error) {
 	return raw, nil
 }
 
-// protocolsOf lists the protocols of the tuples and their families' ICMP, each once; icmp is the protocol.
-func protocolsOf(tuples []packet.Tuple) []ipLayout {
-	var list []ipLayout
-	seen := map[ipLayout]bool{}
-	for _, t := range tuples {
-		layout, err := layoutOf(t)
-		for _, p := range []packet.Protocol{layout.icmp, t.Protocol} {
-			layout.icmp = p
-			if err == nil && !seen[layout] {
-				seen[layout] = true
-				list = append(list, layout)
+var jumps = map[op]bpf.JumpTest{
+	isEqual: bpf.JumpEqual, isAtLeast: bpf.JumpGreaterOrEqual, isAtMost: bpf.JumpLessOrEqual, hasBit: bpf.JumpBitsSet,
+}
+
+// block lets a packet pass that stands every check and goes on behind itself with others. It puts the length of the IP header into X.
+func block(layout ipLayout, checks []check) []bpf.Instruction {
+	var all []bpf.Instruction
+	inX := false
+	for _, c := range checks {
+		if c.at == atTransport && !inX {
+			inX = true
+			if layout.etherType == packet.EtherIPv6 {
+				all = append(all, bpf.LoadConstant{Dst: bpf.RegX, Val: layout.length})
+			} else {
+				all = append(all, bpf.LoadMemShift{Off: skfNetOff})
 			}
 		}
-	}
-	return list
-}
-
-// checks are tests that must all hold. The skips of their jumps are set by block.
-type checks []bpf.Instruction
-
-// test loads a field and compares it.
-func (c *checks) test(load bpf.Instruction, cond bpf.JumpTest, value uint32) {
-	*c = append(*c, load, bpf.JumpIf{Cond: cond, Val: value})
-}
-
-func (c *checks) equal(load bpf.Instruction, value uint32) { c.test(load, bpf.JumpEqual, value) }
-
-// block lets a packet pass that stands every test and goes on behind itself with others.
-func (c checks) block() []bpf.Instruction {
-	block := append([]bpf.Instruction(nil), c...)
-	for i, instruction := range block {
-		if j, ok := instruction.(bpf.JumpIf); ok {
-			j.SkipFalse = uint8(len(block) - i)
-			block[i] = j
+		for i := 0; i < len(c.value); i += 4 { // a register has four bytes
+			value := c.value[i:min(i+4, len(c.value))]
+			at := skfNetOff + c.offset + uint32(i)
+			switch c.at {
+			case atFamily:
+				all = append(all, bpf.LoadExtension{Num: bpf.ExtProto})
+			case atTransport:
+				all = append(all, bpf.LoadIndirect{Off: at, Size: len(value)})
+			default:
+				all = append(all, bpf.LoadAbsolute{Off: at, Size: len(value)})
+			}
+			test := bpf.JumpIf{Cond: jumps[c.op]}
+			for _, b := range value {
+				test.Val = test.Val<<8 | uint32(b)
+			}
+			all = append(all, test)
 		}
 	}
-	return append(block, bpf.RetConstant{Val: captureSnap})
-}
-
-// begin tests family and protocol and puts the length of the IP header into X. IPv6's extension headers are not followed.
-func (c *checks) begin(layout ipLayout, p packet.Protocol) {
-	c.equal(bpf.LoadExtension{Num: bpf.ExtProto}, uint32(layout.etherType))
-	c.equal(bpf.LoadAbsolute{Off: skfNetOff + layout.protocol, Size: 1}, uint32(p))
-	if layout.etherType == packet.EtherIPv6 {
-		*c = append(*c, bpf.LoadConstant{Dst: bpf.RegX, Val: layout.length})
-	} else {
-		*c = append(*c, bpf.LoadMemShift{Off: skfNetOff})
+	for i, instruction := range all {
+		if j, ok := instruction.(bpf.JumpIf); ok {
+			j.SkipFalse = uint8(len(all) - i)
+			all[i] = j
+		}
 	}
-}
-
-func packetFilter(layout ipLayout, t packet.Tuple) checks {
-	var c checks
-	c.begin(layout, t.Protocol)
-	absolute := func(offset uint32) bpf.Instruction { return bpf.LoadAbsolute{Off: skfNetOff + offset, Size: 4} }
-	c.address(absolute, layout.source, t.Source)
-	c.address(absolute, layout.destination, t.Destination)
-	c.ports(t, 0)
-	switch t.Protocol {
-	case packet.TCP:
-		c.test(transport(13, 1), bpf.JumpBitsSet, uint32(packet.SYN|packet.RST))
-	case packet.ICMP, packet.ICMPv6:
-		c.equal(transport(0, 1), uint32(t.Type))
-	}
-	return c
-}
-
-// errorFilter is for ICMP errors that quote a packet with the tuple; a quoted IPv4 header is taken to have no options.
-func errorFilter(layout ipLayout, t packet.Tuple) checks {
-	const quoted = 8
-	var c checks
-	c.begin(layout, layout.icmp)
-	c.test(transport(0, 1), bpf.JumpGreaterOrEqual, uint32(layout.errorsLow))
-	c.test(transport(0, 1), bpf.JumpLessOrEqual, uint32(layout.errorsHigh))
-	c.equal(transport(quoted+layout.protocol, 1), uint32(t.Protocol))
-	inner := func(offset uint32) bpf.Instruction { return transport(quoted+offset, 4) }
-	c.address(inner, layout.source, t.Source)
-	c.address(inner, layout.destination, t.Destination)
-	c.ports(t, quoted+layout.length)
-	return c
-}
-
-// transport loads size bytes at the offset from the transport header, whose place X holds.
-func transport(offset uint32, size int) bpf.Instruction {
-	return bpf.LoadIndirect{Off: skfNetOff + offset, Size: size}
-}
-
-// address compares an address, four bytes at a time.
-func (c *checks) address(load func(uint32) bpf.Instruction, offset uint32, a netip.Addr) {
-	if !a.IsValid() {
-		return
-	}
-	b := a.AsSlice()
-	for i := 0; i < len(b); i += 4 {
-		c.equal(load(offset+uint32(i)), binary.BigEndian.Uint32(b[i:]))
-	}
-}
-
-func (c *checks) ports(t packet.Tuple, offset uint32) {
-	switch {
-	case t.Protocol.HasPorts():
-		c.span(offset, t.SourcePort)
-		c.span(offset+2, t.DestinationPort)
-	case t.Protocol == packet.ICMP || t.Protocol == packet.ICMPv6:
-		c.span(offset+4, t.SourcePort)
-	}
-}
-
-func (c *checks) span(offset uint32, p packet.Port) {
-	if p == (packet.Port{}) {
-		return
-	}
-	low, high := p.Span()
-	c.test(transport(offset, 2), bpf.JumpGreaterOrEqual, uint32(low))
-	c.test(transport(offset, 2), bpf.JumpLessOrEqual, uint32(high))
+	return append(all, bpf.RetConstant{Val: captureSnap})
 }

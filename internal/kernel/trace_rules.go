@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"net/netip"
 	"strings"
 	"time"
 
@@ -45,14 +44,13 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 func addTraceRules(c *netlink.Conn, table string, tuples []packet.Tuple) error {
 	var rules, repeats [][]nftExpr
 	for _, t := range tuples {
-		made, err := traceRules(t)
+		layout, err := layoutOf(t)
 		if err != nil {
 			return err
 		}
-		rules = append(rules, made...)
+		rules = append(rules, append(exprs(layout.packets(t)), startTracing...), append(exprs(layout.errors(t)), startTracing...))
 		if t.Protocol == packet.TCP {
-			packets, _ := tupleExprs(t)
-			repeats = append(repeats, append(packets, dropRepeats...))
+			repeats = append(repeats, append(exprs(layout.packets(t)), dropRepeats...))
 		}
 	}
 	if len(rules) == 0 {
@@ -137,20 +135,26 @@ func traceTable(family uint8, table string, rules map[string][][]nftExpr) ([]net
 // nftTableOwner is NFT_TABLE_F_OWNER: the kernel removes the table when the socket that made it is closed.
 const nftTableOwner = 0x2
 
-// traceRules are the rules for packets with the tuple and for ICMP errors about them.
-func traceRules(t packet.Tuple) ([][]nftExpr, error) {
-	packets, err := tupleExprs(t)
-	if err != nil {
-		return nil, err
+// exprs are the expressions of a rule that the checks' packets match.
+func exprs(checks []check) (all []nftExpr) {
+	for _, c := range checks {
+		switch c.at {
+		case atFamily:
+			all = append(all, meta(unix.NFT_META_PROTOCOL))
+		case atProtocol:
+			all = append(all, meta(unix.NFT_META_L4PROTO))
+		case atNetwork:
+			all = append(all, load(unix.NFT_PAYLOAD_NETWORK_HEADER, c.offset, uint32(len(c.value))))
+		case atTransport:
+			all = append(all, load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, c.offset, uint32(len(c.value))))
+		}
+		if c.op == hasBit {
+			all = append(all, mask(c.value[0]))
+			c.value = []byte{0}
+		}
+		all = append(all, compare(uint32(c.op), c.value))
 	}
-	rules := [][]nftExpr{packets}
-	if t.Source.IsValid() || t.Destination.IsValid() {
-		rules = append(rules, errorExprs(t))
-	}
-	for i := range rules {
-		rules[i] = append(rules[i], startTracing...)
-	}
-	return rules, nil
+	return all
 }
 
 // startTracing is "meta nftrace set 1 accept": accept, so that the rules that follow do not match once more.
@@ -173,104 +177,6 @@ var dropRepeats = []nftExpr{
 	}},
 	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
 		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(0)}}}}}}},
-}
-
-// ipLayout is where the fields of an IP header are, in bytes from its beginning.
-type ipLayout struct {
-	etherType                             packet.EtherType
-	protocol, source, destination, length uint32
-	icmp                                  packet.Protocol
-	errorsLow, errorsHigh                 byte // ICMP types that are errors (RFC 792: 3, 4, 5, 11, 12; RFC 4443: below 128)
-}
-
-var (
-	ipv4Layout = ipLayout{packet.EtherIPv4, 9, 12, 16, 20, packet.ICMP, 3, 12}
-	ipv6Layout = ipLayout{packet.EtherIPv6, 6, 8, 24, 40, packet.ICMPv6, 1, 127}
-)
-
-func layoutOf(t packet.Tuple) (ipLayout, error) {
-	source, destination := t.Source, t.Destination
-	switch {
-	case source.IsValid() && destination.IsValid() && source.Is4() != destination.Is4():
-		return ipLayout{}, fmt.Errorf("%s: addresses of two families", t)
-	case source.Is4() || destination.Is4(), !source.IsValid() && !destination.IsValid() && t.Protocol != packet.ICMPv6:
-		return ipv4Layout, nil
-	}
-	return ipv6Layout, nil
-}
-
-func tupleExprs(t packet.Tuple) ([]nftExpr, error) {
-	layout, err := layoutOf(t)
-	if err != nil {
-		return nil, err
-	}
-	e := beginExprs(layout, t.Protocol)
-	e = append(e, addressExprs(unix.NFT_PAYLOAD_NETWORK_HEADER, layout.source, t.Source)...)
-	e = append(e, addressExprs(unix.NFT_PAYLOAD_NETWORK_HEADER, layout.destination, t.Destination)...)
-	e = append(e, portExprs(t, 0)...)
-	switch t.Protocol {
-	case packet.TCP:
-		e = append(e, load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), mask(byte(packet.SYN|packet.RST)), compare(unix.NFT_CMP_NEQ, []byte{0}))
-	case packet.ICMP, packet.ICMPv6:
-		e = append(e, load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 0, 1), compare(unix.NFT_CMP_EQ, []byte{t.Type}))
-	}
-	return e, nil
-}
-
-// errorExprs matches ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.
-func errorExprs(t packet.Tuple) []nftExpr {
-	layout, _ := layoutOf(t)
-	const quoted = 8 // where the quoted packet begins in an ICMP error
-	const base = unix.NFT_PAYLOAD_TRANSPORT_HEADER
-	e := append(beginExprs(layout, layout.icmp), load(base, 0, 1))
-	e = append(e, compare(unix.NFT_CMP_GTE, []byte{layout.errorsLow}), compare(unix.NFT_CMP_LTE, []byte{layout.errorsHigh}))
-	if layout.icmp == packet.ICMP {
-		e = append(e, load(base, quoted, 1), compare(unix.NFT_CMP_EQ, []byte{0x45}))
-	}
-	e = append(e, load(base, quoted+layout.protocol, 1), compare(unix.NFT_CMP_EQ, []byte{byte(t.Protocol)}))
-	e = append(e, addressExprs(base, quoted+layout.source, t.Source)...)
-	e = append(e, addressExprs(base, quoted+layout.destination, t.Destination)...)
-	return append(e, portExprs(t, quoted+layout.length)...)
-}
-
-func beginExprs(layout ipLayout, p packet.Protocol) []nftExpr {
-	return []nftExpr{
-		meta(unix.NFT_META_PROTOCOL), compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, uint16(layout.etherType))),
-		meta(unix.NFT_META_L4PROTO), compare(unix.NFT_CMP_EQ, []byte{byte(p)}),
-	}
-}
-
-func addressExprs(base, offset uint32, a netip.Addr) []nftExpr {
-	if !a.IsValid() {
-		return nil
-	}
-	b := a.AsSlice()
-	return []nftExpr{load(base, offset, uint32(len(b))), compare(unix.NFT_CMP_EQ, b)}
-}
-
-// portExprs looks at the ports of a transport header that begins at offset, or at the identifier of an ICMP query.
-func portExprs(t packet.Tuple, offset uint32) []nftExpr {
-	switch {
-	case t.Protocol.HasPorts():
-		return append(spanExprs(offset, t.SourcePort), spanExprs(offset+2, t.DestinationPort)...)
-	case t.Protocol == packet.ICMP || t.Protocol == packet.ICMPv6:
-		return spanExprs(offset+4, t.SourcePort)
-	}
-	return nil
-}
-
-func spanExprs(offset uint32, p packet.Port) []nftExpr {
-	low, high := p.Span()
-	switch {
-	case p == packet.Port{}:
-		return nil
-	case low == high:
-		return []nftExpr{load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2), compare(unix.NFT_CMP_EQ, binary.BigEndian.AppendUint16(nil, low))}
-	}
-	return []nftExpr{
-		load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, offset, 2), compare(unix.NFT_CMP_GTE, binary.BigEndian.AppendUint16(nil, low)),
-		compare(unix.NFT_CMP_LTE, binary.BigEndian.AppendUint16(nil, high)),
-	}
 }
 
 // nftExpr is one expression of an nf_tables rule: its name and attributes. All of them use register 1.

@@ -1,0 +1,122 @@
+package kernel
+
+import (
+	"encoding/binary"
+	"fmt"
+	"net/netip"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/model/packet"
+)
+
+// check is one condition on a field of a packet. Lists of them, all of which must hold, are what both a trace's rules and a capture's
+// filter are made of.
+type check struct {
+	at     place
+	offset uint32 // from the header's beginning; where the kernel knows the field by a name, too, in the IP header
+	op     op
+	value  []byte // as on the wire
+}
+
+// place is where a field is.
+type place int
+
+const (
+	atFamily    place = iota // the packet's EtherType, which is in no header on some links
+	atProtocol               // the transport protocol
+	atNetwork                // in the IP header
+	atTransport              // in the transport header
+)
+
+// op is a comparison, by the number that nf_tables has for it.
+type op uint32
+
+const (
+	isEqual   op = unix.NFT_CMP_EQ
+	isAtLeast op = unix.NFT_CMP_GTE
+	isAtMost  op = unix.NFT_CMP_LTE
+	hasBit    op = unix.NFT_CMP_NEQ // one of the bits is set
+)
+
+// ipLayout is where the fields of an IP header are, in bytes from its beginning. IPv6's extension headers are not followed.
+type ipLayout struct {
+	etherType                             packet.EtherType
+	protocol, source, destination, length uint32
+	icmp                                  packet.Protocol
+	errorsLow, errorsHigh                 byte // ICMP types that are errors (RFC 792: 3, 4, 5, 11, 12; RFC 4443: below 128)
+}
+
+var (
+	ipv4Layout = ipLayout{packet.EtherIPv4, 9, 12, 16, 20, packet.ICMP, 3, 12}
+	ipv6Layout = ipLayout{packet.EtherIPv6, 6, 8, 24, 40, packet.ICMPv6, 1, 127}
+)
+
+func layoutOf(t packet.Tuple) (ipLayout, error) {
+	source, destination := t.Source, t.Destination
+	switch {
+	case source.IsValid() && destination.IsValid() && source.Is4() != destination.Is4():
+		return ipLayout{}, fmt.Errorf("%s: addresses of two families", t)
+	case source.Is4() || destination.Is4(), !source.IsValid() && !destination.IsValid() && t.Protocol != packet.ICMPv6:
+		return ipv4Layout, nil
+	}
+	return ipv6Layout, nil
+}
+
+// packets are the checks for packets with the tuple; of TCP for segments with SYN or RST.
+func (l ipLayout) packets(t packet.Tuple) []check {
+	checks := append(l.begin(t.Protocol), l.tuple(atNetwork, 0, 0, t)...)
+	switch t.Protocol {
+	case packet.TCP:
+		return append(checks, check{atTransport, 13, hasBit, []byte{byte(packet.SYN | packet.RST)}})
+	case packet.ICMP, packet.ICMPv6:
+		return append(checks, check{atTransport, 0, isEqual, []byte{t.Type}})
+	}
+	return checks
+}
+
+// errors are the checks for ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.
+func (l ipLayout) errors(t packet.Tuple) []check {
+	const quoted = 8 // where the quoted packet begins
+	checks := append(l.begin(l.icmp), check{atTransport, 0, isAtLeast, []byte{l.errorsLow}}, check{atTransport, 0, isAtMost, []byte{l.errorsHigh}})
+	if l.icmp == packet.ICMP {
+		checks = append(checks, check{atTransport, quoted, isEqual, []byte{0x45}})
+	}
+	checks = append(checks, check{atTransport, quoted + l.protocol, isEqual, []byte{byte(t.Protocol)}})
+	return append(checks, l.tuple(atTransport, quoted, quoted+l.length, t)...)
+}
+
+func (l ipLayout) begin(p packet.Protocol) []check {
+	return []check{{atFamily, 0, isEqual, wire16(uint16(l.etherType))}, {atProtocol, l.protocol, isEqual, []byte{byte(p)}}}
+}
+
+// tuple checks addresses, of an IP header that begins at ip, and ports or the identifier of an ICMP query, of a transport header that
+// begins at ports. What the tuple leaves open is not looked at.
+func (l ipLayout) tuple(at place, ip, ports uint32, t packet.Tuple) (checks []check) {
+	address := func(offset uint32, a netip.Addr) {
+		if a.IsValid() {
+			checks = append(checks, check{at, ip + offset, isEqual, a.AsSlice()})
+		}
+	}
+	port := func(offset uint32, p packet.Port) {
+		switch low, high := p.Span(); {
+		case p == packet.Port{}:
+		case low == high:
+			checks = append(checks, check{atTransport, ports + offset, isEqual, wire16(low)})
+		default:
+			checks = append(checks, check{atTransport, ports + offset, isAtLeast, wire16(low)}, check{atTransport, ports + offset, isAtMost, wire16(high)})
+		}
+	}
+	address(l.source, t.Source)
+	address(l.destination, t.Destination)
+	switch {
+	case t.Protocol.HasPorts():
+		port(0, t.SourcePort)
+		port(2, t.DestinationPort)
+	case t.Protocol == packet.ICMP || t.Protocol == packet.ICMPv6:
+		port(4, t.SourcePort)
+	}
+	return checks
+}
+
+func wire16(n uint16) []byte { return binary.BigEndian.AppendUint16(nil, n) }
