@@ -15,13 +15,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/addons/ingress"
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/node/kube"
 )
 
 // ControllerOptions are the ingress controller's settings, by the names of ingress-nginx's flags.
@@ -46,7 +46,8 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 		return err
 	}
 	go func() { _ = serve.New(c.healthHandler(), nil).Serve(ctx, health) }()
-	if !c.watches.start(ctx) {
+	go c.watches.Run(ctx)
+	if c.watches.WaitForSync(ctx) != nil {
 		return nil // asked to end before it began
 	}
 	c.build()
@@ -61,7 +62,7 @@ const drain = 10 * time.Second
 type controller struct {
 	options ControllerOptions
 	clients clients
-	watches *watches
+	watches *kube.Watches
 	stores  struct{ classes, ingresses, services, slices, secrets cache.Store }
 	table   atomic.Pointer[ingress.Table]
 	proxy   *proxy
@@ -75,13 +76,12 @@ func newController(o ControllerOptions) (*controller, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &controller{options: o, clients: cl, watches: newWatches(), rebuilt: make(chan struct{}, 1)}
-	all := fields.Everything()
-	c.stores.classes = c.watches.add(cl.networking, "ingressclasses", &networkingv1.IngressClass{}, all)
-	c.stores.ingresses = c.watches.add(cl.networking, "ingresses", &networkingv1.Ingress{}, all)
-	c.stores.services = c.watches.add(cl.core, "services", &corev1.Service{}, all)
-	c.stores.slices = c.watches.add(cl.discovery, "endpointslices", &discoveryv1.EndpointSlice{}, all)
-	c.stores.secrets = c.watches.add(cl.core, "secrets", &corev1.Secret{}, fields.OneTermEqualSelector("type", string(corev1.SecretTypeTLS)))
+	c := &controller{options: o, clients: cl, watches: kube.NewWatches(nil), rebuilt: make(chan struct{}, 1)}
+	c.stores.classes = watch(c.watches, cl.networking, "ingressclasses", &networkingv1.IngressClass{}, "")
+	c.stores.ingresses = watch(c.watches, cl.networking, "ingresses", &networkingv1.Ingress{}, "")
+	c.stores.services = watch(c.watches, cl.core, "services", &corev1.Service{}, "")
+	c.stores.slices = watch(c.watches, cl.discovery, "endpointslices", &discoveryv1.EndpointSlice{}, "")
+	c.stores.secrets = watch(c.watches, cl.core, "secrets", &corev1.Secret{}, "type="+string(corev1.SecretTypeTLS))
 	own, err := ownCertificate(time.Now())
 	if err != nil {
 		return nil, err
@@ -97,7 +97,7 @@ func (c *controller) follow(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-c.watches.changed:
+		case <-c.watches.Changed():
 		}
 		// What one change begins, such as a Deployment's roll-out, comes in many: a moment takes most of them together.
 		select {
@@ -111,11 +111,11 @@ func (c *controller) follow(ctx context.Context) {
 
 func (c *controller) build() {
 	c.table.Store(ingress.Build(c.options.Table, ingress.Objects{
-		Classes:   list[*networkingv1.IngressClass](c.stores.classes),
-		Ingresses: list[*networkingv1.Ingress](c.stores.ingresses),
-		Services:  list[*corev1.Service](c.stores.services),
-		Slices:    list[*discoveryv1.EndpointSlice](c.stores.slices),
-		Secrets:   list[*corev1.Secret](c.stores.secrets),
+		Classes:   kube.Objects[*networkingv1.IngressClass](c.stores.classes),
+		Ingresses: kube.Objects[*networkingv1.Ingress](c.stores.ingresses),
+		Services:  kube.Objects[*corev1.Service](c.stores.services),
+		Slices:    kube.Objects[*discoveryv1.EndpointSlice](c.stores.slices),
+		Secrets:   kube.Objects[*corev1.Secret](c.stores.secrets),
 	}))
 	select {
 	case c.rebuilt <- struct{}{}:

@@ -11,10 +11,10 @@ import (
 	"time"
 
 	networkingv1 "k8s.io/api/networking/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/addons/dns"
+	"packetwalk.dev/internal/node/kube"
 )
 
 // ExternalDNSOptions are external-dns's settings, by the names of its flags.
@@ -39,21 +39,22 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	if err != nil {
 		return err
 	}
-	w := newWatches()
-	ingresses := w.add(cl.networking, "ingresses", &networkingv1.Ingress{}, fields.Everything())
-	if !w.start(ctx) {
+	w := kube.NewWatches(nil)
+	ingresses := watch(w, cl.networking, "ingresses", &networkingv1.Ingress{}, "")
+	go w.Run(ctx)
+	if w.WaitForSync(ctx) != nil {
 		return nil // asked to end before it began
 	}
 	for {
 		wait := o.Interval
-		if err := o.sync(ctx, zoneOf(o.Zone, list[*networkingv1.Ingress](ingresses))); err != nil && ctx.Err() == nil {
+		if err := o.sync(ctx, zoneOf(o.Zone, kube.Objects[*networkingv1.Ingress](ingresses))); err != nil && ctx.Err() == nil {
 			o.say("error", err.Error())
 			wait = min(wait, again)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-w.changed:
+		case <-w.Changed():
 		case <-time.After(wait):
 		}
 	}

@@ -12,11 +12,11 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 
 	"packetwalk.dev/internal/addons/ingress"
+	"packetwalk.dev/internal/node/kube"
 )
 
 // again is when what failed is tried again.
@@ -112,21 +112,19 @@ func (e *events) post(ctx context.Context, i *networkingv1.Ingress, kind, reason
 	if told {
 		return
 	}
-	now := metav1.Now()
-	err := e.client.Post().Namespace(i.Namespace).Resource("events").Body(&corev1.Event{
-		ObjectMeta: metav1.ObjectMeta{Namespace: i.Namespace, GenerateName: i.Name + "."},
+	err := kube.PostEvent(ctx, e.client, corev1.Event{
 		InvolvedObject: corev1.ObjectReference{
 			APIVersion: networkingv1.SchemeGroupVersion.String(), Kind: "Ingress", Namespace: i.Namespace, Name: i.Name, UID: i.UID,
 		},
 		Type: kind, Reason: reason, Message: message, Source: corev1.EventSource{Component: component},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}).Do(ctx).Error()
-	if err != nil {
-		e.mu.Lock()
-		delete(e.told, key) // the next time will do
-		e.mu.Unlock()
+	})
+	if err == nil {
+		return
 	}
-	if err != nil && ctx.Err() == nil {
-		e.log.Printf("tell of Ingress %s/%s: %v", i.Namespace, i.Name, err)
+	e.mu.Lock()
+	delete(e.told, key) // the next time will do
+	e.mu.Unlock()
+	if ctx.Err() == nil {
+		e.log.Print(err)
 	}
 }

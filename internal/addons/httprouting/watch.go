@@ -1,14 +1,10 @@
 package httprouting
 
 import (
-	"context"
-	"time"
-
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
@@ -47,34 +43,9 @@ func newClients(config *rest.Config) (c clients, err error) {
 	return c, nil
 }
 
-// watches follow kinds of objects and tell of changes, several of which make one.
-type watches struct {
-	changed chan struct{}
-	run     []func(<-chan struct{})
-	synced  []cache.InformerSynced
-}
-
-func newWatches() *watches { return &watches{changed: make(chan struct{}, 1)} }
-
-// add follows the objects of a resource that the field selector takes.
-func (w *watches) add(client *rest.RESTClient, resource string, object runtime.Object, selector fields.Selector) cache.Store {
-	notify := func(any) {
-		select {
-		case w.changed <- struct{}{}:
-		default:
-		}
-	}
-	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.NewListWatchFromClient(client, resource, metav1.NamespaceAll, selector),
-		ObjectType:    object,
-		Transform:     slim,
-		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: notify, DeleteFunc: notify, UpdateFunc: func(_, now any) { notify(now) },
-		},
-	})
-	w.run = append(w.run, controller.Run)
-	w.synced = append(w.synced, controller.HasSynced)
-	return store
+// watch follows the objects of a resource that the field selector takes, "" for all.
+func watch(w *kube.Watches, client *rest.RESTClient, resource string, object runtime.Object, selector string) cache.Store {
+	return w.Add(kube.List{Client: client, Resource: resource, Object: object, Fields: selector, Transform: slim})
 }
 
 // slim takes off what nobody reads and makes most of many an object.
@@ -83,29 +54,4 @@ func slim(o any) (any, error) {
 		m.SetManagedFields(nil)
 	}
 	return o, nil
-}
-
-// start begins to watch and returns when the first lists are complete; false: ctx ended before.
-func (w *watches) start(ctx context.Context) bool {
-	for _, run := range w.run {
-		go run(ctx.Done())
-	}
-	for _, synced := range w.synced {
-		for !synced() {
-			select {
-			case <-ctx.Done():
-				return false
-			case <-time.After(5 * time.Millisecond):
-			}
-		}
-	}
-	return true
-}
-
-// list gives a store's objects.
-func list[T any](store cache.Store) (all []T) {
-	for _, o := range store.List() {
-		all = append(all, o.(T))
-	}
-	return all
 }

@@ -11,7 +11,7 @@ import (
 
 // ConfigMaps follows the ConfigMaps of some names in one namespace. Each is watched by itself, so that a role may name them.
 type ConfigMaps struct {
-	*watches
+	*Watches
 	core      *rest.RESTClient
 	namespace string
 	names     []string
@@ -23,9 +23,9 @@ func NewConfigMaps(config *rest.Config, trouble Trouble, namespace string, names
 	if err != nil {
 		return nil, err
 	}
-	c := &ConfigMaps{watches: newWatches(trouble), core: core, namespace: namespace, names: names}
+	c := &ConfigMaps{Watches: NewWatches(trouble), core: core, namespace: namespace, names: names}
 	for _, name := range names {
-		c.add(list{client: core, resource: "configmaps", namespace: namespace, fields: equal("metadata.name", name), object: &corev1.ConfigMap{}})
+		c.Add(List{Client: core, Resource: "configmaps", Namespace: namespace, Fields: equal("metadata.name", name), Object: &corev1.ConfigMap{}})
 	}
 	return c, nil
 }
@@ -35,13 +35,7 @@ func (c *ConfigMaps) Snapshot() ([]*corev1.ConfigMap, bool) {
 	if !c.complete() {
 		return nil, false
 	}
-	var maps []*corev1.ConfigMap
-	for _, store := range c.stores {
-		for _, o := range store.List() {
-			maps = append(maps, o.(*corev1.ConfigMap))
-		}
-	}
-	return maps, true
+	return Objects[*corev1.ConfigMap](c.stores...), true
 }
 
 // Read asks the API server for them: a watch may have died without a word.

@@ -10,7 +10,6 @@ package kube
 import (
 	"context"
 	"fmt"
-	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -83,7 +82,7 @@ type Snapshot struct {
 
 // Watcher follows the API.
 type Watcher struct {
-	*watches
+	*Watches
 	core                    *rest.RESTClient
 	services, slices, nodes cache.Store
 }
@@ -104,60 +103,35 @@ func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Coun
 	if seen == nil {
 		seen = func(string) {}
 	}
-	w := &Watcher{watches: newWatches(trouble), core: core}
+	w := &Watcher{Watches: NewWatches(trouble), core: core}
 	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
 	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
-	w.services = w.add(list{client: core, resource: "services", labels: ours, object: &corev1.Service{}, transform: slim,
-		seen: func() { seen("service") }})
-	w.slices = w.add(list{client: discovery, resource: "endpointslices", labels: ours, object: &discoveryv1.EndpointSlice{}, transform: slim,
-		seen: func() { seen("endpoints") }})
-	w.nodes = w.add(list{client: core, resource: "nodes", fields: equal("metadata.name", nodeName), object: &corev1.Node{}, transform: slim,
-		seen: func() { seen("node") }})
-	return w, nil
-}
-
-// WaitForSync returns when the first lists are complete, with the context's error if it ends first.
-func (w *Watcher) WaitForSync(ctx context.Context) error {
-	for !w.complete() {
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
-		}
+	add := func(client *rest.RESTClient, resource, kind string, object runtime.Object, labels, fields string) cache.Store {
+		return w.Add(List{Client: client, Resource: resource, Object: object, Labels: labels, Fields: fields, Transform: slim,
+			Seen: func() { seen(kind) }})
 	}
-	return nil
+	w.services = add(core, "services", "service", &corev1.Service{}, ours, "")
+	w.slices = add(discovery, "endpointslices", "endpoints", &discoveryv1.EndpointSlice{}, ours, "")
+	w.nodes = add(core, "nodes", "node", &corev1.Node{}, "", equal("metadata.name", nodeName))
+	return w, nil
 }
 
 // Snapshot gives what is known now.
 func (w *Watcher) Snapshot() Snapshot {
-	var s Snapshot
-	for _, o := range w.services.List() {
-		s.Services = append(s.Services, o.(*corev1.Service))
-	}
-	for _, o := range w.slices.List() {
-		s.EndpointSlices = append(s.EndpointSlices, o.(*discoveryv1.EndpointSlice))
-	}
-	for _, o := range w.nodes.List() {
-		s.Node = o.(*corev1.Node)
+	s := Snapshot{Services: Objects[*corev1.Service](w.services), EndpointSlices: Objects[*discoveryv1.EndpointSlice](w.slices)}
+	for _, node := range Objects[*corev1.Node](w.nodes) {
+		s.Node = node
 	}
 	return s
 }
 
 // Event reports a warning about a service. The API's own limits apply; the caller sees to it that one fault makes one event.
 func (w *Watcher) Event(ctx context.Context, key service.Key, component, host, reason, message string) error {
-	now := metav1.Now()
-	e := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: key.Namespace, GenerateName: key.Service + "."},
+	return PostEvent(ctx, w.core, corev1.Event{
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: key.Namespace, Name: key.Service},
 		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Listen",
-		Source:         corev1.EventSource{Component: component, Host: host},
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
-	}
-	err := w.core.Post().Namespace(key.Namespace).Resource("events").Body(e).Do(ctx).Error()
-	if err != nil {
-		return fmt.Errorf("create event %s for service %s: %w", reason, key, err)
-	}
-	return nil
+		Source: corev1.EventSource{Component: component, Host: host},
+	})
 }
 
 // same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds.

@@ -56,7 +56,7 @@ func (l *calicoList) DeepCopyObject() runtime.Object {
 
 // Pools follows Calico's IPPools and FelixConfigurations. On a cluster that does not have those resources it goes on asking.
 type Pools struct {
-	*watches
+	*Watches
 	core *rest.RESTClient
 }
 
@@ -70,9 +70,9 @@ func NewPools(config *rest.Config, trouble Trouble) (*Pools, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make API client: %w", err)
 	}
-	p := &Pools{watches: newWatches(trouble), core: core}
+	p := &Pools{Watches: NewWatches(trouble), core: core}
 	for _, r := range calicoKinds {
-		p.add(list{client: client, resource: r.resource, object: &Calico{}, transform: slimCalico(r.kind)})
+		p.Add(List{Client: client, Resource: r.resource, Object: &Calico{}, Transform: slimCalico(r.kind)})
 	}
 	return p, nil
 }
@@ -113,9 +113,7 @@ func (p *Pools) Snapshot() (pools, configurations []*Calico, complete bool) {
 	}
 	var lists [2][]*Calico
 	for i, store := range p.stores {
-		for _, o := range store.List() {
-			lists[i] = append(lists[i], o.(*Calico))
-		}
+		lists[i] = Objects[*Calico](store)
 		slices.SortFunc(lists[i], func(a, b *Calico) int { return strings.Compare(a.Name, b.Name) })
 	}
 	return lists[0], lists[1], true

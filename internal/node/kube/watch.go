@@ -5,7 +5,10 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"path"
+	"slices"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -20,40 +23,41 @@ import (
 // Trouble is told why something of the API cannot be followed ("watch services"), and with a nil error that it can be again.
 type Trouble func(what string, err error)
 
-// watches follow some lists together.
-type watches struct {
+// Watches follow some lists together.
+type Watches struct {
 	trouble     Trouble
 	stores      []cache.Store
 	controllers []cache.Controller
 	changed     chan struct{}
 }
 
-// list is what one watch follows.
-type list struct {
-	client              *rest.RESTClient
-	resource, namespace string
-	fields, labels      string // selectors
-	object              runtime.Object
-	transform           cache.TransformFunc
-	seen                func() // may be nil
+// List is what one watch follows.
+type List struct {
+	Client              *rest.RESTClient
+	Resource, Namespace string
+	Fields, Labels      string // selectors
+	Object              runtime.Object
+	Transform           cache.TransformFunc
+	Seen                func() // may be nil
 }
 
-func newWatches(trouble Trouble) *watches {
-	return &watches{trouble: trouble, changed: make(chan struct{}, 1)}
+// NewWatches follow nothing yet. trouble may be nil.
+func NewWatches(trouble Trouble) *Watches {
+	return &Watches{trouble: trouble, changed: make(chan struct{}, 1)}
 }
 
-// add prepares to follow a list; Run does it.
-func (w *watches) add(l list) cache.Store {
+// Add prepares to follow a list; Run does it.
+func (w *Watches) Add(l List) cache.Store {
 	notify := func() {
-		if l.seen != nil {
-			l.seen()
+		if l.Seen != nil {
+			l.Seen()
 		}
 		w.notify()
 	}
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
 		ListerWatcher: w.reporting(l),
-		ObjectType:    l.object,
-		Transform:     l.transform,
+		ObjectType:    l.Object,
+		Transform:     l.Transform,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(any) { notify() },
 			UpdateFunc: func(before, after any) {
@@ -69,13 +73,13 @@ func (w *watches) add(l list) cache.Store {
 }
 
 // reporting asks the API server, and tells how that went.
-func (w *watches) reporting(l list) cache.ListerWatcher {
-	lw := cache.NewFilteredListWatchFromClient(l.client, l.resource, l.namespace, func(o *metav1.ListOptions) {
-		o.FieldSelector, o.LabelSelector = l.fields, l.labels
+func (w *Watches) reporting(l List) cache.ListerWatcher {
+	lw := cache.NewFilteredListWatchFromClient(l.Client, l.Resource, l.Namespace, func(o *metav1.ListOptions) {
+		o.FieldSelector, o.LabelSelector = l.Fields, l.Labels
 	})
-	what := "watch " + l.resource
-	if l.fields != "" {
-		what += " with " + l.fields
+	what := "watch " + l.Resource
+	if l.Fields != "" {
+		what += " with " + l.Fields
 	}
 	tell := func(ctx context.Context, err error) {
 		if w.trouble != nil && ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
@@ -96,7 +100,7 @@ func (w *watches) reporting(l list) cache.ListerWatcher {
 	}
 }
 
-func (w *watches) notify() {
+func (w *Watches) notify() {
 	select {
 	case w.changed <- struct{}{}:
 	default:
@@ -104,7 +108,7 @@ func (w *watches) notify() {
 }
 
 // Run watches until the context ends.
-func (w *watches) Run(ctx context.Context) {
+func (w *Watches) Run(ctx context.Context) {
 	var running sync.WaitGroup
 	var synced []cache.InformerSynced
 	for _, c := range w.controllers {
@@ -118,38 +122,63 @@ func (w *watches) Run(ctx context.Context) {
 }
 
 // Changed receives when the first lists are complete and after changes; several make one.
-func (w *watches) Changed() <-chan struct{} { return w.changed }
+func (w *Watches) Changed() <-chan struct{} { return w.changed }
 
 // complete tells whether the first lists are.
-func (w *watches) complete() bool {
-	for _, c := range w.controllers {
-		if !c.HasSynced() {
-			return false
+func (w *Watches) complete() bool {
+	return !slices.ContainsFunc(w.controllers, func(c cache.Controller) bool { return !c.HasSynced() })
+}
+
+// WaitForSync returns when the first lists are complete, with the context's error if it ends first.
+func (w *Watches) WaitForSync(ctx context.Context) error {
+	for !w.complete() {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	return true
+	return nil
+}
+
+// Objects are those of stores. They are shared: read only.
+func Objects[T any](stores ...cache.Store) (all []T) {
+	for _, store := range stores {
+		for _, o := range store.List() {
+			all = append(all, o.(T))
+		}
+	}
+	return all
 }
 
 func equal(field, value string) string { return fields.OneTermEqualSelector(field, value).String() }
 
 // warn reports a warning about an object as it is. The event's name follows from all that it says: many agents that find the same make
-// one event,
-// and so does one that finds it again. Events of objects without a namespace are in the namespace default.
+// one event, and so does one that finds it again.
 func warn(ctx context.Context, core *rest.RESTClient, about corev1.ObjectReference, by corev1.EventSource, reason, message string) error {
 	hash := fnv.New64a()
 	_, _ = fmt.Fprint(hash, about.UID, about.ResourceVersion, reason, message) // a hash takes all
-	namespace := cmp.Or(about.Namespace, metav1.NamespaceDefault)
-	now := metav1.Now()
-	e := &corev1.Event{
-		ObjectMeta:     metav1.ObjectMeta{Namespace: namespace, Name: fmt.Sprintf("%s.%016x", about.Name, hash.Sum64())},
-		InvolvedObject: about,
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Apply",
-		Source:         by,
-		FirstTimestamp: now, LastTimestamp: now, Count: 1,
+	err := PostEvent(ctx, core, corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Name: fmt.Sprintf("%s.%016x", about.Name, hash.Sum64())},
+		InvolvedObject: about, Type: corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Apply", Source: by,
+	})
+	if apierrors.IsAlreadyExists(err) {
+		return nil
 	}
-	err := core.Post().Namespace(namespace).Resource("events").Body(e).Do(ctx).Error()
-	if err != nil && !apierrors.IsAlreadyExists(err) {
-		return fmt.Errorf("create event %s for %s %s: %w", reason, about.Kind, about.Name, err)
+	return err
+}
+
+// PostEvent makes an event of now, under a new name where it has none. Those of objects without a namespace are in the namespace default.
+func PostEvent(ctx context.Context, core *rest.RESTClient, e corev1.Event) error {
+	about := &e.InvolvedObject
+	e.Namespace = cmp.Or(about.Namespace, metav1.NamespaceDefault)
+	if e.Name == "" {
+		e.GenerateName = about.Name + "."
+	}
+	now := metav1.Now()
+	e.FirstTimestamp, e.LastTimestamp, e.Count = now, now, 1
+	if err := core.Post().Namespace(e.Namespace).Resource("events").Body(&e).Do(ctx).Error(); err != nil {
+		return fmt.Errorf("create event %s for %s %s: %w", e.Reason, about.Kind, path.Join(about.Namespace, about.Name), err)
 	}
 	return nil
 }
