@@ -15,7 +15,7 @@ import (
 var ErrSetInUse = errors.New("IP set in use by rules")
 
 // IPSets reads and writes the IP sets of one network namespace by ipset(8). The zero value is the namespace that the process was started
-// in. Its methods are safe for concurrent use, but two Ensures of one set at once get into each other's way.
+// in. Its methods are safe for concurrent use, but two Updates of one set at once get into each other's way.
 type IPSets struct{ namespace *Namespace }
 
 // IPSets are those of the namespace.
@@ -34,18 +34,12 @@ func (s IPSets) List(ctx context.Context) ([]ipset.Set, error) {
 	return sets, nil
 }
 
-// Ensure makes each set, in this order, have exactly its members; one that is not there is created, and one that has them already is not
-// touched. It returns the names of those that it changed.
+// Update makes each set that plan gives for those there are, in this order, have exactly its members; one that is not there is created,
+// and one that has them already is not touched. It returns the names of those that it changed.
 //
 // A set changes all at once, for rules that look into it too: a temporary set is filled and swapped with it. One set may come several
-// times,
-// for steps on its way. A set that is there with another type, family or maximum is made anew, which fails while rules use it. What an
-// Ensure that was killed has left over, the next one takes away.
-func (s IPSets) Ensure(ctx context.Context, sets ...ipset.Set) ([]string, error) {
-	return s.Update(ctx, func([]ipset.Set) []ipset.Set { return sets })
-}
-
-// Update is Ensure of sets that depend on those there are.
+// times, for steps on its way. A set that is there with another type, family or maximum is made anew, which fails while rules use it. What
+// an Update that was killed has left over, the next one takes away.
 func (s IPSets) Update(ctx context.Context, plan func(have []ipset.Set) []ipset.Set) ([]string, error) {
 	have, err := s.List(ctx)
 	if err != nil {
@@ -59,27 +53,6 @@ func (s IPSets) Update(ctx context.Context, plan func(have []ipset.Set) []ipset.
 		return nil, fmt.Errorf("write IP sets %s: %w", strings.Join(changed, ", "), err)
 	}
 	return changed, nil
-}
-
-// Delete destroys sets; one that is not there is no error, one that rules use is.
-func (s IPSets) Delete(ctx context.Context, names ...string) error {
-	have, err := s.List(ctx)
-	if err != nil {
-		return err
-	}
-	var script []byte
-	for _, h := range have {
-		if slices.ContainsFunc(names, func(n string) bool { return h.Name == n || h.Name == temporary(n) }) {
-			script = fmt.Appendf(script, "destroy %s\n", h.Name)
-		}
-	}
-	if len(script) == 0 {
-		return nil
-	}
-	if _, err := s.run(ctx, script, "restore"); err != nil {
-		return fmt.Errorf("delete IP sets: %w", err)
-	}
-	return nil
 }
 
 const maxSetName = 31 // IPSET_MAXNAMELEN - 1, include/uapi/linux/netfilter/ipset/ip_set.h

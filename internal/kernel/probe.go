@@ -43,9 +43,8 @@ const (
 type ProbeResult struct {
 	Tuple  packet.Tuple // as the socket has it: its source is the address that the kernel chose
 	Answer Answer
-	ICMP   *ICMPError    // where an ICMP error was the answer
-	Err    error         // the socket's error; nil where it had none
-	Took   time.Duration // until the answer
+	ICMP   *ICMPError // where an ICMP error was the answer
+	Err    error      // the socket's error; nil where it had none
 }
 
 // ICMPError is an error that a router or host sent back.
@@ -199,7 +198,6 @@ func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
 	if p.link != 0 {
 		return p.sendFrame(ctx, patience)
 	}
-	begin := time.Now()
 	err := p.transmit()
 	if err == nil {
 		err = p.wait(patience)
@@ -207,7 +205,7 @@ func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
 	if ctx.Err() != nil {
 		return ProbeResult{}, ctx.Err()
 	}
-	r := ProbeResult{Answer: p.answer(err), Err: err, ICMP: p.readError(), Took: time.Since(begin)}
+	r := ProbeResult{Answer: p.answer(err), Err: err, ICMP: p.readError()}
 	if r.ICMP != nil && r.Answer == TimedOut {
 		r.Answer = Unreachable
 	}

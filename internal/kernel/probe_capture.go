@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -28,13 +29,9 @@ type Capture struct {
 
 // Captured is one packet at one interface.
 type Captured struct {
-	Index  int    // of the interface
-	Link   string // its name
-	Bridge bool   // the interface is a bridge: the packet is seen at its port, too
-	Out    bool   // it leaves by the interface
-	Frame  []byte // with the link-layer header, where the interface has one
-	// LinkType is the kind of link-layer header (ARPHRD_…, include/uapi/linux/if_arp.h).
-	LinkType  uint16
+	Link      string        // the interface
+	Bridge    bool          // the interface is a bridge: the packet is seen at its port, too
+	Out       bool          // it leaves by the interface
 	Packet    packet.Packet // its Cast is set; interfaces are not
 	Transport []byte        // transport header and payload
 }
@@ -188,14 +185,10 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 		return Captured{}, fmt.Errorf("unexpected address %T", from)
 	}
 	at := c.link(link.Ifindex)
-	got := Captured{
-		Index: link.Ifindex, Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING,
-		Frame: append([]byte(nil), c.buf[:n]...), LinkType: link.Hatype,
-	}
-	var h headers
-	h.network = got.Frame
+	got := Captured{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
+	h := headers{network: bytes.Clone(c.buf[:n])}
 	if (link.Hatype == unix.ARPHRD_ETHER || link.Hatype == unix.ARPHRD_LOOPBACK) && n >= 14 {
-		h.link, h.network = got.Frame[:14], got.Frame[14:]
+		h.link, h.network = h.network[:14], h.network[14:]
 	}
 	h.transport = h.network[HeaderLength(h.network):]
 	got.Packet, got.Transport = h.parse(), h.transport

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"os"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -55,12 +54,11 @@ func PrepareFrame(n *Namespace, link string, p packet.Packet) (*Probe, error) {
 
 // sendFrame sends the frame and lets the patience pass.
 func (p *Probe) sendFrame(ctx, patience context.Context) (ProbeResult, error) {
-	begin := time.Now()
 	if err := unix.Sendto(p.fd, p.frame(), 0, &unix.SockaddrLinklayer{Ifindex: p.link}); err != nil {
 		return ProbeResult{}, os.NewSyscallError("send", err)
 	}
 	<-patience.Done()
-	return ProbeResult{Tuple: p.tuple, Answer: TimedOut, Took: time.Since(begin)}, ctx.Err()
+	return ProbeResult{Tuple: p.tuple, Answer: TimedOut}, ctx.Err()
 }
 
 // frame is the Ethernet frame.

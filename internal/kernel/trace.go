@@ -42,7 +42,6 @@ const (
 
 // TraceEvent is one rule that matched, or one chain's end.
 type TraceEvent struct {
-	Time time.Time // when it was read; the kernel does not say when it happened
 	// ID is the same for all events of one packet buffer. The kernel reuses it, and gives a new one when the packet changes its input
 	// interface (from a bridge's port to the bridge): see [GroupTrace].
 	ID      uint32
@@ -53,7 +52,6 @@ type TraceEvent struct {
 	Kind    TraceKind
 	Verdict string // "accept", "drop", "continue", "return", "jump", "goto", "stolen", "queue", "repeat", "break"
 	Target  string // chain of a jump or goto
-	In, Out int    // interfaces' indexes, 0 for none; set where Packet is. Behind a bridge In is the bridge, never its port
 	Mark    uint32 // after the rule
 	// Packet is as it was when the base chain was called; nil in all events of a base chain but the first. Its interfaces are not named.
 	Packet *packet.Packet
@@ -143,7 +141,6 @@ func (t *Trace) receive(ctx context.Context) error {
 		return err
 	}
 	messages, err := t.events.Receive()
-	now := time.Now()
 	switch {
 	case errors.Is(err, unix.ENOBUFS):
 		return errTraceLost
@@ -160,7 +157,6 @@ func (t *Trace) receive(ctx context.Context) error {
 		if e == nil || !t.wanted(e) {
 			continue
 		}
-		e.Time = now
 		t.pending = append(t.pending, *e)
 	}
 	return nil
@@ -228,12 +224,8 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 			e.Verdict = verdictName(int32(ad.Uint32()))
 		case unix.NFTA_TRACE_MARK:
 			e.Mark = ad.Uint32()
-		case unix.NFTA_TRACE_IIF:
-			e.In = int(ad.Uint32())
 		case unix.NFTA_TRACE_IIFTYPE:
 			inType = ad.Uint16()
-		case unix.NFTA_TRACE_OIF:
-			e.Out = int(ad.Uint32())
 		case unix.NFTA_TRACE_LL_HEADER:
 			h.link = ad.Bytes()
 		case unix.NFTA_TRACE_NETWORK_HEADER:
@@ -292,7 +284,6 @@ func verdictName(code int32) string {
 type Traversal struct {
 	Packet    packet.Packet // as the base chain got it; the zero Packet where the kernel did not say
 	Transport []byte        // beginning of its transport header
-	In, Out   int           // interfaces' indexes
 	Events    []TraceEvent
 }
 
@@ -304,7 +295,7 @@ func GroupTrace(events []TraceEvent) []Traversal {
 	for _, e := range events {
 		t := open[e.ID]
 		if t == nil || e.Packet != nil {
-			t = &Traversal{In: e.In, Out: e.Out, Transport: e.Transport}
+			t = &Traversal{Transport: e.Transport}
 			if e.Packet != nil {
 				t.Packet = *e.Packet
 			}
