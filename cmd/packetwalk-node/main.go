@@ -67,6 +67,29 @@ func flags(args []string) (agent.Options, bool, error) {
 	f.StringVar(&o.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
 	f.StringVar(&o.NodeName, "node-name", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&o.NodeName, "hostname-override", "", "the same as --node-name, as kube-proxy calls it")
+	f.StringVar(&o.HealthzAddress, "healthz-bind-address", o.HealthzAddress, "`address` of /healthz and /livez; empty: none")
+	f.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, "`address` of /metrics; empty: none")
+	f.BoolVar(&o.WatchKernel, "watch-rules", o.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
+	proxyFlags(f, &o)
+	masqueradeFlags(f, &o)
+	showVersion := f.Bool("version", false, "print the version and exit")
+	f.SetOutput(io.Discard) // an error is one line, printed by the caller
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			f.SetOutput(os.Stdout)
+			fmt.Println("Usage: packetwalk-node [flags]")
+			f.PrintDefaults()
+		}
+		return o, false, err
+	}
+	if f.NArg() > 0 {
+		return o, false, fmt.Errorf("unexpected argument %q; all settings are flags", f.Arg(0))
+	}
+	return o, *showVersion, nil
+}
+
+// proxyFlags are the service proxy's.
+func proxyFlags(f *flag.FlagSet, o *agent.Options) {
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4)", func(s string) error { return families(&o.Families, s) })
 	f.Func("cluster-cidr", "`range` of the pods, one a family, by commas; traffic to services from elsewhere is masqueraded",
 		prefixes(&o.ClusterCIDRs))
@@ -86,31 +109,23 @@ func flags(args []string) (agent.Options, bool, error) {
 		"how long conntrack keeps half-closed TCP connections; 0: leave as is")
 	f.DurationVar(&o.Established, "conntrack-tcp-timeout-established", o.Established,
 		"how long conntrack keeps idle TCP connections; 0: leave as is")
-	f.StringVar(&o.HealthzAddress, "healthz-bind-address", o.HealthzAddress, "`address` of /healthz and /livez; empty: none")
-	f.StringVar(&o.MetricsAddress, "metrics-bind-address", o.MetricsAddress, "`address` of /metrics; empty: none")
+}
+
+// masqueradeFlags are those of the other parts, which decide whose address destinations see.
+func masqueradeFlags(f *flag.FlagSet, o *agent.Options) {
 	f.Func("node-masquerade-exclude",
 		"set up the masquerade rules of an AKS node; `ranges`, by commas, that pods reach with their own address", prefixes(&o.NodeMasquerade))
 	f.Func("non-masquerade-cidr", "set up kubenet's masquerade rule; `range` that pods reach with their own address, 0.0.0.0/0 for every one",
+		prefix(&o.NonMasquerade))
+	f.Func("docker-bridge-cidr",
+		"source `range` of docker0's masquerade rule, part of --node-masquerade-exclude and --non-masquerade-cidr; none: no such rule (default 172.17.0.0/16)",
 		func(s string) error {
-			var one []netip.Prefix
-			if err := prefixes(&one)(s); err != nil {
-				return err
+			if s == "" || s == "none" {
+				o.DockerBridge = netip.Prefix{}
+				return nil
 			}
-			if len(one) != 1 {
-				return fmt.Errorf("%q is not one range", s)
-			}
-			o.NonMasquerade = one[0]
-			return nil
+			return prefix(&o.DockerBridge)(s)
 		})
-	f.Func("docker-bridge-cidr", "source `range` of docker0's masquerade rule, part of --node-masquerade-exclude and --non-masquerade-cidr; none: no such rule (default 172.17.0.0/16)", func(s string) error {
-		o.DockerBridge = netip.Prefix{}
-		if s == "" || s == "none" {
-			return nil
-		}
-		var err error
-		o.DockerBridge, err = netip.ParsePrefix(s)
-		return err
-	})
 	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
 	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "",
 		"form of its configuration: v1 (kubernetes-sigs) or v2 (Azure); by default that of --proxy-rules")
@@ -123,21 +138,21 @@ func flags(args []string) (agent.Options, bool, error) {
 		"how often its configuration is read again; form v1 has it in the configuration")
 	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools,
 		"keep the IP sets and nat chains of Calico's IPPools (crd.projectcalico.org/v1), as its agent felix does; not on a node with felix")
-	f.BoolVar(&o.WatchKernel, "watch-rules", o.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
-	showVersion := f.Bool("version", false, "print the version and exit")
-	f.SetOutput(io.Discard) // an error is one line, printed by the caller
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			f.SetOutput(os.Stdout)
-			fmt.Println("Usage: packetwalk-node [flags]")
-			f.PrintDefaults()
+}
+
+// prefix reads one range.
+func prefix(into *netip.Prefix) func(string) error {
+	return func(s string) error {
+		var one []netip.Prefix
+		if err := prefixes(&one)(s); err != nil {
+			return err
 		}
-		return o, false, err
+		if len(one) != 1 {
+			return fmt.Errorf("%q is not one range", s)
+		}
+		*into = one[0]
+		return nil
 	}
-	if f.NArg() > 0 {
-		return o, false, fmt.Errorf("unexpected argument %q; all settings are flags", f.Arg(0))
-	}
-	return o, *showVersion, nil
 }
 
 func prefixes(into *[]netip.Prefix) func(string) error {

@@ -52,7 +52,7 @@ func Check(ctx context.Context) []Missing {
 			return err
 		}
 		defer ns.Close()
-		for _, f := range features() {
+		for _, f := range features {
 			add(f.missing, f.try(ctx, ns))
 		}
 		return nil
@@ -62,32 +62,32 @@ func Check(ctx context.Context) []Missing {
 	return missing
 }
 
-// feature is something of the kernel, and how it is tried.
+// feature is something of the kernel, and what needs it: a call, or what a program takes on its standard input.
 type feature struct {
 	missing Missing
-	try     func(context.Context, *Namespace) error
+	call    func() error
+	input   string
+	program []string
 }
 
-// features are tried in a new namespace, which the thread is in, each after those before it. They are no variable, which every program
-// would have that links the package, with all that they call.
-func features() []feature {
-	return []feature{
-		{Missing{"veth", "hosts are joined by veth pairs", "modprobe veth"}, func(context.Context, *Namespace) error {
-			return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "check0"}, PeerName: "check1"})
-		}},
-		{Missing{"bridge", "the azure CNI plugin joins pods by a bridge", "modprobe bridge"}, func(context.Context, *Namespace) error {
-			return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "check2"}})
-		}},
-		{
-			Missing{"br_netfilter", "services on the pods' own bridge need iptables to see bridged packets", "modprobe br_netfilter"},
-			func(context.Context, *Namespace) error {
-				_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
-				return err
-			},
+// features are tried in a new namespace, which the thread is in, each after those before it.
+var features = []feature{
+	{missing: Missing{"veth", "hosts are joined by veth pairs", "modprobe veth"}, call: func() error {
+		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "check0"}, PeerName: "check1"})
+	}},
+	{missing: Missing{"bridge", "the azure CNI plugin joins pods by a bridge", "modprobe bridge"}, call: func() error {
+		return netlink.LinkAdd(&netlink.Bridge{LinkAttrs: netlink.LinkAttrs{Name: "check2"}})
+	}},
+	{
+		missing: Missing{"br_netfilter", "services on the pods' own bridge need iptables to see bridged packets", "modprobe br_netfilter"},
+		call: func() error {
+			_, err := os.Stat("/proc/sys/net/bridge/bridge-nf-call-iptables")
+			return err
 		},
-		{
-			Missing{"nf_tables", "the fabric translates addresses with nftables", "modprobe nf_tables nft_chain_nat nft_hash nft_numgen"},
-			feed(`table ip check {
+	},
+	{
+		missing: Missing{"nf_tables", "the fabric translates addresses with nftables", "modprobe nf_tables nft_chain_nat nft_hash nft_numgen"},
+		program: []string{"nft", "-f", "-"}, input: `table ip check {
 			map m { type ipv4_addr : interval ipv4_addr . inet_service
 				elements = { 10.0.0.1 : 10.0.0.2 . 1024-2047 }
 			}
@@ -102,17 +102,17 @@ func features() []feature {
 				meta l4proto tcp numgen random mod 2 == 0 snat ip to ip saddr map @m
 			}
 		}
-		`, "nft", "-f", "-"),
-		},
-		{
-			Missing{"ipset", "Calico's pools are IP sets", "modprobe ip_set ip_set_hash_net"},
-			feed("create check hash:net\n", "ipset", "restore"),
-		},
-		{
-			Missing{"xtables", "the nodes' rules are iptables rules",
-				"modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark " +
-					"xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"},
-			feed(`*mangle
+		`,
+	},
+	{
+		missing: Missing{"ipset", "Calico's pools are IP sets", "modprobe ip_set ip_set_hash_net"},
+		program: []string{"ipset", "restore"}, input: "create check hash:net\n",
+	},
+	{
+		missing: Missing{"xtables", "the nodes' rules are iptables rules",
+			"modprobe -a nft_compat xt_comment xt_statistic xt_addrtype xt_iprange xt_mark " +
+				"xt_MASQUERADE xt_HL xt_set xt_conntrack xt_nat xt_recent"},
+		program: []string{"iptables-restore", "--wait=5"}, input: `*mangle
 -A PREROUTING -j TTL --ttl-inc 1
 COMMIT
 *nat
@@ -125,26 +125,27 @@ COMMIT
 *filter
 -A FORWARD -m conntrack --ctstate NEW -j REJECT
 COMMIT
-`, "iptables-restore", "--wait=5"),
-		},
-		{
-			Missing{"ebtables", "the azure CNI plugin's bridge mode rewrites link-layer addresses", "modprobe -a ebt_snat ebt_dnat ebt_arpreply"},
-			feed(`*nat
+`,
+	},
+	{
+		missing: Missing{"ebtables", "the azure CNI plugin's bridge mode rewrites link-layer addresses",
+			"modprobe -a ebt_snat ebt_dnat ebt_arpreply"},
+		program: []string{"ebtables-restore"}, input: `*nat
 :PREROUTING ACCEPT
 -A PREROUTING -p ARP --arp-op Request --arp-ip-dst 10.0.0.1 -j arpreply --arpreply-mac 00:0d:3a:00:00:01 --arpreply-target DROP
-`, "ebtables-restore"),
-		},
-	}
+`,
+	},
 }
 
-// feed tries a program with input on its standard input. A program that is not there is another finding.
-func feed(input, name string, args ...string) func(context.Context, *Namespace) error {
-	return func(ctx context.Context, ns *Namespace) error {
-		if _, err := ns.command(ctx, input, name, args...); !errors.Is(err, exec.ErrNotFound) {
-			return err
-		}
-		return nil
+// try tells what is missing. A program that is not there is another finding.
+func (f *feature) try(ctx context.Context, ns *Namespace) error {
+	if f.call != nil {
+		return f.call()
 	}
+	if _, err := ns.command(ctx, f.input, f.program[0], f.program[1:]...); !errors.Is(err, exec.ErrNotFound) {
+		return err
+	}
+	return nil
 }
 
 // tryOverlay tells an unknown file system (ENODEV) from one that is there and wants options.

@@ -78,7 +78,8 @@ func (l ipLayout) packets(t packet.Tuple) []check {
 // errors are the checks for ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.
 func (l ipLayout) errors(t packet.Tuple) []check {
 	const quoted = 8 // where the quoted packet begins
-	checks := append(l.begin(l.icmp), check{atTransport, 0, isAtLeast, []byte{l.errorsLow}}, check{atTransport, 0, isAtMost, []byte{l.errorsHigh}})
+	checks := append(l.begin(l.icmp), check{atTransport, 0, isAtLeast, []byte{l.errorsLow}},
+		check{atTransport, 0, isAtMost, []byte{l.errorsHigh}})
 	if l.icmp == packet.ICMP {
 		checks = append(checks, check{atTransport, quoted, isEqual, []byte{0x45}})
 	}
@@ -104,7 +105,8 @@ func (l ipLayout) tuple(at place, ip, ports uint32, t packet.Tuple) (checks []ch
 		case low == high:
 			checks = append(checks, check{atTransport, ports + offset, isEqual, wire16(low)})
 		default:
-			checks = append(checks, check{atTransport, ports + offset, isAtLeast, wire16(low)}, check{atTransport, ports + offset, isAtMost, wire16(high)})
+			checks = append(checks, check{atTransport, ports + offset, isAtLeast, wire16(low)},
+				check{atTransport, ports + offset, isAtMost, wire16(high)})
 		}
 	}
 	address(l.source, t.Source)

@@ -187,7 +187,7 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 	at := c.link(link.Ifindex)
 	got := Captured{Link: at.name, Bridge: at.bridge, Out: link.Pkttype == unix.PACKET_OUTGOING}
 	h := headers{network: bytes.Clone(c.buf[:n])}
-	if (link.Hatype == unix.ARPHRD_ETHER || link.Hatype == unix.ARPHRD_LOOPBACK) && n >= 14 {
+	if hasEther(link.Hatype) && n >= 14 {
 		h.link, h.network = h.network[:14], h.network[14:]
 	}
 	h.transport = h.network[HeaderLength(h.network):]

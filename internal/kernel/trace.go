@@ -202,37 +202,8 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 	ad.ByteOrder = binary.BigEndian
 	e := &TraceEvent{Family: familyName(m.Data[0])}
 	var h headers
-	var inType uint16
 	for ad.Next() {
-		switch ad.Type() {
-		case unix.NFTA_TRACE_ID:
-			e.ID = ad.Uint32()
-		case unix.NFTA_TRACE_TABLE:
-			e.Table = ad.String()
-		case unix.NFTA_TRACE_CHAIN:
-			e.Chain = ad.String()
-		case unix.NFTA_TRACE_RULE_HANDLE:
-			e.Handle = ad.Uint64()
-		case unix.NFTA_TRACE_TYPE:
-			kind := ad.Uint32()
-			if e.Kind = traceKinds[kind]; e.Kind == "" {
-				e.Kind = TraceKind("type " + strconv.Itoa(int(kind)))
-			}
-		case unix.NFTA_TRACE_VERDICT:
-			ad.Nested(e.readVerdict)
-		case unix.NFTA_TRACE_POLICY:
-			e.Verdict = verdictName(int32(ad.Uint32()))
-		case unix.NFTA_TRACE_MARK:
-			e.Mark = ad.Uint32()
-		case unix.NFTA_TRACE_IIFTYPE:
-			inType = ad.Uint16()
-		case unix.NFTA_TRACE_LL_HEADER:
-			h.link = ad.Bytes()
-		case unix.NFTA_TRACE_NETWORK_HEADER:
-			h.network = ad.Bytes()
-		case unix.NFTA_TRACE_TRANSPORT_HEADER:
-			h.transport = ad.Bytes()
-		}
+		e.read(ad, &h)
 	}
 	if err := ad.Err(); err != nil {
 		return nil, err
@@ -240,7 +211,7 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 	if e.Kind == TraceRule && e.Handle == 0 {
 		e.Kind = TraceReturn // Linux 6 reports a chain's end as a rule that continues, without a handle
 	}
-	if inType != unix.ARPHRD_ETHER && inType != unix.ARPHRD_LOOPBACK {
+	if !hasEther(h.linkType) {
 		h.link = nil
 	}
 	if h.network != nil {
@@ -249,6 +220,39 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 		e.Packet, e.Transport = &p, h.transport
 	}
 	return e, nil
+}
+
+// read takes one attribute (enum nft_trace_attributes).
+func (e *TraceEvent) read(ad *netlink.AttributeDecoder, h *headers) {
+	switch ad.Type() {
+	case unix.NFTA_TRACE_ID:
+		e.ID = ad.Uint32()
+	case unix.NFTA_TRACE_TABLE:
+		e.Table = ad.String()
+	case unix.NFTA_TRACE_CHAIN:
+		e.Chain = ad.String()
+	case unix.NFTA_TRACE_RULE_HANDLE:
+		e.Handle = ad.Uint64()
+	case unix.NFTA_TRACE_TYPE:
+		kind := ad.Uint32()
+		if e.Kind = traceKinds[kind]; e.Kind == "" {
+			e.Kind = TraceKind("type " + strconv.Itoa(int(kind)))
+		}
+	case unix.NFTA_TRACE_VERDICT:
+		ad.Nested(e.readVerdict)
+	case unix.NFTA_TRACE_POLICY:
+		e.Verdict = verdictName(int32(ad.Uint32()))
+	case unix.NFTA_TRACE_MARK:
+		e.Mark = ad.Uint32()
+	case unix.NFTA_TRACE_IIFTYPE:
+		h.linkType = ad.Uint16()
+	case unix.NFTA_TRACE_LL_HEADER:
+		h.link = ad.Bytes()
+	case unix.NFTA_TRACE_NETWORK_HEADER:
+		h.network = ad.Bytes()
+	case unix.NFTA_TRACE_TRANSPORT_HEADER:
+		h.transport = ad.Bytes()
+	}
 }
 
 func (e *TraceEvent) readVerdict(ad *netlink.AttributeDecoder) error {

@@ -4,11 +4,21 @@ import (
 	"encoding/binary"
 	"net/netip"
 
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/model/packet"
 )
 
 // headers are the bytes of one packet, each slice from the beginning of that header and possibly cut.
-type headers struct{ link, network, transport []byte }
+type headers struct {
+	link, network, transport []byte
+	linkType                 uint16 // of the interface (ARPHRD_…, include/uapi/linux/if_arp.h)
+}
+
+// hasEther tells whether an interface's frames have an Ethernet header.
+func hasEther(linkType uint16) bool {
+	return linkType == unix.ARPHRD_ETHER || linkType == unix.ARPHRD_LOOPBACK
+}
 
 // parse reads what there is. What is cut off stays zero.
 func (h headers) parse() packet.Packet {
