@@ -76,8 +76,8 @@ type HealthChange struct {
 	Reason string // why it is down: the last probe's error; "" when up
 }
 
-// ErrNotStarted is the error of what needs the fabric's namespaces before Start.
-var ErrNotStarted = errors.New("the fabric is not started")
+// errNotStarted is the error of what needs the fabric's namespaces before Start.
+var errNotStarted = errors.New("the fabric is not started")
 
 // New checks the configuration. It touches nothing.
 func New(cfg Config) (*Fabric, error) {
@@ -232,7 +232,7 @@ func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet
 	fail := func(err error) error { return fmt.Errorf("attach %s %s: %w", kind, name, err) }
 	wires, near := side(vnet.NewPlan(f.network, f.health))
 	if near == nil {
-		return fail(ErrNotStarted)
+		return fail(errNotStarted)
 	}
 	for _, w := range wires {
 		if w.Name != name {

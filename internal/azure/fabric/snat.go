@@ -18,7 +18,7 @@ func (f *Fabric) PortUses() ([]vnet.PortUse, error) {
 	ns, n := f.fabric, f.network
 	f.mu.Unlock()
 	if ns == nil {
-		return nil, ErrNotStarted
+		return nil, errNotStarted
 	}
 	flows, err := translated(ns)
 	return vnet.PortUses(n, flows), err

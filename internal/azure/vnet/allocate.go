@@ -7,8 +7,8 @@ import (
 	"slices"
 )
 
-// MaxIPConfigs is how many IP configurations a NIC can have (Azure's limit of private addresses per NIC).
-const MaxIPConfigs = 256
+// maxIPConfigs is how many IP configurations a NIC can have (Azure's limit of private addresses per NIC).
+const maxIPConfigs = 256
 
 // Gateway is the subnet's gateway: its second address.
 func (s Subnet) Gateway() netip.Addr { return s.Prefix.Masked().Addr().Next() }
@@ -46,8 +46,8 @@ func (n *Network) allocateNIC(machine, vnet, subnet string, count int, first net
 	fail := func(format string, a ...any) (NIC, error) {
 		return NIC{}, fmt.Errorf("allocate NIC for %s in %s/%s: %w", machine, vnet, subnet, fmt.Errorf(format, a...))
 	}
-	if count < 1 || count > MaxIPConfigs {
-		return fail("%d addresses: a NIC has 1 to %d", count, MaxIPConfigs)
+	if count < 1 || count > maxIPConfigs {
+		return fail("%d addresses: a NIC has 1 to %d", count, maxIPConfigs)
 	}
 	s, ok := n.Subnet(vnet, subnet)
 	if !ok {
@@ -159,16 +159,16 @@ func (n *Network) LeavePools(name string) {
 	}
 }
 
-// PublicPrefix is the range that public addresses of the lab's Azure come from (TEST-NET-3, RFC 5737): .1 is the API server, .2
+// publicPrefix is the range that public addresses of the lab's Azure come from (TEST-NET-3, RFC 5737): .1 is the API server, .2
 // default outbound, front ends and instances' own addresses from .10 on.
-var PublicPrefix = netip.MustParsePrefix("203.0.113.0/24")
+var publicPrefix = netip.MustParsePrefix("203.0.113.0/24")
 
-// Well-known addresses of PublicPrefix.
+// Well-known addresses of publicPrefix.
 var (
 	APIServerAddress       = netip.MustParseAddr("203.0.113.1")
 	DefaultOutboundAddress = netip.MustParseAddr("203.0.113.2")
 	firstPublicAddress     = netip.MustParseAddr("203.0.113.10")
-	// fabricAddress is the fabric's own on the internet side, where the internet's router sends what is for PublicPrefix.
+	// fabricAddress is the fabric's own on the internet side, where the internet's router sends what is for publicPrefix.
 	fabricAddress = netip.MustParseAddr("203.0.113.254")
 )
 

@@ -51,7 +51,7 @@ const (
 
 // Bounds of a security rule's priority.
 const (
-	MinSecurityPriority = 100
+	minSecurityPriority = 100
 	MaxSecurityPriority = 4096
 )
 
@@ -315,7 +315,7 @@ func (t tags) spans(list []string) []span {
 	for _, s := range list {
 		if tag, ok := t[s]; ok {
 			all = append(all, tag...)
-		} else if p, err := ParseAddressPrefix(s); err == nil {
+		} else if p, err := parseAddressPrefix(s); err == nil {
 			all = append(all, spanOf(p))
 		}
 	}
@@ -331,8 +331,8 @@ func IsServiceTag(s string) bool {
 	return s == TagVirtualNetwork || s == TagInternet || s == TagAzureLoadBalancer
 }
 
-// ParseAddressPrefix reads an IPv4 prefix, or an address as one.
-func ParseAddressPrefix(s string) (netip.Prefix, error) {
+// parseAddressPrefix reads an IPv4 prefix, or an address as one.
+func parseAddressPrefix(s string) (netip.Prefix, error) {
 	if a, err := netip.ParseAddr(s); err == nil && a.Is4() {
 		return host(a), nil
 	}
@@ -372,15 +372,15 @@ func (v *validator) securityGroups(n Network) {
 
 func (v *validator) securityRule(what string, r SecurityRule) {
 	v.check(len(r.Name) <= 80 && nftName(r.Name) == r.Name, "%s: a name has at most 80 letters, digits, -, _ and .", what)
-	v.check(r.Priority >= MinSecurityPriority && r.Priority <= MaxSecurityPriority, "%s: priority %d is not from %d to %d",
-		what, r.Priority, MinSecurityPriority, MaxSecurityPriority)
+	v.check(r.Priority >= minSecurityPriority && r.Priority <= MaxSecurityPriority, "%s: priority %d is not from %d to %d",
+		what, r.Priority, minSecurityPriority, MaxSecurityPriority)
 	v.check(r.Direction == DirectionInbound || r.Direction == DirectionOutbound, "%s: unknown direction %q", what, r.Direction)
 	v.check(r.Access == AccessAllow || r.Access == AccessDeny, "%s: unknown access %q", what, r.Access)
 	known := slices.Contains([]string{ProtocolTCP, ProtocolUDP, ProtocolICMP, Any}, r.Protocol)
 	v.check(known, "%s: unknown protocol %q", what, r.Protocol)
 	v.check(r.Protocol != ProtocolICMP || anyPort(r.SourcePorts) && anyPort(r.DestinationPorts), "%s: %s has no ports", what, ProtocolICMP)
 	for _, a := range slices.Concat(r.Sources, r.Destinations) {
-		_, err := ParseAddressPrefix(a)
+		_, err := parseAddressPrefix(a)
 		v.check(a == Any || IsServiceTag(a) || err == nil, "%s: %q is no IPv4 prefix and no service tag of the lab", what, a)
 	}
 	for _, p := range slices.Concat(r.SourcePorts, r.DestinationPorts) {

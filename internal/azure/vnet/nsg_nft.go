@@ -280,7 +280,7 @@ func (r SecurityRule) key() (string, bool) {
 	if r.Protocol != ProtocolTCP && r.Protocol != ProtocolUDP || len(r.Destinations) != 1 || len(r.DestinationPorts) != 1 {
 		return "", false
 	}
-	p, err := ParseAddressPrefix(r.Destinations[0])
+	p, err := parseAddressPrefix(r.Destinations[0])
 	port := r.DestinationPorts[0]
 	if err != nil || !p.IsSingleIP() || port.First != port.Last {
 		return "", false

@@ -41,8 +41,8 @@ func OutboundPorts(poolSize int) int {
 const (
 	// firstOutboundPort is where the first block begins; those below are the well-known ones.
 	firstOutboundPort = 1024
-	// OutboundPortsPerFrontend is how many source ports a front end has for all members ("Outbound rules", learn.microsoft.com).
-	OutboundPortsPerFrontend = 64000
+	// outboundPortsPerFrontend is how many source ports a front end has for all members ("Outbound rules", learn.microsoft.com).
+	outboundPortsPerFrontend = 64000
 )
 
 // A portBlock is a member's share of a front end.
@@ -144,8 +144,8 @@ func (p *outboundPlan) addPool(n Network, lb *LoadBalancer, name string, fronten
 	}
 }
 
-// OutboundBlock is the share that a machine has of a front end's ports.
-type OutboundBlock struct {
+// outboundBlock is the share that a machine has of a front end's ports.
+type outboundBlock struct {
 	Machine   string
 	Private   netip.Addr // what leaves from here is translated
 	Frontend  netip.Addr
@@ -154,14 +154,14 @@ type OutboundBlock struct {
 	InTurn    bool // used when those of the machine's blocks before are used up
 }
 
-// OutboundBlocks are the shares of all machines that leave by a load balancer.
-func OutboundBlocks(n Network) []OutboundBlock {
-	var all []OutboundBlock
+// outboundBlocks are the shares of all machines that leave by a load balancer.
+func outboundBlocks(n Network) []outboundBlock {
+	var all []outboundBlock
 	for _, pool := range outbound(n).pools {
 		for k := range pool.members {
 			for i := range pool.frontends {
 				b := pool.block(i, k)
-				all = append(all, OutboundBlock{b.member.nic.Machine, b.member.address, b.frontend, uint16(b.first), b.ports, pool.inTurn})
+				all = append(all, outboundBlock{b.member.nic.Machine, b.member.address, b.frontend, uint16(b.first), b.ports, pool.inTurn})
 			}
 		}
 	}

@@ -138,8 +138,8 @@ func nicWire(n Network, nic NIC) Wire {
 	}
 }
 
-// ContainerGroupRanges are what a container group reaches by its subnet: private addresses (RFC 1918), as the routes in a group show it.
-var ContainerGroupRanges = []netip.Prefix{
+// containerGroupRanges are what a container group reaches by its subnet: private addresses (RFC 1918), as the routes in a group show it.
+var containerGroupRanges = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
 }
 
@@ -149,7 +149,7 @@ func nicRoutes(nic NIC, gateway netip.Addr) []Route {
 		return []Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
 	}
 	var routes []Route
-	for _, p := range ContainerGroupRanges {
+	for _, p := range containerGroupRanges {
 		routes = append(routes, Route{Destination: p, Gateway: gateway, Link: machineLink})
 	}
 	return routes
@@ -239,7 +239,7 @@ func nicState(nic NIC) State {
 
 func internetState(n Network) State {
 	s := State{Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []Address{{"lo", host(routerAddress), ""}}}
-	s.Routes = append(s.Routes, Route{Destination: PublicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true})
+	s.Routes = append(s.Routes, Route{Destination: publicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true})
 	s.Neighbours = append(s.Neighbours, Neighbour{uplinkOutside, fabricAddress, uplink().Inside.MAC})
 	for _, h := range n.Hosts {
 		s.add(State{

@@ -76,9 +76,9 @@ func (u portsInUse) keys() []portKey {
 }
 
 // blocksOf are the shares of each machine, in the order in which they are used.
-func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]OutboundBlock) {
-	blocks = map[netip.Addr][]OutboundBlock{}
-	for _, b := range OutboundBlocks(n) {
+func blocksOf(n Network) (order []netip.Addr, blocks map[netip.Addr][]outboundBlock) {
+	blocks = map[netip.Addr][]outboundBlock{}
+	for _, b := range outboundBlocks(n) {
 		if blocks[b.Private] == nil {
 			order = append(order, b.Private)
 		}
@@ -119,8 +119,8 @@ func PortUses(n Network, flows []TranslatedFlow) []PortUse {
 	return all
 }
 
-func holds(blocks []OutboundBlock, port netip.AddrPort) bool {
-	return slices.ContainsFunc(blocks, func(b OutboundBlock) bool {
+func holds(blocks []outboundBlock, port netip.AddrPort) bool {
+	return slices.ContainsFunc(blocks, func(b outboundBlock) bool {
 		return b.Frontend == port.Addr() && port.Port() >= b.FirstPort && int(port.Port()) < int(b.FirstPort)+b.Ports
 	})
 }
@@ -132,15 +132,15 @@ const (
 	spareWindow = 128
 	// fewSpare is what part of the ports being free is few: then rows of ports in use are seldom longer than what the kernel tries.
 	fewSpare = 5
-	// SpareTimeoutSeconds is how long a Spare is good for: it must not outlive the process that knows whether it is still true for long.
-	SpareTimeoutSeconds = 3
+	// spareTimeoutSeconds is how long a Spare is good for: it must not outlive the process that knows whether it is still true for long.
+	spareTimeoutSeconds = 3
 )
 
 // SparesFrom is how many flows there are at least before some machine has only few ports left towards some destination; 0 when nothing
 // leaves by a load balancer.
 func SparesFrom(n Network) int {
 	least := 0
-	for _, b := range OutboundBlocks(n) {
+	for _, b := range outboundBlocks(n) {
 		if from := b.Ports - b.Ports/fewSpare; least == 0 || from < least {
 			least = from
 		}
@@ -165,7 +165,7 @@ func Spares(n Network, flows []TranslatedFlow) []Spare {
 }
 
 // spareFor is the best row of the blocks, or none; ok says that it is needed.
-func spareFor(key portKey, blocks []OutboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
+func spareFor(key portKey, blocks []outboundBlock, used map[netip.AddrPort]bool) (best Spare, ok bool) {
 	most, sum, all, long := 0, 0, 0, false
 	for i, b := range blocks {
 		first, last, free, total := b.spare(used)
@@ -190,7 +190,7 @@ func spareFor(key portKey, blocks []OutboundBlock, used map[netip.AddrPort]bool)
 }
 
 // spare finds the row with the most free ports, how many those are, and how many the whole block has.
-func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
+func (b outboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, free, total int) {
 	for at := 0; at < b.Ports; at += spareWindow {
 		from, to, n := b.FirstPort+uint16(at), b.FirstPort+uint16(min(at+spareWindow, b.Ports)-1), 0
 		for p := from; p <= to; p++ {
@@ -205,12 +205,12 @@ func (b OutboundBlock) spare(used map[netip.AddrPort]bool) (first, last uint16, 
 	return first, last, free, total
 }
 
-// SpareScript is the nft script that makes the fabric's table have exactly these spares, for SpareTimeoutSeconds.
+// SpareScript is the nft script that makes the fabric's table have exactly these spares, for spareTimeoutSeconds.
 func SpareScript(spares []Spare) string {
 	var rows, none strings.Builder
 	for _, s := range spares {
 		key := fmt.Sprintf("\t%d . %s . %s . %d timeout %ds", s.Protocol, s.Private, s.Destination.Addr(), s.Destination.Port(),
-			SpareTimeoutSeconds)
+			spareTimeoutSeconds)
 		if s.Frontend.IsValid() {
 			fmt.Fprintf(&rows, "%s : %s . %d-%d,\n", key, s.Frontend, s.First, s.Last)
 		} else {

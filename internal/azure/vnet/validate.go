@@ -191,7 +191,7 @@ func (v *validator) outboundRules(n Network, lb *LoadBalancer, has map[string]bo
 		v.check(r.IdleTimeoutMinutes >= 4 && r.IdleTimeoutMinutes <= 120, "%s: idle time-out %d min is not from 4 to 120", what,
 			r.IdleTimeoutMinutes)
 		v.check(r.AllocatedOutboundPorts >= 0, "%s: %d ports", what, r.AllocatedOutboundPorts)
-		if need, most := r.AllocatedOutboundPorts*len(lb.poolMembers(n, r.BackendPool)), OutboundPortsPerFrontend*len(r.Frontends); need > most {
+		if need, most := r.AllocatedOutboundPorts*len(lb.poolMembers(n, r.BackendPool)), outboundPortsPerFrontend*len(r.Frontends); need > most {
 			v.check(false, "%s: %d ports are needed and %d front ends have %d", what, need, len(r.Frontends), most)
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"strings"
 )
 
-// ErrUnknownImage is in the chain of Resolve's error for an image that is not there; the message lists those there are.
-var ErrUnknownImage = errors.New("no such image among the built-in applications")
+// errUnknownImage is in the chain of Resolve's error for an image that is not there; the message lists those there are.
+var errUnknownImage = errors.New("no such image among the built-in applications")
 
 // An App is what an image stands for, as data.
 type App struct {
@@ -80,7 +80,7 @@ func Resolve(image string) (App, error) {
 			return catalog[i], nil
 		}
 	}
-	return App{}, fmt.Errorf("image %q: %w; there are %s", image, ErrUnknownImage, strings.Join(Images(), ", "))
+	return App{}, fmt.Errorf("image %q: %w; there are %s", image, errUnknownImage, strings.Join(Images(), ", "))
 }
 
 // shortRepository takes tag, digest and Docker Hub's own names off a reference. A colon before the last slash is a registry's port, not a
@@ -103,7 +103,7 @@ func ByName(name string) (App, error) {
 			return catalog[i], nil
 		}
 	}
-	return App{}, fmt.Errorf("application %q: %w", name, ErrUnknownImage)
+	return App{}, fmt.Errorf("application %q: %w", name, errUnknownImage)
 }
 
 // Images lists the images there are, sorted, in short form.

@@ -33,7 +33,7 @@ func TestResolve(t *testing.T) {
 		if got.Name != want || (err != nil) != (want == "") {
 			t.Errorf("%q is %q, %v; want %q", image, got.Name, err, want)
 		}
-		if want == "" && (!errors.Is(err, ErrUnknownImage) || !strings.Contains(err.Error(), "erjosito/whereami, ")) {
+		if want == "" && (!errors.Is(err, errUnknownImage) || !strings.Contains(err.Error(), "erjosito/whereami, ")) {
 			t.Errorf("%q: %v", image, err)
 		}
 	}

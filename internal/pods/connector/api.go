@@ -17,7 +17,7 @@ import (
 )
 
 // api is the node's side of the interface that the API server asks.
-func (c *Connector) api() nodeapi.Config {
+func (c *connector) api() nodeapi.Config {
 	return nodeapi.Config{
 		Certificate: c.cfg.Certificate, ClientCA: c.cfg.ClientCA, ClientName: nodeapi.APIServerName, Now: time.Now,
 		Log: c.log, Exec: c.exec, Attach: c.attach, PortForward: c.portForward, Pods: c.GetPods, Stats: c.stats,
@@ -25,7 +25,7 @@ func (c *Connector) api() nodeapi.Config {
 }
 
 // group finds the group of a pod.
-func (c *Connector) group(namespace, pod string) (string, error) {
+func (c *connector) group(namespace, pod string) (string, error) {
 	f := c.follower(namespace, pod)
 	if f == nil {
 		return "", errdefs.NotFoundf("pod %q not found in namespace %q", pod, namespace)
@@ -38,7 +38,7 @@ func (c *Connector) group(namespace, pod string) (string, error) {
 	return groupName(namespace, pod), nil
 }
 
-func (c *Connector) log(namespace, pod, container string, o nodeapi.LogOptions) (func(context.Context, io.Writer) error, error) {
+func (c *connector) log(namespace, pod, container string, o nodeapi.LogOptions) (func(context.Context, io.Writer) error, error) {
 	group, err := c.group(namespace, pod)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (c *Connector) log(namespace, pod, container string, o nodeapi.LogOptions) 
 	return func(ctx context.Context, w io.Writer) error { return c.cfg.ACI.Logs(ctx, group, container, options, w) }, nil
 }
 
-func (c *Connector) exec(ctx context.Context, namespace, pod, container string, cmd []string, client vkapi.AttachIO) error {
+func (c *connector) exec(ctx context.Context, namespace, pod, container string, cmd []string, client vkapi.AttachIO) error {
 	group, err := c.group(namespace, pod)
 	if err != nil {
 		return err
@@ -63,7 +63,7 @@ func (c *Connector) exec(ctx context.Context, namespace, pod, container string, 
 }
 
 // attach shows the container's output: Azure's containers have no standard input to connect to.
-func (c *Connector) attach(ctx context.Context, namespace, pod, container string, client vkapi.AttachIO) error {
+func (c *connector) attach(ctx context.Context, namespace, pod, container string, client vkapi.AttachIO) error {
 	group, err := c.group(namespace, pod)
 	if err != nil || client.Stdout() == nil {
 		return err
@@ -72,7 +72,7 @@ func (c *Connector) attach(ctx context.Context, namespace, pod, container string
 }
 
 // portForward carries one connection to the group's address: by the network, as any pod's, because nobody can enter the group.
-func (c *Connector) portForward(ctx context.Context, namespace, pod string, port int32, stream io.ReadWriteCloser) error {
+func (c *connector) portForward(ctx context.Context, namespace, pod string, port int32, stream io.ReadWriteCloser) error {
 	group, err := c.group(namespace, pod)
 	if err != nil {
 		return err
@@ -94,7 +94,7 @@ func (c *Connector) portForward(ctx context.Context, namespace, pod string, port
 }
 
 // stats is the minimum of /stats/summary: who is there. A lab does not measure.
-func (c *Connector) stats(ctx context.Context) (*statsv1alpha1.Summary, error) {
+func (c *connector) stats(ctx context.Context) (*statsv1alpha1.Summary, error) {
 	sum := &statsv1alpha1.Summary{Node: statsv1alpha1.NodeStats{NodeName: c.cfg.NodeName}, Pods: []statsv1alpha1.PodStats{}}
 	pods, err := c.GetPods(ctx)
 	for _, p := range pods {

@@ -24,8 +24,8 @@ import (
 // the connector is a service account.
 const SignerName = "packetwalk.dev/virtual-node-serving"
 
-// RequestCertificate asks for a serving certificate for the connector's present address, as a kubelet does at its start, and waits for it.
-func RequestCertificate(ctx context.Context, client kubernetes.Interface, node string, address netip.Addr) (tls.Certificate, error) {
+// requestCertificate asks for a serving certificate for the connector's present address, as a kubelet does at its start, and waits for it.
+func requestCertificate(ctx context.Context, client kubernetes.Interface, node string, address netip.Addr) (tls.Certificate, error) {
 	fail := func(err error) (tls.Certificate, error) {
 		return tls.Certificate{}, fmt.Errorf("serving certificate of %s: %w", node, err)
 	}

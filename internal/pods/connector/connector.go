@@ -30,8 +30,8 @@ import (
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
-// Config is all that a connector needs. Fields without "optional" must be set.
-type Config struct {
+// config is all that a connector needs. Fields without "optional" must be set.
+type config struct {
 	NodeName string
 	Version  string     // that the node shows
 	Address  netip.Addr // the connector's pod's: the node's internal address
@@ -50,9 +50,9 @@ type Config struct {
 	Log         *slog.Logger
 }
 
-// Connector is a virtual node. Make it with New, then Run it.
-type Connector struct {
-	cfg      Config
+// connector is a virtual node. Make it with newConnector, then Run it.
+type connector struct {
+	cfg      config
 	node     *corev1.Node
 	recorder record.EventRecorder
 	all      informers.SharedInformerFactory // of the cluster's objects
@@ -65,9 +65,9 @@ type Connector struct {
 	wait  sync.WaitGroup
 }
 
-// New makes a connector that does nothing yet.
-func New(cfg Config) *Connector {
-	c := &Connector{cfg: cfg, known: map[string]*follower{}}
+// newConnector makes a connector that does nothing yet.
+func newConnector(cfg config) *connector {
+	c := &connector{cfg: cfg, known: map[string]*follower{}}
 	c.node = nodeObject(cfg, metav1.Now())
 	c.all = informers.NewSharedInformerFactory(cfg.Client, 0)
 	c.own = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0, informers.WithTweakListOptions(func(o *metav1.ListOptions) {
@@ -81,7 +81,7 @@ func New(cfg Config) *Connector {
 const podWorkers = 10
 
 // Run registers the node, finds the groups of an earlier connector, and serves until ctx ends. Groups run on then.
-func (c *Connector) Run(ctx context.Context) error {
+func (c *connector) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer c.wait.Wait()
 	defer cancel()
@@ -130,7 +130,7 @@ func (c *Connector) Run(ctx context.Context) error {
 }
 
 // controllers are the library's, of the node and of its pods.
-func (c *Connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
+func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
 	nodes, err := vknode.NewNodeController(alive{}, c.node.DeepCopy(), c.cfg.Client.CoreV1().Nodes(),
 		vknode.WithNodeEnableLeaseV1(c.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
 		vknode.WithNodeStatusUpdateErrorHandler(c.reregister))
@@ -161,7 +161,7 @@ func synced(ctx context.Context, factories ...informers.SharedInformerFactory) e
 
 // register makes the Node and keeps its lease. One that is there keeps its labels and taints, which somebody may have changed; its status
 // becomes the connector's, by the library's controller.
-func (c *Connector) register(ctx context.Context, nodes *vknode.NodeController) error {
+func (c *connector) register(ctx context.Context, nodes *vknode.NodeController) error {
 	_, err := c.cfg.Client.CoreV1().Nodes().Create(ctx, c.node.DeepCopy(), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		c.cfg.Log.Info("the node is registered already", "node", c.node.Name)
@@ -172,7 +172,7 @@ func (c *Connector) register(ctx context.Context, nodes *vknode.NodeController) 
 }
 
 // reregister is the library's way out when the Node was deleted.
-func (c *Connector) reregister(ctx context.Context, err error) error {
+func (c *connector) reregister(ctx context.Context, err error) error {
 	if !apierrors.IsNotFound(err) {
 		return err
 	}

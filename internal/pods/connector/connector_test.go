@@ -65,8 +65,8 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-func testConfig() *Config {
-	return &Config{
+func testConfig() *config {
+	return &config{
 		NodeName: "vn", Location: "westeurope", SubnetID: "/subnet", KubeDNS: netip.MustParseAddr("10.0.0.10"), ClusterDomain: "cluster.local",
 		Address: netip.MustParseAddr("10.13.76.5"), Port: 10250, Version: "v1",
 	}

@@ -26,7 +26,7 @@ const (
 
 // A follower makes one pod's group, brings the group's state to the pod's status, and deletes the group in the end.
 type follower struct {
-	c     *Connector
+	c     *connector
 	after *follower     // of the pod that had the name before; nil: none
 	done  chan struct{} // closes when nothing of the group is left
 	wake  chan struct{}
@@ -41,9 +41,9 @@ type follower struct {
 }
 
 // follow begins to follow a pod whose group is to be made.
-func (c *Connector) follow(pod *corev1.Pod, after *follower) { c.take(pod, after, false) }
+func (c *connector) follow(pod *corev1.Pod, after *follower) { c.take(pod, after, false) }
 
-func (c *Connector) take(pod *corev1.Pod, after *follower, made bool) {
+func (c *connector) take(pod *corev1.Pod, after *follower, made bool) {
 	f := &follower{c: c, after: after, pod: pod, made: made, done: make(chan struct{}), wake: make(chan struct{}, 1)}
 	c.mu.Lock()
 	c.known[key(pod.Namespace, pod.Name)] = f

@@ -66,7 +66,7 @@ func testFollower(t *testing.T, a aci.Service, namespace, name, uid string) (f *
 	}
 	cfg := testConfig()
 	cfg.Client, cfg.ACI, cfg.Log = client, a, slog.New(slog.DiscardHandler)
-	c := New(*cfg)
+	c := newConnector(*cfg)
 	recorder := record.NewFakeRecorder(10)
 	c.recorder = recorder
 	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(uid)}}

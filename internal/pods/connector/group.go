@@ -34,7 +34,7 @@ const (
 )
 
 // newGroup is the container group of a pod, whose volumes are made already.
-func (cfg *Config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.ContainerGroup {
+func (cfg *config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.ContainerGroup {
 	g := aci.ContainerGroup{
 		Name: groupName(pod.Namespace, pod.Name), Location: cfg.Location,
 		Tags: map[string]string{
@@ -58,7 +58,7 @@ func (cfg *Config) newGroup(pod *corev1.Pod, volumes []aci.Volume) aci.Container
 }
 
 // dns is what the group's containers have in /etc/resolv.conf; nil is Azure's.
-func (cfg *Config) dns(pod *corev1.Pod) *aci.DNSConfig {
+func (cfg *config) dns(pod *corev1.Pod) *aci.DNSConfig {
 	servers, search, options := podspec.Resolver{Cluster: cfg.KubeDNS, Domain: cfg.ClusterDomain}.DNS(pod)
 	if len(servers) == 0 {
 		return nil

@@ -22,45 +22,45 @@ import (
 
 // The variables that Main reads, named as AKS's connector has them where it has them, and as this lab needs where it does not.
 const (
-	EnvNodeName      = "NODE_NAME"
-	EnvVersion       = "NODE_VERSION"
-	EnvPodIP         = "VKUBELET_POD_IP"
-	EnvPort          = "KUBELET_PORT"
-	EnvEndpoint      = "AZURE_ENDPOINT"
-	EnvSubscription  = "AZURE_SUBSCRIPTION_ID"
-	EnvResourceGroup = "ACI_RESOURCE_GROUP"
-	EnvRegion        = "ACI_REGION"
-	EnvVNetGroup     = "ACI_VNET_RESOURCE_GROUP"
-	EnvVNet          = "ACI_VNET_NAME"
-	EnvSubnet        = "ACI_SUBNET_NAME"
-	EnvKubeDNS       = "KUBE_DNS_IP"
-	EnvDomain        = "CLUSTER_DOMAIN"
-	EnvClusterCIDR   = "CLUSTER_CIDR"
-	EnvProxyRules    = "KUBE_PROXY_RULES"
-	// EnvCredentials is a directory with the files below.
-	EnvCredentials = "AZURE_CREDENTIALS_DIR"
+	envNodeName      = "NODE_NAME"
+	envVersion       = "NODE_VERSION"
+	envPodIP         = "VKUBELET_POD_IP"
+	envPort          = "KUBELET_PORT"
+	envEndpoint      = "AZURE_ENDPOINT"
+	envSubscription  = "AZURE_SUBSCRIPTION_ID"
+	envResourceGroup = "ACI_RESOURCE_GROUP"
+	envRegion        = "ACI_REGION"
+	envVNetGroup     = "ACI_VNET_RESOURCE_GROUP"
+	envVNet          = "ACI_VNET_NAME"
+	envSubnet        = "ACI_SUBNET_NAME"
+	envKubeDNS       = "KUBE_DNS_IP"
+	envDomain        = "CLUSTER_DOMAIN"
+	envClusterCIDR   = "CLUSTER_CIDR"
+	envProxyRules    = "KUBE_PROXY_RULES"
+	// envCredentials is a directory with the files below.
+	envCredentials = "AZURE_CREDENTIALS_DIR"
 )
 
-// The files of EnvCredentials.
+// The files of envCredentials.
 const (
-	FileToken      = "token"                 // the bearer token for Azure
-	FileCA         = "ca.crt"                // that has signed the certificate of Azure's endpoint
-	FileKubeconfig = "kube-proxy.kubeconfig" // of the kube-proxy extension
+	fileToken      = "token"                 // the bearer token for Azure
+	fileCA         = "ca.crt"                // that has signed the certificate of Azure's endpoint
+	fileKubeconfig = "kube-proxy.kubeconfig" // of the kube-proxy extension
 )
 
 // Main is the connector's program: settings from the environment, Kubernetes by the pod's service account.
 func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) error {
 	e := environment{get: getenv}
-	credentials := e.text(EnvCredentials)
-	cfg := Config{
-		NodeName: e.text(EnvNodeName), Version: e.text(EnvVersion), Address: e.address(EnvPodIP), Port: e.number(EnvPort),
-		Location: e.text(EnvRegion),
-		KubeDNS:  e.address(EnvKubeDNS), ClusterDomain: e.text(EnvDomain), Log: log,
+	credentials := e.text(envCredentials)
+	cfg := config{
+		NodeName: e.text(envNodeName), Version: e.text(envVersion), Address: e.address(envPodIP), Port: e.number(envPort),
+		Location: e.text(envRegion),
+		KubeDNS:  e.address(envKubeDNS), ClusterDomain: e.text(envDomain), Log: log,
 		SubnetID: fmt.Sprintf("/subscriptions/%s/resourceGroups/%s/providers/Microsoft.Network/virtualNetworks/%s/subnets/%s",
-			e.text(EnvSubscription), e.text(EnvVNetGroup), e.text(EnvVNet), e.text(EnvSubnet)),
+			e.text(envSubscription), e.text(envVNetGroup), e.text(envVNet), e.text(envSubnet)),
 	}
-	endpoint, subscription, group := e.text(EnvEndpoint), e.text(EnvSubscription), e.text(EnvResourceGroup)
-	cidr, rules := e.text(EnvClusterCIDR), e.text(EnvProxyRules)
+	endpoint, subscription, group := e.text(envEndpoint), e.text(envSubscription), e.text(envResourceGroup)
+	cidr, rules := e.text(envClusterCIDR), e.text(envProxyRules)
 	if err := errors.Join(e.faults...); err != nil {
 		return err
 	}
@@ -75,24 +75,24 @@ func Main(ctx context.Context, getenv func(string) string, log *slog.Logger) err
 	if cfg.ClientCA, err = pool(config.CAFile); err != nil {
 		return err
 	}
-	azureCA, err := pool(filepath.Join(credentials, FileCA))
+	azureCA, err := pool(filepath.Join(credentials, fileCA))
 	if err != nil {
 		return err
 	}
 	token := func() (string, error) {
-		text, err := os.ReadFile(filepath.Join(credentials, FileToken))
+		text, err := os.ReadFile(filepath.Join(credentials, fileToken))
 		return strings.TrimSpace(string(text)), err
 	}
 	cfg.ACI = aci.NewClient(endpoint, subscription, group, token, &tls.Config{RootCAs: azureCA, MinVersion: tls.VersionTLS12})
-	kubeconfig, err := os.ReadFile(filepath.Join(credentials, FileKubeconfig))
+	kubeconfig, err := os.ReadFile(filepath.Join(credentials, fileKubeconfig))
 	if err != nil {
 		return err
 	}
 	cfg.Extension = proxyExtension(cfg.NodeName, cidr, rules, cfg.Version, base64.StdEncoding.EncodeToString(kubeconfig))
-	if cfg.Certificate, err = RequestCertificate(ctx, cfg.Client, cfg.NodeName, cfg.Address); err != nil {
+	if cfg.Certificate, err = requestCertificate(ctx, cfg.Client, cfg.NodeName, cfg.Address); err != nil {
 		return err
 	}
-	return New(cfg).Run(ctx)
+	return newConnector(cfg).Run(ctx)
 }
 
 // environment reads variables and gathers what is wrong with them.

@@ -19,13 +19,13 @@ import (
 // statuses themselves: the library writes one only when it is new to it, and so does not take back what others have written meanwhile.
 
 // CreatePod takes over a pod. It returns at once.
-func (c *Connector) CreatePod(_ context.Context, pod *corev1.Pod) error {
+func (c *connector) CreatePod(_ context.Context, pod *corev1.Pod) error {
 	c.follow(pod, nil)
 	return nil
 }
 
 // UpdatePod takes a new version of a pod. One of another UID is another pod: the group of the one before goes first.
-func (c *Connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
+func (c *connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 	f := c.follower(pod.Namespace, pod.Name)
 	switch {
 	case f == nil:
@@ -40,7 +40,7 @@ func (c *Connector) UpdatePod(_ context.Context, pod *corev1.Pod) error {
 }
 
 // DeletePod ends a pod's group within its grace period. It returns at once; the object goes when nothing of the group is left.
-func (c *Connector) DeletePod(_ context.Context, pod *corev1.Pod) error {
+func (c *connector) DeletePod(_ context.Context, pod *corev1.Pod) error {
 	f := c.follower(pod.Namespace, pod.Name)
 	if f == nil {
 		return errdefs.AsNotFound(errNoPod)
@@ -54,7 +54,7 @@ func (c *Connector) DeletePod(_ context.Context, pod *corev1.Pod) error {
 }
 
 // GetPod gives a pod that the connector knows.
-func (c *Connector) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
+func (c *connector) GetPod(_ context.Context, namespace, name string) (*corev1.Pod, error) {
 	f := c.follower(namespace, name)
 	if f == nil {
 		return nil, errdefs.AsNotFound(errNoPod)
@@ -63,7 +63,7 @@ func (c *Connector) GetPod(_ context.Context, namespace, name string) (*corev1.P
 }
 
 // GetPodStatus gives a pod's status as the API server has it, which is where the follower writes it.
-func (c *Connector) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
+func (c *connector) GetPodStatus(ctx context.Context, namespace, name string) (*corev1.PodStatus, error) {
 	pod, err := c.GetPod(ctx, namespace, name)
 	if err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (c *Connector) GetPodStatus(ctx context.Context, namespace, name string) (*
 }
 
 // GetPods lists the pods that the connector knows.
-func (c *Connector) GetPods(context.Context) ([]*corev1.Pod, error) {
+func (c *connector) GetPods(context.Context) ([]*corev1.Pod, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var list []*corev1.Pod
@@ -86,18 +86,18 @@ func (c *Connector) GetPods(context.Context) ([]*corev1.Pod, error) {
 }
 
 // NotifyPods is where the library would take statuses; see above.
-func (c *Connector) NotifyPods(context.Context, func(*corev1.Pod)) {}
+func (c *connector) NotifyPods(context.Context, func(*corev1.Pod)) {}
 
 func key(namespace, name string) string { return namespace + "/" + name }
 
-func (c *Connector) follower(namespace, name string) *follower {
+func (c *connector) follower(namespace, name string) *follower {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.known[key(namespace, name)]
 }
 
 // fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
-func (c *Connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
+func (c *connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
 	p, err := c.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
 	if err != nil || p.UID != pod.UID {
 		return nil
@@ -107,7 +107,7 @@ func (c *Connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
 
 // restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which
 // asks for the pods that there are when it starts.
-func (c *Connector) restore(ctx context.Context) error {
+func (c *connector) restore(ctx context.Context) error {
 	groups, err := c.cfg.ACI.List(ctx)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func podOf(g *aci.ContainerGroup) *corev1.Pod {
 }
 
 // finish tells the API server that the pod is gone.
-func (c *Connector) finish(ctx context.Context, pod *corev1.Pod) error {
+func (c *connector) finish(ctx context.Context, pod *corev1.Pod) error {
 	err := c.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
 	})

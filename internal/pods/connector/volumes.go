@@ -14,7 +14,7 @@ import (
 )
 
 // volumes are a pod's as Azure has them: empty directories, and files that stay as they are when the group is made.
-func (c *Connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume, error) {
+func (c *connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume, error) {
 	var all []aci.Volume
 	for i := range pod.Spec.Volumes {
 		v := &pod.Spec.Volumes[i]
@@ -40,7 +40,7 @@ func (c *Connector) volumes(ctx context.Context, pod *corev1.Pod) ([]aci.Volume,
 }
 
 // data is what a ConfigMap or a Secret has.
-func (c *Connector) data(namespace string, o podspec.Object) (map[string][]byte, error) {
+func (c *connector) data(namespace string, o podspec.Object) (map[string][]byte, error) {
 	core := c.all.Core().V1()
 	if o.Kind == podspec.Secret {
 		secret, err := core.Secrets().Lister().Secrets(namespace).Get(o.Name)
@@ -68,7 +68,7 @@ func downward(pod *corev1.Pod, ref *corev1.ObjectFieldSelector) (string, error) 
 }
 
 // token is one of the pod's service account. Nobody renews it in a group, so that it holds for as long as the API server allows.
-func (c *Connector) token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
+func (c *connector) token(ctx context.Context, pod *corev1.Pod, p *corev1.ServiceAccountTokenProjection) (string, error) {
 	const year = int64(365 * 24 * 3600)
 	seconds := year
 	spec := authv1.TokenRequestSpec{ExpirationSeconds: &seconds, BoundObjectRef: &authv1.BoundObjectReference{
@@ -87,7 +87,7 @@ func (c *Connector) token(ctx context.Context, pod *corev1.Pod, p *corev1.Servic
 
 // secure hides the values of variables that come out of Secrets. The library has put the values in; where they are from, the pod in the API
 // says.
-func (c *Connector) secure(pod *corev1.Pod, g *aci.ContainerGroup) {
+func (c *connector) secure(pod *corev1.Pod, g *aci.ContainerGroup) {
 	origin := c.fromAPI(pod)
 	if origin == nil || len(origin.Spec.Containers) != len(g.Properties.Containers) {
 		return
@@ -103,7 +103,7 @@ func (c *Connector) secure(pod *corev1.Pod, g *aci.ContainerGroup) {
 	}
 }
 
-func (c *Connector) secretVariables(namespace string, of *corev1.Container) map[string]bool {
+func (c *connector) secretVariables(namespace string, of *corev1.Container) map[string]bool {
 	names := map[string]bool{}
 	for _, from := range of.EnvFrom {
 		if from.SecretRef == nil {

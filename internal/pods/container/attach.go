@@ -23,7 +23,7 @@ type Streams struct {
 const (
 	FrameStdin  = 0
 	FrameStdout = 1
-	FrameStderr = 2
+	frameStderr = 2
 	FrameResize = 3 // width and height, two bytes each, big-endian
 	FrameEOF    = 4 // of the standard input
 	frameLimit  = 1 << 20
@@ -107,7 +107,7 @@ func receive(r io.Reader, s Streams) error {
 			return err
 		}
 		w := s.Stdout
-		if kind == FrameStderr {
+		if kind == frameStderr {
 			w = s.Stderr
 		}
 		if w == nil {

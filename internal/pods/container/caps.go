@@ -19,9 +19,9 @@ var capNames = [...]string{
 // A CapSet is a set of capabilities, bit n for capability number n.
 type CapSet uint64
 
-// DefaultCaps are what a container has without a word about it: the default set that container engines document, less MKNOD (there is no
+// defaultCaps are what a container has without a word about it: the default set that container engines document, less MKNOD (there is no
 // device cgroup here, so a device node would be the machine's disk) and with NET_ADMIN, so that ip and tcpdump work in every pod of a lab.
-var DefaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE",
+var defaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE",
 	"NET_RAW", "NET_ADMIN", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP")
 
 // labCaps are all that a container can have: what "ALL" and Privileged give. A container has no user namespace, so each other capability of
@@ -29,7 +29,7 @@ var DefaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", 
 // its files by handle, MKNOD its disks, SYS_BOOT loads another kernel, SYS_NICE takes its processors with real-time scheduling,
 // SYS_RESOURCE takes back that the kernel ends containers first when memory runs out. It is a list of what is allowed, so that a new
 // capability of the kernel is not in it.
-var labCaps = DefaultCaps | mustCaps("NET_BROADCAST", "IPC_LOCK", "IPC_OWNER")
+var labCaps = defaultCaps | mustCaps("NET_BROADCAST", "IPC_LOCK", "IPC_OWNER")
 
 // quietCaps can be named but are not given. SYS_PTRACE would open the first process, which holds the container's directory, to the
 // container. Without it a process can still trace those of its own user, which have no more capabilities than it has; and kubectl debug
@@ -53,7 +53,7 @@ func (s *Spec) Capabilities() (CapSet, error) {
 		return 0, fmt.Errorf("%w: capability %s would act on the whole machine, and the lab does not give it; take it out of capabilities.add",
 			ErrStart, refused.names())
 	}
-	set := DefaultCaps
+	set := defaultCaps
 	if s.Privileged || add.has(capAll) {
 		set = labCaps
 	}
@@ -122,10 +122,10 @@ func mustCaps(names ...string) CapSet {
 	return set
 }
 
-// LimitThread takes from the calling thread's bounding, inheritable and ambient sets what is not in keep, and sets no_new_privs if asked:
+// limitThread takes from the calling thread's bounding, inheritable and ambient sets what is not in keep, and sets no_new_privs if asked:
 // what the thread executes next has no more. The thread itself keeps its rights. The caller has locked the goroutine to its thread and does
 // not unlock it (capabilities(7): the sets belong to threads).
-func LimitThread(keep CapSet, noNewPrivs bool) error {
+func limitThread(keep CapSet, noNewPrivs bool) error {
 	for n := range 64 {
 		if keep.has(n) {
 			continue

@@ -66,7 +66,7 @@ func (c *Container) recordedExit() *Exit {
 		return nil
 	}
 	defer dir.Close()
-	state, err := ReadState(dir)
+	state, err := readState(dir)
 	if err != nil {
 		return nil
 	}
@@ -113,7 +113,7 @@ func (c *Container) record(exit *Exit) {
 		return
 	}
 	defer dir.Close()
-	if state, err := ReadState(dir); err == nil {
+	if state, err := readState(dir); err == nil {
 		state.Exit = exit
 		_ = WriteState(dir, state)
 	}

@@ -140,7 +140,7 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := LimitThread(keep, s.NoNewPrivs); err != nil {
+	if err := limitThread(keep, s.NoNewPrivs); err != nil {
 		return nil, err
 	}
 	if err := filterThread(); err != nil {

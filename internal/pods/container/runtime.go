@@ -136,7 +136,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
 		}
 	}()
-	stderr, err := dir.OpenFile(StderrFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	stderr, err := dir.OpenFile(stderrFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -159,7 +159,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	if err = awaitReport(ctx, report, proc, dir); err != nil {
 		return err
 	}
-	state, err := ReadState(dir)
+	state, err := readState(dir)
 	if err == nil {
 		err = c.pollable()
 	}
@@ -281,7 +281,7 @@ func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os
 	case len(message) > 0:
 		return errors.New(string(message[1:]))
 	}
-	said, _ := dir.ReadFile(StderrFile)
+	said, _ := dir.ReadFile(stderrFile)
 	return fmt.Errorf("first process ended before the container ran: %v: %s", status, bytes.TrimSpace(said))
 }
 
@@ -299,7 +299,7 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 	spec, err := ReadSpec(root)
 	var state State
 	if err == nil {
-		state, err = ReadState(root)
+		state, err = readState(root)
 	}
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)

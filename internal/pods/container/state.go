@@ -17,9 +17,9 @@ import (
 // The files of Spec.Dir.
 const (
 	SpecFile   = "spec.json"   // the Spec
-	StateFile  = "state.json"  // the State, written by the first process
+	stateFile  = "state.json"  // the State, written by the first process
 	AttachFile = "attach.sock" // unix socket, with TTY or Stdin
-	StderrFile = "stderr"      // what the first process had to say about itself; empty in good times
+	stderrFile = "stderr"      // what the first process had to say about itself; empty in good times
 )
 
 // A State is what the first process records of its container.
@@ -34,12 +34,12 @@ type State struct {
 }
 
 // WriteState replaces dir's state file at once, so that a reader finds the old or the new one.
-func WriteState(dir *os.Root, s State) error { return writeJSON(dir, StateFile, s) }
+func WriteState(dir *os.Root, s State) error { return writeJSON(dir, stateFile, s) }
 
-// ReadState reads a directory's state; an error that is fs.ErrNotExist where none was written.
-func ReadState(dir *os.Root) (State, error) {
+// readState reads a directory's state; an error that is fs.ErrNotExist where none was written.
+func readState(dir *os.Root) (State, error) {
 	var s State
-	err := readJSON(dir, StateFile, &s)
+	err := readJSON(dir, stateFile, &s)
 	return s, err
 }
 

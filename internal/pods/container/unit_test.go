@@ -19,9 +19,9 @@ func TestCapabilities(t *testing.T) {
 		spec Spec
 		want CapSet
 	}{
-		{Spec{}, DefaultCaps},
-		{Spec{DropCaps: []string{"net_raw"}}, DefaultCaps &^ mustCaps("NET_RAW")},
-		{Spec{AddCaps: []string{"CAP_IPC_LOCK", "sys_ptrace"}}, DefaultCaps | mustCaps("IPC_LOCK")},
+		{Spec{}, defaultCaps},
+		{Spec{DropCaps: []string{"net_raw"}}, defaultCaps &^ mustCaps("NET_RAW")},
+		{Spec{AddCaps: []string{"CAP_IPC_LOCK", "sys_ptrace"}}, defaultCaps | mustCaps("IPC_LOCK")},
 		{Spec{DropCaps: []string{"ALL"}}, 0},
 		{Spec{DropCaps: []string{"ALL"}, AddCaps: []string{"NET_RAW"}}, mustCaps("NET_RAW")},
 		{Spec{Privileged: true}, labCaps},

@@ -63,8 +63,8 @@ type server struct {
 	library http.Handler
 }
 
-// Handler answers requests; the connections they come over must be TLS.
-func Handler(c Config) http.Handler {
+// newHandler answers requests; the connections they come over must be TLS.
+func newHandler(c Config) http.Handler {
 	return &server{c, vkapi.PodHandler(vkapi.PodHandlerConfig{
 		RunInContainer: c.Exec, AttachToContainer: c.Attach, PortForward: c.PortForward,
 		GetPods: c.Pods, GetPodsFromKubernetes: c.Pods, GetStatsSummary: c.Stats,
@@ -78,7 +78,7 @@ const maxHeader = http.DefaultMaxHeaderBytes
 
 // Serve answers on a listener until ctx ends.
 func Serve(ctx context.Context, l net.Listener, c Config) error {
-	return serve.New(Handler(c), nil).WithTLS(&tls.Config{
+	return serve.New(newHandler(c), nil).WithTLS(&tls.Config{
 		Certificates: []tls.Certificate{c.Certificate}, ClientCAs: c.ClientCA, ClientAuth: tls.RequireAndVerifyClientCert,
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, // the streams are upgraded connections
 	}).WithHeader(maxHeader).Serve(ctx, l)
