@@ -119,12 +119,12 @@ func masqueradeFlags(f *flag.FlagSet, o *agent.Options) {
 		prefix(&o.NonMasquerade))
 	f.Func("docker-bridge-cidr",
 		"source `range` of docker0's masquerade rule, part of --node-masquerade-exclude and --non-masquerade-cidr; none: no such rule (default 172.17.0.0/16)",
-		func(s string) error {
-			if s == "" || s == "none" {
-				o.DockerBridge = netip.Prefix{}
-				return nil
+		func(s string) (err error) {
+			o.DockerBridge = netip.Prefix{}
+			if s != "" && s != "none" {
+				o.DockerBridge, err = netip.ParsePrefix(s) // also the bridge's own address with its length, as Docker's --bip
 			}
-			return prefix(&o.DockerBridge)(s)
+			return err
 		})
 	f.BoolVar(&o.IPMasqAgent, "ip-masq-agent", o.IPMasqAgent, "keep the ip-masq-agent's rules, of ConfigMaps in kube-system")
 	f.StringVar((*string)(&o.MasqForm), "ip-masq-format", "",

@@ -32,6 +32,9 @@ func TestFlags(t *testing.T) {
 	if o, _, err := flags([]string{"--node-masquerade-exclude="}); err != nil || o.NodeMasquerade != nil {
 		t.Errorf("empty list: %v, %v", o.NodeMasquerade, err)
 	}
+	if o, _, err := flags([]string{"--docker-bridge-cidr=172.17.0.1/16"}); err != nil || o.DockerBridge.Bits() != 16 {
+		t.Errorf("the bridge's own address: %v, %v", o.DockerBridge, err)
+	}
 }
 
 func TestBadFlagsSayWhatToWrite(t *testing.T) {
