@@ -134,7 +134,7 @@ func runTour(ctx context.Context, s Streams, example string, f tourFlags) error 
 		return badInput{err}
 	}
 	if f.print {
-		_, err := io.WriteString(s.Out, t.page)
+		_, err := io.WriteString(visible.Writer(s.Out), t.page)
 		return err
 	}
 	if f.update && t.folder == "" {

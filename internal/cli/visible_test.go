@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"unicode"
@@ -18,7 +19,10 @@ import (
 // hostile has what a terminal, or a reader, may take for something else.
 const hostile = "\x1b]0;x\x07\r\nforged: \u202egnp\x1b[2J"
 
-// hostileCapture is the world of the articles, in which a pod's name, comments of rules and an interface's name are hostile.
+var processName = regexp.MustCompile(`"process": ?"`)
+
+// hostileCapture is the world of the articles, in which the names of a pod, of an interface and of processes, and comments of rules are
+// hostile.
 func hostileCapture(t *testing.T) (file string) {
 	t.Helper()
 	data, err := os.ReadFile("../capture/testdata/world-a.pwcap.tar.gz")
@@ -42,12 +46,13 @@ func hostileCapture(t *testing.T) (file string) {
 		for file, out := range h.Outputs {
 			text := strings.ReplaceAll(string(out.Data), `"eth0"`, `"e`+quoted+`"`)
 			text = strings.ReplaceAll(text, "default/whereami", "default/\x1b[2J\x07\r\u202ewhereami") // a rule ends with its line
+			text = processName.ReplaceAllString(text, `"process":"`+quoted+"listener-")
 			replaced[file] = replaced[file] || text != string(out.Data)
 			out.Data = []byte(text)
 			h.Outputs[file] = out
 		}
 	}
-	if !replaced["iptables-save.txt"] || !replaced["ip-link.json"] {
+	if !replaced["iptables-save.txt"] || !replaced["ip-link.json"] || !replaced[capture.ListenersFile] {
 		t.Fatalf("replaced in %v", replaced)
 	}
 	var b bytes.Buffer
@@ -83,6 +88,7 @@ func TestHostileCapture(t *testing.T) {
 		{"--from", "internet", "--to", "svc/whereami", "-o", "text"},
 		{"--from", "internet", "--to", "svc/whereami", "-o", "wide"},
 		{"--from", "pod/nosuch\x1b[2J", "--to", "svc/whereami"},
+		{"--from", "node/aks-nodepool1-31351229-0", "--to", "127.0.0.1:10256"},
 	} {
 		var out, errs bytes.Buffer
 		Main(append([]string{"walk", "--snapshot", file, "--at", "node/aks-nodepool1-31351229-0"}, args...),
@@ -91,7 +97,7 @@ func TestHostileCapture(t *testing.T) {
 		onlyText(t, fmt.Sprint(args, " errors"), errs.String())
 		seen += out.String() + errs.String()
 	}
-	for _, want := range []string{`\u001b[2J`, `\u202e`, `\u0007`} {
+	for _, want := range []string{`\u001b[2J`, `\u202e`, `\u0007`, "listener-"} {
 		if !strings.Contains(seen, want) {
 			t.Errorf("%s is nowhere:\n%s", want, seen)
 		}
@@ -115,6 +121,23 @@ func TestHostileText(t *testing.T) {
 		if form == "wide" && !strings.Contains(out.String(), `a\u001b[2J\u0007\u202eb`) || !strings.Contains(out.String(), "\x1b[1m") {
 			t.Errorf("%s: %q %s", form, out.String(), errs.String())
 		}
+	}
+}
+
+// TestHostileTour: so is what a page has that others wrote.
+func TestHostileTour(t *testing.T) {
+	dir := t.TempDir()
+	page := "# A title\x1b[2J\n\n## Who\x07\u202e?\n\n```console\n$ true\n```\n"
+	if err := os.WriteFile(filepath.Join(dir, "README.md"), []byte(page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out, errs bytes.Buffer
+	if status := Main([]string{"tour", dir, "--print"}, Streams{In: os.Stdin, Out: &out, Err: &errs}); status != 0 {
+		t.Fatalf("exit status %d: %s", status, errs.String())
+	}
+	onlyText(t, "the page", out.String())
+	if !strings.Contains(out.String(), `\u001b[2J`) {
+		t.Errorf("the title is not there:\n%s", out.String())
 	}
 }
 
