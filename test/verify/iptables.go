@@ -109,18 +109,18 @@ func (t *tables) add(table, format string, args ...any) {
 // local is a network that a cluster would call its own.
 func (t *tables) local() netip.Prefix { return prefixOf(1+t.IntN(t.nets), t.six) }
 
-// kubeProxy makes the chains of kube-proxy for the world's services.
+// kubeProxy makes rules of kube-proxy's shape for the world's services. The chains' names are nobody's, since they mean nothing to a walk.
 func (t *tables) kubeProxy() {
-	for _, c := range []string{"KUBE-SERVICES", "KUBE-POSTROUTING", "KUBE-MARK-MASQ", "KUBE-NODEPORTS"} {
+	for _, c := range []string{"SERVICES", "MARKED", "MARK-MASQ", "NODE-PORTS"} {
 		t.chain("nat", c)
 	}
-	t.add("nat", `PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.add("nat", `OUTPUT -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`)
-	t.add("nat", `POSTROUTING -m comment --comment "kubernetes postrouting rules" -j KUBE-POSTROUTING`)
-	t.add("nat", "KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000")
-	t.add("nat", "KUBE-POSTROUTING -m mark ! --mark 0x4000/0x4000 -j RETURN")
-	t.add("nat", "KUBE-POSTROUTING -j MARK --set-xmark 0x4000/0x0")
-	t.add("nat", `KUBE-POSTROUTING -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE%s`,
+	t.add("nat", `PREROUTING -m comment --comment "kubernetes service portals" -j SERVICES`)
+	t.add("nat", `OUTPUT -m comment --comment "kubernetes service portals" -j SERVICES`)
+	t.add("nat", `POSTROUTING -m comment --comment "kubernetes postrouting rules" -j MARKED`)
+	t.add("nat", "MARK-MASQ -j MARK --set-xmark 0x4000/0x4000")
+	t.add("nat", "MARKED -m mark ! --mark 0x4000/0x4000 -j RETURN")
+	t.add("nat", "MARKED -j MARK --set-xmark 0x4000/0x0")
+	t.add("nat", `MARKED -m comment --comment "kubernetes service traffic requiring SNAT" -j MASQUERADE%s`,
 		t.maybe(" --random-fully", 0.5))
 	cluster := t.local()
 	for i, v := range t.vips {
@@ -129,13 +129,13 @@ func (t *tables) kubeProxy() {
 		}
 	}
 	if t.chance(0.5) {
-		t.add("nat", "KUBE-SERVICES -m addrtype --dst-type LOCAL -j KUBE-NODEPORTS")
+		t.add("nat", "SERVICES -m addrtype --dst-type LOCAL -j NODE-PORTS")
 	}
-	t.chain("filter", "KUBE-FORWARD")
-	t.add("filter", "FORWARD -j KUBE-FORWARD")
-	t.add("filter", "KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP")
-	t.add("filter", "KUBE-FORWARD -m mark --mark 0x4000/0x4000 -j ACCEPT")
-	t.add("filter", "KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	t.chain("filter", "THROUGH")
+	t.add("filter", "FORWARD -j THROUGH")
+	t.add("filter", "THROUGH -m conntrack --ctstate INVALID -j DROP")
+	t.add("filter", "THROUGH -m mark --mark 0x4000/0x4000 -j ACCEPT")
+	t.add("filter", "THROUGH -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
 }
 
 func (t *tables) maybe(s string, p float64) string {
@@ -146,27 +146,27 @@ func (t *tables) maybe(s string, p float64) string {
 }
 
 func (t *tables) service(i int, v vip, cluster netip.Prefix) {
-	svc := fmt.Sprintf("KUBE-SVC-%d", i)
+	svc := fmt.Sprintf("SVC-%d", i)
 	t.chain("nat", svc)
 	protocol := v.backs[0].protocol
-	t.add("nat", `KUBE-SERVICES -d %s -p %s -m comment --comment "default/s%d cluster IP" -m %s --dport %d -j %s`,
+	t.add("nat", `SERVICES -d %s -p %s -m comment --comment "default/s%d cluster IP" -m %s --dport %d -j %s`,
 		netip.PrefixFrom(v.address, v.address.BitLen()), protocol, i, protocol, v.port, svc)
 	if t.chance(0.4) {
-		t.add("nat", "KUBE-NODEPORTS -p %s -m %s --dport %d -j %s", protocol, protocol, 30000+i, svc)
+		t.add("nat", "NODE-PORTS -p %s -m %s --dport %d -j %s", protocol, protocol, 30000+i, svc)
 	}
 	if t.chance(0.7) {
-		t.add("nat", "%s ! -s %s -d %s -p %s -m %s --dport %d -j KUBE-MARK-MASQ", svc, cluster, netip.PrefixFrom(v.address, v.address.BitLen()),
+		t.add("nat", "%s ! -s %s -d %s -p %s -m %s --dport %d -j MARK-MASQ", svc, cluster, netip.PrefixFrom(v.address, v.address.BitLen()),
 			protocol, protocol, v.port)
 	}
 	for n, e := range v.backs {
-		sep := fmt.Sprintf("KUBE-SEP-%d-%d", i, n)
+		sep := fmt.Sprintf("SEP-%d-%d", i, n)
 		t.chain("nat", sep)
 		choice := ""
 		if left := len(v.backs) - n; left > 1 {
 			choice = fmt.Sprintf(" -m statistic --mode random --probability %.11f", 1/float64(left))
 		}
 		t.add("nat", "%s%s -j %s", svc, choice, sep)
-		t.add("nat", "%s -s %s -j KUBE-MARK-MASQ", sep, netip.PrefixFrom(e.address, e.address.BitLen()))
+		t.add("nat", "%s -s %s -j MARK-MASQ", sep, netip.PrefixFrom(e.address, e.address.BitLen()))
 		t.add("nat", "%s -p %s -m %s -j DNAT --to-destination %s", sep, protocol, protocol, netip.AddrPortFrom(e.address, uint16(e.port)))
 	}
 }
@@ -174,30 +174,30 @@ func (t *tables) service(i int, v vip, cluster netip.Prefix) {
 // calico makes chains as felix does.
 func (t *tables) calico() {
 	masq := t.set("net")
-	t.chain("nat", "cali-POSTROUTING")
-	t.chain("nat", "cali-nat-outgoing")
-	t.rules["nat"] = append([]string{`-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j cali-POSTROUTING`}, t.rules["nat"]...)
-	t.add("nat", "cali-POSTROUTING -j cali-nat-outgoing")
+	t.chain("nat", "POOLS")
+	t.chain("nat", "POOLS-OUT")
+	t.rules["nat"] = append([]string{`-A POSTROUTING -m comment --comment "cali:O3lYWMrLQYEMJtB5" -j POOLS`}, t.rules["nat"]...)
+	t.add("nat", "POOLS -j POOLS-OUT")
 	if masq != "" {
-		t.add("nat", "cali-nat-outgoing -m set --match-set %s src -m set ! --match-set %s dst -j MASQUERADE%s", masq, masq,
+		t.add("nat", "POOLS-OUT -m set --match-set %s src -m set ! --match-set %s dst -j MASQUERADE%s", masq, masq,
 			t.maybe(" --random-fully", 0.3))
 	}
-	for _, c := range []string{"cali-FORWARD", "cali-from-wl", "cali-to-wl"} {
+	for _, c := range []string{"POLICY", "POLICY-FROM", "POLICY-TO"} {
 		t.chain("filter", c)
 	}
-	t.rules["filter"] = append([]string{"-A FORWARD -j cali-FORWARD"}, t.rules["filter"]...)
-	t.add("filter", "cali-FORWARD -j MARK --set-xmark 0x0/0xe0000")
+	t.rules["filter"] = append([]string{"-A FORWARD -j POLICY"}, t.rules["filter"]...)
+	t.add("filter", "POLICY -j MARK --set-xmark 0x0/0xe0000")
 	if len(t.site.links) > 0 {
 		link := pick(t.generator, t.site.links)
-		t.add("filter", "cali-FORWARD -i %s+ -j cali-from-wl", link[:len(link)-1])
-		t.add("filter", "cali-FORWARD -o %s+ -j cali-to-wl", link[:len(link)-1])
+		t.add("filter", "POLICY -i %s+ -j POLICY-FROM", link[:len(link)-1])
+		t.add("filter", "POLICY -o %s+ -j POLICY-TO", link[:len(link)-1])
 	}
-	t.add("filter", "cali-from-wl -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
-	t.add("filter", "cali-from-wl -m conntrack --ctstate INVALID -j DROP")
-	t.add("filter", "cali-from-wl -j MARK --set-xmark 0x10000/0x10000")
-	t.add("filter", "cali-from-wl -m mark --mark 0x10000/0x10000 -j RETURN")
-	t.add("filter", "cali-to-wl%s -g cali-from-wl", t.matches("filter", "FORWARD", 1))
-	t.add("filter", "cali-FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT")
+	t.add("filter", "POLICY-FROM -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT")
+	t.add("filter", "POLICY-FROM -m conntrack --ctstate INVALID -j DROP")
+	t.add("filter", "POLICY-FROM -j MARK --set-xmark 0x10000/0x10000")
+	t.add("filter", "POLICY-FROM -m mark --mark 0x10000/0x10000 -j RETURN")
+	t.add("filter", "POLICY-TO%s -g POLICY-FROM", t.matches("filter", "FORWARD", 1))
+	t.add("filter", "POLICY -m mark --mark 0x10000/0x10000 -j ACCEPT")
 }
 
 // masqueradeAgent makes the chain of the ip-masq-agent, or kubenet's rule.
@@ -206,13 +206,13 @@ func (t *tables) masqueradeAgent() {
 		t.add("nat", "POSTROUTING ! -d %s -m addrtype ! --dst-type LOCAL -j MASQUERADE", t.local())
 		return
 	}
-	t.chain("nat", "IP-MASQ-AGENT")
-	t.add("nat", "POSTROUTING -m addrtype ! --dst-type LOCAL -j IP-MASQ-AGENT")
+	t.chain("nat", "OUTSIDE")
+	t.add("nat", "POSTROUTING -m addrtype ! --dst-type LOCAL -j OUTSIDE")
 	for range 1 + t.IntN(3) {
-		t.add("nat", `IP-MASQ-AGENT -d %s -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`,
+		t.add("nat", `OUTSIDE -d %s -m comment --comment "ip-masq-agent: local traffic is not subject to MASQUERADE" -j RETURN`,
 			t.prefix(t.six))
 	}
-	t.add("nat", "IP-MASQ-AGENT -j MASQUERADE%s", t.maybe(" --random-fully", 0.3))
+	t.add("nat", "OUTSIDE -j MASQUERADE%s", t.maybe(" --random-fully", 0.3))
 }
 
 // random makes random rules in a table, with user chains that call each other without loops.

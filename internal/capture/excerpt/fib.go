@@ -1,14 +1,11 @@
 package excerpt
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/model/fib"
-	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/syntax/iproute"
 )
 
@@ -37,56 +34,10 @@ func (rd *reader) policy(b block) error {
 
 // addresses reads links and their addresses.
 func (rd *reader) addresses(b block) error {
-	s := rd.Host.FIB
-	var link *fib.Link
-	number := b.Line - 1
-	for line := range strings.Lines(string(b.Text)) {
-		number++
-		fields := strings.Fields(line)
-		switch {
-		case strings.HasSuffix(fields[0], ":"):
-			l, err := parseLink(fields)
-			if err != nil {
-				return fmt.Errorf("line %d: %w", number, err)
-			}
-			s.Links = append(s.Links, l)
-			link = &s.Links[len(s.Links)-1]
-		case link == nil:
-			return fmt.Errorf("line %d: stands before the first interface", number)
-		case strings.HasPrefix(fields[0], "link/"):
-			link.Type = strings.TrimPrefix(fields[0], "link/")
-			if len(fields) > 1 {
-				link.MAC, _ = packet.ParseMAC(fields[1])
-			}
-		case fields[0] == "veth" || fields[0] == "bridge":
-			link.Kind = fields[0]
-		}
-	}
-	addresses, err := iproute.ParseAddressesText(string(b.Text))
-	s.Addresses = append(s.Addresses, addresses...)
+	links, addresses, err := iproute.ParseLinksText(string(b.Text))
+	rd.Host.FIB.Links = append(rd.Host.FIB.Links, links...)
+	rd.Host.FIB.Addresses = append(rd.Host.FIB.Addresses, addresses...)
 	return err
-}
-
-// parseLink reads "9: eth0@if10: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc noqueue master cbr0 state UP".
-func parseLink(fields []string) (fib.Link, error) {
-	index, err := strconv.Atoi(strings.TrimSuffix(fields[0], ":"))
-	if err != nil || len(fields) < 3 {
-		return fib.Link{}, fmt.Errorf("no interface: %s", strings.Join(fields, " "))
-	}
-	name, peer, _ := strings.Cut(strings.TrimSuffix(fields[1], ":"), "@")
-	l := fib.Link{Index: index, Name: name, PeerNetNS: -1}
-	l.Peer, _ = strconv.Atoi(strings.TrimPrefix(peer, "if"))
-	flags := strings.Split(strings.Trim(fields[2], "<>"), ",")
-	l.Up, l.LowerUp = slices.Contains(flags, "UP"), slices.Contains(flags, "LOWER_UP")
-	for i := 3; i+1 < len(fields); i += 2 {
-		switch fields[i] {
-		case "mtu":
-			l.MTU, _ = strconv.Atoi(fields[i+1])
-		case "master":
-			l.Master = fields[i+1]
-		}
-	}
-	return l, nil
 }
 
 // sources makes addresses of the sources that routes prefer, and names them.

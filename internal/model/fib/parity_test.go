@@ -145,7 +145,7 @@ func (n namespace) compareTexts(t *testing.T, s *fib.State) {
 	same("routes", routes, s.Routes, nil)
 	same("rules", rules, s.Rules, nil)
 	out, _ := n.run(t, "", "ip", "addr")
-	addresses, err := iproute.ParseAddressesText(string(out))
+	_, addresses, err := iproute.ParseLinksText(string(out))
 	same("addresses", addresses, s.Addresses, err)
 }
 

@@ -169,7 +169,7 @@ func FuzzParse(f *testing.F) {
 			routes, _ := ParseRoutesText(string(one), ipv6)
 			s.Routes = append(s.Routes, routes...)
 		}
-		more, _ := ParseAddressesText(string(one))
+		_, more, _ := ParseLinksText(string(one))
 		s.Addresses = append(s.Addresses, more...)
 		s.Index()
 		for _, d := range []string{"10.0.0.1", "fd00::1", "224.0.0.1", "::"} {

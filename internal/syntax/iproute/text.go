@@ -3,6 +3,7 @@ package iproute
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -154,26 +155,60 @@ func addNexthop(r *fib.Route, words []string) error {
 	return nil
 }
 
-// ParseAddressesText reads what "ip addr" prints without -j.
-func ParseAddressesText(text string) ([]fib.Address, error) {
-	var all []fib.Address
-	link := ""
+// ParseLinksText reads what "ip addr" prints without -j: links, with the addresses that they have.
+func ParseLinksText(text string) ([]fib.Link, []fib.Address, error) {
+	var links []fib.Link
+	var addresses []fib.Address
 	for i, line := range strings.Split(text, "\n") {
 		words := strings.Fields(line)
+		var err error
 		switch {
 		case len(words) < 2:
 			continue
 		case strings.HasSuffix(words[0], ":") && line[0] != ' ' && line[0] != '\t':
-			link, _, _ = strings.Cut(strings.TrimSuffix(words[1], ":"), "@")
+			var l fib.Link
+			l, err = linkText(words)
+			links = append(links, l)
+		case len(links) == 0:
+			err = fmt.Errorf("stands before the first interface")
 		case words[0] == "inet" || words[0] == "inet6":
-			a, err := addressText(words[1:], link)
-			if err != nil {
-				return nil, fmt.Errorf("addresses, line %d: %w", i+1, err)
-			}
-			all = append(all, a)
+			var a fib.Address
+			a, err = addressText(words[1:], links[len(links)-1].Name)
+			addresses = append(addresses, a)
+		case strings.HasPrefix(words[0], "link/"):
+			l := &links[len(links)-1]
+			l.Type = strings.TrimPrefix(words[0], "link/")
+			l.MAC, _ = packet.ParseMAC(words[1])
+		case words[0] == "veth" || words[0] == "bridge":
+			links[len(links)-1].Kind = words[0]
+		}
+		if err != nil {
+			return nil, nil, fmt.Errorf("addresses, line %d: %w", i+1, err)
 		}
 	}
-	return all, nil
+	return links, addresses, nil
+}
+
+// linkText reads "9: eth0@if10: <BROADCAST,UP,LOWER_UP> mtu 1500 qdisc noqueue master cbr0 state UP".
+func linkText(words []string) (fib.Link, error) {
+	index, err := strconv.Atoi(strings.TrimSuffix(words[0], ":"))
+	if err != nil || len(words) < 3 {
+		return fib.Link{}, fmt.Errorf("no interface: %s", strings.Join(words, " "))
+	}
+	name, peer, _ := strings.Cut(strings.TrimSuffix(words[1], ":"), "@")
+	l := fib.Link{Index: index, Name: name, PeerNetNS: -1}
+	l.Peer, _ = strconv.Atoi(strings.TrimPrefix(peer, "if"))
+	flags := strings.Split(strings.Trim(words[2], "<>"), ",")
+	l.Up, l.LowerUp = slices.Contains(flags, "UP"), slices.Contains(flags, "LOWER_UP")
+	for i := 3; i+1 < len(words); i += 2 {
+		switch words[i] {
+		case "mtu":
+			l.MTU, _ = strconv.Atoi(words[i+1])
+		case "master":
+			l.Master = words[i+1]
+		}
+	}
+	return l, nil
 }
 
 func addressText(words []string, link string) (fib.Address, error) {
