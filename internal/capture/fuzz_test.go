@@ -138,7 +138,8 @@ func FuzzObjects(f *testing.F) {
 		var whole struct{ Items []json.RawMessage }
 		if json.Unmarshal(data, &whole) == nil && whole.Items != nil { // else it is a single object
 			all, err := capture.ReadObjects(map[string][]byte{list.File: data})
-			if diff := cmp.Diff(all, kept, cmpopts.EquateEmpty(), cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})); err != nil || diff != "" {
+			if diff := cmp.Diff(all, kept, cmpopts.EquateEmpty(),
+				cmpopts.EquateComparable(netip.Addr{}, netip.Prefix{}, netip.AddrPort{})); err != nil || diff != "" {
 				t.Fatalf("read whole: %v; (-whole +trimmed)\n%s", err, diff)
 			}
 		}

@@ -9,11 +9,9 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -21,101 +19,6 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
-
-func inode(t testing.TB) string {
-	t.Helper()
-	s, err := os.Readlink("/proc/thread-self/ns/net")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
-func namespace(t testing.TB, path string) *kernel.Namespace {
-	t.Helper()
-	ns, err := kernel.CreateNamespace(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Remove() })
-	return ns
-}
-
-func TestNamespaceLife(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	dir := t.TempDir()
-	path := filepath.Join(dir, "deep", "a")
-	home := inode(t)
-	ns := namespace(t, path)
-	if _, err := kernel.CreateNamespace(path); !errors.Is(err, os.ErrExist) {
-		t.Errorf("created twice: %v", err)
-	}
-	err := ns.Do(func() error {
-		if in := inode(t); in == home || in != fmt.Sprintf("net:[%d]", ns.Inode()) {
-			return fmt.Errorf("in %s, want %d", in, ns.Inode())
-		}
-		return nil
-	})
-	if err != nil {
-		t.Error(err)
-	}
-	again, err := kernel.OpenNamespace(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if again.Inode() != ns.Inode() {
-		t.Error("opened another namespace")
-	}
-	again.Close()
-	mounted, err := kernel.MountedNamespaces(dir)
-	if err != nil || len(mounted) != 1 || mounted[path] != ns.Inode() {
-		t.Errorf("mounted %v, %v", mounted, err)
-	}
-	for range 2 {
-		if err := ns.Remove(); err != nil {
-			t.Error(err)
-		}
-	}
-	if _, err := kernel.OpenNamespace(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("still there: %v", err)
-	}
-	noThreadOutside(t, home)
-}
-
-// A process that died leaves a file with nothing mounted.
-func TestNamespaceOverAPlainFile(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	home := inode(t)
-	path := filepath.Join(t.TempDir(), "a")
-	if err := os.WriteFile(path, nil, 0o400); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := kernel.OpenNamespace(path); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("opened a plain file: %v", err)
-	}
-	ns, made, err := kernel.EnsureNamespace(path)
-	if err != nil || !made {
-		t.Fatal(made, err)
-	}
-	if err := ns.Remove(); err != nil {
-		t.Error(err)
-	}
-	noThreadOutside(t, home)
-}
-
-// noThreadOutside checks that no thread was left in another namespace, whichever runs the goroutines.
-func noThreadOutside(t *testing.T, home string) {
-	t.Helper()
-	var wg sync.WaitGroup
-	for range 50 {
-		wg.Go(func() {
-			if in := inode(t); in != home {
-				t.Errorf("a thread is in %s, not in %s", in, home)
-			}
-		})
-	}
-	wg.Wait()
-}
 
 // pair joins two new namespaces with an address each.
 func pair(t *testing.T) (a, b *kernel.Namespace) {
@@ -156,7 +59,8 @@ func TestHalfMadePair(t *testing.T) {
 	run(t, b, "ip", "link", "set", "peer-of-a", "down")
 	ensure := func() string {
 		t.Helper()
-		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: a, Name: "eth0"}, kernel.LinkEnd{Namespace: b, Name: "peer-of-a"}, 1400); err != nil {
+		one, other := kernel.LinkEnd{Namespace: a, Name: "eth0"}, kernel.LinkEnd{Namespace: b, Name: "peer-of-a"}
+		if err := kernel.EnsureVeth(one, other, 1400); err != nil {
 			t.Fatal(err)
 		}
 		return run(t, b, "ip", "-br", "link", "show", "peer-of-a")
@@ -328,7 +232,8 @@ func TestApply(t *testing.T) {
 
 func TestApplyRefuses(t *testing.T) {
 	a, _ := pair(t)
-	if err := a.Apply(kernel.State{Routes: []kernel.Route{{Destination: netip.MustParsePrefix("10.2.0.5/32"), Link: "nope"}}}); !errors.Is(err, syscall.ENODEV) {
+	nowhere := kernel.State{Routes: []kernel.Route{{Destination: netip.MustParsePrefix("10.2.0.5/32"), Link: "nope"}}}
+	if err := a.Apply(nowhere); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("route over no link: %v", err)
 	}
 	if err := a.Apply(kernel.State{Sysctls: []kernel.Sysctl{{"net/ipv4/nope", "1"}}}); !errors.Is(err, os.ErrNotExist) {
@@ -438,33 +343,6 @@ func TestApplyNeighbours(t *testing.T) {
 	}
 }
 
-func TestProcesses(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	ns := namespace(t, t.TempDir()+"/p")
-	cmd := exec.Command("sleep", "60")
-	if err := ns.Start(cmd); err != nil {
-		t.Fatal(err)
-	}
-	pids, err := kernel.Processes(ns.Inode())
-	if err != nil || !slices.Equal(pids, []int{cmd.Process.Pid}) {
-		t.Errorf("pids %v, want %d: %v", pids, cmd.Process.Pid, err)
-	}
-	if err := kernel.KillIn(t.Context(), ns.Inode()); err != nil {
-		t.Error(err)
-	}
-	_ = cmd.Wait()
-	if pids, err = kernel.Processes(ns.Inode()); err != nil || len(pids) != 0 {
-		t.Errorf("pids %v, %v", pids, err)
-	}
-	ended, cancel := context.WithCancel(t.Context())
-	cancel()
-	const beyond = 1 << 30 // the kernel gives no such pid: that nobody has it is no error of its own
-	never := func() ([]int, error) { return []int{beyond}, nil }
-	if err := kernel.Kill(ended, never); !errors.Is(err, context.Canceled) {
-		t.Errorf("processes that do not end: %v", err)
-	}
-}
-
 func TestCheck(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	for _, m := range kernel.Check(t.Context()) {
@@ -486,14 +364,5 @@ func BenchmarkCheck(b *testing.B) {
 	kerneltest.NeedRoot(b)
 	for b.Loop() {
 		kernel.Check(b.Context())
-	}
-}
-
-func BenchmarkCreateNamespace(b *testing.B) {
-	kerneltest.NeedRoot(b)
-	dir := b.TempDir()
-	for i := 0; b.Loop(); i++ {
-		ns := namespace(b, fmt.Sprintf("%s/%d", dir, i))
-		ns.Remove()
 	}
 }

@@ -152,7 +152,8 @@ func (l *virtualNode) Start(ctx context.Context) error {
 	if !l.cluster().Spec.VirtualNode.Enabled {
 		return nil
 	}
-	if err := (&signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.log, Fault: l.fault}).Run(ctx); err != nil {
+	s := signer.Signer{Name: connector.SignerName, Client: l.api.client, CA: l.access.ca, Log: l.log, Fault: l.fault}
+	if err := s.Run(ctx); err != nil {
 		return err
 	}
 	docs, err := l.connectorObjects()

@@ -205,7 +205,8 @@ func TestBounded(t *testing.T) {
 	page := strings.Repeat("…\na\n", 40) + "b"
 	done := make(chan bool)
 	go func() {
-		done <- NewNames(nil, endpoint).Compare(&Step{Output: strings.Split(page, "\n")}, strings.Split(strings.Repeat("a\n", 200)+"c", "\n")) == nil
+		done <- NewNames(nil, endpoint).Compare(&Step{Output: strings.Split(page, "\n")},
+			strings.Split(strings.Repeat("a\n", 200)+"c", "\n")) == nil
 	}()
 	select {
 	case same := <-done:

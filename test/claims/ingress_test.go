@@ -154,7 +154,8 @@ func TestB10(t *testing.T) {
 	// The host is a name for everybody; the pods see the controller's pod, and the node that the client's address became as the client.
 	answer := sees(t, o.World, "http://"+ingressHost, pods)
 	controller := ingressPod(t, o.World)
-	if want := (whereami{Private: answer.Private, Caller: controller.Status.PodIP, Host: ingressHost, For: controller.Status.HostIP}); answer != want {
+	if want := (whereami{Private: answer.Private, Caller: controller.Status.PodIP, Host: ingressHost,
+		For: controller.Status.HostIP}); answer != want {
 		t.Errorf("the pod sees %+v, want %+v", answer, want)
 	}
 	if out := named(t, o.World, "ubuntu", "curl", "-sS", "--max-time", "3", "http://"+ingressHost); !strings.Contains(out, ingressHost) {

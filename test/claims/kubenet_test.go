@@ -131,7 +131,8 @@ func TestB8(t *testing.T) {
 		t.Fatal(err)
 	}
 	changed := filepath.Join(t.TempDir(), "cluster.yaml")
-	if err := os.WriteFile(changed, regexp.MustCompile(`(nonMasqueradeCIDRs:\n *- )\S+`).ReplaceAll(text, []byte("${1}0.0.0.0/0")), 0o600); err != nil {
+	if err := os.WriteFile(changed, regexp.MustCompile(`(nonMasqueradeCIDRs:\n *- )\S+`).ReplaceAll(text, []byte("${1}0.0.0.0/0")),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	pod := k.pods[0]

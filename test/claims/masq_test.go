@@ -140,7 +140,8 @@ data:
     resyncInterval: 60s
 kind: ConfigMap
 `
-	if got := w.Kubectl(t, "get", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "-o", "yaml"); !strings.HasPrefix(got, want) {
+	got := w.Kubectl(t, "get", "configmap", "azure-ip-masq-agent-config", "-n", "kube-system", "-o", "yaml")
+	if !strings.HasPrefix(got, want) {
 		t.Errorf("the ConfigMap differs from the article's (-article +cluster):\n%s", cmp.Diff(want, got))
 	}
 	expect(t, w.Kubectl(t, "logs", "-n", "kube-system", "daemonset/azure-ip-masq-agent"),

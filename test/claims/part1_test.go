@@ -395,7 +395,8 @@ func (p *part1) oneOfTwoNodes(t *testing.T) {
 	p.Kubectl(t, "cordon", second)
 	p.Kubectl(t, "scale", "deployment/whereami", "--replicas=1")
 	p.Kubectl(t, "rollout", "status", "deployment/whereami", "--timeout=60s")
-	if where := strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=whereami", "-o", "jsonpath={.items[*].spec.nodeName}")); !slices.Equal(where, []string{part1Node}) {
+	if where := strings.Fields(p.Kubectl(t, "get", "pods", "-l", "app=whereami", "-o",
+		"jsonpath={.items[*].spec.nodeName}")); !slices.Equal(where, []string{part1Node}) {
 		t.Fatalf("the pod is on %v, want %s", where, part1Node)
 	}
 	world.Eventually(t, 30*time.Second, func() error {

@@ -85,7 +85,8 @@ func TestE13(t *testing.T) {
 		t.Fatalf("pods on %s: %v, want one", oldNode, was)
 	}
 	az := func(args ...string) []string { return strings.Fields(w.Az(t, append(args, "-o", "tsv")...)) }
-	if got := az("aks", "scale", "-g", "akstest", "-n", "azurecnicluster", "-c", "2", "--query", "agentPoolProfiles[0].count"); !slices.Equal(got, []string{"2"}) {
+	if got := az("aks", "scale", "-g", "akstest", "-n", "azurecnicluster", "-c", "2", "--query",
+		"agentPoolProfiles[0].count"); !slices.Equal(got, []string{"2"}) {
 		t.Errorf("%v nodes, want 2", got)
 	}
 	t.Cleanup(func() {

@@ -123,7 +123,8 @@ func TestKillLabProcess(t *testing.T) {
 	if after := w.Kubectl(t, "get", "pods", "-o", "name", "--field-selector=status.phase=Running"); after != before {
 		t.Errorf("pods were %s and are %s", before, after)
 	}
-	if restarts := strings.Fields(w.Kubectl(t, "get", "pods", "-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")); strings.Join(restarts, "") != "00" {
+	if restarts := strings.Fields(w.Kubectl(t, "get", "pods", "-o",
+		"jsonpath={.items[*].status.containerStatuses[*].restartCount}")); strings.Join(restarts, "") != "00" {
 		t.Errorf("containers were restarted: %v", restarts)
 	}
 	w.Kubectl(t, "scale", "deployment/whereami", "--replicas=3")

@@ -51,7 +51,8 @@ func dnsInPlace(t *testing.T, w *world.World, nodes []string) {
 	t.Helper()
 	world.Eventually(t, time.Minute, func() error {
 		for _, n := range nodes {
-			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:53$`).FindAllString(rules, -1)) != 2 {
+			toDNS := regexp.MustCompile(`(?m)^-A KUBE-SEP-.* -j DNAT --to-destination \S+:53$`)
+			if rules := w.SSH(t, n, "iptables-save", "-t", "nat"); len(toDNS.FindAllString(rules, -1)) != 2 {
 				return fmt.Errorf("%s does not lead to the cluster's DNS by UDP and TCP:\n%s", n, rules)
 			}
 		}

@@ -2,7 +2,8 @@
 // keeps controlplane/oracle, the module that compares our service proxy with upstream's.
 //
 //	go run ./tools/controlplane gen     write both modules' go.mod from that of the k8s.io/kubernetes release that each requires
-//	go run ./tools/controlplane build   build the program into the user's cache, once for all clones, and link bin/packetwalk-controlplane to it
+//	go run ./tools/controlplane build   build the program into the user's cache, once for all clones, and link bin/packetwalk-controlplane
+//	                                    to it
 //	go run ./tools/controlplane path    print where that program is, or will be
 //
 // It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.

@@ -76,7 +76,8 @@ func (c *controller) setAddress(ctx context.Context, name types.NamespacedName, 
 	if err != nil {
 		return err
 	}
-	err = c.clients.networking.Patch(types.MergePatchType).Namespace(name.Namespace).Resource("ingresses").Name(name.Name).SubResource("status").Body(patch).Do(ctx).Error()
+	err = c.clients.networking.Patch(types.MergePatchType).Namespace(name.Namespace).Resource("ingresses").Name(name.Name).
+		SubResource("status").Body(patch).Do(ctx).Error()
 	if err != nil && !apierrors.IsNotFound(err) {
 		return fmt.Errorf("write the address of Ingress %s: %w", name, err)
 	}

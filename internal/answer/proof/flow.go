@@ -121,8 +121,8 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
 // which passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour
-// for, which comes when it gives up asking; an answer that was not walked; a redirect, where a packet left by the interface that it came in by (ip_forward:
-// ip_rt_send_redirect).
+// for, which comes when it gives up asking; an answer that was not walked; a redirect, where a packet left by the interface that it came in
+// by (ip_forward: ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
 	open := func(e *walk.End) bool { return e != nil && (e.Kind == walk.Undecided || unresolved(e)) }
@@ -152,8 +152,8 @@ func ended(outcome *walk.Outcome) bool {
 	return slices.ContainsFunc(outcome.Back, func(s walk.Step) bool { return s.Packet.TCPFlags&packet.RST != 0 })
 }
 
-// endedBy is the host that rejects an answer that has no connection, as it is not tracked or not yet, with a reset: that is tracked as if it
-// came from who began the connection, and may end it, too. It is "" where there is none.
+// endedBy is the host that rejects an answer that has no connection, as it is not tracked or not yet, with a reset: that is tracked as if
+// it came from who began the connection, and may end it, too. It is "" where there is none.
 func endedBy(outcome *walk.Outcome) string {
 	if b := outcome.BackEnd; b != nil && b.Reject == "tcp-reset" && b.Packet.Track.Flow == nil {
 		return b.Host

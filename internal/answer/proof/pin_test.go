@@ -12,7 +12,8 @@ import (
 func TestSettledBehindBridge(t *testing.T) {
 	captured := func(out bool, link, source, destination string) kernel.Captured {
 		from, to := netip.MustParseAddrPort(source), netip.MustParseAddrPort(destination)
-		return kernel.Captured{Out: out, Link: link, Packet: packet.Packet{TTL: 64, Tuple: tupleOf(uint8(packet.UDP), from, to)}, Transport: []byte("UDPhead.probe")}
+		return kernel.Captured{Out: out, Link: link, Packet: packet.Packet{TTL: 64, Tuple: tupleOf(uint8(packet.UDP), from, to)},
+			Transport: []byte("UDPhead.probe")}
 	}
 	const client, vip, pod, node = "10.0.0.1:4000", "10.200.0.1:53", "10.0.0.9:53", "10.0.0.2:34351"
 	h := &Host{Packets: []kernel.Captured{

@@ -135,7 +135,8 @@ func (c *Client) Logs(ctx context.Context, group, container string, o LogOptions
 		return err
 	}
 	var log content
-	if err := c.do(ctx, http.MethodGet, c.path(group, "containers", container, "logs"), url.Values{"options": {string(options)}}, nil, &log); err != nil {
+	if err := c.do(ctx, http.MethodGet, c.path(group, "containers", container, "logs"), url.Values{"options": {string(options)}}, nil,
+		&log); err != nil {
 		return err
 	}
 	_, err = io.WriteString(w, log.Content)

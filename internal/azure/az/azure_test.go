@@ -181,7 +181,8 @@ func TestMixedProbes(t *testing.T) {
 	lb.Probes = append(lb.Probes, vnet.Probe{Name: "b", Protocol: vnet.ProtocolHTTP, Port: 31322, RequestPath: "/healthz", IntervalSeconds: 5,
 		Count: 2})
 	var out, errs bytes.Buffer
-	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), labOf(n), &out, &errs); code != 0 {
+	if code := Run(strings.Fields("network lb probe list -g "+n.NodeResourceGroup+" --lb-name kubernetes -o table"), labOf(n), &out,
+		&errs); code != 0 {
 		t.Fatal(errs.String())
 	}
 	lines := strings.Split(out.String(), "\n")

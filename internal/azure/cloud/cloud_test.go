@@ -384,7 +384,8 @@ func TestRun(t *testing.T) {
 		t.Errorf("finalizers %v", f)
 	}
 	// A node more, then the Service is deleted: the API sets the time stamp, the finalizer keeps the object.
-	if _, err := client.CoreV1().Nodes().Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"}},
+		metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	await("new member", func() bool { return len(n.lb(t).BackendPools[0].Members) == 2 })

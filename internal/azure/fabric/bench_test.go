@@ -78,7 +78,8 @@ func newPlain(b *testing.B) plain {
 	left, middle, right := make("left"), make("middle"), make("right")
 	for i, ns := range []*kernel.Namespace{left, right} {
 		near := fmt.Sprintf("eth%d", i)
-		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: middle, Name: near}, kernel.LinkEnd{Namespace: ns, Name: "eth0"}, vnet.MTU); err != nil {
+		if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: middle, Name: near}, kernel.LinkEnd{Namespace: ns, Name: "eth0"},
+			vnet.MTU); err != nil {
 			b.Fatal(err)
 		}
 		subnet := func(last byte) netip.Addr { return netip.AddrFrom4([4]byte{10, 9, byte(i + 1), last}) }

@@ -201,7 +201,8 @@ func TestGroups(t *testing.T) {
 			t.Errorf("%s is seen on the internet as %q, status %d", name, out, code)
 		}
 	}
-	if out, code := w.exec("one", "curl", "-sS", "--max-time", "5", "-o", "/dev/null", "http://"+two.Properties.IPAddress.IP.String()); code != 0 {
+	if out, code := w.exec("one", "curl", "-sS", "--max-time", "5", "-o", "/dev/null", "http://"+
+		two.Properties.IPAddress.IP.String()); code != 0 {
 		t.Errorf("one does not reach two: %s", out)
 	}
 	before := one.Properties.Containers[0].Properties.InstanceView.CurrentState.StartTime

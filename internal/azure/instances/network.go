@@ -110,7 +110,8 @@ func (g *group) connect(ctx context.Context) error {
 	if err := g.cfg.Network.AttachNIC(nicOf(g.hostMachine()), host); err != nil {
 		return err
 	}
-	if err := kernel.EnsureVeth(kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}, vnet.MTU); err != nil {
+	outside, inside := kernel.LinkEnd{Namespace: host, Name: hostLink}, kernel.LinkEnd{Namespace: space, Name: groupLink}
+	if err := kernel.EnsureVeth(outside, inside, vnet.MTU); err != nil {
 		return err
 	}
 	return errors.Join(applyHost(ctx, host), applyGroup(space))

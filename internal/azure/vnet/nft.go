@@ -10,8 +10,8 @@ import (
 // The fabric's nft table, "ip azure". A packet meets its chains in this order:
 //
 //	raw         from a machine: the routes of its subnet; what stays inside virtual networks is not tracked, nothing else happens to it
-//	lb          a new flow is asked about by its sender's security groups; one for a front end gets a back end, kept as the connection's mark,
-//	            which chooses the routing table
+//	lb          a new flow is asked about by its sender's security groups; one for a front end gets a back end, kept as the connection's
+//	            mark, which chooses the routing table
 //	nat-pre     instances' own public addresses, rules without floating IP
 //	input       what the host itself answers, forward what may pass
 //	nat-post    the source of what leaves for the internet
@@ -363,7 +363,8 @@ func (w *nftWriter) filter(n Network, f *firewall) {
 		}
 		w.set("map", "marks", "ifname : mark", "", marks)
 		// fwmark_reflect gives the reset the mark of what it answers.
-		back = because("ct state invalid meta mark set iifname map @marks", "a machine's: the reset goes back to it, also by a front end's address")
+		back = because("ct state invalid meta mark set iifname map @marks",
+			"a machine's: the reset goes back to it, also by a front end's address")
 		reset = because("ct state invalid meta l4proto tcp reject with tcp reset",
 			"of no flow that is known: a rule of the load balancer has resets on")
 	}

@@ -203,7 +203,8 @@ func (w *nftWriter) source(out outboundPlan, f *firewall) {
 }
 
 // chosen are the front ends that the table itself sends new flows to. Where they are used in turn it is the first: who finds that its
-// ports are used up sends flows to the next (Spares). The kernel alone cannot tell that from other reasons for which it loses a first packet.
+// ports are used up sends flows to the next (Spares). The kernel alone cannot tell that from other reasons for which it loses a first
+// packet.
 func (p outboundPool) chosen() []netip.Addr {
 	if p.inTurn {
 		return p.frontends[:1]

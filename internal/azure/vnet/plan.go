@@ -200,7 +200,8 @@ func flowTimes() []Sysctl {
 }
 
 func fabricState(n Network) State {
-	s := State{Sysctls: slices.Concat(router(), flowTimes(), []Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}), Links: []string{"lo", uplinkInside}}
+	s := State{Sysctls: slices.Concat(router(), flowTimes(), []Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}),
+		Links: []string{"lo", uplinkInside}}
 	s.Addresses = append(s.Addresses, Address{"lo", host(ProbeSource), ""}, Address{"lo", host(fabricAddress), ""})
 	for _, g := range gateways(n) {
 		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})

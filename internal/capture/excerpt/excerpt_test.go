@@ -113,7 +113,8 @@ $ ip rule
 		t.Fatal(err)
 	}
 	h, _ := s.Host("node/x")
-	if a := h.FIB.Lookup(fib.Query{Source: netip.MustParseAddr("10.5.0.1"), Destination: netip.MustParseAddr("8.8.8.8"), In: "azv1"}); a.Gateway != netip.MustParseAddr("10.0.0.50") {
+	if a := h.FIB.Lookup(fib.Query{Source: netip.MustParseAddr("10.5.0.1"), Destination: netip.MustParseAddr("8.8.8.8"),
+		In: "azv1"}); a.Gateway != netip.MustParseAddr("10.0.0.50") {
 		t.Errorf("by the policy rule: got %+v", a)
 	}
 	if why := h.Missing[snapshot.Policy]; why != "" {

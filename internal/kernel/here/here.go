@@ -27,10 +27,10 @@ import (
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.
 const hostRoot = "/proc/1/root"
 
-// Origin gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where kubelet's
-// files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the machine's
-// process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig names, or,
-// with "" in a pod that has a service account, from that of its cluster.
+// Origin gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where
+// kubelet's files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the
+// machine's process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig
+// names, or, with "" in a pod that has a service account, from that of its cluster.
 func Origin(ctx context.Context, kubeconfig string) (capture.Origin, error) {
 	m := machine{proc: "/proc", inside: contained()}
 	if m.inside {

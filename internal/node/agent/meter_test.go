@@ -16,7 +16,8 @@ func TestMeters(t *testing.T) {
 	r := prometheus.NewRegistry()
 
 	h := m.add("histogram", "took_seconds", "How long.", "table,ip_family", 0.001, 0.25, 60)
-	theirs := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took_seconds", Help: "How long.", Buckets: []float64{0.001, 0.25, 60}},
+	theirs := prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "took_seconds", Help: "How long.",
+		Buckets: []float64{0.001, 0.25, 60}},
 		[]string{"table", "ip_family"})
 	for _, d := range []time.Duration{0, time.Millisecond, 250 * time.Millisecond, time.Minute + 1, time.Hour} {
 		for _, table := range []string{"nat", "filter"} {

@@ -159,7 +159,8 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	a.change("endpointslices", "DELETED", slice)
 	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.EndpointSlices) == 0 })
 
-	if err := w.Event(ctx, service.Key{Namespace: "default", Service: "web"}, "kube-proxy", "node0", "FailedToStartServiceHealthcheck", "no"); err != nil {
+	if err := w.Event(ctx, service.Key{Namespace: "default", Service: "web"}, "kube-proxy", "node0", "FailedToStartServiceHealthcheck",
+		"no"); err != nil {
 		t.Fatal(err)
 	}
 	a.mu.Lock()

@@ -356,7 +356,8 @@ func TestEndsWithoutStarter(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(dir+"/"+container.SpecFile, fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause"}`, dir), 0o600); err != nil {
+	if err := os.WriteFile(dir+"/"+container.SpecFile, fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause"}`, dir),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	read, report, err := os.Pipe()
@@ -367,7 +368,9 @@ func TestEndsWithoutStarter(t *testing.T) {
 	defer report.Close()
 	cmd := exec.Command(binary, "first", dir)
 	cmd.ExtraFiles = []*os.File{report} // descriptor 3
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET}
+	cmd.SysProcAttr = &syscall.SysProcAttr{
+		Cloneflags: syscall.CLONE_NEWNS | syscall.CLONE_NEWPID | syscall.CLONE_NEWUTS | syscall.CLONE_NEWNET,
+	}
 	kill := time.AfterFunc(10*time.Second, func() { cmd.Process.Kill() })
 	defer kill.Stop()
 	var status *exec.ExitError

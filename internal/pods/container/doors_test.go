@@ -138,7 +138,8 @@ for n in $(seq 0 %d); do ln -s /proc/thread-self/fd/$n/spec.json fd$n; ln -s /pr
 		"volume/link": "404",
 		"volume/pipe": "403", "lib64/../bin/sh": "404", "proc/self/root/etc/hosts": "403", "proc/thread-self/fd/2": "403",
 	} {
-		if got := m.run(c, "curl", "-s", "-m", "5", "--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", "127.0.0.1:8080/fs/"+path); got != want {
+		if got := m.run(c, "curl", "-s", "-m", "5", "--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", "127.0.0.1:8080/fs/"+
+			path); got != want {
 			t.Errorf("/fs/%s: %s, want %s", path, got, want)
 		}
 	}

@@ -15,8 +15,8 @@ import (
 	"packetwalk.dev/internal/pods/podspec"
 )
 
-// A configSource gives what a pod's environment and volumes are made of: of a ConfigMap what is text, or all. An object that is not there is
-// an error that names it.
+// A configSource gives what a pod's environment and volumes are made of: of a ConfigMap what is text, or all. An object that is not there
+// is an error that names it.
 type configSource interface {
 	data(namespace string, o podspec.Object, binary bool) (map[string][]byte, error)
 }

@@ -39,7 +39,8 @@ func TestNodeIsRegisteredReadyWithALease(t *testing.T) {
 		t.Errorf("incomplete node: %+v", n)
 	}
 	for limit := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		if _, err = b.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(context.Background(), testNode, metav1.GetOptions{}); err == nil {
+		if _, err = b.client.CoordinationV1().Leases(corev1.NamespaceNodeLease).Get(context.Background(), testNode,
+			metav1.GetOptions{}); err == nil {
 			break
 		}
 		if time.Now().After(limit) {
@@ -182,7 +183,8 @@ func TestForcedDeletion(t *testing.T) {
 	b.create(testPod("web"))
 	c := b.runtime.next(t)
 	b.await("web", "ready", ready)
-	if err := b.client.CoreV1().Pods("default").Delete(context.Background(), "web", metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
+	if err := b.client.CoreV1().Pods("default").Delete(context.Background(), "web",
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil {
 		t.Fatal(err)
 	}
 	if grace := <-c.stops; grace > orphanGrace {
@@ -309,7 +311,9 @@ func TestTCPReadiness(t *testing.T) {
 	b := newBench(t)
 	b.create(testPod("web", func(p *corev1.Pod) {
 		p.Spec.HostNetwork = true // its address is the node's, which is 127.0.0.1 here
-		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(port)}}}
+		p.Spec.Containers[0].ReadinessProbe = &corev1.Probe{ProbeHandler: corev1.ProbeHandler{
+			TCPSocket: &corev1.TCPSocketAction{Port: intstr.Parse(port)},
+		}}
 	}))
 	b.await("web", "ready", ready)
 	if b.network.count() != 0 {

@@ -21,9 +21,10 @@ import (
 func TestMissingConfigMapIsWaitedFor(t *testing.T) {
 	b := newBench(t)
 	b.create(testPod("web", func(p *corev1.Pod) {
-		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}}
+		conf := corev1.LocalObjectReference{Name: "conf"}
+		p.Spec.Containers[0].EnvFrom = []corev1.EnvFromSource{{ConfigMapRef: &corev1.ConfigMapEnvSource{LocalObjectReference: conf}}}
 		p.Spec.Volumes = []corev1.Volume{{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
-			LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}, Optional: new(true)}}}}
+			LocalObjectReference: conf, Optional: new(true)}}}}
 		p.Spec.Containers[0].VolumeMounts = []corev1.VolumeMount{{Name: "v", MountPath: "/etc/conf"}}
 	}))
 	p := b.await("web", "waiting for its configuration", func(p *corev1.Pod) bool {
@@ -75,7 +76,8 @@ func TestVolumeFollowsWhileItIsWritten(t *testing.T) {
 	})
 	b.create(testPod("web", func(p *corev1.Pod) {
 		p.Spec.Volumes = []corev1.Volume{
-			{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
+			{Name: "v", VolumeSource: corev1.VolumeSource{ConfigMap: &corev1.ConfigMapVolumeSource{
+				LocalObjectReference: corev1.LocalObjectReference{Name: "conf"}}}},
 			{Name: "t", VolumeSource: corev1.VolumeSource{Projected: &corev1.ProjectedVolumeSource{Sources: []corev1.VolumeProjection{
 				{ServiceAccountToken: &corev1.ServiceAccountTokenProjection{Path: "token"}}}}}},
 		}

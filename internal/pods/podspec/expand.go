@@ -2,7 +2,8 @@ package podspec
 
 import "strings"
 
-// Expand replaces $(NAME) in a command, an argument or a variable by the variable's value (core/v1, Container.Command); an unknown one stays as it is and $$ is a dollar sign.
+// Expand replaces $(NAME) in a command, an argument or a variable by the variable's value (core/v1, Container.Command); an unknown one
+// stays as it is and $$ is a dollar sign.
 func Expand(s string, vars map[string]string) string {
 	var b strings.Builder
 	for {

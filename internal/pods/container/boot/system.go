@@ -31,8 +31,8 @@ func mountSystem(s *container.Spec) error {
 	return guardProc(s.Privileged)
 }
 
-// masked is what tells of the machine, and is empty in a container; unwritable is where writing would change the machine. Both are container
-// engines' defaults (github.com/moby/moby, oci/defaults.go).
+// masked is what tells of the machine, and is empty in a container; unwritable is where writing would change the machine. Both are
+// container engines' defaults (github.com/moby/moby, oci/defaults.go).
 var (
 	masked = []string{
 		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/sched_debug",
