@@ -11,11 +11,9 @@ import (
 	"net/netip"
 	"strconv"
 	"sync"
-	"time"
 
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/client-go/informers"
@@ -24,9 +22,9 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	typedcorev1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/pods/controllers"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
@@ -96,7 +94,9 @@ func (c *connector) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, pods, err := c.controllers()
+	nodes, pods, err := controllers.New(controllers.Config{
+		Client: c.cfg.Client, Node: c.node, Health: alive{}, Pods: c.pods, Objects: c.all, Recorder: c.recorder, Provider: c,
+	})
 	if err != nil {
 		return err
 	}
@@ -129,24 +129,6 @@ func (c *connector) Run(ctx context.Context) error {
 	}
 }
 
-// controllers are the library's, of the node and of its pods.
-func (c *connector) controllers() (*vknode.NodeController, *vknode.PodController, error) {
-	nodes, err := vknode.NewNodeController(alive{}, c.node.DeepCopy(), c.cfg.Client.CoreV1().Nodes(),
-		vknode.WithNodeEnableLeaseV1(c.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
-		vknode.WithNodeStatusUpdateErrorHandler(c.reregister))
-	if err != nil {
-		return nil, nil, err
-	}
-	core := c.all.Core().V1()
-	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
-		PodClient: c.cfg.Client.CoreV1(), PodInformer: c.pods, EventRecorder: quiet{c.recorder}, Provider: c,
-		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
-		SyncPodStatusFromProviderRateLimiter: promptly(),
-	})
-	return nodes, pods, err
-}
-
 // synced waits until the caches have what there is.
 func synced(ctx context.Context, factories ...informers.SharedInformerFactory) error {
 	for _, f := range factories {
@@ -162,25 +144,14 @@ func synced(ctx context.Context, factories ...informers.SharedInformerFactory) e
 // register makes the Node and keeps its lease. One that is there keeps its labels and taints, which somebody may have changed; its status
 // becomes the connector's, by the library's controller.
 func (c *connector) register(ctx context.Context, nodes *vknode.NodeController) error {
-	_, err := c.cfg.Client.CoreV1().Nodes().Create(ctx, c.node.DeepCopy(), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		c.cfg.Log.Info("the node is registered already", "node", c.node.Name)
-	} else if err != nil {
+	there, err := controllers.Register(ctx, c.cfg.Client, c.node)
+	if err != nil {
 		return fmt.Errorf("register: %w", err)
 	}
+	if there {
+		c.cfg.Log.Info("the node is registered already", "node", c.node.Name)
+	}
 	return nodes.Run(ctx)
-}
-
-// reregister is the library's way out when the Node was deleted.
-func (c *connector) reregister(ctx context.Context, err error) error {
-	if !apierrors.IsNotFound(err) {
-		return err
-	}
-	_, err = c.cfg.Client.CoreV1().Nodes().Create(ctx, c.node.DeepCopy(), metav1.CreateOptions{})
-	if apierrors.IsAlreadyExists(err) {
-		return nil
-	}
-	return err
 }
 
 // alive answers the library's node controller: the node is well as long as the connector runs.
@@ -189,10 +160,5 @@ type alive struct{}
 func (alive) Ping(ctx context.Context) error { return ctx.Err() }
 
 func (alive) NotifyNodeStatus(context.Context, func(*corev1.Node)) {}
-
-// promptly is a queue's rate limiter that delays nothing but failures.
-func promptly() workqueue.TypedRateLimiter[any] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Millisecond, 5*time.Second)
-}
 
 var errNoPod = errors.New("no such pod on this node")

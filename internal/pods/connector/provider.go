@@ -2,17 +2,14 @@ package connector
 
 import (
 	"context"
-	"strings"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/tools/record"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/pods/controllers"
 )
 
 // The methods here are virtual-kubelet's PodLifecycleHandler and PodNotifier. What they ask for is done by the pods' followers, which write
@@ -98,11 +95,7 @@ func (c *connector) follower(namespace, name string) *follower {
 
 // fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
 func (c *connector) fromAPI(pod *corev1.Pod) *corev1.Pod {
-	p, err := c.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
-	if err != nil || p.UID != pod.UID {
-		return nil
-	}
-	return p
+	return controllers.FromAPI(c.pods, pod)
 }
 
 // restore finds the groups that an earlier connector of this node has made. Those whose pods are gone are deleted by the library, which
@@ -129,24 +122,4 @@ func (c *connector) restore(ctx context.Context) error {
 // podOf is what of a pod its group tells.
 func podOf(g *aci.ContainerGroup) *corev1.Pod {
 	return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: g.Tags[tagNamespace], Name: g.Tags[tagPod], UID: types.UID(g.Tags[tagUID])}}
-}
-
-// finish tells the API server that the pod is gone.
-func (c *connector) finish(ctx context.Context, pod *corev1.Pod) error {
-	err := c.cfg.Client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
-		GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID)),
-	})
-	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
-		return nil
-	}
-	return err
-}
-
-// quiet leaves the library's own events out: a follower tells what has come of a pod.
-type quiet struct{ record.EventRecorder }
-
-func (q quiet) Event(o runtime.Object, kind, reason, message string) {
-	if !strings.HasPrefix(reason, "Provider") {
-		q.EventRecorder.Event(o, kind, reason, message)
-	}
 }

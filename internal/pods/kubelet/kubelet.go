@@ -22,6 +22,8 @@ import (
 	"k8s.io/client-go/informers"
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/record"
+
+	"packetwalk.dev/internal/pods/controllers"
 )
 
 // A Kubelet is one node's. Make it with New, then Run it.
@@ -110,19 +112,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	nodes, err := vknode.NewNodeController(k.provider, k.node.DeepCopy(), k.cfg.Client.CoreV1().Nodes(),
-		vknode.WithNodeEnableLeaseV1(k.cfg.Client.CoordinationV1().Leases(corev1.NamespaceNodeLease), vknode.DefaultLeaseDuration),
-		vknode.WithNodeStatusUpdateErrorHandler(reregister(k.cfg.Client, k.node)))
-	if err != nil {
-		return fmt.Errorf("kubelet %s: %w", k.name, err)
-	}
-	core := k.cfg.Shared.factory.Core().V1()
-	pods, err := vknode.NewPodController(vknode.PodControllerConfig{
-		PodClient: k.cfg.Client.CoreV1(), PodInformer: k.pods, EventRecorder: quietRecorder{k.recorder}, Provider: k,
-		ConfigMapInformer: core.ConfigMaps(), SecretInformer: core.Secrets(), ServiceInformer: core.Services(),
-		SyncPodsFromKubernetesRateLimiter: promptly(), DeletePodsFromKubernetesRateLimiter: promptly(),
-		SyncPodStatusFromProviderRateLimiter: promptly(),
-		SkipDownwardAPIResolution:            true, // it is done when a container starts, as a kubelet does
+	nodes, pods, err := controllers.New(controllers.Config{
+		Client: k.cfg.Client, Node: k.node, Health: k.provider, Pods: k.pods, Objects: k.cfg.Shared.factory, Recorder: k.recorder,
+		Provider: k, LateFields: true,
 	})
 	if err != nil {
 		return fmt.Errorf("kubelet %s: %w", k.name, err)
@@ -188,10 +180,7 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 // register runs the node controller. It registers the node first, and again until the API server lets it.
 func (k *Kubelet) register(ctx context.Context, nodes *vknode.NodeController) error {
 	for try := 0; ; try++ {
-		_, err := k.cfg.Client.CoreV1().Nodes().Create(ctx, k.node.DeepCopy(), metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			err = nil
-		}
+		_, err := controllers.Register(ctx, k.cfg.Client, k.node)
 		if k.tried("register node", err); err == nil {
 			return nodes.Run(ctx)
 		}
@@ -336,11 +325,7 @@ func (k *Kubelet) publish(pod *corev1.Pod) {
 
 // fromAPI is the pod as the API server has it, as far as the cache knows; nil if it is not there.
 func (k *Kubelet) fromAPI(pod *corev1.Pod) *corev1.Pod {
-	p, err := k.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
-	if err != nil || p.UID != pod.UID {
-		return nil
-	}
-	return p
+	return controllers.FromAPI(k.pods, pod)
 }
 
 // changed is told of ConfigMaps, Secrets and Nodes that changed or went.
@@ -402,16 +387,14 @@ func (k *Kubelet) finish(ctx context.Context, pod *corev1.Pod) error {
 	if k.fromAPI(pod) == nil {
 		return nil
 	}
-	api := k.cfg.Client.CoreV1().Pods(pod.Namespace)
 	last := pod.DeepCopy()
 	last.ResourceVersion = "" // unconditional: a kubelet alone writes a pod's status
-	_, err := api.UpdateStatus(ctx, last, metav1.UpdateOptions{})
-	if err == nil {
-		err = api.Delete(ctx, pod.Name,
-			metav1.DeleteOptions{GracePeriodSeconds: new(int64), Preconditions: metav1.NewUIDPreconditions(string(pod.UID))})
-	}
+	_, err := k.cfg.Client.CoreV1().Pods(pod.Namespace).UpdateStatus(ctx, last, metav1.UpdateOptions{})
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
 		return nil
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return controllers.Delete(ctx, k.cfg.Client, pod)
 }

@@ -10,12 +10,9 @@ import (
 	"strings"
 	"sync"
 
-	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
 	"golang.org/x/sys/unix"
 )
@@ -134,19 +131,5 @@ func (p *nodeProvider) again() {
 	p.mu.Unlock()
 	if cb != nil {
 		go cb(p.node.DeepCopy())
-	}
-}
-
-// reregister is the controller's way out when the Node object was deleted.
-func reregister(client kubernetes.Interface, node *corev1.Node) vknode.ErrorHandler {
-	return func(ctx context.Context, err error) error {
-		if !apierrors.IsNotFound(err) {
-			return err
-		}
-		_, err = client.CoreV1().Nodes().Create(ctx, node.DeepCopy(), metav1.CreateOptions{})
-		if apierrors.IsAlreadyExists(err) {
-			return nil
-		}
-		return err
 	}
 }

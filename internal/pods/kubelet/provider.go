@@ -2,15 +2,11 @@ package kubelet
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/labels"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/tools/record"
-	"k8s.io/client-go/util/workqueue"
 )
 
 var everything = labels.Everything()
@@ -46,17 +42,11 @@ func (k *Kubelet) DeletePod(_ context.Context, pod *corev1.Pod) error {
 		return errdefs.NotFoundf("pod %s/%s is not on node %s", pod.Namespace, pod.Name, k.name)
 	}
 	deadline := k.cfg.Clock.Now().Add(orphanGrace)
-	if k.inAPI(pod) && pod.DeletionTimestamp != nil {
+	if k.fromAPI(pod) != nil && pod.DeletionTimestamp != nil {
 		deadline = pod.DeletionTimestamp.Time // the API server adds the grace period
 	}
 	w.delete(deadline)
 	return nil
-}
-
-// inAPI tells whether the API server has just this pod, as far as the kubelet knows.
-func (k *Kubelet) inAPI(pod *corev1.Pod) bool {
-	p, err := k.pods.Lister().Pods(pod.Namespace).Get(pod.Name)
-	return err == nil && p.UID == pod.UID
 }
 
 // GetPod gives a pod as the kubelet knows it. A pod of this name that the API server has replaced is on its way out and not found.
@@ -96,18 +86,4 @@ func (k *Kubelet) NotifyPods(_ context.Context, notify func(*corev1.Pod)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.notify = notify
-}
-
-// quietRecorder leaves the library's own events out: users of kubectl expect a kubelet's.
-type quietRecorder struct{ record.EventRecorder }
-
-func (q quietRecorder) Event(o runtime.Object, kind, reason, message string) {
-	if !strings.HasPrefix(reason, "Provider") {
-		q.EventRecorder.Event(o, kind, reason, message)
-	}
-}
-
-// promptly is a queue's rate limiter that delays nothing but failures.
-func promptly() workqueue.TypedRateLimiter[any] {
-	return workqueue.NewTypedItemExponentialFailureRateLimiter[any](time.Millisecond, 5*time.Second)
 }
