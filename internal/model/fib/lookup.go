@@ -55,6 +55,14 @@ func (a Answer) Take(way int) Answer {
 	return a
 }
 
+// NextHop is whose link-layer address a packet to a destination needs.
+func (a *Answer) NextHop(destination netip.Addr) netip.Addr {
+	if a.Gateway.IsValid() {
+		return a.Gateway
+	}
+	return destination
+}
+
 // Forwards tells whether the answer lets a packet go anywhere, rather than refusing it.
 func (a Answer) Forwards() bool { return !refuses(a.Type) && a.Type != "none" }
 

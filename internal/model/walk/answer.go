@@ -161,9 +161,9 @@ func (t transit) reset() (transit, stage) {
 func (t transit) resetByBridge() passage {
 	t.note(Step{Stage: Sent, Why: "straight back by " + t.p.Out + ", past all rules: br_netfilter had the packet"})
 	if t.m.knows(snapshot.Routes) {
-		if d := t.lookUp(""); d.answer.Type != "unicast" && d.answer.Type != "local" {
-			t.note(Step{Stage: Routed, Route: &d.answer})
-			return t.finish(Dropped, "the host has no route for the reset (route type "+d.answer.Type+")")
+		if d := t.lookUp(""); d.Type != "unicast" && d.Type != "local" {
+			t.note(Step{Stage: Routed, Route: d})
+			return t.finish(Dropped, "the host has no route for the reset (route type "+d.Type+")")
 		}
 	}
 	return t.to(transit.transmit)

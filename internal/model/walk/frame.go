@@ -195,30 +195,30 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 	d := t.lookUp(b.Name)
 	t.route = d
 	// IPv6 looks whether the host forwards only when it does (ip6_forward), IPv4 when it looks for the way.
-	onward := d.answer.Type == "unicast" && (t.p.IsIPv6() || t.m.forwards(b.Name, false))
-	if d.answer.Unknown != "" {
-		t.note(Step{Stage: Routed, Route: &d.answer})
-		return t.end(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	onward := d.Type == "unicast" && (t.p.IsIPv6() || t.m.forwards(b.Name, false))
+	if d.Unknown != "" {
+		t.note(Step{Stage: Routed, Route: d})
+		return t.end(Undecided, "the route depends on what is not understood: "+d.Unknown)
 	}
-	if t.p.IsIPv6() && !d.answer.Forwards() {
-		t.note(Step{Stage: Routed, Route: &d.answer})
+	if t.p.IsIPv6() && !d.Forwards() {
+		t.note(Step{Stage: Routed, Route: d})
 		return t.end(Dropped, "no route leads to its new destination: the bridge drops it, and tells nobody (br_nf_pre_routing_finish_ipv6)")
 	}
-	if onward || d.answer.Type == "local" {
+	if onward || d.Type == "local" {
 		if why := t.validateSource(d); why != "" {
 			return t.end(Dropped, why)
 		}
 	}
 	// Without a route, or without forwarding, the host drops IPv4, or tells the sender (ip_route_input_slow: no_route; ip_error).
-	if !onward || d.link != b.Name {
+	if !onward || d.Link != b.Name {
 		before := t.p
 		t.p.EtherDestination = b.MAC
 		t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: []string{b.Name}}, Changes: packet.Changes(&before, &t.p),
 			Why: "its new destination is not on this bridge: up to the host's routing"})
 		return nil
 	}
-	t.note(Step{Stage: Routed, Route: &d.answer, Why: "its new destination is on the same bridge: it stays bridged, and keeps its TTL"})
-	return t.address(b.Link, d.nextHop(t.p.Destination))
+	t.note(Step{Stage: Routed, Route: d, Why: "its new destination is on the same bridge: it stays bridged, and keeps its TTL"})
+	return t.address(b.Link, d.NextHop(t.p.Destination))
 }
 
 // bridgeNetfilterForward takes a bridged IP packet through IP's forward hook (br_nf_forward_ip).

@@ -110,7 +110,7 @@ func (t transit) resolve() passage {
 	}
 	next := t.p.Destination
 	if t.route != nil {
-		next = t.route.nextHop(next)
+		next = t.route.NextHop(next)
 	}
 	t.p.EtherSource, t.p.EtherType = l.MAC, etherType(&t.p)
 	if end := t.address(l, next); end != nil {

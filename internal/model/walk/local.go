@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
@@ -120,7 +121,7 @@ func (t transit) send() passage {
 	}
 	d := t.lookUp("")
 	if !p.Source.IsValid() {
-		p.Source = d.answer.Source
+		p.Source = d.Source
 		if p.Source.IsValid() && p.About == nil && (!p.IsIPv6() || p.Protocol == packet.ICMPv6) {
 			d = t.lookUp("") // now with its source (ip_route_connect; rawv6_sendmsg)
 		}
@@ -130,19 +131,19 @@ func (t transit) send() passage {
 	}
 	t.route = d
 	t.note(Step{Stage: Sent})
-	t.note(Step{Stage: Routed, Route: &d.answer})
+	t.note(Step{Stage: Routed, Route: d})
 	switch {
-	case d.answer.Unknown != "":
-		return t.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
-	case p.Source.Is4() && p.Source.IsLoopback() && d.answer.Type == "unicast" && d.link != "lo" && !m.confEither(d.link, "route_localnet"):
+	case d.Unknown != "":
+		return t.finish(Undecided, "the route depends on what is not understood: "+d.Unknown)
+	case p.Source.Is4() && p.Source.IsLoopback() && d.Type == "unicast" && d.Link != "lo" && !m.confEither(d.Link, "route_localnet"):
 		// __mkroute_output
-		return t.unsent(fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.link))
-	case d.answer.Type == "multicast" || d.answer.Type == "broadcast":
-		return t.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
-	case d.answer.Type != "unicast" && d.answer.Type != "local":
-		return t.unsent("the host has no route to it: the program gets an error (route type " + d.answer.Type + ")")
+		return t.unsent(fmt.Sprintf("source %s does not leave the host (net.ipv4.conf.%s.route_localnet is 0)", p.Source, d.Link))
+	case d.Type == "multicast" || d.Type == "broadcast":
+		return t.finish(Undecided, "how "+d.Type+" packets go on is not walked")
+	case d.Type != "unicast" && d.Type != "local":
+		return t.unsent("the host has no route to it: the program gets an error (route type " + d.Type + ")")
 	}
-	p.Out = d.outLink()
+	p.Out = outLink(d)
 	return t.to(transit.output)
 }
 
@@ -165,17 +166,17 @@ func (t *transit) itself() netip.Addr {
 }
 
 // outLink is the interface that local output names: loopback for what stays here.
-func (d *decision) outLink() string {
-	if d.answer.Type == "local" {
+func outLink(a *fib.Answer) string {
+	if a.Type == "local" {
 		return "lo"
 	}
-	return d.link
+	return a.Link
 }
 
 // sendUnrouted sends without knowing the routes.
 func (t transit) sendUnrouted() passage {
 	p := &t.p
-	if t.routeOwn(); t.route.answer.Type == "local" {
+	if t.routeOwn(); t.route.Type == "local" {
 		if p.Out = "lo"; !p.Source.IsValid() {
 			p.Source = p.Destination
 		}
@@ -193,8 +194,8 @@ func (t transit) output() passage {
 	if end := t.hook(family(&t.p), netfilter.Output); end != nil {
 		return t.over(end)
 	}
-	if d := t.route; d.link != "" || d.answer.Type == "local" {
-		t.p.Out = d.outLink()
+	if d := t.route; d.Link != "" || d.Type == "local" {
+		t.p.Out = outLink(d)
 	}
 	return t.to(transit.postrouting)
 }

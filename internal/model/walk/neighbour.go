@@ -167,18 +167,17 @@ func (m *machine) answersFor(l *fib.Link, q *query) bool {
 		return own != nil && !m.ignoresARP(l.Name, own, q)
 	}
 	question := packet.Packet{Tuple: packet.Tuple{Source: q.sender, Destination: q.address}, Local: packet.Local{In: l.Name}}
-	d := decision{answer: m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})}
-	d.link = d.answer.Link
+	d := m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})
 	if q.sender.IsValid() && (m.martian(&question) != "" || m.validateSource(&question, &d) != "") {
 		return false
 	}
 	switch {
-	case d.answer.Type == "local":
+	case d.Type == "local":
 		return own == nil || !m.ignoresARP(l.Name, own, q)
-	case d.answer.Type != "unicast" || !m.forwards(l.Name, false):
+	case d.Type != "unicast" || !m.forwards(l.Name, false):
 		return false
 	}
-	return d.link != l.Name && (m.FIB.ProxyNeighbour(l.Name, q.address) != nil || m.confEither(l.Name, "proxy_arp"))
+	return d.Link != l.Name && (m.FIB.ProxyNeighbour(l.Name, q.address) != nil || m.confEither(l.Name, "proxy_arp"))
 }
 
 // ignoresARP is arp_ignore (Documentation/networking/ip-sysctl.rst).

@@ -10,37 +10,17 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// decision is a route with the way that was chosen.
-type decision struct {
-	answer  fib.Answer
-	link    string
-	gateway netip.Addr // zero for a destination on the link
-}
-
-// nextHop is whose link-layer address the packet needs.
-func (d *decision) nextHop(destination netip.Addr) netip.Addr {
-	if d.gateway.IsValid() {
-		return d.gateway
-	}
-	return destination
-}
-
-// lookUp finds the packet's route as it is now.
-func (t *transit) lookUp(in string) *decision {
+// lookUp finds the packet's route as it is now, with the way that is chosen where it has several.
+func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
 	a := t.m.FIB.Lookup(fib.Query{
 		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
 	})
-	d := &decision{answer: a, link: a.Link, gateway: a.Gateway}
 	if len(a.Ways) > 1 {
-		way := a.Ways[t.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways))]
-		d.link, d.gateway = way.Link, way.Gateway
-		if way.Source.IsValid() {
-			d.answer.Source = way.Source
-		}
+		a = a.Take(t.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways)))
 	}
-	return d
+	return &a
 }
 
 func ways(nexthops []fib.Nexthop) []netfilter.Option {
@@ -80,11 +60,11 @@ func (t transit) routeIn() passage {
 		d = t.lookUp(t.p.In)
 		t.route = d
 	}
-	t.note(Step{Stage: Routed, Route: &d.answer})
-	if d.answer.Unknown != "" {
-		return t.finish(Undecided, "the route depends on what is not understood: "+d.answer.Unknown)
+	t.note(Step{Stage: Routed, Route: d})
+	if d.Unknown != "" {
+		return t.finish(Undecided, "the route depends on what is not understood: "+d.Unknown)
 	}
-	switch d.answer.Type {
+	switch d.Type {
 	case "local", "anycast":
 		if why := t.validateSource(d); why != "" {
 			return t.finish(Dropped, why)
@@ -93,7 +73,7 @@ func (t transit) routeIn() passage {
 	case "unicast":
 		return t.routedOn(d)
 	case "broadcast", "multicast":
-		return t.finish(Undecided, "how "+d.answer.Type+" packets go on is not walked")
+		return t.finish(Undecided, "how "+d.Type+" packets go on is not walked")
 	case "blackhole":
 		return t.finish(Dropped, "the route is a blackhole")
 	}
@@ -101,7 +81,7 @@ func (t transit) routeIn() passage {
 }
 
 // routedOn is a packet whose route leads out again (__mkroute_input).
-func (t transit) routedOn(d *decision) passage {
+func (t transit) routedOn(d *fib.Answer) passage {
 	if !t.m.forwards(t.p.In, t.p.IsIPv6()) {
 		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
 			forwardingSetting(t.p.In, t.p.IsIPv6())))
@@ -119,13 +99,13 @@ func (t *transit) assumeRoute() stage {
 		return transit.input
 	}
 	t.m.assume("its routes are not known: packets that are not for itself are taken to be forwarded")
-	t.route = &decision{answer: fib.Answer{Type: "unicast"}}
+	t.route = &fib.Answer{Type: "unicast"}
 	return transit.forward
 }
 
 // unreachable is a packet that has no route: the sender is told, in IPv4 if the machine forwards at all (ip_error).
-func (t transit) unreachable(d *decision) passage {
-	routeType := d.answer.Type
+func (t transit) unreachable(d *fib.Answer) passage {
+	routeType := d.Type
 	refusals := map[string]struct{ why, reject string }{
 		"none":        {"there is no route to it", "icmp-net-unreachable"},
 		"unreachable": {"the route is of type unreachable", "icmp-host-unreachable"},
@@ -140,7 +120,7 @@ func (t transit) unreachable(d *decision) passage {
 	}
 	end := t.end(Rejected, refusal.why)
 	end.Reject = refusal.reject
-	if routeType == "unreachable" && (d.answer.Route == nil || t.p.IsIPv6()) {
+	if routeType == "unreachable" && (d.Route == nil || t.p.IsIPv6()) {
 		end.Reject = "icmp-net-unreachable" // a policy rule's means the network (fib4_rule_action), and IPv6 knows no other (ip6_pkt_discard)
 	}
 	return t.over(end)
@@ -157,7 +137,7 @@ func (t transit) forward() passage {
 	before := *p
 	p.TTL--
 	t.note(Step{Stage: Checked, Changes: packet.Changes(&before, p), Why: "forwarded"})
-	p.Out = t.route.link
+	p.Out = t.route.Link
 	return t.ipHook(netfilter.Forward, transit.postrouting)
 }
 
@@ -174,8 +154,8 @@ func (t *transit) reroute() *End {
 	}
 	t.route = t.lookUp("")
 	t.p.Source = source
-	t.note(Step{Stage: Routed, Route: &t.route.answer, Why: "looked up again: a rule changed what routing looks at"})
-	if kind := t.route.answer.Type; kind != "unicast" && kind != "local" {
+	t.note(Step{Stage: Routed, Route: t.route, Why: "looked up again: a rule changed what routing looks at"})
+	if kind := t.route.Type; kind != "unicast" && kind != "local" {
 		return t.end(Dropped, "the host has no route to its new destination (route type "+kind+")")
 	}
 	return nil
@@ -190,9 +170,9 @@ func (t *transit) isOwn() bool {
 
 // routeOwn is the route of what the machine sends without knowing the routes.
 func (t *transit) routeOwn() {
-	t.route = &decision{answer: fib.Answer{Type: "local"}}
+	t.route = &fib.Answer{Type: "local"}
 	if !t.isOwn() {
 		t.m.assume("its routes are not known: what it sends is taken to leave it")
-		t.route.answer.Type = "unicast"
+		t.route.Type = "unicast"
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 
+	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
 )
@@ -27,7 +28,7 @@ type transit struct {
 	*run
 	m        *machine
 	p        packet.Packet
-	route    *decision   // found before the usual place: local output, or a bridge that routed a translated packet
+	route    *fib.Answer // found before the usual place: local output, or a bridge that routed a translated packet
 	bridge   *bridgeInfo // set while br_netfilter has the frame
 	loopback bool        // it was sent to the machine itself
 	asked    *Step       // of an answer: the first step of what it answers; nil for the request

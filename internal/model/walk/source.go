@@ -36,14 +36,14 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
 // back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
-func (t *transit) validateSource(d *decision) string {
+func (t *transit) validateSource(d *fib.Answer) string {
 	if t.loopback {
 		return ""
 	}
 	return t.m.validateSource(&t.p, d)
 }
 
-func (m *machine) validateSource(p *packet.Packet, d *decision) string {
+func (m *machine) validateSource(p *packet.Packet, d *fib.Answer) string {
 	if p.IsIPv6() || p.In == "" {
 		return ""
 	}
@@ -59,8 +59,8 @@ func (m *machine) validateSource(p *packet.Packet, d *decision) string {
 	if m.confEither(p.In, "src_valid_mark") {
 		back.Mark = p.Mark
 	}
-	if d.answer.Type != "local" {
-		back.In = d.link
+	if d.Type != "local" {
+		back.In = d.Link
 	}
 	a := m.FIB.Lookup(back)
 	switch {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math/big"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
@@ -318,5 +319,31 @@ func TestNotForwarding(t *testing.T) {
 		if end := r.Outcomes[0].End; end.Kind != Dropped || !strings.Contains(end.Why, "does not forward ("+tt.setting+" is 0)") {
 			t.Errorf("in by %q: %s %s", tt.in, end.Kind, end.Why)
 		}
+	}
+}
+
+// TestRouteOfSeveralWays: the step tells the way that the packet takes, not the route's first.
+func TestRouteOfSeveralWays(t *testing.T) {
+	n, _, router, _ := chain(t)
+	for _, end := range []string{"a", "b"} {
+		far := n.host("far-" + end)
+		n.wire(router, "to-"+end, far, "eth0")
+	}
+	router.address("to-a", "10.8.0.1/24")
+	router.address("to-b", "10.9.0.1/24")
+	router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast",
+		Destination: netip.MustParsePrefix("10.7.0.0/16"), Nexthops: []fib.Nexthop{
+			{Gateway: netip.MustParseAddr("10.8.0.2"), Link: "to-a", Weight: 1}, {Gateway: netip.MustParseAddr("10.9.0.2"), Link: "to-b", Weight: 1},
+		}})
+	var got []string
+	for _, o := range n.tcp("client", "10.7.0.1:80").Outcomes {
+		for _, s := range o.There {
+			if s.Route != nil && s.Host == "router" {
+				got = append(got, s.Route.Gateway.String()+" dev "+s.Route.Link)
+			}
+		}
+	}
+	if !slices.Equal(got, []string{"10.8.0.2 dev to-a", "10.9.0.2 dev to-b"}) {
+		t.Errorf("routes by %q", got)
 	}
 }
