@@ -164,3 +164,13 @@ func end(p Protocol, a netip.Addr, port Port) string {
 	}
 	return a.String() + ":" + port.String()
 }
+
+// LastOf is the highest address of a prefix.
+func LastOf(p netip.Prefix) netip.Addr {
+	b := p.Addr().AsSlice()
+	for i := p.Bits(); i < len(b)*8; i++ {
+		b[i/8] |= 0x80 >> (i % 8)
+	}
+	a, _ := netip.AddrFromSlice(b)
+	return a
+}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/reason"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -35,7 +36,7 @@ func Rules(exclude []netip.Prefix, docker netip.Prefix) []iptables.Rule {
 		}
 		seen[p] = true
 		outside.Matches = append(outside.Matches, iptables.Match{Module: "iprange", Options: []iptables.Option{
-			iptables.NotOpt("dst-range", p.Addr().String()+"-"+lastAddr(p).String()),
+			iptables.NotOpt("dst-range", p.Addr().String()+"-"+packet.LastOf(p).String()),
 		}})
 	}
 	outside.Matches = append(outside.Matches, iptables.Match{Module: "addrtype", Options: []iptables.Option{iptables.NotOpt("dst-type",
@@ -65,15 +66,6 @@ func Kubenet(exclude netip.Prefix) iptables.Rule {
 		},
 		Target: iptables.Jump("MASQUERADE"),
 	}
-}
-
-func lastAddr(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
 }
 
 // Edit appends those of the rules that nat POSTROUTING, in a dump of the table, does not have, and takes out those of an agent that had

@@ -28,7 +28,7 @@ func listedConntrack() map[string]listedMatch {
 // stateMatch is conntrack's older form.
 var stateMatch = matchExtension{
 	options: spec("state"),
-	lower:   lowerState,
+	lower:   each(lowerState),
 	listed:  map[string]listedMatch{"state": after("", "state", "state")},
 }
 
@@ -90,13 +90,11 @@ func negatedText(not bool) string {
 	return ""
 }
 
-func lowerState(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		s, ok := parseStates(o.arg())
-		s.Not = o.Not
-		l.test(&netfilter.MatchConntrack{States: s})
-		return ok && !s.SNAT && !s.DNAT
-	})
+func lowerState(l *lowerer, o *Option) bool {
+	s, ok := parseStates(o.arg())
+	s.Not = o.Not
+	l.test(&netfilter.MatchConntrack{States: s})
+	return ok && !s.SNAT && !s.DNAT
 }
 
 var stateNames = map[string]packet.TrackState{

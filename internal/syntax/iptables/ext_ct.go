@@ -55,17 +55,5 @@ func (l *restReader) ct(t *Target) bool {
 	if !l.lit("CT") {
 		return false
 	}
-	for {
-		name := l.peek()
-		n, ok := spec(ctOptions)[name]
-		if !ok {
-			return true
-		}
-		l.next()
-		if n == 0 {
-			t.add(name)
-		} else if !l.word(t, name) {
-			return false
-		}
-	}
+	return t.own(l, spec(ctOptions))
 }

@@ -4,15 +4,13 @@ import "packetwalk.dev/internal/model/netfilter"
 
 var helperMatch = matchExtension{
 	options: spec("helper"),
-	lower:   lowerHelper,
+	lower:   each(lowerHelper),
 	listed:  map[string]listedMatch{"helper": (*restReader).helper},
 }
 
-func lowerHelper(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		l.test(&netfilter.MatchHelper{Not: o.Not, Name: o.arg()})
-		return true
-	})
+func lowerHelper(l *lowerer, o *Option) bool {
+	l.test(&netfilter.MatchHelper{Not: o.Not, Name: o.arg()})
+	return true
 }
 
 func (l *restReader) helper(not bool) bool {

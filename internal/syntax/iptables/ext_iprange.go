@@ -9,16 +9,14 @@ import (
 
 var iprangeMatch = matchExtension{
 	options: spec("src-range dst-range"),
-	lower:   lowerIPRange,
+	lower:   each(lowerIPRange),
 	listed:  map[string]listedMatch{"source": addressRange("src-range"), "destination": addressRange("dst-range")},
 }
 
-func lowerIPRange(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		low, high, ok := parseAddresses(o.arg())
-		l.test(&netfilter.MatchRange{Source: o.Name == "src-range", Not: o.Not, Low: low, High: high})
-		return ok
-	})
+func lowerIPRange(l *lowerer, o *Option) bool {
+	low, high, ok := parseAddresses(o.arg())
+	l.test(&netfilter.MatchRange{Source: o.Name == "src-range", Not: o.Not, Low: low, High: high})
+	return ok
 }
 
 // parseAddresses reads "a" or "a-b".

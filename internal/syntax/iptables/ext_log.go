@@ -13,7 +13,7 @@ var logTarget = targetExtension{
 var nflogTarget = targetExtension{
 	options: spec(nflogOptions),
 	note:    "log to a listener",
-	listed:  (*restReader).nflog,
+	listed:  func(l *restReader, t *Target) bool { return t.own(l, spec(nflogOptions)) },
 }
 
 var ulogTarget = targetExtension{
@@ -82,22 +82,6 @@ func (l *restReader) log(t *Target) bool {
 		bits &^= f.bit
 	}
 	return bits == 0
-}
-
-func (l *restReader) nflog(t *Target) bool {
-	for {
-		name := l.peek()
-		if _, ok := spec(nflogOptions)[name]; !ok {
-			return true
-		}
-		l.next()
-		l.skip()
-		if text, ok := l.quoted(); ok {
-			t.add(name, text)
-		} else if !l.word(t, name) {
-			return false
-		}
-	}
 }
 
 // logLevels are syslog's, which -L without -n shows by name.

@@ -10,16 +10,14 @@ import (
 
 var macMatch = matchExtension{
 	options: spec("mac-source"),
-	lower:   lowerMAC,
+	lower:   each(lowerMAC),
 	listed:  map[string]listedMatch{"MAC": after("", "mac", "mac-source")},
 }
 
-func lowerMAC(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		mac, ok := parseMAC(o.arg())
-		l.test(&netfilter.MatchMAC{Not: o.Not, MAC: mac})
-		return ok
-	})
+func lowerMAC(l *lowerer, o *Option) bool {
+	mac, ok := parseMAC(o.arg())
+	l.test(&netfilter.MatchMAC{Not: o.Not, MAC: mac})
+	return ok
 }
 
 func parseMAC(text string) (mac packet.MAC, ok bool) {

@@ -13,22 +13,20 @@ var multiportSides = map[string]netfilter.PortSide{
 
 var multiportMatch = matchExtension{
 	options: spec("sports dports ports source-ports destination-ports"),
-	lower:   lowerMultiport,
+	lower:   each(lowerMultiport),
 	listed:  map[string]listedMatch{"multiport": (*restReader).multiport},
 }
 
-func lowerMultiport(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		side, ok := multiportSides[o.Name]
-		t := netfilter.MatchPort{Side: side, Not: o.Not}
-		for text := range strings.SplitSeq(o.arg(), ",") {
-			r, good := parsePorts(text, ":")
-			ok = ok && good
-			t.Ranges = append(t.Ranges, r)
-		}
-		l.test(&t)
-		return ok
-	})
+func lowerMultiport(l *lowerer, o *Option) bool {
+	side, ok := multiportSides[o.Name]
+	t := netfilter.MatchPort{Side: side, Not: o.Not}
+	for text := range strings.SplitSeq(o.arg(), ",") {
+		r, good := parsePorts(text, ":")
+		ok = ok && good
+		t.Ranges = append(t.Ranges, r)
+	}
+	l.test(&t)
+	return ok
 }
 
 func (l *restReader) multiport(not bool) bool {

@@ -137,17 +137,7 @@ func lowerNetmap(l *lowerer, t *Target) netfilter.Statement {
 		return nil
 	}
 	low := prefix.Masked().Addr()
-	return l.nats.add(netfilter.Translate{Translation: packet.Translation{Netmap: true, Low: low, High: lastAddress(prefix)}})
-}
-
-// lastAddress is the highest address of a prefix.
-func lastAddress(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
+	return l.nats.add(netfilter.Translate{Translation: packet.Translation{Netmap: true, Low: low, High: packet.LastOf(prefix)}})
 }
 
 // translated makes a reader of "to:ADDRESS[:PORT] random random-fully persistent".

@@ -37,11 +37,10 @@ func (l *restReader) nfqueue(t *Target) bool {
 	default:
 		return false
 	}
-	if l.lit("bypass") {
-		t.add("queue-bypass")
-	}
-	if l.lit("cpu-fanout") {
-		t.add("queue-cpu-fanout")
+	for _, flag := range []string{"bypass", "cpu-fanout"} {
+		if l.lit(flag) {
+			t.add("queue-" + flag)
+		}
 	}
 	return true
 }

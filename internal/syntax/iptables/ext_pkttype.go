@@ -7,16 +7,14 @@ import (
 
 var pkttypeMatch = matchExtension{
 	options: spec("pkt-type"),
-	lower:   lowerPkttype,
+	lower:   each(lowerPkttype),
 	listed:  map[string]listedMatch{"PKTTYPE": (*restReader).packetType},
 }
 
-func lowerPkttype(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		cast, ok := casts[o.arg()]
-		l.test(&netfilter.MatchCast{Not: o.Not, Cast: cast})
-		return ok
-	})
+func lowerPkttype(l *lowerer, o *Option) bool {
+	cast, ok := casts[o.arg()]
+	l.test(&netfilter.MatchCast{Not: o.Not, Cast: cast})
+	return ok
 }
 
 var casts = map[string]packet.Cast{

@@ -2,10 +2,12 @@ package iptables
 
 import "packetwalk.dev/internal/model/netfilter"
 
+const rpfilterOptions = "loose=0 validmark=0 accept-local=0 invert=0"
+
 var rpfilterMatch = matchExtension{
-	options: spec("loose=0 validmark=0 accept-local=0 invert=0"),
+	options: spec(rpfilterOptions),
 	lower:   lowerRpfilter,
-	listed:  map[string]listedMatch{"rpfilter": flags("rpfilter", "", "loose validmark accept-local invert")},
+	listed:  map[string]listedMatch{"rpfilter": own("rpfilter", "", spec(rpfilterOptions))},
 }
 
 func lowerRpfilter(l *lowerer, m *Match) bool {

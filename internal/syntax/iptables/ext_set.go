@@ -78,21 +78,5 @@ func lowerSetTarget(_ *lowerer, t *Target) netfilter.Statement {
 }
 
 func (l *restReader) sets(t *Target) bool {
-	for {
-		name := l.peek()
-		n, ok := spec(setTargetOptions)[name]
-		if !ok {
-			return len(t.Options) > 0
-		}
-		l.next()
-		o := Opt(name)
-		for range n {
-			w := l.next()
-			if !isValue(w) {
-				return false
-			}
-			o.Args = append(o.Args, w)
-		}
-		t.Options = append(t.Options, o)
-	}
+	return t.own(l, spec(setTargetOptions)) && len(t.Options) > 0
 }

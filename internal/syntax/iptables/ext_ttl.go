@@ -9,13 +9,13 @@ import (
 
 var ttlMatch = matchExtension{
 	options: spec("ttl-eq ttl-lt ttl-gt"),
-	lower:   lowerTTL,
+	lower:   each(lowerTTL),
 	listed:  map[string]listedMatch{"TTL": hops("ttl")},
 }
 
 var hlMatch = matchExtension{
 	options: spec("hl-eq hl-lt hl-gt"),
-	lower:   lowerTTL,
+	lower:   each(lowerTTL),
 	listed:  map[string]listedMatch{"HL": hops("hl")},
 }
 
@@ -31,25 +31,23 @@ var hlTarget = targetExtension{
 	listed:  counted("HL", "hl"),
 }
 
-func lowerTTL(l *lowerer, m *Match) bool {
-	return lowerAll(m, func(o *Option) bool {
-		n, err := strconv.ParseUint(o.arg(), 10, 8)
-		if err != nil {
-			return false
-		}
-		t := netfilter.MatchTTL{Not: o.Not, Low: uint8(n), High: uint8(n)}
-		switch {
-		case strings.HasSuffix(o.Name, "-lt") && n == 0, strings.HasSuffix(o.Name, "-gt") && n == 255:
-			l.test(&netfilter.MatchNever{Words: "never: no TTL is beyond " + o.arg()})
-			return !o.Not
-		case strings.HasSuffix(o.Name, "-lt"):
-			t.Low, t.High = 0, t.High-1
-		case strings.HasSuffix(o.Name, "-gt"):
-			t.Low, t.High = t.Low+1, 255
-		}
-		l.test(&t)
-		return true
-	})
+func lowerTTL(l *lowerer, o *Option) bool {
+	n, err := strconv.ParseUint(o.arg(), 10, 8)
+	if err != nil {
+		return false
+	}
+	t := netfilter.MatchTTL{Not: o.Not, Low: uint8(n), High: uint8(n)}
+	switch {
+	case strings.HasSuffix(o.Name, "-lt") && n == 0, strings.HasSuffix(o.Name, "-gt") && n == 255:
+		l.test(&netfilter.MatchNever{Words: "never: no TTL is beyond " + o.arg()})
+		return !o.Not
+	case strings.HasSuffix(o.Name, "-lt"):
+		t.Low, t.High = 0, t.High-1
+	case strings.HasSuffix(o.Name, "-gt"):
+		t.Low, t.High = t.Low+1, 255
+	}
+	l.test(&t)
+	return true
 }
 
 // hops makes a reader of "TTL match TTL == 5" and HL's like.

@@ -143,23 +143,49 @@ func after(words, module, option string) func(*restReader, bool) bool {
 	}
 }
 
-// flags makes a reader of words that are options without values.
-func flags(module, prefix, names string) func(*restReader, bool) bool {
+// own makes a reader of a match whose options are listed by their own names, behind a prefix.
+func own(module, prefix string, of options) func(*restReader, bool) bool {
 	return func(l *restReader, not bool) bool {
 		l.begin(module)
-		for {
-			name, ok := strings.CutPrefix(l.peek(), prefix)
-			if !ok || !containsWord(names, name) {
-				return !not
-			}
-			l.next()
-			l.add(module, Opt(name))
+		read, ok := l.options(prefix, of)
+		for _, o := range read {
+			l.add(module, o)
 		}
+		return ok && !not
 	}
 }
 
-func containsWord(words, word string) bool {
-	return word != "" && strings.Contains(" "+words+" ", " "+word+" ")
+// options reads those that are listed by their own names, with their values; ok is false where a value cannot be read.
+func (l *restReader) options(prefix string, of options) (read []Option, ok bool) {
+	for {
+		before := l.rest
+		o := Option{Not: l.lit("!")}
+		o.Name, ok = l.glued(prefix)
+		n, known := of[o.Name]
+		if !ok || !known {
+			l.rest = before
+			return read, true
+		}
+		for range n {
+			l.skip()
+			value, quoted := l.quoted()
+			if !quoted {
+				value = l.next()
+			}
+			if !quoted && !isValue(value) {
+				return nil, false
+			}
+			o.Args = append(o.Args, value)
+		}
+		read = append(read, o)
+	}
+}
+
+// own reads a target's options that are listed by their own names.
+func (t *Target) own(l *restReader, of options) bool {
+	read, ok := l.options("", of)
+	t.Options = append(t.Options, read...)
+	return ok && !slices.ContainsFunc(read, func(o Option) bool { return o.Not })
 }
 
 // target reads the target's text if that is all that is left, and takes nothing otherwise.

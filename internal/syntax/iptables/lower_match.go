@@ -45,6 +45,11 @@ func (l *lowerer) match(m *Match) {
 // text is the match as iptables prints it.
 func (m *Match) text() string { return string(appendOptions([]byte("-m "+m.Module), m.Options)) }
 
+// each lowers a match whose options are tests of their own.
+func each(lower func(*lowerer, *Option) bool) func(*lowerer, *Match) bool {
+	return func(l *lowerer, m *Match) bool { return lowerAll(m, func(o *Option) bool { return lower(l, o) }) }
+}
+
 // lowerAll lowers each option by itself.
 func lowerAll(m *Match, lower func(o *Option) bool) bool {
 	for i := range m.Options {

@@ -140,17 +140,7 @@ func prefixOf(v netfilter.Span, ipv6 bool) (netip.Prefix, bool) {
 		bits++
 	}
 	p := netip.PrefixFrom(low, bits)
-	return p, p.Masked().Addr() == low && lastOf(p) == high
-}
-
-// lastOf is the highest address of a prefix.
-func lastOf(p netip.Prefix) netip.Addr {
-	b := p.Addr().AsSlice()
-	for i := p.Bits(); i < len(b)*8; i++ {
-		b[i/8] |= 0x80 >> (i % 8)
-	}
-	a, _ := netip.AddrFromSlice(b)
-	return a
+	return p, p.Masked().Addr() == low && packet.LastOf(p) == high
 }
 
 func (l *lowerer) typedMeta(key string, v netfilter.Span, not bool) netfilter.Statement {
