@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 
 	"github.com/vishvananda/netlink"
@@ -102,55 +103,74 @@ func (a *applier) link(name string) (netlink.Link, error) {
 	return &netlink.Device{LinkAttrs: netlink.LinkAttrs{Name: name, Index: i}}, nil
 }
 
-func (a *applier) addresses(s State) error {
-	have, err := a.h.AddrList(nil, netlink.FAMILY_ALL)
-	if err != nil {
-		return fmt.Errorf("list addresses: %w", err)
-	}
-	stale := map[Address]netlink.Addr{}
-	for _, h := range have {
-		stale[Address{a.name[h.LinkIndex], toPrefix(h.IPNet), scopeName(h.Scope)}] = h
-	}
-	for _, w := range s.Addresses {
-		if _, ok := stale[w]; ok {
-			delete(stale, w)
-			continue
-		}
-		l, err := a.link(w.Link)
-		if err != nil {
-			return fmt.Errorf("add address %s: %w", w.Prefix, err)
-		}
-		// The label is the link's own name: nothing else is asked for. Duplicate address detection would only delay.
-		addr := &netlink.Addr{IPNet: toIPNet(w.Prefix), Scope: scopeOf(w.Scope), Flags: unix.IFA_F_NODAD}
-		if err := a.h.AddrReplace(l, addr); err != nil {
-			return fmt.Errorf("add address %s to %s: %w", w.Prefix, w.Link, err)
+// settle adds what is wanted and not there, by what it is, and then deletes what is there and not wanted. Errors that say that
+// something came, or went, meanwhile are none.
+func settle[K comparable, H any](have map[K]H, want []K, add func(K) error, del func(K, *H) error) error {
+	for _, w := range want {
+		if _, there := have[w]; there {
+			delete(have, w)
+		} else if err := add(w); err != nil && !errors.Is(err, unix.EEXIST) {
+			return fmt.Errorf("add %w", err)
 		}
 	}
-	for k, h := range stale {
-		if !a.owned[k.Link] || k.Prefix.Addr().IsLoopback() || k.Prefix.Addr().IsLinkLocalUnicast() {
-			continue
-		}
-		l, _ := a.link(k.Link)
-		if err := a.h.AddrDel(l, &h); err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) {
-			return fmt.Errorf("delete address %s from %s: %w", k.Prefix, k.Link, err)
+	for k, h := range have {
+		err := del(k, &h)
+		if err != nil && !errors.Is(err, unix.EADDRNOTAVAIL) && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("delete %w", err)
 		}
 	}
 	return nil
+}
+
+// about puts what an error is about before it.
+func about(err error, format string, a ...any) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s: %w", fmt.Sprintf(format, a...), err)
+}
+
+func (a *applier) addresses(s State) error {
+	list, err := a.h.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return fmt.Errorf("list addresses: %w", err)
+	}
+	have := map[Address]netlink.Addr{}
+	for _, h := range list {
+		have[Address{a.name[h.LinkIndex], toPrefix(h.IPNet), scopeName(h.Scope)}] = h
+	}
+	return settle(have, s.Addresses, func(w Address) error {
+		l, err := a.link(w.Link)
+		if err == nil {
+			// The label is the link's own name: nothing else is asked for. Duplicate address detection would only delay.
+			err = a.h.AddrReplace(l, &netlink.Addr{IPNet: toIPNet(w.Prefix), Scope: scopes[w.Scope], Flags: unix.IFA_F_NODAD})
+		}
+		return about(err, "address %s to %s", w.Prefix, w.Link)
+	}, func(k Address, h *netlink.Addr) error {
+		if !a.owned[k.Link] || k.Prefix.Addr().IsLoopback() || k.Prefix.Addr().IsLinkLocalUnicast() {
+			return nil
+		}
+		l, err := a.link(k.Link)
+		if err == nil {
+			err = a.h.AddrDel(l, h)
+		}
+		return about(err, "address %s from %s", k.Prefix, k.Link)
+	})
 }
 
 func (a *applier) neighbours(s State) error {
 	if len(s.Links)+len(s.Neighbours) == 0 {
 		return nil
 	}
-	stale := map[Neighbour]netlink.Neigh{}
+	have := map[Neighbour]netlink.Neigh{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		have, err := a.h.NeighList(0, family)
+		list, err := a.h.NeighList(0, family)
 		if err != nil {
 			return fmt.Errorf("list neighbours: %w", err)
 		}
-		for _, h := range have {
+		for _, h := range list {
 			if h.State&netlink.NUD_PERMANENT != 0 {
-				stale[Neighbour{a.name[h.LinkIndex], toAddr(h.IP), h.HardwareAddr.String()}] = h
+				have[Neighbour{a.name[h.LinkIndex], toAddr(h.IP), h.HardwareAddr.String()}] = h
 			}
 		}
 	}
@@ -159,78 +179,57 @@ func (a *applier) neighbours(s State) error {
 		address netip.Addr
 	}
 	replaced := map[entry]bool{}
-	for _, w := range s.Neighbours {
-		if _, ok := stale[w]; ok {
-			delete(stale, w)
-			continue
-		}
+	return settle(have, s.Neighbours, func(w Neighbour) error {
+		replaced[entry{w.Link, w.Address}] = true
 		l, err := a.link(w.Link)
 		if err != nil {
-			return fmt.Errorf("add neighbour %s: %w", w.Address, err)
+			return about(err, "neighbour %s", w.Address)
 		}
 		mac, err := net.ParseMAC(w.MAC)
-		if err != nil {
-			return fmt.Errorf("add neighbour %s: %w", w.Address, err)
+		if err == nil {
+			err = a.h.NeighSet(&netlink.Neigh{LinkIndex: l.Attrs().Index, IP: w.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT})
 		}
-		neigh := &netlink.Neigh{LinkIndex: l.Attrs().Index, IP: w.Address.AsSlice(), HardwareAddr: mac, State: netlink.NUD_PERMANENT}
-		if err := a.h.NeighSet(neigh); err != nil {
-			return fmt.Errorf("add neighbour %s on %s: %w", w.Address, w.Link, err)
-		}
-		replaced[entry{w.Link, w.Address}] = true
-	}
-	for k, h := range stale {
+		return about(err, "neighbour %s on %s", w.Address, w.Link)
+	}, func(k Neighbour, h *netlink.Neigh) error {
 		if !a.owned[k.Link] || replaced[entry{k.Link, k.Address}] {
-			continue
+			return nil
 		}
-		if err := a.h.NeighDel(&h); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete neighbour %s on %s: %w", k.Address, k.Link, err)
-		}
-	}
-	return nil
-}
-
-// routeKey is what makes a route another one, rather than a change of the same.
-type routeKey struct {
-	table       int
-	destination netip.Prefix
+		return about(a.h.NeighDel(h), "neighbour %s on %s", k.Address, k.Link)
+	})
 }
 
 func (a *applier) routes(s State) error {
 	filter := &netlink.Route{Protocol: netlink.RouteProtocol(a.protocol)}
-	have, err := a.h.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
+	list, err := a.h.RouteListFiltered(netlink.FAMILY_ALL, filter, netlink.RT_FILTER_PROTOCOL|netlink.RT_FILTER_TABLE)
 	if err != nil {
 		return fmt.Errorf("list routes: %w", err)
 	}
-	old := map[routeKey]Route{}
-	raw := map[routeKey]netlink.Route{}
-	for _, h := range have {
-		r := a.routeFrom(h)
-		k := routeKey{r.Table, r.Destination}
-		old[k], raw[k] = r, h
+	have := map[Route]netlink.Route{}
+	for _, h := range list {
+		have[a.routeFrom(h)] = h
 	}
-	for _, w := range s.Routes {
-		if w.Table == 0 {
-			w.Table = unix.RT_TABLE_MAIN
-		}
-		k := routeKey{w.Table, w.Destination}
-		delete(raw, k)
-		if old[k] == w {
-			continue
-		}
+	type entry struct { // of the kernel's tables: another route to the same destination replaces it
+		table       int
+		destination netip.Prefix
+	}
+	replaced := map[entry]bool{}
+	want := slices.Clone(s.Routes)
+	for i := range want {
+		want[i].Table = cmp.Or(want[i].Table, unix.RT_TABLE_MAIN)
+	}
+	return settle(have, want, func(w Route) error {
+		replaced[entry{w.Table, w.Destination}] = true
 		r, err := a.routeTo(w)
 		if err == nil {
 			err = a.h.RouteReplace(r)
 		}
-		if err != nil {
-			return fmt.Errorf("add route %s: %w", w, err)
+		return about(err, "route %s", w)
+	}, func(k Route, h *netlink.Route) error {
+		if replaced[entry{k.Table, k.Destination}] {
+			return nil
 		}
-	}
-	for k, h := range raw {
-		if err := a.h.RouteDel(&h); err != nil && !errors.Is(err, unix.ESRCH) {
-			return fmt.Errorf("delete route %s: %w", old[k], err)
-		}
-	}
-	return nil
+		return about(a.h.RouteDel(h), "route %s", k)
+	})
 }
 
 var routeKinds = map[string]int{"": unix.RTN_UNICAST, "blackhole": unix.RTN_BLACKHOLE, "unreachable": unix.RTN_UNREACHABLE,
@@ -306,34 +305,21 @@ func (r Route) String() string {
 }
 
 func (a *applier) rules(s State) error {
-	stale := map[Rule]netlink.Rule{}
+	have := map[Rule]netlink.Rule{}
 	for _, family := range []int{netlink.FAMILY_V4, netlink.FAMILY_V6} {
-		have, err := a.h.RuleList(family)
+		list, err := a.h.RuleList(family)
 		if err != nil {
 			return fmt.Errorf("list rules: %w", err)
 		}
-		for _, h := range have {
+		for _, h := range list {
 			if int(h.Protocol) == a.protocol {
 				h.Family = family
-				stale[ruleFrom(h)] = h
+				have[ruleFrom(h)] = h
 			}
 		}
 	}
-	for _, w := range s.Rules {
-		if _, ok := stale[w]; ok {
-			delete(stale, w)
-			continue
-		}
-		if err := a.h.RuleAdd(a.ruleTo(w)); err != nil && !errors.Is(err, unix.EEXIST) {
-			return fmt.Errorf("add rule %d: %w", w.Priority, err)
-		}
-	}
-	for _, h := range stale {
-		if err := a.h.RuleDel(&h); err != nil && !errors.Is(err, unix.ENOENT) {
-			return fmt.Errorf("delete rule %d: %w", h.Priority, err)
-		}
-	}
-	return nil
+	return settle(have, s.Rules, func(w Rule) error { return about(a.h.RuleAdd(a.ruleTo(w)), "rule %d", w.Priority) },
+		func(k Rule, h *netlink.Rule) error { return about(a.h.RuleDel(h), "rule %d", k.Priority) })
 }
 
 func ruleFrom(h netlink.Rule) Rule {
@@ -389,8 +375,6 @@ func defaultRoute(family int) netip.Prefix {
 }
 
 var scopes = map[string]int{"": unix.RT_SCOPE_UNIVERSE, "link": unix.RT_SCOPE_LINK, "host": unix.RT_SCOPE_HOST}
-
-func scopeOf(name string) int { return scopes[name] }
 
 func scopeName(scope int) string {
 	for name, s := range scopes {

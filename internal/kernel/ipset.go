@@ -75,7 +75,7 @@ func ensure(have, want []ipset.Set) (script []byte, changed []string, err error)
 			delete(now, tmp)
 		}
 		old, there := now[w.Name]
-		if there && sameKind(old, w) && sameMembers(old, w) {
+		if there && sameKind(old, w) && ipset.SameMembers(old.Members, w.Members) {
 			continue
 		}
 		if there && !sameKind(old, w) {
@@ -105,17 +105,6 @@ func sameKind(a, b ipset.Set) bool {
 		}
 	}
 	return a.Type == b.Type
-}
-
-func sameMembers(a, b ipset.Set) bool {
-	if len(a.Members) != len(b.Members) {
-		return false
-	}
-	has := make(map[ipset.Member]bool, len(a.Members))
-	for _, m := range a.Members {
-		has[m] = true
-	}
-	return !slices.ContainsFunc(b.Members, func(m ipset.Member) bool { return !has[m] })
 }
 
 func (s IPSets) run(ctx context.Context, input []byte, args ...string) ([]byte, error) {

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/pause"
 )
 
 // Processes lists the pids of all processes whose network namespace is one of those with these inode numbers, lowest first: what
@@ -59,10 +61,8 @@ func Kill(ctx context.Context, list func() ([]int, error)) error {
 				return fmt.Errorf("kill %d: %w", pid, err)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 5*time.Millisecond) {
 			return fmt.Errorf("processes %v do not end: %w", pids, ctx.Err())
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 }

@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/tools/cache"
 
 	"packetwalk.dev/internal/addons/ingress"
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/node/kube"
 )
@@ -100,10 +101,8 @@ func (c *controller) follow(ctx context.Context) {
 		case <-c.watches.Changed():
 		}
 		// What one change begins, such as a Deployment's roll-out, comes in many: a moment takes most of them together.
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 10*time.Millisecond) {
 			return
-		case <-time.After(10 * time.Millisecond):
 		}
 		c.build()
 	}

@@ -10,6 +10,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/masquerade"
@@ -323,14 +324,10 @@ func (a *agent) watchKernel(ctx context.Context) {
 		default:
 		}
 	}
-	for ctx.Err() == nil {
+	for again := true; again; again = pause.For(ctx, watchRetry) {
 		err := watchRules(ctx, func() { a.faults.note(what, nil) }, report)
 		if err != nil {
 			a.faults.note(what, fmt.Errorf("%w; deleted rules come back within %v", err, a.SyncPeriod))
-		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(watchRetry):
 		}
 	}
 }

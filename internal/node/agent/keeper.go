@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -99,10 +100,8 @@ func (k *keeper) run(ctx context.Context) {
 			k.failed = 0
 		}
 		due.Reset(k.wait())
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, keeperGap) {
 			return
-		case <-time.After(keeperGap):
 		}
 	}
 }

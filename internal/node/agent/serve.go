@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
 )
 
@@ -84,10 +85,8 @@ func (a *agent) keepServing(ctx context.Context, what string, l net.Listener, ha
 		}
 		for err != nil {
 			a.faults.note(what, err)
-			select {
-			case <-ctx.Done():
+			if !pause.For(ctx, watchRetry) {
 				return
-			case <-time.After(watchRetry):
 			}
 			l, err = net.Listen("tcp", address)
 		}

@@ -23,15 +23,19 @@ func Versions() version.PluginInfo {
 // Funcs are the plugin's commands for skel. Results go to out. Errors are the specification's (*types.Error). They must run in the node's
 // network namespace.
 func Funcs(out io.Writer) skel.CNIFuncs {
-	wrapped := func(f func(*skel.CmdArgs) error) func(*skel.CmdArgs) error {
-		return func(args *skel.CmdArgs) error { return cniError(f(args)) }
+	in := func(f func(*session, *skel.CmdArgs) error) func(*skel.CmdArgs) error {
+		return func(args *skel.CmdArgs) error {
+			s, err := open(args)
+			if err != nil {
+				return cniError(err)
+			}
+			defer s.close()
+			return cniError(f(s, args))
+		}
 	}
 	return skel.CNIFuncs{
-		Add:    wrapped(func(args *skel.CmdArgs) error { return add(args, out) }),
-		Del:    wrapped(del),
-		Check:  wrapped(check),
-		GC:     wrapped(gc),
-		Status: wrapped(status),
+		Add: in(func(s *session, args *skel.CmdArgs) error { return s.cmdAdd(args, out) }),
+		Del: in((*session).cmdDel), Check: in((*session).cmdCheck), GC: in((*session).cmdGC), Status: in((*session).cmdStatus),
 	}
 }
 
@@ -59,13 +63,8 @@ func (s *session) attachment(args *skel.CmdArgs) (attachment, error) {
 	return a, nil
 }
 
-// add is the command ADD. Whatever can be refused is refused before anything is made.
-func add(args *skel.CmdArgs, out io.Writer) error {
-	s, err := open(args)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+// cmdAdd is the command ADD. Whatever can be refused is refused before anything is made.
+func (s *session) cmdAdd(args *skel.CmdArgs, out io.Writer) error {
 	a, err := s.attachment(args)
 	if err != nil {
 		return err
@@ -234,13 +233,8 @@ func (s *session) result(a *attachment) (*current.Result, error) {
 	return r, nil
 }
 
-// del is the command DEL. What is not there, or not any more, is no error.
-func del(args *skel.CmdArgs) error {
-	s, err := open(args)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+// cmdDel is the command DEL. What is not there, or not any more, is no error.
+func (s *session) cmdDel(args *skel.CmdArgs) error {
 	a, err := s.attachment(args)
 	if err != nil {
 		return err
@@ -259,16 +253,11 @@ func del(args *skel.CmdArgs) error {
 	return nil
 }
 
-// gc is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay
+// cmdGC is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay
 // when one of the valid ones
 // names their interface, and in any case as long as their link is there and their name does not tell. What another command is at work on is
 // left to it.
-func gc(args *skel.CmdArgs) error {
-	s, err := open(args)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+func (s *session) cmdGC(*skel.CmdArgs) error {
 	valid := map[string]bool{}
 	for _, v := range s.conf.ValidAttachments {
 		valid[v.ContainerID+"/"+v.IfName] = true
@@ -282,13 +271,8 @@ func gc(args *skel.CmdArgs) error {
 	})
 }
 
-// check is the command CHECK: every difference from what ADD made is named.
-func check(args *skel.CmdArgs) error {
-	s, err := open(args)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+// cmdCheck is the command CHECK: every difference from what ADD made is named.
+func (s *session) cmdCheck(args *skel.CmdArgs) error {
 	if err := s.look(); err != nil {
 		return err
 	}
@@ -327,14 +311,9 @@ func (s *session) checkPrevResult(a *attachment) []error {
 	return bad
 }
 
-// status is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network
+// cmdStatus is the command STATUS: error 50 when no ADD could succeed (no address, no ebtables), 51 when the pods there are without network
 // too (no master).
-func status(args *skel.CmdArgs) error {
-	s, err := open(args)
-	if err != nil {
-		return err
-	}
-	defer s.close()
+func (s *session) cmdStatus(*skel.CmdArgs) error {
 	if err := s.look(); err != nil {
 		return err
 	}

@@ -128,22 +128,11 @@ func (p *Plan) Prepared() *Plan {
 func (p *Plan) Holds(have []ipset.Set) bool {
 	for _, want := range []ipset.Set{p.All.IPSet(), p.Masq.IPSet()} {
 		i := slices.IndexFunc(have, func(h ipset.Set) bool { return h.Name == want.Name })
-		if i < 0 || !sameMembers(have[i].Members, want.Members) {
+		if i < 0 || !ipset.SameMembers(have[i].Members, want.Members) {
 			return false
 		}
 	}
 	return true
-}
-
-func sameMembers(a, b []ipset.Member) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	has := map[ipset.Member]bool{}
-	for _, m := range a {
-		has[m] = true
-	}
-	return !slices.ContainsFunc(b, func(m ipset.Member) bool { return !has[m] })
 }
 
 // SameRules tells whether two plans have the same chains and jumps.

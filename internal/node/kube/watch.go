@@ -18,6 +18,8 @@ import (
 	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/cache"
+
+	"packetwalk.dev/internal/base/pause"
 )
 
 // Trouble is told why something of the API cannot be followed ("watch services"), and with a nil error that it can be again.
@@ -132,10 +134,8 @@ func (w *Watches) complete() bool {
 // WaitForSync returns when the first lists are complete, with the context's error if it ends first.
 func (w *Watches) WaitForSync(ctx context.Context) error {
 	for !w.complete() {
-		select {
-		case <-ctx.Done():
+		if !pause.For(ctx, 5*time.Millisecond) {
 			return ctx.Err()
-		case <-time.After(5 * time.Millisecond):
 		}
 	}
 	return nil

@@ -3,6 +3,7 @@ package ipset
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 )
@@ -25,6 +26,15 @@ func (s *Set) Option(name string) string {
 type Member struct {
 	Element string // "10.0.0.0/8,tcp:80"
 	Options string // behind it: "nomatch", `timeout 50 comment "x"`
+}
+
+// SameMembers tells whether two sets hold the same, in whatever order; no member is there twice.
+func SameMembers(a, b []Member) bool {
+	has := make(map[Member]bool, len(a))
+	for _, m := range a {
+		has[m] = true
+	}
+	return len(a) == len(b) && !slices.ContainsFunc(b, func(m Member) bool { return !has[m] })
 }
 
 // Parse reads the output of "ipset save" or of "ipset list". Errors name the line.
