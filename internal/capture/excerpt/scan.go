@@ -23,10 +23,8 @@ func newShown(line int, r iptables.Rule, hidden bool) shown {
 
 // run is consecutive rules of one chain, as one command printed them.
 type run struct {
+	source
 	line   int
-	family int    // 4, 6 or 0
-	table  string // "" where nothing around the lines tells
-	why    string // why the table is taken to be so; "" where the text says it
 	chain  string // "" for a listed rule whose chain is not shown
 	policy string // of a built-in chain, where shown, with its counters
 	passed iptables.Counters
@@ -35,13 +33,15 @@ type run struct {
 	saved  bool // it is of a table that is shown whole, from *table to COMMIT
 	from   origin
 	output *output
-	asked
 }
 
-// asked is the command that printed something.
-type asked struct {
-	command  int    // its line; 0 where none is shown
+// source is what the lines before rules tell of them.
+type source struct {
+	command  int    // line of the one that printed them; 0 where none is shown
 	pipeline string // it and the programs that its output went through; "" where it went through none
+	family   int    // 4, 6 or 0
+	table    string // "" where nothing tells
+	why      string // why the table is taken to be so; "" where the text says it
 }
 
 // output is what one command printed of one table, as far as the chains' headings tell: a run without a heading has none.
@@ -78,15 +78,13 @@ func (o *output) table() string {
 
 // context is what the lines before tell about those that follow.
 type context struct {
-	asked
-	table, why string
-	family     int
-	save       bool // between *table and COMMIT
-	piped      bool // the command's output went through another program: lines may be missing
-	chain      string
-	columns    iptables.Columns
-	listing    bool // below a line "Chain …"
-	members    bool // below a line "Members:" of ipset list
+	source
+	save    bool   // between *table and COMMIT
+	piped   bool   // the command's output went through another program: lines may be missing
+	chain   string // that was asked for, or that a listing's heading names
+	columns iptables.Columns
+	listing bool // below a line "Chain …"
+	members bool // below a line "Members:" of ipset list
 }
 
 // scanner takes a text apart.
@@ -172,7 +170,7 @@ func (s *scanner) command(line string) bool {
 		}
 		return prompt
 	}
-	next := context{family: 4, asked: asked{command: s.at}}
+	next := context{source: source{family: 4, command: s.at}}
 	name := words[i][strings.LastIndexByte(words[i], '/')+1:]
 	if strings.HasPrefix(name, "ip6") {
 		next.family = 6
@@ -182,7 +180,7 @@ func (s *scanner) command(line string) bool {
 		for k, stage := range stages {
 			stages[k] = strings.TrimSpace(stage)
 		}
-		next.asked.pipeline = strings.Join(stages, " | ")
+		next.pipeline = strings.Join(stages, " | ")
 	}
 	lists, changes := next.options(strings.Fields(stages[0])[1:], strings.HasSuffix(name, "-save"))
 	switch {
@@ -279,7 +277,7 @@ func (s *scanner) heading(line string) bool {
 	fields := strings.Fields(line)
 	switch {
 	case line[0] == '*' && len(fields) == 1 && isTable(line[1:]):
-		s.now = context{table: line[1:], family: s.now.family, save: true, piped: s.now.piped}
+		s.now = context{source: source{table: line[1:], family: s.now.family}, save: true, piped: s.now.piped}
 		s.cut()
 	case line == "COMMIT":
 		for _, r := range s.found[s.section:] {
@@ -308,7 +306,7 @@ func (s *scanner) heading(line string) bool {
 		}
 		if c, ok := iptables.ParseChainHeader(line); ok {
 			s.begin(c, !s.now.piped)
-			s.now.listing, s.now.columns = true, iptables.Columns{}
+			s.now.listing, s.now.columns, s.now.chain = true, iptables.Columns{}, c.Name
 			return true
 		}
 		c, ok := iptables.ParseColumns(line)
@@ -331,9 +329,7 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 		s.output = &output{chains: map[string]bool{}}
 	}
 	s.output.add(c.Name)
-	r := &run{line: s.at, output: s.output, family: s.now.family, table: s.now.table, why: s.now.why, chain: c.Name, policy: c.Policy,
-		passed: c.Counters, whole: whole,
-		from: s.from, asked: s.now.asked}
+	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole, from: s.from}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }
@@ -345,8 +341,7 @@ func (s *scanner) put(chain string, rule shown) {
 		r = s.found[last]
 	}
 	if r == nil {
-		r = &run{line: rule.line, family: s.now.family, table: s.now.table, why: s.now.why, chain: chain, from: s.from,
-			asked: s.now.asked}
+		r = &run{line: rule.line, source: s.now.source, chain: chain, from: s.from}
 		s.found = append(s.found, r)
 	}
 	r.rules = append(r.rules, rule)
@@ -403,13 +398,6 @@ func (s *scanner) listed(line string) bool {
 		s.note(leftOut, s.at, "line %d: the listed rule cannot be read, so it is not known what it does: %s", s.at, line)
 		l = iptables.Listed{Rule: iptables.UnreadableListed(line), Verbose: true}
 	}
-	r := newShown(s.at, l.Rule, !l.Verbose)
-	if s.now.listing && len(s.found) > 0 {
-		last := s.found[len(s.found)-1]
-		last.rules = append(last.rules, r)
-		s.lastRule = ruleAt{run: last, index: len(last.rules) - 1, line: s.at}
-		return true
-	}
 	chain, why := s.now.chain, ""
 	if chain == "" {
 		if chain, why = s.known.placeOf(&l.Rule); chain == "" {
@@ -418,7 +406,7 @@ func (s *scanner) listed(line string) bool {
 		}
 		s.note(assumedChain, s.at, "line %d: the rule's chain is not shown: taken to be %s, %s", s.at, chain, why)
 	}
-	s.put(chain, r)
+	s.put(chain, newShown(s.at, l.Rule, !l.Verbose))
 	return true
 }
 
