@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -15,8 +16,8 @@ import (
 )
 
 // PrepareFrame makes a probe that is sent past the namespace's own IP, as a frame out of a link: a packet that no socket could send, for
-// whoever is at the other end. It is a TCP SYN, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple, TTL,
-// TOS and the link-layer addresses; with More it is the first fragment of an IPv4 packet. Nobody waits for an answer: it is TimedOut
+// whoever is at the other end. It is a TCP segment, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple, TTL,
+// TOS, TCP's flags (a SYN without any) and the link-layer addresses; with More it is the first fragment of an IPv4 packet. Nobody waits for an answer: it is TimedOut
 // always.
 func PrepareFrame(n *Namespace, link string, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) {
@@ -89,7 +90,11 @@ func (p *Probe) transport() []byte {
 	ports := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, p.tuple.SourcePort.Number), p.tuple.DestinationPort.Number)
 	switch p.tuple.Protocol {
 	case packet.TCP:
-		b := append(ports, p.Payload[0], p.Payload[1], p.Payload[2], p.Payload[3], 0, 0, 0, 0, 5<<4, byte(packet.SYN), 0xff, 0xff, 0, 0, 0, 0)
+		flags, ack := cmp.Or(p.packet.TCPFlags, packet.SYN), make([]byte, 4)
+		if flags&packet.ACK != 0 {
+			copy(ack, p.Payload[4:])
+		}
+		b := append(append(append(ports, p.Payload[:4]...), ack...), 5<<4, byte(flags), 0xff, 0xff, 0, 0, 0, 0)
 		return p.summed(b, 16)
 	case packet.UDP, packet.UDPLite:
 		b := append(binary.BigEndian.AppendUint16(ports, uint16(8+len(p.Payload))), 0, 0)

@@ -102,6 +102,7 @@ func (b *built) fill(ctx context.Context, w *World) error {
 }
 
 // hastyNeighbours makes questions for link-layer addresses end soon: a packet that comes while one is open waits for the next attempt.
+// Answers are not asked for again: a busy machine may give them too late.
 func hastyNeighbours(ns *kernel.Namespace) error {
 	h, err := ns.Handle()
 	if err != nil {
@@ -115,7 +116,8 @@ func hastyNeighbours(ns *kernel.Namespace) error {
 	for _, l := range links {
 		for _, family := range []string{"ipv4", "ipv6"} {
 			entry := "net/" + family + "/neigh/" + l.Attrs().Name
-			all = append(all, kernel.Sysctl{Key: entry + "/retrans_time_ms", Value: "20"}, kernel.Sysctl{Key: entry + "/proxy_delay", Value: "0"})
+			all = append(all, kernel.Sysctl{Key: entry + "/retrans_time_ms", Value: "20"}, kernel.Sysctl{Key: entry + "/proxy_delay", Value: "0"},
+				kernel.Sysctl{Key: entry + "/delay_first_probe_time", Value: "300"})
 		}
 	}
 	return ns.SetSysctls(all...)

@@ -6,11 +6,13 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"packetwalk.dev/internal/model/packet"
 )
 
 // Generate makes the world of a seed: always the same.
 func Generate(seed uint64) *World {
-	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x7061636b65747761)), World: &World{}}
+	g := &generator{Rand: rand.New(rand.NewPCG(seed, 0x7061636b65747761)), World: &World{}, guarded: map[string]bool{}}
 	g.six = g.chance(0.35)
 	shapes[g.IntN(len(shapes))](g)
 	g.services()
@@ -39,6 +41,7 @@ type generator struct {
 	stations []station
 	vips     []vip
 	open     []endpoint
+	guarded  map[string]bool // ends of wires, "HOST LINK", at whose other end a chain sees what goes out: frames would meet it
 }
 
 // site is a host with what is known of it.
@@ -114,6 +117,19 @@ func (g *generator) wire(a *site, linkA string, b *site, linkB string) (string, 
 	a.links, b.links = append(a.links, linkA), append(b.links, linkB)
 	n := len(g.Wires)
 	return fmt.Sprintf("02:00:00:00:%02x:01", n), fmt.Sprintf("02:00:00:00:%02x:02", n)
+}
+
+// far is the other end of a wire, "HOST LINK".
+func (g *generator) far(s *site, link string) string {
+	for _, w := range g.Wires {
+		switch f := strings.Fields(w); s.Name + " " + link {
+		case f[0] + " " + f[1]:
+			return f[2] + " " + f[3]
+		case f[2] + " " + f[3]:
+			return f[0] + " " + f[1]
+		}
+	}
+	return ""
 }
 
 // subnet gives out a number: 10.N.0.0/24 and fd00:N::/64 are its addresses.
@@ -319,7 +335,8 @@ func (g *generator) packet() {
 // frame adds a packet that comes to a site out of a wire: from an address of the world or nobody's, as no socket could send it.
 func (g *generator) frame(six bool) bool {
 	s := pick(g, g.sites)
-	if len(s.links) == 0 {
+	links := slices.DeleteFunc(slices.Clone(s.links), func(link string) bool { return g.guarded[s.Name+" "+link] })
+	if len(links) == 0 {
 		return false
 	}
 	protocol, to, port := g.target(six)
@@ -340,8 +357,11 @@ func (g *generator) frame(six bool) bool {
 	if g.chance(0.2) {
 		line += fmt.Sprintf(" ttl %d", 1+g.IntN(4))
 	}
-	line += " in " + pick(g, s.links)
-	if !six && g.chance(0.2) {
+	line += " in " + pick(g, links)
+	switch {
+	case protocol == "tcp" && g.chance(0.3): // a segment of a connection that nobody knows
+		line += fmt.Sprintf(" flags %d", pick(g, []packet.TCPFlags{packet.SYN | packet.ACK, packet.RST, packet.RST | packet.ACK}))
+	case !six && g.chance(0.2):
 		line += " more 1"
 	}
 	g.Packets = append(g.Packets, line)

@@ -40,6 +40,7 @@ func (g *generator) devices(s *site) {
 		for _, hook := range some(g, 0.7, []string{"ingress", "egress"}) {
 			b := baseChain{kind: "filter", hook: hook, name: fmt.Sprintf("%s%d", hook, i)}
 			n.add("chain", "%s { type filter hook %s device %q priority %d ; policy accept ; }", b.name, hook, link, g.IntN(3))
+			g.guarded[g.far(s, link)] = g.guarded[g.far(s, link)] || hook == "egress"
 			for range 1 + g.IntN(3) {
 				n.six = g.six && g.chance(0.4)
 				if g.chance(0.06) {

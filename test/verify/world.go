@@ -150,9 +150,8 @@ func wireEnds(line string) ([4]string, error) {
 	return [4]string(f), nil
 }
 
-// parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N] [in LINK]
-// [more 1]". The destination is ADDRESS:PORT, of ICMP an
-// address alone. PROTOCOL is tcp, udp, sctp or icmp, which is ICMPv6 towards an IPv6 address. With a link the packet comes in by it, sent
+// parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N] [in LINK] [flags N] [more 1]". The
+// destination is ADDRESS:PORT, of ICMP an address alone. PROTOCOL is tcp, udp, sctp or icmp, which is ICMPv6 towards an IPv6 address. With a link the packet comes in by it, sent
 // by the far end of its wire without a socket, as SCTP has to.
 func parsePacket(line string) (host string, p packet.Packet, err error) {
 	f := strings.Fields(line)
@@ -204,10 +203,12 @@ func option(p *packet.Packet, word, value string) (err error) {
 		p.TOS = uint8(n)
 	case "more": // the first fragment of a packet
 		p.More = n != 0
+	case "flags": // of TCP, as bits (RFC 9293)
+		p.TCPFlags = packet.TCPFlags(n)
 	case "port":
 		p.SourcePort = packet.Exactly(uint16(n))
 	default:
-		return fmt.Errorf("%q: want from, port, mark, ttl, tos, in or more", word)
+		return fmt.Errorf("%q: want from, port, mark, ttl, tos, flags, in or more", word)
 	}
 	return err
 }

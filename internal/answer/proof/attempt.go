@@ -19,7 +19,7 @@ import (
 const (
 	patience      = 5 * time.Second        // and rounds
 	rounds        = 20                     // of comparing: where the machine is busy they take longer
-	answerTimeout = 500 * time.Millisecond // for a program that need not answer
+	answerTimeout = 500 * time.Millisecond // for a program that need not answer; verify's do
 	quiet         = 15 * time.Millisecond
 	silence       = 40 * time.Millisecond
 	unheard       = 200 * time.Millisecond // after a question for a neighbour that nobody answers: the kernel asks again
@@ -103,7 +103,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 		switch {
 		case answer != nil && (over || report.First == nil):
 			return report, nil
-		case answer != nil || report.First != nil || report.Unanswered && time.Since(begin) < answerTimeout:
+		case answer != nil || report.First != nil || report.Unanswered && (a.everyone || time.Since(begin) < answerTimeout):
 			wait = max(min(2*wait, slowest), 2*took) // for what is predicted
 		case wait < still:
 			wait = still

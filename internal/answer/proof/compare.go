@@ -12,7 +12,7 @@ import (
 
 // Compare lays the outcomes of a walk beside what the kernel did and reports on the one that agrees with it longest.
 func Compare(result *walk.Result, o *Observed) Report {
-	id := identify(o, result.Request.Host)
+	id := identify(o, &result.Request)
 	var best Report
 	for i := range result.Outcomes {
 		r := compareOutcome(&result.Outcomes[i], o, id, senderOf(&result.Request))

@@ -1,6 +1,7 @@
 package proof
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -155,7 +156,7 @@ func complete(p *packet.Packet, probe *kernel.Probe, forwarded bool) {
 	case p.Protocol == packet.SCTP:
 		p.Length = header + 32 // with an INIT chunk
 	case p.Protocol == packet.TCP && forwarded:
-		p.TCPFlags, p.Length = packet.SYN, header+20
+		p.TCPFlags, p.Length = cmp.Or(p.TCPFlags, packet.SYN), header+20
 	case p.Protocol == packet.TCP:
 		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
 	}

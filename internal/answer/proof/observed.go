@@ -2,10 +2,12 @@ package proof
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // Observed is what the kernel did with the packet of a probe and with what came back.
@@ -36,23 +38,28 @@ type ChainID struct{ Family, Table, Chain string }
 type identity struct {
 	request packet.Tuple
 	payload []byte
-	seq     uint32 // of the SYN
+	flags   packet.TCPFlags // of its TCP segment
+	seq     uint32          // of that, and the acknowledged one where its flags say so
+	ack     uint32
 	hasSeq  bool
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
 	refusal bool
 }
 
-// identify finds the sequence number of the SYN that left the sender.
-func identify(o *Observed, sender string) *identity {
-	id := &identity{request: o.Answer.Tuple, payload: o.Payload}
-	h := o.Hosts[sender]
+// control are the flags that tell segments apart.
+const control = packet.SYN | packet.ACK | packet.RST | packet.FIN
+
+// identify finds the sequence number of the segment that left the sender, or came to where the request begins.
+func identify(o *Observed, request *walk.Request) *identity {
+	id := &identity{request: o.Answer.Tuple, payload: o.Payload, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
+	h := o.Hosts[request.Host]
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
 	}
 	note := func(p *packet.Packet, transport []byte) {
-		if !id.hasSeq && p.TCPFlags&(packet.SYN|packet.ACK) == packet.SYN && p.SourcePort == id.request.SourcePort && len(transport) >= 8 {
-			id.seq, id.hasSeq = binary.BigEndian.Uint32(transport[4:]), true
+		if !id.hasSeq && p.TCPFlags&control == id.flags && p.SourcePort == id.request.SourcePort && len(transport) >= 12 {
+			id.seq, id.ack, id.hasSeq = binary.BigEndian.Uint32(transport[4:]), binary.BigEndian.Uint32(transport[8:]), true
 		}
 	}
 	for _, e := range h.Trace {
@@ -149,10 +156,19 @@ func (id *identity) quotes(transport []byte) direction {
 		return foreign
 	case binary.BigEndian.Uint32(quoted[4:]) == id.seq:
 		return there
-	case len(quoted) >= 12 && binary.BigEndian.Uint32(quoted[8:]) == id.seq+1:
+	case len(quoted) >= 12 && id.answers(binary.BigEndian.Uint32(quoted[4:]), binary.BigEndian.Uint32(quoted[8:])):
 		return back
 	}
 	return foreign
+}
+
+// answers tells whether a segment answers the probe: it acknowledges the SYN, or is the reset for what acknowledged nothing that was there
+// (RFC 9293 section 3.10.7.1).
+func (id *identity) answers(seq, ack uint32) bool {
+	if id.flags&packet.ACK != 0 {
+		return seq == id.ack && ack == 0
+	}
+	return ack == id.seq+1
 }
 
 // ofEcho is the direction of a query or its answer.
@@ -171,9 +187,9 @@ func (id *identity) ofTCP(p *packet.Packet, transport []byte) direction {
 		return foreign
 	}
 	switch seq, ack := binary.BigEndian.Uint32(transport[4:]), binary.BigEndian.Uint32(transport[8:]); {
-	case p.TCPFlags&(packet.SYN|packet.ACK) == packet.SYN && seq == id.seq:
+	case p.TCPFlags&control == id.flags && seq == id.seq:
 		return there
-	case p.TCPFlags&packet.ACK != 0 && ack == id.seq+1:
+	case id.answers(seq, ack):
 		return back
 	}
 	return foreign

@@ -13,7 +13,7 @@ import (
 func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
 	request := predicted.Request
 	request.Settled = map[string][]packet.Flow{}
-	id := identify(o, request.Host)
+	id := identify(o, &request)
 	for name, h := range o.Hosts {
 		request.Settled[name] = settled(h, id, name == request.Host)
 	}

@@ -16,7 +16,7 @@ const maxTries = 2000
 func search(source snapshot.Source, result *walk.Result, o *Observed, best Report) (Report, error) {
 	request := result.Request
 	request.MaxOutcomes = 1
-	id := identify(o, request.Host)
+	id := identify(o, &request)
 	for range maxTries {
 		try, err := walk.Walk(source, request)
 		if err != nil {

@@ -43,7 +43,9 @@ func (t transit) reply(end *End) (transit, stage) {
 	case packet.TCP:
 		next.TCPFlags = packet.SYN | packet.ACK
 		if end.Refused {
-			next.TCPFlags = packet.RST | packet.ACK
+			if next.TCPFlags = resetFor(p); next.TCPFlags == 0 {
+				return t, nil
+			}
 			next.TOS = p.TOS &^ 3 // all but ECN: tcp_v4_send_reset, tcp_v6_send_reset
 		}
 		if !end.Refused {
@@ -141,11 +143,24 @@ func (t transit) rejection(how string) (transit, stage) {
 	return t.icmpError(false, kind[familyIndex(&t.p)])
 }
 
+// resetFor are the flags of the reset for a segment, none where it is one itself (RFC 9293 section 3.10.7.1, nf_send_reset).
+func resetFor(p *packet.Packet) packet.TCPFlags {
+	switch {
+	case p.TCPFlags&packet.RST != 0:
+		return 0
+	case p.TCPFlags&packet.ACK != 0:
+		return packet.RST
+	}
+	return packet.RST | packet.ACK
+}
+
 // reset answers a packet that a rule rejects with a reset. It belongs to the connection that it ends (nf_ct_attach).
 func (t transit) reset() (transit, stage) {
 	to := &t.p
-	next := packet.Packet{Tuple: to.Reply(), TTL: t.m.ttl(to.IsIPv6()), TCPFlags: packet.RST | packet.ACK,
-		Length: ipHeader(to.IsIPv6()) + tcpHeader}
+	next := packet.Packet{Tuple: to.Reply(), TTL: t.m.ttl(to.IsIPv6()), TCPFlags: resetFor(to), Length: ipHeader(to.IsIPv6()) + tcpHeader}
+	if next.TCPFlags == 0 {
+		return t, nil
+	}
 	attach(&next, to)
 	answer, stage := t.start(next)
 	if t.bridge == nil {

@@ -26,6 +26,8 @@ func (t transit) deliver() passage {
 	end := t.end(Delivered, "")
 	end.Link = p.In
 	switch asked := t.asked; {
+	case asked == nil && p.Protocol == packet.TCP && p.TCPFlags&^(packet.SYN|packet.ECE|packet.CWR) != 0:
+		end.Refused, end.Why = true, "it begins no connection, and belongs to none"
 	case asked == nil && p.Protocol.HasPorts():
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
