@@ -17,9 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Namespace is a network namespace that is kept by a bind mount at a path, as iproute2 keeps those under /run/netns. It lives on
-// when every process in it has ended, and when the process that made it is killed, until Remove. Its methods are safe for
-// concurrent use.
+// Namespace is a network namespace that is kept by a bind mount at a path, as iproute2 keeps those under /run/netns. It lives on when every
+// process in it has ended, and when the process that made it is killed, until Remove. Its methods are safe for concurrent use.
 type Namespace struct {
 	path  string
 	file  *os.File

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// An accessLog writes a line for each request in ingress-nginx's format upstreaminfo
-// (docs/user-guide/nginx-configuration/log-format.md). Lines that come while others are written are written together: a write wakes the
-// container's log, which takes longer than the line.
+// An accessLog writes a line for each request in ingress-nginx's format upstreaminfo (docs/user-guide/nginx-configuration/log-format.md).
+// Lines that come while others are written are written together: a write wakes the container's log, which takes longer than the line.
 type accessLog struct {
 	w io.Writer
 

@@ -10,8 +10,7 @@ import (
 )
 
 // faultsPath has what the agent cannot do at present, as JSON: {"unhealthy": [reasons]}. What the ip-masq-agent and Calico's pools cannot
-// do is at
-// their own paths.
+// do is at their own paths.
 const faultsPath = "/faults"
 
 // faultsLast is how long something must have failed before others are told: a moment without the API server is no fault of a node.

@@ -236,8 +236,7 @@ func (w *world) sees(from, to, want string) {
 }
 
 // Whatever happens to agent, rules and configuration, in the end the node is as one that has just started with that configuration; and at
-// no
-// time is a packet translated whose destination every configuration names.
+// no time is a packet translated whose destination every configuration names.
 func TestIPMasqAgentConverges(t *testing.T) {
 	w := masqWorld(t, "1.19", service.IPv4)
 	short := "nonMasqueradeCIDRs: [10.13.0.0/16]\nmasqLinkLocal: true\nresyncInterval: 1s\n"

@@ -16,9 +16,8 @@ type notice struct {
 	deleted bool // a rule, chain or table of the iptables families was deleted
 }
 
-// watchRules calls report after each transaction that deletes something, until the context ends, and listens once it does. iptables of
-// the nft variant is heard;
-// changes by the legacy variant are not, and wait for the periodic comparison.
+// watchRules calls report after each transaction that deletes something, until the context ends, and listens once it does. iptables of the
+// nft variant is heard; changes by the legacy variant are not, and wait for the periodic comparison.
 func watchRules(ctx context.Context, listens func(), report func(notice)) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {

@@ -39,8 +39,7 @@ const (
 )
 
 // poolAgent keeps the IP sets and nat chains of Calico's pools. As long as the API has not told all pools, it touches nothing but what
-// prepare
-// makes.
+// prepare makes.
 type poolAgent struct {
 	node    string
 	sync    time.Duration // how often everything is compared with the kernel
@@ -91,8 +90,7 @@ func (a *poolAgent) read(ctx context.Context, by trigger) bool {
 
 // prepare makes the kernel track connections before there is one to the API server, where nothing else has yet: it writes the rule that
 // translates, with empty sets. A connection that is older than tracking would otherwise be met in its middle by a rule that translates it
-// to
-// a port at random, which ends it; the agent's own goes to an address that is in no pool.
+// to a port at random, which ends it; the agent's own goes to an address that is in no pool.
 func (a *poolAgent) prepare(ctx context.Context) {
 	for _, t := range a.targets {
 		if err := a.prepareFor(ctx, t); err != nil && ctx.Err() == nil {

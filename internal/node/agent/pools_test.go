@@ -66,9 +66,8 @@ const (
 	flowPorts     = 8
 )
 
-// playSpray opens flows to an address, one UDP packet each from a port of its own, with a pause after each, until its standard input
-// ends, and
-// prints how many.
+// playSpray opens flows to an address, one UDP packet each from a port of its own, with a pause after each, until its standard input ends,
+// and prints how many.
 func playSpray(to, pause string) {
 	rest, err := time.ParseDuration(pause)
 	if err != nil {
@@ -192,8 +191,7 @@ var (
 const pod1 = "10.13.1.5"
 
 // TestPoolsOnTheRealKernel: who sees which address with which pools, that open connections go on, and that the state is that of a fresh
-// start
-// whatever happened to it.
+// start whatever happened to it.
 func TestPoolsOnTheRealKernel(t *testing.T) {
 	t.Parallel()
 	w := poolWorld(t, "pool")
@@ -261,8 +259,7 @@ func TestPoolsOnTheRealKernel(t *testing.T) {
 }
 
 // TestPoolsKeepTheAgentsOwnConnection: it begins before any rule, so perhaps before connections are tracked, and goes from a pool to what
-// is in
-// none.
+// is in none.
 func TestPoolsKeepTheAgentsOwnConnection(t *testing.T) {
 	t.Parallel()
 	w := poolWorld(t, "api")
@@ -332,9 +329,8 @@ func (w *world) killHalfWay(agent *agentProcess, fresh string) *agentProcess {
 	return agent
 }
 
-// TestPoolsBesideTheIPMasqAgent: Calico's jump stands first, as in claim E10, or last, and neither of the two goes on moving its own;
-// IPv6 has
-// sets and chains of its own.
+// TestPoolsBesideTheIPMasqAgent: Calico's jump stands first, as in claim E10, or last, and neither of the two goes on moving its own; IPv6
+// has sets and chains of its own.
 func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 	t.Parallel()
 	w := poolWorld(t, "both")
@@ -376,8 +372,7 @@ func TestPoolsBesideTheIPMasqAgent(t *testing.T) {
 }
 
 // TestPoolsNeverTranslateByTheWay: flows that neither the old nor the new pools translate are not translated while the one becomes the
-// other,
-// and those that both translate are.
+// other, and those that both translate are.
 func TestPoolsNeverTranslateByTheWay(t *testing.T) {
 	t.Parallel()
 	w := poolWorld(t, "flow")

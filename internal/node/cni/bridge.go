@@ -11,8 +11,7 @@ import (
 )
 
 // bridge is Azure CNI's bridge mode: the node's NIC and the pods' veths are ports of one bridge, which has the NIC's MAC address and its IP
-// addresses. Azure lets only
-// the NIC's own MAC address out and answers every ARP itself, hence the ebtables rules.
+// addresses. Azure lets only the NIC's own MAC address out and answers every ARP itself, hence the ebtables rules.
 type bridge struct{ ports }
 
 func newBridge(n *node) network {

@@ -40,8 +40,7 @@ func restoreInput(op byte, rules []ebRule) []byte {
 }
 
 // canonical is a rule in the one form that rules are compared in: saving leaves out arpreply's default target, and versions differ in how
-// they write
-// MAC addresses and "unicast".
+// they write MAC addresses and "unicast".
 func canonical(rule ebRule) ebRule {
 	words := strings.Fields(rule.Text)
 	for i, w := range words {
@@ -87,8 +86,7 @@ const programLimit = 10 * time.Second
 type ebtables struct {
 	locks
 	// held are the locks of what is worked on. The programs inherit them, so that a plugin killed while one runs does not let the next plugin
-	// in before
-	// the program is through.
+	// in before the program is through.
 	held []*os.File
 }
 
@@ -136,8 +134,7 @@ func (e ebtables) add(rules []ebRule) error {
 }
 
 // dedup makes the chain KUBE-DEDUP hold these rules and nothing else: naming a chain in a restore empties it. The jump to it is the first
-// of them and is made
-// when it is missing.
+// of them and is made when it is missing.
 func (e ebtables) dedup(rules []ebRule) error {
 	missing, err := e.missing(rules[:1])
 	if err != nil {

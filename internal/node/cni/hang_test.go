@@ -47,8 +47,7 @@ func (w *world) slowly(c call) (cmd *exec.Cmd, out *bytes.Buffer) {
 }
 
 // TestHungADD: while one ADD hangs, in a program or because it stands still, others and DEL go on; it ends with an error when the program
-// has had its
-// time, and DEL of what was killed works.
+// has had its time, and DEL of what was killed works.
 func TestHungADD(t *testing.T) {
 	w := newWorld(t, modeBridge)
 	first := w.add("p1") // the node's part is there

@@ -17,11 +17,9 @@ import (
 // holds the first address of the node's pod range. The node's NIC stays as it is; the node routes between the two.
 //
 // A pod that reaches itself through a service sends a frame that has to leave by the port it came in by. Kubenet's way is a promiscuous
-// bridge: a copy of the frame goes
-// up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that. Since Linux 6.9 such copies have no
-// connection ("br_netfilter: skip
-// conntrack input hook for promisc packets"), so that only hairpin ports still do it. Both are settings, under the names that CNI's
-// reference bridge has for them.
+// bridge: a copy of the frame goes up to the node, which routes it back; the chain KUBE-DEDUP drops the copies that did not need that.
+// Since Linux 6.9 such copies have no connection ("br_netfilter: skip conntrack input hook for promisc packets"), so that only hairpin
+// ports still do it. Both are settings, under the names that CNI's reference bridge has for them.
 type kubenet struct{ ports }
 
 func newKubenet(n *node) network { return &kubenet{ports{node: n, hairpin: n.Hairpin}} }

@@ -13,10 +13,8 @@ import (
 )
 
 // locks are a network's: bytes of one file, each what a lock is for, so that a command that hangs keeps nobody from what it does not work
-// on. They are
-// the open file's (fcntl(2), F_OFD_SETLK): programs that inherit the file hold its lock too, and it ends with the last of them, also when
-// they are
-// killed.
+// on. They are the open file's (fcntl(2), F_OFD_SETLK): programs that inherit the file hold its lock too, and it ends with the last of
+// them, also when they are killed.
 type locks string // the file
 
 // place is what is locked: an attachment's is at the hash of its host interface's name.

@@ -119,8 +119,7 @@ func (s *session) refuse(a *attachment, pod *netlink.Handle) error {
 }
 
 // reserve chooses the address and notes the attachment. Where there is no address it first takes back those of attachments whose link is
-// gone: their
-// pods died without a DEL.
+// gone: their pods died without a DEL.
 func (s *session) reserve(a *attachment) error {
 	full := false
 	choose := func() error {
@@ -254,9 +253,8 @@ func (s *session) cmdDel(args *skel.CmdArgs) error {
 }
 
 // cmdGC is the command GC: everything goes that is not among the valid attachments. Rebuilt attachments, whose container is not known, stay
-// when one of the valid ones
-// names their interface, and in any case as long as their link is there and their name does not tell. What another command is at work on is
-// left to it.
+// when one of the valid ones names their interface, and in any case as long as their link is there and their name does not tell. What
+// another command is at work on is left to it.
 func (s *session) cmdGC(*skel.CmdArgs) error {
 	valid := map[string]bool{}
 	for _, v := range s.conf.ValidAttachments {

@@ -14,8 +14,7 @@ import (
 )
 
 // session is one command at work. What it does takes three kinds of locks, each held only as long as that works on what it is for: an
-// attachment's, the
-// node's, and the state file's.
+// attachment's, the node's, and the state file's.
 type session struct {
 	*store
 	conf  *config
@@ -91,9 +90,8 @@ func (s *session) hold(hostIf string, limit time.Duration) (release func(), err 
 }
 
 // reconcile fits the state to the namespace. A state of another incarnation (the node started anew) keeps only the attachments whose link
-// is there, which after a
-// reboot is none: their addresses are free again, because no interface can have them. Where the state is lost or another's, attachments are
-// rebuilt from the kernel.
+// is there, which after a reboot is none: their addresses are free again, because no interface can have them. Where the state is lost or
+// another's, attachments are rebuilt from the kernel.
 func (s *session) reconcile() error {
 	var err error
 	if s.stamp, err = incarnation(); err != nil {
@@ -125,8 +123,7 @@ func (s *session) alive(a *attachment) bool {
 }
 
 // takeBack removes the attachments that which chooses, but for those that another command is at work on; the lock of own is held. known
-// says that
-// somebody may know their addresses.
+// says that somebody may know their addresses.
 func (s *session) takeBack(own *attachment, known bool, which func(*attachment) bool) error {
 	if err := s.look(); err != nil {
 		return err

@@ -25,8 +25,7 @@ const stateVersion = 1
 type state struct {
 	Version int `json:"version"`
 	// Incarnation names the node's network namespace in this run of the kernel: another one means that the node started anew and that no link
-	// of
-	// the old one exists.
+	// of the old one exists.
 	Incarnation string `json:"incarnation"`
 	// NodeReady says that what the pods share (bridge, rules, sysctls) was set up completely.
 	NodeReady   bool         `json:"nodeReady"`
@@ -146,8 +145,7 @@ func (s *store) save() error {
 }
 
 // incarnation names the network namespace that the process is in, uniquely over reboots and over namespaces made at the same path: the
-// kernel's boot
-// id and the namespace's cookie (SO_NETNS_COOKIE, Linux 5.14), or its inode number before.
+// kernel's boot id and the namespace's cookie (SO_NETNS_COOKIE, Linux 5.14), or its inode number before.
 func incarnation() (string, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -21,9 +21,8 @@ var calico = schema.GroupVersion{Group: "crd.projectcalico.org", Version: "v1"}
 
 var calicoKinds = []struct{ resource, kind string }{{"ippools", "IPPool"}, {"felixconfigurations", "FelixConfiguration"}}
 
-// Calico is one of Calico's cluster-scoped objects. Its spec stays JSON: what reads it is internal/node/ippool, and one object with a
-// field of the
-// wrong type must not hide the others.
+// Calico is one of Calico's cluster-scoped objects. Its spec stays JSON: what reads it is internal/node/ippool, and one object with a field
+// of the wrong type must not hide the others.
 type Calico struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

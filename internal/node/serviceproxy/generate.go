@@ -200,8 +200,7 @@ func (b *builder) postrouting() {
 	b.nat.add(chainPostrouting, snat)
 }
 
-// localnet closes the hole that route_localnet opens: a neighbour could reach services that listen on 127.0.0.1
-// (kubernetes issue 90259).
+// localnet closes the hole that route_localnet opens: a neighbour could reach services that listen on 127.0.0.1 (kubernetes issue 90259).
 func (b *builder) localnet() {
 	always := b.age.localnet == localnetAlways && b.Family == service.IPv4
 	ifOpened := b.age.localnet == localnetIfOpened && b.LocalhostNodePorts
