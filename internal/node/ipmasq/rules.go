@@ -129,40 +129,22 @@ func (s *RuleSet) Edit(nat *iptables.Table, ahead []iptables.Rule) iptables.Edit
 		}
 		edit.Replace = []iptables.Chain{c}
 	}
-	edit.Remove, edit.Append = s.jumps(from, ahead)
+	last := -1 // of the rules that are to stand ahead
+	if from != nil {
+		for i, r := range from.Rules {
+			if slices.ContainsFunc(ahead, func(a iptables.Rule) bool { return a.Spec() == r.Spec() }) {
+				last = i
+			}
+		}
+	}
+	jump := iptables.Placed{Chain: postrouting, Rule: s.Jump.Rule}
+	stray, there := from.Settle(jump, func(i int) bool { return i > last })
+	if edit.Remove = stray; !there {
+		edit.Append = []iptables.Placed{jump}
+	}
 	return edit
 }
 
 func (s *RuleSet) holds(chain *iptables.Chain) bool {
 	return chain != nil && slices.EqualFunc(chain.Rules, s.Chain, func(a iptables.Rule, b Rule) bool { return a.Spec() == b.Spec() })
-}
-
-func (s *RuleSet) jumps(from *iptables.Chain, ahead []iptables.Rule) (remove, add []iptables.Placed) {
-	last := -1 // of the rules that are to stand ahead
-	right := 0
-	if from != nil {
-		specs := map[string]bool{}
-		for i := range ahead {
-			specs[ahead[i].Spec()] = true
-		}
-		for i, r := range from.Rules {
-			if specs[r.Spec()] {
-				last = i
-			}
-		}
-		for i, r := range from.Rules {
-			if r.Target.Name != Chain {
-				continue
-			}
-			r.Counters = nil
-			remove = append(remove, iptables.Placed{Chain: postrouting, Rule: r})
-			if i > last && r.Spec() == s.Jump.Spec() {
-				right++
-			}
-		}
-	}
-	if right == 1 && len(remove) == 1 {
-		return nil, nil
-	}
-	return remove, []iptables.Placed{{Chain: postrouting, Rule: s.Jump.Rule}}
 }

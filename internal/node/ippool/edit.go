@@ -46,10 +46,14 @@ func (p *Plan) Edit(nat *iptables.Table) iptables.Edit {
 		}
 	}
 	for _, jump := range p.Jumps {
-		stray, right := p.find(jump, nat.Chain(jump.Chain))
+		in, place := nat.Chain(jump.Chain), 0
+		if p.Append && in != nil {
+			place = len(in.Rules) - 1
+		}
+		stray, there := in.Settle(jump, func(i int) bool { return i == place })
 		edit.Remove = append(edit.Remove, stray...)
 		switch {
-		case right:
+		case there:
 		case p.Append:
 			edit.Append = append(edit.Append, jump)
 		default:
@@ -57,38 +61,6 @@ func (p *Plan) Edit(nat *iptables.Table) iptables.Edit {
 		}
 	}
 	return edit
-}
-
-// find tells whether the jump stands at its place, and gives every other rule of the chain that leads to the same chain.
-func (p *Plan) find(jump iptables.Placed, in *iptables.Chain) (stray []iptables.Placed, right bool) {
-	if in == nil {
-		return nil, false
-	}
-	place := 0
-	if p.Append {
-		place = len(in.Rules) - 1
-	}
-	copies := 0
-	for i, r := range in.Rules {
-		if r.Target.Name != jump.Rule.Target.Name {
-			continue
-		}
-		same := r.Spec() == jump.Rule.Spec()
-		if same {
-			copies++
-		}
-		if same && i == place {
-			right = true
-			continue
-		}
-		r.Counters = nil
-		stray = append(stray, iptables.Placed{Chain: jump.Chain, Rule: r})
-	}
-	if right && copies > 1 {
-		// iptables removes the first rule of several that are equal, which may be the one at its place: all go, one comes.
-		stray, right = append(stray, jump), false
-	}
-	return stray, right
 }
 
 func (c *Chain) iptables() iptables.Chain {

@@ -36,6 +36,35 @@ func (e *Edit) Rules() int {
 	return n
 }
 
+// Settle tells what has to leave a chain, which may be nil, so that a jump stands in it once, at a place that is right: every other rule
+// that leads where the jump does. there says that the jump is at such a place.
+func (c *Chain) Settle(jump Placed, right func(i int) bool) (stray []Placed, there bool) {
+	if c == nil {
+		return nil, false
+	}
+	copies := 0
+	for i, r := range c.Rules {
+		if r.Target.Name != jump.Rule.Target.Name {
+			continue
+		}
+		same := r.Spec() == jump.Rule.Spec()
+		if same {
+			copies++
+		}
+		if same && !there && right(i) {
+			there = true
+			continue
+		}
+		r.Counters = nil
+		stray = append(stray, Placed{Chain: jump.Chain, Rule: r})
+	}
+	if there && copies > 1 {
+		// iptables removes the first rule of several that are equal, which may be the one at its place: all go, one comes.
+		stray, there = append(stray, jump), false
+	}
+	return stray, there
+}
+
 // AppendRestore appends the input for iptables-restore --noflush that makes the edits, leaving out those that change nothing. Each
 // table is a transaction of its own: it happens whole or not at all (iptables-restore(8)).
 func AppendRestore(b []byte, edits []Edit) []byte {
