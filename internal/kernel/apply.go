@@ -1,7 +1,6 @@
 package kernel
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -137,7 +136,7 @@ func (a *applier) addresses(s State) error {
 	}
 	have := map[Address]netlink.Addr{}
 	for _, h := range list {
-		have[Address{a.name[h.LinkIndex], toPrefix(h.IPNet), scopeName(h.Scope)}] = h
+		have[Address{Link: a.name[h.LinkIndex], Prefix: toPrefix(h.IPNet), Scope: scopeName(h.Scope)}] = h
 	}
 	return settle(have, s.Addresses, func(w Address) error {
 		l, err := a.link(w.Link)
@@ -170,7 +169,7 @@ func (a *applier) neighbours(s State) error {
 		}
 		for _, h := range list {
 			if h.State&netlink.NUD_PERMANENT != 0 {
-				have[Neighbour{a.name[h.LinkIndex], toAddr(h.IP), h.HardwareAddr.String()}] = h
+				have[Neighbour{Link: a.name[h.LinkIndex], Address: toAddr(h.IP), MAC: h.HardwareAddr.String()}] = h
 			}
 		}
 	}
@@ -277,31 +276,6 @@ func (a *applier) routeFrom(h netlink.Route) Route {
 		r.Link = a.name[h.LinkIndex]
 	}
 	return r
-}
-
-// String is the route as ip-route(8) writes it.
-func (r Route) String() string {
-	var b bytes.Buffer
-	if r.Kind != "" {
-		fmt.Fprintf(&b, "%s ", r.Kind)
-	}
-	fmt.Fprint(&b, r.Destination)
-	if r.Gateway.IsValid() {
-		fmt.Fprintf(&b, " via %s", r.Gateway)
-	}
-	if r.Link != "" {
-		fmt.Fprintf(&b, " dev %s", r.Link)
-	}
-	if r.OnLink {
-		b.WriteString(" onlink")
-	}
-	if r.Source.IsValid() {
-		fmt.Fprintf(&b, " src %s", r.Source)
-	}
-	if r.Table != 0 && r.Table != unix.RT_TABLE_MAIN {
-		fmt.Fprintf(&b, " table %d", r.Table)
-	}
-	return b.String()
 }
 
 func (a *applier) rules(s State) error {

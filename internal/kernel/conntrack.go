@@ -11,6 +11,8 @@ import (
 	"github.com/mdlayher/netlink"
 	"github.com/ti-mo/conntrack"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/model/wanted"
 )
 
 // Flow is one connection that the kernel tracks: the tuple of its first packet, and the one that replies are expected to have.
@@ -24,16 +26,10 @@ type Flow struct {
 	TCPState                      uint8 // TCP_CONNTRACK_…, include/uapi/linux/netfilter/nf_conntrack_tcp.h; 0 of other protocols
 }
 
-// FlowFilter chooses flows by their original tuple; zero fields match everything.
-type FlowFilter struct {
-	Protocol            uint8
-	Source, Destination netip.Prefix
-	SourcePort          uint16
-	DestinationPort     uint16
-	Mark, Mask          uint32 // Mask 0 means that the mark is not looked at
-}
+// FlowFilter chooses flows.
+type FlowFilter = wanted.FlowFilter
 
-func (f FlowFilter) matches(flow Flow) bool {
+func matches(f FlowFilter, flow Flow) bool {
 	return (f.Protocol == 0 || f.Protocol == flow.Protocol) &&
 		(!f.Source.IsValid() || f.Source.Contains(flow.Source.Addr())) &&
 		(!f.Destination.IsValid() || f.Destination.Contains(flow.Destination.Addr())) &&
@@ -134,7 +130,7 @@ func (n *Namespace) eachFlow(filters []FlowFilter, do func(*conntrack.Conn, conn
 		flow := FlowOf(raw)
 		chosen := len(filters) == 0
 		for _, f := range filters {
-			chosen = chosen || f.matches(flow)
+			chosen = chosen || matches(f, flow)
 		}
 		if !chosen {
 			continue

@@ -178,9 +178,10 @@ func TestApply(t *testing.T) {
 	run(t, a, "ip", "rule", "add", "pref", "77", "lookup", "77")
 	base := []kernel.Address{{Link: "eth0", Prefix: prefix("10.9.0.1/24")}}
 	first := kernel.State{
-		Sysctls:   []kernel.Sysctl{{"net/ipv4/ip_forward", "1"}, {"net/ipv4/conf/eth0/proxy_arp", "1"}},
-		Links:     []string{"eth0", "lo"},
-		Addresses: append([]kernel.Address{{"lo", prefix("10.1.0.1/32"), "host"}, {"lo", prefix("fd00::1/128"), ""}}, base...),
+		Sysctls: []kernel.Sysctl{{Key: "net/ipv4/ip_forward", Value: "1"}, {Key: "net/ipv4/conf/eth0/proxy_arp", Value: "1"}},
+		Links:   []string{"eth0", "lo"},
+		Addresses: append([]kernel.Address{{Link: "lo", Prefix: prefix("10.1.0.1/32"), Scope: "host"},
+			{Link: "lo", Prefix: prefix("fd00::1/128")}}, base...),
 		Routes: []kernel.Route{
 			{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.77.0.1"), Link: "eth0", OnLink: true},
 			{Destination: prefix("10.2.0.5/32"), Link: "eth0"},
@@ -190,17 +191,18 @@ func TestApply(t *testing.T) {
 		},
 		Rules: []kernel.Rule{{Priority: 1000, Mark: 1, Mask: 0xffffffff, Table: 1001},
 			{Priority: 1001, From: prefix("10.4.0.0/16"), Table: 1001}},
-		Neighbours: []kernel.Neighbour{{"eth0", addr("10.77.0.1"), "00:0d:3a:00:00:77"}, {"eth0", addr("10.2.0.5"), "00:0d:3a:00:00:05"}},
+		Neighbours: []kernel.Neighbour{{Link: "eth0", Address: addr("10.77.0.1"), MAC: "00:0d:3a:00:00:77"},
+			{Link: "eth0", Address: addr("10.2.0.5"), MAC: "00:0d:3a:00:00:05"}},
 	}
 	second := kernel.State{
 		Links:     []string{"eth0", "lo"},
-		Addresses: append([]kernel.Address{{"lo", prefix("10.1.0.2/32"), ""}}, base...),
+		Addresses: append([]kernel.Address{{Link: "lo", Prefix: prefix("10.1.0.2/32")}}, base...),
 		Routes: []kernel.Route{
 			{Destination: prefix("0.0.0.0/0"), Gateway: addr("10.77.0.2"), Link: "eth0", OnLink: true},
 			{Table: 1002, Destination: prefix("0.0.0.0/0"), Gateway: addr("10.9.0.2"), Link: "eth0"},
 		},
 		Rules:      []kernel.Rule{{Priority: 1000, Mark: 2, Mask: 0xffffffff, Table: 1002}},
-		Neighbours: []kernel.Neighbour{{"eth0", addr("10.77.0.1"), "00:0d:3a:00:00:99"}},
+		Neighbours: []kernel.Neighbour{{Link: "eth0", Address: addr("10.77.0.1"), MAC: "00:0d:3a:00:00:99"}},
 	}
 	look := func() string { // without what the kernel makes by itself, some of it only after it has looked for duplicates
 		return run(t, a, "sh", "-c", "{ ip -o addr; ip route show table all; ip -6 route; ip rule; ip neigh show nud permanent;"+
@@ -237,7 +239,7 @@ func TestApplyRefuses(t *testing.T) {
 	if err := a.Apply(nowhere); !errors.Is(err, syscall.ENODEV) {
 		t.Errorf("route over no link: %v", err)
 	}
-	if err := a.Apply(kernel.State{Sysctls: []kernel.Sysctl{{"net/ipv4/nope", "1"}}}); !errors.Is(err, os.ErrNotExist) {
+	if err := a.Apply(kernel.State{Sysctls: []kernel.Sysctl{{Key: "net/ipv4/nope", Value: "1"}}}); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("unknown sysctl: %v", err)
 	}
 }

@@ -66,7 +66,7 @@ type applied struct {
 	network          vnet.Network
 	health           vnet.Health
 	nft              string
-	fabric, internet vnet.State
+	fabric, internet kernel.State
 }
 
 // HealthChange is one back end that went up or down under a probe.
@@ -241,7 +241,7 @@ func (f *Fabric) attach(kind, name string, far *kernel.Namespace, side func(vnet
 		if err := wire(w, near, far); err != nil {
 			return fail(err)
 		}
-		f.applied.fabric, f.applied.internet = vnet.State{}, vnet.State{}
+		f.applied.fabric, f.applied.internet = kernel.State{}, kernel.State{}
 		if err := f.apply(); err != nil {
 			return fail(err)
 		}
@@ -262,7 +262,7 @@ func wire(w vnet.Wire, near, far *kernel.Namespace) error {
 	if err != nil || !bare {
 		return err
 	}
-	s := kernelState(w.Far)
+	s := w.Far
 	s.Protocol = protocolDHCP
 	return far.Apply(s)
 }
@@ -384,10 +384,7 @@ func (f *Fabric) apply() error {
 		}
 		f.applied.nft = plan.NFT
 	}
-	var ended []kernel.FlowFilter
-	for _, e := range vnet.EndedFlows(f.applied.network, f.applied.health, f.network, f.health) {
-		ended = append(ended, kernel.FlowFilter(e))
-	}
+	ended := vnet.EndedFlows(f.applied.network, f.applied.health, f.network, f.health)
 	if _, err := f.fabric.DeleteFlows(ended...); err != nil {
 		return err
 	}
@@ -396,7 +393,7 @@ func (f *Fabric) apply() error {
 }
 
 // bring applies the part of the state that the links there are allow, unless all of it was applied before.
-func bring(ns *kernel.Namespace, want vnet.State, last *vnet.State) error {
+func bring(ns *kernel.Namespace, want kernel.State, last *kernel.State) error {
 	if reflect.DeepEqual(want, *last) {
 		return nil
 	}
@@ -408,30 +405,9 @@ func bring(ns *kernel.Namespace, want vnet.State, last *vnet.State) error {
 	for _, n := range names {
 		there[n] = true
 	}
-	if err := ns.Apply(kernelState(want.On(func(l string) bool { return there[l] }))); err != nil {
+	if err := ns.Apply(want.On(func(l string) bool { return there[l] })); err != nil {
 		return err
 	}
 	*last = want
 	return nil
-}
-
-// kernelState is the plan's state in kernel's words.
-func kernelState(s vnet.State) kernel.State {
-	k := kernel.State{Links: s.Links}
-	for _, x := range s.Sysctls {
-		k.Sysctls = append(k.Sysctls, kernel.Sysctl{Key: x.Key, Value: x.Value})
-	}
-	for _, x := range s.Addresses {
-		k.Addresses = append(k.Addresses, kernel.Address(x))
-	}
-	for _, x := range s.Routes {
-		k.Routes = append(k.Routes, kernel.Route(x))
-	}
-	for _, x := range s.Rules {
-		k.Rules = append(k.Rules, kernel.Rule(x))
-	}
-	for _, x := range s.Neighbours {
-		k.Neighbours = append(k.Neighbours, kernel.Neighbour(x))
-	}
-	return k
 }

@@ -7,17 +7,19 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"packetwalk.dev/internal/model/wanted"
 )
 
 // Plan is what the namespaces must have for packets to go as they go in Azure. Same network and health, same plan.
 type Plan struct {
-	Fabric   State  // Azure's host network
-	Internet State  // the router between the fabric and the internet's hosts
-	NFT      string // the fabric's nft script: replaces the tables "azure" and, but for its objects, "azure-idle" as one transaction
-	IPTables string // the fabric's iptables-restore input, the same for every network
-	Uplink   Wire   // between the fabric (Inside) and the internet's router (Outside)
-	NICs     []Wire // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
-	Hosts    []Wire // between a host (Outside) and the internet's router (Inside), in the order of the network's Hosts
+	Fabric   wanted.State // Azure's host network
+	Internet wanted.State // the router between the fabric and the internet's hosts
+	NFT      string       // the fabric's nft script: replaces the tables "azure" and, but for its objects, "azure-idle" as one transaction
+	IPTables string       // the fabric's iptables-restore input, the same for every network
+	Uplink   Wire         // between the fabric (Inside) and the internet's router (Outside)
+	NICs     []Wire       // between a machine (Outside) and the fabric (Inside), in the order of the network's NICs
+	Hosts    []Wire       // between a host (Outside) and the internet's router (Inside), in the order of the network's Hosts
 }
 
 // Wire is a veth pair to be, and what the far end's namespace gets when it is first wired. After that the far end belongs to
@@ -25,7 +27,7 @@ type Plan struct {
 type Wire struct {
 	Name            string // of the NIC or host
 	Inside, Outside End
-	Far             State // of the Outside end's namespace
+	Far             wanted.State // of the Outside end's namespace
 }
 
 // End is one end of a wire.
@@ -33,52 +35,6 @@ type End struct{ Link, MAC, Alias string }
 
 // MTU of every link, in bytes.
 const MTU = 1500
-
-// State is what one namespace should have. Its parts are kernel's State, field for field.
-type State struct {
-	Sysctls    []Sysctl
-	Links      []string
-	Addresses  []Address
-	Routes     []Route
-	Rules      []PolicyRule
-	Neighbours []Neighbour
-}
-
-// Sysctl is a kernel setting; Link says which link it belongs to, "" for the namespace.
-type Sysctl struct{ Link, Key, Value string }
-
-// Address is an address on a link.
-type Address struct {
-	Link   string
-	Prefix netip.Prefix
-	Scope  string
-}
-
-// Route is one route; Table 0 is the main one, Kind "" a route over Link.
-type Route struct {
-	Table       int
-	Destination netip.Prefix
-	Gateway     netip.Addr
-	Link        string
-	OnLink      bool
-	Kind        string
-	Source      netip.Addr
-}
-
-// PolicyRule chooses a routing table.
-type PolicyRule struct {
-	Priority   int
-	From, To   netip.Prefix
-	Mark, Mask uint32
-	Table      int
-}
-
-// Neighbour is a permanent neighbour.
-type Neighbour struct {
-	Link    string
-	Address netip.Addr
-	MAC     string
-}
 
 // Names and addresses of the fabric's own.
 const (
@@ -131,8 +87,8 @@ func nicWire(n Network, nic NIC) Wire {
 		Name:    nic.Name,
 		Inside:  End{Link: nic.Link(), MAC: HostMAC, Alias: nic.Name},
 		Outside: End{Link: machineLink, MAC: nic.MAC},
-		Far: State{
-			Addresses: []Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
+		Far: wanted.State{
+			Addresses: []wanted.Address{{Link: machineLink, Prefix: netip.PrefixFrom(nic.Primary().Address, s.Prefix.Bits())}},
 			Routes:    nicRoutes(nic, s.Gateway()),
 		},
 	}
@@ -144,13 +100,13 @@ var containerGroupRanges = []netip.Prefix{
 }
 
 // nicRoutes are the routes that a machine has by the NIC's gateway.
-func nicRoutes(nic NIC, gateway netip.Addr) []Route {
+func nicRoutes(nic NIC, gateway netip.Addr) []wanted.Route {
 	if !nic.ContainerGroup {
-		return []Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
+		return []wanted.Route{{Destination: anywhere, Gateway: gateway, Link: machineLink}}
 	}
-	var routes []Route
+	var routes []wanted.Route
 	for _, p := range containerGroupRanges {
-		routes = append(routes, Route{Destination: p, Gateway: gateway, Link: machineLink})
+		routes = append(routes, wanted.Route{Destination: p, Gateway: gateway, Link: machineLink})
 	}
 	return routes
 }
@@ -160,76 +116,77 @@ func hostWire(h Host) Wire {
 		Name:    h.Name,
 		Inside:  End{Link: h.Name, MAC: macFor("host", h.Name, "inside")},
 		Outside: End{Link: machineLink, MAC: macFor("host", h.Name, "outside")},
-		Far: State{
-			Addresses: []Address{{Link: machineLink, Prefix: host(h.Address)}},
-			Routes:    []Route{{Destination: anywhere, Gateway: routerAddress, Link: machineLink, OnLink: true}},
+		Far: wanted.State{
+			Addresses: []wanted.Address{{Link: machineLink, Prefix: host(h.Address)}},
+			Routes:    []wanted.Route{{Destination: anywhere, Gateway: routerAddress, Link: machineLink, OnLink: true}},
 		},
 	}
 }
 
 // router are the settings of a namespace that forwards between links without addresses of their own.
-func router() []Sysctl {
-	var s []Sysctl
+func router() []wanted.Sysctl {
+	var s []wanted.Sysctl
 	for _, which := range []string{"all", "default"} {
 		conf := func(key, value string) {
-			s = append(s, Sysctl{Key: "net/ipv4/conf/" + which + "/" + key, Value: value})
+			s = append(s, wanted.Sysctl{Key: "net/ipv4/conf/" + which + "/" + key, Value: value})
 		}
 		conf("rp_filter", "0") // a packet for a front end comes from the internet and is answered from a NIC
 		conf("send_redirects", "0")
 		conf("accept_redirects", "0")
-		s = append(s, Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
+		s = append(s, wanted.Sysctl{Key: "net/ipv6/conf/" + which + "/disable_ipv6", Value: "1"})
 	}
 	// A router has hardly a connection of its own; looking for one at every packet is a hundredth of what forwarding costs.
-	return append(s, Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
+	return append(s, wanted.Sysctl{Key: "net/ipv4/ip_early_demux", Value: "0"}, wanted.Sysctl{Key: "net/ipv4/ip_forward", Value: "1"})
 }
 
 // flowTimes are how long the fabric keeps flows: idle ones for Azure's usual time (idleScript has the others), and an ended one's port for
 // 4 minutes after both sides' FIN and 15 seconds after a reset ("Source network address translation for outbound connections", SNAT port
 // reuse, learn.microsoft.com; the kernel gives a port in TIME_WAIT away before it fails to find one). A TCP flow that is not known, because
 // it was idle for too long, is not taken up in its middle.
-func flowTimes() []Sysctl {
+func flowTimes() []wanted.Sysctl {
 	idle := strconv.Itoa(idleMinutes * 60)
-	var s []Sysctl
+	var s []wanted.Sysctl
 	for _, x := range []struct{ key, value string }{
 		{"tcp_timeout_established", idle}, {"udp_timeout", idle}, {"udp_timeout_stream", idle},
 		{"tcp_timeout_time_wait", "240"}, {"tcp_timeout_close", "15"}, {"tcp_loose", "0"}, {"tcp_be_liberal", "1"},
 	} {
-		s = append(s, Sysctl{Key: "net/netfilter/nf_conntrack_" + x.key, Value: x.value})
+		s = append(s, wanted.Sysctl{Key: "net/netfilter/nf_conntrack_" + x.key, Value: x.value})
 	}
 	return s
 }
 
-func fabricState(n Network) State {
-	s := State{Sysctls: slices.Concat(router(), flowTimes(), []Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}),
-		Links: []string{"lo", uplinkInside}}
-	s.Addresses = append(s.Addresses, Address{"lo", host(ProbeSource), ""}, Address{"lo", host(fabricAddress), ""})
-	for _, g := range gateways(n) {
-		s.Addresses = append(s.Addresses, Address{"lo", host(g), ""})
+func fabricState(n Network) wanted.State {
+	s := wanted.State{
+		Sysctls:    slices.Concat(router(), flowTimes(), []wanted.Sysctl{{Key: "net/ipv4/fwmark_reflect", Value: "1"}}),
+		Links:      []string{"lo", uplinkInside},
+		Routes:     []wanted.Route{{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true}},
+		Neighbours: []wanted.Neighbour{{Link: uplinkInside, Address: routerAddress, MAC: uplink().Outside.MAC}},
 	}
-	s.Routes = append(s.Routes, Route{Destination: anywhere, Gateway: routerAddress, Link: uplinkInside, OnLink: true})
-	s.Neighbours = append(s.Neighbours, Neighbour{uplinkInside, routerAddress, uplink().Outside.MAC})
+	for _, a := range append([]netip.Addr{ProbeSource, fabricAddress}, gateways(n)...) {
+		s.Addresses = append(s.Addresses, wanted.Address{Link: "lo", Prefix: host(a)})
+	}
 	for _, nic := range n.NICs {
-		s.add(nicState(nic))
+		s.Add(nicState(nic))
 	}
 	return s
 }
 
 // nicState routes a NIC's addresses to it. All go by the primary one, whose link-layer address is known: so the fabric asks
 // nobody, and the kernel's table of neighbours (one for all namespaces) has one entry a NIC.
-func nicState(nic NIC) State {
+func nicState(nic NIC) wanted.State {
 	link, primary := nic.Link(), nic.Primary().Address
-	s := State{
-		Sysctls: []Sysctl{
-			{link, "net/ipv4/conf/" + link + "/proxy_arp", "1"}, // every ARP request is answered, with the link's own address
-			{link, "net/ipv4/neigh/" + link + "/proxy_delay", "0"},
+	s := wanted.State{
+		Sysctls: []wanted.Sysctl{
+			{Link: link, Key: "net/ipv4/conf/" + link + "/proxy_arp", Value: "1"}, // every ARP request is answered, with the link's own address
+			{Link: link, Key: "net/ipv4/neigh/" + link + "/proxy_delay", Value: "0"},
 		},
 		Links:      []string{link},
-		Neighbours: []Neighbour{{link, primary, nic.MAC}},
-		Routes:     []Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
-		Rules:      []PolicyRule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: nicMask, Table: tableBase + nic.ID}},
+		Neighbours: []wanted.Neighbour{{Link: link, Address: primary, MAC: nic.MAC}},
+		Routes:     []wanted.Route{{Table: tableBase + nic.ID, Destination: anywhere, Gateway: primary, Link: link, OnLink: true}},
+		Rules:      []wanted.Rule{{Priority: rulePriority, Mark: uint32(nic.ID), Mask: nicMask, Table: tableBase + nic.ID}},
 	}
 	for _, c := range nic.IPConfigs {
-		r := Route{Destination: host(c.Address), Link: link}
+		r := wanted.Route{Destination: host(c.Address), Link: link}
 		if c.Address != primary {
 			r.Gateway, r.OnLink = primary, true
 		}
@@ -238,50 +195,20 @@ func nicState(nic NIC) State {
 	return s
 }
 
-func internetState(n Network) State {
-	s := State{Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []Address{{"lo", host(routerAddress), ""}}}
-	s.Routes = append(s.Routes, Route{Destination: publicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true})
-	s.Neighbours = append(s.Neighbours, Neighbour{uplinkOutside, fabricAddress, uplink().Inside.MAC})
+func internetState(n Network) wanted.State {
+	s := wanted.State{
+		Sysctls: router(), Links: []string{"lo", uplinkOutside}, Addresses: []wanted.Address{{Link: "lo", Prefix: host(routerAddress)}},
+		Routes:     []wanted.Route{{Destination: publicPrefix, Gateway: fabricAddress, Link: uplinkOutside, OnLink: true}},
+		Neighbours: []wanted.Neighbour{{Link: uplinkOutside, Address: fabricAddress, MAC: uplink().Inside.MAC}},
+	}
 	for _, h := range n.Hosts {
-		s.add(State{
+		s.Add(wanted.State{
 			Links:      []string{h.Name},
-			Routes:     []Route{{Destination: host(h.Address), Link: h.Name}},
-			Neighbours: []Neighbour{{h.Name, h.Address, hostWire(h).Outside.MAC}},
+			Routes:     []wanted.Route{{Destination: host(h.Address), Link: h.Name}},
+			Neighbours: []wanted.Neighbour{{Link: h.Name, Address: h.Address, MAC: hostWire(h).Outside.MAC}},
 		})
 	}
 	return s
-}
-
-func (s *State) add(t State) {
-	s.Sysctls = append(s.Sysctls, t.Sysctls...)
-	s.Links = append(s.Links, t.Links...)
-	s.Addresses = append(s.Addresses, t.Addresses...)
-	s.Routes = append(s.Routes, t.Routes...)
-	s.Rules = append(s.Rules, t.Rules...)
-	s.Neighbours = append(s.Neighbours, t.Neighbours...)
-}
-
-// On returns the part of the state that can be had with only these links there: without the settings, addresses, routes and
-// neighbours of others, and without the rules whose table would be empty.
-func (s State) On(links func(string) bool) State {
-	there := func(l string) bool { return l == "" || links(l) }
-	var t State
-	tables := map[int]bool{}
-	keep(&t.Sysctls, s.Sysctls, func(x Sysctl) bool { return there(x.Link) })
-	keep(&t.Links, s.Links, there)
-	keep(&t.Addresses, s.Addresses, func(x Address) bool { return there(x.Link) })
-	keep(&t.Neighbours, s.Neighbours, func(x Neighbour) bool { return there(x.Link) })
-	keep(&t.Routes, s.Routes, func(x Route) bool { tables[x.Table] = tables[x.Table] || there(x.Link); return there(x.Link) })
-	keep(&t.Rules, s.Rules, func(x PolicyRule) bool { return tables[x.Table] })
-	return t
-}
-
-func keep[T any](to *[]T, from []T, want func(T) bool) {
-	for _, x := range from {
-		if want(x) {
-			*to = append(*to, x)
-		}
-	}
 }
 
 func gateways(n Network) []netip.Addr {
@@ -297,21 +224,12 @@ func gateways(n Network) []netip.Addr {
 
 func host(a netip.Addr) netip.Prefix { return netip.PrefixFrom(a, a.BitLen()) }
 
-// FlowFilter chooses tracked connections by their first packet; zero fields match everything. Field for field kernel's.
-type FlowFilter struct {
-	Protocol            uint8
-	Source, Destination netip.Prefix
-	SourcePort          uint16
-	DestinationPort     uint16
-	Mark, Mask          uint32
-}
-
 // EndedFlows says which tracked connections end when the network and health become new ones: those of a rule that is gone or
 // whose front end's address changed, those of a Basic load balancer's rule whose last back end went down (a Standard one keeps
 // established TCP flows), UDP flows of a back end that went down (they move to another one), and those of a NIC that is gone.
 // ("Load Balancer health probes", probe down behavior, learn.microsoft.com.)
-func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []FlowFilter {
-	var ended []FlowFilter
+func EndedFlows(before Network, healthBefore Health, after Network, healthAfter Health) []wanted.FlowFilter {
+	var ended []wanted.FlowFilter
 	now := map[string]balanced{}
 	for _, b := range balancedRules(after, healthAfter) {
 		now[b.id()] = b
@@ -334,17 +252,17 @@ func EndedFlows(before Network, healthBefore Health, after Network, healthAfter 
 		if is, ok := after.NIC(nic.Name); ok && is.ID == nic.ID {
 			continue
 		}
-		ended = append(ended, FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
+		ended = append(ended, wanted.FlowFilter{Mark: uint32(nic.ID), Mask: 0xffffffff})
 		for _, c := range nic.IPConfigs {
-			ended = append(ended, FlowFilter{Source: host(c.Address)})
+			ended = append(ended, wanted.FlowFilter{Source: host(c.Address)})
 		}
 	}
 	return ended
 }
 
 // flows are all tracked connections of the rule.
-func (b balanced) flows() FlowFilter {
-	return FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
+func (b balanced) flows() wanted.FlowFilter {
+	return wanted.FlowFilter{Protocol: b.protocol(), Destination: host(b.frontend), DestinationPort: b.rule.FrontendPort}
 }
 
 // String is the plan for people, in the words of ip(8).
@@ -358,38 +276,6 @@ func (p Plan) String() string {
 	}
 	section("nft", p.NFT)
 	section("iptables", p.IPTables)
-	return b.String()
-}
-
-// String is the state for people, in the words of ip(8).
-func (s State) String() string {
-	var b strings.Builder
-	for _, x := range s.Sysctls {
-		fmt.Fprintf(&b, "sysctl %s=%s\n", x.Key, x.Value)
-	}
-	for _, x := range s.Addresses {
-		fmt.Fprintf(&b, "address %s dev %s\n", x.Prefix, x.Link)
-	}
-	for _, x := range s.Routes {
-		fmt.Fprintf(&b, "route %s", x.Destination)
-		if x.Gateway.IsValid() {
-			fmt.Fprintf(&b, " via %s", x.Gateway)
-		}
-		fmt.Fprintf(&b, " dev %s", x.Link)
-		if x.OnLink {
-			b.WriteString(" onlink")
-		}
-		if x.Table != 0 {
-			fmt.Fprintf(&b, " table %d", x.Table)
-		}
-		b.WriteByte('\n')
-	}
-	for _, x := range s.Rules {
-		fmt.Fprintf(&b, "rule %d fwmark %#x/%#x lookup %d\n", x.Priority, x.Mark, x.Mask, x.Table)
-	}
-	for _, x := range s.Neighbours {
-		fmt.Fprintf(&b, "neighbour %s lladdr %s dev %s\n", x.Address, x.MAC, x.Link)
-	}
 	return b.String()
 }
 
