@@ -64,7 +64,7 @@ func FuzzHeaders(f *testing.F) {
 		p := read(frame)
 		_ = p.String()
 		chosen(&p, packet.Tuple{Protocol: p.Protocol, Source: p.Source, Type: p.Type})
-		if p.Source.Is4() != p.Destination.Is4() || p.Source.IsValid() != p.Destination.IsValid() || p.Source.IsValid() && p.EtherType == 0 {
+		if p.Source.Is4() != p.Destination.Is4() || p.Source.IsValid() != p.Destination.IsValid() || p.Source.IsValid() && p.Frame.Type == 0 {
 			t.Errorf("a packet of two families: %s", p)
 		}
 		if icmp := p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6; p.About != nil && !icmp || (p.SourcePort != packet.Port{}) &&

@@ -66,7 +66,7 @@ func (p *Probe) sendFrame(ctx, patience context.Context) (ProbeResult, error) {
 func (p *Probe) frame() []byte {
 	q := &p.packet
 	transport := p.transport()
-	b := append(append(append([]byte(nil), q.EtherDestination[:]...), q.EtherSource[:]...), 0x08, 0)
+	b := append(append(append([]byte(nil), q.Frame.Destination[:]...), q.Frame.Source[:]...), 0x08, 0)
 	if q.IsIPv6() {
 		b[12], b[13] = 0x86, 0xdd
 		b = append(b, 6<<4|q.TOS>>4, q.TOS<<4, 0, 0)

@@ -115,7 +115,7 @@ func TestProbeGivenHeader(t *testing.T) {
 	}
 	got := readCapture(t, c)
 	if len(got) != 1 || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 || got[0].Packet.TCPFlags != packet.SYN || got[0].Out ||
-		got[0].Link != "peer-of-a" || got[0].Packet.Tuple != p.Tuple || got[0].Packet.EtherSource.String() != "00:0d:3a:00:00:01" {
+		got[0].Link != "peer-of-a" || got[0].Packet.Tuple != p.Tuple || got[0].Packet.Frame.Source.String() != "00:0d:3a:00:00:01" {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -280,8 +280,8 @@ func TestFrames(t *testing.T) {
 		{packet.SCTP, "[fd77::1]:4000", "[fd00::2]:80"}, {packet.ICMPv6, "[fd77::1]:4000", "[fd00::2]:0"},
 	} {
 		t.Run(fmt.Sprintf("%s %s", c.protocol, c.to), func(t *testing.T) {
-			p := packet.Packet{Tuple: tcpTuple(c.from, c.to), TTL: 33, TOS: 0x48, EtherSource: packet.MAC{2, 0, 0, 0, 0, 9},
-				EtherDestination: packet.Broadcast}
+			p := packet.Packet{Tuple: tcpTuple(c.from, c.to), TTL: 33, TOS: 0x48, Frame: packet.Frame{Source: packet.MAC{2, 0, 0, 0, 0, 9},
+				Destination: packet.Broadcast}}
 			p.Protocol = c.protocol
 			probe, err := kernel.PrepareFrame(a, "eth0", p)
 			if err != nil {
@@ -296,7 +296,7 @@ func TestFrames(t *testing.T) {
 			}
 			got := readCapture(t, capture)
 			if len(got) != 1 || got[0].Packet.Tuple != probe.Tuple() || got[0].Packet.TTL != 33 || got[0].Packet.TOS != 0x48 ||
-				got[0].Packet.EtherSource != p.EtherSource {
+				got[0].Packet.Frame.Source != p.Frame.Source {
 				t.Errorf("want %+v, got %+v", p, got)
 			}
 		})

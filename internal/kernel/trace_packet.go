@@ -24,9 +24,9 @@ func hasEther(linkType uint16) bool {
 func (h headers) parse() packet.Packet {
 	var p packet.Packet
 	if len(h.link) >= 14 {
-		copy(p.EtherDestination[:], h.link)
-		copy(p.EtherSource[:], h.link[6:])
-		p.EtherType = packet.EtherType(binary.BigEndian.Uint16(h.link[12:]))
+		copy(p.Frame.Destination[:], h.link)
+		copy(p.Frame.Source[:], h.link[6:])
+		p.Frame.Type = packet.EtherType(binary.BigEndian.Uint16(h.link[12:]))
 	}
 	switch parseIP(&p, h.network) {
 	case packet.ICMP, packet.ICMPv6:
@@ -44,12 +44,13 @@ func (h headers) parse() packet.Packet {
 func parseIP(p *packet.Packet, b []byte) packet.Protocol {
 	switch {
 	case len(b) >= 20 && b[0]>>4 == 4:
-		p.EtherType, p.TOS, p.Length, p.TTL, p.Protocol = packet.EtherIPv4, b[1], int(binary.BigEndian.Uint16(b[2:])), b[8], packet.Protocol(b[9])
+		p.Frame.Type, p.TOS, p.Length, p.TTL, p.Protocol = packet.EtherIPv4, b[1], int(binary.BigEndian.Uint16(b[2:])), b[8],
+			packet.Protocol(b[9])
 		fragment := binary.BigEndian.Uint16(b[6:])
 		p.Offset, p.More = int(fragment&0x1fff)*8, fragment&0x2000 != 0
 		p.Source, p.Destination = netip.AddrFrom4([4]byte(b[12:])), netip.AddrFrom4([4]byte(b[16:]))
 	case len(b) >= 40 && b[0]>>4 == 6:
-		p.EtherType, p.TOS, p.TTL, p.Protocol = packet.EtherIPv6, b[0]<<4|b[1]>>4, b[7], packet.Protocol(b[6])
+		p.Frame.Type, p.TOS, p.TTL, p.Protocol = packet.EtherIPv6, b[0]<<4|b[1]>>4, b[7], packet.Protocol(b[6])
 		p.Length = 40 + int(binary.BigEndian.Uint16(b[4:]))
 		p.Source, p.Destination = netip.AddrFrom16([16]byte(b[8:])), netip.AddrFrom16([16]byte(b[24:]))
 	}

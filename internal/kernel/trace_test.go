@@ -290,7 +290,7 @@ iptables-nft -A FORWARD -m physdev --physdev-in port0 -j ACCEPT
 	events := readTrace(t, trace)
 	var got []string
 	for _, e := range events {
-		if e.Packet != nil && (e.Packet.DestinationPort.Number != 7 || e.Packet.EtherSource.IsZero() || e.Packet.TTL != 64) {
+		if e.Packet != nil && (e.Packet.DestinationPort.Number != 7 || e.Packet.Frame.Source.IsZero() || e.Packet.TTL != 64) {
 			t.Errorf("packet %+v", e.Packet)
 		}
 		line, _, _ := strings.Cut(lines([]kernel.TraceEvent{e})[0], " |")

@@ -49,7 +49,7 @@ func stepText(b *strings.Builder, s *walk.Step) {
 	case s.Resolve != nil:
 		fmt.Fprintf(b, " %s is %s by %s", s.Resolve.Address, s.Resolve.MAC, s.Resolve.By)
 	default:
-		fmt.Fprintf(b, " %s>%s %s ttl %d %s", p.In, p.Out, tupleText(p), p.TTL, p.EtherDestination)
+		fmt.Fprintf(b, " %s>%s %s ttl %d %s", p.In, p.Out, tupleText(p), p.TTL, p.Frame.Destination)
 		if p.Mark != 0 {
 			fmt.Fprintf(b, " mark %#x", p.Mark)
 		}

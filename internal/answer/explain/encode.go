@@ -11,24 +11,14 @@ import (
 func encode(p *packet.Packet, ethernet bool) []byte {
 	var b []byte
 	if ethernet {
-		b = append(b, p.EtherDestination[:]...)
-		b = append(b, p.EtherSource[:]...)
-		b = binary.BigEndian.AppendUint16(b, uint16(etherType(p)))
+		b = append(b, p.Frame.Destination[:]...)
+		b = append(b, p.Frame.Source[:]...)
+		b = binary.BigEndian.AppendUint16(b, uint16(p.EtherType()))
 	}
-	if p.ARP != nil {
-		return append(b, arp(p.ARP)...)
+	if p.Frame.ARP != nil {
+		return append(b, arp(p.Frame.ARP)...)
 	}
 	return append(b, ip(p)...)
-}
-
-func etherType(p *packet.Packet) packet.EtherType {
-	switch {
-	case p.ARP != nil:
-		return packet.EtherARP
-	case p.IsIPv6():
-		return packet.EtherIPv6
-	}
-	return packet.EtherIPv4
 }
 
 // arp is RFC 826's packet for Ethernet and IPv4.

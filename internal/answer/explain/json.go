@@ -250,8 +250,8 @@ func (s *explanation) summaryDoc() SummaryDoc {
 
 func packetDoc(p *packet.Packet, o *Owners) PacketDoc {
 	d := PacketDoc{Protocol: p.Protocol.String()}
-	if p.ARP != nil {
-		return PacketDoc{Protocol: "arp", SrcIP: p.ARP.Sender.String(), DstIP: p.ARP.Target.String()}
+	if p.Frame.ARP != nil {
+		return PacketDoc{Protocol: "arp", SrcIP: p.Frame.ARP.Sender.String(), DstIP: p.Frame.ARP.Target.String()}
 	}
 	if known(p.Source) {
 		d.SrcIP = p.Source.String()
@@ -306,8 +306,8 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 	if pod, ok := strings.CutPrefix(st.Host, "pod/"); ok {
 		ob.Pod = pod
 	}
-	if !p.EtherDestination.IsZero() {
-		ob.DstMAC = p.EtherDestination.String()
+	if !p.Frame.Destination.IsZero() {
+		ob.DstMAC = p.Frame.Destination.String()
 	}
 	for _, c := range changesOf(st) {
 		ob.Changes = append(ob.Changes, ChangeDoc(c))

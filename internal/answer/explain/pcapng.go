@@ -137,7 +137,7 @@ func (c *capture) link(name, link string, p *packet.Packet) int {
 		c.links = append(c.links, captureLink{name: name})
 	}
 	l := &c.links[id]
-	l.ethernet = l.ethernet || link == "lo" || p.ARP != nil || !p.EtherSource.IsZero() || !p.EtherDestination.IsZero()
+	l.ethernet = l.ethernet || link == "lo" || p.Frame.ARP != nil || p.Frame.Known()
 	return id
 }
 

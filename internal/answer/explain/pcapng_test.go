@@ -81,7 +81,8 @@ func TestFrames(t *testing.T) {
 			[]string{"ICMP 10.0.0.2 udp port 53 unreachable", "10.0.0.1.5000 > 10.0.0.2.53"}},
 		{"a fragment", packet.Packet{Tuple: tuple(packet.UDP, "10.0.0.1", "10.0.0.2", 0, 0, 0), TTL: 64, Offset: 1480, More: true, Length: 1500},
 			[]string{"offset 1480, flags [+]"}},
-		{"arp", packet.Packet{ARP: &packet.ARP{Sender: ip("10.0.0.1"), Target: ip("10.0.0.2")}, EtherDestination: packet.Broadcast},
+		{"arp", packet.Packet{Frame: packet.Frame{ARP: &packet.ARP{Sender: ip("10.0.0.1"), Target: ip("10.0.0.2")},
+			Destination: packet.Broadcast}},
 			[]string{"Request who-has 10.0.0.2 tell 10.0.0.1"}},
 		{"tos", packet.Packet{Tuple: tuple(packet.TCP, "10.0.0.1", "10.0.0.2", 40000, 80, 0), TTL: 1, TOS: 0xb8}, []string{"tos 0xb8"}},
 	} {

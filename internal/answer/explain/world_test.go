@@ -109,8 +109,8 @@ func (w *way) sent(out string) *way {
 
 func (w *way) in(link, port string) *way {
 	w.packet.In, w.packet.BridgeIn, w.packet.Out, w.packet.BridgeOut = link, port, "", ""
-	w.packet.EtherDestination, w.packet.EtherSource = packet.MAC{0xaa, 1, 1, 1, 1, 2}, packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
-	w.packet.EtherType = packet.EtherIPv4
+	w.packet.Frame.Destination, w.packet.Frame.Source = packet.MAC{0xaa, 1, 1, 1, 1, 2}, packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}
+	w.packet.Frame.Type = packet.EtherIPv4
 	return w.add(walk.Step{Stage: walk.Received}, w.packet)
 }
 

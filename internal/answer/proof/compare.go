@@ -239,10 +239,10 @@ func packetDiffers(s placed, p *packet.Packet) string {
 		return fmt.Sprintf(" (predicted TTL %d)", want.TTL)
 	case want.TOS != p.TOS && want.TOS != 0:
 		return fmt.Sprintf(" (TOS %#x, predicted %#x)", p.TOS, want.TOS)
-	case differ(want.EtherSource, p.EtherSource):
-		return fmt.Sprintf(" (from station %s, predicted %s)", p.EtherSource, want.EtherSource)
-	case differ(want.EtherDestination, p.EtherDestination):
-		return fmt.Sprintf(" (to station %s, predicted %s)", p.EtherDestination, want.EtherDestination)
+	case differ(want.Frame.Source, p.Frame.Source):
+		return fmt.Sprintf(" (from station %s, predicted %s)", p.Frame.Source, want.Frame.Source)
+	case differ(want.Frame.Destination, p.Frame.Destination):
+		return fmt.Sprintf(" (to station %s, predicted %s)", p.Frame.Destination, want.Frame.Destination)
 	}
 	return ""
 }

@@ -90,7 +90,7 @@ func prepare(source snapshot.Source, namespaces Namespaces, request *walk.Reques
 		if bridge := here.FIB.Link(link.Master); bridge != nil {
 			link = bridge
 		}
-		from, p.EtherSource, p.EtherDestination = wire.Host, peer.MAC, link.MAC
+		from, p.Frame.Source, p.Frame.Destination = wire.Host, peer.MAC, link.MAC
 		if p.TTL == 0 {
 			p.TTL = 64
 		}

@@ -194,7 +194,7 @@ func evaluate(t *testing.T, chain *netfilter.Chain, nic vnet.NIC, direction stri
 	if chain == nil { // no NIC has a group
 		return "[]"
 	}
-	p := packet.Packet{EtherType: packet.EtherIPv4, TTL: 64}
+	p := packet.Packet{Frame: packet.Frame{Type: packet.EtherIPv4}, TTL: 64}
 	p.Source, p.Destination, p.Protocol = f.Source.Addr(), f.Destination.Addr(), packet.Protocol(f.Protocol)
 	p.SourcePort, p.DestinationPort = packet.Exactly(f.Source.Port()), packet.Exactly(f.Destination.Port())
 	p.Track = packet.Track{Flow: &packet.Flow{}, State: packet.New}

@@ -113,9 +113,9 @@ func (t Target) set(p *packet.Packet, v Value) {
 	case TargetECN:
 		p.TOS = p.TOS&^3 | uint8(v.Lo)&3
 	case TargetEtherSource:
-		p.EtherSource = v.MAC()
+		p.Frame.Source = v.MAC()
 	case TargetEtherDestination:
-		p.EtherDestination = v.MAC()
+		p.Frame.Destination = v.MAC()
 	}
 }
 

@@ -100,10 +100,10 @@ func only(has func(p *packet.Packet) bool, get func(p *packet.Packet) (Span, tru
 	}
 }
 
-func isARP(p *packet.Packet) bool  { return p.ARP != nil }
-func isIPv4(p *packet.Packet) bool { return p.ARP == nil && p.Destination.Is4() }
-func isIPv6(p *packet.Packet) bool { return p.ARP == nil && p.Destination.Is6() }
-func isIP(p *packet.Packet) bool   { return p.ARP == nil && p.Destination.IsValid() }
+func isARP(p *packet.Packet) bool  { return p.Frame.ARP != nil }
+func isIPv4(p *packet.Packet) bool { return p.Frame.ARP == nil && p.Destination.Is4() }
+func isIPv6(p *packet.Packet) bool { return p.Frame.ARP == nil && p.Destination.Is6() }
+func isIP(p *packet.Packet) bool   { return p.Frame.ARP == nil && p.Destination.IsValid() }
 
 // carries tells whether the packet has the header of a protocol: further fragments do not.
 func carries(protocol packet.Protocol) func(p *packet.Packet) bool {
@@ -128,14 +128,14 @@ func init() {
 
 func addFramePayloads() {
 	addPayload("ether", "saddr", "frame's source", "ether_addr", 48, func(c *Context) (Span, truth) {
-		return macSpan(c.Packet.EtherSource)
+		return macSpan(c.Packet.Frame.Source)
 	}).withKey(KeyEtherSource)
 	addPayload("ether", "daddr", "frame's destination", "ether_addr", 48, func(c *Context) (Span, truth) {
-		return macSpan(c.Packet.EtherDestination)
+		return macSpan(c.Packet.Frame.Destination)
 	}).withKey(KeyEtherDestination)
 	addPayload("ether", "type", "frame's type", "ether_type", 16, etherType)
 	arp := func(field, words, datatype string, bits int, get func(a *packet.ARP) (Span, truth)) {
-		addPayload("arp", field, words, datatype, bits, only(isARP, func(p *packet.Packet) (Span, truth) { return get(p.ARP) }))
+		addPayload("arp", field, words, datatype, bits, only(isARP, func(p *packet.Packet) (Span, truth) { return get(p.Frame.ARP) }))
 	}
 	arp("htype", "ARP hardware type", "integer", 16, func(*packet.ARP) (Span, truth) { return number(1) })
 	arp("ptype", "ARP protocol", "ether_type", 16, func(*packet.ARP) (Span, truth) { return number(uint64(packet.EtherIPv4)) })
@@ -158,14 +158,14 @@ func addFramePayloads() {
 // etherType is the type of the payload, also where the packet has no frame yet (skb->protocol).
 func etherType(c *Context) (Span, truth) {
 	switch p := c.Packet; {
-	case p.ARP != nil:
+	case p.Frame.ARP != nil:
 		return number(uint64(packet.EtherARP))
 	case isIPv4(p):
 		return number(uint64(packet.EtherIPv4))
 	case isIPv6(p):
 		return number(uint64(packet.EtherIPv6))
-	case p.EtherType != 0:
-		return number(uint64(p.EtherType))
+	case p.Frame.Type != 0:
+		return number(uint64(p.Frame.Type))
 	}
 	return anything(16), yes
 }

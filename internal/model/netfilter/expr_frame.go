@@ -16,15 +16,15 @@ type SetFrame struct {
 func (s *SetFrame) Eval(c *Context) Verdict {
 	p := c.Packet
 	if s.Source {
-		p.EtherSource = s.MAC
-		if s.ARP && p.ARP != nil {
-			arp := *p.ARP
+		p.Frame.Source = s.MAC
+		if s.ARP && p.Frame.ARP != nil {
+			arp := *p.Frame.ARP
 			arp.SenderMAC = s.MAC
-			p.ARP = &arp
+			p.Frame.ARP = &arp
 		}
 		return Verdict{}
 	}
-	p.EtherDestination = s.MAC
+	p.Frame.Destination = s.MAC
 	switch {
 	case s.MAC == packet.Broadcast:
 		p.Cast = packet.BroadcastFrame
@@ -53,7 +53,7 @@ func (RedirectFrame) Eval(c *Context) Verdict {
 	if ok {
 		var bridge Link
 		if bridge, ok = c.link(port.Master); ok && !bridge.MAC.IsZero() {
-			p.EtherDestination, p.Cast = bridge.MAC, packet.Unicast
+			p.Frame.Destination, p.Cast = bridge.MAC, packet.Unicast
 			return Verdict{}
 		}
 	}
@@ -74,7 +74,7 @@ type ARPReply struct {
 
 // Eval answers: the verdict is Stolen, its detail has the address.
 func (a *ARPReply) Eval(c *Context) Verdict {
-	if p := c.Packet; p.ARP == nil || p.ARP.Reply {
+	if p := c.Packet; p.Frame.ARP == nil || p.Frame.ARP.Reply {
 		return Verdict{}
 	}
 	return Verdict{Kind: Stolen, Detail: "answered with " + a.MAC.String()}

@@ -115,7 +115,7 @@ func familyNumber(c *Context) (Span, truth) {
 	switch {
 	case c.Family == Bridge:
 		return number(7)
-	case c.Packet.ARP != nil:
+	case c.Packet.Frame.ARP != nil:
 		return number(3)
 	case c.Packet.IsIPv6():
 		return number(10)

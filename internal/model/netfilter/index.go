@@ -92,9 +92,9 @@ func (f KeyField) value(c *Context) (Value, bool) {
 	case KeyMark:
 		return Value{Lo: uint64(p.Mark)}, true
 	case KeyEtherSource:
-		return MACValue(p.EtherSource), !p.EtherSource.IsZero()
+		return MACValue(p.Frame.Source), !p.Frame.Source.IsZero()
 	case KeyEtherDestination:
-		return MACValue(p.EtherDestination), !p.EtherDestination.IsZero()
+		return MACValue(p.Frame.Destination), !p.Frame.Destination.IsZero()
 	}
 	return Value{}, false
 }

@@ -22,7 +22,7 @@ func (m *MatchAddress) match(c *Context) truth {
 		a = c.Packet.Source
 	}
 	switch {
-	case c.Packet.ARP != nil:
+	case c.Packet.Frame.ARP != nil:
 		return no // whatever else is asked: the test is for packets of IP
 	case !a.IsValid():
 		return maybe

@@ -122,10 +122,10 @@ func (m *MatchMAC) Eval(c *Context) Verdict {
 	switch {
 	case c.Packet.In == "lo", c.Packet.In == "" && !c.inUnknown():
 		return Verdict{Kind: Break}
-	case c.Packet.EtherSource.IsZero():
+	case c.Packet.Frame.Source.IsZero():
 		return c.hold(maybe, m)
 	}
-	return c.hold(truthOf(c.Packet.EtherSource == m.MAC).xor(m.Not), m)
+	return c.hold(truthOf(c.Packet.Frame.Source == m.MAC).xor(m.Not), m)
 }
 
 func (m *MatchMAC) String() string {

@@ -229,8 +229,8 @@ func TestMatches(t *testing.T) {
 		{"owner of forwarded", &MatchOwner{UID: &IDRange{}}, Postrouting, nil, "no"},
 		{"no owner of forwarded", &MatchOwner{UID: &IDRange{Not: true}}, Postrouting, nil, "yes"},
 
-		{"MAC", &MatchMAC{MAC: packet.MAC{2}}, Prerouting, func(p *packet.Packet) { p.EtherSource = packet.MAC{2} }, "yes"},
-		{"MAC, not", &MatchMAC{Not: true, MAC: packet.MAC{2}}, Prerouting, func(p *packet.Packet) { p.EtherSource = packet.MAC{2} }, "no"},
+		{"MAC", &MatchMAC{MAC: packet.MAC{2}}, Prerouting, func(p *packet.Packet) { p.Frame.Source = packet.MAC{2} }, "yes"},
+		{"MAC, not", &MatchMAC{Not: true, MAC: packet.MAC{2}}, Prerouting, func(p *packet.Packet) { p.Frame.Source = packet.MAC{2} }, "no"},
 		{"MAC on lo", &MatchMAC{Not: true}, Prerouting, in("lo"), "no"},
 		{"MAC unknown", &MatchMAC{}, Prerouting, nil, "unknown"},
 		{"cast", &MatchCast{Not: true, Cast: packet.OtherHost}, 0, nil, "yes"},

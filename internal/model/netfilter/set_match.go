@@ -150,9 +150,9 @@ func appendSetPort(c *Context, key []Span, source, alone bool) ([]Span, truth) {
 
 // appendSetMAC appends an address of the frame that the packet came in by; packets of this machine have none.
 func appendSetMAC(c *Context, key []Span, source bool) ([]Span, truth) {
-	mac := c.Packet.EtherDestination
+	mac := c.Packet.Frame.Destination
 	if source {
-		mac = c.Packet.EtherSource
+		mac = c.Packet.Frame.Source
 	}
 	switch {
 	case c.Packet.In == "lo", c.Packet.In == "" && !c.inUnknown():

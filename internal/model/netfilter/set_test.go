@@ -204,7 +204,8 @@ func TestSetMatches(t *testing.T) {
 		"part": {Kind: "list:set", Elements: []Element{{Set: "six"}, {Set: "absent"}}},
 	}
 	base := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: addr("10.1.2.3"), Destination: addr("10.0.0.2"),
-		SourcePort: packet.Exactly(1234), DestinationPort: packet.Exactly(80)}, EtherSource: packet.MAC{0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff},
+		SourcePort: packet.Exactly(1234), DestinationPort: packet.Exactly(80)},
+		Frame: packet.Frame{Source: packet.MAC{0xaa, 0xbb, 0xcc, 0xdd, 0xee, 0xff}},
 		Local: packet.Local{In: "eth0", Mark: 0x105}}
 	src, dst := []bool{true}, []bool{false}
 	for _, c := range []struct {
@@ -229,7 +230,7 @@ func TestSetMatches(t *testing.T) {
 		{"numbers", dst, nil, false, yes},
 		{"numbers", dst, func(p *packet.Packet) { p.Protocol = packet.ICMP }, false, no},
 		{"macs", src, nil, false, yes},
-		{"macs", src, func(p *packet.Packet) { p.EtherSource = packet.MAC{} }, false, maybe},
+		{"macs", src, func(p *packet.Packet) { p.Frame.Source = packet.MAC{} }, false, maybe},
 		{"macs", src, func(p *packet.Packet) { p.In = "lo" }, false, no},
 		{"links", []bool{false, true}, nil, false, yes},
 		{"links", []bool{false, true}, func(p *packet.Packet) { p.In = "eth1" }, false, no},

@@ -59,15 +59,40 @@ type Packet struct {
 	Offset   int   // fragment offset in bytes; 0 for whole packets and first fragments
 	More     bool  // more fragments follow
 
-	// The frame it travels in; zero where it has none yet.
-	EtherSource, EtherDestination MAC
-	EtherType                     EtherType
-	ARP                           *ARP // for EtherARP; the fields above it are then empty
+	Frame Frame // that it travels in; zero where it has none yet
 
 	// About is the packet that an ICMP error is about, as far as the error quotes it.
 	About *Tuple
 
 	Local
+}
+
+// Frame is a packet at layer 2: an Ethernet frame's header, and its payload where that is no IP packet.
+type Frame struct {
+	Source, Destination MAC
+	Type                EtherType
+	ARP                 *ARP // for EtherARP; the packet's fields above layer 2 are then empty
+}
+
+// Known tells whether anything is known of its addresses.
+func (f *Frame) Known() bool { return !f.Source.IsZero() || !f.Destination.IsZero() }
+
+// Back is the header of a frame that answers this one.
+func (f *Frame) Back() Frame {
+	return Frame{Source: f.Destination, Destination: f.Source, Type: f.Type}
+}
+
+// CastFor says for whom it is, as a station of an address sees it (eth_type_trans).
+func (f *Frame) CastFor(station MAC) Cast {
+	switch to := f.Destination; {
+	case to == station || to.IsZero():
+		return Unicast
+	case to == Broadcast:
+		return BroadcastFrame
+	case to.IsMulticast():
+		return MulticastFrame
+	}
+	return OtherHost
 }
 
 // Local is what the kernel keeps beside a packet while it is inside one machine. It does not travel.
@@ -133,6 +158,17 @@ func (l *Local) TrackState() TrackState {
 // IsIPv6 tells the family.
 func (p *Packet) IsIPv6() bool { return p.Destination.Is6() }
 
+// EtherType is the kind of payload that a frame with the packet has.
+func (p *Packet) EtherType() EtherType {
+	switch {
+	case p.Frame.ARP != nil:
+		return EtherARP
+	case p.IsIPv6():
+		return EtherIPv6
+	}
+	return EtherIPv4
+}
+
 // Change is one thing that a step changed about the packet, its marks or its flow.
 type Change struct {
 	Field    string `json:"field"` // "source", "destination", "mark", "connmark", "ttl", "tos", "ether source", …
@@ -160,11 +196,11 @@ func Changes(before, after *Packet) []Change {
 	if b.Mark != a.Mark {
 		add("mark", hex(b.Mark), hex(a.Mark))
 	}
-	if b.EtherSource != a.EtherSource {
-		add("ether source", b.EtherSource.String(), a.EtherSource.String())
+	if b.Frame.Source != a.Frame.Source {
+		add("ether source", b.Frame.Source.String(), a.Frame.Source.String())
 	}
-	if b.EtherDestination != a.EtherDestination {
-		add("ether destination", b.EtherDestination.String(), a.EtherDestination.String())
+	if b.Frame.Destination != a.Frame.Destination {
+		add("ether destination", b.Frame.Destination.String(), a.Frame.Destination.String())
 	}
 	if b.Priority != a.Priority {
 		add("priority", hex(b.Priority), hex(a.Priority))

@@ -114,7 +114,7 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the link that it left by.
 func (t transit) replyFromOutside(link string) (transit, stage) {
 	p := &t.p
-	next := packet.Packet{Tuple: p.Reply(), TTL: 64, EtherSource: p.EtherDestination, EtherDestination: p.EtherSource}
+	next := packet.Packet{Tuple: p.Reply(), TTL: 64, Frame: p.Frame.Back()}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}
@@ -166,8 +166,7 @@ func (t transit) reset() (transit, stage) {
 	if t.bridge == nil {
 		return answer, stage
 	}
-	p := &answer.p
-	p.EtherSource, p.EtherDestination, p.EtherType, p.Out = to.EtherDestination, to.EtherSource, etherType(to), t.bridge.in
+	answer.p.Frame, answer.p.Out = to.Frame.Back(), t.bridge.in
 	return answer, transit.resetByBridge
 }
 

@@ -23,7 +23,7 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 	if !forwarding(port) {
 		return t.finish(Dropped, b.notForwarding(port))
 	}
-	b.learn(t.p.EtherSource, port)
+	b.learn(t.p.Frame.Source, port)
 	t.p.In, t.p.BridgeIn = port.Name, port.Name
 	if end := t.hook(netfilter.Bridge, netfilter.Prerouting); end != nil {
 		return t.over(end)
@@ -34,7 +34,7 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 
 // bridgeOn decides which port a frame goes out of (br_handle_frame_finish).
 func (t transit) bridgeOn(b bridge) passage {
-	port, entry := b.port(t.p.EtherDestination)
+	port, entry := b.port(t.p.Frame.Destination)
 	step := BridgeStep{Bridge: b.Name, Entry: entry, Ports: []string{port}}
 	switch port {
 	case b.Name:
@@ -53,7 +53,7 @@ func (t transit) bridgeOn(b bridge) passage {
 
 // bridgeOut sends the host's own packet, or one that it routed, out of a bridge (br_dev_xmit).
 func (t transit) bridgeOut(b bridge) passage {
-	port, entry := b.port(t.p.EtherDestination)
+	port, entry := b.port(t.p.Frame.Destination)
 	switch port {
 	case "":
 		return t.flood(b, "")
@@ -68,7 +68,7 @@ func (t transit) bridgeOut(b bridge) passage {
 // there; the walk follows the one that reaches the right one.
 func (t transit) flood(b bridge, in string) passage {
 	ports := b.flooded(in)
-	mac, to := t.p.EtherDestination, ""
+	mac, to := t.p.Frame.Destination, ""
 	station := "a station that is not known"
 	if !mac.IsZero() {
 		station = mac.String()
@@ -166,11 +166,11 @@ func (t transit) bridgeTo(b bridge, in, port string) passage {
 func (t *transit) bridgeNetfilterPrerouting(netfilter.Family, netfilter.Hook) *End {
 	port := t.p.BridgeIn
 	b, _ := t.m.bridgeOf(t.m.FIB.Link(port))
-	if t.p.EtherType == packet.EtherARP || !b.callsIP(t.p.IsIPv6()) {
+	if t.p.Frame.Type == packet.EtherARP || !b.callsIP(t.p.IsIPv6()) {
 		return nil
 	}
 	was := t.p.Destination
-	t.p.In, t.bridge = b.Name, &bridgeInfo{bridge: b, in: port, toHost: t.p.EtherDestination == b.MAC}
+	t.p.In, t.bridge = b.Name, &bridgeInfo{bridge: b, in: port, toHost: t.p.Frame.Destination == b.MAC}
 	if end := t.hook(family(&t.p), netfilter.Prerouting); end != nil {
 		return end
 	}
@@ -212,7 +212,7 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 	// Without a route, or without forwarding, the host drops IPv4, or tells the sender (ip_route_input_slow: no_route; ip_error).
 	if !onward || d.Link != b.Name {
 		before := t.p
-		t.p.EtherDestination = b.MAC
+		t.p.Frame.Destination = b.MAC
 		t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: []string{b.Name}}, Changes: packet.Changes(&before, &t.p),
 			Why: "its new destination is not on this bridge: up to the host's routing"})
 		return nil

@@ -39,11 +39,11 @@ func (t *transit) wayBack() string {
 // receiveFromOutside is a packet from beyond the snapshot. Unless it is an answer to a frame that was seen, its frame is for this host.
 func (t transit) receiveFromOutside() passage {
 	l := t.m.FIB.Link(t.p.In)
-	if l != nil && t.p.EtherDestination.IsZero() && l.Type == "ether" {
+	if l != nil && t.p.Frame.Destination.IsZero() && l.Type == "ether" {
 		if master := t.m.FIB.Link(l.Master); master != nil {
 			l = master // to whose address a neighbour on the wire of a bridge port sends
 		}
-		t.p.EtherDestination = l.MAC
+		t.p.Frame.Destination = l.MAC
 	}
 	return t.receive()
 }
@@ -68,35 +68,17 @@ func (t transit) receive() passage {
 	if end := t.deviceHook(l.Name, netfilter.Ingress); end != nil {
 		return t.over(end)
 	}
-	p.EtherType = etherType(p)
+	p.Frame.Type = p.EtherType()
 	if b, ok := m.bridgeOf(l); ok {
 		return t.bridgeIn(b, l)
 	}
 	if master := m.FIB.Link(l.Master); master != nil {
 		return t.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
 	}
-	p.Cast = castFor(l, p.EtherDestination)
+	if p.Cast = packet.Unicast; l.Type == "ether" {
+		p.Cast = p.Frame.CastFor(l.MAC)
+	}
 	return t.to(transit.receiveIP)
-}
-
-// castFor tells for whom a frame is that comes in by a link (eth_type_trans).
-func castFor(l *fib.Link, to packet.MAC) packet.Cast {
-	switch {
-	case l.Type != "ether" || to == l.MAC || to.IsZero():
-		return packet.Unicast
-	case to == packet.Broadcast:
-		return packet.BroadcastFrame
-	case to.IsMulticast():
-		return packet.MulticastFrame
-	}
-	return packet.OtherHost
-}
-
-func etherType(p *packet.Packet) packet.EtherType {
-	if p.IsIPv6() {
-		return packet.EtherIPv6
-	}
-	return packet.EtherIPv4
 }
 
 // resolve finds the link-layer address of the next hop.
@@ -112,7 +94,7 @@ func (t transit) resolve() passage {
 	if t.route != nil {
 		next = t.route.NextHop(next)
 	}
-	t.p.EtherSource, t.p.EtherType = l.MAC, etherType(&t.p)
+	t.p.Frame.Source, t.p.Frame.Type = l.MAC, t.p.EtherType()
 	if end := t.address(l, next); end != nil {
 		return t.over(end)
 	}
@@ -130,7 +112,7 @@ func (t *transit) address(l *fib.Link, next netip.Addr) *End {
 		end.Reject = "icmp-host-unreachable"
 		return end
 	}
-	t.p.EtherDestination = answer.MAC
+	t.p.Frame.Destination = answer.MAC
 	t.note(Step{Stage: Resolved, Resolve: &answer})
 	return nil
 }

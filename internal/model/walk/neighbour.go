@@ -208,8 +208,8 @@ func (q *query) group() packet.MAC {
 // frame is the question as a bridge's rules see it.
 func (q *query) frame() packet.Packet {
 	return packet.Packet{
-		EtherSource: q.mac, EtherDestination: packet.Broadcast, EtherType: packet.EtherARP,
-		ARP:   &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address},
+		Frame: packet.Frame{Source: q.mac, Destination: packet.Broadcast, Type: packet.EtherARP,
+			ARP: &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address}},
 		Local: packet.Local{Cast: packet.BroadcastFrame}, Length: arpLength,
 	}
 }
@@ -217,8 +217,8 @@ func (q *query) frame() packet.Packet {
 // answer is the frame that comes back.
 func (q *query) answer(mac packet.MAC) packet.Packet {
 	return packet.Packet{
-		EtherSource: mac, EtherDestination: q.mac, EtherType: packet.EtherARP,
-		ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender}, Length: arpLength,
+		Frame: packet.Frame{Source: mac, Destination: q.mac, Type: packet.EtherARP,
+			ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender}}, Length: arpLength,
 	}
 }
 
@@ -227,7 +227,7 @@ const arpLength = 28
 
 // passesAt runs the chains that hang at a link over a question or an answer.
 func (q *query) passesAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
-	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
+	if p.Frame.ARP.Target.Is6() || p.Frame.ARP.Sender.Is6() {
 		return true
 	}
 	if p.In = link; h == netfilter.Egress {
@@ -271,7 +271,7 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 // crosses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
 // itself. Those at prerouting have seen a question already, when it came in.
 func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
-	if p.ARP.Target.Is6() || p.ARP.Sender.Is6() {
+	if p.Frame.ARP.Target.Is6() || p.Frame.ARP.Sender.Is6() {
 		return true
 	}
 	hooks := []netfilter.Hook{netfilter.Forward, netfilter.Postrouting}
@@ -281,7 +281,7 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 	case out == "":
 		hooks = []netfilter.Hook{netfilter.Input}
 	}
-	if in != "" && p.EtherDestination != packet.Broadcast {
+	if in != "" && p.Frame.Destination != packet.Broadcast {
 		hooks = append([]netfilter.Hook{netfilter.Prerouting}, hooks...)
 	}
 	t := q.in(b.m, p)

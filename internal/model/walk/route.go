@@ -37,7 +37,7 @@ func ways(nexthops []fib.Nexthop) []netfilter.Option {
 // receiveIP is a packet that came up from interface In (ip_rcv).
 func (t transit) receiveIP() passage {
 	if t.p.Cast == packet.OtherHost {
-		return t.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", t.p.EtherDestination))
+		return t.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", t.p.Frame.Destination))
 	}
 	if t.bridge != nil { // whose netfilter has already taken the frame through prerouting (ip_sabotage_in)
 		return t.to(transit.routeIn)

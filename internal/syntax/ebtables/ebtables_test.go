@@ -101,10 +101,10 @@ func TestWalk(t *testing.T) {
 	host := ruletest.Links{"eth0": {Master: "br0"}, "eth1": {Master: "br1"}, "br0": {MAC: bridgeMAC}}
 	ip := packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.244.0.1"),
 		Destination: netip.MustParseAddr("10.0.0.6"),
-		SourcePort:  packet.Exactly(1), DestinationPort: packet.Exactly(85)}, EtherType: packet.EtherIPv4,
-		EtherSource: mac("aa:bb:cc:dd:ee:ff"), EtherDestination: mac("aa:00:00:00:00:01"), Local: packet.Local{In: "eth0"}}
-	request := packet.Packet{EtherType: packet.EtherARP, EtherSource: mac("aa:00:00:00:00:02"), EtherDestination: packet.Broadcast,
-		ARP:   &packet.ARP{SenderMAC: mac("aa:00:00:00:00:02"), Sender: netip.MustParseAddr("10.0.0.9"), Target: netip.MustParseAddr("10.0.0.5")},
+		SourcePort:  packet.Exactly(1), DestinationPort: packet.Exactly(85)}, Frame: packet.Frame{Type: packet.EtherIPv4,
+		Source: mac("aa:bb:cc:dd:ee:ff"), Destination: mac("aa:00:00:00:00:01")}, Local: packet.Local{In: "eth0"}}
+	request := packet.Packet{Frame: packet.Frame{Type: packet.EtherARP, Source: mac("aa:00:00:00:00:02"), Destination: packet.Broadcast,
+		ARP: &packet.ARP{SenderMAC: mac("aa:00:00:00:00:02"), Sender: netip.MustParseAddr("10.0.0.9"), Target: netip.MustParseAddr("10.0.0.5")}},
 		Local: packet.Local{In: "eth0"}}
 	for name, c := range map[string]struct {
 		table, chain string
@@ -114,27 +114,28 @@ func TestWalk(t *testing.T) {
 		check        func(p *packet.Packet) bool
 	}{
 		"request answered": {table: "nat", chain: "PREROUTING", packet: request, want: netfilter.Stolen},
-		"reply to all": {table: "nat", chain: "PREROUTING", packet: request, change: func(p *packet.Packet) { p.ARP = &packet.ARP{Reply: true} },
-			want: netfilter.Accept, check: func(p *packet.Packet) bool {
-				return p.EtherDestination == packet.Broadcast && p.Cast == packet.BroadcastFrame
+		"reply to all": {table: "nat", chain: "PREROUTING", packet: request,
+			change: func(p *packet.Packet) { p.Frame.ARP = &packet.ARP{Reply: true} },
+			want:   netfilter.Accept, check: func(p *packet.Packet) bool {
+				return p.Frame.Destination == packet.Broadcast && p.Cast == packet.BroadcastFrame
 			}},
 		"pod's frame": {table: "nat", chain: "PREROUTING", packet: ip, want: netfilter.Accept,
-			check: func(p *packet.Packet) bool { return p.EtherDestination == mac("aa:bb:cc:dd:ee:06") }},
+			check: func(p *packet.Packet) bool { return p.Frame.Destination == mac("aa:bb:cc:dd:ee:06") }},
 		"redirected": {table: "nat", chain: "PREROUTING", packet: ip, change: func(p *packet.Packet) {
-			p.Destination, p.EtherDestination = netip.MustParseAddr("10.0.0.7"), mac("1:2:3:4:5:6")
-		}, want: netfilter.Accept, check: func(p *packet.Packet) bool { return p.EtherDestination == bridgeMAC }},
+			p.Destination, p.Frame.Destination = netip.MustParseAddr("10.0.0.7"), mac("1:2:3:4:5:6")
+		}, want: netfilter.Accept, check: func(p *packet.Packet) bool { return p.Frame.Destination == bridgeMAC }},
 		"source set, in ARP too": {table: "nat", chain: "POSTROUTING", packet: request,
 			change: func(p *packet.Packet) { p.In, p.Out = "", "eth0" },
 			want:   netfilter.Accept, check: func(p *packet.Packet) bool {
-				return p.EtherSource == mac("12:34:56:78:9a:bc") && p.ARP.SenderMAC == p.EtherSource
+				return p.Frame.Source == mac("12:34:56:78:9a:bc") && p.Frame.ARP.SenderMAC == p.Frame.Source
 			}},
 		"gateway's own": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) { p.In, p.Out = "", "veth1" },
 			want: netfilter.Accept},
 		"dedup": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) {
-			p.In, p.Out, p.EtherSource, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
+			p.In, p.Out, p.Frame.Source, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
 		}, want: netfilter.Drop},
 		"dedup, another port": {table: "filter", chain: "OUTPUT", packet: ip, change: func(p *packet.Packet) {
-			p.In, p.Out, p.EtherSource, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
+			p.In, p.Out, p.Frame.Source, p.Source = "", "veth1", mac("02:00:00:00:00:02"), netip.MustParseAddr("10.0.0.1")
 			p.DestinationPort = packet.Exactly(91)
 		}, want: netfilter.Accept},
 		"marked": {table: "filter", chain: "INPUT", packet: ip, change: func(p *packet.Packet) { p.Mark, p.Cast = 3, packet.MulticastFrame },

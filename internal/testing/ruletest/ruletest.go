@@ -43,7 +43,7 @@ func Evaluate(t *testing.T, tables []*netfilter.Table) {
 	packets := []packet.Packet{{Tuple: four,
 		Local: packet.Local{In: "eth0", Track: packet.Track{Flow: &packet.Flow{Original: four, Reply: four.Reply()}}}},
 		{Tuple: six, Local: packet.Local{Out: "eth0"}},
-		{ARP: &packet.ARP{Sender: four.Source, Target: four.Destination}, Local: packet.Local{In: "eth0"}}, {}}
+		{Frame: packet.Frame{ARP: &packet.ARP{Sender: four.Source, Target: four.Destination}}, Local: packet.Local{In: "eth0"}}, {}}
 	var chooser Other
 	for _, table := range tables {
 		for _, c := range table.Chains {
