@@ -180,3 +180,32 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
+
+// TestRulesText: what ip rule prints for people says the same as its JSON; what is not understood makes the rule unknown.
+func TestRulesText(t *testing.T) {
+	for text, json := range map[string]string{
+		"from all lookup local":                          `{"priority":7,"src":"all","table":"local"}`,
+		"not from 10.5.0.0/16 to 10.0.0.1 lookup 50":     `{"priority":7,"not":null,"src":"10.5.0.0","srclen":16,"dst":"10.0.0.1","table":"50"}`,
+		"from all fwmark 0x1/0xff iif eth0 lookup main":  `{"priority":7,"src":"all","fwmark":"0x1","fwmask":"0xff","iif":"eth0","table":"main"}`,
+		"from all ipproto tcp sport 80 dport 1-2 goto 9": `{"priority":7,"src":"all","ipproto":"tcp","sport":80,"dport_start":1,"dport_end":2,"goto":9}`,
+		"from all uidrange 5-6 unreachable":              `{"priority":7,"src":"all","uid_start":5,"uid_end":6,"action":"unreachable"}`,
+		"from all lookup main suppress_prefixlength 0":   `{"priority":7,"src":"all","table":"main","suppress_prefixlen":0}`,
+		"from all lookup [l3mdev-table]":                 `{"priority":7,"src":"all","l3mdev":null}`,
+		"from all goto 9 [unresolved]":                   `{"priority":7,"src":"all","goto":9}`,
+		"from all nop":                                   `{"priority":7,"src":"all","nop":null}`,
+	} {
+		got, err := ParseRulesText("7:	"+text+"\n", false)
+		want, err2 := ParseRules([]byte("["+json+"]"), false)
+		if d := cmp.Diff(want, got, compareAddresses); err != nil || err2 != nil || d != "" {
+			t.Errorf("%s: %v, %v (-JSON +text)\n%s", text, err, err2, d)
+		}
+	}
+	for _, text := range []string{"from 10.0.0.0/8/9 lookup 5", "from nowhere lookup 5", "from all fwmark x lookup 5",
+		"from all strange 5 lookup 6",
+		"from all uidrange 1-99999999999 lookup 5"} {
+		got, err := ParseRulesText("7:	"+text, false)
+		if err != nil || len(got) != 1 || !got[0].Unknown || got[0].Text != text || got[0].Priority != 7 {
+			t.Errorf("%s: %+v, %v", text, got, err)
+		}
+	}
+}

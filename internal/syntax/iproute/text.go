@@ -1,6 +1,7 @@
 package iproute
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -39,10 +40,7 @@ func ParseRoutesText(text string, ipv6 bool) ([]fib.Route, error) {
 }
 
 // routeTypes are the words that can stand before a route's destination (ip-route(8)).
-var routeTypes = map[string]bool{
-	"unicast": true, "local": true, "broadcast": true, "multicast": true, "anycast": true, "blackhole": true, "unreachable": true,
-	"prohibit": true, "throw": true, "nat": true,
-}
+var routeTypes = wordSet("unicast local broadcast multicast anycast blackhole unreachable prohibit throw nat")
 
 func routeText(words []string, ipv6 bool) (fib.Route, error) {
 	j := routeJSON{}
@@ -80,48 +78,50 @@ func (j *routeJSON) word(words []string) (int, error) {
 		return 0, fmt.Errorf("%q wants a value, or is not understood", words[0])
 	}
 	value := words[1]
-	switch words[0] {
-	case "via":
-		if value == "inet6" || value == "inet" {
-			if len(words) < 3 {
-				return 0, fmt.Errorf("via %s wants an address", value)
-			}
-			j.Via = &viaJSON{Family: value, Host: words[2]}
-			return 3, nil
+	if field := j.field(words[0]); field != nil {
+		*field = value
+		return 2, nil
+	}
+	switch {
+	case words[0] == "via" && (value == "inet6" || value == "inet"):
+		if len(words) < 3 {
+			return 0, fmt.Errorf("via %s wants an address", value)
 		}
+		j.Via = &viaJSON{Family: value, Host: words[2]}
+		return 3, nil
+	case words[0] == "via":
 		j.Gateway = value
-	case "dev":
-		j.Dev = value
-	case "src":
-		j.PrefSrc = value
-	case "scope":
-		j.Scope = value
-	case "proto":
-		j.Protocol = value
-	case "table":
-		j.Table = text(value)
-	case "tos", "dsfield":
-		j.TOS = text(value)
-	case "from":
-		j.From = value
-	case "pref":
-		j.Pref = value
-	case "metric":
+	case words[0] == "metric":
 		n, err := strconv.ParseUint(value, 10, 32)
 		if err != nil {
 			return 0, fmt.Errorf("metric %q is no number", value)
 		}
 		j.Metric = uint32(n)
-	case "nhid", "realm", "realms", "mtu", "advmss", "hoplimit", "initcwnd", "initrwnd", "expires", "error", "rtt", "window", "cwnd",
-		"quickack",
-		"congctl", "features", "rto_min", "weight":
-		if value == "lock" && len(words) > 2 { // "mtu lock 1400"
-			return 3, nil
-		}
-	default:
+	case !unused[words[0]]:
 		return 0, fmt.Errorf("%q is not understood", words[0])
+	case value == "lock" && len(words) > 2: // "mtu lock 1400"
+		return 3, nil
 	}
 	return 2, nil
+}
+
+// field is what a word's value is put into as it stands; nil for others.
+func (j *routeJSON) field(word string) *string {
+	return map[string]*string{
+		"dev": &j.Dev, "src": &j.PrefSrc, "scope": &j.Scope, "proto": &j.Protocol, "from": &j.From, "pref": &j.Pref,
+		"table": (*string)(&j.Table), "tos": (*string)(&j.TOS), "dsfield": (*string)(&j.TOS),
+	}[word]
+}
+
+// unused are the words with values that do not decide where a packet goes.
+var unused = wordSet("nhid realm realms mtu advmss hoplimit initcwnd initrwnd expires error rtt window cwnd quickack congctl features rto_min weight")
+
+func wordSet(words string) map[string]bool {
+	set := map[string]bool{}
+	for _, w := range strings.Fields(words) {
+		set[w] = true
+	}
+	return set
 }
 
 func addNexthop(r *fib.Route, words []string) error {
@@ -269,128 +269,86 @@ func ParseRulesText(text string, ipv6 bool) ([]fib.Rule, error) {
 		if err != nil || !found {
 			return nil, fmt.Errorf("policy rules, line %d: priority and colon expected", i+1)
 		}
-		r := fib.Rule{Priority: n, IPv6: ipv6, Action: "nop", SuppressPrefixLength: -1, SuppressGroup: -1}
-		words := strings.Fields(rest)
-		for len(words) > 0 {
-			took := setWord(&r, words)
-			if took == 0 {
-				r.Unknown, r.Text = true, strings.TrimSpace(line)
-				took = 1
-			}
-			words = words[min(took, len(words)):]
-		}
-		rules = append(rules, r)
+		rules = append(rules, ruleText(n, rest, ipv6))
 	}
 	return rules, nil
 }
 
-// setWord reads one selector or action of a rule. It returns how many words it took; 0 for one that is not understood.
-func setWord(r *fib.Rule, words []string) int {
-	value := ""
-	if len(words) > 1 {
-		value = words[1]
-	}
-	switch words[0] {
-	case "not":
-		r.Not = true
-		return 1
-	case "nop":
-		return 1
-	case "blackhole", "unreachable", "prohibit":
-		r.Action = words[0]
-		return 1
-	case "[unresolved]", "[detached]":
-		return 1
-	case "proto", "protocol":
-		return 2
-	case "from":
-		return ok(setPrefix(&r.From, value))
-	case "to":
-		return ok(setPrefix(&r.To, value))
-	case "iif":
-		r.In = value
-	case "oif":
-		r.Out = value
-	case "tos":
-		r.TOS = tosNumber(value)
-	case "fwmark":
-		return ok(setMark(r, value))
-	case "lookup", "table":
-		r.Action = "lookup"
-		r.Table, r.TableName = tableNumber(value)
-	case "goto":
-		n, err := strconv.Atoi(value)
-		r.Action, r.Goto = "goto", n
-		return ok(err)
-	case "suppress_prefixlength":
-		n, err := strconv.Atoi(value)
-		r.SuppressPrefixLength = n
-		return ok(err)
-	case "suppress_ifgroup":
-		if r.SuppressGroup = groupNumber(value); r.SuppressGroup < 0 {
-			return 0
+// ruleWords are the words of "ip rule" that a value follows: the members that the JSON has for it, and what stands between their values.
+var ruleWords = map[string]struct {
+	between string
+	members []string
+}{
+	"from": {"/", []string{"src", "srclen"}}, "to": {"/", []string{"dst", "dstlen"}}, "iif": {"", []string{"iif"}},
+	"oif": {"", []string{"oif"}},
+	"tos": {"", []string{"tos"}}, "dscp": {"", []string{"dscp"}}, "fwmark": {"/", []string{"fwmark", "fwmask"}},
+	"lookup": {"", []string{"table"}}, "table": {"", []string{"table"}}, "goto": {"", []string{"goto"}},
+	"suppress_prefixlength": {"", []string{"suppress_prefixlen"}}, "suppress_ifgroup": {"", []string{"suppress_ifgroup"}},
+	"ipproto": {"", []string{"ipproto"}}, "sport": {"-", []string{"sport_start", "sport_end"}},
+	"dport": {"-", []string{"dport_start", "dport_end"}}, "uidrange": {"-", []string{"uid_start", "uid_end"}},
+	"proto": {"", []string{"protocol"}}, "protocol": {"", []string{"protocol"}},
+}
+
+// numbers are the members whose values are numbers, with their bits.
+var numbers = map[string]int{"srclen": 8, "dstlen": 8, "fwmark": 32, "fwmask": 32, "goto": 32, "suppress_prefixlen": 8, "sport_start": 16,
+	"sport_end": 16, "dport_start": 16, "dport_end": 16, "uid_start": 32, "uid_end": 32}
+
+// ruleText reads a rule's text as its JSON. What is not understood is a member that the JSON does not have.
+func ruleText(priority int, text string, ipv6 bool) fib.Rule {
+	j := map[string]any{"priority": priority}
+	words := strings.Fields(text)
+	for i := 0; i < len(words); i++ {
+		word := words[i]
+		value, takes := ruleWords[word]
+		switch {
+		case takes && i+1 < len(words):
+			i++
+			if words[i] == "[l3mdev-table]" {
+				j["l3mdev"] = true
+			} else if !setMembers(j, value.members, words[i], value.between) {
+				j["value of "+word] = words[i]
+			}
+		case word == "blackhole", word == "unreachable", word == "prohibit":
+			j["action"] = word
+		case word != "[unresolved]" && word != "[detached]":
+			j[word] = true
 		}
-	case "ipproto":
-		p, err := packet.ParseProtocol(value)
-		r.Protocol = p
-		return ok(err)
-	case "sport":
-		return ok(setRange(&r.SourcePorts[0], &r.SourcePorts[1], value))
-	case "dport":
-		return ok(setRange(&r.DestinationPorts[0], &r.DestinationPorts[1], value))
-	case "uidrange":
-		r.HasUIDs = true
-		return ok(setRange(&r.UIDs[0], &r.UIDs[1], value))
-	default:
-		return 0
 	}
-	return 2
+	if j["table"] == nil && j["goto"] == nil && j["action"] == nil && j["l3mdev"] == nil {
+		j["nop"] = true
+	}
+	data, err := json.Marshal(j)
+	var r fib.Rule
+	if err == nil {
+		r, err = parseRule(data, ipv6)
+	}
+	if r.Priority, r.IPv6 = priority, ipv6; r.Unknown || err != nil {
+		r.Unknown, r.Text = true, strings.TrimSpace(text)
+	}
+	return r
 }
 
-// ok is how many words a selector with a value takes: none where its value was not understood.
-func ok(err error) int {
-	if err != nil {
-		return 0
+// setMembers gives a value's parts to the members; a range of one is its own end.
+func setMembers(j map[string]any, members []string, value, between string) bool {
+	parts := []string{value}
+	if between != "" {
+		parts = strings.Split(value, between)
 	}
-	return 2
-}
-
-func setPrefix(into *netip.Prefix, value string) (err error) {
-	if value != "all" && value != "default" {
-		*into, err = parsePrefix(value)
+	if between == "-" && len(parts) == 1 {
+		parts = append(parts, value)
 	}
-	return err
-}
-
-func setMark(r *fib.Rule, value string) error {
-	mark, mask, masked := strings.Cut(value, "/")
-	m, err := strconv.ParseUint(mark, 0, 32)
-	if err != nil {
-		return err
+	if len(parts) > len(members) {
+		return false
 	}
-	r.Mark, r.Mask = uint32(m), 0xffffffff
-	if masked {
-		m, err = strconv.ParseUint(mask, 0, 32)
-		r.Mask = uint32(m)
-	}
-	return err
-}
-
-// setRange reads "N" or "LOW-HIGH".
-func setRange[N uint16 | uint32](low, high *N, value string) error {
-	from, to, ranged := strings.Cut(value, "-")
-	if !ranged {
-		to = from
-	}
-	for _, end := range []struct {
-		into *N
-		text string
-	}{{low, from}, {high, to}} {
-		n, err := strconv.ParseUint(end.text, 10, 32)
-		if err != nil || uint64(N(n)) != n {
-			return fmt.Errorf("%q is no range", value)
+	for i, part := range parts {
+		j[members[i]] = part
+		if bits := numbers[members[i]]; bits > 0 {
+			n, err := strconv.ParseUint(part, 0, bits)
+			if err != nil {
+				return false
+			}
+			j[members[i]] = n
 		}
-		*end.into = N(n)
 	}
-	return nil
+	return true
 }
