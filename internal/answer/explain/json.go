@@ -16,11 +16,11 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// APIVersion and Kind are those of the JSON document; docs/walk-json.md describes its fields. Within one apiVersion fields are added, never
+// apiVersion and kind are those of the JSON document; docs/walk-json.md describes its fields. Within one apiVersion fields are added, never
 // renamed or removed.
 const (
-	APIVersion = "packetwalk.dev/v1alpha1"
-	Kind       = "Walk"
+	apiVersion = "packetwalk.dev/v1alpha1"
+	kind       = "Walk"
 )
 
 // Document is a walk as JSON. Its results and observations follow the status of Antrea's Traceflow (crd.antrea.io/v1beta1), whose names
@@ -167,12 +167,12 @@ func JSON(w io.Writer, r *walk.Result, o Options) error {
 	enc := json.NewEncoder(w)
 	enc.SetIndent("", "  ")
 	enc.SetEscapeHTML(false)
-	return enc.Encode(NewDocument(r, o))
+	return enc.Encode(newDocument(r, o))
 }
 
-// NewDocument makes the JSON form of a walk.
-func NewDocument(r *walk.Result, o Options) Document {
-	d := Document{APIVersion: APIVersion, Kind: Kind, More: r.More, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
+// newDocument makes the JSON form of a walk.
+func newDocument(r *walk.Result, o Options) Document {
+	d := Document{APIVersion: apiVersion, Kind: kind, More: r.More, Notes: o.Notes, Outcomes: []OutcomeDoc{}}
 	for i, s := range o.explanations(r) {
 		if i == 0 {
 			start := s.start()

@@ -89,27 +89,37 @@ func (p *page) paint(look, s string) string {
 // at the end a sentence that says what the destination sees and why, with what it hangs on as a list. Where there are several outcomes,
 // what they share stands once.
 func Text(w io.Writer, r *walk.Result, o Options) error {
-	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
-	all := o.explanations(r)
-	var nodes []string
-	for _, s := range all {
-		nodes = append(nodes, s.nodes()...)
-	}
-	p.nodes = len(unique(nodes))
-	if len(all) == 0 {
-		return fmt.Errorf("the walk has no outcome")
-	}
-	p.head(all[0])
-	var flat [][]hostLine
-	for _, s := range all {
-		flat = append(flat, s.flat())
-	}
-	shared := sharedPrefix(flat)
-	p.lines(flat[0][:shared], "", "")
-	if len(all) > 1 {
+	return write(w, r, o, (*explanation).flat, func(p *page, all []*explanation, shared int) {
+		var nodes []string
+		for _, s := range all {
+			nodes = append(nodes, s.nodes()...)
+		}
+		p.nodes = len(unique(nodes))
 		for _, g := range groups(all) {
 			p.group(g, shared)
 		}
+	})
+}
+
+// write writes a walk: who sends what to whom, the lines that all outcomes have in common, what several differ in, and at the end what was
+// assumed and what the destination sees.
+func write(
+	w io.Writer, r *walk.Result, o Options, lines func(*explanation) []hostLine, differ func(p *page, all []*explanation, shared int),
+) error {
+	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
+	all := o.explanations(r)
+	if len(all) == 0 {
+		return fmt.Errorf("the walk has no outcome")
+	}
+	each := make([][]hostLine, len(all))
+	for i, s := range all {
+		each[i] = lines(s)
+	}
+	p.head(all[0])
+	shared := sharedPrefix(each)
+	p.lines(each[0][:shared], "", "")
+	if len(all) > 1 {
+		differ(p, all, shared)
 	}
 	p.foot(r, all)
 	return p.Flush()

@@ -1,13 +1,11 @@
 package explain
 
 import (
-	"bufio"
 	"cmp"
 	"fmt"
 	"io"
 	"strings"
 
-	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -15,29 +13,13 @@ import (
 // Wide writes every step in order: each rule that was evaluated with its number, text, verdict and, where it did not apply, the test that
 // failed. Rules that did not apply are there when the walk noted them (walk.Request.EveryRule).
 func Wide(w io.Writer, r *walk.Result, o Options) error {
-	p := &page{Writer: bufio.NewWriter(visible.Writer(w)), o: &o, total: o.total(r)}
-	all := o.explanations(r)
-	if len(all) == 0 {
-		return fmt.Errorf("the walk has no outcome")
-	}
-	p.head(all[0])
-	var flat [][]hostLine
-	for _, s := range all {
-		flat = append(flat, s.everyStep(o.Owners))
-	}
-	shared := sharedPrefix(flat)
-	p.lines(flat[0][:shared], "", "")
-	for i, s := range all {
-		open := ""
-		if len(all) > 1 {
+	every := func(s *explanation) []hostLine { return s.everyStep(o.Owners) }
+	return write(w, r, o, every, func(p *page, all []*explanation, shared int) {
+		for _, s := range all {
 			fmt.Fprintf(p, "\n%s\n", p.paint(bold, fmt.Sprintf("%d of %d (%s): %s", s.number, p.total, odds([]*explanation{s}), p.ending(s))))
-		} else if shared > 0 {
-			open = flat[i][shared-1].host
+			p.lines(every(s)[shared:], "", "")
 		}
-		p.lines(flat[i][shared:], open, "")
-	}
-	p.foot(r, all)
-	return p.Flush()
+	})
 }
 
 // everyStep is the whole outcome, a line a step.

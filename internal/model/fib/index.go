@@ -10,7 +10,6 @@ import (
 // index is what makes look-ups fast; made by Index.
 type index struct {
 	links      map[string]*Link
-	byNumber   map[int]*Link
 	addresses  map[netip.Addr]*Address
 	onLink     map[string][]*Address
 	neighbours map[neighbourKey]*Neighbour
@@ -75,7 +74,7 @@ func family(a netip.Addr) int {
 // Index makes look-ups fast. Call it after the last change to the state and before the first look-up; look-ups can then run in parallel.
 func (s *State) Index() {
 	x := &index{
-		links: map[string]*Link{}, byNumber: map[int]*Link{}, addresses: map[netip.Addr]*Address{}, onLink: map[string][]*Address{},
+		links: map[string]*Link{}, addresses: map[netip.Addr]*Address{}, onLink: map[string][]*Address{},
 		neighbours: map[neighbourKey]*Neighbour{}, proxies: map[neighbourKey]*Neighbour{}, fdb: map[fdbKey]*FDBEntry{},
 		ports: map[string][]*Link{}, tables: [2]map[int]*table{{}, {}},
 	}
@@ -108,7 +107,6 @@ func (s *State) Index() {
 
 func (x *index) addLink(l *Link) {
 	x.links[l.Name] = l
-	x.byNumber[l.Index] = l
 	if l.Master != "" && l.Port != nil {
 		x.ports[l.Master] = append(x.ports[l.Master], l)
 	}
@@ -246,9 +244,6 @@ func (s *State) indexed() *index {
 
 // Link finds a link by name; nil for none.
 func (s *State) Link(name string) *Link { return s.indexed().links[name] }
-
-// LinkByIndex finds a link by its index; nil for none.
-func (s *State) LinkByIndex(n int) *Link { return s.indexed().byNumber[n] }
 
 // HasAddress finds an address of the machine; nil where it has not got it. Addresses that only a route of type local covers
 // (127.0.0.2, AnyIP) are none: see [State.AddressType].
