@@ -191,6 +191,9 @@ func (r *redactor) nft(data []byte) ([]byte, error) {
 // nftLinkKeys are the fields of meta whose values are names of links.
 var nftLinkKeys = wordSet("iifname oifname ibrname obrname iif oif sdifname")
 
+// nftKinds are the objects in which the same key means different things.
+var nftKinds = wordSet("table chain set map rule flowtable log xt")
+
 // nftTree replaces what is below a key of an object of some kind; ofLinks says that the texts are names of links.
 func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
 	switch v := v.(type) {
@@ -214,20 +217,12 @@ func (r *redactor) nftTree(kind, key string, v any, ofLinks bool) any {
 			return v
 		}
 		for k, inner := range v {
-			if of := map[string]bool{"table": true, "chain": true, "set": true, "map": true, "rule": true, "flowtable": true, "log": true,
-				"xt": true}; of[k] && kind == "" {
+			_, object := inner.(map[string]any)
+			if nftKinds[k] && kind == "" || object && (k == "log" || k == "xt") {
 				v[k] = r.nftTree(k, k, inner, false)
-				continue
+			} else {
+				v[k] = r.nftTree(kind, k, inner, ofLinks || k == "dev")
 			}
-			if _, isLog := inner.(map[string]any); isLog && k == "log" {
-				v[k] = r.nftTree("log", k, inner, false)
-				continue
-			}
-			if _, isXT := inner.(map[string]any); isXT && k == "xt" {
-				v[k] = r.nftTree("xt", k, inner, false)
-				continue
-			}
-			v[k] = r.nftTree(kind, k, inner, ofLinks || k == "dev")
 		}
 		return v
 	case []any:
