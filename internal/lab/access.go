@@ -95,7 +95,7 @@ type processes struct {
 
 func (p *processes) launch(ctx context.Context, all, some []controlplane.Component) error {
 	return p.access.ca.Launch(ctx, all, some, p.access.ns.Dial, func(c controlplane.Component) error {
-		s, err := p.run(p.access.ns, command{name: c.Name, path: c.Path, args: c.Args, log: c.LogFile, pid: c.PidFile})
+		s, err := p.run(p.access.ns, c.Process)
 		if err == nil {
 			p.all = append(p.all, s)
 		}
@@ -105,7 +105,7 @@ func (p *processes) launch(ctx context.Context, all, some []controlplane.Compone
 
 func (p *processes) Report(s *Status) {
 	for _, one := range p.all {
-		s.Components = append(s.Components, componentOf(one))
+		s.Components = append(s.Components, one.State())
 	}
 }
 

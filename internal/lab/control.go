@@ -116,14 +116,15 @@ func controlClient(d Dir, patience time.Duration) *http.Client {
 	}
 }
 
-// ask gets path from the lab's control socket into v.
-func ask(ctx context.Context, d Dir, path string, v any) error {
+// ask gets path from the lab's control socket.
+func ask[T any](ctx context.Context, d Dir, path string) (v T, err error) {
 	body, err := getFrom(ctx, d, path, 10*time.Second)
 	if err != nil {
-		return err
+		return v, err
 	}
 	defer body.Close()
-	return json.NewDecoder(body).Decode(v)
+	err = json.NewDecoder(body).Decode(&v)
+	return v, err
 }
 
 // getFrom asks for a path of the lab's control socket; the caller closes what comes. patience is for all of it; 0 has no end.
@@ -178,9 +179,7 @@ func putCluster(ctx context.Context, d Dir, source []byte, wait bool, progress f
 
 // Network is Azure's side of a running lab.
 func Network(ctx context.Context, d Dir) (vnet.Network, error) {
-	var n vnet.Network
-	err := ask(ctx, d, "/network", &n)
-	return n, err
+	return ask[vnet.Network](ctx, d, "/network")
 }
 
 // Description is what a running lab's cluster is.
@@ -191,16 +190,12 @@ type Description struct {
 
 // Describe asks a running lab what its cluster is.
 func Describe(ctx context.Context, d Dir) (Description, error) {
-	var is Description
-	err := ask(ctx, d, "/cluster", &is)
-	return is, err
+	return ask[Description](ctx, d, "/cluster")
 }
 
 // ContainerGroups are the container groups of a running lab, with their views and without their secrets.
 func ContainerGroups(ctx context.Context, d Dir) ([]aci.ContainerGroup, error) {
-	var all []aci.ContainerGroup
-	err := ask(ctx, d, "/container-groups", &all)
-	return all, err
+	return ask[[]aci.ContainerGroup](ctx, d, "/container-groups")
 }
 
 // ContainerLogs copies the log of a container of a group to w; with follow until the container ends or ctx does.

@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -151,7 +150,7 @@ func (a agents) Start(context.Context) error {
 func (a agents) Change(_ context.Context, c change) error {
 	for _, n := range a.nodes.list() {
 		what := a.nodes.agentCommand(c.to, n)
-		if slices.Equal(what.args, a.nodes.agentCommand(c.from, n).args) {
+		if slices.Equal(what.Args, a.nodes.agentCommand(c.from, n).Args) {
 			continue
 		}
 		if err := n.agent.Stop(); err != nil {
@@ -176,8 +175,8 @@ func (a agents) Stop() {
 // pid is ended: it would keep the new one from its ports.
 func (l *nodes) startAgent(n *node) error {
 	c := l.agentCommand(l.cluster(), n)
-	if supervise.Recorded(c.pid) == 0 {
-		if err := kernel.Kill(context.Background(), func() ([]int, error) { return running(n.ns, c.path) }); err != nil {
+	if supervise.Recorded(c.PidFile) == 0 {
+		if err := kernel.Kill(context.Background(), func() ([]int, error) { return running(n.ns, c.Path) }); err != nil {
 			return fmt.Errorf("end the agent of %s: %w", n.Name, err)
 		}
 	}
@@ -185,7 +184,7 @@ func (l *nodes) startAgent(n *node) error {
 }
 
 // keepAgent has a command run as a node's agent.
-func (l *nodes) keepAgent(n *node, c command) error {
+func (l *nodes) keepAgent(n *node, c supervise.Process) error {
 	agent, err := l.run(n.ns, c)
 	if err != nil {
 		return err
@@ -250,20 +249,16 @@ func agentFaults(reports []faultReport) (problems []string) {
 }
 
 // agentCommand runs packetwalk-node as a node of a real cluster would.
-func (l *nodes) agentCommand(c *cluster.Cluster, n *node) command {
-	return command{
-		name: n.Name, path: l.bin.Node, log: l.dir.Log(n.Name), pid: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
-		args: plan.AgentFlags(c, n.Name, filepath.Join(l.dir.Node(n.Name), "kubeconfig")),
+func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
+	return supervise.Process{
+		Name: n.Name, Path: l.bin.Node, LogFile: l.dir.Log(n.Name), PidFile: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
+		Args: plan.AgentFlags(c, n.Name, filepath.Join(l.dir.Node(n.Name), "kubeconfig")),
 	}
 }
 
 // kubeletConfig is what a node's kubelet has for itself.
 func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
-	pair, err := l.access.ca.Kubelet(n.Name, []netip.Addr{n.Address}, time.Now())
-	if err != nil {
-		return kubelet.Config{}, err
-	}
-	cert, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	cert, err := l.access.ca.Kubelet(n.Name, n.Address, time.Now())
 	if err != nil {
 		return kubelet.Config{}, err
 	}
@@ -341,7 +336,7 @@ func (l *nodes) runKubelet(ctx context.Context, n *node, config kubelet.Config) 
 func (n *node) status() Node {
 	s := Node{Name: n.Name, Address: n.Address.String()}
 	if n.agent != nil {
-		s.Agent = componentOf(n.agent)
+		s.Agent = n.agent.State()
 	}
 	if n.kubelet != nil {
 		k := n.kubelet.Status()

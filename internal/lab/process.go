@@ -11,22 +11,14 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// A command is what to keep running.
-type command struct {
-	name, path string
-	args       []string
-	log, pid   string // files
-}
-
 // hopeless is how often a process may end in a row while a lab starts; with the supervisor's pauses that is seconds.
 const hopeless = 3
 
-// run starts the command in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
+// run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
-func (c *core) run(ns *kernel.Namespace, what command) (*supervise.Supervisor, error) {
-	return supervise.Run(supervise.Process{
-		Name: what.name, Path: what.path, Args: what.args, Dir: "/", LogFile: what.log, PidFile: what.pid,
-	}, func(cmd *exec.Cmd) error { return ns.Start(cmd) }, supervise.Options{
+func (c *core) run(ns *kernel.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
+	p.Dir = "/"
+	return supervise.Run(p, func(cmd *exec.Cmd) error { return ns.Start(cmd) }, supervise.Options{
 		OnChange: func(s supervise.State) {
 			if s.Pid != 0 {
 				return
@@ -34,7 +26,7 @@ func (c *core) run(ns *kernel.Namespace, what command) (*supervise.Supervisor, e
 			c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
 			if s.Failures >= hopeless {
 				c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
-					s.Name, s.Failures, s.LastExit, what.log, supervise.LastLines(what.log)))
+					s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
 			}
 		},
 	})
@@ -51,9 +43,4 @@ func running(ns *kernel.Namespace, path string) ([]int, error) {
 		argv0, _, _ := strings.Cut(string(args), "\x00")
 		return err != nil || argv0 != path
 	}), nil
-}
-
-func componentOf(p *supervise.Supervisor) Component {
-	s := p.State()
-	return Component{Name: s.Name, Pid: s.Pid, Since: s.Since, Restarts: s.Restarts, LastExit: s.LastExit, Failures: s.Failures}
 }

@@ -31,14 +31,7 @@ type Status struct {
 }
 
 // Component is a process that the lab keeps running.
-type Component struct {
-	Name     string    `json:"name"`
-	Pid      int       `json:"pid"` // 0 while it is down
-	Since    time.Time `json:"since,omitzero"`
-	Restarts int       `json:"restarts"`
-	LastExit string    `json:"lastExit,omitempty"` // how it ended the last time, as "killed by signal 9"
-	Failures int       `json:"failures,omitempty"` // ends in a row, each within a minute of its start
-}
+type Component = supervise.State
 
 // Node is a Kubernetes node.
 type Node struct {
@@ -126,8 +119,7 @@ func (s *Status) add(problems, warnings []string) {
 
 // StatusOf asks the lab how it is. When its process does not answer, the status says so and what is known from its files.
 func StatusOf(ctx context.Context, d Dir) Status {
-	var s Status
-	err := ask(ctx, d, "/status", &s)
+	s, err := ask[Status](ctx, d, "/status")
 	if err == nil {
 		return s
 	}

@@ -311,7 +311,10 @@ func waitReady(ctx context.Context, o UpOptions) error {
 	defer cancel()
 	var s Status
 	for {
-		if err := ask(ctx, o.Dir, "/status", &s); err == nil && s.Ready {
+		if now, err := ask[Status](ctx, o.Dir, "/status"); err == nil {
+			s = now
+		}
+		if s.Ready {
 			o.Progress(Step{Text: "the lab is running already", Ready: true})
 			return nil
 		}

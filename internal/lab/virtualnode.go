@@ -16,7 +16,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"slices"
 	"time"
@@ -102,11 +101,7 @@ func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
 	if err != nil {
 		return err
 	}
-	pair, err := l.access.ca.Serving(plan.ManagementName, []netip.Addr{plan.ManagementAddress}, time.Now())
-	if err != nil {
-		return err
-	}
-	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	certificate, err := l.access.ca.Serving(plan.ManagementName, plan.ManagementAddress, time.Now())
 	if err != nil {
 		return err
 	}

@@ -23,13 +23,9 @@ spec:
 
 // benchACI measures, on one lab, from the beginning of kubectl apply of a pod to its container group being Ready, as the API tells it.
 func benchACI(n int) (err error) {
-	l := newLab("aci")
-	defer func() {
-		if e := l.down(); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if _, err := l.up(virtualNode); err != nil {
+	l, err := makeLab("aci", virtualNode)
+	defer l.end(&err)
+	if err != nil {
 		return err
 	}
 	api, err := l.api()

@@ -64,13 +64,7 @@ var changes = []change{
 
 // benchChange measures on a lab of 20 nodes how long after the API server's answer a change is in force on each node.
 func benchChange(n int) (err error) {
-	l := newLab("change")
-	defer func() {
-		if e := l.down(); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if _, err := l.up(fmt.Sprintf(`apiVersion: packetwalk.dev/v1alpha1
+	l, err := makeLab("change", fmt.Sprintf(`apiVersion: packetwalk.dev/v1alpha1
 kind: Cluster
 spec:
   network: {policy: calico, ipMasqAgent: v2}
@@ -80,7 +74,9 @@ spec:
     - name: aksVnet
       addressPrefixes: [10.13.0.0/16]
       subnets: [{name: aks, prefix: 10.13.64.0/20}]
-`, changeNodes)); err != nil {
+`, changeNodes))
+	defer l.end(&err)
+	if err != nil {
 		return err
 	}
 	nodes, err := l.changedNodes()

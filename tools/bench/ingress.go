@@ -56,16 +56,9 @@ const (
 // benchIngress measures requests per second of a host on the internet to two pods: by the cluster's load balancer and ingress controller,
 // and by Go's own reverse proxy in a namespace that is joined to the very same client and pods by nothing but veth pairs, in turns.
 func benchIngress(n int) (err error) {
-	l := newLab("ingress")
-	defer func() {
-		if e := l.down(); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if _, err := l.up(oneNode + "spec: {addons: [http_application_routing]}\n"); err != nil {
-		return err
-	}
-	if err := l.apply(ingressWorld); err != nil {
+	l, err := makeLab("ingress", oneNode+"spec: {addons: [http_application_routing]}\n", ingressWorld)
+	defer l.end(&err)
+	if err != nil {
 		return err
 	}
 	if _, err := l.kubectl("rollout", "status", "deployment/web", "--timeout=60s"); err != nil {

@@ -21,6 +21,27 @@ type lab struct{ name string }
 
 func newLab(what string) *lab { return &lab{fmt.Sprintf("bench-%s-%d", what, os.Getpid())} }
 
+// makeLab brings a lab up, with objects. It is to be ended also after an error.
+func makeLab(what, clusterYAML string, manifests ...string) (*lab, error) {
+	l := newLab(what)
+	if _, err := l.up(clusterYAML); err != nil {
+		return l, err
+	}
+	for _, m := range manifests {
+		if err := l.apply(m); err != nil {
+			return l, err
+		}
+	}
+	return l, nil
+}
+
+// end takes the lab down; that it could not is the error where there was none.
+func (l *lab) end(err *error) {
+	if e := l.down(); *err == nil {
+		*err = e
+	}
+}
+
 func run(limit time.Duration, stdin string, name string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()

@@ -44,16 +44,9 @@ const (
 // benchSNAT measures how many TCP connections a second a pod opens to a host on the internet, through the node's masquerade and the
 // fabric's outbound translation, and beside that over a veth pair between the very same two namespaces, in turns.
 func benchSNAT(n int) (err error) {
-	l := newLab("snat")
-	defer func() {
-		if e := l.down(); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if _, err := l.up(oneNode); err != nil {
-		return err
-	}
-	if err := l.apply(snatWorld); err != nil {
+	l, err := makeLab("snat", oneNode, snatWorld)
+	defer l.end(&err)
+	if err != nil {
 		return err
 	}
 	if _, err := l.kubectl("wait", "--for=condition=Ready", "pod/client", "--timeout=60s"); err != nil {

@@ -28,16 +28,9 @@ spec:
 // benchThroughput measures iperf3 between two pods on two nodes: by the lab's network, and by one more namespace that does nothing but
 // forward between the very same two, in turns.
 func benchThroughput(n int) (err error) {
-	l := newLab("throughput")
-	defer func() {
-		if e := l.down(); e != nil && err == nil {
-			err = e
-		}
-	}()
-	if _, err := l.up(oneNode + "spec: {nodePools: [{name: nodepool1, count: 2}]}\n"); err != nil {
-		return err
-	}
-	if err := l.apply(iperfPods); err != nil {
+	l, err := makeLab("throughput", oneNode+"spec: {nodePools: [{name: nodepool1, count: 2}]}\n", iperfPods)
+	defer l.end(&err)
+	if err != nil {
 		return err
 	}
 	if _, err := l.kubectl("wait", "--for=condition=Ready", "pod/server", "pod/client", "--timeout=60s"); err != nil {

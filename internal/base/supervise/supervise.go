@@ -54,12 +54,12 @@ func (o Options) withDefaults() Options {
 type State struct {
 	Name     string    `json:"name"`
 	Pid      int       `json:"pid"`                // 0: does not run
-	Since    time.Time `json:"since"`              // start of the process, or of its absence
+	Since    time.Time `json:"since,omitzero"`     // start of the process, or of its absence
 	Restarts int       `json:"restarts"`           // how often this supervisor started it again
 	LastExit string    `json:"lastExit,omitempty"` // how it ended last, or why it did not start
 	// ends in a row, each sooner than Options.Steady after the start; 0 again once it ran that long
 	Failures int  `json:"failures,omitempty"`
-	Adopted  bool `json:"adopted,omitempty"` // started by an earlier supervisor
+	Adopted  bool `json:"-"` // started by an earlier supervisor
 }
 
 // Supervisor keeps one process running. Its methods may be called at once from several goroutines.

@@ -3,16 +3,13 @@ package controlplane
 import (
 	"fmt"
 	"path/filepath"
-	"slices"
+
+	"packetwalk.dev/internal/base/supervise"
 )
 
 // Component is one process of the control plane.
 type Component struct {
-	Name    string
-	Path    string   // the program
-	Args    []string // the arguments after the program's name: the component's name, then its flags
-	LogFile string
-	PidFile string
+	supervise.Process // its first argument is the component's name, for the multi-call program
 	// the component that must be ready before this one starts; empty: none. Only for a quick start: what starts too early retries, a second
 	// apart
 	After   string
@@ -27,21 +24,19 @@ type Component struct {
 // scheduler's lists would be forbidden. Both serve nothing themselves: a port would cost each an RSA key at its start.
 func (c Config) Components() []Component {
 	etcd := Probe{Socket: c.etcdSocket(), URL: "http://etcd/health"}
-	components := []Component{
-		{Name: Etcd, Args: c.etcdArgs(), Serving: etcd, Ready: etcd},
-		{Name: APIServer, Args: c.apiServerArgs(), After: Etcd, Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"},
-			Ready: Probe{URL: c.Server() + "/readyz"}},
-		{Name: ControllerManager, Args: c.controllerManagerArgs(), After: APIServer},
-		{Name: Scheduler, Args: c.schedulerArgs(), After: APIServer},
+	process := func(name string, flags []string) supervise.Process {
+		return supervise.Process{
+			Name: name, Path: c.Binary, Args: append([]string{name}, flags...),
+			LogFile: c.LogFile(name), PidFile: filepath.Join(c.Dir, name+".pid"),
+		}
 	}
-	for i := range components {
-		component := &components[i]
-		component.Path = c.Binary
-		component.Args = slices.Concat([]string{component.Name}, component.Args, c.ExtraArgs[component.Name])
-		component.LogFile = c.LogFile(component.Name)
-		component.PidFile = filepath.Join(c.Dir, component.Name+".pid")
+	return []Component{
+		{Process: process(Etcd, c.etcdArgs()), Serving: etcd, Ready: etcd},
+		{Process: process(APIServer, c.apiServerArgs()), After: Etcd,
+			Serving: Probe{URL: c.Server() + "/api/v1/namespaces/default"}, Ready: Probe{URL: c.Server() + "/readyz"}},
+		{Process: process(ControllerManager, c.controllerManagerArgs()), After: APIServer},
+		{Process: process(Scheduler, c.schedulerArgs()), After: APIServer},
 	}
-	return components
 }
 
 // etcdArgs runs one member on unix sockets: nothing but this lab's API server, as the same user, can reach it.

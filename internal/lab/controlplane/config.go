@@ -32,9 +32,6 @@ type Config struct {
 	// EgressSocket is a unix socket on which the caller serves HTTP CONNECT: the API server's way to kubelets, pods and Services.
 	// Empty: the API server dials them itself.
 	EgressSocket string
-
-	// ExtraArgs are further flags by component, after the built-in ones: upstream takes a flag's last value.
-	ExtraArgs map[string][]string
 }
 
 // Validate finds what no component could run with.

@@ -113,14 +113,21 @@ func (a *Authority) Client(user User, now time.Time) (KeyPair, error) {
 }
 
 // Kubelet issues the serving certificate of a node's kubelet.
-func (a *Authority) Kubelet(node string, addresses []netip.Addr, now time.Time) (KeyPair, error) {
-	name := pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}
-	return a.issue(name, x509.ExtKeyUsageServerAuth, []string{node}, addresses, now)
+func (a *Authority) Kubelet(node string, address netip.Addr, now time.Time) (tls.Certificate, error) {
+	return a.serving(pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, node, address, now)
 }
 
 // Serving issues the serving certificate of something that is no part of the control plane.
-func (a *Authority) Serving(name string, addresses []netip.Addr, now time.Time) (KeyPair, error) {
-	return a.issue(pkix.Name{CommonName: name}, x509.ExtKeyUsageServerAuth, []string{name}, addresses, now)
+func (a *Authority) Serving(name string, address netip.Addr, now time.Time) (tls.Certificate, error) {
+	return a.serving(pkix.Name{CommonName: name}, name, address, now)
+}
+
+func (a *Authority) serving(subject pkix.Name, name string, address netip.Addr, now time.Time) (tls.Certificate, error) {
+	pair, err := a.issue(subject, x509.ExtKeyUsageServerAuth, []string{name}, []netip.Addr{address}, now)
+	if err != nil {
+		return tls.Certificate{}, err
+	}
+	return tls.X509KeyPair(pair.Certificate, pair.Key)
 }
 
 // SignServing signs a request for a serving certificate with the names and addresses that it asks for: who calls it has looked at them.

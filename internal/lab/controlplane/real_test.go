@@ -294,11 +294,7 @@ func (c *cluster) eventually(ctx context.Context, what, want string, args ...str
 // what.
 func (c *cluster) serveEgress(t *testing.T) {
 	t.Helper()
-	pair, err := c.authority.Kubelet("node-0", []netip.Addr{netip.MustParseAddr("10.13.76.4")}, time.Now())
-	if err != nil {
-		t.Fatal(err)
-	}
-	certificate, err := tls.X509KeyPair(pair.Certificate, pair.Key)
+	certificate, err := c.authority.Kubelet("node-0", netip.MustParseAddr("10.13.76.4"), time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
