@@ -2,6 +2,7 @@ package lab
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -15,6 +16,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/controlplane"
+	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/plan"
 )
 
@@ -145,6 +147,15 @@ func (a *api) Start(ctx context.Context) error {
 	}
 	a.client = client
 	return controlplane.ApplyBootstrap(ctx, client.RbacV1())
+}
+
+// waitDefaultAccount waits until pods can be made in namespace default: the service account admission refuses them before the
+// controller manager has made the account.
+func (a *api) waitDefaultAccount(ctx context.Context) error {
+	if err := manifests.Served(ctx, a.rest(), "/api/v1/namespaces/default/serviceaccounts/default"); err != nil {
+		return fmt.Errorf("wait for the service account default/default: %w", err)
+	}
+	return nil
 }
 
 // plane is the rest of the control plane. It is up when all of it is ready.

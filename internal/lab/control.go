@@ -27,45 +27,47 @@ type Step struct {
 	Error   string  `json:"error,omitempty"`   // the lab gives up, and why: the last step
 }
 
-// controlled is what the command line asks of a lab.
-type controlled interface {
-	status() Status
-	network() (vnet.Network, error)
-	containerGroups(ctx context.Context) ([]aci.ContainerGroup, error)
-	// containerLogs copies the log of a container of a group to w, with follow until it ends.
-	containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error
-	description() Description
-	// change brings the lab to another cluster.yaml and says what it does; what it starts lives as long as ctx.
-	change(ctx context.Context, source []byte, say func(Step)) error
+// startControl answers the command line.
+func (l *lab) startControl(ctx context.Context) error {
+	return l.serve(ctx, "the control socket", func(ctx context.Context) (net.Listener, error) {
+		return listenUnix(ctx, l.dir.Socket())
+	}, func(ctx context.Context, socket net.Listener) error {
+		return serve.New(l.control(ctx), nil).Serve(ctx, socket)
+	})
 }
 
-// serveControl answers the command line on the control socket until ctx ends: GET /status, /network, /cluster and /container-groups, all
-// JSON, and of a group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one
-// a line; the last one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing.
-func serveControl(ctx context.Context, l net.Listener, of controlled) error {
+// control is what the command line asks on the control socket: GET /status, /network, /cluster and /container-groups, all JSON, and of a
+// group's container the log, as text; and PUT /cluster with a cluster.yaml, answered with steps as they are done, JSON, one a line; the last
+// one has the error, or is Ready: the lab is as the file says. A client that goes away changes nothing: what starts lives as long as ctx.
+func (l *lab) control(ctx context.Context) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.status(), nil) })
-	mux.HandleFunc("GET /container-groups", func(w http.ResponseWriter, r *http.Request) {
-		all, err := of.containerGroups(r.Context())
-		writeJSON(w, all, err)
+	whenReady := func(pattern string, h http.HandlerFunc) {
+		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
+			if !l.isReady.Load() {
+				http.Error(w, errNotReady.Error(), http.StatusServiceUnavailable)
+				return
+			}
+			h(w, r)
+		})
+	}
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.status()) })
+	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, Description{Cluster: l.cluster(), Changing: l.busy.Load()})
 	})
-	mux.HandleFunc("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
+	whenReady("GET /network", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, l.azure.network()) })
+	whenReady("GET /container-groups", func(w http.ResponseWriter, r *http.Request) { writeJSON(w, l.groups.public(r.Context())) })
+	whenReady("GET /container-groups/{group}/{container}/log", func(w http.ResponseWriter, r *http.Request) {
 		out := flushing{w, http.NewResponseController(w)}
-		if err := of.containerLogs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
+		if err := l.groups.logs(r.Context(), r.PathValue("group"), r.PathValue("container"), r.URL.Query().Has("follow"), out); err != nil {
 			http.Error(w, err.Error(), http.StatusConflict)
 		}
 	})
-	mux.HandleFunc("GET /network", func(w http.ResponseWriter, _ *http.Request) {
-		n, err := of.network()
-		writeJSON(w, n, err)
-	})
-	mux.HandleFunc("GET /cluster", func(w http.ResponseWriter, _ *http.Request) { writeJSON(w, of.description(), nil) })
 	mux.HandleFunc("PUT /cluster", func(w http.ResponseWriter, r *http.Request) {
 		say := reporter(flushing{w, http.NewResponseController(w)}, time.Now())
 		_ = http.NewResponseController(w).SetReadDeadline(time.Now().Add(relayPatience))
 		source, err := io.ReadAll(http.MaxBytesReader(w, r.Body, MaxClusterFile))
 		if err == nil {
-			err = of.change(ctx, source, say)
+			err = l.change(ctx, source, say)
 		}
 		if err != nil {
 			say(Step{Error: err.Error()})
@@ -73,7 +75,7 @@ func serveControl(ctx context.Context, l net.Listener, of controlled) error {
 		}
 		say(Step{Ready: true})
 	})
-	return serve.New(mux, nil).Serve(ctx, l)
+	return mux
 }
 
 // flushing sends each piece at once.
@@ -90,11 +92,7 @@ func (f flushing) Write(b []byte) (int, error) {
 // MaxClusterFile is the most bytes of a cluster.yaml that are read; one that is parsed has at most as many.
 const MaxClusterFile = 1 << 21
 
-func writeJSON(w http.ResponseWriter, v any, err error) {
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusServiceUnavailable)
-		return
-	}
+func writeJSON(w http.ResponseWriter, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	_ = json.NewEncoder(w).Encode(v) // the client may be gone
 }

@@ -6,14 +6,11 @@ import (
 	"errors"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -50,7 +47,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	l.groups = &groups{core: c, azure: l.azure, access: access}
 
 	ps := &l.parts
-	ps.place("the control socket", &startOnly{start: l.startControl})
+	ps.place("the control socket", startOnly{start: l.startControl})
 	ps.place("Azure's network", l.azure)
 	ps.place("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, "Azure's network")
 	ps.place("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, "Azure's network")
@@ -62,8 +59,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the service controller", &services{core: c, azure: l.azure, api: api}, "the API server")
 	ps.place("Calico's resources", &calico{core: c, api: api, nodes: l.nodes}, "the API server")
 	ps.place("the ip-masq-agent's configuration", &masq{core: c, api: api, nodes: l.nodes}, "the control plane")
-	ps.place("the service account of pods", startOnly{start: func(ctx context.Context) error { return waitDefaultAccount(ctx, api.client) }},
-		"the API server")
+	ps.place("the service account of pods", startOnly{start: api.waitDefaultAccount}, "the API server")
 	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
 	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server")
 	ps.place("the route controller", routes, "the nodes")
@@ -117,41 +113,7 @@ func reporter(w io.Writer, begin time.Time) func(Step) {
 	}
 }
 
-// startControl answers the command line.
-func (l *lab) startControl(ctx context.Context) error {
-	return l.serve(ctx, "the control socket", func(ctx context.Context) (net.Listener, error) {
-		return listenUnix(ctx, l.dir.Socket())
-	}, func(ctx context.Context, socket net.Listener) error { return serveControl(ctx, socket, l) })
-}
-
-// What the command line asks of a lab; see controlled.
-
 var errNotReady = errors.New("the lab is not ready yet")
-
-func (l *lab) network() (vnet.Network, error) {
-	if !l.isReady.Load() {
-		return vnet.Network{}, errNotReady
-	}
-	return l.azure.network(), nil
-}
-
-func (l *lab) description() Description {
-	return Description{Cluster: l.cluster(), Changing: l.busy.Load()}
-}
-
-func (l *lab) containerGroups(ctx context.Context) ([]aci.ContainerGroup, error) {
-	if !l.isReady.Load() {
-		return nil, errNotReady
-	}
-	return l.groups.public(ctx), nil
-}
-
-func (l *lab) containerLogs(ctx context.Context, group, container string, follow bool, w io.Writer) error {
-	if !l.isReady.Load() {
-		return errNotReady
-	}
-	return l.groups.logs(ctx, group, container, follow, w)
-}
 
 // status is what `packetwalk status` prints.
 func (l *lab) status() Status {

@@ -87,7 +87,7 @@ func Delete(ctx context.Context, api rest.Interface, docs []string) error {
 	})
 }
 
-// Served waits until the API serves a path.
+// Served waits until the API has something at a path.
 func Served(ctx context.Context, api rest.Interface, path string) error {
 	return untilFound(ctx, func() error { return api.Get().AbsPath(path).Do(ctx).Error() })
 }
