@@ -27,7 +27,7 @@ func (d Dir) Parse(source []byte) (*cluster.Cluster, error) {
 	if err != nil {
 		return nil, err
 	}
-	c, errs := cluster.ParseFor(placed, source, app.Names()...)
+	c, errs := cluster.Parse(placed, source, app.Names()...)
 	if len(errs) > 0 {
 		return nil, errs
 	}

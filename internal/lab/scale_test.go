@@ -94,7 +94,7 @@ func leaving(t *testing.T, withPod bool) (*nodes, *node, *fake.Clientset) {
 	t.Helper()
 	c := quietCore()
 	c.dir = Dir(t.TempDir())
-	is, errs := cluster.Parse([]byte("spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
+	is, errs := cluster.Parse(nil, []byte("spec: {nodePools: [{name: one, count: 2}], loadBalancer: {sku: standard}}"))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}

@@ -56,7 +56,8 @@ func world() vnet.Network {
 
 // labOf is a lab with the network, and the default cluster. It scales by the number alone.
 func labOf(n vnet.Network) Lab {
-	l := Lab{Network: n, Cluster: cluster.Default(), KubernetesVersion: "1.35.4"}
+	c, _ := cluster.Parse(nil, nil) // an empty file has no errors
+	l := Lab{Network: n, Cluster: c, KubernetesVersion: "1.35.4"}
 	l.Scale = func(pool string, count int, wait bool) (Lab, error) {
 		now := l
 		for i := range now.Cluster.Spec.NodePools {

@@ -22,7 +22,7 @@ var testApps = []string{"ifconfig.co", "nginx", "whereami"}
 // follows from it.
 func TestGolden(t *testing.T) {
 	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		c, errs := Parse(in[0].Data, testApps...)
+		c, errs := Parse(nil, in[0].Data, testApps...)
 		if c != nil {
 			return []txtar.File{{Name: "result", Data: describeCluster(t, c)}}
 		}
@@ -56,9 +56,16 @@ func describeCluster(t *testing.T, c *Cluster) []byte {
 	return []byte(b.String())
 }
 
+// worldA is the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
+func worldA() *Cluster {
+	c := &Cluster{}
+	c.setDefaults()
+	return c
+}
+
 // TestDefaultIsWorldA checks the default against the article's own figures, not against a golden file that the code wrote.
 func TestDefaultIsWorldA(t *testing.T) {
-	c := Default()
+	c := worldA()
 	if errs := c.Validate(testApps...); len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -79,7 +86,7 @@ func TestDefaultIsWorldA(t *testing.T) {
 	if vm := c.Spec.Azure.VMs[0]; vm.Address != netip.MustParseAddr("10.13.1.4") {
 		t.Errorf("testvm has %s, want 10.13.1.4", vm.Address)
 	}
-	parsed, errs := Parse(nil)
+	parsed, errs := Parse(nil, nil)
 	if len(errs) > 0 || !reflect.DeepEqual(parsed, c) {
 		t.Errorf("an empty file is not the default: %v", errs)
 	}
@@ -87,12 +94,12 @@ func TestDefaultIsWorldA(t *testing.T) {
 
 // TestMarshalledParsesBack: what a lab keeps as its cluster.yaml gives the same cluster again.
 func TestMarshalledParsesBack(t *testing.T) {
-	c := Default()
+	c := worldA()
 	out, err := yaml.Marshal(c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	again, errs := Parse(out, testApps...)
+	again, errs := Parse(nil, out, testApps...)
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
@@ -115,7 +122,7 @@ func TestExamples(t *testing.T) {
 		if !strings.Contains(string(data), "apiVersion: "+APIVersion+"\n") { // for kubectl
 			continue
 		}
-		if _, errs := Parse(data); len(errs) > 0 {
+		if _, errs := Parse(nil, data); len(errs) > 0 {
 			t.Errorf("%s: %v", f, errs)
 		}
 	}
@@ -124,7 +131,7 @@ func TestExamples(t *testing.T) {
 // TestWholeFile: errors that have no field.
 func TestWholeFile(t *testing.T) {
 	for _, in := range []string{"a: [", "a: 1\n---\nb: 2\n", "\x00", "- a", "just text", strings.Repeat("#", maxFile+1)} {
-		if c, errs := Parse([]byte(in)); c != nil || len(errs) != 1 {
+		if c, errs := Parse(nil, []byte(in)); c != nil || len(errs) != 1 {
 			t.Errorf("%.20q: %v, want one error", in, errs)
 		}
 	}
@@ -144,7 +151,7 @@ func FuzzParse(f *testing.F) {
 	f.Add([]byte("x: &a [*a]\nspec: {nodePools: &p [{name: a}, *p]}\n"))
 	f.Add([]byte("&a spec: *a\n? [x]\n: y\n"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		c, errs := Parse(data)
+		c, errs := Parse(nil, data)
 		if (c == nil) == (len(errs) == 0) {
 			t.Fatalf("cluster %v with errors %v", c, errs)
 		}
@@ -164,7 +171,7 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, errs := Parse(out)
+		again, errs := Parse(nil, out)
 		if len(errs) > 0 || !reflect.DeepEqual(c, again) {
 			t.Fatalf("printed and parsed again: %v\n%s", errs, out)
 		}

@@ -15,7 +15,7 @@ func TestCompare(t *testing.T) {
 	goldentest.Run(t, "testdata/compare/*.txtar", 2, func(t *testing.T, in []txtar.File) []txtar.File {
 		var clusters []*Cluster
 		for _, f := range in {
-			c, errs := Parse(f.Data, testApps...)
+			c, errs := Parse(nil, f.Data, testApps...)
 			if len(errs) > 0 {
 				t.Fatal(errs)
 			}

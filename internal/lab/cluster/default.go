@@ -37,13 +37,6 @@ const SupportedKubernetes = "1.35"
 // defaultSubscription is the one of the Part 1 article's listings, so that generated names come out as there.
 const defaultSubscription = "e7da9914-9b05-4891-893c-546cb7b0422e"
 
-// Default gives the cluster that "up" makes without a file: the world of the Part 1 article (Azure CNI in bridge mode, one node).
-func Default() *Cluster {
-	c := &Cluster{}
-	c.setDefaults()
-	return c
-}
-
 // setDefaults fills in what was left out. It is idempotent, and never looks at whether what is there makes sense.
 func (c *Cluster) setDefaults() {
 	set(&c.APIVersion, APIVersion)

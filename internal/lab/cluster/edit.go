@@ -11,7 +11,7 @@ import (
 )
 
 // SetCount gives the cluster.yaml with another count of a pool's nodes; everything else in it, comments too, stays. The file must be one
-// that ParseFor takes, with whatever placement: it is not validated here. A pool that it does not have is an error.
+// that Parse takes, with whatever placement: it is not validated here. A pool that it does not have is an error.
 func SetCount(source []byte, pool string, count int) ([]byte, error) {
 	c := &Cluster{}
 	if _, err := c.decode(source); err != nil {

@@ -40,7 +40,7 @@ func TestPlacement(t *testing.T) {
 		{1, 3, "a0 4-34 b0 35-45 b1 78-88 b2 89-99 vm 46"},
 		{3, 1, "a0 4-34 a1 47-77 a2 101-131 b0 35-45 vm 46"}, // not over the fixed one
 	} {
-		c, errs := ParseFor(now, fmt.Appendf(nil, twoPools, step.a, step.b, 24))
+		c, errs := Parse(now, fmt.Appendf(nil, twoPools, step.a, step.b, 24))
 		if len(errs) > 0 {
 			t.Fatal(errs)
 		}
@@ -58,11 +58,11 @@ func TestPlacement(t *testing.T) {
 
 // TestNoRow: addresses that are enough by number but not in a row are said to be too few.
 func TestNoRow(t *testing.T) {
-	first, errs := Parse(fmt.Appendf(nil, twoPools, 1, 1, 25))
+	first, errs := Parse(nil, fmt.Appendf(nil, twoPools, 1, 1, 25))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
-	_, errs = ParseFor(placementOf(first), fmt.Appendf(nil, twoPools, 3, 1, 25))
+	_, errs = Parse(placementOf(first), fmt.Appendf(nil, twoPools, 3, 1, 25))
 	const want = "spec.nodePools[0].count: subnet v/s, 10.13.76.0/25, has no 31 free addresses in a row for node 2 of pool a beside what is there"
 	if len(errs) != 1 || !strings.Contains(errs[0].Error(), want) {
 		t.Errorf("%v, want %q", errs, want)
@@ -80,7 +80,7 @@ func TestSetCount(t *testing.T) {
 		if err != nil || string(got) != want {
 			t.Errorf("%q: %v\n%s\nwant\n%s", source, err, got, want)
 		}
-		c, errs := Parse(got)
+		c, errs := Parse(nil, got)
 		if len(errs) > 0 || c.Spec.NodePools[len(c.Spec.NodePools)-1].Count != 3 {
 			t.Errorf("%s: %v", got, errs)
 		}
@@ -88,7 +88,7 @@ func TestSetCount(t *testing.T) {
 	// A fixed address that a placed node went out of the way of is in the way of none that has no placement.
 	around := "spec:\n  azure:\n    vms: [{name: vm, subnet: aksVnet/aks, address: 10.13.76.35}]\n    vnets: [{name: aksVnet, addressPrefixes: [10.13.0.0/16], " +
 		"subnets: [{name: aks, prefix: 10.13.76.0/24}]}]\n  nodePools: [{name: nodepool1, count: 2}]\n"
-	if _, errs := Parse([]byte(around)); len(errs) == 0 {
+	if _, errs := Parse(nil, []byte(around)); len(errs) == 0 {
 		t.Error("no fault without a placement")
 	}
 	if _, err := SetCount([]byte(around), "nodepool1", 1); err != nil {

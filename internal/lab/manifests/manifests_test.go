@@ -22,7 +22,7 @@ import (
 // The objects of the cluster's DNS have no field that Kubernetes does not know, a kind that is applied, the configuration's address and an
 // image that is there.
 func TestDNSObjects(t *testing.T) {
-	c, errs := cluster.Parse([]byte("spec: {network: {serviceCIDR: 10.200.0.0/16, dnsServiceIP: 10.200.0.53}}"))
+	c, errs := cluster.Parse(nil, []byte("spec: {network: {serviceCIDR: 10.200.0.0/16, dnsServiceIP: 10.200.0.53}}"))
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}
@@ -79,7 +79,7 @@ func strictObjects(t *testing.T, docs []string) map[string]any {
 // The addon's objects have AKS's names; each Deployment runs an image that is there, on virtual machines only, and its pods are what a
 // Service selects.
 func TestHTTPRoutingObjects(t *testing.T) {
-	c, errs := cluster.Parse([]byte("spec: {addons: [http_application_routing]}"))
+	c, errs := cluster.Parse(nil, []byte("spec: {addons: [http_application_routing]}"))
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}
@@ -136,7 +136,7 @@ func TestIPMasqAgent(t *testing.T) {
 		"v1": "azure-ip-masq-agent-config ip-masq-agent EnsureExists v2.5.0 [azure-ip-masq-agent-config]",
 		"v2": "azure-ip-masq-agent-config-reconciled ip-masq-agent-reconciled Reconcile v0.1.15 [azure-ip-masq-agent-config azure-ip-masq-agent-config-reconciled]",
 	} {
-		c, errs := cluster.Parse([]byte("spec: {network: {ipMasqAgent: " + form + ", nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}"))
+		c, errs := cluster.Parse(nil, []byte("spec: {network: {ipMasqAgent: " + form + ", nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}"))
 		if errs.Err() != nil {
 			t.Fatal(errs)
 		}

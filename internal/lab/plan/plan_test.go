@@ -17,7 +17,7 @@ import (
 // TestWorlds: a cluster.yaml in, Azure's side and the first node's CNI configuration out.
 func TestWorlds(t *testing.T) {
 	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) []txtar.File {
-		c, errs := cluster.Parse(in[0].Data)
+		c, errs := cluster.Parse(nil, in[0].Data)
 		if errs.Err() != nil {
 			t.Fatal(errs)
 		}
@@ -85,7 +85,7 @@ func TestNodesThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	placed := Placement(n)
-	fewer, errs := cluster.ParseFor(placed, []byte("spec: {nodePools: [{name: one, count: 1}]}"))
+	fewer, errs := cluster.Parse(placed, []byte("spec: {nodePools: [{name: one, count: 1}]}"))
 	if errs.Err() != nil {
 		t.Fatal(errs)
 	}

@@ -52,7 +52,7 @@ spec:
 
 func parsed(t *testing.T, source string) *cluster.Cluster {
 	t.Helper()
-	c, errs := cluster.Parse([]byte(source))
+	c, errs := cluster.Parse(nil, []byte(source))
 	if len(errs) > 0 {
 		t.Fatal(errs)
 	}
