@@ -16,9 +16,9 @@ import (
 )
 
 // PrepareFrame makes a probe that is sent past the namespace's own IP, as a frame out of a link: a packet that no socket could send, for
-// whoever is at the other end. It is a TCP segment, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple, TTL,
-// TOS, TCP's flags (a SYN without any) and the link-layer addresses; with More it is the first fragment of an IPv4 packet. Nobody waits for an answer: it is TimedOut
-// always.
+// whoever is at the other end. It is a TCP segment, a UDP datagram, an ICMP echo or an SCTP INIT; of the packet it takes all of the tuple,
+// TTL, TOS, TCP's flags (a SYN without any) and the link-layer addresses; with More it is the first fragment of an IPv4 packet. Nobody
+// waits for an answer: it is TimedOut always.
 func PrepareFrame(n *Namespace, link string, p packet.Packet) (*Probe, error) {
 	fail := func(err error) (*Probe, error) {
 		return nil, fmt.Errorf("prepare %s out of %s in %s: %w", p.Tuple, link, n.path, err)

@@ -151,8 +151,8 @@ func wireEnds(line string) ([4]string, error) {
 }
 
 // parsePacket reads "HOST PROTOCOL DESTINATION [from ADDRESS[:PORT]] [mark N] [ttl N] [tos N] [in LINK] [flags N] [more 1]". The
-// destination is ADDRESS:PORT, of ICMP an address alone. PROTOCOL is tcp, udp, sctp or icmp, which is ICMPv6 towards an IPv6 address. With a link the packet comes in by it, sent
-// by the far end of its wire without a socket, as SCTP has to.
+// destination is ADDRESS:PORT, of ICMP an address alone. PROTOCOL is tcp, udp, sctp or icmp, which is ICMPv6 towards an IPv6 address. With
+// a link the packet comes in by it, sent by the far end of its wire without a socket, as SCTP has to.
 func parsePacket(line string) (host string, p packet.Packet, err error) {
 	f := strings.Fields(line)
 	if len(f) < 3 || len(f)%2 != 1 {

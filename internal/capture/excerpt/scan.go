@@ -329,7 +329,8 @@ func (s *scanner) begin(c iptables.Chain, whole bool) {
 		s.output = &output{chains: map[string]bool{}}
 	}
 	s.output.add(c.Name)
-	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole, from: s.from}
+	r := &run{line: s.at, source: s.now.source, output: s.output, chain: c.Name, policy: c.Policy, passed: c.Counters, whole: whole,
+		from: s.from}
 	s.found = append(s.found, r)
 	s.headers[c.Name] = r
 }

@@ -18,8 +18,8 @@ import (
 const maxFile = 1 << 20
 
 // Parse reads a cluster.yaml, fills in the defaults and validates the whole, as Validate does with apps. It gives every error at once; the
-// cluster is nil when there is any. It never panics, whatever the bytes are. The machines of a cluster that runs stay where they are placed,
-// and new ones get addresses that are free; placed is nil for a new cluster.
+// cluster is nil when there is any. It never panics, whatever the bytes are. The machines of a cluster that runs stay where they are
+// placed, and new ones get addresses that are free; placed is nil for a new cluster.
 func Parse(placed Placement, data []byte, apps ...string) (*Cluster, Errors) {
 	c := &Cluster{placed: placed}
 	d, err := c.decode(data)
