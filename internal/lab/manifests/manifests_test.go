@@ -136,7 +136,7 @@ func TestIPMasqAgent(t *testing.T) {
 		"v1": "azure-ip-masq-agent-config ip-masq-agent EnsureExists v2.5.0 [azure-ip-masq-agent-config]",
 		"v2": "azure-ip-masq-agent-config-reconciled ip-masq-agent-reconciled Reconcile v0.1.15 [azure-ip-masq-agent-config azure-ip-masq-agent-config-reconciled]",
 	} {
-		c, errs := cluster.Parse(nil, []byte("spec: {network: {ipMasqAgent: " + form + ", nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}"))
+		c, errs := cluster.Parse(nil, []byte("spec: {network: {ipMasqAgent: "+form+", nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}"))
 		if errs.Err() != nil {
 			t.Fatal(errs)
 		}
