@@ -56,31 +56,27 @@ func (a *agent) nodePortIPs(p *proxy) error {
 		p.config.NodePortIPs = nil
 		return nil
 	}
-	all, err := localAddresses()
-	if err != nil {
-		return err
-	}
-	p.config.NodePortIPs = []netip.Addr{}
-	for _, ip := range all {
-		if slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Contains(ip) }) {
-			p.config.NodePortIPs = append(p.config.NodePortIPs, ip)
-		}
-	}
-	return nil
+	var err error
+	p.config.NodePortIPs, err = localAddresses(cidrs)
+	return err
 }
 
-func localAddresses() ([]netip.Addr, error) {
+// localAddresses are those of the node's addresses that are in one of the ranges.
+func localAddresses(ranges []netip.Prefix) ([]netip.Addr, error) {
 	addresses, err := net.InterfaceAddrs()
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
-	var out []netip.Addr
+	in := []netip.Addr{} // empty is none, where nil is all
 	for _, address := range addresses {
-		if n, ok := address.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				out = append(out, ip.Unmap())
-			}
+		n, ok := address.(*net.IPNet)
+		if !ok {
+			continue
+		}
+		ip, _ := netip.AddrFromSlice(n.IP)
+		if ip = ip.Unmap(); slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(ip) }) {
+			in = append(in, ip)
 		}
 	}
-	return out, nil
+	return in, nil
 }

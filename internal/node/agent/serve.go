@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -19,16 +17,14 @@ func (a *agent) listenIPs() []string {
 	if len(a.NodePortCIDRs) == 0 {
 		return nil
 	}
-	all, err := localAddresses()
+	in, err := localAddresses(a.NodePortCIDRs)
 	if err != nil {
 		a.log("%v; health check node ports listen on all of them", err)
 		return nil
 	}
 	var ips []string
-	for _, ip := range all {
-		if slices.ContainsFunc(a.NodePortCIDRs, func(c netip.Prefix) bool { return c.Contains(ip) }) {
-			ips = append(ips, ip.String())
-		}
+	for _, ip := range in {
+		ips = append(ips, ip.String())
 	}
 	return ips
 }
