@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
 
 	"github.com/spf13/cobra"
@@ -191,7 +192,7 @@ kube-controller-manager, kube-scheduler), or of a container group's service prox
 			}
 			if _, err := os.Stat(d.Host(filepath.Base(args[0]))); err == nil {
 				// A VM's or internet host's: its application writes as a container does.
-				return container.ReadLogs(c.Context(), path, container.LogOptions{Follow: follow}, forReading(s.Out))
+				return container.ReadLogs(c.Context(), path, logs.Options{Follow: follow}, nil, forReading(s.Out))
 			}
 			return copyLog(c.Context(), forReading(s.Out), path, follow)
 		},

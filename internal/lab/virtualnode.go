@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
@@ -92,7 +93,7 @@ func (l *groups) logs(ctx context.Context, group, container string, follow bool,
 	if l.Groups == nil {
 		return aci.NotFound(group)
 	}
-	return l.Logs(ctx, group, container, aci.LogOptions{Follow: follow}, w)
+	return l.Logs(ctx, group, container, logs.Options{Follow: follow}, w)
 }
 
 // serveManagement answers at Azure's management endpoint until ctx ends.

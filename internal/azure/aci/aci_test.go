@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/base/logs"
 )
 
 // fake is a service with one group, whose container echoes.
@@ -51,8 +53,16 @@ func (f *fake) Delete(_ context.Context, name, uid string, grace time.Duration) 
 	return nil
 }
 
-func (f *fake) Logs(_ context.Context, group, container string, o LogOptions, w io.Writer) error {
-	_, err := fmt.Fprintf(w, "%s/%s tail %d follow %v previous %v\n", group, container, o.Tail, o.Follow, o.Previous)
+// tail is how many lines are asked for, -1 for all.
+func tail(o logs.Options) int {
+	if o.Tail == nil {
+		return -1
+	}
+	return *o.Tail
+}
+
+func (f *fake) Logs(_ context.Context, group, container string, o logs.Options, w io.Writer) error {
+	_, err := fmt.Fprintf(w, "%s/%s tail %d follow %v previous %v\n", group, container, tail(o), o.Follow, o.Previous)
 	return err
 }
 
@@ -168,16 +178,16 @@ func TestErrors(t *testing.T) {
 
 func TestLogs(t *testing.T) {
 	c := pair(t, &fake{group: example()}, "right")
-	for _, o := range []LogOptions{{Tail: 5}, {Previous: true}, {Follow: true, Tail: 2}} {
+	for _, o := range []logs.Options{{Tail: new(5)}, {Tail: new(0)}, {Previous: true}, {Follow: true, Tail: new(2)}} {
 		var b strings.Builder
 		if err := c.Logs(t.Context(), "g", "c", o, &b); err != nil {
 			t.Fatal(err)
 		}
-		if want := fmt.Sprintf("g/c tail %d follow %v previous %v\n", o.Tail, o.Follow, o.Previous); b.String() != want {
+		if want := fmt.Sprintf("g/c tail %d follow %v previous %v\n", tail(o), o.Follow, o.Previous); b.String() != want {
 			t.Errorf("%+v: %q, want %q", o, b.String(), want)
 		}
 	}
-	if err := c.Logs(t.Context(), "g", "nobody", LogOptions{Follow: true}, io.Discard); !IsNotFound(err) {
+	if err := c.Logs(t.Context(), "g", "nobody", logs.Options{Follow: true}, io.Discard); !IsNotFound(err) {
 		t.Errorf("follow nobody: %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"packetwalk.dev/internal/base/logs"
 )
 
 // Client asks the resource provider over HTTP. It is a Service.
@@ -126,7 +128,7 @@ func (c *Client) Delete(ctx context.Context, name, uid string, grace time.Durati
 }
 
 // Logs is Service's.
-func (c *Client) Logs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error {
+func (c *Client) Logs(ctx context.Context, group, container string, o logs.Options, w io.Writer) error {
 	if o.Follow {
 		return c.followLogs(ctx, group, container, o, w)
 	}
@@ -143,7 +145,7 @@ func (c *Client) Logs(ctx context.Context, group, container string, o LogOptions
 	return err
 }
 
-func (c *Client) followLogs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error {
+func (c *Client) followLogs(ctx context.Context, group, container string, o logs.Options, w io.Writer) error {
 	s, stop, err := c.session(ctx, c.path(group, "containers", container, "attach"), o)
 	if err != nil {
 		return err

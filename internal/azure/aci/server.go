@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/gorilla/websocket"
+
+	"packetwalk.dev/internal/base/logs"
 )
 
 // Server is the resource provider's HTTP interface to a Service.
@@ -147,7 +149,7 @@ type content struct {
 }
 
 func (s *Server) logs(r *http.Request) (int, any, error) {
-	var o LogOptions
+	var o logs.Options
 	q := r.URL.Query()
 	if err := json.Unmarshal([]byte(orElse(q.Get("options"), "{}")), &o); err != nil {
 		return 0, nil, BadRequest("InvalidParameter", "options: %v", err)
@@ -157,7 +159,7 @@ func (s *Server) logs(r *http.Request) (int, any, error) {
 		if err != nil {
 			return 0, nil, BadRequest("InvalidParameter", "tail=%s is not a number", tail)
 		}
-		o.Tail = n
+		o.Tail = &n
 	}
 	o.Timestamps = o.Timestamps || q.Get("timestamps") == "true"
 	o.Follow = false
@@ -225,7 +227,7 @@ func (s *Server) exec(r *http.Request) (int, any, error) {
 }
 
 func (s *Server) attach(r *http.Request) (int, any, error) {
-	o := LogOptions{Follow: true}
+	o := logs.Options{Follow: true}
 	if r.ContentLength != 0 {
 		if err := json.NewDecoder(http.MaxBytesReader(nil, r.Body, maxGroup)).Decode(&o); err != nil {
 			return 0, nil, BadRequest("InvalidRequestContent", "The request content was invalid: %v", err)

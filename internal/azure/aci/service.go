@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"packetwalk.dev/internal/base/logs"
 )
 
 // Service is Azure Container Instances: what the HTTP interface serves, and what a Client gives back on the other side. Groups are known by
@@ -20,24 +22,13 @@ type Service interface {
 	// another one stays, and that is a conflict.
 	Delete(ctx context.Context, name, uid string, grace time.Duration) error
 	// Logs copies a container's log to w.
-	Logs(ctx context.Context, group, container string, o LogOptions, w io.Writer) error
+	Logs(ctx context.Context, group, container string, o logs.Options, w io.Writer) error
 	// Exec runs a command in a container and gives its exit status.
 	Exec(ctx context.Context, group, container string, e Exec) (code int, err error)
 }
 
 // TagUID is the tag that tells two groups of one name apart: the pod's UID (virtual-kubelet/azure-aci, provider/aci.go).
 const TagUID = "UID"
-
-// LogOptions select lines of a log. Azure takes Tail and Timestamps; the others are this lab's own.
-type LogOptions struct {
-	Tail       int       `json:"tail,omitempty"` // the last lines; 0 or less for all
-	Timestamps bool      `json:"timestamps,omitempty"`
-	Follow     bool      `json:"follow,omitempty"` // until the container has ended
-	Previous   bool      `json:"previous,omitempty"`
-	Since      time.Time `json:"since,omitzero"`
-	LimitBytes int64     `json:"limitBytes,omitempty"`
-	Stream     string    `json:"stream,omitempty"`
-}
 
 // Exec is a command to run. Nil streams are not there.
 type Exec struct {

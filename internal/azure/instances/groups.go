@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
 )
@@ -156,7 +157,7 @@ func (s *Groups) Delete(ctx context.Context, name, uid string, grace time.Durati
 }
 
 // Logs is aci.Service's.
-func (s *Groups) Logs(ctx context.Context, name, of string, o aci.LogOptions, w io.Writer) error {
+func (s *Groups) Logs(ctx context.Context, name, of string, o logs.Options, w io.Writer) error {
 	g, err := s.find(name)
 	if err != nil {
 		return err
@@ -165,9 +166,7 @@ func (s *Groups) Logs(ctx context.Context, name, of string, o aci.LogOptions, w 
 	if err != nil {
 		return err
 	}
-	return container.ReadLogs(ctx, path, container.LogOptions{
-		Follow: o.Follow, Tail: o.Tail, Since: o.Since, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream, Ended: ended,
-	}, w)
+	return container.ReadLogs(ctx, path, o, ended, w)
 }
 
 // Exec is aci.Service's.

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/azure/fabric"
 	"packetwalk.dev/internal/azure/instances"
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/testing/containertest"
@@ -262,7 +263,7 @@ func TestRestarts(t *testing.T) {
 	}
 	w.until("always", func(aci.ContainerGroup, aci.ContainerView) bool { // one that has just started has written nothing yet
 		var log strings.Builder
-		if err := w.groups.Logs(context.Background(), "always", "c", aci.LogOptions{}, &log); err != nil || log.String() != "once\n" &&
+		if err := w.groups.Logs(context.Background(), "always", "c", logs.Options{}, &log); err != nil || log.String() != "once\n" &&
 			log.Len() > 0 {
 			t.Fatalf("log %q, %v", log.String(), err)
 		}

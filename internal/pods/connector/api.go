@@ -13,6 +13,7 @@ import (
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
 
@@ -38,16 +39,12 @@ func (c *connector) group(namespace, pod string) (string, error) {
 	return groupName(namespace, pod), nil
 }
 
-func (c *connector) log(namespace, pod, container string, o nodeapi.LogOptions) (func(context.Context, io.Writer) error, error) {
+func (c *connector) log(namespace, pod, container string, o logs.Options) (func(context.Context, io.Writer) error, error) {
 	group, err := c.group(namespace, pod)
 	if err != nil {
 		return nil, err
 	}
-	options := aci.LogOptions{
-		Tail: o.Tail, Timestamps: o.Timestamps, Follow: o.Follow, Previous: o.Previous, Since: o.Since, LimitBytes: o.LimitBytes,
-		Stream: o.Stream,
-	}
-	return func(ctx context.Context, w io.Writer) error { return c.cfg.ACI.Logs(ctx, group, container, options, w) }, nil
+	return func(ctx context.Context, w io.Writer) error { return c.cfg.ACI.Logs(ctx, group, container, o, w) }, nil
 }
 
 func (c *connector) exec(ctx context.Context, namespace, pod, container string, cmd []string, client vkapi.AttachIO) error {
@@ -68,7 +65,7 @@ func (c *connector) attach(ctx context.Context, namespace, pod, container string
 	if err != nil || client.Stdout() == nil {
 		return err
 	}
-	return c.cfg.ACI.Logs(ctx, group, container, aci.LogOptions{Follow: true}, client.Stdout())
+	return c.cfg.ACI.Logs(ctx, group, container, logs.Options{Follow: true}, client.Stdout())
 }
 
 // portForward carries one connection to the group's address: by the network, as any pod's, because nobody can enter the group.

@@ -10,20 +10,9 @@ import (
 	"io/fs"
 	"os"
 	"time"
-)
 
-// LogOptions select lines of a log.
-type LogOptions struct {
-	Follow     bool
-	Tail       int // the last lines; 0 or less for all of them
-	Since      time.Time
-	Timestamps bool  // put each line's time, RFC 3339 with nanoseconds, and a space before it
-	LimitBytes int64 // 0 is no limit
-	// Ended, with Follow, ends the reading when what was written before it was closed has been read: a Container's Done. nil never does.
-	Ended <-chan struct{}
-	// Stream takes only "stdout" or "stderr"; "" both.
-	Stream string
-}
+	"packetwalk.dev/internal/base/logs"
+)
 
 // RotatedSuffix is what a log's name gets when the next one is begun; there is one such file.
 const RotatedSuffix = ".1"
@@ -33,9 +22,10 @@ const logPoll = 100 * time.Millisecond
 
 // ReadLogs copies the log that a container wrote at path, the file that it was rotated to first, to w: for each line what the container
 // wrote, without CRI's prefix ("TIME STREAM TAG ", the Container Runtime Interface's logging format). It returns when all is read, or, with
-// Follow, when o.Ended or ctx end. A file that is not there yet is waited for with Follow; without, the error is fs.ErrNotExist.
-func ReadLogs(ctx context.Context, path string, o LogOptions, w io.Writer) error {
-	l := &logReader{ctx: ctx, path: path, o: o, w: w, left: o.LimitBytes, lineStart: true}
+// Follow, when ended closes, a Container's Done, and what was written before is read, or ctx ends. A file that is not there yet is waited
+// for with Follow; without, the error is fs.ErrNotExist.
+func ReadLogs(ctx context.Context, path string, o logs.Options, ended <-chan struct{}, w io.Writer) error {
+	l := &logReader{ctx: ctx, path: path, o: o, ended: ended, w: w, left: o.LimitBytes, lineStart: true}
 	err := l.read()
 	if errors.Is(err, errLimit) {
 		return nil
@@ -51,7 +41,8 @@ var errLimit = errors.New("limit of bytes reached")
 type logReader struct {
 	ctx       context.Context
 	path      string
-	o         LogOptions
+	o         logs.Options
+	ended     <-chan struct{}
 	w         io.Writer
 	left      int64
 	lineStart bool // the next entry begins a line
@@ -70,7 +61,7 @@ func (l *logReader) read() error {
 	defer func() { file.Close() }()
 	for {
 		// Whether it has ended is asked before the reading: what was written before is read after.
-		ended := !l.o.Follow || isClosed(l.o.Ended)
+		ended := !l.o.Follow || isClosed(l.ended)
 		if err := l.copyAll(file); err != nil {
 			return err
 		}
@@ -102,7 +93,7 @@ func (l *logReader) wait() bool {
 	defer timer.Stop()
 	select {
 	case <-timer.C:
-	case <-l.o.Ended:
+	case <-l.ended:
 	case <-l.ctx.Done():
 		return false
 	}
@@ -128,7 +119,7 @@ func (l *logReader) openFirst() (*os.File, error) {
 		if err == nil || !errors.Is(err, fs.ErrNotExist) || !l.o.Follow {
 			return file, err
 		}
-		if isClosed(l.o.Ended) {
+		if isClosed(l.ended) {
 			return nil, nil
 		}
 		if !l.wait() {
@@ -196,7 +187,7 @@ func parseEntry(line []byte) (e entry, ok bool) {
 	return e, ok && len(tag) > 0
 }
 
-func (e *entry) wanted(o *LogOptions) bool {
+func (e *entry) wanted(o *logs.Options) bool {
 	if o.Stream != "" && string(e.stream) != o.Stream {
 		return false
 	}
@@ -247,7 +238,7 @@ func (l *logReader) write(out []byte) error {
 // seekTail counts the lines that there are, so that the reading can leave out those before the tail. A log is at most two files of the size
 // at which it is rotated, so reading it twice is cheap enough.
 func (l *logReader) seekTail() error {
-	if l.o.Tail <= 0 {
+	if l.o.Tail == nil {
 		return nil
 	}
 	total := 0
@@ -258,7 +249,7 @@ func (l *logReader) seekTail() error {
 		}
 		total += n
 	}
-	l.skip = max(0, total-l.o.Tail)
+	l.skip = max(0, total-*l.o.Tail)
 	return nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -144,7 +145,7 @@ func (m *machine) run(c *container.Container, args ...string) string {
 func (m *machine) log(c *container.Container) string {
 	m.Helper()
 	var out bytes.Buffer
-	if err := container.ReadLogs(context.Background(), c.Spec().LogPath, container.LogOptions{}, &out); err != nil {
+	if err := container.ReadLogs(context.Background(), c.Spec().LogPath, logs.Options{}, nil, &out); err != nil {
 		m.Fatal(err)
 	}
 	return out.String()

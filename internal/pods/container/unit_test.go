@@ -12,6 +12,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"packetwalk.dev/internal/base/logs"
 )
 
 func TestCapabilities(t *testing.T) {
@@ -93,7 +95,7 @@ not an entry
 
 func TestReadLogs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")
-	if err := ReadLogs(context.Background(), path, LogOptions{}, &bytes.Buffer{}); !errors.Is(err, fs.ErrNotExist) {
+	if err := ReadLogs(context.Background(), path, logs.Options{}, nil, &bytes.Buffer{}); !errors.Is(err, fs.ErrNotExist) {
 		t.Error(err)
 	}
 	if err := os.WriteFile(path, []byte(testLog+"\n"), 0o600); err != nil {
@@ -109,23 +111,24 @@ func TestReadLogs(t *testing.T) {
 		}
 		at, _ := time.Parse(time.RFC3339, "2026-01-02T03:04:07Z")
 		for _, tt := range []struct {
-			o    LogOptions
+			o    logs.Options
 			want string
 		}{
-			{LogOptions{}, zero + "one\ntwo\nthree\n\nno end"},
-			{LogOptions{Tail: 1}, "no end"},
-			{LogOptions{Tail: 3}, "three\n\nno end"},
-			{LogOptions{Tail: 100}, zero + "one\ntwo\nthree\n\nno end"},
-			{LogOptions{Stream: "stderr"}, "two\n"},
-			{LogOptions{Stream: "stdout", Tail: 4}, "one\nthree\n\nno end"},
-			{LogOptions{Since: at}, "three\n\nno end"},
-			{LogOptions{Since: at, Tail: 2}, "\nno end"},
-			{LogOptions{LimitBytes: 2}, (zero + "one")[:2]},
-			{LogOptions{Since: at, Timestamps: true, Tail: 3},
+			{logs.Options{}, zero + "one\ntwo\nthree\n\nno end"},
+			{logs.Options{Tail: new(0)}, ""},
+			{logs.Options{Tail: new(1)}, "no end"},
+			{logs.Options{Tail: new(3)}, "three\n\nno end"},
+			{logs.Options{Tail: new(100)}, zero + "one\ntwo\nthree\n\nno end"},
+			{logs.Options{Stream: "stderr"}, "two\n"},
+			{logs.Options{Stream: "stdout", Tail: new(4)}, "one\nthree\n\nno end"},
+			{logs.Options{Since: at}, "three\n\nno end"},
+			{logs.Options{Since: at, Tail: new(2)}, "\nno end"},
+			{logs.Options{LimitBytes: 2}, (zero + "one")[:2]},
+			{logs.Options{Since: at, Timestamps: true, Tail: new(3)},
 				"2026-01-02T03:04:07.000000001Z three\n2026-01-02T03:04:08.000000001Z \n2026-01-02T03:04:09.000000001Z no end"},
 		} {
 			var out bytes.Buffer
-			if err := ReadLogs(context.Background(), path, tt.o, &out); err != nil || out.String() != tt.want {
+			if err := ReadLogs(context.Background(), path, tt.o, nil, &out); err != nil || out.String() != tt.want {
 				t.Errorf("%+v: got %q, %v; want %q", tt.o, out.String(), err, tt.want)
 			}
 		}
@@ -155,7 +158,7 @@ func TestFollowLogs(t *testing.T) {
 	ended, done := make(chan struct{}), make(chan error, 1)
 	var out lockedBuffer
 	go func() {
-		done <- ReadLogs(context.Background(), path, LogOptions{Follow: true, Ended: ended}, &out)
+		done <- ReadLogs(context.Background(), path, logs.Options{Follow: true}, ended, &out)
 	}()
 	write := func(text string) {
 		t.Helper()
@@ -192,7 +195,7 @@ func TestFollowLogs(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := ReadLogs(ctx, path, LogOptions{Follow: true}, &out); !errors.Is(err, context.Canceled) {
+	if err := ReadLogs(ctx, path, logs.Options{Follow: true}, nil, &out); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }

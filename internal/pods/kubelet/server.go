@@ -12,6 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	statsv1alpha1 "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/nodeapi"
 )
@@ -34,15 +35,12 @@ func (k *Kubelet) listen(ctx context.Context) (serve func() error, err error) {
 }
 
 // openLog finds a container's log for a request.
-func (k *Kubelet) openLog(namespace, pod, name string, o nodeapi.LogOptions) (func(context.Context, io.Writer) error, error) {
+func (k *Kubelet) openLog(namespace, pod, name string, o logs.Options) (func(context.Context, io.Writer) error, error) {
 	path, ended, err := k.logOf(namespace, pod, name, o.Previous)
 	if err != nil {
 		return nil, err
 	}
-	opts := container.LogOptions{
-		Follow: o.Follow, Tail: o.Tail, Since: o.Since, Timestamps: o.Timestamps, LimitBytes: o.LimitBytes, Stream: o.Stream, Ended: ended,
-	}
-	return func(ctx context.Context, w io.Writer) error { return container.ReadLogs(ctx, path, opts, w) }, nil
+	return func(ctx context.Context, w io.Writer) error { return container.ReadLogs(ctx, path, o, ended, w) }, nil
 }
 
 // logOf finds the log of a container, and what tells that nothing more will be written to it.
@@ -131,7 +129,7 @@ func (k *Kubelet) attachToContainer(ctx context.Context, namespace, pod, name st
 			return err
 		}
 		out := streams.Stdout()
-		err = container.ReadLogs(ctx, path, container.LogOptions{Follow: true, Ended: ended}, gone{out, cancel})
+		err = container.ReadLogs(ctx, path, logs.Options{Follow: true}, ended, gone{out, cancel})
 		if ctx.Err() != nil { // the client has gone
 			return nil
 		}

@@ -13,6 +13,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/podspec"
@@ -383,7 +384,7 @@ func (w *worker) terminationMessage(c *containerState, code int) string {
 		return string(b)
 	}
 	var out strings.Builder
-	_ = container.ReadLogs(context.Background(), w.logPath(c.Name, c.Attempt-1), container.LogOptions{Tail: messageLines}, &out)
+	_ = container.ReadLogs(context.Background(), w.logPath(c.Name, c.Attempt-1), logs.Options{Tail: new(messageLines)}, nil, &out)
 	s := out.String()
 	return s[max(len(s)-messageLogMax, 0):]
 }

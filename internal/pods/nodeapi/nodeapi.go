@@ -20,6 +20,7 @@ import (
 	vkapi "github.com/virtual-kubelet/virtual-kubelet/node/api"
 	utilexec "k8s.io/utils/exec"
 
+	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/serve"
 )
 
@@ -28,17 +29,6 @@ const APIServerName = "kube-apiserver-kubelet-client"
 
 // streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
 const streamIdle = 4 * time.Hour
-
-// LogOptions select lines of a container's log (PodLogOptions).
-type LogOptions struct {
-	Follow     bool
-	Previous   bool // of the container's run before this one
-	Tail       int  // the last lines; negative for all
-	Since      time.Time
-	Timestamps bool
-	LimitBytes int64  // 0 is no limit
-	Stream     string // only "stdout" or "stderr"; "" both
-}
 
 // Config is a node's side of the interface. All functions must be set.
 type Config struct {
@@ -50,7 +40,7 @@ type Config struct {
 
 	// Log finds a container's log; copy writes the lines to w, and with Follow goes on until the container has ended or ctx does. An error
 	// that is errdefs' NotFound is answered with 404.
-	Log         func(namespace, pod, container string, o LogOptions) (copy func(ctx context.Context, w io.Writer) error, err error)
+	Log         func(namespace, pod, container string, o logs.Options) (copy func(ctx context.Context, w io.Writer) error, err error)
 	Exec        vkapi.ContainerExecHandlerFunc
 	Attach      vkapi.ContainerAttachHandlerFunc
 	PortForward vkapi.PortForwardHandlerFunc
@@ -145,7 +135,7 @@ func (f flusher) Write(p []byte) (int, error) {
 }
 
 // logOptions reads the query of a log request (PodLogOptions).
-func logOptions(q url.Values, now time.Time) (o LogOptions, err error) {
+func logOptions(q url.Values, now time.Time) (o logs.Options, err error) {
 	var faults []error
 	number := func(name string) (n int64, ok bool) {
 		v := q.Get(name)
@@ -170,9 +160,8 @@ func logOptions(q url.Values, now time.Time) (o LogOptions, err error) {
 		return b
 	}
 	o.Follow, o.Timestamps, o.Previous = flag("follow"), flag("timestamps"), flag("previous")
-	o.Tail = -1
 	if n, ok := number("tailLines"); ok {
-		o.Tail = int(n)
+		o.Tail = new(int(n))
 	}
 	o.LimitBytes, _ = number("limitBytes")
 	if n, ok := number("sinceSeconds"); ok {
