@@ -82,7 +82,7 @@ func TestOneHost(t *testing.T) {
 	if _, err := s.Host("node/y"); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("another host: %v", err)
 	}
-	if _, err := Read(authors.Book(nil, nil, nil), "x", []byte("no rules here")); !errors.Is(err, ErrNothingFound) {
+	if _, err := Read(authors.Book(nil, nil, nil), "x", []byte("no rules here")); !errors.Is(err, errNothingFound) {
 		t.Errorf("prose: %v", err)
 	}
 	if _, err := Read(authors.Book(nil, nil, nil), "x", []byte("table ip t {\n}\n")); !errors.Is(err, errNFTText) {

@@ -45,8 +45,8 @@ const (
 	nftText       blockKind = "nft list ruleset"
 )
 
-// ErrNothingFound is returned for a text without a line that any program is known to print.
-var ErrNothingFound = errors.New("no rule, set, route or connection in the text; want output of iptables-save, iptables -S, iptables -L, ipset list, " +
+// errNothingFound is returned for a text without a line that any program is known to print.
+var errNothingFound = errors.New("no rule, set, route or connection in the text; want output of iptables-save, iptables -S, iptables -L, ipset list, " +
 	"nft -j list ruleset, ebtables-save, ip route, ip addr or conntrack -L")
 
 // parse reads a text in which the output of iptables-save, iptables -S and iptables -L stands, whole or in part, between shell
@@ -89,7 +89,7 @@ func (k *known) parse(text []byte, about ...netip.Addr) (contents, error) {
 	}
 	f.Assumed = s.told()
 	if len(f.Tables)+len(f.IPv6)+len(f.Blocks) == 0 {
-		return contents{}, ErrNothingFound
+		return contents{}, errNothingFound
 	}
 	return f, nil
 }

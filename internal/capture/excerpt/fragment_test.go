@@ -85,7 +85,7 @@ func TestWholeDumpNeedsNoAssumption(t *testing.T) {
 
 func TestNothingFound(t *testing.T) {
 	for _, text := range []string{"", "hello", "iptables is a program.\nIt has tables: nat, filter.\n", "# iptables -L"} {
-		if f, err := everywhere.parse([]byte(text)); !errors.Is(err, ErrNothingFound) {
+		if f, err := everywhere.parse([]byte(text)); !errors.Is(err, errNothingFound) {
 			t.Errorf("%q: %+v, %v", text, f, err)
 		}
 	}

@@ -23,7 +23,7 @@ const notShown = "not in the text"
 // what the book says is so on every machine; Host.Assumed says each thing that is not from the text, and
 // Host.Missing what is not known at all. about are the destinations that the snapshot is wanted for, port 0 for any: a text may show rules
 // at several times, see [parse], and rules for the machine's own addresses, which it need not show. The error is
-// ErrNothingFound for a text that shows nothing.
+// errNothingFound for a text that shows nothing.
 func Read(book *reason.Book, name string, text []byte, about ...netip.AddrPort) (snapshot.Source, error) {
 	addresses := make([]netip.Addr, len(about))
 	for i, a := range about {

@@ -81,10 +81,10 @@ func appendEdit(b []byte, e *Edit) []byte {
 	b = append(b, e.Table...)
 	b = append(b, '\n')
 	for i := range e.Replace {
-		b = AppendChainLine(b, &e.Replace[i])
+		b = appendChainLine(b, &e.Replace[i])
 	}
 	for _, name := range e.Delete {
-		b = AppendChainLine(b, &Chain{Name: name})
+		b = appendChainLine(b, &Chain{Name: name})
 	}
 	for i := range e.Replace {
 		b = AppendRules(b, &e.Replace[i])

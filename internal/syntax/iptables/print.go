@@ -150,8 +150,8 @@ func appendCounters(b []byte, c Counters) []byte {
 	return append(b, ']')
 }
 
-// AppendChainLine appends ":NAME POLICY [packets:bytes]" and a newline. In iptables-restore's input it creates the chain or flushes it.
-func AppendChainLine(b []byte, c *Chain) []byte {
+// appendChainLine appends ":NAME POLICY [packets:bytes]" and a newline. In iptables-restore's input it creates the chain or flushes it.
+func appendChainLine(b []byte, c *Chain) []byte {
 	b = append(b, ':')
 	b = append(b, c.Name...)
 	b = append(b, ' ')
@@ -182,7 +182,7 @@ func AppendSave(b []byte, tables []Table) []byte {
 		b = append(b, t.Name...)
 		b = append(b, '\n')
 		for j := range t.Chains {
-			b = AppendChainLine(b, &t.Chains[j])
+			b = appendChainLine(b, &t.Chains[j])
 		}
 		for j := range t.Chains {
 			b = AppendRules(b, &t.Chains[j])

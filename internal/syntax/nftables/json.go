@@ -81,8 +81,8 @@ func (n *Node) list() []Node {
 	return []Node{*n}
 }
 
-// ParseNode reads one value of JSON.
-func ParseNode(data []byte) (Node, error) {
+// parseNode reads one value of JSON.
+func parseNode(data []byte) (Node, error) {
 	d := decoder{text: string(data)}
 	n, err := d.value(0)
 	if err == nil {

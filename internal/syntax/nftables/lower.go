@@ -232,7 +232,7 @@ func (l *lowerer) rule(e Entry) error {
 	if c == nil {
 		return fmt.Errorf("rule %d is in chain %q, which is not there", e.Body.number("handle"), e.Body.text("chain"))
 	}
-	r := netfilter.Rule{Number: len(c.Rules) + 1, Handle: e.Body.number("handle"), Text: Text(e.Body), Comment: e.Body.text("comment")}
+	r := netfilter.Rule{Number: len(c.Rules) + 1, Handle: e.Body.number("handle"), Text: ruleText(e.Body), Comment: e.Body.text("comment")}
 	statements := e.Body.Get("expr").list()
 	for i := range statements {
 		r.Statements = append(r.Statements, l.implied(&statements[i])...)

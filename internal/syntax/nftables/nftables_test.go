@@ -96,7 +96,7 @@ func TestText(t *testing.T) {
 		var got []string
 		for _, e := range rs.Entries() {
 			if e.Kind == "rule" {
-				got = append(got, Text(e.Body)+" # handle "+e.Body.text("handle"))
+				got = append(got, ruleText(e.Body)+" # handle "+e.Body.text("handle"))
 			}
 		}
 		for i := range max(len(got), len(want)) {

@@ -23,7 +23,7 @@ type Entry struct {
 
 // Parse reads the output of "nft -j list ruleset", also that of "list table" and "list chain".
 func Parse(data []byte) (*Ruleset, error) {
-	root, err := ParseNode(data)
+	root, err := parseNode(data)
 	if err != nil {
 		return nil, fmt.Errorf("nft rule set: %w", err)
 	}

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Text is a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
-func Text(rule *Node) string {
+// ruleText is a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
+func ruleText(rule *Node) string {
 	var b strings.Builder
 	statements := rule.Get("expr").list()
 	for i := range statements {
