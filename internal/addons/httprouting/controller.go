@@ -48,7 +48,7 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 	}
 	go func() { _ = serve.New(c.healthHandler(), nil).Serve(ctx, health) }()
 	go c.watches.Run(ctx)
-	if c.watches.WaitForSync(ctx) != nil {
+	if !c.watches.WaitForSync(ctx) {
 		return nil // asked to end before it began
 	}
 	c.build()

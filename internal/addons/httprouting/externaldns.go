@@ -42,7 +42,7 @@ func RunExternalDNS(ctx context.Context, o ExternalDNSOptions) error {
 	w := kube.NewWatches(nil)
 	ingresses := watch(w, cl.networking, "ingresses", &networkingv1.Ingress{}, "")
 	go w.Run(ctx)
-	if w.WaitForSync(ctx) != nil {
+	if !w.WaitForSync(ctx) {
 		return nil // asked to end before it began
 	}
 	for {

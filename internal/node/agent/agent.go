@@ -22,7 +22,7 @@ import (
 // objectSource is where the agent gets the API's objects from; *kube.Watcher is one.
 type objectSource interface {
 	Run(ctx context.Context)
-	WaitForSync(ctx context.Context) error
+	WaitForSync(ctx context.Context) bool
 	Changed() <-chan struct{}
 	Snapshot() kube.Snapshot
 	Event(ctx context.Context, key service.Key, component, host, reason, message string) error
@@ -180,7 +180,7 @@ func (a *agent) run(ctx context.Context) error {
 	for _, k := range a.keepers {
 		beside.Go(func() { k.run(ctx) })
 	}
-	if err := a.source.WaitForSync(ctx); err != nil {
+	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
 	}
 	if a.WatchKernel {

@@ -91,11 +91,11 @@ func (s *fileSource) Run(ctx context.Context) {
 	}
 }
 
-func (s *fileSource) WaitForSync(context.Context) error {
+func (s *fileSource) WaitForSync(context.Context) bool {
 	if s.read().API != "" {
 		time.Sleep(500 * time.Millisecond) // pools come before services
 	}
-	return nil
+	return true
 }
 
 func (s *fileSource) Changed() <-chan struct{} { return s.changed }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"testing"
 	"time"
@@ -46,7 +47,7 @@ func TestMeters(t *testing.T) {
 	r.MustRegister(theirs, theirBare, theirCounter, theirUnused, theirGauge)
 
 	want, got := httptest.NewRecorder(), httptest.NewRecorder()
-	request := httptest.NewRequest("GET", "/metrics", nil)
+	request := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	request.Header.Set("Accept", "text/plain;version=0.0.4")
 	promhttp.HandlerFor(r, promhttp.HandlerOpts{}).ServeHTTP(want, request)
 	m.ServeHTTP(got, request)

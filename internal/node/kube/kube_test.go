@@ -132,8 +132,8 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	}
 	finished := make(chan struct{})
 	go func() { w.Run(ctx); close(finished) }()
-	if err := w.WaitForSync(ctx); err != nil {
-		t.Fatal(err)
+	if !w.WaitForSync(ctx) {
+		t.Fatal(ctx.Err())
 	}
 	checkSlim(t, w.Snapshot())
 	a.mu.Lock()

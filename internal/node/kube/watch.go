@@ -131,14 +131,14 @@ func (w *Watches) complete() bool {
 	return !slices.ContainsFunc(w.controllers, func(c cache.Controller) bool { return !c.HasSynced() })
 }
 
-// WaitForSync returns when the first lists are complete, with the context's error if it ends first.
-func (w *Watches) WaitForSync(ctx context.Context) error {
+// WaitForSync returns when the first lists are complete; false: ctx ended before.
+func (w *Watches) WaitForSync(ctx context.Context) bool {
 	for !w.complete() {
 		if !pause.For(ctx, 5*time.Millisecond) {
-			return ctx.Err()
+			return false
 		}
 	}
-	return nil
+	return true
 }
 
 // Objects are those of stores. They are shared: read only.
