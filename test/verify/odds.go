@@ -144,8 +144,8 @@ func wayOf(o *walk.Outcome, host string) (way made, original packet.Tuple, ok bo
 			flow = s.Flow()
 		}
 	}
-	if flow == nil { // the error for a rejected reset would make the connection after all (nf_conntrack_attach), and is not walked
-		return made{}, original, o.BackEnd == nil || o.BackEnd.Kind != walk.Rejected
+	if flow == nil { // an error for the reset, should that be rejected, would make the connection after all (nf_conntrack_attach)
+		return made{}, original, o.End.Host != host || o.End.Reject != "tcp-reset"
 	}
 	original = flow.Original
 	original.SourcePort = packet.Port{}
