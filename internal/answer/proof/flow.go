@@ -222,6 +222,9 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 		return []kernel.Answer{kernel.NotSent, kernel.Unreachable} // connect says so, too
 	case unresolved(end):
 		return []kernel.Answer{kernel.TimedOut, kernel.Unreachable} // the host that asked in vain may tell
+	case backEnd != nil && backEnd.Kind == walk.Rejected && end.Host == sender && backEnd.Host == sender && backEnd.Packet.About == nil &&
+		(backEnd.Packet.Protocol == packet.ICMP || backEnd.Packet.Protocol == packet.ICMPv6):
+		return []kernel.Answer{kernel.TimedOut, kernel.Unreachable, kernel.Refused} // of the error about its own echo, which is not walked
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		if own {
 			return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable} // the program may see the drop

@@ -6,8 +6,10 @@ import "packetwalk.dev/internal/model/packet"
 const (
 	tcpHeader  = 20
 	icmpHeader = 8
-	maxQuote   = 576  // length of an ICMP error (RFC 1812 section 4.3.2.3)
-	maxQuote6  = 1280 // and of one of IPv6 (RFC 4443 section 2.4)
+	// The option with the maximum segment size, which every SYN of Linux has, also one that answers a SYN without options.
+	maximumSegmentSize = 4
+	maxQuote           = 576  // length of an ICMP error (RFC 1812 section 4.3.2.3)
+	maxQuote6          = 1280 // and of one of IPv6 (RFC 4443 section 2.4)
 )
 
 func ipHeader(ipv6 bool) int {
@@ -20,7 +22,7 @@ func ipHeader(ipv6 bool) int {
 // synLength is the length of a SYN, or of the answer to one with the same options: what sysctls leave of the four that Linux sends
 // (tcp_syn_options, net/ipv4/tcp_output.c).
 func (m *machine) synLength(ipv6 bool) int {
-	const maximumSegmentSize, timestamps, selectiveAcknowledgement, windowScale = 4, 12, 4, 4
+	const timestamps, selectiveAcknowledgement, windowScale = 12, 4, 4
 	n := ipHeader(ipv6) + tcpHeader + maximumSegmentSize
 	switch {
 	case m.sysctl(true, "net.ipv4.tcp_timestamps"):
@@ -39,6 +41,8 @@ func (m *machine) answerLength(p *packet.Packet, refused, echoes bool) int {
 	switch {
 	case p.Protocol == packet.TCP && refused:
 		return ipHeader(p.IsIPv6()) + tcpHeader // tcp_v4_send_reset
+	case p.Protocol == packet.TCP && p.Length == ipHeader(p.IsIPv6())+tcpHeader:
+		return p.Length + maximumSegmentSize // tcp_synack_options
 	case p.Protocol == packet.TCP && p.Length == m.synLength(p.IsIPv6()), p.Protocol == packet.ICMP, p.Protocol == packet.ICMPv6, echoes:
 		return p.Length
 	}
