@@ -2,6 +2,7 @@ package cli
 
 import (
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/visible"
 
 	"bytes"
 	"context"
@@ -221,7 +222,7 @@ func tellCapture(w io.Writer, c *capture.Capture, path string, size int) {
 	}
 	fmt.Fprintf(w, "%s: %d %s, %d kB%s\n", path, len(c.Hosts), hosts, (size+999)/1000, redacted)
 	for _, note := range c.Notes {
-		fmt.Fprintln(w, "note:", note)
+		fmt.Fprintln(w, "note:", visible.Text(note))
 	}
 	// The same thing is missing on many hosts as a rule: a program.
 	missing := map[string]int{}
@@ -233,6 +234,6 @@ func tellCapture(w io.Writer, c *capture.Capture, path string, size int) {
 		}
 	}
 	for _, what := range slices.Sorted(maps.Keys(missing)) {
-		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", missing[what], len(c.Hosts), what)
+		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", missing[what], len(c.Hosts), visible.Text(what))
 	}
 }

@@ -180,12 +180,7 @@ func azureView(ctx context.Context, s Streams, d lab.Dir) (az.Lab, error) {
 		return lab.ContainerLogs(ctx, d, group, container, follow, w)
 	}
 	scale := func(pool string, count int, wait bool) (az.Lab, error) {
-		begin := time.Now()
-		err := lab.Scale(ctx, d, pool, count, wait, func(st lab.Step) {
-			if !st.Ready {
-				fmt.Fprintf(s.Err, "%6.1f s  %s\n", time.Since(begin).Seconds(), st.Text)
-			}
-		})
+		err := lab.Scale(ctx, d, pool, count, wait, stepsTo(s.Err, time.Now()))
 		if err != nil {
 			return az.Lab{}, err
 		}

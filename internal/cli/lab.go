@@ -14,6 +14,7 @@ import (
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/visible"
 
 	"github.com/spf13/cobra"
 
@@ -87,15 +88,11 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	}
 	begin := time.Now()
 	err = lab.Up(ctx, lab.UpOptions{
-		Dir:     d,
-		Cluster: source,
-		Argv:    []string{bin.Packetwalk, labProcess, "--name", name},
-		Plan:    func(changes []cluster.Change) { printPlan(s.Out, name, changes) },
-		Progress: func(st lab.Step) {
-			if !st.Ready {
-				fmt.Fprintf(s.Out, "%6.1f s  %s\n", time.Since(begin).Seconds(), st.Text)
-			}
-		},
+		Dir:      d,
+		Cluster:  source,
+		Argv:     []string{bin.Packetwalk, labProcess, "--name", name},
+		Plan:     func(changes []cluster.Change) { printPlan(s.Out, name, changes) },
+		Progress: stepsTo(s.Out, begin),
 	})
 	if errors.Is(err, lab.ErrNewCluster) {
 		return badInput{err}
@@ -113,6 +110,15 @@ func up(ctx context.Context, s Streams, file, name string) error {
 	return nil
 }
 
+// stepsTo gives a function that says what a lab has done, and how long after the begin, until it is ready.
+func stepsTo(w io.Writer, begin time.Time) func(lab.Step) {
+	return func(st lab.Step) {
+		if !st.Ready {
+			fmt.Fprintf(w, "%6.1f s  %s\n", time.Since(begin).Seconds(), visible.Text(st.Text))
+		}
+	}
+}
+
 // printPlan says what is to be changed on a lab that is there.
 func printPlan(w io.Writer, name string, changes []cluster.Change) {
 	fmt.Fprintf(w, "changes to lab %q:\n", name)
@@ -121,7 +127,7 @@ func printPlan(w io.Writer, name string, changes []cluster.Change) {
 		if c.NewCluster {
 			note = "  (needs a new cluster)"
 		}
-		fmt.Fprintf(w, "  %s%s\n", c, note)
+		fmt.Fprintf(w, "  %s%s\n", visible.Text(c.String()), note)
 	}
 }
 

@@ -48,7 +48,7 @@ end what is broken (exit status 1 if anything is) and what may soon be.`,
 func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 	switch output {
 	case "json":
-		enc := json.NewEncoder(w)
+		enc := json.NewEncoder(visible.Writer(w))
 		enc.SetIndent("", "  ")
 		return enc.Encode(st)
 	case "yaml":
@@ -56,7 +56,7 @@ func printStatus(w io.Writer, on screen, st lab.Status, output string) error {
 		if err != nil {
 			return err
 		}
-		_, err = w.Write(text)
+		_, err = forReading(w).Write(text)
 		return err
 	case "", "wide":
 		return printTables(w, on, st, output == "wide")

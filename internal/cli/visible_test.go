@@ -5,19 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 	"unicode"
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/lab"
+	"packetwalk.dev/internal/lab/cluster"
 )
 
 // hostile has what a terminal, or a reader, may take for something else.
-const hostile = "\x1b]0;x\x07\r\nforged: \u202egnp\x1b[2J"
+const hostile = "\x1b]0;x\x07\r\nforged: \u202egnp\x1b[2J\u009b2J\x7f"
 
 var processName = regexp.MustCompile(`"process": ?"`)
 
@@ -87,6 +90,7 @@ func TestHostileCapture(t *testing.T) {
 	for _, args := range [][]string{
 		{"--from", "internet", "--to", "svc/whereami", "-o", "text"},
 		{"--from", "internet", "--to", "svc/whereami", "-o", "wide"},
+		{"--from", "internet", "--to", "svc/whereami", "-o", "json"},
 		{"--from", "pod/nosuch\x1b[2J", "--to", "svc/whereami"},
 		{"--from", "node/aks-nodepool1-31351229-0", "--to", "127.0.0.1:10256"},
 	} {
@@ -150,9 +154,39 @@ func TestHostileStatus(t *testing.T) {
 	}
 	onlyText(t, "status", b.String())
 	b.Reset()
+	var got lab.Status
+	err := printStatus(&b, screen{}, lab.Status{Problems: []string{hostile}}, "json")
+	if err := errors.Join(err, json.Unmarshal(b.Bytes(), &got)); err != nil {
+		t.Fatal(err)
+	}
+	onlyText(t, "status in JSON", b.String())
+	if len(got.Problems) != 1 || got.Problems[0] != hostile {
+		t.Errorf("%q in JSON is read as %q", hostile, got.Problems)
+	}
+	b.Reset()
 	conclude(errors.New("pod "+hostile), true, "", &b)
 	if text := b.String(); strings.ContainsAny(text, "\x1b\x07\r\u202e") {
 		t.Errorf("errors: %q", text)
+	}
+}
+
+// TestHostileNotes: so are the notes on a capture, what tools said, the steps of a lab that starts, and what changes in its cluster.yaml.
+func TestHostileNotes(t *testing.T) {
+	for what, tell := range map[string]func(io.Writer){
+		"a note": func(w io.Writer) { tellCapture(w, &capture.Capture{Notes: []string{hostile}}, "file", 1) },
+		"a tool's error": func(w io.Writer) {
+			failed := capture.Output{Command: "nft", Error: hostile}
+			tellCapture(w, &capture.Capture{Hosts: []*capture.Raw{{Outputs: map[string]capture.Output{"nft.json": failed}}}}, "file", 1)
+		},
+		"a step":   func(w io.Writer) { stepsTo(w, time.Now())(lab.Step{Text: hostile}) },
+		"a change": func(w io.Writer) { printPlan(w, "lab", []cluster.Change{{Path: "spec.hosts[0].app", To: hostile}}) },
+	} {
+		var b bytes.Buffer
+		tell(&b)
+		onlyText(t, what, b.String())
+		if !strings.Contains(b.String(), `\u001b[2J`) {
+			t.Errorf("%s is not there: %s", what, b.String())
+		}
 	}
 }
 

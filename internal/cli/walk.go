@@ -13,6 +13,7 @@ import (
 	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/answer/explain"
 	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
@@ -62,9 +63,11 @@ or an address with an optional port.`,
 
 // writers are the forms of output.
 var writers = map[string]func(Streams, *walk.Result, explain.Options) error{
-	"text":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
-	"wide":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
-	"json":   func(s Streams, r *walk.Result, o explain.Options) error { return explain.JSON(s.Out, r, o) },
+	"text": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Text(s.Out, r, o) },
+	"wide": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Wide(s.Out, r, o) },
+	"json": func(s Streams, r *walk.Result, o explain.Options) error {
+		return explain.JSON(visible.Writer(s.Out), r, o)
+	},
 	"pcapng": func(s Streams, r *walk.Result, o explain.Options) error { return explain.Pcapng(s.Out, r, o) },
 }
 

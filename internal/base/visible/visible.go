@@ -9,11 +9,12 @@ import (
 	"regexp"
 	"strings"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // Text is a text for the inside of a line: control characters, among them the ends of lines, and those that change the direction of
-// writing, are shown as \u001b, and octets that are no UTF-8 as \x9b. A backslash stays as it is.
+// writing, are shown as JSON writes them, \u001b (by two beyond U+FFFF), and octets that are no UTF-8 as \x9b. A backslash stays as it is.
 func Text(s string) string {
 	if !strings.ContainsFunc(s, hidden) && utf8.ValidString(s) {
 		return s
@@ -25,7 +26,9 @@ func Text(s string) string {
 		case r == utf8.RuneError && n == 1:
 			fmt.Fprintf(&b, `\x%02x`, s[0])
 		case hidden(r):
-			fmt.Fprintf(&b, `\u%04x`, r)
+			for _, unit := range utf16.AppendRune(nil, r) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
 		default:
 			b.WriteString(s[:n])
 		}
@@ -51,7 +54,7 @@ type writer struct {
 }
 
 // Writer is for whole pages: it shows what comes as Text does, but for ends of lines, tabs and the looks of words that this program gives
-// them.
+// them. JSON stays JSON with the same texts in it.
 func Writer(to io.Writer) io.Writer { return &writer{to: to} }
 
 // passes are ends of lines, tabs, and looks (ECMA-48, SGR): bold, faint, red, green, yellow, and back. Others' are no worse than ours.

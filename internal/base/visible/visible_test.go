@@ -1,6 +1,7 @@
 package visible
 
 import (
+	"encoding/json"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -16,6 +17,7 @@ func TestText(t *testing.T) {
 		"a\x9b31m\xff":        `a\x9b31m\xff`,
 		"\x1b[31mred":         `\u001b[31mred`,
 		"a\u200db":            "a\u200db",
+		"\U000e0041":          `\udb40\udc41`,
 		"\ufffd":              "\ufffd",
 	} {
 		if got := Text(in); got != want {
@@ -57,4 +59,20 @@ func FuzzText(f *testing.F) {
 			t.Errorf("%q: %q", s, got)
 		}
 	})
+}
+
+// TestJSON: JSON that is shown is JSON with the same texts in it.
+func TestJSON(t *testing.T) {
+	want := "\x1b[2J\x7f\u009b31m\u202e\u2028\U000e0041\\u202e\t\r\n\"ü"
+	var b strings.Builder
+	if err := json.NewEncoder(Writer(&b)).Encode(want); err != nil {
+		t.Fatal(err)
+	}
+	var got string
+	if err := json.Unmarshal([]byte(b.String()), &got); err != nil || got != want {
+		t.Errorf("%s: %q, %v; want %q", b.String(), got, err, want)
+	}
+	if strings.ContainsFunc(strings.TrimSuffix(b.String(), "\n"), hidden) {
+		t.Errorf("%q", b.String())
+	}
 }
