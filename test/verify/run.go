@@ -18,6 +18,7 @@ import (
 type Result struct {
 	Account
 	Failures []Failure
+	Excused  []string // packets that were sent and did not agree, and why that is not counted as a failure
 
 	errors map[string]int // told by routers, by router and receiver
 }
@@ -90,7 +91,12 @@ func run(ctx context.Context, dir string, w *World, tamper func(string) string) 
 		result.Fates[fate]++
 		if failure != nil {
 			failure.Packet, failure.Line = i, line
+		}
+		switch {
+		case fate == Disagreed:
 			result.Failures = append(result.Failures, *failure)
+		case failure != nil:
+			result.Excused = append(result.Excused, fmt.Sprintf("%s: %s", fate, failure.Report()))
 		}
 	}
 	if result.Compared() == 0 {
@@ -158,12 +164,12 @@ func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	switch {
 	case failure == nil:
 		return Agreed, nil
-	case predicted.More:
-		return TooMany, nil
-	case silenced && report.First != nil && report.First.Back:
-		return ErrorLimit, nil
+	case failure.Kind == Steps && report.Abandoned:
+		return TooMany, failure
+	case failure.Kind == Steps && silenced && report.First != nil && report.First.Back:
+		return ErrorLimit, failure
 	case report.Undecided && notUnderstood(outcome):
-		return NotUnderstood, nil
+		return NotUnderstood, failure
 	}
 	return Disagreed, failure
 }

@@ -99,6 +99,9 @@ func TestWorlds(t *testing.T) {
 		for _, f := range r.Failures {
 			t.Log(f.Report())
 		}
+		for _, text := range r.Excused {
+			t.Logf("seed %d, %s", seed, text)
+		}
 		if len(r.Failures) > 0 {
 			failed = append(failed, found{seed, w, r.Failures[0]})
 		}

@@ -23,6 +23,8 @@ type Report struct {
 	Unseen []string
 	// Unanswered says that the program that got the packet sent nothing back, so that the way back could not be compared.
 	Unanswered bool
+	// Abandoned says that there are more outcomes than were looked at, and that the one that the kernel took may be among the others.
+	Abandoned bool
 	// Undecided says that the prediction ends before the packet's way does, because nobody can tell how it goes on.
 	Undecided bool
 	// Source is the packet's source as it came to the destination, "" where it was not seen there.

@@ -42,6 +42,7 @@ func search(source snapshot.Source, result *walk.Result, o *Observed, best Repor
 		}
 		request.Pin = pin
 	}
+	best.Abandoned = true
 	return best, nil
 }
 
