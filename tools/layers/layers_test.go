@@ -57,6 +57,22 @@ func TestImports(t *testing.T) {
 	}
 }
 
+// TestNodeAgent: the agent's program, one of which every node has in memory, can apply rules and nothing that explains them.
+func TestNodeAgent(t *testing.T) {
+	cmd := exec.Command("go", "list", "-f", `{{join .Deps "\n"}}`, "./cmd/packetwalk-node")
+	cmd.Dir = root
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	rule := Rule{Denied: []string{module + "/model/walk", module + "/capture", module + "/model/conntrack", module + "/model/snapshot"}}
+	for _, d := range strings.Fields(string(out)) {
+		if by, bad := rule.Denies(d); bad {
+			t.Errorf("cmd/packetwalk-node links %s: it must not link %s", d, by)
+		}
+	}
+}
+
 // TestParse: the words of the table, and words that it does not have.
 func TestParse(t *testing.T) {
 	got, err := Parse("| package | owns | must not link |\n|---|---|---|\n| `a/b` | x | Kubernetes, `kernel` |\n| `c` | z | – |\n| `d` | z | ours but `a` but `b/c`, client-go |\n")
