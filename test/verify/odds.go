@@ -94,7 +94,9 @@ func oddsOfPacket(source snapshot.Source, host string, p packet.Packet) (*Odds, 
 // oddsOfResult is the experiment that a prediction allows: at the host that tells most ways apart.
 func oddsOfResult(result *walk.Result) *Odds {
 	if result.More || len(result.Outcomes) < 2 || len(result.Assumed) > 0 || slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
-		return o.Probability == nil || slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
+		// Whether a neighbour is found is chance once, and not for each flow.
+		unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
+		return unresolved || o.Probability == nil || slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
 	}) {
 		return nil
 	}
