@@ -108,11 +108,8 @@ type Network struct {
 // Backend is what the service proxy writes its rules with.
 type Backend string
 
-// The backends of the service proxy.
-const (
-	BackendIPTables Backend = "iptables"
-	BackendNFTables Backend = "nftables"
-)
+// BackendIPTables is the only one that is built.
+const BackendIPTables Backend = "iptables"
 
 // Rules is the age of the service proxy's rule set.
 type Rules string

@@ -49,7 +49,7 @@ func (v *validator) network() {
 		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2",
 			"kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
 	}
-	if b := v.c.Spec.ServiceProxy.Backend; b == BackendNFTables {
+	if b := v.c.Spec.ServiceProxy.Backend; b == "nftables" {
 		v.errs.add("spec.serviceProxy.backend", "write iptables today", "nftables is not built yet")
 	} else {
 		choice(v, "spec.serviceProxy.backend", b, BackendIPTables)
