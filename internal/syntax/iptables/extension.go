@@ -7,8 +7,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// The extensions of iptables, by iptables-extensions(8): each has a file ext_NAME.go with its options, its meaning, and the form in which
-// iptables -L lists it; those of which only the options are known stand in the tables below.
+// The extensions of iptables, by iptables-extensions(8): their values stand in the files ext_NAME.go; those of which only the options are
+// known, or the form in which iptables -L lists them, in the tables below.
 
 // matchExtension is a match: what "-m NAME" tests.
 type matchExtension struct {
