@@ -27,3 +27,6 @@ func (x Redaction) Link(name string) string      { return x.r.names.link(name) }
 func (x Redaction) Text(s string) string         { return x.r.addresses.text(s) }
 func (x Redaction) Comment(s string) string      { return x.r.comment(s) }
 func (x Redaction) Chain(name string) string     { return x.r.names.chain(name) }
+func (x Redaction) Set(name string) string       { return x.r.names.set(name) }
+func (x Redaction) Table(name string) string     { return x.r.names.table(name) }
+func (x Redaction) Counter(name string) string   { return x.r.option("nfacct-name", 0, name) }

@@ -233,7 +233,8 @@ func (m *nameMap) service(s string) string {
 	return out
 }
 
-// knownWords are the words of the comments that kube-proxy, kubelet, the ip-masq-agent, Calico, Azure's agents and Docker write.
+// knownWords are the words of the comments that kube-proxy, kubelet, the ip-masq-agent, Calico, Azure's agents and Docker write. Those that
+// our own writers have, too, TestWriters holds against them, as it does the names of sets and counters above and below.
 var knownWords = wordSet(`kubernetes service services portals portal externally-visible externally visible nodeports nodeport node port ports note this must be the last
 	rule in chain forwarding rules conntrack pod source destination lb loadbalancer load balancer ip ips cluster external firewall route via for to from
 	requiring snat mark masquerade marked packets packet traffic block blocking dropping drop incoming connections connection localnet localhost
@@ -242,7 +243,8 @@ var knownWords = wordSet(`kubernetes service services portals portal externally-
 	must-be-first default network policy profile accepted accept return host hosts workload workloads workloadendpoint endpoint's unknown interfaces interface
 	configured failsafe docker user azure cni swift svc pools pool addr-type cidr's cidrs cidr addrtype source-nat reject rejecting with ct state new established related
 	invalid valid untracked 169.254.169.254 metadata server wireserver wire dns proxy tcp udp sctp icmp ->
-	jump set comment rewritten destinations nodeport`)
+	jump set comment rewritten destinations nodeport kubenet cluster-local match matches come redirect pods trying reach vip clusterip other will
+	dropped`)
 
 // publicCounters are the nfacct objects of kube-proxy (pkg/proxy/metrics).
 var publicCounters = wordSet("ct_state_invalid_dropped_pkts localhost_nps_accepted_pkts")

@@ -1,0 +1,126 @@
+package redact_test
+
+import (
+	"net/netip"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/node/ipmasq"
+	"packetwalk.dev/internal/node/ippool"
+	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
+)
+
+// TestWriters: the names and the words that a redaction leaves have all those that the writers' own generators make.
+func TestWriters(t *testing.T) {
+	r := redaction(t, small())
+	for _, family := range []service.Family{service.IPv4, service.IPv6} {
+		pools := ippool.Build(family, ippool.Felix{}, nil)
+		for _, set := range []string{pools.All.Name, pools.Masq.Name} {
+			if got := r.Set(set); got != set {
+				t.Errorf("set %s became %s", set, got)
+			}
+		}
+	}
+	for _, counter := range serviceproxy.CounterNames() {
+		if got := r.Counter(counter); got != counter {
+			t.Errorf("counter %s became %s", counter, got)
+		}
+	}
+	for _, table := range []string{iptables.NAT, iptables.Filter, iptables.Mangle} {
+		if got := r.Table(table); got != table {
+			t.Errorf("table %s became %s", table, got)
+		}
+	}
+	comments := append(writtenAlways(t), masqueradeComments(t)...)
+	comments = append(comments, proxyComments(t)...)
+	for _, c := range comments {
+		got, want := hashed.ReplaceAllString(r.Comment(c), "-"), hashed.ReplaceAllString(r.Text(c), "-")
+		if got != want {
+			t.Errorf("comment %q became %q", c, got)
+		}
+	}
+}
+
+// hashed is the end of a chain's name that is of one Service port's.
+var hashed = regexp.MustCompile(`-[A-Z2-7]{16}\b`)
+
+var commentArg = regexp.MustCompile(`--comment ("(?:[^"\\]|\\.)*"|\S+)`)
+
+// writtenAlways are the comments of what every writer writes on every machine, but for those that are a hash of Calico's.
+func writtenAlways(t *testing.T) []string {
+	var all []string
+	for _, w := range book.Writers {
+		for _, m := range commentArg.FindAllStringSubmatch(w.Always, -1) {
+			c := m[1]
+			if unquoted, err := strconv.Unquote(c); err == nil {
+				c = unquoted
+			}
+			if !strings.HasPrefix(c, "cali:") {
+				all = append(all, c)
+			}
+		}
+	}
+	if len(all) < 10 {
+		t.Errorf("only %d comments: %q", len(all), all)
+	}
+	return all
+}
+
+func masqueradeComments(t *testing.T) []string {
+	kubenet := masquerade.Kubenet(netip.MustParsePrefix("10.0.0.0/8"))
+	all := []string{kubenet.Comment()}
+	config := &ipmasq.Config{NonMasquerade: []ipmasq.CIDR{{Prefix: netip.MustParsePrefix("10.0.0.0/8")}}}
+	for _, age := range ipmasq.Ages() {
+		rules, err := ipmasq.Rules(age, service.IPv4, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, rule := range append(rules.Chain, rules.Jump) {
+			all = append(all, rule.Comment())
+		}
+	}
+	return all
+}
+
+// proxyComments are those of a Service that every cluster has, with all that a Service can have, of all ages.
+func proxyComments(t *testing.T) []string {
+	endpoints := []service.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.5:443"), Ready: true, Serving: true}}
+	port := service.Port{
+		Name: service.Name{Namespace: "default", Service: "kubernetes", Port: "https"}, Protocol: service.TCP,
+		ClusterIP: netip.MustParseAddr("10.0.0.1"), Port: 443, NodePort: 30443, HealthCheckNodePort: 30444,
+		ExternalIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1")}, LoadBalancerIPs: []netip.Addr{netip.MustParseAddr("192.0.2.2")},
+		SourceRanges: []netip.Prefix{netip.MustParsePrefix("192.0.2.0/28")}, AffinitySeconds: 60,
+		Endpoints: endpoints, ForCluster: endpoints, ForLocal: endpoints,
+	}
+	empty := port
+	empty.Endpoints, empty.ForCluster, empty.ForLocal = nil, nil, nil
+	local := port
+	local.ExternalPolicy, local.ForLocal = service.Local, nil
+	detector := serviceproxy.Detector{CIDR: netip.MustParsePrefix("10.1.0.0/16")}
+	var all []string
+	for _, age := range serviceproxy.Ages() {
+		for _, p := range []service.Port{port, empty, local} {
+			set, err := serviceproxy.Generate(serviceproxy.Config{Family: service.IPv4, Rules: age, Detector: detector, MasqueradeBit: 14,
+				LocalhostNodePorts: true, NFAcct: true}, []service.Port{p})
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, table := range set.Tables {
+				for _, chain := range table.Chains {
+					for _, rule := range chain.Rules {
+						all = append(all, rule.Comment())
+					}
+				}
+			}
+			for _, jump := range set.Jumps {
+				all = append(all, jump.Rule.Comment())
+			}
+		}
+	}
+	return all
+}
