@@ -1,20 +1,26 @@
 package aci
 
 import (
+	"bufio"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"runtime"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/gorilla/websocket"
 
 	"packetwalk.dev/internal/base/logs"
 )
@@ -255,5 +261,100 @@ func TestSessionOnce(t *testing.T) {
 	resp.Body.Close()
 	if resp.StatusCode != http.StatusNotFound || len(s.sessions) != 0 {
 		t.Errorf("a session that has expired: %s, %v left", resp.Status, s.sessions)
+	}
+}
+
+// over begins a session that runs run, over a connection in memory, and returns the client's end of it.
+func over(t *testing.T, run func(context.Context, *stream)) *websocket.Conn {
+	t.Helper()
+	near, far := net.Pipe()
+	s := &Server{sessions: map[string]session{"1": {"p", time.Now().Add(time.Minute), nil, run}}}
+	go func() {
+		in := bufio.NewReader(far)
+		r, err := http.ReadRequest(in)
+		if err != nil {
+			panic(err)
+		}
+		r.SetPathValue("id", "1")
+		s.begin(hijacked{httptest.NewRecorder(), far, in}, r)
+	}()
+	dialer := websocket.Dialer{NetDialContext: func(context.Context, string, string) (net.Conn, error) { return near, nil }}
+	conn, _, err := dialer.Dial("ws://s/sessions/1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return conn
+}
+
+// hijacked is the answer to a request that gives away its connection.
+type hijacked struct {
+	*httptest.ResponseRecorder
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func (h hijacked) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return h.conn, bufio.NewReadWriter(h.in, bufio.NewWriter(h.conn)), nil
+}
+
+// TestSessionNotRead: what a session writes fails when its client has read nothing for long.
+func TestSessionNotRead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		wrote := make(chan error)
+		conn := over(t, func(_ context.Context, c *stream) {
+			_, err := c.writer(channelStdout).Write([]byte("hello"))
+			wrote <- err
+		})
+		defer conn.Close()
+		if err := conn.WriteMessage(websocket.TextMessage, []byte("p")); err != nil {
+			t.Fatal(err)
+		}
+		if err := <-wrote; !errors.Is(err, os.ErrDeadlineExceeded) {
+			t.Errorf("write: %v", err)
+		}
+	})
+}
+
+// TestSessionMessageTooLong: neither side takes a longer message than the other may send; the server not before it knows the password.
+func TestSessionMessageTooLong(t *testing.T) {
+	long := make([]byte, 2*maxMessage) // the buffers between hold some octets
+	synctest.Test(t, func(t *testing.T) {
+		conn := over(t, nil)
+		defer conn.Close()
+		if err := conn.WriteMessage(websocket.TextMessage, long); err == nil {
+			t.Error("the server takes a long password")
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		conn := over(t, func(_ context.Context, c *stream) { _, _ = io.Copy(io.Discard, c.stdin) })
+		defer conn.Close()
+		if err := conn.WriteMessage(websocket.TextMessage, []byte("p")); err != nil {
+			t.Fatal(err)
+		}
+		if err := conn.WriteMessage(websocket.BinaryMessage, long); err == nil {
+			t.Error("the server takes a long message")
+		}
+	})
+	h := httptest.NewUnstartedServer(nil)
+	h.Config.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			_ = json.NewEncoder(w).Encode(granted{"ws://" + r.Host, "p"})
+			return
+		}
+		conn, err := new(websocket.Upgrader).Upgrade(w, r, nil)
+		if err != nil {
+			return
+		}
+		defer conn.Close()
+		_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second)) // a client that takes the message waits for more
+		_ = conn.WriteMessage(websocket.BinaryMessage, long)
+		_, _, _ = conn.ReadMessage() // the password
+		_, _, _ = conn.ReadMessage() // the end
+	})
+	h.Start()
+	defer h.Close()
+	c := NewClient(h.URL, "s", "rg", func() (string, error) { return "", nil }, nil)
+	if _, err := c.Exec(t.Context(), "g", "c", Exec{Command: []string{"x"}, Stdout: io.Discard}); !errors.Is(err, websocket.ErrReadLimit) {
+		t.Errorf("the client takes a long message: %v", err)
 	}
 }

@@ -191,6 +191,7 @@ func (c *Client) session(ctx context.Context, path string, request any) (s *stre
 	if err != nil {
 		return nil, nil, fmt.Errorf("begin session: %w", err)
 	}
+	conn.SetReadLimit(maxMessage)
 	if err := conn.WriteMessage(websocket.TextMessage, []byte(g.Password)); err != nil {
 		conn.Close()
 		return nil, nil, fmt.Errorf("begin session: %w", err)

@@ -273,6 +273,7 @@ func (s *Server) begin(w http.ResponseWriter, r *http.Request) {
 		return // it has answered
 	}
 	defer conn.Close()
+	conn.SetReadLimit(maxMessage)
 	_ = conn.SetReadDeadline(time.Now().Add(sessionPatience))
 	kind, password, err := conn.ReadMessage()
 	if err != nil || kind != websocket.TextMessage || subtle.ConstantTimeCompare(password, []byte(granted.password)) != 1 {

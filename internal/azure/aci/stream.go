@@ -4,7 +4,9 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/gorilla/websocket"
 )
@@ -17,6 +19,11 @@ const (
 	channelEnd    = 3   // from the server, the last one: JSON of type ended
 	channelResize = 4   // from the client: JSON of type terminalSize
 	channelEOF    = 255 // of the standard input
+)
+
+const (
+	maxMessage   = 1 << 20         // the most octets of a message, its channel's among them
+	sendPatience = 5 * time.Minute // how long the other side may not read: a terminal that was stopped is not cut off at once
 )
 
 // ended is how a session ended.
@@ -46,6 +53,7 @@ func newStream(conn *websocket.Conn) *stream {
 func (c *stream) send(channel byte, data []byte) error {
 	c.write.Lock()
 	defer c.write.Unlock()
+	_ = c.conn.SetWriteDeadline(time.Now().Add(sendPatience)) // never fails
 	return c.conn.WriteMessage(websocket.BinaryMessage, append([]byte{channel}, data...))
 }
 
@@ -66,8 +74,10 @@ type channelWriter struct {
 }
 
 func (w channelWriter) Write(p []byte) (int, error) {
-	if err := w.c.send(w.channel, p); err != nil {
-		return 0, err
+	for piece := range slices.Chunk(p, maxMessage-1) {
+		if err := w.c.send(w.channel, piece); err != nil {
+			return 0, err
+		}
 	}
 	return len(p), nil
 }
