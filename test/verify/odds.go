@@ -91,13 +91,17 @@ func oddsOfPacket(source snapshot.Source, host string, p packet.Packet) (*Odds, 
 	return found, nil
 }
 
+// withoutOdds tells of an outcome that many flows do not have as often as one has it: its chance is not known or not chance alone, or it
+// is whether a neighbour is found, which is chance once for all flows.
+func withoutOdds(o walk.Outcome) bool {
+	unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
+	return unresolved || o.Probability == nil ||
+		slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
+}
+
 // oddsOfResult is the experiment that a prediction allows: at the host that tells most ways apart.
 func oddsOfResult(result *walk.Result) *Odds {
-	if result.More || len(result.Outcomes) < 2 || len(result.Assumed) > 0 || slices.ContainsFunc(result.Outcomes, func(o walk.Outcome) bool {
-		// Whether a neighbour is found is chance once, and not for each flow.
-		unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
-		return unresolved || o.Probability == nil || slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
-	}) {
+	if result.More || len(result.Outcomes) < 2 || len(result.Assumed) > 0 || slices.ContainsFunc(result.Outcomes, withoutOdds) {
 		return nil
 	}
 	hosts := map[string]bool{}
