@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -105,16 +106,45 @@ func answerNetexec(ctx context.Context, r *request) response {
 	return text(404, "404 page not found\n")
 }
 
+const (
+	shellLimit  = time.Minute // how long a command of /shell may run
+	shellOutput = 1 << 20     // how many octets it may print; at one more it gets SIGPIPE
+)
+
+// shell answers what a command prints, and how it failed. Those that it leaves behind do not keep the answer.
 func shell(ctx context.Context, command string) response {
-	out, err := exec.CommandContext(ctx, "/bin/sh", "-c", command).CombinedOutput()
+	ctx, cancel := context.WithTimeoutCause(ctx, shellLimit, fmt.Errorf("it did not end within %v and was killed", shellLimit))
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "/bin/sh", "-c", command)
+	cmd.WaitDelay = time.Second
+	out := &limitedBuffer{room: shellOutput}
+	cmd.Stdout, cmd.Stderr = out, out
+	err := cmd.Run()
 	answer := map[string]string{}
-	if len(out) > 0 {
-		answer["output"] = string(out)
+	if out.kept.Len() > 0 {
+		answer["output"] = out.kept.String()
+	}
+	if err != nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
 	}
 	if err != nil {
 		answer["error"] = err.Error()
 	}
 	return jsonResponse(answer)
+}
+
+// limitedBuffer keeps what is written until there is no room for it.
+type limitedBuffer struct {
+	kept bytes.Buffer // not embedded: its ReadFrom has no limit
+	room int
+}
+
+func (b *limitedBuffer) Write(p []byte) (int, error) {
+	n, _ := b.kept.Write(p[:min(len(p), b.room-b.kept.Len())])
+	if n < len(p) {
+		return n, fmt.Errorf("it printed more than %d bytes, which is the most that is kept", b.room)
+	}
+	return n, nil
 }
 
 func netexecUDP(conn net.PacketConn) {

@@ -319,6 +319,13 @@ func TestNetexec(t *testing.T) {
 			t.Errorf("%s: %d %q", target, status, body)
 		}
 	}
+	// What never ends and prints without end is cut off; what stays behind holds nothing up.
+	for command, want := range map[string]string{"exec cat /dev/zero": `"error"`, "sleep 300 & echo hi": `"output": "hi\n"`} {
+		body := string(shell(t.Context(), command).body)
+		if len(body) > 10*shellOutput || !strings.Contains(body, want) {
+			t.Errorf("%s: %d octets, %.200q", command, len(body), body)
+		}
+	}
 	if status, _ := get(t, url+"/redirect?location=/echo&code=307"); status != 307 {
 		t.Error(status)
 	}
