@@ -207,18 +207,13 @@ func (d Dir) turn(ctx context.Context) (release func(), err error) {
 			return nil, err
 		}
 		dir, err := os.Open(string(d))
-		if errors.Is(err, os.ErrNotExist) {
-			continue
+		if err == nil {
+			if err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil && isStill(dir, string(d)) {
+				return func() { dir.Close() }, nil
+			}
+			dir.Close()
 		}
-		if err != nil {
-			return nil, err
-		}
-		err = unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil && isStill(dir, string(d)) {
-			return func() { dir.Close() }, nil
-		}
-		dir.Close()
-		if err != nil && !errors.Is(err, unix.EWOULDBLOCK) {
+		if err != nil && !errors.Is(err, os.ErrNotExist) && !errors.Is(err, unix.EWOULDBLOCK) {
 			return nil, fmt.Errorf("lock %s: %w", d, err)
 		}
 		if !pause.For(ctx, 50*time.Millisecond) {
