@@ -139,8 +139,8 @@ func (d Dir) Process() int {
 	return pid
 }
 
-// ErrRunning says that another lab process holds the lab.
-var ErrRunning = errors.New("the lab is already running")
+// errRunning says that another lab process holds the lab.
+var errRunning = errors.New("the lab is already running")
 
 // claim locks the lab for this process until it ends. The lock belongs to the open file (fcntl_locking(2), F_OFD_SETLK), so
 // that reading the file elsewhere in this process does not release it.
@@ -153,7 +153,7 @@ func (d Dir) claim() error {
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &lock); err != nil {
 		f.Close()
 		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EACCES) {
-			return ErrRunning
+			return errRunning
 		}
 		return fmt.Errorf("lock %s: %w", d.lockFile(), err)
 	}

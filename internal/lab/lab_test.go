@@ -150,7 +150,7 @@ func TestClaim(t *testing.T) {
 	if pid := d.Process(); pid != os.Getpid() {
 		t.Errorf("process %d, want %d", pid, os.Getpid())
 	}
-	if err := d.claim(); !errors.Is(err, ErrRunning) {
+	if err := d.claim(); !errors.Is(err, errRunning) {
 		t.Errorf("a second claim: %v", err)
 	}
 	// A pid file without its lock is a dead process's, whoever has its number now.

@@ -22,8 +22,8 @@ type Names struct {
 // A name is a text of a kind.
 type name struct{ kind, text string }
 
-// NewNames knows no names yet; addresses of the ranges are names, and so are the chains that endpoint says are an endpoint's.
-func NewNames(ranges []Range, endpoint func(chain string) bool) *Names {
+// newNames knows no names yet; addresses of the ranges are names, and so are the chains that endpoint says are an endpoint's.
+func newNames(ranges []Range, endpoint func(chain string) bool) *Names {
 	return &Names{ranges: ranges, endpoint: endpoint, here: map[name]string{}, page: map[name]string{}}
 }
 

@@ -61,7 +61,7 @@ func (r *Runner) Run(ctx context.Context) (*Report, error) {
 	begin := time.Now()
 	report := &Report{Outputs: map[int][]string{}}
 	defer func() { report.Elapsed = time.Since(begin) }()
-	names := NewNames(r.Script.Varies, r.Endpoint)
+	names := newNames(r.Script.Varies, r.Endpoint)
 	r.View.Title(r.Script.Title)
 	for i, section := range r.Script.Sections {
 		if section.Heading != "" {

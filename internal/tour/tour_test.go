@@ -62,7 +62,7 @@ func play(t *testing.T, page string, outputs []string) (said, rewritten string) 
 		t.Fatal(err)
 	}
 	var b strings.Builder
-	names := NewNames(script.Varies, endpoint)
+	names := newNames(script.Varies, endpoint)
 	changed := map[int][]string{}
 	next := 0
 	for _, section := range script.Sections {
@@ -132,7 +132,7 @@ func TestVaries(t *testing.T) {
 			`10.13.76.9 - - [22/Dec/2027:01:02:03 +0000] "GET / HTTP/1.1" 200 615 "-" "curl/8.5.0" "-"`},
 	}
 	for _, pair := range same {
-		if d := NewNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]); d != nil {
+		if d := newNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]); d != nil {
 			t.Errorf("%q may not stand for %q", pair[1], pair[0])
 		}
 	}
@@ -159,7 +159,7 @@ func TestVaries(t *testing.T) {
 		{"-j KUBE-SEP-66QNMC7FITAI6UHV", "-j KUBE-XEP-D27HGEPMBQMIMSQA"},
 	}
 	for _, pair := range different {
-		if NewNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]) == nil {
+		if newNames(ranges, endpoint).Compare(&Step{Output: pair[:1]}, pair[1:]) == nil {
 			t.Errorf("%q may stand for %q", pair[1], pair[0])
 		}
 	}
@@ -167,7 +167,7 @@ func TestVaries(t *testing.T) {
 
 // TestNames: a name stands for the same one on the whole page; what was compared in vain leaves none behind.
 func TestNames(t *testing.T) {
-	n := NewNames([]Range{mustRange(t, "10.0.0.0/24")}, endpoint)
+	n := newNames([]Range{mustRange(t, "10.0.0.0/24")}, endpoint)
 	compare := func(page, here string, anyOrder bool) bool {
 		t.Helper()
 		return n.Compare(&Step{Output: strings.Split(page, "\n"), AnyOrder: anyOrder}, strings.Split(here, "\n")) == nil
@@ -205,7 +205,7 @@ func TestBounded(t *testing.T) {
 	page := strings.Repeat("…\na\n", 40) + "b"
 	done := make(chan bool)
 	go func() {
-		done <- NewNames(nil, endpoint).Compare(&Step{Output: strings.Split(page, "\n")},
+		done <- newNames(nil, endpoint).Compare(&Step{Output: strings.Split(page, "\n")},
 			strings.Split(strings.Repeat("a\n", 200)+"c", "\n")) == nil
 	}()
 	select {
@@ -265,7 +265,7 @@ func TestPages(t *testing.T) {
 				t.Errorf("%s: nothing says what the commands of %q show", file, s.Heading)
 			}
 		}
-		names, shown := NewNames(script.Varies, endpoint), map[string]bool{}
+		names, shown := newNames(script.Varies, endpoint), map[string]bool{}
 		for _, s := range script.Steps() {
 			for _, k := range names.tokens(s.Command) {
 				if name := s.Command[k.from:k.to]; k.kind.text && k.kind.name != "node" && k.kind.name != "prefix" && !shown[name] {
@@ -313,14 +313,14 @@ func FuzzPage(f *testing.F) {
 			return
 		}
 		outputs := map[int][]string{}
-		names := NewNames(script.Varies, endpoint)
+		names := newNames(script.Varies, endpoint)
 		for _, s := range script.Steps() {
 			outputs[s.Line] = s.Output
 			names.Compare(s, []string{line})
 			names.Page(names.Here(line))
 			adopt(names, s, line)
 			own := Lines(strings.Join(s.Output, "\n"))
-			if d := NewNames(script.Varies, endpoint).Compare(s, own); d != nil && len(own) < 50 {
+			if d := newNames(script.Varies, endpoint).Compare(s, own); d != nil && len(own) < 50 {
 				t.Errorf("%s: its own output is not what the page has: %v", s.Command, d)
 			}
 		}

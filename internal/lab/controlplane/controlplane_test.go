@@ -227,10 +227,10 @@ func TestParseAuthorityRefusesOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := ParseAuthority(client); err == nil {
+	if _, err := parseAuthority(client); err == nil {
 		t.Error("a client's certificate was taken for an authority's")
 	}
-	if _, err := ParseAuthority(KeyPair{Certificate: authority.Certificate, Key: client.Key}); err == nil {
+	if _, err := parseAuthority(KeyPair{Certificate: authority.Certificate, Key: client.Key}); err == nil {
 		t.Error("another's key was taken for the authority's")
 	}
 }

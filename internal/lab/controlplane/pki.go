@@ -78,11 +78,11 @@ func NewAuthority(name string, now time.Time) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseAuthority(pair)
+	return parseAuthority(pair)
 }
 
-// ParseAuthority reads an authority from PEM.
-func ParseAuthority(pair KeyPair) (*Authority, error) {
+// parseAuthority reads an authority from PEM.
+func parseAuthority(pair KeyPair) (*Authority, error) {
 	parsed, err := tls.X509KeyPair(pair.Certificate, pair.Key)
 	if err != nil {
 		return nil, fmt.Errorf("certificate authority: %w", err)
@@ -94,8 +94,8 @@ func ParseAuthority(pair KeyPair) (*Authority, error) {
 	return &Authority{KeyPair: pair, certificate: parsed.Leaf, key: key}, nil
 }
 
-// LoadAuthority reads the lab's authority from its folder.
-func LoadAuthority(config Config) (*Authority, error) {
+// loadAuthority reads the lab's authority from its folder.
+func loadAuthority(config Config) (*Authority, error) {
 	certificate, err := os.ReadFile(config.pki("ca.crt"))
 	if err != nil {
 		return nil, err
@@ -104,7 +104,7 @@ func LoadAuthority(config Config) (*Authority, error) {
 	if err != nil {
 		return nil, err
 	}
-	return ParseAuthority(KeyPair{Certificate: certificate, Key: key})
+	return parseAuthority(KeyPair{Certificate: certificate, Key: key})
 }
 
 // Client issues a client certificate for user.
@@ -225,7 +225,7 @@ func Prepare(config Config, now time.Time) (*Authority, error) {
 			return nil, err
 		}
 	}
-	authority, err := LoadAuthority(config)
+	authority, err := loadAuthority(config)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		if authority, err = createPKI(config, now); err != nil {
