@@ -6,8 +6,6 @@ import (
 	"slices"
 	"sync"
 
-	"golang.org/x/sync/errgroup"
-
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iproute"
 )
@@ -93,18 +91,6 @@ func (s *Lazy) linkAt(name string, index int) string {
 		}
 	}
 	return ""
-}
-
-// Prefetch reads hosts at the same time, for who will need them all; their errors come when they are asked for.
-func (s *Lazy) Prefetch(names ...string) {
-	var g errgroup.Group
-	for _, name := range names {
-		g.Go(func() error {
-			_, _ = s.Host(name)
-			return nil
-		})
-	}
-	_ = g.Wait()
 }
 
 // Objects are the Kubernetes objects, as far as they can be had: ObjectsError says what is missing, and why.

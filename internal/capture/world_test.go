@@ -142,9 +142,10 @@ func TestLazyReadsOnce(t *testing.T) {
 	if len(fetched) != 0 {
 		t.Error("read before it was asked for")
 	}
-	s.Prefetch("a", "a", "nobody")
-	if _, err := s.Host("a"); err != nil {
-		t.Fatal(err)
+	for range 2 {
+		if _, err := s.Host("a"); err != nil {
+			t.Fatal(err)
+		}
 	}
 	if fetched["a"] != 1 || fetched["b"] != 0 {
 		t.Errorf("fetched %v", fetched)
