@@ -134,6 +134,11 @@ func TestE2(t *testing.T) {
 // TestE3: pods with the article's tolerations and affinity go to the machine first, and to the virtual node when it is full.
 func TestE3(t *testing.T) {
 	v := vnodeWorld(t)
+	// The article's manifest as it is: the scheduler spreads a Service's pods, too. Of the same pods without a Service the first goes to
+	// the machine, and so do those after it while it has room.
+	if where := v.placed(t, "kuard-vnode"); where[vnodeNode] != 1 || where[virtualNode] != 1 {
+		t.Errorf("the article's two pods are on %v, want one on %s and one on %s", where, vnodeNode, virtualNode)
+	}
 	text, err := os.ReadFile(v.Example("virtual-node", "kuard-vnode.yaml"))
 	if err != nil {
 		t.Fatal(err)

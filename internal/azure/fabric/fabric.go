@@ -14,7 +14,6 @@ import (
 	"sync/atomic"
 
 	"packetwalk.dev/internal/azure/vnet"
-	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/kernel"
 )
 
@@ -41,7 +40,6 @@ type Fabric struct {
 	life context.Context // until Close
 	stop context.CancelFunc
 	done sync.WaitGroup
-	http *serve.Server
 
 	watchers []func(HealthChange)
 	dirty    chan struct{} // health or targets changed; one is enough
@@ -163,9 +161,6 @@ func end(ns *kernel.Namespace, e vnet.End) kernel.LinkEnd {
 func (f *Fabric) Close() error {
 	if f.stop != nil {
 		f.stop()
-	}
-	if f.http != nil {
-		f.http.Close()
 	}
 	f.done.Wait()
 	f.mu.Lock()

@@ -9,25 +9,45 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"time"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
 )
 
 // serveHost answers on 168.63.129.16:80 as Azure's wire server, which every machine's agent polls. Held: mu.
 func (f *Fabric) serveHost(ctx context.Context) error {
-	l, err := f.fabric.Listen(ctx, "tcp", netip.AddrPortFrom(vnet.ProbeSource, 80).String())
+	listen := func() (net.Listener, error) {
+		return f.fabric.Listen(ctx, "tcp", netip.AddrPortFrom(vnet.ProbeSource, 80).String())
+	}
+	l, err := listen()
 	if err != nil {
 		return fmt.Errorf("wire server: %w", err)
 	}
-	f.http = serve.New(http.HandlerFunc(f.wireServer), slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
-	f.done.Go(func() {
-		if err := f.http.Serve(ctx, l); err != nil {
-			f.fault("answer as the wire server", err)
-		}
-	})
+	f.done.Go(func() { f.keepServing(ctx, l, listen) })
 	return nil
 }
+
+// keepServing answers until ctx ends, and listens again where that fails.
+func (f *Fabric) keepServing(ctx context.Context, l net.Listener, listen func() (net.Listener, error)) {
+	const what = "answer as the wire server"
+	for {
+		server := serve.New(http.HandlerFunc(f.wireServer), slog.NewLogLogger(f.cfg.Log.Handler(), slog.LevelWarn))
+		err := server.Serve(ctx, l)
+		for ; err != nil; l, err = listen() {
+			if f.fault(what, err); !pause.For(ctx, listenAgain) {
+				return
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		f.fault(what, nil)
+	}
+}
+
+const listenAgain = time.Second
 
 // goalState is the wire server's answer to /machine/?comp=goalstate, with the fields that the Linux agent reads
 // (azurelinuxagent/common/protocol/goal_state.py).
