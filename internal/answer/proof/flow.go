@@ -224,7 +224,7 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 		return []kernel.Answer{kernel.TimedOut, kernel.Unreachable} // the host that asked in vain may tell
 	case backEnd != nil && backEnd.Kind == walk.Rejected && end.Host == sender && backEnd.Host == sender && backEnd.Packet.About == nil &&
 		(backEnd.Packet.Protocol == packet.ICMP || backEnd.Packet.Protocol == packet.ICMPv6):
-		return []kernel.Answer{kernel.TimedOut, kernel.Unreachable, kernel.Refused} // of the error about its own echo, which is not walked
+		return []kernel.Answer{kernel.TimedOut, rejectionOf(backEnd)} // the error about its own echo is not walked: it may come
 	case backEnd == nil || backEnd.Kind != walk.Delivered || backEnd.Host != sender || backEnd.Refused:
 		if own {
 			return []kernel.Answer{kernel.TimedOut, kernel.NotSent, kernel.Unreachable} // the program may see the drop
@@ -240,6 +240,15 @@ func expectedAnswers(outcome *walk.Outcome, sender string) []kernel.Answer {
 
 // beyond tells of a packet that ends where nobody can tell what becomes of it.
 func beyond(e *walk.End) bool { return e.Kind == walk.Undecided || e.Kind == walk.Left }
+
+// rejectionOf is what a socket makes of the error that a packet's end sends.
+func rejectionOf(end *walk.End) kernel.Answer {
+	ipv6 := end.Packet.IsIPv6()
+	kind, code, _ := walk.ErrorOf(end.Reject, ipv6)
+	about := end.Packet.Tuple
+	told := packet.Packet{Tuple: packet.Tuple{Protocol: end.Packet.Protocol, Type: kind, Code: code}, About: &about}
+	return refusalOf(&told)
+}
 
 // refusalOf is what a socket makes of a reset or an ICMP error (icmp_err_convert, icmpv6_err_convert): it is refused where nobody listens.
 func refusalOf(p *packet.Packet) kernel.Answer {

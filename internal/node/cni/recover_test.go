@@ -27,6 +27,7 @@ func TestAddFails(t *testing.T) {
 		call  call
 		code  uint
 		want  string
+		again bool   // what is broken only a second ADD finds
 		under string // a shell command that breaks something in a mount namespace of the plugin's own
 	}{
 		{name: "no namespace", mode: modeBridge, call: call{env: map[string]string{"CNI_NETNS": "/run/netns/none"}}, code: 8,
@@ -42,7 +43,8 @@ func TestAddFails(t *testing.T) {
 		{name: "pod route", mode: modeTransparent, spoil: otherDefault, code: 999, want: "add route 0.0.0.0/0 to the pod: file exists"},
 		{name: "read-only sysctls", mode: modeTransparent, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999,
 			want: "read-only file system"},
-		{name: "read-only sysctls", mode: modeBridge, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999, want: "read-only file system",
+		{name: "read-only sysctls", mode: modeBridge, again: true, under: "mount -o bind,ro /proc/sys /proc/sys", code: 999,
+			want: "read-only file system",
 			spoil: func(w *world) {
 				w.in("node", "sysctl", "-qw", "net.ipv4.ip_forward=0")
 				w.run("ip", "-n", w.name("node"), "link", "set", "eth0", "nomaster")
@@ -53,10 +55,10 @@ func TestAddFails(t *testing.T) {
 		{name: "interface is no bridge", mode: modeBridge, call: call{conf: map[string]any{"bridge": "lo"}}, code: 7, want: "name another one"},
 	} {
 		for _, first := range []bool{true, false} {
+			if first && tt.again {
+				continue
+			}
 			t.Run(fmt.Sprintf("%s/%s/first=%v", tt.mode, tt.name, first), func(t *testing.T) {
-				if first && tt.name == "read-only sysctls" && tt.mode == modeBridge {
-					t.Skip("breaks what only a second ADD finds")
-				}
 				w := newWorld(t, tt.mode)
 				w.in("node", "sysctl", "-qw", "net.ipv4.ip_forward=1")
 				if !first {
