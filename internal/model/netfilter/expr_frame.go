@@ -11,8 +11,7 @@ type SetFrame struct {
 	ARP    bool // the sender's address inside of ARP packets, too (--snat-arp)
 }
 
-// Eval sets the address. With the destination changes for whom the frame is; that it is for another station than this one shows at the
-// bridge.
+// Eval sets the address. With the destination changes for whom the frame is, but for one that this machine sends.
 func (s *SetFrame) Eval(c *Context) Verdict {
 	p := c.Packet
 	if s.Source {
@@ -30,10 +29,22 @@ func (s *SetFrame) Eval(c *Context) Verdict {
 		p.Cast = packet.BroadcastFrame
 	case s.MAC.IsMulticast():
 		p.Cast = packet.MulticastFrame
-	default:
-		p.Cast = packet.Unicast
+	case c.Hook == Prerouting:
+		if bridge, ok := c.bridge(); ok {
+			p.Cast = p.Frame.CastFor(bridge.MAC)
+		}
 	}
 	return Verdict{}
+}
+
+// bridge is the bridge of the port by which the frame came in, where its address is known.
+func (c *Context) bridge() (Link, bool) {
+	port, ok := c.link(c.Packet.In)
+	if !ok {
+		return Link{}, false
+	}
+	bridge, ok := c.link(port.Master)
+	return bridge, ok && !bridge.MAC.IsZero()
 }
 
 // Effect tells that it modifies.
@@ -49,13 +60,9 @@ type RedirectFrame struct{}
 // Eval sets the destination. Which address the bridge has the host needs to know.
 func (RedirectFrame) Eval(c *Context) Verdict {
 	p := c.Packet
-	port, ok := c.link(p.In)
-	if ok {
-		var bridge Link
-		if bridge, ok = c.link(port.Master); ok && !bridge.MAC.IsZero() {
-			p.Frame.Destination, p.Cast = bridge.MAC, packet.Unicast
-			return Verdict{}
-		}
+	if bridge, ok := c.bridge(); ok {
+		p.Frame.Destination, p.Cast = bridge.MAC, packet.Unicast
+		return Verdict{}
 	}
 	return Verdict{Kind: Undecided, Detail: "the bridge's address is not known"}
 }

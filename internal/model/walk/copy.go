@@ -15,10 +15,7 @@ func (t transit) copyUp(b bridge) (transit, bool) {
 	if !b.Promiscuous {
 		return t, false
 	}
-	t.steps, t.p.Cast = nil, packet.OtherHost
-	if t.bridge != nil && t.bridge.toHost {
-		t.p.Cast = packet.Unicast
-	}
+	t.steps = nil
 	if t.p.Cast == packet.OtherHost && len(t.m.Rules.Hook(netfilter.Bridge, netfilter.Input)) == 0 {
 		return t, false
 	}

@@ -13,7 +13,6 @@ import (
 type bridgeInfo struct {
 	bridge bridge
 	in     string // port
-	toHost bool   // the frame was for the bridge's own address when it came in
 	// firstCopy is the port by which the first copy of a flooded frame leaves; "" where there is one only.
 	firstCopy string
 }
@@ -25,6 +24,9 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 	}
 	b.learn(t.p.Frame.Source, port)
 	t.p.In, t.p.BridgeIn = port.Name, port.Name
+	if t.p.Frame.Destination == b.MAC {
+		t.p.Cast = packet.Unicast
+	}
 	if end := t.hook(netfilter.Bridge, netfilter.Prerouting); end != nil {
 		return t.over(end)
 	}
@@ -170,8 +172,8 @@ func (t *transit) bridgeNetfilterPrerouting(netfilter.Family, netfilter.Hook) *E
 		return nil
 	}
 	was := t.p.Destination
-	t.p.In, t.bridge = b.Name, &bridgeInfo{bridge: b, in: port, toHost: t.p.Frame.Destination == b.MAC}
-	if end := t.hook(family(&t.p), netfilter.Prerouting); end != nil {
+	t.p.In, t.bridge = b.Name, &bridgeInfo{bridge: b, in: port}
+	if end := t.hookFromBridge(netfilter.Prerouting); end != nil {
 		return end
 	}
 	if t.p.Destination != was {
@@ -205,14 +207,14 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 		return t.end(Dropped, "no route leads to its new destination: the bridge drops it, and tells nobody (br_nf_pre_routing_finish_ipv6)")
 	}
 	if onward || d.Type == "local" {
-		if why := t.validateSource(d); why != "" {
+		if why := t.m.validateSource(&t.p, d); why != "" {
 			return t.end(Dropped, why)
 		}
 	}
 	// Without a route, or without forwarding, the host drops IPv4, or tells the sender (ip_route_input_slow: no_route; ip_error).
 	if !onward || d.Link != b.Name {
 		before := t.p
-		t.p.Frame.Destination = b.MAC
+		t.p.Frame.Destination, t.p.Cast = b.MAC, packet.Unicast
 		t.note(Step{Stage: Bridged, Bridge: &BridgeStep{Bridge: b.Name, Ports: []string{b.Name}}, Changes: packet.Changes(&before, &t.p),
 			Why: "its new destination is not on this bridge: up to the host's routing"})
 		return nil
@@ -228,7 +230,7 @@ func (t *transit) bridgeNetfilterForward(netfilter.Family, netfilter.Hook) *End 
 	}
 	name, port := t.bridge.bridge.Name, t.p.Out
 	t.p.In, t.p.Out, t.p.BridgeOut = name, name, port
-	end := t.hook(family(&t.p), netfilter.Forward)
+	end := t.hookFromBridge(netfilter.Forward)
 	t.p.In, t.p.Out = t.bridge.in, port
 	return end
 }
@@ -240,7 +242,21 @@ func (t *transit) bridgeNetfilterPostrouting(netfilter.Family, netfilter.Hook) *
 	}
 	port := t.p.Out
 	t.p.In, t.p.Out = "", t.bridge.bridge.Name
-	end := t.hook(family(&t.p), netfilter.Postrouting)
+	end := t.hookFromBridge(netfilter.Postrouting)
 	t.p.Out = port
+	return end
+}
+
+// hookFromBridge runs a hook of IP for a bridged frame, which a frame for another station passes as if it were for this one; after
+// postrouting it stays so (br_nf_post_routing).
+func (t *transit) hookFromBridge(h netfilter.Hook) *End {
+	other := t.p.Cast == packet.OtherHost
+	if other {
+		t.p.Cast = packet.Unicast
+	}
+	end := t.hook(family(&t.p), h)
+	if other && h != netfilter.Postrouting {
+		t.p.Cast = packet.OtherHost
+	}
 	return end
 }

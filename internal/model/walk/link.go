@@ -65,18 +65,18 @@ func (t transit) receive() passage {
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
 	}
+	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
+	if l.Type == "ether" {
+		p.Cast = p.Frame.CastFor(l.MAC)
+	}
 	if end := t.deviceHook(l.Name, netfilter.Ingress); end != nil {
 		return t.over(end)
 	}
-	p.Frame.Type = p.EtherType()
 	if b, ok := m.bridgeOf(l); ok {
 		return t.bridgeIn(b, l)
 	}
 	if master := m.FIB.Link(l.Master); master != nil {
 		return t.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
-	}
-	if p.Cast = packet.Unicast; l.Type == "ether" {
-		p.Cast = p.Frame.CastFor(l.MAC)
 	}
 	return t.to(transit.receiveIP)
 }

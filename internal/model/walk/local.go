@@ -223,7 +223,16 @@ func (t transit) loopBack() passage {
 	t.p.HasOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false
 	t.loopback = true
 	t.note(Step{Stage: Received, Why: "on lo"})
-	return t.ipHook(netfilter.Prerouting, transit.input)
+	return t.ipHook(netfilter.Prerouting, transit.takeBack)
+}
+
+// takeBack delivers a packet that the machine sent to itself by the route that it was sent with, unless a translation on lo took that away
+// (ip_rcv_finish_core).
+func (t transit) takeBack() passage {
+	if t.route == nil {
+		return t.routeIn()
+	}
+	return t.input()
 }
 
 // findSocket gives an answer the socket that it is for, which the kernel looks for before the route (net.ipv4.ip_early_demux): rules at the

@@ -84,10 +84,14 @@ func (t *transit) translate(f netfilter.Family, h netfilter.Hook) *End {
 		changes := packet.Changes(&before, &t.p)
 		t.note(Step{Stage: Translated, Family: f, Hook: h, Changes: changes, Why: "as the connection's first packet was"})
 	}
-	if h != netfilter.Output || t.p.Destination == before.Destination {
-		return nil
+	switch {
+	case t.p.Destination == before.Destination:
+	case h == netfilter.Output:
+		return t.reroute()
+	case h == netfilter.Prerouting:
+		t.route = nil // nf_nat_ipv4_pre_routing, nf_nat_ipv6_in: skb_dst_drop
 	}
-	return t.reroute()
+	return nil
 }
 
 // unbound tells of packets that the nat chains may be asked for: the first of a connection, and what belongs to one without being an ICMP

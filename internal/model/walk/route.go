@@ -66,7 +66,7 @@ func (t transit) routeIn() passage {
 	}
 	switch d.Type {
 	case "local", "anycast":
-		if why := t.validateSource(d); why != "" {
+		if why := t.m.validateSource(&t.p, d); why != "" {
 			return t.finish(Dropped, why)
 		}
 		return t.to(transit.input)
@@ -86,7 +86,7 @@ func (t transit) routedOn(d *fib.Answer) passage {
 		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
 			forwardingSetting(t.p.In, t.p.IsIPv6())))
 	}
-	if why := t.validateSource(d); why != "" {
+	if why := t.m.validateSource(&t.p, d); why != "" {
 		return t.finish(Dropped, why)
 	}
 	return t.to(transit.forward)

@@ -36,13 +36,6 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
 // back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
-func (t *transit) validateSource(d *fib.Answer) string {
-	if t.loopback {
-		return ""
-	}
-	return t.m.validateSource(&t.p, d)
-}
-
 func (m *machine) validateSource(p *packet.Packet, d *fib.Answer) string {
 	if p.IsIPv6() || p.In == "" {
 		return ""
