@@ -132,8 +132,12 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 	if back == nil && outcome.End.Kind == walk.Delivered { // nobody knows what answers it
 		return func(string) bool { return true }
 	}
-	if back != nil && (back.Kind == walk.Rejected || back.Refused || back.Kind == walk.Delivered && back.Packet.Protocol == packet.TCP) {
-		return func(string) bool { return true }
+	if back != nil {
+		fromOutside := outcome.There[0].Stage != walk.Sent // and where the answer goes, nobody may have asked
+		delivered := back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside)
+		if back.Kind == walk.Rejected || back.Refused || delivered {
+			return func(string) bool { return true }
+		}
 	}
 	return func(host string) bool {
 		return slices.ContainsFunc(slices.Concat(outcome.There, outcome.Back), func(s walk.Step) bool {

@@ -47,19 +47,26 @@ func TestZones(t *testing.T) {
 	}
 }
 
-// TestTwins: what has the tuples of a flow in another zone gets another port, except a datagram, which Confirm drops.
+// TestTwins: what has the tuples of a flow in another zone, or in the other direction of one, gets another port, except a datagram, which
+// Confirm drops.
 func TestTwins(t *testing.T) {
 	for _, protocol := range []packet.Protocol{packet.TCP, packet.UDP} {
-		v := NewView(nil, defaults)
-		a, b := syn(tuple(protocol, "10.0.0.1", 2000, "10.9.0.1", 80)), syn(tuple(protocol, "10.0.0.1", 2000, "10.9.0.1", 80))
-		a.Zone = packet.Zone{ID: 7, Only: packet.ZoneOriginal}
-		send(t, v, &a, nil, nil)
-		v.Track(&b)
-		v.Null(&b, false)
-		v.Null(&b, true)
-		if changed, confirmed := b.SourcePort != packet.Exactly(2000), v.Confirm(&b); changed == (protocol == packet.UDP) ||
-			confirmed != changed {
-			t.Errorf("%s: port %s, confirmed %v", protocol, b.SourcePort, confirmed)
+		there := tuple(protocol, "10.0.0.1", 2000, "10.9.0.1", 80)
+		for _, c := range []struct {
+			zone   packet.ZoneDirection
+			second packet.Tuple
+		}{{packet.ZoneOriginal, there}, {packet.ZoneReply, there.Reply()}} {
+			v := NewView(nil, defaults)
+			a, b := syn(there), syn(c.second)
+			a.Zone = packet.Zone{ID: 7, Only: c.zone}
+			send(t, v, &a, nil, nil)
+			v.Track(&b)
+			v.Null(&b, false)
+			v.Null(&b, true)
+			if changed, confirmed := b.SourcePort != c.second.SourcePort, v.Confirm(&b); changed == (protocol == packet.UDP) ||
+				confirmed != changed {
+				t.Errorf("%s: port %s, confirmed %v", b.Tuple, b.SourcePort, confirmed)
+			}
 		}
 	}
 }
