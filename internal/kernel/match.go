@@ -95,7 +95,7 @@ func (l ipLayout) begin(p packet.Protocol) []check {
 // begins at ports. What the tuple leaves open is not looked at.
 func (l ipLayout) tuple(at place, ip, ports uint32, t packet.Tuple) (checks []check) {
 	address := func(offset uint32, a netip.Addr) {
-		if a.IsValid() {
+		if a.IsValid() && !a.IsUnspecified() {
 			checks = append(checks, check{at, ip + offset, isEqual, a.AsSlice()})
 		}
 	}

@@ -244,7 +244,7 @@ func TestTraceDropsRepeats(t *testing.T) {
 	a, b := pair(t)
 	script(t, b, "iptables-nft -A INPUT -p tcp --dport 80 -j DROP")
 	tuple := tcpTuple("10.9.0.1:4711", "10.9.0.2:80")
-	trace, err := kernel.OpenTrace(a, []packet.Tuple{tuple})
+	trace, err := kernel.OpenTrace(a, []packet.Tuple{tuple}, []packet.Tuple{tuple})
 	if err != nil {
 		t.Fatal(err)
 	}

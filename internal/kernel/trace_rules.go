@@ -41,7 +41,7 @@ var traceFamilies = []uint8{unix.NFPROTO_INET, unix.NFPROTO_BRIDGE}
 var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket.
-func addTraceRules(c *netlink.Conn, table string, tuples []packet.Tuple) error {
+func addTraceRules(c *netlink.Conn, table string, tuples, once []packet.Tuple) error {
 	var rules, repeats [][]nftExpr
 	for _, t := range tuples {
 		layout, err := layoutOf(t)
@@ -49,6 +49,12 @@ func addTraceRules(c *netlink.Conn, table string, tuples []packet.Tuple) error {
 			return err
 		}
 		rules = append(rules, append(exprs(layout.packets(t)), startTracing...), append(exprs(layout.errors(t)), startTracing...))
+	}
+	for _, t := range once {
+		layout, err := layoutOf(t)
+		if err != nil {
+			return err
+		}
 		if t.Protocol == packet.TCP {
 			repeats = append(repeats, append(exprs(layout.packets(t)), dropRepeats...))
 		}

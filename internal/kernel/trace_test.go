@@ -31,7 +31,7 @@ func script(t testing.TB, ns *kernel.Namespace, text string) {
 
 func openTrace(t testing.TB, ns *kernel.Namespace, tuples ...packet.Tuple) *kernel.Trace {
 	t.Helper()
-	trace, err := kernel.OpenTrace(ns, tuples)
+	trace, err := kernel.OpenTrace(ns, tuples, tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -223,7 +223,7 @@ func TestTraceBadTuples(t *testing.T) {
 	ns := namespace(t, t.TempDir()+"/a")
 	mixed := packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.9.0.2"), Destination: netip.MustParseAddr("fd00::1")}
 	for _, tuples := range [][]packet.Tuple{nil, {mixed}} {
-		if _, err := kernel.OpenTrace(ns, tuples); err == nil {
+		if _, err := kernel.OpenTrace(ns, tuples, tuples); err == nil {
 			t.Errorf("no error for %v", tuples)
 		}
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
@@ -98,7 +99,7 @@ func (b *built) fill(ctx context.Context, w *World) error {
 			return err
 		}
 	}
-	return b.carriers(ctx)
+	return b.settled(ctx)
 }
 
 // hastyNeighbours makes questions for link-layer addresses end soon: a packet that comes while one is open waits for the next attempt.
@@ -269,22 +270,23 @@ func (b *built) accept(s net.Listener) {
 	}
 }
 
-// carriers waits until the kernel has noticed that both ends of every wire are up.
-func (b *built) carriers(ctx context.Context) error {
+// settled waits until the kernel has noticed that both ends of every wire are up, and takes packets for all its addresses: an IPv6 address
+// has its local route when a worker of the kernel has come to it (addrconf_dad_work), though nothing looks for its duplicates.
+func (b *built) settled(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	for name, ns := range b.spaces {
 		for {
-			up, err := carrier(ns)
+			missing, err := unsettled(ns)
 			if err != nil {
 				return err
 			}
-			if up {
+			if missing == "" {
 				break
 			}
 			select {
 			case <-ctx.Done():
-				return &worldError{"carrier", fmt.Errorf("of %s's wires: %w", name, ctx.Err())}
+				return &worldError{"carrier", fmt.Errorf("%s: %s: %w", name, missing, ctx.Err())}
 			case <-time.After(time.Millisecond):
 			}
 		}
@@ -292,22 +294,46 @@ func (b *built) carriers(ctx context.Context) error {
 	return nil
 }
 
-func carrier(ns *kernel.Namespace) (bool, error) {
+// unsettled tells what a namespace does not have yet; "" for nothing.
+func unsettled(ns *kernel.Namespace) (string, error) {
 	h, err := ns.Handle()
 	if err != nil {
-		return false, err
+		return "", err
 	}
 	links, err := h.LinkList()
 	if err != nil {
-		return false, err
+		return "", err
+	}
+	local := map[string]bool{}
+	routes, err := h.RouteListFiltered(netlink.FAMILY_V6, &netlink.Route{Table: unix.RT_TABLE_LOCAL}, netlink.RT_FILTER_TABLE)
+	if err != nil {
+		return "", err
+	}
+	for _, r := range routes {
+		if r.Dst != nil {
+			local[r.Dst.IP.String()] = true
+		}
 	}
 	for _, l := range links {
 		a := l.Attrs()
-		if l.Type() == "veth" && a.Flags&net.FlagUp != 0 && (a.RawFlags&unix.IFF_LOWER_UP == 0 || a.RawFlags&unix.IFF_RUNNING == 0) {
-			return false, nil
+		running := a.RawFlags&unix.IFF_LOWER_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0
+		if a.Flags&net.FlagUp == 0 || !running {
+			if a.Flags&net.FlagUp != 0 && l.Type() == "veth" {
+				return "no carrier on " + a.Name, nil
+			}
+			continue
+		}
+		addresses, err := h.AddrList(l, netlink.FAMILY_V6)
+		if err != nil {
+			return "", err
+		}
+		for _, at := range addresses {
+			if !local[at.IP.String()] {
+				return "no local route for " + at.IP.String(), nil
+			}
 		}
 	}
-	return true, nil
+	return "", nil
 }
 
 // close takes everything away.

@@ -101,6 +101,9 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			continue
 		}
 		observed, there := likeliest(flows, k.flow)
+		if !there && unasked(outcome) {
+			continue
+		}
 		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true,
 			forgotten: !there})
 	}
@@ -132,18 +135,25 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 	if back == nil && outcome.End.Kind == walk.Delivered { // nobody knows what answers it
 		return func(string) bool { return true }
 	}
-	if back != nil {
-		fromOutside := outcome.There[0].Stage != walk.Sent // and where the answer goes, nobody may have asked
-		delivered := back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside)
-		if back.Kind == walk.Rejected || back.Refused || delivered {
-			return func(string) bool { return true }
-		}
+	delivered := back != nil && back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside(outcome))
+	if delivered || back != nil && (back.Kind == walk.Rejected || back.Refused) {
+		return func(string) bool { return true }
 	}
 	return func(host string) bool {
 		return slices.ContainsFunc(slices.Concat(outcome.There, outcome.Back), func(s walk.Step) bool {
 			return s.Host == host && s.Stage == walk.Transmit && s.Packet.In == s.Packet.Out
 		})
 	}
+}
+
+// fromOutside tells of a request that no host of those walked sent: where its answer goes, nobody may have asked.
+func fromOutside(outcome *walk.Outcome) bool { return outcome.There[0].Stage != walk.Sent }
+
+// unasked tells of a TCP answer that is delivered where nobody asked, as far as is known: the reset that it gets is not walked, and ends
+// the connections that take it for the request's (nf_conntrack_tcp_packet).
+func unasked(outcome *walk.Outcome) bool {
+	b := outcome.BackEnd
+	return b != nil && b.Kind == walk.Delivered && b.Packet.Protocol == packet.TCP && (b.Refused || fromOutside(outcome))
 }
 
 // unresolved tells of a packet for whose next hop nobody answers.

@@ -74,8 +74,9 @@ type watcher struct {
 	err  error
 }
 
-// watch opens traces and captures in every host of the prediction that can be had. With others it captures all packets, and in those
-// hosts, too. The watchers are for closeAll also after an error.
+// watch opens traces and captures in every host of the prediction that can be had. With others it traces everything of the protocol and
+// captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. The watchers are for closeAll also
+// after an error.
 func watch(
 	namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string,
 ) ([]*watcher, error) {
@@ -90,17 +91,39 @@ func watch(
 		}
 		watchers = append(watchers, &watcher{name: host, ns: ns, chains: chains[host]})
 	}
+	kinds := alike(tuples)
 	return watchers, inParallel(watchers, func(w *watcher) (err error) {
-		captured := tuples[w.name]
+		predicted := tuples[w.name]
+		captured, traced := predicted, predicted
 		if len(others) > 0 {
-			captured = nil
+			captured, traced = nil, kinds
 		}
-		if w.capture, err = kernel.OpenCapture(w.ns, captured); err != nil || len(tuples[w.name]) == 0 {
+		if w.capture, err = kernel.OpenCapture(w.ns, captured); err != nil || len(traced) == 0 {
 			return err
 		}
-		w.trace, err = kernel.OpenTrace(w.ns, tuples[w.name])
+		w.trace, err = kernel.OpenTrace(w.ns, traced, predicted)
 		return err
 	})
+}
+
+// alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.
+func alike(tuples map[string][]packet.Tuple) (kinds []packet.Tuple) {
+	seen := map[packet.Tuple]bool{}
+	for _, list := range tuples {
+		for _, t := range list {
+			for _, t := range [...]packet.Tuple{t, t.Reply()} {
+				kind := packet.Tuple{Protocol: t.Protocol, Type: t.Type, Source: netip.IPv4Unspecified()}
+				if t.Source.Is6() || t.Destination.Is6() {
+					kind.Source = netip.IPv6Unspecified()
+				}
+				if !seen[kind] {
+					seen[kind] = true
+					kinds = append(kinds, kind)
+				}
+			}
+		}
+	}
+	return kinds
 }
 
 // union is the hosts of both, each once, sorted.

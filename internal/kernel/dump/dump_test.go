@@ -208,8 +208,8 @@ func TestDumpDuringTrace(t *testing.T) {
 	if err := ns.ApplyNFT(t.Context(), "table ip own { chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }"); err != nil {
 		t.Fatal(err)
 	}
-	trace, err := kernel.OpenTrace(ns,
-		[]packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}})
+	tuples := []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}}
+	trace, err := kernel.OpenTrace(ns, tuples, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

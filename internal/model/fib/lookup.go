@@ -17,6 +17,19 @@ type Query struct {
 	Protocol                    packet.Protocol
 	SourcePort, DestinationPort packet.Port
 	UID                         uint32 // of the sending socket's owner; 0 for packets that came in
+	// PortIn decides for a port that is one out of several, of which some are in the span that a policy rule tests; nil where nobody can: the
+	// answer is Unknown then.
+	PortIn func(PortTest) bool
+}
+
+// PortTest is whether a packet's port is in the span of a policy rule, both ends included.
+type PortTest struct {
+	Port      packet.Port
+	Low, High uint16
+}
+
+func (t PortTest) String() string {
+	return fmt.Sprintf("the packet's port, one out of %s, is one of a policy rule's: %d-%d", t.Port, t.Low, t.High)
 }
 
 // Answer is where a packet goes and why.

@@ -259,6 +259,9 @@ func (l *search) portIn(p packet.Port, span [2]uint16, r *Rule) bool {
 	low, high := p.Span()
 	in := p.Number >= span[0] && p.Number <= span[1]
 	if within := low >= span[0] && high <= span[1]; !within && high >= span[0] && low <= span[1] {
+		if l.q.PortIn != nil {
+			return l.q.PortIn(PortTest{p, span[0], span[1]})
+		}
 		l.unknown(fmt.Sprintf("policy rule %d asks for ports %d-%d: the packet's is one out of %s", r.Priority, span[0], span[1], p))
 	}
 	return in

@@ -207,7 +207,7 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 		return t.end(Dropped, "no route leads to its new destination: the bridge drops it, and tells nobody (br_nf_pre_routing_finish_ipv6)")
 	}
 	if onward || d.Type == "local" {
-		if why := t.m.validateSource(&t.p, d); why != "" {
+		if why := t.m.validateSource(&t.p, d, t.portIn); why != "" {
 			return t.end(Dropped, why)
 		}
 	}

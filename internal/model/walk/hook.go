@@ -170,16 +170,7 @@ func (t *transit) hangsAt(c *netfilter.Chain, link string) bool {
 	if c.Base.Devices != nil {
 		return slices.Contains(c.Base.Devices, link)
 	}
-	at := hanging{c, link}
-	known, asked := t.m.hangs[at]
-	if !asked {
-		known = t.choose(netfilter.Unknown, at, []netfilter.Option{{Label: "it does"}, {Label: "it does not"}}) == 0
-		if t.m.hangs == nil {
-			t.m.hangs = map[hanging]bool{}
-		}
-		t.m.hangs[at] = known
-	}
-	return known
+	return t.decide(hanging{c, link}, "it does", "it does not")
 }
 
 func family(p *packet.Packet) netfilter.Family {

@@ -46,6 +46,20 @@ func TestReversePathPorts(t *testing.T) {
 	}
 }
 
+// TestPolicyRuleOfPortByChance: a policy rule that asks for a port which the kernel chose by chance decides both ways, the same each time.
+func TestPolicyRuleOfPortByChance(t *testing.T) {
+	n, _, router, server := chain(t)
+	router.iptables(nat("-A POSTROUTING -p tcp -j MASQUERADE --random"))
+	server.policy(fib.Rule{Priority: 100, Table: 100, Protocol: packet.TCP, DestinationPorts: [2]uint16{8080, 8080}})
+	server.FIB.Routes = append(server.FIB.Routes, fib.Route{Table: 100, Type: "blackhole", Destination: netip.MustParsePrefix("0.0.0.0/0")})
+	outcomes := n.tcp("client", "10.2.0.2:80").Outcomes
+	if len(outcomes) != 2 || outcomes[0].BackEnd.Kind != Dropped || outcomes[1].BackEnd.Kind != Delivered {
+		for _, o := range outcomes {
+			t.Error(ends(o))
+		}
+	}
+}
+
 // TestMasqueradeWithoutAddress: what a host without an address sends is left as it is; one that has an address elsewhere cannot masquerade.
 func TestMasqueradeWithoutAddress(t *testing.T) {
 	n := newNetwork(t)

@@ -22,8 +22,8 @@ type machine struct {
 	view *conntrack.View
 	// neighbours and stations are what the host learnt by asking, beside what the snapshot has.
 	neighbours map[neighbour]packet.MAC
-	stations   map[station]string // the bridge port behind which a station was seen
-	hangs      map[hanging]bool   // what chains were taken to hang at
+	stations   map[station]string    // the bridge port behind which a station was seen
+	decided    map[fmt.Stringer]bool // what nobody knows, and was decided
 }
 
 type neighbour struct {

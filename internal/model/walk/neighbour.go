@@ -168,7 +168,7 @@ func (m *machine) answersFor(l *fib.Link, q *query) bool {
 	}
 	question := packet.Packet{Tuple: packet.Tuple{Source: q.sender, Destination: q.address}, Local: packet.Local{In: l.Name}}
 	d := m.FIB.Lookup(fib.Query{Source: q.sender, Destination: q.address, In: l.Name})
-	if q.sender.IsValid() && (m.martian(&question) != "" || m.validateSource(&question, &d) != "") {
+	if q.sender.IsValid() && (m.martian(&question) != "" || m.validateSource(&question, &d, nil) != "") {
 		return false
 	}
 	switch {

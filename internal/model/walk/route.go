@@ -16,6 +16,7 @@ func (t *transit) lookUp(in string) *fib.Answer {
 	a := t.m.FIB.Lookup(fib.Query{
 		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
+		PortIn: t.portIn,
 	})
 	if len(a.Ways) > 1 {
 		a = a.Take(t.choose(netfilter.Hash, nextHopTo{p.Destination}, ways(a.Ways)))
@@ -66,7 +67,7 @@ func (t transit) routeIn() passage {
 	}
 	switch d.Type {
 	case "local", "anycast":
-		if why := t.m.validateSource(&t.p, d); why != "" {
+		if why := t.m.validateSource(&t.p, d, t.portIn); why != "" {
 			return t.finish(Dropped, why)
 		}
 		return t.to(transit.input)
@@ -86,7 +87,7 @@ func (t transit) routedOn(d *fib.Answer) passage {
 		return t.finish(Dropped, fmt.Sprintf("%s is not an address of this host, and it does not forward (%s is 0)", t.p.Destination,
 			forwardingSetting(t.p.In, t.p.IsIPv6())))
 	}
-	if why := t.m.validateSource(&t.p, d); why != "" {
+	if why := t.m.validateSource(&t.p, d, t.portIn); why != "" {
 		return t.finish(Dropped, why)
 	}
 	return t.to(transit.forward)

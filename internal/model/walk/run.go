@@ -220,6 +220,22 @@ func (t *transit) choose(kind netfilter.ChoiceKind, about fmt.Stringer, options 
 	return t.Choose(netfilter.Choice{Kind: kind, About: about, What: about.String(), Options: options})
 }
 
+// decide chooses between yes and no where nobody knows, once for a machine and a question.
+func (t *transit) decide(about fmt.Stringer, yes, no string) bool {
+	answer, asked := t.m.decided[about]
+	if !asked {
+		answer = t.choose(netfilter.Unknown, about, []netfilter.Option{{Label: yes}, {Label: no}}) == 0
+		if t.m.decided == nil {
+			t.m.decided = map[fmt.Stringer]bool{}
+		}
+		t.m.decided[about] = answer
+	}
+	return answer
+}
+
+// portIn decides what a policy rule asks of a port that the kernel has chosen by chance.
+func (t *transit) portIn(test fib.PortTest) bool { return t.decide(test, "it is", "it is not") }
+
 // portOf asks behind which port of a bridge a destination is.
 type portOf struct {
 	bridge      string

@@ -36,7 +36,7 @@ var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 // validateSource is the check of the source address: the machine's own addresses do not come in from outside, and with rp_filter the way
 // back must lead out where the packet came in (fib_validate_source). IPv6 has no such check.
-func (m *machine) validateSource(p *packet.Packet, d *fib.Answer) string {
+func (m *machine) validateSource(p *packet.Packet, d *fib.Answer, portIn func(fib.PortTest) bool) string {
 	if p.IsIPv6() || p.In == "" {
 		return ""
 	}
@@ -45,7 +45,7 @@ func (m *machine) validateSource(p *packet.Packet, d *fib.Answer) string {
 	if mode == 0 && (acceptLocal || !m.ownAddress(p.Source) && !m.customLocal()) {
 		return ""
 	}
-	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS}
+	back := fib.Query{Source: p.Destination, Destination: p.Source, In: "lo", TOS: p.TOS, PortIn: portIn}
 	if m.FIB.Dissects() { // the ports are those of an answer (__fib_validate_source)
 		back.Protocol, back.SourcePort, back.DestinationPort = p.Protocol, p.DestinationPort, p.SourcePort
 	}
