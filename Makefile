@@ -31,7 +31,7 @@ test: deps controlplane build ## all tests
 build: ## bin/packetwalk and its companions
 	@mkdir -p bin
 	@echo "building packetwalk"
-	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/...
+	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
 
 controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
 	@go run ./tools/controlplane build

@@ -21,11 +21,12 @@ func FindBinaries() (Binaries, error) {
 		ControlPlane: filepath.Join(dir, "packetwalk-controlplane"),
 		Node:         filepath.Join(dir, "packetwalk-node"),
 		CNI:          filepath.Join(dir, "packetwalk-cni"),
+		PortMap:      filepath.Join(dir, "portmap"),
 		App:          filepath.Join(dir, "packetwalk-app"),
 		Addon:        filepath.Join(dir, "packetwalk-addon"),
 		DNS:          filepath.Join(dir, "packetwalk-dns"),
 	}
-	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.App, b.Addon, b.DNS} {
+	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.PortMap, b.App, b.Addon, b.DNS} {
 		if _, err := os.Stat(path); err != nil {
 			return b, fmt.Errorf("%s is missing beside %s; 'make build controlplane' makes it", filepath.Base(path), self)
 		}

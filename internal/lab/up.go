@@ -30,6 +30,7 @@ type Binaries struct {
 	ControlPlane string // the multi-call binary
 	Node         string // packetwalk-node
 	CNI          string // packetwalk-cni
+	PortMap      string // upstream's CNI plugin for host ports, in CNI's folder
 	App          string // packetwalk-app
 	Addon        string // packetwalk-addon
 	DNS          string // packetwalk-dns

@@ -57,24 +57,28 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	}
 }
 
-// Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name.
+// Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's portmap's,
+// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template).
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
 	plugin := object{"type": "packetwalk-cni", "mode": c.Spec.Network.Mode, "bridge": "azure0", "master": "eth0", "stateDir": state}
+	ports := object{"type": "portmap", "capabilities": object{"portMappings": true}, "backend": "iptables"}
 	switch c.Spec.Network.Plugin {
 	case cluster.PluginKubenet:
 		network, name = "kubenet", "10-kubenet.conflist"
 		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
 		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
+		ports["externalSetMarkChain"] = "KUBE-MARK-MASQ"
 	default:
+		ports["snat"] = true
 		addresses := []string{}
 		if len(n.PodAddresses) > 0 {
 			addresses = append(addresses, n.PodAddresses[0].String()+"-"+n.PodAddresses[len(n.PodAddresses)-1].String())
 		}
 		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
 	}
-	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin}}, "", "  ")
+	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin, ports}}, "", "  ")
 	return name, list, err
 }
 

@@ -47,11 +47,12 @@ var programs = sync.OnceValues(func() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	for _, name := range []string{"packetwalk-app", "packetwalk-cni"} {
-		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), "packetwalk.dev/cmd/"+name)
+	for _, path := range []string{"packetwalk.dev/cmd/packetwalk-app", "packetwalk.dev/cmd/packetwalk-cni",
+		"github.com/containernetworking/plugins/plugins/meta/portmap"} {
+		cmd := exec.Command("go", "build", "-o", dir, path)
 		cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
-			return dir, fmt.Errorf("build %s: %w: %s", name, err, out)
+			return dir, fmt.Errorf("build %s: %w: %s", path, err, out)
 		}
 	}
 	return dir, nil
@@ -101,7 +102,8 @@ func newWorld(t *testing.T) *world {
 		t.Fatal(err)
 	}
 	list := fmt.Sprintf(`{"cniVersion":"1.1.0","name":"azure","plugins":[{"type":"packetwalk-cni","mode":"bridge","master":"eth0","stateDir":%q,
-		"ipam":{"type":"azure-vnet-ipam","addresses":["10.13.76.5-10.13.76.9"],"subnet":"10.13.76.0/24","gateway":"10.13.76.1"}}]}`,
+		"ipam":{"type":"azure-vnet-ipam","addresses":["10.13.76.5-10.13.76.9"],"subnet":"10.13.76.0/24","gateway":"10.13.76.1"}},
+		{"type":"portmap","capabilities":{"portMappings":true},"snat":true}]}`,
 		filepath.Join(dir, "cni"))
 	if err := os.WriteFile(filepath.Join(conf, "10-azure.conflist"), []byte(list), 0o600); err != nil {
 		t.Fatal(err)
