@@ -73,15 +73,15 @@ func (v *View) used(t packet.Tuple, f *packet.Flow) bool {
 }
 
 // clashes tells whether another flow has the tuple that f begins with, so that f's source has to change (nf_nat_used_tuple_new). A
-// datagram's is left for Confirm where neither flow is translated: the other is the same flow or the one the other way round, which another
-// packet made meanwhile, or which is in another zone.
+// datagram's is left for Confirm where neither flow is translated and the other is the one the other way round, which its answer made
+// meanwhile, or which is in another zone.
 func (v *View) clashes(t packet.Tuple, f *packet.Flow) bool {
 	other := v.holder(t.Reply(), f, true)
 	if other == nil {
 		return false
 	}
 	translated := (other.Status|f.Status)&(packet.SNAT|packet.DNAT) != 0
-	return translated || t.Protocol != packet.UDP && t.Protocol != packet.UDPLite
+	return translated || other.Original != f.Reply || t.Protocol != packet.UDP && t.Protocol != packet.UDPLite
 }
 
 // unique is get_unique_tuple: the tuple that the flow's packets have from here on.
