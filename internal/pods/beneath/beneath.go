@@ -33,7 +33,12 @@ func InRoot(path string, flags uint64) (*os.File, error) {
 		return nil, err
 	}
 	defer root.Close()
-	return open(int(root.Fd()), path, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
+	return In(root, path, flags)
+}
+
+// In opens a path as a process sees it whose root directory is dir: links lead nowhere else, nor does "..".
+func In(dir *os.File, path string, flags uint64) (*os.File, error) {
+	return open(int(dir.Fd()), path, flags, unix.RESOLVE_IN_ROOT|unix.RESOLVE_NO_MAGICLINKS)
 }
 
 // patience is how often a path is tried whose directories are renamed meanwhile (openat2(2), EAGAIN).

@@ -1,0 +1,244 @@
+// Package images owns the machine's container images: loading them from archives, and their layers as directories that overlayfs can
+// have below a container's root. Archives are untrusted: whatever one says, nothing is written outside of the store, and nothing half
+// done is ever seen. It runs no containers and reads no cluster; it must not import anything of the project but base and pods/beneath.
+//
+// A store is an OCI image layout (index.json, blobs/sha256), with the unpacked layers beside it:
+//
+//	lock           held (flock) for each change of what follows; only for moments
+//	index.json     the images: their names, and the digests of their manifests
+//	blobs/sha256   manifests, configurations and layers, as they came
+//	layers         the layers' files; a directory's name is made of its layer's chain ID, short enough for 127 of them in one mount(2)
+//	tmp            what is not whole yet: a directory for each task, held (flock) by its process, and removed by the next when that dies
+package images
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"golang.org/x/sys/unix"
+)
+
+// An Image is what a container's root is made of, as data.
+type Image struct {
+	// Name is normalized, as people write it shortest: "nginx:1.27" for docker.io/library/nginx:1.27, "nginx@sha256:…" where the reference
+	// has a digest. It is "" where its archive gave none; such an image goes by its digest.
+	Name   string
+	Digest string // of its manifest, "sha256:…"
+	Size   int64  // octets of its layers, as they came: compressed as a rule
+	Config Config
+	// Layers are directories with the layers' files as overlayfs wants them below it (lowerdir), the lowest first. Where a layer hides all
+	// below it, it is the first. Only [Store.Image] makes them; from elsewhere there is one for each layer that the image has.
+	Layers []string
+}
+
+// Config is what an image says about its containers (OCI image specification, config.md).
+type Config struct {
+	Entrypoint, Cmd, Env         []string
+	User, WorkingDir, StopSignal string
+	Volumes, Ports               []string // sorted; ports as "80/tcp"
+}
+
+// ErrNotFound is that an image is not in the store.
+var ErrNotFound = errors.New("not loaded")
+
+// limits are the most that is taken, of what archives say.
+type limits struct {
+	unpacked  int64 // octets of an image's files
+	files     int64 // an image's files and directories
+	names     int64 // octets of their names
+	layers    int   // of an image; more than a mount may have on old kernels
+	json      int64 // octets of a manifest, an index or a configuration
+	archive   int64 // octets of an archive, uncompressed
+	entries   int   // of an archive
+	manifests int   // that are read of an archive
+}
+
+var most = limits{
+	unpacked: 16 << 30, files: 2_000_000, names: 256 << 20, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000,
+}
+
+// A Store is a directory with images. Several processes may use one at the same time.
+type Store struct {
+	// Pinned says which of some layers' directories containers use: those stay when the last image goes that has them, until a later
+	// change finds them unused. Open sets it to a look at all mounts of the machine.
+	Pinned func(ctx context.Context, dirs []string) ([]string, error)
+
+	dir  string // absolute
+	root *os.Root
+	most limits
+}
+
+// Dir is where the images of the machine are, for all labs: packetwalk/images in the user's cache.
+func Dir() (string, error) {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return "", fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
+	}
+	return filepath.Join(cache, "packetwalk", "images"), nil
+}
+
+// Open opens a store, and makes it where there is none. What processes left there that died is removed.
+func Open(dir string) (*Store, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the image store: %w", err)
+	}
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the image store: %w", err)
+	}
+	s := &Store{Pinned: mounted, dir: dir, root: root, most: most}
+	if err := s.prepare(); err != nil {
+		return nil, fmt.Errorf("image store %s: %w", dir, err)
+	}
+	return s, nil
+}
+
+// prepare makes the directories, and removes what nobody needs. The store must be ours alone: what is in it is mounted.
+func (s *Store) prepare() error {
+	info, err := s.root.Stat(".")
+	if err != nil {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(s.dir, &st); err != nil {
+		return err
+	}
+	if int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("it is of user %d: move it away, or set XDG_CACHE_HOME to a folder of your own", st.Uid)
+	}
+	if info.Mode().Perm() != 0o700 {
+		if err := s.root.Chmod(".", 0o700); err != nil {
+			return err
+		}
+	}
+	for _, d := range []string{blobsDir, layersDir, tmpDir} {
+		if err := s.root.MkdirAll(d, 0o700); err != nil {
+			return err
+		}
+	}
+	return s.change(context.Background(), func(i *index) (bool, error) { return false, nil })
+}
+
+// Image gives the image that a reference means, as pods have them ("nginx", "nginx:1.27", "nginx@sha256:…", "sha256:…"), with its layers
+// unpacked. [ErrNotFound] is in the error's chain where it is not there.
+func (s *Store) Image(ctx context.Context, ref string) (Image, error) {
+	var d entry
+	var c contents
+	err := s.locked(ctx, func() error {
+		i, err := s.readIndex()
+		if err != nil {
+			return err
+		}
+		at, err := i.find(ref)
+		if err != nil {
+			return err
+		}
+		d = i.Manifests[at[0]]
+		c, err = s.read(d)
+		return err
+	})
+	if err != nil {
+		return Image{}, err
+	}
+	img := s.image(d, c)
+	if img.Layers, err = s.unpacked(ctx, c); err != nil {
+		return Image{}, fmt.Errorf("unpack image %s: %w", ref, s.explain(err))
+	}
+	return img, nil
+}
+
+// List gives all images, by name.
+func (s *Store) List(ctx context.Context) ([]Image, error) {
+	var list []Image
+	err := s.locked(ctx, func() error {
+		i, err := s.readIndex()
+		if err != nil {
+			return err
+		}
+		for _, d := range i.Manifests {
+			c, err := s.read(d)
+			if err != nil {
+				return err
+			}
+			list = append(list, s.image(d, c))
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	slices.SortFunc(list, func(a, b Image) int { return strings.Compare(a.Name+" "+a.Digest, b.Name+" "+b.Digest) })
+	return list, nil
+}
+
+// Remove takes a name from its image, or all names where ref is a digest ("sha256:" and at least 12 of its digits). What no image has any
+// more goes, but for layers that containers use. [ErrNotFound] is in the error's chain where there is none.
+func (s *Store) Remove(ctx context.Context, ref string) error {
+	return s.change(ctx, func(i *index) (bool, error) {
+		at, err := i.find(ref)
+		if err != nil {
+			return false, err
+		}
+		for _, n := range slices.Backward(at) {
+			i.Manifests = slices.Delete(i.Manifests, n, n+1)
+		}
+		return true, nil
+	})
+}
+
+// explain says of an error of the disk what to do.
+func (s *Store) explain(err error) error {
+	if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EDQUOT) {
+		return fmt.Errorf("%w; make room on the disk of %s ('packetwalk image rm' removes images), or set XDG_CACHE_HOME to a folder on another",
+			err, s.dir)
+	}
+	return err
+}
+
+// image is an entry of the index as people get it.
+func (s *Store) image(d v1.Descriptor, c contents) Image {
+	of := c.config.Config
+	img := Image{Name: d.Annotations[refName], Digest: d.Digest.String(), Config: Config{
+		Entrypoint: of.Entrypoint, Cmd: of.Cmd, Env: of.Env, User: of.User, WorkingDir: of.WorkingDir, StopSignal: of.StopSignal,
+		Volumes: slices.Sorted(maps.Keys(of.Volumes)), Ports: ports(of.ExposedPorts),
+	}}
+	for n, id := range c.layerIDs() {
+		img.Size += c.manifest.Layers[n].Size
+		img.Layers = append(img.Layers, filepath.Join(s.dir, layersDir, id))
+	}
+	return img
+}
+
+// ports are those that an image says it serves; one without a protocol is of TCP.
+func ports(exposed map[string]struct{}) []string {
+	var list []string
+	for p := range exposed {
+		if !strings.Contains(p, "/") {
+			p += "/tcp"
+		}
+		list = append(list, p)
+	}
+	slices.Sort(list)
+	return slices.Compact(list)
+}
+
+// exists tells whether there is a file of that name in the store.
+func (s *Store) exists(name string) (bool, error) {
+	_, err := s.root.Lstat(name)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}

@@ -1,0 +1,327 @@
+package images
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"github.com/klauspost/compress/zstd"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// sample is an image that says something of everything.
+func sample(t testing.TB) v1.Image {
+	return imageOf(t, func(c *v1.ConfigFile) {
+		c.Config = v1.Config{Entrypoint: []string{"/app"}, Cmd: []string{"serve"}, Env: []string{"A=1"}, User: "7:8", WorkingDir: "/srv",
+			StopSignal: "SIGINT", Volumes: map[string]struct{}{"/b": {}, "/a": {}},
+			ExposedPorts: map[string]struct{}{"80/tcp": {}, "53/udp": {}, "443": {}}}
+	}, tarOf(t, regular("app", "program")), tarOf(t, regular("etc/conf", "text")))
+}
+
+var sampleConfig = Config{Entrypoint: []string{"/app"}, Cmd: []string{"serve"}, Env: []string{"A=1"}, User: "7:8", WorkingDir: "/srv",
+	StopSignal: "SIGINT", Volumes: []string{"/a", "/b"}, Ports: []string{"443/tcp", "53/udp", "80/tcp"}}
+
+// compress rewrites a file compressed.
+func compress(t testing.TB, path string, zipped bool) string {
+	t.Helper()
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if zipped {
+		w := gzip.NewWriter(&b)
+		_, err = w.Write(data)
+		err = errors.Join(err, w.Close())
+	} else {
+		var w *zstd.Encoder
+		w, err = zstd.NewWriter(&b)
+		data = w.EncodeAll(data, nil)
+		b.Write(data)
+	}
+	if err == nil {
+		err = os.WriteFile(path, b.Bytes(), 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestFormats: an image is the same from whatever it comes in.
+func TestFormats(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	img := sample(t)
+	digest, err := img.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	docker := saveDocker(t, img, "docker.io/library/app:1")
+	dir := saveLayout(t, img, "docker.io/library/app:1")
+	for name, tt := range map[string]struct {
+		path   string
+		digest string // "" where the archive has no manifest
+	}{
+		"docker":            {docker, ""},
+		"docker gzip":       {compress(t, saveDocker(t, img, "app:1"), true), ""},
+		"layout":            {dir, digest.String()},
+		"OCI archive":       {pack(t, dir), digest.String()},
+		"OCI archive, gzip": {compress(t, pack(t, dir), true), digest.String()},
+		"OCI archive, zstd": {compress(t, pack(t, dir), false), digest.String()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newStore(t)
+			loaded := mustLoad(t, s, tt.path)
+			if len(loaded) != 1 || loaded[0].Name != "app:1" || tt.digest != "" && loaded[0].Digest != tt.digest {
+				t.Fatalf("%+v, want app:1 with %s", loaded, tt.digest)
+			}
+			if listed, err := s.List(t.Context()); err != nil || cmp.Diff(loaded, listed) != "" {
+				t.Errorf("listed: %v %s", err, cmp.Diff(loaded, listed))
+			}
+			got, err := s.Image(t.Context(), "app:1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(sampleConfig, got.Config); d != "" {
+				t.Error(d)
+			}
+			if d := cmp.Diff(loaded[0], got); d != "" {
+				t.Error(d)
+			}
+			for n, want := range []string{"app", "etc/conf"} {
+				if _, err := os.Stat(filepath.Join(got.Layers[n], want)); err != nil {
+					t.Error(err)
+				}
+			}
+			for _, ref := range []string{"app:1", "docker.io/library/app:1", got.Digest, got.Digest[:19], "app@" + got.Digest} {
+				if again, err := s.Image(t.Context(), ref); err != nil || again.Digest != got.Digest {
+					t.Errorf("%s: %v", ref, err)
+				}
+			}
+			for _, ref := range []string{"app", "app:2", "other/app:1", "sha256:" + strings.Repeat("0", 64)} {
+				if _, err := s.Image(t.Context(), ref); !errors.Is(err, ErrNotFound) {
+					t.Errorf("%s: %v", ref, err)
+				}
+			}
+			if left := leftovers(t, s); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// TestPipe: what docker save writes can be read as it comes.
+func TestPipe(t *testing.T) {
+	data, err := os.ReadFile(saveDocker(t, sample(t), "app:1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	go func() {
+		_, _ = w.Write(data)
+		w.Close()
+	}()
+	if got := mustLoad(t, newStore(t), "/proc/self/fd/"+strconv.Itoa(int(r.Fd()))); len(got) != 1 || got[0].Name != "app:1" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestStuckPipe: a writer that says nothing is not waited for when the context ends.
+func TestStuckPipe(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	defer w.Close()
+	s := newStore(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error)
+	go func() {
+		_, err := s.Load(ctx, "/proc/self/fd/"+strconv.Itoa(int(r.Fd())))
+		ended <- err
+	}()
+	cancel()
+	if err := <-ended; err == nil {
+		t.Error("loaded")
+	}
+}
+
+// platform is an image for another machine.
+func platform(t testing.TB, p v1.Platform) mutate.IndexAddendum {
+	img := imageOf(t, func(c *v1.ConfigFile) { c.OS, c.Architecture, c.Variant = p.OS, p.Architecture, p.Variant },
+		tarOf(t, regular("for", p.String())))
+	return mutate.IndexAddendum{Add: img, Descriptor: v1.Descriptor{Platform: &p}}
+}
+
+// TestPlatforms: of an index the image for this machine is taken, and found by the index's digest, too.
+func TestPlatforms(t *testing.T) {
+	other, another := v1.Platform{OS: "linux", Architecture: "s390x"}, v1.Platform{OS: "linux", Architecture: "arm", Variant: "v7"}
+	unknown := v1.Platform{OS: "unknown", Architecture: "unknown"}
+	all := mutate.AppendManifests(mutate.IndexMediaType(empty.Index, types.DockerManifestList), platform(t, other), platform(t, unknown),
+		platform(t, here), platform(t, another))
+	digest, err := all.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := newStore(t)
+	loaded := mustLoad(t, s, saveLayout(t, all, "ghcr.io/a/b:v1"))
+	if len(loaded) != 1 || loaded[0].Name != "ghcr.io/a/b:v1" {
+		t.Fatalf("%+v", loaded)
+	}
+	i, err := s.readIndex()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, ref := range []string{"ghcr.io/a/b@" + digest.String(), digest.String()} {
+		if at, err := i.find(ref); err != nil || len(at) != 1 {
+			t.Errorf("%s: %v, %v", ref, at, err)
+		}
+	}
+	none := mutate.AppendManifests(empty.Index, platform(t, other), platform(t, another), platform(t, unknown))
+	both := "is for linux/arm/v7, linux/s390x; this machine is linux/" + runtime.GOARCH
+	alone := platform(t, other).Add.(v1.Image)
+	for name, path := range map[string]string{"index": saveLayout(t, none, "a:1"), "image": saveLayout(t, alone, "a:1"),
+		"docker": saveDocker(t, alone, "a:1")} {
+		want := both
+		if name != "index" {
+			want = "is for linux/s390x; this machine is linux/" + runtime.GOARCH
+		}
+		if _, err := s.Load(t.Context(), path); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", name, err, want)
+		}
+	}
+}
+
+// TestNames: how names are shown, and what goes by them.
+func TestNames(t *testing.T) {
+	hash := strings.Repeat("0", 64)
+	for ref, want := range map[string]string{
+		"nginx": "nginx:latest", "docker.io/library/nginx:1.27": "nginx:1.27", "index.docker.io/library/nginx": "nginx:latest",
+		"docker.io/user/app:v1": "user/app:v1", "registry.k8s.io/pause:3.10": "registry.k8s.io/pause:3.10",
+		"localhost:5000/a/b": "localhost:5000/a/b:latest", "nginx@sha256:" + hash: "nginx@sha256:" + hash,
+		"nginx:1@sha256:" + hash: "nginx@sha256:" + hash, "docker.io/library/a/b": "library/a/b:latest",
+		"": "", "UPPER": "", "a b": "", "a\x1b[31m": "", "../x": "", "a/../b": "", "a//b": "", "nginx@sha256:1": "",
+	} {
+		got, err := normalize(ref)
+		if got != want || (err == nil) != (want != "") {
+			t.Errorf("%q: %q, %v, want %q", ref, got, err, want)
+		}
+		if err != nil && strings.Contains(err.Error(), "\x1b") {
+			t.Errorf("%q: the error has a control character", ref)
+		}
+	}
+	for _, tt := range []struct{ file, tag, want string }{
+		{"/x/shop.tar.gz", "", "shop:latest"}, {"shop-1.2.tar", "v1", "shop-1.2:v1"}, {"My App.tar", "", ""}, {"Shop.oci", "", "shop:latest"},
+	} {
+		if got := fileName(tt.file, tt.tag); got != tt.want {
+			t.Errorf("%s: %q, want %q", tt.file, got, tt.want)
+		}
+	}
+}
+
+// TestUnnamed: an archive's only image is named after the file; a layout's reference may be a tag.
+func TestUnnamed(t *testing.T) {
+	for ref, want := range map[string]string{"": "saved:latest", "v2": "saved:v2", "nginx:1.27": "nginx:1.27", "ghcr.io/a/b": "ghcr.io/a/b:latest"} {
+		if got := mustLoad(t, newStore(t), saveLayout(t, sample(t), ref)); len(got) != 1 || got[0].Name != want {
+			t.Errorf("%q: %+v, want %s", ref, got, want)
+		}
+	}
+	if _, err := newStore(t).Load(t.Context(), saveLayout(t, sample(t), "A:B")); err == nil {
+		t.Error("a name that is none was taken")
+	}
+}
+
+// TestReplaced: a name goes over to the image that was loaded last, and what nobody has any more goes.
+func TestReplaced(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	for _, text := range []string{"one", "two"} {
+		mustLoad(t, s, saveDocker(t, imageOf(t, nil, tarOf(t, regular("same", "")), tarOf(t, regular("f", text))), "app:1"))
+		img, err := s.Image(t.Context(), "app:1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(filepath.Join(img.Layers[1], "f")); err != nil || string(got) != text {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	blobs, _ := s.names(blobsDir)
+	layers, _ := s.names(layersDir)
+	if len(blobs) != 4 || len(layers) != 2 {
+		t.Errorf("%d blobs, %d layers", len(blobs), len(layers))
+	}
+}
+
+// TestRemove: layers stay as long as an image has them, or a container.
+func TestRemove(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	var busy []string
+	s.Pinned = func(_ context.Context, dirs []string) ([]string, error) {
+		return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return !slices.Contains(busy, d) }), nil
+	}
+	base := tarOf(t, regular("base", ""))
+	mustLoad(t, s, saveDocker(t, imageOf(t, nil, base, tarOf(t, regular("f", "one"))), "one"))
+	mustLoad(t, s, saveDocker(t, imageOf(t, nil, base, tarOf(t, regular("f", "two"))), "two"))
+	one, err := s.Image(t.Context(), "one")
+	two, err2 := s.Image(t.Context(), "two")
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if one.Layers[0] != two.Layers[0] || one.Layers[1] == two.Layers[1] {
+		t.Fatalf("%v and %v share the wrong layers", one.Layers, two.Layers)
+	}
+	busy = one.Layers
+	remove := func(ref string) {
+		t.Helper()
+		if err := s.Remove(t.Context(), ref); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func(want ...string) {
+		t.Helper()
+		names, err := s.names(layersDir)
+		for n := range names {
+			names[n] = filepath.Join(s.dir, layersDir, names[n])
+		}
+		slices.Sort(names)
+		slices.Sort(want)
+		if err != nil || !slices.Equal(names, want) {
+			t.Errorf("%v, %v, want %v", names, err, want)
+		}
+	}
+	remove("two")
+	there(one.Layers...)
+	remove(one.Digest)
+	there(one.Layers...)
+	if err := s.Remove(t.Context(), "one"); !errors.Is(err, ErrNotFound) {
+		t.Errorf("removed twice: %v", err)
+	}
+	if blobs, err := s.names(blobsDir); len(blobs) != 0 {
+		t.Errorf("blobs %v, %v", blobs, err)
+	}
+	busy = nil
+	if _, err := Open(s.dir); err != nil { // whose look at the machine's mounts finds none
+		t.Fatal(err)
+	}
+	there()
+}

@@ -1,0 +1,388 @@
+package images
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/base32"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/pause"
+)
+
+const (
+	lockFile   = "lock"
+	indexFile  = "index.json"
+	layoutFile = "oci-layout"
+	blobsDir   = "blobs/sha256"
+	layersDir  = "layers"
+	tmpDir     = "tmp"
+)
+
+// The annotations of an entry of the index.
+const (
+	refName   = "org.opencontainers.image.ref.name" // OCI image specification, annotations.md; normalized
+	fromIndex = "dev.packetwalk.index"              // the digest of the index that the image was chosen from
+)
+
+// longestLock is how long the lock of the store is waited for.
+const longestLock = time.Minute
+
+const (
+	lockRetry  = 10 * time.Millisecond
+	stageRetry = 50 * time.Millisecond
+)
+
+type (
+	entry = v1.Descriptor
+	index struct{ v1.IndexManifest }
+)
+
+// contents are what a manifest and its configuration say.
+type contents struct {
+	manifest *v1.Manifest
+	config   *v1.ConfigFile
+}
+
+// layerIDs are the names of the layers' directories, the lowest first: each made of the chain ID (OCI image specification, config.md,
+// "Layer ChainID"), because what a layer's directory is depends on those below it.
+func (c contents) layerIDs() []string {
+	var ids []string
+	chain := ""
+	for n, diff := range c.config.RootFS.DiffIDs {
+		if n == 0 {
+			chain = diff.String()
+		} else {
+			chain = fmt.Sprintf("sha256:%x", sha256.Sum256([]byte(chain+" "+diff.String())))
+		}
+		sum := sha256.Sum256([]byte(chain))
+		ids = append(ids, strings.ToLower(base32.StdEncoding.EncodeToString(sum[:])[:26])) // 130 bits
+	}
+	return ids
+}
+
+func blobPath(h v1.Hash) string { return blobsDir + "/" + h.Hex }
+
+// read gives what the store has of an image.
+func (s *Store) read(d entry) (contents, error) {
+	var c contents
+	if err := s.readJSON(blobPath(d.Digest), &c.manifest); err != nil {
+		return c, s.damaged(err)
+	}
+	if err := s.readJSON(blobPath(c.manifest.Config.Digest), &c.config); err != nil {
+		return c, s.damaged(err)
+	}
+	if len(c.manifest.Layers) != len(c.config.RootFS.DiffIDs) {
+		return c, s.damaged(fmt.Errorf("manifest %s does not fit its configuration", d.Digest))
+	}
+	return c, nil
+}
+
+func (s *Store) readJSON(name string, v any) error {
+	f, err := s.root.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	data, err := bounded.Read(f, s.most.json)
+	if err != nil {
+		return err
+	}
+	return json.Unmarshal(data, v)
+}
+
+// damaged is that the store is not as we leave it, or that another process removes an image just now.
+func (s *Store) damaged(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		err = fmt.Errorf("%w (%w)", err, ErrNotFound)
+	}
+	return fmt.Errorf("image store: %w; if this stays so, remove %s and load the images again", err, s.dir)
+}
+
+func (s *Store) readIndex() (*index, error) {
+	i := &index{v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}}
+	err := s.readJSON(indexFile, &i.IndexManifest)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, s.damaged(err)
+	}
+	return i, nil
+}
+
+// change changes the index under the lock, and removes what no image has then. f tells whether it changed anything.
+func (s *Store) change(ctx context.Context, f func(*index) (bool, error)) error {
+	err := s.locked(ctx, func() error {
+		i, err := s.readIndex()
+		if err != nil {
+			return err
+		}
+		changed, err := f(i)
+		if err != nil {
+			return err
+		}
+		if changed {
+			if err := s.writeIndex(i); err != nil {
+				return err
+			}
+		}
+		return s.collect(ctx, i)
+	})
+	if err != nil {
+		return err
+	}
+	return s.sweep(ctx)
+}
+
+func (s *Store) writeIndex(i *index) error {
+	text, err := json.MarshalIndent(i.IndexManifest, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := atomicfile.WriteIn(s.root, layoutFile, []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o600); err != nil {
+		return err
+	}
+	return atomicfile.WriteIn(s.root, indexFile, text, 0o600)
+}
+
+// collect removes blobs that no image has, and moves layers that neither an image nor a container has to where sweep finds them.
+func (s *Store) collect(ctx context.Context, i *index) error {
+	used := map[string]bool{}
+	for _, d := range i.Manifests {
+		c, err := s.read(d)
+		if err != nil {
+			return err
+		}
+		used[d.Digest.Hex], used[c.manifest.Config.Digest.Hex] = true, true
+		for n, id := range c.layerIDs() {
+			used[id], used[c.manifest.Layers[n].Digest.Hex] = true, true
+		}
+	}
+	blobs, err := s.unused(blobsDir, used)
+	if err != nil {
+		return err
+	}
+	for _, b := range blobs {
+		if err := s.root.Remove(blobsDir + "/" + b); err != nil {
+			return err
+		}
+	}
+	layers, err := s.unused(layersDir, used)
+	if err != nil || len(layers) == 0 {
+		return err
+	}
+	return s.discard(ctx, layers)
+}
+
+// unused are the names in a directory of the store that are not used.
+func (s *Store) unused(dir string, used map[string]bool) ([]string, error) {
+	names, err := s.names(dir)
+	return slices.DeleteFunc(names, func(n string) bool { return used[n] }), err
+}
+
+func (s *Store) names(dir string) ([]string, error) {
+	f, err := s.root.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return f.Readdirnames(-1)
+}
+
+// discard moves layers to where sweep finds them. What a container begins to use meanwhile comes back: after the move nothing can.
+func (s *Store) discard(ctx context.Context, ids []string) error {
+	ids, _, err := s.pinned(ctx, ids)
+	if err != nil || len(ids) == 0 {
+		return err
+	}
+	bin := tmpDir + "/gone-" + strconv.FormatUint(rand.Uint64(), 36)
+	if err := s.root.Mkdir(bin, 0o700); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.root.Rename(layersDir+"/"+id, bin+"/"+id); err != nil {
+			return err
+		}
+	}
+	_, back, err := s.pinned(ctx, ids)
+	if err != nil {
+		back = ids
+	}
+	for _, id := range back {
+		err = errors.Join(err, s.root.Rename(bin+"/"+id, layersDir+"/"+id))
+	}
+	return err
+}
+
+// pinned parts layers into those that no container uses, and those that one does.
+func (s *Store) pinned(ctx context.Context, ids []string) (free, pinned []string, err error) {
+	dirs := make([]string, len(ids))
+	for n, id := range ids {
+		dirs[n] = filepath.Join(s.dir, layersDir, id)
+	}
+	busy, err := s.Pinned(ctx, dirs)
+	for n, id := range ids {
+		if slices.Contains(busy, dirs[n]) {
+			pinned = append(pinned, id)
+		} else {
+			free = append(free, id)
+		}
+	}
+	return free, pinned, err
+}
+
+// locked runs f while no other process changes the store.
+func (s *Store) locked(ctx context.Context, f func() error) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, longestLock, errors.New("another process holds its lock for a minute; look at what runs"))
+	defer cancel()
+	file, err := s.root.OpenFile(lockFile, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for {
+		switch err := lock(file); {
+		case err == nil:
+			return f()
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock %s: %w", s.dir, err)
+		}
+		if !pause.For(ctx, lockRetry) {
+			return fmt.Errorf("image store %s: %w", s.dir, context.Cause(ctx))
+		}
+	}
+}
+
+// lock takes the lock of an open file, until it is closed; unix.EWOULDBLOCK where another has it.
+func lock(f *os.File) error {
+	for {
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
+			return err
+		}
+	}
+}
+
+// A stage is a directory for what is not whole yet, held by this process; it goes with it, or is swept when that dies.
+type stage struct {
+	store *Store
+	name  string // below the store
+	root  *os.Root
+	held  *os.File
+}
+
+// newStage makes a stage, or waits for the one who has it.
+func (s *Store) newStage(ctx context.Context, name string) (*stage, error) {
+	for {
+		st, err := s.tryStage(ctx, tmpDir+"/"+name)
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			return st, err
+		}
+		if !pause.For(ctx, stageRetry) {
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+func (s *Store) tryStage(ctx context.Context, name string) (*stage, error) {
+	st := &stage{store: s, name: name}
+	err := s.locked(ctx, func() error {
+		err := s.root.Mkdir(name, 0o700)
+		if err != nil && !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		if st.held, err = s.root.Open(name); err != nil {
+			return err
+		}
+		if err := lock(st.held); err != nil {
+			st.held.Close()
+			return err
+		}
+		st.root, err = s.root.OpenRoot(name)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return st, st.clear() // of who died
+}
+
+func (st *stage) clear() error {
+	left, err := st.store.names(st.name)
+	for _, n := range left {
+		err = errors.Join(err, st.root.RemoveAll(n))
+	}
+	return err
+}
+
+// close removes the stage. Its place is free only then, and under the lock, so that nobody waits for a directory that is gone.
+func (st *stage) close() error {
+	err := st.clear()
+	err = errors.Join(err, st.store.locked(context.Background(), func() error { return st.store.root.Remove(st.name) }))
+	return errors.Join(err, st.root.Close(), st.held.Close())
+}
+
+// sweep removes what nobody holds.
+func (s *Store) sweep(ctx context.Context) error {
+	names, err := s.names(tmpDir)
+	for _, n := range names {
+		st, e := s.tryStage(ctx, tmpDir+"/"+n)
+		switch {
+		case errors.Is(e, unix.EWOULDBLOCK):
+		case e != nil:
+			err = errors.Join(err, e)
+		default:
+			err = errors.Join(err, st.close())
+		}
+	}
+	return err
+}
+
+// mounted are the directories that are layers of an overlay, in any mount namespace of the machine (proc_pid_mountinfo(5)). They go by
+// their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no difference.
+func mounted(ctx context.Context, dirs []string) ([]string, error) {
+	processes, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		return nil, err
+	}
+	seen := map[string]bool{}
+	busy := map[string]bool{}
+	for _, p := range processes {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		namespace, err := os.Readlink(p + "/ns/mnt")
+		root, err2 := os.Readlink(p + "/root")
+		view := namespace + root
+		if err != nil || err2 != nil || seen[view] {
+			continue // it has ended, or shows what another did
+		}
+		text, err := os.ReadFile(p + "/mountinfo")
+		if err != nil {
+			continue
+		}
+		seen[view] = true
+		for line := range bytes.Lines(text) {
+			if !bytes.Contains(line, []byte(" - overlay ")) {
+				continue
+			}
+			for _, d := range dirs {
+				busy[d] = busy[d] || bytes.Contains(line, []byte(filepath.Base(d)))
+			}
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return !busy[d] }), nil
+}
