@@ -17,7 +17,9 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"golang.org/x/sys/unix"
 )
 
@@ -207,3 +209,37 @@ func mustLoad(t testing.TB, s *Store, path string) []Image {
 	}
 	return list
 }
+
+// cutLayer is an image with the first half of its only layer.
+func cutLayer(t testing.TB, img v1.Image) v1.Image {
+	t.Helper()
+	layers, err := img.Layers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	diff, err := layers[0].DiffID()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut, err := mutate.Append(empty.Image, mutate.Addendum{Layer: half{static.NewLayer(data[:len(data)/2], types.DockerLayer), diff}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cut
+}
+
+// half is a layer with the diff ID of the whole.
+type half struct {
+	v1.Layer
+	diff v1.Hash
+}
+
+func (h half) DiffID() (v1.Hash, error) { return h.diff, nil }

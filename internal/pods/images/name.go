@@ -11,7 +11,7 @@ import (
 // normalize gives a reference as people write it shortest, with a tag or a digest.
 func normalize(ref string) (string, error) {
 	r, err := name.ParseReference(ref)
-	if err != nil || path.Clean("/"+r.Context().RepositoryStr()) != "/"+r.Context().RepositoryStr() {
+	if err != nil || !cleanPath(r.Context().Name()) {
 		return "", fmt.Errorf("%q is no image reference such as nginx:1.27 or ghcr.io/user/app:v1", ref)
 	}
 	long := r.Name()
@@ -23,6 +23,9 @@ func normalize(ref string) (string, error) {
 	}
 	return long, nil
 }
+
+// cleanPath tells whether each element is a name: what else parses is taken for a path by others.
+func cleanPath(s string) bool { return path.Clean("/"+s) == "/"+s && !strings.HasPrefix(s, ".") }
 
 const (
 	digestPrefix = "sha256:"

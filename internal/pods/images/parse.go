@@ -219,7 +219,7 @@ func uncompressedLayer(t types.MediaType) bool {
 
 // check is what needs no layer to be read.
 func (l *loader) check(i loaded) error {
-	name, of := i.Annotations[refName], i.config.Platform()
+	name, of := i.Annotations[refName], v1.Platform{OS: i.config.OS, Architecture: i.config.Architecture, Variant: i.config.Variant}
 	if (of.OS != "" && of.OS != here.OS) || (of.Architecture != "" && of.Architecture != here.Architecture) {
 		return wrongPlatform(name, []string{of.String()})
 	}

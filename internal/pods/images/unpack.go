@@ -140,18 +140,17 @@ func timespec(t time.Time) unix.Timespec {
 
 func (u *unpacker) write(dir *os.File, name string, h *tar.Header, l look, content io.Reader) error {
 	base, fd := path.Base(name), int(dir.Fd())
-	isDir := h.Typeflag == tar.TypeDir
-	merged, hidden, err := u.clear(dir, base, isDir)
+	found, err := kind(dir, base)
+	if err == nil && h.Typeflag != tar.TypeDir {
+		err = u.clear(dir, base)
+	}
 	if err != nil {
 		return err
 	}
 	switch h.Typeflag {
 	case tar.TypeDir:
-		if !merged {
-			err = unix.Mkdirat(fd, base, 0o700)
-		}
-		if err == nil && hidden {
-			err = unix.Setxattr(beside(dir, base), opaqueAttribute, []byte("y"), 0)
+		if found != unix.S_IFDIR {
+			err = u.mkdir(dir, base)
 		}
 		u.times = append(u.times, dirTime{name, l.time})
 	case tar.TypeReg, tar.TypeCont, tar.TypeGNUSparse:
@@ -171,31 +170,49 @@ func (u *unpacker) write(dir *os.File, name string, h *tar.Header, l look, conte
 	return l.set(dir, base, h.Typeflag == tar.TypeSymlink)
 }
 
-// clear makes place for a name. A directory stays where another is to be merged with it. hidden is that the layer removed there what
-// is below.
-func (u *unpacker) clear(dir *os.File, base string, isDir bool) (merged, hidden bool, err error) {
+// kind is what there is of a name: one of unix.S_IFMT, 0 for nothing. A device is a whiteout.
+func kind(dir *os.File, base string) (uint32, error) {
 	var st unix.Stat_t
-	err = unix.Fstatat(int(dir.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return false, false, nil
-	case err != nil:
-		return false, false, err
-	case st.Mode&unix.S_IFMT == unix.S_IFDIR && isDir:
-		return true, false, nil
+	err := unix.Fstatat(int(dir.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW)
+	if errors.Is(err, unix.ENOENT) {
+		return 0, nil
+	}
+	return st.Mode & unix.S_IFMT, err
+}
+
+// clear makes place for a name.
+func (u *unpacker) clear(dir *os.File, base string) error {
+	found, err := kind(dir, base)
+	if err != nil || found == 0 {
+		return err
 	}
 	if u.dir != dir { // callers go on with theirs; another may be reached by what goes
 		u.forget()
 	}
-	if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return false, st.Mode&unix.S_IFMT == unix.S_IFCHR, unix.Unlinkat(int(dir.Fd()), base, 0)
+	if found != unix.S_IFDIR {
+		return unix.Unlinkat(int(dir.Fd()), base, 0)
 	}
 	root, err := os.OpenRoot(beside(dir, "."))
 	if err != nil {
-		return false, false, err
+		return err
 	}
 	defer root.Close()
-	return false, false, root.RemoveAll(base)
+	return root.RemoveAll(base)
+}
+
+// mkdir makes a directory where there may be something else. Where the layer removed what is below, it hides that.
+func (u *unpacker) mkdir(dir *os.File, base string) error {
+	found, err := kind(dir, base)
+	if err == nil {
+		err = u.clear(dir, base)
+	}
+	if err == nil {
+		err = unix.Mkdirat(int(dir.Fd()), base, 0o700)
+	}
+	if err == nil && found == unix.S_IFCHR {
+		err = unix.Setxattr(beside(dir, base), opaqueAttribute, []byte("y"), 0)
+	}
+	return err
 }
 
 // beside is a path to a name in an open directory, for calls that take no descriptor.
@@ -258,8 +275,7 @@ func (u *unpacker) whiteout(dir *os.File, dirName, base string) error {
 	if !errors.Is(err, unix.EEXIST) {
 		return err
 	}
-	var st unix.Stat_t
-	if err := unix.Fstatat(int(dir.Fd()), base, &st, unix.AT_SYMLINK_NOFOLLOW); err != nil || st.Mode&unix.S_IFMT != unix.S_IFDIR {
+	if found, err := kind(dir, base); err != nil || found != unix.S_IFDIR {
 		return err
 	}
 	return u.opaque(path.Join(dirName, base))
@@ -283,7 +299,7 @@ func (u *unpacker) open(name string) (*os.File, error) {
 		return u.dir, nil
 	}
 	f, err := beneath.In(u.root, name, unix.O_PATH|unix.O_DIRECTORY)
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ENOTDIR) {
 		f, err = u.make(name)
 	}
 	if err != nil {
@@ -303,10 +319,18 @@ func (u *unpacker) make(name string) (*os.File, error) {
 		return nil, err
 	}
 	base := path.Base(name)
-	if err := unix.Mkdirat(int(dir.Fd()), base, 0o700); err != nil {
+	l := look{mode: 0o755}
+	switch found, err := kind(dir, base); {
+	case err != nil:
+		return nil, err
+	case found == 0:
+		l = u.below(name)
+	case found != unix.S_IFCHR:
+		return nil, fmt.Errorf("%s: %w", name, unix.ENOTDIR)
+	}
+	if err := u.mkdir(dir, base); err != nil {
 		return nil, err
 	}
-	l := u.below(name)
 	if err := l.set(dir, base, false); err != nil {
 		return nil, err
 	}
