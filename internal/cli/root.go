@@ -109,7 +109,7 @@ go in it, which source address their destination sees, and which rule decided th
 	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
 	add(root, "packets", walkCommand(s), captureCommand(s))
-	root.AddCommand(labProcessCommand())
+	root.AddCommand(labProcessCommand(), imageCommand(s))
 	return root
 }
 

@@ -57,18 +57,24 @@ func TestImports(t *testing.T) {
 	}
 }
 
-// TestNodeAgent: the agent's program, one of which every node has in memory, can apply rules and nothing that explains them.
-func TestNodeAgent(t *testing.T) {
-	cmd := exec.Command("go", "list", "-f", `{{join .Deps "\n"}}`, "./cmd/packetwalk-node")
-	cmd.Dir = root
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	rule := Rule{Denied: []string{module + "/model/walk", module + "/capture", module + "/model/conntrack", module + "/model/snapshot"}}
-	for _, d := range strings.Fields(string(out)) {
-		if by, bad := rule.Denies(d); bad {
-			t.Errorf("cmd/packetwalk-node links %s: it must not link %s", d, by)
+// TestPrograms: the programs of which a lab has many are small. The agent's, one of which every node has in memory, can apply rules and
+// nothing that explains them; neither it, nor the applications', nor the CNI plugin's knows images.
+func TestPrograms(t *testing.T) {
+	unpacking := []string{module + "/pods/images", "github.com/google/go-containerregistry", "github.com/klauspost/compress"}
+	explaining := []string{module + "/model/walk", module + "/capture", module + "/model/conntrack", module + "/model/snapshot"}
+	for program, denied := range map[string][]string{
+		"packetwalk-node": append(explaining, unpacking...), "packetwalk-app": unpacking, "packetwalk-cni": unpacking,
+	} {
+		cmd := exec.Command("go", "list", "-f", `{{join .Deps "\n"}}`, "./cmd/"+program)
+		cmd.Dir = root
+		out, err := cmd.Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range strings.Fields(string(out)) {
+			if by, bad := (Rule{Denied: denied}).Denies(d); bad {
+				t.Errorf("cmd/%s links %s: it must not link %s", program, d, by)
+			}
 		}
 	}
 }

@@ -79,7 +79,7 @@ func layerOf(t testing.TB, archive []byte) v1.Layer {
 // imageOf is an image for this machine, of archives; what else it says is for change to set, which may be nil.
 func imageOf(t testing.TB, change func(*v1.ConfigFile), layers ...[]byte) v1.Image {
 	t.Helper()
-	img := v1.Image(empty.Image)
+	img := empty.Image
 	for _, l := range layers {
 		var err error
 		if img, err = mutate.AppendLayers(img, layerOf(t, l)); err != nil {

@@ -132,7 +132,8 @@ func (s *Store) unpack(ctx context.Context, l layer, left budget) (err error) {
 	}
 	used := fmt.Sprint(left.bytes-u.left.bytes, left.files-u.left.files, left.names-u.left.names)
 	if err := unix.Fsetxattr(int(u.root.Fd()), usedAttribute, []byte(used), 0); err != nil {
-		return fmt.Errorf("write attributes of a layer: %w; the image store's file system must have trusted attributes, and its user be root", err)
+		return fmt.Errorf("write attributes of a layer: %w; the image store's file system must have trusted attributes, and its user be root",
+			err)
 	}
 	return s.root.Rename(st.name+"/files", layersDir+"/"+l.id)
 }
@@ -147,14 +148,14 @@ func (s *Store) unpackInto(ctx context.Context, u *unpacker, l layer) error {
 		return err
 	}
 	defer f.Close()
-	plain, err := uncompressed(&guarded{ctx: ctx, r: f, left: s.most.archive})
+	plain, err := uncompressed(&guarded{ctx: ctx, r: f, limit: s.most.archive})
 	if err != nil {
 		return err
 	}
 	defer plain.Close()
 	h := sha256.New()
 	// What is beside the files' contents, headers and padding, is no longer than this.
-	all := io.TeeReader(&guarded{ctx: ctx, r: plain, left: 2*s.most.unpacked + 1<<20}, h)
+	all := io.TeeReader(&guarded{ctx: ctx, r: plain, limit: 2*s.most.unpacked + 1<<20}, h)
 	if err := u.unpack(tar.NewReader(all)); err != nil {
 		var big *bounded.TooLongError
 		if errors.As(err, &big) || u.left.bytes < 0 || u.left.files < 0 || u.left.names < 0 {

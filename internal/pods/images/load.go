@@ -211,21 +211,23 @@ func (l *loader) readArchive(ctx context.Context, name string) (*archive, error)
 	}
 	defer f.Close()
 	defer context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })() // a pipe's writer may never come
-	plain, err := uncompressed(&guarded{ctx: ctx, r: f, left: l.left})
+	plain, err := uncompressed(&guarded{ctx: ctx, r: f, limit: 2 * l.left})
 	if err != nil {
 		return nil, err
 	}
 	defer plain.Close()
 	a := &archive{map[string]blob{}, map[string]string{}}
+	all := &guarded{ctx: ctx, r: plain, limit: 2 * l.left}
 	entries := 0
-	for r := tar.NewReader(&guarded{ctx: ctx, r: plain, left: 2 * l.left}); ; entries++ {
+	for r := tar.NewReader(all); ; entries++ {
 		h, err := r.Next()
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
 		case errors.Is(err, io.EOF) && entries > 0:
-			return a, nil
-		case errors.Is(err, io.EOF), errors.Is(err, tar.ErrHeader) && entries == 0:
+			_, err := io.Copy(io.Discard, all) // so that who writes to a pipe is not stopped, and a sum at the end is checked
+			return a, cutOff(err)
+		case errors.Is(err, io.EOF), entries == 0 && (errors.Is(err, tar.ErrHeader) || errors.Is(err, io.ErrUnexpectedEOF)):
 			return nil, errNoArchive
 		case err != nil:
 			return nil, cutOff(err)
@@ -299,14 +301,15 @@ func (d *directory) get(ctx context.Context, name string) (blob, error) {
 	if !info.Mode().IsRegular() {
 		return blob{}, fmt.Errorf("%s is no file", name)
 	}
-	return d.spill(&guarded{ctx: ctx, r: f, left: d.left + 1})
+	return d.spill(&guarded{ctx: ctx, r: f, limit: d.left + 1})
 }
 
 // guarded reads until the context ends or there is more than expected.
 type guarded struct {
-	ctx  context.Context
-	r    io.Reader
-	left int64
+	ctx   context.Context
+	r     io.Reader
+	limit int64 // octets
+	read  int64
 }
 
 func (g *guarded) Read(p []byte) (int, error) {
@@ -314,8 +317,8 @@ func (g *guarded) Read(p []byte) (int, error) {
 		return 0, err
 	}
 	n, err := g.r.Read(p)
-	if g.left -= int64(n); g.left < 0 {
-		return 0, errors.New("it is longer than anything that is read")
+	if g.read += int64(n); g.read > g.limit {
+		return 0, &bounded.TooLongError{Limit: g.limit}
 	}
 	return n, err
 }

@@ -240,7 +240,8 @@ func TestNames(t *testing.T) {
 
 // TestUnnamed: an archive's only image is named after the file; a layout's reference may be a tag.
 func TestUnnamed(t *testing.T) {
-	for ref, want := range map[string]string{"": "saved:latest", "v2": "saved:v2", "nginx:1.27": "nginx:1.27", "ghcr.io/a/b": "ghcr.io/a/b:latest"} {
+	for ref, want := range map[string]string{"": "saved:latest", "v2": "saved:v2", "nginx:1.27": "nginx:1.27",
+		"ghcr.io/a/b": "ghcr.io/a/b:latest"} {
 		if got := mustLoad(t, newStore(t), saveLayout(t, sample(t), ref)); len(got) != 1 || got[0].Name != want {
 			t.Errorf("%q: %+v, want %s", ref, got, want)
 		}

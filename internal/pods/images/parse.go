@@ -77,6 +77,9 @@ func wrongPlatform(image string, others []string) error {
 	if image != "" {
 		image += " "
 	}
+	if len(others) == 0 {
+		return fmt.Errorf("image %shas none for %s", image, here)
+	}
 	slices.Sort(others)
 	return fmt.Errorf("image %sis for %s; this machine is %s: take the one for it (docker pull --platform %s, skopeo copy --override-arch %s)",
 		image, strings.Join(slices.Compact(others), ", "), here, here, here.Architecture)
@@ -99,7 +102,8 @@ func (l *loader) described(ctx context.Context, d entry) (candidate, error) {
 		}
 	}
 	if !d.MediaType.IsImage() {
-		return candidate{}, fmt.Errorf("%s is of type %q, which is no image; give an archive that docker save or skopeo made", d.Digest, d.MediaType)
+		return candidate{}, fmt.Errorf("%s is of type %q, which is no image; give an archive that docker save or skopeo made", d.Digest,
+			d.MediaType)
 	}
 	var m v1.Manifest
 	if err := l.fetch(ctx, d, &m); err != nil {
@@ -283,7 +287,8 @@ func (l *loader) saved(ctx context.Context, one saved) (loaded, error) {
 		return loaded{}, err
 	}
 	// Its name is its digest.
-	if digits, _, _ := strings.Cut(strings.TrimPrefix(path.Base(one.Config), digestPrefix), "."); len(digits) == 64 && digits != config.digest.Hex {
+	if digits, _, _ := strings.Cut(strings.TrimPrefix(path.Base(one.Config), digestPrefix), "."); len(digits) == 64 &&
+		digits != config.digest.Hex {
 		return loaded{}, fmt.Errorf("%s has other content, %s: it was damaged, or changed", one.Config, config.digest)
 	}
 	if len(one.Layers) > l.store.most.layers {

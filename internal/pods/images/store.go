@@ -351,16 +351,17 @@ func (s *Store) sweep(ctx context.Context) error {
 	return err
 }
 
-// mounted are the directories that are layers of an overlay, in any mount namespace of the machine (proc_pid_mountinfo(5)). They go by
-// their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no difference.
+// mounted are the directories that are layers of an overlay, in the mount namespace of any thread of the machine (proc_pid_mountinfo(5)).
+// They go by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no
+// difference.
 func mounted(ctx context.Context, dirs []string) ([]string, error) {
-	processes, err := filepath.Glob("/proc/[0-9]*")
+	threads, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	if err != nil {
 		return nil, err
 	}
 	seen := map[string]bool{}
 	busy := map[string]bool{}
-	for _, p := range processes {
+	for _, p := range threads {
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}

@@ -119,7 +119,8 @@ func (u *unpacker) entry(h *tar.Header, content io.Reader) error {
 	return u.write(dir, name, h, l, content)
 }
 
-// lookOf is what an entry says of its file. Attributes that mean something to the kernel or to overlayfs are left out, but for capabilities.
+// lookOf is what an entry says of its file. Attributes that mean something to the kernel or to overlayfs are left out, but for
+// capabilities.
 func lookOf(h *tar.Header) (look, error) {
 	if h.Uid < 0 || h.Gid < 0 || h.Uid >= noID || h.Gid >= noID {
 		return look{}, fmt.Errorf("its owner %d:%d is none", h.Uid, h.Gid)
