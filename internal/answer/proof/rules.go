@@ -7,6 +7,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
 )
 
 // observedRule is an event of the trace, with the packet where a base chain began.
@@ -44,15 +45,17 @@ func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observed
 // matcher lays the rules that are predicted for one direction in one host beside those in the host's trace.
 type matcher struct {
 	*comparison
-	name    string
-	host    *Host
-	back    bool
-	events  []observedRule // not compared yet
-	passed  []observedRule // what other copies of a flooded packet met
-	flooded bool           // the trace holds other copies, too
-	nat     bool           // the base chain that the step is in translates
-	last    int            // position of the last step that agreed
-	changed *placed        // the last step whose rule changed the packet
+	name string
+	host *Host
+	back bool
+	// pastHooks: the packet did not pass the hooks where tracing begins.
+	pastHooks bool
+	events    []observedRule // not compared yet
+	passed    []observedRule // what other copies of a flooded packet met
+	flooded   bool           // the trace holds other copies, too
+	nat       bool           // the base chain that the step is in translates
+	last      int            // position of the last step that agreed
+	changed   *placed        // the last step whose rule changed the packet
 }
 
 // rules compares the rules of one host in order.
@@ -78,9 +81,17 @@ func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	}
 }
 
-// shown tells whether the trace is to hold a step's visit. It begins behind the hook ingress.
+// shown tells whether the trace is to hold a step's visit. It begins behind the hook ingress; a reset that br_netfilter's host sends has
+// its interface from the beginning, and passes none of the hooks where tracing begins.
 func (m *matcher) shown(s placed) bool {
 	v := s.Visit
+	if s.Stage == walk.Sent {
+		m.pastHooks = s.Packet.Out != ""
+	}
+	if m.pastHooks && traced(v) {
+		m.NotTraced++
+		return false
+	}
 	if v != nil && (v.Chain.Table.Dialect == netfilter.IPTablesLegacy || s.Hook == netfilter.Ingress) && v.Verdict.Kind != netfilter.Break {
 		m.NotTraced++
 		return false
