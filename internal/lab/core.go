@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/distribution"
 )
 
 // core is what all parts of a lab share.
@@ -34,6 +35,21 @@ type core struct {
 }
 
 func (c *core) done(format string, a ...any) { c.say(Step{Text: fmt.Sprintf(format, a...)}) }
+
+// distribution gives what containers have of a distribution; what that lacks is logged once.
+func (c *core) distribution() func(context.Context) (dir string, err error) {
+	var store distribution.Store
+	var once sync.Once
+	return func(ctx context.Context) (string, error) {
+		dir, missing, err := store.Layer(ctx)
+		if err == nil && len(missing) > 0 {
+			once.Do(func() {
+				c.log.Info("containers lack packages that this machine does not have, or has changed", "missing", missing)
+			})
+		}
+		return dir, err
+	}
+}
 
 // cluster is the cluster as it is, or is being made; nobody changes it in place.
 func (c *core) cluster() *cluster.Cluster {

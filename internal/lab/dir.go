@@ -103,9 +103,6 @@ func (d Dir) Node(name string) string { return d.path("nodes", name) }
 // Host is the directory of a VM or an internet host.
 func (d Dir) Host(name string) string { return d.path("hosts", name) }
 
-// containersBase is what the roots of all containers have below their writable layers.
-func (d Dir) containersBase() string { return d.path("base") }
-
 // Log is the log of a component, a node agent or the lab process ("lab").
 func (d Dir) Log(component string) string { return d.path("logs", component+".log") }
 

@@ -33,7 +33,7 @@ type lab struct {
 // meanwhile.
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	c.runtime = &container.Runtime{Binary: bin.App, Base: d.containersBase(), Programs: map[string]string{
+	c.runtime = &container.Runtime{Binary: bin.App, Base: c.distribution(), Programs: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 		"dns": bin.DNS,
 	}}

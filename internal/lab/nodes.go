@@ -264,8 +264,8 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	}
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
-		Node:        plan.NodeObject(l.cluster(), n.Node),
-		Runtime:     kubelet.FromRuntime(l.runtime),
+		Node:    plan.NodeObject(l.cluster(), n.Node),
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
 		Dir:         dir,

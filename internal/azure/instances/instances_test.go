@@ -21,6 +21,7 @@ import (
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -103,7 +104,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, cfg: instances.Config{
 		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
 		Network: f,
-		Runtime: &container.Runtime{Binary: binary, Base: filepath.Join(dir, "base")}, NodeAgent: "/bin/false",
+		Runtime: &container.Runtime{Binary: binary, Base: new(distribution.Store).Root}, NodeAgent: "/bin/false",
 		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
 		Subscription: "s", ResourceGroup: "rg", Location: "westeurope",
 	}}

@@ -24,7 +24,7 @@ type App struct {
 	Programs   []Program
 	// Brought are the paths of executables that are not built in: who runs the container brings them (container.Runtime).
 	Brought []string
-	Files   []File // what the image has in its file system besides the machine's own
+	Files   []File // what the image has in its file system besides the distribution's
 }
 
 // A Program is an executable of an image that is built in.
@@ -126,7 +126,7 @@ func Names() []string {
 	return names
 }
 
-// Tools are the programs that a container of any image has where the machine does not have them.
+// Tools are the programs that a container of any image has where the distribution does not have them.
 var Tools = []Program{{"/usr/bin/nslookup", nslookup}}
 
 // FindProgram finds a built-in program of any image, or a tool, by its file name.

@@ -2,7 +2,7 @@ package app
 
 // catalog is every application there is, in no particular order. Names and repositories are unique (a test sees to it).
 //
-// Applications without programs are images that bring a distribution: what they run is looked for in the machine's own file system.
+// Applications without programs are images that bring a distribution: what they run is looked for in the container's file system.
 var catalog = []App{
 	{
 		Name: "whereami", Images: []string{"erjosito/whereami"}, Entrypoint: []string{"/whereami"}, Ports: []int{80},

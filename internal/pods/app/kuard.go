@@ -70,15 +70,9 @@ func (k *kuard) answer(r *request) response {
 	case r.path == "/healthy/api" || r.path == "/ready/api":
 		return k.probe(path.Dir(r.path)).configure(r)
 	case strings.HasPrefix(r.path, "/fs/"):
-		return serveFile("/", strings.TrimPrefix(r.path, "/fs"), kuardsOwn)
+		return serveFile("/", strings.TrimPrefix(r.path, "/fs"))
 	}
 	return text(404, "404 page not found\n")
-}
-
-// kuardsOwn tells the container's own files from the machine's, which the original's image does not have.
-func kuardsOwn(path string) bool {
-	_, _, machine := InDistribution(path)
-	return !machine
 }
 
 func (k *kuard) page(r *request) response {

@@ -94,7 +94,7 @@ func (s *webServer) answer(r *request) response {
 	if strings.HasSuffix(file, "/") {
 		file += "index.html"
 	}
-	resp := serveFile(s.root, file, nil)
+	resp := serveFile(s.root, file)
 	if resp.file != nil {
 		return resp
 	}
@@ -114,10 +114,9 @@ func (s *webServer) failure(status int) response {
 	return resp
 }
 
-// serveFile is a file below root; symbolic links are followed, dots in the path do not leave it. What public refuses is as if it were not
-// there; it is asked for the path that links have led to, nil refuses nothing.
-func serveFile(root, name string, public func(path string) bool) response {
-	file, info, err := openServed(path.Join(root, path.Clean("/"+name)), public)
+// serveFile is a file below root; symbolic links are followed, dots in the path do not leave it.
+func serveFile(root, name string) response {
+	file, info, err := openServed(path.Join(root, path.Clean("/"+name)))
 	switch {
 	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENOTDIR), errors.Is(err, syscall.ENAMETOOLONG):
 		return text(404, "404 page not found\n")
@@ -134,19 +133,12 @@ func serveFile(root, name string, public func(path string) bool) response {
 
 // openServed opens a regular file or a directory. This process has more open than the container is to see, so that links of /proc are not
 // followed.
-func openServed(full string, public func(path string) bool) (file *os.File, info fs.FileInfo, err error) {
-	file, err = beneath.InRoot(full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
+func openServed(full string) (file *os.File, info fs.FileInfo, err error) {
+	file, err = beneath.InRoot("/", full, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY)
 	if err != nil {
 		return nil, nil, err
 	}
-	real, err := os.Readlink(fmt.Sprintf("/proc/thread-self/fd/%d", file.Fd()))
-	if err == nil && public != nil && !public(real) {
-		err = fs.ErrNotExist
-	}
-	if err == nil {
-		info, err = file.Stat()
-	}
-	if err == nil && !info.IsDir() && !info.Mode().IsRegular() {
+	if info, err = file.Stat(); err == nil && !info.IsDir() && !info.Mode().IsRegular() {
 		err = fs.ErrPermission
 	}
 	if err != nil {

@@ -25,10 +25,10 @@ func Open(dir string, names ...string) (*os.File, error) {
 	return at, err
 }
 
-// InRoot opens a path in the calling thread's root directory. The links of /proc that lead past all names (/proc/self/fd/3,
-// /proc/self/root) are not followed: in a process of ours they lead out of the container.
-func InRoot(path string, flags uint64) (*os.File, error) {
-	root, err := open(unix.AT_FDCWD, "/", unix.O_PATH, 0)
+// InRoot opens a path in a directory, which is the root for it and the links on its way. The links of /proc that lead past all names
+// (/proc/self/fd/3, /proc/self/root) are not followed: in a process of ours they lead out of the container.
+func InRoot(dir, path string, flags uint64) (*os.File, error) {
+	root, err := open(unix.AT_FDCWD, dir, unix.O_PATH, 0)
 	if err != nil {
 		return nil, err
 	}

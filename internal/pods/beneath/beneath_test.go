@@ -118,7 +118,7 @@ func TestOpen(t *testing.T) {
 	for path, want := range map[string]error{
 		dir: nil, dir + "/in": nil, dir + "/away": nil, "/proc/thread-self/root": unix.ELOOP, dir + "/magic/etc": unix.ELOOP, "/../..": nil,
 	} {
-		f, err := InRoot(path, unix.O_PATH)
+		f, err := InRoot("/", path, unix.O_PATH)
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", path, err, want)
 		}

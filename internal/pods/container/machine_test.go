@@ -12,6 +12,7 @@ import (
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -19,9 +20,10 @@ import (
 // binary is packetwalk-app, built once for all tests.
 var binary string
 
-// newRuntime is one whose base lies beside the binary.
+var store distribution.Store
+
 func newRuntime(binary string) *container.Runtime {
-	return &container.Runtime{Binary: binary, Base: filepath.Join(filepath.Dir(binary), "base")}
+	return &container.Runtime{Binary: binary, Base: store.Root}
 }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }

@@ -96,7 +96,7 @@ func LookPath(name string, env []string, dir string) (string, error) {
 }
 
 func executable(path string) error {
-	file, err := beneath.InRoot(path, unix.O_PATH)
+	file, err := beneath.InRoot("/", path, unix.O_PATH)
 	if err != nil {
 		return err
 	}
@@ -157,7 +157,7 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 // Chdir takes the calling thread, and those that share its working directory, to one of the container's; "" is /. It goes by descriptor and
 // not by a link of /proc, which would lead to what this process has open of the machine.
 func (s *Spec) Chdir(dir string) error {
-	to, err := beneath.InRoot(cmp.Or(dir, "/"), unix.O_PATH|unix.O_DIRECTORY)
+	to, err := beneath.InRoot("/", cmp.Or(dir, "/"), unix.O_PATH|unix.O_DIRECTORY)
 	if err == nil {
 		defer to.Close()
 		err = unix.Fchdir(int(to.Fd()))

@@ -25,11 +25,9 @@ type Runtime struct {
 	Binary string
 	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
 	Programs map[string]string
-	// Base is the directory that all roots have below their writable layers, absolute; the first Start makes it. Who removes it, removes it
-	// after the containers.
-	Base string
-
-	making sync.Mutex // of the base
+	// Base gives the directory that all roots have below their writable layers, absolute: the files of a distribution. Nobody changes it
+	// while a container may have it. Each Start asks.
+	Base func(context.Context) (dir string, err error)
 }
 
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
@@ -71,7 +69,7 @@ func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
 		return nil, fmt.Errorf("container %s: image %s: %w", s.Name, image.Name, err)
 	}
-	if s.Base, err = r.base(); err != nil {
+	if s.Base, err = r.Base(ctx); err != nil {
 		return nil, fmt.Errorf("container %s: %w", s.Name, err)
 	}
 	c := &Container{spec: s, app: image, done: make(chan struct{})}

@@ -89,11 +89,13 @@ type Config struct {
 	NewNetNS, OpenNetNS func(path string) (Namespace, error)
 	RemoveNetNS         func(path string) error
 
-	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the tree that hostPath volumes see over the machine's files).
-	Dir         string
-	CNIConfDir  string
-	CNIBinDirs  []string
-	CNICacheDir string
+	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the node's own tree, which hostPath volumes see).
+	Dir string
+	// Distribution gives the root of what else they see, read-only: the distribution that containers have (container.Runtime.Base).
+	Distribution func(context.Context) (dir string, err error)
+	CNIConfDir   string
+	CNIBinDirs   []string
+	CNICacheDir  string
 	// ConfigureCNI writes the CNI configuration for the pod ranges that the API gives the node (spec.podCIDRs). Optional: the configuration is
 	// there. With it pods wait until the node has its ranges.
 	ConfigureCNI func(pods []netip.Prefix) error

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -211,9 +212,28 @@ func TestMountPoints(t *testing.T) {
 	}
 }
 
-// TestHostPathLeavesTheMachineAlone: a hostPath is of the node's own files, or what containers see of the machine anyway.
+// newDistribution makes the root of a small one, its links as Debian's.
+func newDistribution(t *testing.T) (base string) {
+	t.Helper()
+	base = t.TempDir()
+	for _, name := range []string{"usr/bin/env", "usr/share/zoneinfo/UTC", "usr/lib/x", "etc/services", "etc/passwd", "etc/ssl/certs/x.pem"} {
+		path := filepath.Join(base, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, nil, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, target := range map[string]string{"bin": "usr/bin", "etc/localtime": "/usr/share/zoneinfo/UTC",
+		"usr/out": "/../../../etc/shadow"} {
+		if err := os.Symlink(target, filepath.Join(base, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return base
+}
+
+// TestHostPathLeavesTheMachineAlone: a hostPath is of the node's own files, or the distribution's that containers have.
 func TestHostPathLeavesTheMachineAlone(t *testing.T) {
-	root := filepath.Join(t.TempDir(), "rootfs")
+	root, base := filepath.Join(t.TempDir(), "rootfs"), newDistribution(t)
 	kind := func(k corev1.HostPathType) *corev1.HostPathType { return &k }
 	machine := t.TempDir()
 	socket := filepath.Join(t.TempDir(), "s")
@@ -225,17 +245,20 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 	for _, tc := range []struct {
 		path     string
 		kind     *corev1.HostPathType
-		machine  string // the entry of app.Distribution that it is of
+		of       string // what of the distribution it is; "" for the node's own
 		mustFail bool
 	}{
 		{path: "/"}, {path: "/", kind: kind(corev1.HostPathDirectory)},
-		{path: "/usr", machine: "/usr"}, {path: "/usr/share/../lib", kind: kind(corev1.HostPathDirectory), machine: "/usr"},
-		{path: "/usr/bin/env", kind: kind(corev1.HostPathFile), machine: "/usr"},
-		{path: "/etc/services", machine: "/etc/services"}, {path: "/etc/ssl/certs", machine: "/etc/ssl/certs"},
+		{path: "/usr", of: "usr"}, {path: "/usr/share/../lib", kind: kind(corev1.HostPathDirectory), of: "usr/lib"},
+		{path: "/usr/bin/env", kind: kind(corev1.HostPathFile), of: "usr/bin/env"},
+		{path: "/etc/services", of: "etc/services"}, {path: "/etc/ssl/certs", of: "etc/ssl/certs"},
+		{path: "/etc/localtime", kind: kind(corev1.HostPathFile), of: "usr/share/zoneinfo/UTC"},
 		{path: "/etc/services", kind: kind(corev1.HostPathDirectory), mustFail: true},
-		{path: "/usr/lib/new", kind: kind(corev1.HostPathDirectoryOrCreate)},
-		{path: "/bin/env", kind: kind(corev1.HostPathFile), machine: "/usr"},
+		{path: "/usr/lib/new", kind: kind(corev1.HostPathDirectoryOrCreate)}, {path: "/lib/modules"},
+		{path: "/bin/env", kind: kind(corev1.HostPathFile), of: "usr/bin/env"},
+		{path: "/bin/bash", kind: kind(corev1.HostPathFile), mustFail: true},
 		{path: "/usr/nosuch"}, {path: "/usr/neither", kind: kind(corev1.HostPathDirectory), mustFail: true},
+		{path: "/usr/out", kind: kind(corev1.HostPathFile), mustFail: true},
 		{path: machine}, {path: machine + "/file", kind: kind(corev1.HostPathFileOrCreate)},
 		{path: machine + "/sub", kind: kind(corev1.HostPathDirectory), mustFail: true},
 		{path: "/etc/shadow", kind: kind(corev1.HostPathFile), mustFail: true},
@@ -247,16 +270,19 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 		{path: "/proc"}, {path: "/proc/1/root/usr"}, {path: "/dev"}, {path: "/sys"}, {path: "/usr/../etc/ssh"},
 		{path: socket, kind: kind(corev1.HostPathSocket), mustFail: true}, {path: socket},
 	} {
-		v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: tc.path, Type: tc.kind})
+		v, err := hostPath(root, base, &corev1.HostPathVolumeSource{Path: tc.path, Type: tc.kind})
 		if (err != nil) != tc.mustFail {
 			t.Errorf("%+v: %v", tc, err)
 		}
-		want := root
-		if tc.machine != "" {
-			want = tc.machine
+		want := volume{source: root, beneath: []string{"." + filepath.Clean("/"+tc.path)}}
+		if tc.path == "/" {
+			want.base = base
 		}
-		if err == nil && (v.source != want || v.readOnly != (tc.machine != "")) {
-			t.Errorf("%+v: %+v", tc, v)
+		if tc.of != "" {
+			want = volume{source: base, beneath: []string{tc.of}, readOnly: true}
+		}
+		if d := cmp.Diff(want, v, cmp.AllowUnexported(volume{})); err == nil && d != "" {
+			t.Errorf("%+v: %s", tc, d)
 		}
 	}
 	if left, _ := os.ReadDir(machine); len(left) != 0 {
@@ -267,7 +293,7 @@ func TestHostPathLeavesTheMachineAlone(t *testing.T) {
 // TestLinksDoNotLeadToTheMachine: pods write into the node's own files and into their volumes, links too. Neither a hostPath nor a subPath
 // follows one out of there, or makes something behind it.
 func TestLinksDoNotLeadToTheMachine(t *testing.T) {
-	root, machine, data := t.TempDir(), t.TempDir(), t.TempDir()
+	root, machine, data, base := t.TempDir(), t.TempDir(), t.TempDir(), newDistribution(t)
 	for _, dir := range []string{root, data} {
 		for name, target := range map[string]string{"out": machine, "up": "../../../../../../.." + machine, "dangling": machine + "/made",
 			"in": "real"} {
@@ -284,12 +310,12 @@ func TestLinksDoNotLeadToTheMachine(t *testing.T) {
 	}
 	for _, kind := range []corev1.HostPathType{corev1.HostPathUnset, corev1.HostPathDirectoryOrCreate, corev1.HostPathFileOrCreate} {
 		for _, path := range []string{"/out", "/up", "/dangling", "/out/new", "/up/new"} {
-			if v, err := hostPath(root, &corev1.HostPathVolumeSource{Path: path, Type: &kind}); err == nil {
+			if v, err := hostPath(root, base, &corev1.HostPathVolumeSource{Path: path, Type: &kind}); err == nil {
 				t.Errorf("hostPath %s %q: %+v", path, kind, v)
 			}
 		}
 	}
-	node, err := hostPath(root, &corev1.HostPathVolumeSource{Path: "/in"})
+	node, err := hostPath(root, base, &corev1.HostPathVolumeSource{Path: "/in"})
 	if err != nil || node.readOnly {
 		t.Errorf("a link among the node's own files: %+v, %v", node, err)
 	}

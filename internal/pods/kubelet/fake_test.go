@@ -266,6 +266,7 @@ func (b *bench) start() {
 		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}}},
 		Client: b.client, Shared: shared, Runtime: b.runtime, Dir: b.dir, PodNetNSDir: filepath.Join(b.dir, "netns"), NodeNS: fakeNS{"/node"},
+		Distribution: func(context.Context) (string, error) { return "/nosuch", nil },
 		Resolve: func(image string) (app.App, error) {
 			if image == "nosuch" {
 				return app.App{}, fmt.Errorf("no application for image %q: there are app", image)

@@ -6,27 +6,39 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/beneath"
 )
 
-// hostPath finds or makes a path of the node. What containers see of the machine (app.Distribution) stands for the node's too, read-only;
-// all else of the node's is below root. Links there, which pods may make, are followed within root only.
-func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
+// distributed are the parts of a node's tree that are a distribution's, with all below them: the one that containers have, read-only. All
+// else is the node's own.
+var distributed = []string{
+	"/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.conf", "/etc/ld.so.conf.d",
+	"/etc/localtime", "/etc/nsswitch.conf", "/etc/os-release", "/etc/protocols", "/etc/services", "/etc/ssl/certs", "/etc/timezone",
+}
+
+// hostPath finds or makes a path of the node. base is the distribution's root; what is not there of it is below root. Links there, which
+// pods may make, are followed within root only.
+func hostPath(root, base string, h *corev1.HostPathVolumeSource) (volume, error) {
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return volume{}, err
 	}
 	path := filepath.Clean("/" + h.Path)
-	found := volume{source: root, beneath: []string{"." + path}, node: path == "/"}
+	found := volume{source: root, beneath: []string{"." + path}}
+	if path == "/" {
+		found.base = base
+	}
 	kind := corev1.HostPathUnset
 	if h.Type != nil {
 		kind = *h.Type
 	}
-	if machines, ok := distribution(path); ok && kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate {
-		found = machines
+	if of, ok := ofDistribution(base, path); ok && kind != corev1.HostPathFileOrCreate && kind != corev1.HostPathDirectoryOrCreate {
+		found = of
 	}
 	there, err := found.stat()
 	switch {
@@ -35,8 +47,8 @@ func hostPath(root string, h *corev1.HostPathVolumeSource) (volume, error) {
 	case errors.Is(err, fs.ErrNotExist):
 		err = makeHostPath(root, found.beneath[0], kind)
 	}
-	if err == nil && found.node {
-		err = makePlaces(root)
+	if err == nil && found.base != "" {
+		err = makePlaces(root, base)
 	}
 	if err != nil {
 		return volume{}, fmt.Errorf("hostPath %s: %w", h.Path, err)
@@ -61,16 +73,20 @@ func makeHostPath(root, name string, kind corev1.HostPathType) error {
 }
 
 // makePlaces makes the places of the distribution in the node's own tree: a pod that has the whole tree may have it read-only.
-func makePlaces(root string) error {
+func makePlaces(root, base string) error {
 	dir, err := os.OpenRoot(root)
 	if err != nil {
 		return err
 	}
 	defer dir.Close()
-	for _, entry := range app.Distribution {
-		info, err := os.Stat(entry)
-		if err != nil {
+	for _, entry := range distributed {
+		v, ok := ofDistribution(base, entry)
+		if !ok {
 			continue
+		}
+		info, err := v.stat()
+		if err != nil {
+			return err
 		}
 		name := "." + entry
 		if _, err := dir.Lstat(name); !errors.Is(err, fs.ErrNotExist) {
@@ -99,12 +115,12 @@ func makeFile(root *os.Root, name string) error {
 	return f.Close()
 }
 
-// distribution is the machine's file or directory at a path, where pods may see it; it is found beneath an entry of app.Distribution.
-func distribution(path string) (volume, bool) {
-	if _, _, ok := app.InDistribution(path); !ok {
+// ofDistribution is what the distribution with the root base has at a path; links lead within base.
+func ofDistribution(base, path string) (volume, bool) {
+	if base == "" || !slices.ContainsFunc(distributed, func(d string) bool { return path == d || strings.HasPrefix(path, d+"/") }) {
 		return volume{}, false
 	}
-	file, err := beneath.Open(path)
+	file, err := beneath.InRoot(base, path, unix.O_PATH)
 	if err != nil {
 		return volume{}, false
 	}
@@ -113,12 +129,8 @@ func distribution(path string) (volume, bool) {
 	if err != nil {
 		return volume{}, false
 	}
-	entry, rest, ok := app.InDistribution(real)
-	v := volume{source: entry, readOnly: true}
-	if rest != "." {
-		v.beneath = []string{rest}
-	}
-	return v, ok
+	rest, err := filepath.Rel(base, real)
+	return volume{source: base, beneath: []string{rest}, readOnly: true}, err == nil && filepath.IsLocal(rest)
 }
 
 // checkHostPath tells whether what is at a path is of the kind that the manifest wants.

@@ -295,7 +295,8 @@ func (w *worker) makeVolumes(ctx context.Context) error {
 	w.mu.Lock()
 	w.stale = false
 	w.mu.Unlock()
-	v := volumes{dir: filepath.Join(w.dir, "volumes"), host: w.k.hostRoot(), src: w.k.cfg.Shared, tok: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
+	v := volumes{dir: filepath.Join(w.dir, "volumes"), host: w.k.hostRoot(), base: w.k.cfg.Distribution, src: w.k.cfg.Shared,
+		tok: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
 	vols, refresh, err := v.setup(ctx, w.facts())
 	if err != nil {
 		return err

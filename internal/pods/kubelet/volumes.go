@@ -13,7 +13,6 @@ import (
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/podspec"
@@ -24,7 +23,7 @@ type volume struct {
 	source   string
 	beneath  []string
 	readOnly bool
-	node     bool // the node's own tree, all of it: app.Distribution is mounted in it
+	base     string // of the node's own tree, all of it: the root of the distribution whose parts are mounted in it
 }
 
 func (v volume) open() (*os.File, error) { return beneath.Open(v.source, v.beneath...) }
@@ -47,6 +46,7 @@ type tokenSource interface {
 type volumes struct {
 	dir  string // pods/<uid>/volumes
 	host string // the root of the node's own files, for hostPath
+	base func(context.Context) (dir string, err error)
 	src  configSource
 	tok  tokenSource
 	now  func() time.Time
@@ -79,7 +79,10 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 		vol.source = v.path("empty-dir", spec.Name)
 		return vol, refresh, emptyDir(vol.source, f.pod)
 	case spec.HostPath != nil:
-		vol, err = hostPath(v.host, spec.HostPath)
+		base, err := v.base(ctx)
+		if err == nil {
+			vol, err = hostPath(v.host, base, spec.HostPath)
+		}
 		return vol, refresh, err
 	}
 	vol = volume{source: v.path(pluginOf(spec), spec.Name), readOnly: true}
@@ -201,9 +204,10 @@ func mounts(c *corev1.Container, vols map[string]volume, vars map[string]string)
 		list = append(list, container.Mount{
 			Source: v.source, Beneath: v.beneath, Destination: vm.MountPath, ReadOnly: vm.ReadOnly || v.readOnly,
 		})
-		for _, entry := range app.Distribution {
-			if _, err := os.Stat(entry); v.node && err == nil {
-				list = append(list, container.Mount{Source: entry, Destination: filepath.Join(vm.MountPath, entry), ReadOnly: true})
+		for _, entry := range distributed {
+			if d, ok := ofDistribution(v.base, entry); ok {
+				list = append(list, container.Mount{Source: d.source, Beneath: d.beneath, Destination: filepath.Join(vm.MountPath, entry),
+					ReadOnly: true})
 			}
 		}
 	}

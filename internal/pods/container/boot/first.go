@@ -104,13 +104,13 @@ func (b *boot) prepare(dir string) (err error) {
 	return b.starterLives()
 }
 
-// links are the built-in programs that the container has in its file system: the image's, and the tools that the machine does not have.
+// links are the built-in programs that the container has in its file system: the image's, and the tools that the base does not have.
 func (b *boot) links() (links []string) {
 	for _, p := range b.app.Programs {
 		links = append(links, p.Path)
 	}
 	for _, p := range app.Tools {
-		if _, err := os.Lstat(p.Path); err != nil {
+		if _, err := os.Lstat(b.spec.Base + p.Path); err != nil {
 			links = append(links, p.Path)
 		}
 	}

@@ -15,9 +15,8 @@ import (
 	"packetwalk.dev/internal/pods/container"
 )
 
-// makeRoot makes the container's file system and changes the root to it: writable layers on a tmpfs that exists in this mount namespace
-// only, above the base and the machine's directories of app.Distribution. links are programs of the image, files its files. The machine's
-// mounts are gone afterwards.
+// makeRoot makes the container's file system and changes the root to it: a writable layer on a tmpfs that exists in this mount namespace
+// only, above the base. links are programs of the image, files its files. The machine's mounts are gone afterwards.
 func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
 		return fmt.Errorf("keep mounts from the machine: %w", err)
@@ -34,8 +33,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err != nil {
 		return err
 	}
-	layers, err := mountRoot(s)
-	if err != nil {
+	if err := mountRoot(s); err != nil {
 		return err
 	}
 	if err := pivot(s.Dir + "/root"); err != nil {
@@ -49,7 +47,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	}
 	lock := func() error { return nil }
 	if s.ReadOnlyRoot {
-		if lock, err = readOnly(layers); err != nil {
+		if lock, err = readOnly(); err != nil {
 			return err
 		}
 	}
@@ -63,58 +61,24 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 
 const defaultLayer = 256 << 20
 
-// mountRoot mounts the container's file system at Dir/root: all of Dir is a tmpfs by then that the machine does not see. layers are the
-// directories that are mounts of their own, the root first.
-func mountRoot(s *container.Spec) (layers []string, err error) {
+// mountRoot mounts the container's file system at Dir/root: all of Dir is a tmpfs by then that
+// the machine does not see.
+func mountRoot(s *container.Spec) error {
 	size := s.Tmpfs
 	if size <= 0 {
 		size = defaultLayer
 	}
 	if err := unix.Mount("tmpfs", s.Dir, "tmpfs", unix.MS_NODEV, fmt.Sprintf("mode=0755,size=%d", size)); err != nil {
-		return nil, fmt.Errorf("mount a tmpfs for the writable layer: %w", err)
+		return fmt.Errorf("mount a tmpfs for the writable layer: %w", err)
 	}
-	if err := overlay(s.Dir, s.Base, "/"); err != nil {
-		return nil, err
-	}
-	layers = []string{"/"}
-	for _, name := range app.Distribution {
-		info, err := os.Lstat(name)
-		if err != nil || !info.IsDir() || strings.HasPrefix(name, "/etc/") {
-			continue // it is not there, or in the base
-		}
-		if err := overlay(s.Dir, name, name); err != nil {
-			return nil, err
-		}
-		layers = append(layers, name)
-	}
-	return layers, nil
-}
-
-// overlay mounts a directory of the machine's in the new root, with a writable layer of its own above it.
-func overlay(dir, lower, name string) error {
-	id := strings.ReplaceAll(name, "/", "_")
-	upper, work, point := dir+"/upper"+id, dir+"/work"+id, dir+"/root"+name
-	var st unix.Stat_t
-	err := unix.Stat(lower, &st)
-	for _, d := range []string{upper, work} {
-		if err == nil {
-			err = os.Mkdir(d, 0o755)
+	upper, work, root := s.Dir+"/upper", s.Dir+"/work", s.Dir+"/root"
+	for _, d := range []string{upper, work, root} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			return err
 		}
 	}
-	if err == nil {
-		err = os.Chown(upper, int(st.Uid), int(st.Gid))
-	}
-	if err == nil {
-		err = unix.Chmod(upper, st.Mode&0o7777)
-	}
-	if err == nil {
-		err = os.MkdirAll(point, 0o755)
-	}
-	if err != nil {
-		return err
-	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOption(lower), escapeOption(upper), escapeOption(work))
-	err = unix.Mount("overlay", point, "overlay", unix.MS_NODEV, options)
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOption(s.Base), escapeOption(upper), escapeOption(work))
+	err := unix.Mount("overlay", root, "overlay", unix.MS_NODEV, options)
 	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("mount overlay: %w; load the kernel module: modprobe overlay", err)
 	}
@@ -147,22 +111,16 @@ func pivot(root string) error {
 	return nil
 }
 
-// readOnly takes hold of mounts, and gives what makes them read-only: not before the volumes have their places in them.
-func readOnly(mounts []string) (lock func() error, err error) {
-	var points []*os.File
-	for _, name := range mounts {
-		point, err := os.OpenFile(name, unix.O_PATH|unix.O_DIRECTORY, 0)
-		if err != nil {
-			return nil, err
-		}
-		points = append(points, point)
+// readOnly takes hold of the root, and gives what makes it read-only: not before the volumes have their places in it.
+func readOnly() (lock func() error, err error) {
+	point, err := os.OpenFile("/", unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, err
 	}
 	return func() error {
-		for _, p := range points {
-			if err := unix.MountSetattr(int(p.Fd()), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
-				return fmt.Errorf("make the root read-only: %w", err)
-			}
-			p.Close()
+		defer point.Close()
+		if err := unix.MountSetattr(int(point.Fd()), "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY}); err != nil {
+			return fmt.Errorf("make the root read-only: %w", err)
 		}
 		return nil
 	}, nil
@@ -180,7 +138,7 @@ func hostsFile(hostname string) []byte {
 // selfPath is where this binary is in a container, for the image's programs that are links to it.
 const selfPath = "/.packetwalk/app"
 
-// fill makes what the container has of its own. It is the root by now: links in the distribution lead within it.
+// fill makes what the container has of its own. It is the root by now: links in the base lead within it.
 func fill(s *container.Spec, links []string, files []app.File) error {
 	hosts := s.Hosts
 	if hosts == nil {
@@ -202,7 +160,7 @@ func fill(s *container.Spec, links []string, files []app.File) error {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // the machine's program of the name
+		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // the distribution's program of the name
 			return err
 		}
 		if err := os.Symlink(selfPath, name); err != nil {

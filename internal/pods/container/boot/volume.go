@@ -83,7 +83,7 @@ func (v *volume) attachTo(point *os.File) error {
 // mountPoint opens the place of a mount. Another container of the pod may have made links on the way, in a volume that is mounted already:
 // they lead to this container's files only.
 func mountPoint(path string, dir bool) (*os.File, error) {
-	point, err := beneath.InRoot(path, unix.O_PATH)
+	point, err := beneath.InRoot("/", path, unix.O_PATH)
 	if !errors.Is(err, fs.ErrNotExist) || path == "/" {
 		return point, err
 	}
