@@ -29,6 +29,32 @@ type assembly struct {
 	missing        []string // files that the machine does not have as the package brought them
 }
 
+// A folder opens directories of a root, one after the other: what is in the same one is not looked for from the top each time.
+type folder struct {
+	root *os.Root
+	name string
+	open *os.Root
+}
+
+func (f *folder) at(name string) (*os.Root, error) {
+	if f.open != nil && f.name == name {
+		return f.open, nil
+	}
+	f.close()
+	open, err := f.root.OpenRoot(name)
+	if err == nil {
+		f.name, f.open = name, open
+	}
+	return open, err
+}
+
+func (f *folder) close() {
+	if f.open != nil {
+		f.open.Close()
+		f.open = nil
+	}
+}
+
 // A file is a regular one to copy.
 type file struct {
 	entry
@@ -42,6 +68,9 @@ func assemble(ctx context.Context, machine, layer *os.Root, chosen []debian) (mi
 		return nil, err
 	}
 	if err := a.copyFiles(ctx); err != nil {
+		return nil, err
+	}
+	if err := a.runs(); err != nil {
 		return nil, err
 	}
 	if err := a.makeFiles(); err != nil {
@@ -73,13 +102,15 @@ func (a *assembly) survey(chosen []debian) error {
 			return err
 		}
 	}
+	from := folder{root: a.machine}
+	defer from.close()
 	for i := range chosen {
 		c, err := readContent(a.machine, chosen[i])
 		if err != nil {
 			return fmt.Errorf("package %s: %w", chosen[i].name, err)
 		}
 		for _, e := range chosen[i].entries(c, diversions, inClosure) {
-			if err := a.sort(e); err != nil {
+			if err := a.sort(&from, e); err != nil {
 				return fmt.Errorf("package %s: /%s: %w", chosen[i].name, e.source, err)
 			}
 		}
@@ -88,11 +119,16 @@ func (a *assembly) survey(chosen []debian) error {
 }
 
 // sort looks at what the machine has at a path of a package's. What is no file where the package has one is left out.
-func (a *assembly) sort(e entry) error {
+func (a *assembly) sort(from *folder, e entry) error {
 	if made[e.target] != "" || linked[e.target] != "" {
 		return nil
 	}
-	info, err := a.machine.Lstat(e.source)
+	dir, name := path.Dir(e.source), path.Base(e.source)
+	var info fs.FileInfo
+	in, err := from.at(dir)
+	if err == nil {
+		info, err = in.Lstat(name)
+	}
 	switch {
 	case err != nil, e.sum != "" && !info.Mode().IsRegular():
 		a.missing = append(a.missing, "/"+e.source)
@@ -101,7 +137,7 @@ func (a *assembly) sort(e entry) error {
 	case info.Mode().IsRegular():
 		a.files = append(a.files, file{e, info})
 	case info.Mode()&fs.ModeSymlink != 0:
-		target, err := a.machine.Readlink(e.source)
+		target, err := in.Readlink(name)
 		if err != nil {
 			return err
 		}
@@ -118,7 +154,7 @@ func (a *assembly) adopt(name string, info fs.FileInfo) error {
 	if err := a.makeDir(name); err != nil {
 		return err
 	}
-	return a.own(name, info)
+	return own(a.layer, name, info)
 }
 
 // makeDir makes a directory and those above it, mode 0755.
@@ -138,7 +174,7 @@ const static = 100
 
 // own gives the owner and the mode of the machine's file. Other accounts than Debian's own are this machine's: what is theirs becomes
 // root's.
-func (a *assembly) own(name string, info fs.FileInfo) error {
+func own(in *os.Root, name string, info fs.FileInfo) error {
 	mode := info.Mode() & (fs.ModePerm | fs.ModeSetuid | fs.ModeSetgid | fs.ModeSticky)
 	uid, gid := 0, 0
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && st.Uid < static && st.Gid < static {
@@ -146,7 +182,7 @@ func (a *assembly) own(name string, info fs.FileInfo) error {
 	} else {
 		mode &^= fs.ModeSetuid | fs.ModeSetgid
 	}
-	return errors.Join(a.layer.Lchown(name, uid, gid), a.layer.Chmod(name, mode))
+	return errors.Join(in.Lchown(name, uid, gid), in.Chmod(name, mode))
 }
 
 // copyFiles copies the regular files, several at once.
@@ -164,8 +200,11 @@ func (a *assembly) copyFiles(ctx context.Context) error {
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
 		workers.Go(func() {
+			from, to := folder{root: a.machine}, folder{root: a.layer}
+			defer from.close()
+			defer to.close()
 			for f := range queue {
-				same, err := a.copy(f)
+				same, err := copyFile(&from, &to, f)
 				mu.Lock()
 				switch {
 				case err != nil && len(errs) == 0:
@@ -190,15 +229,37 @@ func (a *assembly) copyFiles(ctx context.Context) error {
 	return errors.Join(append(errs, context.Cause(ctx))...)
 }
 
+// runs tells whether a shell can run: a layer without one is not kept.
+func (a *assembly) runs() error {
+	for _, vital := range []string{"bin/bash", "bin/dash", "libc.so.6"} {
+		found := false
+		for name := range a.has {
+			found = found || strings.HasSuffix(name, "/"+vital)
+		}
+		if !found {
+			return fmt.Errorf("%s is not as its package brought it; see dpkg --verify, and apt-get install --reinstall", vital)
+		}
+	}
+	return nil
+}
+
 // maxFile is more than any package's file of the list has, in bytes.
 const maxFile = 64 << 20
 
-// copy copies a file, if it is as the package brought it.
-func (a *assembly) copy(f file) (same bool, err error) {
+// copyFile copies a file, if it is as the package brought it.
+func copyFile(from, to *folder, f file) (same bool, err error) {
 	if f.sum == "" || f.info.Size() > maxFile {
 		return false, nil
 	}
-	in, err := a.machine.OpenFile(f.source, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	source, err := from.at(path.Dir(f.source))
+	if err != nil {
+		return false, err
+	}
+	target, err := to.at(path.Dir(f.target))
+	if err != nil {
+		return false, err
+	}
+	in, err := source.OpenFile(path.Base(f.source), os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return false, err
 	}
@@ -210,24 +271,22 @@ func (a *assembly) copy(f file) (same bool, err error) {
 	if sum := md5.Sum(data); hex.EncodeToString(sum[:]) != f.sum { // what dpkg records
 		return false, nil
 	}
-	if err := a.layer.WriteFile(f.target, data, 0o600); err != nil {
+	name := path.Base(f.target)
+	if err := target.WriteFile(name, data, 0o600); err != nil {
 		return false, err
 	}
-	if err := a.own(f.target, f.info); err != nil {
-		return false, err
-	}
-	return true, a.copyCapabilities(in, f.target)
+	return true, errors.Join(own(target, name, f.info), copyCapabilities(in, target, name))
 }
 
 // copyCapabilities keeps what a program may do that is started by others than root, as ping.
-func (a *assembly) copyCapabilities(in *os.File, name string) error {
+func copyCapabilities(in *os.File, target *os.Root, name string) error {
 	const attribute = "security.capability"
 	value := make([]byte, 64)
 	n, err := unix.Fgetxattr(int(in.Fd()), attribute, value)
 	if err != nil { // it has none, or its file system knows of none
 		return nil
 	}
-	out, err := a.layer.OpenFile(name, os.O_RDONLY, 0)
+	out, err := target.Open(name)
 	if err != nil {
 		return err
 	}
@@ -292,11 +351,18 @@ func (a *assembly) makeLinks() error {
 	for _, top := range merged {
 		a.links[top] = "usr/" + top
 	}
-	for name, target := range reached(a.links, func(name string) bool { return a.has[name] }) {
+	to := folder{root: a.layer}
+	defer to.close()
+	links := reached(a.links, func(name string) bool { return a.has[name] })
+	for _, name := range slices.Sorted(maps.Keys(links)) {
 		if err := a.makeDir(path.Dir(name)); err != nil {
 			return err
 		}
-		if err := a.layer.Symlink(target, name); err != nil {
+		dir, err := to.at(path.Dir(name))
+		if err != nil {
+			return err
+		}
+		if err := dir.Symlink(links[name], path.Base(name)); err != nil {
 			return err
 		}
 	}

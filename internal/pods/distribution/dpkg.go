@@ -48,7 +48,7 @@ func parsePackages(text string) ([]debian, error) {
 		if len(f) != 9 {
 			return nil, fmt.Errorf("dpkg-query printed %d fields of a package and not 9: %.80q", len(f), rec)
 		}
-		if f[3] != "installed" {
+		if f[3] != "installed" && !strings.HasPrefix(f[3], "triggers-") {
 			continue
 		}
 		if f[0] == "libc-bin" { // the system's own programs are of the machine's architecture

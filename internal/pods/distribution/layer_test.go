@@ -49,9 +49,11 @@ func TestLayer(t *testing.T) {
 			m.pack("mine", map[string]string{"/usr/bin/mine": "mine"}, "Provides: curl\n")
 			m.pack("init", map[string]string{"/sbin/init": "init"}, "Essential: yes\n")
 			m.pack("less", map[string]string{"/usr/bin/less": "less", "/etc/lessrc": "removed"}, "gone")
+			m.pack("jq", map[string]string{"/usr/bin/jq": "jq"}, "Triggers-Pending: ldconfig\n")
 			m.pack("wget", map[string]string{"/usr/bin/wget": "of a foreign architecture"}, "Architecture: i386\n")
 		}, map[string]string{"/usr/bin/curl": "curl", "/usr/lib/libcurl.so": "lib", "/usr/sbin/exim": "mta", "/usr/sbin/init": "init",
-			"/sbin": "-> usr/sbin"}, nil},
+			"/usr/bin/jq": "jq",
+			"/sbin":       "-> usr/sbin"}, nil},
 		{"what is no package's, or changed", func(m *machine) {
 			m.pack("netbase", map[string]string{"/etc/services": "http 80/tcp\n", "/etc/protocols": "tcp 6\n", "/usr/share/n/a": "a"}, "")
 			m.write("/etc/services", "http 80/tcp\nsecret 1/tcp\n")
@@ -180,6 +182,18 @@ func TestRequired(t *testing.T) {
 	_, _, err := (&Store{Dir: t.TempDir(), Machine: m.root}).Layer(t.Context())
 	if err == nil || !strings.Contains(err.Error(), "the package bash is not installed: apt-get install bash") {
 		t.Error(err)
+	}
+	for _, name := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/bin/bash"} {
+		m := newMachine(t, false)
+		m.replace(name, "another")
+		dir := t.TempDir()
+		_, _, err := (&Store{Dir: dir, Machine: m.root}).Layer(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "is not as its package brought it") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
+			t.Errorf("%s: left %v, %v", name, entries, err)
+		}
 	}
 }
 

@@ -102,6 +102,9 @@ func (m *machine) pack(name string, files map[string]string, more string) {
 	if strings.Contains(more, "gone") {
 		status, more = "deinstall ok config-files", ""
 	}
+	if strings.Contains(more, "Triggers-Pending") {
+		status = "install ok triggers-pending"
+	}
 	arch := "amd64"
 	if strings.Contains(more, "Architecture") {
 		arch, more = "i386", ""
