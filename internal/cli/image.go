@@ -7,6 +7,8 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
+	"strings"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -19,13 +21,13 @@ import (
 // imageCommand is of the machine's images. It is hidden as long as no container runs them.
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:    "image load|list|rm ...",
+		Use:    "image load|list|rm|build ...",
 		Short:  "the container images that pods of all labs can run",
 		Hidden: true,
-		Args:   noArguments("its commands are load, list and rm"),
+		Args:   noArguments("its commands are load, list, rm and build"),
 		RunE:   func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	add(root, "", imageLoadCommand(s), imageListCommand(s), imageRemoveCommand(s))
+	add(root, "", imageLoadCommand(s), imageListCommand(s), imageRemoveCommand(s), imageBuildCommand(s))
 	return root
 }
 
@@ -67,7 +69,7 @@ func loadImages(ctx context.Context, out io.Writer, store *images.Store, paths [
 		}
 		list, err := store.Load(ctx, path)
 		for _, i := range list {
-			fmt.Fprintf(out, "%s  %s  %s\n", dash(i.Name), shortDigest(i.Digest), megabytes(i.Size))
+			printImage(out, i)
 		}
 		if err != nil {
 			errs = errors.Join(errs, inputOrFailure(err))
@@ -77,6 +79,11 @@ func loadImages(ctx context.Context, out io.Writer, store *images.Store, paths [
 		}
 	}
 	return errs
+}
+
+// printImage says in one line what has come.
+func printImage(out io.Writer, i images.Image) {
+	fmt.Fprintf(out, "%s  %s  %s\n", dash(i.Name), shortDigest(i.Digest), megabytes(i.Size))
 }
 
 // inputOrFailure tells archives that are not right, the user's to mend, from what this machine did not do.
@@ -139,6 +146,79 @@ func imageRemoveCommand(s Streams) *cobra.Command {
 			return errs
 		},
 	}
+}
+
+func imageBuildCommand(s Streams) *cobra.Command {
+	var r images.Recipe
+	var entrypoint string
+	var add []string
+	c := &cobra.Command{
+		Use:   "build DIR|BINARY -t NAME",
+		Short: "make an image of a static program, or of a Go main package",
+		Long: `Makes an image of a static program, with users, /tmp and the certificate authorities that this machine trusts. A folder with a Go main package
+is built first, by the go command, as the user who called sudo. The same files make the same image.`,
+		Example: `  packetwalk image build ./cmd/shop -t shop:v1
+  packetwalk image build ./shop -t shop:v1 --env PORT=8080 --add ./static:/srv/static`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return errors.New("image build needs one static program, or one folder with a Go main package")
+			}
+			return nil
+		},
+		RunE: func(c *cobra.Command, args []string) error {
+			r.Source, r.Entrypoint = args[0], strings.Fields(entrypoint)
+			if err := completeRecipe(&r, add); err != nil {
+				return badInput{err}
+			}
+			store, err := imageStore()
+			if err != nil {
+				return err
+			}
+			img, err := store.Build(c.Context(), r)
+			if err != nil {
+				return inputOrFailure(err)
+			}
+			printImage(visible.Writer(s.Out), img)
+			return nil
+		},
+	}
+	c.Flags().StringVarP(&r.Name, "tag", "t", "", "the image's name, such as shop:v1")
+	c.Flags().StringVar(&entrypoint, "entrypoint", "", "what containers run, and its arguments (default the program)")
+	c.Flags().StringArrayVar(&r.Env, "env", nil, "a variable that containers have, NAME=VALUE; may be repeated")
+	c.Flags().StringVar(&r.User, "user", "", "who containers run as, USER[:GROUP] by name or number (default root)")
+	c.Flags().StringVar(&r.WorkingDir, "workdir", "", "the folder that containers begin in (default /)")
+	c.Flags().StringArrayVar(&add, "add", nil, "a folder whose files are added, DIR:PATH; may be repeated")
+	return c
+}
+
+// completeRecipe checks what was written, and parts what is added.
+func completeRecipe(r *images.Recipe, add []string) error {
+	if r.Name == "" {
+		return errors.New("the image needs a name: -t NAME, such as -t shop:v1")
+	}
+	for _, v := range r.Env {
+		if name, _, ok := strings.Cut(v, "="); !ok || name == "" {
+			return fmt.Errorf("--env %q: write NAME=VALUE", v)
+		}
+	}
+	if r.WorkingDir != "" && !path.IsAbs(r.WorkingDir) {
+		return fmt.Errorf("--workdir %q: write a path from the root on, such as /srv", r.WorkingDir)
+	}
+	for _, a := range add {
+		i := strings.LastIndexByte(a, ':')
+		if i < 1 || !path.IsAbs(a[i+1:]) {
+			return fmt.Errorf("--add %q: write DIR:PATH, with a path from the image's root on, such as ./static:/srv/static", a)
+		}
+		info, err := os.Stat(a[:i])
+		if err != nil {
+			return fmt.Errorf("--add %q: %w", a, err)
+		}
+		if !info.IsDir() {
+			return fmt.Errorf("--add %q: %s is no folder; put what is to be added into one", a, a[:i])
+		}
+		r.Add = append(r.Add, images.Addition{Dir: a[:i], Path: a[i+1:]})
+	}
+	return nil
 }
 
 func imageStore() (*images.Store, error) {

@@ -41,6 +41,9 @@ type Command struct {
 	Files []*os.File
 	// Root is the folder that it sees as /, and Path is in; "" for ours.
 	Root string
+	// Dir is its working directory, "" for ours, or / in Root; As the user that it runs as, nil for ours.
+	Dir string
+	As  *syscall.Credential
 	// Limit is how long it may take; 0 for [Limit].
 	Limit time.Duration
 	// In runs a function on a thread of its own, for instance in a network namespace, and waits for it; nil for any thread.
@@ -111,15 +114,15 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 func (c Command) prepare(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)
 	cmd.Args[0] = cmp.Or(c.Name, c.Path)
-	cmd.Env, cmd.ExtraFiles = c.Env, c.Files
+	cmd.Env, cmd.ExtraFiles, cmd.Dir = c.Env, c.Files, c.Dir
 	if c.Stdin != nil {
 		cmd.Stdin = bytes.NewReader(c.Stdin)
 	}
 	if c.Root != "" {
-		cmd.Dir = "/"
+		cmd.Dir = cmp.Or(c.Dir, "/")
 	}
 	// A group of its own: a terminal's Ctrl-C is for us, and it can be killed with all that it started.
-	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root, Setpgid: true, Pdeathsig: syscall.SIGKILL}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Chroot: c.Root, Credential: c.As, Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
 	cmd.WaitDelay = draining
 	return cmd

@@ -1,6 +1,7 @@
-// Package images owns the machine's container images: loading them from archives, and their layers as directories that overlayfs can
-// have below a container's root. Archives are untrusted: whatever one says, nothing is written outside of the store, and nothing half
-// done is ever seen. It runs no containers and reads no cluster; it must not import anything of the project but base and pods/beneath.
+// Package images owns the machine's container images: loading them from archives, making them of programs, and their layers as directories
+// that overlayfs can have below a container's root. Archives are untrusted: whatever one says, nothing is written outside of the store, and
+// nothing half done is ever seen. It runs no containers and reads no cluster; it must not import anything of the project but base and
+// pods/beneath.
 //
 // A store is an OCI image layout (index.json, blobs/sha256), with the unpacked layers beside it:
 //

@@ -1,0 +1,184 @@
+package images
+
+import (
+	"cmp"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"packetwalk.dev/internal/base/program"
+)
+
+// longestBuild is how long the go command may take; it may have modules to fetch.
+const longestBuild = 10 * time.Minute
+
+// machines are the names that programs have for what GOARCH says.
+var machines = map[string]elf.Machine{
+	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "arm": elf.EM_ARM, "386": elf.EM_386, "riscv64": elf.EM_RISCV, "ppc64le": elf.EM_PPC64,
+	"s390x": elf.EM_S390, "loong64": elf.EM_LOONGARCH,
+}
+
+// checkProgram tells why a file cannot be an image's only program.
+func checkProgram(f *os.File) error {
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return errors.New("is no program of Linux: give a static one, or a folder with a Go main package")
+	}
+	if want := machines[runtime.GOARCH]; e.Machine != want {
+		return fmt.Errorf("is for %s; this machine is %s (%s)", e.Machine, want, runtime.GOARCH)
+	}
+	const remedy = "which the image would not have: link it statically (Go: CGO_ENABLED=0; C: -static)"
+	for _, p := range e.Progs {
+		if p.Type == elf.PT_INTERP {
+			name, err := io.ReadAll(io.LimitReader(p.Open(), 256))
+			if err != nil {
+				return err
+			}
+			return fmt.Errorf("is linked dynamically and needs %s, %s", strings.TrimRight(string(name), "\x00"), remedy)
+		}
+	}
+	if needed, err := e.ImportedLibraries(); err == nil && len(needed) > 0 {
+		return fmt.Errorf("needs %s, %s", strings.Join(needed, ", "), remedy)
+	}
+	return nil
+}
+
+// compile has the go command build a directory's main package, as the user who called sudo. The program is open, and nowhere any more.
+func compile(ctx context.Context, dir string) (*os.File, string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, "", err
+	}
+	if err := checkSources(dir); err != nil {
+		return nil, "", err
+	}
+	as, err := invoker()
+	if err != nil {
+		return nil, "", err
+	}
+	tool, err := findGo()
+	if err != nil {
+		return nil, "", err
+	}
+	out, err := os.MkdirTemp("", "packetwalk-build-")
+	if err != nil {
+		return nil, "", err
+	}
+	defer os.RemoveAll(out)
+	root, err := os.OpenRoot(out)
+	if err != nil {
+		return nil, "", err
+	}
+	defer root.Close()
+	if as.credential != nil {
+		if err := root.Chown(".", int(as.credential.Uid), int(as.credential.Gid)); err != nil {
+			return nil, "", err
+		}
+	}
+	build := program.Command{Path: tool, Args: []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out + "/", "."},
+		Env: as.environment(), Dir: dir, As: as.credential, Limit: longestBuild}
+	if _, err := build.Output(ctx); err != nil {
+		return nil, "", err
+	}
+	made, err := fs.ReadDir(root.FS(), ".")
+	if err != nil {
+		return nil, "", err
+	}
+	if len(made) != 1 {
+		return nil, "", fmt.Errorf("the go command made %d programs of %s, not one", len(made), dir)
+	}
+	f, err := openRegular(root, made[0].Name())
+	return f, made[0].Name(), err
+}
+
+// checkSources says what to do with a directory that is not for the go command.
+func checkSources(dir string) error {
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		return err
+	}
+	if slices.ContainsFunc(files, func(f os.DirEntry) bool { return strings.HasSuffix(f.Name(), ".go") }) {
+		return nil
+	}
+	for _, name := range []string{"Dockerfile", "Containerfile"} {
+		if _, err := os.Stat(filepath.Join(dir, name)); err == nil {
+			return fmt.Errorf("%s has a %s, and those are not built here: build it with Docker, and load what that saves: "+
+				"docker build -t NAME %s && docker save NAME | packetwalk image load -", dir, name, dir)
+		}
+	}
+	return fmt.Errorf("%s has no Go files: give a folder with a Go main package, or a static program", dir)
+}
+
+// findGo finds the go command also where sudo's PATH does not lead.
+func findGo() (string, error) {
+	for _, name := range []string{"go", "/usr/local/go/bin/go", "/snap/bin/go"} {
+		if found, err := exec.LookPath(name); err == nil {
+			return filepath.Abs(found)
+		}
+	}
+	return "", errors.New("there is no go command: install Go (https://go.dev/dl), or give a program that CGO_ENABLED=0 go build has made elsewhere")
+}
+
+// An invokingUser is who a program of theirs runs as.
+type invokingUser struct {
+	credential *syscall.Credential // nil for who we are
+	name, home string
+}
+
+// invoker is the user who called sudo (sudo(8), SUDO_UID and SUDO_GID), or who we are.
+func invoker() (invokingUser, error) {
+	id := os.Getenv("SUDO_UID")
+	if id == "" || os.Geteuid() != 0 {
+		return invokingUser{}, nil
+	}
+	uid, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return invokingUser{}, fmt.Errorf("SUDO_UID: %w", err)
+	}
+	u, err := user.LookupId(id)
+	if err != nil {
+		return invokingUser{}, fmt.Errorf("who called sudo: %w", err)
+	}
+	gid, err := strconv.ParseUint(cmp.Or(os.Getenv("SUDO_GID"), u.Gid), 10, 32)
+	if err != nil {
+		return invokingUser{}, fmt.Errorf("SUDO_GID: %w", err)
+	}
+	as := invokingUser{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, u.Username, u.HomeDir}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return invokingUser{}, fmt.Errorf("groups of who called sudo: %w", err)
+	}
+	for _, g := range groups {
+		if n, err := strconv.ParseUint(g, 10, 32); err == nil {
+			as.credential.Groups = append(as.credential.Groups, uint32(n))
+		}
+	}
+	return as, nil
+}
+
+// environment is ours, with what is another's for another user.
+func (u invokingUser) environment() []string {
+	env := os.Environ()
+	if u.credential != nil {
+		env = slices.DeleteFunc(env, func(v string) bool {
+			name, _, _ := strings.Cut(v, "=")
+			return strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "SUDO_") ||
+				slices.Contains([]string{"GOPATH", "GOCACHE", "GOMODCACHE"}, name)
+		})
+		env = append(env, "HOME="+u.home, "USER="+u.name, "LOGNAME="+u.name)
+	}
+	return append(env, "CGO_ENABLED=0", "GOOS="+here.OS, "GOARCH="+here.Architecture)
+}
