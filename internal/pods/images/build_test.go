@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -166,15 +167,16 @@ func TestBuildGo(t *testing.T) {
 func TestBuildAs(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	dir := writeDir(t, map[string]string{"main.go": "package main\n"})
-	tools := t.TempDir()
+	tools, temporary := t.TempDir(), t.TempDir()
 	for d := dir; d != "/tmp" && d != "/"; d = filepath.Dir(d) { // where that user comes
 		if err := os.Chmod(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := os.Chmod(tools, 0o755); err != nil {
+	if err := errors.Join(os.Chmod(tools, 0o755), os.Chmod(temporary, 0o777|fs.ModeSticky)); err != nil {
 		t.Fatal(err)
 	}
+	t.Setenv("TMPDIR", temporary)
 	t.Setenv("PATH", tools+":"+os.Getenv("PATH"))
 	t.Setenv("SUDO_UID", "65534")
 	t.Setenv("SUDO_GID", "65534")
@@ -206,7 +208,7 @@ func TestBuildAs(t *testing.T) {
 			t.Errorf("%s: %v, want %q", script, err, want)
 		}
 	}
-	if left, err := filepath.Glob(filepath.Join(os.TempDir(), "packetwalk-build-*")); len(left) > 0 {
+	if left, err := os.ReadDir(temporary); len(left) > 0 || err != nil {
 		t.Errorf("left: %v, %v", left, err)
 	}
 }
