@@ -73,6 +73,21 @@ test-modules: deps ## the tests of the control plane's own module
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
 	cd controlplane/oracle && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
+# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, and the pods' network (bridge,
+# transparent or kubenet).
+FOCUS   ?= \[sig-network\].*\[Conformance\]
+SKIP    ?=
+NODES   ?= 3
+NETWORK ?= bridge
+
+# Containers see the machine's programs: nc and dig are in the suite's images.
+.PHONY: e2e
+e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
+	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
+	@go run ./tools/controlplane build e2e
+	@go build -o bin/e2e/ ./tools/e2e
+	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK)
+
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
 SEED ?= 1

@@ -68,7 +68,7 @@ func (m machine) program(name, script string) {
 // deps runs the script and gives what it prints, and whether it succeeds.
 func (m machine) deps(env ...string) (string, bool) {
 	m.t.Helper()
-	cmd := exec.Command("./deps")
+	cmd := exec.Command("./deps", "sh:dash", "more:a-package")
 	cmd.Env = append(env, "PATH="+m.bin, "HOME="+m.t.TempDir())
 	out, err := cmd.CombinedOutput()
 	return string(out), err == nil
@@ -98,7 +98,8 @@ func TestWithoutGo(t *testing.T) {
 			if good != tt.good || strings.Contains(out, "noise of apt") {
 				t.Errorf("succeeds: %v\n%s", good, out)
 			}
-			if got := strings.Contains(m.installed(), "golang-go"); got != tt.good {
+			if got := strings.Contains(m.installed(), "golang-go"); got != tt.good || got != strings.Contains(m.installed(), "a-package") ||
+				strings.Contains(m.installed(), "dash") {
 				t.Errorf("installed: %s", m.installed())
 			}
 			lines := strings.Split(strings.TrimSpace(out), "\n")

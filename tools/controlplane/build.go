@@ -22,31 +22,50 @@ import (
 	"golang.org/x/term"
 )
 
-// program is the file name of the multi-call program.
-const program = "packetwalk-controlplane"
+// product is one program that is built of a nested module.
+type product struct {
+	name    string // the program's file name
+	module  string // the module's folder, in controlplane/
+	source  string // the package: "." or an import path of upstream's
+	test    bool   // the package's tests are the program, not its main function
+	what    string // of what it is, for people
+	minutes int    // what its build takes with an empty build cache, in minutes of one core, measured on two
+}
 
-// target is one build of the program: what goes in and where it comes out.
+// products are what build makes, by the name that it takes, and e2e's are only built when somebody asks for them.
+var products = map[string][]product{
+	"controlplane": {{name: "packetwalk-controlplane", source: ".", what: "upstream's control plane, etcd, CoreDNS and kubectl", minutes: 10}},
+	"e2e": {
+		{name: "e2e.test", module: "e2e", source: "k8s.io/kubernetes/test/e2e", test: true, what: "Kubernetes' end-to-end tests", minutes: 8},
+		{name: "ginkgo", module: "e2e", source: "github.com/onsi/ginkgo/v2/ginkgo", what: "their runner", minutes: 1},
+		{name: "agnhost", module: "e2e", source: "k8s.io/kubernetes/test/images/agnhost", what: "the program of their images", minutes: 5},
+	},
+}
+
+// target is one build of a product: what goes in and where it comes out.
 type target struct {
+	product
 	module string   // the nested module's folder
 	folder string   // the build's folder in the user's cache, named by the key
 	env    []string // the go command's environment, beside the process's own
 	args   []string // the arguments of go build, without the output file
 }
 
-func (t target) binary() string { return filepath.Join(t.folder, program) }
+func (t target) binary() string { return filepath.Join(t.folder, t.name) }
 
-// newTarget computes the build that the module's present sources ask for.
+// newTarget computes the build that the module's present sources, below folder, ask for.
 // Its key is a hash of everything that decides the result: the module's files, the flags, the Go version and the platform.
-func newTarget(ctx context.Context, module string) (target, error) {
+func newTarget(ctx context.Context, folder string, p product) (target, error) {
 	cache, err := os.UserCacheDir()
 	if err != nil {
 		return target{}, fmt.Errorf("find the user's cache: %w; set HOME or XDG_CACHE_HOME", err)
 	}
+	module := filepath.Join(folder, p.module)
 	text, err := os.ReadFile(filepath.Join(module, "go.mod"))
 	if err != nil {
 		return target{}, err
 	}
-	file, err := modfile.Parse("controlplane/go.mod", text, nil)
+	file, err := modfile.Parse(filepath.Join(module, "go.mod"), text, nil)
 	if err != nil {
 		return target{}, err
 	}
@@ -59,15 +78,16 @@ func newTarget(ctx context.Context, module string) (target, error) {
 		return target{}, err
 	}
 	t := target{
-		module: module,
-		env:    []string{"CGO_ENABLED=0", "GOWORK=off"},
-		args:   []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(release)},
+		product: p,
+		module:  module,
+		env:     []string{"CGO_ENABLED=0", "GOWORK=off"},
+		args:    []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(release)},
 	}
 	key, err := t.key(platform)
 	if err != nil {
 		return target{}, err
 	}
-	t.folder = filepath.Join(cache, "packetwalk", "controlplane", key)
+	t.folder = filepath.Join(cache, "packetwalk", "controlplane", p.module, key)
 	return t, nil
 }
 
@@ -115,9 +135,9 @@ func isSource(name string) bool {
 	return strings.HasSuffix(name, ".go") && !strings.HasSuffix(name, "_test.go")
 }
 
-// build makes the program when the cache lacks it and points link at it.
-func build(ctx context.Context, module, link string) error {
-	t, err := newTarget(ctx, module)
+// build makes the program when the cache lacks it and points a link in the folder bin at it.
+func build(ctx context.Context, folder, bin string, p product) error {
+	t, err := newTarget(ctx, folder, p)
 	if err != nil {
 		return err
 	}
@@ -126,7 +146,7 @@ func build(ctx context.Context, module, link string) error {
 			return err
 		}
 	}
-	return relink(t.binary(), link)
+	return relink(t.binary(), filepath.Join(bin, p.module, p.name))
 }
 
 // buildOnce builds under a lock, because a second clone may want the same program at the same time; the second then finds it made.
@@ -148,7 +168,7 @@ func (t target) buildOnce(ctx context.Context) error {
 // compile builds beside the final place and renames, so that the final name is a whole program or nothing.
 // What an earlier build left that was killed outright is removed first: the lock says that nobody is at it.
 func (t target) compile(ctx context.Context) error {
-	partial := filepath.Join(t.folder, program+".partial")
+	partial := t.binary() + ".partial"
 	if err := os.Remove(partial); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
@@ -159,18 +179,18 @@ func (t target) compile(ctx context.Context) error {
 	}
 	started := time.Now()
 	progress := newProgress(os.Stderr, term.IsTerminal(int(os.Stderr.Fd())), packages, started)
-	fmt.Fprintf(os.Stderr, "building upstream's control plane, etcd, CoreDNS and kubectl from their sources: %d packages, some %d min on this machine, once for this version\n",
-		len(packages), max(1, buildMinutes/runtime.NumCPU()))
+	fmt.Fprintf(os.Stderr, "building %s from the sources: %d packages, some %d min on this machine, once for this version\n",
+		t.what, len(packages), max(1, t.minutes/runtime.NumCPU()))
 	command := t.goBuild(ctx, partial)
-	command.Stderr = progress
+	command.Stdout, command.Stderr = progress, progress
 	stop := progress.tick()
 	err = command.Run()
 	stop()
 	if ctx.Err() != nil {
-		return fmt.Errorf("build %s: stopped; what was compiled stays in Go's build cache, so the next build goes on from here", program)
+		return fmt.Errorf("build %s: stopped; what was compiled stays in Go's build cache, so the next build goes on from here", t.name)
 	}
 	if err != nil {
-		return fmt.Errorf("go %s: %w\n%s", strings.Join(t.args, " "), err, progress.messages())
+		return fmt.Errorf("%s: %w\n%s", strings.Join(command.Args, " "), err, progress.messages())
 	}
 	if err := os.Rename(partial, t.binary()); err != nil {
 		return err
@@ -179,9 +199,13 @@ func (t target) compile(ctx context.Context) error {
 	return nil
 }
 
-// goBuild is the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker.
+// goBuild is the go command in a process group of its own, which an interrupt ends as a whole: go, compilers and linker. Without -vet=off
+// go test would have every package looked at that a test imports.
 func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
-	args := slices.Concat(t.args, []string{"-v", "-o", output, "."})
+	args := slices.Concat(t.args, []string{"-v", "-o", output, t.source})
+	if t.test {
+		args = slices.Concat([]string{"test", "-c", "-vet=off"}, args[1:])
+	}
 	command := exec.CommandContext(ctx, "go", args...)
 	command.Dir = t.module
 	command.Env = append(os.Environ(), t.env...)
@@ -191,21 +215,19 @@ func (t target) goBuild(ctx context.Context, output string) *exec.Cmd {
 	return command
 }
 
-// buildMinutes is what the build takes with an empty build cache, in minutes of one core: 4 to 6 minutes were measured on two.
-const buildMinutes = 10
-
 // packages lists what the program links, itself last: the most that one build can have to compile. What is not in the module cache is
 // downloaded.
 func (t target) packages(ctx context.Context) ([]string, error) {
 	list := func(env ...string) (string, error) {
-		command := exec.CommandContext(ctx, "go", "list", "-mod=readonly", "-deps", ".")
+		args := []string{"list", "-mod=readonly", "-deps", fmt.Sprintf("-test=%t", t.test), t.source}
+		command := exec.CommandContext(ctx, "go", args...)
 		command.Dir, command.Env = t.module, slices.Concat(os.Environ(), t.env, env)
 		return output(command)
 	}
 	all, err := list("GOPROXY=off")
 	if err != nil {
 		started := time.Now()
-		fmt.Fprint(os.Stderr, "downloading the sources of upstream's control plane: ")
+		fmt.Fprintf(os.Stderr, "downloading the sources of %s: ", t.what)
 		all, err = list()
 		fmt.Fprintf(os.Stderr, "%.0f s\n", time.Since(started).Seconds())
 	}

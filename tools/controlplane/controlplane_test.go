@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -162,12 +163,14 @@ func TestProgress(t *testing.T) {
 func small(t *testing.T, source string) target {
 	t.Helper()
 	module := t.TempDir()
-	for name, text := range map[string]string{"go.mod": "module m\n", "main.go": source} {
+	test := "package main\n\nimport \"testing\"\n\nfunc TestMain(*testing.M) { println(\"tested\") }\n"
+	for name, text := range map[string]string{"go.mod": "module m\n", "main.go": source, "all_test.go": test} {
 		if err := os.WriteFile(filepath.Join(module, name), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
 	}
-	return target{module: module, folder: filepath.Join(t.TempDir(), "key"), env: []string{"CGO_ENABLED=0", "GOWORK=off"},
+	return target{product: product{name: "program", source: ".", what: "a program", minutes: 1}, module: module,
+		folder: filepath.Join(t.TempDir(), "key"), env: []string{"CGO_ENABLED=0", "GOWORK=off"},
 		args: []string{"build", "-ldflags=-s -w"}}
 }
 
@@ -192,7 +195,20 @@ func TestBuildOnce(t *testing.T) {
 	if !t.Failed() && !os.SameFile(infos[0], infos[1]) {
 		t.Error("the second build made the program again")
 	}
-	leftovers(t, target, program)
+	leftovers(t, target, target.name)
+}
+
+// The tests of a package are built as those, whole.
+func TestBuildTest(t *testing.T) {
+	target := small(t, "package main\n\nfunc main() {}\n")
+	target.test = true
+	if err := target.buildOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command(target.binary()).CombinedOutput(); err != nil || string(out) != "tested\n" {
+		t.Errorf("the program says %q, %v", out, err)
+	}
+	leftovers(t, target, target.name)
 }
 
 func TestBuildFails(t *testing.T) {
@@ -271,7 +287,7 @@ func TestKeyFollowsSources(t *testing.T) {
 }
 
 func TestRelink(t *testing.T) {
-	link := filepath.Join(t.TempDir(), "bin", program)
+	link := filepath.Join(t.TempDir(), "bin", "program")
 	for _, path := range []string{"/cache/one", "/cache/one", "/cache/two"} {
 		if err := relink(path, link); err != nil {
 			t.Fatal(err)

@@ -1,10 +1,10 @@
-// Command controlplane (tools/controlplane) keeps and builds the nested module controlplane/, upstream's control plane as one program, and
-// keeps controlplane/oracle, the module that compares our service proxy with upstream's.
+// Command controlplane (tools/controlplane) keeps and builds the nested modules controlplane/, upstream's control plane as one program, and
+// controlplane/e2e, Kubernetes' own suite, and keeps controlplane/oracle, the module that compares our service proxy with upstream's.
 //
-//	go run ./tools/controlplane gen     write both modules' go.mod from that of the k8s.io/kubernetes release that each requires
-//	go run ./tools/controlplane build   build the program into the user's cache, once for all clones, and link bin/packetwalk-controlplane
-//	                                    to it
-//	go run ./tools/controlplane path    print where that program is, or will be
+//	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
+//	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make
+//	                                              links to them: controlplane's is bin/packetwalk-controlplane, e2e's are in bin/e2e
+//	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.
 package main
@@ -20,7 +20,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build | path"
+const usage = "usage: go run ./tools/controlplane gen | build [controlplane|e2e] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -33,7 +33,7 @@ func main() {
 }
 
 func run(ctx context.Context, args []string) error {
-	if len(args) != 1 {
+	if len(args) == 0 {
 		return errors.New(usage)
 	}
 	root, err := repository()
@@ -41,30 +41,42 @@ func run(ctx context.Context, args []string) error {
 		return err
 	}
 	module := filepath.Join(root, "controlplane")
-	switch args[0] {
-	case "gen":
+	switch what := args[0]; {
+	case what == "gen" && len(args) == 1:
 		for _, dir := range generated(root) {
 			if err := writeModule(ctx, dir); err != nil {
 				return err
 			}
 		}
 		return nil
-	case "build":
-		return build(ctx, module, filepath.Join(root, "bin", program))
-	case "path":
-		target, err := newTarget(ctx, module)
+	case what == "build" && len(args) <= 2:
+		name := append(args, "controlplane")[1]
+		if products[name] == nil {
+			return fmt.Errorf("unknown product %q; %s", name, usage)
+		}
+		for _, p := range products[name] {
+			if err := build(ctx, module, filepath.Join(root, "bin"), p); err != nil {
+				return err
+			}
+		}
+		return nil
+	case what == "path" && len(args) == 1:
+		target, err := newTarget(ctx, module, products["controlplane"][0])
 		if err != nil {
 			return err
 		}
 		fmt.Println(target.binary())
 		return nil
 	}
-	return fmt.Errorf("unknown command %q; %s", args[0], usage)
+	return errors.New(usage)
 }
 
 // generated are the folders of the modules that import k8s.io/kubernetes.
-func generated(root string) []string {
-	return []string{filepath.Join(root, "controlplane"), filepath.Join(root, "controlplane", "oracle")}
+func generated(root string) (dirs []string) {
+	for _, module := range []string{"", "oracle", "e2e"} {
+		dirs = append(dirs, filepath.Join(root, "controlplane", module))
+	}
+	return dirs
 }
 
 // repository finds the checkout that the working directory lies in: the nearest folder upwards that holds controlplane/go.mod.

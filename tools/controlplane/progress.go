@@ -62,15 +62,19 @@ func (p *progress) messages() string {
 }
 
 // status is one line: packages compiled, the most there can be (what Go's build cache holds is not compiled again), and the time since the
-// start.
+// start. What it compiles go build says, and go test does not.
 func (p *progress) status(now time.Time) string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	since := now.Sub(p.started).Round(time.Second)
+	if p.built == 0 {
+		return fmt.Sprintf("compiling, %s", since)
+	}
 	step := "compiled"
 	if p.last == p.packages[len(p.packages)-1] {
 		step = "compiled, linking"
 	}
-	return fmt.Sprintf("%d of %d packages %s, %s", p.built, len(p.packages), step, now.Sub(p.started).Round(time.Second))
+	return fmt.Sprintf("%d of %d packages %s, %s", p.built, len(p.packages), step, since)
 }
 
 // tick shows the status until the returned function is called.

@@ -26,6 +26,7 @@ var catalog = []App{
 		Name: "agnhost", Images: []string{"registry.k8s.io/e2e-test-images/agnhost", "k8s.gcr.io/e2e-test-images/agnhost"},
 		Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Programs: []Program{{"/agnhost", agnhost}},
 	},
+	{Name: "jessie-dnsutils", Images: []string{"registry.k8s.io/e2e-test-images/jessie-dnsutils"}, Cmd: []string{"bash"}},
 	{
 		Name: "pause", Images: []string{"registry.k8s.io/pause", "k8s.gcr.io/pause", "mcr.microsoft.com/oss/kubernetes/pause"},
 		Entrypoint: []string{"/pause"}, Programs: []Program{{"/pause", pause}},

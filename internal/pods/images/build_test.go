@@ -33,7 +33,7 @@ func self(t testing.TB, name string) string {
 	return path
 }
 
-// writeDir writes a directory.
+// files writes a directory.
 func writeDir(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,0 +1,86 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// recorded are the selections of specs that docs/conformance.md has results of.
+var recorded = map[string]string{
+	`\[sig-network\].*\[Conformance\]`: "[sig-network] Conformance",
+	`\[Conformance\]`:                  "Conformance",
+}
+
+// writePage puts the results into their section of the page, in place of those of the same selection, runtime and network, or at the end. A
+// run of other specs is not recorded.
+func writePage(ctx context.Context, file string, o options, r results, known causes) error {
+	title := recorded[o.focus]
+	if title == "" || o.skip != "" {
+		return nil
+	}
+	page, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	commit, err := output(ctx, "git", "describe", "--always", "--dirty")
+	if err != nil {
+		return err
+	}
+	release, err := output(ctx, "bin/e2e/e2e.test", "-version")
+	if err != nil {
+		return err
+	}
+	heading := fmt.Sprintf("## %s: %s nodes, %s\n", title, runtime, networks[o.network].title)
+	text := fmt.Sprintf("\nKubernetes %s, packetwalk %s, %s; %d nodes, %d specs at the same time, %s.\n\n%s\n", release, commit,
+		time.Now().UTC().Format(time.DateOnly), o.nodes, o.procs, time.Duration(r.seconds*float64(time.Second)).Round(time.Second),
+		section(r, known))
+	return os.WriteFile(file, []byte(replaceSection(string(page), heading, text)), 0o644)
+}
+
+// section is the results as Markdown.
+func section(r results, known causes) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "**%s.**\n", r.summary())
+	if r.states()["passed"] < len(r.specs) {
+		b.WriteString("\n| spec | | cause |\n|---|---|---|\n")
+	}
+	for _, s := range r.specs {
+		cause := known[s.name]
+		if s.state == "skipped" {
+			cause = s.why
+		}
+		if s.state != "passed" {
+			fmt.Fprintf(&b, "| %s | %s | %s |\n", cell(s.name), s.state, cell(cause))
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
+
+// replaceSection puts text below the heading, in place of what is there up to the next heading of its level.
+func replaceSection(page, heading, text string) string {
+	before, after, found := strings.Cut(page, heading)
+	if !found {
+		return strings.TrimRight(page, "\n") + "\n\n" + heading + text
+	}
+	rest := ""
+	if i := strings.Index(after, "\n## "); i >= 0 {
+		rest = after[i:]
+	}
+	return before + heading + text + rest
+}
+
+func output(ctx context.Context, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args...).Output()
+	if err != nil {
+		return "", fmt.Errorf("%s %s: %w", name, strings.Join(args, " "), err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}
