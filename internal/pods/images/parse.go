@@ -67,7 +67,7 @@ func (l *loader) layout(ctx context.Context, b blob) ([]candidate, error) {
 		return nil, wrongPlatform("", others)
 	}
 	if len(list) == 0 {
-		return nil, errors.New("it has no images: its index.json names none")
+		return nil, fmt.Errorf("its index.json names none: %w", errNoArchive)
 	}
 	return list, nil
 }
@@ -181,7 +181,7 @@ func (l *loader) parse(name string, b blob, v any) error {
 		return fmt.Errorf("%s: %w", name, err)
 	}
 	if err := json.Unmarshal(data, v); err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		return fmt.Errorf("%s: %w; %w", name, err, errNoArchive)
 	}
 	return nil
 }
@@ -276,7 +276,7 @@ func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
 		}
 	}
 	if len(list) == 0 {
-		return nil, errors.New("it has no images: its manifest.json names none")
+		return nil, fmt.Errorf("its manifest.json names none: %w", errNoArchive)
 	}
 	return list, nil
 }
