@@ -88,6 +88,11 @@ e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKI
 	@go build -o bin/e2e/ ./tools/e2e
 	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK)
 
+.PHONY: realnode
+realnode: ## containerd and upstream's kubelet, for nodes with runtime containerd, built once for all clones (minutes the first time)
+	@scripts/deps runc:runc
+	@go run ./tools/controlplane build realnode
+
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
 SEED ?= 1

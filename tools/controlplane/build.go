@@ -32,13 +32,24 @@ type product struct {
 	minutes int    // what its build takes with an empty build cache, in minutes of one core, measured on two
 }
 
-// products are what build makes, by the name that it takes, and e2e's are only built when somebody asks for them.
+// products are what build makes, by the name that it takes. Those other than controlplane are only built when somebody asks for them.
 var products = map[string][]product{
 	"controlplane": {{name: "packetwalk-controlplane", source: ".", what: "upstream's control plane, etcd, CoreDNS and kubectl", minutes: 10}},
 	"e2e": {
 		{name: "e2e.test", module: "e2e", source: "k8s.io/kubernetes/test/e2e", test: true, what: "Kubernetes' end-to-end tests", minutes: 8},
 		{name: "ginkgo", module: "e2e", source: "github.com/onsi/ginkgo/v2/ginkgo", what: "their runner", minutes: 1},
 		{name: "agnhost", module: "e2e", source: "k8s.io/kubernetes/test/images/agnhost", what: "the program of their images", minutes: 5},
+	},
+	"realnode": {
+		{name: "kubelet", source: "k8s.io/kubernetes/cmd/kubelet", what: "upstream's kubelet", minutes: 8},
+		{name: "containerd", module: "containerd", source: containerdModule + "/cmd/containerd", what: "containerd", minutes: 5},
+		{name: "containerd-shim-runc-v2", module: "containerd", source: containerdModule + "/cmd/containerd-shim-runc-v2",
+			what: "containerd's shim", minutes: 1},
+		{name: "ctr", module: "containerd", source: containerdModule + "/cmd/ctr", what: "containerd's command", minutes: 1},
+		{name: "loopback", module: "containerd", source: "github.com/containernetworking/plugins/plugins/main/loopback",
+			what: "the CNI plugin loopback", minutes: 1},
+		{name: "bandwidth", module: "containerd", source: "github.com/containernetworking/plugins/plugins/meta/bandwidth",
+			what: "the CNI plugin bandwidth", minutes: 1},
 	},
 }
 
@@ -69,10 +80,6 @@ func newTarget(ctx context.Context, folder string, p product) (target, error) {
 	if err != nil {
 		return target{}, err
 	}
-	release, err := kubernetesVersion(file)
-	if err != nil {
-		return target{}, err
-	}
 	platform, err := goCommand(ctx, module, "env", "GOVERSION", "GOOS", "GOARCH", "GOAMD64", "GOARM64", "GOEXPERIMENT", "GOFIPS140")
 	if err != nil {
 		return target{}, err
@@ -81,7 +88,7 @@ func newTarget(ctx context.Context, folder string, p product) (target, error) {
 		product: p,
 		module:  module,
 		env:     []string{"CGO_ENABLED=0", "GOWORK=off"},
-		args:    []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(release)},
+		args:    []string{"build", "-mod=readonly", "-trimpath", "-buildvcs=false", "-ldflags=" + linkerFlags(file)},
 	}
 	key, err := t.key(platform)
 	if err != nil {
@@ -91,15 +98,26 @@ func newTarget(ctx context.Context, folder string, p product) (target, error) {
 	return t, nil
 }
 
-// linkerFlags strips the program and stamps the release into the variables that upstream's own build stamps
-// (hack/lib/version.sh); without them the API server and kubectl would report v0.0.0-master.
-func linkerFlags(release string) string {
+// containerdModule is the module of containerd.
+const containerdModule = "github.com/containerd/containerd/v2"
+
+// linkerFlags strips the program and stamps the releases that a module requires into the variables that upstreams' own builds stamp
+// (Kubernetes' hack/lib/version.sh, containerd's Makefile); without them the API server, kubelet and kubectl would report v0.0.0-master.
+func linkerFlags(module *modfile.File) string {
 	flags := []string{"-s", "-w"}
-	major, minor, _ := strings.Cut(strings.TrimPrefix(release, "v"), ".")
-	minor, _, _ = strings.Cut(minor, ".")
-	for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
-		for _, value := range []string{"gitVersion=" + release, "gitMajor=" + major, "gitMinor=" + minor, "gitTreeState=clean", "gitCommit="} {
-			flags = append(flags, "-X "+pkg+"."+value)
+	for _, require := range module.Require {
+		release := require.Mod.Version
+		switch require.Mod.Path {
+		case containerdModule:
+			flags = append(flags, "-X "+containerdModule+"/version.Version="+release)
+		case upstreamModule:
+			major, minor, _ := strings.Cut(strings.TrimPrefix(release, "v"), ".")
+			minor, _, _ = strings.Cut(minor, ".")
+			for _, pkg := range []string{"k8s.io/component-base/version", "k8s.io/client-go/pkg/version"} {
+				for _, value := range []string{"gitVersion=" + release, "gitMajor=" + major, "gitMinor=" + minor, "gitTreeState=clean", "gitCommit="} {
+					flags = append(flags, "-X "+pkg+"."+value)
+				}
+			}
 		}
 	}
 	return strings.Join(flags, " ")
@@ -146,7 +164,7 @@ func build(ctx context.Context, folder, bin string, p product) error {
 			return err
 		}
 	}
-	return relink(t.binary(), filepath.Join(bin, p.module, p.name))
+	return relink(t.binary(), filepath.Join(bin, p.name))
 }
 
 // buildOnce builds under a lock, because a second clone may want the same program at the same time; the second then finds it made.

@@ -302,9 +302,14 @@ func TestRelink(t *testing.T) {
 }
 
 func TestLinkerFlags(t *testing.T) {
-	flags := linkerFlags("v1.35.4")
+	module, err := modfile.Parse("go.mod", []byte("module m\nrequire k8s.io/kubernetes v1.35.4\nrequire "+containerdModule+" v2.4.2\n"), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags := linkerFlags(module)
 	for _, want := range []string{"-s -w", "-X k8s.io/component-base/version.gitVersion=v1.35.4",
-		"-X k8s.io/client-go/pkg/version.gitMinor=35", "-X k8s.io/component-base/version.gitMajor=1"} {
+		"-X k8s.io/client-go/pkg/version.gitMinor=35", "-X k8s.io/component-base/version.gitMajor=1",
+		"-X github.com/containerd/containerd/v2/version.Version=v2.4.2"} {
 		if !strings.Contains(flags, want) {
 			t.Errorf("flags %q lack %q", flags, want)
 		}

@@ -1,9 +1,11 @@
 // Command controlplane (tools/controlplane) keeps and builds the nested modules controlplane/, upstream's control plane as one program, and
-// controlplane/e2e, Kubernetes' own suite, and keeps controlplane/oracle, the module that compares our service proxy with upstream's.
+// controlplane/e2e, Kubernetes' own suite, and controlplane/containerd, and keeps controlplane/oracle, the module that compares our service
+// proxy with upstream's.
 //
 //	go run ./tools/controlplane gen               write the modules' go.mod from that of the k8s.io/kubernetes release that each requires
 //	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make
-//	                                              links to them: controlplane's is bin/packetwalk-controlplane, e2e's are in bin/e2e
+//	                                              links to them: bin/packetwalk-controlplane without one, else e2e's or realnode's
+//	                                              in the folder of that name in bin
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.
@@ -20,7 +22,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [controlplane|e2e] | path"
+const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -50,12 +52,15 @@ func run(ctx context.Context, args []string) error {
 		}
 		return nil
 	case what == "build" && len(args) <= 2:
-		name := append(args, "controlplane")[1]
+		name, bin := "controlplane", filepath.Join(root, "bin")
+		if len(args) == 2 {
+			name, bin = args[1], filepath.Join(bin, args[1])
+		}
 		if products[name] == nil {
 			return fmt.Errorf("unknown product %q; %s", name, usage)
 		}
 		for _, p := range products[name] {
-			if err := build(ctx, module, filepath.Join(root, "bin"), p); err != nil {
+			if err := build(ctx, module, bin, p); err != nil {
 				return err
 			}
 		}
