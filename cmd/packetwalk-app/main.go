@@ -1,6 +1,7 @@
-// Command packetwalk-app is a container's first process and the built-in applications in one small, static program. It is started by
-// packetwalk, hundreds of times in one lab, and is of no use by hand: "first DIR" boots the container of a directory, "run JSON" becomes a
-// command on a host, and under a built-in program's name it is that program. The main holds nothing else.
+// Command packetwalk-app is a container's first process, the built-in applications and a real node's first processes in one small, static
+// program. It is started by packetwalk, hundreds of times in one lab, and is of no use by hand: "first DIR" boots the container of a
+// directory, "run JSON" becomes a command on a host, "node FILE" makes a node's machine of a spec, and under a built-in program's name it
+// is that program. The main holds nothing else.
 //
 // Build it with CGO_ENABLED=0: its parts change the namespaces and capabilities of all threads.
 package main
@@ -10,9 +11,15 @@ import (
 	"runtime"
 
 	"packetwalk.dev/internal/pods/container/boot"
+	realnode "packetwalk.dev/internal/pods/realnode/boot"
 )
 
 // "run" becomes its command on the main thread, whose namespaces it has changed.
 func init() { runtime.LockOSThread() }
 
-func main() { os.Exit(boot.Main(os.Args, os.Stderr)) }
+func main() {
+	if status, ok := realnode.Main(os.Args); ok {
+		os.Exit(status)
+	}
+	os.Exit(boot.Main(os.Args, os.Stderr))
+}

@@ -20,6 +20,7 @@ var elsewhere = map[string]string{
 	"internal/pods/container/runtime.go":              "a container's first process",
 	"internal/pods/container/process.go":              "processes in containers",
 	"internal/pods/container/run.go":                  "what the user runs on a host, at a terminal as a rule, for as long as it takes",
+	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
 	"internal/pods/app/agnhost.go":                    "a pod's own program, which does what its client asks for",
 	"internal/tour/run.go":                            "the commands of a page, with a limit and a group of their own",
 	"internal/testing/containertest/containertest.go": "for tests only",

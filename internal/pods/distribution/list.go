@@ -5,13 +5,15 @@ import (
 	"strings"
 )
 
-// wanted are the packages whose programs containers have, by purpose; what they depend on comes with them, and what dpkg calls essential.
+// wanted are the packages whose programs containers have, by purpose, and the library that runc needs on nodes; what they depend on comes
+// with them, and what dpkg calls essential.
 var wanted = strings.Fields(`
 	base-files base-passwd bash coreutils dash libc6 libc-bin
 	debianutils diffutils file findutils gawk grep gzip jq less login mawk ncurses-base ncurses-bin passwd sed tar tzdata util-linux xz-utils
 	hostname lsof mount procps psmisc strace
 	arping bind9-dnsutils bind9-host bridge-utils ca-certificates conntrack curl ebtables ethtool iperf3 iproute2 ipset iptables
 	iputils-arping iputils-ping iputils-tracepath mtr-tiny net-tools netbase netcat-openbsd nftables openssl socat tcpdump traceroute wget
+	libseccomp2
 `)
 
 // required are those without which no command runs.

@@ -1,0 +1,133 @@
+package boot
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/realnode"
+)
+
+// The stages of a node, by the first argument of packetwalk-app; the second is the spec's file.
+const (
+	stageMake = "node"      // the first process, in fresh namespaces: makes the machine, and becomes
+	stageInit = "node-init" // the first process of the machine, which collects orphans, and starts
+	stageKeep = "node-keep" // what keeps containerd and kubelet running
+)
+
+// Main is packetwalk-app's main function for a node's stages; ok is false for other arguments. main must have locked the main thread.
+func Main(args []string) (status int, ok bool) {
+	if len(args) != 3 {
+		return 0, false
+	}
+	var err error
+	switch args[1] {
+	case stageMake:
+		err = makeMachine(args[2])
+	case stageInit:
+		err = first(args[2])
+	case stageKeep:
+		err = keep(args[2])
+	default:
+		return 0, false
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "node:", err)
+		return 1, true
+	}
+	return 0, true
+}
+
+// processName is what ps(1) calls a node's first process.
+const processName = "packetwalk-init"
+
+// self is this program, wherever it was started from.
+const self = "/proc/self/exe"
+
+// makeMachine makes the machine and becomes its first process. That is a new program, so that it has none of the rights and files that
+// making a machine needs: a privileged pod that shares process ids could take them.
+func makeMachine(path string) error {
+	spec, err := realnode.ReadSpec(path)
+	if err != nil {
+		return err
+	}
+	unix.Umask(0o022)
+	groups, err := joinGroups(spec.Cgroup)
+	if err != nil {
+		return err
+	}
+	if err := makeRoot(&spec, groups); err != nil {
+		return err
+	}
+	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
+		return fmt.Errorf("set hostname %q: %w", spec.Hostname, err)
+	}
+	if err := dropCapabilities(); err != nil {
+		return err
+	}
+	log, err := os.OpenFile("/var/log/init.log", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	for _, fd := range []int{1, 2} {
+		if err := unix.Dup3(int(log.Fd()), fd, 0); err != nil {
+			return fmt.Errorf("log to the node's own file: %w", err)
+		}
+	}
+	err = unix.Exec(self, []string{processName, stageInit, realnode.SpecFile}, environment)
+	return fmt.Errorf("become the node's first process: %w", err)
+}
+
+// environment is that of all of a node's programs.
+var environment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
+
+// withheld are the capabilities that nothing on a node has, because they reach beyond it: loading modules and kernels, ports and memory of
+// the hardware, the clock, and opening the machine's files by handle (open_by_handle_at(2)).
+var withheld = []uintptr{unix.CAP_SYS_MODULE, unix.CAP_SYS_RAWIO, unix.CAP_SYS_TIME, unix.CAP_SYS_BOOT, unix.CAP_DAC_READ_SEARCH}
+
+// dropCapabilities takes them from what the calling thread executes next.
+func dropCapabilities() error {
+	for _, c := range withheld {
+		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
+			return fmt.Errorf("drop capability %d: %w", c, err)
+		}
+	}
+	return nil
+}
+
+// first is the node's first process: it collects the dead, passes SIGTERM on, and ends with the one that keeps the programs. The kernel
+// ends everything else on the node then (pid_namespaces(7)).
+func first(path string) error {
+	// Programs that were started through self are called exe.
+	if err := unix.Prctl(unix.PR_SET_NAME, uintptr(unsafe.Pointer(unsafe.StringData(processName+"\x00"))), 0, 0, 0); err != nil {
+		return err
+	}
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, unix.SIGTERM, unix.SIGINT)
+	pid, err := syscall.ForkExec(self, []string{processName, stageKeep, path}, &syscall.ProcAttr{Env: environment, Files: []uintptr{0, 1, 2}})
+	if err != nil {
+		return fmt.Errorf("start what keeps the node's programs: %w", err)
+	}
+	go func() {
+		for range signals {
+			_ = syscall.Kill(pid, unix.SIGTERM)
+		}
+	}()
+	for {
+		var status syscall.WaitStatus
+		switch dead, err := syscall.Wait4(-1, &status, 0, nil); {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for the node's processes: %w", err)
+		case dead == pid && status.ExitStatus() == 0:
+			return nil
+		case dead == pid:
+			return fmt.Errorf("what keeps the node's programs has ended: %v", status)
+		}
+	}
+}

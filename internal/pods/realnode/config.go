@@ -1,0 +1,101 @@
+package realnode
+
+import (
+	"encoding/json"
+	"maps"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// SandboxImage is what holds a pod's namespaces.
+const SandboxImage = "registry.k8s.io/pause:3.10.1"
+
+// containerdConfig is containerd's configuration, version 3 (github.com/containerd/containerd, docs/cri/config.md). AppArmor's profiles are
+// the machine's to load; oom_score_adj may not be lowered where the machine gives nobody the right to.
+const containerdConfig = `version = 3
+root = "/var/lib/containerd"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.snapshotter.v1.blockfile", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper",
+  "io.containerd.snapshotter.v1.erofs", "io.containerd.snapshotter.v1.zfs", "io.containerd.nri.v1.nri",
+]
+
+[grpc]
+  address = "` + socket + `"
+
+[plugins."io.containerd.cri.v1.images"]
+  snapshotter = "overlayfs"
+
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "` + SandboxImage + `"
+
+[plugins."io.containerd.cri.v1.runtime"]
+  disable_apparmor = true
+  restrict_oom_score_adj = true
+
+[plugins."io.containerd.cri.v1.runtime".cni]
+  bin_dirs = ["` + PluginsDir + `"]
+  conf_dir = "` + NetworksDir + `"
+
+[plugins."io.containerd.cri.v1.runtime".containerd]
+  default_runtime_name = "runc"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+  runtime_type = "io.containerd.runc.v2"
+
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+  SystemdCgroup = false
+`
+
+// A KubeletConfig is what a node's kubelet is told; the files that it names are in KubernetesDir: KubeletKubeconfig, ClientCA, ServingCert
+// and ServingKey.
+type KubeletConfig struct {
+	Name       string
+	Address    netip.Addr
+	ProviderID string
+	Labels     map[string]string // without those that only an administrator may set (NodeRestriction)
+	MaxPods    int
+	ClusterDNS netip.Addr
+}
+
+// Names of files in KubernetesDir.
+const (
+	KubeletKubeconfig = "kubelet.conf"
+	ClientCA          = "ca.crt"
+	ServingCert       = "kubelet.crt"
+	ServingKey        = "kubelet.key"
+)
+
+// file is kubelet's configuration file (kubelet.config.k8s.io/v1beta1), as JSON, which is YAML too. The machine's memory and disk are
+// everybody's: nothing is evicted for them, and none of it is kept for the system.
+func (k KubeletConfig) file() ([]byte, error) {
+	type object = map[string]any
+	in := func(name string) string { return filepath.Join(KubernetesDir, name) }
+	return json.MarshalIndent(object{
+		"apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
+		"authentication": object{
+			"anonymous": object{"enabled": false}, "webhook": object{"enabled": true}, "x509": object{"clientCAFile": in(ClientCA)},
+		},
+		"authorization": object{"mode": "Webhook"},
+		"tlsCertFile":   in(ServingCert), "tlsPrivateKeyFile": in(ServingKey),
+		"containerRuntimeEndpoint": "unix://" + socket,
+		"cgroupDriver":             "cgroupfs", "failCgroupV1": false, "enforceNodeAllocatable": []string{},
+		"failSwapOn": false, "evictionHard": object{}, "localStorageCapacityIsolation": false,
+		"clusterDNS": []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local", "resolvConf": "/etc/resolv.conf",
+		"maxPods": k.MaxPods, "providerID": k.ProviderID, "serializeImagePulls": false, "kubeAPIQPS": 50, "kubeAPIBurst": 100,
+	}, "", "  ")
+}
+
+// args are kubelet's flags: what its configuration file does not take.
+func (k KubeletConfig) args() []string {
+	var labels []string
+	for _, name := range slices.Sorted(maps.Keys(k.Labels)) {
+		labels = append(labels, name+"="+k.Labels[name])
+	}
+	return []string{
+		"--config=" + kubeletFile, "--kubeconfig=" + filepath.Join(KubernetesDir, KubeletKubeconfig), "--hostname-override=" + k.Name,
+		"--node-ip=" + k.Address.String(), "--node-labels=" + strings.Join(labels, ","),
+	}
+}

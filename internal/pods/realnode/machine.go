@@ -1,0 +1,127 @@
+package realnode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/atomicfile"
+)
+
+// A Config is all that a node's machine needs. Directories are the machine's that this runs on.
+type Config struct {
+	Name string
+	// State is the node's own directory, on a file system that overlayfs can write to. It must be there, and is kept when the node is started
+	// again.
+	State string
+	// Base is WriteBase's layer, and Distribution what is below it.
+	Base, Distribution string
+	// Programs are the files of Programs, by their names.
+	Programs map[string]string
+	// Networks is where CNI configuration is written, Kubernetes has the files of KubernetesDir, Images archives of images.
+	Networks, Kubernetes, Images string
+	// Archives are the names of those in Images that the kubelet must not start without, Later those that come when they are there.
+	Archives   []string
+	Later      []string
+	Cgroup     string // below the root of each hierarchy
+	ResolvConf []byte
+	Kubelet    KubeletConfig
+}
+
+// Args are the arguments of packetwalk-app for the first process of the node with a State.
+func Args(state string) []string { return []string{"node", specIn(state)} }
+
+func specIn(state string) string { return filepath.Join(state, "node.json") }
+
+// Prepare writes what the node's first process reads. The node must not run: its root would change beneath it.
+func (c Config) Prepare() error {
+	files, err := c.files()
+	if err != nil {
+		return err
+	}
+	own := filepath.Join(c.State, "layer")
+	if err := WriteLayer(own, files); err != nil {
+		return err
+	}
+	for _, dir := range []string{"containerd", "kubelet", "log"} {
+		if err := os.MkdirAll(filepath.Join(c.State, dir), 0o755); err != nil {
+			return err
+		}
+	}
+	file := specIn(c.State)
+	text, err := json.MarshalIndent(c.spec(own, file), "", "  ")
+	if err != nil {
+		return err
+	}
+	return atomicfile.Write(file, text, 0o600)
+}
+
+// files are the node's own: who it is, and what its programs are to do.
+func (c Config) files() ([]File, error) {
+	kubelet, err := c.Kubelet.file()
+	if err != nil {
+		return nil, err
+	}
+	return []File{
+		{Path: "/etc/hostname", Text: c.Name + "\n"},
+		{Path: "/etc/hosts", Text: "127.0.0.1\tlocalhost\n127.0.1.1\t" + c.Name + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"},
+		{Path: "/etc/resolv.conf", Text: string(c.ResolvConf)},
+		{Path: "/etc/machine-id", Text: c.machineID() + "\n"},
+		{Path: "/etc/crictl.yaml", Text: "runtime-endpoint: unix://" + socket + "\n"},
+		{Path: containerdFile, Text: containerdConfig},
+		{Path: kubeletFile, Text: string(kubelet)},
+	}, nil
+}
+
+// machineID is 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
+func (c Config) machineID() string { return digest([]byte(c.State))[:32] }
+
+// spec is what the node's first process is to make.
+func (c Config) spec(own, file string) Spec {
+	state := func(name string) string { return filepath.Join(c.State, name) }
+	s := Spec{
+		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup,
+		Lower: []string{own, c.Base, c.Distribution},
+		Binds: []Bind{
+			{Source: state("containerd"), Target: "/var/lib/containerd"},
+			{Source: state("kubelet"), Target: "/var/lib/kubelet"},
+			{Source: state("log"), Target: "/var/log"},
+			{Source: c.Networks, Target: NetworksDir},
+			{Source: c.Kubernetes, Target: KubernetesDir, ReadOnly: true},
+			{Source: c.Images, Target: imagesDir, ReadOnly: true},
+			{Source: file, Target: SpecFile, ReadOnly: true},
+		},
+		Runtime: Program{Name: "containerd", Path: filepath.Join(ProgramsDir, "containerd"), Args: []string{"--config=" + containerdFile},
+			Log: "/var/log/containerd.log"},
+		Agent:  Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
+		Import: []string{filepath.Join(ProgramsDir, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", "--no-unpack"},
+	}
+	for _, name := range Programs {
+		s.Binds = append(s.Binds, Bind{Source: c.Programs[name], Target: filepath.Join(ProgramsDir, name), ReadOnly: true})
+	}
+	for _, name := range c.Archives {
+		s.Images = append(s.Images, filepath.Join(imagesDir, name))
+	}
+	for _, name := range c.Later {
+		s.Later = append(s.Later, filepath.Join(imagesDir, name))
+	}
+	return s
+}
+
+// Start starts a node's first process, packetwalk-app with Prepare's arguments, in namespaces of its own; start puts it into the node's
+// network namespace (kernel.Namespace.Start). It ends with all that runs on the node, and with it the node's mounts.
+func Start(cmd *exec.Cmd, start func(*exec.Cmd) error) error {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+	if err := start(cmd); err != nil {
+		return fmt.Errorf("namespaces of a node: %w", err)
+	}
+	return nil
+}
