@@ -57,7 +57,8 @@ func sshCommand(s Streams) *cobra.Command {
 		Short: "a shell or a command in the network of a node, VM, internet host, the fabric or pod/NAMESPACE/NAME",
 		Long: `A shell or a command in the network of a HOST: a node, a VM or an internet host by its name, "fabric", "internet", "controlplane", pod/NAMESPACE/NAME,
 container-group/NAME (a pod of the virtual node) or container-host/NAME (the machine of Azure's that it runs on).
-The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections.
+The command sees the machine's own files and programs (iptables-save, conntrack, tcpdump, ip, curl) and the host's interfaces, rules and connections;
+on a node with runtime containerd it sees the node's files and processes.
 A COMMAND that is quoted as one word is for the shell: 'iptables-save | grep MASQ'. As with ssh(1), HOST may be an address and have a
 user before it (jose@10.13.76.4), and -i, -J, -l, -o and -p with their values may stand before it; they change nothing.`,
 		DisableFlagParsing: true,
@@ -104,7 +105,7 @@ func ssh(ctx context.Context, s Streams, name, host string, command []string) er
 		return err
 	}
 	runtime := container.Runtime{Binary: bin.App}
-	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, ResolvConf: at.ResolvConf}
+	run := container.Run{NetNS: at.NetNS, Hostname: at.Name, Args: command, ResolvConf: at.ResolvConf, Machine: at.Machine}
 	code, err := runtime.RunIn(ctx, run, s.In, s.Out, s.Err)
 	if err != nil {
 		return err

@@ -25,6 +25,7 @@ func FindBinaries() (Binaries, error) {
 		App:          filepath.Join(dir, "packetwalk-app"),
 		Addon:        filepath.Join(dir, "packetwalk-addon"),
 		DNS:          filepath.Join(dir, "packetwalk-dns"),
+		RealNode:     filepath.Join(dir, "realnode"),
 	}
 	for _, path := range []string{b.ControlPlane, b.Node, b.CNI, b.PortMap, b.App, b.Addon, b.DNS} {
 		if _, err := os.Stat(path); err != nil {

@@ -52,6 +52,9 @@ func destroy(ctx context.Context, d Dir) error {
 	if err := unmountBelow(string(d)); err != nil {
 		return err
 	}
+	if err := d.removeState(); err != nil {
+		return fmt.Errorf("remove what the nodes had: %w", err)
+	}
 	if err := os.RemoveAll(string(d)); err != nil {
 		return fmt.Errorf("remove the lab's files: %w", err)
 	}

@@ -9,6 +9,7 @@ import (
 	"sort"
 	"strings"
 
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
 )
@@ -19,6 +20,8 @@ type Place struct {
 	NetNS string
 	// ResolvConf is the host's /etc/resolv.conf; nil where it has none of its own.
 	ResolvConf []byte
+	// Machine is the first process of a real node, in whose root and namespaces commands run; 0 elsewhere.
+	Machine int
 }
 
 // FindHost finds a HOST of the command line: the name of a node, VM or internet host, with its kind before it if one likes (node/NAME,
@@ -39,7 +42,7 @@ func (d Dir) FindHost(host string) (Place, error) {
 		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host,
 			strings.Join(d.hosts(), ", "))
 	}
-	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host)}, nil
+	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.machinePid(host))}, nil
 }
 
 // resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
@@ -78,6 +81,13 @@ func (d Dir) findPod(pod string) (Place, error) {
 		return nil
 	})
 	if found == "" {
+		real, err := d.realPods()
+		if err != nil {
+			return Place{}, err
+		}
+		if p, ok := real[namespace+"/"+name]; ok {
+			return Place{Name: name, NetNS: p.NetNS, ResolvConf: d.sandboxResolvConf(p.Sandbox)}, nil
+		}
 		if at, err := d.findGroup(pod, d.GroupNetNSDir(), namespace+"-"+name); err == nil { // a pod of the virtual node
 			return at, nil
 		}

@@ -22,6 +22,7 @@ import (
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/kubelet"
+	"packetwalk.dev/internal/pods/realnode"
 )
 
 // A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
@@ -29,9 +30,10 @@ type node struct {
 	cluster.Node
 	ns      *kernel.Namespace
 	agent   *supervise.Supervisor
-	kubelet *kubelet.Kubelet
-	stop    context.CancelFunc // ends the keeping of the kubelet; nil before it is started
-	done    <-chan struct{}    // closes when it has ended
+	kubelet *kubelet.Kubelet      // of a light node
+	machine *supervise.Supervisor // of a real one
+	stop    context.CancelFunc    // ends the keeping of the kubelet; nil before it is started
+	done    <-chan struct{}       // closes when it has ended
 }
 
 // nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
@@ -46,6 +48,8 @@ type nodes struct {
 	shared   *kubelet.Shared
 	client   kubernetes.Interface // the kubelets'
 	clientCA *x509.CertPool
+
+	real realNodes
 
 	mu  sync.Mutex
 	all []*node
@@ -124,7 +128,11 @@ func (l *nodes) writeNodeFiles(n *node) error {
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
 func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 	dir := filepath.Join(l.dir.Node(n.Name), "cni")
-	name, list, err := plan.Conflist(l.cluster(), n.Node, pods, filepath.Join(dir, "state"))
+	state := filepath.Join(dir, "state")
+	if n.Runtime == cluster.RuntimeContainerd {
+		state = realnode.PluginStateDir
+	}
+	name, list, err := plan.Conflist(l.cluster(), n.Node, pods, state)
 	if err != nil {
 		return err
 	}
@@ -219,14 +227,21 @@ func (n *nodes) Start(ctx context.Context) error {
 func (n *nodes) Stop() {
 	for _, one := range n.list() {
 		one.end()
+		if one.machine != nil {
+			one.machine.Detach()
+		}
 	}
 }
 
 func (n *nodes) Report(s *Status) {
 	for _, one := range n.list() {
 		n.mu.Lock()
-		s.Nodes = append(s.Nodes, one.status())
+		status := one.status()
 		n.mu.Unlock()
+		if status.Machine != nil {
+			status.Pods, status.Error = n.realStatus(one)
+		}
+		s.Nodes = append(s.Nodes, status)
 	}
 	if err := n.shared.Fault(); err != nil {
 		s.Problems = append(s.Problems, "the nodes' kubelets: "+oneLine(err))
@@ -287,6 +302,9 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 
 // startKubelet runs the node's kubelet and returns when the node is Ready. From then on a kubelet that gives up is replaced.
 func (l *nodes) startKubelet(ctx context.Context, n *node) error {
+	if n.Runtime == cluster.RuntimeContainerd {
+		return l.startMachine(ctx, n)
+	}
 	config, err := l.kubeletConfig(n)
 	if err != nil {
 		return err
@@ -337,6 +355,10 @@ func (n *node) status() Node {
 	s := Node{Name: n.Name, Address: n.Address.String()}
 	if n.agent != nil {
 		s.Agent = n.agent.State()
+	}
+	if n.machine != nil {
+		machine := n.machine.State()
+		s.Machine = &machine
 	}
 	if n.kubelet != nil {
 		k := n.kubelet.Status()

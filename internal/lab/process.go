@@ -3,7 +3,6 @@ package lab
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"slices"
 	"strings"
 
@@ -17,8 +16,13 @@ const hopeless = 3
 // run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
 func (c *core) run(ns *kernel.Namespace, p supervise.Process) (*supervise.Supervisor, error) {
+	return c.runWith(p, ns.Start)
+}
+
+// runWith is run with another way to start it.
+func (c *core) runWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
 	p.Dir = "/"
-	return supervise.Run(p, func(cmd *exec.Cmd) error { return ns.Start(cmd) }, supervise.Options{
+	return supervise.Run(p, start, supervise.Options{
 		OnChange: func(s supervise.State) {
 			if s.Pid != 0 {
 				return

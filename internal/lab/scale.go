@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
@@ -210,9 +211,12 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 	if n.stop != nil {
 		n.stop()
 	}
-	if n.agent != nil {
-		if err := n.agent.Stop(); err != nil {
-			return fmt.Errorf("stop the agent of %s: %w", n.Name, err)
+	for _, process := range []*supervise.Supervisor{n.agent, n.machine} {
+		if process == nil {
+			continue
+		}
+		if err := process.Stop(); err != nil {
+			return fmt.Errorf("stop what runs on %s: %w", n.Name, err)
 		}
 	}
 	pods := filepath.Join(l.dir.PodNetNSDir(), n.Name)
@@ -236,7 +240,9 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	if err := errors.Join(n.ns.Remove(), unmountBelow(l.dir.Node(n.Name)), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods)); err != nil {
+	err = errors.Join(n.ns.Remove(), unmountBelow(l.dir.Node(n.Name)), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods),
+		l.dir.removeMachine(n.Name))
+	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}
 	if err := l.releaseNode(n); err != nil {

@@ -59,6 +59,13 @@ func (d Dir) namespaces() (map[string]string, error) {
 			paths["pod/"+namespace+"/"+name] = path
 		}
 	}
+	real, err := d.realPods()
+	if err != nil {
+		return nil, err
+	}
+	for name, pod := range real {
+		paths["pod/"+name] = pod.NetNS
+	}
 	for kind, dir := range groupKinds {
 		groups, err := kernel.MountedNamespaces(dir(d))
 		if err != nil {

@@ -39,7 +39,9 @@ type Node struct {
 	Address string    `json:"address"`
 	Pods    int       `json:"pods"` // that run on it; -1 when the lab process does not tell
 	Agent   Component `json:"agent"`
-	Error   string    `json:"error,omitempty"` // the last of its kubelet
+	// Machine is the first process of a node with runtime containerd; its end is that of all that runs there.
+	Machine *Component `json:"machine,omitempty"`
+	Error   string     `json:"error,omitempty"` // the last of its kubelet
 }
 
 // Host is a VM, an internet host, or a name server outside the cluster.
@@ -155,7 +157,12 @@ func (s *Status) fromPidFiles(d Dir) {
 	agents, _ := filepath.Glob(d.path("nodes", "*", "agent.pid"))
 	for _, file := range agents {
 		name := filepath.Base(filepath.Dir(file))
-		s.Nodes = append(s.Nodes, Node{Name: name, Pods: -1, Agent: look(name, file)})
+		n := Node{Name: name, Pods: -1, Agent: look(name, file)}
+		if _, err := os.Stat(d.machinePid(name)); err == nil {
+			machine := look(name+".machine", d.machinePid(name))
+			n.Machine = &machine
+		}
+		s.Nodes = append(s.Nodes, n)
 	}
 }
 
@@ -187,6 +194,9 @@ func (s *Status) problems() []string {
 	}
 	for _, n := range s.Nodes {
 		down(n.Agent)
+		if n.Machine != nil {
+			down(*n.Machine)
+		}
 		if n.Error != "" {
 			found = append(found, n.Name+": "+n.Error)
 		}

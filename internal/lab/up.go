@@ -34,6 +34,7 @@ type Binaries struct {
 	App          string // packetwalk-app
 	Addon        string // packetwalk-addon
 	DNS          string // packetwalk-dns
+	RealNode     string // the directory of the programs of nodes with runtime containerd; it need not be there
 }
 
 // UpOptions say what Up makes.
@@ -239,6 +240,9 @@ func prepare(o UpOptions) error {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
 			return err
 		}
+	}
+	if err := o.Dir.removeState(); err != nil { // of a lab of that name that a restart of the machine has ended
+		return err
 	}
 	source := o.Cluster
 	if source == nil {

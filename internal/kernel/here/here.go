@@ -36,6 +36,7 @@ func Origin(ctx context.Context, kubeconfig string) (capture.Origin, error) {
 	if m.inside {
 		m.root = hostRoot
 	}
+	m.logs = m.root + podLogs
 	paths, err := m.namespaces()
 	if err != nil {
 		return capture.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
@@ -57,6 +58,7 @@ func contained() bool {
 type machine struct {
 	proc   string // "/proc"
 	root   string // "" or hostRoot
+	logs   string // where kubelet keeps the pods' logs
 	inside bool
 }
 
@@ -151,19 +153,71 @@ func (m machine) pids() ([]string, error) {
 // pkg/kubelet/cm, GetPodContainerName).
 var podCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})`)
 
-// pods gives NAMESPACE/NAME by uid, from the directories where kubelet keeps the pods' logs: /var/log/pods/NAMESPACE_NAME_UID.
+// podLogs is where kubelet keeps the pods' logs, each in a directory of a name of podLog's form: NAMESPACE_NAME_UID.
+const podLogs = "/var/log/pods"
+
+var podLog = regexp.MustCompile(`^[a-z0-9._-]+$`)
+
+// pods gives NAMESPACE/NAME by uid.
 func (m machine) pods() map[string]string {
 	byUID := map[string]string{}
-	entries, err := os.ReadDir(m.root + "/var/log/pods")
+	entries, err := os.ReadDir(m.logs)
 	if errors.Is(err, fs.ErrNotExist) {
 		return byUID
 	}
 	for _, e := range entries {
-		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 {
+		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 && podLog.MatchString(e.Name()) {
 			byUID[parts[2]] = parts[0] + "/" + parts[1]
 		}
 	}
 	return byUID
+}
+
+// A Pod is one that runs on a machine within this one.
+type Pod struct {
+	NetNS   string // a path to its network namespace, good for as long as its sandbox runs
+	Sandbox string // the container runtime's name of its sandbox
+}
+
+// Pods gives, by NAMESPACE/NAME, the pods whose processes are in control groups below group ("/packetwalk/LAB/NODE", of any hierarchy) and
+// that have a network namespace of their own: another one than the node's, whose inode number is own. logs is where their kubelet keeps
+// their logs, by which they have names.
+func Pods(group, logs string, own uint64) (map[string]Pod, error) {
+	m := machine{proc: "/proc", logs: logs}
+	pids, err := m.pids()
+	if err != nil {
+		return nil, err
+	}
+	found, names := map[string]Pod{}, m.pods()
+	for _, pid := range pids {
+		groups, err := os.ReadFile(filepath.Join(m.proc, pid, "cgroup"))
+		if err != nil {
+			continue
+		}
+		path, ok := below(string(groups), group)
+		uid := podCgroup.FindStringSubmatch(path)
+		if !ok || uid == nil {
+			continue
+		}
+		name, ok := names[strings.ReplaceAll(uid[1], "_", "-")]
+		_, taken := found[name]
+		inode, err := netnsOf(filepath.Join(m.proc, pid))
+		if ok && !taken && err == nil && inode != own {
+			found[name] = Pod{NetNS: filepath.Join(m.proc, pid, "ns/net"), Sandbox: filepath.Base(path)}
+		}
+	}
+	return found, nil
+}
+
+// below finds the line of proc_pid_cgroup(5) whose group is below another.
+func below(groups, group string) (path string, ok bool) {
+	for line := range strings.Lines(groups) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) == 3 && strings.HasPrefix(fields[2], group+"/") {
+			return fields[2], true
+		}
+	}
+	return "", false
 }
 
 // podName finds the pod that a process belongs to; "" for none. Where kubelet's files do not tell, the process's own do: its hostname is

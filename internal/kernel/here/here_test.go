@@ -48,7 +48,7 @@ func TestNamespacesOfAMachine(t *testing.T) {
 	write("var/log/pods/kube-system_coredns-7d_12345678-9abc-4def-8123-456789abcdef/coredns/0.log", "")
 	write("etc/hostname", "aks-nodepool1-1-0\n")
 
-	m := machine{proc: filepath.Join(root, "proc"), root: root, inside: true}
+	m := machine{proc: filepath.Join(root, "proc"), root: root, logs: root + podLogs, inside: true}
 	paths, err := m.namespaces()
 	if err != nil {
 		t.Fatal(err)

@@ -109,6 +109,7 @@ func (s *Spec) setNodePoolDefaults() {
 		}
 		set(&p.MaxPods, 30)
 		set(&p.VMSize, "Standard_B2ms")
+		set(&p.Runtime, RuntimeLight)
 		if v := s.Azure.VNets; p.VNetSubnet == "" && len(v) > 0 && len(v[0].Subnets) > 0 {
 			p.VNetSubnet = v[0].Name + "/" + v[0].Subnets[0].Name
 		}

@@ -24,6 +24,7 @@ type Node struct {
 	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, none with kubenet.
 	PodAddresses []netip.Addr
 	MaxPods      int
+	Runtime      Runtime
 }
 
 // reservedFirst is how many addresses at the start of a subnet Azure keeps (network, gateway, two for DNS); reserved counts the last one
@@ -54,7 +55,7 @@ func newNode(p NodePool, id string, index int, vnet string, s Subnet, addrs []ne
 	return Node{
 		Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, index), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, index),
 		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:],
-		MaxPods: p.MaxPods,
+		MaxPods: p.MaxPods, Runtime: p.Runtime,
 	}
 }
 

@@ -160,6 +160,17 @@ type Outbound struct {
 	IdleTimeoutMinutes int `json:"idleTimeoutMinutes,omitempty"`
 }
 
+// Runtime is what runs a node's pods.
+type Runtime string
+
+// The runtimes of nodes.
+const (
+	// RuntimeLight: a kubelet of packetwalk's own in the lab process, and the built-in applications.
+	RuntimeLight Runtime = "light"
+	// RuntimeContainerd: upstream's kubelet and containerd on a machine with a root of its own.
+	RuntimeContainerd Runtime = "containerd"
+)
+
 // NodePool is a pool of equal nodes.
 type NodePool struct {
 	Name  string `json:"name"`            // default nodepool1
@@ -170,6 +181,8 @@ type NodePool struct {
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`
 	VMSize     string `json:"vmSize,omitempty"` // default Standard_B2ms; a label only, no limit of the machine follows from it
+	// Runtime is light or containerd; default light.
+	Runtime Runtime `json:"runtime,omitempty"`
 }
 
 // VirtualNode is the connector to Azure Container Instances: a node without a machine, whose pods become container groups. It needs network

@@ -27,6 +27,7 @@ func (v *validator) pools() {
 		v.number(at+".count", p.Count, 1, MaxPoolNodes)
 		v.number(at+".maxPods", p.MaxPods, minMaxPods, maxMaxPods)
 		v.name(at+".vmSize", p.VMSize, vmSize, "a size's name, such as Standard_B2ms")
+		choice(v, at+".runtime", p.Runtime, RuntimeLight, RuntimeContainerd)
 		v.subnetRef(at+".vnetSubnet", p.VNetSubnet)
 		if first := c.Spec.NodePools[0].VNetSubnet; p.VNetSubnet != first {
 			v.errs.add(at+".vnetSubnet", "write "+first+" today", "node pools in different subnets are not built yet")

@@ -67,6 +67,7 @@ func (c Config) apiServerArgs() []string {
 		"--tls-private-key-file=" + c.pki("apiserver.key"),
 		"--client-ca-file=" + c.pki("ca.crt"),
 		"--authorization-mode=Node,RBAC",
+		"--enable-admission-plugins=NodeRestriction",
 		"--anonymous-auth=false",
 		"--service-cluster-ip-range=" + c.ServiceCIDR.String(),
 		"--service-account-issuer=https://kubernetes.default.svc.cluster.local",

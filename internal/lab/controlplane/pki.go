@@ -37,11 +37,17 @@ var (
 	SchedulerUser         = User{Name: Scheduler, Common: "system:kube-scheduler"}
 	// NodeAgentUser is what a node agent runs as: like kube-proxy it reads nodes, Services and EndpointSlices.
 	NodeAgentUser = User{Name: "kube-proxy", Common: "system:kube-proxy"}
-	// KubeletUser is all lab kubelets in one: they run in one process, so one identity for all nodes and no Node authorizer.
+	// KubeletUser is all kubelets of light nodes in one: they run in one process, so one identity for all nodes and no Node authorizer.
 	KubeletUser = User{Name: "kubelet", Common: "packetwalk-kubelet", Groups: []string{KubeletGroup}}
 	// KubeletClientUser is the API server as a client of kubelets.
 	KubeletClientUser = User{Name: "kube-apiserver-kubelet-client", Common: "kube-apiserver-kubelet-client"}
 )
+
+// NodeUser is the kubelet of a real node: the Node authorizer and the admission plugin NodeRestriction let it do what concerns that node
+// (https://kubernetes.io/docs/reference/access-authn-authz/node/).
+func NodeUser(node string) User {
+	return User{Name: "kubelet", Common: "system:node:" + node, Groups: []string{"system:nodes"}}
+}
 
 // KubeletGroup is the Kubernetes group of the lab's kubelets.
 const KubeletGroup = "packetwalk:kubelets"
@@ -114,16 +120,25 @@ func (a *Authority) Client(user User, now time.Time) (KeyPair, error) {
 
 // Kubelet issues the serving certificate of a node's kubelet.
 func (a *Authority) Kubelet(node string, address netip.Addr, now time.Time) (tls.Certificate, error) {
-	return a.serving(pkix.Name{CommonName: "system:node:" + node, Organization: []string{"system:nodes"}}, node, address, now)
+	return parsed(a.KubeletPair(node, address, now))
+}
+
+// KubeletPair is Kubelet as PEM.
+func (a *Authority) KubeletPair(node string, address netip.Addr, now time.Time) (KeyPair, error) {
+	user := NodeUser(node)
+	return a.serving(pkix.Name{CommonName: user.Common, Organization: user.Groups}, node, address, now)
 }
 
 // Serving issues the serving certificate of something that is no part of the control plane.
 func (a *Authority) Serving(name string, address netip.Addr, now time.Time) (tls.Certificate, error) {
-	return a.serving(pkix.Name{CommonName: name}, name, address, now)
+	return parsed(a.serving(pkix.Name{CommonName: name}, name, address, now))
 }
 
-func (a *Authority) serving(subject pkix.Name, name string, address netip.Addr, now time.Time) (tls.Certificate, error) {
-	pair, err := a.issue(subject, x509.ExtKeyUsageServerAuth, []string{name}, []netip.Addr{address}, now)
+func (a *Authority) serving(subject pkix.Name, name string, address netip.Addr, now time.Time) (KeyPair, error) {
+	return a.issue(subject, x509.ExtKeyUsageServerAuth, []string{name}, []netip.Addr{address}, now)
+}
+
+func parsed(pair KeyPair, err error) (tls.Certificate, error) {
 	if err != nil {
 		return tls.Certificate{}, err
 	}

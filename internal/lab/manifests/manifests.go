@@ -6,6 +6,8 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"net/netip"
+	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 
@@ -97,6 +99,41 @@ func IPMasqAgent(c *cluster.Cluster) (configMap, daemonSet string, err error) {
 		return "", "", err
 	}
 	return docs[0], docs[1], nil
+}
+
+// imageLine is an image in a document.
+var imageLine = regexp.MustCompile(`(?m)^\s*(?:- )?image: (\S+)$`)
+
+// Images are the references of all images that the objects of a cluster name, those of addons too.
+func Images(c *cluster.Cluster) ([]string, error) {
+	dns, err := DNS(c)
+	if err != nil {
+		return nil, err
+	}
+	routing, err := HTTPRouting(c, "", "")
+	if err != nil {
+		return nil, err
+	}
+	connector, err := Connector(c, Credentials{})
+	if err != nil {
+		return nil, err
+	}
+	docs := slices.Concat(dns, routing, connector)
+	if c.Spec.Network.IPMasqAgent != cluster.IPMasqNone {
+		_, agent, err := IPMasqAgent(c)
+		if err != nil {
+			return nil, err
+		}
+		docs = append(docs, agent)
+	}
+	var images []string
+	for _, doc := range docs {
+		for _, match := range imageLine.FindAllStringSubmatch(doc, -1) {
+			images = append(images, match[1])
+		}
+	}
+	slices.Sort(images)
+	return slices.Compact(images), nil
 }
 
 // CalicoKinds are the definitions of Calico's resources.

@@ -3,6 +3,7 @@ package plan
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
 	"strings"
 
@@ -57,6 +58,27 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	}
 }
 
+// adminLabels are those that a kubelet may not give its own node (NodeRestriction; upstream's kubelet refuses them as flags).
+var adminLabels = []string{"kubernetes.io/role", "node-role.kubernetes.io/agent"}
+
+// KubeletLabels are the labels of a node that its kubelet gives it, and AdminLabels those that it may not.
+func KubeletLabels(n *corev1.Node) map[string]string {
+	labels := maps.Clone(n.Labels)
+	for _, name := range adminLabels {
+		delete(labels, name)
+	}
+	return labels
+}
+
+// AdminLabels are the labels of a node that its kubelet may not give it.
+func AdminLabels(n *corev1.Node) map[string]string {
+	labels := map[string]string{}
+	for _, name := range adminLabels {
+		labels[name] = n.Labels[name]
+	}
+	return labels
+}
+
 // Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's portmap's,
 // as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template).
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
@@ -78,7 +100,12 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 		}
 		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
 	}
-	list, err = json.MarshalIndent(object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin, ports}}, "", "  ")
+	conf := object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin, ports}}
+	if n.Runtime == cluster.RuntimeContainerd {
+		conf["cniVersion"] = "1.0.0"
+		conf["plugins"] = []object{plugin, ports, {"type": "bandwidth", "capabilities": object{"bandwidth": true}}}
+	}
+	list, err = json.MarshalIndent(conf, "", "  ")
 	return name, list, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"syscall"
 )
 
@@ -22,7 +23,13 @@ type Run struct {
 	Dir      string   // "" is the caller's
 	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
 	ResolvConf []byte
+	// Machine is the first process of a host that is a machine of its own, whose file system and processes the command has; 0 for none. With
+	// it only Args and Env count.
+	Machine int
 }
+
+// machinePath is what a shell of Debian's has for root; a machine's own programs are in /usr/local/bin.
+const machinePath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // RunArgv gives the command line and environment that RunIn executes, for a caller that wants to become the command by execve.
 func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
@@ -32,6 +39,15 @@ func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 	env = run.Env
 	if env == nil {
 		env = os.Environ()
+	}
+	if run.Machine != 0 {
+		args := run.Args
+		if len(args) == 0 {
+			args = []string{"/bin/bash", "-l"}
+		}
+		enter := []string{"nsenter", "--target", strconv.Itoa(run.Machine), "--all", "--", "/usr/bin/env", machinePath, "/bin/sh", "-c",
+			`cd /root && exec "$@"`, "sh"}
+		return append(enter, args...), env, nil
 	}
 	run.Env = nil // it is the process's
 	arg, err := json.Marshal(run)

@@ -1,0 +1,358 @@
+package realnode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/test/world"
+)
+
+const (
+	config = `
+apiVersion: packetwalk.dev/v1alpha1
+kind: Cluster
+spec:
+  nodePools:
+  - {name: real, runtime: containerd}
+  - {name: light}
+`
+	image    = "registry.k8s.io/e2e-test-images/agnhost:2.53"
+	manifest = `
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  nodeSelector: {agentpool: real}
+  containers:
+  - name: web
+    image: ` + image + `
+    args: [netexec, --http-port=80]
+    ports: [{containerPort: 80, hostPort: 8080}]
+---
+apiVersion: v1
+kind: Service
+metadata: {name: web}
+spec: {type: LoadBalancer, selector: {app: web}, ports: [{port: 80}]}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: agent}
+spec:
+  nodeSelector: {agentpool: real}
+  hostPID: true
+  containers:
+  - name: agent
+    image: ` + image + `
+    args: [pause]
+    securityContext: {privileged: true}
+    volumeMounts: [{name: host, mountPath: /host}]
+  volumes: [{name: host, hostPath: {path: /}}]
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: curl}
+spec:
+  nodeSelector: {agentpool: light}
+  containers: [{name: curl, image: curlimages/curl, command: [sleep, "3600"]}]
+`
+)
+
+// TestNode runs a pod on a node with upstream's kubelet and containerd, reaches it every way there is, kills the lab process, what the node
+// keeps running, and the node, and takes all of it away.
+func TestNode(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a cluster")
+	}
+	w := world.New(t, fmt.Sprintf("real-%d", os.Getpid()))
+	if _, err := os.Stat(filepath.Join(w.Root, "bin", "realnode", "kubelet")); err != nil {
+		t.Skip("the programs of real nodes are not built; make realnode makes them")
+	}
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { down(t, w) })
+	if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
+		t.Fatal(err)
+	}
+	node := w.Kubectl(t, "get", "nodes", "-l", "agentpool=real", "-o", "jsonpath={.items[0].metadata.name}")
+	load(t, w, node)
+	if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/web", "pod/agent", "pod/curl", "--timeout=60s")
+	t.Run("identity", func(t *testing.T) { identity(t, w, node) })
+	t.Run("ways to the pod", func(t *testing.T) { ways(t, w, node) })
+	t.Run("the node's own root", func(t *testing.T) { ownRoot(t, w, node) })
+	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
+	t.Run("walks", func(t *testing.T) { walks(t, w) })
+	t.Run("kills", func(t *testing.T) { kills(t, w, node) })
+	t.Run("scale", func(t *testing.T) { scale(t, w) })
+}
+
+// load gives a node's containerd an image of our own agnhost.
+func load(t *testing.T, w *world.World, node string) {
+	t.Helper()
+	archive := filepath.Join(t.TempDir(), "agnhost.tar")
+	agnhost := realnode.Image{Reference: image, Entrypoint: []string{"/agnhost"},
+		Layers: [][]realnode.ImageFile{{{Path: "/agnhost", Source: filepath.Join(w.Root, "bin", "packetwalk-app")}}}}
+	if err := realnode.WriteImages(archive, []realnode.Image{agnhost}); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(archive)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = w.TryInput(time.Minute, string(text), "ssh", "--name", w.Name, node, "--", "ctr", "-n", "k8s.io", "images", "import", "-")
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// identity: the kubelet is the node's own and no other's, and the node is what AKS makes it.
+func identity(t *testing.T, w *world.World, node string) {
+	about := w.Kubectl(t, "get", "node", node, "-o",
+		`jsonpath={.status.nodeInfo.containerRuntimeVersion} {.status.nodeInfo.kubeletVersion} {.metadata.labels.kubernetes\.io/role} {.spec.providerID}`)
+	if !strings.HasPrefix(about, "containerd://2.") || !strings.Contains(about, " v1.35.4 agent azure:///subscriptions/") {
+		t.Errorf("the node says %q", about)
+	}
+	light := w.Kubectl(t, "get", "nodes", "-l", "agentpool=light", "-o", "jsonpath={.items[0].metadata.name}")
+	as := "--as=system:node:" + node
+	for _, test := range []struct {
+		what []string
+		can  bool
+	}{
+		{[]string{"label", "node", node, "example.com/a=b"}, true},
+		{[]string{"label", "node", light, "example.com/a=b"}, false},
+		{[]string{"label", "node", node, "node-role.kubernetes.io/other="}, false},
+		{[]string{"get", "secrets", "-A"}, false},
+	} {
+		_, err := w.Try(time.Minute, slices.Concat([]string{"kubectl", "--name", w.Name, as, "--as-group=system:nodes"}, test.what)...)
+		if (err == nil) != test.can {
+			t.Errorf("%v as the node: %v, want it to be allowed: %v", test.what, err, test.can)
+		}
+	}
+}
+
+// ways: by the pod's address, the service, the load balancer and the host port; and by the kubelet, for exec and logs.
+func ways(t *testing.T, w *world.World, node string) {
+	pod := w.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.status.podIP}")
+	address := w.Kubectl(t, "get", "node", node, "-o", "jsonpath={.status.addresses[0].address}")
+	service := w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}")
+	curl := func(url string) []string { return []string{"curl", "-sS", "-m", "5", url + "/hostname"} }
+	asked := map[string]func() (string, error){}
+	for name, url := range map[string]string{"pod": pod, "cluster IP": service} {
+		asked[name] = func() (string, error) {
+			return w.Try(time.Minute, slices.Concat([]string{"kubectl", "--name", w.Name, "exec", "curl", "--"}, curl("http://"+url))...)
+		}
+	}
+	asked["host port"] = func() (string, error) {
+		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "testvm", "--"}, curl("http://"+address+":8080"))...)
+	}
+	asked["load balancer"] = func() (string, error) {
+		front := w.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}")
+		return w.Try(time.Minute, slices.Concat([]string{"ssh", "--name", w.Name, "client", "--"}, curl("http://"+front))...)
+	}
+	for name, ask := range asked {
+		world.Eventually(t, 20*time.Second, func() error {
+			out, err := ask()
+			if err == nil && strings.TrimSpace(out) != "web" {
+				err = fmt.Errorf("the answer is %q", out)
+			}
+			if err != nil {
+				return fmt.Errorf("by the %s: %w", name, err)
+			}
+			return nil
+		})
+	}
+	if out := w.Kubectl(t, "exec", "web", "--", "/agnhost", "connect", pod+":80", "--timeout=5s"); strings.TrimSpace(out) != "" {
+		t.Errorf("exec: %q", out)
+	}
+	w.Kubectl(t, "logs", "web")
+}
+
+// ownRoot: neither the node nor a privileged pod on it sees the machine's files or processes, and no pod reaches its disks.
+func ownRoot(t *testing.T, w *world.World, node string) {
+	secret := filepath.Join(t.TempDir(), "secret")
+	if err := os.WriteFile(secret, nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range []string{
+		"test ! -e " + secret, "test -z \"$(ls -A /root; ls -A /home)\"", "test -e /etc/kubernetes/kubelet.conf",
+		"test \"$(hostname)\" = " + node,
+		"test \"$(ps -o comm= 1)\" = packetwalk-init", "test \"$(ls /var/lib/packetwalk 2>/dev/null)\" = ''", "test ! -e /dev/vda",
+		"test -z \"$(ls /usr/local/sbin 2>/dev/null)\"",
+	} {
+		if _, err := w.Try(time.Minute, "ssh", "--name", w.Name, node, "--", "sh", "-c", script); err != nil {
+			t.Errorf("on the node: %v", err)
+		}
+	}
+	limits := w.Run(t, "ssh", "--name", w.Name, node, "--", "grep", "CapEff", "/proc/1/status")
+	const module = 1 << 16 // CAP_SYS_MODULE
+	var mask uint64
+	if _, err := fmt.Sscanf(limits, "CapEff: %x", &mask); err != nil || mask&module != 0 {
+		t.Errorf("the node's first process has capabilities %s, %v", limits, err)
+	}
+}
+
+// system: AKS's own pods run on the node: the ip-masq-agent, and one of the DNS's.
+func system(t *testing.T, w *world.World, node string) {
+	w.Kubectl(t, "-n", "kube-system", "patch", "deployment", "coredns", "-p",
+		`{"spec": {"template": {"spec": {"nodeSelector": {"agentpool": "real"}}}}}`)
+	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=60s")
+	pods := w.Kubectl(t, "-n", "kube-system", "get", "pods", "--field-selector", "spec.nodeName="+node, "-o",
+		`jsonpath={range .items[*]}{.metadata.name} {.status.phase} {.status.containerStatuses[0].ready}{"\n"}{end}`)
+	for _, name := range []string{"azure-ip-masq-agent-", "coredns-"} {
+		if !slices.ContainsFunc(strings.Split(pods, "\n"), func(line string) bool {
+			return strings.HasPrefix(line, name) && strings.HasSuffix(line, " Running true")
+		}) {
+			t.Errorf("no %s runs on the node:\n%s", name, pods)
+		}
+	}
+}
+
+// walks: a walk knows the pod, by its namespace on the node, and the kernel agrees.
+func walks(t *testing.T, w *world.World) {
+	for _, ends := range [][2]string{{"internet/client", "svc/web"}, {"pod/curl", "pod/web:80"}, {"pod/web", "pod/agent:80"}} {
+		out := w.Run(t, "walk", "--name", w.Name, "--live", "--from", ends[0], "--to", ends[1])
+		if !strings.Contains(out, " steps agree") || !strings.Contains(out, "pod default/web") {
+			t.Errorf("from %s to %s:\n%s", ends[0], ends[1], out)
+		}
+	}
+	if out := w.Run(t, "ssh", "--name", w.Name, "pod/web", "--", "cat", "/etc/resolv.conf"); !strings.Contains(out, "nameserver 10.0.0.10") {
+		t.Errorf("the pod's resolv.conf: %s", out)
+	}
+}
+
+// kills: pods go on without the lab process, without kubelet and without containerd; a node that was killed comes up with its pods.
+func kills(t *testing.T, w *world.World, node string) {
+	started := func() string {
+		return w.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+	}
+	before := started()
+	var status struct {
+		Pid   int
+		Nodes []struct {
+			Name    string
+			Pods    int
+			Machine *struct{ Pid int }
+		}
+	}
+	machine := func() (pid, pods int) {
+		if err := json.Unmarshal([]byte(w.Run(t, "status", "--name", w.Name, "-o", "json")), &status); err != nil {
+			t.Fatal(err)
+		}
+		for _, n := range status.Nodes {
+			if n.Name == node && n.Machine != nil {
+				return n.Machine.Pid, n.Pods
+			}
+		}
+		t.Fatalf("the status has no machine of %s", node)
+		return 0, 0
+	}
+	pid, pods := machine()
+	if pods < 2 {
+		t.Errorf("the node has %d pods, want 2 at least", pods)
+	}
+	kill(t, status.Pid)
+	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://203.0.113.10/hostname")
+	w.Run(t, "up", "--name", w.Name)
+	if again, _ := machine(); again != pid {
+		t.Errorf("the node's first process was %d and is %d after the lab process was killed", pid, again)
+	}
+	w.SSH(t, node, "sh", "-c", "kill -9 $(pidof kubelet containerd)")
+	w.SSH(t, "client", "curl", "-sS", "-m", "5", "http://203.0.113.10/hostname")
+	world.Eventually(t, 30*time.Second, func() error {
+		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "web", "--", "/agnhost", "connect", "127.0.0.1:80", "--timeout=5s")
+		return err
+	})
+	if after := started(); after != before {
+		t.Errorf("the container was %s and is %s", before, after)
+	}
+	kill(t, pid)
+	world.Eventually(t, time.Minute, func() error {
+		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "2", "http://203.0.113.10/hostname")
+		return err
+	})
+	if started() == before {
+		t.Error("the container is the same after the node was killed")
+	}
+}
+
+// scale: a node that leaves takes all that it had with it, and one that comes is as good as the first.
+func scale(t *testing.T, w *world.World) {
+	for _, count := range []string{"2", "1"} {
+		_, err := w.Try(3*time.Minute, "az", "--name", w.Name, "aks", "nodepool", "scale", "-g", "akstest", "--cluster-name",
+			"aksPacketWalkAzure",
+			"-n", "real", "--node-count", count)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if groups := left(w.Name, "real"); len(groups) != map[string]int{"1": 1, "2": 2}[count]*places(t) {
+			t.Errorf("with %s nodes there are %q", count, groups)
+		}
+	}
+}
+
+// places is how many directories a node has: one of files, and a control group in each hierarchy.
+func places(t *testing.T) int {
+	all, err := realnode.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 1 + len(all)
+}
+
+// left are the directories that nodes whose names have a part leave on the machine.
+func left(lab, part string) (all []string) {
+	for _, pattern := range []string{"/var/lib/packetwalk/" + lab + "/nodes/*" + part + "*",
+		"/sys/fs/cgroup/packetwalk/" + lab + "/*" + part + "*",
+		"/sys/fs/cgroup/*/packetwalk/" + lab + "/*" + part + "*"} {
+		found, _ := filepath.Glob(pattern) // the patterns are well formed
+		all = append(all, found...)
+	}
+	return all
+}
+
+// down takes the lab away and finds nothing of it on the machine.
+func down(t *testing.T, w *world.World) {
+	if _, err := w.Try(time.Minute, "down", "--name", w.Name); err != nil {
+		t.Fatal(err)
+	}
+	if found := left(w.Name, ""); len(found) > 0 {
+		t.Errorf("down left %q", found)
+	}
+	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(mounts), w.Name) {
+		t.Errorf("down left mounts: %v", err)
+	}
+	processes, _ := filepath.Glob("/proc/[0-9]*/cgroup")
+	for _, file := range processes {
+		world.Eventually(t, 5*time.Second, func() error { // the kernel ends what has been killed
+			text, _ := os.ReadFile(file) // it may be gone
+			if !strings.Contains(string(text), "/packetwalk/"+w.Name+"/") {
+				return nil
+			}
+			status, _ := os.ReadFile(filepath.Join(filepath.Dir(file), "status"))
+			return fmt.Errorf("down left a process: %s%s", status, text)
+		})
+	}
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if pid == 0 {
+		t.Fatal("there is no process to kill")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
