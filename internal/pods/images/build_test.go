@@ -33,7 +33,7 @@ func self(t testing.TB, name string) string {
 	return path
 }
 
-// files writes a directory.
+// writeDir writes a directory.
 func writeDir(t testing.TB, files map[string]string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -50,6 +50,9 @@ type Config struct {
 // ErrNotFound is that an image is not in the store.
 var ErrNotFound = errors.New("not loaded")
 
+// errGone is that an image's files are not there any more.
+var errGone = fmt.Errorf("its image was removed: %w", ErrNotFound)
+
 // limits are the most that is taken, of what archives say.
 type limits struct {
 	unpacked  int64 // octets of an image's files
@@ -133,23 +136,18 @@ func (s *Store) prepare() error {
 }
 
 // Image gives the image that a reference means, as pods have them ("nginx", "nginx:1.27", "nginx@sha256:…", "sha256:…"), with its layers
-// unpacked. [ErrNotFound] is in the error's chain where it is not there.
-func (s *Store) Image(ctx context.Context, ref string) (Image, error) {
-	var d entry
-	var c contents
-	err := s.locked(ctx, func() error {
-		i, err := s.readIndex()
-		if err != nil {
-			return err
+// unpacked. [ErrNotFound] is in the error's chain where it is not there. Who removes it before the layers are mounted takes them away.
+func (s *Store) Image(ctx context.Context, ref string) (img Image, err error) {
+	for range 10 { // where its name goes over to another image meanwhile, that is the one
+		if img, err = s.unpackedImage(ctx, ref); !errors.Is(err, errGone) {
+			break
 		}
-		at, err := i.find(ref)
-		if err != nil {
-			return err
-		}
-		d = i.Manifests[at[0]]
-		c, err = s.read(d)
-		return err
-	})
+	}
+	return img, err
+}
+
+func (s *Store) unpackedImage(ctx context.Context, ref string) (Image, error) {
+	d, c, err := s.lookUp(ref)
 	if err != nil {
 		return Image{}, err
 	}
@@ -158,6 +156,20 @@ func (s *Store) Image(ctx context.Context, ref string) (Image, error) {
 		return Image{}, fmt.Errorf("unpack image %s: %w", ref, s.explain(err))
 	}
 	return img, nil
+}
+
+// lookUp gives what the store has of an image.
+func (s *Store) lookUp(ref string) (entry, contents, error) {
+	i, err := s.readIndex()
+	if err != nil {
+		return entry{}, contents{}, err
+	}
+	at, err := i.find(ref)
+	if err != nil {
+		return entry{}, contents{}, err
+	}
+	c, err := s.read(i.Manifests[at[0]])
+	return i.Manifests[at[0]], c, err
 }
 
 // List gives all images, by name.

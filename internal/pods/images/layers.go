@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 
@@ -77,7 +76,7 @@ func (s *Store) tooMuch(err error) error {
 func (s *Store) look(name string) (used budget, opaque bool, err error) {
 	f, err := s.root.Open(name)
 	if err != nil {
-		return used, false, err
+		return used, false, s.damaged(err)
 	}
 	defer f.Close()
 	var text [64]byte
@@ -123,7 +122,7 @@ func (s *Store) unpack(ctx context.Context, l layer, left budget) (err error) {
 	for _, id := range l.lower {
 		f, err := s.root.Open(layersDir + "/" + id)
 		if err != nil {
-			return err
+			return s.damaged(err)
 		}
 		u.lower = append([]*os.File{f}, u.lower...)
 	}
@@ -141,11 +140,8 @@ func (s *Store) unpack(ctx context.Context, l layer, left budget) (err error) {
 // unpackInto unpacks a layer's blob, and checks its digest.
 func (s *Store) unpackInto(ctx context.Context, u *unpacker, l layer) error {
 	f, err := s.root.Open(blobPath(l.blob))
-	if errors.Is(err, fs.ErrNotExist) {
-		return s.damaged(err)
-	}
 	if err != nil {
-		return err
+		return s.damaged(err)
 	}
 	defer f.Close()
 	plain, err := uncompressed(&guarded{ctx: ctx, r: f, limit: s.most.archive})

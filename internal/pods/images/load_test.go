@@ -272,6 +272,42 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
+// TestReplacedMeanwhile: who asks for an image always gets the one or the other, whole.
+func TestReplacedMeanwhile(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	s.Pinned = func(_ context.Context, dirs []string) ([]string, error) { return nil, nil }
+	var paths []string
+	for _, text := range []string{"one", "two"} {
+		paths = append(paths, saveDocker(t, imageOf(t, nil, tarOf(t, regular("f", text)), tarOf(t, regular("g", text))), "app:1"))
+	}
+	mustLoad(t, s, paths[0])
+	loaded := make(chan error)
+	go func() {
+		var err error
+		for n := range 20 {
+			_, e := s.Load(context.Background(), paths[n%2])
+			err = errors.Join(err, e)
+		}
+		loaded <- err
+	}()
+	asked := 0
+	for {
+		select {
+		case err := <-loaded:
+			if err != nil || asked == 0 {
+				t.Errorf("asked %d times, %v", asked, err)
+			}
+			return
+		default:
+			if _, err := s.Image(t.Context(), "app:1"); err != nil {
+				t.Fatal(err)
+			}
+			asked++
+		}
+	}
+}
+
 // TestRemove: layers stay as long as an image has them, or a container.
 func TestRemove(t *testing.T) {
 	kerneltest.NeedRoot(t)

@@ -110,7 +110,7 @@ func (s *Store) readJSON(name string, v any) error {
 // damaged is that the store is not as we leave it, or that another process removes an image just now.
 func (s *Store) damaged(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
-		err = fmt.Errorf("%w (%w)", err, ErrNotFound)
+		err = fmt.Errorf("%w (%w)", err, errGone)
 	}
 	return fmt.Errorf("image store: %w; if this stays so, remove %s and load the images again", err, s.dir)
 }
