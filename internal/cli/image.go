@@ -18,14 +18,13 @@ import (
 	"packetwalk.dev/internal/pods/images"
 )
 
-// imageCommand is of the machine's images. It is hidden as long as no container runs them.
+// imageCommand is of the machine's images.
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:    "image load|list|rm|build ...",
-		Short:  "the container images that pods of all labs can run",
-		Hidden: true,
-		Args:   noArguments("its commands are load, list, rm and build"),
-		RunE:   func(c *cobra.Command, _ []string) error { return c.Help() },
+		Use:   "image load|list|rm|build ...",
+		Short: "the container images that pods of all labs can run",
+		Args:  noArguments("its commands are load, list, rm and build"),
+		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
 	add(root, "", imageLoadCommand(s), imageListCommand(s), imageRemoveCommand(s), imageBuildCommand(s))
 	return root

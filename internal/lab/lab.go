@@ -37,6 +37,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 		"dns": bin.DNS,
 	}}
+	c.images = c.openImages()
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
 	l.nodes = &nodes{core: c, azure: l.azure}

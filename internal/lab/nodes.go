@@ -280,7 +280,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base,
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base, Resolve: kubelet.FromStore(l.images),
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
 		Dir:         dir,

@@ -356,8 +356,8 @@ func TestEndsWithoutStarter(t *testing.T) {
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(dir+"/"+container.SpecFile, fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause"}`, dir),
-		0o600); err != nil {
+	spec := fmt.Appendf(nil, `{"Name": "test", "Dir": %q, "Image": "pause", "Layers": ["/usr"]}`, dir)
+	if err := os.WriteFile(dir+"/"+container.SpecFile, spec, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	read, report, err := os.Pipe()

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -126,11 +127,11 @@ func (c *Container) Exit() Exit {
 	return c.exit
 }
 
-// Stop sends SIGTERM, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends. It returns
-// when the container has ended; stopping one that has ended is no error.
+// Stop sends the Spec's StopSignal, and SIGKILL when the container still runs after grace (at once if grace is 0 or less) or when ctx ends.
+// It returns when the container has ended; stopping one that has ended is no error.
 func (c *Container) Stop(ctx context.Context, grace time.Duration) error {
 	if grace > 0 {
-		if err := c.signal(unix.SIGTERM); err != nil {
+		if err := c.signal(cmp.Or(c.spec.StopSignal, unix.SIGTERM)); err != nil {
 			return err
 		}
 		timer := time.NewTimer(grace)

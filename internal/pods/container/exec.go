@@ -112,14 +112,14 @@ func (c *Container) spawnInside(e Exec) (*execution, error) {
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
-	p := Process{Args: e.Args, Env: c.spec.Environ(c.app.Env, e.Env, e.TTY), Dir: e.Dir, TTY: e.TTY}
+	p := Process{Args: e.Args, Env: c.spec.Environ(&c.user, e.Env, e.TTY), Dir: e.Dir, TTY: e.TTY, User: c.user}
 	if p.Dir == "" {
 		p.Dir = c.spec.WorkingDir
 	}
 	x := &execution{tty: e.TTY}
 	var err error
 	if e.TTY {
-		err = x.terminal(&p, &c.spec)
+		err = x.terminal(&p)
 	} else {
 		err = x.pipes(&p, e)
 	}
@@ -160,9 +160,8 @@ func (c *Container) enter() error {
 	return nil
 }
 
-func (x *execution) terminal(p *Process, s *Spec) error {
-	uid, _, _ := s.User()
-	master, terminal, err := OpenTerminal(uid)
+func (x *execution) terminal(p *Process) error {
+	master, terminal, err := OpenTerminal(p.User.UID)
 	if err != nil {
 		return err
 	}

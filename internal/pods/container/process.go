@@ -18,16 +18,12 @@ const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bi
 
 // Environ is the environment of a process in the container: defaults, the image's, the Spec's, extra; of two with one name the later
 // counts.
-func (s *Spec) Environ(image, extra []string, tty bool) []string {
-	home := "/root"
-	if s.UID != nil && *s.UID != 0 {
-		home = "/"
-	}
-	env := []string{"PATH=" + defaultPath, "HOME=" + home, "HOSTNAME=" + s.Hostname}
+func (s *Spec) Environ(who *Account, extra []string, tty bool) []string {
+	env := []string{"PATH=" + defaultPath, "HOME=" + who.Home, "HOSTNAME=" + s.Hostname}
 	if tty {
 		env = append(env, "TERM=xterm")
 	}
-	for _, more := range [][]string{image, s.Env, extra} {
+	for _, more := range [][]string{s.ImageEnv, s.Env, extra} {
 		env = append(env, more...)
 	}
 	return lastOfEach(env)
@@ -121,9 +117,10 @@ type Process struct {
 	Dir   string
 	Files [3]*os.File
 	TTY   bool // Files[0] is a terminal, to be the controlling one
+	User  Account
 }
 
-// Spawn starts a command with the container's user, capabilities and working directory, on the calling thread, which has to be locked to
+// Spawn starts a command with the container's capabilities and working directory, on the calling thread, which has to be locked to
 // its goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
 func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a working directory of this thread's own
@@ -146,7 +143,7 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err := filterThread(); err != nil {
 		return nil, err
 	}
-	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: s.credential()}
+	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.User.credential()}
 	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Env: p.Env, Files: p.Files[:], Sys: attr})
 	if err != nil {
 		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
@@ -175,31 +172,16 @@ func first(args []string) string {
 	return args[0]
 }
 
-// credential is the Spec's user; nil for root without more, who we are already.
-func (s *Spec) credential() *syscall.Credential {
-	if s.UID == nil && s.GID == nil && len(s.Groups) == 0 {
+// credential is the account's; nil for root without more, who we are already.
+func (a *Account) credential() *syscall.Credential {
+	if a.Root() {
 		return nil
 	}
-	uid, gid, groups := s.User()
-	c := &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
-	for _, g := range groups {
+	c := &syscall.Credential{Uid: uint32(a.UID), Gid: uint32(a.GID)}
+	for _, g := range a.Groups {
 		c.Groups = append(c.Groups, uint32(g))
 	}
 	return c
-}
-
-// User is the numeric user, group and supplementary groups that the container runs as.
-func (s *Spec) User() (uid, gid int, groups []int) {
-	if s.UID != nil {
-		uid = int(*s.UID)
-	}
-	if s.GID != nil {
-		gid = int(*s.GID)
-	}
-	for _, g := range s.Groups {
-		groups = append(groups, int(g))
-	}
-	return uid, gid, groups
 }
 
 // OpenTerminal makes a pseudo-terminal in the calling thread's /dev, owned by uid.

@@ -33,7 +33,7 @@ type Runtime struct {
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
 type Container struct {
 	spec    Spec
-	app     app.App
+	user    Account
 	pid     int
 	pidfd   *os.File
 	started time.Time
@@ -59,24 +59,34 @@ const (
 // been executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and,
 // but for its log, no file.
 func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
-	image, err := app.ByName(s.Image)
-	if err != nil {
-		return nil, err
-	}
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
-		return nil, fmt.Errorf("container %s: image %s: %w", s.Name, image.Name, err)
+	if s.Image != "" {
+		if err := r.builtIn(ctx, &s); err != nil {
+			return nil, fmt.Errorf("container %s: image %s: %w", s.Name, s.Image, err)
+		}
 	}
-	if s.Base, err = r.Base(ctx); err != nil {
-		return nil, fmt.Errorf("container %s: %w", s.Name, err)
-	}
-	c := &Container{spec: s, app: image, done: make(chan struct{})}
+	c := &Container{spec: s, done: make(chan struct{})}
 	if err := c.start(ctx, r.Binary); err != nil {
 		return nil, fmt.Errorf("container %s: %w", s.Name, err)
 	}
 	return c, nil
+}
+
+// builtIn puts into a Spec what a built-in application needs.
+func (r *Runtime) builtIn(ctx context.Context, s *Spec) error {
+	image, err := app.ByName(s.Image)
+	if err != nil {
+		return err
+	}
+	s.ImageEnv = image.Env
+	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
+		return err
+	}
+	base, err := r.Base(ctx)
+	s.Layers = []string{base}
+	return err
 }
 
 // withPrograms puts the executables that an image needs before the other mounts.
@@ -106,8 +116,14 @@ func (s *Spec) check() error {
 			return fmt.Errorf("container %s: %w: mount at %s: / and /proc are the container's own", s.Name, ErrStart, m.Destination)
 		}
 	}
+	if s.Image == "" && len(s.Layers) == 0 {
+		return fmt.Errorf("container %s has no image", s.Name)
+	}
 	if s.Dir == "" {
 		return fmt.Errorf("container %s has no directory", s.Name)
+	}
+	for i, dir := range s.Layers {
+		paths[fmt.Sprintf("layer %d", i)] = dir
 	}
 	for what, path := range paths {
 		if path != "" && !filepath.IsAbs(path) {
@@ -165,7 +181,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		reap(proc)
 		return err
 	}
-	c.started = state.StartedAt
+	c.started, c.user = state.StartedAt, state.User
 	go c.watch(proc)
 	return nil
 }
@@ -305,12 +321,8 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 	if err != nil {
 		return nil, fmt.Errorf("adopt %s: %w", dir, err)
 	}
-	image, err := app.ByName(spec.Image)
-	if err != nil {
-		return nil, fmt.Errorf("adopt %s: %w", dir, err)
-	}
 	spec.Dir = dir
-	c := &Container{spec: spec, app: image, pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
+	c := &Container{spec: spec, user: state.User, pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
 	if state.Exit != nil || !c.openPidfd(&state) {
 		c.finish(nil)
 		return c, nil

@@ -2,6 +2,7 @@ package container
 
 import (
 	"errors"
+	"syscall"
 	"time"
 )
 
@@ -19,17 +20,20 @@ type Spec struct {
 	// which is up, and nothing else.
 	NetNS    string
 	Hostname string // "" keeps the host's
-	Image    string // name of a built-in application: the Name that app.Resolve gives
+	Image    string // name of a built-in application: the Name that app.Resolve gives; "" where the root is of Layers
+	// Layers are the directories below the root's writable layer, the lowest first (overlayfs's lowerdir); Start sets them for a built-in
+	// application.
+	Layers []string
 	// Command and Args are as in a manifest: Command replaces the image's entry point, Args its arguments. A command that is one of the
 	// image's own programs (nginx, /kuard, …) runs in the first process; every other is looked for in $PATH of the container's file system.
 	Command, Args []string
-	// Env are "NAME=value" pairs over the image's own; PATH, HOME, HOSTNAME and, with a terminal, TERM are given where they do not have them.
-	Env        []string
-	WorkingDir string // "" is /
+	// Env are "NAME=value" pairs over ImageEnv, the image's own (Start sets those of a built-in application); PATH, HOME, HOSTNAME and, with a
+	// terminal, TERM are given where neither has them.
+	Env, ImageEnv []string
+	WorkingDir    string // "" is /
 	// ResolvConf and Hosts are the contents of /etc/resolv.conf and /etc/hosts. nil makes them: no name server; localhost and the hostname.
 	ResolvConf, Hosts []byte
 	Mounts            []Mount
-	Base              string // what the root has below its writable layer; Start sets it
 	// Tmpfs limits the writable layer to this many bytes; 0 is 256 MiB. It is memory of the machine, used only as written.
 	Tmpfs int64
 	// TTY gives the command a terminal, Stdin a standard input that Attach writes to. Without Stdin it reads end of file.
@@ -43,9 +47,13 @@ type Spec struct {
 	Privileged        bool
 	AddCaps, DropCaps []string // "NET_ADMIN" or "CAP_NET_ADMIN", in any case; "ALL"
 	NoNewPrivs        bool     // allowPrivilegeEscalation: false
-	UID, GID          *int64   // nil is 0
-	Groups            []int64  // supplementary groups
-	Labels            map[string]string
+	// User is whom the image names ("www-data", "1000:1000"), of the container's own accounts; UID and GID win. Without any it is 0.
+	User     string
+	UID, GID *int64
+	Groups   []int64 // supplementary groups, beside those that the container's accounts give the user
+	// StopSignal is what Stop sends first; 0 is SIGTERM.
+	StopSignal syscall.Signal
+	Labels     map[string]string
 }
 
 // A Mount is a directory or file of the machine in the container's file system at Destination (absolute; its parents and, if missing,

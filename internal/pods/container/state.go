@@ -31,7 +31,20 @@ type State struct {
 	BootID     string    `json:"bootID"`
 	StartedAt  time.Time `json:"startedAt"` // zero until the application runs
 	Exit       *Exit     `json:"exit,omitempty"`
+	// User is who the container's processes are, by its own accounts.
+	User Account `json:"user"`
 }
+
+// An Account is whom processes run as.
+type Account struct {
+	UID    int    `json:"uid"`
+	GID    int    `json:"gid"`
+	Groups []int  `json:"groups,omitempty"` // supplementary ones
+	Home   string `json:"home"`
+}
+
+// Root tells whether it is root with root's group only.
+func (a *Account) Root() bool { return a.UID == 0 && a.GID == 0 && len(a.Groups) == 0 }
 
 // WriteState replaces dir's state file at once, so that a reader finds the old or the new one.
 func WriteState(dir *os.Root, s State) error { return writeJSON(dir, stateFile, s) }

@@ -53,8 +53,8 @@ func TestCapabilities(t *testing.T) {
 }
 
 func TestEnviron(t *testing.T) {
-	s := Spec{Hostname: "box", Env: []string{"PATH=/x", "A=spec", "A=later"}}
-	got := strings.Join(s.Environ([]string{"A=image", "B=image"}, []string{"B=extra"}, true), " ")
+	s := Spec{Hostname: "box", Env: []string{"PATH=/x", "A=spec", "A=later"}, ImageEnv: []string{"A=image", "B=image"}}
+	got := strings.Join(s.Environ(&Account{Home: "/root"}, []string{"B=extra"}, true), " ")
 	if want := "PATH=/x HOME=/root HOSTNAME=box TERM=xterm A=later B=extra"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}

@@ -96,7 +96,7 @@ func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name str
 	if err != nil {
 		return loaded{}, err
 	}
-	if r.Entrypoint == nil {
+	if len(r.Entrypoint) == 0 {
 		r.Entrypoint = []string{"/" + name}
 	}
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{layer.digest}},

@@ -77,9 +77,10 @@ type Config struct {
 	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
 	Client kubernetes.Interface
 	Shared *Shared // one for all kubelets of a cluster; running
-	// Runtime starts containers, Resolve finds the application of an image (optional: app.Resolve), Images lists them (optional: app.Images).
+	// Runtime starts containers, Resolve finds what an image's reference means (optional: built-in applications only), Images lists them
+	// (optional: app.Images).
 	Runtime Runtime
-	Resolve func(image string) (app.App, error)
+	Resolve func(ctx context.Context, ref string) (Image, error)
 	Images  func() []string
 
 	NodeNS Namespace // the node's network namespace
@@ -140,7 +141,7 @@ func (c *Config) complete() error {
 
 func (c *Config) defaults() {
 	if c.Resolve == nil {
-		c.Resolve = app.Resolve
+		c.Resolve = FromStore(nil)
 	}
 	if c.Images == nil {
 		c.Images = app.Images

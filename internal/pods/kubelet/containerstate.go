@@ -45,6 +45,7 @@ type containerState struct {
 	// Attempt is the number of containers made, the running one included; a restart count is one less.
 	Attempt int    `json:"attempt"`
 	ID      string `json:"id,omitempty"`
+	ImageID string `json:"imageID,omitempty"` // of the container made last
 	// Reason and Message are what is shown while waiting; "" for the usual ones.
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`

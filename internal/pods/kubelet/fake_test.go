@@ -22,7 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -267,11 +266,11 @@ func (b *bench) start() {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}}},
 		Client: b.client, Shared: shared, Runtime: b.runtime, Dir: b.dir, PodNetNSDir: filepath.Join(b.dir, "netns"), NodeNS: fakeNS{"/node"},
 		Distribution: func(context.Context) (string, error) { return "/nosuch", nil },
-		Resolve: func(image string) (app.App, error) {
+		Resolve: func(_ context.Context, image string) (Image, error) {
 			if image == "nosuch" {
-				return app.App{}, fmt.Errorf("no application for image %q: there are app", image)
+				return Image{}, fmt.Errorf("no application for image %q: there are app", image)
 			}
-			return app.App{Name: "app"}, nil
+			return Image{ID: "id-" + image, App: "app"}, nil
 		},
 		Images:      func() []string { return []string{"app"} },
 		NewNetNS:    func(p string) (Namespace, error) { return fakeNS{p}, nil },

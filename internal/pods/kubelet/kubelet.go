@@ -65,13 +65,7 @@ func New(cfg Config) (*Kubelet, error) {
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
 	k.node = completeNode(cfg.Node, cfg.Port, cfg.Images(), metav1.NewTime(cfg.Clock.Now()))
-	k.host = hostFacts{ip: nodeIP(cfg.Node), imageID: func(image string) string {
-		a, err := cfg.Resolve(image)
-		if err != nil {
-			return ""
-		}
-		return idPrefix + a.Name
-	}}
+	k.host = hostFacts{ip: nodeIP(cfg.Node)}
 	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
 		informers.WithTransform(func(o any) (any, error) {
 			if m, err := meta.Accessor(o); err == nil {

@@ -16,6 +16,8 @@ import (
 	"github.com/rogpeppe/go-internal/txtar"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/pods/container"
 )
 
 var update = flag.Bool("update", false, "rewrite the golden files")
@@ -171,7 +173,7 @@ func (p *player) happen(f []string) {
 		}
 	case "started":
 		c := p.container(f[1])
-		p.m.started(c, fmt.Sprintf("%s-%d", c.Name, c.Attempt), p.now)
+		p.m.started(c, container.Spec{ID: fmt.Sprintf("%s-%d", c.Name, c.Attempt), Labels: map[string]string{imageLabel: "id-image"}}, p.now)
 	case "failed":
 		p.failed(f)
 	case "exited":
@@ -221,7 +223,7 @@ func (p *player) failed(f []string) {
 
 // status prints the status as kubectl shows it, and keeps it as what the API server has.
 func (p *player) status() {
-	s := p.m.status(p.last, hostFacts{ip: netip.MustParseAddr("10.0.0.1"), imageID: func(i string) string { return "id-" + i }}, p.now)
+	s := p.m.status(p.last, hostFacts{ip: netip.MustParseAddr("10.0.0.1")}, p.now)
 	p.last = s
 	fmt.Fprintf(&p.out, "  phase %s %s%s\n", s.Phase, s.PodIP, strings.TrimRight(" "+s.Reason+" "+s.Message, " "))
 	for _, c := range s.Conditions {

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/pods/container"
 )
 
 // volumesDone takes the outcome of doVolumes.
@@ -43,8 +45,8 @@ func (m *machine) teardownDone(now time.Time, err error) {
 }
 
 // started takes a start that succeeded.
-func (m *machine) started(c *containerState, id string, at time.Time) {
-	c.Phase, c.ID, c.StartedAt = phaseRunning, id, at
+func (m *machine) started(c *containerState, s container.Spec, at time.Time) {
+	c.Phase, c.ID, c.ImageID, c.StartedAt = phaseRunning, s.ID, s.Labels[imageLabel], at
 	c.Started = c.spec.StartupProbe == nil
 	c.Ready = c.Started && c.spec.ReadinessProbe == nil && c.serves()
 	c.Reason, c.Message = "", ""

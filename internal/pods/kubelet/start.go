@@ -3,6 +3,7 @@ package kubelet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -14,7 +15,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/base/logs"
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/podspec"
 )
@@ -46,7 +46,7 @@ func (w *worker) start(ctx context.Context, c *containerState) {
 		return
 	}
 	s := w.snapshot(c)
-	r, id, failure := w.launch(ctx, s)
+	r, failure := w.launch(ctx, s)
 	release()
 	if failure != nil {
 		w.do(func(m *machine, now time.Time) { m.startFailed(c, *failure, now) })
@@ -56,8 +56,8 @@ func (w *worker) start(ctx context.Context, c *containerState) {
 		w.event(s, corev1.EventTypeWarning, "FailedPostStartHook", "PostStartHook failed: %v", err)
 		go w.stop(c, w.grace())
 	}
-	w.do(func(m *machine, _ time.Time) { m.started(c, id, r.c.StartedAt()) })
-	w.watch(ctx, c, s, r, id)
+	w.do(func(m *machine, _ time.Time) { m.started(c, r.c.Spec(), r.c.StartedAt()) })
+	w.watch(ctx, c, s, r, r.c.Spec().ID)
 	w.probe(ctx, c, s, r)
 }
 
@@ -68,32 +68,35 @@ func (w *worker) grace() time.Duration {
 }
 
 // launch brings a container into being.
-func (w *worker) launch(ctx context.Context, s *containerState) (*run, string, *startFailure) {
-	image, err := w.k.cfg.Resolve(s.spec.Image)
+func (w *worker) launch(ctx context.Context, s *containerState) (*run, *startFailure) {
+	image, err := w.k.cfg.Resolve(ctx, s.spec.Image)
 	if err != nil {
-		return nil, "", &startFailure{failedImage, reasonImage, err.Error()}
+		return nil, &startFailure{failedImage, reasonImage, err.Error()}
 	}
-	w.event(s, corev1.EventTypeNormal, "Pulled", "Container image %q already present on machine and can be accessed by the pod", s.spec.Image)
-	id := newID()
-	spec, err := w.spec(s, image, id)
+	pulled := image.LookAlike
+	if pulled == "" {
+		pulled = fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", s.spec.Image)
+	}
+	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", pulled)
+	spec, err := w.spec(s, image)
 	if err != nil {
-		return nil, "", &startFailure{failedConfig, reasonConfigError, err.Error()}
+		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}
 	}
 	_ = os.RemoveAll(spec.Dir) // of an attempt that a crash cut off before anything ran
 	w.removeLog(s, s.Attempt-2)
 	started, err := w.k.cfg.Runtime.Start(ctx, spec)
 	switch {
 	case errors.Is(err, container.ErrStart):
-		return nil, "", &startFailure{failedRun, "RunContainerError", err.Error()}
+		return nil, &startFailure{failedRun, "RunContainerError", err.Error()}
 	case err != nil:
-		return nil, "", &startFailure{failedConfig, "CreateContainerError", err.Error()}
+		return nil, &startFailure{failedConfig, "CreateContainerError", err.Error()}
 	}
 	w.event(s, corev1.EventTypeNormal, "Created", "Container created")
 	r := &run{c: started}
 	w.mu.Lock()
 	w.runs[s.Name] = r
 	w.mu.Unlock()
-	return r, id, nil
+	return r, nil
 }
 
 // watch waits for the container's end and tells the machine.
@@ -239,7 +242,7 @@ func (w *worker) stopProbes() {
 }
 
 // spec is what the runtime is to start.
-func (w *worker) spec(c *containerState, image app.App, id string) (container.Spec, error) {
+func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
 	f := w.facts()
 	services, err := w.k.cfg.Shared.services(f.pod.Namespace)
 	if err != nil {
@@ -265,15 +268,18 @@ func (w *worker) spec(c *containerState, image app.App, id string) (container.Sp
 		Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
 	node := w.k.name
 	s := container.Spec{
-		ID: id, Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
-		Hostname: hostname(f.pod, node), Image: image.Name, Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
+		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
+		Hostname: hostname(f.pod, node), Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
 		Env:        env,
 		WorkingDir: c.spec.WorkingDir,
 		ResolvConf: resolvConf(f.pod, podspec.Resolver{Cluster: w.k.cfg.ClusterDNS, Domain: w.k.cfg.ClusterDomain, Node: w.k.cfg.NodeDNS}),
 		Hosts:      hostsFile(f.pod, f.podIPs, node, w.k.cfg.ClusterDomain), Mounts: mnts,
 		TTY: c.spec.TTY, Stdin: c.spec.Stdin, StdinOnce: c.spec.StdinOnce,
 		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name,
-			"io.kubernetes.pod.uid": w.uid},
+			"io.kubernetes.pod.uid": w.uid, imageLabel: image.ID},
+	}
+	if err := image.apply(&s); err != nil {
+		return s, err
 	}
 	return s, secure(&s, f.pod.Spec.SecurityContext, c.spec.SecurityContext)
 }
@@ -319,8 +325,8 @@ func secure(s *container.Spec, pod *corev1.PodSecurityContext, c *corev1.Securit
 			s.DropCaps = append(s.DropCaps, string(d))
 		}
 	}
-	if nonRoot := first(c.RunAsNonRoot, pod.RunAsNonRoot); isTrue(nonRoot) && (s.UID == nil || *s.UID == 0) {
-		return errors.New("container has runAsNonRoot and image will run as root")
+	if isTrue(first(c.RunAsNonRoot, pod.RunAsNonRoot)) {
+		return mayBeRoot(s)
 	}
 	return nil
 }

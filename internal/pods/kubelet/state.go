@@ -164,7 +164,7 @@ func (w *worker) adopt(ctx context.Context, c *containerState) {
 		r := &run{c: found}
 		w.runs[c.Name] = r
 		if c.Phase == phaseStarting {
-			w.m.started(c, found.Spec().ID, found.StartedAt())
+			w.m.started(c, found.Spec(), found.StartedAt())
 			w.m.takeEvents()
 		}
 		s := w.snapshot(c)

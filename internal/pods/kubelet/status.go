@@ -12,8 +12,7 @@ import (
 
 // hostFacts are what a pod's status says about its node.
 type hostFacts struct {
-	ip      netip.Addr
-	imageID func(image string) string
+	ip netip.Addr
 }
 
 // status is the pod's status as of now. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions
@@ -111,10 +110,7 @@ func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.Cont
 	started := c.Started
 	s := corev1.ContainerStatus{
 		Name: c.Name, Image: c.spec.Image, RestartCount: int32(max(c.Attempt-1, 0)),
-		ContainerID: fullID(c.ID), Started: &started, Ready: c.Ready,
-	}
-	if c.ID != "" {
-		s.ImageID = host.imageID(c.spec.Image)
+		ContainerID: fullID(c.ID), ImageID: c.ImageID, Started: &started, Ready: c.Ready,
 	}
 	ended := func() *corev1.ContainerStateTerminated {
 		if c.Exit == nil {

@@ -68,8 +68,10 @@ func (b *boot) prepare(dir string) (err error) {
 	if b.spec, err = container.ReadSpec(b.dir); err != nil {
 		return err
 	}
-	if b.app, err = app.ByName(b.spec.Image); err != nil {
-		return err
+	if b.spec.Image != "" {
+		if b.app, err = app.ByName(b.spec.Image); err != nil {
+			return err
+		}
 	}
 	if b.state, err = container.Self(); err != nil {
 		return err
@@ -101,6 +103,9 @@ func (b *boot) prepare(dir string) (err error) {
 	if err = makeRoot(&b.spec, b.links(), b.app.Files); err != nil {
 		return err
 	}
+	if b.state.User, err = account(&b.spec); err != nil {
+		return err
+	}
 	return b.starterLives()
 }
 
@@ -109,8 +114,11 @@ func (b *boot) links() (links []string) {
 	for _, p := range b.app.Programs {
 		links = append(links, p.Path)
 	}
+	if b.app.Name == "" {
+		return nil // an image has what it has
+	}
 	for _, p := range app.Tools {
-		if _, err := os.Lstat(b.spec.Base + p.Path); err != nil {
+		if _, err := os.Lstat(b.spec.Layers[0] + p.Path); err != nil {
 			links = append(links, p.Path)
 		}
 	}
@@ -186,8 +194,7 @@ func (b *boot) end(status syscall.WaitStatus) {
 func (b *boot) live() syscall.WaitStatus {
 	argv := b.app.Argv(b.spec.Command, b.spec.Args)
 	// This process stays root: it writes the state and the log. What needs a terminal, an input or another user is a child.
-	uid, gid, groups := b.spec.User()
-	if inside := uid == 0 && gid == 0 && len(groups) == 0 && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
+	if inside := b.state.User.Root() && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
 		if program, ok := b.app.Program(argv[0]); ok {
 			return b.application(program, argv)
 		}
@@ -215,7 +222,7 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 		return exited(1)
 	}
 	others.begin(b)
-	env := b.spec.Environ(b.app.Env, nil, false)
+	env := b.spec.Environ(&b.state.User, nil, false)
 	code := program.Run(ctx, &app.Process{Args: argv, Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
 	_ = unix.Kill(-1, unix.SIGKILL)
@@ -281,8 +288,8 @@ func (b *boot) command(argv []string) syscall.WaitStatus {
 
 func (b *boot) spawn(argv []string, s *streams) (proc *os.Process, err error) {
 	container.OnThread(func() (clean bool) {
-		env := b.spec.Environ(b.app.Env, nil, b.spec.TTY)
-		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: env, Dir: b.spec.WorkingDir, Files: s.child, TTY: b.spec.TTY})
+		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(&b.state.User, nil, b.spec.TTY), Dir: b.spec.WorkingDir,
+			Files: s.child, TTY: b.spec.TTY, User: b.state.User})
 		return false
 	})
 	s.closeChild()

@@ -77,7 +77,24 @@ func mountRoot(s *container.Spec) error {
 			return err
 		}
 	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", escapeOption(s.Base), escapeOption(upper), escapeOption(work))
+	return overlay(s.Layers, upper, work, root)
+}
+
+// overlay mounts layers, the lowest first, below a writable one. Their names are relative where they are in one directory: mount(2) takes
+// a page of options, and an image may have a hundred layers.
+func overlay(layers []string, upper, work, root string) error {
+	dir := filepath.Dir(layers[0])
+	var lower []string
+	for _, layer := range slices.Backward(layers) {
+		if filepath.Dir(layer) == dir {
+			layer = filepath.Base(layer)
+		}
+		lower = append(lower, escapeOption(layer))
+	}
+	if err := os.Chdir(dir); err != nil {
+		return err
+	}
+	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lower, ":"), escapeOption(upper), escapeOption(work))
 	err := unix.Mount("overlay", root, "overlay", unix.MS_NODEV, options)
 	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("mount overlay: %w; load the kernel module: modprobe overlay", err)
@@ -150,6 +167,9 @@ func fill(s *container.Spec, links []string, files []app.File) error {
 	}, files...)
 	for _, f := range files {
 		if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
+			return err
+		}
+		if err := os.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link, or no file at all
 			return err
 		}
 		if err := os.WriteFile(f.Path, []byte(f.Text), 0o644); err != nil {

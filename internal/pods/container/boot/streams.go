@@ -29,8 +29,7 @@ type streams struct {
 func (b *boot) openStreams() (s *streams, err error) {
 	s = &streams{tty: b.spec.TTY}
 	if s.tty {
-		uid, _, _ := b.spec.User()
-		master, terminal, err := container.OpenTerminal(uid)
+		master, terminal, err := container.OpenTerminal(b.state.User.UID)
 		if err != nil {
 			return nil, err
 		}

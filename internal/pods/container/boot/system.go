@@ -13,8 +13,14 @@ import (
 
 const noExec = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 
-// mountSystem mounts /proc, /sys and /dev.
+// mountSystem mounts /proc, /sys and /dev, which an image need not have: what it has there must be directories.
 func mountSystem(s *container.Spec) error {
+	for _, name := range []string{"/proc", "/sys", "/dev"} {
+		err := os.Mkdir(name, 0o755)
+		if info, _ := os.Lstat(name); err != nil && (info == nil || !info.IsDir()) {
+			return fmt.Errorf("%w: %s of the image is no directory", container.ErrStart, name)
+		}
+	}
 	if err := unix.Mount("proc", "/proc", "proc", noExec, ""); err != nil {
 		return fmt.Errorf("mount /proc: %w", err)
 	}

@@ -1,0 +1,86 @@
+package walks
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/test/world"
+)
+
+// program answers HTTP requests with who it is.
+const program = `package main
+
+import (
+	"fmt"
+	"net/http"
+	"os"
+)
+
+func main() {
+	http.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
+		entries, _ := os.ReadDir("/")
+		fmt.Fprintln(w, os.Args, os.Getuid(), entries)
+	})
+	panic(http.ListenAndServe(":8080", nil))
+}
+`
+
+// TestImage: a pod runs an image of the user's own, and goes on when the image is taken away; one whose
+// image is not there says what to do.
+func TestImage(t *testing.T) {
+	n := worldA(t, "whereami.yaml")
+	dir, ref := t.TempDir(), fmt.Sprintf("example.org/packetwalk-test:%d", os.Getpid())
+	binary := filepath.Join(dir, "hello")
+	if err := os.WriteFile(binary+".go", []byte(program), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "-o", binary, binary+".go")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	n.Run(t, "image", "build", binary, "-t", ref)
+	loaded := true
+	defer func() {
+		if loaded {
+			n.Run(t, "image", "rm", ref)
+		}
+	}()
+	for name, image := range map[string]string{"own-image": ref, "no-image": "example.org/none@sha256:" + strings.Repeat("1", 64)} {
+		n.Kubectl(t, "run", name, "--image", image, "--restart=Always", "--", "-x")
+		defer n.Kubectl(t, "delete", "pod", name, "--wait=false")
+	}
+	n.Kubectl(t, "wait", "--for=condition=Ready", "pod/own-image", "--timeout=30s")
+	var pod corev1.Pod
+	n.Get(t, &pod, "pod", "own-image")
+	if id := pod.Status.ContainerStatuses[0].ImageID; !strings.HasPrefix(id, "sha256:") {
+		t.Errorf("image ID %q", id)
+	}
+	ask := func() {
+		t.Helper()
+		out := n.SSH(t, "pod/default/"+n.pod, "curl", "-sS", "--max-time", "3", fmt.Sprintf("http://%s:8080", pod.Status.PodIP))
+		if out != "[/hello -x] 0 [d dev/ d etc/ - hello d proc/ d sys/ d tmp/ d var/]\n" { // var has the service account's token
+			t.Errorf("the pod says %q", out)
+		}
+	}
+	ask()
+	live(t, n.World, "--from", "pod/"+n.pod, "--to", "pod/own-image:8080")
+	n.Run(t, "image", "rm", ref)
+	loaded = false
+	ask()
+	world.Eventually(t, 20*time.Second, func() error {
+		n.Get(t, &pod, "pod", "no-image")
+		if s := pod.Status.ContainerStatuses; len(s) == 0 || s[0].State.Waiting == nil ||
+			!strings.Contains(s[0].State.Waiting.Message, "packetwalk image load") {
+			return fmt.Errorf("status %+v", s)
+		}
+		return nil
+	})
+}
