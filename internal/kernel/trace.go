@@ -65,11 +65,12 @@ const traceBuffer = 8 << 20
 // errTraceLost says that the kernel had events for which there was no room.
 var errTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
 
-// OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about them. In a tuple an address that is
-// the zero Addr, or its family's unspecified one, and a port that is the zero Port match any; ports that are spans match every number in
-// them. Of TCP only segments with SYN or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated
-// SYNs with one of the tuples in once are dropped, which TCP sends when a second has gone by.
-func OpenTrace(n *Namespace, tuples, once []packet.Tuple) (*Trace, error) {
+// OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about packets that have one of those in
+// about: of an error's quotation an event does not show enough to tell. In a tuple an address that is the zero Addr, or its family's
+// unspecified one, and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with
+// SYN or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs with one of the tuples in
+// about are dropped, which TCP sends when a second has gone by.
+func OpenTrace(n *Namespace, tuples, about []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
 	t := &Trace{table: newTraceTable()}
 	var err error
@@ -82,7 +83,7 @@ func OpenTrace(n *Namespace, tuples, once []packet.Tuple) (*Trace, error) {
 	if t.owner, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())}); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
-	if err := addTraceRules(t.owner, t.table, tuples, once); err != nil {
+	if err := addTraceRules(t.owner, t.table, tuples, about); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
 	return t, nil

@@ -41,20 +41,21 @@ var traceFamilies = []uint8{unix.NFPROTO_INET, unix.NFPROTO_BRIDGE}
 var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket.
-func addTraceRules(c *netlink.Conn, table string, tuples, once []packet.Tuple) error {
+func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) error {
 	var rules, repeats [][]nftExpr
 	for _, t := range tuples {
 		layout, err := layoutOf(t)
 		if err != nil {
 			return err
 		}
-		rules = append(rules, append(exprs(layout.packets(t)), startTracing...), append(exprs(layout.errors(t)), startTracing...))
+		rules = append(rules, append(exprs(layout.packets(t)), startTracing...))
 	}
-	for _, t := range once {
+	for _, t := range about {
 		layout, err := layoutOf(t)
 		if err != nil {
 			return err
 		}
+		rules = append(rules, append(exprs(layout.errors(t)), startTracing...))
 		if t.Protocol == packet.TCP {
 			repeats = append(repeats, append(exprs(layout.packets(t)), dropRepeats...))
 		}

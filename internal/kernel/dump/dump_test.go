@@ -209,7 +209,7 @@ func TestDumpDuringTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	tuples := []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}}
-	trace, err := kernel.OpenTrace(ns, tuples, nil)
+	trace, err := kernel.OpenTrace(ns, tuples, tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
