@@ -109,6 +109,11 @@ func (c *Container) spawnExec(e Exec) (x *execution, err error) {
 var EndFirst = []byte("1000")
 
 func (c *Container) spawnInside(e Exec) (*execution, error) {
+	null, err := os.Open(os.DevNull) // the machine's: the container's may be anything by now
+	if err != nil {
+		return nil, err
+	}
+	defer null.Close()
 	if err := c.enter(); err != nil {
 		return nil, err
 	}
@@ -117,10 +122,10 @@ func (c *Container) spawnInside(e Exec) (*execution, error) {
 		p.Dir = c.spec.WorkingDir
 	}
 	x := &execution{tty: e.TTY}
-	var err error
 	if e.TTY {
 		err = x.terminal(&p)
 	} else {
+		p.Files[0] = null
 		err = x.pipes(&p, e)
 	}
 	if err == nil {
@@ -171,9 +176,7 @@ func (x *execution) terminal(p *Process) error {
 }
 
 func (x *execution) pipes(p *Process, e Exec) (err error) {
-	if e.Stdin == nil {
-		p.Files[0], err = os.Open(os.DevNull)
-	} else {
+	if e.Stdin != nil {
 		p.Files[0], x.in, err = os.Pipe()
 	}
 	if err == nil {

@@ -184,27 +184,32 @@ func (a *Account) credential() *syscall.Credential {
 	return c
 }
 
-// OpenTerminal makes a pseudo-terminal in the calling thread's /dev, owned by uid.
+// OpenTerminal makes a pseudo-terminal of the container's, in which the calling thread is, owned by uid. No link is followed, and the
+// terminal is asked of its master: the container's processes may have put anything into /dev (ioctl_tty(2), TIOCGPTPEER).
 func OpenTerminal(uid int) (master, terminal *os.File, err error) {
-	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	how := unix.OpenHow{Flags: unix.O_RDWR | unix.O_NOCTTY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	fd, err := unix.Openat2(unix.AT_FDCWD, "/dev/pts/ptmx", &how)
 	if err != nil {
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
-	var n uint32
-	err = onFd(master, func(fd int) (err error) {
-		if err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err == nil {
-			n, err = unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+	master = os.NewFile(uintptr(fd), "ptmx")
+	err = onFd(master, func(fd int) error {
+		if err := unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0); err != nil {
+			return err
 		}
+		peer, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TIOCGPTPEER, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC)
+		if errno != 0 {
+			return errno
+		}
+		n, err := unix.IoctlGetUint32(fd, unix.TIOCGPTN)
+		terminal = os.NewFile(peer, fmt.Sprintf("/dev/pts/%d", n))
 		return err
 	})
-	if err == nil {
-		terminal, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
-	}
 	if err == nil {
 		err = terminal.Chown(uid, -1)
 	}
 	if err != nil {
-		master.Close()
+		closeFiles([]*os.File{master, terminal})
 		return nil, nil, fmt.Errorf("open a terminal: %w", err)
 	}
 	return master, terminal, nil

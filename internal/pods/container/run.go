@@ -23,10 +23,13 @@ type Run struct {
 	Dir      string   // "" is the caller's
 	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
 	ResolvConf []byte
-	// Machine is the first process of a host that is a machine of its own, whose file system and processes the command has; 0 for none. With
-	// it only Args and Env count.
+	// Machine is the first process of a host that is a machine of its own, whose file system and processes the command has; 0 for none, and
+	// NoMachine for one that does not run. With it only Args and Env count.
 	Machine int
 }
+
+// NoMachine is the Machine of a host that is one of its own and does not run.
+const NoMachine = -1
 
 // machinePath is what a shell of Debian's has for root; a machine's own programs are in /usr/local/bin.
 const machinePath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -39,6 +42,9 @@ func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 	env = run.Env
 	if env == nil {
 		env = os.Environ()
+	}
+	if run.Machine == NoMachine {
+		return nil, nil, fmt.Errorf("%s is a machine of its own, and it does not run: packetwalk status says more", run.Hostname)
 	}
 	if run.Machine != 0 {
 		args := run.Args

@@ -181,7 +181,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		reap(proc)
 		return err
 	}
-	c.started, c.user = state.StartedAt, state.User
+	c.started, c.user = state.StartedAt, state.account(&c.spec)
 	go c.watch(proc)
 	return nil
 }
@@ -322,7 +322,7 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 		return nil, fmt.Errorf("adopt %s: %w", dir, err)
 	}
 	spec.Dir = dir
-	c := &Container{spec: spec, user: state.User, pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
+	c := &Container{spec: spec, user: state.account(&spec), pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
 	if state.Exit != nil || !c.openPidfd(&state) {
 		c.finish(nil)
 		return c, nil

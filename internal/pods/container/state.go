@@ -31,8 +31,26 @@ type State struct {
 	BootID     string    `json:"bootID"`
 	StartedAt  time.Time `json:"startedAt"` // zero until the application runs
 	Exit       *Exit     `json:"exit,omitempty"`
-	// User is who the container's processes are, by its own accounts.
-	User Account `json:"user"`
+	// User is who the container's processes are, by its own accounts; nil where that is not known yet.
+	User *Account `json:"user,omitempty"`
+}
+
+// account is who a container's processes are; of one that an older version started it is what the pod says.
+func (s *State) account(spec *Spec) (a Account) {
+	if s.User != nil {
+		return *s.User
+	}
+	a.Home = "/root"
+	if spec.UID != nil && *spec.UID != 0 {
+		a.UID, a.Home = int(*spec.UID), "/"
+	}
+	if spec.GID != nil {
+		a.GID = int(*spec.GID)
+	}
+	for _, g := range spec.Groups {
+		a.Groups = append(a.Groups, int(g))
+	}
+	return a
 }
 
 // An Account is whom processes run as.

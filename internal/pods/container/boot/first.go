@@ -26,6 +26,7 @@ type boot struct {
 	spec   container.Spec
 	app    app.App
 	state  container.State
+	user   container.Account
 	log    *logFile
 	attach *attachServer
 	report *os.File
@@ -103,8 +104,12 @@ func (b *boot) prepare(dir string) (err error) {
 	if err = makeRoot(&b.spec, b.links(), b.app.Files); err != nil {
 		return err
 	}
-	if b.state.User, err = account(&b.spec); err != nil {
+	if b.user, err = account(&b.spec); err != nil {
 		return err
+	}
+	b.state.User = &b.user
+	if b.spec.WorkingDir != "" {
+		_ = os.MkdirAll(b.spec.WorkingDir, 0o755) // as runc does; where it cannot be, Chdir says so
 	}
 	return b.starterLives()
 }
@@ -194,7 +199,7 @@ func (b *boot) end(status syscall.WaitStatus) {
 func (b *boot) live() syscall.WaitStatus {
 	argv := b.app.Argv(b.spec.Command, b.spec.Args)
 	// This process stays root: it writes the state and the log. What needs a terminal, an input or another user is a child.
-	if inside := b.state.User.Root() && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
+	if inside := b.user.Root() && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
 		if program, ok := b.app.Program(argv[0]); ok {
 			return b.application(program, argv)
 		}
@@ -222,7 +227,7 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 		return exited(1)
 	}
 	others.begin(b)
-	env := b.spec.Environ(&b.state.User, nil, false)
+	env := b.spec.Environ(&b.user, nil, false)
 	code := program.Run(ctx, &app.Process{Args: argv, Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
 	_ = unix.Kill(-1, unix.SIGKILL)
@@ -288,8 +293,8 @@ func (b *boot) command(argv []string) syscall.WaitStatus {
 
 func (b *boot) spawn(argv []string, s *streams) (proc *os.Process, err error) {
 	container.OnThread(func() (clean bool) {
-		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(&b.state.User, nil, b.spec.TTY), Dir: b.spec.WorkingDir,
-			Files: s.child, TTY: b.spec.TTY, User: b.state.User})
+		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(&b.user, nil, b.spec.TTY), Dir: b.spec.WorkingDir,
+			Files: s.child, TTY: b.spec.TTY, User: b.user})
 		return false
 	})
 	s.closeChild()

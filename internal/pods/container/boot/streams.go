@@ -29,7 +29,7 @@ type streams struct {
 func (b *boot) openStreams() (s *streams, err error) {
 	s = &streams{tty: b.spec.TTY}
 	if s.tty {
-		master, terminal, err := container.OpenTerminal(b.state.User.UID)
+		master, terminal, err := container.OpenTerminal(b.user.UID)
 		if err != nil {
 			return nil, err
 		}
