@@ -36,7 +36,10 @@ require (
 	sigs.k8s.io/yaml v1.6.0
 )
 
-require github.com/moby/sys/user v0.5.0 // indirect
+require (
+	github.com/moby/sys/signal v0.7.1
+	github.com/moby/sys/user v0.5.0
+)
 
 require (
 	github.com/google/go-containerregistry v0.22.1

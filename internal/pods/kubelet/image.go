@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	"github.com/moby/sys/signal"
 
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
@@ -64,7 +64,8 @@ func (i *Image) apply(s *container.Spec) error {
 	if i.App != "" {
 		return nil
 	}
-	s.ImageEnv, s.User = i.Config.Env, i.Config.User
+	s.ImageEnv = i.Config.Env
+	s.User, _, _ = strings.Cut(i.Config.User, ":") // the group is the user's own, as with containerd (getUserFromImage)
 	if len(s.Command) == 0 {
 		s.Command = i.Config.Entrypoint
 		if len(s.Args) == 0 {
@@ -75,12 +76,9 @@ func (i *Image) apply(s *container.Spec) error {
 		s.WorkingDir = i.Config.WorkingDir
 	}
 	if name := i.Config.StopSignal; name != "" {
-		s.StopSignal = unix.SignalNum("SIG" + strings.TrimPrefix(name, "SIG"))
-		if n, err := strconv.Atoi(name); err == nil && n > 0 && n <= 64 {
-			s.StopSignal = unix.Signal(n)
-		}
-		if s.StopSignal == 0 {
-			return fmt.Errorf("the image's stop signal %q is none", name)
+		var err error
+		if s.StopSignal, err = signal.ParseSignal(name); err != nil {
+			return fmt.Errorf("the image's stop signal: %w", err)
 		}
 	}
 	return nil
@@ -88,15 +86,14 @@ func (i *Image) apply(s *container.Spec) error {
 
 // mayBeRoot tells why a container that must not run as root could: the user that it names, or its image does, is 0 or no number.
 func mayBeRoot(s *container.Spec) error {
-	name, _, _ := strings.Cut(s.User, ":")
-	uid, err := strconv.ParseInt(name, 10, 64)
+	uid, err := strconv.ParseInt(s.User, 10, 64)
 	switch {
 	case s.UID != nil && *s.UID != 0:
 		return nil
-	case s.UID != nil || name == "" || err == nil && uid == 0:
+	case s.UID != nil || s.User == "" || err == nil && uid == 0:
 		return errors.New("container has runAsNonRoot and image will run as root")
 	case err != nil:
-		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", name)
+		return fmt.Errorf("container has runAsNonRoot and image has non-numeric user (%s), cannot verify user is non-root", s.User)
 	}
 	return nil
 }

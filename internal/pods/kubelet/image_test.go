@@ -15,7 +15,7 @@ import (
 // TestApplyImage: what the pod says comes before what its image does (pkg/kubelet/kuberuntime; containerd's CRI, WithImageConfig).
 func TestApplyImage(t *testing.T) {
 	image := Image{Layers: []string{"/l"}, Config: images.Config{Entrypoint: []string{"/e"}, Cmd: []string{"c"}, Env: []string{"A=1"},
-		User: "web", WorkingDir: "/w", StopSignal: "SIGQUIT"}}
+		User: "web:logs", WorkingDir: "/w", StopSignal: "SIGQUIT"}}
 	full := func(change func(*container.Spec)) container.Spec {
 		s := container.Spec{Layers: []string{"/l"}, ImageEnv: []string{"A=1"}, User: "web", WorkingDir: "/w", StopSignal: unix.SIGQUIT,
 			Command: []string{"/e"}, Args: []string{"c"}}
@@ -38,7 +38,7 @@ func TestApplyImage(t *testing.T) {
 			t.Errorf("%s: want -, got +\n%s", name, d)
 		}
 	}
-	for text, want := range map[string]unix.Signal{"": 0, "TERM": unix.SIGTERM, "9": unix.SIGKILL, "SIGRTMIN+3": -1, "x": -1, "0": -1} {
+	for text, want := range map[string]unix.Signal{"": 0, "TERM": unix.SIGTERM, "9": unix.SIGKILL, "sigrtmin+3": 37, "x": -1, "0": -1} {
 		s, i := container.Spec{}, Image{Config: images.Config{StopSignal: text}}
 		if err := i.apply(&s); (err != nil) != (want < 0) || err == nil && s.StopSignal != want {
 			t.Errorf("stop signal %q: %v, %v", text, s.StopSignal, err)
@@ -53,7 +53,7 @@ func TestMayBeRoot(t *testing.T) {
 		user string
 		want string
 	}{
-		{&five, "", ""}, {&five, "root", ""}, {nil, "5:0", ""}, {nil, "", "will run as root"}, {&zero, "5", "will run as root"},
+		{&five, "", ""}, {&five, "root", ""}, {nil, "5", ""}, {nil, "", "will run as root"}, {&zero, "5", "will run as root"},
 		{nil, "0", "will run as root"}, {nil, "web", "non-numeric user (web)"},
 	} {
 		err := mayBeRoot(&container.Spec{UID: tt.uid, User: tt.user})

@@ -134,7 +134,11 @@ func (w *worker) turn(ctx context.Context) (next time.Time, gone bool) {
 		w.k.recorder.Event(eventObject(pod, e.c), e.kind, e.reason, e.message)
 	}
 	for _, a := range acts {
-		go w.act(ctx, a)
+		if a.do == doStop { // which goes on when the kubelet ends
+			go w.act(ctx, a)
+			continue
+		}
+		w.k.group.Go(func() { w.act(ctx, a) })
 	}
 	if say != nil && !gone {
 		w.k.publish(say)

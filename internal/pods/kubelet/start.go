@@ -41,12 +41,19 @@ func (w *worker) event(c *containerState, kind, reason, format string, args ...a
 
 // start makes and starts a container, runs its postStart hook, and tells the machine.
 func (w *worker) start(ctx context.Context, c *containerState) {
+	s := w.snapshot(c)
+	image, err := w.k.cfg.Resolve(ctx, s.spec.Image) // which may unpack for long
+	if err != nil {
+		w.do(func(m *machine, now time.Time) {
+			m.startFailed(c, startFailure{failedImage, reasonImage, err.Error()}, now)
+		})
+		return
+	}
 	release, err := w.k.cfg.Shared.slot(ctx)
 	if err != nil {
 		return
 	}
-	s := w.snapshot(c)
-	r, failure := w.launch(ctx, s)
+	r, failure := w.launch(ctx, s, image)
 	release()
 	if failure != nil {
 		w.do(func(m *machine, now time.Time) { m.startFailed(c, *failure, now) })
@@ -68,11 +75,7 @@ func (w *worker) grace() time.Duration {
 }
 
 // launch brings a container into being.
-func (w *worker) launch(ctx context.Context, s *containerState) (*run, *startFailure) {
-	image, err := w.k.cfg.Resolve(ctx, s.spec.Image)
-	if err != nil {
-		return nil, &startFailure{failedImage, reasonImage, err.Error()}
-	}
+func (w *worker) launch(ctx context.Context, s *containerState, image Image) (*run, *startFailure) {
 	pulled := image.LookAlike
 	if pulled == "" {
 		pulled = fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", s.spec.Image)
