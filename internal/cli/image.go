@@ -22,7 +22,7 @@ import (
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "image load|list|rm|build ...",
-		Short: "the container images that pods of all labs can run",
+		Short: "the container images that pods of light nodes can run, in all labs",
 		Args:  noArguments("its commands are load, list, rm and build"),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}

@@ -23,8 +23,8 @@ func Destroy(ctx context.Context, d Dir) error {
 	// A lab process that was being started at this moment is found at the second look.
 	for range 3 {
 		if !d.Exists() {
-			_ = os.Remove(Root) // only when this was the last lab
-			return nil
+			_ = os.Remove(Root)    // only when this was the last lab
+			return d.removeState() // which a restart of the machine leaves
 		}
 		err = destroy(ctx, d)
 	}

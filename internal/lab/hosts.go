@@ -42,7 +42,11 @@ func (d Dir) FindHost(host string) (Place, error) {
 		return Place{}, fmt.Errorf("no host %q; there are: %s, pod/NAMESPACE/NAME, container-group/NAME, container-host/NAME", host,
 			strings.Join(d.hosts(), ", "))
 	}
-	return Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.machinePid(host))}, nil
+	at := Place{Name: host, NetNS: path, ResolvConf: d.resolvConf(host), Machine: supervise.Recorded(d.machinePid(host))}
+	if _, err := os.Lstat(d.nodeState(host)); err == nil && at.Machine == 0 {
+		at.Machine = container.NoMachine
+	}
+	return at, nil
 }
 
 // resolvConf is what a node, a VM or an internet host has as /etc/resolv.conf.
