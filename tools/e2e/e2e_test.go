@@ -1,12 +1,18 @@
 package main
 
 import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
 
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -166,5 +172,38 @@ func TestClusterYAML(t *testing.T) {
 		if _, errs := cluster.Parse(cluster.Placement{}, []byte(clusterYAML(options{network: network, nodes: 10}))); len(errs) > 0 {
 			t.Errorf("%s: %v", network, errs)
 		}
+	}
+}
+
+// TestAgnhostImage: the image has the base's files and links, and over them the ones of its own.
+func TestAgnhostImage(t *testing.T) {
+	base := t.TempDir()
+	for name, text := range map[string]string{"etc/passwd": "below", "bin/sh": "shell"} {
+		path := filepath.Join(base, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("sh", filepath.Join(base, "bin/bash")); err != nil {
+		t.Fatal(err)
+	}
+	img, err := agnhostImage(base, []entry{{name: "etc/passwd", text: []byte("above"), mode: 0o644}, {name: "agnhost-2", target: "agnhost"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	r := tar.NewReader(mutate.Extract(img))
+	for h, err := r.Next(); err == nil; h, err = r.Next() {
+		text, _ := io.ReadAll(r)
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %c %s%s", h.Name, h.Typeflag, h.Linkname, text)))
+	}
+	slices.Sort(got)
+	want := []string{"agnhost-2 2 agnhost", "bin 5", "bin/bash 2 sh", "bin/sh 0 shell", "etc 5", "etc/passwd 0 above", "uploads 5"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	config, err := img.ConfigFile()
+	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/agnhost"}) || !slices.Equal(config.Config.Cmd, []string{"pause"}) {
+		t.Errorf("%+v, %v", config, err)
 	}
 }

@@ -3,7 +3,8 @@
 // JUnit and the whole log in bin/e2e/report, and writes its section of docs/conformance.md. It is run as root, in the repository.
 //
 // It ends with status 1 when a spec failed that controlplane/e2e/causes.yaml has no cause for, when one passed that it has a cause for, or
-// when the suite did not come to its end. It drives programs by their command lines and imports nothing internal but base/visible.
+// when the suite did not come to its end. It drives programs by their command lines and imports
+// nothing internal but base/visible and pods/distribution.
 package main
 
 import (
@@ -68,6 +69,9 @@ func run(ctx context.Context, o options) (err error) {
 	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), log: filepath.Join(report, "suite.log")}
 	// Not ended by Ctrl-C: what was begun is taken away.
 	defer func() { err = errors.Join(err, l.down(context.WithoutCancel(ctx))) }()
+	if err := l.image(ctx); err != nil {
+		return fmt.Errorf("make the image of agnhost: %w", err)
+	}
 	if err := l.up(ctx, o); err != nil {
 		return err
 	}
