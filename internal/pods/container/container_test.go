@@ -71,7 +71,7 @@ func TestShellWithoutInputEndsAtOnce(t *testing.T) {
 func TestStartFailures(t *testing.T) {
 	m := newMachine(t)
 	workdir := m.spec("ubuntu", "true")
-	workdir.WorkingDir = "/nosuch"
+	workdir.WorkingDir = "/etc/passwd"
 	source := m.spec("ubuntu", "true")
 	source.Mounts = []container.Mount{{Source: "/nosuch/volume", Destination: "/v"}}
 	netns := m.spec("ubuntu", "true")
@@ -84,7 +84,7 @@ func TestStartFailures(t *testing.T) {
 		{m.spec("ubuntu", "nosuch-command"), `exec: "nosuch-command": executable file not found in $PATH`, true},
 		{m.spec("ubuntu", "/etc/hostname"), `permission denied`, true},
 		{m.spec("ubuntu", "/nosuch/command"), `no such file or directory`, true},
-		{workdir, `/nosuch`, true},
+		{workdir, `/etc/passwd: not a directory`, true},
 		{source, `/nosuch/volume`, false},
 		{netns, `/nosuch/netns`, false},
 		{m.spec("nosuch"), `nosuch`, false},
