@@ -129,6 +129,9 @@ var quiet = []kernel.Sysctl{
 	{Key: "net/ipv6/conf/default/accept_dad", Value: "0"}, {Key: "net/ipv6/conf/all/accept_dad", Value: "0"},
 	{Key: "net/ipv6/conf/default/router_solicitations", Value: "0"}, {Key: "net/ipv6/conf/default/accept_ra", Value: "0"},
 	{Key: "net/ipv6/conf/default/addr_gen_mode", Value: "1"},
+	// Reports of multicast groups are repeated within a second by default, and pass rules that count: numgen inc, statistic nth, limits.
+	{Key: "net/ipv6/conf/default/mldv1_unsolicited_report_interval", Value: "3600000"},
+	{Key: "net/ipv6/conf/default/mldv2_unsolicited_report_interval", Value: "3600000"},
 	// Errors are sent as often as there is reason to: how many went before is nothing that a snapshot can show.
 	{Key: "net/ipv4/icmp_ratemask", Value: "0"}, {Key: "net/ipv6/icmp/ratelimit", Value: "0"},
 	// A busy machine is slow: no flow ends between a packet and the look at it.
