@@ -82,7 +82,11 @@ func TestD6(t *testing.T) {
 		{"beyond", "10.1.1.4", 3}} {
 		const flows = 60
 		before := w.counters(t, pod.Spec.NodeName)
-		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `for i in $(seq $1); do echo > /dev/udp/$2/9; done`, "flows", strconv.Itoa(flows), c.to)
+		// Each from a port of its own: of ports by chance some come twice, and are one flow. A range has an odd and an even end.
+		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `for i in $(seq $1); do
+			echo $(($3 + 2*i)) $(($3 + 2*i + 1)) > /proc/sys/net/ipv4/ip_local_port_range && echo > /dev/udp/$2/9; done`,
+			"flows", strconv.Itoa(flows), c.to, strconv.Itoa(flowPorts))
+		flowPorts += 2 * flows
 		after := w.counters(t, pod.Spec.NodeName)
 		for i := range after.agent {
 			if n := after.agent[i] - before.agent[i]; (n >= flows) != (i == c.rule) {
@@ -96,6 +100,9 @@ func TestD6(t *testing.T) {
 		}
 	}
 }
+
+// flowPorts is where the source ports of the next flows begin.
+var flowPorts = 40000
 
 // masqCounters are the packets that each rule has counted.
 type masqCounters struct{ postrouting, agent []int }
