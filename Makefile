@@ -80,7 +80,7 @@ SKIP    ?=
 NODES   ?= 3
 NETWORK ?= bridge
 
-# Containers see the machine's programs: nc and dig are in the suite's images.
+# The suite's image stands on this machine's packages: nc and dig are in it.
 .PHONY: e2e
 e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
 	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
