@@ -83,8 +83,8 @@ func TestD6(t *testing.T) {
 		const flows = 60
 		before := w.counters(t, pod.Spec.NodeName)
 		// Each from a port of its own: of ports by chance some come twice, and are one flow. A range has an odd and an even end.
-		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `for i in $(seq $1); do
-			echo $(($3 + 2*i)) $(($3 + 2*i + 1)) > /proc/sys/net/ipv4/ip_local_port_range && echo > /dev/udp/$2/9; done`,
+		w.SSH(t, "pod/default/"+pod.Name, "bash", "-c", `range=/proc/sys/net/ipv4/ip_local_port_range; before=$(cat $range)
+			for i in $(seq $1); do echo $(($3 + 2*i)) $(($3 + 2*i + 1)) > $range && echo > /dev/udp/$2/9; done; echo $before > $range`,
 			"flows", strconv.Itoa(flows), c.to, strconv.Itoa(flowPorts))
 		flowPorts += 2 * flows
 		after := w.counters(t, pod.Spec.NodeName)

@@ -438,7 +438,7 @@ func (n *nftRules) match(b baseChain) string {
 	case 20:
 		return fmt.Sprintf("sctp dport %s%d", not, port)
 	case 21:
-		lengths := []string{"meta length < 61", "meta length 60-84", "meta length != 60", fmt.Sprintf("meta length > %d", 40+g.IntN(60))}
+		lengths := []string{"meta length < 61", "meta length 60-84", "meta length != 60", fmt.Sprintf("meta length >= %d", 41+g.IntN(60))}
 		if !n.six {
 			lengths = append(lengths, "ip length < 61", "ip length 84")
 		}

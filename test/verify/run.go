@@ -155,6 +155,7 @@ func requestOf(host string, p packet.Packet) walk.Request {
 func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	predicted, outcome := report.Pinned, report.Way
 	r.Steps += report.Steps
+	r.Uncertain += report.Uncertain
 	r.Ends[outcome.End.Kind]++
 	silenced := r.silenced(&outcome.End)
 	if open(predicted) {

@@ -47,11 +47,14 @@ type sent struct {
 
 // run sends the probe and compares what is seen of it, until all agrees or the patience ends.
 func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk.Result, everywhere bool) (report Report, err error) {
+	a.chance = byChance(expected)
 	var others []string
 	if everywhere {
 		others, a.everyone = a.source.Names(), true
+		if a.chance || a.predicted.More {
+			a.readAll()
+		}
 	}
-	a.chance = byChance(expected)
 	a.watchers, err = watch(namespaces, tuples(expected), policies(expected), others)
 	defer func() { closeAll(a.watchers) }()
 	if err != nil {
@@ -74,6 +77,14 @@ func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk
 		a.sent <- sent{r, err}
 	})
 	return a.follow(ctx, waiting, enough)
+}
+
+// readAll reads the hosts that the prediction did not come to. With what the kernel chose, it may: then their state is that of before the
+// packet, and without the tables of the traces. What cannot be read is an error where it is asked for.
+func (a *attempt) readAll() {
+	for _, name := range a.source.Names() {
+		_, _ = a.source.Host(name)
+	}
 }
 
 // follow compares again and again what has been seen with what is predicted.

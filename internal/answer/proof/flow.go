@@ -102,6 +102,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		}
 		observed, there := likeliest(flows, k.flow)
 		if !there && unasked(outcome) {
+			c.Uncertain++
 			continue
 		}
 		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true,
