@@ -151,6 +151,10 @@ func makeWorkplace(d lab.Dir) (w *workplace, err error) {
 			w.remove()
 		}
 	}()
+	// What is in it is not secret, and the go command, which "image build" runs as the user who called sudo, comes into a tour's folder.
+	if err := os.Chmod(w.dir, 0o711); err != nil {
+		return nil, err
+	}
 	program, err := os.Executable()
 	if err != nil {
 		return nil, err

@@ -145,28 +145,32 @@ func TestBuildRefuses(t *testing.T) {
 	}
 }
 
-// TestBuildGo: a main package becomes a program called like it.
+// TestBuildGo: a main package becomes a program called like it, and like its folder where it is in no module.
 func TestBuildGo(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	dir := writeDir(t, map[string]string{"go.mod": "module example.com/shop\n",
-		"main.go": "package main\n\nfunc main() { println(\"open\") }\n"})
+	files := map[string]string{"main.go": "package main\n\nfunc main() { open() }\n", "open.go": "package main\n\nfunc open() {}\n",
+		"open_windows.go": "package main\n\nfunc open() {}\n", "open_test.go": "package main\n"}
+	alone := writeDir(t, files) // in no module
+	files["go.mod"] = "module example.com/shop\n"
 	s := newStore(t)
-	if _, err := s.Build(t.Context(), Recipe{Name: "shop", Source: dir}); err != nil {
-		t.Fatal(err)
-	}
-	img, err := s.Image(t.Context(), "shop")
-	if err != nil || !cmp.Equal(img.Config.Entrypoint, []string{"/shop"}) {
-		t.Fatalf("%+v, %v", img, err)
-	}
-	if _, err := (program.Command{Path: "/shop", Root: img.Layers[0]}).Output(t.Context()); err != nil {
-		t.Error(err)
+	for dir, want := range map[string]string{writeDir(t, files): "/shop", alone: "/" + filepath.Base(alone)} {
+		if _, err := s.Build(t.Context(), Recipe{Name: "shop", Source: dir}); err != nil {
+			t.Fatal(err)
+		}
+		img, err := s.Image(t.Context(), "shop")
+		if err != nil || !cmp.Equal(img.Config.Entrypoint, []string{want}) {
+			t.Fatalf("%+v, %v", img, err)
+		}
+		if _, err := (program.Command{Path: want, Root: img.Layers[0]}).Output(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 
 // TestBuildAs: under sudo the go command runs as the user who called it, with their home and groups, and what it leaves is not followed.
 func TestBuildAs(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	dir := writeDir(t, map[string]string{"main.go": "package main\n"})
+	dir := writeDir(t, map[string]string{"go.mod": "module shop\n", "main.go": "package main\n"})
 	tools, temporary := t.TempDir(), t.TempDir()
 	for d := dir; d != "/tmp" && d != "/"; d = filepath.Dir(d) { // where that user comes
 		if err := os.Chmod(d, 0o755); err != nil {

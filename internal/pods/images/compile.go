@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"go/build"
 	"io"
 	"io/fs"
 	"os"
@@ -88,9 +89,13 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 			return nil, "", err
 		}
 	}
-	build := program.Command{Path: tool, Args: []string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", out + "/", "."},
+	target, err := buildTarget(dir, out)
+	if err != nil {
+		return nil, "", err
+	}
+	compiler := program.Command{Path: tool, Args: append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o"}, target...),
 		Env: as.environment(), Dir: dir, As: as.credential, Limit: longestBuild}
-	if _, err := build.Output(ctx); err != nil {
+	if _, err := compiler.Output(ctx); err != nil {
 		return nil, "", err
 	}
 	made, err := fs.ReadDir(root.FS(), ".")
@@ -102,6 +107,26 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 	}
 	f, err := openRegular(root, made[0].Name())
 	return f, made[0].Name(), err
+}
+
+// buildTarget is what go build has after -o: where the program goes, named as the go command or else the directory is, and the package; its
+// files where they belong to no module.
+func buildTarget(dir, out string) ([]string, error) {
+	for d := dir; ; d = filepath.Dir(d) {
+		if _, err := os.Stat(filepath.Join(d, "go.mod")); err == nil {
+			return []string{out + "/", "."}, nil
+		}
+		if d == filepath.Dir(d) {
+			break
+		}
+	}
+	files := build.Default
+	files.CgoEnabled = false
+	p, err := files.ImportDir(dir, 0)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{filepath.Join(out, filepath.Base(dir))}, p.GoFiles...), nil
 }
 
 // checkSources says what to do with a directory that is not for the go command.
