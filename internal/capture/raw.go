@@ -110,6 +110,7 @@ var SysctlFiles = []string{
 	"net/ipv4/tcp_sack",
 	"net/ipv4/tcp_window_scaling",
 	"net/ipv4/icmp_echo_ignore_all",
+	"net/ipv6/anycast_src_echo_reply",
 	"net/ipv4/icmp_echo_ignore_broadcasts",
 	"net/ipv4/icmp_errors_use_inbound_ifaddr",
 	"net/ipv4/tcp_l3mdev_accept",

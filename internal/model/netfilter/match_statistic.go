@@ -63,6 +63,8 @@ func (m *MatchNth) String() string {
 type MatchHistory struct {
 	Text  string // in its own syntax
 	Words string
+	// Connections says that it is connections that are counted.
+	Connections bool
 }
 
 // Eval asks.

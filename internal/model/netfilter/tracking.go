@@ -39,6 +39,7 @@ func (*MatchStatus) needsTracking() bool      { return true }
 func (*MatchHelper) needsTracking() bool      { return true }
 func (*Translate) needsTracking() bool        { return true }
 func (*CopyMark) needsTracking() bool         { return true }
+func (m *MatchHistory) needsTracking() bool   { return m.Connections }
 
 func (m *MatchMark) needsTracking() bool { return m.Connection }
 func (s *SetMark) needsTracking() bool   { return s.Connection }

@@ -60,6 +60,9 @@ func (t transit) reply(end *End) (transit, stage) {
 		if t.m.sysctl(false, "net.ipv4.icmp_echo_ignore_all") && p.Protocol == packet.ICMP {
 			return t, nil
 		}
+		if t.route != nil && t.route.Type == "anycast" && !t.m.sysctl(false, "net.ipv6.anycast_src_echo_reply") {
+			next.Source = netip.Addr{} // one by the route back (icmpv6_echo_reply)
+		}
 		next.TOS = p.TOS
 	}
 	return t.start(next)
@@ -227,9 +230,9 @@ func (t transit) icmpError(refused bool, k icmpKind) (transit, stage) {
 	if !refused { // an error belongs to the connection of the packet that it is about (icmp_glue_bits, icmpv6_getfrag: nf_ct_attach);
 		attach(&next, p) // that of a datagram for which there is no socket has been taken off it (udp_rcv: nf_reset_ct)
 	}
-	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send).
+	// An error comes from the address that the packet was for, where that is the machine's own (icmp_send, icmp6_send).
 	switch {
-	case t.m.FIB.HasAddress(p.Destination) != nil:
+	case t.m.FIB.HasAddress(p.Destination) != nil, p.IsIPv6() && t.m.FIB.AddressType(p.Destination, "") == "anycast":
 		next.Source = p.Destination
 	case p.IsIPv6():
 		next.Source = t.errorSource(p)

@@ -26,7 +26,9 @@ func (t transit) deliver() passage {
 	end := t.end(Delivered, "")
 	end.Link = p.In
 	switch asked := t.asked; {
-	case asked == nil && p.Protocol == packet.TCP && p.TCPFlags&^(packet.SYN|packet.ECE|packet.CWR) != 0:
+	case asked == nil && t.toAnycast():
+		return t.finish(Dropped, "TCP has no connections with an anycast address, and answers nothing (tcp_v6_conn_request, tcp_v6_send_reset)")
+	case asked == nil && p.Protocol == packet.TCP && !t.begins():
 		end.Refused, end.Why = true, "it begins no connection, and belongs to none"
 	case asked == nil && p.Protocol.HasPorts():
 		t.listener(end)
@@ -39,6 +41,23 @@ func (t transit) deliver() passage {
 	}
 	return t.over(end)
 }
+
+// toAnycast tells of a TCP segment for an anycast address that gets no answer: there is one only from a socket that listens, to what begins
+// no connection.
+func (t *transit) toAnycast() bool {
+	if t.p.Protocol != packet.TCP || t.route == nil || t.route.Type != "anycast" {
+		return false
+	}
+	if t.begins() {
+		return true
+	}
+	var end End
+	t.listener(&end)
+	return end.Refused
+}
+
+// begins tells of a TCP segment that begins a connection.
+func (t *transit) begins() bool { return t.p.TCPFlags&^(packet.SYN|packet.ECE|packet.CWR) == 0 }
 
 // listener finds the socket that listens where the packet went.
 func (t *transit) listener(end *End) {

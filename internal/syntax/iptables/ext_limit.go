@@ -35,7 +35,8 @@ var quotaMatch = matchExtension{
 // lowerHistory lowers the matches that depend on earlier packets alone.
 func lowerHistory(l *lowerer, m *Match) bool {
 	text := m.text()
-	l.test(&netfilter.MatchHistory{Text: text, Words: "by what came before: " + strings.TrimPrefix(text, "-m ")})
+	l.test(&netfilter.MatchHistory{Text: text, Words: "by what came before: " + strings.TrimPrefix(text, "-m "),
+		Connections: m.Module == "connlimit"})
 	return len(m.Options) > 0
 }
 

@@ -68,7 +68,7 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 		return counter
 	case "limit", "quota", "ct count":
 		text := statementText(whole)
-		return &netfilter.MatchHistory{Text: text, Words: text}
+		return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 	case "log", "ct helper", "ct timeout", "ct expectation", "dup", "secmark":
 		return &netfilter.Note{Words: statementText(whole)}
 	case "set", "map":
@@ -105,7 +105,7 @@ func updates(n, whole *Node) netfilter.Statement {
 	for _, s := range statements.list() {
 		switch name, _, _ := s.only(); name {
 		case "limit", "quota", "ct count":
-			return &netfilter.MatchHistory{Text: text, Words: text}
+			return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 		}
 	}
 	return &netfilter.Note{Words: text}
