@@ -48,7 +48,7 @@ func (t transit) reply(end *End) (transit, stage) {
 			}
 			next.TOS = p.TOS &^ 3 // all but ECN: tcp_v4_send_reset, tcp_v6_send_reset
 		}
-		if !end.Refused {
+		if !end.Refused || end.owned {
 			own(&next, end.owner)
 		}
 	case packet.UDP:

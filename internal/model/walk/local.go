@@ -3,7 +3,6 @@ package walk
 import (
 	"fmt"
 	"net/netip"
-	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -29,7 +28,8 @@ func (t transit) deliver() passage {
 	case asked == nil && t.toAnycast():
 		return t.finish(Dropped, "TCP has no connections with an anycast address, and answers nothing (tcp_v6_conn_request, tcp_v6_send_reset)")
 	case asked == nil && p.Protocol == packet.TCP && !t.begins():
-		end.Refused, end.Why = true, "it begins no connection, and belongs to none"
+		t.resets(end)
+		end.Why = "it begins no connection, and belongs to none"
 	case asked == nil && p.Protocol.HasPorts():
 		t.listener(end)
 	case asked == nil || asked.Stage != Sent: // what came from outside is answered there
@@ -51,9 +51,8 @@ func (t *transit) toAnycast() bool {
 	if t.begins() {
 		return true
 	}
-	var end End
-	t.listener(&end)
-	return end.Refused
+	_, listens := t.socket()
+	return !listens
 }
 
 // begins tells of a TCP segment that begins a connection.
@@ -66,11 +65,32 @@ func (t *transit) listener(end *End) {
 		m.assume("its sockets are not known: somebody is taken to listen on " + p.DestinationEnd())
 		return
 	}
-	i := slices.IndexFunc(m.Listeners, func(l snapshot.Listener) bool {
-		return l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination)
-	})
-	if end.Refused = i < 0; i >= 0 {
-		end.Listener, end.owner = m.Listeners[i].Process, m.Listeners[i].Owner
+	if s, ok := t.socket(); ok {
+		end.Listener, end.owner = s.Process, s.Owner
+	} else {
+		end.Refused = true
+	}
+}
+
+// socket is the one that listens where the packet went, as far as sockets are known.
+func (t *transit) socket() (s snapshot.Listener, ok bool) {
+	p := &t.p
+	for _, l := range t.m.Listeners {
+		if l.Protocol == p.Protocol && l.Local.Port() == p.DestinationPort.Number && takes(l.Local.Addr(), p.Destination) {
+			return l, true
+		}
+	}
+	return s, false
+}
+
+// resets refuses what belongs to no connection. Where a socket listens, the reset is that socket's, since Linux 6.13 (tcp_v4_send_reset,
+// tcp_v6_send_reset: skb_set_owner_edemux), else nobody's.
+func (t *transit) resets(end *End) {
+	end.Refused = true
+	s, ok := t.socket()
+	since, known := t.m.FIB.KernelSince(6, 13)
+	if end.owned = ok && (since || !known); end.owned && known {
+		end.owner = s.Owner
 	}
 }
 
@@ -78,7 +98,7 @@ func (t *transit) listener(end *End) {
 func (t *transit) takeStray(end *End) {
 	switch {
 	case t.p.Protocol == packet.TCP:
-		end.Refused = true
+		t.resets(end)
 	case t.p.Protocol.HasPorts():
 		t.listener(end)
 	}

@@ -135,6 +135,7 @@ type End struct {
 	// or ICMP port unreachable goes back; or the answer is not what the sender waits for, as Why says.
 	Listener string
 	owner    *snapshot.Owner // of the socket, where known
+	owned    bool            // the reset that refuses it is a socket's
 	Refused  bool
 	Unsent   bool // the program gets an error at once: no packet was made
 	// Link is the interface it left by (Left) or was delivered on.
