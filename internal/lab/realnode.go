@@ -27,6 +27,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -300,12 +301,12 @@ const maxResolvConf = 64 << 10
 
 // removeMachine takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
 func (d Dir) removeMachine(node string) error {
-	return errors.Join(realnode.RemoveCgroup(d.cgroup(node)), os.RemoveAll(d.nodeState(node)))
+	return errors.Join(cgroup.Remove(d.cgroup(node)), os.RemoveAll(d.nodeState(node)))
 }
 
 // removeState takes away what all real nodes leave.
 func (d Dir) removeState() error {
-	err := errors.Join(realnode.RemoveCgroup(d.cgroup("")), os.RemoveAll(d.State()))
+	err := errors.Join(cgroup.Remove(d.cgroup("")), os.RemoveAll(d.State()))
 	_ = os.Remove(StateRoot) // only when this was the last lab
 	return err
 }

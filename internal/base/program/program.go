@@ -18,6 +18,9 @@ import (
 	"time"
 )
 
+// Path is where programs are looked for when nobody says otherwise: a shell's of Debian's for root.
+const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
 // Limit is how long a program may take whose Command has no limit of its own. The longest that we know of is an iptables-restore of
 // 100,000 rules on a busy machine.
 const Limit = 2 * time.Minute

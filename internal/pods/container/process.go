@@ -11,15 +11,14 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/beneath"
 )
-
-const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 // Environ is the environment of a process in the container: defaults, the image's, the Spec's, extra; of two with one name the later
 // counts.
 func (s *Spec) Environ(who *Account, extra []string, tty bool) []string {
-	env := []string{"PATH=" + defaultPath, "HOME=" + who.Home, "HOSTNAME=" + s.Hostname}
+	env := []string{"PATH=" + program.Path, "HOME=" + who.Home, "HOSTNAME=" + s.Hostname}
 	if tty {
 		env = append(env, "TERM=xterm")
 	}

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strconv"
 	"syscall"
+
+	"packetwalk.dev/internal/base/program"
 )
 
 // A Run is a command in the network namespace of a host that is not a container: a node, a VM, the fabric. The file system is the machine's
@@ -31,9 +33,6 @@ type Run struct {
 // NoMachine is the Machine of a host that is one of its own and does not run.
 const NoMachine = -1
 
-// machinePath is what a shell of Debian's has for root; a machine's own programs are in /usr/local/bin.
-const machinePath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-
 // RunArgv gives the command line and environment that RunIn executes, for a caller that wants to become the command by execve.
 func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 	if !filepath.IsAbs(run.NetNS) {
@@ -51,7 +50,7 @@ func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 		if len(args) == 0 {
 			args = []string{"/bin/bash", "-l"}
 		}
-		enter := []string{"nsenter", "--target", strconv.Itoa(run.Machine), "--all", "--", "/usr/bin/env", machinePath, "/bin/sh", "-c",
+		enter := []string{"nsenter", "--target", strconv.Itoa(run.Machine), "--all", "--", "/usr/bin/env", "PATH=" + program.Path, "/bin/sh", "-c",
 			`cd /root && exec "$@"`, "sh"}
 		return append(enter, args...), env, nil
 	}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/app"
 )
 
@@ -45,7 +46,7 @@ type Container struct {
 }
 
 // firstEnv keeps a first process small: it serves a few connections, and hundreds of it run at once. Neither variable reaches a command.
-var firstEnv = []string{"GOMAXPROCS=1", "GOGC=25", "PATH=" + defaultPath}
+var firstEnv = []string{"GOMAXPROCS=1", "GOGC=25", "PATH=" + program.Path}
 
 // The bytes that begin a first process's report to Start, on its descriptor ReportFd.
 const (

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/program"
 )
 
 // A Recipe says what an image is built of.
@@ -42,7 +43,7 @@ type Addition struct {
 }
 
 // defaultPath is where containers look for programs.
-const defaultPath = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+const defaultPath = "PATH=" + program.Path
 
 // certificates is where programs look for the authorities that they trust: Debian's place, which Go, curl and OpenSSL know; and where the
 // distributions have them.

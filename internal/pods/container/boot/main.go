@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // Main is packetwalk-app's main function; args are the process's, stderr is where it complains. It returns the exit status. main must have
@@ -102,7 +103,7 @@ func enterHost(r *container.Run) error {
 			return fmt.Errorf("/etc/resolv.conf: %w", err)
 		}
 	}
-	if err := unix.Mount("sysfs", "/sys", "sysfs", noExec, ""); err != nil {
+	if err := unix.Mount("sysfs", "/sys", "sysfs", rootfs.NoExec, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
 	return nil
@@ -112,7 +113,7 @@ func enterHost(r *container.Run) error {
 // mounted there; the caller mounts /sys afterwards.
 func coverResolvConf(text []byte) error {
 	const aside = "/sys/resolv.conf"
-	if err := unix.Mount("tmpfs", "/sys", "tmpfs", noExec, "mode=0755"); err != nil {
+	if err := unix.Mount("tmpfs", "/sys", "tmpfs", rootfs.NoExec, "mode=0755"); err != nil {
 		return fmt.Errorf("mount a tmpfs for it: %w", err)
 	}
 	if err := os.WriteFile(aside, text, 0o644); err != nil {

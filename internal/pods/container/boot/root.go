@@ -13,13 +13,14 @@ import (
 
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // makeRoot makes the container's file system and changes the root to it: a writable layer on a tmpfs that exists in this mount namespace
 // only, above the base. links are programs of the image, files its files. The machine's mounts are gone afterwards.
 func makeRoot(s *container.Spec, links []string, files []app.File) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the machine: %w", err)
+	if err := rootfs.Alone(); err != nil {
+		return err
 	}
 	mounts := s.Mounts
 	if len(links) > 0 {
@@ -36,7 +37,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := mountRoot(s); err != nil {
 		return err
 	}
-	if err := pivot(s.Dir + "/root"); err != nil {
+	if err := rootfs.Pivot(s.Dir + "/root"); err != nil {
 		return err
 	}
 	if err := mountSystem(s); err != nil {
@@ -77,55 +78,9 @@ func mountRoot(s *container.Spec) error {
 			return err
 		}
 	}
-	return overlay(s.Layers, upper, work, root)
-}
-
-// overlay mounts layers, the lowest first, below a writable one. Their names are relative where they are in one directory: mount(2) takes
-// a page of options, and an image may have a hundred layers.
-func overlay(layers []string, upper, work, root string) error {
-	dir := filepath.Dir(layers[0])
-	var lower []string
-	for _, layer := range slices.Backward(layers) {
-		if filepath.Dir(layer) == dir {
-			layer = filepath.Base(layer)
-		}
-		lower = append(lower, escapeOption(layer))
-	}
-	if err := os.Chdir(dir); err != nil {
-		return err
-	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lower, ":"), escapeOption(upper), escapeOption(work))
-	err := unix.Mount("overlay", root, "overlay", unix.MS_NODEV, options)
-	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("mount overlay: %w; load the kernel module: modprobe overlay", err)
-	}
-	if err != nil {
-		return fmt.Errorf("mount overlay (%s): %w", options, err)
-	}
-	return nil
-}
-
-// escapeOption protects what separates overlay's options and layers.
-func escapeOption(s string) string {
-	return strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace(s)
-}
-
-// pivot makes a directory the root and lets go of the old one (pivot_root(2), "pivot_root(".", ".")").
-func pivot(root string) error {
-	err := os.Chdir(root)
-	if err == nil {
-		err = unix.PivotRoot(".", ".")
-	}
-	if err == nil {
-		err = unix.Unmount(".", unix.MNT_DETACH)
-	}
-	if err == nil {
-		err = os.Chdir("/")
-	}
-	if err != nil {
-		return fmt.Errorf("change the root to %s: %w", root, err)
-	}
-	return nil
+	lower := slices.Clone(s.Layers)
+	slices.Reverse(lower)
+	return rootfs.Overlay{Lower: lower, Upper: upper, Work: work}.Mount(root, unix.MS_NODEV)
 }
 
 // readOnly takes hold of the root, and gives what makes it read-only: not before the volumes have their places in it.

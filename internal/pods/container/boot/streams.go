@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // streams are a command's standard streams: its ends, and ours.
@@ -71,12 +72,12 @@ func fdName(n int) string { return fmt.Sprintf("%s/%d", firstFds, n) }
 
 // showFds mounts an empty directory over firstFds, which fill puts something into, read-only afterwards.
 func showFds(fill func() error) error {
-	err := unix.Mount("tmpfs", firstFds, "tmpfs", noExec, "mode=0555,size=4k")
+	err := unix.Mount("tmpfs", firstFds, "tmpfs", rootfs.NoExec, "mode=0555,size=4k")
 	if err == nil {
 		err = fill()
 	}
 	if err == nil {
-		err = unix.Mount("", firstFds, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noExec, "")
+		err = rootfs.ReadOnly(firstFds)
 	}
 	if err != nil {
 		return fmt.Errorf("make %s: %w", firstFds, err)

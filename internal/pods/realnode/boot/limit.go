@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // A node is kept from the machine's devices and settings by two BPF programs on its control group, in cgroup v2's hierarchy, which a
@@ -62,10 +64,10 @@ const (
 )
 
 // pseudoTerminals are used, though not among devices: devpts makes them (Documentation/admin-guide/devices.txt), and ptmx.
-var pseudoTerminals = []device{{name: "pts/*", major: 136, minor: anyMinor}, {name: "ptmx", major: 5, minor: 2}}
+var pseudoTerminals = []rootfs.Device{{Name: "pts/*", Major: 136, Minor: anyMinor}, {Name: "ptmx", Major: 5, Minor: 2}}
 
 // deviceProgram lets nodes of character devices be made, and those of a list be used.
-func deviceProgram(allowed []device) []instruction {
+func deviceProgram(allowed []rootfs.Device) []instruction {
 	const context, kind, access, major, minor = 1, 2, 3, 4, 5 // registers
 	program := []instruction{
 		{op: loadWord, dst: kind, src: context, offset: 0}, // access<<16 | type
@@ -81,11 +83,11 @@ func deviceProgram(allowed []device) []instruction {
 	program = append(program, instruction{op: unless, dst: access, imm: accessMknod, offset: 2})
 	program = append(program, result(1)...)
 	for _, d := range allowed {
-		conditions := []instruction{{op: unless, dst: major, imm: int32(d.major)}}
-		if d.minor != anyMinor {
-			conditions = append(conditions, instruction{op: unless, dst: minor, imm: int32(d.minor)})
+		conditions := []instruction{{op: unless, dst: major, imm: int32(d.Major)}}
+		if d.Minor != anyMinor {
+			conditions = append(conditions, instruction{op: unless, dst: minor, imm: int32(d.Minor)})
 		}
-		if d.readOnly {
+		if d.ReadOnly {
 			conditions = append(conditions, instruction{op: ifAny, dst: access, imm: unix.BPF_DEVCG_ACC_WRITE})
 		}
 		for i := range conditions {

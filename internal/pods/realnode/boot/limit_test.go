@@ -8,7 +8,7 @@ import (
 	"slices"
 	"testing"
 
-	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -16,11 +16,11 @@ import (
 // the machine's disks nor its settings. Each command that is refused there succeeds outside.
 func TestLimits(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	all, err := realnode.Hierarchies()
+	all, err := cgroup.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
 	}
-	i := slices.IndexFunc(all, realnode.Hierarchy.V2)
+	i := slices.IndexFunc(all, cgroup.Hierarchy.V2)
 	if i < 0 {
 		t.Fatal("no cgroup2 is mounted")
 	}
@@ -30,7 +30,7 @@ func TestLimits(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := realnode.RemoveCgroup(name); err != nil {
+		if err := cgroup.Remove(name); err != nil {
 			t.Error(err)
 		}
 	})

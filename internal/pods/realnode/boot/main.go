@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -84,7 +85,7 @@ func makeMachine(path string) error {
 }
 
 // environment is that of all of a node's programs.
-var environment = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
+var environment = []string{"PATH=" + program.Path, "HOME=/root", "LANG=C.UTF-8"}
 
 // withheld are the capabilities that nothing on a node has, because they reach beyond it: loading modules and kernels, ports and memory of
 // the hardware, the clock, and opening the machine's files by handle (open_by_handle_at(2)).

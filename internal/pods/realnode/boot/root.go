@@ -6,11 +6,11 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // A placed mount is one of the machine's on its way to a path of the node's. It is not mounted there before that is the root: links in a
@@ -24,8 +24,8 @@ type placed struct {
 // makeRoot makes the node's file system and changes the root to it. The machine's mounts are gone afterwards, and the machine sees none of
 // the node's.
 func makeRoot(s *realnode.Spec, groups []group) error {
-	if err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""); err != nil {
-		return fmt.Errorf("keep mounts from the machine: %w", err)
+	if err := rootfs.Alone(); err != nil {
+		return err
 	}
 	if err := overlay(s); err != nil {
 		return err
@@ -38,11 +38,11 @@ func makeRoot(s *realnode.Spec, groups []group) error {
 		}
 		mounts = append(mounts, m)
 	}
-	if err := pivot(s.Root()); err != nil {
+	if err := rootfs.Pivot(s.Root()); err != nil {
 		return err
 	}
 	// /run first: the node's spec is bound below it.
-	if err := mountAt("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
+	if err := rootfs.MountAt("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return err
 	}
 	for _, m := range mounts {
@@ -67,24 +67,7 @@ func overlay(s *realnode.Spec) error {
 			return err
 		}
 	}
-	var lower []string
-	for _, dir := range s.Lower {
-		lower = append(lower, escapeOption(dir))
-	}
-	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lower, ":"), escapeOption(s.Upper()), escapeOption(s.Work()))
-	err := unix.Mount("overlay", s.Root(), "overlay", 0, options)
-	if errors.Is(err, unix.ENODEV) {
-		return fmt.Errorf("mount overlay: %w; load the kernel module: modprobe overlay", err)
-	}
-	if err != nil {
-		return fmt.Errorf("mount overlay (%s): %w", options, err)
-	}
-	return nil
-}
-
-// escapeOption protects what separates overlay's options and layers.
-func escapeOption(s string) string {
-	return strings.NewReplacer(`\`, `\\`, ",", `\,`, ":", `\:`).Replace(s)
+	return rootfs.Overlay{Lower: s.Lower, Upper: s.Upper(), Work: s.Work()}.Mount(s.Root(), 0)
 }
 
 // take takes hold of a directory or file of the machine.
@@ -136,53 +119,22 @@ func makeFile(name string) error {
 	return os.WriteFile(name, nil, 0o644)
 }
 
-// pivot makes a directory the root and lets go of the old one (pivot_root(2), "pivot_root(".", ".")").
-func pivot(root string) error {
-	err := os.Chdir(root)
-	if err == nil {
-		err = unix.PivotRoot(".", ".")
-	}
-	if err == nil {
-		err = unix.Unmount(".", unix.MNT_DETACH)
-	}
-	if err == nil {
-		err = os.Chdir("/")
-	}
-	if err != nil {
-		return fmt.Errorf("change the root to %s: %w", root, err)
-	}
-	return nil
-}
-
-func mountAt(kind, target string, flags uintptr, options string) error {
-	if err := os.MkdirAll(target, 0o755); err != nil {
-		return err
-	}
-	if err := unix.Mount(kind, target, kind, flags, options); err != nil {
-		return fmt.Errorf("mount %s at %s: %w", kind, target, err)
-	}
-	return nil
-}
-
-const noExec = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-
 // mountSystem mounts /proc, /sys with the node's control groups, and /dev.
 func mountSystem(groups []group) error {
-	if err := mountAt("proc", "/proc", noExec, ""); err != nil {
+	if err := rootfs.MountAt("proc", "/proc", rootfs.NoExec, ""); err != nil {
 		return err
 	}
 	if err := coverTunables(); err != nil {
 		return err
 	}
-	if err := mountAt("sysfs", "/sys", noExec, ""); err != nil {
+	if err := rootfs.MountAt("sysfs", "/sys", rootfs.NoExec, ""); err != nil {
 		return err
 	}
 	if err := mountGroups(groups); err != nil {
 		return err
 	}
-	// By the mount's own flag: the superblock is shared with the network namespace's other ones.
-	if err := unix.Mount("", "/sys", "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY|noExec, ""); err != nil {
-		return fmt.Errorf("make /sys read-only: %w", err)
+	if err := rootfs.ReadOnly("/sys"); err != nil { // its superblock is shared with the network namespace's other ones
+		return err
 	}
 	return makeDev()
 }
@@ -213,48 +165,19 @@ func coverTunables() error {
 	return nil
 }
 
-// A device is a character device that a node has, and may use.
-type device struct {
-	name         string // below /dev
-	major, minor uint32
-	readOnly     bool
-}
-
 // devices are all that a node has: none of the machine's disks, terminals and other hardware. kmsg is the kernel's log, which kubelet
 // reads.
-var devices = []device{
-	{name: "null", major: 1, minor: 3}, {name: "zero", major: 1, minor: 5}, {name: "full", major: 1, minor: 7},
-	{name: "random", major: 1, minor: 8}, {name: "urandom", major: 1, minor: 9}, {name: "kmsg", major: 1, minor: 11, readOnly: true},
-	{name: "tty", major: 5, minor: 0}, {name: "net/tun", major: 10, minor: 200}, {name: "fuse", major: 10, minor: 229},
-}
+var devices = append([]rootfs.Device{
+	{Name: "kmsg", Major: 1, Minor: 11, ReadOnly: true}, {Name: "net/tun", Major: 10, Minor: 200}, {Name: "fuse", Major: 10, Minor: 229},
+}, rootfs.Devices...)
 
 // makeDev makes /dev.
 func makeDev() error {
-	if err := mountAt("tmpfs", "/dev", unix.MS_NOSUID|unix.MS_NOEXEC, "mode=0755"); err != nil {
+	if err := rootfs.MakeDev(devices); err != nil {
 		return err
 	}
-	if err := os.Mkdir("/dev/net", 0o755); err != nil {
+	if err := rootfs.MountAt("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
 		return err
 	}
-	for _, d := range devices {
-		name := "/dev/" + d.name
-		if err := unix.Mknod(name, unix.S_IFCHR|0o666, int(unix.Mkdev(d.major, d.minor))); err != nil {
-			return fmt.Errorf("make %s: %w", name, err)
-		}
-		if err := unix.Chmod(name, 0o666); err != nil { // whatever the umask is
-			return err
-		}
-	}
-	for link, to := range map[string]string{"fd": "/proc/self/fd", "stdin": "fd/0", "stdout": "fd/1", "stderr": "fd/2", "ptmx": "pts/ptmx"} {
-		if err := os.Symlink(to, "/dev/"+link); err != nil {
-			return err
-		}
-	}
-	if err := mountAt("devpts", "/dev/pts", unix.MS_NOSUID|unix.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620,gid=5"); err != nil {
-		return err
-	}
-	if err := mountAt("tmpfs", "/dev/shm", unix.MS_NOSUID|unix.MS_NODEV, "mode=1777"); err != nil {
-		return err
-	}
-	return mountAt("mqueue", "/dev/mqueue", noExec, "")
+	return rootfs.MountAt("mqueue", "/dev/mqueue", rootfs.NoExec, "")
 }

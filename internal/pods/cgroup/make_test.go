@@ -1,4 +1,4 @@
-package boot
+package cgroup
 
 import (
 	"os"
@@ -6,13 +6,11 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-
-	"packetwalk.dev/internal/pods/realnode"
 )
 
-// TestMakeGroups: in cgroup v1 a new group has the processors and memory of the one above, in v2 the groups above pass all controllers on.
+// TestMake: in cgroup v1 a new group has the processors and memory of the one above, in v2 the groups above pass all controllers on.
 // The hierarchies are plain directories here, in which files do not come with a group.
-func TestMakeGroups(t *testing.T) {
+func TestMake(t *testing.T) {
 	tests := []struct {
 		name        string
 		controllers string
@@ -50,7 +48,7 @@ func TestMakeGroups(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if err := makeGroups(realnode.Hierarchy{Point: dir, Controllers: test.controllers}, "a/b"); err != nil {
+			if err := Make(Hierarchy{Point: dir, Controllers: test.controllers}, "a/b"); err != nil {
 				t.Fatal(err)
 			}
 			got := map[string]string{}

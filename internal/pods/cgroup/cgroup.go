@@ -1,4 +1,4 @@
-package realnode
+package cgroup
 
 import (
 	"bufio"
@@ -82,12 +82,12 @@ func parseHierarchies(mountinfo, own string) (all []Hierarchy) {
 	return all
 }
 
-// removeTime is how long RemoveCgroup waits for a group whose processes have just ended.
+// removeTime is how long Remove waits for a group whose processes have just ended.
 const removeTime = 5 * time.Second
 
-// RemoveCgroup takes a control group, and all below it, out of all hierarchies: no process is in them any longer. Its parents go when they
+// Remove takes a control group, and all below it, out of all hierarchies: no process is in them any longer. Its parents go when they
 // are empty. What is not there is no error.
-func RemoveCgroup(name string) error {
+func Remove(name string) error {
 	all, err := Hierarchies()
 	if err != nil {
 		return err
