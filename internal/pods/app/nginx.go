@@ -46,7 +46,7 @@ func nginx(ctx context.Context, p *Process) int {
 	return w.run(ctx, p, 80)
 }
 
-// signalNginx is nginx -s: the container's first process is the server, or passes the signal on to it.
+// signalNginx is nginx -s: the container's first process is the server.
 func signalNginx(p *Process, what string) int {
 	switch what {
 	case "reload", "reopen": // there is no configuration to read again

@@ -19,32 +19,42 @@ func reap(proc *os.Process) *os.ProcessState {
 	return status
 }
 
-// watch waits for the first process's end; proc is nil if it is not our child.
+// watch waits for the end of the process that records the container's, the shim or the first one; proc is it, nil if it is not our child.
 func (c *Container) watch(proc *os.Process) {
-	conn, err := c.pidfd.SyscallConn()
+	awaitEnd(cmp.Or(c.shim, c.pidfd))
+	var status *os.ProcessState
+	if proc != nil {
+		status, _ = proc.Wait()
+	}
+	if c.shim != nil {
+		status = nil // it is not the container's
+		c.endOrphan()
+	}
+	c.finish(status)
+}
+
+// awaitEnd waits for a process's end, by its descriptor.
+func awaitEnd(pidfd *os.File) {
+	conn, err := pidfd.SyscallConn()
 	if err == nil {
 		err = conn.Read(func(fd uintptr) bool {
 			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
 			return err != unix.EINTR && (n > 0 || err != nil)
 		})
 	}
-	var status *os.ProcessState
-	if proc != nil {
-		status, _ = proc.Wait()
-	} else if err != nil {
-		c.pollEnd()
-	}
-	c.finish(status)
-}
-
-// pollEnd is for a kernel whose poller does not take a pidfd.
-func (c *Container) pollEnd() {
-	for c.signal(0) == nil {
+	for err != nil && sendSignal(pidfd, 0) == nil { // a kernel whose poller does not take a pidfd
 		time.Sleep(100 * time.Millisecond)
 	}
 }
 
-// finish finds out how the container ended: what its first process recorded, else what its parent saw, else what we did to it.
+// endOrphan ends a container whose shim has ended before it: nobody would write its log and learn its exit status.
+func (c *Container) endOrphan() {
+	if c.pidfd != nil && sendSignal(c.pidfd, unix.SIGKILL) == nil {
+		awaitEnd(c.pidfd)
+	}
+}
+
+// finish finds out how the container ended: what was recorded, else what its parent saw, else what we did to it.
 func (c *Container) finish(status *os.ProcessState) {
 	exit := c.recordedExit()
 	c.mu.Lock()
@@ -55,9 +65,7 @@ func (c *Container) finish(status *os.ProcessState) {
 		c.record(exit)
 	}
 	c.exit = *exit
-	if c.pidfd != nil {
-		c.pidfd.Close()
-	}
+	closeFiles([]*os.File{c.pidfd, c.shim})
 	close(c.done)
 }
 
@@ -168,12 +176,16 @@ func (c *Container) signal(sig syscall.Signal) error {
 	if c.pidfd == nil {
 		return nil
 	}
-	err := onFd(c.pidfd, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
+	err := sendSignal(c.pidfd, sig)
 	// finish closes the descriptor before it closes done, so the error of a closed one comes shortly before done at most.
 	if err == nil || errors.Is(err, unix.ESRCH) || c.pidfdClosed() {
 		return nil
 	}
 	return fmt.Errorf("container %s: send %s: %w", c.spec.Name, unix.SignalName(sig), err)
+}
+
+func sendSignal(pidfd *os.File, sig syscall.Signal) error {
+	return onFd(pidfd, func(fd int) error { return unix.PidfdSendSignal(fd, sig, nil, 0) })
 }
 
 func (c *Container) pidfdClosed() bool {

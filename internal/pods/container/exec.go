@@ -150,6 +150,9 @@ func closeFiles(files []*os.File) {
 // enter takes the calling thread into the container's namespaces at once (setns(2), with a pidfd): there is no moment at which the pid
 // could be somebody else's. For the mount namespace the thread must have a working directory of its own.
 func (c *Container) enter() error {
+	if c.pidfd == nil {
+		return ErrNotRunning
+	}
 	if err := unix.Unshare(unix.CLONE_FS); err != nil {
 		return fmt.Errorf("enter the container: %w", err)
 	}

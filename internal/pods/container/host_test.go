@@ -162,9 +162,9 @@ func TestPrivilegedStaysInside(t *testing.T) {
 			"head -c1 /host/memory",
 			"touch /host/file",
 			"echo x > /proc/sys/kernel/core_pattern",
-			"ls /proc/1/cwd/",
-			"ls /proc/1/root/",
-			"for f in /proc/1/task/1/fd/*; do if readlink $f; then exit 0; fi; done; exit 1",
+			"ls /proc/1/cwd/$(basename " + c.Spec().Dir + ")",
+			"ls -d /proc/1/root" + c.Spec().Dir,
+			"for f in /proc/1/task/1/fd/*; do case $(readlink $f) in '' | pipe:* | /dev/null) ;; *) exit 0 ;; esac; done; exit 1",
 		} {
 			var out bytes.Buffer
 			code, err := c.Exec(context.Background(), container.Exec{Args: []string{"sh", "-c", script}, Stdout: &out, Stderr: &out})

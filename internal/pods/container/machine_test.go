@@ -100,11 +100,11 @@ func readMounts(t *testing.T) string {
 	return string(b)
 }
 
-// processesOf lists the first processes of containers below a directory.
+// processesOf lists our processes of containers below a directory.
 func processesOf(dir string) (pids []string) {
 	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
 	for _, file := range files {
-		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(dir)) && bytes.HasPrefix(b, []byte("packetwalk-app\x00first")) {
+		if b, err := os.ReadFile(file); err == nil && bytes.Contains(b, []byte(dir)) && bytes.HasPrefix(b, []byte("packetwalk-app\x00")) {
 			pids = append(pids, filepath.Base(filepath.Dir(file)))
 		}
 	}

@@ -109,37 +109,21 @@ func executable(path string) error {
 	return nil
 }
 
-// A Process is a command to spawn in the calling thread's namespaces.
+// A Process is a command to run in the calling thread's namespaces.
 type Process struct {
 	Args  []string
 	Env   []string
 	Dir   string
-	Files [3]*os.File
-	TTY   bool // Files[0] is a terminal, to be the controlling one
+	Files [3]*os.File // for Spawn
+	TTY   bool        // the standard input is a terminal, to be the controlling one
 	User  Account
 }
 
 // Spawn starts a command with the container's capabilities and working directory, on the calling thread, which has to be locked to
 // its goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
 func (s *Spec) Spawn(p Process) (*os.Process, error) {
-	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a working directory of this thread's own
-		return nil, fmt.Errorf("spawn: %w", err)
-	}
-	if err := s.Chdir(p.Dir); err != nil {
-		return nil, err
-	}
-	path, err := LookPath(first(p.Args), p.Env, cmp.Or(p.Dir, "/"))
+	path, err := s.limit(p)
 	if err != nil {
-		return nil, err
-	}
-	keep, err := s.Capabilities()
-	if err != nil {
-		return nil, err
-	}
-	if err := limitThread(keep, s.NoNewPrivs); err != nil {
-		return nil, err
-	}
-	if err := filterThread(); err != nil {
 		return nil, err
 	}
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.User.credential()}
@@ -148,6 +132,49 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
 	}
 	return proc, nil
+}
+
+// Become is Spawn in place of the calling process, on its main thread and with its standard streams; it leads a session already. last is
+// called when nothing is left but the execution. It returns what went wrong.
+func (s *Spec) Become(p Process, last func() error) error {
+	path, err := s.limit(p)
+	if err != nil {
+		return err
+	}
+	if p.TTY {
+		if err := unix.IoctlSetInt(0, unix.TIOCSCTTY, 0); err != nil {
+			return fmt.Errorf("make the terminal the controlling one: %w", err)
+		}
+	}
+	if err := p.User.become(); err != nil {
+		return err
+	}
+	if err := last(); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], unix.Exec(path, p.Args, p.Env))
+}
+
+// limit takes the calling thread to the working directory and takes from what it executes next all that the container has not; it gives the
+// executable file's path.
+func (s *Spec) limit(p Process) (path string, err error) {
+	if err := unix.Unshare(unix.CLONE_FS); err != nil { // a working directory of this thread's own
+		return "", fmt.Errorf("spawn: %w", err)
+	}
+	if err := s.Chdir(p.Dir); err != nil {
+		return "", err
+	}
+	if path, err = LookPath(first(p.Args), p.Env, cmp.Or(p.Dir, "/")); err != nil {
+		return "", err
+	}
+	keep, err := s.Capabilities()
+	if err != nil {
+		return "", err
+	}
+	if err := limitThread(keep, s.NoNewPrivs); err != nil {
+		return "", err
+	}
+	return path, filterThread()
 }
 
 // Chdir takes the calling thread, and those that share its working directory, to one of the container's; "" is /. It goes by descriptor and
@@ -181,6 +208,24 @@ func (a *Account) credential() *syscall.Credential {
 		c.Groups = append(c.Groups, uint32(g))
 	}
 	return c
+}
+
+// become takes this process from root to the account.
+func (a *Account) become() error {
+	if a.Root() {
+		return nil
+	}
+	err := syscall.Setgroups(a.Groups)
+	if err == nil {
+		err = syscall.Setresgid(a.GID, a.GID, a.GID)
+	}
+	if err == nil {
+		err = syscall.Setresuid(a.UID, a.UID, a.UID)
+	}
+	if err != nil {
+		return fmt.Errorf("become user %d, group %d: %w", a.UID, a.GID, err)
+	}
+	return nil
 }
 
 // OpenTerminal makes a pseudo-terminal of the container's, in which the calling thread is, owned by uid. No link is followed, and the

@@ -2,6 +2,7 @@ package container
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,7 +23,7 @@ import (
 
 // A Runtime starts containers.
 type Runtime struct {
-	// Binary is the path of packetwalk-app, a container's first process.
+	// Binary is the path of packetwalk-app, a container's shim or first process.
 	Binary string
 	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
 	Programs map[string]string
@@ -36,7 +37,8 @@ type Container struct {
 	spec    Spec
 	user    Account
 	pid     int
-	pidfd   *os.File
+	pidfd   *os.File // of the first process; nil when it had ended before it was opened
+	shim    *os.File // likewise of the shim; nil where there is none
 	started time.Time
 	done    chan struct{}
 
@@ -45,16 +47,54 @@ type Container struct {
 	killed bool // by us, with SIGKILL
 }
 
-// firstEnv keeps a first process small: it serves a few connections, and hundreds of it run at once. Neither variable reaches a command.
+// firstEnv keeps a shim, or a first process that is an application, small: it serves a few connections, and hundreds of it run at once. No
+// variable reaches a command.
 var firstEnv = []string{"GOMAXPROCS=1", "GOGC=25", "PATH=" + program.Path}
 
-// The bytes that begin a first process's report to Start, on its descriptor ReportFd.
+// The stages of a container, by the first argument of packetwalk-app; the second is Spec.Dir.
+const (
+	// StageApplication is the container's first process, in fresh namespaces, and the built-in application itself.
+	StageApplication = "first"
+	// StageShim is the parent of the container's first process, on the machine but for the network namespace: it writes the log, serves Attach
+	// and records the end. It has no more memory than a first process would that kept a command for its child, and nothing in the container
+	// sees it.
+	StageShim = "shim"
+	// StageInit is the first process, in fresh namespaces, on its way to be the command.
+	StageInit = "init"
+)
+
+// The bytes that begin a report to Start, on the descriptor ReportFd.
 const (
 	ReportFd      = 3
 	ReportRuns    = '+'
 	ReportCommand = '!' // and the message of an ErrStart
 	ReportMachine = '-' // and the message of another error
 )
+
+// stage is that of the process which Start starts. A built-in application without need of a terminal, an input or another user is the
+// container's first process and writes log and state itself: hundreds run at once.
+func (s *Spec) stage() string {
+	if s.Image == "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 || len(s.Groups) > 0 {
+		return StageShim
+	}
+	image, err := app.ByName(s.Image)
+	if err != nil {
+		return StageShim
+	}
+	if argv := image.Argv(s.Command, s.Args); len(argv) > 0 {
+		if _, ok := image.Program(argv[0]); ok {
+			return StageApplication
+		}
+	}
+	return StageShim
+}
+
+func number(n *int64) int64 {
+	if n == nil {
+		return 0
+	}
+	return *n
+}
 
 // Start starts a container and returns when its process runs: a built-in application listens, or failed to and has ended; a command has
 // been executed. Cancelling ctx before that ends the attempt; later it does nothing. An attempt that fails leaves no process, no mount and,
@@ -145,9 +185,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	defer dir.Close()
 	defer func() {
 		if err != nil {
-			if c.pidfd != nil {
-				c.pidfd.Close()
-			}
+			closeFiles([]*os.File{c.pidfd, c.shim})
 			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
 		}
 	}()
@@ -166,24 +204,48 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	defer report.Close()
-	proc, err := c.spawnFirst(binary, []*os.File{null, stderr, stderr, theirs})
+	proc, pidfd, err := c.spawn(binary, []*os.File{null, stderr, stderr, theirs})
 	theirs.Close()
 	if err != nil {
 		return err
 	}
+	defer pidfd.Close()
 	if err = awaitReport(ctx, report, proc, dir); err != nil {
+		c.abandon(dir)
 		return err
 	}
 	state, err := readState(dir)
 	if err == nil {
-		err = c.pollable()
+		err = c.follow(pidfd, &state)
 	}
 	if err != nil {
 		reap(proc)
 		return err
 	}
-	c.started, c.user = state.StartedAt, state.account(&c.spec)
 	go c.watch(proc)
+	return nil
+}
+
+// abandon ends what a shim that has ended may have started.
+func (c *Container) abandon(dir *os.Root) {
+	if state, err := readState(dir); err == nil && state.Shim != nil {
+		c.pidfd = state.open()
+		c.endOrphan()
+	}
+}
+
+// follow takes over what the container's first process or shim recorded; pidfd is the one's that was started.
+func (c *Container) follow(pidfd *os.File, state *State) error {
+	own, err := pollable(pidfd)
+	if err != nil {
+		return err
+	}
+	c.pid, c.started, c.user = state.Pid, state.StartedAt, state.account(&c.spec)
+	if state.Shim == nil {
+		c.pidfd = own
+		return nil
+	}
+	c.shim, c.pidfd = own, state.open()
 	return nil
 }
 
@@ -211,17 +273,20 @@ func (c *Container) makeDir() (*os.Root, error) {
 	return dir, nil
 }
 
-// spawnFirst starts the first process in its new namespaces, from a thread that is in the container's network namespace for that moment:
-// a child gets its parent thread's.
-func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Process, err error) {
-	pidfd := -1
-	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &pidfd}
-	attr.Cloneflags = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+// spawn starts the shim, or the first process in its new namespaces, from a thread that is in the container's network namespace for that
+// moment: a child gets its parent thread's.
+func (c *Container) spawn(binary string, files []*os.File) (proc *os.Process, pidfd *os.File, err error) {
+	fd := -1
+	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &fd}
+	stage := c.spec.stage()
+	if stage == StageApplication {
+		attr.Cloneflags = NewNamespaces
+	}
 	if c.spec.NetNS == "" {
 		attr.Cloneflags |= unix.CLONE_NEWNET
 	}
 	err = inNetNS(c.spec.NetNS, func() (err error) {
-		argv := []string{"packetwalk-app", "first", c.spec.Dir}
+		argv := []string{"packetwalk-app", stage, c.spec.Dir}
 		proc, err = os.StartProcess(binary, argv, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
 		return err
 	})
@@ -229,26 +294,25 @@ func (c *Container) spawnFirst(binary string, files []*os.File) (proc *os.Proces
 		if proc != nil {
 			reap(proc)
 		}
-		return nil, fmt.Errorf("start the first process: %w", err)
+		return nil, nil, fmt.Errorf("start the %s process: %w", stage, err)
 	}
-	c.pid = proc.Pid
-	c.pidfd = os.NewFile(uintptr(pidfd), "pidfd")
-	return proc, nil
+	return proc, os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// pollable gives the process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no
+// NewNamespaces are those that a container's first process is in, beside the network namespace (clone(2)).
+const NewNamespaces = unix.CLONE_NEWNS | unix.CLONE_NEWPID | unix.CLONE_NEWUTS | unix.CLONE_NEWIPC
+
+// pollable gives a process's descriptor to the poller, which takes it in non-blocking mode: waiting for hundreds of containers takes no
 // threads. It comes after a start has succeeded, because proc.Wait shares the mode and would not wait for a process that still runs.
-func (c *Container) pollable() error {
-	fd, err := unix.FcntlInt(c.pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+func pollable(pidfd *os.File) (*os.File, error) {
+	fd, err := unix.FcntlInt(pidfd.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err == nil {
 		err = unix.SetNonblock(fd, true)
 	}
 	if err != nil {
-		return fmt.Errorf("watch the first process: %w", err)
+		return nil, fmt.Errorf("watch the container: %w", err)
 	}
-	c.pidfd.Close()
-	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
-	return nil
+	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
 // inNetNS calls f on a thread in the network namespace, or as it is where path is "".
@@ -277,7 +341,7 @@ func inNetNS(path string, f func() error) error {
 	return err
 }
 
-// awaitReport waits until the first process says that the container runs, or why not; then it has ended and been reaped.
+// awaitReport waits until the process that was started says that the container runs, or why not; then it has ended and been reaped.
 func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os.Root) error {
 	stop := context.AfterFunc(ctx, func() { _ = proc.Kill() })
 	message, readErr := io.ReadAll(report)
@@ -297,7 +361,7 @@ func awaitReport(ctx context.Context, report *os.File, proc *os.Process, dir *os
 		return errors.New(string(message[1:]))
 	}
 	said, _ := dir.ReadFile(stderrFile)
-	return fmt.Errorf("first process ended before the container ran: %v: %s", status, bytes.TrimSpace(said))
+	return fmt.Errorf("the process ended before the container ran: %v: %s", status, bytes.TrimSpace(said))
 }
 
 // Adopt finds the container that a Start with this Spec.Dir began, by this process or one that has ended since. If it has ended meanwhile,
@@ -324,33 +388,42 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 	}
 	spec.Dir = dir
 	c := &Container{spec: spec, user: state.account(&spec), pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
-	if state.Exit != nil || !c.openPidfd(&state) {
+	if state.Exit != nil {
 		c.finish(nil)
 		return c, nil
 	}
-	go c.watch(nil)
+	c.pidfd = state.open()
+	if state.Shim != nil {
+		c.shim = state.Shim.open()
+	}
+	switch {
+	case state.Shim != nil && state.StartedAt.IsZero():
+		c.giveUp()
+		return nil, fmt.Errorf("adopt %s: %w", dir, ErrNoContainer)
+	case state.Shim != nil && c.shim == nil:
+		c.endOrphan()
+		c.finish(nil)
+	case cmp.Or(c.shim, c.pidfd) == nil:
+		c.finish(nil)
+	default:
+		go c.watch(nil)
+	}
 	return c, nil
 }
 
-// openPidfd opens the process of a state, unless it has ended. The check comes after the opening: a pid that is somebody else's by then
-// does not have the state's start time.
-func (c *Container) openPidfd(state *State) bool {
-	fd, err := unix.PidfdOpen(state.Pid, unix.PIDFD_NONBLOCK)
-	if err != nil {
-		return false
+// giveUp ends a start that another process began and did not see the end of.
+func (c *Container) giveUp() {
+	if c.shim != nil && sendSignal(c.shim, unix.SIGKILL) == nil {
+		awaitEnd(c.shim)
 	}
-	if !state.alive() {
-		unix.Close(fd)
-		return false
-	}
-	c.pidfd = os.NewFile(uintptr(fd), "pidfd")
-	return true
+	c.endOrphan()
+	closeFiles([]*os.File{c.pidfd, c.shim})
 }
 
 // Spec returns what the container was started from.
 func (c *Container) Spec() Spec { return c.spec }
 
-// Pid is the first process in the machine's pid namespace, also after it ended.
+// Pid is the first process, the container's own number 1, in the machine's pid namespace, also after it ended.
 func (c *Container) Pid() int { return c.pid }
 
 // StartedAt is the time when the container's process began to run.

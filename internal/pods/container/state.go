@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // The files of Spec.Dir.
@@ -19,20 +21,28 @@ const (
 	SpecFile   = "spec.json"   // the Spec
 	stateFile  = "state.json"  // the State, written by the first process
 	AttachFile = "attach.sock" // unix socket, with TTY or Stdin
-	stderrFile = "stderr"      // what the first process had to say about itself; empty in good times
+	stderrFile = "stderr"      // what the process that Start starts had to say about itself; empty in good times
 )
 
-// A State is what the first process records of its container.
+// A State is what is recorded of a container: by its shim, or where it has none by its first process.
 type State struct {
-	Pid int `json:"pid"` // in the machine's pid namespace
-	// StartTicks and BootID tell the process from a later one with the same pid: field 22 of /proc/PID/stat (proc_pid_stat(5)) and
-	// /proc/sys/kernel/random/boot_id.
-	StartTicks uint64    `json:"startTicks"`
-	BootID     string    `json:"bootID"`
-	StartedAt  time.Time `json:"startedAt"` // zero until the application runs
-	Exit       *Exit     `json:"exit,omitempty"`
+	// Ident is the container's first process, its pid namespace's init; zero before it is there.
+	Ident
+	// Shim is the first process's parent; nil where the first process is a built-in application, which is its own.
+	Shim      *Ident    `json:"shim,omitempty"`
+	StartedAt time.Time `json:"startedAt"` // zero until the application runs
+	Exit      *Exit     `json:"exit,omitempty"`
 	// User is who the container's processes are, by its own accounts; nil where that is not known yet.
 	User *Account `json:"user,omitempty"`
+}
+
+// An Ident is a process, as no later one is.
+type Ident struct {
+	Pid int `json:"pid"` // in the machine's pid namespace
+	// StartTicks and BootID tell it from a later one with the same pid: field 22 of /proc/PID/stat (proc_pid_stat(5)) and
+	// /proc/sys/kernel/random/boot_id.
+	StartTicks uint64 `json:"startTicks"`
+	BootID     string `json:"bootID"`
 }
 
 // account is who a container's processes are; of one that an older version started it is what the pod says.
@@ -103,15 +113,19 @@ func readJSON(dir *os.Root, name string, v any) error {
 	return nil
 }
 
-// Self is the State of the calling process as the /proc that it sees numbers it: the first process calls it before it has a /proc of its
-// own.
-func Self() (State, error) {
-	pid, ticks, err := readStat("/proc/self/stat")
+// Self is the calling process as the /proc that it sees numbers it: a first process calls it before it has a /proc of its own.
+func Self() (Ident, error) { return identify("self") }
+
+// Identify is the process with a pid, which the caller knows to be there.
+func Identify(pid int) (Ident, error) { return identify(strconv.Itoa(pid)) }
+
+func identify(which string) (Ident, error) {
+	pid, ticks, err := readStat("/proc/" + which + "/stat")
 	if err != nil {
-		return State{}, err
+		return Ident{}, err
 	}
 	boot, err := bootID()
-	return State{Pid: pid, StartTicks: ticks, BootID: boot}, err
+	return Ident{Pid: pid, StartTicks: ticks, BootID: boot}, err
 }
 
 func bootID() (string, error) {
@@ -119,14 +133,28 @@ func bootID() (string, error) {
 	return string(bytes.TrimSpace(b)), err
 }
 
-// alive says whether the process that wrote s still runs; a zombie does not.
-func (s *State) alive() bool {
+// alive says whether the process still runs; a zombie does not.
+func (i Ident) alive() bool {
 	boot, err := bootID()
-	if err != nil || boot != s.BootID {
+	if err != nil || boot != i.BootID {
 		return false
 	}
-	_, ticks, err := readStat(fmt.Sprintf("/proc/%d/stat", s.Pid))
-	return err == nil && ticks == s.StartTicks
+	_, ticks, err := readStat(fmt.Sprintf("/proc/%d/stat", i.Pid))
+	return err == nil && ticks == i.StartTicks
+}
+
+// open gives a descriptor of the process for the poller (pidfd_open(2)); nil when it has ended. The check comes after the opening: a pid
+// that is somebody else's by then does not have the process's start time.
+func (i Ident) open() *os.File {
+	fd, err := unix.PidfdOpen(i.Pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil
+	}
+	if !i.alive() {
+		unix.Close(fd)
+		return nil
+	}
+	return os.NewFile(uintptr(fd), "pidfd")
 }
 
 var errZombie = errors.New("process has ended")

@@ -20,7 +20,7 @@ import (
 
 var background = context.Background()
 
-// A boot is a container's first process on its way.
+// A boot is a container on its way, and what keeps it: its shim, or a built-in application that is its first process.
 type boot struct {
 	dir    *os.Root
 	spec   container.Spec
@@ -33,59 +33,78 @@ type boot struct {
 	once   sync.Once
 }
 
-// first is the life of a container's first process.
+// first is the life of a built-in application that is its container's first process.
 func first(dir string) int {
 	runtime.UnlockOSThread() // no thread is special here
 	b := &boot{report: os.NewFile(container.ReportFd, "report")}
 	unix.CloseOnExec(container.ReportFd)
 	unix.Umask(0o022)
-	// What this process has open leads to the machine's files; nobody in the container is to get at it through /proc/1 (ptrace(2), access mode
-	// checking).
-	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
-		b.fail(fmt.Errorf("hide the first process: %w", err))
-		return 1
-	}
-	if err := b.prepare(dir); err != nil {
+	if err := hide(); err != nil {
 		b.fail(err)
 		return 1
 	}
-	status := b.live()
-	b.end(status)
-	if status.Signaled() {
-		return 128 + int(status.Signal())
+	program, err := b.prepare(dir)
+	if err != nil {
+		b.fail(err)
+		return 1
 	}
+	status := b.application(program)
+	b.end(status)
 	return status.ExitStatus()
 }
 
+// hide keeps the container's processes from what this one has open, which leads to the machine's files (ptrace(2), access mode checking).
+func hide() error {
+	if err := unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0); err != nil {
+		return fmt.Errorf("hide the first process: %w", err)
+	}
+	return nil
+}
+
 // prepare goes from fresh namespaces to a container with nothing running in it. What needs the machine's files comes before makeRoot.
-func (b *boot) prepare(dir string) (err error) {
-	// When memory runs out the kernel ends containers before any program of the user's (proc_pid_oom_score_adj(5)); children inherit it.
-	if err = os.WriteFile("/proc/self/oom_score_adj", container.EndFirst, 0); err != nil {
-		return fmt.Errorf("be the first to end when memory runs out: %w", err)
+func (b *boot) prepare(dir string) (program app.Program, err error) {
+	if err = endFirst(); err != nil {
+		return program, err
 	}
 	if b.dir, err = aside(dir); err != nil {
-		return err
+		return program, err
 	}
 	if b.spec, err = container.ReadSpec(b.dir); err != nil {
-		return err
+		return program, err
 	}
-	if b.spec.Image != "" {
-		if b.app, err = app.ByName(b.spec.Image); err != nil {
-			return err
-		}
-	}
-	if b.state, err = container.Self(); err != nil {
-		return err
+	if b.state.Ident, err = container.Self(); err != nil {
+		return program, err
 	}
 	// From here on Adopt can find us, whatever becomes of who started us.
 	if err = container.WriteState(b.dir, b.state); err != nil {
-		return err
+		return program, err
 	}
-	if b.log, err = b.openLog(); err != nil {
-		return fmt.Errorf("open log: %w", err)
+	if b.log, err = b.openLog(aside); err != nil {
+		return program, err
 	}
-	if b.spec.Stdin || b.spec.TTY {
-		if b.attach, err = listenAttach(b.dir); err != nil {
+	if err = b.makeContainer(); err != nil {
+		return program, err
+	}
+	program, ok := b.app.Program(b.argv()[0])
+	if !ok {
+		return program, fmt.Errorf("%s is no program of %s", b.argv()[0], b.app.Name)
+	}
+	return program, b.starterLives()
+}
+
+// endFirst: when memory runs out the kernel ends containers before any program of the user's (proc_pid_oom_score_adj(5)); children inherit
+// it.
+func endFirst() error {
+	if err := os.WriteFile("/proc/self/oom_score_adj", container.EndFirst, 0); err != nil {
+		return fmt.Errorf("be the first to end when memory runs out: %w", err)
+	}
+	return nil
+}
+
+// makeContainer makes all that the container's first process is to find, in fresh namespaces. The machine's files are gone afterwards.
+func (b *boot) makeContainer() (err error) {
+	if b.spec.Image != "" {
+		if b.app, err = app.ByName(b.spec.Image); err != nil {
 			return err
 		}
 	}
@@ -111,8 +130,11 @@ func (b *boot) prepare(dir string) (err error) {
 	if b.spec.WorkingDir != "" {
 		_ = os.MkdirAll(b.spec.WorkingDir, 0o755) // as runc does; where it cannot be, Chdir says so
 	}
-	return b.starterLives()
+	return nil
 }
+
+// argv is the command line of the container.
+func (b *boot) argv() []string { return b.app.Argv(b.spec.Command, b.spec.Args) }
 
 // links are the built-in programs that the container has in its file system: the image's, and the tools that the base does not have.
 func (b *boot) links() (links []string) {
@@ -130,7 +152,7 @@ func (b *boot) links() (links []string) {
 	return links
 }
 
-// starterLives makes an end of a container whose starter died before there was a state to adopt it by.
+// starterLives makes an end of a start whose starter died before there was a state to adopt the container by.
 func (b *boot) starterLives() error {
 	poll := []unix.PollFd{{Fd: container.ReportFd}}
 	if n, err := unix.Poll(poll, 0); err == nil && n > 0 && poll[0].Revents&unix.POLLERR != 0 {
@@ -195,22 +217,9 @@ func (b *boot) end(status syscall.WaitStatus) {
 	}
 }
 
-// live runs the application or the command until it ends.
-func (b *boot) live() syscall.WaitStatus {
-	argv := b.app.Argv(b.spec.Command, b.spec.Args)
-	// This process stays root: it writes the state and the log. What needs a terminal, an input or another user is a child.
-	if inside := b.user.Root() && !b.spec.TTY && !b.spec.Stdin; inside && len(argv) > 0 {
-		if program, ok := b.app.Program(argv[0]); ok {
-			return b.application(program, argv)
-		}
-	}
-	return b.command(argv)
-}
-
 // application is a built-in program in this process.
-func (b *boot) application(program app.Program, argv []string) syscall.WaitStatus {
-	// A process of the container that lost its parent becomes ours; ignored, it leaves no zombie (wait(2), NOTES).
-	signal.Ignore(unix.SIGCHLD)
+func (b *boot) application(program app.Program) syscall.WaitStatus {
+	buryOthers()
 	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
 	defer stop()
 	stdout, stderr := b.log.stream("stdout"), b.log.stream("stderr")
@@ -218,7 +227,7 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 	defer stderr.Close()
 	// What other processes of the container write to its log.
 	others := &streams{}
-	err := others.openOutputs()
+	err := others.openFirst()
 	if err == nil {
 		err = b.confine()
 	}
@@ -228,12 +237,15 @@ func (b *boot) application(program app.Program, argv []string) syscall.WaitStatu
 	}
 	others.begin(b)
 	env := b.spec.Environ(&b.user, nil, false)
-	code := program.Run(ctx, &app.Process{Args: argv, Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
+	code := program.Run(ctx, &app.Process{Args: b.argv(), Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
 	_ = unix.Kill(-1, unix.SIGKILL)
 	others.finish()
 	return exited(code)
 }
+
+// buryOthers: a process of the container that lost its parent is its first process's; ignored, it leaves no zombie (wait(2), NOTES).
+func buryOthers() { signal.Ignore(unix.SIGCHLD) }
 
 func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code & 0xff << 8) }
 
@@ -261,64 +273,4 @@ func limitProcess(keep container.CapSet) error {
 		now[i] = unix.CapUserData{Permitted: now[i].Permitted & half, Effective: now[i].Permitted & half}
 	}
 	return allThreads(&header, &now)
-}
-
-// command runs a program of the container's file system as a child, with this process as the pid namespace's init: it reaps, forwards
-// signals and writes the log.
-func (b *boot) command(argv []string) syscall.WaitStatus {
-	// All of them before the child runs, so that none is lost.
-	signals := make(chan os.Signal, 64)
-	signal.Notify(signals)
-	streams, err := b.openStreams()
-	if err != nil {
-		b.fail(err)
-		return exited(1)
-	}
-	proc, err := b.spawn(argv, streams)
-	if err != nil {
-		b.fail(err)
-		return exited(127)
-	}
-	b.runs()
-	streams.begin(b)
-	status := reap(proc.Pid, signals)
-	// The rest of the pid namespace ends with us; ended now, it lets go of the streams, and the log is complete.
-	_ = unix.Kill(-1, unix.SIGKILL)
-	streams.finish()
-	if b.attach != nil {
-		b.attach.close()
-	}
-	return status
-}
-
-func (b *boot) spawn(argv []string, s *streams) (proc *os.Process, err error) {
-	container.OnThread(func() (clean bool) {
-		proc, err = b.spec.Spawn(container.Process{Args: argv, Env: b.spec.Environ(&b.user, nil, b.spec.TTY), Dir: b.spec.WorkingDir,
-			Files: s.child, TTY: b.spec.TTY, User: b.user})
-		return false
-	})
-	s.closeChild()
-	return proc, err
-}
-
-// reap collects the dead until the main one is among them, and passes other signals on to it.
-func reap(pid int, signals <-chan os.Signal) syscall.WaitStatus {
-	for {
-		for {
-			var status syscall.WaitStatus
-			dead, err := syscall.Wait4(-1, &status, syscall.WNOHANG, nil)
-			if err == syscall.EINTR {
-				continue
-			}
-			if err != nil || dead <= 0 {
-				break
-			}
-			if dead == pid {
-				return status
-			}
-		}
-		if sig := (<-signals).(syscall.Signal); sig != syscall.SIGCHLD && sig != syscall.SIGURG && sig != syscall.SIGPIPE {
-			_ = syscall.Kill(pid, sig)
-		}
-	}
 }

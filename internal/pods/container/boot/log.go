@@ -2,6 +2,7 @@ package boot
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -29,13 +30,13 @@ type logFile struct {
 }
 
 // openLog opens the container's log; a nil logFile, which swallows everything, where it has none.
-func (b *boot) openLog() (*logFile, error) {
+func (b *boot) openLog(open func(dir string) (*os.Root, error)) (*logFile, error) {
 	if b.spec.LogPath == "" {
 		return nil, nil
 	}
-	dir, err := aside(filepath.Dir(b.spec.LogPath))
+	dir, err := open(filepath.Dir(b.spec.LogPath))
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("open log: %w", err)
 	}
 	return newLog(dir, filepath.Base(b.spec.LogPath))
 }

@@ -71,7 +71,7 @@ func TestLogRotates(t *testing.T) {
 }
 
 func TestNoLog(t *testing.T) {
-	l, err := (&boot{}).openLog()
+	l, err := (&boot{}).openLog(os.OpenRoot)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,7 +19,7 @@ import (
 )
 
 // Main is packetwalk-app's main function; args are the process's, stderr is where it complains. It returns the exit status. main must have
-// locked the main thread to the main goroutine in an init function: "run" changes that thread's namespaces and becomes the command on it.
+// locked the main thread to the main goroutine in an init function: some stages change that thread's namespaces, or become a command on it.
 func Main(args []string, stderr io.Writer) int {
 	if len(args) == 0 {
 		return usage(stderr)
@@ -31,8 +31,12 @@ func Main(args []string, stderr io.Writer) int {
 		return usage(stderr)
 	}
 	switch args[1] {
-	case "first":
+	case container.StageApplication:
 		return first(args[2])
+	case container.StageShim:
+		return shim(args[2])
+	case container.StageInit:
+		return begin(args[2])
 	case "run":
 		return run(args[2], stderr)
 	}
@@ -40,12 +44,15 @@ func Main(args []string, stderr io.Writer) int {
 }
 
 func usage(stderr io.Writer) int {
-	fmt.Fprintln(stderr, "packetwalk-app is a container's first process; packetwalk starts it")
+	fmt.Fprintln(stderr, "packetwalk-app is a container's shim and first process; packetwalk starts it")
 	return 2
 }
 
 // runProgram is a program of an image that a command started: a shell script's nginx. Its name is a symbolic link to this binary.
 func runProgram(program app.Program, args []string) int {
+	if os.Getpid() == 1 {
+		buryOthers()
+	}
 	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
 	defer stop()
 	return program.Run(ctx, &app.Process{Args: args, Env: os.Environ(), Stdout: os.Stdout, Stderr: os.Stderr, Ready: func() {}})

@@ -16,7 +16,7 @@ import (
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// streams are a command's standard streams: its ends, and ours.
+// streams are a container's standard streams: its ends, and ours.
 type streams struct {
 	child  [3]*os.File
 	in     *os.File // nil without a standard input
@@ -27,54 +27,49 @@ type streams struct {
 	copies sync.WaitGroup
 }
 
-func (b *boot) openStreams() (s *streams, err error) {
-	s = &streams{tty: b.spec.TTY}
-	if s.tty {
-		master, terminal, err := container.OpenTerminal(b.user.UID)
-		if err != nil {
-			return nil, err
-		}
-		s.child = [3]*os.File{terminal, terminal, terminal}
-		s.out[0] = master
-		if err := showFds(func() error { return linkAll(terminal.Name()) }); err != nil {
-			return nil, err
-		}
-		if b.spec.Stdin {
-			s.in = master
-		}
-		return s, nil
+// open makes a command's streams. A terminal's are the null device until the first process has it.
+func (s *streams) open(spec *container.Spec) (err error) {
+	if s.tty = spec.TTY; s.tty {
+		null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+		s.child = [3]*os.File{null, null, null}
+		return err
 	}
-	if b.spec.Stdin {
+	if spec.Stdin {
 		s.child[0], s.in, err = os.Pipe()
 	} else {
 		s.child[0], err = os.Open(os.DevNull)
 	}
-	if err == nil {
-		err = s.openOutputs()
-	}
 	for i := range s.out {
 		if err == nil {
-			s.child[i+1], err = os.OpenFile(fdName(i+1), os.O_WRONLY, 0)
+			s.out[i], s.child[i+1], err = os.Pipe()
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("make standard streams: %w", err)
+		return fmt.Errorf("make standard streams: %w", err)
 	}
-	return s, nil
+	return nil
 }
 
-// firstFds is where a process of the container looks for the first one's standard streams, to write to the container's log. What is there
-// is ours, made for that: the kernel's own would lead to all that this process has open, and is not to be had without the right to trace
-// it.
+// master takes a terminal's master.
+func (s *streams) master(terminal *os.File, input bool) {
+	s.out[0] = terminal
+	if input {
+		s.in = terminal
+	}
+}
+
+// firstFds is where a process of the container looks for the first one's standard streams, to write to the container's log. Of an
+// application that is the first process what is there is ours, made for that: the kernel's own would lead to all that it has open, and is
+// not to be had without the right to trace it.
 const firstFds = "/proc/1/fd"
 
-func fdName(n int) string { return fmt.Sprintf("%s/%d", firstFds, n) }
-
-// showFds mounts an empty directory over firstFds, which fill puts something into, read-only afterwards.
-func showFds(fill func() error) error {
+// openFirst makes standard output and error as named pipes in firstFds. Every user of the container can write to them.
+func (s *streams) openFirst() error {
 	err := unix.Mount("tmpfs", firstFds, "tmpfs", rootfs.NoExec, "mode=0555,size=4k")
-	if err == nil {
-		err = fill()
+	for i := range s.out {
+		if err == nil {
+			err = s.openOne(i, fmt.Sprintf("%s/%d", firstFds, i+1))
+		}
 	}
 	if err == nil {
 		err = rootfs.ReadOnly(firstFds)
@@ -85,43 +80,25 @@ func showFds(fill func() error) error {
 	return nil
 }
 
-// linkAll makes the three standard streams links to one terminal.
-func linkAll(terminal string) error {
-	for n := range 3 {
-		if err := os.Symlink(terminal, fdName(n)); err != nil {
-			return err
-		}
+func (s *streams) openOne(i int, name string) error {
+	if err := unix.Mkfifo(name, 0o600); err != nil {
+		return err
 	}
-	return nil
-}
-
-// openOutputs makes standard output and error as named pipes in firstFds. Every user of the container can write to them.
-func (s *streams) openOutputs() error {
-	return showFds(func() error {
-		for i := range s.out {
-			name := fdName(i + 1)
-			if err := unix.Mkfifo(name, 0o600); err != nil {
-				return err
-			}
-			if err := unix.Chmod(name, 0o622); err != nil { // past the umask
-				return err
-			}
-			fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // not to wait for a writer
-			if err != nil {
-				return err
-			}
-			s.out[i] = os.NewFile(uintptr(fd), name)
-			if s.held[i], err = os.OpenFile(name, os.O_WRONLY, 0); err != nil {
-				return err
-			}
-		}
-		return nil
-	})
+	if err := unix.Chmod(name, 0o622); err != nil { // past the umask
+		return err
+	}
+	fd, err := unix.Open(name, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0) // not to wait for a writer
+	if err != nil {
+		return err
+	}
+	s.out[i] = os.NewFile(uintptr(fd), name)
+	s.held[i], err = os.OpenFile(name, os.O_WRONLY, 0)
+	return err
 }
 
 func (s *streams) closeChild() {
 	for _, f := range s.child {
-		f.Close() // a terminal's three are one; the later ones fail without harm
+		f.Close() // three of one file: the later ones fail without harm
 	}
 }
 
