@@ -29,7 +29,9 @@ type core struct {
 	say     func(Step)
 	runtime *container.Runtime
 	images  *images.Store // of the machine; nil where it cannot be had
-	broken  chan error    // what keeps a lab from starting, whoever waits for it; of size 1
+	// unbounded says what the control groups of containers do not bound, and why.
+	unbounded []string
+	broken    chan error // what keeps a lab from starting, whoever waits for it; of size 1
 
 	mu     sync.Mutex
 	is     *cluster.Cluster

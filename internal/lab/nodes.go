@@ -281,6 +281,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
 		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base, Resolve: kubelet.FromStore(l.images),
+		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
 		Dir:         dir,

@@ -93,14 +93,8 @@ func Remove(name string) error {
 		return err
 	}
 	for _, h := range all {
-		dir := filepath.Join(h.Point, name)
-		for deadline := time.Now().Add(removeTime); ; time.Sleep(10 * time.Millisecond) {
-			if err = removeGroups(dir); err == nil || time.Now().After(deadline) {
-				break
-			}
-		}
-		if err != nil {
-			return fmt.Errorf("remove control group: %w", err)
+		if err := removeSoon(filepath.Join(h.Point, name)); err != nil {
+			return err
 		}
 		for parent := filepath.Dir(name); parent != "."; parent = filepath.Dir(parent) {
 			if os.Remove(filepath.Join(h.Point, parent)) != nil {
@@ -109,6 +103,18 @@ func Remove(name string) error {
 		}
 	}
 	return nil
+}
+
+// removeSoon removes a group's directory and those below it, as soon as no process is in them.
+func removeSoon(dir string) (err error) {
+	for deadline := time.Now().Add(removeTime); ; time.Sleep(10 * time.Millisecond) {
+		if err = removeGroups(dir); err == nil {
+			return nil
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("remove control group: %w", err)
+		}
+	}
 }
 
 // removeGroups removes a group's directory after those below it; the files in them go with them.

@@ -1,8 +1,6 @@
 package cgroup
 
 import (
-	"os"
-	"path/filepath"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,33 +36,11 @@ func TestMake(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			dir := t.TempDir()
-			for name, text := range test.before {
-				path := filepath.Join(dir, name)
-				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-					t.Fatal(err)
-				}
-				if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-					t.Fatal(err)
-				}
-			}
+			dir := fake(t, test.before)
 			if err := Make(Hierarchy{Point: dir, Controllers: test.controllers}, "a/b"); err != nil {
 				t.Fatal(err)
 			}
-			got := map[string]string{}
-			err := filepath.WalkDir(dir, func(path string, d os.DirEntry, err error) error {
-				if err != nil || d.IsDir() {
-					return err
-				}
-				text, err := os.ReadFile(path)
-				name, _ := filepath.Rel(dir, path)
-				got[name] = string(text)
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if diff := cmp.Diff(test.want, got); diff != "" {
+			if diff := cmp.Diff(test.want, contents(t, dir)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})

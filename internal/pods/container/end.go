@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // reap kills the process, if it still runs, and waits for its end; nil where another has waited.
@@ -86,7 +88,7 @@ func (c *Container) inferExit(status *os.ProcessState) *Exit {
 	exit := &Exit{StartedAt: c.started, FinishedAt: time.Now()}
 	switch {
 	case status != nil:
-		exit.set(status.Sys().(syscall.WaitStatus))
+		*exit = NewExit(status.Sys().(syscall.WaitStatus), c.started, c.spec.Group)
 	case c.killed:
 		exit.set(syscall.WaitStatus(unix.SIGKILL))
 	default:
@@ -108,10 +110,13 @@ func (e *Exit) set(w syscall.WaitStatus) {
 	}
 }
 
-// NewExit is the Exit of a process with this wait status that began to run at started and ended now.
-func NewExit(w syscall.WaitStatus, started time.Time) Exit {
+// NewExit is the Exit of a process with this wait status that began to run at started and ended now, in a group.
+func NewExit(w syscall.WaitStatus, started time.Time, g cgroup.Group) Exit {
 	e := Exit{StartedAt: started, FinishedAt: time.Now()}
 	e.set(w)
+	if e.Code != 0 && g.OutOfMemory() {
+		e.Reason = ReasonMemory
+	}
 	return e
 }
 
@@ -206,7 +211,7 @@ func (c *Container) Remove() error {
 		}
 		time.Sleep(removePause)
 	}
-	if err != nil {
+	if err = errors.Join(err, c.spec.Group.Remove()); err != nil {
 		return fmt.Errorf("container %s: remove: %w", c.spec.Name, err)
 	}
 	return nil

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // Size is a terminal's, in characters.
@@ -88,24 +90,30 @@ type execution struct {
 // spawnExec starts the command from a thread that has entered the container's namespaces. The thread ends then, so nothing has to be
 // undone: what it changed (working directory, capabilities, namespaces) is its own.
 func (c *Container) spawnExec(e Exec) (x *execution, err error) {
+	var rest cgroup.Group
 	OnThread(func() (clean bool) {
-		x, err = c.spawnInside(e)
+		if rest, err = c.spec.Group.JoinThread(); err == nil {
+			x, err = c.spawnInside(e)
+		}
 		return false
 	})
 	if err != nil {
 		return nil, err
 	}
 	// From outside, where /proc has the machine's pids; nobody has waited for the command yet, so that the pid is its own.
-	if err := os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", x.proc.Pid), EndFirst, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+	err = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", x.proc.Pid), EndFirst, 0)
+	if err == nil {
+		err = rest.Add(x.proc.Pid)
+	}
+	if err != nil && !errors.Is(err, unix.ESRCH) {
 		reap(x.proc)
 		closeFiles([]*os.File{x.in, x.out, x.errout})
-		return nil, fmt.Errorf("make the command the first to end when memory runs out: %w", err)
+		return nil, fmt.Errorf("bound the command: %w", err)
 	}
 	return x, nil
 }
 
-// EndFirst is the oom_score_adj of all processes of containers, the highest: a container's memory is not limited, and the user's own
-// programs are not what should end for it. Written with CAP_SYS_RESOURCE it cannot be lowered without.
+// EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them. Written with CAP_SYS_RESOURCE it cannot be lowered without.
 var EndFirst = []byte("1000")
 
 func (c *Container) spawnInside(e Exec) (*execution, error) {

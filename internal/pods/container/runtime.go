@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
@@ -19,6 +20,7 @@ import (
 
 	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // A Runtime starts containers.
@@ -30,6 +32,9 @@ type Runtime struct {
 	// Base gives the directory that all roots have below their writable layers, absolute: the files of a distribution. Nobody changes it
 	// while a container may have it. Each Start asks.
 	Base func(context.Context) (dir string, err error)
+	// Groups is where containers' control groups are, Bounds what a container has for limits that its Spec does not have.
+	Groups cgroup.Tree
+	Bounds cgroup.Limits
 }
 
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
@@ -109,10 +114,21 @@ func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 		}
 	}
 	c := &Container{spec: s, done: make(chan struct{})}
-	if err := c.start(ctx, r.Binary); err != nil {
-		return nil, fmt.Errorf("container %s: %w", s.Name, err)
+	err := c.bound(r)
+	if err == nil {
+		err = c.start(ctx, r.Binary)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("container %s: %w", s.Name, errors.Join(err, c.spec.Group.Remove()))
 	}
 	return c, nil
+}
+
+// bound makes the container's control group, which is named for its directory: one container's alone.
+func (c *Container) bound(r *Runtime) (err error) {
+	c.spec.Limits = c.spec.Limits.Or(r.Bounds)
+	c.spec.Group, err = r.Groups.Make(fmt.Sprintf("%s-%.6x", c.spec.Name, sha256.Sum256([]byte(c.spec.Dir))), c.spec.Limits)
+	return err
 }
 
 // builtIn puts into a Spec what a built-in application needs.

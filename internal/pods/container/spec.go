@@ -4,6 +4,8 @@ import (
 	"errors"
 	"syscall"
 	"time"
+
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // A Spec says what to start. It is plain data; Start writes it to Dir/spec.json, where Adopt reads it.
@@ -34,6 +36,10 @@ type Spec struct {
 	// ResolvConf and Hosts are the contents of /etc/resolv.conf and /etc/hosts. nil makes them: no name server; localhost and the hostname.
 	ResolvConf, Hosts []byte
 	Mounts            []Mount
+	// Limits bound what the container's processes use together; Start fills in Runtime.Bounds where there are none.
+	Limits cgroup.Limits
+	// Group is the container's control group, where the machine has any; Start makes it.
+	Group cgroup.Group
 	// Tmpfs limits the writable layer to this many bytes; 0 is 256 MiB. It is memory of the machine, used only as written.
 	Tmpfs int64
 	// TTY gives the command a terminal, Stdin a standard input that Attach writes to. Without Stdin it reads end of file.
@@ -81,6 +87,7 @@ type Exit struct {
 const (
 	ReasonCompleted = "Completed"              // exit status 0
 	ReasonError     = "Error"                  // another exit status, or a signal
+	ReasonMemory    = "OOMKilled"              // the kernel ended a process of it, because its memory was used up
 	ReasonUnknown   = "ContainerStatusUnknown" // it ended when nobody watched (the machine was restarted)
 )
 

@@ -82,6 +82,8 @@ type Config struct {
 	Runtime Runtime
 	Resolve func(ctx context.Context, ref string) (Image, error)
 	Images  func() []string
+	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
+	Unbounded []string
 
 	NodeNS Namespace // the node's network namespace
 	// PodNetNSDir is the directory of the pods' network namespaces, one file each, <namespace>_<pod>.

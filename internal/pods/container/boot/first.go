@@ -103,6 +103,9 @@ func endFirst() error {
 
 // makeContainer makes all that the container's first process is to find, in fresh namespaces. The machine's files are gone afterwards.
 func (b *boot) makeContainer() (err error) {
+	if err = b.spec.Group.Join(); err != nil {
+		return err
+	}
 	if b.spec.Image != "" {
 		if b.app, err = app.ByName(b.spec.Image); err != nil {
 			return err
@@ -210,7 +213,7 @@ func (b *boot) end(status syscall.WaitStatus) {
 	if b.state.StartedAt.IsZero() {
 		return // Start was told why
 	}
-	exit := container.NewExit(status, b.state.StartedAt)
+	exit := container.NewExit(status, b.state.StartedAt, b.spec.Group)
 	b.state.Exit = &exit
 	if err := container.WriteState(b.dir, b.state); err != nil {
 		fmt.Fprintln(os.Stderr, err)
