@@ -71,6 +71,7 @@ const (
 // The bytes that begin a report to Start, on the descriptor ReportFd.
 const (
 	ReportFd      = 3
+	ProcessesFd   = 4 // a pidfd of the process whose process namespace a shim's container shares; there with Spec.ProcessesOf
 	ReportRuns    = '+'
 	ReportCommand = '!' // and the message of an ErrStart
 	ReportMachine = '-' // and the message of another error
@@ -79,7 +80,7 @@ const (
 // stage is that of the process which Start starts. A built-in application without need of a terminal, an input or another user is the
 // container's first process and writes log and state itself: hundreds run at once.
 func (s *Spec) stage() string {
-	if s.Image == "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 || len(s.Groups) > 0 {
+	if s.Image == "" || s.ProcessesOf != "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 || len(s.Groups) > 0 {
 		return StageShim
 	}
 	image, err := app.ByName(s.Image)
@@ -160,7 +161,7 @@ func (r *Runtime) withPrograms(mounts []Mount, brought []string) ([]Mount, error
 }
 
 func (s *Spec) check() error {
-	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir}
+	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir, "shared": s.ProcessesOf}
 	for i, m := range s.Mounts {
 		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
 		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
@@ -220,7 +221,16 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	defer report.Close()
-	proc, pidfd, err := c.spawn(binary, []*os.File{null, stderr, stderr, theirs})
+	files := []*os.File{null, stderr, stderr, theirs}
+	if c.spec.ProcessesOf != "" {
+		other, err := openFirst(c.spec.ProcessesOf)
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		files = append(files, other)
+	}
+	proc, pidfd, err := c.spawn(binary, files)
 	theirs.Close()
 	if err != nil {
 		return err
@@ -240,6 +250,23 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	}
 	go c.watch(proc)
 	return nil
+}
+
+// openFirst opens the first process of the container of a directory.
+func openFirst(dir string) (*os.File, error) {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return nil, fmt.Errorf("share processes: %w", err)
+	}
+	defer root.Close()
+	state, err := readState(root)
+	if err != nil {
+		return nil, fmt.Errorf("share processes: %w", err)
+	}
+	if first := state.open(); first != nil {
+		return first, nil
+	}
+	return nil, fmt.Errorf("share processes of %s: %w", dir, ErrNotRunning)
 }
 
 // abandon ends what a shim that has ended may have started.

@@ -20,9 +20,11 @@ type Spec struct {
 	LogPath string
 	// NetNS is the path of a network namespace, as /run/netns/x or /proc/PID/ns/net; "" makes a new one that has a loopback interface,
 	// which is up, and nothing else.
-	NetNS    string
-	Hostname string // "" keeps the host's
-	Image    string // name of a built-in application: the Name that app.Resolve gives; "" where the root is of Layers
+	NetNS string
+	// ProcessesOf is the Dir of a container that runs, whose process namespace this one's processes share; "" makes a new one.
+	ProcessesOf string
+	Hostname    string // "" keeps the host's
+	Image       string // name of a built-in application: the Name that app.Resolve gives; "" where the root is of Layers
 	// Layers are the directories below the root's writable layer, the lowest first (overlayfs's lowerdir); Start sets them for a built-in
 	// application.
 	Layers []string
@@ -46,8 +48,10 @@ type Spec struct {
 	TTY, Stdin bool
 	// StdinOnce ends the standard input when the first Attach with one ends.
 	StdinOnce bool
-	// ReadOnlyRoot makes the file system read-only, all but /dev and the mounts.
+	// ReadOnlyRoot makes the file system read-only, all but /dev, the mounts and Volumes.
 	ReadOnlyRoot bool
+	// Volumes are the directories that the image declares to be written to, absolute; made where they are missing.
+	Volumes []string
 	// Privileged gives every capability that acts in the container's namespaces only (see Capabilities; SYS_ADMIN is none of them), and a
 	// writable /proc/sys/net.
 	Privileged        bool
@@ -56,7 +60,9 @@ type Spec struct {
 	// User is whom the image names ("www-data", "1000:1000"), of the container's own accounts; UID and GID win. Without any it is 0.
 	User     string
 	UID, GID *int64
-	Groups   []int64 // supplementary groups, beside those that the container's accounts give the user
+	Groups   []int64 // supplementary groups, beside those that the container's accounts give the user, or
+	// StrictGroups, in their place.
+	StrictGroups bool
 	// StopSignal is what Stop sends first; 0 is SIGTERM.
 	StopSignal syscall.Signal
 	Labels     map[string]string

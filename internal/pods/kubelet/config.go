@@ -91,6 +91,8 @@ type Config struct {
 	// NewNetNS, OpenNetNS and RemoveNetNS make, open and remove a namespace mounted at a path; optional: the kernel package's.
 	NewNetNS, OpenNetNS func(path string) (Namespace, error)
 	RemoveNetNS         func(path string) error
+	// MountMemory makes a directory a file system in memory, of so many bytes, unless it is one; optional: a tmpfs.
+	MountMemory func(dir string, size int64) error
 
 	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the node's own tree, which hostPath volumes see).
 	Dir string
@@ -156,6 +158,9 @@ func (c *Config) defaults() {
 	}
 	if c.RemoveNetNS == nil {
 		c.RemoveNetNS = kernel.RemoveNamespace
+	}
+	if c.MountMemory == nil {
+		c.MountMemory = mountMemory
 	}
 	if c.ClusterDomain == "" {
 		c.ClusterDomain = "cluster.local"

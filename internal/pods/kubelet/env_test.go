@@ -151,8 +151,12 @@ func TestHostname(t *testing.T) {
 		{testPod("web", func(p *corev1.Pod) { p.Spec.Hostname = "www" }), "www"},
 		{testPod("web", func(p *corev1.Pod) { p.Spec.HostNetwork = true }), "node"},
 		{testPod(long), strings.Repeat("a", 62)},
+		{testPod("web", func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN = new(true) }), "web"},
+		{testPod("web", func(p *corev1.Pod) { p.Spec.SetHostnameAsFQDN, p.Spec.Subdomain = new(true), "sub" }),
+			"web.sub.default.svc.cluster.local"},
+		{testPod("web", func(p *corev1.Pod) { p.Spec.HostnameOverride, p.Spec.HostNetwork = new("other"), true }), "other"},
 	} {
-		if got := hostname(tc.pod, "node"); got != tc.want {
+		if got := hostname(tc.pod, "node", "cluster.local"); got != tc.want {
 			t.Errorf("%q, want %q", got, tc.want)
 		}
 	}

@@ -9,25 +9,39 @@ import (
 	"packetwalk.dev/internal/pods/podspec"
 )
 
-// hostname is a pod's: spec.hostname or its name, cut to 63 bytes as upstream does; a pod on the host's network has the node's.
-func hostname(pod *corev1.Pod, node string) string {
-	name := pod.Name
+// hostname is a pod's: spec.hostname or its name, cut to 63 bytes as upstream does, in whole where the pod asks for that; a pod on the
+// host's network has the node's.
+func hostname(pod *corev1.Pod, node, domain string) string {
 	switch {
+	case pod.Spec.HostnameOverride != nil:
+		return *pod.Spec.HostnameOverride
 	case pod.Spec.HostNetwork:
 		return node
-	case pod.Spec.Hostname != "":
-		name = pod.Spec.Hostname
+	case isTrue(pod.Spec.SetHostnameAsFQDN) && pod.Spec.Subdomain != "":
+		return fqdn(pod, domain)
 	}
+	return shortName(orString(pod.Spec.Hostname, pod.Name))
+}
+
+func shortName(name string) string {
 	if len(name) > 63 {
 		name = strings.TrimRight(name[:63], "-.")
 	}
 	return name
 }
 
+// fqdn is the name that a pod with a subdomain has in DNS, if there is a Service of that name.
+func fqdn(pod *corev1.Pod, domain string) string {
+	return fmt.Sprintf("%s.%s.%s.svc.%s", shortName(orString(pod.Spec.Hostname, pod.Name)), pod.Spec.Subdomain, pod.Namespace, domain)
+}
+
 // hostsFile is /etc/hosts as a kubelet writes it (pkg/kubelet/kubelet_pods.go: managedHostsFileContent).
 func hostsFile(pod *corev1.Pod, ips []string, node, domain string) []byte {
 	var b strings.Builder
-	name := hostname(pod, node)
+	name := hostname(pod, node, domain)
+	if isTrue(pod.Spec.SetHostnameAsFQDN) && !pod.Spec.HostNetwork {
+		name = shortName(orString(pod.Spec.Hostname, pod.Name))
+	}
 	b.WriteString("# Kubernetes-managed hosts file")
 	if pod.Spec.HostNetwork {
 		b.WriteString(" (host network)")
@@ -37,7 +51,7 @@ func hostsFile(pod *corev1.Pod, ips []string, node, domain string) []byte {
 	for _, ip := range ips {
 		b.WriteString(ip)
 		if pod.Spec.Subdomain != "" && !pod.Spec.HostNetwork {
-			fmt.Fprintf(&b, "\t%s.%s.%s.svc.%s", name, pod.Spec.Subdomain, pod.Namespace, domain)
+			b.WriteString("\t" + fqdn(pod, domain))
 		}
 		b.WriteString("\t" + name + "\n")
 	}

@@ -75,6 +75,7 @@ func (i *Image) apply(s *container.Spec) error {
 	if s.WorkingDir == "" {
 		s.WorkingDir = i.Config.WorkingDir
 	}
+	s.Volumes = i.Config.Volumes
 	if name := i.Config.StopSignal; name != "" {
 		var err error
 		if s.StopSignal, err = signal.ParseSignal(name); err != nil {

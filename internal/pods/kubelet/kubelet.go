@@ -276,7 +276,7 @@ func (k *Kubelet) adopt(pod *corev1.Pod) {
 		old.delete(k.cfg.Clock.Now().Add(orphanGrace))
 	}
 	w := newWorker(k, pod, after)
-	w.warn(notSupported(pod)...)
+	w.warn(notSupported(pod, k.cfg.Unbounded)...)
 	k.insert(w)
 	k.launch(w)
 }
@@ -366,7 +366,7 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 	w.mu.Lock()
 	w.gone = true // whoever still asks for its deletion must not bring the state file back
 	w.mu.Unlock()
-	k.tried("remove the directory of pod "+podRef(pod), os.RemoveAll(w.dir))
+	k.tried("remove the directory of pod "+podRef(pod), errors.Join(w.unmountVolumes(), os.RemoveAll(w.dir)))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.byID, pod.UID)

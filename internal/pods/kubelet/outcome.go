@@ -129,9 +129,21 @@ func (m *machine) probed(c *containerState, kind probeKind, ok bool) (acts []act
 	case !ok:
 		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, lower(kind)), c)
 		c.stopping = true
-		acts = []action{{do: doStop, c: c, grace: m.grace()}}
+		acts = []action{{do: doStop, c: c, grace: m.probeGrace(c, kind)}}
 	}
 	return acts
+}
+
+// probeGrace is the time to end in peace after a probe failed: its own, or the pod's.
+func (m *machine) probeGrace(c *containerState, kind probeKind) time.Duration {
+	probe := c.spec.LivenessProbe
+	if kind == startupProbe {
+		probe = c.spec.StartupProbe
+	}
+	if probe != nil && probe.TerminationGracePeriodSeconds != nil {
+		return time.Duration(*probe.TerminationGracePeriodSeconds) * time.Second
+	}
+	return m.grace()
 }
 
 func lower(k probeKind) string {

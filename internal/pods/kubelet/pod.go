@@ -41,8 +41,9 @@ type worker struct {
 	unsaid    time.Time // since when the status differs from what was published
 	saved     []byte    // the state file's content
 	savedPod  *corev1.Pod
-	restored  bool // left by the kubelet before
-	gone      bool // its directory is being removed
+	restored  bool       // left by the kubelet before
+	gone      bool       // its directory is being removed
+	sharing   sync.Mutex // of the making of the sandbox
 	// cleanup counts what may still work on files of the pod though the machine has finished.
 	cleanup sync.WaitGroup
 }
@@ -293,13 +294,15 @@ func (w *worker) facts() podFacts {
 // volumesLimit is how long one look at a pod's volumes may take; then the next one begins.
 const volumesLimit = 2 * time.Minute
 
+func (w *worker) volumesDir() string { return filepath.Join(w.dir, "volumes") }
+
 func (w *worker) makeVolumes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, volumesLimit)
 	defer cancel()
 	w.mu.Lock()
 	w.stale = false
 	w.mu.Unlock()
-	v := volumes{dir: filepath.Join(w.dir, "volumes"), host: w.k.hostRoot(), base: w.k.cfg.Distribution, src: w.k.cfg.Shared,
+	v := volumes{dir: w.volumesDir(), memory: w.k.cfg.MountMemory, host: w.k.hostRoot(), base: w.k.cfg.Distribution, src: w.k.cfg.Shared,
 		tok: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
 	vols, refresh, err := v.setup(ctx, w.facts())
 	if err != nil {
@@ -416,6 +419,9 @@ func (w *worker) removeSandbox(ctx context.Context) error {
 	w.mu.Lock()
 	pod, id := w.m.pod, w.sandboxID
 	w.mu.Unlock()
+	if err := w.endSandbox(); err != nil {
+		return err
+	}
 	if pod.Spec.HostNetwork || id == "" {
 		return nil
 	}

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/moby/sys/signal"
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/base/logs"
@@ -84,6 +85,9 @@ func (w *worker) launch(ctx context.Context, s *containerState, image Image) (*r
 	spec, err := w.spec(s, image)
 	if err != nil {
 		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}
+	}
+	if spec.ProcessesOf, err = w.shareProcesses(ctx); err != nil {
+		return nil, &startFailure{failedConfig, "CreateContainerError", err.Error()}
 	}
 	_ = os.RemoveAll(spec.Dir) // of an attempt that a crash cut off before anything ran
 	w.removeLog(s, s.Attempt-2)
@@ -272,7 +276,7 @@ func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
 	node := w.k.name
 	s := container.Spec{
 		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
-		Hostname: hostname(f.pod, node), Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
+		Hostname: hostname(f.pod, node, w.k.cfg.ClusterDomain), Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
 		Env:        env,
 		WorkingDir: c.spec.WorkingDir,
 		ResolvConf: resolvConf(f.pod, podspec.Resolver{Cluster: w.k.cfg.ClusterDNS, Domain: w.k.cfg.ClusterDomain, Node: w.k.cfg.NodeDNS}),
@@ -283,6 +287,11 @@ func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
 	}
 	if err := image.apply(&s); err != nil {
 		return s, err
+	}
+	if l := c.spec.Lifecycle; l != nil && l.StopSignal != nil {
+		if s.StopSignal, err = signal.ParseSignal(string(*l.StopSignal)); err != nil {
+			return s, fmt.Errorf("lifecycle.stopSignal: %w", err)
+		}
 	}
 	return s, secure(&s, f.pod.Spec.SecurityContext, c.spec.SecurityContext)
 }
@@ -317,6 +326,7 @@ func secure(s *container.Spec, pod *corev1.PodSecurityContext, c *corev1.Securit
 		s.Groups = append(s.Groups, *pod.FSGroup)
 	}
 	s.Groups = append(s.Groups, pod.SupplementalGroups...)
+	s.StrictGroups = pod.SupplementalGroupsPolicy != nil && *pod.SupplementalGroupsPolicy == corev1.SupplementalGroupsPolicyStrict
 	s.Privileged = isTrue(c.Privileged)
 	s.ReadOnlyRoot = isTrue(c.ReadOnlyRootFilesystem)
 	s.NoNewPrivs = c.AllowPrivilegeEscalation != nil && !*c.AllowPrivilegeEscalation

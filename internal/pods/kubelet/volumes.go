@@ -10,6 +10,7 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
 	authv1 "k8s.io/api/authentication/v1"
 	corev1 "k8s.io/api/core/v1"
 
@@ -50,6 +51,8 @@ type volumes struct {
 	src  configSource
 	tok  tokenSource
 	now  func() time.Time
+	// memory mounts a file system in memory, of so many bytes, at a directory that may be one already.
+	memory func(dir string, size int64) error
 }
 
 // setup makes every volume of the pod, or brings those up to date that are there. refresh is when a token among them should be renewed,
@@ -77,7 +80,7 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 	switch {
 	case spec.EmptyDir != nil:
 		vol.source = v.path("empty-dir", spec.Name)
-		return vol, refresh, emptyDir(vol.source, f.pod)
+		return vol, refresh, v.emptyDir(vol.source, spec.EmptyDir, f)
 	case spec.HostPath != nil:
 		base, err := v.base(ctx)
 		if err == nil {
@@ -169,10 +172,16 @@ func fsGroup(pod *corev1.Pod) *int64 {
 	return pod.Spec.SecurityContext.FSGroup
 }
 
-func emptyDir(path string, pod *corev1.Pod) error {
+func (v *volumes) emptyDir(path string, spec *corev1.EmptyDirVolumeSource, f podFacts) error {
 	if err := os.MkdirAll(path, 0o777); err != nil {
 		return err
 	}
+	if spec.Medium == corev1.StorageMediumMemory {
+		if err := v.memory(path, memorySize(spec, f)); err != nil {
+			return fmt.Errorf("mount memory: %w", err)
+		}
+	}
+	pod := f.pod
 	perm := os.FileMode(0o777)
 	if g := fsGroup(pod); g != nil {
 		perm |= os.ModeSetgid
@@ -181,6 +190,47 @@ func emptyDir(path string, pod *corev1.Pod) error {
 		}
 	}
 	return os.Chmod(path, perm) // whatever the umask
+}
+
+// memorySize is the least of the volume's limit, the pod's and the node's memory, as upstream has it (pkg/volume/emptydir).
+func memorySize(spec *corev1.EmptyDirVolumeSource, f podFacts) int64 {
+	size, pod := f.allocatable.Memory().Value(), int64(0)
+	for _, c := range f.pod.Spec.Containers {
+		if c.Resources.Limits.Memory().IsZero() { // which is no limit of the pod's either
+			pod = size
+		}
+		pod += c.Resources.Limits.Memory().Value()
+	}
+	size = min(size, pod)
+	if l := spec.SizeLimit; l != nil && !l.IsZero() {
+		size = min(size, l.Value())
+	}
+	return size
+}
+
+// mountMemory makes a directory a file system in memory, once.
+func mountMemory(dir string, size int64) error {
+	var here, above unix.Stat_t
+	if err := errors.Join(unix.Lstat(dir, &here), unix.Lstat(filepath.Dir(dir), &above)); err != nil || here.Dev != above.Dev {
+		return err
+	}
+	return unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, fmt.Sprintf("size=%d", size))
+}
+
+// unmountVolumes takes away what was mounted for a pod's volumes.
+func (w *worker) unmountVolumes() error {
+	var errs []error
+	v := volumes{dir: w.volumesDir()}
+	for _, vol := range w.pod().Spec.Volumes {
+		if vol.EmptyDir == nil || vol.EmptyDir.Medium != corev1.StorageMediumMemory {
+			continue
+		}
+		err := unix.Unmount(v.path("empty-dir", vol.Name), unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW)
+		if !errors.Is(err, unix.EINVAL) && !errors.Is(err, fs.ErrNotExist) { // it is none, or was never made
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // mounts gives a container's mounts of the pod's volumes. vars are for subPathExpr.

@@ -46,6 +46,11 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := fill(s, links, files); err != nil {
 		return fmt.Errorf("fill the container's root: %w", err)
 	}
+	for _, dir := range s.Volumes {
+		if err := keepWritable(dir); err != nil {
+			return err
+		}
+	}
 	lock := func() error { return nil }
 	if s.ReadOnlyRoot {
 		if lock, err = readOnly(); err != nil {
@@ -96,6 +101,22 @@ func readOnly() (lock func() error, err error) {
 		}
 		return nil
 	}, nil
+}
+
+// keepWritable makes a directory of the root a mount of its own, with what the image has in it, which a read-only root leaves as it is.
+func keepWritable(dir string) error {
+	point, err := mountPoint(filepath.Clean(dir), true)
+	if err != nil {
+		return fmt.Errorf("%w: volume %s of the image: %w", container.ErrStart, dir, err)
+	}
+	defer point.Close()
+	fd, err := unix.OpenTree(int(point.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
+	if err != nil {
+		return fmt.Errorf("volume %s of the image: %w", dir, err)
+	}
+	v := volume{container.Mount{Destination: dir}, os.NewFile(uintptr(fd), dir)}
+	defer v.tree.Close()
+	return v.attachTo(point)
 }
 
 func hostsFile(hostname string) []byte {

@@ -39,6 +39,9 @@ func shim(dir string) int {
 	b.runs()
 	streams.begin(b)
 	status := wait(proc)
+	if b.spec.ProcessesOf != "" {
+		b.spec.Group.Kill() // what the command left: only where the process namespace is its own does it end with it
+	}
 	streams.finish()
 	if b.attach != nil {
 		b.attach.close()
@@ -100,10 +103,7 @@ func (b *boot) beginInit(s *streams) (proc *os.Process, err error) {
 	}
 	ours, theirs := pair[0], os.NewFile(uintptr(pair[1]), "report")
 	defer unix.Close(ours)
-	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: container.NewNamespaces}
-	files := append(s.child[:], theirs) // theirs is container.ReportFd
-	proc, err = os.StartProcess("/proc/self/exe", []string{os.Args[0], container.StageInit, b.spec.Dir},
-		&os.ProcAttr{Dir: "/", Env: os.Environ(), Files: files, Sys: attr})
+	proc, err = b.startInit(append(s.child[:], theirs)) // theirs is container.ReportFd
 	s.closeChild()
 	theirs.Close()
 	if err != nil {
@@ -121,6 +121,32 @@ func (b *boot) beginInit(s *streams) (proc *os.Process, err error) {
 		return nil, err
 	}
 	return proc, nil
+}
+
+// startInit starts the first process in its namespaces.
+func (b *boot) startInit(files []*os.File) (*os.Process, error) {
+	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: container.NewNamespaces}
+	if b.spec.ProcessesOf != "" {
+		unix.CloseOnExec(container.ProcessesFd)
+		own, err := os.Open("/proc/self/ns/pid")
+		if err != nil {
+			return nil, err
+		}
+		defer own.Close()
+		// Of what this thread, the main one, starts, until it is itself again: the runtime starts no threads from a locked one.
+		if err := unix.Setns(container.ProcessesFd, unix.CLONE_NEWPID); err != nil {
+			return nil, fmt.Errorf("share processes: %w", err)
+		}
+		defer func() { _ = unix.Setns(int(own.Fd()), unix.CLONE_NEWPID) }()
+		attr.Cloneflags &^= unix.CLONE_NEWPID
+	}
+	// By its path: of what /proc/self/exe leads to, in this mount namespace, the new one could not make a mount.
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	return os.StartProcess(self, []string{os.Args[0], container.StageInit, b.spec.Dir},
+		&os.ProcAttr{Dir: "/", Env: os.Environ(), Files: files, Sys: attr})
 }
 
 // listen takes the first process's messages until it is the command; an error says why it is not.

@@ -44,6 +44,9 @@ func account(s *container.Spec) (container.Account, error) {
 		return container.Account{}, fmt.Errorf("%w: user %q: %w", container.ErrStart, who, err)
 	}
 	a := container.Account{UID: found.Uid, GID: found.Gid, Groups: found.Sgids, Home: found.Home}
+	if s.StrictGroups {
+		a.Groups = nil
+	}
 	for _, g := range s.Groups {
 		a.Groups = append(a.Groups, int(g))
 	}

@@ -1,0 +1,67 @@
+package kubelet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"packetwalk.dev/internal/pods/container"
+)
+
+// sandboxDir is where the sandbox of a pod whose containers share a process namespace is: a container that does nothing but be its process
+// number 1. Other pods have none.
+func (w *worker) sandboxDir() string { return filepath.Join(w.dir, "sandbox") }
+
+// shareProcesses is the directory of the container whose process namespace the pod's containers share, which is started where it does not
+// run; "" where each has one of its own.
+func (w *worker) shareProcesses(ctx context.Context) (string, error) {
+	pod := w.pod()
+	if !isTrue(pod.Spec.ShareProcessNamespace) {
+		return "", nil
+	}
+	w.sharing.Lock()
+	defer w.sharing.Unlock()
+	dir := w.sandboxDir()
+	there, err := w.k.cfg.Runtime.Adopt(dir)
+	if err == nil {
+		select {
+		case <-there.Done():
+			err = there.Remove()
+		default:
+			return dir, nil
+		}
+	}
+	if err != nil && !errors.Is(err, container.ErrNoContainer) {
+		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
+	}
+	_ = os.RemoveAll(dir) // of a start that a crash cut off
+	_, err = w.k.cfg.Runtime.Start(ctx, container.Spec{
+		ID: newID(), Name: "sandbox", Dir: dir, NetNS: w.netns(), Hostname: hostname(pod, w.k.name, w.k.cfg.ClusterDomain), Image: "pause",
+	})
+	if err != nil {
+		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
+	}
+	return dir, nil
+}
+
+// endSandbox takes the sandbox of the pod's processes away, if it has one.
+func (w *worker) endSandbox() error {
+	if !isTrue(w.pod().Spec.ShareProcessNamespace) {
+		return nil
+	}
+	w.sharing.Lock()
+	defer w.sharing.Unlock()
+	there, err := w.k.cfg.Runtime.Adopt(w.sandboxDir())
+	if errors.Is(err, container.ErrNoContainer) {
+		return nil
+	}
+	if err == nil {
+		err = there.Remove()
+	}
+	if err != nil {
+		return fmt.Errorf("sandbox of the pod's processes: %w", err)
+	}
+	return nil
+}
