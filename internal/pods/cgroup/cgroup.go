@@ -82,6 +82,34 @@ func parseHierarchies(mountinfo, own string) (all []Hierarchy) {
 	return all
 }
 
+// Of is the group of a process, in all hierarchies that are mounted.
+func Of(pid int) (Group, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil, err
+	}
+	all, err := Hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	return groupOf(all, string(text)), nil
+}
+
+// groupOf reads proc_pid_cgroup(5).
+func groupOf(all []Hierarchy, text string) (g Group) {
+	for line := range strings.Lines(text) {
+		fields := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(fields) != 3 {
+			continue
+		}
+		i := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controllers == fields[1] })
+		if i >= 0 {
+			g = append(g, filepath.Join(all[i].Point, fields[2]))
+		}
+	}
+	return g
+}
+
 // removeTime is how long Remove waits for a group whose processes have just ended.
 const removeTime = 5 * time.Second
 

@@ -46,7 +46,7 @@ func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
 	}
 	streams, err := c.spawnExec(e)
 	if err != nil {
-		return execFailure(c, err)
+		return execFailure("container "+c.spec.Name, err)
 	}
 	return streams.run(ctx, e)
 }
@@ -67,8 +67,8 @@ func (e Exec) Report(code int, err error) (int, error) {
 	return code, nil
 }
 
-func execFailure(c *Container, err error) (int, error) {
-	err = fmt.Errorf("container %s: %w", c.spec.Name, err)
+func execFailure(where string, err error) (int, error) {
+	err = fmt.Errorf("%s: %w", where, err)
 	switch {
 	case errors.Is(err, unix.ESRCH):
 		return -1, fmt.Errorf("%w: %w", ErrNotRunning, err)
@@ -106,38 +106,44 @@ func (c *Container) spawnExec(e Exec) (x *execution, err error) {
 		err = rest.Add(x.proc.Pid)
 	}
 	if err != nil && !errors.Is(err, unix.ESRCH) {
-		reap(x.proc)
-		closeFiles([]*os.File{x.in, x.out, x.errout})
+		x.abandon()
 		return nil, fmt.Errorf("bound the command: %w", err)
 	}
 	return x, nil
 }
 
-// EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them. Written with CAP_SYS_RESOURCE it cannot be lowered without.
+// EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them. Written with
+// CAP_SYS_RESOURCE it cannot be lowered without.
 var EndFirst = []byte("1000")
 
+// spawnInside starts the command from the calling thread, which it takes into the container.
 func (c *Container) spawnInside(e Exec) (*execution, error) {
+	p := Process{Args: e.Args, Env: c.spec.Environ(&c.user, e.Env, e.TTY), Dir: e.Dir, User: c.user}
+	if p.Dir == "" {
+		p.Dir = c.spec.WorkingDir
+	}
+	return e.spawn(p, c.enter, c.spec.Spawn)
+}
+
+// spawn enters and starts the command, with streams that are made in there.
+func (e Exec) spawn(p Process, enter func() error, start func(Process) (*os.Process, error)) (*execution, error) {
 	null, err := os.Open(os.DevNull) // the machine's: the container's may be anything by now
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	if err := c.enter(); err != nil {
+	if err := enter(); err != nil {
 		return nil, err
 	}
-	p := Process{Args: e.Args, Env: c.spec.Environ(&c.user, e.Env, e.TTY), Dir: e.Dir, TTY: e.TTY, User: c.user}
-	if p.Dir == "" {
-		p.Dir = c.spec.WorkingDir
-	}
 	x := &execution{tty: e.TTY}
-	if e.TTY {
+	if p.TTY = e.TTY; e.TTY {
 		err = x.terminal(&p)
 	} else {
 		p.Files[0] = null
 		err = x.pipes(&p, e)
 	}
 	if err == nil {
-		x.proc, err = c.spec.Spawn(p)
+		x.proc, err = start(p)
 	}
 	closeFiles(p.Files[:])
 	if err != nil {
@@ -145,6 +151,12 @@ func (c *Container) spawnInside(e Exec) (*execution, error) {
 		return nil, err
 	}
 	return x, nil
+}
+
+// abandon ends a command that is not to run.
+func (x *execution) abandon() {
+	reap(x.proc)
+	closeFiles([]*os.File{x.in, x.out, x.errout})
 }
 
 func closeFiles(files []*os.File) {
@@ -155,23 +167,29 @@ func closeFiles(files []*os.File) {
 	}
 }
 
-// enter takes the calling thread into the container's namespaces at once (setns(2), with a pidfd): there is no moment at which the pid
-// could be somebody else's. For the mount namespace the thread must have a working directory of its own.
+// enter takes the calling thread into the container's namespaces.
 func (c *Container) enter() error {
 	if c.pidfd == nil {
 		return ErrNotRunning
 	}
-	if err := unix.Unshare(unix.CLONE_FS); err != nil {
-		return fmt.Errorf("enter the container: %w", err)
-	}
 	err := onFd(c.pidfd, func(fd int) error {
-		return unix.Setns(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWIPC|unix.CLONE_NEWNS)
+		return enter(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWIPC|unix.CLONE_NEWNS)
 	})
 	if c.pidfdClosed() {
 		return ErrNotRunning
 	}
+	return err
+}
+
+// enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could be
+// somebody else's. For the mount namespace the thread must have a working directory of its own.
+func enter(pidfd, namespaces int) error {
+	err := unix.Unshare(unix.CLONE_FS)
+	if err == nil {
+		err = unix.Setns(pidfd, namespaces)
+	}
 	if err != nil {
-		return fmt.Errorf("enter the container: %w", err)
+		return fmt.Errorf("enter the namespaces of process: %w", err)
 	}
 	return nil
 }

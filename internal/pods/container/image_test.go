@@ -164,3 +164,22 @@ func TestManyLayers(t *testing.T) {
 	s.Layers = lower
 	contains(t, m.ended(m.start(s)), `/data/both "upper" <nil>`)
 }
+
+// TestVolumesOfAnImage: in a root that is read-only they can be written to, and have what the image has in them.
+func TestVolumesOfAnImage(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("ubuntu", "sh", "-c", "touch /etc/x || echo guarded; echo x >> /etc/alternatives/x && ls /etc/alternatives | wc -l; "+
+		"echo x > /made/here/x && cat /made/here/x; ls /mnt")
+	s.ReadOnlyRoot, s.Volumes = true, []string{"/etc/alternatives", "/made/here", "/mnt"}
+	s.Mounts = []container.Mount{{Source: m.TempDir(), Destination: "/mnt/inner"}}
+	log := m.ended(m.start(s))
+	contains(t, log, "guarded\n", "\nx\ninner\n")
+	if strings.Contains(log, "\n1\n") {
+		t.Errorf("the image's own files are gone: %s", log)
+	}
+	bad := m.spec("ubuntu", "true")
+	bad.Volumes = []string{"/etc/hostname/x"}
+	if _, err := m.runtime.Start(t.Context(), bad); !errors.Is(err, container.ErrStart) {
+		t.Error(err)
+	}
+}

@@ -7,6 +7,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
@@ -34,26 +37,32 @@ func grown(t *testing.T, bounds cgroup.Limits) *machine {
 	return m
 }
 
-// TestForkBomb: it ends at the container's bound, of a container without limits of its own, and commands in it count.
+// TestForkBomb: it ends at the container's bound, of a container without limits of its own; commands in it count.
 func TestForkBomb(t *testing.T) {
 	m := grown(t, cgroup.Limits{Processes: 40})
-	s := m.spec("ubuntu", "sh", "-c", "trap 'exit 3' TERM; bomb() { bomb | bomb & }; bomb 2>/dev/null; echo set off; while :; do sleep 0.1; done")
-	c := m.start(s)
-	m.awaitLog(c)
-	most := 0
-	for range 20 {
-		text, err := os.ReadFile(filepath.Join(groupOf(t, c, "pids.current"), "pids.current"))
+	c := m.start(m.spec("ubuntu", "sleep", "1000"))
+	read := func(file, format string) (n int) {
+		t.Helper()
+		text, err := os.ReadFile(filepath.Join(groupOf(t, c, file), file))
+		if err == nil {
+			_, err = fmt.Sscanf(string(text), format, &n)
+		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		n := 0
-		if _, err := fmt.Sscan(string(text), &n); err != nil {
-			t.Fatal(err)
-		}
-		most = max(most, n)
+		return n
 	}
-	if most > 40 {
-		t.Errorf("%d processes, 40 are allowed", most)
+	bomb := container.Exec{Args: []string{"sh", "-c", "bomb() { bomb | bomb & }; bomb"}}
+	if _, err := c.Exec(t.Context(), bomb); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(20 * time.Second); read("pids.events", "max %d") == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the bomb does not get to the bound")
+		}
+		if n := read("pids.current", "%d"); n > 40 {
+			t.Fatalf("%d processes, 40 are allowed", n)
+		}
 	}
 	if err := c.Remove(); err != nil {
 		t.Error(err)
@@ -125,5 +134,86 @@ func TestLimitsOfAContainer(t *testing.T) {
 		if theirs := m.run(c, "cat", "/proc/self/cgroup"); theirs != string(own) || !strings.Contains(theirs, filepath.Base(c.Spec().Group[0])) {
 			t.Errorf("a command is in\n%s, the first process in\n%s", theirs, own)
 		}
+	}
+}
+
+// TestSharedProcesses: containers see each other's processes and have a first one that is neither's; what a command leaves ends with its
+// container and not before, and the others go on.
+func TestSharedProcesses(t *testing.T) {
+	m := grown(t, cgroup.Limits{})
+	sandbox := m.start(m.spec("pause"))
+	one, two := m.spec("ubuntu", "sh", "-c", "echo $$; sleep 997 & exec sleep 998"), m.spec("ubuntu", "sleep", "999")
+	one.ProcessesOf, two.ProcessesOf = sandbox.Spec().Dir, sandbox.Spec().Dir
+	a, b := m.start(one), m.start(two)
+	m.awaitLog(a)
+	if log := m.log(a); log == "1\n" {
+		t.Errorf("the command is number %s", log)
+	}
+	list := func() string { return m.run(b, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") }
+	contains(t, list(), "pause", "sleep 997", "sleep 998", "sleep 999")
+	for _, script := range []string{"ls /proc/1/root/", "ls /proc/1/cwd/"} { // the sandbox's, which is ours
+		if code, err := b.Exec(t.Context(), container.Exec{Args: []string{"sh", "-c", script}}); code == 0 || err != nil {
+			t.Errorf("%s: %d, %v", script, code, err)
+		}
+	}
+	adopted, err := m.runtime.Adopt(one.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := adopted.Stop(t.Context(), 10*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	if e := adopted.Exit(); e.Code != 143 || e.Signal != 15 {
+		t.Errorf("exit %+v", e)
+	}
+	if left := list(); strings.Contains(left, "sleep 997") || !strings.Contains(left, "sleep 999") {
+		t.Error(left)
+	}
+	if err := sandbox.Remove(); err != nil {
+		t.Fatal(err)
+	}
+	if e := m.wait(b); e.Code != 137 {
+		t.Errorf("exit %+v", e)
+	}
+	if _, err := m.runtime.Start(t.Context(), func() container.Spec {
+		s := m.spec("ubuntu", "true")
+		s.ProcessesOf = sandbox.Spec().Dir
+		return s
+	}()); err == nil {
+		t.Error("processes are shared with a container that is gone")
+	}
+}
+
+// TestRunOnMachine: a command on a host that is a machine of its own is one of its processes, in its control groups, without the
+// capabilities that are withheld there.
+func TestRunOnMachine(t *testing.T) {
+	m := grown(t, cgroup.Limits{})
+	c := m.start(m.spec("ubuntu", "sleep", "1000"))
+	var out bytes.Buffer
+	code, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Hostname: "box", Machine: c.Pid(), Args: []string{"sh", "-c",
+		"pwd; hostname; cat /proc/1/comm; grep CapBnd /proc/self/status; cat /proc/self/cgroup; cat; exit 4"}}, strings.NewReader("typed"), &out, &out)
+	if code != 4 || err != nil {
+		t.Fatalf("%d, %v, %s", code, err, out.String())
+	}
+	own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	contains(t, out.String(), "/root\nbox\nsleep\n", string(own), "typed")
+	var bounding uint64
+	if _, err := fmt.Sscanf(first(out.String(), "CapBnd"), "CapBnd:\t%x", &bounding); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range []int{unix.CAP_SYS_MODULE, unix.CAP_SYS_RAWIO, unix.CAP_SYS_TIME, unix.CAP_SYS_BOOT, unix.CAP_DAC_READ_SEARCH} {
+		if bounding&(1<<n) != 0 {
+			t.Errorf("capability %d is not withheld", n)
+		}
+	}
+	if code, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Machine: c.Pid(), Args: []string{"nosuch"}}, nil, nil, &out); code != 127 ||
+		err != nil {
+		t.Errorf("%d, %v", code, err)
+	}
+	if _, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Hostname: "box", Machine: container.NoMachine}, nil, nil, nil); err == nil {
+		t.Error("a machine that does not run has commands")
 	}
 }

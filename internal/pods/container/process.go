@@ -126,6 +126,10 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 	if err != nil {
 		return nil, err
 	}
+	return p.start(path)
+}
+
+func (p Process) start(path string) (*os.Process, error) {
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.User.credential()}
 	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Env: p.Env, Files: p.Files[:], Sys: attr})
 	if err != nil {

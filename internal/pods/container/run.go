@@ -9,10 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"syscall"
-
-	"packetwalk.dev/internal/base/program"
 )
 
 // A Run is a command in the network namespace of a host that is not a container: a node, a VM, the fabric. The file system is the machine's
@@ -25,35 +22,28 @@ type Run struct {
 	Dir      string   // "" is the caller's
 	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
 	ResolvConf []byte
-	// Machine is the first process of a host that is a machine of its own, whose file system and processes the command has; 0 for none, and
-	// NoMachine for one that does not run. With it only Args and Env count.
+	// Machine is the first process of a host that is a machine of its own, whose file system, processes and control groups the command
+	// has, and none of the capabilities that are withheld there; 0 for none, and NoMachine for one that does not run. With it only Args and Env
+	// count, and a terminal is not handed through, but stands before one of the host's own.
 	Machine int
 }
 
 // NoMachine is the Machine of a host that is one of its own and does not run.
 const NoMachine = -1
 
-// RunArgv gives the command line and environment that RunIn executes, for a caller that wants to become the command by execve.
-func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
+func (run *Run) environ() []string {
+	if run.Env == nil {
+		return os.Environ()
+	}
+	return run.Env
+}
+
+// runArgv gives the command line and environment that RunIn executes.
+func (r *Runtime) runArgv(run Run) (argv, env []string, err error) {
 	if !filepath.IsAbs(run.NetNS) {
 		return nil, nil, fmt.Errorf("network namespace %q is not an absolute path", run.NetNS)
 	}
-	env = run.Env
-	if env == nil {
-		env = os.Environ()
-	}
-	if run.Machine == NoMachine {
-		return nil, nil, fmt.Errorf("%s is a machine of its own, and it does not run: packetwalk status says more", run.Hostname)
-	}
-	if run.Machine != 0 {
-		args := run.Args
-		if len(args) == 0 {
-			args = []string{"/bin/bash", "-l"}
-		}
-		enter := []string{"nsenter", "--target", strconv.Itoa(run.Machine), "--all", "--", "/usr/bin/env", "PATH=" + program.Path, "/bin/sh", "-c",
-			`cd /root && exec "$@"`, "sh"}
-		return append(enter, args...), env, nil
-	}
+	env = run.environ()
 	run.Env = nil // it is the process's
 	arg, err := json.Marshal(run)
 	if err != nil {
@@ -66,7 +56,10 @@ func (r *Runtime) RunArgv(run Run) (argv, env []string, err error) {
 // Files among the streams are handed through, so that a terminal stays one; nil streams are /dev/null. A command that cannot be executed
 // gives 127 or 126 and says why on stderr, as a shell does.
 func (r *Runtime) RunIn(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
-	argv, env, err := r.RunArgv(run)
+	if run.Machine != 0 {
+		return runOnMachine(ctx, run, stdin, stdout, stderr)
+	}
+	argv, env, err := r.runArgv(run)
 	if err != nil {
 		return -1, err
 	}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/realnode"
 )
 
@@ -68,7 +69,7 @@ func makeMachine(path string) error {
 	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
 		return fmt.Errorf("set hostname %q: %w", spec.Hostname, err)
 	}
-	if err := dropCapabilities(); err != nil {
+	if err := container.LimitMachine(); err != nil {
 		return err
 	}
 	log, err := os.OpenFile("/var/log/init.log", os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
@@ -86,20 +87,6 @@ func makeMachine(path string) error {
 
 // environment is that of all of a node's programs.
 var environment = []string{"PATH=" + program.Path, "HOME=/root", "LANG=C.UTF-8"}
-
-// withheld are the capabilities that nothing on a node has, because they reach beyond it: loading modules and kernels, ports and memory of
-// the hardware, the clock, and opening the machine's files by handle (open_by_handle_at(2)).
-var withheld = []uintptr{unix.CAP_SYS_MODULE, unix.CAP_SYS_RAWIO, unix.CAP_SYS_TIME, unix.CAP_SYS_BOOT, unix.CAP_DAC_READ_SEARCH}
-
-// dropCapabilities takes them from what the calling thread executes next.
-func dropCapabilities() error {
-	for _, c := range withheld {
-		if err := unix.Prctl(unix.PR_CAPBSET_DROP, c, 0, 0, 0); err != nil {
-			return fmt.Errorf("drop capability %d: %w", c, err)
-		}
-	}
-	return nil
-}
 
 // first is the node's first process: it collects the dead, passes SIGTERM on, and ends with the one that keeps the programs. The kernel
 // ends everything else on the node then (pid_namespaces(7)).
