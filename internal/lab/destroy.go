@@ -1,7 +1,6 @@
 package lab
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/mounts"
 	"packetwalk.dev/internal/kernel"
 )
 
@@ -70,21 +70,15 @@ func one(pid int) []int {
 
 // unmountBelow detaches what is still mounted below dir, the deepest first.
 func unmountBelow(dir string) error {
-	f, err := os.Open("/proc/self/mountinfo")
+	all, err := mounts.Own()
 	if err != nil {
 		return err
 	}
-	defer f.Close()
 	var points []string
-	lines := bufio.NewScanner(f)
-	for lines.Scan() {
-		// proc_pid_mountinfo(5): the mount point is the fifth field, blanks as \040.
-		if fields := strings.Fields(lines.Text()); len(fields) > 4 && strings.HasPrefix(fields[4], dir+"/") {
-			points = append(points, strings.ReplaceAll(fields[4], `\040`, " "))
+	for _, m := range all {
+		if strings.HasPrefix(m.Point, dir+"/") {
+			points = append(points, m.Point)
 		}
-	}
-	if err := lines.Err(); err != nil {
-		return err
 	}
 	sort.Sort(sort.Reverse(sort.StringSlice(points)))
 	for _, p := range points {

@@ -18,8 +18,9 @@ import (
 	"time"
 
 	"golang.org/x/mod/modfile"
-	"golang.org/x/sys/unix"
 	"golang.org/x/term"
+
+	"packetwalk.dev/internal/base/filelock"
 )
 
 // product is one program that is built of a nested module.
@@ -261,25 +262,14 @@ func lock(ctx context.Context, path string) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for waiting := false; ; waiting = true {
-		err := unix.Flock(int(file.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { file.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) {
-			file.Close()
-			return nil, fmt.Errorf("lock %s: %w", path, err)
-		}
-		if !waiting {
-			fmt.Fprintln(os.Stderr, "another build of the same program is under way; waiting for it")
-		}
-		select {
-		case <-ctx.Done():
-			file.Close()
-			return nil, ctx.Err()
-		case <-time.After(200 * time.Millisecond):
-		}
+	err = filelock.Take(ctx, file, func() {
+		fmt.Fprintln(os.Stderr, "another build of the same program is under way; waiting for it")
+	})
+	if err != nil {
+		file.Close()
+		return nil, err
 	}
+	return func() { file.Close() }, nil
 }
 
 // relink makes link a symbolic link to path, replacing what was there in one step.

@@ -1,7 +1,6 @@
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"packetwalk.dev/internal/base/mounts"
 )
 
 // A Hierarchy is one of the machine's trees of control groups: of cgroup v1 one for each set of controllers (cgroups(7)), of v2 the only
@@ -33,7 +34,7 @@ func (h Hierarchy) Dir() string {
 
 // Hierarchies are those that are mounted on this machine.
 func Hierarchies() ([]Hierarchy, error) {
-	mounts, err := os.ReadFile("/proc/self/mountinfo")
+	mounted, err := mounts.Own()
 	if err != nil {
 		return nil, err
 	}
@@ -41,12 +42,11 @@ func Hierarchies() ([]Hierarchy, error) {
 	if err != nil {
 		return nil, err
 	}
-	return parseHierarchies(string(mounts), string(own)), nil
+	return parseHierarchies(mounted, string(own)), nil
 }
 
-// parseHierarchies reads proc_pid_mountinfo(5) for where hierarchies are mounted, and proc_pid_cgroup(5) for which words of the mounts'
-// options are controllers.
-func parseHierarchies(mountinfo, own string) (all []Hierarchy) {
+// parseHierarchies finds where hierarchies are mounted; proc_pid_cgroup(5), own, has which words of the mounts' options are controllers.
+func parseHierarchies(mounted []mounts.Mount, own string) (all []Hierarchy) {
 	known := map[string]string{} // each controller's hierarchy
 	for line := range strings.Lines(own) {
 		if fields := strings.SplitN(strings.TrimSpace(line), ":", 3); len(fields) == 3 && fields[1] != "" {
@@ -55,18 +55,12 @@ func parseHierarchies(mountinfo, own string) (all []Hierarchy) {
 			}
 		}
 	}
-	lines := bufio.NewScanner(strings.NewReader(mountinfo))
-	for lines.Scan() {
-		before, after, ok := strings.Cut(lines.Text(), " - ")
-		fields, rest := strings.Fields(before), strings.Fields(after)
-		if !ok || len(fields) < 5 || len(rest) < 3 {
-			continue
-		}
-		h := Hierarchy{Point: fields[4]}
-		switch rest[0] {
+	for _, m := range mounted {
+		h := Hierarchy{Point: m.Point}
+		switch m.Type {
 		case "cgroup2":
 		case "cgroup":
-			options := strings.Split(rest[2], ",")
+			options := strings.Split(m.Options, ",")
 			i := slices.IndexFunc(options, func(o string) bool { return known[o] != "" })
 			if i < 0 {
 				continue

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
+	"packetwalk.dev/internal/base/mounts"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -34,7 +36,7 @@ func TestParseHierarchies(t *testing.T) {
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {
-			if diff := cmp.Diff(test.want, parseHierarchies(test.mounts, test.own)); diff != "" {
+			if diff := cmp.Diff(test.want, parseHierarchies(slices.Collect(mounts.Parse(test.mounts)), test.own)); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})

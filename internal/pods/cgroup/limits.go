@@ -71,7 +71,8 @@ func (l Limits) settings(controller string, v2 bool) (all []setting) {
 }
 
 // controllers are those that bound what Limits has, with what is not bound without them.
-var controllers = []struct{ name, bounds string }{{"memory", "memory is"}, {"pids", "numbers of processes are"}, {"cpu", "use of processors is"}}
+var controllers = []struct{ name, bounds string }{{"memory", "memory is"}, {"pids", "numbers of processes are"},
+	{"cpu", "use of processors is"}}
 
 // A Tree is where groups are made: one group in the hierarchy of each controller. The zero value has none, and its groups none.
 type Tree struct{ places []place }
@@ -96,7 +97,8 @@ func grow(all []Hierarchy, name, inner string, l Limits) (t Tree, missing []stri
 	for _, c := range controllers {
 		h, ok := having(all, c.name)
 		if !ok {
-			missing = append(missing, fmt.Sprintf("%s not limited: no control group hierarchy that is mounted has the controller %s", c.bounds, c.name))
+			missing = append(missing, fmt.Sprintf("%s not limited: no control group hierarchy that is mounted has the controller %s", c.bounds,
+				c.name))
 			continue
 		}
 		p := place{c.name, filepath.Join(h.Point, name, inner), h.V2()}

@@ -130,7 +130,8 @@ func TestBounds(t *testing.T) {
 	for _, memory := range []int64{512 << 20, 2 << 30, 8 << 30, 256 << 30} {
 		for _, pids := range []int64{4096, 32768, 4 << 20} {
 			lab, one := bounds(memory, pids, 2)
-			if one.Memory > lab.Memory || lab.Memory > memory*7/8 || one.Memory < 128<<20 || one.Processes*4 > lab.Processes || lab.Processes >= pids {
+			if one.Memory > lab.Memory || lab.Memory > memory*7/8 || one.Memory < 128<<20 || one.Processes*4 > lab.Processes ||
+				lab.Processes >= pids {
 				t.Errorf("%d bytes, %d pids: %+v, %+v", memory, pids, lab, one)
 			}
 		}

@@ -19,7 +19,8 @@ import (
 // A container sees nothing of the machine's: no file, account, key or folder that is not of a package.
 func TestMachineIsNotSeen(t *testing.T) {
 	m := newMachine(t)
-	dirs := []string{"/", "/etc", "/etc/ssl/certs", "/etc/profile.d", "/var/lib", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib", "/usr/local/bin",
+	dirs := []string{"/", "/etc", "/etc/ssl/certs", "/etc/profile.d", "/var/lib", "/opt", "/srv", "/usr", "/usr/bin", "/usr/lib",
+		"/usr/local/bin",
 		"/usr/share/ca-certificates", "/root", "/home"}
 	mark := fmt.Sprintf("packetwalk-test-%d", os.Getpid())
 	for _, dir := range dirs {
@@ -33,14 +34,16 @@ func TestMachineIsNotSeen(t *testing.T) {
 	}
 	c := m.start(m.spec("pause"))
 	out := m.run(c, "find", "/", "-xdev", "-name", mark, "-o", "-xdev", "-type", "f", "(", "-path", "/boot/*", "-o", "-path", "/var/*",
-		"-o", "-path", "/root/*", "-o", "-path", "/opt/*", "-o", "-path", "/usr/local/*", "-o", "-path", "/etc/ssh/*", "-o", "-path", "/etc/*shadow*",
+		"-o", "-path", "/root/*", "-o", "-path", "/opt/*", "-o", "-path", "/usr/local/*", "-o", "-path", "/etc/ssh/*", "-o", "-path",
+		"/etc/*shadow*",
 		"-o", "-path", "/lib/modules/*", "-o", "-path", "/usr/share/doc/*", ")")
 	if out != "" {
 		t.Errorf("the container has\n%s", out)
 	}
 	for dir, want := range map[string]string{
 		"/":     "bin dev etc home lib lib32 lib64 libx32 media mnt opt proc root run sbin srv sys tmp usr var .packetwalk pause",
-		"/home": "", "/media": "", "/mnt": "", "/opt": "", "/root": "", "/srv": "", "/tmp": "", "/var/tmp": "", "/run": "lock", "/etc/ssl/private": "",
+		"/home": "", "/media": "", "/mnt": "", "/opt": "", "/root": "", "/srv": "", "/tmp": "", "/var/tmp": "", "/run": "lock",
+		"/etc/ssl/private": "",
 	} {
 		for name := range strings.FieldsSeq(m.run(c, "sh", "-c", "ls -A "+dir+" 2>/dev/null || :")) {
 			if !slices.Contains(strings.Fields(want), name) {
@@ -52,7 +55,8 @@ func TestMachineIsNotSeen(t *testing.T) {
 		"head -c3 /usr/bin/env >/dev/null && ls /etc/alternatives | head -1; stat -c %a /tmp /var/tmp /root; " +
 		"echo x > /etc/ssl/certs/mine.pem && echo x > /etc/nsswitch.conf && echo x > /usr/lib/x && rm /etc/services && echo own"
 	out = m.run(c, "sh", "-c", script)
-	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n", "own\n")
+	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n",
+		"own\n")
 	// What a container writes is its own.
 	contains(t, m.run(m.start(m.spec("pause")), "sh", "-c", "cat /etc/nsswitch.conf; ls /etc/services; ls /usr/lib/x 2>&1 || :"), "files dns",
 		"/etc/services\n", "/usr/lib/x': No such file")
@@ -124,7 +128,8 @@ for n in $(seq 0 %d); do ln -s /proc/thread-self/fd/$n/spec.json fd$n; ln -s /pr
 	for path, want := range map[string]string{
 		"volume/file": "200", "etc/hosts": "200", "etc/passwd": "200", "etc/shadow": "404", "usr/lib/os-release": "200", "bin/sh": "200",
 		"volume/link": "200",
-		"volume/pipe": "403", "lib64/../bin/sh": "200", "lib64/../../bin/sh": "200", "proc/self/root/etc/hosts": "403", "proc/thread-self/fd/2": "403",
+		"volume/pipe": "403", "lib64/../bin/sh": "200", "lib64/../../bin/sh": "200", "proc/self/root/etc/hosts": "403",
+		"proc/thread-self/fd/2": "403",
 	} {
 		if got := m.run(c, "curl", "-s", "-m", "5", "--path-as-is", "-o", "/dev/null", "-w", "%{http_code}", "127.0.0.1:8080/fs/"+
 			path); got != want {

@@ -112,8 +112,8 @@ func (c *Container) spawnExec(e Exec) (x *execution, err error) {
 	return x, nil
 }
 
-// EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them. Written with
-// CAP_SYS_RESOURCE it cannot be lowered without.
+// EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them.
+// Written with CAP_SYS_RESOURCE it cannot be lowered without.
 var EndFirst = []byte("1000")
 
 // spawnInside starts the command from the calling thread, which it takes into the container.
@@ -181,8 +181,8 @@ func (c *Container) enter() error {
 	return err
 }
 
-// enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could be
-// somebody else's. For the mount namespace the thread must have a working directory of its own.
+// enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could
+// be somebody else's. For the mount namespace the thread must have a working directory of its own.
 func enter(pidfd, namespaces int) error {
 	err := unix.Unshare(unix.CLONE_FS)
 	if err == nil {

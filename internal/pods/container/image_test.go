@@ -74,12 +74,13 @@ func TestImage(t *testing.T) {
 		change func(*container.Spec)
 		want   string
 	}{
-		"as it is":          {func(*container.Spec) {}, "account 0 0 [] /root / [/bin/inside x]"},
-		"user by name":      {func(s *container.Spec) { s.User = "web" }, "account 101 102 [103] /srv/web / [/bin/inside x]"},
-		"user and group":    {func(s *container.Spec) { s.User = "web:logs" }, "account 101 103 [] /srv/web / [/bin/inside x]"},
-		"numbers":           {func(s *container.Spec) { s.User = "7:8" }, "account 7 8 [] / / [/bin/inside x]"},
-		"the pod's user":    {func(s *container.Spec) { s.User, s.UID = "web", number(5) }, "account 5 0 [] / / [/bin/inside x]"},
-		"the pod's groups":  {func(s *container.Spec) { s.User, s.Groups = "web", []int64{9} }, "account 101 102 [9 103] /srv/web / [/bin/inside x]"},
+		"as it is":       {func(*container.Spec) {}, "account 0 0 [] /root / [/bin/inside x]"},
+		"user by name":   {func(s *container.Spec) { s.User = "web" }, "account 101 102 [103] /srv/web / [/bin/inside x]"},
+		"user and group": {func(s *container.Spec) { s.User = "web:logs" }, "account 101 103 [] /srv/web / [/bin/inside x]"},
+		"numbers":        {func(s *container.Spec) { s.User = "7:8" }, "account 7 8 [] / / [/bin/inside x]"},
+		"the pod's user": {func(s *container.Spec) { s.User, s.UID = "web", number(5) }, "account 5 0 [] / / [/bin/inside x]"},
+		"the pod's groups": {func(s *container.Spec) { s.User, s.Groups = "web", []int64{9} },
+			"account 101 102 [9 103] /srv/web / [/bin/inside x]"},
 		"the pod's group":   {func(s *container.Spec) { s.User, s.GID = "web", number(4) }, "account 101 4 [] /srv/web / [/bin/inside x]"},
 		"working directory": {func(s *container.Spec) { s.WorkingDir = "/data" }, "account 0 0 [] /root /data [/bin/inside x]"},
 	} {

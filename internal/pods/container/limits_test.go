@@ -191,7 +191,8 @@ func TestRunOnMachine(t *testing.T) {
 	c := m.start(m.spec("ubuntu", "sleep", "1000"))
 	var out bytes.Buffer
 	code, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Hostname: "box", Machine: c.Pid(), Args: []string{"sh", "-c",
-		"pwd; hostname; cat /proc/1/comm; grep CapBnd /proc/self/status; cat /proc/self/cgroup; cat; exit 4"}}, strings.NewReader("typed"), &out, &out)
+		"pwd; hostname; cat /proc/1/comm; grep CapBnd /proc/self/status; cat /proc/self/cgroup; cat; exit 4"}}, strings.NewReader("typed"), &out,
+		&out)
 	if code != 4 || err != nil {
 		t.Fatalf("%d, %v, %s", code, err, out.String())
 	}
@@ -209,11 +210,12 @@ func TestRunOnMachine(t *testing.T) {
 			t.Errorf("capability %d is not withheld", n)
 		}
 	}
-	if code, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Machine: c.Pid(), Args: []string{"nosuch"}}, nil, nil, &out); code != 127 ||
-		err != nil {
+	run := container.Run{NetNS: "/", Hostname: "box", Machine: c.Pid(), Args: []string{"nosuch"}}
+	if code, err := m.runtime.RunIn(t.Context(), run, nil, nil, &out); code != 127 || err != nil {
 		t.Errorf("%d, %v", code, err)
 	}
-	if _, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Hostname: "box", Machine: container.NoMachine}, nil, nil, nil); err == nil {
+	run.Machine = container.NoMachine
+	if _, err := m.runtime.RunIn(t.Context(), run, nil, nil, nil); err == nil {
 		t.Error("a machine that does not run has commands")
 	}
 }

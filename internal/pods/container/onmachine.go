@@ -23,7 +23,8 @@ var withheld = mustCaps("SYS_MODULE", "SYS_RAWIO", "SYS_TIME", "SYS_BOOT", "DAC_
 func LimitMachine() error { return limitThread(^withheld, false) }
 
 // machineNamespaces are those of a host that is a machine of its own.
-const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
+const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
+	unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS | unix.CLONE_NEWCGROUP
 
 // runOnMachine is RunIn for a host that is a machine of its own: the command is one of its processes, in its control groups and without
 // what is withheld from it. Between two terminals it has one of the host's own.
@@ -95,7 +96,8 @@ func (e Exec) spawnOn(pid int) (x *execution, err error) {
 	var rest cgroup.Group
 	OnThread(func() (clean bool) {
 		if rest, err = group.JoinThread(); err == nil {
-			x, err = e.spawn(Process{Args: e.Args, Env: lastOfEach(e.Env), Dir: e.Dir}, func() error { return enter(fd, machineNamespaces) }, spawnLimited)
+			x, err = e.spawn(Process{Args: e.Args, Env: lastOfEach(e.Env), Dir: e.Dir}, func() error { return enter(fd, machineNamespaces) },
+				spawnLimited)
 		}
 		return false
 	})

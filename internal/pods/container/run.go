@@ -23,8 +23,8 @@ type Run struct {
 	// ResolvConf is what this command, and no other, finds as /etc/resolv.conf, read-only; nil is the machine's.
 	ResolvConf []byte
 	// Machine is the first process of a host that is a machine of its own, whose file system, processes and control groups the command
-	// has, and none of the capabilities that are withheld there; 0 for none, and NoMachine for one that does not run. With it only Args and Env
-	// count, and a terminal is not handed through, but stands before one of the host's own.
+	// has, and none of the capabilities that are withheld there; 0 for none, and NoMachine for one that does not run. With it only Args and
+	// Env count, and a terminal is not handed through, but stands before one of the host's own.
 	Machine int
 }
 

@@ -80,7 +80,8 @@ const (
 // stage is that of the process which Start starts. A built-in application without need of a terminal, an input or another user is the
 // container's first process and writes log and state itself: hundreds run at once.
 func (s *Spec) stage() string {
-	if s.Image == "" || s.ProcessesOf != "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 || len(s.Groups) > 0 {
+	if s.Image == "" || s.ProcessesOf != "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 ||
+		len(s.Groups) > 0 {
 		return StageShim
 	}
 	image, err := app.ByName(s.Image)

@@ -15,7 +15,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/filelock"
+	"packetwalk.dev/internal/base/mounts"
 )
 
 // Dir is the directory of layers that all labs share. It is root's alone: an old layer may have an old program that is setuid.
@@ -194,20 +195,11 @@ func lock(ctx context.Context, dir *os.Root) (unlock func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	for {
-		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
-		if err == nil {
-			return func() { f.Close() }, nil
-		}
-		if !errors.Is(err, unix.EWOULDBLOCK) && !errors.Is(err, unix.EINTR) {
-			f.Close()
-			return nil, fmt.Errorf("lock %s: %w", f.Name(), err)
-		}
-		if !pause.For(ctx, 20*time.Millisecond) {
-			f.Close()
-			return nil, fmt.Errorf("another process makes it: %w", context.Cause(ctx))
-		}
+	if err := filelock.Take(ctx, f, nil); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("another process makes it: %w", err)
 	}
+	return func() { f.Close() }, nil
 }
 
 // unused is how long after its last use a layer stays that no container has.
@@ -220,26 +212,22 @@ func removeOld(dir *os.Root) {
 	if err != nil {
 		return
 	}
-	mounts := allMounts()
+	var names []string
+	for _, e := range entries {
+		names = append(names, e.Name())
+	}
+	busy, err := mounts.Layers(context.Background(), names)
+	if err != nil {
+		return
+	}
 	for _, e := range entries {
 		info, err := e.Info()
 		if err != nil || !e.IsDir() {
 			continue
 		}
-		old := time.Since(info.ModTime()) > unused && !strings.Contains(mounts, e.Name())
+		old := time.Since(info.ModTime()) > unused && !slices.Contains(busy, e.Name())
 		if old || strings.HasPrefix(e.Name(), unfinished) {
 			_ = dir.RemoveAll(e.Name())
 		}
 	}
-}
-
-// allMounts are the mounts of all processes, as text: a container's are in its own namespace.
-func allMounts() string {
-	var all strings.Builder
-	files, _ := filepath.Glob("/proc/[0-9]*/mountinfo")
-	for _, name := range files {
-		text, _ := os.ReadFile(name) // the process may have ended
-		all.Write(text)
-	}
-	return all.String()
 }

@@ -25,6 +25,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/mounts"
 )
 
 // An Image is what a container's root is made of, as data.
@@ -102,7 +104,7 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the image store: %w", err)
 	}
-	s := &Store{Pinned: mounted, dir: dir, root: root, most: most}
+	s := &Store{Pinned: mounts.Layers, dir: dir, root: root, most: most}
 	if err := s.prepare(); err != nil {
 		return nil, fmt.Errorf("image store %s: %w", dir, err)
 	}

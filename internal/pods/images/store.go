@@ -1,7 +1,6 @@
 package images
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/base32"
@@ -19,10 +18,9 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"golang.org/x/sys/unix"
-
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/base/filelock"
 	"packetwalk.dev/internal/base/pause"
 )
 
@@ -44,10 +42,7 @@ const (
 // longestLock is how long the lock of the store is waited for.
 const longestLock = time.Minute
 
-const (
-	lockRetry  = 10 * time.Millisecond
-	stageRetry = 50 * time.Millisecond
-)
+const stageRetry = 50 * time.Millisecond
 
 type (
 	entry = v1.Descriptor
@@ -254,26 +249,10 @@ func (s *Store) locked(ctx context.Context, f func() error) error {
 		return err
 	}
 	defer file.Close()
-	for {
-		switch err := lock(file); {
-		case err == nil:
-			return f()
-		case !errors.Is(err, unix.EWOULDBLOCK):
-			return fmt.Errorf("lock %s: %w", s.dir, err)
-		}
-		if !pause.For(ctx, lockRetry) {
-			return fmt.Errorf("image store %s: %w", s.dir, context.Cause(ctx))
-		}
+	if err := filelock.Take(ctx, file, nil); err != nil {
+		return fmt.Errorf("image store %s: %w", s.dir, err)
 	}
-}
-
-// lock takes the lock of an open file, until it is closed; unix.EWOULDBLOCK where another has it.
-func lock(f *os.File) error {
-	for {
-		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); !errors.Is(err, unix.EINTR) {
-			return err
-		}
-	}
+	return f()
 }
 
 // A stage is a directory for what is not whole yet, held by this process; it goes with it, or is swept when that dies.
@@ -288,7 +267,7 @@ type stage struct {
 func (s *Store) newStage(ctx context.Context, name string) (*stage, error) {
 	for {
 		st, err := s.tryStage(ctx, tmpDir+"/"+name)
-		if !errors.Is(err, unix.EWOULDBLOCK) {
+		if !errors.Is(err, filelock.ErrHeld) {
 			return st, err
 		}
 		if !pause.For(ctx, stageRetry) {
@@ -307,7 +286,7 @@ func (s *Store) tryStage(ctx context.Context, name string) (*stage, error) {
 		if st.held, err = s.root.Open(name); err != nil {
 			return err
 		}
-		if err := lock(st.held); err != nil {
+		if err := filelock.Try(st.held); err != nil {
 			st.held.Close()
 			return err
 		}
@@ -341,7 +320,7 @@ func (s *Store) sweep(ctx context.Context) error {
 	for _, n := range names {
 		st, e := s.tryStage(ctx, tmpDir+"/"+n)
 		switch {
-		case errors.Is(e, unix.EWOULDBLOCK):
+		case errors.Is(e, filelock.ErrHeld):
 		case e != nil:
 			err = errors.Join(err, e)
 		default:
@@ -349,41 +328,4 @@ func (s *Store) sweep(ctx context.Context) error {
 		}
 	}
 	return err
-}
-
-// mounted are the directories that are layers of an overlay, in the mount namespace of any thread of the machine (proc_pid_mountinfo(5)).
-// They go by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no
-// difference.
-func mounted(ctx context.Context, dirs []string) ([]string, error) {
-	threads, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	seen := map[string]bool{}
-	busy := map[string]bool{}
-	for _, p := range threads {
-		if err := ctx.Err(); err != nil {
-			return nil, err
-		}
-		namespace, err := os.Readlink(p + "/ns/mnt")
-		root, err2 := os.Readlink(p + "/root")
-		view := namespace + root
-		if err != nil || err2 != nil || seen[view] {
-			continue // it has ended, or shows what another did
-		}
-		text, err := os.ReadFile(p + "/mountinfo")
-		if err != nil {
-			continue
-		}
-		seen[view] = true
-		for line := range bytes.Lines(text) {
-			if !bytes.Contains(line, []byte(" - overlay ")) {
-				continue
-			}
-			for _, d := range dirs {
-				busy[d] = busy[d] || bytes.Contains(line, []byte(filepath.Base(d)))
-			}
-		}
-	}
-	return slices.DeleteFunc(slices.Clone(dirs), func(d string) bool { return !busy[d] }), nil
 }
