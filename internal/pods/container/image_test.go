@@ -184,3 +184,21 @@ func TestVolumesOfAnImage(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestSysctls(t *testing.T) {
+	m := newMachine(t)
+	const setting = "kernel/shm_rmid_forced"
+	machine, err := os.ReadFile("/proc/sys/" + setting)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []container.Spec{m.spec("pause"), m.spec("ubuntu", "sleep", "1000")} {
+		s.Sysctls = map[string]string{setting: "1"}
+		if got := m.run(m.start(s), "cat", "/proc/sys/"+setting); got != "1\n" {
+			t.Errorf("%s: %q", s.Image, got)
+		}
+	}
+	if now, err := os.ReadFile("/proc/sys/" + setting); err != nil || string(now) != string(machine) {
+		t.Errorf("the machine's was %q and is %q, %v", machine, now, err)
+	}
+}

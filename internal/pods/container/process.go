@@ -282,3 +282,13 @@ func onFd(file *os.File, f func(fd int) error) error {
 	}
 	return ferr
 }
+
+// SetSysctls writes settings by their names below /proc/sys, in the calling thread's namespaces.
+func SetSysctls(values map[string]string) error {
+	for name, value := range values {
+		if err := os.WriteFile(filepath.Join("/proc/sys", name), []byte(value), 0); err != nil {
+			return fmt.Errorf("set sysctl: %w", err)
+		}
+	}
+	return nil
+}

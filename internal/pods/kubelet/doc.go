@@ -6,9 +6,8 @@
 // is an argument. A worker per pod does what the machine says: volumes, network namespace and CNI plugin, containers, probes, hooks. What
 // it did stands in a file, so that a kubelet that was killed finds its pods, which ran on, when it comes back.
 //
-// What differs from upstream's kubelet: images are built-in applications, there is nothing to pull; resource limits are reported, not
-// enforced; hostPath is a tree of the node's own, with the programs and the like that a container sees of the machine anyway; gRPC probes
-// and persistent volumes are not there. A pod that sets a field without effect gets an event NotSupported that names it.
+// What differs from upstream's kubelet: hostPath is a tree of the node's own, with the programs and the like that a container sees of the
+// machine anyway; persistent volumes are not there. A pod that sets a field without effect gets an event NotSupported that names it.
 //
 // It must not import internal/lab or internal/azure.
 package kubelet

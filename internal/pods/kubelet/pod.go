@@ -17,6 +17,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 
+	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/podspec"
 )
 
@@ -396,23 +397,40 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 	return ips, nil
 }
 
-// setSysctls writes the pod's net.* sysctls. Others would change the machine's and are refused.
+// setSysctls writes the pod's net.* sysctls.
 func setSysctls(ns Namespace, pod *corev1.Pod) error {
-	if pod.Spec.SecurityContext == nil || len(pod.Spec.SecurityContext.Sysctls) == 0 {
-		return nil
+	network, _, err := sysctls(pod)
+	if err != nil || len(network) == 0 {
+		return err
 	}
-	return ns.Do(func() error {
-		for _, s := range pod.Spec.SecurityContext.Sysctls {
-			key := strings.ReplaceAll(s.Name, ".", "/")
-			if !strings.HasPrefix(key, "net/") || !filepath.IsLocal(key) {
-				return fmt.Errorf("sysctl %s: only net.* can be set in a lab", s.Name)
-			}
-			if err := os.WriteFile("/proc/sys/"+key, []byte(s.Value), 0); err != nil {
-				return fmt.Errorf("set sysctl %s: %w", s.Name, err)
-			}
+	return ns.Do(func() error { return container.SetSysctls(network) })
+}
+
+// sysctls are the pod's, those of the network and those of IPC namespaces, which each container has for itself. Others would change the
+// machine's and are refused.
+func sysctls(pod *corev1.Pod) (network, ipc map[string]string, err error) {
+	network, ipc = map[string]string{}, map[string]string{}
+	if pod.Spec.SecurityContext == nil {
+		return network, ipc, nil
+	}
+	for _, s := range pod.Spec.SecurityContext.Sysctls {
+		key := strings.ReplaceAll(s.Name, ".", "/")
+		begins := func(prefix string) bool { return strings.HasPrefix(key, prefix) }
+		switch {
+		case !filepath.IsLocal(key), filepath.Clean(key) != key:
+			err = errors.New("is no name")
+		case begins("net/"):
+			network[key] = s.Value
+		case key == "kernel/sem", begins("kernel/shm"), begins("kernel/msg"), begins("fs/mqueue/"):
+			ipc[key] = s.Value
+		default:
+			err = errors.New("only those of the network and of IPC namespaces can be set in a lab")
 		}
-		return nil
-	})
+		if err != nil {
+			return nil, nil, fmt.Errorf("sysctl %s: %w", s.Name, err)
+		}
+	}
+	return network, ipc, nil
 }
 
 func (w *worker) removeSandbox(ctx context.Context) error {

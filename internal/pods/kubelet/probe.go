@@ -120,7 +120,7 @@ func (t target) probe(ctx context.Context, p *corev1.Probe) error {
 		}
 		return conn.Close()
 	case p.GRPC != nil:
-		return errors.New("gRPC probes are not there in a lab: use httpGet, tcpSocket or exec")
+		return t.health(ctx, p.GRPC)
 	}
 	return nil
 }

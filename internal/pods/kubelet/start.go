@@ -285,6 +285,9 @@ func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
 		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name,
 			"io.kubernetes.pod.uid": w.uid, imageLabel: image.ID},
 	}
+	if _, s.Sysctls, err = sysctls(f.pod); err != nil {
+		return s, err
+	}
 	if err := image.apply(&s); err != nil {
 		return s, err
 	}

@@ -123,6 +123,9 @@ func (b *boot) makeContainer() (err error) {
 			return err
 		}
 	}
+	if err = container.SetSysctls(b.spec.Sysctls); err != nil {
+		return err
+	}
 	if err = makeRoot(&b.spec, b.links(), b.app.Files); err != nil {
 		return err
 	}
