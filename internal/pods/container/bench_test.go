@@ -15,9 +15,14 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// BenchmarkStart starts one whereami after the other and leaves them running: the CPU time of a start, ours and the container's until it
-// listens, and what an idle one costs in memory when all of them run (PSS: what they share is counted once).
+// BenchmarkStart starts one container after the other and leaves them running: the CPU time of a start, ours and the container's until it
+// runs, and what an idle one costs in memory with its shim when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
+	b.Run("application", func(b *testing.B) { benchmarkStart(b, container.Spec{Image: "whereami"}) })
+	b.Run("command", func(b *testing.B) { benchmarkStart(b, container.Spec{Image: "ubuntu", Command: []string{"sleep", "1000"}}) })
+}
+
+func benchmarkStart(b *testing.B, s container.Spec) {
 	kerneltest.NeedRoot(b)
 	r := newRuntime(binary)
 	dir := b.TempDir()
@@ -31,9 +36,9 @@ func BenchmarkStart(b *testing.B) {
 	})
 	before := cpuTime(b)
 	for b.Loop() {
-		c, err := r.Start(context.Background(), container.Spec{Name: "bench", Dir: filepath.Join(dir, strconv.Itoa(len(all))), Hostname: "bench",
-			Image:   "whereami",
-			LogPath: filepath.Join(dir, "logs", strconv.Itoa(len(all)))})
+		s.Name, s.Hostname, s.Dir = "bench", "bench", filepath.Join(dir, strconv.Itoa(len(all)))
+		s.LogPath = filepath.Join(dir, "logs", strconv.Itoa(len(all)))
+		c, err := r.Start(context.Background(), s)
 		if err != nil {
 			b.Fatal(err)
 		}
@@ -43,9 +48,15 @@ func BenchmarkStart(b *testing.B) {
 	time.Sleep(100 * time.Millisecond)
 	var pss, cpu, threads int
 	for _, c := range all {
-		pss += kilobytes(b, c.Pid(), "smaps_rollup", "Pss:")
-		threads += kilobytes(b, c.Pid(), "status", "Threads:")
-		cpu += theirs(b, c.Pid())
+		pids := []int{c.Pid()}
+		if parent := number(b, c.Pid(), "status", "PPid:"); parent != os.Getpid() {
+			pids = append(pids, parent)
+		}
+		for _, pid := range pids {
+			pss += number(b, pid, "smaps_rollup", "Pss:")
+			threads += number(b, pid, "status", "Threads:")
+			cpu += theirs(b, pid)
+		}
 	}
 	n := len(all)
 	b.ReportMetric(float64(pss)/float64(n), "kB-PSS/container")
@@ -82,7 +93,8 @@ func theirs(b *testing.B, pid int) (ns int) {
 	return ns
 }
 
-func kilobytes(b *testing.B, pid int, file, name string) int {
+// number is one of a file of a process: kilobytes, or a count.
+func number(b *testing.B, pid int, file, name string) int {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, file))
 	if err != nil {
 		b.Fatal(err)
