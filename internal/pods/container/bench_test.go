@@ -19,7 +19,9 @@ import (
 // runs, and what an idle one costs in memory with its shim when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
 	b.Run("application", func(b *testing.B) { benchmarkStart(b, container.Spec{Image: "whereami"}) })
-	b.Run("command", func(b *testing.B) { benchmarkStart(b, container.Spec{Image: "ubuntu", Command: []string{"sleep", "1000"}}) })
+	b.Run("command", func(b *testing.B) {
+		benchmarkStart(b, container.Spec{Image: "ubuntu", Command: []string{"sleep", "1000"}})
+	})
 }
 
 func benchmarkStart(b *testing.B, s container.Spec) {

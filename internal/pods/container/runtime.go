@@ -247,6 +247,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	}
 	if err != nil {
 		reap(proc)
+		c.abandon(dir)
 		return err
 	}
 	go c.watch(proc)

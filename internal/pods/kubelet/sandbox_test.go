@@ -1,0 +1,98 @@
+package kubelet
+
+import (
+	"bytes"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestRealSharedProcesses: the containers of a pod see each other's processes where it asks for that, and write into one volume in memory,
+// which goes with the pod (world.end).
+func TestRealSharedProcesses(t *testing.T) {
+	w := newWorld(t)
+	w.create(testPod("shared", func(p *corev1.Pod) {
+		p.Spec.ShareProcessNamespace = new(true)
+		p.Spec.Volumes = []corev1.Volume{{Name: "fast", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{
+			Medium: corev1.StorageMediumMemory, SizeLimit: new(quantity("1Mi"))}}}}
+		first := &p.Spec.Containers[0]
+		first.Image, first.Command = "ubuntu", []string{"sleep", "1000"}
+		first.VolumeMounts = []corev1.VolumeMount{{Name: "fast", MountPath: "/fast"}}
+		second := first.DeepCopy()
+		second.Name, second.Command = "other", []string{"sleep", "2000"}
+		p.Spec.Containers = append(p.Spec.Containers, *second)
+	}))
+	w.await("shared", "ready", ready)
+	run := func(container, script string) string {
+		t.Helper()
+		var out bytes.Buffer
+		query := url.Values{"command": {"sh", "-c", script}, "output": {"1"}}
+		if err := w.stream("/exec/default/shared/"+container, query, remotecommand.StreamOptions{Stdout: &out}); err != nil {
+			t.Errorf("%s: %v", script, err)
+		}
+		return out.String()
+	}
+	got := run("app", "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done; echo x > /fast/file; stat -f -c '%T %b %S' /fast")
+	for _, want := range []string{"sleep 1000 \n", "sleep 2000 \n", "tmpfs 256 4096\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+	if got := run("other", "cat /fast/file; dd if=/dev/zero of=/fast/more bs=4096 count=512 2>&1"+
+		" | grep -o 'No space left'; readlink /proc/1/exe || echo guarded"); got != "x\nNo space left\nguarded\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestMountMemory(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	dir := filepath.Join(t.TempDir(), "volume")
+	if err := os.Mkdir(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time it is there
+		if err := mountMemory(dir, 1<<20); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	var st unix.Statfs_t
+	if err := unix.Statfs(dir, &st); err != nil || st.Type != unix.TMPFS_MAGIC || int64(st.Blocks)*st.Bsize != 1<<20 {
+		t.Errorf("%+v, %v", st, err)
+	}
+	mounted, err := os.ReadFile("/proc/self/mountinfo")
+	if n := strings.Count(string(mounted), " "+dir+" "); n != 1 || err != nil {
+		t.Errorf("mounted %d times, %v", n, err)
+	}
+}
+
+// TestSandboxOfSharedProcesses: one container before the others, for a pod that shares processes; started again when it has ended; others
+// have none.
+func TestSandboxOfSharedProcesses(t *testing.T) {
+	b := newBench(t)
+	b.create(testPod("plain"))
+	if c := b.runtime.next(t); c.spec.Name != "app" || c.spec.ProcessesOf != "" {
+		t.Fatalf("%+v", c.spec)
+	}
+	b.create(testPod("shared", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }))
+	sandbox, c := b.runtime.next(t), b.runtime.next(t)
+	if sandbox.spec.Image != "pause" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS {
+		t.Fatalf("%+v, %+v", sandbox.spec, c.spec)
+	}
+	sandbox.end(137)
+	c.end(137)
+	again := []string{b.runtime.next(t).spec.Image, fmt.Sprint(b.runtime.next(t).spec.ProcessesOf)}
+	if !slices.Equal(again, []string{"pause", sandbox.spec.Dir}) {
+		t.Errorf("started again: %q", again)
+	}
+}
