@@ -98,7 +98,7 @@ func groupOf(all []Hierarchy, text string) (g Group) {
 		}
 		i := slices.IndexFunc(all, func(h Hierarchy) bool { return h.Controllers == fields[1] })
 		if i >= 0 {
-			g = append(g, filepath.Join(all[i].Point, fields[2]))
+			g = append(g, Member{filepath.Join(all[i].Point, fields[2]), all[i].Dir()})
 		}
 	}
 	return g

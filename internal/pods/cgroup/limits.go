@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -80,7 +81,7 @@ type Tree struct{ places []place }
 // A place is a controller's.
 type place struct {
 	controller, dir string
-	v2              bool
+	in              Hierarchy
 }
 
 // Grow makes a group of the machine's with limits, and below it a place for others, inner. missing says what cannot be bounded, and why; it
@@ -101,7 +102,7 @@ func grow(all []Hierarchy, name, inner string, l Limits) (t Tree, missing []stri
 				c.name))
 			continue
 		}
-		p := place{c.name, filepath.Join(h.Point, name, inner), h.V2()}
+		p := place{c.name, filepath.Join(h.Point, name, inner), h}
 		if err := p.grow(h, name, inner, l); err != nil {
 			missing = append(missing, fmt.Sprintf("%s not limited: %v", c.bounds, err))
 			continue
@@ -150,7 +151,7 @@ func (p *place) grow(h Hierarchy, name, inner string, l Limits) error {
 }
 
 func (p *place) set(dir string, l Limits) error {
-	for _, s := range l.settings(p.controller, p.v2) {
+	for _, s := range l.settings(p.controller, p.in.V2()) {
 		if err := os.WriteFile(filepath.Join(dir, s.file), []byte(s.value), 0o644); err != nil {
 			return fmt.Errorf("limit %s: %w", p.controller, err)
 		}
@@ -158,8 +159,14 @@ func (p *place) set(dir string, l Limits) error {
 	return nil
 }
 
-// A Group is the directories of one group, one a hierarchy. It may be empty.
-type Group []string
+// A Group is one group, in some of the machine's hierarchies. It may be in none.
+type Group []Member
+
+// A Member is a group in one hierarchy.
+type Member struct {
+	Dir string `json:"dir"` // of the machine
+	In  string `json:"in"`  // Hierarchy.Dir
+}
 
 // Make makes a group with limits. Its name is a file's.
 func (t Tree) Make(name string, l Limits) (Group, error) {
@@ -174,25 +181,20 @@ func (t Tree) Make(name string, l Limits) (Group, error) {
 			return nil, errors.Join(fmt.Errorf("make control group: %w", err), g.Remove())
 		}
 		if !g.has(dir) {
-			g = append(g, dir)
+			g = append(g, Member{dir, p.in.Dir()})
 		}
 	}
 	return g, nil
 }
 
 func (g Group) has(dir string) bool {
-	for _, d := range g {
-		if d == dir {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(g, func(m Member) bool { return m.Dir == dir })
 }
 
 // Remove removes the group. Its processes have ended, or are about to.
 func (g Group) Remove() error {
-	for _, dir := range g {
-		if err := removeSoon(dir); err != nil {
+	for _, m := range g {
+		if err := removeSoon(m.Dir); err != nil {
 			return err
 		}
 	}
@@ -206,8 +208,8 @@ func (g Group) Join() error { return g.Add(0) }
 func (g Group) Add(pid int) error { return g.write("cgroup.procs", pid) }
 
 func (g Group) write(file string, id int) error {
-	for _, dir := range g {
-		if err := os.WriteFile(filepath.Join(dir, file), []byte(strconv.Itoa(id)), 0); err != nil {
+	for _, m := range g {
+		if err := os.WriteFile(filepath.Join(m.Dir, file), []byte(strconv.Itoa(id)), 0); err != nil {
 			return fmt.Errorf("join control group: %w", err)
 		}
 	}
@@ -217,10 +219,10 @@ func (g Group) write(file string, id int) error {
 // JoinThread takes the calling thread into the group's hierarchies of cgroup v1, where what it starts is then. In v2 threads are with their
 // process: rest is the group there, for Add to what was started.
 func (g Group) JoinThread() (rest Group, err error) {
-	for _, dir := range g {
-		if _, err := os.Stat(filepath.Join(dir, "tasks")); errors.Is(err, fs.ErrNotExist) { // v2 has no such file
-			rest = append(rest, dir)
-		} else if err := (Group{dir}).write("tasks", 0); err != nil {
+	for _, m := range g {
+		if _, err := os.Stat(filepath.Join(m.Dir, "tasks")); errors.Is(err, fs.ErrNotExist) { // v2 has no such file
+			rest = append(rest, m)
+		} else if err := (Group{m}).write("tasks", 0); err != nil {
 			return nil, err
 		}
 	}
@@ -229,9 +231,9 @@ func (g Group) JoinThread() (rest Group, err error) {
 
 // OutOfMemory tells whether the kernel has ended a process of the group because the group, or one above, had no memory left.
 func (g Group) OutOfMemory() bool {
-	for _, dir := range g {
+	for _, m := range g {
 		for _, file := range []string{"memory.oom_control", "memory.events"} {
-			text, err := os.ReadFile(filepath.Join(dir, file))
+			text, err := os.ReadFile(filepath.Join(m.Dir, file))
 			if err != nil {
 				continue // of another controller
 			}
@@ -253,11 +255,11 @@ func (g Group) Kill() {
 	if len(g) == 0 {
 		return
 	}
-	for _, dir := range g {
-		_ = os.WriteFile(filepath.Join(dir, "pids.max"), []byte("0"), 0) // no more of them; in pids' own directory
+	for _, m := range g {
+		_ = os.WriteFile(filepath.Join(m.Dir, "pids.max"), []byte("0"), 0) // no more of them; in pids' own directory
 	}
 	for range killRounds {
-		text, _ := os.ReadFile(filepath.Join(g[0], "cgroup.procs"))
+		text, _ := os.ReadFile(filepath.Join(g[0].Dir, "cgroup.procs"))
 		pids := strings.Fields(string(text))
 		if len(pids) == 0 {
 			return

@@ -59,7 +59,7 @@ func TestGroupV2(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Group{root + "/a/lab/in/one"}, g); diff != "" {
+	if diff := cmp.Diff(Group{{root + "/a/lab/in/one", "unified"}}, g); diff != "" {
 		t.Error(diff)
 	}
 	const passed = "+cpuset +cpu +memory +pids"
@@ -90,7 +90,7 @@ func TestGroupV1(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(Group{memory + "/a/lab/in/one", cpu + "/a/lab/in/one"}, g); diff != "" {
+	if diff := cmp.Diff(Group{{memory + "/a/lab/in/one", "memory"}, {cpu + "/a/lab/in/one", "cpu,cpuacct"}}, g); diff != "" {
 		t.Error(diff)
 	}
 	if diff := cmp.Diff(map[string]string{"a/lab/memory.limit_in_bytes": "1073741824", "a/lab/in/one/memory.limit_in_bytes": "67108864"},
@@ -116,10 +116,10 @@ func TestGrowWhereNothingCanBeMade(t *testing.T) {
 
 func TestOutOfMemory(t *testing.T) {
 	for text, want := range map[string]bool{"oom_kill_disable 0\nunder_oom 0\noom_kill 0\n": false, "oom_kill_disable 1\noom_kill 2\n": true} {
-		if got := (Group{t.TempDir(), fake(t, map[string]string{"memory.oom_control": text})}).OutOfMemory(); got != want {
+		if got := (Group{{Dir: t.TempDir()}, {Dir: fake(t, map[string]string{"memory.oom_control": text})}}).OutOfMemory(); got != want {
 			t.Errorf("%q: %v", text, got)
 		}
-		if got := (Group{fake(t, map[string]string{"memory.events": text})}).OutOfMemory(); got != want {
+		if got := (Group{{Dir: fake(t, map[string]string{"memory.events": text})}}).OutOfMemory(); got != want {
 			t.Errorf("v2: %q: %v", text, got)
 		}
 	}

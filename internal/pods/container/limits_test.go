@@ -67,9 +67,9 @@ func TestForkBomb(t *testing.T) {
 	if err := c.Remove(); err != nil {
 		t.Error(err)
 	}
-	for _, dir := range c.Spec().Group {
-		if _, err := os.Stat(dir); err == nil {
-			t.Errorf("%s is left", dir)
+	for _, in := range c.Spec().Group {
+		if _, err := os.Stat(in.Dir); err == nil {
+			t.Errorf("%s is left", in.Dir)
 		}
 	}
 }
@@ -77,9 +77,9 @@ func TestForkBomb(t *testing.T) {
 // groupOf is the directory of a container's group that has a file.
 func groupOf(t *testing.T, c *container.Container, file string) string {
 	t.Helper()
-	for _, dir := range c.Spec().Group {
-		if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
-			return dir
+	for _, in := range c.Spec().Group {
+		if _, err := os.Stat(filepath.Join(in.Dir, file)); err == nil {
+			return in.Dir
 		}
 	}
 	t.Fatalf("%v has no %s", c.Spec().Group, file)
@@ -127,11 +127,16 @@ func TestLimitsOfAContainer(t *testing.T) {
 				t.Errorf("%s: %q %v, want %s", file, text, err, want)
 			}
 		}
+		if got := m.run(c, "sh", "-c", "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes cpu*/cpu.cfs_quota_us pids/pids.max; "+
+			"echo 1 2>/dev/null >pids/pids.max || echo guarded; mkdir pids/x 2>/dev/null || echo guarded"); got !=
+			"67108864\n50000\n100\nguarded\nguarded\n" {
+			t.Errorf("it sees\n%s", got)
+		}
 		own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid()))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if theirs := m.run(c, "cat", "/proc/self/cgroup"); theirs != string(own) || !strings.Contains(theirs, filepath.Base(c.Spec().Group[0])) {
+		if theirs := m.run(c, "cat", "/proc/self/cgroup"); theirs != string(own) || !strings.Contains(theirs, filepath.Base(c.Spec().Group[0].Dir)) {
 			t.Errorf("a command is in\n%s, the first process in\n%s", theirs, own)
 		}
 	}

@@ -22,7 +22,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := rootfs.Alone(); err != nil {
 		return err
 	}
-	mounts := s.Mounts
+	mounts := slices.Concat(groupMounts(s), s.Mounts)
 	if len(links) > 0 {
 		mounts = append([]container.Mount{{Source: "/proc/self/exe", Destination: selfPath, ReadOnly: true}}, mounts...)
 	}

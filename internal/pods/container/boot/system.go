@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/rootfs"
 )
@@ -26,6 +29,19 @@ func mountSystem(s *container.Spec) error {
 	if err := unix.Mount("sysfs", "/sys", "sysfs", rootfs.NoExec, ""); err != nil {
 		return fmt.Errorf("mount /sys: %w", err)
 	}
+	if list := groupMounts(s); len(list) > 0 && list[0].Destination != groupsAt {
+		if err := rootfs.MountAt("tmpfs", groupsAt, rootfs.NoExec, "mode=0755,size=4k"); err != nil {
+			return err
+		}
+		for _, m := range list {
+			if err := os.Mkdir(m.Destination, 0o755); err != nil {
+				return err
+			}
+		}
+		if err := rootfs.ReadOnly(groupsAt); err != nil {
+			return err
+		}
+	}
 	if err := rootfs.ReadOnly("/sys"); err != nil { // its superblock is shared with the network namespace's other ones
 		return err
 	}
@@ -33,6 +49,26 @@ func mountSystem(s *container.Spec) error {
 		return fmt.Errorf("make /dev: %w", err)
 	}
 	return guardProc(s.Privileged)
+}
+
+// groupsAt is where programs look for what they are limited to.
+const groupsAt = "/sys/fs/cgroup"
+
+// groupMounts are the container's own control groups there; of cgroup v2 alone it is the root of all. Volumes have the place before them.
+func groupMounts(s *container.Spec) (list []container.Mount) {
+	for _, m := range s.Mounts {
+		if dest := filepath.Clean(m.Destination); strings.HasPrefix(groupsAt+"/", dest+"/") || strings.HasPrefix(dest, groupsAt+"/") {
+			return nil
+		}
+	}
+	for _, m := range s.Group {
+		at := filepath.Join(groupsAt, m.In)
+		if len(s.Group) == 1 && m.In == (cgroup.Hierarchy{}).Dir() {
+			at = groupsAt
+		}
+		list = append(list, container.Mount{Source: m.Dir, Destination: at, ReadOnly: true})
+	}
+	return list
 }
 
 // masked is what tells of the machine, and is empty in a container; unwritable is where writing would change the machine. Both are
