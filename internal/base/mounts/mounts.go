@@ -46,9 +46,9 @@ func Parse(text string) iter.Seq[Mount] {
 	}
 }
 
-// Layers are those of directories that are layers of an overlay, in the mount namespace of any thread of the machine. They go by their last
-// elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no difference.
-func Layers(ctx context.Context, dirs []string) ([]string, error) {
+// Named are those of directories that are mounted, or are layers of an overlay, in the mount namespace of any thread of the machine. They go
+// by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no difference.
+func Named(ctx context.Context, dirs []string) ([]string, error) {
 	threads, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	if err != nil {
 		return nil, err
@@ -71,9 +71,6 @@ func Layers(ctx context.Context, dirs []string) ([]string, error) {
 		}
 		seen[view] = true
 		for line := range bytes.Lines(text) {
-			if !bytes.Contains(line, []byte(" - overlay ")) {
-				continue
-			}
 			for _, d := range dirs {
 				busy[d] = busy[d] || bytes.Contains(line, []byte(filepath.Base(d)))
 			}

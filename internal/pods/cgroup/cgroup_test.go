@@ -86,7 +86,8 @@ func TestRemove(t *testing.T) {
 func TestGroupOf(t *testing.T) {
 	all := []Hierarchy{{"/c/cpu,cpuacct", "cpu,cpuacct"}, {"/c/systemd", "name=systemd"}, {"/c/unified", ""}}
 	const text = "12:pids:/x\n4:cpu,cpuacct:/lab/node\n1:name=systemd:/\nnot whole\n0::/lab/a:b\n"
-	if diff := cmp.Diff(Group{{"/c/cpu,cpuacct/lab/node", "cpu,cpuacct"}, {"/c/systemd", "systemd"}, {"/c/unified/lab/a:b", "unified"}}, groupOf(all, text)); diff != "" {
+	want := Group{{"/c/cpu,cpuacct/lab/node", "cpu,cpuacct"}, {"/c/systemd", "systemd"}, {"/c/unified/lab/a:b", "unified"}}
+	if diff := cmp.Diff(want, groupOf(all, text)); diff != "" {
 		t.Error(diff)
 	}
 }

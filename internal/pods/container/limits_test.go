@@ -90,7 +90,8 @@ func groupOf(t *testing.T, c *container.Container, file string) string {
 func TestMemoryBomb(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
 	other := m.start(m.spec("pause"))
-	s := m.spec("ubuntu", "tail", "-c", "500m", "/dev/zero") // which keeps as much in memory
+	hog := []string{"bash", "-c", "exec tail -n1 < <(head -c 100m /dev/zero)"} // it keeps a line in memory
+	s := m.spec("ubuntu", hog...)
 	s.Limits.Memory = 32 << 20
 	if e := m.wait(m.start(s)); e.Code != 137 || e.Signal != 9 || e.Reason != container.ReasonMemory {
 		t.Errorf("exit %+v", e)
@@ -100,7 +101,7 @@ func TestMemoryBomb(t *testing.T) {
 	s.Limits.Memory = 32 << 20
 	c := m.start(s)
 	var out bytes.Buffer
-	code, err := c.Exec(t.Context(), container.Exec{Args: []string{"tail", "-c", "500m", "/dev/zero"}, Stdout: &out, Stderr: &out})
+	code, err := c.Exec(t.Context(), container.Exec{Args: hog, Stdout: &out, Stderr: &out})
 	if err != nil || code != 137 {
 		t.Errorf("a command: exit status %d, %v, %d bytes", code, err, out.Len())
 	}
@@ -136,7 +137,8 @@ func TestLimitsOfAContainer(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if theirs := m.run(c, "cat", "/proc/self/cgroup"); theirs != string(own) || !strings.Contains(theirs, filepath.Base(c.Spec().Group[0].Dir)) {
+		if theirs := m.run(c, "cat", "/proc/self/cgroup"); theirs != string(own) ||
+			!strings.Contains(theirs, filepath.Base(c.Spec().Group[0].Dir)) {
 			t.Errorf("a command is in\n%s, the first process in\n%s", theirs, own)
 		}
 	}
@@ -155,7 +157,7 @@ func TestSharedProcesses(t *testing.T) {
 		t.Errorf("the command is number %s", log)
 	}
 	list := func() string { return m.run(b, "sh", "-c", "cat /proc/[0-9]*/cmdline | tr '\\0' ' '") }
-	contains(t, list(), "pause", "sleep 997", "sleep 998", "sleep 999")
+	contains(t, list(), "packetwalk-app first", "sleep 997", "sleep 998", "sleep 999")
 	for _, script := range []string{"ls /proc/1/root/", "ls /proc/1/cwd/"} { // the sandbox's, which is ours
 		if code, err := b.Exec(t.Context(), container.Exec{Args: []string{"sh", "-c", script}}); code == 0 || err != nil {
 			t.Errorf("%s: %d, %v", script, code, err)

@@ -35,8 +35,8 @@ type Spec struct {
 	// terminal, TERM are given where neither has them.
 	Env, ImageEnv []string
 	WorkingDir    string // "" is /
-	// Sysctls are settings of the container's IPC namespace, by their names below /proc/sys, as "kernel/shm_rmid_forced". The caller has looked
-	// at the names.
+	// Sysctls are settings of the container's IPC namespace, by their names below /proc/sys, as "kernel/shm_rmid_forced". The caller has
+	// looked at the names.
 	Sysctls map[string]string
 	// ResolvConf and Hosts are the contents of /etc/resolv.conf and /etc/hosts. nil makes them: no name server; localhost and the hostname.
 	ResolvConf, Hosts []byte

@@ -216,7 +216,7 @@ func removeOld(dir *os.Root) {
 	for _, e := range entries {
 		names = append(names, e.Name())
 	}
-	busy, err := mounts.Layers(context.Background(), names)
+	busy, err := mounts.Named(context.Background(), names)
 	if err != nil {
 		return
 	}

@@ -104,7 +104,7 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the image store: %w", err)
 	}
-	s := &Store{Pinned: mounts.Layers, dir: dir, root: root, most: most}
+	s := &Store{Pinned: mounts.Named, dir: dir, root: root, most: most}
 	if err := s.prepare(); err != nil {
 		return nil, fmt.Errorf("image store %s: %w", dir, err)
 	}

@@ -19,13 +19,14 @@ type Overlay struct {
 	Upper, Work string   // the writable one, above all, and a directory beside it
 }
 
-// Mount mounts it at target, with mount(2)'s flags. It changes the working directory: the names of layers are relative where they are in
-// one directory, because mount(2) takes a page of options, and an image may have a hundred layers.
+// Mount mounts it at target, with mount(2)'s flags. It changes the working directory: the names of several layers are relative where they
+// are in one directory, because mount(2) takes a page of options, and an image may have a hundred layers. Who looks for what is mounted
+// (mounts.Named) finds layers by their last elements then, and one alone by its whole name.
 func (o Overlay) Mount(target string, flags uintptr) error {
 	dir := filepath.Dir(o.Lower[0])
 	lower := make([]string, len(o.Lower))
 	for i, layer := range o.Lower {
-		if filepath.Dir(layer) == dir {
+		if len(lower) > 1 && filepath.Dir(layer) == dir {
 			layer = filepath.Base(layer)
 		}
 		lower[i] = escapeOption(layer)
