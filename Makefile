@@ -73,20 +73,22 @@ test-modules: deps ## the tests of the control plane's own module
 oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
 	cd controlplane/oracle && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 
-# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, and the pods' network (bridge,
-# transparent or kubenet).
+# Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, what runs the pods (light or containerd), and
+# their network (bridge, transparent or kubenet); and the page that gets the results.
 FOCUS   ?= \[sig-network\].*\[Conformance\]
 SKIP    ?=
 NODES   ?= 3
+RUNTIME ?= light
 NETWORK ?= bridge
+PAGE    ?= docs/conformance.md
 
 # The suite's image stands on this machine's packages: nc and dig are in it.
 .PHONY: e2e
-e2e: deps controlplane build ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, NETWORK=
+e2e: deps controlplane build $(if $(filter containerd,$(RUNTIME)),realnode) ## Kubernetes' own tests against a lab: FOCUS=, SKIP=, NODES=, RUNTIME=, NETWORK=
 	@scripts/deps nc:netcat-openbsd dig:bind9-dnsutils
 	@go run ./tools/controlplane build e2e
 	@go build -o bin/e2e/ ./tools/e2e
-	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -network $(NETWORK)
+	scripts/as-root bin/e2e/e2e -focus '$(FOCUS)' -skip '$(SKIP)' -nodes $(NODES) -runtime $(RUNTIME) -network $(NETWORK) -page '$(PAGE)'
 
 .PHONY: realnode
 realnode: ## containerd and upstream's kubelet, for nodes with runtime containerd, built once for all clones (minutes the first time)

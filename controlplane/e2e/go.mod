@@ -7,6 +7,9 @@ godebug default=go1.25
 tool (
 	github.com/onsi/ginkgo/v2/ginkgo
 	k8s.io/kubernetes/test/images/agnhost
+	k8s.io/kubernetes/test/images/nonewprivs
+	k8s.io/kubernetes/test/images/regression-issue-74839
+	k8s.io/sample-apiserver
 )
 
 require k8s.io/kubernetes v1.35.4
@@ -160,6 +163,7 @@ require (
 	k8s.io/kubelet v0.35.4 // indirect
 	k8s.io/mount-utils v0.35.4 // indirect
 	k8s.io/pod-security-admission v0.35.4 // indirect
+	k8s.io/sample-apiserver v0.35.4 // indirect
 	k8s.io/utils v0.0.0-20251002143259-bc988d571ff4 // indirect
 	sigs.k8s.io/apiserver-network-proxy/konnectivity-client v0.31.2 // indirect
 	sigs.k8s.io/json v0.0.0-20250730193827-2d320260d730 // indirect

@@ -40,6 +40,10 @@ var products = map[string][]product{
 		{name: "e2e.test", module: "e2e", source: "k8s.io/kubernetes/test/e2e", test: true, what: "Kubernetes' end-to-end tests", minutes: 8},
 		{name: "ginkgo", module: "e2e", source: "github.com/onsi/ginkgo/v2/ginkgo", what: "their runner", minutes: 1},
 		{name: "agnhost", module: "e2e", source: "k8s.io/kubernetes/test/images/agnhost", what: "the program of their images", minutes: 5},
+		{name: "sample-apiserver", module: "e2e", source: "k8s.io/sample-apiserver", what: "the API server that they add", minutes: 2},
+		{name: "nonewprivs", module: "e2e", source: "k8s.io/kubernetes/test/images/nonewprivs", what: "a program of their images", minutes: 1},
+		{name: "regression-issue-74839", module: "e2e", source: "k8s.io/kubernetes/test/images/regression-issue-74839",
+			what: "a program of their images", minutes: 1},
 	},
 	"realnode": {
 		{name: "kubelet", source: "k8s.io/kubernetes/cmd/kubelet", what: "upstream's kubelet", minutes: 8},

@@ -12,7 +12,10 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"packetwalk.dev/internal/lab/cluster"
 )
@@ -153,15 +156,49 @@ func TestReplaceSection(t *testing.T) {
 	}
 }
 
+// Each selection of specs that the page has is found, and no other.
+func TestTitle(t *testing.T) {
+	for o, want := range map[options]string{
+		{focus: `\[sig-network\].*\[Conformance\]`}:            "[sig-network] Conformance",
+		{focus: `\[sig-api-machinery\].*\[Conformance\]`}:      "[sig-api-machinery] Conformance",
+		{focus: `\[sig-network\]`, skip: `\[Conformance\]`}:    "[sig-network] beyond Conformance",
+		{focus: `\[sig-network\]`}:                             "",
+		{focus: `\[sig-network\].*\[Conformance\]`, skip: "x"}: "",
+		{focus: `\[sig-network\] Services`}:                    "",
+		{focus: `x|\[sig-network\].*\[Conformance\]`}:          "",
+	} {
+		if got := o.title(); got != want {
+			t.Errorf("%+v: %q, want %q", o, got, want)
+		}
+	}
+}
+
+func TestOverview(t *testing.T) {
+	page := "# Page\n\n## Results\n\nold\n\n" +
+		"## [sig-a] Conformance: light nodes, kubenet\n\nKubernetes, 5s.\n\n**2 specs: 1 failed, 1 passed.**\n\n| spec | | cause |\n\n" +
+		"## [sig-b] Conformance: containerd nodes, kubenet\n\nKubernetes, 5s.\n\n**2 specs: 2 passed.**\n"
+	want := `
+| specs | lab | |
+|---|---|---|
+| [sig-a] Conformance | light nodes, kubenet | 2 specs: 1 failed, 1 passed |
+| [sig-b] Conformance | containerd nodes, kubenet | 2 specs: 2 passed |
+`
+	if diff := cmp.Diff(want, overview(page)); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
 // The causes that are kept can be read, and each is a whole line.
 func TestCauses(t *testing.T) {
-	known, err := readCauses(filepath.Join("../..", causesFile), runtime)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, cause := range known {
-		if cause == "" || strings.Contains(cause, "\n") {
-			t.Errorf("%s: the cause is %q", name, cause)
+	for _, runtime := range []string{"light", "containerd"} {
+		known, err := readCauses(filepath.Join("../..", causesFile), runtime)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, cause := range known {
+			if cause == "" || strings.Contains(cause, "\n") {
+				t.Errorf("%s: the cause is %q", name, cause)
+			}
 		}
 	}
 }
@@ -169,15 +206,19 @@ func TestCauses(t *testing.T) {
 // Each network's cluster.yaml is one that up takes, with room for its pods.
 func TestClusterYAML(t *testing.T) {
 	for network := range networks {
-		if _, errs := cluster.Parse(cluster.Placement{}, []byte(clusterYAML(options{network: network, nodes: 10}))); len(errs) > 0 {
-			t.Errorf("%s: %v", network, errs)
+		for _, runtime := range []string{"light", "containerd"} {
+			o := options{network: network, runtime: runtime, nodes: 10}
+			if _, errs := cluster.Parse(cluster.Placement{}, []byte(clusterYAML(o))); len(errs) > 0 {
+				t.Errorf("%+v: %v", o, errs)
+			}
 		}
 	}
 }
 
-// TestAgnhostImage: the image has the base's files and links, and over them the ones of its own.
-func TestAgnhostImage(t *testing.T) {
-	base := t.TempDir()
+// TestArchive: an image has the files and links of its layers, one over the other; images of the same layer share it; what is made once is
+// found again, and made anew when it is something else.
+func TestArchive(t *testing.T) {
+	base, cache := t.TempDir(), t.TempDir()
 	for name, text := range map[string]string{"etc/passwd": "below", "bin/sh": "shell"} {
 		path := filepath.Join(base, name)
 		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
@@ -187,23 +228,54 @@ func TestAgnhostImage(t *testing.T) {
 	if err := os.Symlink("sh", filepath.Join(base, "bin/bash")); err != nil {
 		t.Fatal(err)
 	}
-	img, err := agnhostImage(base, []entry{{name: "etc/passwd", text: []byte("above"), mode: 0o644}, {name: "agnhost-2", target: "agnhost"}})
+	below := layer{folder: base}
+	one := recipe{[]layer{below, {entries: []entry{
+		{name: "etc/passwd", text: "above", mode: 0o644}, {name: "uploads/", mode: 0o755}, {name: "agnhost-2", target: "agnhost"},
+		{name: "run", source: filepath.Join(base, "bin/sh"), mode: 0o6755},
+	}}}, v1.Config{Entrypoint: []string{"/agnhost"}}}
+	oneTag, twoTag := name.MustParseReference("a.io/one:1").(name.Tag), name.MustParseReference("a.io/two:2").(name.Tag)
+	recipes := map[name.Tag]recipe{oneTag: one, twoTag: {[]layer{below}, v1.Config{}}}
+	file, err := archiveOf(cache, recipes)
 	if err != nil {
 		t.Fatal(err)
 	}
+	images := map[name.Tag]v1.Image{}
+	for tag := range recipes {
+		if images[tag], err = tarball.ImageFromPath(file, &tag); err != nil {
+			t.Fatal(err)
+		}
+	}
 	var got []string
-	r := tar.NewReader(mutate.Extract(img))
+	r := tar.NewReader(mutate.Extract(images[oneTag]))
 	for h, err := r.Next(); err == nil; h, err = r.Next() {
 		text, _ := io.ReadAll(r)
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %c %s%s", h.Name, h.Typeflag, h.Linkname, text)))
+		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %c %o %s%s", h.Name, h.Typeflag, h.Mode, h.Linkname, text)))
 	}
 	slices.Sort(got)
-	want := []string{"agnhost-2 2 agnhost", "bin 5", "bin/bash 2 sh", "bin/sh 0 shell", "etc 5", "etc/passwd 0 above", "uploads 5"}
+	want := []string{"agnhost-2 2 777 agnhost", "bin 5 755", "bin/bash 2 777 sh", "bin/sh 0 755 shell", "etc 5 755", "etc/passwd 0 644 above",
+		"run 0 6755 shell", "uploads 5 755"}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
-	config, err := img.ConfigFile()
-	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/agnhost"}) || !slices.Equal(config.Config.Cmd, []string{"pause"}) {
+	layersOne, _ := images[oneTag].Layers()
+	layersTwo, _ := images[twoTag].Layers()
+	first, _ := layersOne[0].DiffID()
+	if other, err := layersTwo[0].DiffID(); err != nil || first != other {
+		t.Errorf("%v and %v, %v", first, other, err)
+	}
+	config, err := images[oneTag].ConfigFile()
+	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/agnhost"}) {
 		t.Errorf("%+v, %v", config, err)
+	}
+	if again, err := archiveOf(cache, recipes); err != nil || again != file {
+		t.Errorf("%s, %v", again, err)
+	}
+	one.config.User = "1"
+	recipes[oneTag] = one
+	if again, err := archiveOf(cache, recipes); err != nil || again == file {
+		t.Errorf("%s, %v", again, err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 1 {
+		t.Errorf("left: %v", left)
 	}
 }

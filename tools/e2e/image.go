@@ -2,144 +2,102 @@ package main
 
 import (
 	"archive/tar"
-	"bytes"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	goruntime "runtime"
 	"slices"
 	"strings"
-	"time"
+	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/empty"
 	"github.com/google/go-containerregistry/pkg/v1/mutate"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
-
-	"packetwalk.dev/internal/pods/distribution"
 )
 
-// agnhost is the repository of the image that most specs run.
-const agnhost = "registry.k8s.io/e2e-test-images/agnhost"
+// A layer is the files of a folder, or else entries.
+type layer struct {
+	folder  string
+	entries []entry
+}
 
-// image makes agnhost's image as its Dockerfile does (k8s.io/kubernetes/test/images/agnhost), of upstream's program and a distribution of
-// this machine's packages in place of Alpine, and loads it under the names that the suite has. It lacks /coredns and iperf.
-func (l lab) image(ctx context.Context) error {
-	tags, err := agnhostTags(ctx)
-	if err != nil {
-		return err
+// An entry is a file with the text, or with what the machine's file source has; where it has a target, a symbolic link; where its name ends
+// with a slash, a folder.
+type entry struct {
+	name, target, source string
+	text                 string
+	mode                 int64 // as tar has it: 0o4755 with setuid
+}
+
+// A recipe says what an image has, layers from the lowest up.
+type recipe struct {
+	layers []layer
+	config v1.Config
+}
+
+// archiveOf makes the images, by name, as one archive in the folder cache, or finds it there. What was there of other images goes.
+func archiveOf(cache string, recipes map[name.Tag]recipe) (string, error) {
+	file := filepath.Join(cache, "images-"+key(recipes)+".tar")
+	if _, err := os.Stat(file); err == nil {
+		return file, nil
 	}
-	var store distribution.Store
-	base, err := store.Root(ctx)
-	if err != nil {
-		return err
-	}
-	own, err := agnhostFiles(ctx, base)
-	if err != nil {
-		return err
-	}
-	img, err := agnhostImage(base, own)
-	if err != nil {
-		return err
-	}
-	file := filepath.Join(report, "agnhost.tar")
-	images := map[name.Tag]v1.Image{}
-	for _, tag := range tags {
+	images, layers := map[name.Tag]v1.Image{}, map[string]v1.Layer{}
+	for tag, r := range recipes {
+		img, err := r.image(layers)
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", tag, err)
+		}
 		images[tag] = img
 	}
-	if err := tarball.MultiWriteToFile(file, images); err != nil {
-		return err
+	old, err := filepath.Glob(filepath.Join(cache, "images-*"))
+	for _, f := range old {
+		err = errors.Join(err, os.Remove(f))
 	}
-	_, err = l.packetwalk(ctx, "image", "load", file)
-	return errors.Join(err, os.Remove(file))
-}
-
-// agnhostTags are the image's names, as the suite prints them.
-func agnhostTags(ctx context.Context) (tags []name.Tag, err error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, filepath.Join(bin, "e2e", "e2e.test"), "-list-images").Output()
 	if err != nil {
-		return nil, fmt.Errorf("list the suite's images: %w", err)
+		return "", err
 	}
-	for line := range strings.Lines(string(out)) {
-		if line = strings.TrimSpace(line); strings.HasPrefix(line, agnhost+":") {
-			tag, err := name.NewTag(line)
-			if err != nil {
-				return nil, err
-			}
-			tags = append(tags, tag)
-		}
+	partial := file + ".partial"
+	if err := tarball.MultiWriteToFile(partial, images); err != nil {
+		return "", err
 	}
-	if len(tags) == 0 {
-		return nil, errors.New("the suite names no image of agnhost")
-	}
-	return tags, nil
+	return file, os.Rename(partial, file)
 }
 
-// An entry is a file, or where it has a target a link, of a layer.
-type entry struct {
-	name, target string
-	text         []byte
-	mode         int64
+// key tells recipes apart. A folder and a source stand for what is in them: their paths have versions.
+func key(recipes map[name.Tag]recipe) string {
+	var lines []string
+	for tag, r := range recipes {
+		lines = append(lines, fmt.Sprintf("%s %+v\n", tag, r))
+	}
+	slices.Sort(lines)
+	return fmt.Sprintf("%x", sha256.Sum256([]byte(strings.Join(lines, ""))))[:16]
 }
 
-// agnhostFiles are what the image has over its base.
-func agnhostFiles(ctx context.Context, base string) ([]entry, error) {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	list := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", "k8s.io/kubernetes")
-	list.Dir = "controlplane/e2e"
-	out, err := list.Output()
-	if err != nil {
-		return nil, fmt.Errorf("find upstream's sources: %w", err)
-	}
-	porter := filepath.Join(strings.TrimSpace(string(out)), "test/images/agnhost/porter")
-	files := []entry{{name: "agnhost-2", target: "agnhost"}}
-	for _, f := range []struct {
-		name, from, more string
-		mode             int64
-	}{
-		{"agnhost", filepath.Join(bin, "e2e", "agnhost"), "", 0o755},
-		{"localhost.crt", filepath.Join(porter, "localhost.crt"), "", 0o644},
-		{"localhost.key", filepath.Join(porter, "localhost.key"), "", 0o644},
-		{"etc/passwd", filepath.Join(base, "etc/passwd"), "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n", 0o644},
-		{"etc/group", filepath.Join(base, "etc/group"), "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n", 0o644},
-	} {
-		text, err := os.ReadFile(f.from)
-		if err != nil {
-			return nil, err
-		}
-		files = append(files, entry{name: f.name, text: append(text, f.more...), mode: f.mode})
-	}
-	return files, nil
-}
-
-// agnhostImage is an image of a directory and, over it, files.
-func agnhostImage(base string, files []entry) (v1.Image, error) {
-	var layers []v1.Layer
-	for _, write := range []func(*tar.Writer) error{
-		func(w *tar.Writer) error { return w.AddFS(os.DirFS(base)) },
-		func(w *tar.Writer) error { return writeEntries(w, files) },
-	} {
-		layer, err := tarball.LayerFromOpener(func() (io.ReadCloser, error) { return archive(write), nil })
-		if err != nil {
-			return nil, err
-		}
-		layers = append(layers, layer)
-	}
-	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: goruntime.GOARCH, Config: v1.Config{
-		Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"},
-	}})
+// image makes the image; layers are those that are made already.
+func (r recipe) image(layers map[string]v1.Layer) (v1.Image, error) {
+	img, err := mutate.ConfigFile(empty.Image, &v1.ConfigFile{OS: "linux", Architecture: goruntime.GOARCH, Config: r.config})
 	if err != nil {
 		return nil, err
 	}
-	return mutate.AppendLayers(img, layers...)
+	for _, l := range r.layers {
+		key := fmt.Sprint(l)
+		if layers[key] == nil {
+			open := func() (io.ReadCloser, error) { return archive(l.write), nil }
+			if layers[key], err = tarball.LayerFromOpener(open); err != nil {
+				return nil, err
+			}
+		}
+		if img, err = mutate.AppendLayers(img, layers[key]); err != nil {
+			return nil, err
+		}
+	}
+	return img, nil
 }
 
 // archive is what a function writes into an archive.
@@ -152,22 +110,94 @@ func archive(write func(*tar.Writer) error) io.ReadCloser {
 	return r
 }
 
-func writeEntries(w *tar.Writer, files []entry) error {
-	files = append(slices.Clone(files), entry{name: "uploads/", mode: 0o755})
-	for _, f := range files {
-		h := &tar.Header{Name: f.name, Mode: f.mode, Size: int64(len(f.text)), Linkname: f.target}
-		switch {
-		case f.target != "":
-			h.Typeflag = tar.TypeSymlink
-		case strings.HasSuffix(f.name, "/"):
-			h.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(h); err != nil {
-			return err
-		}
-		if _, err := io.Copy(w, bytes.NewReader(f.text)); err != nil {
+func (l layer) write(w *tar.Writer) error {
+	if l.folder != "" {
+		return w.AddFS(os.DirFS(l.folder))
+	}
+	for _, e := range l.entries {
+		if err := e.write(w); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+func (e entry) write(w *tar.Writer) error {
+	h := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.text)), Linkname: e.target}
+	var content io.Reader = strings.NewReader(e.text)
+	switch {
+	case e.target != "":
+		h.Typeflag, h.Mode = tar.TypeSymlink, 0o777
+	case strings.HasSuffix(e.name, "/"):
+		h.Typeflag = tar.TypeDir
+	case e.source != "":
+		f, err := os.Open(e.source)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		if err != nil {
+			return err
+		}
+		h.Size, content = info.Size(), f
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err := io.Copy(w, content)
+	return err
+}
+
+// loadImages gives the lab the suite's images.
+func (l lab) loadImages(ctx context.Context) error {
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		return err
+	}
+	cache = filepath.Join(cache, "packetwalk", "e2e")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	recipes, err := suiteRecipes(ctx, cache)
+	if err != nil {
+		return err
+	}
+	file, err := archiveOf(cache, recipes)
+	if err != nil {
+		return err
+	}
+	if l.runtime == "containerd" {
+		return l.importImages(ctx, file)
+	}
+	_, err = l.packetwalk(ctx, nil, "image", "load", file)
+	return err
+}
+
+// importImages gives each node's containerd the images of an archive.
+func (l lab) importImages(ctx context.Context, file string) error {
+	nodes, err := l.packetwalk(ctx, nil, "kubectl", "--name", l.name, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup
+	errs := make(chan error, 1000) // a lab has fewer nodes
+	for _, node := range strings.Fields(nodes) {
+		all.Go(func() {
+			in, err := os.Open(file)
+			if err != nil {
+				errs <- err
+				return
+			}
+			defer in.Close()
+			_, err = l.packetwalk(ctx, in, "ssh", "--name", l.name, node, "--", "ctr", "-n", "k8s.io", "images", "import", "-")
+			errs <- err
+		})
+	}
+	all.Wait()
+	close(errs)
+	for e := range errs {
+		err = errors.Join(err, e)
+	}
+	return err
 }

@@ -24,16 +24,14 @@ const (
 	bin        = "bin"
 	report     = "bin/e2e/report"
 	causesFile = "controlplane/e2e/causes.yaml"
-	page       = "docs/conformance.md"
 )
-
-// runtime is what runs pods on the lab's nodes (spec.nodePools[].runtime), and the key of its causes.
-const runtime = "light"
 
 type options struct {
 	focus, skip string // regular expressions of specs' names, as ginkgo takes them
 	nodes       int
 	network     string // one of networks
+	runtime     string // what runs pods (spec.nodePools[].runtime), and the key of its causes
+	page        string // the file with the results' sections; "" for none
 	procs       int    // specs at the same time
 	limit       time.Duration
 }
@@ -44,6 +42,8 @@ func main() {
 	flag.StringVar(&o.skip, "skip", "", "`RE`: specs of those that do not run")
 	flag.IntVar(&o.nodes, "nodes", 3, "nodes of the lab")
 	flag.StringVar(&o.network, "network", "bridge", "the pods' network: bridge or transparent (Azure CNI's modes), or kubenet")
+	flag.StringVar(&o.runtime, "runtime", "light", "what runs pods: light, or containerd with upstream's kubelet")
+	flag.StringVar(&o.page, "page", "docs/conformance.md", "the `file` that gets a section with the results, where the specs are a whole group's")
 	flag.IntVar(&o.procs, "procs", 8, "specs that run at the same time")
 	flag.DurationVar(&o.limit, "limit", time.Hour, "how long the suite may take")
 	flag.Parse()
@@ -56,7 +56,7 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	known, err := readCauses(causesFile, runtime)
+	known, err := readCauses(causesFile, o.runtime)
 	if err != nil {
 		return err
 	}
@@ -66,14 +66,14 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.MkdirAll(report, 0o755); err != nil {
 		return err
 	}
-	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), log: filepath.Join(report, "suite.log")}
+	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), runtime: o.runtime, log: filepath.Join(report, "suite.log")}
 	// Not ended by Ctrl-C: what was begun is taken away.
 	defer func() { err = errors.Join(err, l.down(context.WithoutCancel(ctx))) }()
-	if err := l.image(ctx); err != nil {
-		return fmt.Errorf("make the image of agnhost: %w", err)
-	}
 	if err := l.up(ctx, o); err != nil {
 		return err
+	}
+	if err := l.loadImages(ctx); err != nil {
+		return fmt.Errorf("make the suite's images: %w", err)
 	}
 	if err := l.suite(ctx, o, os.Stdout); err != nil {
 		return err
@@ -86,7 +86,7 @@ func run(ctx context.Context, o options) (err error) {
 	if len(r.stopped) > 0 {
 		return fmt.Errorf("the suite did not come to its end: %s; its log is %s", r.stopped, l.log)
 	}
-	if err := writePage(ctx, page, o, r, known); err != nil {
+	if err := writePage(ctx, o, r, known); err != nil {
 		return err
 	}
 	return r.judge(known)

@@ -5,24 +5,36 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"regexp"
 	"strings"
 	"time"
 )
 
-// recorded are the selections of specs that docs/conformance.md has results of.
-var recorded = map[string]string{
-	`\[sig-network\].*\[Conformance\]`: "[sig-network] Conformance",
-	`\[Conformance\]`:                  "Conformance",
+// recorded are the selections of specs that docs/conformance.md has results of: all specs of a group, or those of Conformance.
+var recorded = regexp.MustCompile(`^\\\[(sig-[a-z-]+)\\\](\.\*\\\[Conformance\\\])?$`)
+
+// title is what a selection is called on the page; "" for one that is not recorded.
+func (o options) title() string {
+	m := recorded.FindStringSubmatch(o.focus)
+	switch {
+	case m == nil:
+		return ""
+	case m[2] != "" && o.skip == "":
+		return "[" + m[1] + "] Conformance"
+	case m[2] == "" && o.skip == `\[Conformance\]`:
+		return "[" + m[1] + "] beyond Conformance"
+	}
+	return ""
 }
 
 // writePage puts the results into their section of the page, in place of those of the same selection, runtime and network, or at the end. A
 // run of other specs is not recorded.
-func writePage(ctx context.Context, file string, o options, r results, known causes) error {
-	title := recorded[o.focus]
-	if title == "" || o.skip != "" {
+func writePage(ctx context.Context, o options, r results, known causes) error {
+	title := o.title()
+	if title == "" || o.page == "" {
 		return nil
 	}
-	page, err := os.ReadFile(file)
+	page, err := os.ReadFile(o.page)
 	if err != nil {
 		return err
 	}
@@ -34,11 +46,12 @@ func writePage(ctx context.Context, file string, o options, r results, known cau
 	if err != nil {
 		return err
 	}
-	heading := fmt.Sprintf("## %s: %s nodes, %s\n", title, runtime, networks[o.network].title)
+	heading := fmt.Sprintf("## %s: %s nodes, %s\n", title, o.runtime, networks[o.network].title)
 	text := fmt.Sprintf("\nKubernetes %s, packetwalk %s, %s; %d nodes, %d specs at the same time, %s.\n\n%s\n", release, commit,
 		time.Now().UTC().Format(time.DateOnly), o.nodes, o.procs, time.Duration(r.seconds*float64(time.Second)).Round(time.Second),
 		section(r, known))
-	return os.WriteFile(file, []byte(replaceSection(string(page), heading, text)), 0o644)
+	text = replaceSection(string(page), heading, text)
+	return os.WriteFile(o.page, []byte(replaceSection(text, resultsHeading, overview(text))), 0o644)
 }
 
 // section is the results as Markdown.
@@ -58,6 +71,20 @@ func section(r results, known causes) string {
 		}
 	}
 	return strings.TrimSuffix(b.String(), "\n")
+}
+
+// resultsHeading is that of the table of all sections.
+const resultsHeading = "## Results\n"
+
+var sections = regexp.MustCompile(`(?m)^## (.+): (.+ nodes, .+)\n\n.+\n\n\*\*(.+)\.\*\*$`)
+
+// overview is a table of the page's sections.
+func overview(page string) string {
+	lines := []string{"", "| specs | lab | |", "|---|---|---|"}
+	for _, m := range sections.FindAllStringSubmatch(page, -1) {
+		lines = append(lines, fmt.Sprintf("| %s | %s | %s |", m[1], m[2], m[3]))
+	}
+	return strings.Join(lines, "\n") + "\n"
 }
 
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }
