@@ -90,10 +90,7 @@ func (s *Store) Build(ctx context.Context, r Recipe) (Image, error) {
 }
 
 func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name string) (loaded, error) {
-	read, write := io.Pipe()
-	go func() { write.CloseWithError(writeLayer(ctx, write, r.Add, program, name)) }()
-	layer, err := l.spill(read)
-	read.CloseWithError(errors.New("nobody reads it any more"))
+	layer, err := l.pipe(func(to io.Writer) error { return writeLayer(ctx, to, r.Add, program, name) })
 	if err != nil {
 		return loaded{}, err
 	}
@@ -102,16 +99,7 @@ func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name str
 	}
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers", DiffIDs: []v1.Hash{layer.digest}},
 		Config: v1.Config{Entrypoint: r.Entrypoint, Env: append([]string{defaultPath}, r.Env...), User: r.User, WorkingDir: r.WorkingDir}}
-	described, err := l.spillJSON(types.OCIConfigJSON, config)
-	if err != nil {
-		return loaded{}, err
-	}
-	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: described,
-		Layers: []entry{{MediaType: types.OCIUncompressedLayer, Size: layer.size, Digest: layer.digest}}}
-	if described, err = l.spillJSON(m.MediaType, m); err != nil {
-		return loaded{}, err
-	}
-	return loaded{described, contents{&m, &config}}, nil
+	return l.describe(config, []entry{{MediaType: types.OCIUncompressedLayer, Size: layer.size, Digest: layer.digest}})
 }
 
 // spillJSON writes a manifest or a configuration to the stage.

@@ -1,7 +1,6 @@
 package images
 
 import (
-	"cmp"
 	"context"
 	"debug/elf"
 	"errors"
@@ -11,15 +10,13 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"runtime"
 	"slices"
-	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
+	"packetwalk.dev/internal/base/invoker"
 	"packetwalk.dev/internal/base/program"
 )
 
@@ -66,7 +63,7 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 	if err := checkSources(dir); err != nil {
 		return nil, "", err
 	}
-	as, err := invoker()
+	as, err := invoker.Get()
 	if err != nil {
 		return nil, "", err
 	}
@@ -84,8 +81,8 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 		return nil, "", err
 	}
 	defer root.Close()
-	if as.credential != nil {
-		if err := root.Chown(".", int(as.credential.Uid), int(as.credential.Gid)); err != nil {
+	if as.Credential != nil {
+		if err := root.Chown(".", int(as.Credential.Uid), int(as.Credential.Gid)); err != nil {
 			return nil, "", err
 		}
 	}
@@ -94,7 +91,8 @@ func compile(ctx context.Context, dir string) (*os.File, string, error) {
 		return nil, "", err
 	}
 	compiler := program.Command{Path: tool, Args: append([]string{"build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o"}, target...),
-		Env: as.environment(), Dir: dir, As: as.credential, Limit: longestBuild}
+		Env: append(as.Environment(), "CGO_ENABLED=0", "GOOS="+here.OS, "GOARCH="+here.Architecture), Dir: dir, As: as.Credential,
+		Limit: longestBuild}
 	if _, err := compiler.Output(ctx); err != nil {
 		return nil, "", err
 	}
@@ -155,55 +153,4 @@ func findGo() (string, error) {
 		}
 	}
 	return "", errors.New("there is no go command: install Go (https://go.dev/dl), or give a program that CGO_ENABLED=0 go build has made elsewhere")
-}
-
-// An invokingUser is who a program of theirs runs as.
-type invokingUser struct {
-	credential *syscall.Credential // nil for who we are
-	name, home string
-}
-
-// invoker is the user who called sudo (sudo(8), SUDO_UID and SUDO_GID), or who we are.
-func invoker() (invokingUser, error) {
-	id := os.Getenv("SUDO_UID")
-	if id == "" || os.Geteuid() != 0 {
-		return invokingUser{}, nil
-	}
-	uid, err := strconv.ParseUint(id, 10, 32)
-	if err != nil {
-		return invokingUser{}, fmt.Errorf("SUDO_UID: %w", err)
-	}
-	u, err := user.LookupId(id)
-	if err != nil {
-		return invokingUser{}, fmt.Errorf("who called sudo: %w", err)
-	}
-	gid, err := strconv.ParseUint(cmp.Or(os.Getenv("SUDO_GID"), u.Gid), 10, 32)
-	if err != nil {
-		return invokingUser{}, fmt.Errorf("SUDO_GID: %w", err)
-	}
-	as := invokingUser{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, u.Username, u.HomeDir}
-	groups, err := u.GroupIds()
-	if err != nil {
-		return invokingUser{}, fmt.Errorf("groups of who called sudo: %w", err)
-	}
-	for _, g := range groups {
-		if n, err := strconv.ParseUint(g, 10, 32); err == nil {
-			as.credential.Groups = append(as.credential.Groups, uint32(n))
-		}
-	}
-	return as, nil
-}
-
-// environment is ours, with what is another's for another user.
-func (u invokingUser) environment() []string {
-	env := os.Environ()
-	if u.credential != nil {
-		env = slices.DeleteFunc(env, func(v string) bool {
-			name, _, _ := strings.Cut(v, "=")
-			return strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "SUDO_") ||
-				slices.Contains([]string{"GOPATH", "GOCACHE", "GOMODCACHE"}, name)
-		})
-		env = append(env, "HOME="+u.home, "USER="+u.name, "LOGNAME="+u.name)
-	}
-	return append(env, "CGO_ENABLED=0", "GOOS="+here.OS, "GOARCH="+here.Architecture)
 }

@@ -40,6 +40,9 @@ type Image struct {
 	// Layers are directories with the layers' files as overlayfs wants them below it (lowerdir), the lowest first. Where a layer hides all
 	// below it, it is the first. Only [Store.Image] makes them; from elsewhere there is one for each layer that the image has.
 	Layers []string
+	// Damage says why the image cannot be run, "" where it can: its files in the store are not what they should be. It has a name and a
+	// digest then, and nothing else; loading it again mends it.
+	Damage string
 }
 
 // Config is what an image says about its containers (OCI image specification, config.md).
@@ -185,7 +188,8 @@ func (s *Store) List(ctx context.Context) ([]Image, error) {
 		for _, d := range i.Manifests {
 			c, err := s.read(d)
 			if err != nil {
-				return err
+				list = append(list, Image{Name: d.Annotations[refName], Digest: d.Digest.String(), Damage: err.Error()})
+				continue
 			}
 			list = append(list, s.image(d, c))
 		}

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path"
@@ -19,6 +20,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -61,14 +63,19 @@ type loader struct {
 	store     *Store
 	stage     *stage
 	files     files
-	left      int64 // octets that may still come
-	manifests int   // that may still be read
+	manifests int // that may still be read
+
+	mu    sync.Mutex // of what layers change that come at the same time
+	left  int64      // octets that may still come
+	fresh int        // files
 }
 
-// files are an archive or a directory.
+// files are an archive or a directory, or a registry's.
 type files interface {
 	// get has a file's content in the stage, under its digest. The error has fs.ErrNotExist in its chain where there is none.
 	get(ctx context.Context, name string) (blob, error)
+	// blob is get for what a descriptor says.
+	blob(ctx context.Context, d entry) (blob, error)
 }
 
 // A blob is a file of the stage; its name is its digest's digits.
@@ -137,13 +144,11 @@ func (l *loader) commit(ctx context.Context, images []loaded) ([]loaded, error) 
 	return images, s.change(ctx, func(i *index) (bool, error) {
 		for _, img := range images {
 			for _, h := range img.blobs() {
-				if there, err := s.exists(blobPath(h)); err != nil || there {
-					if err != nil {
-						return false, err
-					}
-					continue
+				err := s.root.Rename(l.stage.name+"/"+h.Hex, blobPath(h)) // also over one that is there, which may be damaged
+				if errors.Is(err, fs.ErrNotExist) {
+					_, err = s.root.Lstat(blobPath(h)) // two of the images have it
 				}
-				if err := s.root.Rename(l.stage.name+"/"+h.Hex, blobPath(h)); err != nil {
+				if err != nil {
 					return false, err
 				}
 			}
@@ -157,9 +162,12 @@ func (l *loader) commit(ctx context.Context, images []loaded) ([]loaded, error) 
 	})
 }
 
-// blobs are all that an image consists of.
+// blobs are all that an image consists of, and the index that it was chosen from.
 func (i loaded) blobs() []v1.Hash {
 	list := []v1.Hash{i.Digest, i.manifest.Config.Digest}
+	if from, ok := indexOf(i.entry); ok {
+		list = append(list, from)
+	}
 	for _, d := range i.manifest.Layers {
 		list = append(list, d.Digest)
 	}
@@ -168,17 +176,24 @@ func (i loaded) blobs() []v1.Hash {
 
 // spill writes a file of the stage.
 func (l *loader) spill(r io.Reader) (blob, error) {
-	const fresh = "fresh"
+	l.mu.Lock()
+	l.fresh++
+	fresh, left := fmt.Sprintf("fresh-%d", l.fresh), l.left
+	l.mu.Unlock()
 	f, err := l.stage.root.Create(fresh)
 	if err != nil {
 		return blob{}, err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, l.left+1))
+	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, left+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return blob{}, err
 	}
-	if l.left -= n; l.left < 0 {
+	l.mu.Lock()
+	l.left -= n
+	left = l.left
+	l.mu.Unlock()
+	if left < 0 {
 		return blob{}, &bounded.TooLongError{Limit: l.store.most.archive}
 	}
 	b := blob{v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}, n}
@@ -266,6 +281,10 @@ func (a *archive) add(l *loader, h *tar.Header, content io.Reader) error {
 	return nil
 }
 
+func (a *archive) blob(ctx context.Context, d entry) (blob, error) {
+	return a.get(ctx, blobPath(d.Digest))
+}
+
 func (a *archive) get(_ context.Context, name string) (blob, error) {
 	name = path.Clean(name)
 	for range 8 {
@@ -288,6 +307,10 @@ type directory struct {
 	root *os.Root
 }
 
+func (d *directory) blob(ctx context.Context, e entry) (blob, error) {
+	return d.get(ctx, blobPath(e.Digest))
+}
+
 func (d *directory) get(ctx context.Context, name string) (blob, error) {
 	f, err := d.root.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
 	if err != nil {
@@ -301,7 +324,7 @@ func (d *directory) get(ctx context.Context, name string) (blob, error) {
 	if !info.Mode().IsRegular() {
 		return blob{}, fmt.Errorf("%s is no file", name)
 	}
-	return d.spill(&guarded{ctx: ctx, r: f, limit: d.left + 1})
+	return d.spill(&guarded{ctx: ctx, r: f, limit: math.MaxInt64}) // spill has the limit
 }
 
 // guarded reads until the context ends or there is more than expected.

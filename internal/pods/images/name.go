@@ -72,3 +72,12 @@ func matcher(ref string) (func(entry) bool, error) {
 		return d.Annotations[refName] == wanted || ok && (d.Digest.String() == digest || d.Annotations[fromIndex] == digest)
 	}, nil
 }
+
+// digestOf is the digest that a reference names, "" for none.
+func digestOf(ref string) string {
+	if strings.HasPrefix(ref, digestPrefix) {
+		return ref
+	}
+	_, digest, _ := strings.Cut(ref, "@")
+	return digest
+}

@@ -14,6 +14,7 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sync/errgroup"
 )
 
 // here is what this machine runs.
@@ -154,7 +155,7 @@ func (l *loader) blob(ctx context.Context, d entry) (blob, error) {
 	info, err := l.stage.root.Lstat(d.Digest.Hex)
 	if err == nil {
 		b.size = info.Size()
-	} else if b, err = l.files.get(ctx, blobPath(d.Digest)); err != nil {
+	} else if b, err = l.files.blob(ctx, d); err != nil {
 		return b, err
 	}
 	if b.digest != d.Digest || b.size != d.Size {
@@ -198,23 +199,33 @@ func (l *loader) finish(ctx context.Context, e entry, m *v1.Manifest) (loaded, e
 	if err := l.check(img); err != nil {
 		return img, err
 	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(layersAtOnce)
 	for n, d := range m.Layers {
-		if !d.MediaType.IsLayer() {
-			return img, fmt.Errorf("layer %d of %s is of type %q, which is not unpacked", n+1, e.Digest, d.MediaType)
-		}
-		b, err := l.blob(ctx, d)
-		if errors.Is(err, fs.ErrNotExist) {
-			return img, fmt.Errorf("layer %d of %s is missing (%w): save the image whole", n+1, e.Digest, err)
-		}
-		if err != nil {
-			return img, err
-		}
-		if uncompressedLayer(d.MediaType) && b.digest != img.config.RootFS.DiffIDs[n] {
-			return img, fmt.Errorf("layer %d of %s is %s, and should be %s: it was damaged, or changed", n+1, e.Digest, b.digest,
-				img.config.RootFS.DiffIDs[n])
-		}
+		g.Go(func() error { return l.layer(ctx, img, n, d) })
 	}
-	return img, nil
+	return img, g.Wait()
+}
+
+// layersAtOnce is how many layers of an image come at the same time, as with containerd (max_concurrent_downloads).
+const layersAtOnce = 3
+
+// layer has the image's layer of that number in the stage.
+func (l *loader) layer(ctx context.Context, img loaded, n int, d entry) error {
+	if !d.MediaType.IsLayer() {
+		return fmt.Errorf("layer %d of %s is of type %q, which is not unpacked", n+1, img.Digest, d.MediaType)
+	}
+	b, err := l.blob(ctx, d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("layer %d of %s is missing (%w): save the image whole", n+1, img.Digest, err)
+	}
+	if err != nil {
+		return err
+	}
+	if diff := img.config.RootFS.DiffIDs[n]; uncompressedLayer(d.MediaType) && b.digest != diff {
+		return fmt.Errorf("layer %d of %s is %s, and should be %s: it was damaged, or changed", n+1, img.Digest, b.digest, diff)
+	}
+	return nil
 }
 
 func uncompressedLayer(t types.MediaType) bool {

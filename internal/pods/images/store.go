@@ -72,15 +72,21 @@ func (c contents) layerIDs() []string {
 	return ids
 }
 
+// indexOf is the index for several platforms that an image was chosen from.
+func indexOf(d entry) (v1.Hash, bool) {
+	h, err := v1.NewHash(d.Annotations[fromIndex])
+	return h, err == nil
+}
+
 func blobPath(h v1.Hash) string { return blobsDir + "/" + h.Hex }
 
 // read gives what the store has of an image.
 func (s *Store) read(d entry) (contents, error) {
-	var c contents
-	if err := s.readJSON(blobPath(d.Digest), &c.manifest); err != nil {
+	c := contents{new(v1.Manifest), new(v1.ConfigFile)}
+	if err := s.readJSON(blobPath(d.Digest), c.manifest); err != nil {
 		return c, s.damaged(err)
 	}
-	if err := s.readJSON(blobPath(c.manifest.Config.Digest), &c.config); err != nil {
+	if err := s.readJSON(blobPath(c.manifest.Config.Digest), c.config); err != nil {
 		return c, s.damaged(err)
 	}
 	if len(c.manifest.Layers) != len(c.config.RootFS.DiffIDs) {
@@ -107,7 +113,7 @@ func (s *Store) damaged(err error) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%w (%w)", err, errGone)
 	}
-	return fmt.Errorf("image store: %w; if this stays so, remove %s and load the images again", err, s.dir)
+	return fmt.Errorf("image store: %w; if this stays so, load the image again, or remove %s", err, s.dir)
 }
 
 func (s *Store) readIndex() (*index, error) {
@@ -154,13 +160,17 @@ func (s *Store) writeIndex(i *index) error {
 	return atomicfile.WriteIn(s.root, indexFile, text, 0o600)
 }
 
-// collect removes blobs that no image has, and moves layers that neither an image nor a container has to where sweep finds them.
+// collect removes blobs that no image has, and moves layers that neither an image nor a container has to where sweep finds them. Of an
+// image that is damaged it is not known what it has: as long as there is one all stays.
 func (s *Store) collect(ctx context.Context, i *index) error {
 	used := map[string]bool{}
 	for _, d := range i.Manifests {
 		c, err := s.read(d)
 		if err != nil {
-			return err
+			return nil
+		}
+		if from, ok := indexOf(d); ok {
+			used[from.Hex] = true
 		}
 		used[d.Digest.Hex], used[c.manifest.Config.Digest.Hex] = true, true
 		for n, id := range c.layerIDs() {

@@ -1,0 +1,71 @@
+// Package invoker knows who called us: behind sudo, the user who typed it. What is theirs, such as programs that they would run and files
+// of their home, is run and read as them, never as root. It imports nothing of ours.
+package invoker
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+// A User is who called us.
+type User struct {
+	Credential *syscall.Credential // nil for who we are
+	Name, Home string              // "" for who we are
+}
+
+// Get is the user who called sudo (sudo(8), SUDO_UID and SUDO_GID), or who we are.
+func Get() (User, error) {
+	id := os.Getenv("SUDO_UID")
+	if id == "" || os.Geteuid() != 0 {
+		return User{}, nil
+	}
+	uid, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return User{}, fmt.Errorf("SUDO_UID: %w", err)
+	}
+	u, err := user.LookupId(id)
+	if err != nil {
+		return User{}, fmt.Errorf("who called sudo: %w", err)
+	}
+	gid, err := strconv.ParseUint(cmp.Or(os.Getenv("SUDO_GID"), u.Gid), 10, 32)
+	if err != nil {
+		return User{}, fmt.Errorf("SUDO_GID: %w", err)
+	}
+	as := User{&syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, u.Username, u.HomeDir}
+	groups, err := u.GroupIds()
+	if err != nil {
+		return User{}, fmt.Errorf("groups of who called sudo: %w", err)
+	}
+	for _, g := range groups {
+		if n, err := strconv.ParseUint(g, 10, 32); err == nil {
+			as.Credential.Groups = append(as.Credential.Groups, uint32(n))
+		}
+	}
+	return as, nil
+}
+
+// Environment is ours, with what is another's for another user.
+func (u User) Environment() []string {
+	env := os.Environ()
+	if u.Credential == nil {
+		return env
+	}
+	env = slices.DeleteFunc(env, func(v string) bool {
+		name, _, _ := strings.Cut(v, "=")
+		return strings.HasPrefix(name, "XDG_") || strings.HasPrefix(name, "SUDO_") || strings.HasPrefix(name, "DOCKER_") ||
+			slices.Contains([]string{"GOPATH", "GOCACHE", "GOMODCACHE"}, name)
+	})
+	return append(env, "HOME="+u.Home, "USER="+u.Name, "LOGNAME="+u.Name)
+}
+
+// InHome is a path of the user's home.
+func (u User) InHome(name string) string {
+	return filepath.Join(cmp.Or(u.Home, os.Getenv("HOME")), name)
+}

@@ -1,0 +1,162 @@
+package images
+
+import (
+	"archive/tar"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+)
+
+// An Assembly says what an image is made of that is whole already: directories of ours.
+type Assembly struct {
+	Name string
+	// Dirs are the layers, the lowest first: their files with owners, modes and capabilities, and no times.
+	Dirs                 []string
+	Entrypoint, Cmd, Env []string
+}
+
+// Assemble makes an image. The same files make the same image, with the same digest; layers that the store has are not made again in it.
+func (s *Store) Assemble(ctx context.Context, a Assembly) (Image, error) {
+	named, err := normalize(a.Name)
+	if err != nil {
+		return Image{}, err
+	}
+	st, err := s.newStage(ctx, "assemble-"+strconv.FormatUint(rand.Uint64(), 36))
+	if err != nil {
+		return Image{}, err
+	}
+	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests}
+	img, err := l.assemble(ctx, a)
+	if err == nil {
+		img.Annotations = map[string]string{refName: named}
+		_, err = l.commit(ctx, []loaded{img})
+	}
+	if err := errors.Join(err, st.close()); err != nil {
+		return Image{}, fmt.Errorf("assemble %s: %w", a.Name, s.explain(err))
+	}
+	return s.image(img.entry, img.contents), nil
+}
+
+func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
+	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers"},
+		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...)}}
+	var layers []entry
+	for _, dir := range a.Dirs {
+		b, err := l.pipe(func(to io.Writer) error { return writeWhole(ctx, to, dir) })
+		if err != nil {
+			return loaded{}, err
+		}
+		config.RootFS.DiffIDs = append(config.RootFS.DiffIDs, b.digest)
+		layers = append(layers, entry{MediaType: types.OCIUncompressedLayer, Size: b.size, Digest: b.digest})
+	}
+	return l.describe(config, layers)
+}
+
+// describe makes the configuration and the manifest of an image whose layers are in the stage.
+func (l *loader) describe(config v1.ConfigFile, layers []entry) (loaded, error) {
+	described, err := l.spillJSON(types.OCIConfigJSON, config)
+	if err != nil {
+		return loaded{}, err
+	}
+	m := v1.Manifest{SchemaVersion: 2, MediaType: types.OCIManifestSchema1, Config: described, Layers: layers}
+	if described, err = l.spillJSON(m.MediaType, m); err != nil {
+		return loaded{}, err
+	}
+	return loaded{described, contents{&m, &config}}, nil
+}
+
+// pipe takes to the stage what write writes.
+func (l *loader) pipe(write func(io.Writer) error) (blob, error) {
+	r, w := io.Pipe()
+	go func() { w.CloseWithError(write(w)) }()
+	b, err := l.spill(r)
+	r.CloseWithError(errors.New("nobody reads it any more"))
+	return b, err
+}
+
+// writeWhole writes a directory as a layer.
+func writeWhole(ctx context.Context, to io.Writer, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	w := layerWriter{tar.NewWriter(to), ctx}
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || name == "." {
+			return err
+		}
+		if strings.Contains("/"+name, "/"+whiteout) {
+			return fmt.Errorf("%s would remove a file, and be none", name)
+		}
+		return w.whole(root, name, d)
+	})
+	return errors.Join(err, w.Close())
+}
+
+// whole writes a file as it is.
+func (w layerWriter) whole(root *os.Root, name string, d fs.DirEntry) error {
+	info, err := d.Info()
+	if err != nil {
+		return err
+	}
+	target := ""
+	if d.Type() == fs.ModeSymlink {
+		if target, err = root.Readlink(name); err != nil {
+			return err
+		}
+	}
+	h, err := tar.FileInfoHeader(info, target)
+	if err != nil {
+		return err
+	}
+	owner, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return fmt.Errorf("%s has no owner", name)
+	}
+	h = &tar.Header{Typeflag: h.Typeflag, Name: name, Linkname: target, Mode: h.Mode, Uid: int(owner.Uid), Gid: int(owner.Gid), ModTime: epoch,
+		Format: tar.FormatPAX}
+	switch d.Type() {
+	case fs.ModeDir:
+		h.Name += "/"
+		return w.WriteHeader(h)
+	case fs.ModeSymlink:
+		return w.WriteHeader(h)
+	case 0:
+		return w.content(root, h)
+	}
+	return fmt.Errorf("%s is no file, folder or link", name)
+}
+
+func (w layerWriter) content(root *os.Root, h *tar.Header) error {
+	f, err := openRegular(root, h.Name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	h.Size = info.Size()
+	capability := make([]byte, 64)
+	if n, err := unix.Fgetxattr(int(f.Fd()), "security.capability", capability); err == nil {
+		h.PAXRecords = map[string]string{attributes + "security.capability": string(capability[:n])}
+	}
+	if err := w.WriteHeader(h); err != nil {
+		return err
+	}
+	_, err = io.Copy(w, &guarded{ctx: w.ctx, r: f, limit: h.Size})
+	return err
+}

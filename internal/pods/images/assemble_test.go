@@ -1,0 +1,68 @@
+package images
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestAssemble: directories become layers with owners, modes, links and capabilities, always with the same digest.
+func TestAssemble(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	low, high := t.TempDir(), t.TempDir()
+	const capability = "\x01\x00\x00\x02\x00\x20\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00" // cap_net_raw=ep (capabilities(7))
+	for _, err := range []error{
+		os.MkdirAll(filepath.Join(low, "usr/bin"), 0o755), os.Symlink("usr/bin", filepath.Join(low, "bin")),
+		os.WriteFile(filepath.Join(low, "usr/bin/su"), []byte("su"), 0o755), os.Chmod(filepath.Join(low, "usr/bin/su"), 0o755|os.ModeSetuid),
+		os.WriteFile(filepath.Join(low, "shadow"), nil, 0o640), os.Chown(filepath.Join(low, "shadow"), 0, 42),
+		os.WriteFile(filepath.Join(low, "ping"), []byte("ping"), 0o755),
+		unix.Setxattr(filepath.Join(low, "ping"), "security.capability", []byte(capability), 0),
+		os.Mkdir(filepath.Join(low, "tmp"), 0o755), os.Chmod(filepath.Join(low, "tmp"), 0o777|os.ModeSticky),
+		os.WriteFile(filepath.Join(high, "app"), []byte("app"), 0o755),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := newStore(t)
+	what := Assembly{Name: "built/in:1", Dirs: []string{low, high}, Entrypoint: []string{"/app"}, Cmd: []string{"x"}, Env: []string{"A=1"}}
+	first, err := s.Assemble(t.Context(), what)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(filepath.Join(low, "ping"), epoch, epoch); err != nil {
+		t.Fatal(err)
+	}
+	if again, err := s.Assemble(t.Context(), what); err != nil || again.Digest != first.Digest {
+		t.Errorf("again: %s, %v; want %s", again.Digest, err, first.Digest)
+	}
+	got, err := s.Image(t.Context(), "built/in:1")
+	if err != nil || len(got.Layers) != 2 || got.Config.Cmd[0] != "x" || got.Config.Env[1] != "A=1" {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	at := func(name string) string { return filepath.Join(got.Layers[0], name) }
+	var st unix.Stat_t
+	if err := unix.Lstat(at("shadow"), &st); err != nil || st.Gid != 42 || st.Mode&0o7777 != 0o640 {
+		t.Errorf("shadow: %+v, %v", st, err)
+	}
+	if info, err := os.Stat(at("bin/su")); err != nil || info.Mode() != 0o755|os.ModeSetuid {
+		t.Errorf("su: %v, %v", info, err)
+	}
+	if info, err := os.Stat(at("tmp")); err != nil || info.Mode().Perm() != 0o777 || info.Mode()&os.ModeSticky == 0 {
+		t.Errorf("tmp: %v, %v", info, err)
+	}
+	value := make([]byte, 64)
+	if n, err := unix.Lgetxattr(at("ping"), "security.capability", value); err != nil || string(value[:n]) != capability {
+		t.Errorf("the capability of ping: %q, %v", value[:max(n, 0)], err)
+	}
+	if err := unix.Mkfifo(filepath.Join(high, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Assemble(t.Context(), what); err == nil {
+		t.Error("a pipe is taken")
+	}
+}
