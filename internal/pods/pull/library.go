@@ -1,0 +1,178 @@
+package pull
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"golang.org/x/sync/singleflight"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/images"
+)
+
+// A Policy says when images are pulled.
+type Policy string
+
+// The policies.
+const (
+	Always   Policy = "always"   // the registry is asked each time whether a tag means another image now
+	Never    Policy = "never"    // only what is in the store
+	IfNeeded Policy = "ifNeeded" // what is not in the store
+)
+
+// A Library is a store into which comes what is asked for, if it can be pulled. Several that ask for one image at once wait for one pull,
+// which goes on when they go. What fails is remembered for a while, so that a machine without a network does not wait for it again and
+// again.
+type Library struct {
+	open func() (*images.Store, error)
+	life context.Context // of pulls
+
+	flights singleflight.Group
+	mu      sync.Mutex
+	failed  map[string]failure // by reference, by "//HOST", and by "//" for all registries
+}
+
+// A failure is remembered until then.
+type failure struct {
+	err   error
+	until time.Time
+}
+
+// How long failures are remembered: of a registry that cannot be reached, or limits how often it is asked; and of one image.
+const (
+	unreachableTime = time.Minute
+	limitedTime     = 5 * time.Minute
+	refusedTime     = 20 * time.Second
+)
+
+// NewLibrary makes a library of the store that open opens. Pulls end with ctx.
+func NewLibrary(ctx context.Context, open func() (*images.Store, error)) *Library {
+	return &Library{open: open, life: ctx, failed: map[string]failure{}}
+}
+
+// A Request is for one image.
+type Request struct {
+	Ref    string
+	Policy Policy
+	// Pulling is called before the registry is asked; it may be nil.
+	Pulling func()
+}
+
+// Ensure has an image in the store, which it returns, if it can; pulled tells that it came now. The error is why it could not be opened, or
+// the image not be pulled: the store may have an older one.
+func (l *Library) Ensure(ctx context.Context, c *Client, r Request) (store *images.Store, pulled bool, err error) {
+	if store, err = l.open(); err != nil {
+		return nil, false, err
+	}
+	ref, invalid := name.ParseReference(r.Ref) // the store says so, too
+	// "sha256:…" is no name that a registry knows, though it looks like one.
+	if invalid != nil || r.Policy == Never || strings.HasPrefix(r.Ref, "sha256:") {
+		return store, false, nil
+	}
+	_, digest := ref.(name.Digest)
+	if r.Policy != Always || digest {
+		if _, err := store.Manifest(r.Ref); !errors.Is(err, images.ErrNotFound) {
+			return store, false, nil // one that is damaged says so itself
+		}
+	}
+	if err := l.remembered(ref); err != nil {
+		return store, false, err
+	}
+	if r.Pulling != nil {
+		r.Pulling()
+	}
+	flight := l.flights.DoChan(ref.Name(), func() (any, error) {
+		fetched, err := c.refresh(l.life, store, r.Ref)
+		l.remember(ref, err)
+		return fetched, err
+	})
+	select {
+	case done := <-flight:
+		fetched, _ := done.Val.(bool)
+		return store, fetched, done.Err
+	case <-ctx.Done():
+		return store, false, context.Cause(ctx)
+	}
+}
+
+func hostKey(ref name.Reference) string { return "//" + ref.Context().RegistryStr() }
+
+// remembered is a failure of late that another try would meet again.
+func (l *Library) remembered(ref name.Reference) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, key := range []string{"//", hostKey(ref), ref.Name()} {
+		if f, ok := l.failed[key]; ok && time.Now().Before(f.until) {
+			return f.err
+		}
+	}
+	return nil
+}
+
+// remember notes how a pull went.
+func (l *Library) remember(ref name.Reference, err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := time.Now()
+	for key, f := range l.failed {
+		if !now.Before(f.until) {
+			delete(l.failed, key)
+		}
+	}
+	if err == nil || l.life.Err() != nil {
+		return
+	}
+	key, d := scope(ref, err)
+	l.failed[key] = failure{err, now.Add(d)}
+}
+
+// Forget forgets failures, because what may be asked has changed.
+func (l *Library) Forget() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	clear(l.failed)
+}
+
+// scope tells what else fails as this did, and for how long it is taken to.
+func scope(ref name.Reference, err error) (key string, d time.Duration) {
+	var status *statusError
+	var lookup *net.DNSError
+	var network net.Error
+	switch {
+	case errors.As(err, &status) && status.status == http.StatusTooManyRequests:
+		return hostKey(ref), limitedTime
+	case errors.Is(err, errAddress), errors.As(err, &status):
+		return ref.Name(), refusedTime
+	case errors.As(err, &lookup) && !lookup.IsNotFound, errors.Is(err, unix.ENETUNREACH):
+		return "//", unreachableTime // there is no network, or no name server
+	case errors.As(err, &network):
+		return hostKey(ref), unreachableTime
+	}
+	return ref.Name(), refusedTime
+}
+
+// Why says in words why an image is not there, and what to do; cause may be nil, when nothing was tried. [images.ErrNotFound] is in the
+// error's chain.
+func Why(ref string, cause error) error { return &missing{ref, cause} }
+
+type missing struct {
+	ref   string
+	cause error
+}
+
+func (m *missing) Error() string {
+	remedy := fmt.Sprintf("load it: packetwalk image load %s, or docker save %s | packetwalk image load -", m.ref, m.ref)
+	if m.cause == nil {
+		return fmt.Sprintf("image %s is not loaded: %s", m.ref, remedy)
+	}
+	return fmt.Sprintf("image %s cannot be pulled: %v; %s", m.ref, m.cause, remedy)
+}
+
+func (m *missing) Unwrap() []error { return []error{images.ErrNotFound, m.cause} }

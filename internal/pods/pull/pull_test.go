@@ -1,0 +1,463 @@
+package pull
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/netip"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/registry"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+
+	"packetwalk.dev/internal/pods/images"
+)
+
+// A hub is a registry in this process. front sees requests first, and tells whether it answered.
+type hub struct {
+	*httptest.Server
+	host  string
+	asked atomic.Int64
+	front func(w http.ResponseWriter, r *http.Request) bool
+}
+
+func newHub(t *testing.T) *hub {
+	t.Helper()
+	h := &hub{}
+	inner := registry.New(registry.Logger(log.New(io.Discard, "", 0)))
+	h.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h.asked.Add(1)
+		if h.front == nil || !h.front(w, r) {
+			inner.ServeHTTP(w, r)
+		}
+	}))
+	t.Cleanup(h.Close)
+	h.host = strings.TrimPrefix(h.URL, "http://")
+	return h
+}
+
+func (h *hub) allowed() []Registry { return []Registry{{h.host, true}} }
+
+// push has the hub have an image for an architecture.
+func (h *hub) push(t *testing.T, as, arch string) (ref string, image v1.Image) {
+	t.Helper()
+	image, err := random.Image(50_000, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := image.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", arch
+	if image, err = mutate.ConfigFile(image, config); err != nil {
+		t.Fatal(err)
+	}
+	ref = h.host + "/" + as
+	parsed, err := name.ParseReference(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	front := h.front
+	h.front = nil
+	if err := remote.Write(parsed, image); err != nil {
+		t.Fatal(err)
+	}
+	h.front = front
+	return ref, image
+}
+
+func newStore(t *testing.T) *images.Store {
+	t.Helper()
+	s, err := images.Open(filepath.Join(t.TempDir(), "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func digestOf(t *testing.T, i interface{ Digest() (v1.Hash, error) }) string {
+	t.Helper()
+	d, err := i.Digest()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d.String()
+}
+
+// TestPull: an image comes whole, by name and by digest, of several platforms the machine's; and only once.
+func TestPull(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h, s := newHub(t), newStore(t)
+	ref, image := h.push(t, "user/shop:v1", runtime.GOARCH)
+	c := NewClient(h.allowed())
+	got, err := c.Load(t.Context(), s, ref)
+	if err != nil || got.Name != ref || got.Digest != digestOf(t, image) {
+		t.Fatalf("%+v, %v", got, err)
+	}
+	before := h.asked.Load()
+	if fetched, err := c.refresh(t.Context(), s, ref); err != nil || fetched || h.asked.Load()-before > 3 {
+		t.Errorf("again: fetched %v, %v, by %d requests", fetched, err, h.asked.Load()-before)
+	}
+	byDigest := h.host + "/user/shop@" + digestOf(t, image)
+	h.front = func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") {
+			t.Errorf("%s is fetched again", r.URL.Path)
+		}
+		return false
+	}
+	if got, err = c.Load(t.Context(), s, byDigest); err != nil || got.Digest != digestOf(t, image) || got.Name != byDigest {
+		t.Errorf("by digest: %+v, %v", got, err)
+	}
+	_, other := h.push(t, "user/other:v1", "s390x")
+	many := mutate.AppendManifests(mutate.IndexMediaType(emptyIndex(t), "application/vnd.oci.image.index.v1+json"),
+		mutate.IndexAddendum{Add: other, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: "s390x"}}},
+		mutate.IndexAddendum{Add: image, Descriptor: v1.Descriptor{Platform: &v1.Platform{OS: "linux", Architecture: runtime.GOARCH}}})
+	h.front = nil
+	parsed, err := name.ParseReference(h.host + "/user/many:v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.WriteIndex(parsed, many); err != nil {
+		t.Fatal(err)
+	}
+	if got, err = c.Load(t.Context(), s, parsed.Name()); err != nil || got.Digest != digestOf(t, image) {
+		t.Errorf("of several platforms: %+v, %v", got, err)
+	}
+	if m, err := s.Manifest(parsed.Name()); err != nil || m.Digest != digestOf(t, many) {
+		t.Errorf("the registry would give %s, %v; want the index", m.Digest, err)
+	}
+}
+
+func emptyIndex(t *testing.T) v1.ImageIndex {
+	t.Helper()
+	i, err := random.Index(1, 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// TestLayersAtOnce: layers come beside each other.
+func TestLayersAtOnce(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h := newHub(t)
+	ref, image := h.push(t, "shop:v1", runtime.GOARCH)
+	config, err := image.ConfigName()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var asked atomic.Int64
+	both := make(chan struct{})
+	h.front = func(_ http.ResponseWriter, r *http.Request) bool {
+		if strings.Contains(r.URL.Path, "/blobs/") && !strings.Contains(r.URL.Path, config.Hex) {
+			if asked.Add(1) == 2 {
+				close(both)
+			}
+			select {
+			case <-both:
+			case <-time.After(10 * time.Second):
+				t.Error("one layer waits for the other")
+			}
+		}
+		return false
+	}
+	if _, err := NewClient(h.allowed()).Load(t.Context(), newStore(t), ref); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestHostile: what a registry answers that it should not ends the pull, says why, and leaves nothing in the store.
+func TestHostile(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	blob := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/blobs/") }
+	manifest := func(r *http.Request) bool { return strings.Contains(r.URL.Path, "/manifests/") }
+	endless := func(w http.ResponseWriter) {
+		for _, err := io.Copy(w, io.LimitReader(xs{}, 1<<20)); err == nil; _, err = io.Copy(w, io.LimitReader(xs{}, 1<<20)) {
+		}
+	}
+	to := func(url string) func(w http.ResponseWriter, r *http.Request) {
+		return func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, url, http.StatusTemporaryRedirect) }
+	}
+	other := newHub(t)
+	for what, tt := range map[string]struct {
+		at   func(*http.Request) bool
+		do   func(w http.ResponseWriter, r *http.Request)
+		want string
+	}{
+		"a layer of other content": {blob, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }, "sha256"},
+		"an endless layer":         {blob, func(w http.ResponseWriter, _ *http.Request) { endless(w) }, ""},
+		"an endless manifest":      {manifest, func(w http.ResponseWriter, _ *http.Request) { endless(w) }, "limit"},
+		"no JSON":                  {manifest, func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("x")) }, "no image"},
+		"a link-local address":     {blob, to("https://169.254.169.254/latest/meta-data"), "link-local"},
+		"a private address":        {blob, to("https://10.13.76.4/"), "private"},
+		"a name of loopback":       {blob, to(strings.Replace("https://localhost:PORT/", "PORT", port(other.host), 1)), "not an address of the internet"},
+		"no TLS":                   {blob, to("http://registry.example/"), "it has no TLS"},
+		"itself, again and again":  {blob, func(w http.ResponseWriter, r *http.Request) { to(r.URL.String())(w, r) }, "more than 10 times"},
+		"logged out": {manifest, func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusUnauthorized)
+			_, _ = w.Write([]byte(`{"errors":[{"code":"UNAUTHORIZED","message":"go\u001b[31m away` + strings.Repeat("x", 1000) + `"}]}`))
+		}, "docker login"},
+		"a token's server that is link-local": {func(r *http.Request) bool { return r.URL.Path == "/v2/" },
+			func(w http.ResponseWriter, _ *http.Request) {
+				w.Header().Set("WWW-Authenticate", `Bearer realm="http://169.254.169.254/token",service="x"`)
+				w.WriteHeader(http.StatusUnauthorized)
+			}, "169.254.169.254"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			h, s := newHub(t), newStore(t)
+			ref, _ := h.push(t, "shop:v1", runtime.GOARCH)
+			h.front = func(w http.ResponseWriter, r *http.Request) bool {
+				if tt.at(r) {
+					tt.do(w, r)
+					return true
+				}
+				return false
+			}
+			_, err := NewClient(h.allowed()).Load(t.Context(), s, ref)
+			if err == nil || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\x1b") || len(err.Error()) > 1000 {
+				t.Errorf("%v, want %q", err, tt.want)
+			}
+			empty(t, s)
+		})
+	}
+	if n := other.asked.Load(); n > 0 {
+		t.Errorf("%d requests came to a registry that is not allowed", n)
+	}
+}
+
+func port(host string) string { return host[strings.LastIndexByte(host, ':')+1:] }
+
+type xs struct{}
+
+func (xs) Read(p []byte) (int, error) {
+	copy(p, bytes.Repeat([]byte("x"), len(p)))
+	return len(p), nil
+}
+
+// empty checks that a store has nothing.
+func empty(t *testing.T, s *images.Store) {
+	t.Helper()
+	if list, err := s.List(t.Context()); err != nil || len(list) > 0 {
+		t.Errorf("the store has %v, %v", list, err)
+	}
+}
+
+// TestPlatform: an image for another architecture is refused, and both are named.
+func TestPlatform(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h, s := newHub(t), newStore(t)
+	ref, _ := h.push(t, "shop:v1", "s390x")
+	_, err := NewClient(h.allowed()).Load(t.Context(), s, ref)
+	if err == nil || !strings.Contains(err.Error(), "s390x") || !strings.Contains(err.Error(), "this machine is linux/"+runtime.GOARCH) {
+		t.Error(err)
+	}
+	empty(t, s)
+}
+
+// TestAllowed: a registry at an address that is not the internet's is asked only where the user allows it, without TLS only where they say.
+func TestAllowed(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h, s := newHub(t), newStore(t)
+	ref, _ := h.push(t, "shop:v1", runtime.GOARCH)
+	asked := h.asked.Load()
+	for _, allowed := range [][]Registry{nil, {{h.host, false}}, {{"localhost:" + port(h.host), true}}, {{"127.0.0.1:443", true}}} {
+		if _, err := NewClient(allowed).Load(t.Context(), s, ref); err == nil || h.asked.Load() != asked {
+			t.Errorf("with %v: %v", allowed, err)
+		}
+	}
+	if _, err := NewClient(nil).Load(t.Context(), s, ref); !strings.Contains(fmt.Sprint(err), "--private-registry") {
+		t.Errorf("the error does not say what to do: %v", err)
+	}
+}
+
+func TestPublic(t *testing.T) {
+	for address, want := range map[string]bool{
+		"8.8.8.8": true, "2606:4700::1111": true, "10.1.2.3": false, "127.0.0.1": false, "169.254.169.254": false, "192.168.1.1": false,
+		"172.31.0.1": false, "100.64.0.1": false, "0.0.0.0": false, "::": false, "::1": false, "::ffff:10.0.0.1": false, "fd00::1": false,
+		"fe80::1%eth0": false, "64:ff9b::a00:1": false, "2002:a00:1::": false, "198.51.100.10": false, "203.0.113.1": false,
+		"168.63.129.16": false, "255.255.255.255": false, "224.0.0.1": false, "ff02::1": false, "::ffff:8.8.8.8": true, "::7f00:1": false,
+	} {
+		if got := public(netip.MustParseAddr(address)); got != want {
+			t.Errorf("%s is public: %v", address, got)
+		}
+	}
+}
+
+func TestParseRegistry(t *testing.T) {
+	for text, want := range map[string]Registry{
+		"registry.example": {"registry.example:443", false}, "registry.example:5000": {"registry.example:5000", false},
+		"http://localhost": {"localhost:80", true}, "http://10.0.0.1:5000": {"10.0.0.1:5000", true}, "[::1]:5000": {"[::1]:5000", false},
+		"https://Registry.Example": {"registry.example:443", false},
+	} {
+		if got, err := ParseRegistry(text); err != nil || got != want {
+			t.Errorf("%s: %v, %v; want %v", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "a/b", "user@host", "http://", "a:b:c", "host:0", "host:99999", "ftp://x", "a b"} {
+		if got, err := ParseRegistry(text); err == nil {
+			t.Errorf("%q: %v", text, got)
+		}
+	}
+}
+
+// TestStall: a body that stands still ends, and one that comes slowly does not.
+func TestStall(t *testing.T) {
+	release := make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		control := http.NewResponseController(w)
+		for range 6 {
+			_, _ = io.WriteString(w, "x")
+			_ = control.Flush()
+			time.Sleep(50 * time.Millisecond) // slower than all of it together may be, faster than one piece
+		}
+		if r.URL.Path == "/stall" {
+			<-release
+		}
+	}))
+	defer server.Close()
+	defer close(release)
+	g := newGuard([]Registry{{strings.TrimPrefix(server.URL, "http://"), true}})
+	g.stall = 250 * time.Millisecond
+	for path, stalls := range map[string]bool{"/": false, "/stall": true} {
+		resp, err := (&http.Client{Transport: g}).Get(server.URL + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		if len(text) != 6 || stalls != (err != nil) || stalls && !strings.Contains(err.Error(), "has sent nothing") {
+			t.Errorf("%s: %q, %v", path, text, err)
+		}
+	}
+}
+
+// TestLibrary: pulls of one image at once are one, and a failure is remembered.
+func TestLibrary(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h, s := newHub(t), newStore(t)
+	ref, image := h.push(t, "shop:v1", runtime.GOARCH)
+	c := NewClient(h.allowed())
+	opened := errors.New("the disk is gone")
+	l := NewLibrary(t.Context(), func() (*images.Store, error) { return s, opened })
+	if _, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded}); !errors.Is(err, opened) {
+		t.Errorf("a store that cannot be opened: %v", err)
+	}
+	opened = nil
+	before := h.asked.Load()
+	if _, pulled, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: Never}); pulled || err != nil || h.asked.Load() != before {
+		t.Errorf("never: %v, %v", pulled, err)
+	}
+	var manifests atomic.Int64
+	h.front = func(_ http.ResponseWriter, r *http.Request) bool {
+		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/") {
+			manifests.Add(1)
+			time.Sleep(100 * time.Millisecond) // for the others to come
+		}
+		return false
+	}
+	done := make(chan error)
+	for range 10 {
+		go func() {
+			_, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded})
+			done <- err
+		}()
+	}
+	for range 10 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	if n := manifests.Load(); n != 1 {
+		t.Errorf("ten at once made %d pulls", n)
+	}
+	said := 0
+	_, again := h.push(t, "shop:v1", runtime.GOARCH) // the tag moves
+	for policy, want := range map[Policy]string{IfNeeded: digestOf(t, image), Always: digestOf(t, again)} {
+		_, pulled, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: policy, Pulling: func() { said++ }})
+		m, err2 := s.Manifest(ref)
+		if err != nil || err2 != nil || pulled != (policy == Always) {
+			t.Errorf("%s: %v, %v, %v", policy, pulled, err, err2)
+		}
+		if policy == Always && m.Digest != want {
+			t.Errorf("%s: %s, want %s", policy, m.Digest, want)
+		}
+	}
+	if said != 1 {
+		t.Errorf("a pull was said %d times", said)
+	}
+	h.front = nil
+	h.Close()
+	_, _, err := l.Ensure(t.Context(), c, Request{Ref: h.host + "/other:v1", Policy: IfNeeded})
+	_, _, err2 := l.Ensure(t.Context(), c, Request{Ref: h.host + "/more:v1", Policy: IfNeeded, Pulling: func() { t.Error("tried again") }})
+	if err == nil || fmt.Sprint(err2) != err.Error() {
+		t.Errorf("a registry that cannot be reached: %v, then %v", err, err2)
+	}
+	l.Forget()
+	tried := false
+	_, _, _ = l.Ensure(t.Context(), c, Request{Ref: h.host + "/more:v1", Policy: IfNeeded, Pulling: func() { tried = true }})
+	if !tried {
+		t.Error("not tried again after what may be asked has changed")
+	}
+}
+
+// TestWaiterGoes: who asks may go; the pull goes on, and is there for the next.
+func TestWaiterGoes(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	h, s := newHub(t), newStore(t)
+	ref, _ := h.push(t, "shop:v1", runtime.GOARCH)
+	asked, release := make(chan struct{}), make(chan struct{})
+	var once atomic.Bool
+	h.front = func(http.ResponseWriter, *http.Request) bool {
+		if once.CompareAndSwap(false, true) {
+			close(asked)
+			<-release
+		}
+		return false
+	}
+	l := NewLibrary(t.Context(), func() (*images.Store, error) { return s, nil })
+	c := NewClient(h.allowed())
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() { <-asked; cancel() }()
+	if _, _, err := l.Ensure(ctx, c, Request{Ref: ref, Policy: IfNeeded}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	close(release)
+	if _, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Manifest(ref); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestWhy(t *testing.T) {
+	cause := errors.New("no network")
+	for _, tt := range []struct {
+		err  error
+		want string
+	}{
+		{Why("shop:v1", cause), "image shop:v1 cannot be pulled: no network; load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
+		{Why("shop:v1", nil), "image shop:v1 is not loaded: load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
+	} {
+		if d := cmp.Diff(tt.want, tt.err.Error()); d != "" || !errors.Is(tt.err, images.ErrNotFound) {
+			t.Error(d)
+		}
+	}
+}
