@@ -1,0 +1,169 @@
+// Package registry owns the lab's registry: the read-only half of the OCI distribution specification, for the container runtimes of real
+// nodes. It serves under all names that images have, which containerd says in each request (?ns=HOST). Where images come from is its
+// caller's to say; it must not import anything of the project but base and pods/images.
+package registry
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/pods/images"
+)
+
+// Images are what a registry has. Its methods may take as long as a pull does; errors that have [images.ErrNotFound] in their chain are
+// for whoever wants to run the image, and say what to do.
+type Images interface {
+	Manifest(ctx context.Context, ref string) (images.Manifest, error)
+	Blob(digest string) (*os.File, error)
+}
+
+// The error codes of the specification that are used here ("Error Codes").
+const (
+	codeUnauthorized = "UNAUTHORIZED"
+	codeDenied       = "DENIED"
+	codeUnknownName  = "NAME_UNKNOWN"
+	codeUnknownBlob  = "BLOB_UNKNOWN"
+	codeUnsupported  = "UNSUPPORTED"
+	codeInternal     = "UNKNOWN"
+)
+
+// Handler answers clients that send the token in an Authorization header, and tells those nothing that do not.
+func Handler(i Images, token string) http.Handler {
+	want := []byte(Authorization(token))
+	return http.HandlerFunc(func(plain http.ResponseWriter, r *http.Request) {
+		w := patient{plain, http.NewResponseController(plain)}
+		w.allow(0)
+		defer w.allow(serve.RestTime) // net/http writes what is left
+		if subtle.ConstantTimeCompare([]byte(r.Header.Get("Authorization")), want) != 1 {
+			refuse(w, http.StatusUnauthorized, codeUnauthorized, "this registry is for the node's container runtime")
+			return
+		}
+		if r.Method != http.MethodGet && r.Method != http.MethodHead {
+			refuse(w, http.StatusMethodNotAllowed, codeUnsupported, "the lab's registry is read-only: images come by 'packetwalk image load'")
+			return
+		}
+		if r.URL.Path == "/v2/" || r.URL.Path == "/v2" {
+			w.WriteHeader(http.StatusOK)
+			return
+		}
+		a := answer{w: w, r: r, images: i}
+		if repository, ref, ok := split(r.URL.Path, "manifests"); ok {
+			a.manifest(repository, ref)
+		} else if _, digest, ok := split(r.URL.Path, "blobs"); ok {
+			a.blob(digest)
+		} else {
+			refuse(w, http.StatusNotFound, codeUnknownName, "there is nothing at "+r.URL.Path)
+		}
+	})
+}
+
+// Authorization is the header's value that has a token.
+func Authorization(token string) string { return "Bearer " + token }
+
+// split parts /v2/REPOSITORY/KIND/NAME; a repository's name may have any number of elements.
+func split(path, kind string) (repository, name string, ok bool) {
+	rest, ok := strings.CutPrefix(path, "/v2/")
+	at := strings.LastIndex(rest, "/"+kind+"/")
+	if !ok || at < 1 {
+		return "", "", false
+	}
+	repository, name = rest[:at], rest[at+len(kind)+2:]
+	return repository, name, name != "" && !strings.Contains(name, "/")
+}
+
+// An answer is one to a client who may have it.
+type answer struct {
+	w      http.ResponseWriter
+	r      *http.Request
+	images Images
+}
+
+// manifest answers for a tag or a digest. What cannot be had is 403, because containerd then asks for the text, and has it in its error,
+// which becomes the pod's event; of a 404 it says nothing.
+func (a answer) manifest(repository, ref string) {
+	host := a.r.URL.Query().Get("ns")
+	if host == "" {
+		refuse(a.w, http.StatusForbidden, codeDenied, "the registry's own address is no name of an image: write its name, such as shop:v1")
+		return
+	}
+	separator := ":"
+	if strings.HasPrefix(ref, "sha256:") {
+		separator = "@"
+	}
+	m, err := a.images.Manifest(a.r.Context(), host+"/"+repository+separator+ref)
+	switch {
+	case errors.Is(err, images.ErrNotFound):
+		refuse(a.w, http.StatusForbidden, codeDenied, err.Error())
+	case err != nil:
+		refuse(a.w, http.StatusForbidden, codeInternal, err.Error())
+	default:
+		a.head(m.MediaType, m.Digest)
+		a.w.Header().Set("Content-Length", strconv.Itoa(len(m.Content)))
+		if a.r.Method == http.MethodGet {
+			_, _ = a.w.Write(m.Content) // the client may be gone
+		}
+	}
+}
+
+func (a answer) head(mediaType, digest string) {
+	a.w.Header().Set("Content-Type", mediaType)
+	a.w.Header().Set("Docker-Content-Digest", digest)
+}
+
+func (a answer) blob(digest string) {
+	f, err := a.images.Blob(digest)
+	switch {
+	case errors.Is(err, images.ErrNotFound):
+		refuse(a.w, http.StatusNotFound, codeUnknownBlob, err.Error())
+	case err != nil:
+		refuse(a.w, http.StatusInternalServerError, codeInternal, err.Error())
+	default:
+		defer f.Close()
+		a.head("application/octet-stream", digest)
+		http.ServeContent(a.w, a.r, "", time.Time{}, f)
+	}
+}
+
+// refuse answers as the specification has it ("Error Codes").
+func refuse(w http.ResponseWriter, status int, code, message string) {
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(status)
+	text, _ := json.Marshal(map[string]any{"errors": []map[string]string{{"code": code, "message": message}}}) // strings only
+	_, _ = w.Write(text)                                                                                       // the client may be gone
+}
+
+// patient is a response each piece of which must be taken in time.
+type patient struct {
+	http.ResponseWriter
+	control *http.ResponseController
+}
+
+func (p patient) Write(b []byte) (int, error) {
+	p.allow(serve.RestTime)
+	return p.ResponseWriter.Write(b)
+}
+
+// allow gives what is written next a time; 0 is for ever. Writers that know no time limits, as those of tests, have none.
+func (p patient) allow(d time.Duration) {
+	var end time.Time
+	if d > 0 {
+		end = time.Now().Add(d)
+	}
+	_ = p.control.SetWriteDeadline(end)
+}
+
+// Hosts is containerd's hosts.toml (github.com/containerd/containerd, docs/hosts.md) that has it ask the registry at an address for images
+// of any registry, and nobody else. ca is the file of the authority that signed the registry's certificate.
+func Hosts(address, ca, token string) string {
+	return fmt.Sprintf("server = %q\ncapabilities = [\"pull\", \"resolve\"]\nca = %q\ndial_timeout = \"5s\"\n\n[header]\nAuthorization = %q\n",
+		"https://"+address, ca, Authorization(token))
+}
