@@ -16,13 +16,14 @@ import (
 
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/pull"
 )
 
 // imageCommand is of the machine's images.
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "image load|list|rm|build ...",
-		Short: "the container images that pods of light nodes can run, in all labs",
+		Short: "the container images that pods can run, in all labs",
 		Args:  noArguments("its commands are load, list, rm and build"),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
@@ -31,48 +32,86 @@ func imageCommand(s Streams) *cobra.Command {
 }
 
 func imageLoadCommand(s Streams) *cobra.Command {
-	return &cobra.Command{
-		Use:   "load FILE...|DIR...",
-		Short: "load images from archives that docker save, podman save, buildx or skopeo made",
+	var private []string
+	c := &cobra.Command{
+		Use:   "load FILE|DIR|REF...",
+		Short: "load images from archives that docker save, podman save, buildx or skopeo made, or from their registries",
 		Long: `Loads images from archives that docker save, podman save, buildx or skopeo made, compressed or not, or from the directory of an OCI image
-layout; - is standard input. An image whose archive gives it no name is named after the file. Of an archive for several platforms the image
-for this machine is taken.`,
-		Example: `  docker save nginx:1.27 | packetwalk image load -
+layout; - is standard input. An image whose archive gives it no name is named after the file. What is no file is pulled by its name, with the
+logins (docker login) of the user who called sudo. Of an archive or a name for several platforms the image for this machine is taken.`,
+		Example: `  packetwalk image load nginx:1.27
+  packetwalk image load --private-registry registry.corp.example:5000 registry.corp.example:5000/shop:v1
+  docker save nginx:1.27 | packetwalk image load -
   skopeo copy docker://registry.k8s.io/pause:3.10 docker-archive:pause.tar:registry.k8s.io/pause:3.10 && packetwalk image load pause.tar`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return errors.New("image load needs an archive that docker save or skopeo made, or - for standard input")
+				return errors.New("image load needs an archive that docker save or skopeo made, - for standard input, or an image's name")
 			}
 			return nil
 		},
 		RunE: func(c *cobra.Command, args []string) error {
+			client, err := pullClient(private)
+			if err != nil {
+				return badInput{err}
+			}
 			store, err := imageStore()
 			if err != nil {
 				return err
 			}
-			return loadImages(c.Context(), visible.Writer(s.Out), store, args)
+			return loadImages(c.Context(), visible.Writer(s.Out), imageLoader{store, client}, args)
 		},
 	}
+	c.Flags().StringArrayVar(&private, "private-registry", nil,
+		"a registry that may be at a private or loopback address, HOST[:PORT], http://HOST[:PORT] without TLS; may be repeated")
+	return c
+}
+
+func pullClient(private []string) (*pull.Client, error) {
+	var allowed []pull.Registry
+	for _, p := range private {
+		r, err := pull.ParseRegistry(p)
+		if err != nil {
+			return nil, fmt.Errorf("--private-registry: %w", err)
+		}
+		allowed = append(allowed, r)
+	}
+	return pull.NewClient(allowed), nil
+}
+
+type imageLoader struct {
+	store  *images.Store
+	client *pull.Client
+}
+
+// load loads one archive, or pulls what is no file.
+func (l imageLoader) load(ctx context.Context, what string) ([]images.Image, error) {
+	if what == "-" {
+		what = "/dev/stdin"
+	}
+	_, err := os.Stat(what)
+	if !errors.Is(err, fs.ErrNotExist) {
+		list, err := l.store.Load(ctx, what)
+		return list, inputOrFailure(err)
+	}
+	if pull.IsPath(what) {
+		return nil, badInput{fmt.Errorf("%s: no such file; give an archive that docker save or skopeo made, or an image's name", what)}
+	}
+	image, err := l.client.Load(ctx, l.store, what)
+	if err != nil {
+		return nil, fmt.Errorf("pull %s: %w", what, err)
+	}
+	return []images.Image{image}, nil
 }
 
 // loadImages loads what it can, and gives the errors of the rest.
-func loadImages(ctx context.Context, out io.Writer, store *images.Store, paths []string) error {
+func loadImages(ctx context.Context, out io.Writer, from imageLoader, all []string) error {
 	var errs error
-	for _, path := range paths {
-		if path == "-" {
-			path = "/dev/stdin"
-		}
-		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
-			errs = errors.Join(errs, badInput{fmt.Errorf("%s: no such file; give an archive that docker save or skopeo made", path)})
-			continue
-		}
-		list, err := store.Load(ctx, path)
+	for _, what := range all {
+		list, err := from.load(ctx, what)
 		for _, i := range list {
 			printImage(out, i)
 		}
-		if err != nil {
-			errs = errors.Join(errs, inputOrFailure(err))
-		}
+		errs = errors.Join(errs, err)
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
@@ -88,7 +127,7 @@ func printImage(out io.Writer, i images.Image) {
 // inputOrFailure tells archives that are not right, the user's to mend, from what this machine did not do.
 func inputOrFailure(err error) error {
 	var machine unix.Errno
-	if errors.As(err, &machine) && !errors.Is(err, fs.ErrNotExist) {
+	if err == nil || errors.As(err, &machine) && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return badInput{err}
@@ -111,6 +150,10 @@ func imageListCommand(s Streams) *cobra.Command {
 			w := tabwriter.NewWriter(visible.Writer(s.Out), 0, 8, 3, ' ', 0)
 			fmt.Fprintln(w, "NAME\tDIGEST\tSIZE\tLAYERS")
 			for _, i := range list {
+				if i.Damage != "" {
+					fmt.Fprintf(w, "%s\t%s\tdamaged: %s\n", dash(i.Name), shortDigest(i.Digest), i.Damage)
+					continue
+				}
 				fmt.Fprintf(w, "%s\t%s\t%s\t%d\n", dash(i.Name), shortDigest(i.Digest), megabytes(i.Size), len(i.Layers))
 			}
 			return w.Flush()

@@ -18,7 +18,6 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/distribution"
-	"packetwalk.dev/internal/pods/images"
 )
 
 // core is what all parts of a lab share.
@@ -28,7 +27,6 @@ type core struct {
 	log     *slog.Logger
 	say     func(Step)
 	runtime *container.Runtime
-	images  *images.Store // of the machine; nil where it cannot be had
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
 	broken    chan error // what keeps a lab from starting, whoever waits for it; of size 1
@@ -53,20 +51,6 @@ func (c *core) distribution() func(context.Context) (dir string, err error) {
 		}
 		return dir, err
 	}
-}
-
-// openImages opens the machine's image store. Without it pods have the built-in applications only.
-func (c *core) openImages() *images.Store {
-	dir, err := images.Dir()
-	var store *images.Store
-	if err == nil {
-		store, err = images.Open(dir)
-	}
-	if err != nil {
-		c.log.Warn("no images: pods have the built-in applications only", "error", err)
-		return nil
-	}
-	return store
 }
 
 // cluster is the cluster as it is, or is being made; nobody changes it in place.

@@ -37,10 +37,9 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 		"dns": bin.DNS,
 	}}
-	c.images = c.openImages()
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
-	l.nodes = &nodes{core: c, azure: l.azure}
+	l.nodes = &nodes{core: c, azure: l.azure, library: &library{core: c, alikes: &lookAlikes{core: c}}}
 	access := &access{core: c, azure: l.azure, nodes: l.nodes}
 	api := &api{processes: processes{core: c, access: access}}
 	routes := &routes{core: c, azure: l.azure, api: api}
@@ -54,6 +53,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("VMs and internet hosts", &hosts{apps: apps{c}, azure: l.azure, cut: &l.cut}, "Azure's network", "bounds of containers")
 	ps.place("the name servers", &resolvers{apps: apps{c}, azure: l.azure}, "Azure's network", "bounds of containers")
 	ps.place("the control plane's files", access, "Azure's network")
+	ps.place("images", l.nodes.library)
 	ps.place("the nodes' machines", machines{nodes: l.nodes}, "the control plane's files", "bounds of containers")
 	ps.place("container instances", l.groups, "the control plane's files", "bounds of containers")
 	ps.place("the API server", api, "the control plane's files")
@@ -63,7 +63,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the ip-masq-agent's configuration", &masq{core: c, api: api, nodes: l.nodes}, "the control plane")
 	ps.place("the service account of pods", startOnly{start: api.waitDefaultAccount}, "the API server")
 	ps.place("the nodes' agents", agents{nodes: l.nodes}, "the nodes' machines", "Calico's resources", "the ip-masq-agent's configuration")
-	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server")
+	ps.place("the nodes", l.nodes, "the nodes' machines", "the API server", "images")
 	ps.place("the route controller", routes, "the nodes")
 	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
 	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")

@@ -40,10 +40,11 @@ type node struct {
 // kubelets, which is the one that changes.
 type nodes struct {
 	*core
-	azure  *azure
-	access *access
-	api    *api
-	routes *routes
+	azure   *azure
+	access  *access
+	api     *api
+	routes  *routes
+	library *library
 
 	shared   *kubelet.Shared
 	client   kubernetes.Interface // the kubelets'
@@ -280,7 +281,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base, Resolve: kubelet.FromStore(l.images),
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base, Resolve: kubelet.FromLibrary(l.library.forPods),
 		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),

@@ -110,6 +110,7 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	l.mu.Unlock()
 	life, stop := context.WithCancel(ctx)
 	n.stop = stop
+	l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		n.done = l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
 	} else {
@@ -144,11 +145,16 @@ func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (s
 	if err != nil {
 		return c, err
 	}
+	registries, err := l.registries(n)
+	if err != nil {
+		return c, err
+	}
 	object := plan.NodeObject(l.cluster(), n.Node)
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: filepath.Join(l.dir.State(), "base"), Distribution: distribution, Programs: l.real.programs,
 		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: own, Images: l.dir.imageArchives(),
 		Archives: images[:1], Later: images[1:], Cgroup: l.dir.cgroup(n.Name), ResolvConf: resolvConf(plan.AzureResolver),
+		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), MaxPods: n.MaxPods,
 			ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/test/world"
 )
@@ -94,6 +95,7 @@ func TestNode(t *testing.T) {
 	t.Run("the node's own root", func(t *testing.T) { ownRoot(t, w, node) })
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
 	t.Run("walks", func(t *testing.T) { walks(t, w) })
+	t.Run("images", func(t *testing.T) { pulled(t, w, node) })
 	t.Run("kills", func(t *testing.T) { kills(t, w, node) })
 	t.Run("scale", func(t *testing.T) { scale(t, w) })
 }
@@ -304,7 +306,7 @@ func scale(t *testing.T, w *world.World) {
 
 // places is how many directories a node has: one of files, and a control group in each hierarchy.
 func places(t *testing.T) int {
-	all, err := realnode.Hierarchies()
+	all, err := cgroup.Hierarchies()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -36,6 +36,7 @@ var changeable = []string{
 	"spec.network.nonMasqueradeCIDRs",
 	"spec.loadBalancer.frontends",
 	"spec.addons",
+	"spec.images.*",
 	"spec.loadBalancer.outbound.*",
 	"spec.nodePools[].count",
 	"spec.azure.vnets[]",

@@ -52,6 +52,7 @@ func (c *Cluster) setDefaults() {
 		s.VirtualNode.Subnet = v.Name + "/virtual-node-aci"
 	}
 	s.setNodePoolDefaults()
+	set(&s.Images.Pull, PullIfNeeded)
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)
 	s.setNetworkDefaults()

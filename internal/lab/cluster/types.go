@@ -36,6 +36,7 @@ type Spec struct {
 	VirtualNode VirtualNode `json:"virtualNode,omitzero"`
 	// Addons are names as "az aks enable-addons -a" takes them.
 	Addons   []string `json:"addons,omitzero"`
+	Images   Images   `json:"images,omitzero"`
 	Azure    Azure    `json:"azure,omitzero"`
 	Internet Internet `json:"internet,omitzero"`
 }

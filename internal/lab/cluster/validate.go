@@ -44,6 +44,7 @@ func (c *Cluster) Validate(apps ...string) Errors {
 	v.ranges()
 	v.machines()
 	v.unbuilt()
+	v.images()
 	v.virtualNode()
 	return v.errs
 }

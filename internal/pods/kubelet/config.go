@@ -80,7 +80,7 @@ type Config struct {
 	// Runtime starts containers, Resolve finds what an image's reference means (optional: built-in applications only), Images lists them
 	// (optional: app.Images).
 	Runtime Runtime
-	Resolve func(ctx context.Context, ref string) (Image, error)
+	Resolve func(ctx context.Context, r ImageRequest) (Image, error)
 	Images  func() []string
 	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
 	Unbounded []string
@@ -145,7 +145,7 @@ func (c *Config) complete() error {
 
 func (c *Config) defaults() {
 	if c.Resolve == nil {
-		c.Resolve = FromStore(nil)
+		c.Resolve = func(_ context.Context, r ImageRequest) (Image, error) { return builtIn(r.Ref, nil) }
 	}
 	if c.Images == nil {
 		c.Images = app.Images

@@ -266,11 +266,11 @@ func (b *bench) start() {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}}},
 		Client: b.client, Shared: shared, Runtime: b.runtime, Dir: b.dir, PodNetNSDir: filepath.Join(b.dir, "netns"), NodeNS: fakeNS{"/node"},
 		Distribution: func(context.Context) (string, error) { return "/nosuch", nil },
-		Resolve: func(_ context.Context, image string) (Image, error) {
-			if image == "nosuch" {
-				return Image{}, fmt.Errorf("no application for image %q: there are app", image)
+		Resolve: func(_ context.Context, r ImageRequest) (Image, error) {
+			if r.Ref == "nosuch" {
+				return Image{}, fmt.Errorf("no application for image %q: there are app", r.Ref)
 			}
-			return Image{ID: "id-" + image, App: "app"}, nil
+			return Image{ID: "id-" + r.Ref, App: "app"}, nil
 		},
 		Images:      func() []string { return []string{"app"} },
 		NewNetNS:    func(p string) (Namespace, error) { return fakeNS{p}, nil },

@@ -43,19 +43,10 @@ func (w *worker) event(c *containerState, kind, reason, format string, args ...a
 // start makes and starts a container, runs its postStart hook, and tells the machine.
 func (w *worker) start(ctx context.Context, c *containerState) {
 	s := w.snapshot(c)
-	image, err := w.k.cfg.Resolve(ctx, s.spec.Image) // which may unpack for long
-	if err != nil {
-		w.do(func(m *machine, now time.Time) {
-			m.startFailed(c, startFailure{failedImage, reasonImage, err.Error()}, now)
-		})
+	r, failure := w.bring(ctx, s)
+	if r == nil && failure == nil {
 		return
 	}
-	release, err := w.k.cfg.Shared.slot(ctx)
-	if err != nil {
-		return
-	}
-	r, failure := w.launch(ctx, s, image)
-	release()
 	if failure != nil {
 		w.do(func(m *machine, now time.Time) { m.startFailed(c, *failure, now) })
 		return
@@ -69,6 +60,31 @@ func (w *worker) start(ctx context.Context, c *containerState) {
 	w.probe(ctx, c, s, r)
 }
 
+// bring finds a container's image and launches it. An image that is removed before its layers are mounted is looked for again. Without
+// a result the kubelet ends.
+func (w *worker) bring(ctx context.Context, s *containerState) (r *run, failure *startFailure) {
+	ask := ImageRequest{Ref: s.spec.Image, Never: s.spec.ImagePullPolicy == corev1.PullNever, Pulling: func() {
+		w.event(s, corev1.EventTypeNormal, "Pulling", "Pulling image %q", s.spec.Image)
+	}}
+	const tries = 3
+	for range tries {
+		image, err := w.k.cfg.Resolve(ctx, ask) // which may pull and unpack for long
+		if err != nil {
+			return nil, &startFailure{failedImage, reasonImage, err.Error()}
+		}
+		release, err := w.k.cfg.Shared.slot(ctx)
+		if err != nil {
+			return nil, nil
+		}
+		r, failure = w.launch(ctx, s, image)
+		release()
+		if failure == nil || !image.gone() {
+			break
+		}
+	}
+	return r, failure
+}
+
 func (w *worker) grace() time.Duration {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -77,11 +93,7 @@ func (w *worker) grace() time.Duration {
 
 // launch brings a container into being.
 func (w *worker) launch(ctx context.Context, s *containerState, image Image) (*run, *startFailure) {
-	pulled := image.LookAlike
-	if pulled == "" {
-		pulled = fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", s.spec.Image)
-	}
-	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", pulled)
+	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", image.said(s.spec.Image))
 	spec, err := w.spec(s, image)
 	if err != nil {
 		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}

@@ -28,6 +28,9 @@ disabled_plugins = [
 [plugins."io.containerd.cri.v1.images"]
   snapshotter = "overlayfs"
 
+[plugins."io.containerd.cri.v1.images".registry]
+  config_path = "` + registriesDir + `"
+
 [plugins."io.containerd.cri.v1.images".pinned_images]
   sandbox = "` + SandboxImage + `"
 

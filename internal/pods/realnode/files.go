@@ -16,6 +16,7 @@ const (
 	NetworksDir    = "/etc/cni/net.d"  // CNI configuration
 	KubernetesDir  = "/etc/kubernetes" // kubelet's identity
 	containerdFile = "/etc/containerd/config.toml"
+	registriesDir  = "/etc/containerd/certs.d"
 	kubeletFile    = "/etc/kubelet.yaml"
 	PluginStateDir = "/var/lib/packetwalk-cni" // packetwalk-cni's state
 	SpecFile       = "/run/packetwalk/node.json"
@@ -31,12 +32,13 @@ var Plugins = []string{"loopback", "bandwidth"}
 
 // A File is one that a node has from its start; Link is what it is a symbolic link to, else Text is what it holds.
 type File struct {
-	Path string
-	Text string
-	Link string
+	Path    string
+	Text    string
+	Link    string
+	Private bool // only root of the node may read it
 }
 
-// WriteLayer makes a directory that holds the files, 0644, for the lowest layers of nodes.
+// WriteLayer makes a directory that holds the files, 0644 or 0600, for the lowest layers of nodes.
 func WriteLayer(dir string, files []File) error {
 	for _, f := range files {
 		path := filepath.Join(dir, f.Path)
@@ -49,7 +51,11 @@ func WriteLayer(dir string, files []File) error {
 			}
 			continue
 		}
-		if err := os.WriteFile(path, []byte(f.Text), 0o644); err != nil {
+		mode := fs.FileMode(0o644)
+		if f.Private {
+			mode = 0o600
+		}
+		if err := os.WriteFile(path, []byte(f.Text), mode); err != nil {
 			return err
 		}
 	}
@@ -66,11 +72,11 @@ func WriteBase(dir, runc string, plugins []string) error {
 	if err := WriteLayer(dir, files); err != nil {
 		return err
 	}
-	if err := copyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
+	if err := CopyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
 		return err
 	}
 	for _, plugin := range plugins {
-		if err := copyProgram(plugin, filepath.Join(dir, PluginsDir, filepath.Base(plugin))); err != nil {
+		if err := CopyProgram(plugin, filepath.Join(dir, PluginsDir, filepath.Base(plugin))); err != nil {
 			return fmt.Errorf("copy CNI plugin: %w", err)
 		}
 	}
@@ -91,7 +97,8 @@ func alternatives() (files []File) {
 	return files
 }
 
-func copyProgram(from, to string) error {
+// CopyProgram copies a program to a path, whose directories it makes, mode 0755.
+func CopyProgram(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}

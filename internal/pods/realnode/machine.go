@@ -30,6 +30,8 @@ type Config struct {
 	Later      []string
 	Cgroup     string // below the root of each hierarchy
 	ResolvConf []byte
+	// Registries is containerd's hosts.toml for all registries, which holds a secret.
+	Registries string
 	Kubelet    KubeletConfig
 }
 
@@ -74,6 +76,7 @@ func (c Config) files() ([]File, error) {
 		{Path: "/etc/machine-id", Text: c.machineID() + "\n"},
 		{Path: "/etc/crictl.yaml", Text: "runtime-endpoint: unix://" + socket + "\n"},
 		{Path: containerdFile, Text: containerdConfig},
+		{Path: filepath.Join(registriesDir, "_default", "hosts.toml"), Text: c.Registries, Private: true},
 		{Path: kubeletFile, Text: string(kubelet)},
 	}, nil
 }

@@ -16,6 +16,28 @@ import (
 	"packetwalk.dev/internal/testing/goldentest"
 )
 
+// TestPrivate: what holds a secret is for the node's root only.
+func TestPrivate(t *testing.T) {
+	dir := t.TempDir()
+	if err := WriteLayer(dir, []File{{Path: "/a/secret", Private: true}, {Path: "/a/other"}}); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]os.FileMode{"secret": 0o600, "other": 0o644} {
+		if info, err := os.Stat(filepath.Join(dir, "a", name)); err != nil || info.Mode() != want {
+			t.Errorf("%s: %v, %v; want %v", name, info, err, want)
+		}
+	}
+	files, err := Config{Registries: "secret"}.files()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if f.Private != (f.Text == "secret") {
+			t.Errorf("%s is private: %v", f.Path, f.Private)
+		}
+	}
+}
+
 // TestNode: what a node's first process is given, and the files that the node's programs read.
 func TestNode(t *testing.T) {
 	goldentest.Run(t, "testdata/*.txtar", 1, func(t *testing.T, in []txtar.File) (out []txtar.File) {

@@ -1,0 +1,67 @@
+package cluster
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/google/go-containerregistry/pkg/name"
+)
+
+// Images says where the images of pods come from: the machine's store ("packetwalk image list"), into which the lab process pulls what it
+// does not have.
+type Images struct {
+	// Preload are images that the lab pulls when it starts, such as nginx:1.27. Nothing waits for them.
+	Preload []string `json:"preload,omitzero"`
+	// Pull is ifNeeded, always or never. Default ifNeeded: an image is pulled that the store does not have. With always the registry is
+	// asked each time that a pod needs a tag; what the store has serves where it does not answer. With never nothing is pulled.
+	Pull Pull `json:"pull,omitempty"`
+	// PrivateRegistries are those that may be at addresses which are not the internet's, HOST[:PORT]; http://HOST[:PORT] for one without TLS.
+	PrivateRegistries []string `json:"privateRegistries,omitzero"`
+}
+
+// Pull says when images are pulled.
+type Pull string
+
+// The values of spec.images.pull.
+const (
+	PullIfNeeded Pull = "ifNeeded"
+	PullAlways   Pull = "always"
+	PullNever    Pull = "never"
+)
+
+// registry is a place of spec.images.privateRegistries.
+var registry = regexp.MustCompile(`^(https?://)?([A-Za-z0-9][A-Za-z0-9.-]*|\[[0-9a-fA-F:.]+\])(:[1-9][0-9]{0,4})?$`)
+
+// maxPreload is the most images that are preloaded, and private registries.
+const maxPreload = 100
+
+func (v *validator) images() {
+	i := v.c.Spec.Images
+	choice(v, "spec.images.pull", i.Pull, PullIfNeeded, PullAlways, PullNever)
+	if i.Pull == PullNever && len(i.Preload) > 0 {
+		v.errs.add("spec.images.preload", "leave it out, or write pull: ifNeeded", "nothing is pulled with pull: never")
+	}
+	v.atMost("spec.images.preload", len(i.Preload))
+	v.atMost("spec.images.privateRegistries", len(i.PrivateRegistries))
+	seen := map[string]string{}
+	for n, ref := range i.Preload {
+		at := fmt.Sprintf("spec.images.preload[%d]", n)
+		if _, err := name.ParseReference(ref); err != nil {
+			v.errs.add(at, "write an image's name, such as nginx:1.27 or ghcr.io/user/app:v1", "%q is no image reference", ref)
+		}
+		v.unique(at, ref, seen)
+	}
+	for n, host := range i.PrivateRegistries {
+		at := fmt.Sprintf("spec.images.privateRegistries[%d]", n)
+		if !registry.MatchString(host) {
+			v.errs.add(at, "write HOST[:PORT], such as registry.example:5000, or http://HOST[:PORT] for one without TLS", "%q is no registry", host)
+		}
+		v.unique(at, host, seen)
+	}
+}
+
+func (v *validator) atMost(path string, n int) {
+	if n > maxPreload {
+		v.errs.add(path, fmt.Sprintf("write at most %d", maxPreload), "%d are too many", n)
+	}
+}

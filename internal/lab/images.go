@@ -1,0 +1,171 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/google/go-containerregistry/pkg/name"
+
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/kubelet"
+	"packetwalk.dev/internal/pods/pull"
+)
+
+// library is the machine's images, as a lab has them: pulled where they are not there, for light nodes and for the registry of real ones.
+type library struct {
+	*core
+	alikes *lookAlikes
+	life   context.Context
+	pull   *pull.Library
+
+	mu       sync.Mutex
+	store    *images.Store
+	client   *pull.Client
+	own      []string // images of AKS's own pods, by their full names: their programs are ours, and are not pulled
+	preloads context.CancelFunc
+}
+
+// Start opens the store, if it can, and begins to pull what is to be preloaded. Nothing waits for that.
+func (l *library) Start(ctx context.Context) error {
+	l.life, l.pull = ctx, pull.NewLibrary(ctx, l.open)
+	_, _ = l.open() // a fault of the status
+	return l.follow(l.cluster())
+}
+
+// Change has pulls be what another cluster.yaml says.
+func (l *library) Change(_ context.Context, c change) error {
+	l.pull.Forget()
+	return l.follow(c.to)
+}
+
+func (l *library) Report(*Status) {}
+
+func (l *library) Stop() {}
+
+// follow has pulls be what a cluster.yaml says.
+func (l *library) follow(c *cluster.Cluster) error {
+	own, err := manifests.Images(c)
+	if err != nil {
+		return err
+	}
+	for i, ref := range own {
+		own[i] = fullName(ref)
+	}
+	var allowed []pull.Registry
+	for _, s := range c.Spec.Images.PrivateRegistries {
+		r, err := pull.ParseRegistry(s)
+		if err != nil {
+			return err
+		}
+		allowed = append(allowed, r)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.client, l.own = pull.NewClient(allowed), own
+	if l.preloads != nil {
+		l.preloads()
+	}
+	ctx, stop := context.WithCancel(l.life)
+	l.preloads = stop
+	for _, ref := range c.Spec.Images.Preload {
+		go l.preload(ctx, ref)
+	}
+	return nil
+}
+
+// preload pulls an image until it is there.
+func (l *library) preload(ctx context.Context, ref string) {
+	what := "image " + ref + " of spec.images.preload"
+	for {
+		_, _, err := l.ensure(ctx, pull.Request{Ref: ref})
+		if err != nil {
+			err = pull.Why(ref, err)
+		}
+		if l.fault(what, err) == nil {
+			return
+		}
+		if !pause.For(ctx, keepSteady) {
+			_ = l.fault(what, nil) // it is wanted no longer
+			return
+		}
+	}
+}
+
+// open opens the machine's image store, once it can.
+func (l *library) open() (*images.Store, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.store != nil {
+		return l.store, nil
+	}
+	dir, err := images.Dir()
+	if err == nil {
+		l.store, err = images.Open(dir)
+	}
+	if err != nil {
+		err = fmt.Errorf("%w; until then pods have the built-in applications only", err)
+	}
+	return l.store, l.fault("the machine's images", err)
+}
+
+// isOurs tells whether an image is of our own programs, which no registry has. l.mu is held.
+func (l *library) isOurs(ref string) bool {
+	full := fullName(ref)
+	return slices.Contains(l.own, full) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/")
+}
+
+// ensure has an image in the store, by the cluster's policy unless it must not be pulled.
+func (l *library) ensure(ctx context.Context, r pull.Request) (*images.Store, bool, error) {
+	l.mu.Lock()
+	client := l.client
+	ours := l.isOurs(r.Ref)
+	l.mu.Unlock()
+	switch policy := l.cluster().Spec.Images.Pull; {
+	case ours, r.Policy == pull.Never, policy == cluster.PullNever:
+		r.Policy = pull.Never
+	case policy == cluster.PullAlways:
+		r.Policy = pull.Always
+	default:
+		r.Policy = pull.IfNeeded
+	}
+	return l.pull.Ensure(ctx, client, r)
+}
+
+// forPods is for the kubelets of light nodes.
+func (l *library) forPods(ctx context.Context, r kubelet.ImageRequest) (*images.Store, bool, error) {
+	policy := pull.IfNeeded
+	if r.Never {
+		policy = pull.Never
+	}
+	return l.ensure(ctx, pull.Request{Ref: r.Ref, Policy: policy, Pulling: r.Pulling})
+}
+
+// Manifest is the registry's.
+func (l *library) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
+	store, _, missing := l.ensure(ctx, pull.Request{Ref: ref})
+	if store == nil {
+		return images.Manifest{}, missing
+	}
+	m, err := store.Manifest(ref)
+	if errors.Is(err, images.ErrNotFound) {
+		err = pull.Why(ref, missing)
+	}
+	return m, err
+}
+
+// Blob is the registry's.
+func (l *library) Blob(digest string) (*os.File, error) {
+	store, err := l.open()
+	if err != nil {
+		return nil, err
+	}
+	return store.Blob(digest)
+}

@@ -1,0 +1,109 @@
+package realnode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/test/world"
+)
+
+// pulled: the node's containerd pulls what is in the machine's store, under any registry's name, whatever the pull policy; also by its
+// digest, and from another lab process. What is not there says in the pod's events what to do. Nobody else on the node gets anything.
+func pulled(t *testing.T, w *world.World, node string) {
+	id := os.Getpid()
+	names := map[string]string{ // by imagePullPolicy
+		"Always": fmt.Sprintf("mcr.microsoft.com/packetwalk-test/a:%d", id), "IfNotPresent": fmt.Sprintf("registry.example:5000/test/b:%d", id),
+	}
+	digests := map[string]string{}
+	program, err := os.ReadFile(filepath.Join(w.Root, "bin", "packetwalk-app"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	agnhost := filepath.Join(t.TempDir(), "agnhost")
+	if err := os.WriteFile(agnhost, program, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for policy, name := range names {
+		w.Run(t, "image", "build", agnhost, "-t", name, "--env", "OF="+policy)
+		t.Cleanup(func() { w.Run(t, "image", "rm", name) })
+		run(t, w, "pull-"+strings.ToLower(policy), name, policy)
+	}
+	run(t, w, "pull-none", fmt.Sprintf("example.org/packetwalk-none:%d", id), "Always")
+	for policy := range names {
+		pod := "pull-" + strings.ToLower(policy)
+		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")
+		digests[policy] = w.Kubectl(t, "get", "pod", pod, "-o", "jsonpath={.status.containerStatuses[0].imageID}")
+	}
+	world.Eventually(t, 30*time.Second, func() error {
+		if out := events(t, w, "pull-none"); !strings.Contains(out, "packetwalk image load") {
+			return fmt.Errorf("the events do not say what to do:\n%s", out)
+		}
+		return nil
+	})
+	if out := events(t, w, "pull-always"); !strings.Contains(out, "Successfully pulled") {
+		t.Errorf("the image was not pulled:\n%s", out)
+	}
+	run(t, w, "pull-lookalike", "nginx:1.27-packetwalk", "IfNotPresent")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/pull-lookalike", "--timeout=60s")
+	if out := w.Kubectl(t, "exec", "pull-lookalike", "--", "sh", "-c", "nginx -v 2>&1"); !strings.Contains(out, "nginx") {
+		t.Errorf("the look-alike says %q", out)
+	}
+	if out := events(t, w, "pull-lookalike"); !strings.Contains(out, "the built-in nginx stands for it") {
+		t.Errorf("the events do not say what stands for the image:\n%s", out)
+	}
+	onlyContainerd(t, w, node)
+	var status struct{ Pid int }
+	if err := json.Unmarshal([]byte(w.Run(t, "status", "--name", w.Name, "-o", "json")), &status); err != nil {
+		t.Fatal(err)
+	}
+	kill(t, status.Pid)
+	w.Run(t, "up", "--name", w.Name)
+	run(t, w, "pull-digest", digests["Always"], "Always")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/pull-digest", "--timeout=60s")
+}
+
+// events are the messages of a pod's.
+func events(t *testing.T, w *world.World, pod string) string {
+	t.Helper()
+	return w.Kubectl(t, "get", "events", "--field-selector", "involvedObject.name="+pod, "-o",
+		`jsonpath={range .items[*]}{.message}{"\n"}{end}`)
+}
+
+// run makes a pod of an image: agnhost, but for the look-alike.
+func run(t *testing.T, w *world.World, name, image, policy string) {
+	t.Helper()
+	args := ""
+	if !strings.Contains(name, "lookalike") {
+		args = `, "args": ["pause"]`
+	}
+	pod := fmt.Sprintf(`{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": %q}, "spec": {"nodeSelector": {"agentpool": "real"},
+		"terminationGracePeriodSeconds": 0, "containers": [{"name": "c", "image": %q, "imagePullPolicy": %q%s}]}}`, name, image, policy, args)
+	if _, err := w.TryInput(time.Minute, pod, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onlyContainerd: the registry answers nobody without the node's secret, which is the node's root's alone, and nobody elsewhere.
+func onlyContainerd(t *testing.T, w *world.World, node string) {
+	t.Helper()
+	for script, want := range map[string]string{
+		"curl -sk -o /dev/null -w '%{http_code}' https://127.0.0.1:911/v2/":                                         "401",
+		"curl -s --cacert /etc/kubernetes/ca.crt -o /dev/null -w '%{http_code}' https://127.0.0.1:911/v2/":          "401",
+		"curl -s -m 5 -o /dev/null -w '%{http_code}' https://127.0.0.1:911/v2/ || echo ' untrusted'":                "000 untrusted",
+		"curl -sk -m 5 -o /dev/null -w '%{http_code}' https://$(hostname -i | cut -d' ' -f1):911/v2/ || echo ' no'": "000 no",
+		"stat -c '%a %u' /etc/containerd/certs.d/_default/hosts.toml":                                               "600 0",
+	} {
+		if out := strings.TrimSpace(w.SSH(t, node, "sh", "-c", script)); out != want {
+			t.Errorf("%s: %q, want %q", script, out, want)
+		}
+	}
+	out, err := w.Try(time.Minute, "ssh", "--name", w.Name, "pod/web", "--", "curl", "-sk", "-m", "5", "https://127.0.0.1:911/v2/")
+	if err == nil {
+		t.Errorf("a pod reaches the registry: %s", out)
+	}
+}
