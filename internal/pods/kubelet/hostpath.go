@@ -56,6 +56,33 @@ func hostPath(root, base string, h *corev1.HostPathVolumeSource) (volume, error)
 	return found, nil
 }
 
+// makeNodeFiles makes those of a node's own files that pods may look for, where they are not there: a pod may have changed them.
+func makeNodeFiles(root, node string) error {
+	if err := os.MkdirAll(root, 0o755); err != nil {
+		return err
+	}
+	dir, err := os.OpenRoot(root)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	for name, text := range map[string]string{
+		"etc/hostname": node + "\n",
+		"etc/hosts":    "127.0.0.1\tlocalhost\n127.0.1.1\t" + node + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+	} {
+		if _, err := dir.Lstat(name); err == nil {
+			continue
+		}
+		if err := dir.MkdirAll("etc", 0o755); err != nil {
+			return err
+		}
+		if err := dir.WriteFile(name, []byte(text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // makeHostPath makes what is not there, where the kind says so.
 func makeHostPath(root, name string, kind corev1.HostPathType) error {
 	dir, err := os.OpenRoot(root)

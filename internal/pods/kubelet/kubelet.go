@@ -102,6 +102,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	// Workers end with ctx; a stop that is under way is left alone.
 	defer k.group.Wait()
 	defer cancel()
+	// What a pod has spoiled is its own node's loss, and keeps none from running.
+	k.tried("make the node's own files", makeNodeFiles(k.hostRoot(), k.name))
 	serve, err := k.listen(ctx)
 	if err != nil {
 		return err

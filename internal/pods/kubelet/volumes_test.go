@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,5 +173,36 @@ func TestServiceAccountToken(t *testing.T) {
 	}
 	if !m.ReadOnly {
 		t.Error("the volume can be written to")
+	}
+}
+
+// TestNodeFiles: a node has the files that a machine has, and keeps what a pod has made of them; no link leads out.
+func TestNodeFiles(t *testing.T) {
+	b := newBench(t)
+	root := b.k.hostRoot()
+	read := func(name string) string { text, _ := os.ReadFile(filepath.Join(root, name)); return string(text) }
+	if got := read("etc/hostname"); got != testNode+"\n" {
+		t.Errorf("/etc/hostname is %q", got)
+	}
+	if got := read("etc/hosts"); !strings.Contains(got, "127.0.1.1\t"+testNode+"\n") {
+		t.Errorf("/etc/hosts is %q", got)
+	}
+	b.stop()
+	outside := filepath.Join(t.TempDir(), "outside")
+	for name, make := range map[string]func(path string) error{
+		"etc/hosts":    func(path string) error { return os.WriteFile(path, []byte("a pod's\n"), 0o644) },
+		"etc/hostname": func(path string) error { return os.Symlink(outside, path) },
+	} {
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.Remove(path), make(path)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b.start()
+	if got := read("etc/hosts"); got != "a pod's\n" {
+		t.Errorf("/etc/hosts is %q", got)
+	}
+	if _, err := os.Lstat(outside); err == nil {
+		t.Error("a link was followed")
 	}
 }
