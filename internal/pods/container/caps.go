@@ -20,16 +20,19 @@ var capNames = [...]string{
 type CapSet uint64
 
 // defaultCaps are what a container has without a word about it: the default set that container engines document, less MKNOD (there is no
-// device cgroup here, so a device node would be the machine's disk) and with NET_ADMIN, so that ip and tcpdump work in every pod of a lab.
+// device cgroup here, so a device node would be the machine's disk).
 var defaultCaps = mustCaps("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP", "NET_BIND_SERVICE",
-	"NET_RAW", "NET_ADMIN", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP")
+	"NET_RAW", "SYS_CHROOT", "AUDIT_WRITE", "SETFCAP")
+
+// appCaps are what one of a built-in application has: its network is there to be tried out.
+var appCaps = defaultCaps | mustCaps("NET_ADMIN")
 
 // labCaps are all that a container can have: what "ALL" and Privileged give. A container has no user namespace, so each other capability of
 // capabilities(7) would act on the machine: SYS_ADMIN mounts its file systems and makes what is read-only writable, DAC_READ_SEARCH opens
 // its files by handle, MKNOD its disks, SYS_BOOT loads another kernel, SYS_NICE takes its processors with real-time scheduling,
 // SYS_RESOURCE takes back that the kernel ends containers first when memory runs out. It is a list of what is allowed, so that a new
 // capability of the kernel is not in it.
-var labCaps = defaultCaps | mustCaps("NET_BROADCAST", "IPC_LOCK", "IPC_OWNER")
+var labCaps = appCaps | mustCaps("NET_BROADCAST", "IPC_LOCK", "IPC_OWNER")
 
 // quietCaps can be named but are not given. SYS_PTRACE would open the first process, which holds the container's directory, to the
 // container. Without it a process can still trace those of its own user, which have no more capabilities than it has; and kubectl debug
@@ -54,6 +57,9 @@ func (s *Spec) Capabilities() (CapSet, error) {
 			ErrStart, refused.names())
 	}
 	set := defaultCaps
+	if s.Image != "" {
+		set = appCaps
+	}
 	if s.Privileged || add.has(capAll) {
 		set = labCaps
 	}

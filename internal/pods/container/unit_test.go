@@ -22,6 +22,8 @@ func TestCapabilities(t *testing.T) {
 		want CapSet
 	}{
 		{Spec{}, defaultCaps},
+		{Spec{Image: "ubuntu"}, defaultCaps | mustCaps("NET_ADMIN")},
+		{Spec{AddCaps: []string{"NET_ADMIN"}}, appCaps},
 		{Spec{DropCaps: []string{"net_raw"}}, defaultCaps &^ mustCaps("NET_RAW")},
 		{Spec{AddCaps: []string{"CAP_IPC_LOCK", "sys_ptrace"}}, defaultCaps | mustCaps("IPC_LOCK")},
 		{Spec{DropCaps: []string{"ALL"}}, 0},
