@@ -226,8 +226,15 @@ func removeOld(dir *os.Root) {
 			continue
 		}
 		old := time.Since(info.ModTime()) > unused && !slices.Contains(busy, e.Name())
-		if old || strings.HasPrefix(e.Name(), unfinished) {
-			_ = dir.RemoveAll(e.Name())
+		name := e.Name()
+		if old { // whoever looks for it now finds all of it or nothing
+			name = unfinished + e.Name()
+			if dir.Rename(e.Name(), name) != nil {
+				continue
+			}
+		}
+		if strings.HasPrefix(name, unfinished) {
+			_ = dir.RemoveAll(name)
 		}
 	}
 }

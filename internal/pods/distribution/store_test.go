@@ -3,6 +3,7 @@ package distribution
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -152,6 +153,30 @@ func TestStore(t *testing.T) {
 		got, err := s.Root(t.Context())
 		m.check(err)
 		m.check(os.RemoveAll(filepath.Dir(got)))
+	}
+}
+
+// TestHalfRemoved: an old layer of which something cannot be removed is not found any more under the name of a whole one.
+func TestHalfRemoved(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	m := newMachine(t, false)
+	s := &Store{Dir: t.TempDir(), Machine: m.root}
+	old, err := s.Root(t.Context())
+	m.check(err)
+	kept, err := os.Create(old + "/kept")
+	m.check(err)
+	const setFlags, immutable = 0x40086602, 0x10 // FS_IOC_SETFLAGS, FS_IMMUTABLE_FL (linux/fs.h)
+	if err := unix.IoctlSetPointerInt(int(kept.Fd()), setFlags, immutable); err != nil {
+		t.Skipf("this file system has no immutable files: %v", err)
+	}
+	t.Cleanup(func() { m.check(errors.Join(unix.IoctlSetPointerInt(int(kept.Fd()), setFlags, 0), kept.Close())) })
+	at := time.Now().Add(-2 * unused)
+	m.check(os.Chtimes(filepath.Dir(old), at, at))
+	m.write("/var/lib/dpkg/status", strings.Replace(m.status.String(), "Version: 1\n", "Version: 2\n", 1))
+	_, err = (&Store{Dir: s.Dir, Machine: m.root}).Root(t.Context())
+	m.check(err)
+	if _, err := os.Lstat(filepath.Dir(old)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is still there: %v", err)
 	}
 }
 
