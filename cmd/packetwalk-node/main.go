@@ -90,6 +90,8 @@ func flags(args []string) (agent.Options, bool, error) {
 
 // proxyFlags are the service proxy's.
 func proxyFlags(f *flag.FlagSet, o *agent.Options) {
+	f.BoolVar(&o.ServiceProxy, "service-proxy", o.ServiceProxy,
+		"be the service proxy; false beside another one, such as kube-proxy, for what the other flags ask for")
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4)", func(s string) error { return families(&o.Families, s) })
 	f.Func("cluster-cidr", "`range` of the pods, one a family, by commas; traffic to services from elsewhere is masqueraded",
 		prefixes(&o.ClusterCIDRs))

@@ -143,7 +143,11 @@ func downCommand(s Streams) *cobra.Command {
 			if err := needRoot(); err != nil {
 				return err
 			}
-			dirs, err := lab.List()
+			list := lab.List
+			if all {
+				list = lab.ListAll
+			}
+			dirs, err := list()
 			if err != nil {
 				return err
 			}
@@ -169,7 +173,7 @@ func downCommand(s Streams) *cobra.Command {
 		},
 	}
 	nameFlag(c, &name)
-	c.Flags().BoolVar(&all, "all", false, "every lab on this machine")
+	c.Flags().BoolVar(&all, "all", false, "every lab on this machine, and what is left of labs that a restart of the machine has ended")
 	return c
 }
 

@@ -133,7 +133,8 @@ func (l *lab) readCluster() error {
 	return nil
 }
 
-// resume has the nodes leave that were about to when a change was cut off. One that cannot stays, as when the change were made now.
+// resume has the nodes leave that were about to when a change was cut off, and the rules of a service proxy that was about to. A node that
+// cannot stays, as when the change were made now.
 func (l *lab) resume(ctx context.Context) {
 	if l.cut.source == nil {
 		return
@@ -143,7 +144,8 @@ func (l *lab) resume(ctx context.Context) {
 	l.busy.Store(true)
 	defer l.busy.Store(false)
 	c := change{l.cut.from, l.cluster(), l.say}
-	if err := l.fault(changeFault, l.carryOut(ctx, parts{{part: l.nodes}}, l.cut.source, c)); err != nil {
+	rest := parts{{part: agents{nodes: l.nodes}}, {part: l.nodes}}
+	if err := l.fault(changeFault, l.carryOut(ctx, rest, l.cut.source, c)); err != nil {
 		l.done("the rest of a change that was cut off: %v", err)
 	}
 }

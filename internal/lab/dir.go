@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
-	"sort"
 	"strconv"
 	"strings"
 
@@ -166,22 +165,25 @@ func (d Dir) claim() error {
 var claimed []*os.File
 
 // List returns the directories of all labs on this machine, by name.
-func List() ([]Dir, error) {
-	entries, err := os.ReadDir(Root)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	var dirs []Dir
-	for _, e := range entries {
-		if e.IsDir() && !strings.HasPrefix(e.Name(), ".") {
-			dirs = append(dirs, DirOf(e.Name()))
+func List() ([]Dir, error) { return labsIn(Root) }
+
+// ListAll is List with those labs of which only their nodes' disks are left: a restart of the machine has ended them.
+func ListAll() ([]Dir, error) { return labsIn(Root, StateRoot) }
+
+func labsIn(roots ...string) (dirs []Dir, err error) {
+	for _, root := range roots {
+		entries, err := os.ReadDir(root)
+		if err != nil && !errors.Is(err, os.ErrNotExist) {
+			return nil, err
+		}
+		for _, e := range entries {
+			if e.IsDir() && CheckName(e.Name()) == nil {
+				dirs = append(dirs, DirOf(e.Name()))
+			}
 		}
 	}
-	sort.Slice(dirs, func(i, j int) bool { return dirs[i] < dirs[j] })
-	return dirs, nil
+	slices.Sort(dirs)
+	return slices.Compact(dirs), nil
 }
 
 // NameVariable is the environment variable that says which lab is meant where --name does not.

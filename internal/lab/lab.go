@@ -67,6 +67,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the route controller", routes, "the nodes")
 	ps.place("the virtual node", &virtualNode{core: c, access: access, api: api}, "container instances", "the nodes' agents", "the nodes")
 	ps.place("the cluster's DNS and addons", &addons{core: c, api: api, ready: l.ready}, "the API server")
+	ps.place("the provisioner of volumes", &storage{core: c, api: api, nodes: l.nodes, ready: l.ready}, "the API server")
 	return l
 }
 

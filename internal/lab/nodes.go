@@ -30,6 +30,7 @@ type node struct {
 	cluster.Node
 	ns      *kernel.Namespace
 	agent   *supervise.Supervisor
+	proxy   *supervise.Supervisor // upstream's kube-proxy; nil without
 	kubelet *kubelet.Kubelet      // of a light node
 	machine *supervise.Supervisor // of a real one
 	stop    context.CancelFunc    // ends the keeping of the kubelet; nil before it is started
@@ -140,70 +141,6 @@ func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
 	return atomicfile.Write(filepath.Join(dir, "net.d", name), list, 0o600)
 }
 
-// agents are the nodes' agents.
-type agents struct {
-	still
-	nodes *nodes
-}
-
-func (a agents) Start(context.Context) error {
-	for _, n := range a.nodes.list() {
-		if err := a.nodes.startAgent(n); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// Change gives agents other flags, by new processes.
-func (a agents) Change(_ context.Context, c change) error {
-	for _, n := range a.nodes.list() {
-		what := a.nodes.agentCommand(c.to, n)
-		if slices.Equal(what.Args, a.nodes.agentCommand(c.from, n).Args) {
-			continue
-		}
-		if err := n.agent.Stop(); err != nil {
-			return fmt.Errorf("stop the agent of %s: %w", n.Name, err)
-		}
-		if err := a.nodes.keepAgent(n, what); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (a agents) Stop() {
-	for _, n := range a.nodes.list() {
-		if n.agent != nil {
-			n.agent.Detach()
-		}
-	}
-}
-
-// startAgent starts a node's agent, or takes over the one that runs. One that a lab process started and was killed before it wrote down the
-// pid is ended: it would keep the new one from its ports.
-func (l *nodes) startAgent(n *node) error {
-	c := l.agentCommand(l.cluster(), n)
-	if supervise.Recorded(c.PidFile) == 0 {
-		if err := kernel.Kill(context.Background(), func() ([]int, error) { return running(n.ns, c.Path) }); err != nil {
-			return fmt.Errorf("end the agent of %s: %w", n.Name, err)
-		}
-	}
-	return l.keepAgent(n, c)
-}
-
-// keepAgent has a command run as a node's agent.
-func (l *nodes) keepAgent(n *node, c supervise.Process) error {
-	agent, err := l.run(n.ns, c)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	n.agent = agent
-	l.mu.Unlock()
-	return nil
-}
-
 // Start starts the nodes' kubelets and returns when every node is registered and Ready.
 func (n *nodes) Start(ctx context.Context) error {
 	client, err := n.access.clientAs(controlplane.KubeletUser)
@@ -221,7 +158,7 @@ func (n *nodes) Start(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
-	n.done("%d of %d nodes Ready", len(all), len(all))
+	n.done("%d of %d nodes %s", len(all), len(all), n.upWord())
 	return nil
 }
 
@@ -262,14 +199,6 @@ func agentFaults(reports []faultReport) (problems []string) {
 		said = append(said, r.Unhealthy...)
 	}
 	return saidBy("packetwalk-node", len(reports), said)
-}
-
-// agentCommand runs packetwalk-node as a node of a real cluster would.
-func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
-	return supervise.Process{
-		Name: n.Name, Path: l.bin.Node, LogFile: l.dir.Log(n.Name), PidFile: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
-		Args: plan.AgentFlags(c, n.Name, filepath.Join(l.dir.Node(n.Name), "kubeconfig")),
-	}
 }
 
 // kubeletConfig is what a node's kubelet has for itself.
@@ -353,15 +282,21 @@ func (l *nodes) runKubelet(ctx context.Context, n *node, config kubelet.Config) 
 	return k.Ready(), end, nil
 }
 
+// stateOf is nil for a process that there is not.
+func stateOf(s *supervise.Supervisor) *Component {
+	if s == nil {
+		return nil
+	}
+	state := s.State()
+	return &state
+}
+
 func (n *node) status() Node {
 	s := Node{Name: n.Name, Address: n.Address.String()}
 	if n.agent != nil {
 		s.Agent = n.agent.State()
 	}
-	if n.machine != nil {
-		machine := n.machine.State()
-		s.Machine = &machine
-	}
+	s.Machine, s.KubeProxy = stateOf(n.machine), stateOf(n.proxy)
 	if n.kubelet != nil {
 		k := n.kubelet.Status()
 		s.Pods = k.Pods

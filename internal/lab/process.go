@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"slices"
@@ -36,15 +37,20 @@ func (c *core) runWith(p supervise.Process, start supervise.Start) (*supervise.S
 	})
 }
 
-// running are the pids of the processes in a namespace that were started as the program at path.
-func running(ns *kernel.Namespace, path string) ([]int, error) {
-	pids, err := kernel.Processes(ns.Inode())
+// endOthers ends what runs in a namespace as the program of a process and is not that process: one with other arguments, or one whose pid
+// the lab process that started it did not live to write down. It would keep the process from its ports.
+func endOthers(ctx context.Context, ns *kernel.Namespace, p supervise.Process) error {
+	wanted := append([]string{p.Path}, p.Args...)
+	err := kernel.Kill(ctx, func() ([]int, error) {
+		pids, err := kernel.Processes(ns.Inode())
+		return slices.DeleteFunc(pids, func(pid int) bool {
+			line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // proc_pid_cmdline(5): each argument ended by a null byte
+			args := strings.Split(strings.TrimSuffix(string(line), "\x00"), "\x00")
+			return err != nil || args[0] != p.Path || pid == supervise.Recorded(p.PidFile) && slices.Equal(args, wanted)
+		}), err
+	})
 	if err != nil {
-		return nil, err
+		return fmt.Errorf("end what was started before as %s: %w", p.Name, err)
 	}
-	return slices.DeleteFunc(pids, func(pid int) bool {
-		args, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)) // proc_pid_cmdline(5): ended by null bytes
-		argv0, _, _ := strings.Cut(string(args), "\x00")
-		return err != nil || argv0 != path
-	}), nil
+	return nil
 }

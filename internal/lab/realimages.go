@@ -56,22 +56,33 @@ func (s *systemImages) add(source string, image realnode.Image, path string) {
 	s.images[name] = append(s.images[name], image)
 }
 
-// writeAll writes the archives until it succeeds: on a disk that is full it does not. That takes a moment, and is done beside the nodes'
-// start.
-func (s systemImages) writeAll(ctx context.Context, c *core) {
-	for c.fault("the images of AKS's own pods", s.write(c.dir.imageArchives())) != nil && pause.For(ctx, keepSteady) {
+// giveImages brings a real node the archives until it succeeds: on a disk that is full it does not. That takes a moment, and is done beside
+// the node's start.
+func (l *nodes) giveImages(ctx context.Context, n *node, s systemImages) {
+	what := "the images of AKS's own pods on " + n.Name
+	for l.fault(what, l.giveEach(n, s)) != nil && pause.For(ctx, keepSteady) {
 	}
 }
 
-func (s systemImages) write(dir string) error {
+func (l *nodes) giveEach(n *node, s systemImages) error {
 	for _, name := range s.names {
-		path := filepath.Join(dir, name)
-		if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
-			continue
+		archive := filepath.Join(l.dir.imageArchives(), name)
+		if err := l.writeArchive(archive, s.images[name]); err != nil {
+			return err
 		}
-		if err := realnode.WriteImages(path, s.images[name]); err != nil {
+		if err := realnode.Give(l.dir.nodeState(n.Name), archive); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// writeArchive writes an archive, once for the lab.
+func (l *nodes) writeArchive(path string, images []realnode.Image) error {
+	l.real.images.Lock()
+	defer l.real.images.Unlock()
+	if _, err := os.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return realnode.WriteImages(path, images)
 }

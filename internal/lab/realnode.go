@@ -10,15 +10,13 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
+	"regexp"
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"golang.org/x/sys/unix"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/supervise"
@@ -27,6 +25,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/controlplane"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/realnode"
 )
@@ -49,12 +48,15 @@ func (d Dir) machinePid(node string) string { return filepath.Join(d.Node(node),
 // machineLog is the log of what goes wrong before a real node has one of its own.
 func (d Dir) machineLog(node string) string { return d.Log(node + ".machine") }
 
-// realNodes is what all real nodes of a lab share: a layer of their roots, and the image of the pods' sandboxes.
+// realNodes is what all real nodes of a lab share: a layer of their roots, and images of AKS's own pods.
 type realNodes struct {
-	once, images sync.Once
-	err          error
-	programs     map[string]string // by their names
+	once   sync.Once
+	err    error
+	images sync.Mutex // of their archives' writing
 }
+
+// programsLayer is what nodes have of containerd, kubelet and what they start.
+func (d Dir) programsLayer() string { return filepath.Join(d.State(), "programs") }
 
 func (d Dir) imageArchives() string { return filepath.Join(d.State(), "images") }
 
@@ -69,11 +71,10 @@ func (r *realNodes) make(d Dir, bin Binaries) error {
 	if err != nil {
 		return err
 	}
-	r.programs = programs
 	if err := os.MkdirAll(d.imageArchives(), 0o700); err != nil {
 		return err
 	}
-	base := filepath.Join(d.State(), "base")
+	base := d.programsLayer()
 	if _, err := os.Stat(base); err == nil {
 		return nil
 	}
@@ -81,13 +82,13 @@ func (r *realNodes) make(d Dir, bin Binaries) error {
 	if err := os.RemoveAll(partial); err != nil {
 		return err
 	}
-	if err := realnode.WriteBase(partial, runc, plugins); err != nil {
+	if err := realnode.WriteBase(partial, runc, plugins, programs); err != nil {
 		return err
 	}
 	return os.Rename(partial, base)
 }
 
-// startMachine starts a real node, or takes over the one that runs, and returns when it is Ready.
+// startMachine starts a real node, or takes over the one that runs, and returns when it is Ready, or waits for a CNI plugin of the user's.
 func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	if err := l.real.prepare(l.dir, l.bin); err != nil {
 		return err
@@ -96,7 +97,6 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	if err != nil {
 		return err
 	}
-	l.real.images.Do(func() { go images.writeAll(ctx, l.core) })
 	c, err := l.machineProcess(ctx, n, images.names)
 	if err != nil {
 		return err
@@ -108,23 +108,47 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	l.mu.Lock()
 	n.machine = machine
 	l.mu.Unlock()
-	life, stop := context.WithCancel(ctx)
-	n.stop = stop
-	l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
-	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
-		n.done = l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
-	} else {
-		over := make(chan struct{})
-		close(over)
-		n.done = over
-	}
-	if err := l.waitNodeReady(ctx, n); err != nil {
+	l.attend(ctx, n, images)
+	if err := l.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.machineLog(n.Name)),
-			supervise.LastLines(filepath.Join(l.dir.nodeState(n.Name), "log", "kubelet.log")))
+			lastLines(l.dir.nodeState(n.Name), "log/kubelet.log"))
 	}
 	_, err = l.patched(ctx, n.Name,
 		map[string]any{"metadata": map[string]any{"labels": plan.AdminLabels(plan.NodeObject(l.cluster(), n.Node))}})
 	return err
+}
+
+// attend does for a real node what goes on while it runs: it gets images, from the lab's registry too, and with kubenet the configuration
+// of its range of pods.
+func (l *nodes) attend(ctx context.Context, n *node, images systemImages) {
+	life, stop := context.WithCancel(ctx)
+	var beside sync.WaitGroup
+	beside.Go(func() { l.giveImages(life, n, images) })
+	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
+	beside.Go(func() { <-served })
+	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
+		followed := l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
+		beside.Go(func() { <-followed })
+	}
+	over := make(chan struct{})
+	go func() {
+		beside.Wait()
+		close(over)
+	}()
+	n.stop, n.done = stop, over
+}
+
+// endMachine ends what a lab process that was killed had started of a node before it wrote down its first process: that, and all that are
+// in the node's control groups.
+func (l *nodes) endMachine(ctx context.Context, n *node, first supervise.Process) error {
+	if err := endOthers(ctx, n.ns, first); err != nil {
+		return err
+	}
+	err := kernel.Kill(ctx, func() ([]int, error) { return realnode.Processes(l.dir.cgroup(n.Name)) })
+	if err != nil {
+		return fmt.Errorf("end what was started before of %s: %w", n.Name, err)
+	}
+	return nil
 }
 
 // machineProcess writes what a real node is made of, unless it runs, and gives its first process.
@@ -137,8 +161,11 @@ func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (s
 	if supervise.Recorded(c.PidFile) != 0 {
 		return c, nil
 	}
-	own := filepath.Join(l.dir.Node(n.Name), "kubernetes")
-	if err := errors.Join(os.MkdirAll(state, 0o700), l.writeIdentity(n, own)); err != nil {
+	if err := l.endMachine(ctx, n, c); err != nil {
+		return c, err
+	}
+	identity, err := l.identity(n)
+	if err := errors.Join(err, os.MkdirAll(state, 0o700)); err != nil {
 		return c, err
 	}
 	distribution, err := l.runtime.Base(ctx)
@@ -151,8 +178,8 @@ func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (s
 	}
 	object := plan.NodeObject(l.cluster(), n.Node)
 	err = realnode.Config{
-		Name: n.Name, State: state, Base: filepath.Join(l.dir.State(), "base"), Distribution: distribution, Programs: l.real.programs,
-		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: own, Images: l.dir.imageArchives(),
+		Name: n.Name, State: state, Base: l.dir.programsLayer(), Distribution: distribution,
+		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
 		Archives: images[:1], Later: images[1:], Cgroup: l.dir.cgroup(n.Name), ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
@@ -163,84 +190,21 @@ func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (s
 	return c, err
 }
 
-// writeIdentity writes a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with.
-func (l *nodes) writeIdentity(n *node, dir string) error {
+// identity is a real node's kubeconfig, as system:node:NAME, and the certificate that its kubelet serves with, as files.
+func (l *nodes) identity(n *node) (map[string][]byte, error) {
 	now := time.Now()
 	kubeconfig, err := l.access.ca.Kubeconfig(l.dir.Name(), l.access.plane.Server(), controlplane.NodeUser(n.Name), now)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	serving, err := l.access.ca.KubeletPair(n.Name, n.Address, now)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return err
-	}
-	for name, text := range map[string][]byte{
+	return map[string][]byte{
 		realnode.KubeletKubeconfig: kubeconfig, realnode.ClientCA: l.access.ca.Certificate, realnode.ServingCert: serving.Certificate,
 		realnode.ServingKey: serving.Key,
-	} {
-		if err := atomicfile.Write(filepath.Join(dir, name), text, 0o600); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lookPause is between two looks at a node that is waited for.
-const lookPause = 100 * time.Millisecond
-
-// waitNodeReady waits until the API has the node Ready.
-func (l *nodes) waitNodeReady(ctx context.Context, n *node) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready within %v", patience))
-	defer cancel()
-	for {
-		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-		if err == nil && isReady(object) {
-			return nil
-		}
-		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
-			return err
-		}
-		if !pause.For(ctx, lookPause) {
-			return context.Cause(ctx)
-		}
-	}
-}
-
-func isReady(n *corev1.Node) bool {
-	c := readyCondition(n)
-	return c != nil && c.Status == corev1.ConditionTrue
-}
-
-func readyCondition(n *corev1.Node) *corev1.NodeCondition {
-	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
-	if i < 0 {
-		return nil
-	}
-	return &n.Status.Conditions[i]
-}
-
-// askTime is how long the API may take to tell a status how a node is.
-const askTime = time.Second
-
-// realStatus is how many pods with networks of their own run on a real node, -1 when that is not known, and what is wrong with it.
-func (l *nodes) realStatus(n *node) (pods int, problem string) {
-	there, err := l.dir.podsOf(n.Name)
-	if err != nil {
-		return -1, oneLine(err)
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), askTime)
-	defer cancel()
-	object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
-	if err != nil {
-		return len(there), oneLine(err)
-	}
-	if c := readyCondition(object); c != nil && c.Status != corev1.ConditionTrue {
-		return len(there), "not Ready: " + c.Message
-	}
-	return len(there), ""
+	}, nil
 }
 
 // followPodCIDR writes the CNI configuration for the range that the API gives the node, and again when it gets another because it
@@ -288,14 +252,34 @@ func (d Dir) podsOf(node string) (map[string]here.Pod, error) {
 		return nil, err
 	}
 	defer ns.Close()
-	return here.Pods("/"+d.cgroup(node), filepath.Join(d.nodeState(node), "log", "pods"), ns.Inode())
+	logs, err := beneath.Open(d.nodeState(node), "log/pods")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it has had no pod
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer logs.Close()
+	return here.Pods("/"+d.cgroup(node), fmt.Sprintf("/proc/self/fd/%d", logs.Fd()), ns.Inode())
 }
+
+// sandboxName is what containerd calls a pod's sandbox.
+var sandboxName = regexp.MustCompile(`^[0-9a-f]{64}$`)
 
 // sandboxResolvConf is what the containers of a real node's pod have as /etc/resolv.conf; nil where it is not there.
 func (d Dir) sandboxResolvConf(sandbox string) []byte {
-	files, _ := filepath.Glob(filepath.Join(d.nodeState("*"), "containerd", "io.containerd.grpc.v1.cri", "sandboxes", sandbox, resolvFile))
-	for _, file := range files {
-		if text, err := bounded.ReadFile(file, maxResolvConf); err == nil {
+	if !sandboxName.MatchString(sandbox) {
+		return nil
+	}
+	nodes, _ := filepath.Glob(d.nodeState("*")) // the pattern is well formed
+	for _, state := range nodes {
+		file := filepath.Join("containerd/io.containerd.grpc.v1.cri/sandboxes", sandbox, resolvFile)
+		f, err := openOf(state, file)
+		if err != nil {
+			continue
+		}
+		defer f.Close()
+		if text, err := bounded.Read(f, maxResolvConf); err == nil {
 			return text
 		}
 	}
@@ -304,6 +288,39 @@ func (d Dir) sandboxResolvConf(sandbox string) []byte {
 
 // maxResolvConf is the most that is read of a pod's resolv.conf, bytes.
 const maxResolvConf = 64 << 10
+
+// openOf opens a regular file of a real node's own, for reading. What the node's processes have put on the way leads nowhere else, and
+// keeps nobody waiting.
+func openOf(state, name string) (*os.File, error) {
+	dir, err := beneath.Open(state)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	f, err := beneath.In(dir, name, unix.O_RDONLY|unix.O_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s of a node is no regular file", name)
+	}
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// lastLines are the last lines of a real node's log, for an error.
+func lastLines(state, name string) string {
+	f, err := openOf(state, name)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	return supervise.LastLinesOf(f)
+}
 
 // removeMachine takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
 func (d Dir) removeMachine(node string) error {

@@ -70,7 +70,7 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, say func(Ste
 			if err != nil {
 				return fmt.Errorf("node %s: %w", spec.Name, err)
 			}
-			say(Step{Text: fmt.Sprintf("node %s, %s, is Ready", n.Name, n.Address)})
+			say(Step{Text: fmt.Sprintf("node %s, %s, is %s", n.Name, n.Address, l.upWord())})
 			return nil
 		})
 	}
@@ -89,7 +89,7 @@ func (l *nodes) joinNodes(ctx context.Context, want []cluster.Node, say func(Ste
 
 // join starts what runs on a node and returns when it is Ready.
 func (l *nodes) join(ctx context.Context, n *node) error {
-	if err := l.startAgent(n); err != nil {
+	if err := l.startAgent(ctx, n); err != nil {
 		return err
 	}
 	return l.startKubelet(ctx, n)
@@ -211,7 +211,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 	if n.stop != nil {
 		n.stop()
 	}
-	for _, process := range []*supervise.Supervisor{n.agent, n.machine} {
+	for _, process := range []*supervise.Supervisor{n.agent, n.proxy, n.machine} {
 		if process == nil {
 			continue
 		}

@@ -39,6 +39,8 @@ type Node struct {
 	Address string    `json:"address"`
 	Pods    int       `json:"pods"` // that run on it; -1 when the lab process does not tell
 	Agent   Component `json:"agent"`
+	// KubeProxy is upstream's, where spec.serviceProxy.implementation says so.
+	KubeProxy *Component `json:"kubeProxy,omitempty"`
 	// Machine is the first process of a node with runtime containerd; its end is that of all that runs there.
 	Machine *Component `json:"machine,omitempty"`
 	Error   string     `json:"error,omitempty"` // the last of its kubelet
@@ -158,10 +160,14 @@ func (s *Status) fromPidFiles(d Dir) {
 	for _, file := range agents {
 		name := filepath.Base(filepath.Dir(file))
 		n := Node{Name: name, Pods: -1, Agent: look(name, file)}
-		if _, err := os.Stat(d.machinePid(name)); err == nil {
-			machine := look(name+".machine", d.machinePid(name))
-			n.Machine = &machine
+		lookIf := func(name, file string) *Component {
+			if _, err := os.Stat(file); err != nil {
+				return nil
+			}
+			there := look(name, file)
+			return &there
 		}
+		n.Machine, n.KubeProxy = lookIf(name+".machine", d.machinePid(name)), lookIf(name+".kube-proxy", d.proxyPid(name))
 		s.Nodes = append(s.Nodes, n)
 	}
 }
@@ -194,8 +200,10 @@ func (s *Status) problems() []string {
 	}
 	for _, n := range s.Nodes {
 		down(n.Agent)
-		if n.Machine != nil {
-			down(*n.Machine)
+		for _, more := range []*Component{n.Machine, n.KubeProxy} {
+			if more != nil {
+				down(*more)
+			}
 		}
 		if n.Error != "" {
 			found = append(found, n.Name+": "+n.Error)

@@ -1,7 +1,7 @@
 package realnode
 
 import (
-	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,8 +54,18 @@ spec:
     image: ` + image + `
     args: [pause]
     securityContext: {privileged: true}
-    volumeMounts: [{name: host, mountPath: /host}]
-  volumes: [{name: host, hostPath: {path: /}}]
+    volumeMounts:
+    - {name: host, mountPath: /host}
+    - {name: usr, mountPath: /usr}
+    - {name: bin, mountPath: /bin}
+    - {name: lib, mountPath: /lib}
+    - {name: lib64, mountPath: /lib64}
+  volumes:
+  - {name: host, hostPath: {path: /}}
+  - {name: usr, hostPath: {path: /usr}}
+  - {name: bin, hostPath: {path: /bin}}
+  - {name: lib, hostPath: {path: /lib}}
+  - {name: lib64, hostPath: {path: /lib64}}
 ---
 apiVersion: v1
 kind: Pod
@@ -72,19 +82,8 @@ func TestNode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("it starts a cluster")
 	}
-	w := world.New(t, fmt.Sprintf("real-%d", os.Getpid()))
-	if _, err := os.Stat(filepath.Join(w.Root, "bin", "realnode", "kubelet")); err != nil {
-		t.Skip("the programs of real nodes are not built; make realnode makes them")
-	}
-	file := filepath.Join(t.TempDir(), "cluster.yaml")
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { down(t, w) })
-	if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
-		t.Fatal(err)
-	}
-	node := w.Kubectl(t, "get", "nodes", "-l", "agentpool=real", "-o", "jsonpath={.items[0].metadata.name}")
+	w := start(t, "real", config)
+	node := nodes(t, w, "real")[0]
 	load(t, w, node)
 	if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
@@ -93,11 +92,47 @@ func TestNode(t *testing.T) {
 	t.Run("identity", func(t *testing.T) { identity(t, w, node) })
 	t.Run("ways to the pod", func(t *testing.T) { ways(t, w, node) })
 	t.Run("the node's own root", func(t *testing.T) { ownRoot(t, w, node) })
+	t.Run("a privileged pod", func(t *testing.T) { privileged(t, w, node) })
+	t.Run("volumes", func(t *testing.T) { volumes(t, w) })
+	t.Run("service proxies", func(t *testing.T) { proxies(t, w) })
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
 	t.Run("walks", func(t *testing.T) { walks(t, w) })
 	t.Run("images", func(t *testing.T) { pulled(t, w, node) })
+	t.Run("a runtime that hangs", func(t *testing.T) { hangs(t, w, node) })
 	t.Run("kills", func(t *testing.T) { kills(t, w, node) })
 	t.Run("scale", func(t *testing.T) { scale(t, w) })
+}
+
+// start brings up a lab with a cluster.yaml, and takes it away again at the end.
+func start(t *testing.T, name, config string) *world.World {
+	t.Helper()
+	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
+	for _, program := range []string{filepath.Join(w.Root, "bin", "realnode", "kubelet"), "/usr/sbin/runc"} {
+		if _, err := os.Stat(program); err != nil {
+			t.Skip("the programs of real nodes are not there; make realnode makes them")
+		}
+	}
+	t.Cleanup(func() { down(t, w) })
+	up(t, w, config)
+	return w
+}
+
+// up makes or changes a lab to what a cluster.yaml says.
+func up(t *testing.T, w *world.World, config string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Try(2*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// nodes are the names of a pool's nodes.
+func nodes(t *testing.T, w *world.World, pool string) []string {
+	t.Helper()
+	return strings.Fields(w.Kubectl(t, "get", "nodes", "-l", "agentpool="+pool, "-o", "jsonpath={.items[*].metadata.name}"))
 }
 
 // load gives a node's containerd an image of our own agnhost.
@@ -249,9 +284,7 @@ func kills(t *testing.T, w *world.World, node string) {
 		}
 	}
 	machine := func() (pid, pods int) {
-		if err := json.Unmarshal([]byte(w.Run(t, "status", "--name", w.Name, "-o", "json")), &status); err != nil {
-			t.Fatal(err)
-		}
+		statusInto(t, w, &status)
 		for _, n := range status.Nodes {
 			if n.Name == node && n.Machine != nil {
 				return n.Machine.Pid, n.Pods
@@ -279,13 +312,53 @@ func kills(t *testing.T, w *world.World, node string) {
 	if after := started(); after != before {
 		t.Errorf("the container was %s and is %s", before, after)
 	}
+	// As if the lab process had been killed before it wrote down the machine's first process.
+	machine()
+	kill(t, status.Pid)
+	if err := os.Remove(filepath.Join("/run/packetwalk", w.Name, "nodes", node, "machine.pid")); err != nil {
+		t.Fatal(err)
+	}
+	w.Run(t, "up", "--name", w.Name)
+	if err := syscall.Kill(pid, 0); !errors.Is(err, syscall.ESRCH) {
+		t.Errorf("the first process that nobody wrote down: %v", err)
+	}
+	answers(t, w)
+	pid, _ = machine()
 	kill(t, pid)
+	answers(t, w)
+	if started() == before {
+		t.Error("the container is the same after the node was killed")
+	}
+}
+
+// answers waits until the pod web answers by the load balancer.
+func answers(t *testing.T, w *world.World) {
+	t.Helper()
 	world.Eventually(t, time.Minute, func() error {
 		_, err := w.Try(10*time.Second, "ssh", "--name", w.Name, "client", "--", "curl", "-sSf", "-m", "2", "http://203.0.113.10/hostname")
 		return err
 	})
-	if started() == before {
-		t.Error("the container is the same after the node was killed")
+}
+
+// hangs: a containerd that does nothing any more is started again by the node, and containers go on.
+func hangs(t *testing.T, w *world.World, node string) {
+	pid := func() string { return strings.TrimSpace(w.SSH(t, node, "pidof", "containerd")) }
+	container := func() string {
+		return w.Kubectl(t, "get", "pod", "web", "-o", "jsonpath={.status.containerStatuses[0].containerID}")
+	}
+	was, had := pid(), container()
+	w.SSH(t, node, "kill", "-STOP", was)
+	answers(t, w)
+	world.Eventually(t, 2*time.Minute, func() error {
+		out, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "pidof", "containerd")
+		if err != nil || strings.TrimSpace(out) == was {
+			return fmt.Errorf("containerd is %s still, %w", out, err)
+		}
+		_, err = w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "web", "--", "/agnhost", "connect", "127.0.0.1:80", "--timeout=5s")
+		return err
+	})
+	if has := container(); has != had {
+		t.Errorf("the container was %s and is %s", had, has)
 	}
 }
 

@@ -22,6 +22,11 @@ func LastLines(path string) string {
 		return ""
 	}
 	defer f.Close()
+	return LastLinesOf(f)
+}
+
+// LastLinesOf is LastLines of a file that is open.
+func LastLinesOf(f *os.File) string {
 	if info, err := f.Stat(); err == nil {
 		_, _ = f.Seek(max(0, info.Size()-lastBytes), io.SeekStart)
 	}

@@ -34,6 +34,8 @@ func (c Change) String() string {
 // needs a new cluster, also what is added here later, until somebody has thought of it.
 var changeable = []string{
 	"spec.network.nonMasqueradeCIDRs",
+	"spec.serviceProxy.implementation",
+	"spec.serviceProxy.backend",
 	"spec.loadBalancer.frontends",
 	"spec.addons",
 	"spec.images.*",

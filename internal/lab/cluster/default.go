@@ -53,6 +53,7 @@ func (c *Cluster) setDefaults() {
 	}
 	s.setNodePoolDefaults()
 	set(&s.Images.Pull, PullIfNeeded)
+	set(&s.ServiceProxy.Implementation, ProxyPacketwalk)
 	set(&s.ServiceProxy.Backend, BackendIPTables)
 	set(&s.ServiceProxy.Rules, RulesCurrent)
 	s.setNetworkDefaults()
@@ -105,8 +106,8 @@ func (s *Spec) setNodePoolDefaults() {
 			set(&p.Name, "nodepool1")
 		}
 		set(&p.Count, 1)
-		if s.Network.Plugin == PluginKubenet {
-			set(&p.MaxPods, 110)
+		if s.Network.Plugin == PluginKubenet || s.Network.Plugin == PluginNone {
+			set(&p.MaxPods, 110) // kubelet's own default
 		}
 		set(&p.MaxPods, 30)
 		set(&p.VMSize, "Standard_B2ms")
@@ -142,7 +143,7 @@ func (s *Spec) setNetworkDefaults() {
 }
 
 // defaultIPMasqAgent is what AKS had at the time of the rules, as the articles show it: the node's own rule in 1.11, an agent later; beside
-// Calico only the cluster of 1.12 has one; kubenet has its own rule.
+// Calico only the cluster of 1.12 has one; kubenet has its own rule, and plugins that users bring have theirs.
 func (s *Spec) defaultIPMasqAgent() IPMasqAgent {
 	rules := s.ServiceProxy.Rules
 	switch {
@@ -166,10 +167,10 @@ func (s *Spec) defaultNonMasquerade() []netip.Prefix {
 	switch {
 	case s.Network.Plugin == PluginKubenet && s.Network.IPMasqAgent == IPMasqNone:
 		return []netip.Prefix{s.Network.PodCIDR}
-	case s.Network.Plugin == PluginKubenet:
+	case s.Network.IPMasqAgent == IPMasqNone && (s.Network.Policy == PolicyCalico || s.Network.Plugin == PluginNone):
+		return nil // Calico's pools decide, or the plugin that the user brings
+	case s.Network.Plugin == PluginKubenet || s.Network.Plugin == PluginNone:
 		return united(own, s.Network.PodCIDR)
-	case s.Network.IPMasqAgent == IPMasqNone && s.Network.Policy == PolicyCalico:
-		return nil // Calico's pools decide
 	case s.Network.IPMasqAgent == IPMasqNone:
 		ten := netip.MustParsePrefix("10.0.0.0/8")
 		if !slices.ContainsFunc(own, func(p netip.Prefix) bool { return p.Bits() < ten.Bits() || !ten.Contains(p.Addr()) }) {

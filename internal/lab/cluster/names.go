@@ -21,7 +21,7 @@ type Node struct {
 	Subnet netip.Prefix // of its NIC
 	// Address is the node's own, the NIC's primary IP configuration.
 	Address netip.Addr
-	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, none with kubenet.
+	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, else none.
 	PodAddresses []netip.Addr
 	MaxPods      int
 	Runtime      Runtime
@@ -35,7 +35,7 @@ const (
 )
 
 // Nodes gives the nodes of all pools in order with the addresses that Azure hands out: a row of 1 + maxPods each from the subnet's fifth
-// address on with plugin azure, one each with kubenet. In a running cluster the nodes that are there stay where they are. The cluster must
+// address on with plugin azure, else one each. In a running cluster the nodes that are there stay where they are. The cluster must
 // have passed Validate.
 func (c *Cluster) Nodes() []Node {
 	var nodes []Node
@@ -103,14 +103,14 @@ func (c *Cluster) NodeResourceGroup() string {
 	return cut("MC_"+c.Spec.Azure.ResourceGroup+"_"+c.Metadata.Name+"_"+c.Spec.Azure.Location, 80)
 }
 
-// NodePodBits is the length of the part of PodCIDR that a node gets with plugin kubenet (kube-controller-manager's --node-cidr-mask-size).
+// NodePodBits is the length of the part of PodCIDR that a node gets (kube-controller-manager's --node-cidr-mask-size).
 const NodePodBits = 24
 
-// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet: the
-// one that the subnet names, as with a cluster in a subnet of one's own, or one that is made, under AKS's name for it. ok is false with
-// plugin azure.
+// PodRouteTable is the name of the route table that has a route to each node's pods, and the subnet of the nodes, with plugin kubenet, and
+// with none that asks for routes: the one that the subnet names, as with a cluster in a subnet of one's own, or one that is made, under
+// AKS's name for it. ok is false for other clusters.
 func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
-	if c.Spec.Network.Plugin != PluginKubenet {
+	if c.Spec.Network.Plugin != PluginKubenet && !c.Spec.Network.Routes {
 		return "", "", false
 	}
 	for _, p := range c.Spec.NodePools {
@@ -127,9 +127,10 @@ func (c *Cluster) PodRouteTable() (table, subnet string, ok bool) {
 // NodeSecurityGroup is the name of the network security group that AKS makes for its nodes' NICs.
 func (c *Cluster) NodeSecurityGroup() string { return "aks-agentpool-" + c.ID() + "-nsg" }
 
-// PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, PodCIDR with kubenet.
+// PodRange is the range that the service proxy takes for pods (its clusterCIDR): the nodes' subnet with plugin azure, else PodCIDR, which
+// with plugin none need not be valid: nobody but the user's plugin knows then.
 func (c *Cluster) PodRange() netip.Prefix {
-	if c.Spec.Network.Plugin == PluginKubenet {
+	if c.Spec.Network.Plugin == PluginKubenet || c.Spec.Network.Plugin == PluginNone {
 		return c.Spec.Network.PodCIDR
 	}
 	for _, p := range c.Spec.NodePools {

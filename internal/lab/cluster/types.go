@@ -48,6 +48,8 @@ type Plugin string
 const (
 	PluginAzure   Plugin = "azure"
 	PluginKubenet Plugin = "kubenet"
+	// PluginNone: the user brings a CNI plugin, and nodes are not Ready before.
+	PluginNone Plugin = "none"
 )
 
 // Mode is how Azure CNI joins a pod to its node.
@@ -88,29 +90,45 @@ type Network struct {
 	// Policy is default none. With calico the API serves Calico's IPPools, and they decide whose address destinations see: the pods' range is
 	// the first of them.
 	Policy Policy `json:"policy,omitempty"`
-	// PodCIDR is kubenet's range of pods, of which each node gets a /24; default 10.244.0.0/16. With plugin azure pods get addresses of their
-	// node's subnet and this stays empty: see Cluster.PodRange.
+	// PodCIDR is kubenet's range of pods, of which each node gets a /24 (Node's spec.podCIDR); default 10.244.0.0/16. With plugin none nodes
+	// get their parts where it is given. With plugin azure pods get addresses of their node's subnet and this stays empty: see
+	// Cluster.PodRange.
 	PodCIDR netip.Prefix `json:"podCIDR,omitzero"`
+	// Routes, of plugin none, gives the nodes' subnet a route to each node's part of PodCIDR, as kubenet always has.
+	Routes bool `json:"routes,omitempty"`
 	// ServiceCIDR is the range of ClusterIPs. Default 10.0.0.0/16.
 	ServiceCIDR netip.Prefix `json:"serviceCIDR,omitzero"`
 	// DNSServiceIP is the ClusterIP of the cluster's DNS. Default: the tenth address of ServiceCIDR.
 	DNSServiceIP netip.Addr `json:"dnsServiceIP,omitzero"`
 	// IPMasqAgent chooses who gives pods the node's address towards destinations outside NonMasqueradeCIDRs. Default with plugin azure: v2
 	// with the current rules, v1 with those of 1.19 and 1.12; none with those of 1.11, and with policy calico where the rules are not 1.12's.
-	// Default with kubenet: none.
+	// Default with kubenet and plugin none: none.
 	IPMasqAgent IPMasqAgent `json:"ipMasqAgent,omitempty"`
 	// NonMasqueradeCIDRs are the destinations that see a pod's own address; with an ip-masq-agent, what its ConfigMap holds at first. Default:
 	// what AKS wrote at the time of the rules, see Spec.defaultNonMasquerade; with policy calico and no ip-masq-agent none, and no rule that
-	// looks at them. With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by default PodCIDR; 0.0.0.0/0 is every
-	// destination.
+	// looks at them; with plugin none and no agent the same. With kubenet and no agent it is one range, kubelet's --non-masquerade-cidr, by
+	// default PodCIDR; 0.0.0.0/0 is every destination.
 	NonMasqueradeCIDRs []netip.Prefix `json:"nonMasqueradeCIDRs,omitzero"`
 }
+
+// Implementation is a program that makes rules of services.
+type Implementation string
+
+// The implementations of the service proxy.
+const (
+	ProxyPacketwalk Implementation = "packetwalk" // packetwalk-node
+	ProxyKubeProxy  Implementation = "kube-proxy" // upstream's, of the control plane's version
+	ProxyNone       Implementation = "none"       // nobody, or who the user brings
+)
 
 // Backend is what the service proxy writes its rules with.
 type Backend string
 
-// BackendIPTables is the only one that is built.
-const BackendIPTables Backend = "iptables"
+// The backends; packetwalk's own proxy has iptables.
+const (
+	BackendIPTables Backend = "iptables"
+	BackendNFTables Backend = "nftables"
+)
 
 // Rules is the age of the service proxy's rule set.
 type Rules string
@@ -123,10 +141,11 @@ const (
 	Rules119     Rules = "1.19"
 )
 
-// ServiceProxy chooses how services become rules.
+// ServiceProxy chooses how services become rules. A running cluster takes another implementation and backend.
 type ServiceProxy struct {
-	Backend Backend `json:"backend,omitempty"` // default iptables
-	Rules   Rules   `json:"rules,omitempty"`   // default current
+	Implementation Implementation `json:"implementation,omitempty"` // default packetwalk
+	Backend        Backend        `json:"backend,omitempty"`        // default iptables
+	Rules          Rules          `json:"rules,omitempty"`          // of packetwalk's; default current
 }
 
 // SKU is the load balancer's, as "az aks create --load-balancer-sku" takes it.
@@ -177,7 +196,7 @@ type NodePool struct {
 	Name  string `json:"name"`            // default nodepool1
 	Count int    `json:"count,omitempty"` // nodes, 1 to 100; default 1
 	// MaxPods is the most pods that a node runs, and with plugin azure the number of addresses that its NIC holds beside its own: 10 to 250,
-	// default 30, with plugin kubenet 110.
+	// default 30, with plugins kubenet and none 110.
 	MaxPods int `json:"maxPods,omitempty"`
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`

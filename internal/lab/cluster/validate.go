@@ -155,7 +155,8 @@ func (v *validator) ranges() {
 	if usable(n.ServiceCIDR) {
 		all = append(all, namedRange{"spec.network.serviceCIDR", n.ServiceCIDR})
 	}
-	if n.Plugin == PluginKubenet && v.prefix("spec.network.podCIDR", n.PodCIDR, 8, NodePodBits) {
+	ranged := n.Plugin == PluginKubenet || n.Plugin == PluginNone && n.PodCIDR.IsValid()
+	if ranged && v.prefix("spec.network.podCIDR", n.PodCIDR, 8, NodePodBits) {
 		all = append(all, namedRange{"spec.network.podCIDR", n.PodCIDR})
 	}
 	for i, r := range all {

@@ -17,19 +17,7 @@ const maxMasqRanges = 64
 
 func (v *validator) network() {
 	n, path := v.c.Spec.Network, "spec.network"
-	choice(v, path+".plugin", n.Plugin, PluginAzure, PluginKubenet)
-	if n.Plugin == PluginAzure {
-		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent)
-	} else if n.Plugin == PluginKubenet && n.Mode != "" {
-		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
-	}
-	choice(v, path+".policy", n.Policy, PolicyNone, PolicyCalico)
-	if n.Policy == PolicyCalico && n.Plugin == PluginKubenet {
-		v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
-	}
-	if n.Plugin == PluginAzure && n.PodCIDR.IsValid() {
-		v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
-	}
+	v.plugin(path)
 	if v.prefix(path+".serviceCIDR", n.ServiceCIDR, 12, 28) {
 		v.dnsServiceIP(path+".dnsServiceIP", n.DNSServiceIP, n.ServiceCIDR)
 	}
@@ -49,15 +37,62 @@ func (v *validator) network() {
 		v.errs.add(path+".nonMasqueradeCIDRs", "write one range, 0.0.0.0/0 for every destination, or ipMasqAgent: v2",
 			"kubenet has one, kubelet's --non-masquerade-cidr, not %d", k)
 	}
-	if b := v.c.Spec.ServiceProxy.Backend; b == "nftables" {
-		v.errs.add("spec.serviceProxy.backend", "write iptables today", "nftables is not built yet")
-	} else {
-		choice(v, "spec.serviceProxy.backend", b, BackendIPTables)
-	}
-	choice(v, "spec.serviceProxy.rules", v.c.Spec.ServiceProxy.Rules, RulesCurrent, Rules111, Rules112, Rules119)
+	v.serviceProxy("spec.serviceProxy")
 	choice(v, "spec.loadBalancer.sku", v.c.Spec.LoadBalancer.SKU, SKUBasic, SKUStandard)
 	v.frontends()
 	v.outbound()
+}
+
+// plugin checks the network plugin, and what only some plugins have.
+func (v *validator) plugin(path string) {
+	n := v.c.Spec.Network
+	choice(v, path+".plugin", n.Plugin, PluginAzure, PluginKubenet, PluginNone)
+	choice(v, path+".policy", n.Policy, PolicyNone, PolicyCalico)
+	if n.Routes && n.Plugin != PluginNone {
+		v.errs.add(path+".routes", "leave it out", "it is for plugin none; kubenet always has routes, and azure needs none")
+	}
+	switch n.Plugin {
+	case PluginAzure:
+		choice(v, path+".mode", n.Mode, ModeBridge, ModeTransparent)
+		if n.PodCIDR.IsValid() {
+			v.errs.add(path+".podCIDR", "leave it out", "with plugin azure pods get addresses of their node pool's subnet")
+		}
+		return
+	case PluginKubenet:
+		if n.Policy == PolicyCalico {
+			v.errs.add(path+".policy", "write none, or plugin azure, today", "calico with plugin kubenet is not built yet")
+		}
+	case PluginNone:
+		if n.Policy == PolicyCalico {
+			v.errs.add(path+".policy", "write none, and install Calico yourself", "with plugin none no policy engine is installed")
+		}
+		if n.Routes && !n.PodCIDR.IsValid() {
+			v.errs.add(path+".routes", "write podCIDR: 10.244.0.0/16", "there is no podCIDR, whose parts the routes would lead to")
+		}
+	default:
+		return
+	}
+	if n.Mode != "" {
+		v.errs.add(path+".mode", "leave it out", "only plugin azure has modes")
+	}
+}
+
+// serviceProxy checks which implementation has which backend and rules.
+func (v *validator) serviceProxy(path string) {
+	s := v.c.Spec.ServiceProxy
+	choice(v, path+".implementation", s.Implementation, ProxyPacketwalk, ProxyKubeProxy, ProxyNone)
+	choice(v, path+".backend", s.Backend, BackendIPTables, BackendNFTables)
+	choice(v, path+".rules", s.Rules, RulesCurrent, Rules111, Rules112, Rules119)
+	if s.Implementation == ProxyPacketwalk && s.Backend == BackendNFTables {
+		v.errs.add(path+".backend", "write iptables, or implementation: kube-proxy, today", "packetwalk's own proxy has no nftables yet")
+	}
+	if s.Implementation != ProxyPacketwalk && s.Rules != RulesCurrent {
+		v.errs.add(path+".rules", "leave it out, or write implementation: packetwalk", "only packetwalk's own proxy has rules of older versions")
+	}
+	if v.c.Spec.Network.Plugin == PluginKubenet && (s.Implementation == ProxyNone || s.Backend == BackendNFTables) {
+		v.errs.add(path, "write another spec.network.plugin, or a proxy with iptables",
+			"kubenet's host ports use chain KUBE-MARK-MASQ, which only service proxies with iptables make")
+	}
 }
 
 // outbound checks the outbound rule of a Standard load balancer.

@@ -28,6 +28,9 @@ func (v *validator) pools() {
 		v.number(at+".maxPods", p.MaxPods, minMaxPods, maxMaxPods)
 		v.name(at+".vmSize", p.VMSize, vmSize, "a size's name, such as Standard_B2ms")
 		choice(v, at+".runtime", p.Runtime, RuntimeLight, RuntimeContainerd)
+		if c.Spec.Network.Plugin == PluginNone && p.Runtime == RuntimeLight {
+			v.errs.add(at+".runtime", "write containerd", "a light node has no place for a CNI plugin of your own, as spec.network.plugin: none needs it")
+		}
 		v.subnetRef(at+".vnetSubnet", p.VNetSubnet)
 		if first := c.Spec.NodePools[0].VNetSubnet; p.VNetSubnet != first {
 			v.errs.add(at+".vnetSubnet", "write "+first+" today", "node pools in different subnets are not built yet")
@@ -39,10 +42,10 @@ func (v *validator) pools() {
 	}
 }
 
-// podCapacity checks that each node gets its part of kubenet's range of pods.
+// podCapacity checks that each node gets its part of the range of pods.
 func (v *validator) podCapacity() {
 	n := v.c.Spec.Network
-	if n.Plugin != PluginKubenet || !usable(n.PodCIDR) || n.PodCIDR.Bits() > NodePodBits {
+	if n.Plugin == PluginAzure || !usable(n.PodCIDR) || n.PodCIDR.Bits() > NodePodBits {
 		return
 	}
 	nodes := 0

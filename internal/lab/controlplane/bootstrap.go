@@ -25,6 +25,7 @@ func Bootstrap() ([]rbac.ClusterRole, []rbac.ClusterRoleBinding) {
 		rule("", []string{"pods"}, "get", "list", "watch", "delete", "patch", "update"),
 		rule("", []string{"configmaps", "secrets", "services", "serviceaccounts", "namespaces", "persistentvolumeclaims"}, "get", "list",
 			"watch"),
+		rule("", []string{"persistentvolumes"}, "get"),
 		rule("", []string{"serviceaccounts/token"}, "create"),
 		rule("", []string{"events"}, "create", "update", "patch"),
 		rule("events.k8s.io", []string{"events"}, "create", "update", "patch"),

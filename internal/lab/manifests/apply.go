@@ -17,14 +17,15 @@ import (
 
 // apiPaths are where the API has the kinds of objects that are applied, %s the namespace.
 var apiPaths = map[string]string{
-	"v1/ServiceAccount":                        "/api/v1/namespaces/%s/serviceaccounts",
-	"v1/ConfigMap":                             "/api/v1/namespaces/%s/configmaps",
-	"v1/Secret":                                "/api/v1/namespaces/%s/secrets",
-	"v1/Service":                               "/api/v1/namespaces/%s/services",
-	"apps/v1/DaemonSet":                        "/apis/apps/v1/namespaces/%s/daemonsets",
-	"apps/v1/Deployment":                       "/apis/apps/v1/namespaces/%s/deployments",
-	"networking.k8s.io/v1/IngressClass":        "/apis/networking.k8s.io/v1/ingressclasses%.0s",
-	"rbac.authorization.k8s.io/v1/ClusterRole": "/apis/rbac.authorization.k8s.io/v1/clusterroles%.0s",
+	"v1/ServiceAccount":                                "/api/v1/namespaces/%s/serviceaccounts",
+	"v1/ConfigMap":                                     "/api/v1/namespaces/%s/configmaps",
+	"v1/Secret":                                        "/api/v1/namespaces/%s/secrets",
+	"v1/Service":                                       "/api/v1/namespaces/%s/services",
+	"apps/v1/DaemonSet":                                "/apis/apps/v1/namespaces/%s/daemonsets",
+	"apps/v1/Deployment":                               "/apis/apps/v1/namespaces/%s/deployments",
+	"storage.k8s.io/v1/StorageClass":                   "/apis/storage.k8s.io/v1/storageclasses%.0s",
+	"networking.k8s.io/v1/IngressClass":                "/apis/networking.k8s.io/v1/ingressclasses%.0s",
+	"rbac.authorization.k8s.io/v1/ClusterRole":         "/apis/rbac.authorization.k8s.io/v1/clusterroles%.0s",
 	"rbac.authorization.k8s.io/v1/ClusterRoleBinding":  "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings%.0s",
 	"apiextensions.k8s.io/v1/CustomResourceDefinition": "/apis/apiextensions.k8s.io/v1/customresourcedefinitions%.0s",
 	"crd.projectcalico.org/v1/IPPool":                  "/apis/crd.projectcalico.org/v1/ippools%.0s",

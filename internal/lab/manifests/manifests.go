@@ -136,6 +136,9 @@ func Images(c *cluster.Cluster) ([]string, error) {
 	return slices.Compact(images), nil
 }
 
+// StorageClass is the class of claims that name none, as AKS has one; its provisioner is package volumes's.
+func StorageClass() ([]string, error) { return objects("storageclass.yaml", nil) }
+
 // CalicoKinds are the definitions of Calico's resources.
 func CalicoKinds() ([]string, error) { return objects("calico.yaml", nil) }
 

@@ -129,7 +129,7 @@ func addNode(n *vnet.Network, lb *vnet.LoadBalancer, c *cluster.Cluster, node cl
 		return err
 	}
 	last := &n.NICs[len(n.NICs)-1]
-	last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin == cluster.PluginKubenet
+	last.Name, last.IPForwarding = node.NIC, c.Spec.Network.Plugin != cluster.PluginAzure
 	last.SecurityGroup = c.NodeSecurityGroup()
 	for i := range lb.BackendPools {
 		pool := &lb.BackendPools[i]

@@ -18,8 +18,12 @@ import (
 // KubernetesVersion is the control plane's, see controlplane/go.mod.
 const KubernetesVersion = "1.35.4"
 
-// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1.
-const AgentPort = 10249
+// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and proxyMetricsPort where kube-proxy tells its metrics,
+// which would be at the same one.
+const (
+	AgentPort        = 10249
+	proxyMetricsPort = 10251
+)
 
 // NodeObject is the Node as AKS registers it.
 func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
@@ -114,14 +118,39 @@ func AgentFlags(c *cluster.Cluster, node, kubeconfig string) []string {
 	flags := append([]string{
 		"--kubeconfig=" + kubeconfig,
 		"--node-name=" + node,
-		"--cluster-cidr=" + c.PodRange().String(),
-		"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend),
-		"--proxy-rules=" + string(c.Spec.ServiceProxy.Rules),
-	}, masqueradeFlags(c)...)
+	}, append(proxyFlags(c), masqueradeFlags(c)...)...)
 	if c.Spec.Network.Policy == cluster.PolicyCalico {
 		flags = append(flags, "--calico-pools")
 	}
 	return flags
+}
+
+// proxyFlags are packetwalk-node's flags for the service proxy, which it need not be.
+func proxyFlags(c *cluster.Cluster) []string {
+	if c.Spec.ServiceProxy.Implementation != cluster.ProxyPacketwalk {
+		return []string{"--service-proxy=false"}
+	}
+	flags := []string{"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend), "--proxy-rules=" + string(c.Spec.ServiceProxy.Rules)}
+	if pods := c.PodRange(); pods.IsValid() {
+		flags = append(flags, "--cluster-cidr="+pods.String())
+	}
+	return flags
+}
+
+// KubeProxyConfig is the configuration of a node's kube-proxy (kubeproxy.config.k8s.io/v1alpha1), as JSON, which is YAML too. Limits of
+// connection tracking are the machine's, and its out-of-memory score cannot be lowered everywhere.
+func KubeProxyConfig(c *cluster.Cluster, node, kubeconfig string) ([]byte, error) {
+	type object = map[string]any
+	config := object{
+		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
+		"clientConnection": object{"kubeconfig": kubeconfig}, "hostnameOverride": node, "mode": c.Spec.ServiceProxy.Backend,
+		"conntrack": object{"maxPerCore": 0, "min": 0}, "oomScoreAdj": 0,
+		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", proxyMetricsPort),
+	}
+	if pods := c.PodRange(); pods.IsValid() {
+		config["clusterCIDR"] = pods
+	}
+	return json.MarshalIndent(config, "", "  ")
 }
 
 // masqueradeFlags are packetwalk-node's flags for who gives pods the node's address: the ip-masq-agent, or the node's own rule, or

@@ -2,7 +2,7 @@ package plan
 
 import (
 	"encoding/json"
-	"fmt"
+	"errors"
 	"net/netip"
 	"slices"
 	"strings"
@@ -42,18 +42,65 @@ func TestWorlds(t *testing.T) {
 
 // TestAgentFlags: who gives pods the node's address is one of three, and Calico's pools are for Calico's policy.
 func TestAgentFlags(t *testing.T) {
-	const always = "--kubeconfig=/k --node-name=n --cluster-cidr=%s --proxy-backend=iptables --proxy-rules=current "
-	for _, c := range []struct{ spec, pods, want string }{
-		{"{}", "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v2 " +
+	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --cluster-cidr="
+	for _, c := range []struct{ spec, proxy, want string }{
+		{"{}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v2 " +
 			"--ip-masq-configmaps=azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled"},
-		{"{network: {ipMasqAgent: v1}}", "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
-		{"{network: {ipMasqAgent: none, policy: calico, nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}", "10.13.76.0/24",
+		{"{network: {ipMasqAgent: v1}}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
+		{"{network: {ipMasqAgent: none, policy: calico, nonMasqueradeCIDRs: [10.1.0.0/16, 10.2.0.0/16]}}", ours + "10.13.76.0/24",
 			"--node-masquerade-exclude=10.1.0.0/16,10.2.0.0/16 --calico-pools"},
-		{"{network: {plugin: kubenet, ipMasqAgent: none}}", "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
+		{"{network: {plugin: kubenet, ipMasqAgent: none}}", ours + "10.244.0.0/16", "--non-masquerade-cidr=10.244.0.0/16"},
+		{"{network: {plugin: none}, nodePools: [{runtime: containerd}]}", strings.TrimSuffix(ours, " --cluster-cidr="),
+			"--node-masquerade-exclude="},
+		{"{network: {ipMasqAgent: v1}, serviceProxy: {implementation: kube-proxy}}", "--service-proxy=false",
+			"--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
+		{"{network: {ipMasqAgent: v1}, serviceProxy: {implementation: none}}", "--service-proxy=false",
+			"--ip-masq-agent --ip-masq-format=v1 --ip-masq-configmaps=azure-ip-masq-agent-config"},
 	} {
 		got := strings.Join(AgentFlags(parsed(t, "spec: "+c.spec), "n", "/k"), " ")
-		if want := fmt.Sprintf(always, c.pods) + c.want; got != want {
+		if want := always + c.proxy + " " + c.want; got != want {
 			t.Errorf("%s:\n got %s\nwant %s", c.spec, got, want)
+		}
+	}
+}
+
+// TestKubeProxyConfig: the range of pods is known, or is nobody's but the user's plugin's.
+func TestKubeProxyConfig(t *testing.T) {
+	for spec, want := range map[string]string{
+		"{serviceProxy: {implementation: kube-proxy}}": "10.13.76.0/24 iptables",
+		"{network: {plugin: none}, nodePools: [{runtime: containerd}], serviceProxy: {implementation: kube-proxy, backend: nftables}}": " nftables",
+	} {
+		text, err := KubeProxyConfig(parsed(t, "spec: "+spec), "n", "/k")
+		var got struct {
+			ClusterCIDR, Mode, HostnameOverride string
+			ClientConnection                    struct{ Kubeconfig string }
+		}
+		if err = errors.Join(err, json.Unmarshal(text, &got)); err != nil {
+			t.Fatal(err)
+		}
+		if got.ClusterCIDR+" "+got.Mode != want || got.HostnameOverride != "n" || got.ClientConnection.Kubeconfig != "/k" {
+			t.Errorf("%s:\n%s", spec, text)
+		}
+	}
+}
+
+// TestOwnPlugin: with network plugin none nodes forward what is not theirs, have one address each, and their subnet has a table for the
+// routes to their pods where that is asked for.
+func TestOwnPlugin(t *testing.T) {
+	for network, table := range map[string]string{
+		"plugin: none, podCIDR: 10.244.0.0/16, routes: true": "aks-agentpool-31351229-routetable",
+		"plugin: none, podCIDR: 10.244.0.0/16":               "",
+		"plugin: none":                                       "",
+	} {
+		c := parsed(t, "spec: {network: {"+network+"}, nodePools: [{runtime: containerd}]}")
+		n, err := Network(c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		nic, _ := n.NIC(c.Nodes()[0].NIC)
+		subnet, _ := n.Subnet("aksVnet", "aks")
+		if !nic.IPForwarding || len(nic.IPConfigs) != 1 || subnet.RouteTable != table || (len(n.RouteTables) == 1) != (table != "") {
+			t.Errorf("%s: NIC %+v, subnet %+v, tables %v", network, nic, subnet, n.RouteTables)
 		}
 	}
 }

@@ -39,15 +39,16 @@ const noticeQuiet = 100 * time.Millisecond
 
 type agent struct {
 	Options
-	source  objectSource
-	metrics *metrics
-	health  *serviceproxy.Health
-	checks  *serviceproxy.HealthChecks
-	proxies []*proxy
-	own     []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
-	keepers []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
-	faults  faults
-	logger  *log.Logger
+	source   objectSource
+	metrics  *metrics
+	health   *serviceproxy.Health
+	checks   *serviceproxy.HealthChecks
+	families []programsOf
+	proxies  []*proxy        // none without the service proxy
+	own      []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
+	keepers  []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
+	faults   faults
+	logger   *log.Logger
 
 	wantedChecks []service.HealthCheck
 	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
@@ -55,13 +56,18 @@ type agent struct {
 	notices      chan struct{}
 }
 
-// proxy is the service proxy of one family.
-type proxy struct {
+// programsOf are the programs for the rules of one family.
+type programsOf struct {
 	family   service.Family
 	programs *programs
-	syncer   *serviceproxy.Syncer
-	config   serviceproxy.Config
-	udp      string // udpState at the last look at conntrack
+}
+
+// proxy is the service proxy of one family.
+type proxy struct {
+	programsOf
+	syncer *serviceproxy.Syncer
+	config serviceproxy.Config
+	udp    string // udpState at the last look at conntrack
 }
 
 // Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
@@ -110,36 +116,45 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 	}
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy, a.listenIPs())
+	for _, f := range o.Families {
+		a.families = append(a.families, programsOf{f, newPrograms(f)})
+	}
+	if !o.ServiceProxy {
+		return a, nil
+	}
+	return a, a.addProxies()
+}
+
+// addProxies makes the agent the service proxy.
+func (a *agent) addProxies() error {
 	if err := a.setSysctls(); err != nil {
-		return nil, err
+		return err
 	}
 	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
 	counters := false
-	if o.Rules == serviceproxy.RulesCurrent {
+	if a.Rules == serviceproxy.RulesCurrent {
 		if err := ensureCounters(); err != nil {
 			a.log("rules will not count: %v", err)
 		} else {
 			counters = true
 		}
 	}
-	for _, f := range o.Families {
-		c := o.config(f)
+	for _, f := range a.families {
+		c := a.config(f.family)
 		c.TCPLiberal, c.NFAcct = liberal != 0, counters
-		p := &proxy{family: f, programs: newPrograms(f), config: c}
-		syncer, err := serviceproxy.NewSyncer(c, p.programs)
+		syncer, err := serviceproxy.NewSyncer(c, f.programs)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		p.syncer = syncer
-		a.proxies = append(a.proxies, p)
+		a.proxies = append(a.proxies, &proxy{programsOf: f, syncer: syncer, config: c})
 	}
-	return a, nil
+	return nil
 }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.
 func (a *agent) addMasqAgent(source configSource) {
 	var targets []masqTarget
-	for _, p := range a.proxies {
+	for _, p := range a.families {
 		t := masqTarget{family: p.family, applier: p.programs}
 		if p.family == service.IPv4 {
 			t.ahead = a.own
@@ -152,7 +167,7 @@ func (a *agent) addMasqAgent(source configSource) {
 // addPools makes the agent keep the sets and chains of Calico's pools.
 func (a *agent) addPools(source poolSource) {
 	var targets []*poolTarget
-	for _, p := range a.proxies {
+	for _, p := range a.families {
 		targets = append(targets, &poolTarget{family: p.family, applier: p.programs})
 	}
 	a.keepers = append(a.keepers, newPoolAgent(a.Options, source, kernel.IPSets{}, targets, newPoolMetrics(&a.metrics.meters), a.log))
@@ -294,7 +309,7 @@ func shorten(names []string) string {
 }
 
 func (a *agent) ensureMasquerade(ctx context.Context) {
-	for _, p := range a.proxies {
+	for _, p := range a.families {
 		if p.family != service.IPv4 || len(a.own) == 0 {
 			continue
 		}
@@ -314,7 +329,7 @@ func (a *agent) ensureMasquerade(ctx context.Context) {
 func (a *agent) watchKernel(ctx context.Context) {
 	const what = "watch the kernel's rules"
 	report := func(n notice) {
-		for _, p := range a.proxies {
+		for _, p := range a.families {
 			if p.programs.ours(n.pid) {
 				return
 			}

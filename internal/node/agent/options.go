@@ -23,6 +23,7 @@ type Options struct {
 	NodeName   string // empty: the host's name
 	Families   []service.Family
 
+	ServiceProxy   bool           // be the service proxy; without it only what is beside it
 	ClusterCIDRs   []netip.Prefix // at most one a family: the range of the pods
 	PodInterface   string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
 	Rules          string         // serviceproxy.Ages
@@ -52,6 +53,7 @@ type Options struct {
 func Defaults() Options {
 	return Options{
 		Families:       []service.Family{service.IPv4},
+		ServiceProxy:   true,
 		Rules:          serviceproxy.RulesCurrent,
 		Backend:        "iptables",
 		MasqueradeBit:  14,

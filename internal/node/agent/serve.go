@@ -42,11 +42,15 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		k.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
+	healthz := a.HealthzAddress
+	if !a.ServiceProxy {
+		healthz = "" // who is the service proxy is there
+	}
 	for _, s := range []struct {
 		flag, address string
 		handler       http.Handler
 	}{
-		{"--healthz-bind-address", a.HealthzAddress, a.health.Handler(a.metrics.answered)},
+		{"--healthz-bind-address", healthz, a.health.Handler(a.metrics.answered)},
 		{"--metrics-bind-address", a.MetricsAddress, proxyMode},
 	} {
 		if s.address == "" {

@@ -244,7 +244,10 @@ func (k *Kubelet) PodNetNS(namespace, name string) string {
 func (k *Kubelet) podDir(uid string) string { return filepath.Join(k.cfg.Dir, "pods", uid) }
 
 // hostRoot is the tree of the node's own files.
-func (k *Kubelet) hostRoot() string { return filepath.Join(k.cfg.Dir, "rootfs") }
+func (k *Kubelet) hostRoot() string { return HostRoot(k.cfg.Dir) }
+
+// HostRoot is the root of a node's own files, which containers may change, in the node's directory.
+func HostRoot(dir string) string { return filepath.Join(dir, "rootfs") }
 
 func key(namespace, name string) string { return namespace + "/" + name }
 

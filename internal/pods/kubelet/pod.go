@@ -304,7 +304,7 @@ func (w *worker) makeVolumes(ctx context.Context) error {
 	w.stale = false
 	w.mu.Unlock()
 	v := volumes{dir: w.volumesDir(), memory: w.k.cfg.MountMemory, host: w.k.hostRoot(), base: w.k.cfg.Distribution, src: w.k.cfg.Shared,
-		tok: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
+		tok: w.k.cfg.Shared, claims: w.k.cfg.Shared, now: w.k.cfg.Clock.Now}
 	vols, refresh, err := v.setup(ctx, w.facts())
 	if err != nil {
 		return err

@@ -53,6 +53,8 @@ type volumes struct {
 	now  func() time.Time
 	// memory mounts a file system in memory, of so many bytes, at a directory that may be one already.
 	memory func(dir string, size int64) error
+
+	claims claimSource
 }
 
 // setup makes every volume of the pod, or brings those up to date that are there. refresh is when a token among them should be renewed,
@@ -86,6 +88,9 @@ func (v *volumes) one(ctx context.Context, spec *corev1.Volume, f podFacts) (vol
 		if err == nil {
 			vol, err = hostPath(v.host, base, spec.HostPath)
 		}
+		return vol, refresh, err
+	case claimOf(spec, f.pod) != "":
+		vol, err := v.claimed(ctx, spec, f.pod)
 		return vol, refresh, err
 	}
 	vol = volume{source: v.path(pluginOf(spec), spec.Name), readOnly: true}

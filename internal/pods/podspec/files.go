@@ -68,7 +68,7 @@ func (s Sources) Files(v *corev1.Volume) (files []beneath.File, err error) {
 	parts, m, ok := Parts(v)
 	if !ok {
 		return nil, errors.New("this kind of volume is not there in a lab: " +
-			"use configMap, secret, downwardAPI, projected, emptyDir or hostPath")
+			"use configMap, secret, downwardAPI, projected, emptyDir, hostPath or persistentVolumeClaim")
 	}
 	for _, p := range parts {
 		more, err := s.part(p, m)

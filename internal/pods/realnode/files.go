@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"packetwalk.dev/internal/base/atomicfile"
 )
 
 // Paths of a node.
@@ -18,8 +20,9 @@ const (
 	containerdFile = "/etc/containerd/config.toml"
 	registriesDir  = "/etc/containerd/certs.d"
 	kubeletFile    = "/etc/kubelet.yaml"
-	PluginStateDir = "/var/lib/packetwalk-cni" // packetwalk-cni's state
-	SpecFile       = "/run/packetwalk/node.json"
+	PluginStateDir = "/var/lib/packetwalk-cni"     // packetwalk-cni's state
+	VolumesDir     = "/var/lib/packetwalk-volumes" // of the provisioner's volumes
+	SpecFile       = "/etc/packetwalk/node.json"   // what the node's own processes read of the spec
 	imagesDir      = "/run/packetwalk/images"
 	socket         = "/run/containerd/containerd.sock"
 )
@@ -38,7 +41,8 @@ type File struct {
 	Private bool // only root of the node may read it
 }
 
-// WriteLayer makes a directory that holds the files, 0644 or 0600, for the lowest layers of nodes.
+// WriteLayer makes a directory that holds the files, 0644 or 0600, for the lowest layers of nodes: what a node changes of them it changes
+// in a layer of its own.
 func WriteLayer(dir string, files []File) error {
 	for _, f := range files {
 		path := filepath.Join(dir, f.Path)
@@ -55,16 +59,16 @@ func WriteLayer(dir string, files []File) error {
 		if f.Private {
 			mode = 0o600
 		}
-		if err := os.WriteFile(path, []byte(f.Text), mode); err != nil {
+		if err := atomicfile.Write(path, []byte(f.Text), mode); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// WriteBase makes the layer that all nodes of a lab have above the distribution's files: runc and the CNI plugins, which are copied, and
-// links to Programs.
-func WriteBase(dir, runc string, plugins []string) error {
+// WriteBase makes the layer that all nodes of a lab have above the distribution's files: copies of runc, of the CNI plugins, and of
+// Programs, by their names.
+func WriteBase(dir, runc string, plugins []string, programs map[string]string) error {
 	files := alternatives()
 	for _, name := range Programs {
 		files = append(files, File{Path: filepath.Join("/usr/local/bin", name), Link: filepath.Join(ProgramsDir, name)})
@@ -74,6 +78,11 @@ func WriteBase(dir, runc string, plugins []string) error {
 	}
 	if err := CopyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
 		return err
+	}
+	for name, path := range programs {
+		if err := CopyProgram(path, filepath.Join(dir, ProgramsDir, name)); err != nil {
+			return err
+		}
 	}
 	for _, plugin := range plugins {
 		if err := CopyProgram(plugin, filepath.Join(dir, PluginsDir, filepath.Base(plugin))); err != nil {

@@ -3,9 +3,11 @@ package realnode
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -21,11 +23,11 @@ type Config struct {
 	State string
 	// Base is WriteBase's layer, and Distribution what is below it.
 	Base, Distribution string
-	// Programs are the files of Programs, by their names.
-	Programs map[string]string
-	// Networks is where CNI configuration is written, Kubernetes has the files of KubernetesDir, Images archives of images.
-	Networks, Kubernetes, Images string
-	// Archives are the names of those in Images that the kubelet must not start without, Later those that come when they are there.
+	// Networks is where CNI configuration is written.
+	Networks string
+	// Kubernetes are the files of KubernetesDir, by their names.
+	Kubernetes map[string][]byte
+	// Archives are the names of images' archives that the kubelet must not start without, Later those that come when Give brings them.
 	Archives   []string
 	Later      []string
 	Cgroup     string // below the root of each hierarchy
@@ -34,6 +36,12 @@ type Config struct {
 	Registries string
 	Kubelet    KubeletConfig
 }
+
+// Volumes is the directory in State of what a node has in VolumesDir, and images the one of its copies of images' archives.
+const (
+	Volumes = "volumes"
+	images  = "images"
+)
 
 // Args are the arguments of packetwalk-app for the first process of the node with a State.
 func Args(state string) []string { return []string{"node", specIn(state)} }
@@ -47,20 +55,19 @@ func (c Config) Prepare() error {
 		return err
 	}
 	own := filepath.Join(c.State, "layer")
-	if err := WriteLayer(own, files); err != nil {
+	text, err := json.MarshalIndent(c.spec(own), "", "  ")
+	if err != nil {
 		return err
 	}
-	for _, dir := range []string{"containerd", "kubelet", "log"} {
+	if err := WriteLayer(own, append(files, File{Path: SpecFile, Text: string(text), Private: true})); err != nil {
+		return err
+	}
+	for _, dir := range []string{"containerd", "kubelet", "log", images, Volumes} {
 		if err := os.MkdirAll(filepath.Join(c.State, dir), 0o755); err != nil {
 			return err
 		}
 	}
-	file := specIn(c.State)
-	text, err := json.MarshalIndent(c.spec(own, file), "", "  ")
-	if err != nil {
-		return err
-	}
-	return atomicfile.Write(file, text, 0o600)
+	return atomicfile.Write(specIn(c.State), text, 0o600)
 }
 
 // files are the node's own: who it is, and what its programs are to do.
@@ -69,7 +76,7 @@ func (c Config) files() ([]File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return []File{
+	files := []File{
 		{Path: "/etc/hostname", Text: c.Name + "\n"},
 		{Path: "/etc/hosts", Text: "127.0.0.1\tlocalhost\n127.0.1.1\t" + c.Name + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"},
 		{Path: "/etc/resolv.conf", Text: string(c.ResolvConf)},
@@ -78,14 +85,18 @@ func (c Config) files() ([]File, error) {
 		{Path: containerdFile, Text: containerdConfig},
 		{Path: filepath.Join(registriesDir, "_default", "hosts.toml"), Text: c.Registries, Private: true},
 		{Path: kubeletFile, Text: string(kubelet)},
-	}, nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(c.Kubernetes)) {
+		files = append(files, File{Path: filepath.Join(KubernetesDir, name), Text: string(c.Kubernetes[name]), Private: true})
+	}
+	return files, nil
 }
 
 // machineID is 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
 func (c Config) machineID() string { return digest([]byte(c.State))[:32] }
 
 // spec is what the node's first process is to make.
-func (c Config) spec(own, file string) Spec {
+func (c Config) spec(own string) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
 	s := Spec{
 		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup,
@@ -94,18 +105,14 @@ func (c Config) spec(own, file string) Spec {
 			{Source: state("containerd"), Target: "/var/lib/containerd"},
 			{Source: state("kubelet"), Target: "/var/lib/kubelet"},
 			{Source: state("log"), Target: "/var/log"},
+			{Source: state(Volumes), Target: VolumesDir},
 			{Source: c.Networks, Target: NetworksDir},
-			{Source: c.Kubernetes, Target: KubernetesDir, ReadOnly: true},
-			{Source: c.Images, Target: imagesDir, ReadOnly: true},
-			{Source: file, Target: SpecFile, ReadOnly: true},
+			{Source: state(images), Target: imagesDir},
 		},
 		Runtime: Program{Name: "containerd", Path: filepath.Join(ProgramsDir, "containerd"), Args: []string{"--config=" + containerdFile},
-			Log: "/var/log/containerd.log"},
+			Log: "/var/log/containerd.log", Socket: socket},
 		Agent:  Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
 		Import: []string{filepath.Join(ProgramsDir, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", "--no-unpack"},
-	}
-	for _, name := range Programs {
-		s.Binds = append(s.Binds, Bind{Source: c.Programs[name], Target: filepath.Join(ProgramsDir, name), ReadOnly: true})
 	}
 	for _, name := range c.Archives {
 		s.Images = append(s.Images, filepath.Join(imagesDir, name))

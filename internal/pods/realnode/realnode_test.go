@@ -49,7 +49,7 @@ func TestNode(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec, err := json.MarshalIndent(c.spec("/own", "/file"), "", "  ")
+		spec, err := json.MarshalIndent(c.spec("/own"), "", "  ")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -16,12 +16,12 @@ type Spec struct {
 	State string `json:"state"`
 	// Lower are the directories of the machine whose files the node's root has, the first one's above the others', below a writable layer.
 	Lower []string `json:"lower"`
-	// Binds are directories and files of the machine that the node has too.
+	// Binds are directories of the machine that are the node's.
 	Binds []Bind `json:"binds"`
 	// Cgroup is the node's control group, below the root of each hierarchy.
 	Cgroup string `json:"cgroup"`
 	// Runtime is kept running from the start on, Agent once the runtime has imported Images, archives as docker save writes them. It imports
-	// Later, when they are there.
+	// Later, when they are there. Of what is imported the name stays.
 	Runtime Program  `json:"runtime"`
 	Agent   Program  `json:"agent"`
 	Images  []string `json:"images"`
@@ -30,11 +30,10 @@ type Spec struct {
 	Import []string `json:"import"`
 }
 
-// A Bind is a directory or file of the machine at a path of the node.
+// A Bind is a directory of the machine at a path of the node. Root on the node can do with it what it likes.
 type Bind struct {
-	Source   string `json:"source"`
-	Target   string `json:"target"`
-	ReadOnly bool   `json:"readOnly,omitempty"`
+	Source string `json:"source"`
+	Target string `json:"target"`
 }
 
 // A Program is one that a node keeps running; paths are the node's.
@@ -43,6 +42,8 @@ type Program struct {
 	Path string   `json:"path"`
 	Args []string `json:"args"` // without the program's name
 	Log  string   `json:"log"`  // standard output and error
+	// Socket is where it serves gRPC; one that does not answer there is started again. Empty for one that does not serve.
+	Socket string `json:"socket,omitempty"`
 }
 
 // maxSpec is the most that a spec's file may hold, bytes.

@@ -44,6 +44,7 @@ func keep(path string) error {
 	if err != nil {
 		return err
 	}
+	go health{pause: healthPause, limit: healthLimit, most: mostSilent}.watch(ctx, runtime, spec.Runtime.Socket)
 	for _, archive := range spec.Images {
 		if err := load(ctx, spec.Import, archive); err != nil {
 			return errors.Join(err, runtime.Stop())
@@ -70,17 +71,21 @@ func keepOne(p realnode.Program) (*supervise.Supervisor, error) {
 // load imports an archive; it tries until it can, because the runtime has only been started.
 func load(ctx context.Context, command []string, archive string) error {
 	for said := ""; ; {
-		if _, err := os.Stat(archive); errors.Is(err, fs.ErrNotExist) {
+		info, err := os.Stat(archive)
+		if errors.Is(err, fs.ErrNotExist) {
 			if !pause.For(ctx, importPause) {
 				return ctx.Err()
 			}
 			continue
 		}
-		_, err := program.Command{
+		if err == nil && info.Size() == 0 {
+			return nil // it has been imported
+		}
+		_, err = program.Command{
 			Path: command[0], Args: append(command[1:len(command):len(command)], archive), Env: environment, Limit: importTime,
 		}.Output(ctx)
 		if err == nil {
-			return nil
+			return os.Truncate(archive, 0)
 		}
 		if now := fmt.Sprintf("import %s: %v", archive, err); now != said {
 			fmt.Fprintln(os.Stderr, now)

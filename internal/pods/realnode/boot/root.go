@@ -18,7 +18,6 @@ import (
 type placed struct {
 	target string
 	tree   *os.File
-	file   bool // it is one, not a directory
 }
 
 // makeRoot makes the node's file system and changes the root to it. The machine's mounts are gone afterwards, and the machine sees none of
@@ -41,7 +40,7 @@ func makeRoot(s *realnode.Spec, groups []group) error {
 	if err := rootfs.Pivot(s.Root()); err != nil {
 		return err
 	}
-	// /run first: the node's spec is bound below it.
+	// /run first: what is imported is below it.
 	if err := rootfs.MountAt("tmpfs", "/run", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return err
 	}
@@ -70,35 +69,19 @@ func overlay(s *realnode.Spec) error {
 	return rootfs.Overlay{Lower: s.Lower, Upper: s.Upper(), Work: s.Work()}.Mount(s.Root(), 0)
 }
 
-// take takes hold of a directory or file of the machine.
+// take takes hold of a directory of the machine.
 func take(b realnode.Bind) (placed, error) {
-	info, err := os.Stat(b.Source)
-	if err != nil {
-		return placed{}, err
-	}
 	fd, err := unix.OpenTree(unix.AT_FDCWD, b.Source, unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC)
 	if err != nil {
 		return placed{}, fmt.Errorf("open %s: %w", b.Source, err)
 	}
-	if b.ReadOnly {
-		err = unix.MountSetattr(fd, "", unix.AT_EMPTY_PATH, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
-		if err != nil {
-			unix.Close(fd)
-			return placed{}, fmt.Errorf("make %s read-only: %w", b.Target, err)
-		}
-	}
-	return placed{target: b.Target, tree: os.NewFile(uintptr(fd), b.Source), file: !info.IsDir()}, nil
+	return placed{target: b.Target, tree: os.NewFile(uintptr(fd), b.Source)}, nil
 }
 
 // attach mounts it in the node's root.
 func (m placed) attach() error {
 	defer m.tree.Close()
-	var err error
-	if m.file {
-		err = makeFile(m.target)
-	} else {
-		err = os.MkdirAll(m.target, 0o755)
-	}
+	err := os.MkdirAll(m.target, 0o755)
 	if err == nil {
 		err = unix.MoveMount(int(m.tree.Fd()), "", unix.AT_FDCWD, m.target, unix.MOVE_MOUNT_F_EMPTY_PATH)
 	}
@@ -106,17 +89,6 @@ func (m placed) attach() error {
 		return fmt.Errorf("mount at %s: %w", m.target, err)
 	}
 	return nil
-}
-
-// makeFile makes an empty file to mount another one at, where there is none.
-func makeFile(name string) error {
-	if _, err := os.Stat(name); err == nil {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(name, nil, 0o644)
 }
 
 // mountSystem mounts /proc, /sys with the node's control groups, and /dev.

@@ -1,0 +1,234 @@
+package lab
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/plan"
+)
+
+// agents are what runs on nodes beside their kubelets: packetwalk-node, and kube-proxy where the cluster asks for it.
+type agents struct {
+	still
+	nodes *nodes
+}
+
+func (a agents) Start(ctx context.Context) error {
+	for _, n := range a.nodes.list() {
+		if err := a.nodes.startAgent(ctx, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// proxiesAtOnce is on how many nodes the service proxy changes at the same time: each change runs a large program.
+const proxiesAtOnce = 4
+
+// Change gives agents other flags, by new processes, and nodes another service proxy.
+func (a agents) Change(ctx context.Context, c change) error {
+	var g errgroup.Group
+	g.SetLimit(proxiesAtOnce)
+	for _, n := range a.nodes.list() {
+		g.Go(func() error {
+			if err := a.nodes.changeAgent(ctx, n, c); err != nil {
+				return fmt.Errorf("service proxy of %s: %w", n.Name, err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+func (a agents) Stop() {
+	for _, n := range a.nodes.list() {
+		for _, process := range []*supervise.Supervisor{n.agent, n.proxy} {
+			if process != nil {
+				process.Detach()
+			}
+		}
+	}
+}
+
+// agentCommand runs packetwalk-node as a node of a real cluster would.
+func (l *nodes) agentCommand(c *cluster.Cluster, n *node) supervise.Process {
+	return supervise.Process{
+		Name: n.Name, Path: l.bin.Node, LogFile: l.dir.Log(n.Name), PidFile: filepath.Join(l.dir.Node(n.Name), "agent.pid"),
+		Args: plan.AgentFlags(c, n.Name, l.agentKubeconfig(n)),
+	}
+}
+
+func (l *nodes) agentKubeconfig(n *node) string {
+	return filepath.Join(l.dir.Node(n.Name), "kubeconfig")
+}
+
+// startAgent starts a node's agent, and its kube-proxy, or takes over those that run.
+func (l *nodes) startAgent(ctx context.Context, n *node) error {
+	c := l.agentCommand(l.cluster(), n)
+	if err := endOthers(ctx, n.ns, c); err != nil {
+		return err
+	}
+	if err := l.keepAgent(n, c); err != nil {
+		return err
+	}
+	return l.startProxy(ctx, l.cluster(), n)
+}
+
+// keepAgent has a command run as a node's agent.
+func (l *nodes) keepAgent(n *node, c supervise.Process) error {
+	agent, err := l.run(n.ns, c)
+	if err != nil {
+		return err
+	}
+	l.mu.Lock()
+	n.agent = agent
+	l.mu.Unlock()
+	return nil
+}
+
+// changeAgent brings a node's agent and service proxy from one cluster to another. The rules stay until the new proxy has its own.
+func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done within %v", patience))
+	defer cancel()
+	was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy
+	if was != is && n.proxy != nil {
+		if err := n.proxy.Stop(); err != nil {
+			return err
+		}
+		l.setProxy(n, nil)
+	}
+	what := l.agentCommand(c.to, n)
+	if !slices.Equal(what.Args, l.agentCommand(c.from, n).Args) {
+		if err := n.agent.Stop(); err != nil {
+			return err
+		}
+		if err := l.keepAgent(n, what); err != nil {
+			return err
+		}
+	}
+	if was == is {
+		return nil
+	}
+	if n.proxy == nil {
+		if err := l.startProxy(ctx, c.to, n); err != nil {
+			return err
+		}
+	}
+	return l.dropRules(ctx, n, was, is)
+}
+
+func (l *nodes) setProxy(n *node, s *supervise.Supervisor) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n.proxy = s
+}
+
+// proxyPid is the pid file of a node's kube-proxy.
+func (d Dir) proxyPid(node string) string { return filepath.Join(d.Node(node), "kube-proxy.pid") }
+
+// startProxy starts a node's kube-proxy, or takes over the one that runs, where the cluster asks for one.
+func (l *nodes) startProxy(ctx context.Context, c *cluster.Cluster, n *node) error {
+	what := c.Spec.ServiceProxy
+	config := filepath.Join(l.dir.Node(n.Name), "kube-proxy."+string(what.Backend)+".json")
+	p := supervise.Process{
+		Name: n.Name + ".kube-proxy", Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--config=" + config},
+		Env: l.proxyEnvironment(), LogFile: l.dir.Log(n.Name + ".kube-proxy"), PidFile: l.dir.proxyPid(n.Name),
+	}
+	wanted := what.Implementation == cluster.ProxyKubeProxy
+	if !wanted {
+		p.Args = nil // every one is another
+	}
+	if err := endOthers(ctx, n.ns, p); err != nil {
+		return err
+	}
+	if !wanted {
+		if err := os.Remove(p.PidFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	text, err := plan.KubeProxyConfig(c, n.Name, l.agentKubeconfig(n))
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(l.writeNoModules(), atomicfile.Write(config, text, 0o600)); err != nil {
+		return err
+	}
+	s, err := l.run(n.ns, p)
+	if err == nil {
+		l.setProxy(n, s)
+	}
+	return err
+}
+
+// noModules is a directory with a modprobe that loads nothing: kube-proxy would load ip_vs into the machine's kernel, to see whether there
+// is something of it to clean up.
+func (d Dir) noModules() string { return d.path("no-modules") }
+
+func (l *nodes) writeNoModules() error {
+	if err := os.MkdirAll(l.dir.noModules(), 0o700); err != nil {
+		return err
+	}
+	err := os.Symlink("/bin/false", filepath.Join(l.dir.noModules(), "modprobe"))
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+func (l *nodes) proxyEnvironment() []string {
+	return []string{"PATH=" + l.dir.noModules() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+}
+
+// cleanUpTime is how long kube-proxy may take to remove all of a node's rules.
+const cleanUpTime = 30 * time.Second
+
+// kubeProxyTables are those of kube-proxy with nftables (k8s.io/kubernetes, pkg/proxy/nftables); one that is not there is made first.
+const kubeProxyTables = "table ip kube-proxy\ndelete table ip kube-proxy\ntable ip6 kube-proxy\ndelete table ip6 kube-proxy\n"
+
+// dropRules removes the rules of the service proxy that was there, where the one that is now does not: kube-proxy does that of its own
+// other backend, and rules with iptables have the same names whoever writes them.
+func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceProxy) error {
+	switch {
+	case is.Implementation == cluster.ProxyNone:
+		if err := l.writeNoModules(); err != nil {
+			return err
+		}
+		_, err := program.Command{
+			Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: l.proxyEnvironment(), In: n.ns.Do, Limit: cleanUpTime,
+		}.Output(ctx)
+		return err
+	case is.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables:
+		if err := synced(ctx, n); err != nil {
+			return err
+		}
+		return n.ns.ApplyNFT(ctx, kubeProxyTables)
+	}
+	return nil
+}
+
+// synced waits until a node's packetwalk-node has written the services' rules.
+func synced(ctx context.Context, n *node) error {
+	type health struct {
+		LastUpdated time.Time `json:"lastUpdated"`
+	}
+	for askAgent[health](n, "/healthz").LastUpdated.IsZero() {
+		if !pause.For(ctx, lookPause) {
+			return fmt.Errorf("packetwalk-node has not written its rules: %w", context.Cause(ctx))
+		}
+	}
+	return nil
+}

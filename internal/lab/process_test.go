@@ -1,0 +1,58 @@
+package lab
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestEndOthers: of a program's processes only the one that was written down stays, and that only if it is as it is to be.
+func TestEndOthers(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, err := kernel.OpenNamespace("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ns.Close()
+	dir := t.TempDir()
+	text, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := supervise.Process{Name: "sleep", Path: filepath.Join(dir, "program"), Args: []string{"1000"}, PidFile: filepath.Join(dir, "pid")}
+	if err := os.WriteFile(p.Path, text, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	kept, err := supervise.Run(p, func(c *exec.Cmd) error { return c.Start() }, supervise.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	kept.Detach()
+	other := exec.Command(p.Path, p.Args...)
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- other.Wait() }()
+	if err := endOthers(t.Context(), ns, p); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; err == nil {
+		t.Error("the other one ended by itself")
+	}
+	if supervise.Recorded(p.PidFile) == 0 {
+		t.Error("the one that was written down is gone")
+	}
+	p.Args = []string{"999"}
+	if err := endOthers(t.Context(), ns, p); err != nil {
+		t.Fatal(err)
+	}
+	if pid := supervise.Recorded(p.PidFile); pid != 0 {
+		t.Errorf("%d runs with other arguments", pid)
+	}
+}

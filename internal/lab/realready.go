@@ -1,0 +1,101 @@
+package lab
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/base/pause"
+	"packetwalk.dev/internal/lab/cluster"
+)
+
+// lookPause is between two looks at a node that is waited for.
+const lookPause = 100 * time.Millisecond
+
+// waitNode waits until the API has a real node Ready, by what its kubelet says since the machine runs; without a network plugin of ours it
+// need not have a network.
+func (l *nodes) waitNode(ctx context.Context, n *node) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not ready within %v", patience))
+	defer cancel()
+	since := n.machine.State()
+	if since.Adopted {
+		since.Since = time.Time{} // what was said of it before still holds
+	}
+	for {
+		object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+		if err == nil && isUp(object, since.Since, l.cluster().Spec.Network.Plugin) {
+			return nil
+		}
+		if err != nil && !apierrors.IsNotFound(err) && ctx.Err() == nil {
+			return err
+		}
+		if !pause.For(ctx, lookPause) {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// noNetwork is in kubelet's words for a node that only lacks a CNI plugin (the reason in the container runtime's status).
+const noNetwork = "reason:NetworkPluginNotReady"
+
+// isUp tells whether a node is as far as its start brings it. The API keeps what a kubelet said that is dead: only what was said later than
+// a moment counts. The API's times are of whole seconds, and no kubelet is up in the second in which its machine was started.
+func isUp(n *corev1.Node, since time.Time, plugin cluster.Plugin) bool {
+	c := readyCondition(n)
+	if c == nil || !since.IsZero() && c.LastHeartbeatTime.Unix() <= since.Unix() {
+		return false
+	}
+	return c.Status == corev1.ConditionTrue || plugin == cluster.PluginNone && waitsForNetwork(c)
+}
+
+// waitsForNetwork tells whether all that a node lacks is a CNI plugin: kubelet joins what it complains about by commas.
+func waitsForNetwork(c *corev1.NodeCondition) bool {
+	return strings.HasPrefix(c.Message, "container runtime network not ready: ") && strings.Contains(c.Message, noNetwork)
+}
+
+func readyCondition(n *corev1.Node) *corev1.NodeCondition {
+	i := slices.IndexFunc(n.Status.Conditions, func(c corev1.NodeCondition) bool { return c.Type == corev1.NodeReady })
+	if i < 0 {
+		return nil
+	}
+	return &n.Status.Conditions[i]
+}
+
+// upWord is what a node is that has been brought up.
+func (l *nodes) upWord() string {
+	if l.cluster().Spec.Network.Plugin == cluster.PluginNone {
+		return "up; Ready as soon as it has a CNI plugin of yours"
+	}
+	return "Ready"
+}
+
+// askTime is how long the API may take to tell a status how a node is.
+const askTime = time.Second
+
+// realStatus is how many pods with networks of their own run on a real node, -1 when that is not known, and what is wrong with it.
+func (l *nodes) realStatus(n *node) (pods int, problem string) {
+	there, err := l.dir.podsOf(n.Name)
+	if err != nil {
+		return -1, oneLine(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), askTime)
+	defer cancel()
+	object, err := l.api.client.CoreV1().Nodes().Get(ctx, n.Name, metav1.GetOptions{})
+	if err != nil {
+		return len(there), oneLine(err)
+	}
+	c := readyCondition(object)
+	switch {
+	case c == nil || c.Status == corev1.ConditionTrue:
+		return len(there), ""
+	case l.cluster().Spec.Network.Plugin == cluster.PluginNone && waitsForNetwork(c):
+		return len(there), "not Ready: it waits for a CNI plugin of yours, by its /opt/cni/bin and /etc/cni/net.d (spec.network.plugin: none)"
+	}
+	return len(there), "not Ready: " + c.Message
+}

@@ -1,0 +1,54 @@
+package lab
+
+import (
+	"context"
+	"strings"
+
+	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/lab/manifests"
+	"packetwalk.dev/internal/lab/volumes"
+	"packetwalk.dev/internal/pods/kubelet"
+	"packetwalk.dev/internal/pods/realnode"
+)
+
+// storage is the StorageClass default and its provisioner. Nothing waits for them.
+type storage struct {
+	still
+	*core
+	api   *api
+	nodes *nodes
+	ready <-chan struct{} // closes when the cluster is ready
+}
+
+func (l *storage) Start(ctx context.Context) error {
+	l.keep(ctx, "the provisioner of volumes", func(ctx context.Context) error {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-l.ready:
+		}
+		class, err := manifests.StorageClass()
+		if err != nil {
+			return err
+		}
+		if err := manifests.Ensure(ctx, l.api.rest(), class); err != nil { // users may have changed it
+			return err
+		}
+		return volumes.Provisioner{Path: realnode.VolumesDir, Dir: l.volumesOf}.Run(ctx, l.api.client)
+	})
+	return nil
+}
+
+// volumesOf is where a node's volumes are on the machine.
+func (l *storage) volumesOf(name string) (root, below string, ok bool) {
+	for _, n := range l.nodes.list() {
+		switch {
+		case n.Name != name:
+		case n.Runtime == cluster.RuntimeContainerd:
+			return l.dir.nodeState(name), realnode.Volumes, true
+		default:
+			return kubelet.HostRoot(l.dir.Node(name)), strings.TrimPrefix(realnode.VolumesDir, "/"), true
+		}
+	}
+	return "", "", false
+}

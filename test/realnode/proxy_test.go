@@ -1,0 +1,101 @@
+package realnode
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/test/world"
+)
+
+// proxyStep is a service proxy that the cluster is changed to, and what rules of services a node has then.
+type proxyStep struct {
+	name, spec       string
+	iptables, tables bool // chains of services in iptables' nat table; kube-proxy's tables of nftables
+	kubeProxy, works bool
+}
+
+var proxySteps = []proxyStep{
+	{name: "kube-proxy", spec: "{implementation: kube-proxy}", iptables: true, kubeProxy: true, works: true},
+	{name: "kube-proxy with nftables", spec: "{implementation: kube-proxy, backend: nftables}", tables: true, kubeProxy: true, works: true},
+	{name: "packetwalk again", spec: "{}", iptables: true, works: true},
+	{name: "nobody", spec: "{implementation: none}"},
+	{name: "packetwalk after nobody", spec: "{}", iptables: true, works: true},
+}
+
+// proxies: the service proxy changes while everything runs, on both kinds of node: services answer by whoever it is, also those that are
+// new, nothing is left of who it was, and the ip-masq-agent goes on.
+func proxies(t *testing.T, w *world.World) {
+	for i, step := range proxySteps {
+		t.Run(step.name, func(t *testing.T) {
+			up(t, w, config+"  serviceProxy: "+step.spec+"\n")
+			fresh := fmt.Sprintf("fresh-%d", i)
+			w.Kubectl(t, "expose", "pod", "web", "--name", fresh, "--port", "80")
+			t.Cleanup(func() { w.Kubectl(t, "delete", "service", fresh) })
+			for _, pool := range []string{"real", "light"} {
+				step.rules(t, w, nodes(t, w, pool)[0])
+			}
+			step.answers(t, w, fresh)
+		})
+	}
+}
+
+// rules looks at a node's rules and processes.
+func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
+	world.Eventually(t, 20*time.Second, func() error {
+		rules, err := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "iptables-save", "-t", "nat")
+		tables, err2 := w.Try(10*time.Second, "ssh", "--name", w.Name, node, "--", "nft", "list", "tables")
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if strings.Contains(rules, ":KUBE-SVC-") != s.iptables || strings.Contains(tables, "table ip kube-proxy") != s.tables {
+			return fmt.Errorf("the rules of services on %s are not %s's:\n%s%s", node, s.name, rules, tables)
+		}
+		if !strings.Contains(rules, "-A IP-MASQ-AGENT ") {
+			return fmt.Errorf("%s has lost the ip-masq-agent's rules:\n%s", node, rules)
+		}
+		return nil
+	})
+	var status struct {
+		Nodes []struct {
+			Name      string
+			KubeProxy *struct{ Pid int }
+		}
+		Problems []string
+	}
+	statusInto(t, w, &status)
+	for _, n := range status.Nodes {
+		if (n.KubeProxy != nil && n.KubeProxy.Pid != 0) != s.kubeProxy {
+			t.Errorf("the status says of %s's kube-proxy: %+v", n.Name, n.KubeProxy)
+		}
+	}
+	if i := slices.IndexFunc(status.Problems, func(p string) bool { return strings.Contains(p, "proxy") }); i >= 0 {
+		t.Error(status.Problems[i])
+	}
+}
+
+// answers asks a service that has just been made, and one that was there before, and walks to it.
+func (s proxyStep) answers(t *testing.T, w *world.World, service string) {
+	address := w.Kubectl(t, "get", "service", service, "-o", "jsonpath={.spec.clusterIP}")
+	ask := func() error {
+		_, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "exec", "curl", "--", "curl", "-sSf", "-m", "2", "http://"+address+"/hostname")
+		return err
+	}
+	if !s.works {
+		if ask() == nil {
+			t.Error("a service answers without a service proxy")
+		}
+		return
+	}
+	world.Eventually(t, 20*time.Second, ask)
+	answers(t, w)
+	for _, ends := range [][2]string{{"pod/curl", "svc/" + service}, {"internet/client", "svc/web"}} {
+		out := w.Run(t, "walk", "--name", w.Name, "--live", "--from", ends[0], "--to", ends[1])
+		if !strings.Contains(out, " steps agree") || !strings.Contains(out, "pod default/web") {
+			t.Errorf("from %s to %s:\n%s", ends[0], ends[1], out)
+		}
+	}
+}
