@@ -163,19 +163,9 @@ func (s *Store) writeIndex(i *index) error {
 // collect removes blobs that no image has, and moves layers that neither an image nor a container has to where sweep finds them. Of an
 // image that is damaged it is not known what it has: as long as there is one all stays.
 func (s *Store) collect(ctx context.Context, i *index) error {
-	used := map[string]bool{}
-	for _, d := range i.Manifests {
-		c, err := s.read(d)
-		if err != nil {
-			return nil
-		}
-		if from, ok := indexOf(d); ok {
-			used[from.Hex] = true
-		}
-		used[d.Digest.Hex], used[c.manifest.Config.Digest.Hex] = true, true
-		for n, id := range c.layerIDs() {
-			used[id], used[c.manifest.Layers[n].Digest.Hex] = true, true
-		}
+	used, whole := s.used(i)
+	if !whole {
+		return nil
 	}
 	blobs, err := s.unused(blobsDir, used)
 	if err != nil {
@@ -191,6 +181,25 @@ func (s *Store) collect(ctx context.Context, i *index) error {
 		return err
 	}
 	return s.discard(ctx, layers)
+}
+
+// used are the names of the blobs and layers that images have; whole is false where an image does not tell.
+func (s *Store) used(i *index) (used map[string]bool, whole bool) {
+	used = map[string]bool{}
+	for _, d := range i.Manifests {
+		c, err := s.read(d)
+		if err != nil {
+			return used, false
+		}
+		if from, ok := indexOf(d); ok {
+			used[from.Hex] = true
+		}
+		used[d.Digest.Hex], used[c.manifest.Config.Digest.Hex] = true, true
+		for n, id := range c.layerIDs() {
+			used[id], used[c.manifest.Layers[n].Digest.Hex] = true, true
+		}
+	}
+	return used, true
 }
 
 // unused are the names in a directory of the store that are not used.

@@ -84,13 +84,13 @@ const (
 // A guard sends requests to where they may go. It looks at each address that is dialled, after all names were looked up, so that no
 // redirect and no name server leads elsewhere; proxies of the environment are not used, because they look up names themselves.
 type guard struct {
-	allowed []Registry
-	inner   *http.Transport
-	stall   time.Duration
+	allowed     []Registry
+	inner       *http.Transport
+	wait, stall time.Duration // for a connection, and for what comes
 }
 
 func newGuard(allowed []Registry) *guard {
-	g := &guard{allowed: allowed, stall: stallTime}
+	g := &guard{allowed: allowed, wait: dialTime, stall: stallTime}
 	g.inner = &http.Transport{
 		DialContext: g.dial, TLSHandshakeTimeout: 2 * dialTime, ResponseHeaderTimeout: stallTime, MaxResponseHeaderBytes: 64 << 10,
 		ForceAttemptHTTP2: true, MaxIdleConnsPerHost: 4, IdleConnTimeout: stallTime,
@@ -103,7 +103,7 @@ var errAddress = errors.New("not an address of the internet")
 
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	configured := slices.ContainsFunc(g.allowed, func(r Registry) bool { return r.Host == strings.ToLower(address) })
-	d := net.Dialer{Timeout: dialTime, Control: func(_, to string, _ syscall.RawConn) error {
+	d := net.Dialer{Timeout: g.wait, Control: func(_, to string, _ syscall.RawConn) error {
 		at, err := netip.ParseAddrPort(to)
 		switch {
 		case err != nil:

@@ -34,6 +34,7 @@ type Library struct {
 	open func() (*images.Store, error)
 	life context.Context // of pulls
 
+	slots   chan struct{} // one element for each pull
 	flights singleflight.Group
 	mu      sync.Mutex
 	failed  map[string]failure // by reference, by "//HOST", and by "//" for all registries
@@ -54,8 +55,11 @@ const (
 
 // NewLibrary makes a library of the store that open opens. Pulls end with ctx.
 func NewLibrary(ctx context.Context, open func() (*images.Store, error)) *Library {
-	return &Library{open: open, life: ctx, failed: map[string]failure{}}
+	return &Library{open: open, life: ctx, slots: make(chan struct{}, pullsAtOnce), failed: map[string]failure{}}
 }
+
+// pullsAtOnce is how many images are pulled beside each other; others wait.
+const pullsAtOnce = 5
 
 // A Request is for one image.
 type Request struct {
@@ -71,16 +75,13 @@ func (l *Library) Ensure(ctx context.Context, c *Client, r Request) (store *imag
 	if store, err = l.open(); err != nil {
 		return nil, false, err
 	}
-	ref, invalid := name.ParseReference(r.Ref) // the store says so, too
-	// "sha256:…" is no name that a registry knows, though it looks like one.
-	if invalid != nil || r.Policy == Never || strings.HasPrefix(r.Ref, "sha256:") {
+	ref, ok := parse(r.Ref)
+	if !ok || r.Policy == Never {
 		return store, false, nil
 	}
 	_, digest := ref.(name.Digest)
-	if r.Policy != Always || digest {
-		if _, err := store.Manifest(r.Ref); !errors.Is(err, images.ErrNotFound) {
-			return store, false, nil // one that is damaged says so itself
-		}
+	if (r.Policy != Always || digest) && has(store, r.Ref) {
+		return store, false, nil
 	}
 	if err := l.remembered(ref); err != nil {
 		return store, false, err
@@ -88,11 +89,7 @@ func (l *Library) Ensure(ctx context.Context, c *Client, r Request) (store *imag
 	if r.Pulling != nil {
 		r.Pulling()
 	}
-	flight := l.flights.DoChan(ref.Name(), func() (any, error) {
-		fetched, err := c.refresh(l.life, store, r.Ref)
-		l.remember(ref, err)
-		return fetched, err
-	})
+	flight := l.flights.DoChan(ref.Name(), func() (any, error) { return l.pull(c, store, ref, r.Ref) })
 	select {
 	case done := <-flight:
 		fetched, _ := done.Val.(bool)
@@ -100,6 +97,34 @@ func (l *Library) Ensure(ctx context.Context, c *Client, r Request) (store *imag
 	case <-ctx.Done():
 		return store, false, context.Cause(ctx)
 	}
+}
+
+// parse reads an image's name that a registry may know. "sha256:…" is none, though it looks like one.
+func parse(s string) (name.Reference, bool) {
+	ref, err := name.ParseReference(s)
+	return ref, err == nil && !strings.HasPrefix(s, "sha256:")
+}
+
+// has tells whether a store has an image, be it a damaged one, which says so itself.
+func has(store *images.Store, ref string) bool {
+	_, err := store.Manifest(ref)
+	return !errors.Is(err, images.ErrNotFound)
+}
+
+// pull pulls when there is a slot, unless what failed meanwhile tells that it would fail.
+func (l *Library) pull(c *Client, store *images.Store, ref name.Reference, text string) (fetched bool, err error) {
+	select {
+	case l.slots <- struct{}{}:
+		defer func() { <-l.slots }()
+	case <-l.life.Done():
+		return false, context.Cause(l.life)
+	}
+	if err := l.remembered(ref); err != nil {
+		return false, err
+	}
+	fetched, err = c.refresh(l.life, store, text)
+	l.remember(ref, err)
+	return fetched, err
 }
 
 func hostKey(ref name.Reference) string { return "//" + ref.Context().RegistryStr() }

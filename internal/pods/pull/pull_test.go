@@ -2,8 +2,6 @@ package pull
 
 import (
 	"bytes"
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -17,7 +15,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/registry"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -344,120 +341,6 @@ func TestStall(t *testing.T) {
 		resp.Body.Close()
 		if len(text) != 6 || stalls != (err != nil) || stalls && !strings.Contains(err.Error(), "has sent nothing") {
 			t.Errorf("%s: %q, %v", path, text, err)
-		}
-	}
-}
-
-// TestLibrary: pulls of one image at once are one, and a failure is remembered.
-func TestLibrary(t *testing.T) {
-	t.Setenv("HOME", t.TempDir())
-	h, s := newHub(t), newStore(t)
-	ref, image := h.push(t, "shop:v1", runtime.GOARCH)
-	c := NewClient(h.allowed())
-	opened := errors.New("the disk is gone")
-	l := NewLibrary(t.Context(), func() (*images.Store, error) { return s, opened })
-	if _, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded}); !errors.Is(err, opened) {
-		t.Errorf("a store that cannot be opened: %v", err)
-	}
-	opened = nil
-	before := h.asked.Load()
-	if _, pulled, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: Never}); pulled || err != nil || h.asked.Load() != before {
-		t.Errorf("never: %v, %v", pulled, err)
-	}
-	var manifests atomic.Int64
-	h.front = func(_ http.ResponseWriter, r *http.Request) bool {
-		if r.Method == http.MethodGet && strings.Contains(r.URL.Path, "/manifests/") {
-			manifests.Add(1)
-			time.Sleep(100 * time.Millisecond) // for the others to come
-		}
-		return false
-	}
-	done := make(chan error)
-	for range 10 {
-		go func() {
-			_, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded})
-			done <- err
-		}()
-	}
-	for range 10 {
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}
-	if n := manifests.Load(); n != 1 {
-		t.Errorf("ten at once made %d pulls", n)
-	}
-	said := 0
-	_, again := h.push(t, "shop:v1", runtime.GOARCH) // the tag moves
-	for policy, want := range map[Policy]string{IfNeeded: digestOf(t, image), Always: digestOf(t, again)} {
-		_, pulled, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: policy, Pulling: func() { said++ }})
-		m, err2 := s.Manifest(ref)
-		if err != nil || err2 != nil || pulled != (policy == Always) {
-			t.Errorf("%s: %v, %v, %v", policy, pulled, err, err2)
-		}
-		if policy == Always && m.Digest != want {
-			t.Errorf("%s: %s, want %s", policy, m.Digest, want)
-		}
-	}
-	if said != 1 {
-		t.Errorf("a pull was said %d times", said)
-	}
-	h.front = nil
-	h.Close()
-	_, _, err := l.Ensure(t.Context(), c, Request{Ref: h.host + "/other:v1", Policy: IfNeeded})
-	_, _, err2 := l.Ensure(t.Context(), c, Request{Ref: h.host + "/more:v1", Policy: IfNeeded, Pulling: func() { t.Error("tried again") }})
-	if err == nil || fmt.Sprint(err2) != err.Error() {
-		t.Errorf("a registry that cannot be reached: %v, then %v", err, err2)
-	}
-	l.Forget()
-	tried := false
-	_, _, _ = l.Ensure(t.Context(), c, Request{Ref: h.host + "/more:v1", Policy: IfNeeded, Pulling: func() { tried = true }})
-	if !tried {
-		t.Error("not tried again after what may be asked has changed")
-	}
-}
-
-// TestWaiterGoes: who asks may go; the pull goes on, and is there for the next.
-func TestWaiterGoes(t *testing.T) {
-	t.Setenv("HOME", t.TempDir())
-	h, s := newHub(t), newStore(t)
-	ref, _ := h.push(t, "shop:v1", runtime.GOARCH)
-	asked, release := make(chan struct{}), make(chan struct{})
-	var once atomic.Bool
-	h.front = func(http.ResponseWriter, *http.Request) bool {
-		if once.CompareAndSwap(false, true) {
-			close(asked)
-			<-release
-		}
-		return false
-	}
-	l := NewLibrary(t.Context(), func() (*images.Store, error) { return s, nil })
-	c := NewClient(h.allowed())
-	ctx, cancel := context.WithCancel(t.Context())
-	go func() { <-asked; cancel() }()
-	if _, _, err := l.Ensure(ctx, c, Request{Ref: ref, Policy: IfNeeded}); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	close(release)
-	if _, _, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded}); err != nil {
-		t.Error(err)
-	}
-	if _, err := s.Manifest(ref); err != nil {
-		t.Error(err)
-	}
-}
-
-func TestWhy(t *testing.T) {
-	cause := errors.New("no network")
-	for _, tt := range []struct {
-		err  error
-		want string
-	}{
-		{Why("shop:v1", cause), "image shop:v1 cannot be pulled: no network; load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
-		{Why("shop:v1", nil), "image shop:v1 is not loaded: load it: packetwalk image load shop:v1, or docker save shop:v1 | packetwalk image load -"},
-	} {
-		if d := cmp.Diff(tt.want, tt.err.Error()); d != "" || !errors.Is(tt.err, images.ErrNotFound) {
-			t.Error(d)
 		}
 	}
 }
