@@ -12,7 +12,6 @@ import (
 	goruntime "runtime"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
@@ -149,7 +148,7 @@ func (e entry) write(w *tar.Writer) error {
 	return err
 }
 
-// loadImages gives the lab the suite's images.
+// loadImages gives the machine's store the suite's images: light nodes run them, and the lab's registry has them for real ones.
 func (l lab) loadImages(ctx context.Context) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -167,37 +166,6 @@ func (l lab) loadImages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if l.runtime == "containerd" {
-		return l.importImages(ctx, file)
-	}
-	_, err = l.packetwalk(ctx, nil, "image", "load", file)
-	return err
-}
-
-// importImages gives each node's containerd the images of an archive.
-func (l lab) importImages(ctx context.Context, file string) error {
-	nodes, err := l.packetwalk(ctx, nil, "kubectl", "--name", l.name, "get", "nodes", "-o", "jsonpath={.items[*].metadata.name}")
-	if err != nil {
-		return err
-	}
-	var all sync.WaitGroup
-	errs := make(chan error, 1000) // a lab has fewer nodes
-	for _, node := range strings.Fields(nodes) {
-		all.Go(func() {
-			in, err := os.Open(file)
-			if err != nil {
-				errs <- err
-				return
-			}
-			defer in.Close()
-			_, err = l.packetwalk(ctx, in, "ssh", "--name", l.name, node, "--", "ctr", "-n", "k8s.io", "images", "import", "-")
-			errs <- err
-		})
-	}
-	all.Wait()
-	close(errs)
-	for e := range errs {
-		err = errors.Join(err, e)
-	}
+	_, err = l.packetwalk(ctx, "image", "load", file)
 	return err
 }

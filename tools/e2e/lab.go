@@ -26,7 +26,7 @@ var networks = map[string]struct{ title, spec string }{
 }
 
 // A lab is driven by the command line.
-type lab struct{ name, runtime, log string }
+type lab struct{ name, log string }
 
 // maxPods is how many pods a node runs: AKS's number for kubenet, and enough for the specs that run at the same time.
 const maxPods = 110
@@ -55,13 +55,13 @@ func (l lab) up(ctx context.Context, o options) error {
 	if err := os.WriteFile(file, []byte(clusterYAML(o)), 0o644); err != nil {
 		return err
 	}
-	if _, err := l.packetwalk(ctx, nil, "up", "--name", l.name, "-f", file); err != nil {
+	if _, err := l.packetwalk(ctx, "up", "--name", l.name, "-f", file); err != nil {
 		return err
 	}
 	if err := os.Symlink("../../packetwalk-controlplane", filepath.Join(report, "kubectl")); err != nil {
 		return err
 	}
-	config, err := l.packetwalk(ctx, nil, "kubectl", "--name", l.name, "config", "view", "--raw")
+	config, err := l.packetwalk(ctx, "kubectl", "--name", l.name, "config", "view", "--raw")
 	if err != nil {
 		return err
 	}
@@ -69,17 +69,17 @@ func (l lab) up(ctx context.Context, o options) error {
 }
 
 func (l lab) down(ctx context.Context) error {
-	_, err := l.packetwalk(ctx, nil, "down", "--name", l.name)
+	_, err := l.packetwalk(ctx, "down", "--name", l.name)
 	return errors.Join(err, os.RemoveAll(filepath.Join(report, "kubeconfig")))
 }
 
 // packetwalk runs the command, which gets an interrupt when ctx ends.
-func (l lab) packetwalk(ctx context.Context, in io.Reader, args ...string) (string, error) {
+func (l lab) packetwalk(ctx context.Context, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "packetwalk"), args...)
 	var out, errs bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, &out, &errs
+	cmd.Stdout, cmd.Stderr = &out, &errs
 	interruptGroup(cmd, time.Minute)
 	if err := cmd.Run(); err != nil {
 		return "", fmt.Errorf("packetwalk %s: %w\n%s", strings.Join(args, " "), err, errs.String())

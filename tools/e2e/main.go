@@ -66,14 +66,14 @@ func run(ctx context.Context, o options) (err error) {
 	if err := os.MkdirAll(report, 0o755); err != nil {
 		return err
 	}
-	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), runtime: o.runtime, log: filepath.Join(report, "suite.log")}
+	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), log: filepath.Join(report, "suite.log")}
 	// Not ended by Ctrl-C: what was begun is taken away.
 	defer func() { err = errors.Join(err, l.down(context.WithoutCancel(ctx))) }()
-	if err := l.up(ctx, o); err != nil {
-		return err
-	}
 	if err := l.loadImages(ctx); err != nil {
 		return fmt.Errorf("make the suite's images: %w", err)
+	}
+	if err := l.up(ctx, o); err != nil {
+		return err
 	}
 	if err := l.suite(ctx, o, os.Stdout); err != nil {
 		return err

@@ -10,19 +10,22 @@ import (
 	"time"
 )
 
-// recorded are the selections of specs that docs/conformance.md has results of: all specs of a group, or those of Conformance.
-var recorded = regexp.MustCompile(`^\\\[(sig-[a-z-]+)\\\](\.\*\\\[Conformance\\\])?$`)
+// recorded are the selections of specs that docs/conformance.md has results of: all specs of groups, "\[sig-(a|b)\]", or those of them that
+// belong to Conformance.
+var recorded = regexp.MustCompile(`^\\\[sig-(\([a-z|-]+\)|[a-z-]+)\\\](\.\*\\\[Conformance\\\])?$`)
 
 // title is what a selection is called on the page; "" for one that is not recorded.
 func (o options) title() string {
 	m := recorded.FindStringSubmatch(o.focus)
-	switch {
-	case m == nil:
+	if m == nil {
 		return ""
+	}
+	groups := "[sig-" + strings.ReplaceAll(strings.Trim(m[1], "()"), "|", "], [sig-") + "]"
+	switch {
 	case m[2] != "" && o.skip == "":
-		return "[" + m[1] + "] Conformance"
+		return groups + " Conformance"
 	case m[2] == "" && o.skip == `\[Conformance\]`:
-		return "[" + m[1] + "] beyond Conformance"
+		return groups + " beyond Conformance"
 	}
 	return ""
 }
