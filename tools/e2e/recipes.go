@@ -19,7 +19,7 @@ import (
 // parts are what images are made of.
 type parts struct {
 	distribution string // a folder with this machine's packages
-	busybox      string // a folder with Debian's static one at bin/busybox
+	busybox      string // a folder with Debian's static ones at bin/busybox and bin/bash-static
 	applets      []string
 	nginx        string // a folder with Debian's nginx
 	sources      string // of upstream's images (k8s.io/kubernetes/test/images)
@@ -60,7 +60,7 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 	if p.distribution, err = new(distribution.Store).Root(ctx); err != nil {
 		return p, err
 	}
-	if p.busybox, err = unpacked(ctx, cache, "busybox-static"); err != nil {
+	if p.busybox, err = unpacked(ctx, cache, "busybox-static", "bash-static"); err != nil {
 		return p, err
 	}
 	list, err := output(ctx, filepath.Join(p.busybox, "bin", "busybox"), "--list")
@@ -81,7 +81,7 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 
 // unpacked is a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.
 func unpacked(ctx context.Context, cache string, packages ...string) (string, error) {
-	folder := filepath.Join(cache, packages[0])
+	folder := filepath.Join(cache, strings.Join(packages, "+"))
 	if _, err := os.Stat(folder); err == nil {
 		return folder, nil
 	}
@@ -217,10 +217,12 @@ func (p parts) servers(made map[string]recipe) (err error) {
 	return err
 }
 
-// busyboxFiles are those of the image, as busybox's own (https://github.com/docker-library/busybox) has them.
+// busyboxFiles are those of the image, as busybox's own (https://github.com/docker-library/busybox) has them. The shell is bash, because
+// that of Debian's busybox drops variables whose names are not those of a shell's.
 func (p parts) busyboxFiles() []entry {
 	files := []entry{
 		{name: "bin/", mode: 0o755}, {name: "bin/busybox", source: filepath.Join(p.busybox, "bin", "busybox"), mode: 0o755},
+		{name: "bin/sh", source: filepath.Join(p.busybox, "bin", "bash-static"), mode: 0o755},
 		{name: "etc/", mode: 0o755}, {name: "etc/group", text: "root:x:0:\nnogroup:x:65534:\n", mode: 0o644},
 		{name: "etc/passwd", text: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n", mode: 0o644},
 		{name: "home/", mode: 0o755}, {name: "root/", mode: 0o700}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755},
@@ -228,7 +230,7 @@ func (p parts) busyboxFiles() []entry {
 		{name: "var/spool/", mode: 0o755}, {name: "var/www/", mode: 0o755},
 	}
 	for _, a := range p.applets {
-		if a != "busybox" {
+		if a != "busybox" && a != "sh" {
 			files = append(files, entry{name: "bin/" + a, target: "busybox"})
 		}
 	}
