@@ -46,8 +46,9 @@ func Parse(text string) iter.Seq[Mount] {
 	}
 }
 
-// Named are those of directories that are mounted, or are layers of an overlay, in the mount namespace of any thread of the machine. They go
-// by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no difference.
+// Named are those of directories that are mounted, or are layers of an overlay, in the mount namespace of any thread of the machine. They
+// go by their last elements, whose names are like no others: how a mount was told of them, whole or from a directory, makes no
+// difference.
 func Named(ctx context.Context, dirs []string) ([]string, error) {
 	threads, err := filepath.Glob("/proc/[0-9]*/task/[0-9]*")
 	if err != nil {
