@@ -196,6 +196,20 @@ func TestSharedProcesses(t *testing.T) {
 func TestRunOnMachine(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
 	c := m.start(m.spec("ubuntu", "sleep", "1000"))
+	all, err := cgroup.Hierarchies()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range all { // as a real node is in, too
+		if name := fmt.Sprintf("packetwalk-test-%d/machine", os.Getpid()); h.V2() {
+			if err := cgroup.Make(h, name); err != nil {
+				t.Fatal(err)
+			}
+			if err := (cgroup.Group{{Dir: filepath.Join(h.Point, name)}}).Add(c.Pid()); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 	var out bytes.Buffer
 	code, err := m.runtime.RunIn(t.Context(), container.Run{NetNS: "/", Hostname: "box", Machine: c.Pid(), Args: []string{"sh", "-c",
 		"pwd; hostname; cat /proc/1/comm; grep CapBnd /proc/self/status; cat /proc/self/cgroup; cat; exit 4"}}, strings.NewReader("typed"), &out,

@@ -2,7 +2,6 @@ package container
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -93,22 +92,22 @@ func (e Exec) spawnOn(pid int) (x *execution, err error) {
 	if err != nil {
 		return nil, err
 	}
-	var rest cgroup.Group
+	p := Process{Args: e.Args, Env: lastOfEach(e.Env), Dir: e.Dir}
 	OnThread(func() (clean bool) {
-		if rest, err = group.JoinThread(); err == nil {
-			x, err = e.spawn(Process{Args: e.Args, Env: lastOfEach(e.Env), Dir: e.Dir}, func() error { return enter(fd, machineNamespaces) },
-				spawnLimited)
+		var rest cgroup.Group
+		if rest, err = group.JoinThread(); err != nil {
+			return false
 		}
+		for _, m := range rest { // one at most
+			if p.Into, err = os.Open(m.Dir); err != nil {
+				return false
+			}
+			defer p.Into.Close()
+		}
+		x, err = e.spawn(p, func() error { return enter(fd, machineNamespaces) }, spawnLimited)
 		return false
 	})
-	if err != nil {
-		return nil, err
-	}
-	if err := rest.Add(x.proc.Pid); err != nil && !errors.Is(err, unix.ESRCH) {
-		x.abandon()
-		return nil, err
-	}
-	return x, nil
+	return x, err
 }
 
 // spawnLimited starts a command of a machine's, on a thread that is there.

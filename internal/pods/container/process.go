@@ -117,6 +117,9 @@ type Process struct {
 	Files [3]*os.File // for Spawn
 	TTY   bool        // the standard input is a terminal, to be the controlling one
 	User  Account
+	// Into is the directory of a control group of cgroup v2 to begin in; nil for the caller's. Not for Spawn, whose filter of system calls
+	// keeps from it (clone3).
+	Into *os.File
 }
 
 // Spawn starts a command with the container's capabilities and working directory, on the calling thread, which has to be locked to
@@ -131,6 +134,9 @@ func (s *Spec) Spawn(p Process) (*os.Process, error) {
 
 func (p Process) start(path string) (*os.Process, error) {
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.User.credential()}
+	if p.Into != nil {
+		attr.UseCgroupFD, attr.CgroupFD = true, int(p.Into.Fd())
+	}
 	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Env: p.Env, Files: p.Files[:], Sys: attr})
 	if err != nil {
 		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
