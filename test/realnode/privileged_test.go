@@ -83,20 +83,20 @@ func ownMounts(t *testing.T, w *world.World, node string, sh func(string) (strin
 	if own < 4 {
 		t.Errorf("the node has %d directories of its own:\n%s", own, mounts)
 	}
-	for _, file := range []string{"/etc/packetwalk/node.json", "/opt/packetwalk/kubelet", "/etc/kubernetes/kubelet.key"} {
+	for _, file := range []string{"/run/packetwalk/node.json", "/opt/packetwalk/kubelet", "/etc/kubernetes/kubelet.key"} {
 		if strings.Contains(mounts, " "+file+" ") {
 			t.Errorf("%s is mounted", file)
 		}
 	}
 	// What the node starts from is the machine's, whatever is written in the node.
-	if _, err := sh("echo '{}' > /host/etc/packetwalk/node.json"); err != nil {
+	if _, err := sh("echo '{}' > /host/run/packetwalk/node.json"); err != nil {
 		t.Error(err)
 	}
 	text, err := os.ReadFile("/var/lib/packetwalk/" + w.Name + "/nodes/" + node + "/node.json")
 	if err != nil || !strings.Contains(string(text), node) {
 		t.Errorf("the machine's description of the node: %v", err)
 	}
-	if _, err := sh("rm /host/etc/packetwalk/node.json"); err != nil {
+	if _, err := sh("rm /host/run/packetwalk/node.json"); err != nil {
 		t.Error(err)
 	}
 }

@@ -22,7 +22,7 @@ const (
 	kubeletFile    = "/etc/kubelet.yaml"
 	PluginStateDir = "/var/lib/packetwalk-cni"     // packetwalk-cni's state
 	VolumesDir     = "/var/lib/packetwalk-volumes" // of the provisioner's volumes
-	SpecFile       = "/etc/packetwalk/node.json"   // what the node's own processes read of the spec
+	SpecFile       = "/run/packetwalk/node.json"   // the spec, for the node's own processes
 	imagesDir      = "/run/packetwalk/images"
 	socket         = "/run/containerd/containerd.sock"
 )

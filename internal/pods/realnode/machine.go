@@ -59,7 +59,7 @@ func (c Config) Prepare() error {
 	if err != nil {
 		return err
 	}
-	if err := WriteLayer(own, append(files, File{Path: SpecFile, Text: string(text), Private: true})); err != nil {
+	if err := WriteLayer(own, files); err != nil {
 		return err
 	}
 	for _, dir := range []string{"containerd", "kubelet", "log", images, Volumes} {

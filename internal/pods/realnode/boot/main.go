@@ -1,10 +1,12 @@
 package boot
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"syscall"
 	"unsafe"
 
@@ -66,6 +68,9 @@ func makeMachine(path string) error {
 	if err := makeRoot(&spec, groups); err != nil {
 		return err
 	}
+	if err := writeSpec(&spec); err != nil {
+		return err
+	}
 	if err := unix.Sethostname([]byte(spec.Hostname)); err != nil {
 		return fmt.Errorf("set hostname %q: %w", spec.Hostname, err)
 	}
@@ -83,6 +88,18 @@ func makeMachine(path string) error {
 	}
 	err = unix.Exec(self, []string{processName, stageInit, realnode.SpecFile}, environment)
 	return fmt.Errorf("become the node's first process: %w", err)
+}
+
+// writeSpec gives the spec to the node's own processes, in memory: what the node's root changes of it is gone when the node starts again.
+func writeSpec(s *realnode.Spec) error {
+	text, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(realnode.SpecFile), 0o755); err != nil {
+		return err
+	}
+	return os.WriteFile(realnode.SpecFile, text, 0o600)
 }
 
 // environment is that of all of a node's programs.
