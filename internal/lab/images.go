@@ -21,6 +21,7 @@ import (
 
 // library is the machine's images, as a lab has them: pulled where they are not there, for light nodes and for the registry of real ones.
 type library struct {
+	still
 	*core
 	alikes *lookAlikes
 	life   context.Context
@@ -45,10 +46,6 @@ func (l *library) Change(_ context.Context, c change) error {
 	l.pull.Forget()
 	return l.follow(c.to)
 }
-
-func (l *library) Report(*Status) {}
-
-func (l *library) Stop() {}
 
 // follow has pulls be what a cluster.yaml says.
 func (l *library) follow(c *cluster.Cluster) error {
