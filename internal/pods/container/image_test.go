@@ -107,6 +107,7 @@ func TestImageExec(t *testing.T) {
 		t.Fatal(err)
 	}
 	contains(t, m.run(adopted, "/bin/inside"), "account 101 102 [103] /srv/web / [/bin/inside]\n")
+	m.awaitText(c, "waits\n") // a first process ignores what it does not handle yet
 	if err := c.Stop(t.Context(), 10*time.Second); err != nil {
 		t.Fatal(err)
 	}

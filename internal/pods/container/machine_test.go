@@ -154,11 +154,17 @@ func (m *machine) log(c *container.Container) string {
 }
 
 // awaitLog waits until the container has written something.
-func (m *machine) awaitLog(c *container.Container) {
+func (m *machine) awaitLog(c *container.Container) { m.Helper(); m.awaitText(c, "") }
+
+// awaitText waits until the container has written a text.
+func (m *machine) awaitText(c *container.Container, text string) {
 	m.Helper()
-	for deadline := time.Now().Add(10 * time.Second); m.log(c) == ""; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		if log := m.log(c); log != "" && strings.Contains(log, text) {
+			return
+		}
 		if time.Now().After(deadline) {
-			m.Fatal("the container writes nothing")
+			m.Fatalf("the container does not write %q", text)
 		}
 	}
 }

@@ -30,6 +30,7 @@ func main() {
 	if slices.Contains(os.Args, "wait") {
 		c := make(chan os.Signal, 1)
 		signal.Notify(c, syscall.SIGTERM, syscall.SIGQUIT)
+		fmt.Println("waits")
 		fmt.Println("signal", <-c)
 	}
 }
