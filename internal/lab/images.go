@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/pull"
+	"packetwalk.dev/internal/pods/realnode"
 )
 
 // library is the machine's images, as a lab has them: pulled where they are not there, for light nodes and for the registry of real ones.
@@ -30,7 +31,7 @@ type library struct {
 	mu       sync.Mutex
 	store    *images.Store
 	client   *pull.Client
-	own      []string // images of AKS's own pods, by their full names: their programs are ours, and are not pulled
+	own      []string // images of AKS's own pods and of sandboxes, by their full names: their programs are ours, and are not pulled
 	preloads context.CancelFunc
 }
 
@@ -53,6 +54,7 @@ func (l *library) follow(c *cluster.Cluster) error {
 	if err != nil {
 		return err
 	}
+	own = append(own, realnode.SandboxImage)
 	for i, ref := range own {
 		own[i] = fullName(ref)
 	}
@@ -113,20 +115,26 @@ func (l *library) open() (*images.Store, error) {
 	return l.store, l.fault("the machine's images", err)
 }
 
-// isOurs tells whether an image is of our own programs, which no registry has. l.mu is held.
+// isOwn tells whether an image is of AKS's own pods.
+func (l *library) isOwn(ref string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.own, fullName(ref))
+}
+
+// isOurs tells whether an image is of our own programs, which no registry has.
 func (l *library) isOurs(ref string) bool {
 	full := fullName(ref)
-	return slices.Contains(l.own, full) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/")
+	return l.isOwn(ref) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/")
 }
 
 // ensure has an image in the store, by the cluster's policy unless it must not be pulled.
 func (l *library) ensure(ctx context.Context, r pull.Request) (*images.Store, bool, error) {
 	l.mu.Lock()
 	client := l.client
-	ours := l.isOurs(r.Ref)
 	l.mu.Unlock()
 	switch policy := l.cluster().Spec.Images.Pull; {
-	case ours, r.Policy == pull.Never, policy == cluster.PullNever:
+	case l.isOurs(r.Ref), r.Policy == pull.Never, policy == cluster.PullNever:
 		r.Policy = pull.Never
 	case policy == cluster.PullAlways:
 		r.Policy = pull.Always

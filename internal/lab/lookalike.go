@@ -23,53 +23,67 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// lookAlikes makes images of the built-in applications, for real nodes where an image of others cannot be had. They are in the machine's
-// store like all others, and made when they are asked for.
+// lookAlikes makes images of the built-in applications, for real nodes: of AKS's own pods, and where an image of others cannot be had. They
+// are in the machine's store like all others, and made when they are asked for.
 type lookAlikes struct {
 	*core
 	mu   sync.Mutex
-	made map[string]string // images by the applications' names
+	made map[string]string // images by their repositories
 }
 
-// builtInPrefix is before the names of those images.
-const builtInPrefix = "packetwalk.dev/built-in/"
+// Before the names of those images, of AKS's own pods and of others.
+const (
+	ownPrefix     = "packetwalk.dev/own/"
+	builtInPrefix = "packetwalk.dev/built-in/"
+)
 
-// find gives the name of the image that stands for another; ok is false where there is none.
-func (l *lookAlikes) find(ctx context.Context, store *images.Store, ref string) (image string, a app.App, ok bool, err error) {
+// find gives the name of the image that stands for another; ok is false where there is none. own tells of an image of AKS's own pods.
+func (l *lookAlikes) find(ctx context.Context, store *images.Store, ref string, own bool) (image string, a app.App, ok bool, err error) {
 	a, err = app.Resolve(ref)
-	if err != nil || strings.Contains(ref, "@") || len(a.Brought) > 0 {
+	if err != nil || strings.Contains(ref, "@") || len(a.Brought) > 0 && !own {
 		return "", a, false, nil
+	}
+	repository := builtInPrefix + a.Name
+	if own {
+		repository = ownPrefix + a.Name
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if image = l.made[a.Name]; image != "" {
+	if image = l.made[repository]; image != "" {
 		if _, err := store.Manifest(image); err == nil {
 			return image, a, true, nil
 		}
 	}
-	if image, err = l.make(ctx, store, a); err != nil {
+	if image, err = l.make(ctx, store, repository, a); err != nil {
 		return "", a, false, err
 	}
 	if l.made == nil {
 		l.made = map[string]string{}
 	}
-	l.made[a.Name] = image
+	l.made[repository] = image
 	return image, a, true, nil
 }
 
-// make makes an application's image: the distribution's files, and above them the application's. Its tag tells of which files it was made;
-// one of others goes.
-func (l *lookAlikes) make(ctx context.Context, store *images.Store, a app.App) (string, error) {
-	distribution, err := l.runtime.Base(ctx)
+// make makes an application's image: the distribution's files but for AKS's own pods, the program, which several have, and what makes it
+// this application. Its tag tells of which files it was made; one of others goes.
+func (l *lookAlikes) make(ctx context.Context, store *images.Store, repository string, a app.App) (string, error) {
+	var dirs []string
+	if strings.HasPrefix(repository, builtInPrefix) {
+		distribution, err := l.runtime.Base(ctx)
+		if err != nil {
+			return "", err
+		}
+		dirs = append(dirs, distribution)
+	}
+	program := l.bin.App
+	for _, path := range a.Brought {
+		program = l.runtime.Programs[filepath.Base(path)]
+	}
+	sum, err := sumOf(program)
 	if err != nil {
 		return "", err
 	}
-	sum, err := sumOf(l.bin.App)
-	if err != nil {
-		return "", err
-	}
-	tag := fmt.Sprintf("%x", sha256.Sum256([]byte(sum+distribution)))[:12]
-	image := builtInPrefix + a.Name + ":" + tag
+	image := fmt.Sprintf("%s:%.12x", repository, sha256.Sum256(fmt.Appendf(nil, "%s%s%q", sum, dirs, a.Files)))
 	if _, err := store.Manifest(image); err == nil {
 		return image, nil
 	}
@@ -78,37 +92,38 @@ func (l *lookAlikes) make(ctx context.Context, store *images.Store, a app.App) (
 		return "", err
 	}
 	defer os.RemoveAll(own)
-	if err := writeApp(own, l.bin.App, a); err != nil {
+	if dirs, err = writeApp(own, dirs, program, a); err != nil {
 		return "", err
 	}
 	list, err := store.List(ctx)
 	if err != nil {
 		return "", err
 	}
-	_, err = store.Assemble(ctx, images.Assembly{Name: image, Dirs: []string{distribution, own}, Entrypoint: a.Entrypoint, Cmd: a.Cmd,
-		Env: a.Env})
+	_, err = store.Assemble(ctx, images.Assembly{Name: image, Dirs: dirs, Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env})
 	for _, old := range list {
-		if err == nil && strings.HasPrefix(old.Name, builtInPrefix+a.Name+":") {
+		if err == nil && strings.HasPrefix(old.Name, repository+":") {
 			err = store.Remove(ctx, old.Name)
 		}
 	}
 	return image, err
 }
 
-// writeApp writes what an application's image has above the distribution's files.
-func writeApp(dir, program string, a app.App) error {
+// writeApp adds to the layers of an application's image its own ones, made in dir.
+func writeApp(dir string, below []string, program string, a app.App) (layers []string, err error) {
 	const at = "/.packetwalk/program"
 	var files []realnode.File
 	for _, p := range a.Programs {
 		files = append(files, realnode.File{Path: p.Path, Link: at})
 	}
+	for _, path := range a.Brought {
+		files = append(files, realnode.File{Path: path, Link: at})
+	}
 	for _, f := range a.Files {
 		files = append(files, realnode.File{Path: f.Path, Text: f.Text})
 	}
-	if err := realnode.WriteLayer(dir, files); err != nil {
-		return err
-	}
-	return realnode.CopyProgram(program, filepath.Join(dir, at))
+	first, second := filepath.Join(dir, "program"), filepath.Join(dir, "app")
+	err = errors.Join(realnode.CopyProgram(program, filepath.Join(first, at)), realnode.WriteLayer(second, files))
+	return append(below, first, second), err
 }
 
 func sumOf(file string) (string, error) {
@@ -140,12 +155,16 @@ func (n *nodeImages) Manifest(ctx context.Context, ref string) (images.Manifest,
 	if missing != nil {
 		return m, err
 	}
-	image, a, ok, failed := n.alikes.find(ctx, store, ref)
+	own := n.isOwn(ref)
+	image, a, ok, failed := n.alikes.find(ctx, store, ref, own)
 	if failed != nil {
 		return m, fmt.Errorf("%w; the built-in %s, which stands for it, cannot be made: %w", err, a.Name, failed)
 	}
 	if !ok {
 		return m, err
+	}
+	if own {
+		return store.Manifest(image)
 	}
 	n.tell(ctx, ref, fmt.Sprintf("%v. Until then the built-in %s stands for it", err, a.Name))
 	return store.Manifest(image)

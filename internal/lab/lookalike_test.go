@@ -15,6 +15,7 @@ import (
 
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/realnode"
 )
 
 // TestLookAlike: where an image cannot be had, a real node gets one of the built-in application, and each of its pods with the image one
@@ -47,7 +48,7 @@ func TestLookAlike(t *testing.T) {
 			t.Errorf("by the digest that it has: %v", err)
 		}
 		var said struct{ Layers []struct{ Digest string } }
-		if err := json.Unmarshal(m.Content, &said); err != nil || len(said.Layers) != 2 {
+		if err := json.Unmarshal(m.Content, &said); err != nil || len(said.Layers) != 3 {
 			t.Errorf("the manifest is %s, %v", m.Content, err)
 		}
 	}
@@ -58,6 +59,14 @@ func TestLookAlike(t *testing.T) {
 	if e := events.Items[0]; e.InvolvedObject.Name != "web" || !strings.Contains(e.Message, "is not loaded") ||
 		!strings.Contains(e.Message, "the built-in nginx stands for it") || !strings.Contains(e.Message, "packetwalk image load") {
 		t.Errorf("the event is %+v", e)
+	}
+	l.runtime.Programs = map[string]string{"coredns": program}
+	for _, ref := range []string{realnode.SandboxImage, l.own[0]} { // without a distribution, and nothing is told
+		var said struct{ Layers []struct{ Digest string } }
+		m, err := n.Manifest(t.Context(), ref)
+		if err := errors.Join(err, json.Unmarshal(m.Content, &said)); err != nil || len(said.Layers) != 2 {
+			t.Errorf("%s is %s, %v", ref, m.Content, err)
+		}
 	}
 	for _, ref := range []string{"docker.io/library/nginx@sha256:" + strings.Repeat("1", 64), "ghcr.io/user/none:v1",
 		"registry.k8s.io/coredns/coredns:v9"} {
@@ -78,7 +87,7 @@ func TestLookAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, err := store.List(t.Context()); err != nil || len(list) != 1 {
+	if list, err := store.List(t.Context()); err != nil || len(list) != 3 {
 		t.Errorf("the store has %+v, %v", list, err)
 	}
 }

@@ -48,17 +48,14 @@ func (d Dir) machinePid(node string) string { return filepath.Join(d.Node(node),
 // machineLog is the log of what goes wrong before a real node has one of its own.
 func (d Dir) machineLog(node string) string { return d.Log(node + ".machine") }
 
-// realNodes is what all real nodes of a lab share: a layer of their roots, and images of AKS's own pods.
+// realNodes is what all real nodes of a lab share: a layer of their roots.
 type realNodes struct {
-	once   sync.Once
-	err    error
-	images sync.Mutex // of their archives' writing
+	once sync.Once
+	err  error
 }
 
 // programsLayer is what nodes have of containerd, kubelet and what they start.
 func (d Dir) programsLayer() string { return filepath.Join(d.State(), "programs") }
-
-func (d Dir) imageArchives() string { return filepath.Join(d.State(), "images") }
 
 // prepare makes what is shared, once for a lab. What is there stays: nodes have it mounted.
 func (r *realNodes) prepare(d Dir, bin Binaries) error {
@@ -71,7 +68,7 @@ func (r *realNodes) make(d Dir, bin Binaries) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(d.imageArchives(), 0o700); err != nil {
+	if err := os.MkdirAll(d.State(), 0o700); err != nil {
 		return err
 	}
 	base := d.programsLayer()
@@ -93,11 +90,7 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	if err := l.real.prepare(l.dir, l.bin); err != nil {
 		return err
 	}
-	images, err := l.systemImages()
-	if err != nil {
-		return err
-	}
-	c, err := l.machineProcess(ctx, n, images.names)
+	c, err := l.machineProcess(ctx, n)
 	if err != nil {
 		return err
 	}
@@ -108,7 +101,7 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	l.mu.Lock()
 	n.machine = machine
 	l.mu.Unlock()
-	l.attend(ctx, n, images)
+	l.attend(ctx, n)
 	if err := l.waitNode(ctx, n); err != nil {
 		return fmt.Errorf("kubelet of %s: %w; the ends of its logs:%s%s", n.Name, err, supervise.LastLines(l.dir.machineLog(n.Name)),
 			lastLines(l.dir.nodeState(n.Name), "log/kubelet.log"))
@@ -118,12 +111,11 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 	return err
 }
 
-// attend does for a real node what goes on while it runs: it gets images, from the lab's registry too, and with kubenet the configuration
-// of its range of pods.
-func (l *nodes) attend(ctx context.Context, n *node, images systemImages) {
+// attend does for a real node what goes on while it runs: it gets images from the lab's registry, and with kubenet the configuration of
+// its range of pods.
+func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	beside.Go(func() { l.giveImages(life, n, images) })
 	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
 	beside.Go(func() { <-served })
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
@@ -152,7 +144,7 @@ func (l *nodes) endMachine(ctx context.Context, n *node, first supervise.Process
 }
 
 // machineProcess writes what a real node is made of, unless it runs, and gives its first process.
-func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (supervise.Process, error) {
+func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process, error) {
 	c := supervise.Process{
 		Name: n.Name + ".machine", Path: l.bin.App, LogFile: l.dir.machineLog(n.Name), PidFile: l.dir.machinePid(n.Name),
 	}
@@ -180,7 +172,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node, images []string) (s
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: l.dir.programsLayer(), Distribution: distribution,
 		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
-		Archives: images[:1], Later: images[1:], Cgroup: l.dir.cgroup(n.Name), ResolvConf: resolvConf(plan.AzureResolver),
+		Cgroup: l.dir.cgroup(n.Name), ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), MaxPods: n.MaxPods,

@@ -23,7 +23,6 @@ const (
 	PluginStateDir = "/var/lib/packetwalk-cni"     // packetwalk-cni's state
 	VolumesDir     = "/var/lib/packetwalk-volumes" // of the provisioner's volumes
 	SpecFile       = "/run/packetwalk/node.json"   // the spec, for the node's own processes
-	imagesDir      = "/run/packetwalk/images"
 	socket         = "/run/containerd/containerd.sock"
 )
 

@@ -1,6 +1,7 @@
 package realnode
 
 import (
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -27,9 +28,6 @@ type Config struct {
 	Networks string
 	// Kubernetes are the files of KubernetesDir, by their names.
 	Kubernetes map[string][]byte
-	// Archives are the names of images' archives that the kubelet must not start without, Later those that come when Give brings them.
-	Archives   []string
-	Later      []string
 	Cgroup     string // below the root of each hierarchy
 	ResolvConf []byte
 	// Registries is containerd's hosts.toml for all registries, which holds a secret.
@@ -37,11 +35,8 @@ type Config struct {
 	Kubelet    KubeletConfig
 }
 
-// Volumes is the directory in State of what a node has in VolumesDir, and images the one of its copies of images' archives.
-const (
-	Volumes = "volumes"
-	images  = "images"
-)
+// Volumes is the directory in State of what a node has in VolumesDir.
+const Volumes = "volumes"
 
 // Args are the arguments of packetwalk-app for the first process of the node with a State.
 func Args(state string) []string { return []string{"node", specIn(state)} }
@@ -62,7 +57,7 @@ func (c Config) Prepare() error {
 	if err := WriteLayer(own, files); err != nil {
 		return err
 	}
-	for _, dir := range []string{"containerd", "kubelet", "log", images, Volumes} {
+	for _, dir := range []string{"containerd", "kubelet", "log", Volumes} {
 		if err := os.MkdirAll(filepath.Join(c.State, dir), 0o755); err != nil {
 			return err
 		}
@@ -93,12 +88,12 @@ func (c Config) files() ([]File, error) {
 }
 
 // machineID is 128 bits, as hexadecimal digits, that no other node of this machine has (machine-id(5)).
-func (c Config) machineID() string { return digest([]byte(c.State))[:32] }
+func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]byte(c.State)))[:32] }
 
 // spec is what the node's first process is to make.
 func (c Config) spec(own string) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
-	s := Spec{
+	return Spec{
 		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup,
 		Lower: []string{own, c.Base, c.Distribution},
 		Binds: []Bind{
@@ -107,20 +102,11 @@ func (c Config) spec(own string) Spec {
 			{Source: state("log"), Target: "/var/log"},
 			{Source: state(Volumes), Target: VolumesDir},
 			{Source: c.Networks, Target: NetworksDir},
-			{Source: state(images), Target: imagesDir},
 		},
 		Runtime: Program{Name: "containerd", Path: filepath.Join(ProgramsDir, "containerd"), Args: []string{"--config=" + containerdFile},
 			Log: "/var/log/containerd.log", Socket: socket},
-		Agent:  Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
-		Import: []string{filepath.Join(ProgramsDir, "ctr"), "--address", socket, "--namespace", "k8s.io", "images", "import", "--no-unpack"},
+		Agent: Program{Name: "kubelet", Path: filepath.Join(ProgramsDir, "kubelet"), Args: c.Kubelet.args(), Log: "/var/log/kubelet.log"},
 	}
-	for _, name := range c.Archives {
-		s.Images = append(s.Images, filepath.Join(imagesDir, name))
-	}
-	for _, name := range c.Later {
-		s.Later = append(s.Later, filepath.Join(imagesDir, name))
-	}
-	return s
 }
 
 // Start starts a node's first process, packetwalk-app with Prepare's arguments, in namespaces of its own; start puts it into the node's

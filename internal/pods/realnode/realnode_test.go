@@ -1,16 +1,11 @@
 package realnode
 
 import (
-	"archive/tar"
-	"bytes"
 	"encoding/json"
-	"errors"
-	"io"
 	"os"
 	"path/filepath"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
 	"github.com/rogpeppe/go-internal/txtar"
 
 	"packetwalk.dev/internal/testing/goldentest"
@@ -66,79 +61,4 @@ func TestNode(t *testing.T) {
 		}
 		return out
 	})
-}
-
-// TestWriteImage reads an image as containerd's importer does: manifest, configuration, layers by their digests.
-func TestWriteImage(t *testing.T) {
-	dir := t.TempDir()
-	program := filepath.Join(dir, "program")
-	if err := os.WriteFile(program, []byte("binary"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	path := filepath.Join(dir, "image.tar")
-	layer0 := []ImageFile{{Path: "/bin/pause", Source: program}}
-	images := []Image{
-		{Reference: "registry.k8s.io/pause:3.10.1", Entrypoint: []string{"/bin/pause", "now"}, Layers: [][]ImageFile{layer0}},
-		{Reference: "example.com/b:1", Layers: [][]ImageFile{layer0, {{Path: "/b", Link: "/bin/pause"}}}},
-	}
-	if err := WriteImages(path, images); err != nil {
-		t.Fatal(err)
-	}
-	archive, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files := untar(t, archive)
-	var manifest []struct {
-		Config   string
-		RepoTags []string
-		Layers   []string
-	}
-	if err := json.Unmarshal(files["manifest.json"], &manifest); err != nil || len(manifest) != 2 || len(manifest[0].Layers) != 1 ||
-		len(manifest[1].Layers) != 2 || manifest[1].Layers[0] != manifest[0].Layers[0] {
-		t.Fatalf("manifest: %v: %s", err, files["manifest.json"])
-	}
-	if diff := cmp.Diff([]string{"registry.k8s.io/pause:3.10.1"}, manifest[0].RepoTags); diff != "" {
-		t.Error(diff)
-	}
-	var config struct {
-		OS     string                        `json:"os"`
-		Config struct{ Entrypoint []string } `json:"config"`
-		RootFS struct {
-			DiffIDs []string `json:"diff_ids"`
-		} `json:"rootfs"`
-	}
-	if err := json.Unmarshal(files[manifest[0].Config], &config); err != nil {
-		t.Fatal(err)
-	}
-	layer := files[manifest[0].Layers[0]]
-	if diff := cmp.Diff([]string{"sha256:" + digest(layer)}, config.RootFS.DiffIDs); diff != "" {
-		t.Error(diff)
-	}
-	if diff := cmp.Diff([]string{"/bin/pause", "now"}, config.Config.Entrypoint); diff != "" {
-		t.Error(diff)
-	}
-	if left, _ := os.ReadDir(dir); len(left) != 2 || len(files) != 5 {
-		t.Errorf("beside the archive are %v, in it %d files", left, len(files))
-	}
-	if got := untar(t, layer); len(got) != 1 || string(got["bin/pause"]) != "binary" {
-		t.Errorf("the layer has %q", got)
-	}
-}
-
-func untar(t *testing.T, archive []byte) map[string][]byte {
-	t.Helper()
-	files := map[string][]byte{}
-	for r := tar.NewReader(bytes.NewReader(archive)); ; {
-		header, err := r.Next()
-		if errors.Is(err, io.EOF) {
-			return files
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-		if files[header.Name], err = io.ReadAll(r); err != nil {
-			t.Fatal(err)
-		}
-	}
 }

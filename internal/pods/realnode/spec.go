@@ -20,14 +20,9 @@ type Spec struct {
 	Binds []Bind `json:"binds"`
 	// Cgroup is the node's control group, below the root of each hierarchy.
 	Cgroup string `json:"cgroup"`
-	// Runtime is kept running from the start on, Agent once the runtime has imported Images, archives as docker save writes them. It imports
-	// Later, when they are there. Of what is imported the name stays.
-	Runtime Program  `json:"runtime"`
-	Agent   Program  `json:"agent"`
-	Images  []string `json:"images"`
-	Later   []string `json:"later"`
-	// Import is the command line that imports an archive, without its name; tried again until it succeeds.
-	Import []string `json:"import"`
+	// Runtime is kept running, and Agent from when the runtime answers on its socket.
+	Runtime Program `json:"runtime"`
+	Agent   Program `json:"agent"`
 }
 
 // A Bind is a directory of the machine at a path of the node. Root on the node can do with it what it likes.
