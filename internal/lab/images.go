@@ -15,9 +15,9 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/pods/images"
-	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/pull"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // library is the machine's images, as a lab has them: pulled where they are not there, for light nodes and for the registry of real ones.
@@ -145,7 +145,7 @@ func (l *library) ensure(ctx context.Context, r pull.Request) (*images.Store, bo
 }
 
 // forPods is for the kubelets of light nodes.
-func (l *library) forPods(ctx context.Context, r kubelet.ImageRequest) (*images.Store, bool, error) {
+func (l *library) forPods(ctx context.Context, r source.Request) (*images.Store, bool, error) {
 	policy := pull.IfNeeded
 	if r.Never {
 		policy = pull.Never

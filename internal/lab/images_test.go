@@ -23,7 +23,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/pods/images"
-	"packetwalk.dev/internal/pods/kubelet"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // newHub is a registry in this process with an image, shop:v1.
@@ -119,7 +119,7 @@ func TestLibrary(t *testing.T) {
 		t.Errorf("with pull: never: %v", err)
 	}
 	become(parsed(t, `spec: {images: {privateRegistries: ["http://%s"]}}`, host))
-	if _, pulled, err := l.forPods(t.Context(), kubelet.ImageRequest{Ref: ref, Never: true}); pulled || err != nil {
+	if _, pulled, err := l.forPods(t.Context(), source.Request{Ref: ref, Never: true}); pulled || err != nil {
 		t.Errorf("a pod that wants none pulled: %v, %v", pulled, err)
 	}
 	m, err := l.Manifest(t.Context(), ref)
@@ -131,7 +131,7 @@ func TestLibrary(t *testing.T) {
 	} else {
 		blob.Close()
 	}
-	if _, pulled, err := l.forPods(t.Context(), kubelet.ImageRequest{Ref: ref}); pulled || err != nil {
+	if _, pulled, err := l.forPods(t.Context(), source.Request{Ref: ref}); pulled || err != nil {
 		t.Errorf("what is there is pulled: %v, %v", pulled, err)
 	}
 }
@@ -177,8 +177,8 @@ func TestClosedStore(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o700), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	resolve := kubelet.FromLibrary(l.forPods)
-	if got, err := resolve(t.Context(), kubelet.ImageRequest{Ref: "nginx"}); err != nil || got.App != "nginx" {
+	resolve := source.New(l.forPods)
+	if got, err := resolve(t.Context(), source.Request{Ref: "nginx"}); err != nil || got.App != "nginx" {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if _, err := l.Manifest(t.Context(), "nginx"); err == nil {
@@ -190,7 +190,7 @@ func TestClosedStore(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := resolve(t.Context(), kubelet.ImageRequest{Ref: "nginx"}); err != nil || len(l.problems()) > 0 {
+	if _, err := resolve(t.Context(), source.Request{Ref: "nginx"}); err != nil || len(l.problems()) > 0 {
 		t.Errorf("after the store could be opened: %v, problems %q", err, l.problems())
 	}
 }

@@ -44,7 +44,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	api := &api{processes: processes{core: c, access: access}}
 	routes := &routes{core: c, azure: l.azure, api: api}
 	l.nodes.access, l.nodes.api, l.nodes.routes = access, api, routes
-	l.groups = &groups{core: c, azure: l.azure, access: access}
+	l.groups = &groups{core: c, azure: l.azure, access: access, library: l.nodes.library}
 
 	ps := &l.parts
 	ps.place("the control socket", startOnly{start: l.startControl})
@@ -55,7 +55,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	ps.place("the control plane's files", access, "Azure's network")
 	ps.place("images", l.nodes.library)
 	ps.place("the nodes' machines", machines{nodes: l.nodes}, "the control plane's files", "bounds of containers")
-	ps.place("container instances", l.groups, "the control plane's files", "bounds of containers")
+	ps.place("container instances", l.groups, "the control plane's files", "images", "bounds of containers")
 	ps.place("the API server", api, "the control plane's files")
 	ps.place("the control plane", &plane{processes{core: c, access: access}}, "the API server")
 	ps.place("the service controller", &services{core: c, azure: l.azure, api: api}, "the API server")

@@ -2,17 +2,19 @@ package instances
 
 import (
 	"cmp"
+	"context"
 	"strings"
+	"time"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // maxContainers is how many containers a group has at most ("Resource availability & quota limits for ACI", learn.microsoft.com).
 const maxContainers = 60
 
 // check refuses a group that Azure would, and fills in what it would.
-func (s *Groups) check(g *aci.ContainerGroup) error {
+func (s *Groups) check(ctx context.Context, g *aci.ContainerGroup) error {
 	p := &g.Properties
 	if err := g.Check(); err != nil {
 		return err
@@ -31,7 +33,7 @@ func (s *Groups) check(g *aci.ContainerGroup) error {
 		return err
 	}
 	for i := range p.Containers {
-		if err := checkContainer(g, &p.Containers[i]); err != nil {
+		if err := s.checkContainer(ctx, g, &p.Containers[i]); err != nil {
 			return err
 		}
 	}
@@ -63,8 +65,13 @@ func parseSubnet(id string) (network, subnet string, ok bool) {
 	return strings.Cut(rest, "/subnets/")
 }
 
-func checkContainer(g *aci.ContainerGroup, c *aci.Container) error {
-	if _, err := app.Resolve(c.Properties.Image); err != nil {
+// accessTime is how long an image is waited for before its group is made; a pull that takes longer goes on.
+const accessTime = 5 * time.Second
+
+func (s *Groups) checkContainer(ctx context.Context, g *aci.ContainerGroup, c *aci.Container) error {
+	ctx, cancel := context.WithTimeout(ctx, accessTime)
+	defer cancel()
+	if _, err := s.cfg.Images(ctx, source.Request{Ref: c.Properties.Image}); err != nil && ctx.Err() == nil {
 		return aci.BadRequest("InaccessibleImage",
 			"The image '%s' in container group '%s' is not accessible: %v", c.Properties.Image, g.Name, err)
 	}

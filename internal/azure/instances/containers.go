@@ -1,6 +1,7 @@
 package instances
 
 import (
+	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -13,9 +14,9 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // run is one container of a group: the process that runs, and those before.
@@ -133,17 +134,27 @@ func (g *group) adopt(spec *aci.Container, r *run) {
 
 // start starts a container; nil when that failed, which is noted.
 func (g *group) start(ctx context.Context, spec *aci.Container, r *run) *container.Container {
-	image, err := app.Resolve(spec.Properties.Image)
+	ref := spec.Properties.Image
+	image, err := g.cfg.Images(ctx, source.Request{Ref: ref, Pulling: func() {
+		g.change(func() { r.Events = addEvent(r.Events, "Normal", "Pulling", fmt.Sprintf("Pulling image %q", ref)) })
+	}})
+	if ctx.Err() != nil {
+		return nil
+	}
 	if err != nil {
 		g.failed(r, "InaccessibleImage", err)
 		return nil
 	}
 	g.change(func() {
 		r.Attempt, r.starting = r.Attempt+1, true
-		r.Events = addEvent(r.Events, "Normal", "Pulled", fmt.Sprintf("Successfully pulled image %q", spec.Properties.Image))
+		r.Events = addEvent(r.Events, "Normal", "Pulled", cmp.Or(image.LookAlike, fmt.Sprintf("Successfully pulled image %q", ref)))
 	})
 	g.removeLog(r.name, r.Attempt-2)
-	c, err := g.cfg.Runtime.Start(ctx, g.containerSpec(spec, r, image.Name))
+	var c *container.Container
+	s := g.containerSpec(spec, r)
+	if err = image.Apply(&s); err == nil {
+		c, err = g.cfg.Runtime.Start(ctx, s)
+	}
 	if ctx.Err() != nil && err != nil {
 		g.change(func() { r.Attempt, r.starting = r.Attempt-1, false })
 		return nil
@@ -214,10 +225,10 @@ func (g *group) removeLog(name string, attempt int) {
 	}
 }
 
-func (g *group) containerSpec(c *aci.Container, r *run, image string) container.Spec {
+func (g *group) containerSpec(c *aci.Container, r *run) container.Spec {
 	s := container.Spec{
 		ID: g.name + "/" + c.Name, Name: c.Name, Dir: g.containerDir(c.Name, r.Attempt), LogPath: g.logPath(c.Name, r.Attempt),
-		NetNS: filepath.Join(g.cfg.NetNSDir, g.name), Hostname: g.hostname(), Image: image, Command: c.Properties.Command,
+		NetNS: filepath.Join(g.cfg.NetNSDir, g.name), Hostname: g.hostname(), Command: c.Properties.Command,
 		ResolvConf: g.resolvConf(), Hosts: g.hostsFile(),
 	}
 	for _, v := range c.Properties.Environment {

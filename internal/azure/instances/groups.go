@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // Network is what a group needs of Azure's host network.
@@ -36,7 +37,8 @@ type Config struct {
 	HostsDir  string // of the network namespaces of the machines that groups run on, by the groups' names
 	Network   Network
 	Runtime   *container.Runtime
-	NodeAgent string // the program packetwalk-node, the kube-proxy extension
+	Images    func(context.Context, source.Request) (source.Image, error) // finds what containers are made from
+	NodeAgent string                                                      // the program packetwalk-node, the kube-proxy extension
 	LogFile   func(group string) string
 	Log       *slog.Logger
 
@@ -80,9 +82,9 @@ func Open(ctx context.Context, cfg Config) (*Groups, error) {
 	return s, nil
 }
 
-// Put is aci.Service's. It returns at once; the group comes up by itself.
-func (s *Groups) Put(_ context.Context, spec aci.ContainerGroup) (aci.ContainerGroup, error) {
-	if err := s.check(&spec); err != nil {
+// Put is aci.Service's. It waits for images, at most for a moment; the group comes up by itself.
+func (s *Groups) Put(ctx context.Context, spec aci.ContainerGroup) (aci.ContainerGroup, error) {
+	if err := s.check(ctx, &spec); err != nil {
 		return aci.ContainerGroup{}, err
 	}
 	s.mu.Lock()

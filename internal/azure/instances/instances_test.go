@@ -22,6 +22,8 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -105,6 +107,7 @@ func newWorld(t *testing.T) *world {
 		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
 		Network: f,
 		Runtime: &container.Runtime{Binary: binary, Base: new(distribution.Store).Root}, NodeAgent: "/bin/false",
+		Images:  func(_ context.Context, r source.Request) (source.Image, error) { return source.BuiltIn(r.Ref, nil) },
 		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
 		Subscription: "s", ResourceGroup: "rg", Location: "westeurope",
 	}}
@@ -330,6 +333,33 @@ func TestVolumes(t *testing.T) {
 	info, err := os.Stat(victim)
 	if b, _ := os.ReadFile(victim); err != nil || string(b) != "of the machine" || info.Mode().Perm() != 0o600 {
 		t.Errorf("the machine's file is %q, %v, %v", b, info, err)
+	}
+}
+
+// TestImage: a group of an image of the store runs what that says, but for a command of its own.
+func TestImage(t *testing.T) {
+	w := newWorld(t)
+	store, err := images.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	base, err := w.cfg.Runtime.Base(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "shop:v1", Dirs: []string{base}, Env: []string{"SHOP=1"},
+		Entrypoint: []string{"sleep", "1000"}}); err != nil {
+		t.Fatal(err)
+	}
+	w.cfg.Images = source.New(func(context.Context, source.Request) (*images.Store, bool, error) { return store, false, nil })
+	w.open()
+	w.put(group("own", aci.RestartAlways, "shop:v1"))
+	w.put(group("given", aci.RestartAlways, "shop:v1", "sleep", "2000"))
+	for name, want := range map[string]string{"own": "sleep 1000 ", "given": "sleep 2000 "} {
+		w.until(name, running)
+		if out, code := w.exec(name, "sh", "-c", "tr '\\0' ' ' < /proc/1/cmdline; echo $SHOP"); code != 0 || out != want+"1\n" {
+			t.Errorf("%s: %q, status %d", name, out, code)
+		}
 	}
 }
 

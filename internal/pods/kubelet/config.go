@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/nodeapi"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // A Namespace is a network namespace; *kernel.Namespace is one.
@@ -80,7 +81,7 @@ type Config struct {
 	// Runtime starts containers, Resolve finds what an image's reference means (optional: built-in applications only), Images lists them
 	// (optional: app.Images).
 	Runtime Runtime
-	Resolve func(ctx context.Context, r ImageRequest) (Image, error)
+	Resolve func(ctx context.Context, r source.Request) (source.Image, error)
 	Images  func() []string
 	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
 	Unbounded []string
@@ -145,7 +146,7 @@ func (c *Config) complete() error {
 
 func (c *Config) defaults() {
 	if c.Resolve == nil {
-		c.Resolve = func(_ context.Context, r ImageRequest) (Image, error) { return builtIn(r.Ref, nil) }
+		c.Resolve = func(_ context.Context, r source.Request) (source.Image, error) { return source.BuiltIn(r.Ref, nil) }
 	}
 	if c.Images == nil {
 		c.Images = app.Images

@@ -23,6 +23,7 @@ import (
 	k8stesting "k8s.io/client-go/testing"
 
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // fakeContainer runs until it is told to exit.
@@ -266,11 +267,11 @@ func (b *bench) start() {
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "127.0.0.1"}}}},
 		Client: b.client, Shared: shared, Runtime: b.runtime, Dir: b.dir, PodNetNSDir: filepath.Join(b.dir, "netns"), NodeNS: fakeNS{"/node"},
 		Distribution: func(context.Context) (string, error) { return "/nosuch", nil },
-		Resolve: func(_ context.Context, r ImageRequest) (Image, error) {
+		Resolve: func(_ context.Context, r source.Request) (source.Image, error) {
 			if r.Ref == "nosuch" {
-				return Image{}, fmt.Errorf("no application for image %q: there are app", r.Ref)
+				return source.Image{}, fmt.Errorf("no application for image %q: there are app", r.Ref)
 			}
-			return Image{ID: "id-" + r.Ref, App: "app"}, nil
+			return source.Image{ID: "id-" + r.Ref, App: "app"}, nil
 		},
 		Images:      func() []string { return []string{"app"} },
 		NewNetNS:    func(p string) (Namespace, error) { return fakeNS{p}, nil },

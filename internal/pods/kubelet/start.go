@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/podspec"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // snapshot copies what the machine knows of a container, for use without the lock.
@@ -63,7 +64,7 @@ func (w *worker) start(ctx context.Context, c *containerState) {
 // bring finds a container's image and launches it. An image that is removed before its layers are mounted is looked for again. Without
 // a result the kubelet ends.
 func (w *worker) bring(ctx context.Context, s *containerState) (r *run, failure *startFailure) {
-	ask := ImageRequest{Ref: s.spec.Image, Never: s.spec.ImagePullPolicy == corev1.PullNever, Pulling: func() {
+	ask := source.Request{Ref: s.spec.Image, Never: s.spec.ImagePullPolicy == corev1.PullNever, Pulling: func() {
 		w.event(s, corev1.EventTypeNormal, "Pulling", "Pulling image %q", s.spec.Image)
 	}}
 	const tries = 3
@@ -78,7 +79,7 @@ func (w *worker) bring(ctx context.Context, s *containerState) (r *run, failure 
 		}
 		r, failure = w.launch(ctx, s, image)
 		release()
-		if failure == nil || !image.gone() {
+		if failure == nil || !image.Gone() {
 			break
 		}
 	}
@@ -92,8 +93,8 @@ func (w *worker) grace() time.Duration {
 }
 
 // launch brings a container into being.
-func (w *worker) launch(ctx context.Context, s *containerState, image Image) (*run, *startFailure) {
-	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", image.said(s.spec.Image))
+func (w *worker) launch(ctx context.Context, s *containerState, image source.Image) (*run, *startFailure) {
+	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", image.Said(s.spec.Image))
 	spec, err := w.spec(s, image)
 	if err != nil {
 		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}
@@ -261,7 +262,7 @@ func (w *worker) stopProbes() {
 }
 
 // spec is what the runtime is to start.
-func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
+func (w *worker) spec(c *containerState, image source.Image) (container.Spec, error) {
 	f := w.facts()
 	services, err := w.k.cfg.Shared.services(f.pod.Namespace)
 	if err != nil {
@@ -300,7 +301,7 @@ func (w *worker) spec(c *containerState, image Image) (container.Spec, error) {
 	if _, s.Sysctls, err = sysctls(f.pod); err != nil {
 		return s, err
 	}
-	if err := image.apply(&s); err != nil {
+	if err := image.Apply(&s); err != nil {
 		return s, err
 	}
 	if l := c.spec.Lifecycle; l != nil && l.StopSignal != nil {
