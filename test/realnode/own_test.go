@@ -92,7 +92,6 @@ func TestOwnPlugin(t *testing.T) {
 		t.Errorf("the status says %q", problems)
 	}
 	for _, node := range all {
-		load(t, w, node)
 		install(t, w, node)
 	}
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/pods/cgroup"
-	"packetwalk.dev/internal/pods/realnode"
 	"packetwalk.dev/test/world"
 )
 
@@ -84,7 +83,6 @@ func TestNode(t *testing.T) {
 	}
 	w := start(t, "real", config)
 	node := nodes(t, w, "real")[0]
-	load(t, w, node)
 	if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
@@ -133,25 +131,6 @@ func up(t *testing.T, w *world.World, config string) {
 func nodes(t *testing.T, w *world.World, pool string) []string {
 	t.Helper()
 	return strings.Fields(w.Kubectl(t, "get", "nodes", "-l", "agentpool="+pool, "-o", "jsonpath={.items[*].metadata.name}"))
-}
-
-// load gives a node's containerd an image of our own agnhost.
-func load(t *testing.T, w *world.World, node string) {
-	t.Helper()
-	archive := filepath.Join(t.TempDir(), "agnhost.tar")
-	agnhost := realnode.Image{Reference: image, Entrypoint: []string{"/agnhost"},
-		Layers: [][]realnode.ImageFile{{{Path: "/agnhost", Source: filepath.Join(w.Root, "bin", "packetwalk-app")}}}}
-	if err := realnode.WriteImages(archive, []realnode.Image{agnhost}); err != nil {
-		t.Fatal(err)
-	}
-	text, err := os.ReadFile(archive)
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, err = w.TryInput(time.Minute, string(text), "ssh", "--name", w.Name, node, "--", "ctr", "-n", "k8s.io", "images", "import", "-")
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // identity: the kubelet is the node's own and no other's, and the node is what AKS makes it.
