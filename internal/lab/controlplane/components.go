@@ -77,6 +77,15 @@ func (c Config) apiServerArgs() []string {
 		"--kubelet-client-key=" + c.pki("kubelet-client.key"),
 		"--kubelet-certificate-authority=" + c.pki("ca.crt"),
 		"--kubelet-preferred-address-types=InternalIP",
+		// Aggregated API servers take who asks from the API server alone, whose certificate an authority of its own has signed
+		// (https://kubernetes.io/docs/tasks/extend-kubernetes/configure-aggregation-layer/).
+		"--requestheader-client-ca-file=" + c.pki("front-proxy-ca.crt"),
+		"--requestheader-allowed-names=" + FrontProxyUser.Common,
+		"--requestheader-username-headers=X-Remote-User",
+		"--requestheader-group-headers=X-Remote-Group",
+		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
+		"--proxy-client-cert-file=" + c.pki("front-proxy-client.crt"),
+		"--proxy-client-key-file=" + c.pki("front-proxy-client.key"),
 		"--allow-privileged=true",
 		"--profiling=false",
 		// This plugin taints every new node until the node lifecycle controller has seen that it is Ready; pods that are scheduled before wait

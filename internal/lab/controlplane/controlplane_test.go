@@ -262,3 +262,44 @@ func TestFailedChecks(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 }
+
+// TestFrontProxy: what aggregated API servers know the API server by is made once, also in the folder of an older version, and the lab's own
+// authority, which signs for others, is not behind it.
+func TestFrontProxy(t *testing.T) {
+	config := testConfig(t.TempDir())
+	own, err := Prepare(config, time.Now())
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := func(name string) []byte {
+		text, err := os.ReadFile(config.pki(name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return text
+	}
+	first := read("front-proxy-client.crt")
+	if err := os.Remove(config.pki("front-proxy-client.crt")); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if _, err := Prepare(config, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair, err := tls.X509KeyPair(read("front-proxy-client.crt"), read("front-proxy-client.key"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ca, good := range map[string]bool{string(read("front-proxy-ca.crt")): true, string(own.Certificate): false} {
+		roots := x509.NewCertPool()
+		roots.AppendCertsFromPEM([]byte(ca))
+		_, err := pair.Leaf.Verify(x509.VerifyOptions{Roots: roots, KeyUsages: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
+		if (err == nil) != good {
+			t.Errorf("verified: %v, want %v", err, good)
+		}
+	}
+	if bytes.Equal(first, read("front-proxy-client.crt")) || pair.Leaf.Subject.CommonName != FrontProxyUser.Common {
+		t.Errorf("the certificate is %s's", pair.Leaf.Subject)
+	}
+}

@@ -41,6 +41,8 @@ var (
 	KubeletUser = User{Name: "kubelet", Common: "packetwalk-kubelet", Groups: []string{KubeletGroup}}
 	// KubeletClientUser is the API server as a client of kubelets.
 	KubeletClientUser = User{Name: "kube-apiserver-kubelet-client", Common: "kube-apiserver-kubelet-client"}
+	// FrontProxyUser is the API server as a client of aggregated API servers.
+	FrontProxyUser = User{Name: "front-proxy-client", Common: "front-proxy-client"}
 )
 
 // NodeUser is the kubelet of a real node: the Node authorizer and the admission plugin NodeRestriction let it do what concerns that node
@@ -249,7 +251,29 @@ func Prepare(config Config, now time.Time) (*Authority, error) {
 	case err != nil:
 		return nil, err
 	}
+	if err := ensureFrontProxy(config, now); err != nil {
+		return nil, err
+	}
 	return authority, writeFiles(configurationFiles(config))
+}
+
+// ensureFrontProxy makes the API server's identity for aggregated API servers, which a lab of an older version does not have. Its
+// authority signs nothing else, and nobody keeps its key.
+func ensureFrontProxy(config Config, now time.Time) error {
+	last := config.pki("front-proxy-client.crt")
+	if _, err := os.Stat(last); !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	authority, err := NewAuthority("packetwalk front proxy "+config.ClusterName, now)
+	if err != nil {
+		return err
+	}
+	client, err := authority.Client(FrontProxyUser, now)
+	if err != nil {
+		return err
+	}
+	return writeFiles([]file{{config.pki("front-proxy-ca.crt"), authority.Certificate}, {config.pki("front-proxy-client.key"), client.Key},
+		{last, client.Certificate}})
 }
 
 // createPKI makes all keys. The authority is written last: where it is, the rest is whole.
