@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -74,6 +75,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 // Run is the lab process: it brings the lab of the directory up, or takes it over from a process that died, reports its steps on
 // progress and keeps it up until ctx ends. Then it ends, and nothing else does: Destroy removes a lab.
 func Run(ctx context.Context, d Dir, bin Binaries, progress *os.File) error {
+	unix.Umask(0o022) // whatever the caller's is: users of all kinds in pods read what is made for them
 	begin := time.Now()
 	l := newLab(d, bin, reporter(progress, begin))
 	if err := l.up(ctx, patience); err != nil {

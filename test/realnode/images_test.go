@@ -33,7 +33,7 @@ func pulled(t *testing.T, w *world.World, node string) {
 		t.Cleanup(func() { w.Run(t, "image", "rm", name) })
 		run(t, w, "pull-"+strings.ToLower(policy), name, policy)
 	}
-	run(t, w, "pull-none", fmt.Sprintf("example.org/packetwalk-none:%d", id), "Always")
+	run(t, w, "pull-none", fmt.Sprintf("registry.invalid/packetwalk-none:%d", id), "Always")
 	for policy := range names {
 		pod := "pull-" + strings.ToLower(policy)
 		w.Kubectl(t, "wait", "--for=condition=Ready", "pod/"+pod, "--timeout=60s")

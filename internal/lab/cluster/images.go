@@ -1,8 +1,12 @@
 package cluster
 
 import (
+	"cmp"
 	"fmt"
+	"net/netip"
 	"regexp"
+	"strconv"
+	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
 )
@@ -53,11 +57,30 @@ func (v *validator) images() {
 	}
 	for n, host := range i.PrivateRegistries {
 		at := fmt.Sprintf("spec.images.privateRegistries[%d]", n)
-		if !registry.MatchString(host) {
+		if !isRegistry(host) {
 			v.errs.add(at, "write HOST[:PORT], such as registry.example:5000, or http://HOST[:PORT] for one without TLS", "%q is no registry", host)
 		}
 		v.unique(at, host, seen)
 	}
+}
+
+// isRegistry tells whether pulls take it for a registry (pull.ParseRegistry).
+func isRegistry(s string) bool {
+	m := registry.FindStringSubmatch(s)
+	if m == nil {
+		return false
+	}
+	if six, ok := strings.CutPrefix(m[2], "["); ok && !netip.MustParsePrefix("::/0").Contains(parseAddr(strings.TrimSuffix(six, "]"))) {
+		return false
+	}
+	port, err := strconv.ParseUint(cmp.Or(strings.TrimPrefix(m[3], ":"), "443"), 10, 16)
+	return err == nil && port > 0
+}
+
+// parseAddr is the zero Addr where s is none.
+func parseAddr(s string) netip.Addr {
+	a, _ := netip.ParseAddr(s)
+	return a
 }
 
 func (v *validator) atMost(path string, n int) {

@@ -2,11 +2,13 @@ package volumes
 
 import (
 	"context"
+	"errors"
 
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -112,6 +114,9 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 		return err
 	}
 	v, err := c.make(claim, class)
+	if errors.Is(err, errNoNode) {
+		return errors.Join(err, c.unselect(ctx, claim))
+	}
 	if err != nil {
 		return err
 	}
@@ -119,6 +124,14 @@ func (c *controller) provision(ctx context.Context, claim *corev1.PersistentVolu
 	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
+	return err
+}
+
+// unselect has the scheduler choose another node for a claim: only the provisioner can.
+func (c *controller) unselect(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
+	const patch = `{"metadata":{"annotations":{"` + volume.AnnSelectedNode + `":null}}}`
+	_, err := c.client.CoreV1().PersistentVolumeClaims(claim.Namespace).Patch(ctx, claim.Name, types.MergePatchType, []byte(patch),
+		metav1.PatchOptions{})
 	return err
 }
 

@@ -116,7 +116,7 @@ func TestRun(t *testing.T) {
 	<-ended
 }
 
-// TestFails: what cannot be made is an event on the claim.
+// TestFails: what cannot be made is an event on the claim, and the scheduler chooses another node where the first one has no volumes.
 func TestFails(t *testing.T) {
 	p, _ := newProvisioner(t)
 	api := fake.NewClientset(newClass(), claimOn("virtual-node"))
@@ -127,6 +127,11 @@ func TestFails(t *testing.T) {
 		all, err := api.CoreV1().Events("ns").List(ctx, metav1.ListOptions{})
 		return err == nil && len(all.Items) > 0 && all.Items[0].Reason == "ProvisioningFailed" && all.Items[0].InvolvedObject.Name == "data" &&
 			strings.Contains(all.Items[0].Message, "virtual-node: the node has no volumes")
+	})
+	eventually(t, "the choice of another node", func() bool {
+		c, err := api.CoreV1().PersistentVolumeClaims("ns").Get(ctx, "data", metav1.GetOptions{})
+		_, chosen := c.Annotations[volume.AnnSelectedNode]
+		return err == nil && !chosen
 	})
 	stop()
 	<-ended

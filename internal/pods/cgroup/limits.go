@@ -42,8 +42,10 @@ const (
 	leastQuota = 1000
 )
 
-// A setting is the content of a file of a group.
+// A setting is the content of a file of a group. Files about swap are not there where the kernel does not account for it.
 type setting struct{ file, value string }
+
+func (s setting) swap() bool { return strings.Contains(s.file, "sw") }
 
 // settings are the limits of one controller (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
 func (l Limits) settings(controller string, v2 bool) (all []setting) {
@@ -60,6 +62,7 @@ func (l Limits) settings(controller string, v2 bool) (all []setting) {
 	switch controller {
 	case "memory":
 		add(l.Memory, "memory.limit_in_bytes", "memory.max", number(l.Memory), number(l.Memory))
+		add(l.Memory, "memory.memsw.limit_in_bytes", "memory.swap.max", number(l.Memory), "0") // no swap, as upstream's kubelet (NoSwap)
 	case "pids":
 		add(l.Processes, "pids.max", "pids.max", number(l.Processes), number(l.Processes))
 	case "cpu":
@@ -152,7 +155,7 @@ func (p *place) grow(h Hierarchy, name, inner string, l Limits) error {
 
 func (p *place) set(dir string, l Limits) error {
 	for _, s := range l.settings(p.controller, p.in.V2()) {
-		if err := os.WriteFile(filepath.Join(dir, s.file), []byte(s.value), 0o644); err != nil {
+		if err := os.WriteFile(filepath.Join(dir, s.file), []byte(s.value), 0o644); err != nil && !s.swap() {
 			return fmt.Errorf("limit %s: %w", p.controller, err)
 		}
 	}

@@ -68,7 +68,7 @@ func TestGroupV2(t *testing.T) {
 		"cgroup.subtree_control": passed, "a/cgroup.subtree_control": passed, "a/lab/cgroup.subtree_control": passed,
 		"a/lab/in/cgroup.subtree_control": passed,
 		"a/cpu.weight":                    "313", "a/lab/cpu.weight": "313", "a/lab/in/cpu.weight": "313",
-		"a/lab/memory.max": "1073741824", "a/lab/pids.max": "1000",
+		"a/lab/memory.max": "1073741824", "a/lab/memory.swap.max": "0", "a/lab/pids.max": "1000", "a/lab/in/one/memory.swap.max": "0",
 		"a/lab/in/one/memory.max": "67108864", "a/lab/in/one/pids.max": "50", "a/lab/in/one/cpu.max": "25000 100000",
 		"a/lab/in/one/cpu.weight": "4",
 	}
@@ -93,7 +93,8 @@ func TestGroupV1(t *testing.T) {
 	if diff := cmp.Diff(Group{{memory + "/a/lab/in/one", "memory"}, {cpu + "/a/lab/in/one", "cpu,cpuacct"}}, g); diff != "" {
 		t.Error(diff)
 	}
-	if diff := cmp.Diff(map[string]string{"a/lab/memory.limit_in_bytes": "1073741824", "a/lab/in/one/memory.limit_in_bytes": "67108864"},
+	if diff := cmp.Diff(map[string]string{"a/lab/memory.limit_in_bytes": "1073741824", "a/lab/in/one/memory.limit_in_bytes": "67108864",
+		"a/lab/memory.memsw.limit_in_bytes": "1073741824", "a/lab/in/one/memory.memsw.limit_in_bytes": "67108864"},
 		contents(t, memory)); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}

@@ -37,13 +37,14 @@ type Library struct {
 	slots   chan struct{} // one element for each pull
 	flights singleflight.Group
 	mu      sync.Mutex
-	failed  map[string]failure // by reference, by "//HOST", and by "//" for all registries
+	failed  map[string]failure // by reference, and by "//HOST"
 }
 
 // A failure is remembered until then.
 type failure struct {
-	err   error
-	until time.Time
+	err     error
+	until   time.Time
+	network bool // it looks as if there were no network, or no name server
 }
 
 // How long failures are remembered: of a registry that cannot be reached, or limits how often it is asked; and of one image.
@@ -129,16 +130,26 @@ func (l *Library) pull(c *Client, store *images.Store, ref name.Reference, text 
 
 func hostKey(ref name.Reference) string { return "//" + ref.Context().RegistryStr() }
 
-// remembered is a failure of late that another try would meet again.
+// remembered is a failure of late that another try would meet again: of the image, of its registry, or of the network, which two registries
+// tell of, and no pull since.
 func (l *Library) remembered(ref name.Reference) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, key := range []string{"//", hostKey(ref), ref.Name()} {
-		if f, ok := l.failed[key]; ok && time.Now().Before(f.until) {
+	now, without := time.Now(), 0
+	var network error
+	for key, f := range l.failed {
+		switch {
+		case !now.Before(f.until):
+		case key == hostKey(ref) || key == ref.Name():
 			return f.err
+		case f.network:
+			without, network = without+1, f.err
 		}
 	}
-	return nil
+	if without < 2 {
+		return nil
+	}
+	return network
 }
 
 // remember notes how a pull went.
@@ -147,7 +158,7 @@ func (l *Library) remember(ref name.Reference, err error) {
 	defer l.mu.Unlock()
 	now := time.Now()
 	for key, f := range l.failed {
-		if !now.Before(f.until) {
+		if !now.Before(f.until) || f.network && err == nil {
 			delete(l.failed, key)
 		}
 	}
@@ -155,7 +166,7 @@ func (l *Library) remember(ref name.Reference, err error) {
 		return
 	}
 	key, d := scope(ref, err)
-	l.failed[key] = failure{err, now.Add(d)}
+	l.failed[key] = failure{err, now.Add(d), isNetwork(err)}
 }
 
 // Forget forgets failures, because what may be asked has changed.
@@ -168,19 +179,22 @@ func (l *Library) Forget() {
 // scope tells what else fails as this did, and for how long it is taken to.
 func scope(ref name.Reference, err error) (key string, d time.Duration) {
 	var status *statusError
-	var lookup *net.DNSError
 	var network net.Error
 	switch {
 	case errors.As(err, &status) && status.status == http.StatusTooManyRequests:
 		return hostKey(ref), limitedTime
 	case errors.Is(err, errAddress), errors.As(err, &status):
 		return ref.Name(), refusedTime
-	case errors.As(err, &lookup) && !lookup.IsNotFound, errors.Is(err, unix.ENETUNREACH):
-		return "//", unreachableTime // there is no network, or no name server
-	case errors.As(err, &network):
+	case isNetwork(err), errors.As(err, &network):
 		return hostKey(ref), unreachableTime
 	}
 	return ref.Name(), refusedTime
+}
+
+// isNetwork tells of what it looks like where there is no network or no name server, though it may be one registry's fault.
+func isNetwork(err error) bool {
+	var lookup *net.DNSError
+	return errors.As(err, &lookup) && !lookup.IsNotFound || errors.Is(err, unix.ENETUNREACH)
 }
 
 // Why says in words why an image is not there, and what to do; cause may be nil, when nothing was tried. [images.ErrNotFound] is in the

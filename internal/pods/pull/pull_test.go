@@ -322,7 +322,7 @@ func TestStall(t *testing.T) {
 		for range 6 {
 			_, _ = io.WriteString(w, "x")
 			_ = control.Flush()
-			time.Sleep(50 * time.Millisecond) // slower than all of it together may be, faster than one piece
+			time.Sleep(400 * time.Millisecond) // slower than all of it together may be, faster than one piece
 		}
 		if r.URL.Path == "/stall" {
 			<-release
@@ -331,7 +331,7 @@ func TestStall(t *testing.T) {
 	defer server.Close()
 	defer close(release)
 	g := newGuard([]Registry{{strings.TrimPrefix(server.URL, "http://"), true}})
-	g.stall = 250 * time.Millisecond
+	g.stall = 2 * time.Second
 	for path, stalls := range map[string]bool{"/": false, "/stall": true} {
 		resp, err := (&http.Client{Transport: g}).Get(server.URL + path)
 		if err != nil {

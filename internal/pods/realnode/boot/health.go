@@ -20,27 +20,31 @@ const (
 	healthPause = 5 * time.Second
 	healthLimit = 10 * time.Second
 	mostSilent  = 3
+	startSilent = 12 // before it has answered for the first time: on a busy machine it takes its time to start
 )
 
 // A health is how a process is watched that serves gRPC.
 type health struct {
 	pause, limit time.Duration
-	most         int
+	start, most  int
 }
 
 // watch kills a process that does not answer on its socket, until ctx ends. Its supervisor starts it again.
 func (h health) watch(ctx context.Context, process *supervise.Supervisor, socket string) {
-	silent, of := 0, 0
+	silent, of, most := 0, 0, 0
 	for pause.For(ctx, h.pause) {
 		state := process.State()
 		err := answers(ctx, socket, h.limit)
-		if err == nil || state.Pid != of {
-			silent, of = 0, state.Pid
+		if state.Pid != of {
+			silent, of, most = 0, state.Pid, h.start
+		}
+		if err == nil {
+			silent, most = 0, h.most // it has started
 		}
 		if err == nil || state.Pid == 0 {
 			continue
 		}
-		if silent++; silent == h.most {
+		if silent++; silent == most {
 			fmt.Fprintf(os.Stderr, "%s does not answer (%v), and is started again\n", state.Name, err)
 			_ = unix.Kill(state.Pid, unix.SIGKILL)
 		}

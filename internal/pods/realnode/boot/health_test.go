@@ -35,20 +35,22 @@ func TestHealth(t *testing.T) {
 	if err := answers(t.Context(), socket, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	go health{pause: time.Millisecond, limit: 200 * time.Millisecond, most: 2}.watch(t.Context(), process, socket)
+	go health{pause: time.Millisecond, limit: 200 * time.Millisecond, start: 2, most: 2}.watch(t.Context(), process, socket)
 	time.Sleep(20 * time.Millisecond) // some looks, all of which are answered; one that is not does no harm
 	if s := process.State(); s.Restarts != 0 {
 		t.Errorf("restarted %d times although it answers", s.Restarts)
 	}
-	server.Close()
-	silent, err := net.Listen("unix", socket)
+	defer server.Close()
+	dumb := filepath.Join(t.TempDir(), "dumb")
+	silent, err := net.Listen("unix", dumb)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer silent.Close() // connections wait, and nobody accepts them
-	if err := answers(t.Context(), socket, 10*time.Millisecond); err == nil {
+	if err := answers(t.Context(), dumb, 10*time.Millisecond); err == nil {
 		t.Error("who says nothing answers")
 	}
+	go health{pause: time.Millisecond, limit: 10 * time.Millisecond, start: 2, most: 1000}.watch(t.Context(), process, dumb)
 	for deadline := time.Now().Add(20 * time.Second); process.State().Restarts == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("not started again: %+v", process.State())

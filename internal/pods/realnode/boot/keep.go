@@ -37,7 +37,7 @@ func keep(path string) error {
 	if err != nil {
 		return err
 	}
-	go health{pause: healthPause, limit: healthLimit, most: mostSilent}.watch(ctx, runtime, spec.Runtime.Socket)
+	go health{pause: healthPause, limit: healthLimit, start: startSilent, most: mostSilent}.watch(ctx, runtime, spec.Runtime.Socket)
 	if !awaitSocket(ctx, spec.Runtime.Socket) {
 		return runtime.Stop()
 	}
