@@ -8,8 +8,18 @@ import (
 	"strings"
 )
 
-// Make makes a group and those above it, so that processes can be in it and groups below it.
-func Make(h Hierarchy, name string) error {
+// Make makes a group and those above it, so that processes can be in it and groups below it. Those above may be removed meanwhile, by who
+// was the last to need them ([Remove]).
+func Make(h Hierarchy, name string) (err error) {
+	for range 10 {
+		if err = makeAll(h, name); !errors.Is(err, os.ErrNotExist) {
+			break
+		}
+	}
+	return err
+}
+
+func makeAll(h Hierarchy, name string) error {
 	dir := h.Point
 	for part := range strings.SplitSeq(name, "/") {
 		above := dir
