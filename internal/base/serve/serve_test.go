@@ -199,14 +199,14 @@ func TestLimit(t *testing.T) {
 	}
 }
 
-// TestOnlyHere: nobody makes an HTTP server but this package.
+// TestOnlyHere: nobody makes an HTTP server but this package, and the examples, which are programs of users.
 func TestOnlyHere(t *testing.T) {
 	files := 0
 	err := filepath.WalkDir("../../..", func(path string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && (d.Name() == "serve" && strings.HasSuffix(path, "base/serve") || d.Name() == "bin" || d.Name() == ".git"):
+		case d.IsDir() && (d.Name() == "serve" && strings.HasSuffix(path, "base/serve") || d.Name() == "bin" || d.Name() == ".git" || path == "../../../examples"):
 			return filepath.SkipDir
 		case d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go"):
 			return nil
