@@ -23,10 +23,8 @@ help: ## list the targets
 demo: deps controlplane build ## the main job, shown step by step
 	@SINCE=$(SINCE) scripts/demo.sh
 
-# Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run. Those of real nodes run where
-# make realnode has been.
+# Tests are built as the caller and run as root. With CI set they fail, not skip, where they cannot run.
 test: deps controlplane build ## all tests
-	@go run ./tools/controlplane link realnode
 	go vet ./...
 	CI=1 go test -vet=off -p $(TEST_PARALLEL) -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
 

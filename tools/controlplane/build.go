@@ -172,27 +172,6 @@ func build(ctx context.Context, folder, bin string, p product) error {
 	return relink(t.binary(), filepath.Join(bin, p.name))
 }
 
-// link points links in the folder bin at programs that have been built, if all have.
-func link(ctx context.Context, folder, bin string, all []product) error {
-	links := map[string]string{}
-	for _, p := range all {
-		t, err := newTarget(ctx, folder, p)
-		if err != nil {
-			return err
-		}
-		if !exists(t.binary()) {
-			return nil
-		}
-		links[filepath.Join(bin, p.name)] = t.binary()
-	}
-	for name, binary := range links {
-		if err := relink(binary, name); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // buildOnce builds under a lock, because a second clone may want the same program at the same time; the second then finds it made.
 func (t target) buildOnce(ctx context.Context) error {
 	if err := os.MkdirAll(t.folder, 0o755); err != nil {

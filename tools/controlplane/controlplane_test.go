@@ -3,8 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
-	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -198,42 +196,6 @@ func TestBuildOnce(t *testing.T) {
 		t.Error("the second build made the program again")
 	}
 	leftovers(t, target, target.name)
-}
-
-// Links are made to all programs of a product, once all have been built, and to none before; nothing is built for them.
-func TestLink(t *testing.T) {
-	t.Setenv("XDG_CACHE_HOME", t.TempDir())
-	folder, bin := t.TempDir(), filepath.Join(t.TempDir(), "bin")
-	if err := os.WriteFile(filepath.Join(folder, "go.mod"), []byte("module m\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	all := []product{{name: "one"}, {name: "two"}}
-	for i, p := range all {
-		if err := link(t.Context(), folder, bin, all); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := os.Lstat(bin); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("with %d of them built: %v", i, err)
-		}
-		target, err := newTarget(t.Context(), folder, p)
-		if err == nil {
-			err = os.MkdirAll(target.folder, 0o755)
-		}
-		if err == nil {
-			err = os.WriteFile(target.binary(), []byte(p.name), 0o755)
-		}
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := link(t.Context(), folder, bin, all); err != nil {
-		t.Fatal(err)
-	}
-	for _, p := range all {
-		if text, err := os.ReadFile(filepath.Join(bin, p.name)); err != nil || string(text) != p.name {
-			t.Errorf("%s is %q, %v", p.name, text, err)
-		}
-	}
 }
 
 // The tests of a package are built as those, whole.

@@ -6,7 +6,6 @@
 //	go run ./tools/controlplane build [PRODUCT]   build the programs of a product into the user's cache, once for all clones, and make
 //	                                              links to them: bin/packetwalk-controlplane without one, else e2e's or realnode's
 //	                                              in the folder of that name in bin
-//	go run ./tools/controlplane link PRODUCT      make the links to a product's programs if all of them have been built; else do nothing
 //	go run ./tools/controlplane path              print where the control plane's program is, or will be
 //
 // It drives the go command and owns nothing at run time; it must not import packetwalk.dev/internal packages.
@@ -23,7 +22,7 @@ import (
 	"syscall"
 )
 
-const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode] | link e2e|realnode | path"
+const usage = "usage: go run ./tools/controlplane gen | build [e2e|realnode] | path"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -52,8 +51,6 @@ func run(ctx context.Context, args []string) error {
 			}
 		}
 		return nil
-	case what == "link" && len(args) == 2 && products[args[1]] != nil:
-		return link(ctx, module, filepath.Join(root, "bin", args[1]), products[args[1]])
 	case what == "build" && len(args) <= 2:
 		name, bin := "controlplane", filepath.Join(root, "bin")
 		if len(args) == 2 {
