@@ -18,7 +18,7 @@ SINCE := $(shell date +%s)
 
 .PHONY: help demo test build controlplane deps claims bench bench-snat lint fuzz clean
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 demo: deps controlplane build ## the main job, shown step by step
 	@SINCE=$(SINCE) scripts/demo.sh
@@ -94,6 +94,11 @@ e2e: deps controlplane build $(if $(filter containerd,$(RUNTIME)),realnode) ## K
 realnode: ## containerd and upstream's kubelet, for nodes with runtime containerd, built once for all clones (minutes the first time)
 	@scripts/deps runc:runc
 	@go run ./tools/controlplane build realnode
+
+.PHONY: test-realnode
+test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to 6 minutes; the other tests leave them out
+	CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./test/realnode
+	CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours
 
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
