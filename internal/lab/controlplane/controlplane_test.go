@@ -263,8 +263,8 @@ func TestFailedChecks(t *testing.T) {
 	}
 }
 
-// TestFrontProxy: what aggregated API servers know the API server by is made once, also in the folder of an older version, and the lab's own
-// authority, which signs for others, is not behind it.
+// TestFrontProxy: what aggregated API servers know the API server by is made once, also in the folder of an older version, and the lab's
+// own authority, which signs for others, is not behind it.
 func TestFrontProxy(t *testing.T) {
 	config := testConfig(t.TempDir())
 	own, err := Prepare(config, time.Now())

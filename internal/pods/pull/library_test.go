@@ -86,8 +86,8 @@ func TestLibrary(t *testing.T) {
 	}
 }
 
-// TestNoNetwork: a name server that does not answer is waited for twice, for all registries and all who ask at once: of one registry alone it
-// tells nothing of others.
+// TestNoNetwork: a name server that does not answer is waited for twice, for all registries and all who ask at once: of one registry alone
+// it tells nothing of others.
 func TestNoNetwork(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	silent, err := net.ListenPacket("udp", "127.0.0.1:0")
