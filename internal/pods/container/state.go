@@ -116,12 +116,12 @@ func readJSON(dir *os.Root, name string, v any) error {
 // Self is the calling process as the /proc that it sees numbers it: a first process calls it before it has a /proc of its own.
 func Self() (Ident, error) { return identify("self") }
 
-// Identify is the process with a pid, which the caller knows to be there.
+// Identify is the process with a pid, which the caller knows to be there: a child of its own, that may have ended.
 func Identify(pid int) (Ident, error) { return identify(strconv.Itoa(pid)) }
 
 func identify(which string) (Ident, error) {
 	pid, ticks, err := readStat("/proc/" + which + "/stat")
-	if err != nil {
+	if err != nil && (pid == 0 || !errors.Is(err, errZombie)) {
 		return Ident{}, err
 	}
 	boot, err := bootID()
@@ -171,7 +171,7 @@ func readStat(path string) (pid int, startTicks uint64, err error) {
 }
 
 // parseStat takes pid and start time out of a /proc/PID/stat line. The command's name may hold anything, also ") Z 1": what follows the
-// last parenthesis counts.
+// last parenthesis counts. The error of one that has ended comes with both.
 func parseStat(line string) (pid int, startTicks uint64, err error) {
 	open, end := strings.IndexByte(line, '('), strings.LastIndexByte(line, ')')
 	if open < 0 || end < open {
@@ -181,14 +181,14 @@ func parseStat(line string) (pid int, startTicks uint64, err error) {
 	if len(fields) < 20 {
 		return 0, 0, fmt.Errorf("stat line %q has too few fields", line)
 	}
-	if fields[0] == "Z" || fields[0] == "X" {
-		return 0, 0, errZombie
-	}
 	if pid, err = strconv.Atoi(strings.TrimSpace(line[:open])); err != nil {
 		return 0, 0, fmt.Errorf("stat line: %w", err)
 	}
 	if startTicks, err = strconv.ParseUint(fields[19], 10, 64); err != nil {
 		return 0, 0, fmt.Errorf("stat line: %w", err)
 	}
-	return pid, startTicks, nil
+	if fields[0] == "Z" || fields[0] == "X" {
+		err = errZombie
+	}
+	return pid, startTicks, err
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -68,13 +69,32 @@ func TestParseStat(t *testing.T) {
 	if pid != 42 || ticks != 98765 || err != nil {
 		t.Error(pid, ticks, err)
 	}
-	if _, _, err := parseStat("42 (x) Z" + tail); !errors.Is(err, errZombie) {
+	if pid, again, err := parseStat("42 (x) Z" + tail); !errors.Is(err, errZombie) || pid != 42 || again != ticks {
 		t.Error(err)
 	}
 	for _, bad := range []string{"", "42", "42 (x", ")(", "x (x) S" + tail, "42 (x) S 1 2"} {
 		if _, _, err := parseStat(bad); err == nil {
 			t.Errorf("%q is accepted", bad)
 		}
+	}
+}
+
+// TestIdentifyEnded: a child that has ended, and that nobody has waited for, is still who it was.
+func TestIdentifyEnded(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cmd.Wait() }()
+	for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+		if _, _, err := readStat(fmt.Sprintf("/proc/%d/stat", cmd.Process.Pid)); errors.Is(err, errZombie) {
+			break
+		} else if err != nil || time.Now().After(deadline) {
+			t.Fatalf("it has not ended: %v", err)
+		}
+	}
+	if i, err := Identify(cmd.Process.Pid); err != nil || i.Pid != cmd.Process.Pid || i.StartTicks == 0 || i.alive() {
+		t.Errorf("%+v, %v", i, err)
 	}
 }
 
