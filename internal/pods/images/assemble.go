@@ -32,18 +32,27 @@ func (s *Store) Assemble(ctx context.Context, a Assembly) (Image, error) {
 	if err != nil {
 		return Image{}, err
 	}
-	st, err := s.newStage(ctx, "assemble-"+strconv.FormatUint(rand.Uint64(), 36))
+	img, err := s.make(ctx, named, func(l *loader) (loaded, error) { return l.assemble(ctx, a) })
+	if err != nil {
+		return Image{}, fmt.Errorf("assemble %s: %w", a.Name, err)
+	}
+	return img, nil
+}
+
+// make has an image made in a stage, and names it.
+func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded, error)) (Image, error) {
+	st, err := s.newStage(ctx, "make-"+strconv.FormatUint(rand.Uint64(), 36))
 	if err != nil {
 		return Image{}, err
 	}
 	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests}
-	img, err := l.assemble(ctx, a)
+	img, err := in(l)
 	if err == nil {
 		img.Annotations = map[string]string{refName: named}
 		_, err = l.commit(ctx, []loaded{img})
 	}
 	if err := errors.Join(err, st.close()); err != nil {
-		return Image{}, fmt.Errorf("assemble %s: %w", a.Name, s.explain(err))
+		return Image{}, s.explain(err)
 	}
 	return s.image(img.entry, img.contents), nil
 }

@@ -9,12 +9,10 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"math/rand/v2"
 	"os"
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -73,20 +71,11 @@ func (s *Store) Build(ctx context.Context, r Recipe) (Image, error) {
 		return Image{}, err
 	}
 	defer program.Close()
-	st, err := s.newStage(ctx, "build-"+strconv.FormatUint(rand.Uint64(), 36))
+	img, err := s.make(ctx, named, func(l *loader) (loaded, error) { return l.build(ctx, r, program, name) })
 	if err != nil {
-		return Image{}, err
+		return Image{}, fmt.Errorf("build %s: %w", r.Source, err)
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests}
-	img, err := l.build(ctx, r, program, name)
-	if err == nil {
-		img.Annotations = map[string]string{refName: named}
-		_, err = l.commit(ctx, []loaded{img})
-	}
-	if err := errors.Join(err, st.close()); err != nil {
-		return Image{}, fmt.Errorf("build %s: %w", r.Source, s.explain(err))
-	}
-	return s.image(img.entry, img.contents), nil
+	return img, nil
 }
 
 func (l *loader) build(ctx context.Context, r Recipe, program *os.File, name string) (loaded, error) {
