@@ -13,6 +13,7 @@ import (
 
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // grown is a machine whose containers are in control groups; without all controllers the test is skipped.
@@ -31,7 +32,7 @@ func grown(t *testing.T, bounds cgroup.Limits) *machine {
 	})
 	tree, missing := cgroup.Grow(name, "in", lab)
 	if len(missing) > 0 {
-		t.Skipf("%q", missing)
+		kerneltest.Missing(t, "limits: %q", missing)
 	}
 	m.runtime.Groups, m.runtime.Bounds = tree, bounds.Or(one)
 	return m

@@ -17,3 +17,12 @@ func NeedRoot(t testing.TB) {
 		t.Skip("needs root")
 	}
 }
+
+// Missing skips a test for which the machine lacks something; where continuous integration runs it ($CI), it fails.
+func Missing(t testing.TB, format string, a ...any) {
+	t.Helper()
+	if os.Getenv("CI") != "" {
+		t.Fatalf("this machine lacks "+format, a...)
+	}
+	t.Skipf("this machine lacks "+format, a...)
+}
