@@ -56,7 +56,7 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 			return err
 		}
 		rules = append(rules, append(exprs(layout.errors(t)), startTracing...))
-		if t.Protocol == packet.TCP {
+		if t.Protocol == packet.TCP && t.Destination.IsValid() {
 			repeats = append(repeats, append(exprs(layout.packets(t)), dropRepeats...))
 		}
 	}

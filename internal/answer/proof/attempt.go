@@ -55,7 +55,7 @@ func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk
 			a.readAll()
 		}
 	}
-	a.watchers, err = watch(namespaces, tuples(expected), policies(expected), others)
+	a.watchers, err = watch(namespaces, tuples(expected), policies(expected), others, expected.More)
 	defer func() { closeAll(a.watchers) }()
 	if err != nil {
 		return Report{}, err

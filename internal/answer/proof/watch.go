@@ -75,10 +75,10 @@ type watcher struct {
 }
 
 // watch opens traces and captures in every host of the prediction that can be had. With others it traces everything of the protocol and
-// captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. The watchers are for closeAll also
-// after an error.
+// captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
+// enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
-	namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string,
+	namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string, more bool,
 ) ([]*watcher, error) {
 	var watchers []*watcher
 	for _, host := range union(tuples, others) {
@@ -94,14 +94,17 @@ func watch(
 	kinds := alike(tuples)
 	return watchers, inParallel(watchers, func(w *watcher) (err error) {
 		predicted := tuples[w.name]
-		captured, traced := predicted, predicted
+		captured, traced, about := predicted, predicted, predicted
 		if len(others) > 0 {
 			captured, traced = nil, kinds
+		}
+		if more {
+			about = append(slices.Clone(predicted), kinds...)
 		}
 		if w.capture, err = kernel.OpenCapture(w.ns, captured); err != nil || len(traced) == 0 {
 			return err
 		}
-		w.trace, err = kernel.OpenTrace(w.ns, traced, predicted)
+		w.trace, err = kernel.OpenTrace(w.ns, traced, about)
 		return err
 	})
 }

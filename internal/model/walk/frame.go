@@ -247,15 +247,15 @@ func (t *transit) bridgeNetfilterPostrouting(netfilter.Family, netfilter.Hook) *
 	return end
 }
 
-// hookFromBridge runs a hook of IP for a bridged frame, which a frame for another station passes as if it were for this one; after
-// postrouting it stays so (br_nf_post_routing).
+// hookFromBridge runs a hook of IP for a bridged frame, which a frame for another station passes as if it were for this one (after
+// postrouting, too, it is for another again since Linux 5.10: "netfilter: bridge: reset skb->pkt_type after NF_INET_POST_ROUTING traversal").
 func (t *transit) hookFromBridge(h netfilter.Hook) *End {
 	other := t.p.Cast == packet.OtherHost
 	if other {
 		t.p.Cast = packet.Unicast
 	}
 	end := t.hook(family(&t.p), h)
-	if other && h != netfilter.Postrouting {
+	if other {
 		t.p.Cast = packet.OtherHost
 	}
 	return end
