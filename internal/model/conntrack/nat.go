@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
-	"slices"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -312,9 +311,6 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 	if destination {
 		port = &tuple.DestinationPort
 	}
-	if p, ok := v.settled(f, destination); ok && low <= p.Number && p.Number <= high {
-		return p
-	}
 	now := port.Number
 	used := func(n uint16) (packet.Port, bool) {
 		for _, *port = range []packet.Port{packet.Exactly(n), packet.OneOf(low, high, n)} {
@@ -323,6 +319,15 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 			}
 		}
 		return *port, false
+	}
+	settled := v.settled(f, destination, low, high)
+	for _, *port = range settled { // of a flow's one first packet there can be several flows, in zones of their own
+		if !v.used(tuple, f) {
+			return *port
+		}
+	}
+	if len(settled) > 0 {
+		return settled[0]
 	}
 	if now >= low && now <= high {
 		if p, taken := used(now); !taken {
@@ -341,17 +346,19 @@ func (v *View) pick(tuple packet.Tuple, destination bool, low, high uint16, f *p
 	return p
 }
 
-// settled is the port that the kernel is known to have picked for a flow.
-func (v *View) settled(f *packet.Flow, destination bool) (packet.Port, bool) {
-	i := slices.IndexFunc(v.settings.Settled, func(s packet.Flow) bool { return identity(s.Original) == f.Original })
-	if i < 0 {
-		return packet.Port{}, false
+// settled are the ports of the range that the kernel is known to have picked for flows with the same first packet.
+func (v *View) settled(f *packet.Flow, destination bool, low, high uint16) (ports []packet.Port) {
+	for _, s := range v.settings.Settled {
+		translated := s.Reply.Reply()
+		port := translated.SourcePort
+		if destination {
+			port = translated.DestinationPort
+		}
+		if identity(s.Original) == f.Original && port.Known() && low <= port.Number && port.Number <= high {
+			ports = append(ports, port)
+		}
 	}
-	translated := v.settings.Settled[i].Reply.Reply()
-	if destination {
-		return translated.DestinationPort, translated.DestinationPort.Known()
-	}
-	return translated.SourcePort, translated.SourcePort.Known()
+	return ports
 }
 
 // Apply rewrites a packet as its flow's bindings say (nf_nat_packet): the destination at prerouting and output (source false), the source
