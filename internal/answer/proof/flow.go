@@ -125,7 +125,7 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
 // which passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour
-// for, which comes when it gives up asking; an answer that was not walked; a redirect, where a packet left by the interface that it came in
+// for, which comes when it gives up asking; an answer or an error that was not walked; a redirect, where a packet left by the interface that it came in
 // by (ip_forward: ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
@@ -133,7 +133,7 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 	if open(&outcome.End) || open(back) {
 		return func(string) bool { return true }
 	}
-	if back == nil && outcome.End.Kind == walk.Delivered { // nobody knows what answers it
+	if kind := outcome.End.Kind; back == nil && (kind == walk.Delivered || kind == walk.Rejected) { // what answers it, or its error, was not walked
 		return func(string) bool { return true }
 	}
 	delivered := back != nil && back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside(outcome))
