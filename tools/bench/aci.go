@@ -1,10 +1,7 @@
 package main
 
 import (
-	"context"
-	"encoding/json"
 	"fmt"
-	"io"
 	"time"
 )
 
@@ -28,16 +25,11 @@ func benchACI(n int) (err error) {
 	if err != nil {
 		return err
 	}
-	api, err := l.api()
+	seen, stop, err := l.seePods()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	seen := make(chan podSeen, 1000)
-	if err := api.watch(ctx, "/api/v1/namespaces/default/pods", func(r io.Reader) { seePods(r, seen) }); err != nil {
-		return err
-	}
+	defer stop()
 	var t table
 	for i := range n {
 		name := fmt.Sprintf("group-%d", i)
@@ -57,44 +49,11 @@ func benchACI(n int) (err error) {
 	return nil
 }
 
-// podSeen is a pod as it was first seen in a stage.
-type podSeen struct {
-	name, stage string
-	at          time.Time
-}
-
-// seePods tells of pods that are created, scheduled and Ready.
-func seePods(r io.Reader, seen chan<- podSeen) {
-	for d := json.NewDecoder(r); ; {
-		var e struct{ Object object }
-		if d.Decode(&e) != nil {
-			return
-		}
-		o := e.Object
-		for stage, is := range map[string]bool{"created": true, "scheduled": o.Spec.NodeName != "", "Ready": o.is("Ready")} {
-			if is {
-				select {
-				case seen <- podSeen{o.Metadata.Name, stage, time.Now()}:
-				default: // nobody reads any more
-				}
-			}
-		}
-	}
-}
-
 // groupTimes waits until a pod is Ready and adds the times that it took.
 func groupTimes(t *table, name string, begin time.Time, seen <-chan podSeen) error {
-	first := map[string]time.Time{}
-	limit := time.After(time.Minute)
-	for first["Ready"].IsZero() {
-		select {
-		case s := <-seen:
-			if s.name == name && first[s.stage].IsZero() {
-				first[s.stage] = s.at
-			}
-		case <-limit:
-			return fmt.Errorf("pod %s is not Ready after a minute", name)
-		}
+	first, err := firstSeen(name, seen)
+	if err != nil {
+		return err
 	}
 	t.add("kubectl apply to container group Ready", "s", first["Ready"].Sub(begin).Seconds())
 	t.add("… of that kubectl, to the pod's creation", "s", first["created"].Sub(begin).Seconds())

@@ -27,16 +27,26 @@ var benchmarks = []benchmark{
 		benchIngress},
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
 	{"aci", "kubectl apply of a pod for the virtual node to its container group Ready", benchACI},
-	{"scale", "20 nodes, 600 pods: time until all are Ready, memory", benchScale},
+	{"pod", "one more pod from the API to Ready: with an image of 50 MB that its node has, and one that it has not", benchPod},
+	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
+}
+
+// nodes are what the labs of answer, pod and scale have.
+var nodes struct {
+	runtime     string
+	count, pods int // of scale
 }
 
 // tools are what this program does in a lab's namespaces, for its benchmarks.
-var tools = map[string]func(args []string) error{"flows": flows, "http": httpTools}
+var tools = map[string]func(args []string) error{"flows": flows, "http": httpTools, "wait": wait}
 
 func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
+	flag.StringVar(&nodes.runtime, "runtime", "light", "what runs pods in answer, pod and scale: light or containerd")
+	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale")
+	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [NAME...]")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [-runtime light|containerd] [-nodes N] [-pods N] [NAME...]")
 		for _, b := range benchmarks {
 			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", b.name, b.about)
 		}

@@ -282,6 +282,7 @@ func (k *Kubelet) adopt(pod *corev1.Pod) {
 	}
 	w := newWorker(k, pod, after)
 	w.warn(notSupported(pod, k.cfg.Unbounded)...)
+	k.admit(w)
 	k.insert(w)
 	k.launch(w)
 }
