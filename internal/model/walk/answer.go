@@ -126,10 +126,12 @@ func (t transit) replyFromOutside(link string) (transit, stage) {
 	return t.with(next), transit.receiveFromOutside
 }
 
-// attach makes an error or a reset belong to the connection of the packet that it is about, or to none as that does (nf_conntrack_attach).
+// attach makes an error or a reset belong to the connection of the packet that it is about, to the template of one that conntrack has not
+// seen yet, or to none as that does (nf_conntrack_attach).
 func attach(answer, to *packet.Packet) {
-	if to.Track.Flow != nil {
+	if to.Track.Flow != nil || to.Template {
 		answer.Track = packet.Track{Flow: to.Track.Flow, State: packet.Related, Reply: !to.Track.Reply}
+		answer.Template, answer.Zone, answer.ZoneMark = to.Template, to.Zone, to.ZoneMark
 	}
 	answer.AboutUntracked = to.Track.State == packet.Untracked
 }

@@ -27,7 +27,7 @@ func (t *transit) defragment(f netfilter.Family, _ netfilter.Hook) *End {
 
 // track is conntrack's first look at a packet (nf_conntrack_in). A packet that the machine sent to itself was looked at when it went out.
 func (t *transit) track(f netfilter.Family, h netfilter.Hook) *End {
-	if s := t.p.Track.State; s != 0 && s != packet.Invalid || !t.m.Rules.Tracks(f) {
+	if s := t.p.Track.State; s != 0 && s != packet.Invalid && !t.p.Template || !t.m.Rules.Tracks(f) {
 		return nil
 	}
 	if !t.m.knows(snapshot.Flows) {
