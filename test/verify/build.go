@@ -34,8 +34,9 @@ type built struct {
 
 	tamper func(text string) string // makes the model read something else than what is so; nil for tests of the model itself
 
-	mu    sync.Mutex
-	dumps map[string]*capture.Raw // the last of each host
+	mu      sync.Mutex
+	dumps   map[string]*capture.Raw // the last of each host
+	answers []string                // what the programs for UDP have read and sent, and when
 }
 
 // worldError says that a world's own text is wrong: the kernel refuses to be set up like this.
@@ -225,7 +226,7 @@ func (b *built) listen(ctx context.Context, ns *kernel.Namespace, lines []string
 				return err
 			}
 			b.keep(c)
-			b.wg.Go(func() { echo(c) })
+			b.wg.Go(func() { b.echo(c) })
 			continue
 		}
 		s, err := ns.Listen(ctx, network, address)
@@ -244,19 +245,23 @@ func (b *built) keep(c interface{ Close() error }) {
 	b.sockets = append(b.sockets, c)
 }
 
-func echo(c net.PacketConn) {
+func (b *built) echo(c net.PacketConn) {
 	buf := make([]byte, 2048)
 	for {
 		n, from, err := c.ReadFrom(buf)
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
+		read := time.Now()
 		for i := range buf[:n] {
 			buf[i] ^= 0xff // an answer is told from a request by its content
 		}
 		if err == nil {
-			_, _ = c.WriteTo(buf[:n], from)
+			_, err = c.WriteTo(buf[:n], from)
 		}
+		b.mu.Lock()
+		b.answers = append(b.answers, fmt.Sprintf("%s: read %s from %v, sent: %v", c.LocalAddr(), read.Format(time.StampMilli), from, err))
+		b.mu.Unlock()
 	}
 }
 

@@ -131,6 +131,11 @@ func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *F
 	}
 	fate, failure := result.judge(&report)
 	if failure != nil {
+		if report.Unanswered {
+			b.mu.Lock()
+			failure.Text += fmt.Sprintf("\nat %s the programs had answered: %q", time.Now().Format(time.StampMilli), b.answers)
+			b.mu.Unlock()
+		}
 		failure.Walk = WalkText(report.Way)
 		if report.First != nil {
 			failure.Host = report.First.Host
