@@ -190,6 +190,42 @@ func (t Tree) Make(name string, l Limits) (Group, error) {
 	return g, nil
 }
 
+// Limit changes what the group may use; what l does not bound stays as it was. Less memory than is in use is an error: the kernel would end
+// processes for it.
+func (g Group) Limit(l Limits) error {
+	for _, m := range g {
+		_ = m.limit(l) // of the limits of memory with swap and without the one has to be raised, or lowered, before the other
+		if err := m.limit(l); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (m Member) limit(l Limits) (err error) {
+	v2 := m.In == Hierarchy{}.Dir()
+	used, _ := os.ReadFile(filepath.Join(m.Dir, "memory.current")) // of v2; v1's kernel refuses by itself
+	if n, _ := strconv.ParseInt(strings.TrimSpace(string(used)), 10, 64); l.Memory != 0 && n > l.Memory {
+		return fmt.Errorf("limit memory to %d bytes: %d are in use", l.Memory, n)
+	}
+	for _, c := range controllers {
+		for _, s := range l.settings(c.name, v2) {
+			f, failed := os.OpenFile(filepath.Join(m.Dir, s.file), os.O_WRONLY|os.O_TRUNC, 0)
+			if errors.Is(failed, fs.ErrNotExist) {
+				continue // of another controller
+			}
+			if failed == nil {
+				_, failed = f.WriteString(s.value)
+				f.Close()
+			}
+			if failed != nil {
+				err = errors.Join(err, fmt.Errorf("limit %s: %w", c.name, failed))
+			}
+		}
+	}
+	return err
+}
+
 func (g Group) has(dir string) bool {
 	return slices.ContainsFunc(g, func(m Member) bool { return m.Dir == dir })
 }

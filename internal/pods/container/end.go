@@ -202,6 +202,9 @@ func (c *Container) pidfdClosed() bool {
 	return isClosed(c.done)
 }
 
+// Limit changes what the container may use; what l does not bound stays as it was.
+func (c *Container) Limit(l cgroup.Limits) error { return c.spec.Group.Limit(l) }
+
 // Remove ends the container if it runs and deletes Spec.Dir. The log stays.
 func (c *Container) Remove() error {
 	if err := c.Kill(); err != nil {

@@ -2,6 +2,7 @@ package container_test
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -111,7 +112,27 @@ func TestMemoryBomb(t *testing.T) {
 	}
 }
 
-// TestLimitsOfAContainer: a container's processes, an application's and a command's, are in its own group with its limits.
+// limitFiles are where limits are, of cgroup v1 and v2: memory, processes, processors, weight.
+var limitFiles = [][2]string{{"memory.limit_in_bytes", "memory.max"}, {"pids.max", "pids.max"}, {"cpu.cfs_quota_us", "cpu.max"},
+	{"cpu.shares", "cpu.weight"}}
+
+// checkLimits compares the limits of a container's group, as limitFiles have them: those of v2 are "" where they are v1's.
+func checkLimits(t *testing.T, c *container.Container, want ...[2]string) {
+	t.Helper()
+	for i, names := range limitFiles {
+		for _, in := range c.Spec().Group {
+			for version, name := range names {
+				text, err := os.ReadFile(filepath.Join(in.Dir, name))
+				if err == nil && strings.TrimSpace(string(text)) != cmp.Or(want[i][version], want[i][0]) {
+					t.Errorf("%s: %s, want %q", name, text, want[i])
+				}
+			}
+		}
+	}
+}
+
+// TestLimitsOfAContainer: a container's processes, an application's and a command's, are in its own group with its limits, which change
+// while it runs.
 func TestLimitsOfAContainer(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
 	want := cgroup.Limits{Memory: 64 << 20, CPU: 500, Weight: 512, Processes: 100}
@@ -122,16 +143,10 @@ func TestLimitsOfAContainer(t *testing.T) {
 		if len(c.Spec().Group) == 0 {
 			t.Fatal("no group")
 		}
-		for file, want := range map[string]string{"memory.limit_in_bytes": "67108864", "pids.max": "100", "cpu.cfs_quota_us": "50000",
-			"cpu.shares": "512"} {
-			text, err := os.ReadFile(filepath.Join(groupOf(t, c, file), file))
-			if err != nil || strings.TrimSpace(string(text)) != want {
-				t.Errorf("%s: %q %v, want %s", file, text, err, want)
-			}
-		}
-		if got := m.run(c, "sh", "-c", "cd /sys/fs/cgroup; cat memory/memory.limit_in_bytes cpu*/cpu.cfs_quota_us pids/pids.max; "+
-			"echo 1 2>/dev/null >pids/pids.max || echo guarded; mkdir pids/x 2>/dev/null || echo guarded"); got !=
-			"67108864\n50000\n100\nguarded\nguarded\n" {
+		checkLimits(t, c, [2]string{"67108864"}, [2]string{"100"}, [2]string{"50000", "50000 100000"}, [2]string{"512", "20"})
+		got := m.run(c, "sh", "-c", "cd /sys/fs/cgroup; cat memory*/memory.limit_in_bytes memory.max cpu*/cpu.cfs_quota_us cpu.max 2>/dev/null; "+
+			"cd pids 2>/dev/null; cat pids.max; echo 1 2>/dev/null >pids.max || echo guarded; mkdir x 2>/dev/null || echo guarded")
+		if strings.Replace(got, "50000 100000", "50000", 1) != "67108864\n50000\n100\nguarded\nguarded\n" {
 			t.Errorf("it sees\n%s", got)
 		}
 		own, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", c.Pid()))
@@ -142,6 +157,15 @@ func TestLimitsOfAContainer(t *testing.T) {
 			!strings.Contains(theirs, filepath.Base(c.Spec().Group[0].Dir)) {
 			t.Errorf("a command is in\n%s, the first process in\n%s", theirs, own)
 		}
+		for _, l := range []cgroup.Limits{{Memory: 96 << 20, CPU: 1000, Weight: 1024}, {Memory: 32 << 20, CPU: 200, Weight: 204}} {
+			if err := c.Limit(l); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := c.Limit(cgroup.Limits{Memory: 4096, CPU: 100}); err == nil {
+			t.Error("a page is enough for a process")
+		}
+		checkLimits(t, c, [2]string{"33554432"}, [2]string{"100"}, [2]string{"20000", "20000 100000"}, [2]string{"204", "8"})
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/nodeapi"
 	"packetwalk.dev/internal/pods/source"
@@ -44,6 +45,7 @@ type Container interface {
 	Done() <-chan struct{}
 	Exit() container.Exit
 	Stop(ctx context.Context, grace time.Duration) error
+	Limit(l cgroup.Limits) error
 	Exec(ctx context.Context, e container.Exec) (code int, err error)
 	Attach(ctx context.Context, s container.Streams) error
 	Remove() error

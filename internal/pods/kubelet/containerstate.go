@@ -46,6 +46,8 @@ type containerState struct {
 	Attempt int    `json:"attempt"`
 	ID      string `json:"id,omitempty"`
 	ImageID string `json:"imageID,omitempty"` // of the container made last
+	// Resources are those that it has, or gets when it starts; other than the pod's while a change of them is under way (resize.go).
+	Resources corev1.ResourceRequirements `json:"resources,omitzero"`
 	// Reason and Message are what is shown while waiting; "" for the usual ones.
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`

@@ -22,6 +22,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	k8stesting "k8s.io/client-go/testing"
 
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -34,6 +35,8 @@ type fakeContainer struct {
 	once    sync.Once
 	exit    container.Exit
 	stops   chan time.Duration // each Stop's grace
+	limited chan cgroup.Limits // each Limit's
+	tight   bool               // it takes no limits
 	deaf    bool               // it ignores SIGTERM
 	mu      sync.Mutex
 	exec    func(e container.Exec) (int, error)
@@ -45,6 +48,16 @@ func (c *fakeContainer) StartedAt() time.Time  { return c.started }
 func (c *fakeContainer) Done() <-chan struct{} { return c.done }
 func (c *fakeContainer) Exit() container.Exit  { return c.exit }
 func (c *fakeContainer) Remove() error         { return nil }
+
+func (c *fakeContainer) Limit(l cgroup.Limits) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tight {
+		return errors.New("it is in use")
+	}
+	c.limited <- l
+	return nil
+}
 
 func (c *fakeContainer) end(code int) {
 	c.once.Do(func() {
@@ -109,7 +122,8 @@ func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, err
 			return nil, err
 		}
 	}
-	c := &fakeContainer{spec: s, started: time.Now(), done: make(chan struct{}), stops: make(chan time.Duration, 10), deaf: r.deaf}
+	c := &fakeContainer{spec: s, started: time.Now(), done: make(chan struct{}), stops: make(chan time.Duration, 10), deaf: r.deaf,
+		limited: make(chan cgroup.Limits, 10)}
 	r.mu.Lock()
 	r.byDir[s.Dir] = c
 	r.mu.Unlock()

@@ -6,13 +6,13 @@ import (
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
-// limits are what a container's resources ask of its control group. Its weight is that of its request, as upstream's kubelet sets it
+// limits are what resources ask of a container's control group. Its weight is that of its request, as upstream's kubelet sets it
 // (pkg/kubelet/cm, MilliCPUToShares).
-func limits(c *corev1.Container) cgroup.Limits {
-	l := cgroup.Limits{Memory: c.Resources.Limits.Memory().Value(), CPU: c.Resources.Limits.Cpu().MilliValue()}
-	request, ok := c.Resources.Requests[corev1.ResourceCPU]
+func limits(r *corev1.ResourceRequirements) cgroup.Limits {
+	l := cgroup.Limits{Memory: r.Limits.Memory().Value(), CPU: r.Limits.Cpu().MilliValue()}
+	request, ok := r.Requests[corev1.ResourceCPU]
 	if !ok {
-		request = *c.Resources.Limits.Cpu()
+		request = *r.Limits.Cpu()
 	}
 	l.Weight = max(request.MilliValue()*1024/1000, 2)
 	return l

@@ -31,7 +31,7 @@ func TestLimits(t *testing.T) {
 		{list("100m", ""), list("250m", "1Gi"), cgroup.Limits{Memory: 1 << 30, CPU: 250, Weight: 102}},
 		{list("0", ""), list("", "1Gi"), cgroup.Limits{Memory: 1 << 30, Weight: 2}},
 	} {
-		got := limits(&corev1.Container{Resources: corev1.ResourceRequirements{Requests: tt.requests, Limits: tt.limits}})
+		got := limits(&corev1.ResourceRequirements{Requests: tt.requests, Limits: tt.limits})
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%v %v: -want +got:\n%s", tt.requests, tt.limits, diff)
 		}

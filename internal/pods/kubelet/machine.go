@@ -8,7 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// A step is one of the pod's set-up steps: its volumes, its sandbox.
+// A step is one of the pod's set-up steps, its volumes, its sandbox, or a change of its resources.
 type step struct {
 	ready, busy bool
 	retry       retry
@@ -24,6 +24,7 @@ const (
 	doSandbox
 	doStart
 	doStop
+	doResize
 	doTeardown
 )
 
@@ -47,7 +48,8 @@ type machine struct {
 	containers []*containerState // init containers and sidecars in order, then the others, then ephemeral ones
 
 	volumes, sandbox step
-	teardown         step
+	resize, teardown step
+	trouble          *corev1.PodCondition // why a resize is not done
 	startTime        time.Time
 	ips              []string
 
@@ -78,7 +80,7 @@ func (m *machine) bind(pod *corev1.Pod) {
 	add := func(r role, spec *corev1.Container) {
 		c := old[spec.Name]
 		if c == nil {
-			c = &containerState{Name: spec.Name, Phase: phaseWaiting}
+			c = &containerState{Name: spec.Name, Phase: phaseWaiting, Resources: *spec.Resources.DeepCopy()}
 		}
 		c.role, c.spec = r, spec
 		m.containers = append(m.containers, c)
@@ -107,6 +109,7 @@ func (m *machine) update(pod *corev1.Pod) (restart []*containerState) {
 		images[c.Name] = c.spec.Image
 	}
 	m.bind(pod)
+	m.resize.retry.succeeded()
 	for _, c := range m.containers {
 		was, known := images[c.Name]
 		if !known || was == c.spec.Image {
@@ -190,7 +193,7 @@ func (m *machine) anyLive(roles ...role) bool {
 
 // settled tells that nothing is under way whose end would change the status soon.
 func (m *machine) settled() bool {
-	if m.volumes.busy || m.sandbox.busy || m.teardown.busy {
+	if m.volumes.busy || m.sandbox.busy || m.resize.busy || m.teardown.busy {
 		return false
 	}
 	for _, c := range m.containers {
@@ -218,10 +221,13 @@ func (m *machine) step(now time.Time) (acts []action, wake time.Time) {
 	if m.terminal() {
 		return m.stepDown(now, later), wake
 	}
+	if m.resize.ready = len(m.resized()) == 0; m.resize.ready {
+		m.trouble = nil
+	}
 	for _, s := range []struct {
 		*step
 		do verb
-	}{{&m.volumes, doVolumes}, {&m.sandbox, doSandbox}} {
+	}{{&m.volumes, doVolumes}, {&m.sandbox, doSandbox}, {&m.resize, doResize}} {
 		if s.due(now) {
 			s.busy = true
 			acts = append(acts, action{do: s.do})
@@ -230,7 +236,7 @@ func (m *machine) step(now time.Time) (acts []action, wake time.Time) {
 			later(s.retry.At)
 		}
 	}
-	if !m.volumes.ready || !m.sandbox.ready {
+	if !m.volumes.ready || !m.sandbox.ready || m.resize.busy {
 		return acts, wake
 	}
 	for _, c := range m.runnable() {

@@ -131,7 +131,7 @@ func (p *player) settle() {
 
 func (p *player) actions(acts []action) {
 	for _, a := range acts {
-		fmt.Fprintf(&p.out, "  do %s", []string{"volumes", "sandbox", "start", "stop", "teardown"}[a.do])
+		fmt.Fprintf(&p.out, "  do %s", []string{"volumes", "sandbox", "start", "stop", "resize", "teardown"}[a.do])
 		if a.c != nil {
 			fmt.Fprintf(&p.out, " %s", a.c.Name)
 		}

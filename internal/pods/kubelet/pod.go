@@ -202,7 +202,8 @@ func (w *worker) withStatus(now time.Time) *corev1.Pod {
 // ours tells whether a condition is a kubelet's to set.
 func ours(t corev1.PodConditionType) bool {
 	switch t {
-	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady:
+	case corev1.PodReadyToStartContainers, corev1.PodInitialized, corev1.ContainersReady, corev1.PodReady, corev1.PodResizePending,
+		corev1.PodResizeInProgress:
 		return true
 	}
 	return false
@@ -277,6 +278,8 @@ func (w *worker) act(ctx context.Context, a action) {
 		w.start(ctx, a.c)
 	case doStop:
 		w.stop(a.c, a.grace)
+	case doResize:
+		w.resizeContainers()
 	case doTeardown:
 		err := w.removeSandbox(ctx)
 		if err != nil && ctx.Err() != nil {

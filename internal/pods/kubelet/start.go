@@ -294,7 +294,7 @@ func (w *worker) spec(c *containerState, image source.Image) (container.Spec, er
 		WorkingDir: c.spec.WorkingDir,
 		ResolvConf: resolvConf(f.pod, podspec.Resolver{Cluster: w.k.cfg.ClusterDNS, Domain: w.k.cfg.ClusterDomain, Node: w.k.cfg.NodeDNS}),
 		Hosts:      hostsFile(f.pod, f.podIPs, node, w.k.cfg.ClusterDomain), Mounts: mnts,
-		TTY: c.spec.TTY, Stdin: c.spec.Stdin, StdinOnce: c.spec.StdinOnce, Limits: limits(c.spec),
+		TTY: c.spec.TTY, Stdin: c.spec.Stdin, StdinOnce: c.spec.StdinOnce, Limits: limits(&c.Resources),
 		Labels: map[string]string{"io.kubernetes.pod.namespace": f.pod.Namespace, "io.kubernetes.pod.name": f.pod.Name,
 			"io.kubernetes.pod.uid": w.uid, imageLabel: image.ID},
 	}

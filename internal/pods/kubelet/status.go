@@ -112,6 +112,9 @@ func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.Cont
 		Name: c.Name, Image: c.spec.Image, RestartCount: int32(max(c.Attempt-1, 0)),
 		ContainerID: fullID(c.ID), ImageID: c.ImageID, Started: &started, Ready: c.Ready,
 	}
+	if c.ID != "" {
+		s.AllocatedResources, s.Resources = c.Resources.Requests, &c.Resources
+	}
 	ended := func() *corev1.ContainerStateTerminated {
 		if c.Exit == nil {
 			return nil
@@ -169,6 +172,7 @@ func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
 		}
 	}
 	set(corev1.PodReady, ready, reason, message)
+	m.resizeCondition(s, set)
 	if !hasCondition(s.Conditions, corev1.PodScheduled) {
 		set(corev1.PodScheduled, true, "", "")
 	}
