@@ -125,6 +125,20 @@ func TestBadImage(t *testing.T) {
 				t.Fatal(err)
 			}
 		},
+		"replace /etc/resolv.conf: ": func(s *container.Spec) {
+			if err := os.MkdirAll(filepath.Join(s.Layers[1], "etc/resolv.conf/full"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"open /etc: a link on the way is not followed": func(s *container.Spec) {
+			if err := os.RemoveAll(filepath.Join(s.Layers[1], "etc")); err != nil {
+				t.Fatal(err)
+			}
+			m.link("/proc/self/cwd", s.Layers[1], "etc")
+		},
+		"open /etc/passwd: a link on the way is not followed": func(s *container.Spec) {
+			m.link("/proc/self/exe", s.Layers[1], "etc/passwd")
+		},
 		`exec: "/bin/none": open /bin/none: no such file or directory`: func(s *container.Spec) { s.Command = []string{"/bin/none"} },
 	} {
 		s := m.imageSpec()

@@ -463,6 +463,7 @@ func (c *Container) giveUp() {
 	}
 	c.endOrphan()
 	closeFiles([]*os.File{c.pidfd, c.shim})
+	_ = c.spec.Group.Remove() // the next start takes over what is left
 }
 
 // Spec returns what the container was started from.

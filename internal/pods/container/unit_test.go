@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/base/logs"
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 func TestCapabilities(t *testing.T) {
@@ -114,6 +115,27 @@ const testLog = `2026-01-02T03:04:05.000000001Z stdout F one
 not an entry
 2026-01-02T03:04:08.000000001Z stdout F 
 2026-01-02T03:04:09.000000001Z stdout P no end`
+
+// TestAdoptGivesUpAStart: nothing is left of a start that another process began and nobody saw the end of.
+func TestAdoptGivesUpAStart(t *testing.T) {
+	path, group := t.TempDir(), filepath.Join(t.TempDir(), "group")
+	dir, err := os.OpenRoot(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	err = errors.Join(os.Mkdir(group, 0o755), writeJSON(dir, SpecFile, Spec{Group: cgroup.Group{{Dir: group}}}),
+		WriteState(dir, State{Shim: &Ident{Pid: 1}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := new(Runtime).Adopt(path); !errors.Is(err, ErrNoContainer) {
+		t.Error(err)
+	}
+	if _, err := os.Stat(group); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("its control group: %v", err)
+	}
+}
 
 func TestReadLogs(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "0.log")

@@ -134,6 +134,9 @@ func (s *Store) unpack(ctx context.Context, l layer, left budget) (err error) {
 		return fmt.Errorf("write attributes of a layer: %w; the image store's file system must have trusted attributes, and its user be root",
 			err)
 	}
+	if err := st.sync(); err != nil {
+		return err
+	}
 	return s.root.Rename(st.name+"/files", layersDir+"/"+l.id)
 }
 

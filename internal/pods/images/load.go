@@ -141,6 +141,9 @@ func fileName(file, tag string) string {
 // commit moves what was loaded to the store, all at once.
 func (l *loader) commit(ctx context.Context, images []loaded) ([]loaded, error) {
 	s := l.store
+	if err := l.stage.sync(); err != nil {
+		return nil, err
+	}
 	return images, s.change(ctx, func(i *index) (bool, error) {
 		for _, img := range images {
 			for _, h := range img.blobs() {

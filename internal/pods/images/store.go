@@ -18,6 +18,8 @@ import (
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+	"golang.org/x/sys/unix"
+
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/filelock"
@@ -324,6 +326,14 @@ func (st *stage) clear() error {
 		err = errors.Join(err, st.root.RemoveAll(n))
 	}
 	return err
+}
+
+// sync has all of the stage on the disk, so that after a power cut what is in its place is whole (syncfs(2): a layer is many files).
+func (st *stage) sync() error {
+	if err := unix.Syncfs(int(st.held.Fd())); err != nil {
+		return fmt.Errorf("write to the disk: %w", err)
+	}
+	return nil
 }
 
 // close removes the stage. Its place is free only then, and under the lock, so that nobody waits for a directory that is gone.

@@ -110,10 +110,11 @@ type fakeRuntime struct {
 	started chan *fakeContainer
 	fail    func(s container.Spec) error
 	deaf    bool
+	adopted map[string]int // by directory
 }
 
 func newFakeRuntime() *fakeRuntime {
-	return &fakeRuntime{byDir: make(map[string]*fakeContainer), started: make(chan *fakeContainer, 100)}
+	return &fakeRuntime{byDir: make(map[string]*fakeContainer), adopted: make(map[string]int), started: make(chan *fakeContainer, 100)}
 }
 
 func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, error) {
@@ -134,6 +135,7 @@ func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, err
 func (r *fakeRuntime) Adopt(dir string) (Container, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.adopted[dir]++
 	if c := r.byDir[dir]; c != nil {
 		return c, nil
 	}

@@ -44,7 +44,8 @@ type worker struct {
 	savedPod  *corev1.Pod
 	restored  bool       // left by the kubelet before
 	gone      bool       // its directory is being removed
-	sharing   sync.Mutex // of the making of the sandbox
+	sharing   sync.Mutex // of processes
+	processes Container  // whose process namespace the pod's containers share; nil: not known yet, or none
 	// cleanup counts what may still work on files of the pod though the machine has finished.
 	cleanup sync.WaitGroup
 }
@@ -237,6 +238,8 @@ func eventObject(pod *corev1.Pod, c *containerState) *corev1.ObjectReference {
 
 func (w *worker) update(pod *corev1.Pod) {
 	var restart []*containerState
+	told := notSupported(w.pod(), w.k.cfg.Unbounded)
+	w.warn(slices.DeleteFunc(notSupported(pod, w.k.cfg.Unbounded), func(s string) bool { return slices.Contains(told, s) })...)
 	w.do(func(m *machine, _ time.Time) {
 		restart = m.update(pod.DeepCopy())
 		for _, c := range restart {

@@ -24,26 +24,33 @@ func (w *worker) shareProcesses(ctx context.Context) (string, error) {
 	w.sharing.Lock()
 	defer w.sharing.Unlock()
 	dir := w.sandboxDir()
-	there, err := w.k.cfg.Runtime.Adopt(dir)
+	err := w.findSandbox()
 	if err == nil {
 		select {
-		case <-there.Done():
-			err = there.Remove()
+		case <-w.processes.Done():
+			err = w.processes.Remove()
 		default:
 			return dir, nil
 		}
 	}
-	if err != nil && !errors.Is(err, container.ErrNoContainer) {
-		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
+	if err == nil || errors.Is(err, container.ErrNoContainer) {
+		_ = os.RemoveAll(dir) // of a start that a crash cut off
+		w.processes, err = w.k.cfg.Runtime.Start(ctx, container.Spec{
+			ID: newID(), Name: "sandbox", Dir: dir, NetNS: w.netns(), Hostname: hostname(pod, w.k.name, w.k.cfg.ClusterDomain), Image: "pause",
+		})
 	}
-	_ = os.RemoveAll(dir) // of a start that a crash cut off
-	_, err = w.k.cfg.Runtime.Start(ctx, container.Spec{
-		ID: newID(), Name: "sandbox", Dir: dir, NetNS: w.netns(), Hostname: hostname(pod, w.k.name, w.k.cfg.ClusterDomain), Image: "pause",
-	})
 	if err != nil {
 		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
 	}
 	return dir, nil
+}
+
+// findSandbox has the sandbox in w.processes, the one of a kubelet before this one where this one has made none. w.sharing is held.
+func (w *worker) findSandbox() (err error) {
+	if w.processes == nil {
+		w.processes, err = w.k.cfg.Runtime.Adopt(w.sandboxDir())
+	}
+	return err
 }
 
 // endSandbox takes the sandbox of the pod's processes away, if it has one.
@@ -53,12 +60,12 @@ func (w *worker) endSandbox() error {
 	}
 	w.sharing.Lock()
 	defer w.sharing.Unlock()
-	there, err := w.k.cfg.Runtime.Adopt(w.sandboxDir())
+	err := w.findSandbox()
 	if errors.Is(err, container.ErrNoContainer) {
 		return nil
 	}
 	if err == nil {
-		err = there.Remove()
+		err = w.processes.Remove()
 	}
 	if err != nil {
 		return fmt.Errorf("sandbox of the pod's processes: %w", err)

@@ -95,4 +95,9 @@ func TestSandboxOfSharedProcesses(t *testing.T) {
 	if !slices.Equal(again, []string{"pause", sandbox.spec.Dir}) {
 		t.Errorf("started again: %q", again)
 	}
+	b.runtime.mu.Lock()
+	defer b.runtime.mu.Unlock()
+	if n := b.runtime.adopted[sandbox.spec.Dir]; n != 1 { // each is a watch of its own
+		t.Errorf("adopted %d times", n)
+	}
 }

@@ -114,7 +114,7 @@ func notSupported(pod *corev1.Pod, unbounded []string) (messages []string) {
 			continue
 		}
 		var names []string
-		for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+		for _, c := range containersOf(pod) {
 			if l.container(&c) {
 				names = append(names, c.Name)
 			}
@@ -129,9 +129,18 @@ func notSupported(pod *corev1.Pod, unbounded []string) (messages []string) {
 	return messages
 }
 
+// containersOf are all of a pod's.
+func containersOf(pod *corev1.Pod) []corev1.Container {
+	all := slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers)
+	for _, e := range pod.Spec.EphemeralContainers {
+		all = append(all, corev1.Container(e.EphemeralContainerCommon))
+	}
+	return all
+}
+
 // limited lists what of the pod has limits of CPU or memory, with these.
 func limited(pod *corev1.Pod) (list []string) {
-	for _, c := range slices.Concat(pod.Spec.InitContainers, pod.Spec.Containers) {
+	for _, c := range containersOf(pod) {
 		var values []string
 		for _, name := range []corev1.ResourceName{corev1.ResourceCPU, corev1.ResourceMemory} {
 			if q, ok := c.Resources.Limits[name]; ok {

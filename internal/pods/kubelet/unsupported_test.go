@@ -60,6 +60,23 @@ func TestFieldsWithoutEffectAreToldOf(t *testing.T) {
 	}
 }
 
+// TestEphemeralContainersAreToldOf: kubectl debug's have fields without effect, too.
+func TestEphemeralContainersAreToldOf(t *testing.T) {
+	b := newBench(t)
+	p := b.create(testPod("web", func(p *corev1.Pod) { p.Spec.HostIPC = true }))
+	b.await("web", "ready", ready)
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: "debugger",
+		Image: "app", SecurityContext: &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}}}}
+	if _, err := b.client.CoreV1().Pods("default").Update(context.Background(), p, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"hostIPC has no effect in the lab: each container has an IPC namespace of its own",
+		"securityContext.procMount (container debugger) has no effect in the lab: what tells of the machine in /proc stays masked"}
+	if diff := cmp.Diff(want, b.warnings(2)); diff != "" {
+		t.Error(diff)
+	}
+}
+
 func TestHostPortsAreLeftToAPluginThatMapsThem(t *testing.T) {
 	b := newBench(t)
 	b.network.maps = true
@@ -114,13 +131,12 @@ const effective = "Volumes InitContainers Containers EphemeralContainers Restart
 	"LivenessProbe ReadinessProbe StartupProbe Lifecycle TerminationMessagePath TerminationMessagePolicy Stdin StdinOnce TTY " +
 	"RunAsUser RunAsGroup RunAsNonRoot SupplementalGroups SupplementalGroupsPolicy FSGroup Sysctls Capabilities Privileged " +
 	"ReadOnlyRootFilesystem AllowPrivilegeEscalation Medium ReadOnly MountPath SubPath SubPathExpr PostStart PreStop StopSignal " +
-	"Limits Requests ProbeHandler InitialDelaySeconds TimeoutSeconds PeriodSeconds SuccessThreshold FailureThreshold HostPort ContainerPort " +
-	"Protocol HostIP "
+	"Limits Requests ResizePolicy ProbeHandler InitialDelaySeconds TimeoutSeconds PeriodSeconds SuccessThreshold FailureThreshold HostPort " +
+	"ContainerPort Protocol HostIP "
 
-// without are the fields in lacks, and those whose use of another field in it is told of (Claims) or that say when nothing is done
-// (ResizePolicy: limits do not change while a container runs).
+// without are the fields in lacks, and those whose use of another field in it is told of (Claims).
 const without = "HostPID HostIPC HostUsers RuntimeClassName ResourceClaims SizeLimit SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
-	"RestartPolicyRules VolumeDevices MountPropagation Claims ResizePolicy "
+	"RestartPolicyRules VolumeDevices MountPropagation Claims "
 
 // TestEveryFieldIsKnown: a field that the API gets is looked at before it has silently no effect.
 func TestEveryFieldIsKnown(t *testing.T) {

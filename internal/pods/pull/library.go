@@ -37,7 +37,8 @@ type Library struct {
 	slots   chan struct{} // one element for each pull
 	flights singleflight.Group
 	mu      sync.Mutex
-	failed  map[string]failure // by reference, and by "//HOST"
+	hosts   map[string]chan struct{} // one element for each pull from a registry
+	failed  map[string]failure       // by reference, and by "//HOST"
 }
 
 // A failure is remembered until then.
@@ -56,11 +57,15 @@ const (
 
 // NewLibrary makes a library of the store that open opens. Pulls end with ctx.
 func NewLibrary(ctx context.Context, open func() (*images.Store, error)) *Library {
-	return &Library{open: open, life: ctx, slots: make(chan struct{}, pullsAtOnce), failed: map[string]failure{}}
+	return &Library{open: open, life: ctx, slots: make(chan struct{}, pullsAtOnce), hosts: map[string]chan struct{}{},
+		failed: map[string]failure{}}
 }
 
-// pullsAtOnce is how many images are pulled beside each other; others wait.
-const pullsAtOnce = 5
+// How many images are pulled beside each other, from all registries and from one; others wait. A registry that is slow has not all of them.
+const (
+	pullsAtOnce  = 12
+	pullsFromOne = 4
+)
 
 // A Request is for one image.
 type Request struct {
@@ -114,11 +119,13 @@ func has(store *images.Store, ref string) bool {
 
 // pull pulls when there is a slot, unless what failed meanwhile tells that it would fail.
 func (l *Library) pull(c *Client, store *images.Store, ref name.Reference, text string) (fetched bool, err error) {
-	select {
-	case l.slots <- struct{}{}:
-		defer func() { <-l.slots }()
-	case <-l.life.Done():
-		return false, context.Cause(l.life)
+	for _, slots := range []chan struct{}{l.slotsOf(hostKey(ref)), l.slots} {
+		select {
+		case slots <- struct{}{}:
+			defer func() { <-slots }()
+		case <-l.life.Done():
+			return false, context.Cause(l.life)
+		}
 	}
 	if err := l.remembered(ref); err != nil {
 		return false, err
@@ -126,6 +133,15 @@ func (l *Library) pull(c *Client, store *images.Store, ref name.Reference, text 
 	fetched, err = c.refresh(l.life, store, text)
 	l.remember(ref, err)
 	return fetched, err
+}
+
+func (l *Library) slotsOf(host string) chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.hosts[host] == nil {
+		l.hosts[host] = make(chan struct{}, pullsFromOne)
+	}
+	return l.hosts[host]
 }
 
 func hostKey(ref name.Reference) string { return "//" + ref.Context().RegistryStr() }

@@ -133,6 +133,47 @@ func TestNoNetwork(t *testing.T) {
 	}
 }
 
+// TestSlowRegistry: one that does not answer holds up nobody who asks another.
+func TestSlowRegistry(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	slow, quick, s := newHub(t), newHub(t), newStore(t)
+	ref, _ := quick.push(t, "shop:v1", runtime.GOARCH)
+	asked, release := make(chan struct{}, pullsAtOnce), make(chan struct{})
+	slow.front = func(http.ResponseWriter, *http.Request) bool {
+		select {
+		case <-release:
+		default:
+			asked <- struct{}{}
+			<-release
+		}
+		return false
+	}
+	l := NewLibrary(t.Context(), func() (*images.Store, error) { return s, nil })
+	c := NewClient(append(slow.allowed(), quick.allowed()...))
+	done := make(chan error)
+	for n := range pullsAtOnce {
+		go func() {
+			_, _, err := l.Ensure(t.Context(), c, Request{Ref: fmt.Sprintf("%s/shop%d:v1", slow.host, n), Policy: IfNeeded})
+			done <- err
+		}()
+	}
+	for range pullsFromOne {
+		<-asked
+	}
+	if _, pulled, err := l.Ensure(t.Context(), c, Request{Ref: ref, Policy: IfNeeded}); !pulled || err != nil {
+		t.Errorf("pulled %v, %v", pulled, err)
+	}
+	if n := len(asked); n > 0 {
+		t.Errorf("%d more were asked for at once", n)
+	}
+	close(release)
+	for range pullsAtOnce {
+		if err := <-done; err == nil {
+			t.Error("an image that is not there was pulled")
+		}
+	}
+}
+
 // TestWaiterGoes: who asks may go; the pull goes on, and is there for the next.
 func TestWaiterGoes(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())

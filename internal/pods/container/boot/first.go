@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -134,7 +135,9 @@ func (b *boot) makeContainer() (err error) {
 	}
 	b.state.User = &b.user
 	if b.spec.WorkingDir != "" {
-		_ = os.MkdirAll(b.spec.WorkingDir, 0o755) // as runc does; where it cannot be, Chdir says so
+		if dir, err := mountPoint(filepath.Clean(b.spec.WorkingDir), true); err == nil { // as runc does; where it cannot be, Chdir says so
+			dir.Close()
+		}
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 		return err
 	}
 	if err := fill(s, links, files); err != nil {
-		return fmt.Errorf("fill the container's root: %w", err)
+		return fmt.Errorf("%w: fill the container's root: %w", container.ErrStart, err)
 	}
 	for _, dir := range s.Volumes {
 		if err := keepWritable(dir); err != nil {
@@ -131,7 +131,7 @@ func hostsFile(hostname string) []byte {
 // selfPath is where this binary is in a container, for the image's programs that are links to it.
 const selfPath = "/.packetwalk/app"
 
-// fill makes what the container has of its own. It is the root by now: links in the base lead within it.
+// fill makes what the container has of its own.
 func fill(s *container.Spec, links []string, files []app.File) error {
 	hosts := s.Hosts
 	if hosts == nil {
@@ -142,26 +142,44 @@ func fill(s *container.Spec, links []string, files []app.File) error {
 		{Path: "/etc/hostname", Text: s.Hostname + "\n"},
 	}, files...)
 	for _, f := range files {
-		if err := os.MkdirAll(filepath.Dir(f.Path), 0o755); err != nil {
-			return err
-		}
-		if err := os.Remove(f.Path); err != nil && !errors.Is(err, fs.ErrNotExist) { // a link, or no file at all
-			return err
-		}
-		if err := os.WriteFile(f.Path, []byte(f.Text), 0o644); err != nil {
+		err := replace(f.Path, func(dir int, name string) error {
+			fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
+			if err != nil {
+				return err
+			}
+			file := os.NewFile(uintptr(fd), f.Path)
+			_, err = file.WriteString(f.Text)
+			return errors.Join(err, file.Close())
+		})
+		if err != nil {
 			return err
 		}
 	}
-	for _, name := range links {
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+	for _, path := range links {
+		if err := replace(path, func(dir int, name string) error { return unix.Symlinkat(selfPath, dir, name) }); err != nil {
 			return err
 		}
-		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) { // the distribution's program of the name
-			return err
-		}
-		if err := os.Symlink(selfPath, name); err != nil {
-			return err
-		}
+	}
+	return nil
+}
+
+// replace removes what the image has at a path, a link, a file or an empty directory, and has put make another. Links on the way lead
+// within the root, which is the container's by now, and none of /proc is followed.
+func replace(path string, put func(dir int, name string) error) error {
+	parent, err := mountPoint(filepath.Dir(path), true)
+	if err != nil {
+		return err
+	}
+	defer parent.Close()
+	dir, name := int(parent.Fd()), filepath.Base(path)
+	if err = unix.Unlinkat(dir, name, 0); errors.Is(err, unix.EISDIR) {
+		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
+	}
+	if err == nil || errors.Is(err, fs.ErrNotExist) {
+		err = put(dir, name)
+	}
+	if err != nil {
+		return &os.PathError{Op: "replace", Path: path, Err: err}
 	}
 	return nil
 }

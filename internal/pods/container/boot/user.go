@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"os"
 	"strconv"
 	"strings"
 
 	"github.com/moby/sys/user"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/pods/beneath"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -55,12 +55,12 @@ func account(s *container.Spec) (container.Account, error) {
 
 // accounts opens a file with accounts; an image need not have one. What is no file is not read: a pipe would never end.
 func accounts(name string) (io.ReadCloser, error) {
-	f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	f, err := beneath.InRoot("/", name, unix.O_RDONLY|unix.O_NONBLOCK)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR) {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: accounts of the image: %w", container.ErrStart, err)
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
 		f.Close()
