@@ -40,7 +40,9 @@ func TestHostPortTaken(t *testing.T) {
 }
 
 func TestSamePort(t *testing.T) {
-	tcp := func(host string, port int32) corev1.ContainerPort { return corev1.ContainerPort{HostIP: host, HostPort: port} }
+	tcp := func(host string, port int32) corev1.ContainerPort {
+		return corev1.ContainerPort{HostIP: host, HostPort: port}
+	}
 	udp := tcp("", 80)
 	udp.Protocol = corev1.ProtocolUDP
 	for _, c := range []struct {
