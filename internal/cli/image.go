@@ -9,7 +9,9 @@ import (
 	"os"
 	"path"
 	"strings"
+	"sync"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
@@ -58,7 +60,7 @@ logins (docker login) of the user who called sudo. Of an archive or a name for s
 			if err != nil {
 				return err
 			}
-			return loadImages(c.Context(), visible.Writer(s.Out), imageLoader{store, client}, args)
+			return loadImages(c.Context(), visible.Writer(s.Out), imageLoader{store, client, visible.Writer(s.Err), time.Second}, args)
 		},
 	}
 	c.Flags().StringArrayVar(&private, "private-registry", nil,
@@ -81,6 +83,25 @@ func pullClient(private []string) (*pull.Client, error) {
 type imageLoader struct {
 	store  *images.Store
 	client *pull.Client
+	tell   io.Writer     // how far it is
+	every  time.Duration // when that is told
+}
+
+// progress tells how much has come of an image, until stop is called; nothing of one that has come before.
+func (l imageLoader) progress(what string) (stop func()) {
+	begin, tick, done := l.store.Came(), time.NewTicker(l.every), make(chan struct{})
+	var telling sync.WaitGroup
+	telling.Go(func() {
+		for {
+			select {
+			case <-tick.C:
+				fmt.Fprintf(l.tell, "%s: %s so far\n", what, megabytes(l.store.Came()-begin))
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() { tick.Stop(); close(done); telling.Wait() }
 }
 
 // load loads one archive, or pulls what is no file.
@@ -107,7 +128,9 @@ func (l imageLoader) load(ctx context.Context, what string) ([]images.Image, err
 func loadImages(ctx context.Context, out io.Writer, from imageLoader, all []string) error {
 	var errs error
 	for _, what := range all {
+		stop := from.progress(what)
 		list, err := from.load(ctx, what)
+		stop()
 		for _, i := range list {
 			printImage(out, i)
 		}

@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
@@ -83,6 +84,18 @@ type Store struct {
 	dir  string // absolute
 	root *os.Root
 	most limits
+	came tally
+}
+
+// Came is how many octets have come since the store was opened, of all images that are loaded or fetched.
+func (s *Store) Came() int64 { return s.came.Load() }
+
+// A tally counts what is written to it.
+type tally struct{ atomic.Int64 }
+
+func (t *tally) Write(p []byte) (int, error) {
+	t.Add(int64(len(p)))
+	return len(p), nil
 }
 
 // Dir is where the images of the machine are, for all labs: packetwalk/images in the user's cache.

@@ -188,7 +188,7 @@ func (l *loader) spill(r io.Reader) (blob, error) {
 		return blob{}, err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, h), io.LimitReader(r, left+1))
+	n, err := io.Copy(io.MultiWriter(f, h, &l.store.came), io.LimitReader(r, left+1))
 	if err = errors.Join(err, f.Close()); err != nil {
 		return blob{}, err
 	}

@@ -1,0 +1,83 @@
+package cli
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/random"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/images"
+)
+
+// archive is one of docker save's, of an image for this machine with a layer of so many octets.
+func archive(t *testing.T, octets int64) []byte {
+	t.Helper()
+	img, err := random.Image(octets, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config = config.DeepCopy()
+	config.OS, config.Architecture = "linux", runtime.GOARCH
+	if img, err = mutate.ConfigFile(img, config); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if err := tarball.Write(name.MustParseReference("shop:v1"), img, &out); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
+// TestLoadTellsHowFarItIs: while an archive comes through a pipe, it is told how much has come, and no more when it is there.
+func TestLoadTellsHowFarItIs(t *testing.T) {
+	store, err := images.Open(filepath.Join(t.TempDir(), "store"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pipe, all := filepath.Join(t.TempDir(), "pipe"), archive(t, 2_000_000)
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	told, tell := io.Pipe()
+	wrote := make(chan error, 1)
+	go func() {
+		to, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+		if err == nil {
+			_, err = to.Write(all[:len(all)*3/4])
+		}
+		for line := make([]byte, 200); err == nil; {
+			var n int
+			if n, err = told.Read(line); strings.HasPrefix(string(line[:n]), pipe+": 1.") {
+				break
+			}
+		}
+		go func() { _, _ = io.Copy(io.Discard, told) }()
+		if err == nil {
+			_, err = to.Write(all[len(all)*3/4:])
+			to.Close()
+		}
+		wrote <- err
+	}()
+	var out bytes.Buffer
+	if err := loadImages(t.Context(), &out, imageLoader{store: store, tell: tell, every: time.Millisecond}, []string{pipe}); err != nil {
+		t.Fatal(err)
+	}
+	tell.Close()
+	if err := <-wrote; err != nil || !strings.HasPrefix(out.String(), "shop:v1 ") {
+		t.Errorf("%v, %q", err, out.String())
+	}
+}
