@@ -129,6 +129,9 @@ func TestWorlds(t *testing.T) {
 
 func report(t *testing.T, r Result) {
 	t.Helper()
+	for _, e := range r.Excused {
+		t.Log(e)
+	}
 	for _, f := range r.Failures {
 		t.Error(f.Report())
 	}

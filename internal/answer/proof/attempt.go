@@ -35,7 +35,7 @@ type attempt struct {
 	watchers  []*watcher
 	activity  chan struct{}
 	sent      chan sent
-	chance    bool // an outcome has a port that the kernel chooses by chance
+	chance    bool // an outcome may have a port that the kernel chooses by chance
 	everyone  bool // all hosts are watched
 }
 
@@ -47,11 +47,11 @@ type sent struct {
 
 // run sends the probe and compares what is seen of it, until all agrees or the patience ends.
 func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk.Result, everywhere bool) (report Report, err error) {
-	a.chance = byChance(expected)
+	a.chance = byChance(expected) || expected.More
 	var others []string
 	if everywhere {
 		others, a.everyone = a.source.Names(), true
-		if a.chance || a.predicted.More {
+		if a.chance {
 			a.readAll()
 		}
 	}

@@ -208,7 +208,8 @@ func (t *transit) Choose(c netfilter.Choice) int {
 	if c.Interface != nil {
 		t.facts(c.Interface).learn(c.Interface.Name, (answer == 0) != c.Interface.Not)
 	}
-	t.choices = append(t.choices, Chosen{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps)})
+	running := max(len(t.context.Trail)-len(t.trail), 0) // rules of the chain that runs, which are steps when it has run
+	t.choices = append(t.choices, Chosen{Choice: c, Host: t.m.Name, Answer: answer, Step: t.before + len(t.steps) + running})
 	return answer
 }
 
