@@ -9,6 +9,8 @@ import (
 	"io/fs"
 	"math/rand/v2"
 	"os"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,12 +20,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An Assembly says what an image is made of that is whole already: directories of ours.
+// An Assembly says what an image is made of that is ours.
 type Assembly struct {
 	Name string
-	// Dirs are the layers, the lowest first: their files with owners, modes and capabilities, and no times.
-	Dirs                 []string
+	// From is the name of an image of the store, whose layers are the lowest; "" for none.
+	From                 string
+	Layers               []Layer // above those, the lowest first
 	Entrypoint, Cmd, Env []string
+	Ports                []int // of TCP
+}
+
+// A Layer is what a directory has, with owners, modes and capabilities, and no times; or files of root's.
+type Layer struct {
+	Dir   string
+	Files []File
+}
+
+// A File is a copy of the program at Source, mode 0755; or a symbolic link to Link; or else Text, mode 0644.
+type File struct {
+	Path               string // absolute; the directories above it have the mode 0755
+	Source, Link, Text string
 }
 
 // Assemble makes an image. The same files make the same image, with the same digest; layers that the store has are not made again in it.
@@ -59,10 +75,20 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 
 func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...)}}
+		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...), ExposedPorts: map[string]struct{}{}}}
+	for _, p := range a.Ports {
+		config.Config.ExposedPorts[fmt.Sprintf("%d/tcp", p)] = struct{}{}
+	}
 	var layers []entry
-	for _, dir := range a.Dirs {
-		b, err := l.pipe(func(to io.Writer) error { return writeWhole(ctx, to, dir) })
+	if a.From != "" {
+		_, below, err := l.store.lookUp(a.From)
+		if err != nil {
+			return loaded{}, err
+		}
+		config.RootFS.DiffIDs, layers = slices.Clone(below.config.RootFS.DiffIDs), slices.Clone(below.manifest.Layers)
+	}
+	for _, layer := range a.Layers {
+		b, err := l.pipe(func(to io.Writer) error { return layer.write(layerWriter{tar.NewWriter(to), ctx}) })
 		if err != nil {
 			return loaded{}, err
 		}
@@ -94,15 +120,52 @@ func (l *loader) pipe(write func(io.Writer) error) (blob, error) {
 	return b, err
 }
 
-// writeWhole writes a directory as a layer.
-func writeWhole(ctx context.Context, to io.Writer, dir string) error {
+func (l Layer) write(w layerWriter) error {
+	if l.Dir != "" {
+		return errors.Join(w.directory(l.Dir), w.Close())
+	}
+	made := map[string]bool{".": true}
+	for _, f := range l.Files {
+		if err := w.made(strings.TrimPrefix(path.Clean(f.Path), "/"), f, made); err != nil {
+			return fmt.Errorf("%s: %w", f.Path, err)
+		}
+	}
+	return w.Close()
+}
+
+// made writes a file, and the directories above it that are not in made.
+func (w layerWriter) made(name string, f File, made map[string]bool) error {
+	var above []string
+	for dir := path.Dir(name); !made[dir]; dir = path.Dir(dir) {
+		above, made[dir] = append(above, dir+"/"), true
+	}
+	for _, dir := range slices.Backward(above) {
+		if err := w.header(tar.TypeDir, dir, 0o755, 0, ""); err != nil {
+			return err
+		}
+	}
+	switch {
+	case f.Link != "":
+		return w.header(tar.TypeSymlink, name, 0o777, 0, f.Link)
+	case f.Source == "":
+		return w.text(name, f.Text)
+	}
+	from, err := os.Open(f.Source)
+	if err != nil {
+		return err
+	}
+	defer from.Close()
+	return w.file(name, 0o755, from)
+}
+
+// directory writes what a directory has.
+func (w layerWriter) directory(dir string) error {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return err
 	}
 	defer root.Close()
-	w := layerWriter{tar.NewWriter(to), ctx}
-	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+	return fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
 		if err != nil || name == "." {
 			return err
 		}
@@ -111,7 +174,6 @@ func writeWhole(ctx context.Context, to io.Writer, dir string) error {
 		}
 		return w.whole(root, name, d)
 	})
-	return errors.Join(err, w.Close())
 }
 
 // whole writes a file as it is.

@@ -1,8 +1,10 @@
 package images
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -29,7 +31,8 @@ func TestAssemble(t *testing.T) {
 		}
 	}
 	s := newStore(t)
-	what := Assembly{Name: "built/in:1", Dirs: []string{low, high}, Entrypoint: []string{"/app"}, Cmd: []string{"x"}, Env: []string{"A=1"}}
+	what := Assembly{Name: "built/in:1", Layers: []Layer{{Dir: low}, {Dir: high}}, Entrypoint: []string{"/app"}, Cmd: []string{"x"},
+		Env: []string{"A=1"}, Ports: []int{80}}
 	first, err := s.Assemble(t.Context(), what)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +44,7 @@ func TestAssemble(t *testing.T) {
 		t.Errorf("again: %s, %v; want %s", again.Digest, err, first.Digest)
 	}
 	got, err := s.Image(t.Context(), "built/in:1")
-	if err != nil || len(got.Layers) != 2 || got.Config.Cmd[0] != "x" || got.Config.Env[1] != "A=1" {
+	if err != nil || len(got.Layers) != 2 || got.Config.Cmd[0] != "x" || got.Config.Env[1] != "A=1" || got.Config.Ports[0] != "80/tcp" {
 		t.Fatalf("%+v, %v", got, err)
 	}
 	at := func(name string) string { return filepath.Join(got.Layers[0], name) }
@@ -64,5 +67,62 @@ func TestAssemble(t *testing.T) {
 	}
 	if _, err := s.Assemble(t.Context(), what); err == nil {
 		t.Error("a pipe is taken")
+	}
+}
+
+// TestAssembleFrom: an image has another's layers below its own, whose files are copies, links and texts.
+func TestAssembleFrom(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	low, program := t.TempDir(), filepath.Join(t.TempDir(), "program")
+	if err := errors.Join(os.Mkdir(filepath.Join(low, "tmp"), 0o755), os.WriteFile(program, []byte("elf"), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	below, err := s.Assemble(t.Context(), Assembly{Name: "below", Layers: []Layer{{Dir: low}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := []File{{Path: "/.own/program", Source: program}, {Path: "/usr/bin/x", Link: "/.own/program"}, {Path: "/usr/share/t", Text: "text"}}
+	if _, err := s.Assemble(t.Context(), Assembly{Name: "above", From: "below", Layers: []Layer{{Files: files}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Remove(t.Context(), "below"); err != nil {
+		t.Fatal(err)
+	}
+	got, err := s.Image(t.Context(), "above")
+	if err != nil || len(got.Layers) != 2 || got.Layers[0] != below.Layers[0] {
+		t.Fatalf("%+v, %v; below %v", got, err, below.Layers)
+	}
+	own := got.Layers[1]
+	if info, err := os.Stat(own + "/.own/program"); err != nil || info.Mode() != 0o755 {
+		t.Errorf("the program: %v, %v", info, err)
+	}
+	if info, err := os.Stat(own + "/usr/share"); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("its directory: %v, %v", info, err)
+	}
+	link, err1 := os.Readlink(own + "/usr/bin/x")
+	text, err2 := os.ReadFile(own + "/usr/share/t")
+	if err := errors.Join(err1, err2); err != nil || link != "/.own/program" || string(text) != "text" {
+		t.Errorf("%q, %q, %v", link, text, err)
+	}
+	if _, err := s.Assemble(t.Context(), Assembly{Name: "none", From: "below"}); !errors.Is(err, ErrNotFound) {
+		t.Errorf("of an image that is gone: %v", err)
+	}
+}
+
+// TestOwnNames: what is loaded or built does not take the place of an image of ours.
+func TestOwnNames(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	const name = "packetwalk.dev/built-in/nginx:1"
+	layer := t.TempDir()
+	if _, err := s.Assemble(t.Context(), Assembly{Name: name, Layers: []Layer{{Dir: layer}}}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Load(t.Context(), s.dir); err == nil || !strings.Contains(err.Error(), "built-in applications") {
+		t.Errorf("loaded: %v", err)
+	}
+	if _, err := s.Build(t.Context(), Recipe{Name: name, Source: os.Args[0]}); err == nil || !strings.Contains(err.Error(), "built-in applications") {
+		t.Errorf("built: %v", err)
 	}
 }

@@ -63,7 +63,7 @@ func (s *Store) Build(ctx context.Context, r Recipe) (Image, error) {
 	if err == nil && strings.Contains(named, "@") {
 		err = fmt.Errorf("%q has a digest, which is the image's to give: write a name, and a tag if you like", r.Name)
 	}
-	if err != nil {
+	if err := errors.Join(err, checkFree(named)); err != nil {
 		return Image{}, err
 	}
 	program, name, err := openProgram(ctx, r.Source)

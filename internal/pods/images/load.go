@@ -45,6 +45,9 @@ func (s *Store) Load(ctx context.Context, path string) ([]Image, error) {
 	}
 	l := &loader{store: s, stage: st, left: s.most.archive, manifests: s.most.manifests}
 	images, err := l.load(ctx, path, info)
+	for _, i := range images {
+		err = errors.Join(err, checkFree(i.Annotations[refName]))
+	}
 	if err == nil {
 		images, err = l.commit(ctx, images)
 	}

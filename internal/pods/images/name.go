@@ -27,6 +27,17 @@ func normalize(ref string) (string, error) {
 // cleanPath tells whether each element is a name: what else parses is taken for a path by others.
 func cleanPath(s string) bool { return path.Clean("/"+s) == "/"+s && !strings.HasPrefix(s, ".") }
 
+// Own begins the names of images that [Store.Assemble] makes: nobody else's take their places.
+const Own = "packetwalk.dev/"
+
+// checkFree refuses a name that is not free to be given.
+func checkFree(named string) error {
+	if strings.HasPrefix(named, Own) {
+		return fmt.Errorf("%s: names that begin with %s are those of the built-in applications' images: give it another", named, Own)
+	}
+	return nil
+}
+
 const (
 	digestPrefix = "sha256:"
 	fewestDigits = 12 // of a digest that is not written whole
