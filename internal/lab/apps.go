@@ -54,15 +54,30 @@ func (l apps) run(ctx context.Context, h *host) (*container.Container, error) {
 	if err != nil && !errors.Is(err, container.ErrNoContainer) && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	c, err = l.runtime.Start(ctx, container.Spec{
-		ID: h.Name, Name: h.Name, Dir: dir, LogPath: l.dir.Log(h.Name), NetNS: h.ns.Path(), Hostname: h.Name, Image: h.App,
-		Args: h.args, Mounts: h.mounts, ResolvConf: resolvConf(resolverOf(h.Kind)),
-	})
-	if err != nil {
-		return nil, err
+	if c, err = l.begin(ctx, h, dir); err == nil {
+		h.runs(c)
 	}
-	h.runs(c)
-	return c, nil
+	return c, err
+}
+
+// begin starts the host's application, from the next image where one was removed before its layers were mounted.
+func (l apps) begin(ctx context.Context, h *host, dir string) (c *container.Container, err error) {
+	const tries = 3
+	for range tries {
+		image, failed := l.builtIn.Image(ctx, h.App)
+		if failed != nil {
+			return nil, failed
+		}
+		s := container.Spec{ID: h.Name, Name: h.Name, Dir: dir, LogPath: l.dir.Log(h.Name), NetNS: h.ns.Path(), Hostname: h.Name, Args: h.args,
+			Mounts: h.mounts, ResolvConf: resolvConf(resolverOf(h.Kind))}
+		if err = image.Apply(&s); err != nil {
+			return nil, err
+		}
+		if c, err = l.runtime.Start(ctx, s); err == nil || !image.Gone() {
+			break
+		}
+	}
+	return c, err
 }
 
 // keepApp starts the application again whenever it ends.

@@ -18,6 +18,7 @@ import (
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // core is what all parts of a lab share.
@@ -27,6 +28,7 @@ type core struct {
 	log     *slog.Logger
 	say     func(Step)
 	runtime *container.Runtime
+	builtIn *source.BuiltIn
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
 	broken    chan error // what keeps a lab from starting, whoever waits for it; of size 1

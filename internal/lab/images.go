@@ -2,7 +2,6 @@ package lab
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -24,9 +23,8 @@ import (
 type library struct {
 	still
 	*core
-	alikes *lookAlikes
-	life   context.Context
-	pull   *pull.Library
+	life context.Context
+	pull *pull.Library
 
 	mu       sync.Mutex
 	store    *images.Store
@@ -84,7 +82,7 @@ func (l *library) follow(c *cluster.Cluster) error {
 func (l *library) preload(ctx context.Context, ref string) {
 	what := "image " + ref + " of spec.images.preload"
 	for {
-		_, _, err := l.ensure(ctx, pull.Request{Ref: ref})
+		_, _, err := l.ensure(ctx, source.Request{Ref: ref})
 		if err != nil {
 			err = pull.Why(ref, err)
 		}
@@ -110,60 +108,37 @@ func (l *library) open() (*images.Store, error) {
 		l.store, err = images.Open(dir)
 	}
 	if err != nil {
-		err = fmt.Errorf("%w; until then pods have the built-in applications only", err)
+		err = fmt.Errorf("%w; until then no container starts", err)
 	}
 	return l.store, l.fault("the machine's images", err)
 }
 
-// isOwn tells whether an image is of AKS's own pods.
-func (l *library) isOwn(ref string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return slices.Contains(l.own, fullName(ref))
-}
-
-// isOurs tells whether an image is of our own programs, which no registry has.
+// isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.
 func (l *library) isOurs(ref string) bool {
 	full := fullName(ref)
-	return l.isOwn(ref) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Contains(l.own, full) || strings.HasPrefix(full, name.DefaultRegistry+"/packetwalk/") || strings.HasPrefix(full, images.Own)
+}
+
+// finder finds images for nodes of both kinds.
+func (l *library) finder() *source.Finder {
+	return &source.Finder{Ensure: l.ensure, Own: l.isOurs, BuiltIn: l.builtIn}
 }
 
 // ensure has an image in the store, by the cluster's policy unless it must not be pulled.
-func (l *library) ensure(ctx context.Context, r pull.Request) (*images.Store, bool, error) {
+func (l *library) ensure(ctx context.Context, r source.Request) (*images.Store, bool, error) {
 	l.mu.Lock()
 	client := l.client
 	l.mu.Unlock()
-	switch policy := l.cluster().Spec.Images.Pull; {
-	case l.isOurs(r.Ref), r.Policy == pull.Never, policy == cluster.PullNever:
-		r.Policy = pull.Never
-	case policy == cluster.PullAlways:
-		r.Policy = pull.Always
-	default:
-		r.Policy = pull.IfNeeded
-	}
-	return l.pull.Ensure(ctx, client, r)
-}
-
-// forPods is for the kubelets of light nodes.
-func (l *library) forPods(ctx context.Context, r source.Request) (*images.Store, bool, error) {
 	policy := pull.IfNeeded
-	if r.Never {
+	switch of := l.cluster().Spec.Images.Pull; {
+	case r.Never, of == cluster.PullNever, l.isOurs(r.Ref):
 		policy = pull.Never
+	case of == cluster.PullAlways:
+		policy = pull.Always
 	}
-	return l.ensure(ctx, pull.Request{Ref: r.Ref, Policy: policy, Pulling: r.Pulling})
-}
-
-// Manifest is the registry's.
-func (l *library) Manifest(ctx context.Context, ref string) (images.Manifest, error) {
-	store, _, missing := l.ensure(ctx, pull.Request{Ref: ref})
-	if store == nil {
-		return images.Manifest{}, missing
-	}
-	m, err := store.Manifest(ref)
-	if errors.Is(err, images.ErrNotFound) {
-		err = pull.Why(ref, missing)
-	}
-	return m, err
+	return l.pull.Ensure(ctx, client, pull.Request{Ref: r.Ref, Policy: policy, Pulling: r.Pulling})
 }
 
 // Blob is the registry's.

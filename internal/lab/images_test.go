@@ -76,7 +76,8 @@ func newLibrary(t *testing.T, c *cluster.Cluster) *library {
 	t.Setenv("HOME", t.TempDir())
 	t.Setenv("SUDO_UID", "")
 	c0 := &core{is: c}
-	l := &library{core: c0, alikes: &lookAlikes{core: c0}}
+	l := &library{core: c0}
+	c0.builtIn = &source.BuiltIn{Open: l.open}
 	if err := l.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
@@ -90,8 +91,9 @@ func TestLibrary(t *testing.T) {
 	none := parsed(t, "spec: {addons: [http_application_routing]}")
 	l := newLibrary(t, none)
 	ref := host + "/shop:v1"
-	if _, err := l.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "allow the registry") ||
-		!strings.Contains(err.Error(), "packetwalk image load "+ref) {
+	nodes := &nodeImages{library: l}
+	if _, err := nodes.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) ||
+		!strings.Contains(err.Error(), "allow the registry") || !strings.Contains(err.Error(), "packetwalk image load "+ref) {
 		t.Errorf("a registry that is not allowed: %v", err)
 	}
 	own, err := manifests.Images(none)
@@ -115,14 +117,14 @@ func TestLibrary(t *testing.T) {
 		l.become(to)
 	}
 	become(allowed)
-	if _, err := l.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "is not loaded") {
+	if _, err := nodes.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "is not loaded") {
 		t.Errorf("with pull: never: %v", err)
 	}
 	become(parsed(t, `spec: {images: {privateRegistries: ["http://%s"]}}`, host))
-	if _, pulled, err := l.forPods(t.Context(), source.Request{Ref: ref, Never: true}); pulled || err != nil {
+	if _, pulled, err := l.ensure(t.Context(), source.Request{Ref: ref, Never: true}); pulled || err != nil {
 		t.Errorf("a pod that wants none pulled: %v, %v", pulled, err)
 	}
-	m, err := l.Manifest(t.Context(), ref)
+	m, err := nodes.Manifest(t.Context(), ref)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -131,7 +133,7 @@ func TestLibrary(t *testing.T) {
 	} else {
 		blob.Close()
 	}
-	if _, pulled, err := l.forPods(t.Context(), source.Request{Ref: ref}); pulled || err != nil {
+	if _, pulled, err := l.ensure(t.Context(), source.Request{Ref: ref}); pulled || err != nil {
 		t.Errorf("what is there is pulled: %v, %v", pulled, err)
 	}
 }
@@ -166,7 +168,7 @@ func TestPreload(t *testing.T) {
 	eventually("the problem stays", func() bool { return len(l.problems()) == 0 })
 }
 
-// TestClosedStore: a store that cannot be opened is a fault, pods get the built-in applications, and it is opened once it can.
+// TestClosedStore: a store that cannot be opened is a fault, and no image is found; it is opened once it can.
 func TestClosedStore(t *testing.T) {
 	l := newLibrary(t, parsed(t, "spec: {images: {pull: never}}"))
 	l.store = nil
@@ -177,11 +179,10 @@ func TestClosedStore(t *testing.T) {
 	if err := errors.Join(os.RemoveAll(dir), os.MkdirAll(filepath.Dir(dir), 0o700), os.WriteFile(dir, nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	resolve := source.New(l.forPods)
-	if got, err := resolve(t.Context(), source.Request{Ref: "nginx"}); err != nil || got.App != "nginx" {
+	if got, err := l.finder().Image(t.Context(), source.Request{Ref: "nginx"}); err == nil || !strings.Contains(err.Error(), "no container starts") {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if _, err := l.Manifest(t.Context(), "nginx"); err == nil {
+	if _, err := (&nodeImages{library: l}).Manifest(t.Context(), "nginx"); err == nil {
 		t.Error("a manifest without a store")
 	}
 	if p := l.problems(); len(p) != 1 || !strings.Contains(p[0], "image store") {
@@ -190,7 +191,7 @@ func TestClosedStore(t *testing.T) {
 	if err := os.Remove(dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := resolve(t.Context(), source.Request{Ref: "nginx"}); err != nil || len(l.problems()) > 0 {
+	if _, err := l.finder().Find(t.Context(), source.Request{Ref: "none"}); !errors.Is(err, images.ErrNotFound) || len(l.problems()) > 0 {
 		t.Errorf("after the store could be opened: %v, problems %q", err, l.problems())
 	}
 }

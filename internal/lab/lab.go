@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // A lab is a cluster that this process keeps up: a list of parts.
@@ -34,13 +35,15 @@ type lab struct {
 // meanwhile.
 func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
-	c.runtime = &container.Runtime{Binary: bin.App, Base: c.distribution(), Programs: map[string]string{
+	c.runtime = &container.Runtime{Binary: bin.App}
+	images := &library{core: c}
+	c.builtIn = &source.BuiltIn{Program: bin.App, Distribution: c.distribution(), Open: images.open, Brought: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 		"dns": bin.DNS,
 	}}
 	l := &lab{core: c, ready: make(chan struct{})}
 	l.azure = &azure{core: c, cut: &l.cut}
-	l.nodes = &nodes{core: c, azure: l.azure, library: &library{core: c, alikes: &lookAlikes{core: c}}}
+	l.nodes = &nodes{core: c, azure: l.azure, library: images}
 	access := &access{core: c, azure: l.azure, nodes: l.nodes}
 	api := &api{processes: processes{core: c, access: access}}
 	routes := &routes{core: c, azure: l.azure, api: api}

@@ -13,9 +13,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes/fake"
 
-	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // TestLookAlike: where an image cannot be had, a real node gets one of the built-in application, and each of its pods with the image one
@@ -27,8 +27,8 @@ func TestLookAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l.bin.App = program
-	l.runtime = &container.Runtime{Base: func(context.Context) (string, error) { return distribution, nil }}
+	l.builtIn = &source.BuiltIn{Program: program, Open: l.open, Brought: map[string]string{"coredns": program},
+		Distribution: func(context.Context) (string, error) { return distribution, nil }}
 	pod := func(name, node, image string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "uid-1"},
 			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: image}}}}
@@ -60,16 +60,14 @@ func TestLookAlike(t *testing.T) {
 		!strings.Contains(e.Message, "the built-in nginx stands for it") || !strings.Contains(e.Message, "packetwalk image load") {
 		t.Errorf("the event is %+v", e)
 	}
-	l.runtime.Programs = map[string]string{"coredns": program}
-	for _, ref := range []string{realnode.SandboxImage, l.own[0]} { // without a distribution, and nothing is told
+	for _, ref := range []string{realnode.SandboxImage, l.own[0]} { // bare ones, and nothing is told
 		var said struct{ Layers []struct{ Digest string } }
 		m, err := n.Manifest(t.Context(), ref)
 		if err := errors.Join(err, json.Unmarshal(m.Content, &said)); err != nil || len(said.Layers) != 2 {
 			t.Errorf("%s is %s, %v", ref, m.Content, err)
 		}
 	}
-	for _, ref := range []string{"docker.io/library/nginx@sha256:" + strings.Repeat("1", 64), "ghcr.io/user/none:v1",
-		"registry.k8s.io/coredns/coredns:v9"} {
+	for _, ref := range []string{"docker.io/library/nginx@sha256:" + strings.Repeat("1", 64), "ghcr.io/user/none:v1"} {
 		if _, err := n.Manifest(t.Context(), ref); !errors.Is(err, images.ErrNotFound) {
 			t.Errorf("%s: %v", ref, err)
 		}
@@ -78,7 +76,6 @@ func TestLookAlike(t *testing.T) {
 	if err := os.WriteFile(program, []byte("2"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	l.alikes = &lookAlikes{core: l.core}
 	m, err := n.Manifest(t.Context(), ref)
 	if err != nil || m.Digest == digest {
 		t.Errorf("of another program: %s, %v", m.Digest, err)
@@ -87,7 +84,7 @@ func TestLookAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if list, err := store.List(t.Context()); err != nil || len(list) != 3 {
+	if list, err := store.List(t.Context()); err != nil || len(list) != 4 {
 		t.Errorf("the store has %+v, %v", list, err)
 	}
 }

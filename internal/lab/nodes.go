@@ -23,7 +23,6 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/source"
 )
 
 // A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
@@ -211,7 +210,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.runtime.Base, Resolve: source.New(l.library.forPods),
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Distribution, Resolve: l.library.finder().Image,
 		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),

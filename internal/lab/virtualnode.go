@@ -6,7 +6,6 @@ import (
 	"packetwalk.dev/internal/lab/manifests"
 	"packetwalk.dev/internal/lab/signer"
 	"packetwalk.dev/internal/pods/connector"
-	"packetwalk.dev/internal/pods/source"
 
 	"context"
 	"crypto/rand"
@@ -59,7 +58,7 @@ func (l *groups) Start(ctx context.Context) error {
 	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
 		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Runtime: l.runtime,
-		Images:    source.New(l.library.forPods),
+		Images:    l.library.finder().Image,
 		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,
 	})

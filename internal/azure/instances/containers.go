@@ -1,7 +1,6 @@
 package instances
 
 import (
-	"cmp"
 	"context"
 	"encoding/base64"
 	"errors"
@@ -147,7 +146,10 @@ func (g *group) start(ctx context.Context, spec *aci.Container, r *run) *contain
 	}
 	g.change(func() {
 		r.Attempt, r.starting = r.Attempt+1, true
-		r.Events = addEvent(r.Events, "Normal", "Pulled", cmp.Or(image.LookAlike, fmt.Sprintf("Successfully pulled image %q", ref)))
+		if image.LookAlike != "" {
+			r.Events = addEvent(r.Events, "Warning", "LookAlike", image.LookAlike)
+		}
+		r.Events = addEvent(r.Events, "Normal", "Pulled", image.Said(ref))
 	})
 	g.removeLog(r.name, r.Attempt-2)
 	var c *container.Container

@@ -10,7 +10,9 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -34,8 +36,22 @@ const (
 	subnetID = "/subscriptions/s/resourceGroups/rg/providers/Microsoft.Network/virtualNetworks/v/subnets/aci"
 )
 
-// binary is packetwalk-app, built once for all tests.
-var binary string
+// binary is packetwalk-app, built once for all tests; library opens the store with its images.
+var (
+	binary          string
+	library         func() (*images.Store, error)
+	machinePackages distribution.Store
+)
+
+// finder finds built-in applications only.
+func finder() *source.Finder {
+	return &source.Finder{Own: func(string) bool { return false },
+		Ensure: func(context.Context, source.Request) (*images.Store, bool, error) {
+			s, err := library()
+			return s, false, err
+		},
+		BuiltIn: &source.BuiltIn{Program: binary, Distribution: machinePackages.Root, Open: library}}
+}
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
 
@@ -50,6 +66,7 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	library = sync.OnceValues(func() (*images.Store, error) { return images.Open(filepath.Join(dir, "images")) })
 	return m.Run()
 }
 
@@ -106,8 +123,7 @@ func newWorld(t *testing.T) *world {
 	w := &world{T: t, cfg: instances.Config{
 		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
 		Network: f,
-		Runtime: &container.Runtime{Binary: binary, Base: new(distribution.Store).Root}, NodeAgent: "/bin/false",
-		Images:  func(_ context.Context, r source.Request) (source.Image, error) { return source.BuiltIn(r.Ref, nil) },
+		Runtime: &container.Runtime{Binary: binary}, NodeAgent: "/bin/false", Images: finder().Image,
 		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
 		Subscription: "s", ResourceGroup: "rg", Location: "westeurope",
 	}}
@@ -336,22 +352,32 @@ func TestVolumes(t *testing.T) {
 	}
 }
 
-// TestImage: a group of an image of the store runs what that says, but for a command of its own.
+// TestImage: a group of an image of the store runs what that says, but for a command of its own. An event tells of one that stands for
+// another.
 func TestImage(t *testing.T) {
 	w := newWorld(t)
+	w.put(group("alike", aci.RestartAlways, "busybox", "sleep", "1000"))
+	_, view := w.until("alike", running)
+	if !slices.ContainsFunc(view.Events, func(e aci.Event) bool {
+		return e.Name == "LookAlike" && e.Type == "Warning" && strings.Contains(e.Message, "the built-in busybox stands for it")
+	}) {
+		t.Errorf("events %+v", view.Events)
+	}
 	store, err := images.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := w.cfg.Runtime.Base(t.Context())
+	base, err := machinePackages.Root(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "shop:v1", Dirs: []string{base}, Env: []string{"SHOP=1"},
+	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "shop:v1", Layers: []images.Layer{{Dir: base}}, Env: []string{"SHOP=1"},
 		Entrypoint: []string{"sleep", "1000"}}); err != nil {
 		t.Fatal(err)
 	}
-	w.cfg.Images = source.New(func(context.Context, source.Request) (*images.Store, bool, error) { return store, false, nil })
+	w.cfg.Images = (&source.Finder{
+		Ensure: func(context.Context, source.Request) (*images.Store, bool, error) { return store, false, nil },
+	}).Image
 	w.open()
 	w.put(group("own", aci.RestartAlways, "shop:v1"))
 	w.put(group("given", aci.RestartAlways, "shop:v1", "sleep", "2000"))

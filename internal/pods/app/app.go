@@ -22,9 +22,10 @@ type App struct {
 	Env        []string // the image's environment
 	Ports      []int    // TCP ports that it listens on when it runs without arguments
 	Programs   []Program
-	// Brought are the paths of executables that are not built in: who runs the container brings them (container.Runtime).
+	// Brought are the paths of executables that are not built in: who makes the image brings them.
 	Brought []string
 	Files   []File // what the image has in its file system besides the distribution's
+	Bare    bool   // it has no distribution
 }
 
 // A Program is an executable of an image that is built in.
@@ -47,18 +48,6 @@ type Process struct {
 	Env            []string
 	Stdout, Stderr io.Writer // safe for concurrent use; each Write of a whole line stays one
 	Ready          func()
-}
-
-// Argv is the command line of a container: command replaces the image's entry point and its arguments, args the arguments (as in a
-// manifest).
-func (a *App) Argv(command, args []string) []string {
-	switch {
-	case len(command) > 0:
-		return slices.Concat(command, args)
-	case len(args) > 0:
-		return slices.Concat(a.Entrypoint, args)
-	}
-	return slices.Concat(a.Entrypoint, a.Cmd)
 }
 
 // Program finds the built-in program that a command names, by its path or by its name alone.
@@ -126,7 +115,7 @@ func Names() []string {
 	return names
 }
 
-// Tools are the programs that a container of any image has where the distribution does not have them.
+// Tools are the programs that an image has where its distribution does not have them.
 var Tools = []Program{{"/usr/bin/nslookup", nslookup}}
 
 // FindProgram finds a built-in program of any image, or a tool, by its file name.

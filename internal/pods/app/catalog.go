@@ -28,7 +28,7 @@ var catalog = []App{
 	},
 	{Name: "jessie-dnsutils", Images: []string{"registry.k8s.io/e2e-test-images/jessie-dnsutils"}, Cmd: []string{"bash"}},
 	{
-		Name: "pause", Images: []string{"registry.k8s.io/pause", "k8s.gcr.io/pause", "mcr.microsoft.com/oss/kubernetes/pause"},
+		Name: "pause", Bare: true, Images: []string{"registry.k8s.io/pause", "k8s.gcr.io/pause", "mcr.microsoft.com/oss/kubernetes/pause"},
 		Entrypoint: []string{"/pause"}, Programs: []Program{{"/pause", pause}},
 	},
 	{
@@ -44,14 +44,14 @@ var catalog = []App{
 		Programs: []Program{{"/echo", echo}},
 	},
 	{
-		Name: "dns", Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53}, Brought: []string{"/dns"},
+		Name: "dns", Bare: true, Images: []string{"packetwalk/dns"}, Entrypoint: []string{"/dns"}, Ports: []int{53}, Brought: []string{"/dns"},
 	},
 	{
-		Name: "ip-masq-agent", Images: []string{"mcr.microsoft.com/aks/ip-masq-agent-v2", "mcr.microsoft.com/oss/kubernetes/ip-masq-agent"},
+		Name: "ip-masq-agent", Bare: true, Images: []string{"mcr.microsoft.com/aks/ip-masq-agent-v2", "mcr.microsoft.com/oss/kubernetes/ip-masq-agent"},
 		Entrypoint: []string{"/ip-masq-agent"}, Programs: []Program{{"/ip-masq-agent", ipMasqAgent}},
 	},
 	{
-		Name: "coredns", Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns",
+		Name: "coredns", Bare: true, Images: []string{"registry.k8s.io/coredns/coredns", "mcr.microsoft.com/oss/kubernetes/coredns",
 			"mcr.microsoft.com/oss/v2/kubernetes/coredns", "coredns/coredns"},
 		Entrypoint: []string{"/coredns"}, Brought: []string{"/coredns"},
 	},
@@ -61,16 +61,16 @@ var catalog = []App{
 		Entrypoint: []string{"/nginx-ingress-controller"}, Brought: []string{"/nginx-ingress-controller"},
 	},
 	{
-		Name: "defaultbackend", Images: []string{"mcr.microsoft.com/oss/kubernetes/defaultbackend", "registry.k8s.io/defaultbackend-amd64",
+		Name: "defaultbackend", Bare: true, Images: []string{"mcr.microsoft.com/oss/kubernetes/defaultbackend", "registry.k8s.io/defaultbackend-amd64",
 			"k8s.gcr.io/defaultbackend-amd64"},
 		Entrypoint: []string{"/server"}, Ports: []int{8080}, Programs: []Program{{"/server", defaultBackend}},
 	},
 	{
-		Name: "external-dns", Images: []string{"mcr.microsoft.com/oss/kubernetes/external-dns", "registry.k8s.io/external-dns/external-dns"},
+		Name: "external-dns", Bare: true, Images: []string{"mcr.microsoft.com/oss/kubernetes/external-dns", "registry.k8s.io/external-dns/external-dns"},
 		Entrypoint: []string{"/external-dns"}, Brought: []string{"/external-dns"},
 	},
 	{
-		Name: "virtual-kubelet", Images: []string{"mcr.microsoft.com/oss/virtual-kubelet/virtual-kubelet", "microsoft/virtual-kubelet"},
+		Name: "virtual-kubelet", Bare: true, Images: []string{"mcr.microsoft.com/oss/virtual-kubelet/virtual-kubelet", "microsoft/virtual-kubelet"},
 		Entrypoint: []string{"/virtual-kubelet"}, Brought: []string{"/virtual-kubelet"},
 	},
 	{

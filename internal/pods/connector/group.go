@@ -9,7 +9,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"packetwalk.dev/internal/azure/aci"
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/podspec"
 )
 
@@ -93,14 +92,10 @@ func newContainer(c *corev1.Container) aci.Container {
 	return aci.Container{Name: c.Name, Properties: p}
 }
 
-// command is the one list that Azure takes in place of the image's entry point and arguments; none when the image's own are meant.
+// command is the one list that Azure takes in place of the image's entry point and arguments, also where a pod has arguments alone
+// (virtual-kubelet/azure-aci, pkg/provider, getCommand); none when the image's own are meant.
 func command(c *corev1.Container, vars map[string]string) []string {
 	list := slices.Concat(c.Command, c.Args)
-	if len(c.Command) == 0 && len(c.Args) > 0 {
-		if image, err := app.Resolve(c.Image); err == nil {
-			list = slices.Concat(image.Entrypoint, c.Args)
-		}
-	}
 	for i, s := range list {
 		list[i] = podspec.Expand(s, vars)
 	}

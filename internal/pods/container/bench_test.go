@@ -18,10 +18,8 @@ import (
 // BenchmarkStart starts one container after the other and leaves them running: the CPU time of a start, ours and the container's until it
 // runs, and what an idle one costs in memory with its shim when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
-	b.Run("application", func(b *testing.B) { benchmarkStart(b, container.Spec{Image: "whereami"}) })
-	b.Run("command", func(b *testing.B) {
-		benchmarkStart(b, container.Spec{Image: "ubuntu", Command: []string{"sleep", "1000"}})
-	})
+	b.Run("application", func(b *testing.B) { benchmarkStart(b, imaged(b, "whereami")) })
+	b.Run("command", func(b *testing.B) { benchmarkStart(b, imaged(b, "ubuntu", "sleep", "1000")) })
 }
 
 func benchmarkStart(b *testing.B, s container.Spec) {
@@ -38,7 +36,7 @@ func benchmarkStart(b *testing.B, s container.Spec) {
 	})
 	before := cpuTime(b)
 	for b.Loop() {
-		s.Name, s.Hostname, s.Dir = "bench", "bench", filepath.Join(dir, strconv.Itoa(len(all)))
+		s.Dir = filepath.Join(dir, strconv.Itoa(len(all)))
 		s.LogPath = filepath.Join(dir, "logs", strconv.Itoa(len(all)))
 		c, err := r.Start(context.Background(), s)
 		if err != nil {

@@ -57,7 +57,7 @@ func (s *Spec) Capabilities() (CapSet, error) {
 			ErrStart, refused.names())
 	}
 	set := defaultCaps
-	if s.Image != "" {
+	if s.App != "" {
 		set = appCaps
 	}
 	if s.Privileged || add.has(capAll) {

@@ -3,6 +3,7 @@ package container_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -74,6 +75,8 @@ func TestStartFailures(t *testing.T) {
 	workdir.WorkingDir = "/etc/passwd"
 	source := m.spec("ubuntu", "true")
 	source.Mounts = []container.Mount{{Source: "/nosuch/volume", Destination: "/v"}}
+	image := m.spec("ubuntu", "true")
+	image.Layers = []string{"/nosuch/layer"}
 	netns := m.spec("ubuntu", "true")
 	netns.NetNS = "/nosuch/netns"
 	for _, tt := range []struct {
@@ -87,7 +90,7 @@ func TestStartFailures(t *testing.T) {
 		{workdir, `/etc/passwd: not a directory`, true},
 		{source, `/nosuch/volume`, false},
 		{netns, `/nosuch/netns`, false},
-		{m.spec("nosuch"), `nosuch`, false},
+		{image, `/nosuch`, false},
 	} {
 		c, err := m.runtime.Start(context.Background(), tt.spec)
 		if err == nil {
@@ -112,20 +115,32 @@ const starterEnv = "PACKETWALK_TEST_STARTER"
 
 // starter is a process that starts a container and does not end by itself: the lab process, to be killed.
 func starter() int {
-	dir, app, _ := strings.Cut(os.Getenv(starterEnv), ",")
-	bin, dir, _ := strings.Cut(dir, ":")
-	r := newRuntime(bin)
-	_, err := r.Start(context.Background(),
-		container.Spec{Name: "test", Dir: dir, LogPath: dir + ".log", Image: app, Command: strings.Fields(os.Getenv("STARTER_COMMAND"))})
+	binary, text, _ := strings.Cut(os.Getenv(starterEnv), ",")
+	var s container.Spec
+	err := json.Unmarshal([]byte(text), &s)
+	if err == nil {
+		_, err = newRuntime(binary).Start(context.Background(), s)
+	}
 	fmt.Println("started", err)
 	select {}
 }
 
+// starterOf is a starter of a container.
+func (m *machine) starterOf(s container.Spec) *exec.Cmd {
+	m.Helper()
+	text, err := json.Marshal(s)
+	if err != nil {
+		m.Fatal(err)
+	}
+	cmd := exec.Command(os.Args[0])
+	cmd.Env = append(os.Environ(), starterEnv+"="+binary+","+string(text))
+	return cmd
+}
+
 func TestSurvivesItsStarter(t *testing.T) {
 	m := newMachine(t)
-	dir := filepath.Join(t.TempDir(), "c")
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), starterEnv+"="+binary+":"+dir+",nginx")
+	s := m.spec("nginx")
+	dir, cmd := s.Dir, m.starterOf(s)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -166,7 +181,7 @@ func TestSurvivesItsStarter(t *testing.T) {
 
 func TestAdoptFindsOutWhatNobodySaw(t *testing.T) {
 	m := newMachine(t)
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	adopted, err := m.runtime.Adopt(c.Spec().Dir)
 	if err != nil {
 		t.Fatal(err)
@@ -227,7 +242,7 @@ func TestFileSystem(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(secret) })
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.ResolvConf = []byte("nameserver 10.0.0.10\n")
 	s.Mounts = []container.Mount{
 		{Source: host, Destination: "/volume/ro", ReadOnly: true},
@@ -273,7 +288,7 @@ cat /proc/1/mounts | wc -l
 
 func TestReadOnlyRoot(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.ReadOnlyRoot = true
 	s.Mounts = []container.Mount{{Source: t.TempDir(), Destination: "/usr/share/scratch"}}
 	c := m.start(s)
@@ -319,7 +334,7 @@ func TestUserAndCapabilities(t *testing.T) {
 
 func TestNetworkTools(t *testing.T) {
 	m := newMachine(t)
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	contains(t, m.run(c, "ip", "-o", "addr", "show", "lo"), "127.0.0.1/8")
 	contains(t, m.run(c, "ping", "-c1", "127.0.0.1"), "1 received")
 	var out, errOut bytes.Buffer
@@ -405,7 +420,7 @@ func TestStopWithOpenConnection(t *testing.T) {
 func TestRemoveWhileTheStarterRecords(t *testing.T) {
 	m := newMachine(t)
 	for range 60 {
-		c := m.start(m.spec("pause"))
+		c := m.start(m.spec("agnhost"))
 		adopted, err := m.runtime.Adopt(c.Spec().Dir)
 		if err != nil {
 			t.Fatal(err)

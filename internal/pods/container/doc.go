@@ -1,7 +1,6 @@
 // Package container runs containers as processes in namespaces: a container is one process tree in a network namespace that somebody else
-// made and in mount, pid and UTS namespaces of its own. Its file system is the layers of an image, or for a built-in application a base
-// that all share (the files of a distribution), nothing of the machine's, and over them a layer of its own that nobody else sees and that
-// goes when the container goes.
+// made and in mount, pid and UTS namespaces of its own. Its file system is the layers of an image, nothing of the machine's, and over them
+// a layer of its own that nobody else sees and that goes when the container goes.
 //
 // The package owns a container's life: start, stop, exec, attach, log, adopt after the starter died, remove. A container does not depend on
 // the process that started it: its first process (packetwalk-app, package container/boot) writes the log and the exit state itself, so that

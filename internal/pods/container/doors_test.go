@@ -32,7 +32,7 @@ func TestMachineIsNotSeen(t *testing.T) {
 		}
 		t.Cleanup(func() { os.Remove(name) })
 	}
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	out := m.run(c, "find", "/", "-xdev", "-name", mark, "-o", "-xdev", "-type", "f", "(", "-path", "/boot/*", "-o", "-path", "/var/*",
 		"-o", "-path", "/root/*", "-o", "-path", "/opt/*", "-o", "-path", "/usr/local/*", "-o", "-path", "/etc/ssh/*", "-o", "-path",
 		"/etc/*shadow*",
@@ -41,7 +41,7 @@ func TestMachineIsNotSeen(t *testing.T) {
 		t.Errorf("the container has\n%s", out)
 	}
 	for dir, want := range map[string]string{
-		"/":     "bin dev etc home lib lib32 lib64 libx32 media mnt opt proc root run sbin srv sys tmp usr var .packetwalk pause",
+		"/":     "bin dev etc home lib lib32 lib64 libx32 media mnt opt proc root run sbin srv sys tmp usr var .packetwalk agnhost",
 		"/home": "", "/media": "", "/mnt": "", "/opt": "", "/root": "", "/srv": "", "/tmp": "", "/var/tmp": "", "/run": "lock",
 		"/etc/ssl/private": "",
 	} {
@@ -58,14 +58,14 @@ func TestMachineIsNotSeen(t *testing.T) {
 	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n",
 		"own\n")
 	// What a container writes is its own.
-	contains(t, m.run(m.start(m.spec("pause")), "sh", "-c", "cat /etc/nsswitch.conf; ls /etc/services; ls /usr/lib/x 2>&1 || :"), "files dns",
+	contains(t, m.run(m.start(m.spec("agnhost")), "sh", "-c", "cat /etc/nsswitch.conf; ls /etc/services; ls /usr/lib/x 2>&1 || :"), "files dns",
 		"/etc/services\n", "/usr/lib/x': No such file")
 }
 
 // What engines mask is empty, and what they make read-only is not written.
 func TestProcIsGuarded(t *testing.T) {
 	m := newMachine(t)
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	out := m.run(c, "sh", "-c", "for f in interrupts kcore keys timer_list latency_stats sched_debug acpi asound scsi; do "+
 		"[ ! -e /proc/$f ] || [ -z \"$(ls -A /proc/$f | grep -v ^/proc/)$(head -c1 /proc/$f 2>/dev/null)\" ] || echo open $f; done; "+
 		"for d in firmware devices/virtual/powercap; do [ -z \"$(ls -A /sys/$d 2>/dev/null)\" ] || echo open $d; done; "+
@@ -83,17 +83,17 @@ const manyFds = 40
 func TestWorkingDirOfTheMachine(t *testing.T) {
 	m := newMachine(t)
 	for n := 3; n < manyFds; n++ {
-		for _, s := range []container.Spec{m.spec("pause"), m.spec("ubuntu", "sh", "-c", "ls -a . ..")} {
+		for _, s := range []container.Spec{m.spec("agnhost"), m.spec("ubuntu", "sh", "-c", "ls -a . ..")} {
 			s.WorkingDir = fmt.Sprintf("/proc/thread-self/fd/%d", n)
 			if c, err := m.runtime.Start(context.Background(), s); !errors.Is(err, container.ErrStart) {
 				if err == nil {
 					defer c.Remove()
 				}
-				t.Errorf("%s: a container of %s starts: %v", s.WorkingDir, s.Image, err)
+				t.Errorf("%s: a container of %s starts: %v", s.WorkingDir, s.App, err)
 			}
 		}
 	}
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	for n := 3; n < 200; n++ {
 		e := container.Exec{Args: []string{"true"}, Dir: fmt.Sprintf("/proc/thread-self/fd/%d", n)}
 		if _, err := c.Exec(context.Background(), e); !errors.Is(err, container.ErrStart) {
@@ -151,7 +151,7 @@ func TestDestinationByLink(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range manyFds {
-		s := m.spec("pause")
+		s := m.spec("agnhost")
 		s.Mounts = []container.Mount{{Source: volume, Destination: "/v"}, {Source: data, Destination: fmt.Sprintf("/v/fd%d/made/deep", n)}}
 		c, err := m.runtime.Start(context.Background(), s)
 		if err == nil {
@@ -162,7 +162,7 @@ func TestDestinationByLink(t *testing.T) {
 			t.Errorf("made on the machine: %v", made)
 		}
 	}
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.Mounts = []container.Mount{{Source: volume, Destination: "/v"}, {Source: data, Destination: "/v/in/made", ReadOnly: true}}
 	contains(t, m.run(m.start(s), "sh", "-c", "echo x > /tmp/made/x || ls -d /tmp/made"), "/tmp/made\n")
 }
@@ -228,7 +228,7 @@ func TestSwappedLink(t *testing.T) {
 		t.Error("the volume was never mounted")
 	}
 	// What is beneath one name stays beneath it, not only in the volume.
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	if err := os.Symlink("../secret", volume+"/outer/away"); err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,7 @@ import (
 
 func TestExec(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.Env = []string{"GREETING=hello"}
 	s.WorkingDir = "/etc"
 	c := m.start(s)
@@ -51,13 +51,13 @@ func TestLogOfOtherProcesses(t *testing.T) {
 	terminal := m.spec("ubuntu", "sh", "-c", "echo own; exec sleep 1000")
 	terminal.TTY = true
 	ends := m.spec("ubuntu", "sh", "-c", "echo own; until test -e /tmp/end; do sleep 0.05; done")
-	for _, s := range []container.Spec{m.spec("pause"), user, terminal, ends} {
+	for _, s := range []container.Spec{m.spec("agnhost"), user, terminal, ends} {
 		c := m.start(s)
-		if s.Image != "pause" {
+		if s.App != "agnhost" {
 			m.awaitLog(c)
 		}
 		m.run(c, "sh", "-c", "echo hi > /proc/1/fd/1; echo oh >> /proc/1/fd/2; echo x > /proc/1/fd/new || seq 20000 > /proc/1/fd/1")
-		if s.Image == "ubuntu" && s.Command[2] == ends.Command[2] {
+		if s.App == "ubuntu" && s.Command[2] == ends.Command[2] {
 			// The command may end with the container.
 			if _, err := c.Exec(t.Context(), container.Exec{Args: []string{"touch", "/tmp/end"}}); err != nil {
 				t.Error(err)
@@ -70,7 +70,7 @@ func TestLogOfOtherProcesses(t *testing.T) {
 		}
 		log := strings.ReplaceAll(m.log(c), "\r\n", "\n")
 		contains(t, log, "hi\n", "oh\n", "\n20000\n")
-		if s.Image != "pause" {
+		if s.App != "agnhost" {
 			contains(t, log, "own\n")
 		}
 		if got := strings.Count(log, "\n"); got < 20002 {
@@ -87,7 +87,7 @@ func sizes(width, height uint16) <-chan container.Size {
 
 func TestExecEndsWithItsContext(t *testing.T) {
 	m := newMachine(t)
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
 	defer cancel()
 	if _, err := c.Exec(ctx, container.Exec{Args: []string{"sleep", "1000"}}); !errors.Is(err, context.DeadlineExceeded) {
@@ -97,7 +97,7 @@ func TestExecEndsWithItsContext(t *testing.T) {
 
 func TestExecGetsLargeOutputWhole(t *testing.T) {
 	m := newMachine(t)
-	c := m.start(m.spec("pause"))
+	c := m.start(m.spec("agnhost"))
 	out := m.run(c, "sh", "-c", "head -c 3000000 /dev/zero")
 	if len(out) != 3000000 {
 		t.Errorf("got %d bytes", len(out))

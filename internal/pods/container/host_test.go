@@ -120,7 +120,7 @@ func TestHosts(t *testing.T) {
 // A privileged container on the host's network does there what a node agent does.
 func TestPrivileged(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.Privileged, s.NetNS = true, "/run/netns/"+m.netns("node")
 	c := m.start(s)
 	out := m.run(c, "sh", "-c", `echo 1 > /proc/sys/net/ipv4/ip_forward && cat /proc/sys/net/ipv4/ip_forward
@@ -137,7 +137,7 @@ func TestPrivilegedStaysInside(t *testing.T) {
 	if err := unix.Mknod(host+"/memory", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 5))); err != nil { // /dev/zero, to hurt nobody
 		t.Fatal(err)
 	}
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.Privileged = true
 	s.Mounts = []container.Mount{{Source: host, Destination: "/host", ReadOnly: true}}
 	application := m.start(s)
@@ -184,7 +184,7 @@ func TestEndsFirstWithoutMemory(t *testing.T) {
 	m := newMachine(t)
 	command := m.spec("ubuntu", "sleep", "1000")
 	command.Privileged = true
-	for _, s := range []container.Spec{m.spec("pause"), command} {
+	for _, s := range []container.Spec{m.spec("agnhost"), command} {
 		c := m.start(s)
 		score := func(pid string) string {
 			t.Helper()
@@ -195,12 +195,12 @@ func TestEndsFirstWithoutMemory(t *testing.T) {
 			return string(b)
 		}
 		if got := score(fmt.Sprint(c.Pid())); got != "1000\n" {
-			t.Errorf("%s: the first process has %s", s.Image, got)
+			t.Errorf("%s: the first process has %s", s.App, got)
 		}
 		// All of it, for a command is under way before it has its score.
 		out := m.run(c, "sh", "-c", "sleep 0.1; cat /proc/self/oom_score_adj /proc/[0-9]*/oom_score_adj")
 		if got := strings.ReplaceAll(out, "1000\n", ""); strings.ContainsAny(got, "0123456789") || strings.Count(out, "1000\n") < 3 {
-			t.Errorf("%s: %s", s.Image, out)
+			t.Errorf("%s: %s", s.App, out)
 		}
 		if got := score("self"); got == "1000\n" {
 			t.Error("the user's own process is to end first")
@@ -211,7 +211,7 @@ func TestEndsFirstWithoutMemory(t *testing.T) {
 // What is mounted below a volume's source on the machine is no part of the volume: no /proc, no socket.
 func TestVolumeIsOneFileSystem(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.Mounts = []container.Mount{{Source: "/", Destination: "/host", ReadOnly: true}}
 	c := m.start(s)
 	for _, script := range []string{"ls /host/proc/1", "ls /host/sys/class", "head -c1 /host/dev/zero", "touch /host/etc/x",
@@ -222,7 +222,7 @@ func TestVolumeIsOneFileSystem(t *testing.T) {
 			t.Errorf("%s: exit status %d, %v\n%s", script, code, err, out.String())
 		}
 	}
-	s = m.spec("pause")
+	s = m.spec("agnhost")
 	s.Mounts = []container.Mount{{Source: "/proc", Destination: "/proc/", ReadOnly: true}}
 	if _, err := m.runtime.Start(context.Background(), s); !errors.Is(err, container.ErrStart) {
 		t.Error(err)
@@ -231,7 +231,7 @@ func TestVolumeIsOneFileSystem(t *testing.T) {
 
 func TestRefusedCapability(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("pause")
+	s := m.spec("agnhost")
 	s.AddCaps = []string{"NET_ADMIN", "SYS_ADMIN"}
 	_, err := m.runtime.Start(context.Background(), s)
 	if !errors.Is(err, container.ErrStart) {
@@ -287,7 +287,7 @@ func TestNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.runtime.Programs = map[string]string{"dns": program}
+	builtIn.Brought["dns"] = program
 	s := m.spec("dns")
 	s.Args = []string{"ifconfig.co=198.51.100.80", "whereami.default.svc.cluster.local=10.0.0.7"}
 	c := m.start(s)

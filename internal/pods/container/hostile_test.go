@@ -14,7 +14,7 @@ import (
 func TestExecInHostileDev(t *testing.T) {
 	m := newMachine(t)
 	for _, spoil := range []string{"mkfifo /dev/null", "ln -s /proc/1/task/1/fd/0 /dev/null", "mkfifo /dev/null /dev/ptmx"} {
-		c := m.start(m.spec("pause"))
+		c := m.start(m.spec("agnhost"))
 		m.run(c, "sh", "-c", "rm -f /dev/null /dev/ptmx; "+spoil)
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()

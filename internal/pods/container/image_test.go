@@ -54,9 +54,7 @@ func (m *machine) build(to, from string) {
 }
 
 func (m *machine) imageSpec(args ...string) container.Spec {
-	s := m.spec("", "/bin/inside")
-	s.Args, s.Layers = args, m.layers()
-	return s
+	return m.placed(container.Spec{ID: "id", Name: "test", Hostname: "box", Command: []string{"/bin/inside"}, Args: args, Layers: m.layers()})
 }
 
 // ended gives the log of a container that ends.
@@ -207,10 +205,10 @@ func TestSysctls(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, s := range []container.Spec{m.spec("pause"), m.spec("ubuntu", "sleep", "1000")} {
+	for _, s := range []container.Spec{m.spec("agnhost"), m.spec("ubuntu", "sleep", "1000")} {
 		s.Sysctls = map[string]string{setting: "1"}
 		if got := m.run(m.start(s), "cat", "/proc/sys/"+setting); got != "1\n" {
-			t.Errorf("%s: %q", s.Image, got)
+			t.Errorf("%s: %q", s.App, got)
 		}
 	}
 	if now, err := os.ReadFile("/proc/sys/" + setting); err != nil || string(now) != string(machine) {

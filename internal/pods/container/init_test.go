@@ -3,8 +3,6 @@ package container_test
 import (
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,9 +15,8 @@ import (
 // How a command ended is known though who started it was killed before.
 func TestExitStatusWithoutStarter(t *testing.T) {
 	m := newMachine(t)
-	dir := filepath.Join(t.TempDir(), "c")
-	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), starterEnv+"="+binary+":"+dir+",ubuntu", "STARTER_COMMAND=timeout 1 sleep 1000")
+	s := m.spec("ubuntu", "timeout", "1", "sleep", "1000")
+	dir, cmd := s.Dir, m.starterOf(s)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -100,15 +97,15 @@ func TestShimKilled(t *testing.T) {
 func TestNoZombies(t *testing.T) {
 	m := newMachine(t)
 	id := int64(1000)
-	user := m.spec("pause")
+	user := m.spec("agnhost")
 	user.UID = &id
-	for _, s := range []container.Spec{m.spec("pause"), user} {
+	for _, s := range []container.Spec{m.spec("agnhost"), user} {
 		c := m.start(s)
 		m.run(c, "sh", "-c", "for i in 1 2 3; do (sleep 0.05 &); done")
 		out := "(sleep)"
 		for deadline := time.Now().Add(20 * time.Second); strings.Contains(out, "(sleep)"); time.Sleep(50 * time.Millisecond) {
 			if out = m.run(c, "sh", "-c", "cat /proc/[0-9]*/stat"); time.Now().After(deadline) {
-				t.Fatalf("%s:\n%s", s.Image, out)
+				t.Fatalf("%s:\n%s", s.App, out)
 			}
 		}
 	}

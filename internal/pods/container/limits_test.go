@@ -91,7 +91,7 @@ func groupOf(t *testing.T, c *container.Container, file string) string {
 // TestMemoryBomb: the kernel ends what takes more memory than the container has, and nothing else; the exit says why.
 func TestMemoryBomb(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
-	other := m.start(m.spec("pause"))
+	other := m.start(m.spec("agnhost"))
 	hog := []string{"bash", "-c", "exec tail -n1 < <(head -c 100m /dev/zero)"} // it keeps a line in memory
 	s := m.spec("ubuntu", hog...)
 	s.Limits.Memory = 32 << 20
@@ -137,7 +137,7 @@ func TestLimitsOfAContainer(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
 	want := cgroup.Limits{Memory: 64 << 20, CPU: 500, Weight: 512, Processes: 100}
 	command := m.spec("ubuntu", "sleep", "1000")
-	for _, s := range []container.Spec{m.spec("pause"), command} {
+	for _, s := range []container.Spec{m.spec("agnhost"), command} {
 		s.Limits = want
 		c := m.start(s)
 		if len(c.Spec().Group) == 0 {
@@ -173,7 +173,7 @@ func TestLimitsOfAContainer(t *testing.T) {
 // container and not before, and the others go on.
 func TestSharedProcesses(t *testing.T) {
 	m := grown(t, cgroup.Limits{})
-	sandbox := m.start(m.spec("pause"))
+	sandbox := m.start(m.spec("agnhost"))
 	one, two := m.spec("ubuntu", "sh", "-c", "echo $$; sleep 997 & exec sleep 998"), m.spec("ubuntu", "sleep", "999")
 	one.ProcessesOf, two.ProcessesOf = sandbox.Spec().Dir, sandbox.Spec().Dir
 	a, b := m.start(one), m.start(two)

@@ -7,12 +7,15 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/containertest"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -20,10 +23,23 @@ import (
 // binary is packetwalk-app, built once for all tests.
 var binary string
 
-var store distribution.Store
+// builtIn makes the images of containers, in a store of the tests' own.
+var builtIn = &source.BuiltIn{Distribution: new(distribution.Store).Root, Brought: map[string]string{}}
 
-func newRuntime(binary string) *container.Runtime {
-	return &container.Runtime{Binary: binary, Base: store.Root}
+func newRuntime(binary string) *container.Runtime { return &container.Runtime{Binary: binary} }
+
+// imaged is a container of a built-in application.
+func imaged(tb testing.TB, app string, command ...string) container.Spec {
+	tb.Helper()
+	s := container.Spec{ID: "id", Name: "test", Hostname: "box", Command: command}
+	i, err := builtIn.Image(tb.Context(), app)
+	if err == nil {
+		err = i.Apply(&s)
+	}
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return s
 }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -42,6 +58,8 @@ func testMain(m *testing.M) int {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
+	builtIn.Program = binary
+	builtIn.Open = sync.OnceValues(func() (*images.Store, error) { return images.Open(filepath.Join(dir, "images")) })
 	code := m.Run()
 	// Each child was waited for.
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
@@ -111,10 +129,17 @@ func processesOf(dir string) (pids []string) {
 	return pids
 }
 
-func (m *machine) spec(image string, command ...string) container.Spec {
+func (m *machine) spec(app string, command ...string) container.Spec {
+	m.Helper()
+	return m.placed(imaged(m, app, command...))
+}
+
+// placed gives a container its own directory.
+func (m *machine) placed(s container.Spec) container.Spec {
 	m.n++
-	dir := filepath.Join(m.TempDir(), fmt.Sprintf("c%d", m.n))
-	return container.Spec{ID: "id", Name: "test", Dir: dir, LogPath: dir + ".logs/0.log", Hostname: "box", Image: image, Command: command}
+	s.Dir = filepath.Join(m.TempDir(), fmt.Sprintf("c%d", m.n))
+	s.LogPath = s.Dir + ".logs/0.log"
+	return s
 }
 
 func (m *machine) start(s container.Spec) *container.Container {

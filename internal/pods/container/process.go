@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -27,6 +28,9 @@ func (s *Spec) Environ(who *Account, extra []string, tty bool) []string {
 	}
 	return lastOfEach(env)
 }
+
+// Argv is the command line.
+func (s *Spec) Argv() []string { return slices.Concat(s.Command, s.Args) }
 
 // lastOfEach keeps the last of the pairs with one name, at the place of the first.
 func lastOfEach(env []string) []string {

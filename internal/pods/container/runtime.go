@@ -27,11 +27,6 @@ import (
 type Runtime struct {
 	// Binary is the path of packetwalk-app, a container's shim or first process.
 	Binary string
-	// Programs are the machine's files for executables of images that are not built in (app.App.Brought), by their base names.
-	Programs map[string]string
-	// Base gives the directory that all roots have below their writable layers, absolute: the files of a distribution. Nobody changes it
-	// while a container may have it. Each Start asks.
-	Base func(context.Context) (dir string, err error)
 	// Groups is where containers' control groups are, Bounds what a container has for limits that its Spec does not have.
 	Groups cgroup.Tree
 	Bounds cgroup.Limits
@@ -80,18 +75,16 @@ const (
 // stage is that of the process which Start starts. A built-in application without need of a terminal, an input or another user is the
 // container's first process and writes log and state itself: hundreds run at once.
 func (s *Spec) stage() string {
-	if s.Image == "" || s.ProcessesOf != "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 ||
+	if s.App == "" || s.ProcessesOf != "" || s.TTY || s.Stdin || s.User != "" || number(s.UID) != 0 || number(s.GID) != 0 ||
 		len(s.Groups) > 0 {
 		return StageShim
 	}
-	image, err := app.ByName(s.Image)
+	a, err := app.ByName(s.App)
 	if err != nil {
 		return StageShim
 	}
-	if argv := image.Argv(s.Command, s.Args); len(argv) > 0 {
-		if _, ok := image.Program(argv[0]); ok {
-			return StageApplication
-		}
+	if _, ok := a.Program(first(s.Argv())); ok {
+		return StageApplication
 	}
 	return StageShim
 }
@@ -109,11 +102,6 @@ func number(n *int64) int64 {
 func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	if err := s.check(); err != nil {
 		return nil, err
-	}
-	if s.Image != "" {
-		if err := r.builtIn(ctx, &s); err != nil {
-			return nil, fmt.Errorf("container %s: image %s: %w", s.Name, s.Image, err)
-		}
 	}
 	c := &Container{spec: s, done: make(chan struct{})}
 	err := c.bound(r)
@@ -133,34 +121,6 @@ func (c *Container) bound(r *Runtime) (err error) {
 	return err
 }
 
-// builtIn puts into a Spec what a built-in application needs.
-func (r *Runtime) builtIn(ctx context.Context, s *Spec) error {
-	image, err := app.ByName(s.Image)
-	if err != nil {
-		return err
-	}
-	s.ImageEnv = image.Env
-	if s.Mounts, err = r.withPrograms(s.Mounts, image.Brought); err != nil {
-		return err
-	}
-	base, err := r.Base(ctx)
-	s.Layers = []string{base}
-	return err
-}
-
-// withPrograms puts the executables that an image needs before the other mounts.
-func (r *Runtime) withPrograms(mounts []Mount, brought []string) ([]Mount, error) {
-	var all []Mount
-	for _, path := range brought {
-		file := r.Programs[filepath.Base(path)]
-		if file == "" {
-			return nil, fmt.Errorf("%w: exec: %q: this runtime brings no such program", ErrStart, path)
-		}
-		all = append(all, Mount{Source: file, Destination: path, ReadOnly: true})
-	}
-	return append(all, mounts...), nil
-}
-
 func (s *Spec) check() error {
 	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir, "shared": s.ProcessesOf}
 	for i, m := range s.Mounts {
@@ -175,7 +135,7 @@ func (s *Spec) check() error {
 			return fmt.Errorf("container %s: %w: mount at %s: / and /proc are the container's own", s.Name, ErrStart, m.Destination)
 		}
 	}
-	if s.Image == "" && len(s.Layers) == 0 {
+	if len(s.Layers) == 0 {
 		return fmt.Errorf("container %s has no image", s.Name)
 	}
 	if s.Dir == "" {

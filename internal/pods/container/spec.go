@@ -24,15 +24,15 @@ type Spec struct {
 	// ProcessesOf is the Dir of a container that runs, whose process namespace this one's processes share; "" makes a new one.
 	ProcessesOf string
 	Hostname    string // "" keeps the host's
-	Image       string // name of a built-in application: the Name that app.Resolve gives; "" where the root is of Layers
-	// Layers are the directories below the root's writable layer, the lowest first (overlayfs's lowerdir); Start sets them for a built-in
-	// application.
+	// Layers are the directories below the root's writable layer, the lowest first (overlayfs's lowerdir).
 	Layers []string
-	// Command and Args are as in a manifest: Command replaces the image's entry point, Args its arguments. A command that is one of the
-	// image's own programs (nginx, /kuard, …) runs in the first process; every other is looked for in $PATH of the container's file system.
+	// App is the name of the built-in application that the layers are of; "" for an image of others. A command that is one of its programs
+	// (nginx, /kuard, …) runs in the first process.
+	App string
+	// Command and Args are the command line; its first word is looked for in $PATH of the container's file system.
 	Command, Args []string
-	// Env are "NAME=value" pairs over ImageEnv, the image's own (Start sets those of a built-in application); PATH, HOME, HOSTNAME and, with a
-	// terminal, TERM are given where neither has them.
+	// Env are "NAME=value" pairs over ImageEnv, the image's own; PATH, HOME, HOSTNAME and, with a terminal, TERM are given where neither has
+	// them.
 	Env, ImageEnv []string
 	WorkingDir    string // "" is /
 	// Sysctls are settings of the container's IPC namespace, by their names below /proc/sys, as "kernel/shm_rmid_forced". The caller has

@@ -24,7 +24,7 @@ func TestCapabilities(t *testing.T) {
 		want CapSet
 	}{
 		{Spec{}, defaultCaps},
-		{Spec{Image: "ubuntu"}, defaultCaps | mustCaps("NET_ADMIN")},
+		{Spec{App: "ubuntu"}, defaultCaps | mustCaps("NET_ADMIN")},
 		{Spec{AddCaps: []string{"NET_ADMIN"}}, appCaps},
 		{Spec{DropCaps: []string{"net_raw"}}, defaultCaps &^ mustCaps("NET_RAW")},
 		{Spec{AddCaps: []string{"CAP_IPC_LOCK", "sys_ptrace"}}, defaultCaps | mustCaps("IPC_LOCK")},

@@ -75,7 +75,8 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 
 func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...), ExposedPorts: map[string]struct{}{}}}
+		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...),
+			ExposedPorts: map[string]struct{}{}}}
 	for _, p := range a.Ports {
 		config.Config.ExposedPorts[fmt.Sprintf("%d/tcp", p)] = struct{}{}
 	}

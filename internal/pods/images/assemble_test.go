@@ -82,7 +82,8 @@ func TestAssembleFrom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files := []File{{Path: "/.own/program", Source: program}, {Path: "/usr/bin/x", Link: "/.own/program"}, {Path: "/usr/share/t", Text: "text"}}
+	files := []File{{Path: "/.own/program", Source: program}, {Path: "/usr/bin/x", Link: "/.own/program"},
+		{Path: "/usr/share/t", Text: "text"}}
 	if _, err := s.Assemble(t.Context(), Assembly{Name: "above", From: "below", Layers: []Layer{{Files: files}}}); err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +123,8 @@ func TestOwnNames(t *testing.T) {
 	if _, err := s.Load(t.Context(), s.dir); err == nil || !strings.Contains(err.Error(), "built-in applications") {
 		t.Errorf("loaded: %v", err)
 	}
-	if _, err := s.Build(t.Context(), Recipe{Name: name, Source: os.Args[0]}); err == nil || !strings.Contains(err.Error(), "built-in applications") {
+	if _, err := s.Build(t.Context(), Recipe{Name: name, Source: os.Args[0]}); err == nil ||
+		!strings.Contains(err.Error(), "built-in applications") {
 		t.Errorf("built: %v", err)
 	}
 }

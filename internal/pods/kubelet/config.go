@@ -80,8 +80,7 @@ type Config struct {
 	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
 	Client kubernetes.Interface
 	Shared *Shared // one for all kubelets of a cluster; running
-	// Runtime starts containers, Resolve finds what an image's reference means (optional: built-in applications only), Images lists them
-	// (optional: app.Images).
+	// Runtime starts containers, Resolve finds what an image's reference means, Images lists some (optional: app.Images).
 	Runtime Runtime
 	Resolve func(ctx context.Context, r source.Request) (source.Image, error)
 	Images  func() []string
@@ -99,7 +98,7 @@ type Config struct {
 
 	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the node's own tree, which hostPath volumes see).
 	Dir string
-	// Distribution gives the root of what else they see, read-only: the distribution that containers have (container.Runtime.Base).
+	// Distribution gives the root of what else they see, read-only: the distribution that containers have.
 	Distribution func(context.Context) (dir string, err error)
 	CNIConfDir   string
 	CNIBinDirs   []string
@@ -135,6 +134,7 @@ func (c *Config) complete() error {
 	need(c.Client != nil, "Client")
 	need(c.Shared != nil, "Shared")
 	need(c.Runtime != nil, "Runtime")
+	need(c.Resolve != nil, "Resolve")
 	need(c.NodeNS != nil, "NodeNS")
 	need(c.PodNetNSDir != "", "PodNetNSDir")
 	need(c.Dir != "", "Dir")
@@ -147,9 +147,6 @@ func (c *Config) complete() error {
 }
 
 func (c *Config) defaults() {
-	if c.Resolve == nil {
-		c.Resolve = func(_ context.Context, r source.Request) (source.Image, error) { return source.BuiltIn(r.Ref, nil) }
-	}
 	if c.Images == nil {
 		c.Images = app.Images
 	}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 
 	"packetwalk.dev/internal/pods/container"
+	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // sandboxDir is where the sandbox of a pod whose containers share a process namespace is: a container that does nothing but be its process
@@ -35,14 +37,24 @@ func (w *worker) shareProcesses(ctx context.Context) (string, error) {
 	}
 	if err == nil || errors.Is(err, container.ErrNoContainer) {
 		_ = os.RemoveAll(dir) // of a start that a crash cut off
-		w.processes, err = w.k.cfg.Runtime.Start(ctx, container.Spec{
-			ID: newID(), Name: "sandbox", Dir: dir, NetNS: w.netns(), Hostname: hostname(pod, w.k.name, w.k.cfg.ClusterDomain), Image: "pause",
-		})
+		w.processes, err = w.startSandbox(ctx, dir)
 	}
 	if err != nil {
 		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
 	}
 	return dir, nil
+}
+
+func (w *worker) startSandbox(ctx context.Context, dir string) (Container, error) {
+	image, err := w.k.cfg.Resolve(ctx, source.Request{Ref: realnode.SandboxImage, Never: true})
+	if err != nil {
+		return nil, err
+	}
+	s := container.Spec{ID: newID(), Name: "sandbox", Dir: dir, NetNS: w.netns(), Hostname: hostname(w.pod(), w.k.name, w.k.cfg.ClusterDomain)}
+	if err := image.Apply(&s); err != nil {
+		return nil, err
+	}
+	return w.k.cfg.Runtime.Start(ctx, s)
 }
 
 // findSandbox has the sandbox in w.processes, the one of a kubelet before this one where this one has made none. w.sharing is held.

@@ -86,13 +86,13 @@ func TestSandboxOfSharedProcesses(t *testing.T) {
 	}
 	b.create(testPod("shared", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }))
 	sandbox, c := b.runtime.next(t), b.runtime.next(t)
-	if sandbox.spec.Image != "pause" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS {
+	if sandbox.spec.Name != "sandbox" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS {
 		t.Fatalf("%+v, %+v", sandbox.spec, c.spec)
 	}
 	sandbox.end(137)
 	c.end(137)
-	again := []string{b.runtime.next(t).spec.Image, fmt.Sprint(b.runtime.next(t).spec.ProcessesOf)}
-	if !slices.Equal(again, []string{"pause", sandbox.spec.Dir}) {
+	again := []string{b.runtime.next(t).spec.Name, fmt.Sprint(b.runtime.next(t).spec.ProcessesOf)}
+	if !slices.Equal(again, []string{"sandbox", sandbox.spec.Dir}) {
 		t.Errorf("started again: %q", again)
 	}
 	b.runtime.mu.Lock()

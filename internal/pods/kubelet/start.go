@@ -94,6 +94,9 @@ func (w *worker) grace() time.Duration {
 
 // launch brings a container into being.
 func (w *worker) launch(ctx context.Context, s *containerState, image source.Image) (*run, *startFailure) {
+	if image.LookAlike != "" {
+		w.event(s, corev1.EventTypeWarning, "LookAlike", "%s", image.LookAlike)
+	}
 	w.event(s, corev1.EventTypeNormal, "Pulled", "%s", image.Said(s.spec.Image))
 	spec, err := w.spec(s, image)
 	if err != nil {

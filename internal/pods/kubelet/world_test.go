@@ -39,6 +39,8 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -112,12 +114,20 @@ func newWorld(t *testing.T) *world {
 	ctx, cancel := context.WithCancel(context.Background())
 	shared := NewShared(w.client)
 	var store distribution.Store
+	library := sync.OnceValues(func() (*images.Store, error) { return images.Open(filepath.Join(bin, "images")) })
+	found := &source.Finder{Own: func(string) bool { return true },
+		Ensure: func(context.Context, source.Request) (*images.Store, bool, error) {
+			s, err := library()
+			return s, false, err
+		},
+		BuiltIn: &source.BuiltIn{Program: filepath.Join(bin, "packetwalk-app"), Distribution: store.Root, Open: library}}
 	k, err := New(Config{
 		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.13.76.4"}}}},
 		Client: w.client, Shared: shared,
-		Runtime: FromRuntime(&container.Runtime{Binary: filepath.Join(bin, "packetwalk-app"), Base: store.Root}), Distribution: store.Root,
-		NodeNS: w.node, PodNetNSDir: filepath.Join(dir, "netns", "pods"), Dir: filepath.Join(dir, "node"),
+		Runtime: FromRuntime(&container.Runtime{Binary: filepath.Join(bin, "packetwalk-app")}), Distribution: store.Root,
+		Resolve: found.Image,
+		NodeNS:  w.node, PodNetNSDir: filepath.Join(dir, "netns", "pods"), Dir: filepath.Join(dir, "node"),
 		CNIConfDir: conf, CNIBinDirs: []string{bin}, CNICacheDir: filepath.Join(dir, "cache"),
 		ClusterDNS: netip.MustParseAddr("10.0.0.10"), TLSCert: ca.issue(t, "node-0"), ClientCA: ca.pool, Log: t.Logf,
 	})

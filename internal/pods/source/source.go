@@ -1,5 +1,6 @@
-// Package source finds what containers are made from: an image of the machine's store, which may be pulled first, or a built-in application
-// that stands for one. It must not import Kubernetes, or anything that runs pods.
+// Package source finds what containers are made from: an image of the machine's store, which may be pulled first, or where that cannot be
+// had the image of a built-in application that stands for it, which is made first if it must be. It must not import Kubernetes, or anything
+// that runs pods.
 package source
 
 import (
@@ -16,17 +17,18 @@ import (
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/pull"
 )
 
-// An Image is what a container is made from: an image, or a built-in application that stands for one.
+// An Image is what a container is made from.
 type Image struct {
 	ID     string        // as a pod's status has it
-	Layers []string      // container.Spec's; none for a built-in application
+	Layers []string      // container.Spec's
 	Config images.Config // of the image
-	App    string        // the name of the built-in application; "" for an image
+	App    string        // the built-in application that it is of; "" for an image of others
 	// Pulled tells that it came for this container.
 	Pulled bool
-	// LookAlike says that the application stands for an image of others, why, and what to do for that; "" where it does not.
+	// LookAlike says that it stands for an image of others, why, and what to do for that; "" where it does not.
 	LookAlike string
 }
 
@@ -38,58 +40,79 @@ type Request struct {
 	Pulling func()
 }
 
-// Ensure has a store with the image, if it can: pulled tells that it came now. The error is why it cannot; the store, nil where that
-// cannot be opened, may have an older one.
-type Ensure func(ctx context.Context, r Request) (store *images.Store, pulled bool, err error)
-
-// New finds images in a store, and built-in applications where they are not there.
-func New(ensure Ensure) func(ctx context.Context, r Request) (Image, error) {
-	return func(ctx context.Context, r Request) (Image, error) {
-		store, pulled, missing := ensure(ctx, r)
-		if ctx.Err() != nil {
-			return Image{}, ctx.Err()
-		}
-		if store != nil {
-			i, err := store.Image(ctx, r.Ref)
-			if err == nil {
-				return Image{ID: i.Digest, Layers: i.Layers, Config: i.Config, Pulled: pulled}, nil
-			}
-			if !errors.Is(err, images.ErrNotFound) {
-				return Image{}, err
-			}
-		}
-		return BuiltIn(r.Ref, missing)
-	}
+// A Finder finds images.
+type Finder struct {
+	// Ensure has a store with the image, if it can: pulled tells that it came now. The error is why it cannot; the store, nil where that
+	// cannot be opened, may have an older one.
+	Ensure func(ctx context.Context, r Request) (store *images.Store, pulled bool, err error)
+	// Own tells whether an image is one of our own programs: then the built-in application is what is meant.
+	Own     func(ref string) bool
+	BuiltIn *BuiltIn
 }
 
-// BuiltIn finds the built-in application that stands for an image, which is missing for a reason, or has not been asked for. None stands
-// for a digest, which names the image's very octets.
-func BuiltIn(ref string, missing error) (Image, error) {
-	load := fmt.Sprintf("packetwalk image load %s, or docker save %s | packetwalk image load -", ref, ref)
-	is := "is not loaded"
-	if missing != nil {
-		is = fmt.Sprintf("cannot be pulled (%v)", missing)
-	}
-	a, err := app.Resolve(ref)
-	if err != nil || strings.Contains(ref, "@") {
-		return Image{}, fmt.Errorf("image %q %s, and nothing built in stands for it: %s", ref, is, load)
-	}
-	i := Image{ID: builtInID + a.Name, App: a.Name}
-	if !strings.HasPrefix(ref, "packetwalk/") { // our own
-		i.LookAlike = fmt.Sprintf("Image %q %s: the built-in %s stands for it (for the image itself: %s)", ref, is, a.Name, load)
-	}
-	return i, nil
+// A Found image is one of a store's, by the name that it has there.
+type Found struct {
+	Store          *images.Store
+	Ref            string
+	App, LookAlike string // as an Image's
+	Pulled         bool
 }
 
-// builtInID begins the ID of a built-in application.
-const builtInID = "packetwalk://"
+// Find finds an image, or what stands for it. None stands for a digest, which names the image's very octets. [images.ErrNotFound] is in the
+// error's chain where there is none.
+func (f *Finder) Find(ctx context.Context, r Request) (Found, error) {
+	store, pulled, missing := f.Ensure(ctx, r)
+	switch {
+	case ctx.Err() != nil:
+		return Found{}, ctx.Err()
+	case store == nil:
+		return Found{}, missing
+	}
+	if _, err := store.Manifest(r.Ref); !errors.Is(err, images.ErrNotFound) {
+		return Found{Store: store, Ref: r.Ref, Pulled: pulled}, err
+	}
+	missing = pull.Why(r.Ref, missing)
+	a, err := app.Resolve(r.Ref)
+	if err != nil || strings.Contains(r.Ref, "@") {
+		return Found{}, missing
+	}
+	found, err := f.BuiltIn.find(ctx, &a)
+	if err != nil {
+		return Found{}, fmt.Errorf("%w; the built-in %s, which stands for it, cannot be made: %w", missing, a.Name, err)
+	}
+	if !f.Own(r.Ref) {
+		found.LookAlike = fmt.Sprintf("%v. Until then the built-in %s stands for it", missing, a.Name)
+	}
+	return found, nil
+}
+
+// Image is Find for who runs the image here.
+func (f *Finder) Image(ctx context.Context, r Request) (Image, error) {
+	return unpacked(ctx, func() (Found, error) { return f.Find(ctx, r) })
+}
+
+// tries is how often what another process removes is looked for.
+const tries = 3
+
+// unpacked has an image's layers unpacked, also where another lab, which has another program, puts its own in its place meanwhile.
+func unpacked(ctx context.Context, find func() (Found, error)) (i Image, err error) {
+	for range tries {
+		found, err := find()
+		if err != nil {
+			return i, err
+		}
+		of, err := found.Store.Image(ctx, found.Ref)
+		i = Image{ID: of.Digest, Layers: of.Layers, Config: of.Config, App: found.App, Pulled: found.Pulled, LookAlike: found.LookAlike}
+		if !errors.Is(err, images.ErrNotFound) {
+			return i, err
+		}
+	}
+	return i, err
+}
 
 // Said is what an event says of an image that is there.
 func (i *Image) Said(ref string) string {
-	switch {
-	case i.LookAlike != "":
-		return i.LookAlike
-	case i.Pulled:
+	if i.Pulled {
 		return fmt.Sprintf("Successfully pulled image %q", ref)
 	}
 	return fmt.Sprintf("Container image %q already present on machine and can be accessed by the pod", ref)
@@ -105,10 +128,7 @@ func (i *Image) Gone() bool {
 
 // Apply puts what an image says into the spec of a container, below what the pod says.
 func (i *Image) Apply(s *container.Spec) error {
-	s.Image, s.Layers = i.App, i.Layers
-	if i.App != "" {
-		return nil
-	}
+	s.App, s.Layers = i.App, i.Layers
 	s.ImageEnv = i.Config.Env
 	s.User, _, _ = strings.Cut(i.Config.User, ":") // the group is the user's own, as with containerd (getUserFromImage)
 	if len(s.Command) == 0 {

@@ -3,13 +3,18 @@ package source
 import (
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestApply: what the pod says comes before what its image does (pkg/kubelet/kuberuntime; containerd's CRI, WithImageConfig).
@@ -46,40 +51,115 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// TestNew: an image that the library has comes before what stands for it, and nothing stands for a digest. What stands for another
-// says why, and what to do; so does the error where nothing does.
-func TestNew(t *testing.T) {
+// newFinder finds images of a store of the test's own, which none is pulled into because of missing.
+func newFinder(t *testing.T, missing *error) *Finder {
+	t.Helper()
+	kerneltest.NeedRoot(t)
 	store, err := images.Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
+	distribution, program := t.TempDir(), filepath.Join(t.TempDir(), "packetwalk-app")
+	if err := errors.Join(os.Mkdir(filepath.Join(distribution, "etc"), 0o755), os.WriteFile(program, []byte("1"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	return &Finder{
+		Ensure: func(context.Context, Request) (*images.Store, bool, error) { return store, false, *missing },
+		Own:    func(ref string) bool { return strings.HasPrefix(ref, "packetwalk/") },
+		BuiltIn: &BuiltIn{Program: program, Open: func() (*images.Store, error) { return store, nil },
+			Distribution: func(context.Context) (string, error) { return distribution, nil }},
+	}
+}
+
+// TestLookAlike: an image that the library has comes before what stands for it, and nothing stands for a digest. What stands for another
+// says why, and what to do; so does the error where nothing does.
+func TestLookAlike(t *testing.T) {
 	var missing error
-	resolve := New(func(context.Context, Request) (*images.Store, bool, error) {
-		if missing != nil {
-			return nil, false, missing
-		}
-		return store, false, nil
-	})
+	f := newFinder(t, &missing)
 	for _, why := range []error{nil, errors.New("no network")} {
 		missing = why
-		got, err := resolve(t.Context(), Request{Ref: "nginx:1.27"})
-		if err != nil || got.App != "nginx" || !strings.Contains(got.LookAlike, "docker save") ||
-			strings.Contains(got.LookAlike, "cannot be pulled (no network)") != (why != nil) {
+		got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"})
+		if err != nil || got.App != "nginx" || !strings.Contains(got.LookAlike, "docker save") || len(got.Layers) != 3 ||
+			strings.Contains(got.LookAlike, "cannot be pulled: no network") != (why != nil) {
 			t.Errorf("%+v, %v", got, err)
 		}
-		if got, err = resolve(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" || got.LookAlike != "" {
+		if got, err = f.Image(t.Context(), Request{Ref: "packetwalk/hello"}); err != nil || got.App != "hello" || got.LookAlike != "" {
 			t.Errorf("%+v, %v", got, err)
 		}
 		for _, ref := range []string{"nginx@sha256:" + strings.Repeat("1", 64), "example.org/shop"} {
-			got, err = resolve(t.Context(), Request{Ref: ref})
-			if err == nil || !strings.Contains(err.Error(), "packetwalk image load "+ref) ||
+			got, err = f.Image(t.Context(), Request{Ref: ref})
+			if !errors.Is(err, images.ErrNotFound) || !strings.Contains(err.Error(), "packetwalk image load "+ref) ||
 				why != nil && !strings.Contains(err.Error(), why.Error()) {
 				t.Errorf("%s: %+v, %v", ref, got, err)
 			}
 		}
 	}
 	missing = nil
-	if _, err = resolve(t.Context(), Request{Ref: "NGINX"}); err == nil || errors.Is(err, images.ErrNotFound) {
+	if _, err := f.Image(t.Context(), Request{Ref: "NGINX"}); err == nil || errors.Is(err, images.ErrNotFound) {
 		t.Errorf("a reference that is none: %v", err)
+	}
+	store, err := f.BuiltIn.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Assemble(t.Context(), images.Assembly{Name: "nginx:1.27", Layers: []images.Layer{{Dir: t.TempDir()}}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := f.Image(t.Context(), Request{Ref: "nginx:1.27"}); err != nil || got.App != "" || got.LookAlike != "" ||
+		len(got.Layers) != 1 {
+		t.Errorf("of one that is loaded: %+v, %v", got, err)
+	}
+}
+
+// TestBuiltIn: an application's image is made once, has what the catalog says, shares layers with others, and is made again when the
+// program is another one.
+func TestBuiltIn(t *testing.T) {
+	var missing error
+	b := newFinder(t, &missing).BuiltIn
+	image := func(name string) Image {
+		t.Helper()
+		i, err := b.Image(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return i
+	}
+	nginx, kuard, ubuntu, pause := image("nginx"), image("kuard"), image("ubuntu"), image("pause")
+	if again := image("nginx"); again.ID != nginx.ID {
+		t.Errorf("%s, and again %s", nginx.ID, again.ID)
+	}
+	if d := cmp.Diff(nginx.Layers[:2], kuard.Layers[:2]); d != "" || nginx.Layers[0] != ubuntu.Layers[0] {
+		t.Errorf("they share no layers: %s", d)
+	}
+	want := images.Config{Cmd: []string{"nginx", "-g", "daemon off;"}, Env: []string{"PATH=" + program.Path, "NGINX_VERSION=1.27.5"},
+		Ports: []string{"80/tcp"}}
+	if d := cmp.Diff(want, nginx.Config); d != "" {
+		t.Error(d)
+	}
+	if link, err := os.Readlink(nginx.Layers[2] + "/usr/sbin/nginx"); err != nil || link != programPath {
+		t.Errorf("%s, %v", link, err)
+	}
+	if page, err := os.ReadFile(nginx.Layers[2] + "/usr/share/nginx/html/index.html"); err != nil || len(page) != 612 {
+		t.Errorf("%s, %v", page, err)
+	}
+	if len(pause.Layers) != 2 {
+		t.Errorf("an image without a distribution has %v", pause.Layers)
+	}
+	if _, err := b.Image(t.Context(), "coredns"); err == nil || !strings.Contains(err.Error(), "there is no program for /coredns") {
+		t.Errorf("without the program: %v", err)
+	}
+	if err := os.WriteFile(b.Program, []byte("22"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	other := image("nginx")
+	if text, err := os.ReadFile(other.Layers[1] + programPath); err != nil || string(text) != "22" || other.ID == nginx.ID {
+		t.Errorf("of another program: %+v, %q, %v", other, text, err)
+	}
+	store, err := b.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Image(t.Context(), nginx.ID); !errors.Is(err, images.ErrNotFound) {
+		t.Errorf("the one of the old program is still there: %v", err)
 	}
 }

@@ -25,7 +25,6 @@ var background = context.Background()
 type boot struct {
 	dir    *os.Root
 	spec   container.Spec
-	app    app.App
 	state  container.State
 	user   container.Account
 	log    *logFile
@@ -86,9 +85,13 @@ func (b *boot) prepare(dir string) (program app.Program, err error) {
 	if err = b.makeContainer(); err != nil {
 		return program, err
 	}
-	program, ok := b.app.Program(b.argv()[0])
+	a, err := app.ByName(b.spec.App)
+	if err != nil {
+		return program, err
+	}
+	program, ok := a.Program(b.spec.Argv()[0])
 	if !ok {
-		return program, fmt.Errorf("%s is no program of %s", b.argv()[0], b.app.Name)
+		return program, fmt.Errorf("%s is no program of %s", b.spec.Argv()[0], a.Name)
 	}
 	return program, b.starterLives()
 }
@@ -107,11 +110,6 @@ func (b *boot) makeContainer() (err error) {
 	if err = b.spec.Group.Join(); err != nil {
 		return err
 	}
-	if b.spec.Image != "" {
-		if b.app, err = app.ByName(b.spec.Image); err != nil {
-			return err
-		}
-	}
 	if b.spec.Hostname != "" {
 		if err = unix.Sethostname([]byte(b.spec.Hostname)); err != nil {
 			return fmt.Errorf("set hostname %q: %w", b.spec.Hostname, err)
@@ -127,7 +125,7 @@ func (b *boot) makeContainer() (err error) {
 	if err = container.SetSysctls(b.spec.Sysctls); err != nil {
 		return err
 	}
-	if err = makeRoot(&b.spec, b.links(), b.app.Files); err != nil {
+	if err = makeRoot(&b.spec); err != nil {
 		return err
 	}
 	if b.user, err = account(&b.spec); err != nil {
@@ -140,25 +138,6 @@ func (b *boot) makeContainer() (err error) {
 		}
 	}
 	return nil
-}
-
-// argv is the command line of the container.
-func (b *boot) argv() []string { return b.app.Argv(b.spec.Command, b.spec.Args) }
-
-// links are the built-in programs that the container has in its file system: the image's, and the tools that the base does not have.
-func (b *boot) links() (links []string) {
-	for _, p := range b.app.Programs {
-		links = append(links, p.Path)
-	}
-	if b.app.Name == "" {
-		return nil // an image has what it has
-	}
-	for _, p := range app.Tools {
-		if _, err := os.Lstat(b.spec.Layers[0] + p.Path); err != nil {
-			links = append(links, p.Path)
-		}
-	}
-	return links
 }
 
 // starterLives makes an end of a start whose starter died before there was a state to adopt the container by.
@@ -246,7 +225,7 @@ func (b *boot) application(program app.Program) syscall.WaitStatus {
 	}
 	others.begin(b)
 	env := b.spec.Environ(&b.user, nil, false)
-	code := program.Run(ctx, &app.Process{Args: b.argv(), Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
+	code := program.Run(ctx, &app.Process{Args: b.spec.Argv(), Env: env, Stdout: stdout, Stderr: stderr, Ready: b.runs})
 	b.runs() // a program that ended before it served did run
 	_ = unix.Kill(-1, unix.SIGKILL)
 	others.finish()

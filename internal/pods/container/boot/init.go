@@ -42,7 +42,7 @@ func (b *boot) become(dir string) error {
 		return err
 	}
 	return b.spec.Become(container.Process{
-		Args: b.argv(), Env: b.spec.Environ(&b.user, nil, b.spec.TTY), Dir: b.spec.WorkingDir, TTY: b.spec.TTY, User: b.user,
+		Args: b.spec.Argv(), Env: b.spec.Environ(&b.user, nil, b.spec.TTY), Dir: b.spec.WorkingDir, TTY: b.spec.TTY, User: b.user,
 	}, func() error {
 		if err := endWithShim(); err != nil { // what a change of user undoes (PR_SET_PDEATHSIG(2const))
 			return err

@@ -11,21 +11,17 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // makeRoot makes the container's file system and changes the root to it: a writable layer on a tmpfs that exists in this mount namespace
-// only, above the base. links are programs of the image, files its files. The machine's mounts are gone afterwards.
-func makeRoot(s *container.Spec, links []string, files []app.File) error {
+// only, above the image's. The machine's mounts are gone afterwards.
+func makeRoot(s *container.Spec) error {
 	if err := rootfs.Alone(); err != nil {
 		return err
 	}
 	mounts := slices.Concat(groupMounts(s), s.Mounts)
-	if len(links) > 0 {
-		mounts = append([]container.Mount{{Source: "/proc/self/exe", Destination: selfPath, ReadOnly: true}}, mounts...)
-	}
 	// A mount below another comes after it.
 	mounts = slices.SortedStableFunc(slices.Values(mounts), func(a, b container.Mount) int {
 		return strings.Count(filepath.Clean(a.Destination), "/") - strings.Count(filepath.Clean(b.Destination), "/")
@@ -43,7 +39,7 @@ func makeRoot(s *container.Spec, links []string, files []app.File) error {
 	if err := mountSystem(s); err != nil {
 		return err
 	}
-	if err := fill(s, links, files); err != nil {
+	if err := fill(s); err != nil {
 		return fmt.Errorf("%w: fill the container's root: %w", container.ErrStart, err)
 	}
 	for _, dir := range s.Volumes {
@@ -128,44 +124,25 @@ func hostsFile(hostname string) []byte {
 	return []byte(text)
 }
 
-// selfPath is where this binary is in a container, for the image's programs that are links to it.
-const selfPath = "/.packetwalk/app"
-
 // fill makes what the container has of its own.
-func fill(s *container.Spec, links []string, files []app.File) error {
+func fill(s *container.Spec) error {
 	hosts := s.Hosts
 	if hosts == nil {
 		hosts = hostsFile(s.Hostname)
 	}
-	files = append([]app.File{
-		{Path: "/etc/resolv.conf", Text: string(s.ResolvConf)}, {Path: "/etc/hosts", Text: string(hosts)},
-		{Path: "/etc/hostname", Text: s.Hostname + "\n"},
-	}, files...)
-	for _, f := range files {
-		err := replace(f.Path, func(dir int, name string) error {
-			fd, err := unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
-			if err != nil {
-				return err
-			}
-			file := os.NewFile(uintptr(fd), f.Path)
-			_, err = file.WriteString(f.Text)
-			return errors.Join(err, file.Close())
-		})
-		if err != nil {
-			return err
-		}
-	}
-	for _, path := range links {
-		if err := replace(path, func(dir int, name string) error { return unix.Symlinkat(selfPath, dir, name) }); err != nil {
+	for path, text := range map[string][]byte{
+		"/etc/resolv.conf": s.ResolvConf, "/etc/hosts": hosts, "/etc/hostname": []byte(s.Hostname + "\n"),
+	} {
+		if err := replace(path, text); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// replace removes what the image has at a path, a link, a file or an empty directory, and has put make another. Links on the way lead
-// within the root, which is the container's by now, and none of /proc is followed.
-func replace(path string, put func(dir int, name string) error) error {
+// replace removes what the image has at a path, a link, a file or an empty directory, and writes a file there. Links on the way lead within
+// the root, which is the container's by now, and none of /proc is followed.
+func replace(path string, text []byte) error {
 	parent, err := mountPoint(filepath.Dir(path), true)
 	if err != nil {
 		return err
@@ -175,11 +152,14 @@ func replace(path string, put func(dir int, name string) error) error {
 	if err = unix.Unlinkat(dir, name, 0); errors.Is(err, unix.EISDIR) {
 		err = unix.Unlinkat(dir, name, unix.AT_REMOVEDIR)
 	}
+	fd := -1
 	if err == nil || errors.Is(err, fs.ErrNotExist) {
-		err = put(dir, name)
+		fd, err = unix.Openat(dir, name, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_CLOEXEC, 0o644)
 	}
 	if err != nil {
 		return &os.PathError{Op: "replace", Path: path, Err: err}
 	}
-	return nil
+	file := os.NewFile(uintptr(fd), path)
+	_, err = file.Write(text)
+	return errors.Join(err, file.Close())
 }

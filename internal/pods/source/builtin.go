@@ -1,0 +1,187 @@
+package source
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/images"
+)
+
+// BuiltIn makes images of the built-in applications, when they are asked for, in the machine's store, where all labs have them. Of three
+// kinds of layers: the distribution's files, the program, and what makes it this application, links to the program and files. The first is
+// one for all, the second for all that are in packetwalk-app.
+type BuiltIn struct {
+	Program string            // packetwalk-app
+	Brought map[string]string // the machine's files of programs that are not in it (app.App.Brought), by their base names
+	// Distribution gives the directory with the distribution's files. Nobody changes it; another one has another name.
+	Distribution func(context.Context) (dir string, err error)
+	Open         func() (*images.Store, error)
+
+	mu sync.Mutex
+}
+
+// programPath is where an image of a built-in application has its program.
+const programPath = "/.packetwalk/program"
+
+// patience is how long making an image may take.
+const patience = 3 * time.Minute
+
+// Image gives the image of a built-in application by its name, as one that is meant.
+func (b *BuiltIn) Image(ctx context.Context, name string) (Image, error) {
+	a, err := app.ByName(name)
+	if err != nil {
+		return Image{}, err
+	}
+	i, err := unpacked(ctx, func() (Found, error) { return b.find(ctx, &a) })
+	if err != nil {
+		return Image{}, fmt.Errorf("make the image of the built-in %s: %w", name, err)
+	}
+	return i, nil
+}
+
+// find has an application's image in the store.
+func (b *BuiltIn) find(ctx context.Context, a *app.App) (Found, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
+	defer cancel()
+	store, err := b.Open()
+	if err != nil {
+		return Found{}, err
+	}
+	chain, err := b.assemblies(ctx, a)
+	if err != nil {
+		return Found{}, err
+	}
+	ref := chain[len(chain)-1].Name
+	if _, err = store.Manifest(ref); errors.Is(err, images.ErrNotFound) {
+		err = assemble(ctx, store, chain)
+	}
+	return Found{Store: store, Ref: ref, App: a.Name}, err
+}
+
+// assemblies are what an application's image is made of: the distribution's, unless it has none, and then its own.
+func (b *BuiltIn) assemblies(ctx context.Context, a *app.App) (chain []images.Assembly, err error) {
+	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
+	programs := a.Programs
+	if !a.Bare {
+		dir, err := b.Distribution(ctx)
+		if err != nil {
+			return nil, err
+		}
+		base := images.Assembly{Layers: []images.Layer{{Dir: dir}}}
+		if base.Name, err = nameOf("distribution", base); err != nil {
+			return nil, err
+		}
+		chain, what.From = append(chain, base), base.Name
+		for _, p := range app.Tools {
+			if _, err := os.Lstat(filepath.Join(dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
+				programs = append(programs[:len(programs):len(programs)], p)
+			}
+		}
+	}
+	if what.Layers, err = b.layers(a, programs); err != nil {
+		return nil, err
+	}
+	what.Name, err = nameOf("built-in/"+a.Name, what)
+	return append(chain, what), err
+}
+
+// layers are an application's own.
+func (b *BuiltIn) layers(a *app.App, programs []app.Program) (layers []images.Layer, err error) {
+	source := b.Program
+	var files []images.File
+	for _, p := range programs {
+		files = append(files, images.File{Path: p.Path, Link: programPath})
+	}
+	for _, name := range a.Brought {
+		if source = b.Brought[path.Base(name)]; source == "" {
+			return nil, fmt.Errorf("there is no program for %s", name)
+		}
+		files = append(files, images.File{Path: name, Link: programPath})
+	}
+	if len(files) > 0 {
+		// By the file itself: labs of several folders share what links there lead to.
+		if source, err = filepath.EvalSymlinks(source); err != nil {
+			return nil, err
+		}
+		layers = append(layers, images.Layer{Files: []images.File{{Path: programPath, Source: source}}})
+	}
+	for _, f := range a.Files {
+		files = append(files, images.File{Path: f.Path, Text: f.Text})
+	}
+	if len(files) > 0 {
+		layers = append(layers, images.Layer{Files: files})
+	}
+	return layers, nil
+}
+
+// nameOf names what is made: its tag tells what it is made of.
+func nameOf(repository string, what images.Assembly) (string, error) {
+	h := sha256.New()
+	if err := json.NewEncoder(h).Encode(what); err != nil {
+		return "", err
+	}
+	for _, l := range what.Layers {
+		for _, f := range l.Files {
+			if err := identify(h, f.Source); err != nil {
+				return "", err
+			}
+		}
+	}
+	return fmt.Sprintf("%s%s:%.12x", images.Own, repository, h.Sum(nil)), nil
+}
+
+// assemble makes images that are not there. What was made of other things goes.
+func assemble(ctx context.Context, store *images.Store, chain []images.Assembly) error {
+	list, err := store.List(ctx)
+	if err != nil {
+		return err
+	}
+	for _, what := range chain {
+		if slices.ContainsFunc(list, func(i images.Image) bool { return i.Name == what.Name && i.Damage == "" }) {
+			continue
+		}
+		if _, err := store.Assemble(ctx, what); err != nil {
+			return err
+		}
+		repository, _, _ := strings.Cut(what.Name, ":")
+		for _, old := range list {
+			if !strings.HasPrefix(old.Name, repository+":") || old.Name == what.Name {
+				continue
+			}
+			if err := store.Remove(ctx, old.Name); err != nil && !errors.Is(err, images.ErrNotFound) { // another lab may have
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// identify writes what tells a file from any other, and from itself after a change.
+func identify(to io.Writer, file string) error {
+	if file == "" {
+		return nil
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(file, &st); err != nil {
+		return &fs.PathError{Op: "stat", Path: file, Err: err}
+	}
+	fmt.Fprintln(to, st.Dev, st.Ino, st.Size, st.Mtim, st.Ctim)
+	return nil
+}
