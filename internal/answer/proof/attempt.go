@@ -112,7 +112,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			return report, err
 		}
 		switch {
-		case answer != nil && (over || report.First == nil):
+		case answer != nil && (over || report.First == nil && !report.Unanswered): // the sender may have the answer before it was read here
 			return report, nil
 		case answer != nil || report.First != nil || report.Unanswered && (a.everyone || time.Since(begin) < answerTimeout):
 			wait = max(min(2*wait, slowest), 2*took) // for what is predicted

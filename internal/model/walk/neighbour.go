@@ -155,12 +155,14 @@ func (m *machine) learnAsker(link string, q *query) {
 }
 
 // answersFor tells whether the machine answers a request on a link: for an address of its own, or as a proxy for one that it would route
-// out of another link. The question itself must be one that routing would take (arp_process, arp_fwd_proxy).
+// out of another link. The question itself must be one that routing would take (arp_process, arp_fwd_proxy). In IPv6 an anycast address of
+// the link, as the subnet's routers have, is answered for, too (ndisc_recv_ns: ipv6_chk_acast_addr).
 func (m *machine) answersFor(l *fib.Link, q *query) bool {
 	if !q.address.Is4() {
 		has := func(a *fib.Address) bool { return a.Prefix.Addr() == q.address }
-		return slices.ContainsFunc(m.FIB.AddressesOf(l.Name), has) || m.FIB.ProxyNeighbour(l.Name, q.address) != nil &&
-			m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
+		return slices.ContainsFunc(m.FIB.AddressesOf(l.Name), has) || m.FIB.AddressType(q.address, l.Name) == "anycast" ||
+			m.FIB.ProxyNeighbour(l.Name, q.address) != nil &&
+				m.sysctl(false, snapshot.SysctlKey("net", "ipv6", "conf", l.Name, "proxy_ndp"))
 	}
 	own := m.FIB.HasAddress(q.address)
 	if !m.knows(snapshot.Routes) {
