@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/mdlayher/netlink"
 	"github.com/ti-mo/conntrack"
 	"github.com/ti-mo/netfilter"
+	netlinkroute "github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/kernel"
@@ -32,9 +34,27 @@ func datagramLength(p *packet.Packet) int {
 const (
 	firstBurst = 20
 	burst      = 100
-	pause      = 60 * time.Millisecond // after the first
+	pause      = 60 * time.Millisecond // after the first, and again while a neighbour is asked for
 	stillness  = 300 * time.Millisecond
 )
+
+// asking tells whether a neighbour is asked for anywhere in the world.
+func (b *built) asking() (bool, error) {
+	for _, ns := range b.spaces {
+		h, err := ns.Handle()
+		if err != nil {
+			return false, err
+		}
+		list, err := h.NeighList(0, netlinkroute.FAMILY_ALL)
+		if err != nil {
+			return false, err
+		}
+		if slices.ContainsFunc(list, func(n netlinkroute.Neigh) bool { return n.State&netlinkroute.NUD_INCOMPLETE != 0 }) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
 
 // flows sends the first packets of many flows from one host, and returns the connections that another one makes meanwhile.
 func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at string) ([]kernel.Flow, error) {
@@ -69,8 +89,15 @@ func (b *built) flows(ctx context.Context, from string, p *packet.Packet, at str
 		if sent += n; sent == firstBurst {
 			still = pause
 		}
-		if err := collect(still); err != nil {
-			return nil, err
+		for again := true; again; {
+			if err := collect(still); err != nil {
+				return nil, err
+			}
+			if again = sent == firstBurst; again { // the kernel asks three times, a second apart
+				if again, err = b.asking(); err != nil {
+					return nil, err
+				}
+			}
 		}
 	}
 	return seen, collect(stillness)
