@@ -242,14 +242,19 @@ func newBenchWith(t *testing.T, edit func(*bench, *Config), objects ...runtime.O
 	return b
 }
 
-// conflict refuses an update of a pod that was replaced, by its UID.
+// conflict refuses an update of a pod that was replaced, by its UID; an update of a status leaves the rest of the pod as it is.
 func (b *bench) conflict(a k8stesting.Action) (bool, runtime.Object, error) {
 	pod := a.(k8stesting.UpdateAction).GetObject().(*corev1.Pod)
 	o, err := b.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name)
 	if err == nil && o.(*corev1.Pod).UID != pod.UID {
 		return true, nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errors.New("precondition failed: UID"))
 	}
-	return false, nil, nil
+	if err != nil || a.GetSubresource() != "status" {
+		return false, nil, nil
+	}
+	whole := o.(*corev1.Pod).DeepCopy()
+	whole.Status = *pod.Status.DeepCopy()
+	return true, whole, b.client.Tracker().Update(corev1.SchemeGroupVersion.WithResource("pods"), whole, pod.Namespace)
 }
 
 func (b *bench) gracefulDelete(a k8stesting.Action) (bool, runtime.Object, error) {
