@@ -9,25 +9,21 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // FuzzMessages: no message of the kernel, however cut or nested, makes a reader panic.
 func FuzzMessages(f *testing.F) {
-	attributes := func(head []byte, list attrs) []byte {
-		m, err := nftMessage(0, 0, list)
-		if err != nil {
-			f.Fatal(err)
-		}
-		return append(head, m.Data[nfgenLen:]...)
-	}
-	f.Add(attributes([]byte{2, 0, 0, 0}, attrs{
-		{unix.NFTA_TRACE_ID, uint32(7)}, {unix.NFTA_TRACE_TABLE, "nat"}, {unix.NFTA_TRACE_CHAIN, "OUTPUT"},
-		{unix.NFTA_TRACE_TYPE, uint32(unix.NFT_TRACETYPE_RULE)},
-		{unix.NFTA_TRACE_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1<<32 - 3)}, {unix.NFTA_VERDICT_CHAIN, "KUBE-SERVICES"}}},
-		{unix.NFTA_TRACE_NETWORK_HEADER, ipHeader}, {unix.NFTA_TRACE_TRANSPORT_HEADER, tcpHeader}, {unix.NFTA_TRACE_MARK, uint32(0x4000)},
-	}))
-	f.Add(attributes([]byte{2, 0, 0, 0},
-		attrs{{unix.NFTA_RULE_TABLE, "nat"}, {unix.NFTA_RULE_CHAIN, "OUTPUT"}, {unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9}}}))
+	a := func(kind uint16, value any) nf.Attr { return nf.Attr{Kind: kind, Value: value} }
+	attributes := func(list ...nf.Attr) []byte { return nf.Attrs(list).Append([]byte{2, 0, 0, 0}) }
+	f.Add(attributes(
+		a(unix.NFTA_TRACE_ID, uint32(7)), a(unix.NFTA_TRACE_TABLE, "nat"), a(unix.NFTA_TRACE_CHAIN, "OUTPUT"),
+		a(unix.NFTA_TRACE_TYPE, uint32(unix.NFT_TRACETYPE_RULE)),
+		a(unix.NFTA_TRACE_VERDICT, nf.Attrs{a(unix.NFTA_VERDICT_CODE, uint32(1<<32-3)), a(unix.NFTA_VERDICT_CHAIN, "KUBE-SERVICES")}),
+		a(unix.NFTA_TRACE_NETWORK_HEADER, ipHeader), a(unix.NFTA_TRACE_TRANSPORT_HEADER, tcpHeader), a(unix.NFTA_TRACE_MARK, uint32(0x4000)),
+	))
+	f.Add(attributes(a(unix.NFTA_RULE_TABLE, "nat"), a(unix.NFTA_RULE_CHAIN, "OUTPUT"),
+		a(unix.NFTA_RULE_HANDLE, []byte{0, 0, 0, 0, 0, 0, 0, 9})))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		e, err := parseTrace(netlink.Message{Header: netlink.Header{Type: unix.NFNL_SUBSYS_NFTABLES<<8 | unix.NFT_MSG_TRACE}, Data: data})
 		if err == nil {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // RuleHandles lists the handles of a chain's rules in order, for rule sets whose text does not show them (iptables-save): the first is that
@@ -17,7 +19,7 @@ func (n *Namespace) RuleHandles(family, table, chain string) ([]uint64, error) {
 	fail := func(err error) ([]uint64, error) {
 		return nil, fmt.Errorf("list rules of %s %s %s in %s: %w", family, table, chain, n.path, err)
 	}
-	answers, err := n.askNFT(family, unix.NFT_MSG_GETRULE, netlink.Dump, attrs{{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}})
+	answers, err := n.askNFT(family, table, func(t nf.Table) netlink.Message { return t.ListRules(chain) })
 	if errors.Is(err, unix.ENOENT) {
 		return nil, nil
 	}
@@ -42,7 +44,7 @@ func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
 	fail := func(err error) (bool, error) {
 		return false, fmt.Errorf("ask for chain %s %s %s in %s: %w", family, table, chain, n.path, err)
 	}
-	_, err := n.askNFT(family, unix.NFT_MSG_GETCHAIN, 0, attrs{{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}})
+	_, err := n.askNFT(family, table, func(t nf.Table) netlink.Message { return t.GetChain(chain) })
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -52,23 +54,13 @@ func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
 	return true, nil
 }
 
-// askNFT asks nf_tables about a family's tables. The error is ENOENT for what is not there.
-func (n *Namespace) askNFT(family string, kind uint8, flags netlink.HeaderFlags, a attrs) ([]netlink.Message, error) {
+// askNFT asks nf_tables about a table. The error is ENOENT for what is not there.
+func (n *Namespace) askNFT(family, table string, request func(nf.Table) netlink.Message) ([]netlink.Message, error) {
 	number, ok := familyNumber(family)
 	if !ok {
 		return nil, fmt.Errorf("unknown family %q", family)
 	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())})
-	if err != nil {
-		return nil, err
-	}
-	defer c.Close()
-	m, err := nftMessage(kind, number, a)
-	if err != nil {
-		return nil, err
-	}
-	m.Header.Flags = netlink.Request | flags
-	return c.Execute(m)
+	return NFTables{NetNS: int(n.file.Fd())}.Ask(context.Background(), request(nf.Table{Family: number, Name: table}))
 }
 
 func familyNumber(name string) (uint8, bool) {

@@ -1,9 +1,7 @@
 package kernel
 
 import (
-	"bytes"
 	"crypto/rand"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // traceTablePrefix begins the names of the tables that switch tracing on.
@@ -42,7 +41,7 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket.
 func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) error {
-	var rules, repeats [][]nftExpr
+	var rules, repeats [][]nf.Expr
 	for _, t := range tuples {
 		layout, err := layoutOf(t)
 		if err != nil {
@@ -63,22 +62,18 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 	if len(rules) == 0 {
 		return errors.New("no packets to trace were named")
 	}
-	batch := []netlink.Message{nfnlMessage(unix.NFNL_MSG_BATCH_BEGIN, 0, unix.NFNL_SUBSYS_NFTABLES, nil)}
+	var messages []netlink.Message
 	for _, family := range traceFamilies {
-		chains := map[string][][]nftExpr{"prerouting": rules, "output": rules}
+		chains := map[string][][]nf.Expr{"prerouting": rules, "output": rules}
 		if family == unix.NFPROTO_INET { // a bridge sends one packet several times when it floods it
 			chains["output"] = append(repeats, rules...)
 		}
-		messages, err := traceTable(family, table, chains)
-		if err != nil {
-			return err
-		}
-		batch = append(batch, messages...)
+		messages = append(messages, traceTable(family, table, chains)...)
 	}
-	last := &batch[len(batch)-1]
-	last.Header.Flags |= netlink.Acknowledge
-	batch = append(batch, nfnlMessage(unix.NFNL_MSG_BATCH_END, 0, unix.NFNL_SUBSYS_NFTABLES, nil))
-	if err := commit(c, batch); err != nil {
+	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
+		return err
+	}
+	if err := commit(c, nf.Batch(messages)); err != nil {
 		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12)", err)
 	}
 	return nil
@@ -96,169 +91,58 @@ func commit(c *netlink.Conn, batch []netlink.Message) error {
 	if _, err := c.SendMessages(batch); err != nil {
 		return err
 	}
-	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
-		return err
-	}
 	_, err := c.Receive()
 	return err
 }
 
-func nfnlMessage(kind netlink.HeaderType, family uint8, resource uint16, attributes []byte) netlink.Message {
-	data := []byte{family, unix.NFNETLINK_V0, byte(resource >> 8), byte(resource)}
-	return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request}, Data: append(data, attributes...)}
-}
-
-func nftMessage(kind, family uint8, attributes attrs) (netlink.Message, error) {
-	b, err := attributes.encode()
-	m := nfnlMessage(netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8|uint16(kind)), family, 0, b)
-	m.Header.Flags |= netlink.Create
-	return m, err
-}
-
 // traceTable makes a table with chains of rules, by the names of traceHooks.
-func traceTable(family uint8, table string, rules map[string][][]nftExpr) ([]netlink.Message, error) {
-	var messages []netlink.Message
-	var errs []error
-	add := func(kind uint8, flags netlink.HeaderFlags, a attrs) {
-		m, err := nftMessage(kind, family, a)
-		m.Header.Flags |= flags
-		messages, errs = append(messages, m), append(errs, err)
-	}
-	add(unix.NFT_MSG_NEWTABLE, netlink.Excl, attrs{{unix.NFTA_TABLE_NAME, table}, {unix.NFTA_TABLE_FLAGS, uint32(nftTableOwner)}})
-	for chain, hook := range traceHooks {
-		add(unix.NFT_MSG_NEWCHAIN, 0, attrs{
-			{unix.NFTA_CHAIN_TABLE, table}, {unix.NFTA_CHAIN_NAME, chain}, {unix.NFTA_CHAIN_TYPE, "filter"},
-			{unix.NFTA_CHAIN_HOOK, attrs{{unix.NFTA_HOOK_HOOKNUM, hook}, {unix.NFTA_HOOK_PRIORITY, int32(tracePriority)}}},
-		})
-		for _, rule := range rules[chain] {
-			add(unix.NFT_MSG_NEWRULE, netlink.Append, attrs{
-				{unix.NFTA_RULE_TABLE, table}, {unix.NFTA_RULE_CHAIN, chain}, {unix.NFTA_RULE_EXPRESSIONS, exprList(rule)},
-			})
+func traceTable(family uint8, table string, rules map[string][][]nf.Expr) []netlink.Message {
+	t := nf.Table{Family: family, Name: table}
+	messages := []netlink.Message{t.MakeOwned()}
+	for name, hook := range traceHooks {
+		c := nf.Chain{Name: name, Base: &nf.Base{Type: "filter", Hook: hook, Priority: tracePriority}}
+		for _, r := range rules[name] {
+			c.Rules = append(c.Rules, nf.Rule{Exprs: r})
 		}
+		messages = append(append(messages, t.MakeChain(&c)), t.AddRules(&c)...)
 	}
-	return messages, errors.Join(errs...)
+	return messages
 }
-
-// nftTableOwner is NFT_TABLE_F_OWNER: the kernel removes the table when the socket that made it is closed.
-const nftTableOwner = 0x2
 
 // exprs are the expressions of a rule that the checks' packets match.
-func exprs(checks []check) (all []nftExpr) {
+func exprs(checks []check) (all []nf.Expr) {
 	for _, c := range checks {
 		switch c.at {
 		case atFamily:
-			all = append(all, meta(unix.NFT_META_PROTOCOL))
+			all = append(all, nf.Meta(unix.NFT_META_PROTOCOL, 0))
 		case atProtocol:
-			all = append(all, meta(unix.NFT_META_L4PROTO))
+			all = append(all, nf.Meta(unix.NFT_META_L4PROTO, 0))
 		case atNetwork:
-			all = append(all, load(unix.NFT_PAYLOAD_NETWORK_HEADER, c.offset, uint32(len(c.value))))
+			all = append(all, nf.Payload(unix.NFT_PAYLOAD_NETWORK_HEADER, c.offset, uint32(len(c.value)), 0))
 		case atTransport:
-			all = append(all, load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, c.offset, uint32(len(c.value))))
+			all = append(all, nf.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, c.offset, uint32(len(c.value)), 0))
 		}
 		if c.op == hasBit {
-			all = append(all, mask(c.value[0]))
+			all = append(all, nf.Bits(0, c.value, []byte{0}))
 			c.value = []byte{0}
 		}
-		all = append(all, compare(uint32(c.op), c.value))
+		all = append(all, nf.Compare(uint32(c.op), 0, c.value))
 	}
 	return all
 }
 
 // startTracing is "meta nftrace set 1 accept": accept, so that the rules that follow do not match once more.
-var startTracing = []nftExpr{
-	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_1)},
-		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VALUE, []byte{1}}}}}},
-	{"meta", attrs{{unix.NFTA_META_KEY, uint32(unix.NFT_META_NFTRACE)}, {unix.NFTA_META_SREG, uint32(unix.NFT_REG_1)}}},
-	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
-		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(1)}}}}}}},
-}
+var startTracing = []nf.Expr{nf.Load([]byte{1}, 0), nf.SetMeta(unix.NFT_META_NFTRACE, 0), nf.Verdict(nf.Accept, "")}
 
 // dropRepeats is "tcp flags & syn != 0 limit rate over 1/hour burst 1 packets drop": TCP repeats a SYN after a second, and what a repeated
 // one meets is not what the first one met.
-var dropRepeats = []nftExpr{
-	load(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1), mask(byte(packet.SYN)), compare(unix.NFT_CMP_NEQ, []byte{0}),
-	{"limit", attrs{
-		{unix.NFTA_LIMIT_RATE, binary.BigEndian.AppendUint64(nil, 1)}, {unix.NFTA_LIMIT_UNIT, binary.BigEndian.AppendUint64(nil, 3600)},
-		{unix.NFTA_LIMIT_BURST, uint32(1)}, {unix.NFTA_LIMIT_TYPE, uint32(unix.NFT_LIMIT_PKTS)},
-		{unix.NFTA_LIMIT_FLAGS, uint32(unix.NFT_LIMIT_F_INV)},
+var dropRepeats = []nf.Expr{
+	nf.Payload(unix.NFT_PAYLOAD_TRANSPORT_HEADER, 13, 1, 0), nf.Bits(0, []byte{byte(packet.SYN)}, []byte{0}),
+	nf.Compare(unix.NFT_CMP_NEQ, 0, []byte{0}),
+	{Name: "limit", Data: nf.Attrs{
+		{Kind: unix.NFTA_LIMIT_RATE, Value: uint64(1)}, {Kind: unix.NFTA_LIMIT_UNIT, Value: uint64(3600)},
+		{Kind: unix.NFTA_LIMIT_BURST, Value: uint32(1)}, {Kind: unix.NFTA_LIMIT_TYPE, Value: uint32(unix.NFT_LIMIT_PKTS)},
+		{Kind: unix.NFTA_LIMIT_FLAGS, Value: uint32(unix.NFT_LIMIT_F_INV)},
 	}},
-	{"immediate", attrs{{unix.NFTA_IMMEDIATE_DREG, uint32(unix.NFT_REG_VERDICT)},
-		{unix.NFTA_IMMEDIATE_DATA, attrs{{unix.NFTA_DATA_VERDICT, attrs{{unix.NFTA_VERDICT_CODE, uint32(0)}}}}}}},
-}
-
-// nftExpr is one expression of an nf_tables rule: its name and attributes. All of them use register 1.
-type nftExpr struct {
-	name string
-	data attrs
-}
-
-func meta(key uint32) nftExpr {
-	return nftExpr{"meta", attrs{{unix.NFTA_META_KEY, key}, {unix.NFTA_META_DREG, uint32(unix.NFT_REG_1)}}}
-}
-
-func load(base, offset, length uint32) nftExpr {
-	return nftExpr{"payload", attrs{
-		{unix.NFTA_PAYLOAD_DREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_PAYLOAD_BASE, base},
-		{unix.NFTA_PAYLOAD_OFFSET, offset}, {unix.NFTA_PAYLOAD_LEN, length},
-	}}
-}
-
-func mask(bits byte) nftExpr {
-	return nftExpr{"bitwise", attrs{
-		{unix.NFTA_BITWISE_SREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_BITWISE_DREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_BITWISE_LEN, uint32(1)},
-		{unix.NFTA_BITWISE_MASK, attrs{{unix.NFTA_DATA_VALUE, []byte{bits}}}}, {unix.NFTA_BITWISE_XOR, attrs{{unix.NFTA_DATA_VALUE, []byte{0}}}},
-	}}
-}
-
-func compare(op uint32, value []byte) nftExpr {
-	return nftExpr{"cmp", attrs{
-		{unix.NFTA_CMP_SREG, uint32(unix.NFT_REG_1)}, {unix.NFTA_CMP_OP, op},
-		{unix.NFTA_CMP_DATA, attrs{{unix.NFTA_DATA_VALUE, bytes.Clone(value)}}},
-	}}
-}
-
-func exprList(rule []nftExpr) attrs {
-	var list attrs
-	for _, e := range rule {
-		list = append(list, attr{unix.NFTA_LIST_ELEM, attrs{{unix.NFTA_EXPR_NAME, e.name}, {unix.NFTA_EXPR_DATA, e.data}}})
-	}
-	return list
-}
-
-// attrs are netlink attributes in nf_tables' byte order, which is the network's.
-type attrs []attr
-
-// attr has a value of type string (sent with a zero byte at its end), []byte, uint32, int32 or attrs (nested).
-type attr struct {
-	kind  uint16
-	value any
-}
-
-func (a attrs) encode() ([]byte, error) {
-	ae := netlink.NewAttributeEncoder()
-	if err := a.encodeTo(ae); err != nil {
-		return nil, err
-	}
-	return ae.Encode()
-}
-
-func (a attrs) encodeTo(ae *netlink.AttributeEncoder) error {
-	ae.ByteOrder = binary.BigEndian
-	for _, x := range a {
-		switch v := x.value.(type) {
-		case string:
-			ae.String(x.kind, v)
-		case []byte:
-			ae.Bytes(x.kind, v)
-		case uint32:
-			ae.Uint32(x.kind, v)
-		case int32:
-			ae.Uint32(x.kind, uint32(v))
-		case attrs:
-			ae.Nested(x.kind, v.encodeTo)
-		default:
-			return fmt.Errorf("attribute %d has a value of type %T", x.kind, v)
-		}
-	}
-	return nil
+	nf.Verdict(nf.Drop, ""),
 }

@@ -1,0 +1,81 @@
+package kernel
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/syntax/nfnetlink"
+)
+
+// NFTables is nf_tables of a network namespace, by netlink.
+type NFTables struct {
+	NetNS int // descriptor of the namespace; 0: that of the thread that calls
+}
+
+// nftTimeout is how long the kernel may take for a transaction or an answer, if the context gives no less.
+const nftTimeout = time.Minute
+
+// dumpTries is how often a dump is begun that the kernel says others changed meanwhile.
+const dumpTries = 10
+
+var errDumpChanged = errors.New("rules changed while they were read, each time")
+
+// Commit makes a transaction: all messages or none. The error is that of the first message that the kernel refused.
+func (n NFTables) Commit(ctx context.Context, messages []netlink.Message) error {
+	return n.do(ctx, func(c *netlink.Conn) error { return commit(c, nfnetlink.Batch(messages)) })
+}
+
+// Ask sends a request and gives the answers. The error is ENOENT for what is not there.
+func (n NFTables) Ask(ctx context.Context, request netlink.Message) (answers []netlink.Message, err error) {
+	err = n.do(ctx, func(c *netlink.Conn) error {
+		for range dumpTries {
+			answers, err = c.Execute(request)
+			if err != nil || !changedMeanwhile(answers) {
+				return err
+			}
+		}
+		return errDumpChanged
+	})
+	return answers, err
+}
+
+func changedMeanwhile(answers []netlink.Message) bool {
+	for i := range answers {
+		if answers[i].Header.Flags&netlink.DumpInterrupted != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// do opens a socket of its own: what the kernel has still to say of a refused transaction is nobody else's.
+func (n NFTables) do(ctx context.Context, f func(*netlink.Conn) error) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.NetNS})
+	if err != nil {
+		return fmt.Errorf("open nf_tables: %w", err)
+	}
+	defer c.Close()
+	deadline := time.Now().Add(nftTimeout)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		deadline = d
+	}
+	if err := c.SetReadDeadline(deadline); err != nil {
+		return fmt.Errorf("open nf_tables: %w", err)
+	}
+	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	err = f(c)
+	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return err
+}
