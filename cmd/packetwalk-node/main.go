@@ -97,7 +97,7 @@ func proxyFlags(f *flag.FlagSet, o *agent.Options) {
 		prefixes(&o.ClusterCIDRs))
 	f.StringVar(&o.PodInterface, "pod-interface", "", "instead of --cluster-cidr: the interface of local pods, or a prefix and +")
 	f.StringVar(&o.Rules, "proxy-rules", o.Rules, "the rule set of a Kubernetes version: "+strings.Join(serviceproxy.Ages(), ", ")+" (1.35)")
-	f.StringVar(&o.Backend, "proxy-backend", o.Backend, "what the rules are made of: iptables")
+	f.StringVar(&o.Backend, "proxy-backend", o.Backend, "what the rules are made of: iptables or nftables")
 	f.StringVar(&o.Backend, "proxy-mode", o.Backend, "the same as --proxy-backend, as kube-proxy calls it")
 	f.IntVar(&o.MasqueradeBit, "iptables-masquerade-bit", o.MasqueradeBit, "`bit` of the packet mark that asks for source NAT")
 	f.BoolVar(&o.MasqueradeAll, "masquerade-all", o.MasqueradeAll, "masquerade everything sent to a cluster IP")

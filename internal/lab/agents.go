@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +19,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/node/servicemaps"
 )
 
 // agents are what runs on nodes beside their kubelets: packetwalk-node, and kube-proxy where the cluster asks for it.
@@ -203,6 +205,9 @@ const kubeProxyTables = "table ip kube-proxy\ndelete table ip kube-proxy\ntable 
 // other backend, and rules with iptables have the same names whoever writes them.
 func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceProxy) error {
 	switch {
+	case was.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables &&
+		is.Implementation != cluster.ProxyPacketwalk:
+		return l.dropOwnTables(ctx, n, is)
 	case is.Implementation == cluster.ProxyNone:
 		if err := l.writeNoModules(); err != nil {
 			return err
@@ -218,6 +223,31 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 		return n.ns.ApplyNFT(ctx, kubeProxyTables)
 	}
 	return nil
+}
+
+// ownTables are those of packetwalk-node with nftables; one that is not there is made first.
+var ownTables = strings.ReplaceAll("table ip NAME\ndelete table ip NAME\ntable ip6 NAME\ndelete table ip6 NAME\n", "NAME",
+	servicemaps.TableName)
+
+// dropOwnTables removes packetwalk-node's tables, once the service proxy that is now, if there is one, has its own rules.
+func (l *nodes) dropOwnTables(ctx context.Context, n *node, is cluster.ServiceProxy) error {
+	table, chain := "nat", "KUBE-SERVICES"
+	if is.Backend == cluster.BackendNFTables {
+		table, chain = "kube-proxy", "services"
+	}
+	for is.Implementation == cluster.ProxyKubeProxy {
+		there, err := n.ns.HasChain("ip", table, chain)
+		if err != nil {
+			return err
+		}
+		if there {
+			break
+		}
+		if !pause.For(ctx, lookPause) {
+			return fmt.Errorf("kube-proxy has not written its rules: %w", context.Cause(ctx))
+		}
+	}
+	return n.ns.ApplyNFT(ctx, ownTables)
 }
 
 // synced waits until a node's packetwalk-node has written the services' rules.

@@ -10,12 +10,14 @@ import (
 	"packetwalk.dev/internal/node/ippool"
 	"packetwalk.dev/internal/node/masquerade"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // Book asks all of them, with what a cluster's objects add to their reasons; nothing where there is no cluster.
 func Book(ports []service.Port, configs []ipmasq.ConfigMap, pools []ippool.Pool) *reason.Book {
 	return &reason.Book{Writers: append([]reason.Writer{
-		serviceproxy.Signed(ports), ipmasq.Signed(configs), ippool.Signed(pools), masquerade.Signed(), ebrules.Signed(), vnet.Signed(),
+		serviceproxy.Signed(ports), servicemaps.Signed(ports),
+		ipmasq.Signed(configs), ippool.Signed(pools), masquerade.Signed(), ebrules.Signed(), vnet.Signed(),
 	}, foreign.Writers()...)}
 }

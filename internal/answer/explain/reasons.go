@@ -2,6 +2,7 @@ package explain
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
@@ -29,6 +30,7 @@ func sign(o *Owners, objects snapshot.Objects) *signatures {
 			port := service.Port{
 				Name:     service.Name{Namespace: s.Namespace, Service: s.Name, Port: p.Name},
 				Protocol: service.Protocol(strings.ToUpper(p.Protocol.String())),
+				Port:     p.Port, NodePort: p.NodePort, ExternalIPs: slices.Concat(s.ClusterIPs, s.External),
 			}
 			for _, e := range p.Endpoints {
 				port.Endpoints = append(port.Endpoints, service.Endpoint{Addr: e})
@@ -131,6 +133,10 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 	r := reason.Rule{
 		Family: family(c), Table: c.Table.Name, Chain: c.Name, Comment: comment(v.Rule), Text: "policy " + v.Verdict.Kind.String(),
 		Passed: v.Verdict.Kind == netfilter.Break, Source: p.Source, Destination: p.Destination, Known: reason.Fields{},
+	}
+	r.Protocol = strings.ToLower(p.Protocol.String())
+	if to := p.DestinationPort; to.Low == to.High {
+		r.Port = to.Number
 	}
 	if v.Rule != nil {
 		r.Text = v.Rule.Text

@@ -137,6 +137,7 @@ func goldens(t *testing.T) []written {
 	var all []written
 	for _, from := range []struct{ writer, files string }{
 		{"service proxy", "internal/node/serviceproxy/testdata/*.txtar"},
+		{"service proxy, nftables", "internal/node/servicemaps/testdata/listed/*.txt"},
 		{"ip-masq-agent", "internal/node/ipmasq/testdata/*.txtar"},
 		{"Calico's pools", "internal/node/ippool/testdata/*.txtar"},
 		{"node", "internal/node/masquerade/testdata/*.txtar"},

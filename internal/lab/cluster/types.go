@@ -124,7 +124,7 @@ const (
 // Backend is what the service proxy writes its rules with.
 type Backend string
 
-// The backends; packetwalk's own proxy has iptables.
+// The backends.
 const (
 	BackendIPTables Backend = "iptables"
 	BackendNFTables Backend = "nftables"

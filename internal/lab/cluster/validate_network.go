@@ -83,8 +83,8 @@ func (v *validator) serviceProxy(path string) {
 	choice(v, path+".implementation", s.Implementation, ProxyPacketwalk, ProxyKubeProxy, ProxyNone)
 	choice(v, path+".backend", s.Backend, BackendIPTables, BackendNFTables)
 	choice(v, path+".rules", s.Rules, RulesCurrent, Rules111, Rules112, Rules119)
-	if s.Implementation == ProxyPacketwalk && s.Backend == BackendNFTables {
-		v.errs.add(path+".backend", "write iptables, or implementation: kube-proxy, today", "packetwalk's own proxy has no nftables yet")
+	if s.Backend == BackendNFTables && s.Rules != RulesCurrent {
+		v.errs.add(path+".rules", "leave it out, or write backend: iptables", "rules of older versions are made of iptables")
 	}
 	if s.Implementation != ProxyPacketwalk && s.Rules != RulesCurrent {
 		v.errs.add(path+".rules", "leave it out, or write implementation: packetwalk", "only packetwalk's own proxy has rules of older versions")

@@ -85,6 +85,8 @@ type Rule struct {
 	Text, Comment       string     // Text as its tool prints it, without "-A CHAIN"
 	Passed              bool       // it did not apply to the packet
 	Source, Destination netip.Addr // the packet's, before the rule; zero where it is not known
+	Protocol            string     // "tcp"; "" where it is not known
+	Port                uint16     // the destination's; 0 where it is not known, or is a span
 	Known               Fields     // what the rules around it say
 }
 

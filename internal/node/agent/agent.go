@@ -15,6 +15,7 @@ import (
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/masquerade"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -65,9 +66,23 @@ type programsOf struct {
 // proxy is the service proxy of one family.
 type proxy struct {
 	programsOf
-	syncer *serviceproxy.Syncer
+	syncer syncer
 	config serviceproxy.Config
+	other  syncer // of the other backend
 	udp    string // udpState at the last look at conntrack
+}
+
+// syncer keeps the rules of one family, made of iptables (serviceproxy) or nftables (servicemaps).
+type syncer interface {
+	Configure(serviceproxy.Config)
+	Sync(context.Context, []service.Port) (serviceproxy.Result, error)
+	// ForceFull makes the next Sync write everything that differs.
+	ForceFull()
+	// Canary tells whether the rules are there at all.
+	Canary(context.Context) (bool, error)
+	Repair(context.Context) ([]string, error)
+	// Remove removes all rules.
+	Remove(context.Context) error
 }
 
 // Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
@@ -80,7 +95,7 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	m := newMetrics()
+	m := newMetrics(o.Backend)
 	a, err := newAgent(o, m, logger)
 	if err != nil {
 		return err
@@ -132,7 +147,7 @@ func (a *agent) addProxies() error {
 	}
 	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
 	counters := false
-	if a.Rules == serviceproxy.RulesCurrent {
+	if a.Backend == BackendIPTables && a.Rules == serviceproxy.RulesCurrent {
 		if err := ensureCounters(); err != nil {
 			a.log("rules will not count: %v", err)
 		} else {
@@ -142,11 +157,15 @@ func (a *agent) addProxies() error {
 	for _, f := range a.families {
 		c := a.config(f.family)
 		c.TCPLiberal, c.NFAcct = liberal != 0, counters
-		syncer, err := serviceproxy.NewSyncer(c, f.programs)
+		iptables, err := serviceproxy.NewSyncer(c, f.programs)
 		if err != nil {
 			return err
 		}
-		a.proxies = append(a.proxies, &proxy{programsOf: f, syncer: syncer, config: c})
+		p := &proxy{programsOf: f, syncer: iptables, other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
+		if a.Backend == BackendNFTables {
+			p.syncer, p.other = p.other, p.syncer
+		}
+		a.proxies = append(a.proxies, p)
 	}
 	return nil
 }
@@ -190,7 +209,7 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	beside.Go(func() { a.source.Run(ctx) })
 
-	a.log("packetwalk-node %s on node %s: rules %s, families %v", a.Version, a.NodeName, a.Rules, a.Families)
+	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
 	for _, k := range a.keepers {
 		beside.Go(func() { k.run(ctx) })
@@ -329,6 +348,9 @@ func (a *agent) ensureMasquerade(ctx context.Context) {
 func (a *agent) watchKernel(ctx context.Context) {
 	const what = "watch the kernel's rules"
 	report := func(n notice) {
+		if ownThread(n.pid) {
+			return
+		}
 		for _, p := range a.families {
 			if p.programs.ours(n.pid) {
 				return

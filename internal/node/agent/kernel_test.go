@@ -16,7 +16,7 @@ func TestServicesOnTheRealKernel(t *testing.T) {
 	for _, rules := range serviceproxy.Ages() {
 		t.Run(rules, func(t *testing.T) {
 			t.Parallel()
-			w := newWorld(t, rules)
+			w := newWorld(t, rules, BackendIPTables)
 			tcp := func(nodePort int32) corev1.ServicePort {
 				return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: nodePort}
 			}
@@ -165,6 +165,9 @@ func (w *world) udp(dns corev1.ServicePort) {
 	w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.2.5")
 	w.save()
 	w.eventually("the rule of the new endpoint", func() bool {
+		if w.state.Options.Backend == BackendNFTables {
+			return strings.Contains(w.nft("list ruleset"), " : 10.13.2.5 . 53")
+		}
 		return strings.Contains(w.sh("ip netns exec %s iptables-save -t nat", w.node), "10.13.2.5:53")
 	})
 	w.eventually("no entry of the old endpoint", func() bool {

@@ -111,7 +111,7 @@ func playAgent(path string) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
 	source := &fileSource{path: path, changed: make(chan struct{}, 1)}
-	a, err := newAgent(source.read().Options, newMetrics(), log.New(os.Stderr, "", 0))
+	a, err := newAgent(source.read().Options, newMetrics(source.read().Options.Backend), log.New(os.Stderr, "", 0))
 	if err == nil {
 		a.source = source
 	}
@@ -207,9 +207,9 @@ const (
 	localVIP = "203.0.113.11"
 )
 
-func newWorld(t *testing.T, rules string) *world {
+func newWorld(t *testing.T, rules, backend string) *world {
 	kerneltest.NeedRoot(t)
-	w := &world{T: t, id: fmt.Sprintf("pwag%d%s", os.Getpid(), strings.ReplaceAll(rules, ".", ""))}
+	w := &world{T: t, id: fmt.Sprintf("pwag%d%s%s", os.Getpid(), backend[:1], strings.ReplaceAll(rules, ".", ""))}
 	w.node = w.id + "-node"
 	for _, name := range []string{"node", "client", "p1", "p2", "p3"} {
 		w.sh("ip netns add %s-%s", w.id, name)
@@ -237,7 +237,7 @@ func newWorld(t *testing.T, rules string) *world {
 	}
 	w.path = filepath.Join(t.TempDir(), "state.json")
 	o := Defaults()
-	o.NodeName, o.Rules, o.MinSyncPeriod = "node0", rules, 10*time.Millisecond
+	o.NodeName, o.Rules, o.Backend, o.MinSyncPeriod = "node0", rules, backend, 10*time.Millisecond
 	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")}
 	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	w.state.Options = o
@@ -327,6 +327,15 @@ func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort
 	}
 	w.state.Services = append(w.state.Services, s)
 	w.state.EndpointSlices = append(w.state.EndpointSlices, slice)
+}
+
+// sticky gives a service session affinity.
+func (w *world) sticky(name string) {
+	for _, s := range w.state.Services {
+		if s.Name == name {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		}
+	}
 }
 
 // agent is a running agent.

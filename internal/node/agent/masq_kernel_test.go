@@ -143,7 +143,7 @@ func (w *world) masqHealth() string {
 
 // masqWorld is a world whose node has the ip-masq agent; p1 sends, p3 answers as p3, and the client's host as "outside".
 func masqWorld(t *testing.T, rules string, families ...service.Family) *world {
-	w := newWorld(t, rules)
+	w := newWorld(t, rules, BackendIPTables)
 	w.state.Options.IPMasqAgent, w.state.Options.NodeMasquerade = true, nil
 	w.state.Options.Families = families
 	w.state.Options.MasqResync = time.Minute

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
@@ -12,11 +13,13 @@ import (
 // dashboards and alerts made for it go on working.
 type metrics struct {
 	meters
+	backend string
 
 	sync, syncFull, syncPartial, programming *meter
 	lastSync, lastQueued                     *meter
 	changes                                  map[string]changeMeters // by kube's kind of object
 	restoreFailures, partialFailures         *meter
+	cleanupFailures                          *meter
 	rulesTotal, rulesLast, noLocal           *meter
 	healthz, livez                           *meter
 	conntrack, conntrackDeleted              *meter
@@ -25,8 +28,9 @@ type metrics struct {
 
 type changeMeters struct{ pending, total *series }
 
-func newMetrics() *metrics {
-	m := &metrics{changes: map[string]changeMeters{}}
+// newMetrics makes them for a backend: some have another name, or are not, with nftables.
+func newMetrics(backend string) *metrics {
+	m := &metrics{backend: backend, changes: map[string]changeMeters{}}
 	var seconds, programming []float64
 	for bound := 0.001; len(seconds) < 15; bound *= 2 {
 		seconds = append(seconds, bound)
@@ -52,7 +56,13 @@ func newMetrics() *metrics {
 			total:   m.add("counter", "kubeproxy_sync_proxy_rules_"+what+"_changes_total", "Changes seen.", "").of(),
 		}
 	}
-	m.restoreFailures = m.add("counter", "kubeproxy_sync_proxy_rules_iptables_restore_failures_total", "Failures to write rules.", family)
+	failures := "kubeproxy_sync_proxy_rules_iptables_restore_failures_total"
+	if backend == BackendNFTables {
+		failures = "kubeproxy_sync_proxy_rules_nftables_sync_failures_total"
+	}
+	m.restoreFailures = m.add("counter", failures, "Failures to write rules.", family)
+	m.cleanupFailures = m.add("counter", "kubeproxy_sync_proxy_rules_nftables_cleanup_failures_total",
+		"Failures to delete what is not used any more.", family)
 	m.partialFailures = m.add("counter", "kubeproxy_sync_proxy_rules_iptables_partial_restore_failures_total",
 		"Failures to write changed chains only.", family)
 	m.rulesTotal = m.add("gauge", "kubeproxy_sync_proxy_rules_iptables_total", "Rules that the service proxy owns.", "table,"+family)
@@ -101,12 +111,18 @@ func (m *metrics) synced(f service.Family, r serviceproxy.Result, took time.Dura
 	}
 	if err != nil {
 		m.restoreFailures.of(family).add(1)
-		if !r.Full {
+		if !r.Full && m.backend == BackendIPTables {
 			m.partialFailures.of(family).add(1)
 		}
 		return
 	}
+	if _, tables := r.Total[servicemaps.TableName]; tables && r.CleanupErr != nil {
+		m.cleanupFailures.of(family).add(1)
+	}
 	for _, table := range []string{"filter", "nat"} {
+		if _, has := r.Total[table]; !has {
+			continue
+		}
 		m.rulesTotal.of(table, family).set(float64(r.Total[table]))
 		m.rulesLast.of(table, family).set(float64(r.Written[table]))
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -49,6 +50,12 @@ func watchRules(ctx context.Context, listens func(), report func(notice)) error 
 			}
 		}
 	}
+}
+
+// ownThread tells whether a change was made by this process, one of whose threads the kernel names.
+func ownThread(pid int) bool {
+	_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", pid))
+	return pid != 0 && err == nil
 }
 
 // readNotice takes one message: deletions are remembered until the message that ends the transaction.

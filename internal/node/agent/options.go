@@ -27,7 +27,7 @@ type Options struct {
 	ClusterCIDRs   []netip.Prefix // at most one a family: the range of the pods
 	PodInterface   string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
 	Rules          string         // serviceproxy.Ages
-	Backend        string         // "iptables"
+	Backend        string         // BackendIPTables or BackendNFTables
 	MasqueradeBit  int
 	MasqueradeAll  bool
 	NodePortCIDRs  []netip.Prefix // empty: node ports answer on every address of the node
@@ -49,13 +49,19 @@ type Options struct {
 	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule
 }
 
+// What rules are made of.
+const (
+	BackendIPTables = "iptables"
+	BackendNFTables = "nftables"
+)
+
 // Defaults are kube-proxy's.
 func Defaults() Options {
 	return Options{
 		Families:       []service.Family{service.IPv4},
 		ServiceProxy:   true,
 		Rules:          serviceproxy.RulesCurrent,
-		Backend:        "iptables",
+		Backend:        BackendIPTables,
 		MasqueradeBit:  14,
 		LocalhostPorts: true,
 		SyncPeriod:     30 * time.Second,
@@ -82,8 +88,11 @@ func (o *Options) Validate() error {
 		}
 		o.NodeName = strings.ToLower(name)
 	}
-	if o.Backend != "iptables" {
-		bad("--proxy-backend: no backend %q; there is iptables", o.Backend)
+	if o.Backend != BackendIPTables && o.Backend != BackendNFTables {
+		bad("--proxy-backend: no backend %q; there are %s and %s", o.Backend, BackendIPTables, BackendNFTables)
+	}
+	if o.Backend == BackendNFTables && o.Rules != serviceproxy.RulesCurrent {
+		bad("--proxy-rules: %s; older rule sets are made of iptables only", o.Rules)
 	}
 	if !slices.Contains(serviceproxy.Ages(), o.Rules) {
 		bad("--proxy-rules: no rule set %q; there are %s", o.Rules, strings.Join(serviceproxy.Ages(), ", "))
@@ -172,7 +181,7 @@ func (o *Options) config(f service.Family) serviceproxy.Config {
 			c.Detector.CIDR = cidr
 		}
 	}
-	c.LocalhostNodePorts = o.LocalhostPorts && f == service.IPv4 && o.loopbackNodePorts()
+	c.LocalhostNodePorts = o.LocalhostPorts && o.Backend == BackendIPTables && f == service.IPv4 && o.loopbackNodePorts()
 	return c
 }
 

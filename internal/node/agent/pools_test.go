@@ -146,7 +146,7 @@ func (w *world) pools(pools ...*kube.Calico) {
 
 // poolWorld is a node with an agent that has nothing to translate but by Calico's pools.
 func poolWorld(t *testing.T, name string) *world {
-	w := newWorld(t, name)
+	w := newWorld(t, name, BackendIPTables)
 	w.state.Options.Rules = "1.19"
 	w.state.Options.NodeMasquerade, w.state.Options.CalicoPools = nil, true
 	w.save()

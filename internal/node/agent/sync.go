@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os/exec"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
 )
@@ -51,13 +53,32 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, por
 		a.log("sync %s: %v", p.family, result.CleanupErr)
 	}
 	if result.Full {
+		what := [2]string{iptables.NAT, "nat rules"}
+		if a.Backend == BackendNFTables {
+			what = [2]string{servicemaps.TableName, "elements"}
+		}
 		a.repairKept() // the service proxy's jumps may have come before Calico's
-		a.log("synced %s: %d service ports, %d nat rules in %v",
-			p.family, len(ports), result.Total[iptables.NAT], time.Since(start).Round(time.Millisecond))
+		a.log("synced %s: %d service ports, %d %s in %v",
+			p.family, len(ports), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 	}
+	a.removeOther(ctx, p)
 	a.health.Updated(p.family)
 	a.cleanFlows(p, ports)
 	return nil
+}
+
+// removeOther removes what the other backend left behind, once there are rules.
+func (a *agent) removeOther(ctx context.Context, p *proxy) {
+	if p.other == nil {
+		return
+	}
+	err := p.other.Remove(ctx)
+	if errors.Is(err, exec.ErrNotFound) {
+		err = nil // without iptables there are no rules of it
+	}
+	if a.faults.note(fmt.Sprintf("remove %s rules of the other backend", p.family), err); err == nil {
+		p.other = nil
+	}
 }
 
 // cleanFlows looks at conntrack when something about UDP services has changed.

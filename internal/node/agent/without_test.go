@@ -32,7 +32,7 @@ func TestWithoutServiceProxy(t *testing.T) {
 	o := Defaults()
 	o.ServiceProxy, o.Families, o.MetricsAddress = false, []service.Family{service.IPv4, service.IPv6}, ""
 	o.HealthzAddress = "in use"
-	a, err := newAgent(o, newMetrics(), log.New(os.Stderr, "", 0))
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package serviceproxy
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -173,4 +174,26 @@ func (s *Syncer) apply(ctx context.Context, p *plan) (cleanupErr, err error) {
 		}
 	}
 	return nil, nil
+}
+
+// Remove removes the chains of all ages and the jumps to them; not KUBE-MARK-MASQ, which others may use.
+func (s *Syncer) Remove(ctx context.Context) error {
+	s.set = nil
+	now, err := s.dump(ctx)
+	if err != nil {
+		return err
+	}
+	empty := &RuleSet{Tables: []iptables.Table{{Name: iptables.Filter}, {Name: iptables.Mangle}, {Name: iptables.NAT}}}
+	p := planFull(empty, now)
+	for i := range p.cleanup {
+		edit := &p.cleanup[i]
+		if _, there := now[place{edit.Table, chainCanary}]; there {
+			edit.Delete = append(edit.Delete, chainCanary)
+		}
+	}
+	if p.isZero() {
+		return nil
+	}
+	cleanupErr, err := s.apply(ctx, &p)
+	return errors.Join(err, cleanupErr)
 }

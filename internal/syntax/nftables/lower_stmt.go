@@ -11,7 +11,11 @@ import (
 // statement lowers one statement of a rule.
 func (l *lowerer) statement(n *Node) []netfilter.Statement {
 	name, inner, ok := n.only()
-	if !ok {
+	switch {
+	case ok:
+	case n.Kind == String && strings.HasPrefix(n.Text, "update @"):
+		return []netfilter.Statement{&netfilter.Note{Words: n.Text}} // of a map: nft 1.0.6 has no JSON for it
+	default:
 		return []netfilter.Statement{&netfilter.UnknownEffect{Text: n.String()}}
 	}
 	if s := l.single(name, inner, n); s != nil {

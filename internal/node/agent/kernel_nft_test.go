@@ -1,0 +1,172 @@
+package agent
+
+import (
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/serviceproxy"
+)
+
+// TestServicesByNFTables: connections through a table of maps land as through iptables' rules; and both leave nothing to the other.
+func TestServicesByNFTables(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, serviceproxy.RulesCurrent, BackendNFTables)
+	tcp := func(nodePort int32) corev1.ServicePort {
+		return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: nodePort}
+	}
+	dns := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
+	w.service("web", "10.0.0.2", vip, false, tcp(30001), "10.13.1.5", "10.13.2.5")
+	w.service("local", "10.0.0.3", localVIP, true, tcp(30002), "10.13.1.5", "10.13.3.5")
+	w.service("nobody", "10.0.0.4", "", false, tcp(0))
+	w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.1.5")
+	w.save()
+	agent := w.agent()
+
+	w.Run("LoadBalancerCluster", func(*testing.T) { w.cluster(vip + ":80") })
+	w.Run("NodePortCluster", func(*testing.T) { w.cluster(nodeIPs + ":30001") })
+	w.Run("ClusterIP", func(*testing.T) { w.clusterIP() })
+	w.Run("LoadBalancerLocal", func(*testing.T) { w.local(localVIP + ":80") })
+	w.Run("NodePortLocal", func(*testing.T) { w.local(nodeIPs + ":30002") })
+	w.Run("Reject", func(*testing.T) {
+		// Not from the client: a packet that leaves by the link it came by is answered with a redirect, and the kernel then holds errors back.
+		for _, from := range []string{"node", "p1"} {
+			for _, to := range []string{"10.0.0.4:80", "10.0.0.2:81"} { // without endpoints, and an unused port
+				w.eventually(from+" refused at "+to, func() bool { return strings.Contains(w.ask(from, "tcp", to), "refused") })
+			}
+		}
+	})
+	w.Run("NodeMasquerade", func(*testing.T) { w.nodeMasquerade() })
+	w.Run("Affinity", func(*testing.T) { w.affinity(tcp(30003)) })
+	w.Run("Repair", func(*testing.T) { w.repairTable() })
+	w.Run("UDP", func(*testing.T) { w.udp(dns) })
+	w.Run("Restart", func(*testing.T) { agent = w.restart(agent) })
+	w.Run("HealthCheck", func(*testing.T) { w.healthCheck(tcp(30002)) })
+	w.Run("Switch", func(*testing.T) { agent = w.switchBackends(agent) })
+	agent.stop()
+	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
+		t.Errorf("after the agent's end: %s", got)
+	}
+}
+
+func (w *world) nft(format string, args ...any) string {
+	w.Helper()
+	return w.sh("ip netns exec "+w.node+" nft "+format, args...)
+}
+
+// affinity: a client stays with its endpoint, by each of the service's addresses, while others come and go; and leaves it when it is gone.
+func (w *world) affinity(port corev1.ServicePort) {
+	w.Helper()
+	const address = "203.0.113.13"
+	set := func(endpoints ...string) {
+		w.service("sticky", "10.0.0.5", address, false, port, endpoints...)
+		w.sticky("sticky")
+		w.save()
+		w.eventually("the endpoints", func() bool {
+			n := strings.Count(w.nft("list map ip %s cluster-endpoints", servicemaps.TableName), "10.0.0.5 . ")
+			return n == len(endpoints)
+		})
+	}
+	set("10.13.1.5", "10.13.2.5", "10.13.3.5")
+	pod := func(to string) string {
+		name, _, _ := strings.Cut(w.ask("client", "tcp", to), " ")
+		return name
+	}
+	first := pod(address + ":80")
+	for range 5 {
+		for _, to := range []string{address + ":80", nodeIPs + ":30003", "10.0.0.5:80"} {
+			if got := pod(to); got != first {
+				w.Fatalf("%s: %s after %s", to, got, first)
+			}
+		}
+	}
+	all := map[string]string{"p1": "10.13.1.5", "p2": "10.13.2.5", "p3": "10.13.3.5"}
+	var others []string
+	for name, endpoint := range all {
+		if name != first {
+			others = append(others, endpoint)
+		}
+	}
+	set(all[first], others[0])
+	if got := pod(address + ":80"); got != first {
+		w.Errorf("another endpoint went: %s, before %s", got, first)
+	}
+	set(others...)
+	second := pod(address + ":80")
+	if second == first {
+		w.Errorf("the endpoint went, and the client is still with %s", first)
+	}
+	set(others[0], others[1], all[first])
+	for range 5 {
+		if got := pod(address + ":80"); got != second {
+			w.Errorf("another endpoint came: %s, before %s", got, second)
+		}
+	}
+}
+
+// repairTable: what others delete and change of the table comes back.
+func (w *world) repairTable() {
+	w.Helper()
+	const table = "ip " + servicemaps.TableName
+	before := w.nft("list table " + table)
+	for _, damage := range []string{
+		"flush chain " + table + " nat-prerouting",
+		"add rule " + table + " services accept",
+		"delete table " + table,
+		"flush ruleset",
+	} {
+		w.nft("%s", damage)
+		// What adds gives no notice: an agent hears of what deletes.
+		w.nft("add table ip nudge")
+		w.nft("delete table ip nudge")
+		w.eventually("repair after "+damage, func() bool {
+			now := w.sh("ip netns exec %s nft list table %s 2>/dev/null || true", w.node, table)
+			return sameLines(now, before)
+		})
+	}
+	w.eventually("traffic after a flush", func() bool { return strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p") })
+}
+
+// sameLines compares all but clients that are remembered, whose time differs, and the order of elements.
+func sameLines(a, b string) bool {
+	count := map[string]int{}
+	for i, text := range []string{a, b} {
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == ',' || r == '{' || r == '}' }) {
+			word = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(word), "elements ="))
+			if word != "" && !strings.Contains(word, "expires") {
+				count[word] += 1 - 2*i
+			}
+		}
+	}
+	for _, n := range count {
+		if n != 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// switchBackends: to iptables and back, a connection that is open lives on, and nothing of the backend before is left.
+func (w *world) switchBackends(agent *agentProcess) *agentProcess {
+	w.Helper()
+	c := w.hold("client", "tcp", vip+":80")
+	first := c.say()
+	for _, backend := range []string{BackendIPTables, BackendNFTables} {
+		agent.stop()
+		w.state.Options.Backend = backend
+		w.save()
+		agent = w.agent()
+		w.eventually("nothing of the other backend", func() bool {
+			table := strings.Contains(w.nft("list tables"), servicemaps.TableName)
+			chains := strings.Contains(w.sh("ip netns exec %s iptables-save", w.node), ":KUBE-SERVICES ")
+			return table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
+		})
+		if got := c.say(); got != first {
+			w.Errorf("an open connection, with %s: %s, before %s", backend, got, first)
+		}
+		w.cluster(vip + ":80")
+	}
+	return agent
+}

@@ -1,0 +1,134 @@
+package servicemaps
+
+import (
+	"flag"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+func namespace(t testing.TB, name string) *kernel.Namespace {
+	t.Helper()
+	kerneltest.NeedRoot(t)
+	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	return ns
+}
+
+func syncerIn(ns *kernel.Namespace, c serviceproxy.Config) *Syncer {
+	return NewSyncer(c, kernel.NFTables{NetNS: ns.FD()})
+}
+
+func mustSync(t testing.TB, s *Syncer, ports []service.Port) serviceproxy.Result {
+	t.Helper()
+	r, err := s.Sync(t.Context(), ports)
+	if err != nil || r.CleanupErr != nil {
+		t.Fatal(err, r.CleanupErr)
+	}
+	return r
+}
+
+// list is what nft prints of a namespace.
+func list(t testing.TB, ns *kernel.Namespace) string {
+	t.Helper()
+	out, err := program.Command{Path: "nft", Args: []string{"list", "ruleset"}, In: ns.Do}.Output(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(out)
+}
+
+var listedElements = regexp.MustCompile(`(?s)elements = \{ (.*?) \}`)
+
+// listed holds what nft prints to a file, by which the reasons of rules are tested, too.
+func listed(t *testing.T, scenario, text string) {
+	t.Helper()
+	text = listedElements.ReplaceAllStringFunc(text, func(s string) string {
+		elements := strings.Split(listedElements.FindStringSubmatch(s)[1], ",")
+		for i := range elements {
+			elements[i] = "\n\t\t\t" + strings.TrimSpace(elements[i])
+		}
+		slices.Sort(elements) // the kernel has them in another order each time
+		return "elements = {" + strings.Join(elements, ",") + " }"
+	})
+	path := filepath.Join("testdata/listed", strings.TrimSuffix(filepath.Base(scenario), "ar"))
+	if flag.Lookup("update").Value.String() == "true" {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), text); diff != "" {
+		t.Errorf("%s (-want +listed); -update rewrites it:\n%s", path, diff)
+	}
+}
+
+var noUpdates = regexp.MustCompile(`(?m)^\t\tupdate @.*\n`)
+
+// TestKernelHolds: what the kernel holds of each scenario is what was written; what nft prints of it can be loaded again and is the same.
+func TestKernelHolds(t *testing.T) {
+	paths, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(paths) == 0 {
+		t.Fatal(err, "no scenarios")
+	}
+	for _, path := range paths {
+		t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar"), func(t *testing.T) {
+			archive, err := txtar.ParseFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := parseScenario(t, archive.Files)
+			ns := namespace(t, "first")
+			first := syncerIn(ns, s.config)
+			r := mustSync(t, first, s.ports)
+			if !r.Full || r.Written[TableName] != r.Total[TableName] {
+				t.Errorf("first sync: %+v", r)
+			}
+			if names, err := first.Repair(t.Context()); err != nil || len(names) > 0 {
+				t.Errorf("repaired what is whole: %v, %v", names, err)
+			}
+			text := list(t, ns)
+			listed(t, path, text)
+			if s.config.Family == service.IPv6 {
+				// nft 1.0.6 aborts on every "update @map { ip6 saddr : ip6 daddr . th dport }" that it is to load.
+				text = noUpdates.ReplaceAllString(text, "")
+			}
+			other := namespace(t, "other")
+			if err := other.ApplyNFT(t.Context(), text); err != nil {
+				t.Fatalf("nft does not load what it printed: %v\n%s", err, text)
+			}
+			if diff := cmp.Diff(text, list(t, other)); diff != "" {
+				t.Errorf("loaded again it is another (-printed +loaded):\n%s", diff)
+			}
+			second := syncerIn(other, s.config)
+			if r := mustSync(t, second, s.ports); r.Written[TableName] != 0 {
+				t.Errorf("elements were loaded otherwise: %+v", r)
+			}
+			if diff := cmp.Diff(list(t, ns), list(t, other)); diff != "" {
+				t.Errorf("a restart changes something (-before +after):\n%s", diff)
+			}
+		})
+	}
+}

@@ -1,0 +1,109 @@
+package servicemaps
+
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// TableName is the name of the table, in families ip and ip6.
+const TableName = "packetwalk-services"
+
+// place is how a packet names a service port.
+type place uint8
+
+const (
+	byAddress  place = iota // by an address of the service, protocol and port
+	byNodePort              // by protocol and node port, at an address of the node
+	places
+)
+
+var placePrefix = [places]string{"", "node-port/"}
+
+// Sets and maps that are always there.
+const (
+	setClusterIPs = "cluster-ips"     // addresses: what is for another of their ports is refused
+	setHairpin    = "hairpin"         // address . address: an endpoint that reaches itself
+	setNodeIPs    = "node-port-ips"   // where node ports answer, if not on all of the node's addresses
+	setFirewalled = "firewalled"      // load balancers' addresses with source ranges
+	setSources    = "allowed-sources" // and those ranges
+)
+
+// The maps of each place.
+var (
+	mapServices  = [places]string{"service-ips", "service-node-ports"}         // → the chain that decides
+	mapRefused   = [places]string{"no-endpoint-ips", "no-endpoint-node-ports"} // → the chain that refuses or drops
+	mapEndpoints = [places][2]string{{"cluster-endpoints", "local-endpoints"}, // with a slot → endpoint
+		{"node-port-cluster-endpoints", "node-port-local-endpoints"}}
+	mapPolicies = [places][2]string{{"cluster-fan-outs", "local-fan-outs"}, // of externalTrafficPolicy Local → the chain of a fan-out
+		{"node-port-cluster-fan-outs", "node-port-local-fan-outs"}}
+)
+
+// mapAffinity are the maps by which new flows to service ports with session affinity are remembered: a service port's name as the client
+// wrote it, and the endpoint's address → the chain that does.
+var mapAffinity = [places]string{"affinity-ips", "affinity-node-ports"}
+
+// Chains that are always there.
+const (
+	chainRemember    = "remember-clients"
+	chainServices    = "services"
+	chainMark        = "mark-for-masquerade"
+	chainNoEndpoints = "no-endpoints"
+	chainNoLocal     = "no-local-endpoints"
+	chainDecide      = "external/local" // of each place: by who asks
+)
+
+// way is how a packet came to a service port's chain.
+type way uint8
+
+const (
+	plain    way = iota // nothing is to be done before
+	internal            // by the cluster IP
+	external            // by another address, with policy Cluster
+	remember            // to an endpoint: for the next time
+)
+
+var wayPrefix = [...]string{"", "internal/", "external/", "remember/"}
+
+var policyName = [...]string{service.Cluster: "cluster", service.Local: "local"}
+
+// bothPolicies is for endpoints that either may choose.
+const bothPolicies = service.Local + 1
+
+// fan names a chain that chooses one of several endpoints, or remembers which was chosen.
+type fan struct {
+	at     place
+	way    way
+	policy service.Policy
+	of     int // how many endpoints
+	// sticky names the service port for one with session affinity, whose clients stay for so many seconds.
+	sticky   string
+	seconds  int
+	protocol service.Protocol // of it
+}
+
+// chain is the chain's name.
+func (f *fan) chain() string {
+	end := fmt.Sprint(f.of)
+	if f.sticky != "" {
+		end = f.sticky
+	}
+	policy := "both"
+	if f.policy < bothPolicies {
+		policy = policyName[f.policy]
+	}
+	return placePrefix[f.at] + wayPrefix[f.way] + policy + "/" + end
+}
+
+// clients is the name of the map of clients of a policy.
+func (f *fan) clients(policy service.Policy) string {
+	return fmt.Sprintf("affinity/%s/%d/%s", policyName[policy], f.seconds, f.sticky)
+}
+
+// choosesSticky tells that clients are looked for in the map of the fan's policy.
+func (f *fan) choosesSticky() bool { return f.sticky != "" && f.way != remember }
+
+// stickyName is a service port's name as a part of names in the table.
+func stickyName(p *service.Port) string {
+	return p.Namespace + "/" + p.Service + "/" + p.Protocol.Lower() + "/" + p.Name.Port
+}

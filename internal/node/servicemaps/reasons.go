@@ -1,0 +1,124 @@
+package servicemaps
+
+import (
+	"net/netip"
+
+	"packetwalk.dev/internal/model/reason"
+	"packetwalk.dev/internal/node/service"
+)
+
+// Signed says what the table's rules are there for. Which service port a rule works for is told by the packet, through the ports' addresses
+// and node ports, and by the names of chains for session affinity.
+func Signed(ports []service.Port) reason.Writer {
+	known := knownPorts(ports)
+	return reason.Writer{
+		Name: "service proxy, nftables", File: "internal/node/servicemaps/rules.go",
+		Words: map[string]string{
+			"at": "|node-port/", "way": "|internal/|external/", "of": "[0-9]+", "policy": "cluster|local", "policies": "cluster|local|both",
+			"service": "[^/]+/[^/]+",
+			"proto":   "tcp|udp|sctp", "name": "[a-z0-9-]*", "type": "filter|nat|firewall",
+			"hook": "prerouting|input|forward|output|postrouting", "why": ".+",
+		},
+		Chains: reason.In(TableName, signedChains()...),
+		Know: func(r *reason.Rule, f reason.Fields) {
+			port := f["service"]
+			switch {
+			case port != "" && f["name"] != "":
+				port += ":" + f["name"]
+			case port == "" && f["port"] == "":
+				port = known.find(r)
+			}
+			f.Set("port", port)
+		},
+	}
+}
+
+// portKey is how packets name a service port; without an address by its node port.
+type portKey struct {
+	protocol    string
+	destination netip.AddrPort
+}
+
+type portNames map[portKey]string
+
+func knownPorts(ports []service.Port) portNames {
+	known := portNames{}
+	for i := range ports {
+		p := &ports[i]
+		for _, ip := range append(externalIPs(p), p.ClusterIP) {
+			known[portKey{p.Protocol.Lower(), netip.AddrPortFrom(ip, p.Port)}] = p.Name.String()
+		}
+		if p.NodePort != 0 {
+			known[portKey{p.Protocol.Lower(), netip.AddrPortFrom(netip.Addr{}, p.NodePort)}] = p.Name.String()
+		}
+	}
+	return known
+}
+
+func (n portNames) find(r *reason.Rule) string {
+	if name := n[portKey{r.Protocol, netip.AddrPortFrom(r.Destination, r.Port)}]; name != "" {
+		return name
+	}
+	return n[portKey{r.Protocol, netip.AddrPortFrom(netip.Addr{}, r.Port)}]
+}
+
+const (
+	whose  = "[{port}: |Services: ]"
+	sticky = "{service}/{proto}/{name}"
+)
+
+// balancing are the rules of a chain that chooses an endpoint.
+var balancing = []reason.Line{
+	{To: chainMark, Comment: "{why}", For: whose + "{why}"},
+	{To: "dnat", Comment: "one of {of}", For: whose + "one of {of} endpoints"},
+	{To: "dnat", Comment: "where the client is", For: whose + "where the client was last"},
+}
+
+func signedChains() []reason.Chain {
+	chain := func(name, purpose string, role reason.Role, rules ...reason.Line) reason.Chain {
+		return reason.Chain{Name: name, For: purpose, Role: role, Rules: rules}
+	}
+	all := []reason.Chain{
+		chain("{type}-{hook}", "where the service proxy begins", reason.NoRole,
+			reason.Line{To: chainServices, For: "Services: is the packet for one of them?"},
+			reason.Line{To: chainRemember, For: "Services: is it a new flow to one with session affinity?"},
+			reason.Line{To: chainNoEndpoints, For: whose + "has no endpoints"},
+			reason.Line{To: chainNoLocal, For: whose + "has no endpoints on this node"},
+			reason.Line{Text: "vmap @" + mapRefused[byAddress] + " *", For: "Services: is it for one without endpoints?"},
+			reason.Line{Text: "vmap @" + mapRefused[byNodePort] + " *", For: "Services: is it for a node port without endpoints?"},
+			reason.Line{To: "drop", Text: "@" + setFirewalled + " *", For: whose + "load balancer IP, from outside its source ranges"},
+			reason.Line{Text: "@" + setClusterIPs + " *", For: "Services: a cluster IP, but no port of its Service"},
+			reason.Line{To: chainMark, Text: "@" + setHairpin + " *", For: "an endpoint that reaches itself through its Service"},
+			reason.Line{To: "return", For: "not marked by a rule of a Service"},
+			reason.Line{To: "masquerade", For: "marked by a rule of a Service"},
+			reason.Line{Text: "meta mark set *", For: "the mark has done its work"}),
+		chain(chainServices, "finds the Service port that a packet is for", reason.Dispatch,
+			reason.Line{Text: "vmap @" + mapServices[byAddress] + " *", For: whose + "by destination and port"},
+			reason.Line{Text: "vmap @" + mapServices[byNodePort] + " *", For: whose + "by node port, at an address of the node"}),
+		chain("{at}"+chainDecide, "sends external traffic with policy Local on, by who asks", reason.Balances,
+			reason.Line{Comment: "from a pod*", For: whose + "externalTrafficPolicy Local, from a pod: as to the cluster IP"},
+			reason.Line{Comment: "from the node itself*", For: whose + "externalTrafficPolicy Local, from the node itself"},
+			reason.Line{Comment: "from elsewhere*", For: whose + "externalTrafficPolicy Local"}),
+		chain(chainMark, "marks packets that are to leave with the node's address", reason.MasqueradeMark,
+			reason.Line{For: "marked: to leave with the node's address"}),
+		chain(chainNoEndpoints, "refuses what is for a Service port without endpoints", reason.NoRole,
+			reason.Line{For: whose + "has no endpoints"}),
+		chain(chainNoLocal, "drops what is for a Service port without endpoints on this node", reason.NoRole,
+			reason.Line{For: whose + "has no endpoints on this node"}),
+		chain(chainRemember, "finds the Service port with session affinity that a new flow was for", reason.NoRole,
+			reason.Line{Comment: "{why}", For: "Services: is it a new flow to one with session affinity, by {why}?"}),
+		chain("remember/{policies}/"+sticky, "remembers where a client is", reason.NoRole,
+			reason.Line{For: whose + "remembers the client, for session affinity"}),
+	}
+	for _, c := range []struct {
+		policy, purpose string
+		role            reason.Role
+	}{
+		{"cluster", "chooses one of a Service port's endpoints", reason.Balances},
+		{"local", "chooses one of a Service port's endpoints on this node", reason.BalancesLocal},
+	} {
+		all = append(all, chain("{at}{way}"+c.policy+"/{of}", c.purpose, c.role, balancing[:2]...),
+			chain("{at}{way}"+c.policy+"/"+sticky, c.purpose+", with session affinity", c.role, balancing...))
+	}
+	return all
+}
