@@ -17,7 +17,6 @@ import (
 
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/source"
 )
 
@@ -40,18 +39,10 @@ type core struct {
 
 func (c *core) done(format string, a ...any) { c.say(Step{Text: fmt.Sprintf(format, a...)}) }
 
-// distribution gives what containers have of a distribution; what that lacks is logged once.
-func (c *core) distribution() func(context.Context) (dir string, err error) {
-	var store distribution.Store
-	var once sync.Once
-	return func(ctx context.Context) (string, error) {
-		dir, missing, err := store.Layer(ctx)
-		if err == nil && len(missing) > 0 {
-			once.Do(func() {
-				c.log.Info("containers lack packages that this machine does not have, or has changed", "missing", missing)
-			})
-		}
-		return dir, err
+// lacks logs what containers lack of a distribution.
+func (c *core) lacks(missing []string) {
+	if len(missing) > 0 {
+		c.log.Info("containers lack packages that this machine does not have, or has changed", "missing", missing)
 	}
 }
 

@@ -37,7 +37,7 @@ func newLab(d Dir, bin Binaries, say func(Step)) *lab {
 	c := &core{dir: d, bin: bin, say: say, broken: make(chan error, 1), log: slog.New(slog.NewTextHandler(os.Stderr, nil))}
 	c.runtime = &container.Runtime{Binary: bin.App}
 	images := &library{core: c}
-	c.builtIn = &source.BuiltIn{Program: bin.App, Distribution: c.distribution(), Open: images.open, Brought: map[string]string{
+	c.builtIn = &source.BuiltIn{Program: bin.App, Select: source.Machine(c.lacks), Open: images.open, Brought: map[string]string{
 		"coredns": bin.ControlPlane, "nginx-ingress-controller": bin.Addon, "external-dns": bin.Addon, "virtual-kubelet": bin.Addon,
 		"dns": bin.DNS,
 	}}

@@ -28,7 +28,9 @@ func TestLookAlike(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.builtIn = &source.BuiltIn{Program: program, Open: l.open, Brought: map[string]string{"coredns": program},
-		Distribution: func(context.Context) (string, error) { return distribution, nil }}
+		Select: func(context.Context) (source.Distribution, error) {
+			return source.Distribution{Key: "d", Assemble: func(_ context.Context, dir string) error { return os.CopyFS(dir, os.DirFS(distribution)) }}, nil
+		}}
 	pod := func(name, node, image string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "uid-1"},
 			Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{{Image: image}}}}

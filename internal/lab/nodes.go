@@ -210,7 +210,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Distribution, Resolve: l.library.finder().Image,
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image,
 		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),

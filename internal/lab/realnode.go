@@ -160,7 +160,7 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 	if err := errors.Join(err, os.MkdirAll(state, 0o700)); err != nil {
 		return c, err
 	}
-	distribution, err := l.builtIn.Distribution(ctx)
+	distribution, err := l.builtIn.Root(ctx)
 	if err != nil {
 		return c, err
 	}

@@ -57,7 +57,7 @@ func suiteRecipes(ctx context.Context, cache string) (map[name.Tag]recipe, error
 
 // gather finds the parts, and fetches packages that are not in the folder cache. They are not installed: a server would start here.
 func gather(ctx context.Context, cache string) (p parts, err error) {
-	if p.distribution, err = new(distribution.Store).Root(ctx); err != nil {
+	if p.distribution, err = packages(ctx, cache); err != nil {
 		return p, err
 	}
 	if p.busybox, err = unpacked(ctx, cache, "busybox-static", "bash-static"); err != nil {
@@ -77,6 +77,28 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 	}
 	p.sources = filepath.Join(strings.TrimSpace(string(source)), "test", "images")
 	return p, nil
+}
+
+// packages is a folder with the files of this machine's Debian packages.
+func packages(ctx context.Context, cache string) (string, error) {
+	s, err := distribution.Select(ctx, "/")
+	if err != nil {
+		return "", err
+	}
+	folder := filepath.Join(cache, s.Key())
+	if _, err := os.Stat(folder); err == nil {
+		return folder, nil
+	}
+	work, err := os.MkdirTemp(cache, "packages-")
+	if err != nil {
+		return "", err
+	}
+	defer os.RemoveAll(work)
+	root := filepath.Join(work, "root")
+	if _, err := s.Assemble(ctx, root); err != nil {
+		return "", err
+	}
+	return folder, os.Rename(root, folder)
 }
 
 // unpacked is a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.

@@ -23,7 +23,6 @@ import (
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/containertest"
@@ -38,9 +37,8 @@ const (
 
 // binary is packetwalk-app, built once for all tests; library opens the store with its images.
 var (
-	binary          string
-	library         func() (*images.Store, error)
-	machinePackages distribution.Store
+	binary  string
+	library func() (*images.Store, error)
 )
 
 // finder finds built-in applications only.
@@ -50,7 +48,7 @@ func finder() *source.Finder {
 			s, err := library()
 			return s, false, err
 		},
-		BuiltIn: &source.BuiltIn{Program: binary, Distribution: machinePackages.Root, Open: library}}
+		BuiltIn: &source.BuiltIn{Program: binary, Select: source.Machine(func([]string) {}), Open: library}}
 }
 
 func TestMain(m *testing.M) { os.Exit(testMain(m)) }
@@ -367,7 +365,7 @@ func TestImage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	base, err := machinePackages.Root(t.Context())
+	base, err := finder().BuiltIn.Root(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

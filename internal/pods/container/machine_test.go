@@ -13,7 +13,6 @@ import (
 
 	"packetwalk.dev/internal/base/logs"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/containertest"
@@ -24,7 +23,7 @@ import (
 var binary string
 
 // builtIn makes the images of containers, in a store of the tests' own.
-var builtIn = &source.BuiltIn{Distribution: new(distribution.Store).Root, Brought: map[string]string{}}
+var builtIn = &source.BuiltIn{Select: source.Machine(func([]string) {}), Brought: map[string]string{}}
 
 func newRuntime(binary string) *container.Runtime { return &container.Runtime{Binary: binary} }
 

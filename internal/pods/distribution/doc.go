@@ -1,5 +1,5 @@
 // Package distribution assembles what images of distributions (ubuntu, debian, busybox, …) have: one directory with the files of this
-// machine's Debian packages, made once and kept in a cache. Of the machine it has nothing else: only what a package's own list has, as the
+// machine's Debian packages. Of the machine it has nothing else: only what a package's own list has, as the
 // package brought it by dpkg's checksums; links are the packages' too, and lead to what is there. What packages' scripts make on each
 // machine (accounts, certificates, alternatives, the time zone) is made anew.
 //

@@ -179,20 +179,17 @@ func TestRequired(t *testing.T) {
 		t.Errorf("missing: %v", missing)
 	}
 	m.write("/var/lib/dpkg/status", strings.Replace(m.status.String(), "Package: bash\n", "Package: zsh\n", 1))
-	_, _, err := (&Store{Dir: t.TempDir(), Machine: m.root}).Layer(t.Context())
+	_, err := Select(t.Context(), m.root)
 	if err == nil || !strings.Contains(err.Error(), "the package bash is not installed: apt-get install bash") {
 		t.Error(err)
 	}
 	for _, name := range []string{"/lib/x86_64-linux-gnu/libc.so.6", "/bin/bash"} {
 		m := newMachine(t, false)
 		m.replace(name, "another")
-		dir := t.TempDir()
-		_, _, err := (&Store{Dir: dir, Machine: m.root}).Layer(t.Context())
-		if err == nil || !strings.Contains(err.Error(), "is not as its package brought it") {
+		s, err := Select(t.Context(), m.root)
+		m.check(err)
+		if _, err := s.Assemble(t.Context(), t.TempDir()+"/layer"); err == nil || !strings.Contains(err.Error(), "is not as its package brought it") {
 			t.Errorf("%s: %v", name, err)
-		}
-		if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
-			t.Errorf("%s: left %v, %v", name, entries, err)
 		}
 	}
 }
@@ -200,7 +197,12 @@ func TestRequired(t *testing.T) {
 // TestThisMachine: what containers run runs in the layer of the machine itself, where only the layer's libraries are.
 func TestThisMachine(t *testing.T) {
 	kerneltest.NeedRoot(t)
-	dir, missing, err := new(Store).Layer(t.Context())
+	s, err := Select(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir() + "/root"
+	missing, err := s.Assemble(t.Context(), root)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,11 +210,6 @@ func TestThisMachine(t *testing.T) {
 	script := `for c in "ip -V" "ss -V" "iptables -V" "nft -v" "curl -V" "tcpdump --version" "awk BEGIN{}" "wget -V" "openssl version" "findmnt -V" ` +
 		`"ping -V" "conntrack -V" "env true" "grep -V" "sed --version" "find --version" "tar --version" "gzip -V" "getent services http"; do ` +
 		`$c >/out 2>&1 || { echo "$c: $?"; /usr/bin/cat /out; }; done; [ $(printf '\303\274' | LC_ALL=C.UTF-8 wc -m) = 1 ] || echo no UTF-8`
-	// A copy, as a container has a layer of its own: nobody writes into a layer.
-	root := t.TempDir()
-	if err := os.CopyFS(root, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
 	out, err := program.Command{Path: "/bin/bash", Args: []string{"-c", script}, Env: []string{"PATH=/usr/sbin:/usr/bin"},
 		Root: root}.Output(t.Context())
 	if err != nil || len(out) > 0 {

@@ -125,9 +125,12 @@ func (m *machine) alternatives(name, link, chosen, choices string) {
 // layer assembles the machine's, and lists what is in it: text of a file, target of a link, and what of mode and owner is not usual.
 func (m *machine) layer() (tree map[string]string, missing []string) {
 	m.t.Helper()
-	s := &Store{Dir: m.t.TempDir() + "/cache", Machine: m.root}
-	dir, missing, err := s.Layer(m.t.Context())
+	s, err := Select(m.t.Context(), m.root)
 	m.check(err)
+	dir := m.t.TempDir() + "/layer"
+	missing, err = s.Assemble(m.t.Context(), dir)
+	m.check(err)
+	missing = slices.Concat(s.Missing, missing)
 	tree = map[string]string{}
 	m.check(filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil {

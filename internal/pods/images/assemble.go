@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -30,9 +31,11 @@ type Assembly struct {
 	Ports                []int // of TCP
 }
 
-// A Layer is what a directory has, with owners, modes and capabilities, and no times; or files of root's.
+// A Layer is what a directory has, with owners, modes and capabilities, and no times; or one that Make makes, for that alone; or files of
+// root's.
 type Layer struct {
 	Dir   string
+	Make  func(ctx context.Context, dir string) error `json:"-"`
 	Files []File
 }
 
@@ -88,7 +91,13 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 		}
 		config.RootFS.DiffIDs, layers = slices.Clone(below.config.RootFS.DiffIDs), slices.Clone(below.manifest.Layers)
 	}
-	for _, layer := range a.Layers {
+	for n, layer := range a.Layers {
+		if layer.Make != nil {
+			layer.Dir = filepath.Join(l.store.dir, l.stage.name, fmt.Sprint("made-", n))
+			if err := layer.Make(ctx, layer.Dir); err != nil {
+				return loaded{}, err
+			}
+		}
 		b, err := l.pipe(func(to io.Writer) error { return layer.write(layerWriter{tar.NewWriter(to), ctx}) })
 		if err != nil {
 			return loaded{}, err

@@ -38,7 +38,6 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 	"packetwalk.dev/internal/pods/source"
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -113,19 +112,18 @@ func newWorld(t *testing.T) *world {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	shared := NewShared(w.client)
-	var store distribution.Store
 	library := sync.OnceValues(func() (*images.Store, error) { return images.Open(filepath.Join(bin, "images")) })
 	found := &source.Finder{Own: func(string) bool { return true },
 		Ensure: func(context.Context, source.Request) (*images.Store, bool, error) {
 			s, err := library()
 			return s, false, err
 		},
-		BuiltIn: &source.BuiltIn{Program: filepath.Join(bin, "packetwalk-app"), Distribution: store.Root, Open: library}}
+		BuiltIn: &source.BuiltIn{Program: filepath.Join(bin, "packetwalk-app"), Select: source.Machine(func([]string) {}), Open: library}}
 	k, err := New(Config{
 		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.13.76.4"}}}},
 		Client: w.client, Shared: shared,
-		Runtime: FromRuntime(&container.Runtime{Binary: filepath.Join(bin, "packetwalk-app")}), Distribution: store.Root,
+		Runtime: FromRuntime(&container.Runtime{Binary: filepath.Join(bin, "packetwalk-app")}), Distribution: found.BuiltIn.Root,
 		Resolve: found.Image,
 		NodeNS:  w.node, PodNetNSDir: filepath.Join(dir, "netns", "pods"), Dir: filepath.Join(dir, "node"),
 		CNIConfDir: conf, CNIBinDirs: []string{bin}, CNICacheDir: filepath.Join(dir, "cache"),

@@ -11,7 +11,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/pods/app"
+	"packetwalk.dev/internal/pods/distribution"
 	"packetwalk.dev/internal/pods/images"
 )
 
@@ -28,11 +28,35 @@ import (
 type BuiltIn struct {
 	Program string            // packetwalk-app
 	Brought map[string]string // the machine's files of programs that are not in it (app.App.Brought), by their base names
-	// Distribution gives the directory with the distribution's files. Nobody changes it; another one has another name.
-	Distribution func(context.Context) (dir string, err error)
-	Open         func() (*images.Store, error)
+	Open    func() (*images.Store, error)
+	// Select chooses what the distribution is made of, once; Machine does.
+	Select func(context.Context) (Distribution, error)
 
-	mu sync.Mutex
+	mu           sync.Mutex
+	distribution Distribution
+	root         string // the distribution's directory
+}
+
+// A Distribution is what images have beside their own.
+type Distribution struct {
+	Key      string                                      // names what Assemble makes
+	Assemble func(ctx context.Context, dir string) error // makes a directory
+}
+
+// Machine is the distribution of this machine's packages. What it lacks, packages and files that are not as they should be, is told.
+func Machine(lacks func(missing []string)) func(context.Context) (Distribution, error) {
+	return func(ctx context.Context) (Distribution, error) {
+		s, err := distribution.Select(ctx, "/")
+		if err != nil {
+			return Distribution{}, err
+		}
+		lacks(s.Missing)
+		return Distribution{s.Key(), func(ctx context.Context, dir string) error {
+			missing, err := s.Assemble(ctx, dir)
+			lacks(missing)
+			return err
+		}}, nil
+	}
 }
 
 // programPath is where an image of a built-in application has its program.
@@ -54,52 +78,69 @@ func (b *BuiltIn) Image(ctx context.Context, name string) (Image, error) {
 	return i, nil
 }
 
+// Root gives the directory with the distribution's files, absolute; nobody changes it.
+func (b *BuiltIn) Root(ctx context.Context) (dir string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	_, err = b.base(ctx)
+	return b.root, err
+}
+
+// base has the distribution's image in the store, unpacked, and gives its name.
+func (b *BuiltIn) base(ctx context.Context) (ref string, err error) {
+	store, err := b.Open()
+	if err != nil {
+		return "", err
+	}
+	if b.distribution.Key == "" {
+		if b.distribution, err = b.Select(ctx); err != nil {
+			return "", err
+		}
+	}
+	ref = images.Own + "distribution:" + b.distribution.Key
+	if err := assemble(ctx, store, images.Assembly{Name: ref, Layers: []images.Layer{{Make: b.distribution.Assemble}}}); err != nil {
+		return "", err
+	}
+	if _, err := os.Lstat(b.root); err == nil {
+		return ref, nil
+	}
+	i, err := store.Image(ctx, ref)
+	if err != nil {
+		return "", err
+	}
+	b.root = i.Layers[0]
+	return ref, nil
+}
+
 // find has an application's image in the store.
-func (b *BuiltIn) find(ctx context.Context, a *app.App) (Found, error) {
+func (b *BuiltIn) find(ctx context.Context, a *app.App) (f Found, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("it took longer than %v", patience))
 	defer cancel()
-	store, err := b.Open()
-	if err != nil {
-		return Found{}, err
+	if f.Store, err = b.Open(); err != nil {
+		return f, err
 	}
-	chain, err := b.assemblies(ctx, a)
-	if err != nil {
-		return Found{}, err
-	}
-	ref := chain[len(chain)-1].Name
-	if _, err = store.Manifest(ref); errors.Is(err, images.ErrNotFound) {
-		err = assemble(ctx, store, chain)
-	}
-	return Found{Store: store, Ref: ref, App: a.Name}, err
-}
-
-// assemblies are what an application's image is made of: the distribution's, unless it has none, and then its own.
-func (b *BuiltIn) assemblies(ctx context.Context, a *app.App) (chain []images.Assembly, err error) {
 	what := images.Assembly{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: a.Env, Ports: a.Ports}
 	programs := a.Programs
 	if !a.Bare {
-		dir, err := b.Distribution(ctx)
-		if err != nil {
-			return nil, err
+		if what.From, err = b.base(ctx); err != nil {
+			return f, err
 		}
-		base := images.Assembly{Layers: []images.Layer{{Dir: dir}}}
-		if base.Name, err = nameOf("distribution", base); err != nil {
-			return nil, err
-		}
-		chain, what.From = append(chain, base), base.Name
 		for _, p := range app.Tools {
-			if _, err := os.Lstat(filepath.Join(dir, p.Path)); errors.Is(err, fs.ErrNotExist) {
+			if _, err := os.Lstat(filepath.Join(b.root, p.Path)); errors.Is(err, fs.ErrNotExist) {
 				programs = append(programs[:len(programs):len(programs)], p)
 			}
 		}
 	}
 	if what.Layers, err = b.layers(a, programs); err != nil {
-		return nil, err
+		return f, err
 	}
-	what.Name, err = nameOf("built-in/"+a.Name, what)
-	return append(chain, what), err
+	if what.Name, err = nameOf("built-in/"+a.Name, what); err != nil {
+		return f, err
+	}
+	f.Ref, f.App = what.Name, a.Name
+	return f, assemble(ctx, f.Store, what)
 }
 
 // layers are an application's own.
@@ -147,27 +188,25 @@ func nameOf(repository string, what images.Assembly) (string, error) {
 	return fmt.Sprintf("%s%s:%.12x", images.Own, repository, h.Sum(nil)), nil
 }
 
-// assemble makes images that are not there. What was made of other things goes.
-func assemble(ctx context.Context, store *images.Store, chain []images.Assembly) error {
+// assemble makes an image that is not there. One of its repository that was made of other things goes.
+func assemble(ctx context.Context, store *images.Store, what images.Assembly) error {
+	if _, err := store.Manifest(what.Name); !errors.Is(err, images.ErrNotFound) {
+		return err
+	}
 	list, err := store.List(ctx)
 	if err != nil {
 		return err
 	}
-	for _, what := range chain {
-		if slices.ContainsFunc(list, func(i images.Image) bool { return i.Name == what.Name && i.Damage == "" }) {
+	if _, err := store.Assemble(ctx, what); err != nil {
+		return err
+	}
+	repository, _, _ := strings.Cut(what.Name, ":")
+	for _, old := range list {
+		if !strings.HasPrefix(old.Name, repository+":") {
 			continue
 		}
-		if _, err := store.Assemble(ctx, what); err != nil {
+		if err := store.Remove(ctx, old.Name); err != nil && !errors.Is(err, images.ErrNotFound) { // another lab may have
 			return err
-		}
-		repository, _, _ := strings.Cut(what.Name, ":")
-		for _, old := range list {
-			if !strings.HasPrefix(old.Name, repository+":") || old.Name == what.Name {
-				continue
-			}
-			if err := store.Remove(ctx, old.Name); err != nil && !errors.Is(err, images.ErrNotFound) { // another lab may have
-				return err
-			}
 		}
 	}
 	return nil

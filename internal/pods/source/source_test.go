@@ -59,15 +59,17 @@ func newFinder(t *testing.T, missing *error) *Finder {
 	if err != nil {
 		t.Fatal(err)
 	}
-	distribution, program := t.TempDir(), filepath.Join(t.TempDir(), "packetwalk-app")
-	if err := errors.Join(os.Mkdir(filepath.Join(distribution, "etc"), 0o755), os.WriteFile(program, []byte("1"), 0o755)); err != nil {
+	program := filepath.Join(t.TempDir(), "packetwalk-app")
+	if err := os.WriteFile(program, []byte("1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	return &Finder{
 		Ensure: func(context.Context, Request) (*images.Store, bool, error) { return store, false, *missing },
 		Own:    func(ref string) bool { return strings.HasPrefix(ref, "packetwalk/") },
 		BuiltIn: &BuiltIn{Program: program, Open: func() (*images.Store, error) { return store, nil },
-			Distribution: func(context.Context) (string, error) { return distribution, nil }},
+			Select: func(context.Context) (Distribution, error) {
+				return Distribution{"d", func(_ context.Context, dir string) error { return os.MkdirAll(filepath.Join(dir, "etc"), 0o755) }}, nil
+			}},
 	}
 }
 
