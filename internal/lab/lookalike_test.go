@@ -29,7 +29,8 @@ func TestLookAlike(t *testing.T) {
 	}
 	l.builtIn = &source.BuiltIn{Program: program, Open: l.open, Brought: map[string]string{"coredns": program},
 		Select: func(context.Context) (source.Distribution, error) {
-			return source.Distribution{Key: "d", Assemble: func(_ context.Context, dir string) error { return os.CopyFS(dir, os.DirFS(distribution)) }}, nil
+			assemble := func(_ context.Context, dir string) error { return os.CopyFS(dir, os.DirFS(distribution)) }
+			return source.Distribution{Key: "d", Assemble: assemble}, nil
 		}}
 	pod := func(name, node, image string) *corev1.Pod {
 		return &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default", UID: "uid-1"},

@@ -79,6 +79,9 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	kerneltest.NeedRoot(t)
+	if _, err := finder().BuiltIn.Root(t.Context()); err != nil { // which takes longer than a group may
+		t.Fatal(err)
+	}
 	dir := t.TempDir()
 	prefix := netip.MustParsePrefix
 	n := vnet.Network{

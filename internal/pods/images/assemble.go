@@ -64,11 +64,14 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 	if err != nil {
 		return Image{}, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests}
+	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests, made: map[int]string{}}
 	img, err := in(l)
 	if err == nil {
 		img.Annotations = map[string]string{refName: named}
 		_, err = l.commit(ctx, []loaded{img})
+	}
+	if err == nil {
+		err = l.keep(ctx, img.layerIDs())
 	}
 	if err := errors.Join(err, st.close()); err != nil {
 		return Image{}, s.explain(err)
@@ -93,12 +96,17 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 	}
 	for n, layer := range a.Layers {
 		if layer.Make != nil {
-			layer.Dir = filepath.Join(l.store.dir, l.stage.name, fmt.Sprint("made-", n))
+			name := fmt.Sprint("made-", n)
+			layer.Dir = filepath.Join(l.store.dir, l.stage.name, name)
 			if err := layer.Make(ctx, layer.Dir); err != nil {
 				return loaded{}, err
 			}
+			l.made[len(layers)] = name
 		}
 		b, err := l.pipe(func(to io.Writer) error { return layer.write(layerWriter{tar.NewWriter(to), ctx}) })
+		if err == nil && layer.Make != nil {
+			err = settle(layer.Dir)
+		}
 		if err != nil {
 			return loaded{}, err
 		}
@@ -106,6 +114,58 @@ func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 		layers = append(layers, entry{MediaType: types.OCIUncompressedLayer, Size: b.size, Digest: b.digest})
 	}
 	return l.describe(config, layers)
+}
+
+// keep takes the directories that were made to where layers are unpacked: what is there already need not be.
+func (l *loader) keep(ctx context.Context, ids []string) error {
+	for n, name := range l.made {
+		name, to := l.stage.name+"/"+name, layersDir+"/"+ids[n]
+		st, err := l.store.newStage(ctx, "layer-"+ids[n]) // nobody else unpacks it now
+		if err != nil {
+			return err
+		}
+		there, err := l.store.exists(to)
+		if err == nil && !there {
+			err = l.store.root.Rename(name, to)
+		}
+		if err := errors.Join(err, st.close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// settle makes of a directory what unpacking its layer would: all times but links' are the same, and it says what it takes.
+func settle(dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	var used budget
+	err = fs.WalkDir(root.FS(), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || d.Type() == fs.ModeSymlink {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		if d.Type().IsRegular() {
+			used.bytes += info.Size()
+		}
+		used.files, used.names = used.files+1, used.names+int64(len(name))
+		return root.Chtimes(name, epoch, epoch)
+	})
+	if err != nil {
+		return err
+	}
+	top, err := root.Open(".")
+	if err != nil {
+		return err
+	}
+	defer top.Close()
+	return markUsed(top, used)
 }
 
 // describe makes the configuration and the manifest of an image whose layers are in the stage.

@@ -1,12 +1,16 @@
 package images
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -126,5 +130,55 @@ func TestOwnNames(t *testing.T) {
 	if _, err := s.Build(t.Context(), Recipe{Name: name, Source: os.Args[0]}); err == nil ||
 		!strings.Contains(err.Error(), "built-in applications") {
 		t.Errorf("built: %v", err)
+	}
+}
+
+// TestAssembleMade: a directory that is made for an image is the layer as it would be unpacked, without that.
+func TestAssembleMade(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	s := newStore(t)
+	img, err := s.Assemble(t.Context(), Assembly{Name: "made", Layers: []Layer{{Make: func(_ context.Context, dir string) error {
+		return errors.Join(os.MkdirAll(dir+"/usr/bin", 0o755), os.WriteFile(dir+"/usr/bin/su", []byte("su"), 0o755),
+			os.Chmod(dir+"/usr/bin/su", 0o755|os.ModeSetuid), os.Symlink("usr/bin", dir+"/bin"), os.Mkdir(dir+"/root", 0o700))
+	}}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	look := func() (tree []string) {
+		t.Helper()
+		got, err := s.Image(t.Context(), "made")
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = filepath.WalkDir(got.Layers[0], func(path string, d fs.DirEntry, err error) error {
+			info, infoErr := d.Info()
+			of := fmt.Sprint(strings.TrimPrefix(path, got.Layers[0]), info.Mode())
+			if d.Type() != fs.ModeSymlink && path != got.Layers[0] {
+				of += fmt.Sprint(info.ModTime().Unix())
+			}
+			tree = append(tree, of)
+			return errors.Join(err, infoErr)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tree
+	}
+	var before, after unix.Stat_t
+	if err := unix.Stat(img.Layers[0], &before); err != nil {
+		t.Fatalf("it is not there: %v", err)
+	}
+	made := look()
+	if err := unix.Stat(img.Layers[0], &after); err != nil || before.Ino != after.Ino {
+		t.Errorf("it was unpacked: %v", err)
+	}
+	if err := os.RemoveAll(img.Layers[0]); err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(look(), made); d != "" {
+		t.Errorf("unpacked -, made +:\n%s", d)
+	}
+	if left, err := s.names(tmpDir); err != nil || len(left) > 0 {
+		t.Errorf("left: %v, %v", left, err)
 	}
 }

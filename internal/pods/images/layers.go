@@ -129,15 +129,21 @@ func (s *Store) unpack(ctx context.Context, l layer, left budget) (err error) {
 	if err := s.unpackInto(ctx, u, l); err != nil {
 		return err
 	}
-	used := fmt.Sprint(left.bytes-u.left.bytes, left.files-u.left.files, left.names-u.left.names)
-	if err := unix.Fsetxattr(int(u.root.Fd()), usedAttribute, []byte(used), 0); err != nil {
-		return fmt.Errorf("write attributes of a layer: %w; the image store's file system must have trusted attributes, and its user be root",
-			err)
-	}
-	if err := st.sync(); err != nil {
+	used := budget{left.bytes - u.left.bytes, left.files - u.left.files, left.names - u.left.names}
+	if err := errors.Join(markUsed(u.root, used), st.sync()); err != nil {
 		return err
 	}
 	return s.root.Rename(st.name+"/files", layersDir+"/"+l.id)
+}
+
+// markUsed notes at a layer's directory what it takes.
+func markUsed(dir *os.File, used budget) error {
+	text := fmt.Sprint(used.bytes, used.files, used.names)
+	if err := unix.Fsetxattr(int(dir.Fd()), usedAttribute, []byte(text), 0); err != nil {
+		return fmt.Errorf("write attributes of a layer: %w; the image store's file system must have trusted attributes, and its user be root",
+			err)
+	}
+	return nil
 }
 
 // unpackInto unpacks a layer's blob, and checks its digest.

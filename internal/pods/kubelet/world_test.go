@@ -119,6 +119,9 @@ func newWorld(t *testing.T) *world {
 			return s, false, err
 		},
 		BuiltIn: &source.BuiltIn{Program: filepath.Join(bin, "packetwalk-app"), Select: source.Machine(func([]string) {}), Open: library}}
+	if _, err := found.BuiltIn.Root(t.Context()); err != nil { // which takes longer than a pod may
+		t.Fatal(err)
+	}
 	k, err := New(Config{
 		Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: testNode}, Status: corev1.NodeStatus{
 			Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "10.13.76.4"}}}},

@@ -75,16 +75,16 @@ func WriteBase(dir, runc string, plugins []string, programs map[string]string) e
 	if err := WriteLayer(dir, files); err != nil {
 		return err
 	}
-	if err := CopyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
+	if err := copyProgram(runc, filepath.Join(dir, "/usr/sbin/runc")); err != nil {
 		return err
 	}
 	for name, path := range programs {
-		if err := CopyProgram(path, filepath.Join(dir, ProgramsDir, name)); err != nil {
+		if err := copyProgram(path, filepath.Join(dir, ProgramsDir, name)); err != nil {
 			return err
 		}
 	}
 	for _, plugin := range plugins {
-		if err := CopyProgram(plugin, filepath.Join(dir, PluginsDir, filepath.Base(plugin))); err != nil {
+		if err := copyProgram(plugin, filepath.Join(dir, PluginsDir, filepath.Base(plugin))); err != nil {
 			return fmt.Errorf("copy CNI plugin: %w", err)
 		}
 	}
@@ -105,8 +105,8 @@ func alternatives() (files []File) {
 	return files
 }
 
-// CopyProgram copies a program to a path, whose directories it makes, mode 0755.
-func CopyProgram(from, to string) error {
+// copyProgram copies a program to a path, whose directories it makes, mode 0755.
+func copyProgram(from, to string) error {
 	if err := os.MkdirAll(filepath.Dir(to), 0o755); err != nil {
 		return err
 	}
