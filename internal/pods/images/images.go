@@ -23,6 +23,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 	"golang.org/x/sys/unix"
@@ -35,8 +36,9 @@ type Image struct {
 	// Name is normalized, as people write it shortest: "nginx:1.27" for docker.io/library/nginx:1.27, "nginx@sha256:…" where the reference
 	// has a digest. It is "" where its archive gave none; such an image goes by its digest.
 	Name   string
-	Digest string // of its manifest, "sha256:…"
-	Size   int64  // octets of its layers, as they came: compressed as a rule
+	Digest string    // of its manifest, "sha256:…"
+	Stored time.Time // when it came
+	Size   int64     // octets of its layers, as they came: compressed as a rule
 	Config Config
 	// Layers are directories with the layers' files as overlayfs wants them below it (lowerdir), the lowest first. Where a layer hides all
 	// below it, it is the first. Only [Store.Image] makes them; from elsewhere there is one for each layer that the image has.
@@ -246,6 +248,9 @@ func (s *Store) image(d v1.Descriptor, c contents) Image {
 		Entrypoint: of.Entrypoint, Cmd: of.Cmd, Env: of.Env, User: of.User, WorkingDir: of.WorkingDir, StopSignal: of.StopSignal,
 		Volumes: slices.Sorted(maps.Keys(of.Volumes)), Ports: ports(of.ExposedPorts),
 	}}
+	if info, err := s.root.Stat(blobPath(d.Digest)); err == nil {
+		img.Stored = info.ModTime()
+	}
 	for n, id := range c.layerIDs() {
 		img.Size += c.manifest.Layers[n].Size
 		img.Layers = append(img.Layers, filepath.Join(s.dir, layersDir, id))

@@ -188,7 +188,10 @@ func nameOf(repository string, what images.Assembly) (string, error) {
 	return fmt.Sprintf("%s%s:%.12x", images.Own, repository, h.Sum(nil)), nil
 }
 
-// assemble makes an image that is not there. One of its repository that was made of other things goes.
+// kept is how long an image stays that was made of other things: labs of other programs may run.
+const kept = 24 * time.Hour
+
+// assemble makes an image that is not there. Old ones of its repository, which were made of other things, go.
 func assemble(ctx context.Context, store *images.Store, what images.Assembly) error {
 	if _, err := store.Manifest(what.Name); !errors.Is(err, images.ErrNotFound) {
 		return err
@@ -202,7 +205,7 @@ func assemble(ctx context.Context, store *images.Store, what images.Assembly) er
 	}
 	repository, _, _ := strings.Cut(what.Name, ":")
 	for _, old := range list {
-		if !strings.HasPrefix(old.Name, repository+":") {
+		if !strings.HasPrefix(old.Name, repository+":") || time.Since(old.Stored) < kept {
 			continue
 		}
 		if err := store.Remove(ctx, old.Name); err != nil && !errors.Is(err, images.ErrNotFound) { // another lab may have

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
@@ -150,6 +151,10 @@ func TestBuiltIn(t *testing.T) {
 	if _, err := b.Image(t.Context(), "coredns"); err == nil || !strings.Contains(err.Error(), "there is no program for /coredns") {
 		t.Errorf("without the program: %v", err)
 	}
+	store, err := b.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(b.Program, []byte("22"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -157,11 +162,22 @@ func TestBuiltIn(t *testing.T) {
 	if text, err := os.ReadFile(other.Layers[1] + programPath); err != nil || string(text) != "22" || other.ID == nginx.ID {
 		t.Errorf("of another program: %+v, %q, %v", other, text, err)
 	}
-	store, err := b.Open()
-	if err != nil {
+	if _, err := store.Image(t.Context(), nginx.ID); err != nil { // another lab's
+		t.Errorf("the one of the old program: %v", err)
+	}
+	yesterday := time.Now().Add(-kept)
+	blob := filepath.Join(filepath.Dir(nginx.Layers[0]), "../blobs", strings.Replace(nginx.ID, ":", "/", 1))
+	if err := os.Chtimes(blob, yesterday, yesterday); err != nil {
 		t.Fatal(err)
 	}
+	if err := os.WriteFile(b.Program, []byte("333"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	image("nginx")
 	if _, err := store.Image(t.Context(), nginx.ID); !errors.Is(err, images.ErrNotFound) {
-		t.Errorf("the one of the old program is still there: %v", err)
+		t.Errorf("the one of an old program is still there: %v", err)
+	}
+	if _, err := store.Image(t.Context(), other.ID); err != nil {
+		t.Errorf("the one before: %v", err)
 	}
 }
