@@ -125,15 +125,16 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,
 // which passes the rules of the request again; an ICMP error or a reset about the answer, or about a packet that a host had no neighbour
-// for, which comes when it gives up asking; an answer or an error that was not walked; a redirect, where a packet left by the interface that it came in
-// by (ip_forward: ip_rt_send_redirect).
+// for, which comes when it gives up asking; an answer or an error that was not walked; a redirect, where a packet left by the interface
+// that it came in by (ip_forward: ip_rt_send_redirect).
 func followed(outcome *walk.Outcome) func(host string) bool {
 	back := outcome.BackEnd
 	open := func(e *walk.End) bool { return e != nil && (e.Kind == walk.Undecided || unresolved(e)) }
 	if open(&outcome.End) || open(back) {
 		return func(string) bool { return true }
 	}
-	if kind := outcome.End.Kind; back == nil && (kind == walk.Delivered || kind == walk.Rejected) { // what answers it, or its error, was not walked
+	// What answers it, or its error, was not walked.
+	if kind := outcome.End.Kind; back == nil && (kind == walk.Delivered || kind == walk.Rejected) {
 		return func(string) bool { return true }
 	}
 	delivered := back != nil && back.Kind == walk.Delivered && (back.Packet.Protocol == packet.TCP || fromOutside(outcome))

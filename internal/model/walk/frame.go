@@ -248,7 +248,8 @@ func (t *transit) bridgeNetfilterPostrouting(netfilter.Family, netfilter.Hook) *
 }
 
 // hookFromBridge runs a hook of IP for a bridged frame, which a frame for another station passes as if it were for this one (after
-// postrouting, too, it is for another again since Linux 5.10: "netfilter: bridge: reset skb->pkt_type after NF_INET_POST_ROUTING traversal").
+// postrouting, too, it is for another again since Linux 5.10: commit 44f64f23bae2, "netfilter: bridge: reset skb->pkt_type after
+// NF_INET_POST_ROUTING traversal").
 func (t *transit) hookFromBridge(h netfilter.Hook) *End {
 	other := t.p.Cast == packet.OtherHost
 	if other {
