@@ -246,10 +246,14 @@ func newBenchWith(t *testing.T, edit func(*bench, *Config), objects ...runtime.O
 func (b *bench) conflict(a k8stesting.Action) (bool, runtime.Object, error) {
 	pod := a.(k8stesting.UpdateAction).GetObject().(*corev1.Pod)
 	o, err := b.client.Tracker().Get(corev1.SchemeGroupVersion.WithResource("pods"), pod.Namespace, pod.Name)
-	if err == nil && o.(*corev1.Pod).UID != pod.UID {
+	switch {
+	case apierrors.IsNotFound(err):
+		return false, nil, nil // as the tracker itself will say
+	case err != nil:
+		return true, nil, err
+	case o.(*corev1.Pod).UID != pod.UID:
 		return true, nil, apierrors.NewConflict(corev1.Resource("pods"), pod.Name, errors.New("precondition failed: UID"))
-	}
-	if err != nil || a.GetSubresource() != "status" {
+	case a.GetSubresource() != "status":
 		return false, nil, nil
 	}
 	whole := o.(*corev1.Pod).DeepCopy()
