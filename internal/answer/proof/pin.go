@@ -34,12 +34,13 @@ func settled(h *Host, id *identity, sender bool) []packet.Flow {
 	return flows
 }
 
-// crossed is what became of the packet at a host, each time that it went out.
+// crossed is what became of the packet at a host, each time that it came in and went out.
 func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	var original *packet.Tuple
 	if sender {
 		original = &id.request
 	}
+	left := false    // since it came in
 	leaving := false // by a bridge, and then by its port: the last of them was translated
 	for i := range h.Packets {
 		p := &h.Packets[i]
@@ -47,15 +48,15 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 			continue
 		}
 		switch {
-		case !p.Out && original == nil:
-			original = &p.Packet.Tuple
+		case !p.Out && (original == nil || left): // by a port, and then by its bridge: the first of them was not translated
+			original, left = &p.Packet.Tuple, false
 		case p.Out && leaving:
 			flows[len(flows)-1].Reply = p.Packet.Reply()
 		case p.Out && original != nil:
 			flows = append(flows, packet.Flow{Original: *original, Reply: p.Packet.Reply()})
 			leaving = true
 		}
-		leaving = leaving && p.Out
+		leaving, left = leaving && p.Out, left || p.Out
 	}
 	return flows
 }
