@@ -28,7 +28,7 @@ func benchPod(n int) (err error) {
 	defer stop()
 	var t table
 	for i := range n {
-		if err := l.podTimes(&t, fmt.Sprintf("packetwalk.dev/bench-%d:v%d", os.Getpid(), i), seen); err != nil {
+		if err := l.podTimes(&t, fmt.Sprintf("bench-%d:v%d", os.Getpid(), i), seen); err != nil {
 			return err
 		}
 	}
