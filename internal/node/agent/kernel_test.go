@@ -17,15 +17,7 @@ func TestServicesOnTheRealKernel(t *testing.T) {
 		t.Run(rules, func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, rules, BackendIPTables)
-			tcp := func(nodePort int32) corev1.ServicePort {
-				return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: nodePort}
-			}
-			dns := corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
-			w.service("web", "10.0.0.2", vip, false, tcp(30001), "10.13.1.5", "10.13.2.5")
-			w.service("local", "10.0.0.3", localVIP, true, tcp(30002), "10.13.1.5", "10.13.3.5")
-			w.service("nobody", "10.0.0.4", "", false, tcp(0))
-			w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.1.5")
-			w.save()
+			w.services()
 			agent := w.agent()
 
 			w.Run("LoadBalancerCluster", func(*testing.T) { w.cluster(vip + ":80") })

@@ -295,6 +295,23 @@ func (w *world) save() {
 	}
 }
 
+// tcp is the port of a web service.
+func tcp(nodePort int32) corev1.ServicePort {
+	return corev1.ServicePort{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: nodePort}
+}
+
+// dns is the port of a service for UDP.
+var dns = corev1.ServicePort{Name: "dns", Protocol: corev1.ProtocolUDP, Port: 53}
+
+// services are those that the tests of both backends ask.
+func (w *world) services() {
+	w.service("web", "10.0.0.2", vip, false, tcp(30001), "10.13.1.5", "10.13.2.5")
+	w.service("local", "10.0.0.3", localVIP, true, tcp(30002), "10.13.1.5", "10.13.3.5")
+	w.service("nobody", "10.0.0.4", "", false, tcp(0))
+	w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.1.5")
+	w.save()
+}
+
 // service puts a service with its endpoints into the state, in place of one of the same name.
 func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort, endpoints ...string) {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
