@@ -105,12 +105,10 @@ func (t transit) resolve() passage {
 func (t *transit) address(l *fib.Link, next netip.Addr) *End {
 	answer, ok := t.m.neighbour(l.Name, next)
 	if !ok {
-		answer, ok = t.ask(l, next)
-	}
-	if !ok {
-		end := t.end(Dropped, fmt.Sprintf("nobody on %s answers for %s", l.Name, next))
-		end.Reject = "icmp-host-unreachable"
-		return end
+		var end *End
+		if answer, end = t.ask(l, next); end != nil {
+			return end
+		}
 	}
 	t.p.Frame.Destination = answer.MAC
 	t.note(Step{Stage: Resolved, Resolve: &answer})

@@ -12,18 +12,24 @@ import (
 )
 
 // ask finds who answers for an address on a link, as an ARP request or neighbour solicitation does, and what everybody learns from it: the
-// sender the address, bridges on the way where both are.
-func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, bool) {
+// sender the address, bridges on the way where both are. Where nobody does, it gives the end of the packet that waits for it.
+func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
+	nobody := t.end(Dropped, fmt.Sprintf("nobody on %s answers for %s", l.Name, a))
+	nobody.Reject = "icmp-host-unreachable"
 	if _, port := t.m.bridgeOf(l); port {
-		return ResolveStep{}, false // the answer comes in by the bridge, and is taken to be the bridge's
+		return ResolveStep{}, nobody // the answer comes in by the bridge, and is taken to be the bridge's
 	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
 	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
-		return ResolveStep{}, false // a solicitation needs an address to come from (ndisc_send_ns)
+		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
 	}
-	r, ok := q.out(t.m, l, 8)
-	if !ok && (!q.left || t.m.askedInVain(l.Name, a)) {
-		return ResolveStep{}, false
+	r, ok := q.answered(t.m, l)
+	switch {
+	case q.stopped != nil:
+		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
+		return ResolveStep{}, nobody
+	case !ok && (!q.left || t.m.askedInVain(l.Name, a)):
+		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
 	if !ok {
@@ -31,7 +37,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, bool) {
 		step.By = "not known"
 	}
 	t.m.learn(l.Name, a, r.mac)
-	return step, true
+	return step, nil
 }
 
 // learn notes a neighbour's link-layer address.
@@ -72,12 +78,23 @@ type query struct {
 	address, sender netip.Addr
 	mac             packet.MAC // of the one who asks
 	left            bool       // the question went out of what is known: somebody there may answer
+	stopped         *End       // what a rule made of a question or of its answer
 }
 
-// response is who answered a question, and with which link-layer address.
+// response is who answered a question, with which link-layer address, and the answer on the wire.
 type response struct {
-	mac packet.MAC
-	who string
+	mac   packet.MAC
+	who   string
+	frame packet.Packet
+}
+
+// answered is the question and its answer as the one who asks has them.
+func (q *query) answered(m *machine, l *fib.Link) (response, bool) {
+	if !q.sends(m, q.frame(), l.Name) {
+		return response{}, false
+	}
+	r, ok := q.out(m, l, 8)
+	return r, ok && q.takes(m, r.frame, l.Name)
 }
 
 // out sends the question out of a link of m; depth bounds rings of bridges.
@@ -101,7 +118,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	r, ok := q.at(far, end, depth)
-	return r, ok && q.passesAt(far, q.answer(r.mac), end.Name, netfilter.Egress) && q.passesAt(m, q.answer(r.mac), l.Name, netfilter.Ingress)
+	return r, ok && q.passesAt(far, r.frame, end.Name, netfilter.Egress) && q.passesAt(m, r.frame, l.Name, netfilter.Ingress)
 }
 
 // ports sends the question out of the ports of a bridge.
@@ -112,7 +129,7 @@ func (q *query) ports(b bridge, except string, depth int) (response, bool) {
 			continue
 		}
 		r, ok := q.out(b.m, p, depth-1)
-		if ok && b.passes(q.mac, p.Name, except) && q.crosses(b, q.answer(r.mac), p.Name, except) {
+		if ok && b.passes(q.mac, p.Name, except) && q.crosses(b, r.frame, p.Name, except) {
 			b.learn(r.mac, p)
 			return r, true
 		}
@@ -124,24 +141,34 @@ func (q *query) ports(b bridge, except string, depth int) (response, bool) {
 func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	b, isPort := m.bridgeOf(l)
 	if !isPort {
-		if !m.answersFor(l, q) {
-			return response{}, false
-		}
-		m.learnAsker(l.Name, q)
-		return response{l.MAC, m.Name}, true
+		return q.own(m, l)
 	}
 	if !forwarding(l) {
 		return response{}, false
 	}
 	b.learn(q.mac, l)
 	if mac, answered := q.arpReply(m, l); answered {
-		return response{mac, m.Name}, !mac.IsZero()
+		return response{mac, m.Name, q.arpAnswer(mac)}, !mac.IsZero()
 	}
-	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), b.Name, netfilter.Ingress) && m.answersFor(b.Link, q) {
-		m.learnAsker(b.Name, q)
-		return response{b.MAC, m.Name}, b.passes(q.mac, "", l.Name) && q.crosses(b, q.answer(b.MAC), "", l.Name)
+	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), b.Name, netfilter.Ingress) {
+		if r, ok := q.own(m, b.Link); ok {
+			return r, b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name)
+		}
 	}
 	return q.ports(b, l.Name, depth)
+}
+
+// own is the machine's own answer to a question that came in by a link.
+func (q *query) own(m *machine, l *fib.Link) (response, bool) {
+	if !m.answersFor(l, q) || !q.takes(m, q.frame(), l.Name) {
+		return response{}, false
+	}
+	m.learnAsker(l.Name, q)
+	r := response{mac: l.MAC, who: m.Name}
+	if r.frame = q.arpAnswer(l.MAC); q.address.Is6() {
+		r.frame = q.advertisement(m, l.Name, l.MAC)
+	}
+	return r, q.sends(m, r.frame, l.Name)
 }
 
 // learnAsker notes who asked: who answers a question knows the one who asked from then on (arp_process, ndisc_recv_ns).
@@ -207,8 +234,11 @@ func (q *query) group() packet.MAC {
 	return packet.MAC{0x33, 0x33, 0xff, a[13], a[14], a[15]}
 }
 
-// frame is the question as a bridge's rules see it.
+// frame is the question on the wire.
 func (q *query) frame() packet.Packet {
+	if q.address.Is6() {
+		return q.solicitation()
+	}
 	return packet.Packet{
 		Frame: packet.Frame{Source: q.mac, Destination: packet.Broadcast, Type: packet.EtherARP,
 			ARP: &packet.ARP{SenderMAC: q.mac, Sender: q.sender, Target: q.address}},
@@ -216,8 +246,8 @@ func (q *query) frame() packet.Packet {
 	}
 }
 
-// answer is the frame that comes back.
-func (q *query) answer(mac packet.MAC) packet.Packet {
+// arpAnswer is the frame that comes back to an ARP request.
+func (q *query) arpAnswer(mac packet.MAC) packet.Packet {
 	return packet.Packet{
 		Frame: packet.Frame{Source: mac, Destination: q.mac, Type: packet.EtherARP,
 			ARP: &packet.ARP{Reply: true, SenderMAC: mac, Sender: q.address, TargetMAC: q.mac, Target: q.sender}}, Length: arpLength,
@@ -229,13 +259,13 @@ const arpLength = 28
 
 // passesAt runs the chains that hang at a link over a question or an answer.
 func (q *query) passesAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
-	if p.Frame.ARP.Target.Is6() || p.Frame.ARP.Sender.Is6() {
-		return true
-	}
 	if p.In = link; h == netfilter.Egress {
 		p.In, p.Out = "", link
 	}
 	t := q.in(m, p)
+	if p.Frame.ARP == nil {
+		return q.passed(t, t.deviceHook(link, h))
+	}
 	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.hangsAt(c, link) })
 	v, _ := t.arpRules(netfilter.Netdev, h, at)
 	return v.Kind != netfilter.Drop
@@ -271,11 +301,8 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 }
 
 // crosses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
-// itself. Those at prerouting have seen a question already, when it came in.
+// itself. Those at prerouting have seen an ARP request already, when it came in.
 func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
-	if p.Frame.ARP.Target.Is6() || p.Frame.ARP.Sender.Is6() {
-		return true
-	}
 	hooks := []netfilter.Hook{netfilter.Forward, netfilter.Postrouting}
 	switch {
 	case in == "":
@@ -283,16 +310,23 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 	case out == "":
 		hooks = []netfilter.Hook{netfilter.Input}
 	}
-	if in != "" && p.Frame.Destination != packet.Broadcast {
+	if in != "" && (p.Frame.ARP == nil || p.Frame.Destination != packet.Broadcast) {
 		hooks = append([]netfilter.Hook{netfilter.Prerouting}, hooks...)
 	}
 	t := q.in(b.m, p)
+	if t.p.BridgeIn, t.p.BridgeOut = in, out; in != "" {
+		t.p.Cast = p.Frame.CastFor(b.MAC)
+	}
 	for _, h := range hooks {
 		t.p.In, t.p.Out = in, out
 		if h == netfilter.Postrouting {
 			t.p.In = ""
 		}
-		if v, _ := t.arpRules(netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
+		if p.Frame.ARP == nil {
+			if !q.passed(t, t.hook(netfilter.Bridge, h)) {
+				return false
+			}
+		} else if v, _ := t.arpRules(netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
 			return false
 		}
 	}

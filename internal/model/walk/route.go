@@ -145,6 +145,9 @@ func (t transit) forward() passage {
 // reroute looks the route up again because a rule changed what routing looks at (ip_route_me_harder). The chains that are still to come at
 // this hook see the interface of the first route (struct nf_hook_state).
 func (t *transit) reroute() *End {
+	if t.p.IsIPv6() && t.p.Destination.IsLinkLocalMulticast() {
+		return nil // it keeps to its link (ip6_route_me_harder: rt6_need_strict)
+	}
 	if !t.m.knows(snapshot.Routes) {
 		t.routeOwn()
 		return nil
