@@ -1,12 +1,24 @@
 package netfilter
 
+import "packetwalk.dev/internal/model/packet"
+
 // UnknownTest is a test that nothing here understands. It neither holds nor fails: the Chooser is asked.
 type UnknownTest struct {
 	Text string // in its own syntax: "-m foo --bar 1"
 }
 
-// Eval asks.
-func (u *UnknownTest) Eval(c *Context) Verdict { return c.askTest(Unknown, u, 0, 0) }
+// Eval asks, anew for a packet that is another one to conntrack or has other addresses: what the test looks at nobody knows.
+func (u *UnknownTest) Eval(c *Context) Verdict {
+	return c.askTest(Unknown, unknownQuestion{u, c.Packet.Tuple, c.Packet.TrackState(), c.Packet.Track.Reply}, 0, 0)
+}
+
+// unknownQuestion is a test with what tells packets apart.
+type unknownQuestion struct {
+	*UnknownTest
+	of    packet.Tuple
+	state packet.TrackState
+	reply bool
+}
 
 func (u *UnknownTest) String() string { return "not understood: " + u.Text }
 
