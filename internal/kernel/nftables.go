@@ -26,9 +26,10 @@ const dumpTries = 10
 
 var errDumpChanged = errors.New("rules changed while they were read, each time")
 
-// Commit makes a transaction: all messages or none. The error is that of the first message that the kernel refused.
-func (n NFTables) Commit(ctx context.Context, messages []netlink.Message) error {
-	return n.do(ctx, func(c *netlink.Conn) error { return commit(c, nfnetlink.Batch(messages)) })
+// Commit makes a transaction: all messages or none. The error is that of the first message that the kernel refused, or ERESTART if the
+// namespace's rules are of another generation than this; 0 is any.
+func (n NFTables) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+	return n.do(ctx, func(c *netlink.Conn) error { return commit(c, nfnetlink.Batch(messages, generation)) })
 }
 
 // Ask sends a request and gives the answers. The error is ENOENT for what is not there.

@@ -73,7 +73,7 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 	if err := c.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		return err
 	}
-	if err := commit(c, nf.Batch(messages)); err != nil {
+	if err := commit(c, nf.Batch(messages, 0)); err != nil {
 		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12)", err)
 	}
 	return nil

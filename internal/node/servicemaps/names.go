@@ -40,7 +40,7 @@ var (
 )
 
 // mapAffinity are the maps by which new flows to service ports with session affinity are remembered: a service port's name as the client
-// wrote it, and the endpoint's address → the chain that does.
+// wrote it, and the endpoint → the chain that does.
 var mapAffinity = [places]string{"affinity-ips", "affinity-node-ports"}
 
 // Chains that are always there.

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"packetwalk.dev/internal/node/service"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // slots are the endpoints of a service port in their places, by policy.
@@ -32,7 +33,7 @@ type item struct {
 
 // newPart makes the part of a service port with its endpoints in their slots.
 func newPart(w *writer, p *service.Port, s slots) *part {
-	part := &part{port: p, slots: s, name: p.Name.String()}
+	part := &part{port: p, slots: s, name: comment(p)}
 	reachable := len(p.ForCluster) > 0
 	usesLocal := p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External()
 	internalOK := reachable && (p.InternalPolicy == service.Cluster || len(p.ForLocal) > 0)
@@ -64,6 +65,12 @@ func newPart(w *writer, p *service.Port, s slots) *part {
 		part.hairpins(s[service.Local])
 	}
 	return part
+}
+
+// comment is a service port's name as elements keep it.
+func comment(p *service.Port) string {
+	name := p.Name.String()
+	return name[:min(len(name), nf.MaxComment)]
 }
 
 // externalIPs are the addresses beside the cluster IP, each once.
@@ -125,19 +132,17 @@ func (p *part) remember() {
 	for _, f := range p.fans {
 		uses[f.policy] = true
 	}
-	chains := map[netip.Addr]string{}
+	chains := map[netip.AddrPort]string{}
 	for policy, endpoints := range p.slots {
 		for _, a := range endpoints {
-			if !uses[policy] {
+			if !uses[policy] || chains[a] != "" {
 				continue
 			}
 			by := service.Policy(policy)
-			if uses[1-policy] && slices.ContainsFunc(p.slots[1-policy], func(o netip.AddrPort) bool { return o.Addr() == a.Addr() }) {
+			if uses[1-policy] && slices.Contains(p.slots[1-policy], a) {
 				by = bothPolicies
 			}
-			if chains[a.Addr()] == "" {
-				chains[a.Addr()] = p.want(fan{way: remember, policy: by})
-			}
+			chains[a] = p.want(fan{way: remember, policy: by})
 		}
 	}
 	for _, e := range p.elements {
@@ -145,8 +150,8 @@ func (p *part) remember() {
 			if e.set != set {
 				continue
 			}
-			for _, a := range slices.SortedFunc(maps.Keys(chains), netip.Addr.Compare) {
-				p.add(mapAffinity[at], e.key+addressField(a), chains[a])
+			for _, a := range slices.SortedFunc(maps.Keys(chains), netip.AddrPort.Compare) {
+				p.add(mapAffinity[at], e.key+endpointField(a), chains[a])
 			}
 		}
 	}

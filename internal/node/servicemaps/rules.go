@@ -50,7 +50,7 @@ func (w *writer) sets() []nf.Set {
 	for at := range places {
 		key := w.key(at)
 		sets = append(sets, nf.Set{Name: mapServices[at], Key: key, Verdicts: true}, nf.Set{Name: mapRefused[at], Key: key, Verdicts: true},
-			nf.Set{Name: mapAffinity[at], Key: append(w.key(at), w.address), Verdicts: true})
+			nf.Set{Name: mapAffinity[at], Key: append(w.key(at), w.endpoint()...), Verdicts: true})
 		for policy := range policyName {
 			sets = append(sets, nf.Set{Name: mapPolicies[at][policy], Key: key, Verdicts: true},
 				nf.Set{Name: mapEndpoints[at][policy], Key: append(w.key(at), nf.Slot()), Data: w.endpoint(), TypeOf: true})
@@ -157,7 +157,8 @@ func (w *writer) remember() (rules []nf.Rule) {
 				exprs, next = append(exprs, nf.ConntrackOriginal(address, 0)), w.words
 			}
 			rules = append(rules, rule(protocol.Lower(), append(exprs, nf.Meta(unix.NFT_META_L4PROTO, next),
-				nf.ConntrackOriginal(unix.NFT_CT_PROTO_DST, next+1), w.load(w.destination, next+2), nf.Follow(set, 0))...))
+				nf.ConntrackOriginal(unix.NFT_CT_PROTO_DST, next+1), w.load(w.destination, next+2), transportPort(next+2+w.words),
+				nf.Follow(set, 0))...))
 		}
 	}
 	return rules

@@ -52,14 +52,14 @@ type name struct {
 // nameOf is the service port's name that a key of a set begins with; ok is false for sets that service ports share.
 func (s *State) nameOf(set, key string) (n name, ok bool) {
 	at, ok := s.places[set]
-	if !ok {
+	length := 8 // protocol and port
+	if at == byAddress {
+		length += int(s.w.address.Len)
+	}
+	if !ok || len(key) < length { // a table of another making may have other keys
 		return name{}, false
 	}
-	n = name{at, key[:8]}
-	if at == byAddress {
-		n.key = key[:s.w.address.Len+8]
-	}
-	return n, true
+	return name{at, key[:length]}, true
 }
 
 // effective is the claim that has a key of a set.
@@ -440,7 +440,7 @@ func (u *update) adopt(p *service.Port) (s slots) {
 	}
 	for policy := range s {
 		for _, n := range names {
-			if u.held[mapServices[n.at]][n.key].Comment == p.Name.String() && s[policy] == nil {
+			if u.held[mapServices[n.at]][n.key].Comment == comment(p) && s[policy] == nil {
 				s[policy] = u.heldSlots(mapEndpoints[n.at][policy], n.key)
 			}
 		}

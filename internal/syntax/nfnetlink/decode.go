@@ -17,27 +17,78 @@ func attributes(m netlink.Message, kind int) ([]byte, bool) {
 	return m.Data[headerLen:], true
 }
 
-// Names are the names in the answers to ListSets and ListChains that belong to the table.
-func (t Table) Names(answers []netlink.Message) ([]string, error) {
-	var names []string
+// inTable calls f with the attributes of each answer of a kind that belongs to the table.
+func (t Table) inTable(answers []netlink.Message, kind int, table uint16, f func(b []byte) error) error {
 	for _, m := range answers {
-		kind, table, name := unix.NFT_MSG_NEWSET, uint16(unix.NFTA_SET_TABLE), uint16(unix.NFTA_SET_NAME)
-		if int(m.Header.Type)&0xff == unix.NFT_MSG_NEWCHAIN {
-			kind, table, name = unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME
-		}
 		b, ok := attributes(m, kind)
 		if !ok {
 			continue
 		}
 		in, err := find(b, table)
-		if err != nil {
-			return nil, fmt.Errorf("read sets and chains: %w", err)
+		if err == nil && text(in) == t.Name {
+			err = f(b)
 		}
-		if n, err := find(b, name); err == nil && text(in) == t.Name {
-			names = append(names, text(n))
+		if err != nil {
+			return err
 		}
 	}
-	return names, nil
+	return nil
+}
+
+// Sets are the names of the table's sets in the answers to ListSets.
+func (t Table) Sets(answers []netlink.Message) (map[string]bool, error) {
+	sets := map[string]bool{}
+	err := t.inTable(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, func(b []byte) error {
+		name, err := find(b, unix.NFTA_SET_NAME)
+		sets[text(name)] = true
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read sets: %w", err)
+	}
+	return sets, nil
+}
+
+// Chains are the table's chains in the answers to ListChains: what the kernel says of each, but for its number and its use.
+func (t Table) Chains(answers []netlink.Message) (map[string]string, error) {
+	chains := map[string]string{}
+	err := t.inTable(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, func(b []byte) error {
+		name, err := find(b, unix.NFTA_CHAIN_NAME)
+		chains[text(name)] = without(b, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, unix.NFTA_CHAIN_HANDLE, unix.NFTA_CHAIN_USE,
+			unix.NFTA_CHAIN_COUNTERS)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read chains: %w", err)
+	}
+	return chains, nil
+}
+
+// Flags are the table's flags (NFT_TABLE_F_…) in the answer to Get.
+func (t Table) Flags(answers []netlink.Message) (flags uint32, err error) {
+	err = t.inTable(answers, unix.NFT_MSG_NEWTABLE, unix.NFTA_TABLE_NAME, func(b []byte) error {
+		value, err := find(b, unix.NFTA_TABLE_FLAGS)
+		if len(value) == 4 {
+			flags = binary.BigEndian.Uint32(value)
+		}
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("read table: %w", err)
+	}
+	return flags, nil
+}
+
+// Generation is the number in the answer to GetGeneration; 0 where there is none.
+func Generation(answers []netlink.Message) uint32 {
+	for _, m := range answers {
+		if b, ok := attributes(m, unix.NFT_MSG_NEWGEN); ok {
+			if id, err := find(b, unix.NFTA_GEN_ID); err == nil && len(id) == 4 {
+				return binary.BigEndian.Uint32(id)
+			}
+		}
+	}
+	return 0
 }
 
 // without is a list of attributes, which has been read before, without those of some kinds.
@@ -55,20 +106,13 @@ func without(b []byte, kinds ...uint16) string {
 // Rules are the rules of each chain in the answers to ListRules, as the kernel says them: expressions and comments.
 func (t Table) Rules(answers []netlink.Message) (map[string]string, error) {
 	rules := map[string]string{}
-	for _, m := range answers {
-		b, ok := attributes(m, unix.NFT_MSG_NEWRULE)
-		if !ok {
-			continue
-		}
-		table, err := find(b, unix.NFTA_RULE_TABLE)
-		if err != nil {
-			return nil, fmt.Errorf("read rules: %w", err)
-		}
-		if text(table) != t.Name {
-			continue
-		}
-		chain, _ := find(b, unix.NFTA_RULE_CHAIN)
+	err := t.inTable(answers, unix.NFT_MSG_NEWRULE, unix.NFTA_RULE_TABLE, func(b []byte) error {
+		chain, err := find(b, unix.NFTA_RULE_CHAIN)
 		rules[text(chain)] += without(b, unix.NFTA_RULE_TABLE, unix.NFTA_RULE_CHAIN, unix.NFTA_RULE_HANDLE, unix.NFTA_RULE_POSITION)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read rules: %w", err)
 	}
 	return rules, nil
 }

@@ -111,7 +111,10 @@ func FuzzAnswers(f *testing.F) {
 		for _, kind := range []int{unix.NFT_MSG_NEWSETELEM, unix.NFT_MSG_NEWSET, unix.NFT_MSG_NEWRULE, unix.NFT_MSG_NEWCHAIN} {
 			answers := []netlink.Message{answer(kind, data)}
 			_, _ = Elements(answers)
-			_, _ = table.Names(answers)
+			_, _ = table.Sets(answers)
+			_, _ = table.Chains(answers)
+			_, _ = table.Flags(answers)
+			_ = Generation(answers)
 			_, _ = table.Rules(answers)
 		}
 	})

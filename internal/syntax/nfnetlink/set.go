@@ -146,10 +146,11 @@ const (
 	udataDataTypeOf     = 4
 )
 
-// appendComment appends a comment, cut to what nft takes.
+// MaxComment is how many bytes of a comment nft takes; what is longer is cut.
+const MaxComment = 128
+
 func appendComment(dst []byte, kind byte, comment string) []byte {
-	const most = 128
-	comment = comment[:min(len(comment), most)]
+	comment = comment[:min(len(comment), MaxComment)]
 	return append(append(append(dst, kind, byte(len(comment)+1)), comment...), 0)
 }
 

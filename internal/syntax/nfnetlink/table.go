@@ -61,9 +61,9 @@ func (t Table) raw(kind int, flags netlink.HeaderFlags, data []byte) netlink.Mes
 	}
 }
 
-// Make makes the table, if it is not there.
+// Make makes the table, if it is not there, without flags: one that is dormant awakes.
 func (t Table) Make() netlink.Message {
-	return t.message(unix.NFT_MSG_NEWTABLE, netlink.Create, Attrs{{unix.NFTA_TABLE_NAME, t.Name}})
+	return t.message(unix.NFT_MSG_NEWTABLE, netlink.Create, Attrs{{unix.NFTA_TABLE_NAME, t.Name}, {unix.NFTA_TABLE_FLAGS, uint32(0)}})
 }
 
 // MakeOwned makes the table, which must not be there, for as long as the socket is open that sends this.
@@ -109,17 +109,26 @@ func (t Table) AddRules(c *Chain) []netlink.Message {
 	return messages
 }
 
-// Batch is a transaction of messages, of which the last is answered.
-func Batch(messages []netlink.Message) []netlink.Message {
-	edge := func(kind netlink.HeaderType) netlink.Message {
+// Batch is a transaction of messages, of which the last is answered. The kernel refuses it with ERESTART if its rules are of another
+// generation; 0 is any.
+func Batch(messages []netlink.Message, generation uint32) []netlink.Message {
+	const id = 1 // NFNL_BATCH_GENID
+	edge := func(kind netlink.HeaderType, a Attrs) netlink.Message {
 		return netlink.Message{Header: netlink.Header{Type: kind, Flags: netlink.Request},
-			Data: []byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES}}
+			Data: a.Append([]byte{unix.AF_UNSPEC, unix.NFNETLINK_V0, 0, unix.NFNL_SUBSYS_NFTABLES})}
+	}
+	var begin Attrs
+	if generation != 0 {
+		begin = Attrs{{id, generation}}
 	}
 	batch := make([]netlink.Message, 0, len(messages)+2)
-	batch = append(append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN)), messages...)
+	batch = append(append(batch, edge(unix.NFNL_MSG_BATCH_BEGIN, begin)), messages...)
 	batch[len(batch)-1].Header.Flags |= netlink.Acknowledge
-	return append(batch, edge(unix.NFNL_MSG_BATCH_END))
+	return append(batch, edge(unix.NFNL_MSG_BATCH_END, nil))
 }
+
+// GetGeneration asks for the number of the transaction that made the namespace's rules what they are.
+func GetGeneration() netlink.Message { return Table{}.message(unix.NFT_MSG_GETGEN, 0, nil) }
 
 func (t Table) list(kind int, a Attrs) netlink.Message {
 	return t.message(kind, netlink.Dump, a)

@@ -1,0 +1,135 @@
+package servicemaps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
+)
+
+// held is what the kernel's table has.
+type held struct {
+	generation uint32 // 0: others wrote while it was read
+	flags      uint32 // of the table
+	sets       map[string]bool
+	chains     map[string]string // with their rules, as the kernel says them
+	elements   Elements
+}
+
+// read reads the table; where there is none it has nothing.
+func (s *Syncer) read(ctx context.Context) (h held, err error) {
+	before, err := s.now(ctx)
+	if err == nil {
+		h, err = s.readAll(ctx)
+	}
+	if errors.Is(err, unix.ENOENT) {
+		h, err = held{}, nil
+	}
+	if err == nil {
+		h.generation, err = s.now(ctx)
+	}
+	if err != nil {
+		return held{}, fmt.Errorf("read table %s: %w", s.table.Name, err)
+	}
+	if h.generation != before {
+		h.generation = 0
+	}
+	return h, nil
+}
+
+func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
+	for _, ask := range []struct {
+		request netlink.Message
+		take    func([]netlink.Message) error
+	}{
+		{s.table.Get(), func(m []netlink.Message) (err error) { h.flags, err = s.table.Flags(m); return err }},
+		{s.table.ListSets(), func(m []netlink.Message) (err error) { h.sets, err = s.table.Sets(m); return err }},
+	} {
+		answers, err := s.kernel.Ask(ctx, ask.request)
+		if err == nil {
+			err = ask.take(answers)
+		}
+		if err != nil {
+			return h, err
+		}
+	}
+	if h.chains, err = s.readChains(ctx, nil); err != nil {
+		return h, err
+	}
+	h.elements = Elements{}
+	sets := newWriter(s.config).sets()
+	for i := range sets {
+		if set := &sets[i]; h.sets[set.Name] {
+			if h.elements[set.Name], err = s.values(ctx, set); err != nil {
+				return h, err
+			}
+		}
+	}
+	return h, nil
+}
+
+// values are the elements of a set that is always there.
+func (s *Syncer) values(ctx context.Context, set *nf.Set) (map[string]Value, error) {
+	elements, err := s.elements(ctx, set.Name)
+	if err != nil {
+		return nil, err
+	}
+	values := make(map[string]Value, len(elements))
+	for i := range elements {
+		e := &elements[i]
+		v := Value{e.Value, e.Comment}
+		if set.Ranges {
+			v.Value = e.End
+		}
+		values[e.Key] = v
+	}
+	return values, nil
+}
+
+func (s *Syncer) elements(ctx context.Context, set string) ([]nf.Element, error) {
+	answers, err := s.kernel.Ask(ctx, s.table.ListElements(set))
+	if err != nil {
+		return nil, err
+	}
+	return nf.Elements(answers)
+}
+
+// few is how many chains are asked for one by one.
+const few = 8
+
+// readChains reads chains with their rules: at least those that are named, all if there are no names.
+func (s *Syncer) readChains(ctx context.Context, names []string) (map[string]string, error) {
+	if len(names) == 0 || len(names) > few {
+		names = []string{""}
+	}
+	chains := map[string]string{}
+	for _, name := range names {
+		ask := s.table.ListChains()
+		if name != "" {
+			ask = s.table.GetChain(name)
+		}
+		answers, err := s.kernel.Ask(ctx, ask)
+		if err != nil {
+			return nil, err
+		}
+		said, err := s.table.Chains(answers)
+		if err != nil {
+			return nil, err
+		}
+		if answers, err = s.kernel.Ask(ctx, s.table.ListRules(name)); err != nil {
+			return nil, err
+		}
+		rules, err := s.table.Rules(answers)
+		if err != nil {
+			return nil, err
+		}
+		for chain, base := range said {
+			chains[chain] = "chain" + base + rules[chain] // never empty
+		}
+	}
+	return chains, nil
+}

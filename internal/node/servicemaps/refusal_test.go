@@ -1,0 +1,299 @@
+package servicemaps
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+)
+
+// meddled is the kernel with somebody who does something before each transaction, or refuses it.
+type meddled struct {
+	Kernel
+	before func(messages []netlink.Message) error
+	asked  int
+}
+
+func (m *meddled) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+	if m.before != nil {
+		if err := m.before(messages); err != nil {
+			return err
+		}
+	}
+	return m.Kernel.Commit(ctx, messages, generation)
+}
+
+func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.Message, error) {
+	m.asked++
+	return m.Kernel.Ask(ctx, request)
+}
+
+func meddledIn(ns *kernel.Namespace, c serviceproxy.Config) (*Syncer, *meddled) {
+	m := &meddled{Kernel: kernel.NFTables{NetNS: ns.FD()}}
+	return NewSyncer(c, m), m
+}
+
+// stickyPort is a service port with session affinity.
+func stickyPort(hosts ...byte) service.Port {
+	p := service.Port{Name: service.Name{Namespace: "ns", Service: "sticky"}, Protocol: service.TCP, Port: 80,
+		ClusterIP: netip.MustParseAddr("10.0.0.9"), AffinitySeconds: 1000}
+	for _, h := range hosts {
+		a := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, 0, h}), 8080)
+		p.Endpoints = append(p.Endpoints, service.Endpoint{Addr: a, Ready: true, Serving: true})
+	}
+	p.ForCluster = p.Endpoints
+	return p
+}
+
+const clientsOfSticky = "affinity/cluster/1000/ns/sticky/tcp/"
+
+func applyNFT(t *testing.T, ns *kernel.Namespace, format string, args ...any) {
+	t.Helper()
+	if err := ns.ApplyNFT(t.Context(), fmt.Sprintf(format, args...)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestForeignKeys: elements of sets of another making are no keys of ours, and go.
+func TestForeignKeys(t *testing.T) {
+	state := NewState(many, nil)
+	held := Elements{}
+	for _, set := range state.order {
+		held[set.Name] = map[string]Value{"": {}, "abcd": {}}
+	}
+	c := state.Compare(held)
+	if n := c.elements(); n != 2*len(state.order) {
+		t.Errorf("%d elements go, of %d", n, 2*len(state.order))
+	}
+}
+
+// TestLongNames: the name of a service port can be longer than a comment.
+func TestLongNames(t *testing.T) {
+	long := strings.Repeat("a", 63)
+	p := stickyPort(1, 2)
+	p.AffinitySeconds = 0
+	p.Name = service.Name{Namespace: long, Service: long, Port: long}
+	ns := namespace(t, "ns")
+	s := syncerIn(ns, many)
+	mustSync(t, s, []service.Port{p})
+	s.generation = 0 // compare
+	if names, err := s.Repair(t.Context()); err != nil || len(names) > 0 {
+		t.Errorf("repaired what is whole: %v, %v", names, err)
+	}
+	p.ForCluster = []service.Endpoint{p.Endpoints[1], p.Endpoints[0]}
+	if r := mustSync(t, syncerIn(ns, many), []service.Port{p}); r.Written[TableName] != 0 {
+		t.Errorf("endpoints lost their slots by a restart: %+v", r)
+	}
+}
+
+// TestOtherShape: a table of our name with sets and chains of other kinds is made anew; what it forwards is never nothing.
+func TestOtherShape(t *testing.T) {
+	const table = "table ip " + TableName
+	for _, other := range []string{
+		"set cluster-ips { type ipv4_addr; elements = { 192.0.2.1 }; }",
+		"set cluster-ips { type inet_service; elements = { 80 }; }",
+		"map service-ips { type ipv4_addr : verdict; elements = { 192.0.2.1 : accept }; }",
+		"map affinity-ips { type ipv4_addr . inet_proto . inet_service . ipv4_addr : verdict; }",
+		"map " + clientsOfSticky + " { type ipv4_addr : mark; flags dynamic,timeout; size 3; timeout 5s; }",
+		"chain services { type nat hook prerouting priority -5; }",
+		"chain filter-input { type filter hook forward priority -5; policy drop; }",
+		"flags dormant;",
+	} {
+		t.Run(other, func(t *testing.T) {
+			ns := namespace(t, "ns")
+			applyNFT(t, ns, "%s {\n%s\n}\n", table, other)
+			ports := []service.Port{stickyPort(1, 2, 3)}
+			mustSync(t, syncerIn(ns, many), ports)
+			fresh := namespace(t, "fresh")
+			mustSync(t, syncerIn(fresh, many), ports)
+			if got, want := sortedLines(list(t, ns)), sortedLines(list(t, fresh)); !slices.Equal(got, want) {
+				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+			}
+		})
+	}
+}
+
+func sortedLines(text string) []string {
+	return slices.Sorted(slices.Values(strings.FieldsFunc(text, func(r rune) bool { return strings.ContainsRune("\n,{}", r) })))
+}
+
+// TestDamage: what others do to the table is put back, also when no set or chain is missing.
+func TestDamage(t *testing.T) {
+	const table = "ip " + TableName
+	for _, damage := range []string{
+		"add table " + table + " { flags dormant; }",
+		"add chain " + table + " filter-input { policy drop; }",
+		"add rule " + table + " services accept",
+		"flush chain " + table + " nat-output",
+		"add chain " + table + " theirs",
+		"add set " + table + " theirs { type ipv4_addr; }",
+		"add element " + table + " cluster-ips { 192.0.2.1 }",
+		"flush map " + table + " service-ips",
+		"delete table " + table,
+	} {
+		t.Run(damage, func(t *testing.T) {
+			ns := namespace(t, "ns")
+			s := syncerIn(ns, many)
+			ports := []service.Port{stickyPort(1, 2)}
+			mustSync(t, s, ports)
+			before := list(t, ns)
+			applyNFT(t, ns, "%s\n", damage)
+			// Another service's change, with a chain that is new, takes nothing of it for ours.
+			if strings.HasPrefix(damage, "add rule") {
+				ports = append(ports, manyPorts(1)...)
+				mustSync(t, s, ports)
+				mustSync(t, s, ports[:1])
+			}
+			if _, err := s.Repair(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := list(t, ns); !slices.Equal(sortedLines(got), sortedLines(before)) {
+				t.Errorf("got:\n%s\nwant:\n%s", got, before)
+			}
+		})
+	}
+}
+
+// TestUndisturbed: as long as nobody writes, nothing is compared; and what others write between our reading and our writing is found.
+func TestUndisturbed(t *testing.T) {
+	ns := namespace(t, "ns")
+	s, m := meddledIn(ns, many)
+	ports := manyPorts(3)
+	mustSync(t, s, ports)
+	mustSync(t, s, oneLess(ports))
+	m.asked = 0
+	if names, err := s.Repair(t.Context()); err != nil || len(names) > 0 || m.asked != 1 {
+		t.Errorf("repaired %v, %v, after %d questions", names, err, m.asked)
+	}
+	applyNFT(t, ns, "add rule ip %s services accept\n", TableName)
+	times := 0
+	m.before = func([]netlink.Message) error {
+		if times++; times == 1 {
+			applyNFT(t, ns, "add rule ip %s services drop\n", TableName)
+		}
+		return nil
+	}
+	before := list(t, ns)
+	if names, err := s.Repair(t.Context()); err != nil || !slices.Equal(names, []string{chainServices}) {
+		t.Errorf("repaired %v, %v", names, err)
+	}
+	if now := list(t, ns); strings.Contains(now, "\t\taccept\n") || strings.Contains(now, "\t\tdrop\n") {
+		t.Errorf("before:\n%s\nnow:\n%s", before, now)
+	}
+}
+
+// TestExpiringClients: clients of an endpoint that goes are forgotten, even if the time of one of them is over just then.
+func TestExpiringClients(t *testing.T) {
+	ns := namespace(t, "ns")
+	s, m := meddledIn(ns, many)
+	mustSync(t, s, []service.Port{stickyPort(1, 2)})
+	applyNFT(t, ns, "add element ip %s %s { 192.0.2.1 : 10.1.0.1 . 8080, 192.0.2.2 : 10.1.0.1 . 8080, 192.0.2.3 : 10.1.0.2 . 8080 }\n",
+		TableName, clientsOfSticky)
+	times := 0
+	m.before = func([]netlink.Message) error {
+		switch times++; times {
+		case 1: // while they are forgotten with the endpoint
+			applyNFT(t, ns, "delete element ip %s %s { 192.0.2.1 }\n", TableName, clientsOfSticky)
+		case 2: // one comes, which is read after the transaction
+			applyNFT(t, ns, "add element ip %s %s { 192.0.2.4 : 10.1.0.1 . 8080, 192.0.2.5 : 10.1.0.1 . 8080 }\n", TableName, clientsOfSticky)
+		case 3: // and ends
+			applyNFT(t, ns, "delete element ip %s %s { 192.0.2.5 }\n", TableName, clientsOfSticky)
+		}
+		return nil
+	}
+	if r := mustSync(t, s, []service.Port{stickyPort(2)}); r.Full {
+		t.Error("a full sync")
+	}
+	check := func() {
+		t.Helper()
+		clients, err := s.elements(t.Context(), clientsOfSticky)
+		if err != nil || len(clients) != 1 || clients[0].Value != endpointField(netip.MustParseAddrPort("10.1.0.2:8080")) {
+			t.Errorf("clients are %q, %v", clients, err)
+		}
+	}
+	check()
+	// One was on its way to the endpoint: the next look finds it.
+	applyNFT(t, ns, "add element ip %s %s { 192.0.2.6 : 10.1.0.1 . 8080 }\n", TableName, clientsOfSticky)
+	if _, err := s.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	check()
+}
+
+// TestRefused: what the kernel refuses leaves the table as it was, and the next sync makes it what it is to be.
+func TestRefused(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.ENOMEM, unix.ENOSPC, unix.ENFILE, unix.EMSGSIZE, unix.EPERM} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			ns := namespace(t, "ns")
+			s, m := meddledIn(ns, many)
+			ports := manyPorts(3)
+			mustSync(t, s, ports[:2])
+			before := list(t, ns)
+			m.before = func([]netlink.Message) error { return errno }
+			for range 2 { // an update, then a full sync
+				if _, err := s.Sync(t.Context(), ports); !errors.Is(err, errno) {
+					t.Errorf("refused: %v", err)
+				}
+			}
+			if got := list(t, ns); got != before {
+				t.Errorf("got:\n%s\nwant:\n%s", got, before)
+			}
+			m.before = nil
+			mustSync(t, s, ports)
+			if r := mustSync(t, syncerIn(ns, many), ports); r.Written[TableName] != 0 {
+				t.Errorf("not converged: %+v", r)
+			}
+		})
+	}
+}
+
+// TestSetFull: a real refusal, by a set with a limit that somebody else made.
+func TestSetFull(t *testing.T) {
+	ns := namespace(t, "ns")
+	applyNFT(t, ns, "table ip %s { set cluster-ips { type ipv4_addr; size 2; }; }\n", TableName)
+	s := syncerIn(ns, many)
+	ports := manyPorts(3)
+	mustSync(t, s, ports[:2])
+	before := list(t, ns)
+	if _, err := s.Sync(t.Context(), ports); !errors.Is(err, unix.ENFILE) {
+		t.Skipf("this kernel's limit of a set does not hold: %v", err)
+	}
+	if got := list(t, ns); got != before {
+		t.Errorf("got:\n%s\nwant:\n%s", got, before)
+	}
+}
+
+// TestTooLarge: what the kernel does not take in one transaction goes in several.
+func TestTooLarge(t *testing.T) {
+	ns := namespace(t, "ns")
+	s, m := meddledIn(ns, many)
+	transactions := 0
+	m.before = func(messages []netlink.Message) error {
+		size := 0
+		for _, message := range messages {
+			size += len(message.Data)
+		}
+		if transactions++; size > 1<<15 {
+			return unix.EMSGSIZE
+		}
+		return nil
+	}
+	ports := manyPorts(500)
+	mustSync(t, s, ports)
+	if transactions < 5 {
+		t.Errorf("in %d transactions", transactions)
+	}
+	if r := mustSync(t, syncerIn(ns, many), ports); r.Written[TableName] != 0 {
+		t.Errorf("not converged: %+v", r)
+	}
+}
