@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/base/pause"
@@ -26,7 +27,7 @@ type objectSource interface {
 	WaitForSync(ctx context.Context) bool
 	Changed() <-chan struct{}
 	Snapshot() kube.Snapshot
-	Event(ctx context.Context, key service.Key, component, host, reason, message string) error
+	Event(ctx context.Context, e corev1.Event) error
 }
 
 // canaryPeriod is how often the agent looks whether all its rules were flushed.
@@ -70,6 +71,7 @@ type proxy struct {
 	config serviceproxy.Config
 	other  syncer // of the other backend
 	udp    string // udpState at the last look at conntrack
+	failed int    // syncs in a row
 }
 
 // syncer keeps the rules of one family, made of iptables (serviceproxy) or nftables (servicemaps).
@@ -100,9 +102,14 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	if a.source, err = kube.NewWatcher(config, a.faults.note, o.NodeName, m.change); err != nil {
+	watcher, err := kube.NewWatcher(config, a.faults.note, o.NodeName, m.change)
+	if err == nil && o.ServiceProxy && o.Backend == BackendNFTables {
+		err = watcher.WatchServiceCIDRs(config)
+	}
+	if err != nil {
 		return err
 	}
+	a.source = watcher
 	if o.IPMasqAgent {
 		maps, err := kube.NewConfigMaps(config, a.faults.note, metav1.NamespaceSystem, o.MasqConfigMaps...)
 		if err != nil {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/service"
@@ -130,6 +132,18 @@ func TestLocalhostNodePortsFollowNodePortAddresses(t *testing.T) {
 		}
 		if got := o.config(service.IPv4).LocalhostNodePorts; got != want {
 			t.Errorf("%s: %v, want %v", cidrs, got, want)
+		}
+	}
+}
+
+func TestServiceCIDRs(t *testing.T) {
+	object := func(cidrs ...string) *networkingv1.ServiceCIDR {
+		return &networkingv1.ServiceCIDR{Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}
+	}
+	objects := []*networkingv1.ServiceCIDR{object("10.9.0.0/16", "fd01::/112"), object("10.0.0.0/16"), object("10.9.0.0/16", "nonsense")}
+	for f, want := range map[service.Family]string{service.IPv4: "[10.0.0.0/16 10.9.0.0/16]", service.IPv6: "[fd01::/112]"} {
+		if got := fmt.Sprint(serviceCIDRs(f, objects)); got != want {
+			t.Errorf("%s: %s, want %s", f, got, want)
 		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -14,6 +15,7 @@ import (
 func TestServicesByNFTables(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, serviceproxy.RulesCurrent, BackendNFTables)
+	w.state.ServiceCIDRs = []*networkingv1.ServiceCIDR{{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16"}}}}
 	w.services()
 	agent := w.agent()
 
@@ -29,6 +31,10 @@ func TestServicesByNFTables(t *testing.T) {
 				w.eventually(from+" refused at "+to, func() bool { return strings.Contains(w.ask(from, "tcp", to), "refused") })
 			}
 		}
+	})
+	w.Run("Unallocated", func(*testing.T) {
+		// Of what it drops on its way out the kernel tells the sender.
+		w.eventually("an unallocated cluster IP", func() bool { return strings.Contains(w.ask("node", "udp", "10.0.99.99:53"), "not permitted") })
 	})
 	w.Run("NodeMasquerade", func(*testing.T) { w.nodeMasquerade() })
 	w.Run("Affinity", func(*testing.T) { w.affinity(tcp(30003)) })

@@ -23,7 +23,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
-	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -102,8 +101,8 @@ func (s *fileSource) Changed() <-chan struct{} { return s.changed }
 
 func (s *fileSource) Snapshot() kube.Snapshot { return s.read().Snapshot }
 
-func (s *fileSource) Event(_ context.Context, key service.Key, _, _, reason, _ string) error {
-	fmt.Fprintf(os.Stderr, "EVENT %s %s\n", reason, key)
+func (s *fileSource) Event(_ context.Context, e corev1.Event) error {
+	fmt.Fprintf(os.Stderr, "EVENT %s %s/%s\n", e.Reason, e.InvolvedObject.Namespace, e.InvolvedObject.Name)
 	return nil
 }
 

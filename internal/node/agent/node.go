@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 
 	"packetwalk.dev/internal/node/service"
 )
@@ -38,6 +39,20 @@ func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
 		}
 	}
 	return found
+}
+
+// serviceCIDRs are the ranges of cluster IPs of a family, sorted.
+func serviceCIDRs(f service.Family, objects []*networkingv1.ServiceCIDR) []netip.Prefix {
+	var all []netip.Prefix
+	for _, o := range objects {
+		for _, text := range o.Spec.CIDRs {
+			if p, err := netip.ParsePrefix(text); err == nil && f.Of(p.Addr()) {
+				all = append(all, p.Masked())
+			}
+		}
+	}
+	slices.SortFunc(all, netip.Prefix.Compare)
+	return slices.Compact(all)
 }
 
 // toBeDeleted is the taint of the cluster autoscaler on a node that it is about to delete.
@@ -78,5 +93,6 @@ func localAddresses(ranges []netip.Prefix) ([]netip.Addr, error) {
 			in = append(in, ip)
 		}
 	}
-	return in, nil
+	slices.SortFunc(in, netip.Addr.Compare)
+	return slices.Compact(in), nil
 }

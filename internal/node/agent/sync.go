@@ -26,9 +26,11 @@ func (a *agent) sync(ctx context.Context) bool {
 	for _, p := range a.proxies {
 		ports := service.Build(p.family, a.node(snapshot.Node), snapshot.Services, snapshot.EndpointSlices)
 		families = append(families, ports)
-		err := a.syncFamily(ctx, p, snapshot.Node, ports)
+		p.config.NodeIP, p.config.ServiceCIDRs = nodeIP(p.family, snapshot.Node), serviceCIDRs(p.family, snapshot.ServiceCIDRs)
+		err := a.syncFamily(ctx, p, ports)
 		ok = ok && err == nil
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
+		a.tellFailure(ctx, p, snapshot.Node, err)
 	}
 	if ok {
 		a.observe(snapshot.EndpointSlices)
@@ -37,9 +39,35 @@ func (a *agent) sync(ctx context.Context) bool {
 	return ok || ctx.Err() != nil
 }
 
-func (a *agent) syncFamily(ctx context.Context, p *proxy, node *corev1.Node, ports []service.Port) error {
+// tellFailure makes an event of the node's when the rules cannot be written: not of the first time, which may be somebody's haste.
+func (a *agent) tellFailure(ctx context.Context, p *proxy, node *corev1.Node, err error) {
+	if p.failed++; err == nil {
+		p.failed = 0
+	}
+	if p.failed != 2 || node == nil {
+		return
+	}
+	a.event(ctx, corev1.Event{
+		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
+		Reason:         "FailedToWriteServiceRules", Action: "Sync",
+		Message: fmt.Sprintf("node %s cannot write the %s rules of Services; what it wrote before stays in force: %v", a.NodeName, p.family, err),
+	})
+}
+
+// event makes an event, beside everything else.
+func (a *agent) event(ctx context.Context, e corev1.Event) {
+	e.Source = corev1.EventSource{Component: "kube-proxy", Host: a.NodeName}
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+		defer cancel()
+		if err := a.source.Event(ctx, e); err != nil && ctx.Err() == nil {
+			a.log("%v", err)
+		}
+	}()
+}
+
+func (a *agent) syncFamily(ctx context.Context, p *proxy, ports []service.Port) error {
 	start := time.Now()
-	p.config.NodeIP = nodeIP(p.family, node)
 	if err := a.nodePortIPs(p); err != nil {
 		return err
 	}
@@ -115,13 +143,11 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 		if a.failedChecks[e.Key] {
 			continue
 		}
-		message := fmt.Sprintf("node %s failed to %v", a.NodeName, e)
-		go func() {
-			err := a.source.Event(ctx, e.Key, "kube-proxy", a.NodeName, "FailedToStartServiceHealthcheck", message)
-			if err != nil && ctx.Err() == nil {
-				a.log("%v", err)
-			}
-		}()
+		a.event(ctx, corev1.Event{
+			InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: e.Namespace, Name: e.Service},
+			Reason:         "FailedToStartServiceHealthcheck", Action: "Listen",
+			Message: fmt.Sprintf("node %s failed to %v", a.NodeName, e),
+		})
 	}
 	a.failedChecks = failed
 }

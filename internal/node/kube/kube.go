@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -51,6 +52,8 @@ var scheme = func() *runtime.Scheme {
 	metav1.AddToGroupVersion(s, corev1.SchemeGroupVersion)
 	s.AddKnownTypes(discoveryv1.SchemeGroupVersion, &discoveryv1.EndpointSlice{}, &discoveryv1.EndpointSliceList{})
 	metav1.AddToGroupVersion(s, discoveryv1.SchemeGroupVersion)
+	s.AddKnownTypes(networkingv1.SchemeGroupVersion, &networkingv1.ServiceCIDR{}, &networkingv1.ServiceCIDRList{})
+	metav1.AddToGroupVersion(s, networkingv1.SchemeGroupVersion)
 	return s
 }()
 
@@ -77,6 +80,7 @@ type Snapshot struct {
 	Services       []*corev1.Service
 	EndpointSlices []*discoveryv1.EndpointSlice
 	Node           *corev1.Node // nil: there is none of that name (yet)
+	ServiceCIDRs   []*networkingv1.ServiceCIDR
 }
 
 // Watcher follows the API.
@@ -84,6 +88,7 @@ type Watcher struct {
 	*Watches
 	core                    *rest.RESTClient
 	services, slices, nodes cache.Store
+	ranges                  cache.Store // nil without WatchServiceCIDRs
 }
 
 // Counter is told of each change of an object: kind is "service", "endpoints" or "node".
@@ -115,22 +120,32 @@ func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Coun
 	return w, nil
 }
 
+// WatchServiceCIDRs has the watcher follow the ranges of cluster IPs, too. API servers before 1.33 have no such objects.
+func (w *Watcher) WatchServiceCIDRs(config *rest.Config) error {
+	client, err := RESTClient(config, networkingv1.SchemeGroupVersion, scheme)
+	if err != nil {
+		return err
+	}
+	w.ranges = w.Add(List{Client: client, Resource: "servicecidrs", Object: &networkingv1.ServiceCIDR{}, Transform: slim, Optional: true})
+	return nil
+}
+
 // Snapshot gives what is known now.
 func (w *Watcher) Snapshot() Snapshot {
 	s := Snapshot{Services: Objects[*corev1.Service](w.services), EndpointSlices: Objects[*discoveryv1.EndpointSlice](w.slices)}
 	for _, node := range Objects[*corev1.Node](w.nodes) {
 		s.Node = node
 	}
+	if w.ranges != nil {
+		s.ServiceCIDRs = Objects[*networkingv1.ServiceCIDR](w.ranges)
+	}
 	return s
 }
 
-// Event reports a warning about a service. The API's own limits apply; the caller sees to it that one fault makes one event.
-func (w *Watcher) Event(ctx context.Context, key service.Key, component, host, reason, message string) error {
-	return PostEvent(ctx, w.core, corev1.Event{
-		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: key.Namespace, Name: key.Service},
-		Type:           corev1.EventTypeWarning, Reason: reason, Message: message, Action: "Listen",
-		Source: corev1.EventSource{Component: component, Host: host},
-	})
+// Event reports a warning. The API's own limits apply; the caller sees to it that one fault makes one event.
+func (w *Watcher) Event(ctx context.Context, e corev1.Event) error {
+	e.Type = corev1.EventTypeWarning
+	return PostEvent(ctx, w.core, e)
 }
 
 // same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds.
@@ -158,6 +173,8 @@ func slim(o any) (any, error) {
 			s.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
 		}
 		return &s, nil
+	case *networkingv1.ServiceCIDR:
+		return &networkingv1.ServiceCIDR{ObjectMeta: slimMeta(&o.ObjectMeta, ""), Spec: o.Spec}, nil
 	case *corev1.Node:
 		return &corev1.Node{
 			ObjectMeta: slimMeta(&o.ObjectMeta, corev1.LabelTopologyZone),

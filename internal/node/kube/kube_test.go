@@ -15,11 +15,10 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
-
-	"packetwalk.dev/internal/node/service"
 )
 
 // api is as much of an API server as the watcher talks to: streamed lists (sendInitialEvents), watches, and the creation of events.
@@ -43,6 +42,10 @@ func (a *api) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(http.StatusCreated)
 		_, _ = w.Write([]byte(`{"kind":"Event","apiVersion":"v1"}`))
+		return
+	}
+	if a.objects[resource] == nil {
+		http.NotFound(w, r)
 		return
 	}
 	if r.URL.Query().Get("sendInitialEvents") != "true" {
@@ -159,8 +162,8 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	a.change("endpointslices", "DELETED", slice)
 	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.EndpointSlices) == 0 })
 
-	if err := w.Event(ctx, service.Key{Namespace: "default", Service: "web"}, "kube-proxy", "node0", "FailedToStartServiceHealthcheck",
-		"no"); err != nil {
+	if err := w.Event(ctx, corev1.Event{Reason: "FailedToStartServiceHealthcheck",
+		InvolvedObject: corev1.ObjectReference{Kind: "Service", Namespace: "default", Name: "web"}}); err != nil {
 		t.Fatal(err)
 	}
 	a.mu.Lock()
@@ -176,6 +179,48 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	mu.Unlock()
 	cancel()
 	<-finished
+}
+
+// TestServiceCIDRs: the ranges of cluster IPs are followed where the API server has such objects, and waited for only there.
+func TestServiceCIDRs(t *testing.T) {
+	for _, has := range []bool{true, false} {
+		kind := func(kind, version string) metav1.TypeMeta { return metav1.TypeMeta{Kind: kind, APIVersion: version} }
+		a := &api{T: t, watchers: map[string][]chan metav1.WatchEvent{}, queries: map[string]string{}, objects: map[string][]runtime.Object{
+			"services":       {&corev1.Service{TypeMeta: kind("Service", "v1"), ObjectMeta: meta("web")}},
+			"endpointslices": {&discoveryv1.EndpointSlice{TypeMeta: kind("EndpointSlice", "discovery.k8s.io/v1"), ObjectMeta: meta("web-1")}},
+			"nodes":          {&corev1.Node{TypeMeta: kind("Node", "v1"), ObjectMeta: meta("node0")}},
+		}}
+		if has {
+			a.objects["servicecidrs"] = []runtime.Object{&networkingv1.ServiceCIDR{TypeMeta: kind("ServiceCIDR", "networking.k8s.io/v1"),
+				ObjectMeta: meta("kubernetes"), Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16"}}}}
+		}
+		server := httptest.NewServer(a)
+		defer server.Close()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		config := &rest.Config{Host: server.URL}
+		w, err := NewWatcher(config, func(what string, err error) {
+			if err != nil && ctx.Err() == nil {
+				t.Errorf("%s: %v", what, err)
+			}
+		}, "node0", nil)
+		if err == nil {
+			err = w.WatchServiceCIDRs(config)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		finished := make(chan struct{})
+		go func() { w.Run(ctx); close(finished) }()
+		if !w.WaitForSync(ctx) {
+			t.Fatal(ctx.Err())
+		}
+		if ranges := w.Snapshot().ServiceCIDRs; (len(ranges) == 1) != has || has && ranges[0].Spec.CIDRs[0] != "10.0.0.0/16" {
+			t.Errorf("has %v: %v", has, ranges)
+		}
+		cancel()
+		<-finished
+	}
 }
 
 // checkSlim wants what is read, and nothing else.

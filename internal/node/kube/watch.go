@@ -8,6 +8,7 @@ import (
 	"path"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -30,6 +31,7 @@ type Watches struct {
 	trouble     Trouble
 	stores      []cache.Store
 	controllers []cache.Controller
+	synced      []cache.InformerSynced
 	changed     chan struct{}
 }
 
@@ -41,6 +43,7 @@ type List struct {
 	Object              runtime.Object
 	Transform           cache.TransformFunc
 	Seen                func() // may be nil
+	Optional            bool   // nobody waits for it if the API server does not have such objects, or does not show them
 }
 
 // NewWatches follow nothing yet. trouble may be nil.
@@ -56,8 +59,9 @@ func (w *Watches) Add(l List) cache.Store {
 		}
 		w.notify()
 	}
+	var refused atomic.Bool
 	store, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: w.reporting(l),
+		ListerWatcher: w.reporting(l, &refused),
 		ObjectType:    l.Object,
 		Transform:     l.Transform,
 		Handler: cache.ResourceEventHandlerFuncs{
@@ -71,11 +75,12 @@ func (w *Watches) Add(l List) cache.Store {
 		},
 	})
 	w.stores, w.controllers = append(w.stores, store), append(w.controllers, controller)
+	w.synced = append(w.synced, func() bool { return controller.HasSynced() || l.Optional && refused.Load() })
 	return store
 }
 
-// reporting asks the API server, and tells how that went.
-func (w *Watches) reporting(l List) cache.ListerWatcher {
+// reporting asks the API server, and tells how that went, and whether it was refused.
+func (w *Watches) reporting(l List, refused *atomic.Bool) cache.ListerWatcher {
 	lw := cache.NewFilteredListWatchFromClient(l.Client, l.Resource, l.Namespace, func(o *metav1.ListOptions) {
 		o.FieldSelector, o.LabelSelector = l.Fields, l.Labels
 	})
@@ -84,6 +89,10 @@ func (w *Watches) reporting(l List) cache.ListerWatcher {
 		what += " with " + l.Fields
 	}
 	tell := func(ctx context.Context, err error) {
+		refused.Store(err != nil)
+		if l.Optional && apierrors.IsNotFound(err) {
+			err = nil
+		}
 		if w.trouble != nil && ctx.Err() == nil && !apierrors.IsResourceExpired(err) && !apierrors.IsGone(err) {
 			w.trouble(what, err)
 		}
@@ -112,12 +121,10 @@ func (w *Watches) notify() {
 // Run watches until the context ends.
 func (w *Watches) Run(ctx context.Context) {
 	var running sync.WaitGroup
-	var synced []cache.InformerSynced
 	for _, c := range w.controllers {
 		running.Go(func() { c.RunWithContext(ctx) })
-		synced = append(synced, c.HasSynced)
 	}
-	if cache.WaitForCacheSync(ctx.Done(), synced...) {
+	if cache.WaitForCacheSync(ctx.Done(), w.synced...) {
 		w.notify() // without any object, nothing else does
 	}
 	running.Wait()
@@ -128,7 +135,7 @@ func (w *Watches) Changed() <-chan struct{} { return w.changed }
 
 // complete tells whether the first lists are.
 func (w *Watches) complete() bool {
-	return !slices.ContainsFunc(w.controllers, func(c cache.Controller) bool { return !c.HasSynced() })
+	return !slices.ContainsFunc(w.synced, func(synced cache.InformerSynced) bool { return !synced() })
 }
 
 // WaitForSync returns when the first lists are complete; false: ctx ended before.

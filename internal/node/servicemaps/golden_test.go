@@ -31,7 +31,7 @@ func parseScenario(t testing.TB, in []txtar.File) (s scenario) {
 	var c struct {
 		Rules, ClusterCIDR, Interface, Node, Zone, NodeIP           string
 		IPv6, MasqueradeAll, LocalhostNodePorts, TCPLiberal, NFAcct bool
-		NodePortIPs                                                 []string
+		NodePortIPs, ServiceCIDRs                                   []string
 	}
 	if err := yaml.UnmarshalStrict(in[0].Data, &c); err != nil {
 		t.Fatal(err)
@@ -49,6 +49,9 @@ func parseScenario(t testing.TB, in []txtar.File) (s scenario) {
 	}
 	for _, ip := range c.NodePortIPs {
 		s.config.NodePortIPs = append(s.config.NodePortIPs, netip.MustParseAddr(ip))
+	}
+	for _, cidr := range c.ServiceCIDRs {
+		s.config.ServiceCIDRs = append(s.config.ServiceCIDRs, netip.MustParsePrefix(cidr))
 	}
 	var services []*corev1.Service
 	var endpoints []*discoveryv1.EndpointSlice

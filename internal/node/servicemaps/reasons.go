@@ -86,6 +86,7 @@ func signedChains() []reason.Chain {
 			reason.Line{To: chainNoLocal, For: whose + "has no endpoints on this node"},
 			reason.Line{Text: "vmap @" + mapRefused[byAddress] + " *", For: "Services: is it for one without endpoints?"},
 			reason.Line{Text: "vmap @" + mapRefused[byNodePort] + " *", For: "Services: is it for a node port without endpoints?"},
+			reason.Line{To: "drop", Comment: "an unallocated cluster IP", For: "Services: an address of their range that no Service has"},
 			reason.Line{To: "drop", Text: "@" + setFirewalled + " *", For: whose + "load balancer IP, from outside its source ranges"},
 			reason.Line{Text: "@" + setClusterIPs + " *", For: "Services: a cluster IP, but no port of its Service"},
 			reason.Line{To: chainMark, Text: "@" + setHairpin + " *", For: "an endpoint that reaches itself through its Service"},

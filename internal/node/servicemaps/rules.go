@@ -103,6 +103,7 @@ func (w *writer) hooks() []nf.Chain {
 	base := func(name, kind string, hook uint32, priority int32, rules ...nf.Rule) nf.Chain {
 		return nf.Chain{Name: name, Base: &nf.Base{Type: kind, Hook: hook, Priority: priority}, Rules: rules}
 	}
+	unallocated := w.unallocated()
 	find := rule("services", nf.Verdict(unix.NFT_JUMP, chainServices))
 	guard := w.isNew(w.firewall())
 	refuse := w.isNew(w.at(byAddress, "services without endpoints", nf.Follow(mapRefused[byAddress], 0)))
@@ -113,13 +114,22 @@ func (w *writer) hooks() []nf.Chain {
 		base("firewall-prerouting", "filter", unix.NF_INET_PRE_ROUTING, beforeDNAT, guard),
 		base("firewall-output", "filter", unix.NF_INET_LOCAL_OUT, beforeDNAT, guard),
 		base("filter-input", "filter", unix.NF_INET_LOCAL_IN, 0, refuseHere, refuse, learn),
-		base("filter-forward", "filter", unix.NF_INET_FORWARD, 0, refuse, unused),
-		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, refuse, unused),
+		base("filter-forward", "filter", unix.NF_INET_FORWARD, 0, append([]nf.Rule{refuse, unused}, unallocated...)...),
+		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, append([]nf.Rule{refuse, unused}, unallocated...)...),
 		base("filter-postrouting", "filter", unix.NF_INET_POST_ROUTING, 0, learn),
 		base("nat-postrouting", "nat", unix.NF_INET_POST_ROUTING, 100, w.postrouting()...),
 		base("nat-prerouting", "nat", unix.NF_INET_PRE_ROUTING, -100, find),
 		base("nat-output", "nat", unix.NF_INET_LOCAL_OUT, -100, find),
 	}
+}
+
+// unallocated drops what is for a cluster IP that no service has: it would go to wherever the default route leads.
+func (w *writer) unallocated() (rules []nf.Rule) {
+	for _, cidr := range w.ServiceCIDRs {
+		rules = append(rules, w.isNew(rule("an unallocated cluster IP",
+			append(w.within(w.destination, cidr, unix.NFT_CMP_EQ), nf.Verdict(nf.Drop, ""))...)))
+	}
+	return rules
 }
 
 func (w *writer) postrouting() []nf.Rule {

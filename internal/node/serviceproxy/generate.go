@@ -29,6 +29,8 @@ type Config struct {
 	NodeIP netip.Addr
 	// NodePortIPs are the addresses that answer on node ports; nil: all of the node's.
 	NodePortIPs []netip.Addr
+	// ServiceCIDRs are the ranges of cluster IPs: with nftables what is for an address of them that no service has is dropped.
+	ServiceCIDRs []netip.Prefix
 	// LocalhostNodePorts lets node ports answer on 127.0.0.0/8 (IPv4 only; needs net.ipv4.conf.all.route_localnet=1).
 	LocalhostNodePorts bool
 	// TCPLiberal: net.netfilter.nf_conntrack_tcp_be_liberal is set, so INVALID packets are not dropped.
