@@ -13,39 +13,56 @@ import (
 // LabelProxyName marks a service that another service proxy handles (k8s.io/kubernetes pkg/proxy/apis/well_known_labels.go).
 const LabelProxyName = "service.kubernetes.io/service-proxy-name"
 
-// Build makes the service ports of one family as one node sees them, sorted by name and protocol. Headless services, services of type
-// ExternalName, services that another proxy handles and services without a cluster IP of the family make none. Where several slices of a
-// service hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that differ in nothing but their
-// state are merged (see better).
+// Build makes the service ports of one family as one node sees them, sorted by name and protocol; see Of.
 func Build(family Family, node Node, services []*corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) []Port {
-	endpoints := gatherEndpoints(family, node, endpointSlices)
-	var ports []Port
-	seen := map[Key]bool{}
-	var local map[Key][]netip.Addr
+	byService := map[Key][]*discoveryv1.EndpointSlice{}
+	for _, slice := range endpointSlices {
+		key := OfSlice(slice)
+		byService[key] = append(byService[key], slice)
+	}
+	all := NewPorts(family)
 	for _, s := range services {
 		key := Key{s.Namespace, s.Name}
-		if seen[key] {
-			continue
-		}
-		seen[key] = true
-		ip := clusterIP(family, s)
-		if !ip.IsValid() {
-			continue
-		}
-		for i := range s.Spec.Ports {
-			p := makePort(family, s, &s.Spec.Ports[i], ip)
-			p.Endpoints = endpoints[portKey{p.Name, p.Protocol}]
-			choose(&p, node)
-			if p.HealthCheckNodePort != 0 {
-				if local == nil {
-					local = localReady(endpoints)
-				}
-				p.LocalReady = local[key]
-			}
-			ports = append(ports, p)
+		if _, seen := all.byService[key]; !seen {
+			all.Put(key, Of(family, node, s, byService[key]))
 		}
 	}
-	slices.SortFunc(ports, func(a, b Port) int { return comparePorts(&a, &b) })
+	return all.All()
+}
+
+// OfSlice names the service that an EndpointSlice is of; without a name there is none.
+func OfSlice(slice *discoveryv1.EndpointSlice) Key {
+	return Key{slice.Namespace, slice.Labels[discoveryv1.LabelServiceName]}
+}
+
+// Of makes the service ports of one service and its EndpointSlices in one family as one node sees them, sorted by name and protocol.
+// Headless services, services of type ExternalName, services that another proxy handles and services without a cluster IP of the family make
+// none. Where several slices hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that differ in
+// nothing but their state are merged (see better).
+func Of(family Family, node Node, s *corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) []Port {
+	if s == nil {
+		return nil
+	}
+	ip := clusterIP(family, s)
+	if !ip.IsValid() {
+		return nil
+	}
+	endpoints := gatherEndpoints(family, node, endpointSlices)
+	ports := make([]Port, len(s.Spec.Ports))
+	for i := range ports {
+		p := &ports[i]
+		*p = makePort(family, s, &s.Spec.Ports[i], ip)
+		for j := range endpoints {
+			if endpoints[j].name == p.Name.Port && endpoints[j].protocol == p.Protocol {
+				p.Endpoints = endpoints[j].list
+			}
+		}
+		choose(p, node)
+		if p.HealthCheckNodePort != 0 {
+			p.LocalReady = localReady(endpoints)
+		}
+	}
+	slices.SortFunc(ports, func(a, b Port) int { return ComparePorts(&a, &b) })
 	return ports
 }
 
@@ -108,7 +125,7 @@ func parsePrefix(text string) (netip.Prefix, bool) {
 func makePort(family Family, s *corev1.Service, sp *corev1.ServicePort, ip netip.Addr) Port {
 	p := Port{
 		Name:         Name{s.Namespace, s.Name, sp.Name},
-		Protocol:     protocol(sp.Protocol),
+		Protocol:     protocolOf(sp.Protocol),
 		ClusterIP:    ip,
 		Port:         uint16(sp.Port),
 		NodePort:     uint16(sp.NodePort),
@@ -135,7 +152,7 @@ func makePort(family Family, s *corev1.Service, sp *corev1.ServicePort, ip netip
 	return p
 }
 
-func protocol(p corev1.Protocol) Protocol {
+func protocolOf(p corev1.Protocol) Protocol {
 	if p == "" {
 		return TCP
 	}
@@ -173,16 +190,17 @@ func sourceRanges(family Family, texts []string) []netip.Prefix {
 	return out
 }
 
-type portKey struct {
-	Name
-	Protocol
+// portEndpoints are the endpoints of one port of a service's slices.
+type portEndpoints struct {
+	name     string
+	protocol Protocol
+	list     []Endpoint
 }
 
-func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.EndpointSlice) map[portKey][]Endpoint {
-	byAddr := map[portKey]map[netip.AddrPort]Endpoint{}
+// gatherEndpoints are those of a service's slices, by port.
+func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.EndpointSlice) (all []portEndpoints) {
 	for _, slice := range endpointSlices {
-		serviceName := slice.Labels[discoveryv1.LabelServiceName]
-		if serviceName == "" || string(slice.AddressType) != family.String() {
+		if string(slice.AddressType) != family.String() {
 			continue
 		}
 		for i := range slice.Ports {
@@ -190,24 +208,25 @@ func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.End
 			if port.Name == nil || port.Port == nil || *port.Port == 0 {
 				continue
 			}
-			key := portKey{Name{slice.Namespace, serviceName, *port.Name}, TCP}
+			protocol := TCP
 			if port.Protocol != nil {
-				key.Protocol = protocol(*port.Protocol)
+				protocol = protocolOf(*port.Protocol)
 			}
-			if byAddr[key] == nil {
-				byAddr[key] = map[netip.AddrPort]Endpoint{}
+			at := slices.IndexFunc(all, func(p portEndpoints) bool { return p.name == *port.Name && p.protocol == protocol })
+			if at < 0 {
+				at, all = len(all), append(all, portEndpoints{name: *port.Name, protocol: protocol})
 			}
-			addEndpoints(byAddr[key], family, node, slice.Endpoints, uint16(*port.Port))
+			all[at].list = addEndpoints(all[at].list, family, node, slice.Endpoints, uint16(*port.Port))
 		}
 	}
-	out := make(map[portKey][]Endpoint, len(byAddr))
-	for key, set := range byAddr {
-		out[key] = sorted(set)
+	for i := range all {
+		all[i].list = sorted(all[i].list)
 	}
-	return out
+	return all
 }
 
-func addEndpoints(into map[netip.AddrPort]Endpoint, family Family, node Node, endpoints []discoveryv1.Endpoint, port uint16) {
+func addEndpoints(all []Endpoint, family Family, node Node, endpoints []discoveryv1.Endpoint, port uint16) []Endpoint {
+	all = slices.Grow(all, len(endpoints))
 	for i := range endpoints {
 		e := &endpoints[i]
 		if len(e.Addresses) == 0 {
@@ -232,28 +251,22 @@ func addEndpoints(into map[netip.AddrPort]Endpoint, family Family, node Node, en
 				made.NodeHints = append(made.NodeHints, n.Name)
 			}
 		}
-		if old, ok := into[made.Addr]; !ok || better(made, old) {
-			into[made.Addr] = made
-		}
+		all = append(all, made)
 	}
+	return all
 }
 
 // localReady are the distinct addresses of ready endpoints on this node, over all ports of a service's slices.
-func localReady(endpoints map[portKey][]Endpoint) map[Key][]netip.Addr {
-	out := map[Key][]netip.Addr{}
-	for port, list := range endpoints {
-		key := Key{port.Namespace, port.Service}
-		for i := range list {
-			if e := &list[i]; e.Local && e.Ready {
-				out[key] = append(out[key], e.Addr.Addr())
+func localReady(endpoints []portEndpoints) (all []netip.Addr) {
+	for _, port := range endpoints {
+		for i := range port.list {
+			if e := &port.list[i]; e.Local && e.Ready {
+				all = append(all, e.Addr.Addr())
 			}
 		}
 	}
-	for key, list := range out {
-		slices.SortFunc(list, netip.Addr.Compare)
-		out[key] = slices.Compact(list)
-	}
-	return out
+	slices.SortFunc(all, netip.Addr.Compare)
+	return slices.Compact(all)
 }
 
 // better decides between two copies of one endpoint in different slices, as when a controller moves it: local first, then ready, serving,
@@ -270,17 +283,34 @@ func better(a, b Endpoint) bool {
 	return slices.Compare(a.NodeHints, b.NodeHints) < 0
 }
 
-func sorted(set map[netip.AddrPort]Endpoint) []Endpoint {
-	out := make([]Endpoint, 0, len(set))
-	for _, e := range set {
-		out = append(out, e)
+// sorted sorts endpoints by their texts, and leaves of several copies the best.
+func sorted(all []Endpoint) []Endpoint {
+	type texted struct {
+		text string
+		Endpoint
 	}
-	texts := make(map[netip.AddrPort]string, len(set))
-	for a := range set {
-		texts[a] = a.String()
+	list := make([]texted, len(all))
+	for i := range all {
+		list[i] = texted{all[i].Addr.String(), all[i]}
 	}
-	slices.SortFunc(out, func(a, b Endpoint) int { return strings.Compare(texts[a.Addr], texts[b.Addr]) })
-	return out
+	slices.SortFunc(list, func(a, b texted) int {
+		switch c := strings.Compare(a.text, b.text); {
+		case c != 0:
+			return c
+		case better(a.Endpoint, b.Endpoint):
+			return -1
+		case better(b.Endpoint, a.Endpoint):
+			return 1
+		}
+		return 0
+	})
+	all = all[:0]
+	for i := range list {
+		if i == 0 || list[i].text != list[i-1].text {
+			all = append(all, list[i].Endpoint)
+		}
+	}
+	return all
 }
 
 // choose fills ForCluster and ForLocal (k8s.io/kubernetes pkg/proxy/topology.go, 1.35).

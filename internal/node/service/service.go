@@ -110,7 +110,8 @@ type Endpoint struct {
 // String is ip:port, with brackets around an IPv6 address.
 func (e Endpoint) String() string { return e.Addr.String() }
 
-func comparePorts(a, b *Port) int {
+// ComparePorts orders service ports by name and protocol.
+func ComparePorts(a, b *Port) int {
 	return cmp.Or(
 		cmp.Compare(a.Namespace, b.Namespace),
 		cmp.Compare(a.Service, b.Service),

@@ -77,14 +77,34 @@ func TestGoldenElements(t *testing.T) {
 	goldentest.Run(t, "testdata/*.txtar", 2, func(t *testing.T, in []txtar.File) []txtar.File {
 		s := parseScenario(t, in)
 		state := NewState(s.config, nil)
-		state.Update(s.ports)
+		state.Update(byService(s.ports))
 		return []txtar.File{{Name: "table", Data: []byte(describe(state))}}
 	})
 }
 
+// elementsOf are all elements of a state.
+func elementsOf(s *State) Elements {
+	all := Elements{}
+	for _, set := range s.order {
+		all[set.Name] = map[string]Value{}
+	}
+	c := s.Compare(Elements{})
+	for i := range c.Steps {
+		for _, add := range c.Steps[i].Add {
+			v := Value{add.Element.Value, add.Element.Comment}
+			if add.Set.Ranges {
+				v.Value = add.Element.End
+			}
+			all[add.Set.Name][add.Element.Key] = v
+		}
+	}
+	return all
+}
+
 // describe lists elements by set, and the chains of fan-outs.
 func describe(s *State) string {
-	sets, _, elements := s.Whole()
+	sets, _ := s.frame()
+	elements := elementsOf(s)
 	var b strings.Builder
 	for i := range sets {
 		set := &sets[i]

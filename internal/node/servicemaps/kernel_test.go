@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"flag"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -38,9 +39,38 @@ func syncerIn(ns *kernel.Namespace, c serviceproxy.Config) *Syncer {
 	return NewSyncer(c, kernel.NFTables{NetNS: ns.FD()})
 }
 
+// allOf has service ports by service.
+func allOf(ports []service.Port) *service.Ports {
+	all := service.NewPorts(service.IPv4)
+	for key, list := range byService(ports) {
+		all.Put(key, list)
+	}
+	return all
+}
+
+func byService(ports []service.Port) map[service.Key][]service.Port {
+	by := map[service.Key][]service.Port{}
+	for _, p := range ports {
+		key := service.Key{Namespace: p.Namespace, Service: p.Service}
+		by[key] = append(by[key], p)
+	}
+	return by
+}
+
+// sync gives a syncer service ports, of which any may have changed.
+func sync(t testing.TB, s *Syncer, ports []service.Port) (serviceproxy.Result, error) {
+	t.Helper()
+	all := allOf(ports)
+	changed := all.Services()
+	if s.state != nil {
+		changed = slices.AppendSeq(changed, maps.Keys(s.state.services))
+	}
+	return s.Sync(t.Context(), all, changed)
+}
+
 func mustSync(t testing.TB, s *Syncer, ports []service.Port) serviceproxy.Result {
 	t.Helper()
-	r, err := s.Sync(t.Context(), ports)
+	r, err := sync(t, s, ports)
 	if err != nil || r.CleanupErr != nil {
 		t.Fatal(err, r.CleanupErr)
 	}

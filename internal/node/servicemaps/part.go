@@ -4,7 +4,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
@@ -19,6 +18,9 @@ type part struct {
 	slots    slots
 	name     string // of the service port, in comments
 	elements []item
+	names    []name           // of the service port
+	named    map[name][]*item // elements whose keys begin with each
+	shared   []*item          // those that other service ports may want, too
 	fans     []fan
 	// Without endpoints on this node, where the policy is Local.
 	noLocalInternal, noLocalExternal bool
@@ -32,7 +34,25 @@ type item struct {
 }
 
 // newPart makes the part of a service port with its endpoints in their slots.
-func newPart(w *writer, p *service.Port, s slots) *part {
+func (s *State) newPart(st *stored) *part {
+	part := makePart(s.w, st.port, st.slots)
+	part.named = map[name][]*item{}
+	for i := range part.elements {
+		e := &part.elements[i]
+		n, named := s.nameOf(e.set, e.key)
+		if !named {
+			part.shared = append(part.shared, e)
+			continue
+		}
+		if part.named[n] == nil {
+			part.names = append(part.names, n)
+		}
+		part.named[n] = append(part.named[n], e)
+	}
+	return part
+}
+
+func makePart(w *writer, p *service.Port, s slots) *part {
 	part := &part{port: p, slots: s, name: comment(p)}
 	reachable := len(p.ForCluster) > 0
 	usesLocal := p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External()
@@ -241,9 +261,4 @@ func same(a, b *service.Port) bool {
 		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
 		slices.Equal(a.SourceRanges, b.SourceRanges) && slices.EqualFunc(a.ForCluster, b.ForCluster, addr) &&
 		slices.EqualFunc(a.ForLocal, b.ForLocal, addr)
-}
-
-// id names a service port among those of its family.
-func id(p *service.Port) string {
-	return strings.Join([]string{p.Namespace, p.Service, p.Name.Port, string(p.Protocol)}, "\x00")
 }

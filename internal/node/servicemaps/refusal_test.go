@@ -71,9 +71,8 @@ func TestForeignKeys(t *testing.T) {
 	for _, set := range state.order {
 		held[set.Name] = map[string]Value{"": {}, "abcd": {}}
 	}
-	c := state.Compare(held)
-	if n := c.elements(); n != 2*len(state.order) {
-		t.Errorf("%d elements go, of %d", n, 2*len(state.order))
+	if c := state.Compare(held); c.elements() != 2*len(state.order) {
+		t.Errorf("%d elements go, of %d", c.elements(), 2*len(state.order))
 	}
 }
 
@@ -241,7 +240,7 @@ func TestRefused(t *testing.T) {
 			before := list(t, ns)
 			m.before = func([]netlink.Message) error { return errno }
 			for range 2 { // an update, then a full sync
-				if _, err := s.Sync(t.Context(), ports); !errors.Is(err, errno) {
+				if _, err := sync(t, s, ports); !errors.Is(err, errno) {
 					t.Errorf("refused: %v", err)
 				}
 			}
@@ -265,7 +264,7 @@ func TestSetFull(t *testing.T) {
 	ports := manyPorts(3)
 	mustSync(t, s, ports[:2])
 	before := list(t, ns)
-	if _, err := s.Sync(t.Context(), ports); !errors.Is(err, unix.ENFILE) {
+	if _, err := sync(t, s, ports); !errors.Is(err, unix.ENFILE) {
 		t.Skipf("this kernel's limit of a set does not hold: %v", err)
 	}
 	if got := list(t, ns); got != before {

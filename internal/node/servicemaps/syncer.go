@@ -58,9 +58,9 @@ func (s *Syncer) Configure(c serviceproxy.Config) {
 // ForceFull makes the next Sync a full one.
 func (s *Syncer) ForceFull() { s.state = nil }
 
-// Sync makes the table that of the service ports. The first sync, and the one after a failure, compare everything with what the kernel
-// holds (a full sync); the others write what has changed.
-func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (serviceproxy.Result, error) {
+// Sync makes the table that of the service ports, of which those of some services have changed since the last sync. The first sync, and the
+// one after a failure, compare everything with what the kernel holds (a full sync); the others write what has changed.
+func (s *Syncer) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (serviceproxy.Result, error) {
 	result := serviceproxy.Result{Full: s.state == nil}
 	state := s.state
 	s.state = nil
@@ -69,7 +69,7 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (serviceproxy.R
 	if result.Full {
 		state, c, err = s.full(ctx, ports)
 	} else {
-		c = state.Update(ports)
+		c = state.Update(portsOf(ports, changed))
 		err = s.apply(ctx, &c, false)
 	}
 	if err != nil {
@@ -77,17 +77,25 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (serviceproxy.R
 	}
 	result.CleanupErr = s.clean(ctx, &c)
 	result.Written = map[string]int{TableName: c.elements()}
-	result.Total = map[string]int{TableName: state.count()}
+	result.Total = map[string]int{TableName: state.total}
 	result.NoLocalInternal, result.NoLocalExternal = state.Without()
 	s.state = state
 	return result, nil
 }
 
+func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]service.Port {
+	of := make(map[service.Key][]service.Port, len(services))
+	for _, key := range services {
+		of[key] = ports.Of(key)
+	}
+	return of
+}
+
 // full makes the table that of the service ports, whatever it is now.
-func (s *Syncer) full(ctx context.Context, ports []service.Port) (state *State, c Changes, err error) {
+func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	err = s.undisturbed(ctx, func(h held) error {
 		state = NewState(s.config, h.elements)
-		state.Update(ports)
+		state.Update(portsOf(ports, ports.Services()))
 		c = state.Compare(h.elements)
 		c.leftOver(h)
 		return s.apply(ctx, &c, true)
@@ -96,7 +104,7 @@ func (s *Syncer) full(ctx context.Context, ports []service.Port) (state *State, 
 		return state, c, err
 	}
 	state = NewState(s.config, nil)
-	state.Update(ports)
+	state.Update(portsOf(ports, ports.Services()))
 	c = state.Compare(nil)
 	for i := range c.Steps {
 		c.Steps[i].Forget = nil // the maps of clients are new
@@ -236,13 +244,6 @@ func (c *Changes) elements() (n int) {
 }
 
 func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
-
-func (s *State) count() (n int) {
-	for _, keys := range s.claims {
-		n += len(keys)
-	}
-	return n
-}
 
 // Remove removes the table.
 func (s *Syncer) Remove(ctx context.Context) error {

@@ -137,22 +137,22 @@ func TestRandomChanges(t *testing.T) {
 			config := serviceproxy.Config{Family: service.IPv4, MasqueradeBit: 14}
 			config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
 			state, table := NewState(config, nil), newModel()
-			table.apply(t, state.Compare(nil))
+			table.apply(t, state.Compare(Elements{}))
 			for range 40 {
 				w.change()
-				table.apply(t, state.Update(w.ports()))
+				table.apply(t, state.Update(withGone(state, w.ports())))
 				table.equals(t, state)
 			}
 			again := NewState(config, table.elements) // as after a restart
-			again.Update(w.ports())
-			for _, step := range again.Compare(table.elements).Steps[1:] {
+			again.Update(withGone(again, w.ports()))
+			for _, step := range again.Compare(table.copied()).Steps[1:] {
 				if len(step.Delete)+len(step.Add) > 0 {
 					t.Fatalf("a restart changes %v %v", step.Delete, step.Add)
 				}
 			}
 			table.damage(w.r)
 			table.damaged = true
-			table.apply(t, again.Compare(table.elements))
+			table.apply(t, again.Compare(table.copied()))
 			table.damaged = false
 			table.forwards(t)
 			table.equals(t, again)
@@ -162,7 +162,15 @@ func TestRandomChanges(t *testing.T) {
 
 func (m *tableModel) equals(t *testing.T, state *State) {
 	t.Helper()
-	_, chains, elements := state.Whole()
+	_, chains := state.frame()
+	elements := elementsOf(state)
+	total := 0
+	for _, keys := range elements {
+		total += len(keys)
+	}
+	if total != state.total {
+		t.Fatalf("%d elements, counted %d", total, state.total)
+	}
 	if diff := cmp.Diff(elements, m.onlyFixed(elements)); diff != "" {
 		t.Fatalf("the state is not what its steps made (-state +table):\n%s", diff)
 	}
@@ -174,15 +182,37 @@ func (m *tableModel) equals(t *testing.T, state *State) {
 		t.Fatalf("chains (-state +table):\n%s", diff)
 	}
 	fresh := NewState(state.w.Config, nil)
-	var ports []service.Port
-	for _, id := range slices.Sorted(maps.Keys(state.parts)) {
-		ports = append(ports, state.parts[id].port)
+	services := map[service.Key][]service.Port{}
+	for key, list := range state.services {
+		for _, st := range list {
+			services[key] = append(services[key], *st.port)
+		}
 	}
-	fresh.Update(ports)
-	_, _, anew := fresh.Whole()
+	fresh.Update(services)
+	anew := elementsOf(fresh)
+	if fresh.without != state.without {
+		t.Fatalf("without endpoints here: %v, anew %v", state.without, fresh.without)
+	}
 	if diff := cmp.Diff(withoutSlots(anew), withoutSlots(elements)); diff != "" {
 		t.Fatalf("not as made anew (-anew +got):\n%s", diff)
 	}
+}
+
+// withGone are service ports by service, with nothing for services of a state that have none any more.
+func withGone(s *State, ports []service.Port) map[service.Key][]service.Port {
+	by := byService(ports)
+	for key := range s.services {
+		by[key] = by[key][:len(by[key]):len(by[key])]
+	}
+	return by
+}
+
+func (m *tableModel) copied() Elements {
+	all := Elements{}
+	for set, keys := range m.elements {
+		all[set] = maps.Clone(keys)
+	}
+	return all
 }
 
 // onlyFixed leaves out the maps of clients.
@@ -315,8 +345,8 @@ func TestOneEndpointOfMany(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			state := NewState(serviceproxy.Config{Family: service.IPv4}, nil)
-			state.Update([]service.Port{port(all...)})
-			c := state.Update([]service.Port{port(test.after...)})
+			state.Update(byService([]service.Port{port(all...)}))
+			c := state.Update(byService([]service.Port{port(test.after...)}))
 			slots := 0
 			for _, step := range c.Steps {
 				for _, change := range slices.Concat(step.Delete, step.Add) {
@@ -348,11 +378,11 @@ func TestForget(t *testing.T) {
 	}
 	w.services[0], w.slices[0] = s, slice(1, 2, 3)
 	state := NewState(serviceproxy.Config{Family: service.IPv4}, nil)
-	if c := state.Update(w.ports()); len(c.Steps) != 1 || len(c.Steps[0].Sets) != 1 || len(c.Steps[0].Forget) != 0 {
+	if c := state.Update(withGone(state, w.ports())); len(c.Steps) != 1 || len(c.Steps[0].Sets) != 1 || len(c.Steps[0].Forget) != 0 {
 		t.Fatalf("at first: %+v", c)
 	}
 	w.slices[0] = slice(1, 3)
-	c := state.Update(w.ports())
+	c := state.Update(withGone(state, w.ports()))
 	want := []Forget{{"affinity/cluster/10800/ns/s0/tcp/p", map[string]bool{}}}
 	for _, ep := range []string{"10.1.0.1:8080", "10.1.0.3:8080"} {
 		want[0].Keep[endpointField(netip.MustParseAddrPort(ep))] = true
@@ -361,7 +391,7 @@ func TestForget(t *testing.T) {
 		t.Errorf("an endpoint less: %+v", c)
 	}
 	delete(w.services, 0)
-	if c := state.Update(w.ports()); !slices.Equal(c.GoneSets, []string{want[0].Set}) || len(c.GoneChains) != 2 {
+	if c := state.Update(withGone(state, w.ports())); !slices.Equal(c.GoneSets, []string{want[0].Set}) || len(c.GoneChains) != 2 {
 		t.Errorf("no service: %+v", c)
 	}
 }

@@ -4,12 +4,13 @@ import (
 	"maps"
 	"slices"
 
+	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// Whole is everything that the state has: all sets, all chains (those that others lead to first), all elements.
-func (s *State) Whole() (sets []nf.Set, chains []nf.Chain, elements Elements) {
-	sets, chains, elements = s.w.sets(), nil, Elements{}
+// frame is what elements are in and lead to: all sets, and all chains, those that others lead to first.
+func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
+	sets = s.w.sets()
 	clients := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(s.named)) {
 		f := s.named[name]
@@ -19,88 +20,94 @@ func (s *State) Whole() (sets []nf.Set, chains []nf.Chain, elements Elements) {
 		}
 		chains = append(chains, s.w.fan(&f))
 	}
-	for set, keys := range s.claims {
-		elements[set] = make(map[string]Value, len(keys))
-		for key := range keys {
-			if has, ok := s.effective(set, key); ok {
-				elements[set][key] = Value{has.value, has.comment}
-			}
-		}
-	}
-	return sets, append(chains, s.w.chains()...), elements
+	return sets, append(chains, s.w.chains()...)
+}
+
+// comparison finds the steps from what a table holds to a state.
+type comparison struct {
+	*State
+	held  Elements // what is not compared yet
+	steps []Step
 }
 
 // Compare gives the steps from what a table holds to the state: its elements, and clients of service ports with session affinity that are
-// with other endpoints than those. What is left over goes last. It writes all chains and sets.
+// with other endpoints than those. What is left over goes last. It writes all chains and sets, and uses held up.
 func (s *State) Compare(held Elements) Changes {
-	sets, chains, _ := s.Whole()
-	steps := []Step{{Sets: sets, Chains: chains}}
-	if step := s.owned(held, setNodeIPs, slices.Sorted(maps.Keys(s.claims[setNodeIPs]))); !step.isZero() {
-		steps = append(steps, step)
-	}
-	for _, id := range slices.Sorted(maps.Keys(s.parts)) {
-		st := s.parts[id]
-		part := newPart(s.w, &st.port, st.slots)
-		var step Step
-		compared := map[string]bool{} // of hairpins: two endpoints may have one address
-		for i := range part.elements {
-			e := &part.elements[i]
-			if has, _ := s.effective(e.set, e.key); has.owner == st && !compared[e.key] {
-				compared[e.key] = e.set == setHairpin
-				s.compare(&step, held, e.set, e.key)
-			}
-		}
-		forgot := map[string]bool{}
-		for i := range part.fans {
-			if f := &part.fans[i]; f.choosesSticky() && !forgot[f.clients(f.policy)] {
-				forgot[f.clients(f.policy)] = true
-				step.Forget = append(step.Forget, forget(f, part))
-			}
-		}
-		if !step.isZero() {
-			steps = append(steps, step)
+	sets, chains := s.frame()
+	c := comparison{s, held, []Step{{Sets: sets, Chains: chains}}}
+	for _, set := range s.order {
+		for _, key := range slices.Sorted(maps.Keys(s.shared[set.Name])) {
+			c.compare(c.few(), &item{set: set.Name, key: key})
 		}
 	}
-	if left := s.left(held); !left.isZero() {
-		steps = append(steps, left)
+	for _, key := range slices.SortedFunc(maps.Keys(s.services), service.CompareKeys) {
+		for _, st := range s.services[key] {
+			c.service(st)
+		}
 	}
-	return Changes{Steps: steps}
+	c.left()
+	return Changes{Steps: slices.DeleteFunc(c.steps, func(s Step) bool { return s.isZero() })}
 }
 
-func (s *State) owned(held Elements, set string, keys []string) (step Step) {
-	for _, key := range keys {
-		s.compare(&step, held, set, key)
+// together is how many changes that need not go together are one step.
+const together = 1000
+
+// few is the last step, or another one if it is large.
+func (c *comparison) few() *Step {
+	if c.steps[len(c.steps)-1].elements() >= together {
+		c.steps = append(c.steps, Step{})
 	}
-	return step
+	return &c.steps[len(c.steps)-1]
+}
+
+// service compares what a service port has.
+func (c *comparison) service(st *stored) {
+	part := c.newPart(st)
+	var step Step
+	for _, n := range part.names {
+		if c.has(n) != st {
+			continue
+		}
+		for _, e := range part.named[n] {
+			c.compare(&step, e)
+		}
+	}
+	forgot := map[string]bool{}
+	for i := range part.fans {
+		if f := &part.fans[i]; f.choosesSticky() && !forgot[f.clients(f.policy)] {
+			forgot[f.clients(f.policy)] = true
+			step.Forget = append(step.Forget, forget(f, part))
+		}
+	}
+	if !step.isZero() {
+		c.steps = append(c.steps, step)
+	}
 }
 
 // compare adds the change of one key that the state has.
-func (s *State) compare(step *Step, held Elements, name, key string) {
-	want, _ := s.effective(name, key)
-	set := s.sets[name]
-	has, there := held[name][key]
+func (c *comparison) compare(step *Step, want *item) {
+	has, there := c.held[want.set][want.key]
+	delete(c.held[want.set], want.key)
 	if there && has == (Value{want.value, want.comment}) {
 		return
 	}
 	if there {
-		step.Delete = append(step.Delete, Change{set, element(set, key, has.Value, "")})
+		c.delete(step, &item{set: want.set, key: want.key, value: has.Value})
 	}
-	step.Add = append(step.Add, Change{set, element(set, key, want.value, want.comment)})
+	c.add(step, want)
 }
 
 // left deletes the keys that the state does not have: first those that lead to others.
-func (s *State) left(held Elements) (step Step) {
+func (c *comparison) left() {
+	c.steps = append(c.steps, Step{})
 	for _, verdicts := range []bool{true, false} {
-		for _, set := range s.order {
+		for _, set := range c.order {
 			if set.Verdicts != verdicts {
 				continue
 			}
-			for _, key := range slices.Sorted(maps.Keys(held[set.Name])) {
-				if _, wanted := s.effective(set.Name, key); !wanted {
-					step.Delete = append(step.Delete, Change{set, element(set, key, held[set.Name][key].Value, "")})
-				}
+			for _, key := range slices.Sorted(maps.Keys(c.held[set.Name])) {
+				c.delete(c.few(), &item{set: set.Name, key: key, value: c.held[set.Name][key].Value})
 			}
 		}
 	}
-	return step
 }

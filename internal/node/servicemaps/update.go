@@ -1,0 +1,296 @@
+package servicemaps
+
+import (
+	"maps"
+	"slices"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// pair is a service port's change; either may be nil.
+type pair struct{ before, after *stored }
+
+// update is one Update, and what was before it.
+type update struct {
+	*State
+	pairs  []pair
+	parts  map[*stored]*part
+	had    map[name]*stored  // who had each name that is touched
+	shared map[[2]string]int // how many wanted each key of a shared set that is touched
+	fans   map[string]fan    // by chain
+}
+
+// Update takes the state to other ports of some services, sorted as service.Of gives them, and gives the steps to it.
+func (s *State) Update(services map[service.Key][]service.Port) Changes {
+	u := update{State: s, parts: map[*stored]*part{}, had: map[name]*stored{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
+	for _, key := range slices.SortedFunc(maps.Keys(services), service.CompareKeys) {
+		u.service(key, services[key])
+	}
+	for _, p := range u.pairs {
+		u.want(p.before, -1)
+		u.want(p.after, 1)
+	}
+	s.held = nil
+	return u.changes()
+}
+
+// service takes one service to other ports. Those that need the same as before stay.
+func (u *update) service(key service.Key, ports []service.Port) {
+	before := slices.Clone(u.services[key])
+	var now []*stored
+	for i := range ports {
+		p := &ports[i]
+		var old *stored
+		at := slices.IndexFunc(before, func(st *stored) bool { return service.ComparePorts(st.port, p) == 0 })
+		if at >= 0 {
+			old = before[at]
+			before = slices.Delete(before, at, at+1)
+		}
+		if old != nil && same(old.port, p) {
+			old.port = p
+			now = append(now, old)
+			continue
+		}
+		var was slots
+		if old != nil {
+			was = old.slots
+		} else {
+			was = u.adopt(p)
+		}
+		st := &stored{p, slots{arrange(was[0], p.ForCluster), arrange(was[1], p.ForLocal)}}
+		u.pairs, now = append(u.pairs, pair{old, st}), append(now, st)
+	}
+	for _, old := range before {
+		u.pairs = append(u.pairs, pair{old, nil})
+	}
+	if u.services[key] = now; len(now) == 0 {
+		delete(u.services, key)
+	}
+}
+
+// part is what a service port needs, made once.
+func (u *update) part(st *stored) *part {
+	if u.parts[st] == nil {
+		u.parts[st] = u.newPart(st)
+	}
+	return u.parts[st]
+}
+
+// want counts what a service port wants, or wanted.
+func (u *update) want(st *stored, by int) {
+	if st == nil {
+		return
+	}
+	p := u.part(st)
+	for _, n := range p.names {
+		if _, touched := u.had[n]; !touched {
+			u.had[n] = u.has(n)
+		}
+		at, there := slices.BinarySearchFunc(u.names[n], st, func(a, b *stored) int { return service.ComparePorts(a.port, b.port) })
+		switch {
+		case by > 0 && (!there || u.names[n][at] != st):
+			u.names[n] = slices.Insert(u.names[n], at, st)
+		case by < 0 && len(u.names[n]) == 1:
+			delete(u.names, n)
+		case by < 0:
+			u.names[n] = slices.DeleteFunc(u.names[n], func(o *stored) bool { return o == st })
+		}
+	}
+	for _, e := range p.shared {
+		at := [2]string{e.set, e.key}
+		if _, touched := u.shared[at]; !touched {
+			u.shared[at] = u.State.shared[e.set][e.key]
+		}
+		if u.State.shared[e.set][e.key] += by; u.State.shared[e.set][e.key] == 0 {
+			delete(u.State.shared[e.set], e.key)
+		}
+	}
+	for _, f := range p.fans {
+		u.count(f, by)
+	}
+	for i, without := range []bool{p.noLocalInternal, p.noLocalExternal} {
+		if without {
+			u.without[i] += by
+		}
+	}
+}
+
+func (u *update) count(f fan, by int) {
+	name := f.chain()
+	if _, touched := u.fans[name]; !touched {
+		u.fans[name] = u.named[name]
+	}
+	if u.State.fans[f] += by; u.State.fans[f] > 0 {
+		u.named[name] = f
+		return
+	}
+	delete(u.State.fans, f)
+	if u.named[name] == f {
+		delete(u.named, name)
+	}
+}
+
+// changes are the steps of all pairs; what several share is in the first that has it, and goes with the last.
+func (u *update) changes() (c Changes) {
+	steps := make([]Step, len(u.pairs))
+	u.elements(steps)
+	was, is := map[string]bool{}, map[string]bool{} // maps of clients
+	for _, f := range u.fans {
+		if f.choosesSticky() {
+			was[f.clients(f.policy)] = true
+		}
+	}
+	for i, p := range u.pairs {
+		if p.after != nil {
+			u.chains(&steps[i], u.part(p.after), was, is)
+		}
+	}
+	for i := range steps {
+		u.total += len(steps[i].Add) - len(steps[i].Delete)
+	}
+	c.Steps = slices.DeleteFunc(steps, func(s Step) bool { return s.isZero() })
+	for name, before := range u.fans {
+		if _, wanted := u.named[name]; !wanted && before != (fan{}) {
+			c.GoneChains = append(c.GoneChains, name)
+		}
+	}
+	for name := range was {
+		if !is[name] {
+			c.GoneSets = append(c.GoneSets, name)
+		}
+	}
+	slices.Sort(c.GoneChains)
+	slices.Sort(c.GoneSets)
+	return c
+}
+
+// elements adds the changes of elements to the steps of pairs. All keys of a name go together, in the step of the service port that has it
+// now, which makes the chains that they lead to; if none of them has, in that of one that wanted it.
+func (u *update) elements(steps []Step) {
+	for i, p := range u.pairs {
+		if p.after == nil {
+			continue
+		}
+		part := u.part(p.after)
+		for _, n := range part.names {
+			if u.has(n) == p.after {
+				u.name(&steps[i], n)
+			}
+		}
+		for _, e := range part.shared {
+			u.share(&steps[i], e, 1)
+		}
+	}
+	for i := len(u.pairs) - 1; i >= 0; i-- {
+		p := u.pairs[i]
+		if p.before == nil {
+			continue
+		}
+		part := u.part(p.before)
+		for _, n := range part.names {
+			u.name(&steps[i], n)
+		}
+		for _, e := range part.shared {
+			u.share(&steps[i], e, 0)
+		}
+	}
+}
+
+// name adds the changes of a name's keys to a step, once.
+func (u *update) name(step *Step, n name) {
+	had, touched := u.had[n]
+	if !touched {
+		return
+	}
+	delete(u.had, n)
+	before := map[[2]string]*item{}
+	if had != nil {
+		for _, e := range u.part(had).named[n] {
+			before[[2]string{e.set, e.key}] = e
+		}
+	}
+	if has := u.has(n); has != nil {
+		for _, e := range u.part(has).named[n] {
+			at := [2]string{e.set, e.key}
+			was := before[at]
+			delete(before, at)
+			if was != nil && *was == *e {
+				continue
+			}
+			if was != nil {
+				u.delete(step, was)
+			}
+			u.add(step, e)
+		}
+	}
+	if had != nil {
+		for _, e := range u.part(had).named[n] { // in their order
+			if before[[2]string{e.set, e.key}] != nil {
+				u.delete(step, e)
+			}
+		}
+	}
+}
+
+// share adds the change of a shared key to a step, once, if it is now wanted (1), or not (0).
+func (u *update) share(step *Step, e *item, wanted int) {
+	at := [2]string{e.set, e.key}
+	was, touched := u.shared[at]
+	is := u.State.shared[e.set][e.key]
+	if !touched || min(is, 1) != wanted {
+		return
+	}
+	delete(u.shared, at)
+	switch {
+	case was == 0 && is > 0:
+		u.add(step, e)
+	case was > 0 && is == 0:
+		u.delete(step, e)
+	}
+}
+
+func (s *State) add(step *Step, e *item) {
+	set := s.sets[e.set]
+	step.Add = append(step.Add, Change{set, element(set, e.key, e.value, e.comment)})
+}
+
+func (s *State) delete(step *Step, e *item) {
+	set := s.sets[e.set]
+	step.Delete = append(step.Delete, Change{set, element(set, e.key, e.value, "")})
+}
+
+// chains adds the chains and maps of clients that a part needs to a step.
+func (u *update) chains(step *Step, p *part, was, is map[string]bool) {
+	for i := range p.fans {
+		f := &p.fans[i]
+		if f.choosesSticky() {
+			u.clients(step, f, p, was, is)
+		}
+		name := f.chain()
+		if before, touched := u.fans[name]; touched && u.named[name] == *f && before != *f {
+			step.Chains = append(step.Chains, u.w.fan(f))
+			delete(u.fans, name)
+		}
+	}
+}
+
+// clients adds a map of clients that is new to a step, or what one that was there is to forget.
+func (u *update) clients(step *Step, f *fan, p *part, was, is map[string]bool) {
+	switch clients := f.clients(f.policy); {
+	case is[clients]:
+		return
+	case was[clients]:
+		step.Forget = append(step.Forget, forget(f, p))
+	default:
+		step.Sets = append(step.Sets, u.w.clients(f))
+	}
+	is[f.clients(f.policy)] = true
+}
+
+func forget(f *fan, p *part) Forget {
+	keep := make(map[string]bool, f.of)
+	for _, a := range p.slots[f.policy] {
+		keep[endpointField(a)] = true
+	}
+	return Forget{f.clients(f.policy), keep}
+}
