@@ -26,7 +26,8 @@ type objectSource interface {
 	Run(ctx context.Context)
 	WaitForSync(ctx context.Context) bool
 	Changed() <-chan struct{}
-	Snapshot() kube.Snapshot
+	// Delta gives what has changed since it was asked for the last time, or all there is.
+	Delta(whole bool) kube.Delta
 	Event(ctx context.Context, e corev1.Event) error
 }
 
@@ -52,9 +53,12 @@ type agent struct {
 	faults   faults
 	logger   *log.Logger
 
+	node    *service.Node                       // as the service ports see it; nil before the first sync
+	pending map[service.Key]kube.ServiceObjects // changed since the last sync that succeeded
+
 	wantedChecks []service.HealthCheck
-	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
-	triggered    map[string]string    // last change trigger time of each slice that has been observed
+	failedChecks map[service.Key]bool      // health check node ports whose failure has been reported
+	triggered    map[service.Key]time.Time // last change trigger time that has been observed
 	notices      chan struct{}
 }
 
@@ -67,17 +71,19 @@ type programsOf struct {
 // proxy is the service proxy of one family.
 type proxy struct {
 	programsOf
+	ports  *service.Ports
 	syncer syncer
 	config serviceproxy.Config
 	other  syncer // of the other backend
-	udp    string // udpState at the last look at conntrack
+	udp    bool   // UDP flows may be stale
 	failed int    // syncs in a row
 }
 
 // syncer keeps the rules of one family, made of iptables (serviceproxy) or nftables (servicemaps).
 type syncer interface {
 	Configure(serviceproxy.Config)
-	Sync(context.Context, []service.Port) (serviceproxy.Result, error)
+	// Sync writes what differs, of all if it did not succeed the last time, else of services that have changed since.
+	Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (serviceproxy.Result, error)
 	// ForceFull makes the next Sync write everything that differs.
 	ForceFull()
 	// Canary tells whether the rules are there at all.
@@ -85,6 +91,13 @@ type syncer interface {
 	Repair(context.Context) ([]string, error)
 	// Remove removes all rules.
 	Remove(context.Context) error
+}
+
+// iptablesSyncer writes the rules of all services together.
+type iptablesSyncer struct{ *serviceproxy.Syncer }
+
+func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []service.Key) (serviceproxy.Result, error) {
+	return s.Syncer.Sync(ctx, ports.All())
 }
 
 // Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
@@ -133,7 +146,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		Options: o, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
-		failedChecks: map[service.Key]bool{}, triggered: map[string]string{},
+		failedChecks: map[service.Key]bool{}, triggered: map[service.Key]time.Time{}, pending: map[service.Key]kube.ServiceObjects{},
 		notices: make(chan struct{}, 1),
 	}
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
@@ -168,7 +181,8 @@ func (a *agent) addProxies() error {
 		if err != nil {
 			return err
 		}
-		p := &proxy{programsOf: f, syncer: iptables, other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
+		p := &proxy{programsOf: f, ports: service.NewPorts(f.family), syncer: iptablesSyncer{iptables},
+			other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
 		if a.Backend == BackendNFTables {
 			p.syncer, p.other = p.other, p.syncer
 		}

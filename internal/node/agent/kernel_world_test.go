@@ -99,7 +99,7 @@ func (s *fileSource) WaitForSync(context.Context) bool {
 
 func (s *fileSource) Changed() <-chan struct{} { return s.changed }
 
-func (s *fileSource) Snapshot() kube.Snapshot { return s.read().Snapshot }
+func (s *fileSource) Delta(bool) kube.Delta { return s.read().Snapshot.Whole() }
 
 func (s *fileSource) Event(_ context.Context, e corev1.Event) error {
 	fmt.Fprintf(os.Stderr, "EVENT %s %s/%s\n", e.Reason, e.InvolvedObject.Namespace, e.InvolvedObject.Name)

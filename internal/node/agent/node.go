@@ -12,14 +12,6 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-func (a *agent) node(n *corev1.Node) service.Node {
-	node := service.Node{Name: a.NodeName}
-	if n != nil {
-		node.Zone = n.Labels[corev1.LabelTopologyZone]
-	}
-	return node
-}
-
 // nodeIP is the node's internal address of a family, else any of that family, else invalid.
 func nodeIP(f service.Family, n *corev1.Node) netip.Addr {
 	var found netip.Addr

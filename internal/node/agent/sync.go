@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os/exec"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
 
+	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -18,25 +20,57 @@ import (
 
 // sync brings the kernel to the API's state of now and tells whether it succeeded.
 func (a *agent) sync(ctx context.Context) bool {
-	snapshot := a.source.Snapshot()
+	delta := a.take()
 	a.metrics.taken()
-	a.health.SetNodeEligible(eligible(snapshot.Node))
+	a.health.SetNodeEligible(eligible(delta.Node))
+	changed := slices.Collect(maps.Keys(a.pending))
 	ok := true
-	var families [][]service.Port
+	var checked [][]service.Port
 	for _, p := range a.proxies {
-		ports := service.Build(p.family, a.node(snapshot.Node), snapshot.Services, snapshot.EndpointSlices)
-		families = append(families, ports)
-		p.config.NodeIP, p.config.ServiceCIDRs = nodeIP(p.family, snapshot.Node), serviceCIDRs(p.family, snapshot.ServiceCIDRs)
-		err := a.syncFamily(ctx, p, ports)
+		checked = append(checked, p.ports.Checked())
+		p.config.NodeIP, p.config.ServiceCIDRs = nodeIP(p.family, delta.Node), serviceCIDRs(p.family, delta.ServiceCIDRs)
+		err := a.syncFamily(ctx, p, changed)
 		ok = ok && err == nil
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
-		a.tellFailure(ctx, p, snapshot.Node, err)
+		a.tellFailure(ctx, p, delta.Node, err)
 	}
 	if ok {
-		a.observe(snapshot.EndpointSlices)
+		a.observe()
+		clear(a.pending)
 	}
-	a.syncChecks(ctx, service.HealthChecks(families...))
+	a.syncChecks(ctx, service.HealthChecks(checked...))
 	return ok || ctx.Err() != nil
+}
+
+// take makes the service ports those of what has changed in the API; of all, at first and when another zone is the node's.
+func (a *agent) take() kube.Delta {
+	delta := a.source.Delta(a.node == nil)
+	node := service.Node{Name: a.NodeName}
+	if delta.Node != nil {
+		node.Zone = delta.Node.Labels[corev1.LabelTopologyZone]
+	}
+	if a.node != nil && node != *a.node && !delta.Whole {
+		delta = a.source.Delta(true)
+	}
+	a.node = &node
+	maps.Copy(a.pending, delta.Services)
+	for _, p := range a.proxies {
+		for _, key := range p.ports.Services() {
+			if _, there := delta.Services[key]; delta.Whole && !there {
+				a.pending[key] = kube.ServiceObjects{}
+				p.put(key, nil)
+			}
+		}
+		for key, of := range delta.Services {
+			p.put(key, service.Of(p.family, node, of.Service, of.EndpointSlices))
+		}
+	}
+	return delta
+}
+
+func (p *proxy) put(key service.Key, ports []service.Port) {
+	p.udp = p.udp || udpState(ports) != udpState(p.ports.Of(key))
+	p.ports.Put(key, ports)
 }
 
 // tellFailure makes an event of the node's when the rules cannot be written: not of the first time, which may be somebody's haste.
@@ -66,13 +100,13 @@ func (a *agent) event(ctx context.Context, e corev1.Event) {
 	}()
 }
 
-func (a *agent) syncFamily(ctx context.Context, p *proxy, ports []service.Port) error {
+func (a *agent) syncFamily(ctx context.Context, p *proxy, changed []service.Key) error {
 	start := time.Now()
 	if err := a.nodePortIPs(p); err != nil {
 		return err
 	}
 	p.syncer.Configure(p.config)
-	result, err := p.syncer.Sync(ctx, ports)
+	result, err := p.syncer.Sync(ctx, p.ports, changed)
 	a.metrics.synced(p.family, result, time.Since(start), err)
 	if err != nil {
 		return err
@@ -87,11 +121,11 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, ports []service.Port) 
 		}
 		a.repairKept() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d %s in %v",
-			p.family, len(ports), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
+			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 	}
 	a.removeOther(ctx, p)
 	a.health.Updated(p.family)
-	a.cleanFlows(p, ports)
+	a.cleanFlows(p)
 	return nil
 }
 
@@ -110,13 +144,12 @@ func (a *agent) removeOther(ctx context.Context, p *proxy) {
 }
 
 // cleanFlows looks at conntrack when something about UDP services has changed.
-func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
-	state := udpState(ports)
-	if state == p.udp {
+func (a *agent) cleanFlows(p *proxy) {
+	if !p.udp {
 		return
 	}
 	start := time.Now()
-	if flows := serviceproxy.NewUDPFlows(ports); !flows.Empty() {
+	if flows := serviceproxy.NewUDPFlows(p.ports.UDP()); !flows.Empty() {
 		n, err := deleteStaleFlows(p.family, flows)
 		a.metrics.conntrackDeleted.of(p.family.String()).add(float64(n))
 		a.metrics.conntrack.of(p.family.String()).observe(time.Since(start))
@@ -125,7 +158,7 @@ func (a *agent) cleanFlows(p *proxy, ports []service.Port) {
 			return
 		}
 	}
-	p.udp = state
+	p.udp = false
 }
 
 // syncChecks serves the health check node ports. A port that cannot be opened is reported once, as an event of its service.
@@ -153,22 +186,27 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 }
 
 // observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
-func (a *agent) observe(slices []*discoveryv1.EndpointSlice) {
+func (a *agent) observe() {
 	now := time.Now()
-	seen := make(map[string]string, len(slices))
 	first := len(a.triggered) == 0 // what was there before we started says nothing about us
-	for _, s := range slices {
-		trigger := s.Annotations[corev1.EndpointsLastChangeTriggerTime]
-		key := s.Namespace + "/" + s.Name
-		seen[key] = trigger
-		if first || trigger == "" || a.triggered[key] == trigger {
-			continue
-		}
-		if at, err := time.Parse(time.RFC3339Nano, trigger); err == nil {
+	for key, of := range a.pending {
+		before, last := a.triggered[key], a.triggered[key]
+		for _, s := range of.EndpointSlices {
+			at, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
+			if err != nil || !at.After(before) {
+				continue
+			}
+			if at.After(last) {
+				last = at
+			}
 			for _, p := range a.proxies {
-				a.metrics.programming.of(p.family.String()).observe(now.Sub(at))
+				if !first {
+					a.metrics.programming.of(p.family.String()).observe(now.Sub(at))
+				}
 			}
 		}
+		if a.triggered[key] = last; last.IsZero() {
+			delete(a.triggered, key)
+		}
 	}
-	a.triggered = seen
 }

@@ -3,28 +3,97 @@ package agent
 import (
 	"context"
 	"log"
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"sync"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // oneService is an API with a service whose health check nobody but a service proxy answers.
 type oneService struct{ objectSource }
 
-func (oneService) Snapshot() kube.Snapshot {
+func (oneService) Delta(bool) kube.Delta {
 	return kube.Snapshot{Services: []*corev1.Service{{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
 		Spec: corev1.ServiceSpec{
 			Type: corev1.ServiceTypeLoadBalancer, ClusterIP: "10.0.0.7", ClusterIPs: []string{"10.0.0.7"},
 			ExternalTrafficPolicy: corev1.ServiceExternalTrafficPolicyLocal, HealthCheckNodePort: 30007, Ports: []corev1.ServicePort{{Port: 80}},
 		},
-	}}}
+	}}}.Whole()
+}
+
+// refusing is a syncer whose kernel takes nothing.
+type refusing struct {
+	syncer
+	err error
+}
+
+func (refusing) Configure(serviceproxy.Config) {}
+
+func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (serviceproxy.Result, error) {
+	return serviceproxy.Result{}, r.err
+}
+
+// oneNode is an API with a node, which keeps events.
+type oneNode struct {
+	objectSource
+	events chan corev1.Event
+}
+
+func (oneNode) Delta(bool) kube.Delta {
+	return kube.Snapshot{Node: &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}}.Whole()
+}
+
+func (n oneNode) Event(_ context.Context, e corev1.Event) error { n.events <- e; return nil }
+
+// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, and an event of the node's: once, if it lasts.
+func TestRefused(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.faults.last = 0
+	api := oneNode{events: make(chan corev1.Event, 10)}
+	a.source = api
+	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: refusing{err: unix.ENOMEM}}
+	a.proxies = []*proxy{p}
+	for i := range 3 {
+		if a.sync(t.Context()) {
+			t.Error("succeeded")
+		}
+		if i == 0 && p.failed != 1 || len(a.pending) != 0 {
+			t.Errorf("failed %d times, %d pending", p.failed, len(a.pending))
+		}
+	}
+	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" || !strings.Contains(e.Message, "memory") {
+		t.Errorf("event %+v", e)
+	}
+	if len(api.events) > 0 {
+		t.Errorf("another event: %+v", <-api.events)
+	}
+	mux := http.NewServeMux()
+	a.faults.serve(mux)
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, faultsPath, nil))
+	if !strings.Contains(w.Body.String(), "sync IPv4: cannot allocate memory") {
+		t.Errorf("faults %s", w.Body)
+	}
+	text := string(a.metrics.text())
+	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 3`; !strings.Contains(text, want) {
+		t.Errorf("no %s in\n%s", want, text)
+	}
 }
 
 // TestWithoutServiceProxy: beside another service proxy the agent has none of its ports, settings and rules, and still what is beside it.

@@ -9,6 +9,8 @@ package kube
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -89,6 +91,10 @@ type Watcher struct {
 	core                    *rest.RESTClient
 	services, slices, nodes cache.Store
 	ranges                  cache.Store // nil without WatchServiceCIDRs
+
+	mu      sync.Mutex
+	changed map[service.Key]bool
+	of      map[service.Key][]string // the names of each service's slices
 }
 
 // Counter is told of each change of an object: kind is "service", "endpoints" or "node".
@@ -107,12 +113,12 @@ func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Coun
 	if seen == nil {
 		seen = func(string) {}
 	}
-	w := &Watcher{Watches: NewWatches(trouble), core: core}
+	w := &Watcher{Watches: NewWatches(trouble), core: core, changed: map[service.Key]bool{}, of: map[service.Key][]string{}}
 	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
 	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
 	add := func(client *rest.RESTClient, resource, kind string, object runtime.Object, labels, fields string) cache.Store {
 		return w.Add(List{Client: client, Resource: resource, Object: object, Labels: labels, Fields: fields, Transform: slim,
-			Seen: func() { seen(kind) }})
+			Seen: func(objects ...any) { seen(kind); w.note(objects) }})
 	}
 	w.services = add(core, "services", "service", &corev1.Service{}, ours, "")
 	w.slices = add(discovery, "endpointslices", "endpoints", &discoveryv1.EndpointSlice{}, ours, "")
@@ -132,7 +138,13 @@ func (w *Watcher) WatchServiceCIDRs(config *rest.Config) error {
 
 // Snapshot gives what is known now.
 func (w *Watcher) Snapshot() Snapshot {
-	s := Snapshot{Services: Objects[*corev1.Service](w.services), EndpointSlices: Objects[*discoveryv1.EndpointSlice](w.slices)}
+	s := w.beside()
+	s.Services, s.EndpointSlices = Objects[*corev1.Service](w.services), Objects[*discoveryv1.EndpointSlice](w.slices)
+	return s
+}
+
+// beside is what there is beside services and their slices.
+func (w *Watcher) beside() (s Snapshot) {
 	for _, node := range Objects[*corev1.Node](w.nodes) {
 		s.Node = node
 	}
@@ -140,6 +152,89 @@ func (w *Watcher) Snapshot() Snapshot {
 		s.ServiceCIDRs = Objects[*networkingv1.ServiceCIDR](w.ranges)
 	}
 	return s
+}
+
+// note notes whose objects have changed, and which slices services have.
+func (w *Watcher) note(objects []any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range objects {
+		switch o := o.(type) {
+		case *corev1.Service:
+			w.changed[service.Key{Namespace: o.Namespace, Service: o.Name}] = true
+		case *discoveryv1.EndpointSlice:
+			key := service.OfSlice(o)
+			w.changed[key] = true
+			w.of[key] = slices.DeleteFunc(w.of[key], func(name string) bool { return name == o.Name })
+			if now := get[*discoveryv1.EndpointSlice](w.slices, o.Namespace, o.Name); now != nil && service.OfSlice(now) == key {
+				w.of[key] = append(w.of[key], o.Name)
+			}
+			if len(w.of[key]) == 0 {
+				delete(w.of, key)
+			}
+		}
+	}
+}
+
+// get is an object of a store; nil where there is none.
+func get[T any](store cache.Store, namespace, name string) (object T) {
+	if o, there, err := store.GetByKey(namespace + "/" + name); err == nil && there {
+		object, _ = o.(T)
+	}
+	return object
+}
+
+// ServiceObjects are a service, nil where there is none (any more), and its EndpointSlices. They are shared: read only.
+type ServiceObjects struct {
+	Service        *corev1.Service
+	EndpointSlices []*discoveryv1.EndpointSlice
+}
+
+// Delta is what has changed.
+type Delta struct {
+	Node         *corev1.Node
+	ServiceCIDRs []*networkingv1.ServiceCIDR
+	Services     map[service.Key]ServiceObjects
+	Whole        bool // Services are all there are
+}
+
+// Whole is a snapshot as if all of it were new.
+func (s Snapshot) Whole() Delta {
+	d := Delta{Node: s.Node, ServiceCIDRs: s.ServiceCIDRs, Services: make(map[service.Key]ServiceObjects, len(s.Services)), Whole: true}
+	for _, o := range s.Services {
+		d.Services[service.Key{Namespace: o.Namespace, Service: o.Name}] = ServiceObjects{Service: o}
+	}
+	for _, slice := range s.EndpointSlices {
+		key := service.OfSlice(slice)
+		if of, ok := d.Services[key]; ok {
+			of.EndpointSlices = append(of.EndpointSlices, slice)
+			d.Services[key] = of
+		}
+	}
+	return d
+}
+
+// Delta is what has changed since it was asked for the last time, or all there is.
+func (w *Watcher) Delta(whole bool) Delta {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	changed := w.changed
+	w.changed = map[service.Key]bool{}
+	if whole {
+		return w.Snapshot().Whole()
+	}
+	d := w.beside().Whole()
+	d.Whole = false
+	for key := range changed {
+		of := ServiceObjects{Service: get[*corev1.Service](w.services, key.Namespace, key.Service)}
+		for _, name := range w.of[key] {
+			if slice := get[*discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil {
+				of.EndpointSlices = append(of.EndpointSlices, slice)
+			}
+		}
+		d.Services[key] = of
+	}
+	return d
 }
 
 // Event reports a warning. The API's own limits apply; the caller sees to it that one fault makes one event.

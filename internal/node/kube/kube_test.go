@@ -19,6 +19,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
+
+	"packetwalk.dev/internal/node/service"
 )
 
 // api is as much of an API server as the watcher talks to: streamed lists (sendInitialEvents), watches, and the creation of events.
@@ -152,15 +154,28 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	}
 	a.mu.Unlock()
 
+	web := service.Key{Namespace: "default", Service: "web"}
+	checkDelta := func(what string, d Delta, whole bool, services, slices int) {
+		t.Helper()
+		if of := d.Services[web]; d.Node == nil || d.Whole != whole || len(d.Services) != services || len(of.EndpointSlices) != slices {
+			t.Errorf("%s: %+v", what, d)
+		}
+	}
+	checkDelta("at first", w.Delta(false), false, 1, 1)
+	checkDelta("nothing new", w.Delta(false), false, 0, 0)
+	checkDelta("all there is", w.Delta(true), true, 1, 1)
+
 	drain(w)
 	svc = svc.DeepCopy()
 	svc.ResourceVersion, svc.Spec.ClusterIP = "2", "10.0.0.2"
 	a.change("services", "MODIFIED", svc)
 	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.Services) == 1 && s.Services[0].Spec.ClusterIP == "10.0.0.2" })
+	checkDelta("another service", w.Delta(false), false, 1, 1)
 	slice = slice.DeepCopy()
 	slice.ResourceVersion = "3"
 	a.change("endpointslices", "DELETED", slice)
 	waitFor(ctx, t, w, func(s Snapshot) bool { return len(s.EndpointSlices) == 0 })
+	checkDelta("without endpoints", w.Delta(false), false, 1, 0)
 
 	if err := w.Event(ctx, corev1.Event{Reason: "FailedToStartServiceHealthcheck",
 		InvolvedObject: corev1.ObjectReference{Kind: "Service", Namespace: "default", Name: "web"}}); err != nil {

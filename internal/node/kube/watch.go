@@ -42,8 +42,8 @@ type List struct {
 	Fields, Labels      string // selectors
 	Object              runtime.Object
 	Transform           cache.TransformFunc
-	Seen                func() // may be nil
-	Optional            bool   // nobody waits for it if the API server does not have such objects, or does not show them
+	Seen                func(objects ...any) // the object of each change, before and after it; may be nil
+	Optional            bool                 // nobody waits for it if the API server does not have such objects, or does not show them
 }
 
 // NewWatches follow nothing yet. trouble may be nil.
@@ -53,9 +53,9 @@ func NewWatches(trouble Trouble) *Watches {
 
 // Add prepares to follow a list; Run does it.
 func (w *Watches) Add(l List) cache.Store {
-	notify := func() {
+	notify := func(objects ...any) {
 		if l.Seen != nil {
-			l.Seen()
+			l.Seen(objects...)
 		}
 		w.notify()
 	}
@@ -65,13 +65,18 @@ func (w *Watches) Add(l List) cache.Store {
 		ObjectType:    l.Object,
 		Transform:     l.Transform,
 		Handler: cache.ResourceEventHandlerFuncs{
-			AddFunc: func(any) { notify() },
+			AddFunc: func(o any) { notify(o) },
 			UpdateFunc: func(before, after any) {
 				if !same(before, after) {
-					notify()
+					notify(before, after)
 				}
 			},
-			DeleteFunc: func(any) { notify() },
+			DeleteFunc: func(o any) {
+				if last, ok := o.(cache.DeletedFinalStateUnknown); ok {
+					o = last.Obj
+				}
+				notify(o)
+			},
 		},
 	})
 	w.stores, w.controllers = append(w.stores, store), append(w.controllers, controller)

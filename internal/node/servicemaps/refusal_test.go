@@ -282,12 +282,12 @@ func TestTooLarge(t *testing.T) {
 		for _, message := range messages {
 			size += len(message.Data)
 		}
-		if transactions++; size > 1<<15 {
+		if transactions++; size > 1<<17 {
 			return unix.EMSGSIZE
 		}
 		return nil
 	}
-	ports := manyPorts(500)
+	ports := manyPorts(2000)
 	mustSync(t, s, ports)
 	if transactions < 5 {
 		t.Errorf("in %d transactions", transactions)

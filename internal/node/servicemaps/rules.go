@@ -167,8 +167,8 @@ func (w *writer) remember() (rules []nf.Rule) {
 				exprs, next = append(exprs, nf.ConntrackOriginal(address, 0)), w.words
 			}
 			rules = append(rules, rule(protocol.Lower(), append(exprs, nf.Meta(unix.NFT_META_L4PROTO, next),
-				nf.ConntrackOriginal(unix.NFT_CT_PROTO_DST, next+1), w.load(w.destination, next+2), transportPort(next+2+w.words),
-				nf.Follow(set, 0))...))
+				nf.ConntrackOriginal(unix.NFT_CT_PROTO_DST, next+1), w.load(w.destination, next+2), nf.ConntrackReply(unix.NFT_CT_PROTO_SRC,
+					next+2+w.words), nf.Follow(set, 0))...))
 		}
 	}
 	return rules

@@ -48,9 +48,17 @@ func Conntrack(key uint32, to Reg) Expr {
 
 // ConntrackOriginal loads a field of the packets that began the flow.
 func ConntrackOriginal(key uint32, to Reg) Expr {
-	const original = 0 // IP_CT_DIR_ORIGINAL
+	return conntrackIn(0, key, to) // IP_CT_DIR_ORIGINAL
+}
+
+// ConntrackReply loads a field of the packets that answer.
+func ConntrackReply(key uint32, to Reg) Expr {
+	return conntrackIn(1, key, to) // IP_CT_DIR_REPLY
+}
+
+func conntrackIn(direction byte, key uint32, to Reg) Expr {
 	e := Conntrack(key, to)
-	e.Data = append(e.Data, Attr{unix.NFTA_CT_DIRECTION, []byte{original}})
+	e.Data = append(e.Data, Attr{unix.NFTA_CT_DIRECTION, []byte{direction}})
 	return e
 }
 
