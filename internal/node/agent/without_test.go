@@ -77,7 +77,8 @@ func TestRefused(t *testing.T) {
 			t.Errorf("failed %d times, %d pending", p.failed, len(a.pending))
 		}
 	}
-	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" || !strings.Contains(e.Message, "memory") {
+	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" ||
+		!strings.Contains(e.Message, "memory") {
 		t.Errorf("event %+v", e)
 	}
 	if len(api.events) > 0 {

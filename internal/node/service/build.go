@@ -36,9 +36,9 @@ func OfSlice(slice *discoveryv1.EndpointSlice) Key {
 }
 
 // Of makes the service ports of one service and its EndpointSlices in one family as one node sees them, sorted by name and protocol.
-// Headless services, services of type ExternalName, services that another proxy handles and services without a cluster IP of the family make
-// none. Where several slices hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that differ in
-// nothing but their state are merged (see better).
+// Headless services, services of type ExternalName, services that another proxy handles and services without a cluster IP of the family
+// make none. Where several slices hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that
+// differ in nothing but their state are merged (see better).
 func Of(family Family, node Node, s *corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) []Port {
 	if s == nil {
 		return nil

@@ -162,8 +162,8 @@ func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 	return err == nil, err
 }
 
-// Repair compares the table with what was written, if anybody has written anything since, and puts back what others have changed. It returns
-// the names of the chains and sets that it wrote to. Before the first sync it does nothing.
+// Repair compares the table with what was written, if anybody has written anything since, and puts back what others have changed. It
+// returns the names of the chains and sets that it wrote to. Before the first sync it does nothing.
 func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 	if s.state == nil {
 		return nil, nil

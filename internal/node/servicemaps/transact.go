@@ -13,8 +13,8 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// apply makes the steps in as few transactions as the kernel takes; first is made with the first of them. If strict, it is over with ERESTART
-// as soon as others write, too.
+// apply makes the steps in as few transactions as the kernel takes; first is made with the first of them. If strict, it is over with
+// ERESTART as soon as others write, too.
 func (s *Syncer) apply(ctx context.Context, c *Changes, strict bool, first ...netlink.Message) error {
 	var written []string
 	most := s.most
