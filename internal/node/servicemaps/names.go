@@ -82,11 +82,14 @@ type fan struct {
 	protocol service.Protocol // of it
 }
 
-// chain is the chain's name.
+// chain is the chain's name. How many endpoints it chooses from never changes: what leads to it has as many.
 func (f *fan) chain() string {
 	end := fmt.Sprint(f.of)
-	if f.sticky != "" {
+	switch {
+	case f.way == remember:
 		end = f.sticky
+	case f.sticky != "":
+		end += "/" + f.sticky
 	}
 	policy := "both"
 	if f.policy < bothPolicies {

@@ -119,7 +119,7 @@ func signedChains() []reason.Chain {
 		{"local", "chooses one of a Service port's endpoints on this node", reason.BalancesLocal},
 	} {
 		all = append(all, chain("{at}{way}"+c.policy+"/{of}", c.purpose, c.role, balancing[:2]...),
-			chain("{at}{way}"+c.policy+"/"+sticky, c.purpose+", with session affinity", c.role, balancing...))
+			chain("{at}{way}"+c.policy+"/{of}/"+sticky, c.purpose+", with session affinity", c.role, balancing...))
 	}
 	return all
 }

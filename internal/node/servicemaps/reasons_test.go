@@ -28,7 +28,7 @@ func TestReasons(t *testing.T) {
 			"Services: by destination and port"},
 		{"internal/cluster/3", "", "dnat ip to map", "one of 3", "10.1.0.1:8080", reason.Fields{"port": "a/web:http"},
 			"a/web:http: one of 3 endpoints"},
-		{"node-port/external/cluster/b/dns/udp/", "", "meta l4proto udp dnat ip to map", "where the client is", "10.1.0.1:53", nil,
+		{"node-port/external/cluster/2/b/dns/udp/", "", "meta l4proto udp dnat ip to map", "where the client is", "10.1.0.1:53", nil,
 			"b/dns: where the client was last"},
 		{"remember/both/b/dns/udp/main", "", "update @affinity", "the client stays", "10.1.0.1:53", nil,
 			"b/dns:main: remembers the client, for session affinity"},

@@ -165,34 +165,29 @@ func (u *update) changes() (c Changes) {
 }
 
 // elements adds the changes of elements to the steps of pairs. All keys of a name go together, in the step of the service port that has it
-// now, which makes the chains that they lead to; if none of them has, in that of one that wanted it.
+// now, which makes the chains that they lead to; if none of them has, in that of one that wanted it. What service ports share comes with
+// the first and goes with the last of them; but cluster IPs, unused ports of which are refused, come with the last and go with the first.
 func (u *update) elements(steps []Step) {
 	for i, p := range u.pairs {
-		if p.after == nil {
-			continue
-		}
-		part := u.part(p.after)
-		for _, n := range part.names {
-			if u.has(n) == p.after {
-				u.name(&steps[i], n)
+		if p.after != nil {
+			for _, n := range u.part(p.after).names {
+				if u.has(n) == p.after {
+					u.name(&steps[i], n)
+				}
 			}
 		}
-		for _, e := range part.shared {
-			u.share(&steps[i], e, 1)
-		}
+		u.share(&steps[i], p.after, true, setHairpin)
+		u.share(&steps[i], p.before, false, setClusterIPs)
 	}
 	for i := len(u.pairs) - 1; i >= 0; i-- {
 		p := u.pairs[i]
-		if p.before == nil {
-			continue
+		if p.before != nil {
+			for _, n := range u.part(p.before).names {
+				u.name(&steps[i], n)
+			}
 		}
-		part := u.part(p.before)
-		for _, n := range part.names {
-			u.name(&steps[i], n)
-		}
-		for _, e := range part.shared {
-			u.share(&steps[i], e, 0)
-		}
+		u.share(&steps[i], p.before, false, setHairpin)
+		u.share(&steps[i], p.after, true, setClusterIPs)
 	}
 }
 
@@ -232,20 +227,26 @@ func (u *update) name(step *Step, n name) {
 	}
 }
 
-// share adds the change of a shared key to a step, once, if it is now wanted (1), or not (0).
-func (u *update) share(step *Step, e *item, wanted int) {
-	at := [2]string{e.set, e.key}
-	was, touched := u.shared[at]
-	is := u.State.shared[e.set][e.key]
-	if !touched || min(is, 1) != wanted {
+// share adds the changes of a service port's keys of a shared set to a step, each once: for one that is there after the update those that
+// come, for one before it those that go.
+func (u *update) share(step *Step, st *stored, after bool, set string) {
+	if st == nil {
 		return
 	}
-	delete(u.shared, at)
-	switch {
-	case was == 0 && is > 0:
-		u.add(step, e)
-	case was > 0 && is == 0:
-		u.delete(step, e)
+	for _, e := range u.part(st).shared {
+		at := [2]string{e.set, e.key}
+		was, touched := u.shared[at]
+		is := u.State.shared[e.set][e.key]
+		if !touched || e.set != set || (is > 0) != after {
+			continue
+		}
+		delete(u.shared, at)
+		switch {
+		case was == 0 && is > 0:
+			u.add(step, e)
+		case was > 0 && is == 0:
+			u.delete(step, e)
+		}
 	}
 }
 

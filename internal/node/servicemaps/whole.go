@@ -35,22 +35,28 @@ type comparison struct {
 func (s *State) Compare(held Elements) Changes {
 	sets, chains := s.frame()
 	c := comparison{s, held, []Step{{Sets: sets, Chains: chains}}}
-	for _, set := range s.order {
-		for _, key := range slices.Sorted(maps.Keys(s.shared[set.Name])) {
-			c.compare(c.few(), &item{set: set.Name, key: key})
-		}
-	}
+	c.share(setNodeIPs)
+	c.share(setHairpin)
 	for _, key := range slices.SortedFunc(maps.Keys(s.services), service.CompareKeys) {
 		for _, st := range s.services[key] {
 			c.service(st)
 		}
 	}
+	c.share(setClusterIPs) // last: until all of its ports are there, none is an unused one
 	c.left()
 	return Changes{Steps: slices.DeleteFunc(c.steps, func(s Step) bool { return s.isZero() })}
 }
 
 // together is how many changes that need not go together are one step.
 const together = 1000
+
+// share compares a set of which service ports share keys.
+func (c *comparison) share(set string) {
+	c.steps = append(c.steps, Step{})
+	for _, key := range slices.Sorted(maps.Keys(c.shared[set])) {
+		c.compare(c.few(), &item{set: set, key: key})
+	}
+}
 
 // few is the last step, or another one if it is large.
 func (c *comparison) few() *Step {
@@ -71,6 +77,7 @@ func (c *comparison) service(st *stored) {
 		for _, e := range part.named[n] {
 			c.compare(&step, e)
 		}
+		c.unwanted(&step, n)
 	}
 	forgot := map[string]bool{}
 	for i := range part.fans {
@@ -81,6 +88,16 @@ func (c *comparison) service(st *stored) {
 	}
 	if !step.isZero() {
 		c.steps = append(c.steps, step)
+	}
+}
+
+// unwanted deletes what is held of a name after it was compared, and decides about its packets.
+func (c *comparison) unwanted(step *Step, n name) {
+	for _, set := range []string{mapServices[n.at], mapRefused[n.at], mapPolicies[n.at][0], mapPolicies[n.at][1], setFirewalled} {
+		if has, there := c.held[set][n.key]; there && c.places[set] == n.at {
+			c.delete(step, &item{set: set, key: n.key, value: has.Value})
+			delete(c.held[set], n.key)
+		}
 	}
 }
 
@@ -97,12 +114,16 @@ func (c *comparison) compare(step *Step, want *item) {
 	c.add(step, want)
 }
 
-// left deletes the keys that the state does not have: first those that lead to others.
+// left deletes the keys that the state does not have: first those that refuse unused ports, then those that lead to others.
 func (c *comparison) left() {
 	c.steps = append(c.steps, Step{})
-	for _, verdicts := range []bool{true, false} {
+	for _, turn := range []func(*nf.Set) bool{
+		func(set *nf.Set) bool { return set.Name == setClusterIPs },
+		func(set *nf.Set) bool { return set.Verdicts },
+		func(set *nf.Set) bool { return set.Name != setClusterIPs && !set.Verdicts },
+	} {
 		for _, set := range c.order {
-			if set.Verdicts != verdicts {
+			if !turn(set) {
 				continue
 			}
 			for _, key := range slices.Sorted(maps.Keys(c.held[set.Name])) {
