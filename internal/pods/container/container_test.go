@@ -297,6 +297,20 @@ func TestReadOnlyRoot(t *testing.T) {
 		"no\nno\nno\nno\nscratch\n")
 }
 
+// TestWhatAnApplicationExecutes has no more rights than a command in the container: a shell that agnhost starts for a client.
+func TestWhatAnApplicationExecutes(t *testing.T) {
+	m := newMachine(t)
+	s := m.spec("agnhost", "/agnhost", "netexec")
+	c := m.start(s)
+	ask := func(command string) string {
+		return m.run(c, "curl", "-sG", "http://127.0.0.1:8080/shell", "--data-urlencode", "cmd="+command)
+	}
+	contains(t, ask("grep CapPrm /proc/self/status"), `CapPrm:\t00000000a00435fb`)
+	contains(t, ask("unshare --user true 2>&1"), "Operation not permitted")
+	contains(t, ask("grep -E 'Seccomp:|NoNewPrivs' /proc/self/status"), `NoNewPrivs:\t1\nSeccomp:\t2`)
+	contains(t, ask("mount -t tmpfs none /mnt 2>&1"), `"error"`)
+}
+
 func TestUserAndCapabilities(t *testing.T) {
 	m := newMachine(t)
 	id := int64(1000)

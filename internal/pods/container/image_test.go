@@ -198,6 +198,33 @@ func TestVolumesOfAnImage(t *testing.T) {
 	}
 }
 
+// TestVolumesOverTheSystem: what an image declares to be a volume of its own does not open what is guarded in /proc and /sys, whatever its
+// links lead to; a volume of the pod's is not mounted there either.
+func TestVolumesOverTheSystem(t *testing.T) {
+	m := newMachine(t)
+	const look = "for f in /proc/sys/kernel/core_pattern /proc/sysrq-trigger; do (: >> $f) 2>/dev/null && echo $f is open; done; " +
+		"head -c 1 /proc/kcore | wc -c; ls /sys/firmware"
+	plain := m.ended(m.start(m.spec("ubuntu", "sh", "-c", look)))
+	s := m.spec("ubuntu", "sh", "-c", look)
+	links := m.TempDir()
+	m.link("/proc", links, "data")
+	m.link("proc/../sys", links, "more")
+	m.link("/proc/sys", links, "deep")
+	s.Layers = append(s.Layers, links)
+	s.Volumes = []string{"/proc", "/sys", "/data", "/more", "/deep", "/dev", "/"}
+	if got := m.ended(m.start(s)); got != plain || strings.Contains(got, "is open") || !strings.HasPrefix(got, "0\n") {
+		t.Errorf("%s\nwithout volumes: %s", got, plain)
+	}
+	for _, at := range []string{"/data", "/data/self", "/deep", "/deep/kernel"} {
+		s := m.spec("ubuntu", "sh", "-c", look)
+		s.Layers = append(s.Layers, links)
+		s.Mounts = []container.Mount{{Source: m.TempDir(), Destination: at}}
+		if _, err := m.runtime.Start(t.Context(), s); !errors.Is(err, container.ErrStart) || !strings.Contains(err.Error(), "leads into /proc") {
+			t.Errorf("%s: %v", at, err)
+		}
+	}
+}
+
 func TestSysctls(t *testing.T) {
 	m := newMachine(t)
 	const setting = "kernel/shm_rmid_forced"

@@ -8,10 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// denied are the system calls that need no capability and get at the machine all the same: the keys of the machine's root, who is the
-// container's too. User namespaces, which give their maker all capabilities in them, are denied by what clone and unshare are asked for:
-// with SYS_ADMIN in one, cgroup2 can be mounted, and its files are root's.
-var denied = []uint32{unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL}
+// denied are the system calls that need no capability and get at the machine all the same, as in container engines' default profiles: the
+// keys of the machine's root, who is the container's too; the kernel's log; programs and counters in the kernel; and io_uring, which makes
+// other calls where no filter sees them.
+var denied = []uint32{
+	unix.SYS_ADD_KEY, unix.SYS_REQUEST_KEY, unix.SYS_KEYCTL, unix.SYS_SYSLOG, unix.SYS_BPF, unix.SYS_PERF_EVENT_OPEN, unix.SYS_USERFAULTFD,
+	unix.SYS_KCMP, unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER,
+}
+
+// deniedFor are system calls that are denied by their first argument. User namespaces give their maker all capabilities in them: with
+// SYS_ADMIN in one, cgroup2 can be mounted, and its files are root's. Sockets of AF_VSOCK, which is in no network namespace, lead from a
+// virtual machine to what runs it, past the lab.
+var deniedFor = []struct {
+	call    uint32
+	compare uint16
+	value   uint32
+}{
+	{unix.SYS_CLONE, unix.BPF_JSET, unix.CLONE_NEWUSER},
+	{unix.SYS_UNSHARE, unix.BPF_JSET, unix.CLONE_NEWUSER},
+	{unix.SYS_SOCKET, unix.BPF_JEQ, unix.AF_VSOCK},
+}
 
 // Offsets in struct seccomp_data (include/uapi/linux/seccomp.h): the lower half of the first argument is all that a flag is in.
 const (
@@ -51,23 +67,36 @@ func filter() []unix.SockFilter {
 	for _, number := range denied {
 		p = append(p, unless(unix.BPF_JEQ, number, 1), answer(refuse))
 	}
-	for _, number := range []uint32{unix.SYS_CLONE, unix.SYS_UNSHARE} {
-		p = append(p, unless(unix.BPF_JEQ, number, 4), load(dataArg0), unless(unix.BPF_JSET, unix.CLONE_NEWUSER, 1), answer(refuse),
-			answer(allow))
+	for _, d := range deniedFor {
+		p = append(p, unless(unix.BPF_JEQ, d.call, 4), load(dataArg0), unless(d.compare, d.value, 1), answer(refuse), answer(allow))
 	}
 	return append(p, answer(allow))
 }
 
 // filterThread puts the filter on the calling thread and what it starts. Where the architecture is another one there is no filter, and an
 // error.
-func filterThread() error {
+func filterThread() error { return setFilter(0) }
+
+// FilterProcess puts the filter on all threads, and what they execute gets no right that they have not (no_new_privs), whatever user it is:
+// to be called before capabilities are taken from this process.
+func FilterProcess() error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("set no_new_privs: %w", err)
+	}
+	return setFilter(unix.SECCOMP_FILTER_FLAG_TSYNC) // other threads get no_new_privs with it (kernel/seccomp.c, seccomp_sync_threads)
+}
+
+func setFilter(flags uintptr) error {
 	if auditArch == 0 {
 		return fmt.Errorf("filter system calls: not known how on %s", runtime.GOARCH)
 	}
 	f := filter()
 	program := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
-	if _, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, 0, uintptr(unsafe.Pointer(&program))); errno != 0 {
-		return fmt.Errorf("filter system calls: %w", errno)
+	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
+	if errno != 0 || thread != 0 {
+		return fmt.Errorf("filter system calls: %w (thread %d)", errno, thread)
 	}
 	return nil
 }

@@ -34,6 +34,13 @@ func TestFilterThread(t *testing.T) {
 			{"unshare of users", call(unix.SYS_UNSHARE, unix.CLONE_NEWUSER|unix.CLONE_NEWNS, 0), unix.EPERM},
 			{"clone with users", call(unix.SYS_CLONE, unix.CLONE_NEWUSER|unix.CLONE_FS, 0), unix.EPERM},
 			{"unshare of files", call(unix.SYS_UNSHARE, unix.CLONE_FILES, 0), 0},
+			{"syslog", call(unix.SYS_SYSLOG, 10, 0), unix.EPERM},
+			{"bpf", call(unix.SYS_BPF, 0, 0), unix.EPERM},
+			{"perf_event_open", call(unix.SYS_PERF_EVENT_OPEN, 0, 0), unix.EPERM},
+			{"userfaultfd", call(unix.SYS_USERFAULTFD, 1<<30, 0), unix.EPERM},
+			{"io_uring_setup", call(unix.SYS_IO_URING_SETUP, 0, 0), unix.EPERM},
+			{"a socket to the hypervisor", call(unix.SYS_SOCKET, unix.AF_VSOCK, unix.SOCK_STREAM), unix.EPERM},
+			{"a socket of no family", call(unix.SYS_SOCKET, unix.AF_MAX, 0), unix.EAFNOSUPPORT},
 			{"getpid", call(unix.SYS_GETPID, 0, 0), 0},
 		} {
 			if !errors.Is(tt.got, tt.want) {

@@ -237,13 +237,16 @@ func buryOthers() { signal.Ignore(unix.SIGCHLD) }
 
 func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code & 0xff << 8) }
 
-// confine takes this process to the container's working directory and capabilities.
+// confine takes this process, and what it executes, to the container's working directory, system calls and capabilities.
 func (b *boot) confine() error {
 	keep, err := b.spec.Capabilities()
 	if err != nil {
 		return err
 	}
 	if err := b.spec.Chdir(b.spec.WorkingDir); err != nil {
+		return err
+	}
+	if err := container.FilterProcess(); err != nil {
 		return err
 	}
 	return limitProcess(keep)

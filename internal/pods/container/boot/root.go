@@ -99,13 +99,21 @@ func readOnly() (lock func() error, err error) {
 	}, nil
 }
 
-// keepWritable makes a directory of the root a mount of its own, with what the image has in it, which a read-only root leaves as it is.
+// keepWritable makes a directory of the root a mount of its own, with what the image has in it, which a read-only root leaves as it is. What
+// is in another file system, also by a link of the image's, is none of its files: a mount of /proc over /proc would not have its guards.
 func keepWritable(dir string) error {
 	point, err := mountPoint(filepath.Clean(dir), true)
 	if err != nil {
 		return fmt.Errorf("%w: volume %s of the image: %w", container.ErrStart, dir, err)
 	}
 	defer point.Close()
+	var root, at unix.Stat_t
+	if err := errors.Join(unix.Stat("/", &root), unix.Fstat(int(point.Fd()), &at)); err != nil {
+		return fmt.Errorf("volume %s of the image: %w", dir, err)
+	}
+	if at.Dev != root.Dev {
+		return nil
+	}
 	fd, err := unix.OpenTree(int(point.Fd()), "", unix.OPEN_TREE_CLONE|unix.OPEN_TREE_CLOEXEC|unix.AT_EMPTY_PATH)
 	if err != nil {
 		return fmt.Errorf("volume %s of the image: %w", dir, err)

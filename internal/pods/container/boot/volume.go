@@ -69,6 +69,13 @@ func (v *volume) attach() error {
 		return fmt.Errorf("volume at %s: %w", v.Destination, err)
 	}
 	defer point.Close()
+	var of unix.Statfs_t
+	if err := unix.Fstatfs(int(point.Fd()), &of); err != nil {
+		return fmt.Errorf("volume at %s: %w", v.Destination, err)
+	}
+	if of.Type == unix.PROC_SUPER_MAGIC { // by a link of the image's: a Spec with such a name is refused
+		return fmt.Errorf("%w: mount at %s leads into /proc, which is the container's own", container.ErrStart, v.Destination)
+	}
 	return v.attachTo(point)
 }
 
