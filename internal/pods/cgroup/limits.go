@@ -298,15 +298,37 @@ func (g Group) Kill() {
 		_ = os.WriteFile(filepath.Join(m.Dir, "pids.max"), []byte("0"), 0) // no more of them; in pids' own directory
 	}
 	for range killRounds {
-		text, _ := os.ReadFile(filepath.Join(g[0].Dir, "cgroup.procs"))
-		pids := strings.Fields(string(text))
+		pids := g[0].processes()
 		if len(pids) == 0 {
 			return
 		}
-		for _, pid := range pids {
-			if n, err := strconv.Atoi(pid); err == nil && n > 0 {
-				_ = unix.Kill(n, unix.SIGKILL)
-			}
+		g[0].kill(pids)
+	}
+}
+
+// processes are the numbers of those that are in the group now.
+func (m Member) processes() (pids []int) {
+	text, _ := os.ReadFile(filepath.Join(m.Dir, "cgroup.procs"))
+	for field := range strings.FieldsSeq(string(text)) {
+		if n, err := strconv.Atoi(field); err == nil && n > 0 {
+			pids = append(pids, n)
+		}
+	}
+	return pids
+}
+
+// kill ends those of the processes that are still in the group when their numbers cannot become others' any more.
+func (m Member) kill(pids []int) {
+	held := map[int]int{}
+	for _, pid := range pids {
+		if fd, err := unix.PidfdOpen(pid, 0); err == nil {
+			defer unix.Close(fd)
+			held[pid] = fd
+		}
+	}
+	for _, pid := range m.processes() {
+		if fd, ok := held[pid]; ok {
+			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
 		}
 	}
 }
