@@ -177,6 +177,32 @@ func TestShorterGraceEndsADeafContainer(t *testing.T) {
 	}
 }
 
+// TestHookThatTakesItsTime: after a preStop hook that has used up the grace period a container still has two seconds.
+func TestHookThatTakesItsTime(t *testing.T) {
+	for grace, want := range map[int64]time.Duration{1: leastGrace, 20: 20 * time.Second} {
+		b := newBench(t)
+		b.create(testPod("web", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Lifecycle = &corev1.Lifecycle{PreStop: &corev1.LifecycleHandler{Exec: &corev1.ExecAction{Command: []string{"x"}}}}
+		}))
+		c := b.runtime.next(t)
+		c.answer(func(container.Exec) (int, error) {
+			if grace == 1 {
+				time.Sleep(time.Second)
+			}
+			return 0, nil
+		})
+		b.await("web", "ready", ready)
+		if err := b.client.CoreV1().Pods("default").Delete(context.Background(), "web",
+			metav1.DeleteOptions{GracePeriodSeconds: &grace}); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-c.stops; got > want || got < want*3/4 {
+			t.Errorf("%d s: %v, want %v", grace, got, want)
+		}
+		b.awaitGone("web")
+	}
+}
+
 func TestForcedDeletion(t *testing.T) {
 	b := newBench(t)
 	b.runtime.deaf = true

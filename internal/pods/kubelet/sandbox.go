@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/realnode"
@@ -16,12 +19,12 @@ import (
 // number 1. Other pods have none.
 func (w *worker) sandboxDir() string { return filepath.Join(w.dir, "sandbox") }
 
-// shareProcesses is the directory of the container whose process namespace the pod's containers share, which is started where it does not
-// run; "" where each has one of its own.
-func (w *worker) shareProcesses(ctx context.Context) (string, error) {
+// shareProcesses is the directory of the container whose process namespace a container shares: the pod's sandbox, which is started where it
+// does not run, or an ephemeral container's target; "" where it has one of its own.
+func (w *worker) shareProcesses(ctx context.Context, c *containerState) (string, error) {
 	pod := w.pod()
 	if !isTrue(pod.Spec.ShareProcessNamespace) {
-		return "", nil
+		return w.targeted(pod, c)
 	}
 	w.sharing.Lock()
 	defer w.sharing.Unlock()
@@ -43,6 +46,22 @@ func (w *worker) shareProcesses(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("sandbox of the pod's processes: %w", err)
 	}
 	return dir, nil
+}
+
+// targeted is the directory of the container whose processes an ephemeral container is to see (kubectl debug --target), "" for none.
+func (w *worker) targeted(pod *corev1.Pod, c *containerState) (string, error) {
+	i := slices.IndexFunc(pod.Spec.EphemeralContainers, func(e corev1.EphemeralContainer) bool { return e.Name == c.Name })
+	if i < 0 || pod.Spec.EphemeralContainers[i].TargetContainerName == "" {
+		return "", nil
+	}
+	name := pod.Spec.EphemeralContainers[i].TargetContainerName
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	r := w.runs[name]
+	if r == nil {
+		return "", fmt.Errorf("unable to find target container %s", name)
+	}
+	return r.c.Spec().Dir, nil
 }
 
 func (w *worker) startSandbox(ctx context.Context, dir string) (Container, error) {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/tools/remotecommand"
 
 	"packetwalk.dev/internal/testing/kerneltest"
@@ -52,6 +53,40 @@ func TestRealSharedProcesses(t *testing.T) {
 		" | grep -o 'No space left'; readlink /proc/1/exe || echo guarded"); got != "x\nNo space left\nguarded\n" {
 		t.Errorf("got %q", got)
 	}
+}
+
+// TestTargetOfEphemeralContainer: kubectl debug --target sees the processes of that container.
+func TestTargetOfEphemeralContainer(t *testing.T) {
+	b := newBench(t)
+	debug := func(name, target string) corev1.EphemeralContainer {
+		return corev1.EphemeralContainer{EphemeralContainerCommon: corev1.EphemeralContainerCommon{Name: name, Image: "app"},
+			TargetContainerName: target}
+	}
+	b.create(testPod("web"))
+	app := b.runtime.next(t)
+	p := b.await("web", "ready", ready).DeepCopy()
+	update := func() {
+		t.Helper()
+		if _, err := b.client.CoreV1().Pods("default").Update(t.Context(), p, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Spec.EphemeralContainers = []corev1.EphemeralContainer{debug("one", "app"), debug("none", "")}
+	update()
+	for range 2 {
+		c := b.runtime.next(t)
+		if want := map[string]string{"one": app.spec.Dir}[c.spec.Name]; c.spec.ProcessesOf != want {
+			t.Errorf("%s: %q, want %q", c.spec.Name, c.spec.ProcessesOf, want)
+		}
+	}
+	p = b.await("web", "two more", func(p *corev1.Pod) bool { return len(p.Status.EphemeralContainerStatuses) == 2 }).DeepCopy()
+	p.Spec.EphemeralContainers = append(p.Spec.EphemeralContainers, debug("lost", "nosuch"))
+	update()
+	b.await("web", "why there is none", func(p *corev1.Pod) bool {
+		return slices.ContainsFunc(p.Status.EphemeralContainerStatuses, func(s corev1.ContainerStatus) bool {
+			return s.State.Waiting != nil && s.State.Waiting.Message == "unable to find target container nosuch"
+		})
+	})
 }
 
 func TestMountMemory(t *testing.T) {

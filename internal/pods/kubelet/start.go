@@ -102,7 +102,7 @@ func (w *worker) launch(ctx context.Context, s *containerState, image source.Ima
 	if err != nil {
 		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}
 	}
-	if spec.ProcessesOf, err = w.shareProcesses(ctx); err != nil {
+	if spec.ProcessesOf, err = w.shareProcesses(ctx, s); err != nil {
 		return nil, &startFailure{failedConfig, "CreateContainerError", err.Error()}
 	}
 	_ = os.RemoveAll(spec.Dir) // of an attempt that a crash cut off before anything ran
@@ -148,6 +148,10 @@ func (w *worker) watch(ctx context.Context, c, s *containerState, r *run, id str
 	}()
 }
 
+// leastGrace is what a container has to end in peace after a hook that has used up its time (pkg/kubelet/kuberuntime,
+// minimumGracePeriodInSeconds).
+const leastGrace = 2 * time.Second
+
 // stop runs the preStop hook and ends the container; its end comes by watch.
 func (w *worker) stop(c *containerState, grace time.Duration) {
 	// It does not hang on the kubelet's life: a container that was asked to end must not be killed because the lab process ends.
@@ -163,15 +167,16 @@ func (w *worker) stop(c *containerState, grace time.Duration) {
 		return
 	}
 	s := w.snapshot(c)
-	begin := w.k.cfg.Clock.Now()
-	if h := preStop(s.spec); h != nil {
+	begin, least := w.k.cfg.Clock.Now(), time.Duration(0)
+	if h := preStop(s.spec); h != nil && grace > 0 {
+		least = leastGrace
 		limit, done := context.WithTimeout(ctx, grace)
 		if err := w.hook(limit, s, r, h); err != nil {
 			w.event(s, corev1.EventTypeWarning, "FailedPreStopHook", "PreStopHook failed: %v", err)
 		}
 		done()
 	}
-	left := max(grace-w.k.cfg.Clock.Since(begin), 0)
+	left := max(grace-w.k.cfg.Clock.Since(begin), least)
 	if err := r.c.Stop(ctx, left); err != nil && ctx.Err() == nil {
 		w.k.cfg.Log("pod %s: stop container %s: %v", podRef(w.pod()), c.Name, err)
 	}

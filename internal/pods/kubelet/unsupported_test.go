@@ -132,7 +132,7 @@ const effective = "Volumes InitContainers Containers EphemeralContainers Restart
 	"RunAsUser RunAsGroup RunAsNonRoot SupplementalGroups SupplementalGroupsPolicy FSGroup Sysctls Capabilities Privileged " +
 	"ReadOnlyRootFilesystem AllowPrivilegeEscalation Medium ReadOnly MountPath SubPath SubPathExpr PostStart PreStop StopSignal " +
 	"Limits Requests ResizePolicy ProbeHandler InitialDelaySeconds TimeoutSeconds PeriodSeconds SuccessThreshold FailureThreshold HostPort " +
-	"ContainerPort Protocol HostIP "
+	"ContainerPort Protocol HostIP EphemeralContainerCommon TargetContainerName "
 
 // without are the fields in lacks, and those whose use of another field in it is told of (Claims).
 const without = "HostPID HostIPC HostUsers RuntimeClassName ResourceClaims SizeLimit SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
@@ -143,7 +143,7 @@ func TestEveryFieldIsKnown(t *testing.T) {
 	known := strings.Fields(elsewhere + effective + without)
 	for _, of := range []any{corev1.PodSpec{}, corev1.Container{}, corev1.PodSecurityContext{}, corev1.SecurityContext{},
 		corev1.EmptyDirVolumeSource{}, corev1.VolumeMount{}, corev1.Lifecycle{}, corev1.ResourceRequirements{}, corev1.Probe{},
-		corev1.ContainerPort{}} {
+		corev1.ContainerPort{}, corev1.EphemeralContainer{}} {
 		for f := range reflect.TypeOf(of).Fields() {
 			if !slices.Contains(known, f.Name) {
 				t.Errorf("%T.%s is not known to have an effect, or none", of, f.Name)

@@ -275,6 +275,9 @@ func (v volume) subPath(sub string) (volume, error) {
 	if !filepath.IsLocal(sub) {
 		return volume{}, errors.New("it leaves the volume")
 	}
+	if part, ok := ofDistribution(v.base, filepath.Join("/", sub)); ok {
+		return part, nil
+	}
 	inner := volume{source: v.source, beneath: append(slices.Clone(v.beneath), sub), readOnly: v.readOnly}
 	_, err := inner.stat()
 	if !errors.Is(err, fs.ErrNotExist) || v.readOnly {

@@ -147,6 +147,27 @@ func TestVolumeFollowsWhileItIsWritten(t *testing.T) {
 	}()
 }
 
+// TestPartOfTheNode: a part of the distribution is that, also by a subPath of a hostPath of all of the node.
+func TestPartOfTheNode(t *testing.T) {
+	root, base := t.TempDir(), t.TempDir()
+	if err := os.MkdirAll(filepath.Join(base, "usr/lib"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	whole, err := hostPath(root, base, &corev1.HostPathVolumeSource{Path: "/"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for sub, want := range map[string]string{"usr/lib": filepath.Join(base, "usr/lib"), "srv/x": filepath.Join(root, "srv/x")} {
+		v, err := whole.subPath(sub)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := filepath.Join(append([]string{v.source}, v.beneath...)...); got != want || v.readOnly != (sub == "usr/lib") {
+			t.Errorf("%s: %s, %v", sub, got, v.readOnly)
+		}
+	}
+}
+
 func TestServiceAccountToken(t *testing.T) {
 	b := newBench(t, &corev1.ConfigMap{ObjectMeta: metav1.ObjectMeta{Name: "kube-root-ca.crt", Namespace: "default"},
 		Data: map[string]string{"ca.crt": "PEM"}})
