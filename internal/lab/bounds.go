@@ -3,37 +3,50 @@ package lab
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
-// bounds is the control groups of the lab's containers: what they may use together, and one without limits of its own. Where the machine
+// bounds is what the lab's containers may use together, and one without limits of its own: control groups, and a disk. Where the machine
 // has none, or they are read-only, containers run without bounds, and status says so.
 type bounds struct {
 	still
 	*core
+	disk string // why what containers write is not bounded; "" where it is
 }
 
 // containersGroup is where containers' groups are, below the lab's.
 const containersGroup = "containers"
 
-func (l *bounds) Start(context.Context) error {
+func (l *bounds) Start(ctx context.Context) error {
 	lab, one, err := cgroup.Machine()
 	if err != nil {
 		return err
 	}
 	l.runtime.Bounds = one
 	l.runtime.Groups, l.unbounded = cgroup.Grow(l.dir.cgroup(""), containersGroup, lab)
-	for _, s := range l.unbounded {
+	if err := l.dir.makeDisk(ctx); err != nil {
+		l.disk = "what they write is not limited: " + oneLine(err)
+	}
+	for _, s := range l.missing() {
 		l.done("%s", unboundedText(s))
 	}
 	return nil
 }
 
 func (l *bounds) Report(s *Status) {
-	for _, u := range l.unbounded {
+	for _, u := range l.missing() {
 		s.Warnings = append(s.Warnings, unboundedText(u))
 	}
+}
+
+// missing are the bounds that are not there.
+func (l *bounds) missing() []string {
+	if l.disk == "" {
+		return l.unbounded
+	}
+	return append(slices.Clone(l.unbounded), l.disk)
 }
 
 func unboundedText(why string) string {

@@ -215,6 +215,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
 		Dir:         dir,
+		Disk:        l.dir.nodeDisk(n.Name),
 		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
 		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
 		CNICacheDir: filepath.Join(dir, "cni", "cache"),

@@ -30,11 +30,11 @@ import (
 	"packetwalk.dev/internal/pods/realnode"
 )
 
-// StateRoot is where labs keep what their real nodes have on disk: a directory for each lab, on a file system that overlayfs can write to
-// and that is no memory, as /run is.
+// StateRoot is where labs keep what their nodes have on disk: a directory for each lab, on a file system that overlayfs can write to and
+// that is no memory, as /run is.
 const StateRoot = "/var/lib/packetwalk"
 
-// State is the directory of what the lab's real nodes have on disk; it is there only with such nodes.
+// State is the directory of what the lab's nodes have on disk.
 func (d Dir) State() string { return filepath.Join(StateRoot, d.Name()) }
 
 func (d Dir) nodeState(node string) string { return filepath.Join(d.State(), "nodes", node) }
@@ -319,9 +319,12 @@ func (d Dir) removeMachine(node string) error {
 	return errors.Join(cgroup.Remove(d.cgroup(node)), os.RemoveAll(d.nodeState(node)))
 }
 
-// removeState takes away what all real nodes leave.
+// removeState takes away what all nodes leave.
 func (d Dir) removeState() error {
-	err := errors.Join(cgroup.Remove(d.cgroup("")), os.RemoveAll(d.State()))
+	err := errors.Join(cgroup.Remove(d.cgroup("")), unmountBelow(d.State()))
+	if err == nil {
+		err = os.RemoveAll(d.State())
+	}
 	_ = os.Remove(StateRoot) // only when this was the last lab
 	return err
 }

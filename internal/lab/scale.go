@@ -240,8 +240,8 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 			return err
 		}
 	}
-	err = errors.Join(n.ns.Remove(), unmountBelow(l.dir.Node(n.Name)), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods),
-		l.dir.removeMachine(n.Name))
+	err = errors.Join(n.ns.Remove(), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods),
+		unmountBelow(l.dir.nodeDisk(n.Name)), os.RemoveAll(l.dir.nodeDisk(n.Name)), l.dir.removeMachine(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}

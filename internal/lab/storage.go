@@ -47,7 +47,7 @@ func (l *storage) volumesOf(name string) (root, below string, ok bool) {
 		case n.Runtime == cluster.RuntimeContainerd:
 			return l.dir.nodeState(name), realnode.Volumes, true
 		default:
-			return kubelet.HostRoot(l.dir.Node(name)), strings.TrimPrefix(realnode.VolumesDir, "/"), true
+			return kubelet.HostRoot(l.dir.nodeDisk(name)), strings.TrimPrefix(realnode.VolumesDir, "/"), true
 		}
 	}
 	return "", "", false

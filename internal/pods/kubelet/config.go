@@ -96,8 +96,9 @@ type Config struct {
 	// MountMemory makes a directory a file system in memory, of so many bytes, unless it is one; optional: a tmpfs.
 	MountMemory func(dir string, size int64) error
 
-	// Dir is the node's directory for pods/<uid>/ and rootfs/ (the node's own tree, which hostPath volumes see).
-	Dir string
+	// Dir is the node's directory for pods/<uid>/, what the kubelet knows of them, and Disk that for what pods write: pods/<uid>/ (volumes and
+	// logs) and rootfs/ (the node's own tree, which hostPath volumes see). Disk is optional: Dir.
+	Dir, Disk string
 	// Distribution gives the root of what else they see, read-only: the distribution that containers have.
 	Distribution func(context.Context) (dir string, err error)
 	CNIConfDir   string
@@ -149,6 +150,9 @@ func (c *Config) complete() error {
 func (c *Config) defaults() {
 	if c.Images == nil {
 		c.Images = app.Images
+	}
+	if c.Disk == "" {
+		c.Disk = c.Dir
 	}
 	if c.NewNetNS == nil {
 		c.NewNetNS = namespaceOf(kernel.CreateNamespace)

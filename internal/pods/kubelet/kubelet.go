@@ -243,11 +243,14 @@ func (k *Kubelet) PodNetNS(namespace, name string) string {
 
 func (k *Kubelet) podDir(uid string) string { return filepath.Join(k.cfg.Dir, "pods", uid) }
 
-// hostRoot is the tree of the node's own files.
-func (k *Kubelet) hostRoot() string { return HostRoot(k.cfg.Dir) }
+// podDisk is where what a pod's containers write is.
+func (k *Kubelet) podDisk(uid string) string { return filepath.Join(k.cfg.Disk, "pods", uid) }
 
-// HostRoot is the root of a node's own files, which containers may change, in the node's directory.
-func HostRoot(dir string) string { return filepath.Join(dir, "rootfs") }
+// hostRoot is the tree of the node's own files.
+func (k *Kubelet) hostRoot() string { return HostRoot(k.cfg.Disk) }
+
+// HostRoot is the root of a node's own files, which containers may change, in Config.Disk.
+func HostRoot(disk string) string { return filepath.Join(disk, "rootfs") }
 
 func key(namespace, name string) string { return namespace + "/" + name }
 
@@ -372,7 +375,7 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 	w.mu.Lock()
 	w.gone = true // whoever still asks for its deletion must not bring the state file back
 	w.mu.Unlock()
-	k.tried("remove the directory of pod "+podRef(pod), errors.Join(w.unmountVolumes(), os.RemoveAll(w.dir)))
+	k.tried("remove the directory of pod "+podRef(pod), errors.Join(w.unmountVolumes(), os.RemoveAll(w.disk), os.RemoveAll(w.dir)))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.byID, pod.UID)

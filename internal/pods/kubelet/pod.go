@@ -26,6 +26,7 @@ type worker struct {
 	k     *Kubelet
 	uid   string
 	dir   string
+	disk  string
 	after <-chan struct{} // the pod that had the name before is gone
 	done  chan struct{}   // nothing of the pod is left
 	wake  chan struct{}
@@ -63,7 +64,8 @@ const statusDelay = 200 * time.Millisecond
 
 func newWorker(k *Kubelet, pod *corev1.Pod, after <-chan struct{}) *worker {
 	return &worker{
-		k: k, uid: string(pod.UID), dir: k.podDir(string(pod.UID)), after: after, done: make(chan struct{}), wake: make(chan struct{}, 1),
+		k: k, uid: string(pod.UID), dir: k.podDir(string(pod.UID)), disk: k.podDisk(string(pod.UID)), after: after,
+		done: make(chan struct{}), wake: make(chan struct{}, 1),
 		m: newMachine(pod.DeepCopy(), k.cfg.Clock.Now()), runs: make(map[string]*run),
 	}
 }
@@ -301,7 +303,7 @@ func (w *worker) facts() podFacts {
 // volumesLimit is how long one look at a pod's volumes may take; then the next one begins.
 const volumesLimit = 2 * time.Minute
 
-func (w *worker) volumesDir() string { return filepath.Join(w.dir, "volumes") }
+func (w *worker) volumesDir() string { return filepath.Join(w.disk, "volumes") }
 
 func (w *worker) makeVolumes(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, volumesLimit)

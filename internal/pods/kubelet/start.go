@@ -382,7 +382,7 @@ func (w *worker) containerDir(c *containerState, attempt int) string {
 
 // logPath is where a container logs; restarts counts from 0, as in upstream's /var/log/pods.
 func (w *worker) logPath(name string, restarts int) string {
-	return filepath.Join(w.dir, "logs", name, strconv.Itoa(restarts)+".log")
+	return filepath.Join(w.disk, "logs", name, strconv.Itoa(restarts)+".log")
 }
 
 // removeLog deletes the log of an attempt that is older than kubectl logs --previous reaches.
@@ -394,7 +394,7 @@ func (w *worker) removeLog(c *containerState, attempt int) {
 }
 
 func (w *worker) messagePath(c *containerState, attempt int) string {
-	return filepath.Join(w.dir, "containers", c.Name, "message-"+strconv.Itoa(attempt))
+	return filepath.Join(w.disk, "messages", c.Name, strconv.Itoa(attempt))
 }
 
 func (w *worker) messageFile(c *containerState, attempt int) (string, error) {

@@ -1,0 +1,64 @@
+package lab
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestDisk: what pods write has a file system of its own, which is bounded, is found by the next lab process, takes only what is written,
+// and goes with the lab, also while something in it is mounted.
+func TestDisk(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	d := DirOf(fmt.Sprintf("disk-%d", os.Getpid()))
+	t.Cleanup(func() {
+		if err := d.removeState(); err != nil {
+			t.Error(err)
+		}
+	})
+	var machine, own unix.Statfs_t
+	for range 2 {
+		if err := d.makeDisk(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := unix.Statfs(d.Disk(), &own); err != nil || own.Type != unix.EXT4_SUPER_MAGIC {
+		t.Fatalf("%+v, %v", own, err)
+	}
+	if err := unix.Statfs(d.State(), &machine); err != nil || int64(own.Blocks)*own.Bsize > int64(machine.Bfree)*machine.Bsize {
+		t.Errorf("it has %d blocks, and the machine's own disk %d free: %v", own.Blocks, machine.Bfree, err)
+	}
+	var file unix.Stat_t
+	if err := unix.Stat(filepath.Join(d.State(), "disk.img"), &file); err != nil || file.Blocks*512 > 64<<20 {
+		t.Errorf("it takes %d bytes: %v", file.Blocks*512, err)
+	}
+	inner := filepath.Join(d.nodeDisk("node"), "inner")
+	if err := os.MkdirAll(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("tmpfs", inner, "tmpfs", 0, "size=4k"); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.removeState(); err != nil {
+		t.Error(err)
+	}
+	text, err := os.ReadFile("/proc/self/mountinfo")
+	if err != nil || strings.Contains(string(text), d.State()) {
+		t.Errorf("it is still mounted: %v", err)
+	}
+	loops, err := filepath.Glob("/sys/block/loop*/loop/backing_file")
+	for _, l := range loops {
+		if of, _ := os.ReadFile(l); strings.Contains(string(of), d.State()) {
+			t.Errorf("%s is still there", l)
+		}
+	}
+	if _, e := os.Lstat(d.State()); err != nil || !os.IsNotExist(e) {
+		t.Errorf("%v, %v", err, e)
+	}
+}
