@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -9,6 +10,7 @@ import (
 	"sync"
 
 	"github.com/google/go-containerregistry/pkg/name"
+	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/lab/cluster"
@@ -111,6 +113,28 @@ func (l *library) open() (*images.Store, error) {
 		err = fmt.Errorf("%w; until then no container starts", err)
 	}
 	return l.store, l.fault("the machine's images", err)
+}
+
+// mostListed is how many images a node's status has (pkg/kubelet/apis/config, nodeStatusMaxImages), the largest first.
+const mostListed = 50
+
+// listed are the images that there are, as a node's status has them when it joins.
+func (l *library) listed() (list []corev1.ContainerImage) {
+	store, err := l.open()
+	if err != nil {
+		return nil
+	}
+	all, err := store.List(l.life)
+	if err != nil {
+		l.log.Warn("nodes do not list their images", "err", err)
+	}
+	for _, i := range all {
+		if i.Damage == "" && i.Name != "" {
+			list = append(list, corev1.ContainerImage{Names: []string{i.Name}, SizeBytes: i.Size})
+		}
+	}
+	slices.SortStableFunc(list, func(a, b corev1.ContainerImage) int { return cmp.Compare(b.SizeBytes, a.SizeBytes) })
+	return list[:min(len(list), mostListed)]
 }
 
 // isOurs tells whether an image is of our own programs, as those of AKS's own pods: no registry has it.

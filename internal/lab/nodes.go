@@ -226,6 +226,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 		TLSCert:     cert,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
 	}
+	config.Node.Status.Images = l.library.listed()
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		config.ConfigureCNI = func(pods []netip.Prefix) error { return l.writeConflist(n, pods[0]) }
 	}

@@ -1,6 +1,7 @@
 package images
 
 import (
+	"fmt"
 	"os"
 	"testing"
 
@@ -37,5 +38,19 @@ func BenchmarkUnpack(b *testing.B) {
 			b.Fatal(err)
 		}
 		b.ReportMetric(float64(img.Size)/1e6, "MB")
+	}
+}
+
+// BenchmarkManifest: a look whether an image is there, in a store with many.
+func BenchmarkManifest(b *testing.B) {
+	kerneltest.NeedRoot(b)
+	s := newStore(b)
+	for n := range 100 {
+		mustLoad(b, s, saveDocker(b, imageOf(b, nil, tarOf(b, regular("f", "x"))), fmt.Sprintf("a:%d", n)))
+	}
+	for b.Loop() {
+		if _, err := s.Manifest("a:50"); err != nil {
+			b.Fatal(err)
+		}
 	}
 }

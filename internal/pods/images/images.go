@@ -22,6 +22,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -87,6 +88,9 @@ type Store struct {
 	root *os.Root
 	most limits
 	came tally
+
+	mu    sync.Mutex
+	known known
 }
 
 // Came is how many octets have come since the store was opened, of all images that are loaded or fetched.

@@ -272,6 +272,33 @@ func TestReplaced(t *testing.T) {
 	}
 }
 
+// TestSeenByOthers: what one changes in a store the others see, and what they do with what they see is theirs.
+func TestSeenByOthers(t *testing.T) {
+	s := newStore(t)
+	other, err := Open(s.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := saveDocker(t, imageOf(t, nil, tarOf(t, regular("f", "1"))), "a:1")
+	for range 3 {
+		if _, err := other.Manifest("a:1"); !errors.Is(err, ErrNotFound) {
+			t.Fatalf("before: %v", err)
+		}
+		mustLoad(t, s, file)
+		i, err := other.readIndex()
+		if err != nil || len(i.Manifests) != 1 {
+			t.Fatalf("%+v, %v", i, err)
+		}
+		i.Manifests[0] = entry{}
+		if _, err := other.Manifest("a:1"); err != nil {
+			t.Fatalf("after: %v", err)
+		}
+		if err := s.Remove(t.Context(), "a:1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestReplacedMeanwhile: who asks for an image always gets the one or the other, whole.
 func TestReplacedMeanwhile(t *testing.T) {
 	kerneltest.NeedRoot(t)

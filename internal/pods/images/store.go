@@ -118,12 +118,31 @@ func (s *Store) damaged(err error) error {
 	return fmt.Errorf("image store: %w; if this stays so, load the image again, or remove %s", err, s.dir)
 }
 
+// known is the index as it was read last, and the file that it was, which another replaces when it changes.
+type known struct {
+	file  fs.FileInfo
+	index v1.IndexManifest
+}
+
+// readIndex gives the index, which the caller may change.
 func (s *Store) readIndex() (*index, error) {
-	i := &index{v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}}
-	err := s.readJSON(indexFile, &i.IndexManifest)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	file, err := s.root.Stat(indexFile)
+	if errors.Is(err, fs.ErrNotExist) {
+		return &index{v1.IndexManifest{SchemaVersion: 2, MediaType: types.OCIImageIndex}}, nil
+	}
+	if was := s.known.file; err == nil && (was == nil || !os.SameFile(was, file) || !was.ModTime().Equal(file.ModTime())) {
+		s.known = known{}
+		if err = s.readJSON(indexFile, &s.known.index); err == nil {
+			s.known.file = file // or one before that was read: then the next look finds another
+		}
+	}
+	if err != nil {
 		return nil, s.damaged(err)
 	}
+	i := &index{s.known.index}
+	i.Manifests = slices.Clone(i.Manifests)
 	return i, nil
 }
 

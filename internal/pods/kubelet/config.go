@@ -15,7 +15,6 @@ import (
 	"k8s.io/utils/clock"
 
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/nodeapi"
@@ -80,10 +79,9 @@ type Config struct {
 	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
 	Client kubernetes.Interface
 	Shared *Shared // one for all kubelets of a cluster; running
-	// Runtime starts containers, Resolve finds what an image's reference means, Images lists some (optional: app.Images).
+	// Runtime starts containers, Resolve finds what an image's reference means.
 	Runtime Runtime
 	Resolve func(ctx context.Context, r source.Request) (source.Image, error)
-	Images  func() []string
 	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
 	Unbounded []string
 
@@ -148,9 +146,6 @@ func (c *Config) complete() error {
 }
 
 func (c *Config) defaults() {
-	if c.Images == nil {
-		c.Images = app.Images
-	}
 	if c.Disk == "" {
 		c.Disk = c.Dir
 	}

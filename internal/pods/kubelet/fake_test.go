@@ -298,7 +298,6 @@ func (b *bench) start() {
 			}
 			return source.Image{ID: "id-" + r.Ref, App: "app"}, nil
 		},
-		Images:      func() []string { return []string{"app"} },
 		NewNetNS:    func(p string) (Namespace, error) { return fakeNS{p}, nil },
 		OpenNetNS:   func(p string) (Namespace, error) { return fakeNS{p}, nil },
 		RemoveNetNS: func(string) error { return nil },

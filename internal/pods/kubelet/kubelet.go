@@ -64,7 +64,7 @@ func New(cfg Config) (*Kubelet, error) {
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
-	k.node = completeNode(cfg.Node, cfg.Port, cfg.Images(), metav1.NewTime(cfg.Clock.Now()))
+	k.node = completeNode(cfg.Node, cfg.Port, metav1.NewTime(cfg.Clock.Now()))
 	k.host = hostFacts{ip: nodeIP(cfg.Node)}
 	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
 		informers.WithTransform(func(o any) (any, error) {

@@ -29,7 +29,7 @@ func nodeIP(n *corev1.Node) netip.Addr {
 }
 
 // completeNode gives the Node object what every node has and the template does not say.
-func completeNode(template *corev1.Node, port int, images []string, now metav1.Time) *corev1.Node {
+func completeNode(template *corev1.Node, port int, now metav1.Time) *corev1.Node {
 	n := template.DeepCopy()
 	labels := map[string]string{
 		corev1.LabelHostname: n.Name, corev1.LabelOSStable: "linux", corev1.LabelArchStable: runtime.GOARCH,
@@ -47,12 +47,6 @@ func completeNode(template *corev1.Node, port int, images []string, now metav1.T
 		st.Allocatable = st.Capacity.DeepCopy()
 	}
 	nodeInfo(&st.NodeInfo, n)
-	for _, i := range images {
-		st.Images = append(st.Images, corev1.ContainerImage{Names: []string{i}})
-	}
-	if len(st.Images) > 50 { // as upstream's nodeStatusMaxImages
-		st.Images = st.Images[:50]
-	}
 	st.Conditions = nodeConditions(now)
 	return n
 }
