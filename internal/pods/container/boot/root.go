@@ -100,7 +100,7 @@ func readOnly() (lock func() error, err error) {
 }
 
 // keepWritable makes a directory of the root a mount of its own, with what the image has in it, which a read-only root leaves as it is.
-// What is in another file system, also by a link of the image's, is none of its files: a mount of /proc over /proc would not have its guards.
+// What is in another file system, also by a link of the image's, is none of its files: a mount of /proc there would not have its guards.
 func keepWritable(dir string) error {
 	point, err := mountPoint(filepath.Clean(dir), true)
 	if err != nil {
