@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
 	corev1 "k8s.io/api/core/v1"
@@ -33,6 +34,10 @@ type library struct {
 	client   *pull.Client
 	own      []string // images of AKS's own pods and of sandboxes, by their full names: their programs are ours, and are not pulled
 	preloads context.CancelFunc
+
+	listing sync.Mutex
+	looked  time.Time
+	list    []corev1.ContainerImage
 }
 
 // Start opens the store, if it can, and begins to pull what is to be preloaded. Nothing waits for that.
@@ -118,8 +123,16 @@ func (l *library) open() (*images.Store, error) {
 // mostListed is how many images a node's status has (pkg/kubelet/apis/config, nodeStatusMaxImages), the largest first.
 const mostListed = 50
 
+// listedFor is how long one look at the images is for all nodes that join: it reads a file or two for each.
+const listedFor = time.Minute
+
 // listed are the images that there are, as a node's status has them when it joins.
-func (l *library) listed() (list []corev1.ContainerImage) {
+func (l *library) listed() []corev1.ContainerImage {
+	l.listing.Lock()
+	defer l.listing.Unlock()
+	if time.Since(l.looked) < listedFor {
+		return slices.Clone(l.list)
+	}
 	store, err := l.open()
 	if err != nil {
 		return nil
@@ -128,6 +141,11 @@ func (l *library) listed() (list []corev1.ContainerImage) {
 	if err != nil {
 		l.log.Warn("nodes do not list their images", "err", err)
 	}
+	l.looked, l.list = time.Now(), largest(all)
+	return slices.Clone(l.list)
+}
+
+func largest(all []images.Image) (list []corev1.ContainerImage) {
 	for _, i := range all {
 		if i.Damage == "" && i.Name != "" {
 			list = append(list, corev1.ContainerImage{Names: []string{i.Name}, SizeBytes: i.Size})
