@@ -200,7 +200,8 @@ func TestClosedStore(t *testing.T) {
 
 // TestLargest: a node's status has the largest images, and none that cannot be run.
 func TestLargest(t *testing.T) {
-	all := []images.Image{{Name: "a:1", Size: 1}, {Name: "c:1", Size: 3}, {Name: "b:1", Size: 2}, {Name: "x:1", Size: 9, Damage: "gone"}, {Size: 9}}
+	all := []images.Image{{Name: "a:1", Size: 1}, {Name: "c:1", Size: 3}, {Name: "b:1", Size: 2}, {Name: "x:1", Size: 9, Damage: "gone"},
+		{Size: 9}}
 	want := []corev1.ContainerImage{{Names: []string{"c:1"}, SizeBytes: 3}, {Names: []string{"b:1"}, SizeBytes: 2},
 		{Names: []string{"a:1"}, SizeBytes: 1}}
 	if diff := cmp.Diff(want, largest(all)); diff != "" {
