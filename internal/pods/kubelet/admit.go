@@ -6,9 +6,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// admit refuses a new pod that wants a host port which another pod of the node has, as upstream's kubelet does of pods that no scheduler
-// looked at (pkg/kubelet/lifecycle/predicate.go, the scheduler's plugin NodePorts).
+// admit refuses a new pod that wants more than the node has left, or a host port which another pod of the node has, as upstream's kubelet
+// does of pods that no scheduler looked at (pkg/kubelet/lifecycle/predicate.go, the scheduler's plugins NodeResourcesFit and NodePorts).
 func (k *Kubelet) admit(w *worker) {
+	if s, short := k.shortage(w); short {
+		w.m.refuse("OutOf"+string(s.of), s.String())
+		return
+	}
 	wanted := hostPorts(w.m.pod)
 	if len(wanted) == 0 {
 		return

@@ -39,6 +39,39 @@ func TestHostPortTaken(t *testing.T) {
 	b.await("third", "ready", ready)
 }
 
+// TestNoRoom: a pod that no scheduler looked at is rejected where the node has too little left, and not for one that has ended.
+func TestNoRoom(t *testing.T) {
+	b := newBenchWith(t, func(_ *bench, c *Config) {
+		c.Node.Status.Allocatable = corev1.ResourceList{corev1.ResourceCPU: quantity("1"), corev1.ResourceMemory: quantity("1Gi")}
+	})
+	wants := func(cpu, memory string) func(*corev1.Pod) {
+		return func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources, p.Spec.RestartPolicy = sized(cpu, memory), corev1.RestartPolicyNever
+		}
+	}
+	b.create(testPod("first", wants("600m", "100Mi")))
+	c := b.runtime.next(t)
+	b.await("first", "ready", ready)
+	for name, tt := range map[string]struct{ cpu, memory, reason, message string }{
+		"processors": {"500m", "1Mi", "OutOfcpu", "cpu, requested: 500, used: 600, capacity: 1000"},
+		"memory":     {"1m", "2Gi", "OutOfmemory", "memory, requested: 2147483648, used: 104857600, capacity: 1073741824"},
+	} {
+		b.create(testPod(name, wants(tt.cpu, tt.memory)))
+		p := b.await(name, "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+		if p.Status.Reason != tt.reason || p.Status.Message != "Pod was rejected: Node didn't have enough resource: "+tt.message {
+			t.Errorf("status %+v", p.Status)
+		}
+	}
+	b.create(testPod("none"))
+	b.runtime.next(t)
+	b.await("none", "ready", ready)
+	c.end(0)
+	b.await("first", "succeeded", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodSucceeded })
+	b.create(testPod("next", wants("900m", "1Mi")))
+	b.runtime.next(t)
+	b.await("next", "ready", ready)
+}
+
 func TestSamePort(t *testing.T) {
 	tcp := func(host string, port int32) corev1.ContainerPort {
 		return corev1.ContainerPort{HostIP: host, HostPort: port}

@@ -1,7 +1,6 @@
 package kubelet
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -113,11 +112,38 @@ func (w *worker) resizeContainers() {
 
 // accommodates tells why the node has no room for what the pod requests now, beside what the others have; nil where it has.
 func (k *Kubelet) accommodates(w *worker) *corev1.PodCondition {
-	used := corev1.ResourceList{}
+	s, ok := k.shortage(w)
+	switch {
+	case !ok:
+		return nil
+	case s.wants > s.has:
+		return &corev1.PodCondition{Type: corev1.PodResizePending, Reason: corev1.PodReasonInfeasible,
+			Message: fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", s.of, s.wants, s.has)}
+	}
+	return &corev1.PodCondition{Type: corev1.PodResizePending, Reason: corev1.PodReasonDeferred, Message: s.String()}
+}
+
+// A shortage is what a node has too little of; processors in thousandths, memory in bytes.
+type shortage struct {
+	of               corev1.ResourceName
+	wants, used, has int64
+}
+
+// String is upstream's (pkg/kubelet/lifecycle, InsufficientResourceError).
+func (s shortage) String() string {
+	return fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", s.of, s.wants, s.used, s.has)
+}
+
+// shortage tells what the node has too little of for a pod beside the others; not ok where that is nothing.
+func (k *Kubelet) shortage(w *worker) (s shortage, ok bool) {
 	var none requests.PodResourcesOptions
+	wants, has, used := requests.PodRequests(w.pod(), none), k.node.Status.Allocatable, corev1.ResourceList{}
+	if wants.Cpu().IsZero() && wants.Memory().IsZero() {
+		return s, false
+	}
 	for _, other := range k.workers() {
 		other.mu.Lock()
-		if other != w && !other.m.terminal() {
+		if other != w && other.done != w.after && !other.m.terminal() {
 			for name, q := range requests.PodRequests(other.m.allocated(), none) {
 				q.Add(used[name])
 				used[name] = q
@@ -125,19 +151,13 @@ func (k *Kubelet) accommodates(w *worker) *corev1.PodCondition {
 		}
 		other.mu.Unlock()
 	}
-	wants, has := requests.PodRequests(w.pod(), none), k.node.Status.Allocatable
-	return cmp.Or(lacking("cpu", wants.Cpu().MilliValue(), used.Cpu().MilliValue(), has.Cpu().MilliValue()),
-		lacking("memory", wants.Memory().Value(), used.Memory().Value(), has.Memory().Value()))
-}
-
-func lacking(what string, want, used, has int64) *corev1.PodCondition {
-	switch {
-	case want > has:
-		return &corev1.PodCondition{Type: corev1.PodResizePending, Reason: corev1.PodReasonInfeasible,
-			Message: fmt.Sprintf("Node didn't have enough capacity: %s, requested: %d, capacity: %d", what, want, has)}
-	case want+used > has:
-		return &corev1.PodCondition{Type: corev1.PodResizePending, Reason: corev1.PodReasonDeferred,
-			Message: fmt.Sprintf("Node didn't have enough resource: %s, requested: %d, used: %d, capacity: %d", what, want, used, has)}
+	for _, s := range []shortage{
+		{corev1.ResourceCPU, wants.Cpu().MilliValue(), used.Cpu().MilliValue(), has.Cpu().MilliValue()},
+		{corev1.ResourceMemory, wants.Memory().Value(), used.Memory().Value(), has.Memory().Value()},
+	} {
+		if s.wants > 0 && s.wants+s.used > s.has {
+			return s, true
+		}
 	}
-	return nil
+	return s, false
 }
