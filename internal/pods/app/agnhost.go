@@ -119,7 +119,7 @@ func shell(ctx context.Context, command string) response {
 	cmd.WaitDelay = time.Second
 	out := &limitedBuffer{room: shellOutput}
 	cmd.Stdout, cmd.Stderr = out, out
-	err := cmd.Run()
+	err := run(cmd)
 	answer := map[string]string{}
 	if out.kept.Len() > 0 {
 		answer["output"] = out.kept.String()

@@ -308,6 +308,10 @@ func TestWhatAnApplicationExecutes(t *testing.T) {
 	contains(t, ask("grep CapPrm /proc/self/status"), `CapPrm:\t00000000a00435fb`)
 	contains(t, ask("unshare --user true 2>&1"), "Operation not permitted")
 	contains(t, ask("grep -E 'Seccomp:|NoNewPrivs' /proc/self/status"), `NoNewPrivs:\t1\nSeccomp:\t2`)
+	if got := ask("sleep 0.1 & echo hi"); strings.Contains(got, "error") {
+		t.Error(got)
+	}
+	contains(t, ask("exit 3"), `"error": "exit status 3"`)
 	contains(t, ask("mount -t tmpfs none /mnt 2>&1"), `"error"`)
 }
 

@@ -207,7 +207,7 @@ func (b *boot) end(status syscall.WaitStatus) {
 
 // application is a built-in program in this process.
 func (b *boot) application(program app.Program) syscall.WaitStatus {
-	buryOthers()
+	app.BuryOthers()
 	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
 	defer stop()
 	stdout, stderr := b.log.stream("stdout"), b.log.stream("stderr")
@@ -231,9 +231,6 @@ func (b *boot) application(program app.Program) syscall.WaitStatus {
 	others.finish()
 	return exited(code)
 }
-
-// buryOthers: a process of the container that lost its parent is its first process's; ignored, it leaves no zombie (wait(2), NOTES).
-func buryOthers() { signal.Ignore(unix.SIGCHLD) }
 
 func exited(code int) syscall.WaitStatus { return syscall.WaitStatus(code & 0xff << 8) }
 

@@ -51,7 +51,7 @@ func usage(stderr io.Writer) int {
 // runProgram is a program of an image that a command started: a shell script's nginx. Its name is a symbolic link to this binary.
 func runProgram(program app.Program, args []string) int {
 	if os.Getpid() == 1 {
-		buryOthers()
+		app.BuryOthers()
 	}
 	ctx, stop := signal.NotifyContext(background, unix.SIGTERM, unix.SIGINT, unix.SIGQUIT)
 	defer stop()

@@ -1,0 +1,56 @@
+package app
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// family are this process's children: those that an application starts, and waits for; and where this is a container's first process those
+// in it that lost their parents, for which nobody waits.
+var family struct {
+	sync.Mutex
+	own  int // that an application waits for
+	bury bool
+}
+
+// BuryOthers has this process, a container's first one, leave no zombies of those that lost their parents (wait(2)).
+func BuryOthers() {
+	family.Lock()
+	family.bury = true
+	family.Unlock()
+	ended := make(chan os.Signal, 1)
+	signal.Notify(ended, unix.SIGCHLD)
+	go func() {
+		for range ended {
+			bury()
+		}
+	}()
+}
+
+// bury waits for all that have ended, unless one among them may be an application's own.
+func bury() {
+	family.Lock()
+	defer family.Unlock()
+	for family.bury && family.own == 0 {
+		if pid, err := unix.Wait4(-1, nil, unix.WNOHANG, nil); pid <= 0 && err != unix.EINTR {
+			return
+		}
+	}
+}
+
+// run runs a command to its end.
+func run(cmd *exec.Cmd) error {
+	count := func(n int) {
+		family.Lock()
+		defer family.Unlock()
+		family.own += n
+	}
+	count(1)
+	defer bury()
+	defer count(-1)
+	return cmd.Run()
+}
