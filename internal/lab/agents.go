@@ -192,7 +192,7 @@ func (l *nodes) writeNoModules() error {
 }
 
 func (l *nodes) proxyEnvironment() []string {
-	return []string{"PATH=" + l.dir.noModules() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	return []string{"PATH=" + l.dir.noModules() + ":" + program.Path}
 }
 
 // cleanUpTime is how long kube-proxy may take to remove all of a node's rules.

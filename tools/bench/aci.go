@@ -19,34 +19,19 @@ spec:
 }
 
 // benchACI measures, on one lab, from the beginning of kubectl apply of a pod to its container group being Ready, as the API tells it.
-func benchACI(n int) (err error) {
-	l, err := makeLab("aci", virtualNode)
-	defer l.end(&err)
-	if err != nil {
-		return err
-	}
-	seen, stop, err := l.seePods()
-	if err != nil {
-		return err
-	}
-	defer stop()
-	var t table
-	for i := range n {
+func benchACI(n int) error {
+	return onPods("aci", virtualNode, n, "target: kubectl apply to Ready 2 s", func(l *lab, t *table, i int, seen <-chan podSeen) error {
 		name := fmt.Sprintf("group-%d", i)
 		begin := time.Now()
 		if err := l.apply(groupPod(name)); err != nil {
 			return err
 		}
-		if err := groupTimes(&t, name, begin, seen); err != nil {
+		if err := groupTimes(t, name, begin, seen); err != nil {
 			return err
 		}
-		if _, err := l.kubectl("delete", "pod", name, "--grace-period=1"); err != nil {
-			return err
-		}
-	}
-	t.print()
-	fmt.Println("  (target: kubectl apply to Ready 2 s)")
-	return nil
+		_, err := l.kubectl("delete", "pod", name, "--grace-period=1")
+		return err
+	})
 }
 
 // groupTimes waits until a pod is Ready and adds the times that it took.

@@ -15,8 +15,16 @@ import (
 const imageSize = 50_000_000
 
 // benchPod measures, on one lab of one node, from a pod's creation in the API to Ready: of an image that was just loaded, and of it again.
-func benchPod(n int) (err error) {
-	l, err := makeLab("pod", ofRuntime(1, 110))
+func benchPod(n int) error {
+	return onPods("pod", ofRuntime(1, 110), n, "targets of one more pod: light 0.4 s, containerd 2 s",
+		func(l *lab, t *table, i int, seen <-chan podSeen) error {
+			return l.podTimes(t, fmt.Sprintf("bench-%d:v%d", os.Getpid(), i), seen)
+		})
+}
+
+// onPods makes a lab, measures n times what becomes of its pods, and prints that.
+func onPods(name, config string, n int, targets string, measure func(l *lab, t *table, i int, seen <-chan podSeen) error) (err error) {
+	l, err := makeLab(name, config)
 	defer l.end(&err)
 	if err != nil {
 		return err
@@ -28,12 +36,12 @@ func benchPod(n int) (err error) {
 	defer stop()
 	var t table
 	for i := range n {
-		if err := l.podTimes(&t, fmt.Sprintf("bench-%d:v%d", os.Getpid(), i), seen); err != nil {
+		if err := measure(l, &t, i, seen); err != nil {
 			return err
 		}
 	}
 	t.print()
-	fmt.Println("  (targets of one more pod: light 0.4 s, containerd 2 s)")
+	fmt.Printf("  (%s)\n", targets)
 	return nil
 }
 

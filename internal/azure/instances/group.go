@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // group is one container group and the worker that runs it.
@@ -329,5 +330,5 @@ func (g *group) resolvConf() []byte {
 }
 
 func (g *group) hostsFile() []byte {
-	return fmt.Appendf(nil, "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n%s\t%s\n", g.address(), g.hostname())
+	return []byte(rootfs.Hosts(fmt.Sprintf("%s\t%s", g.address(), g.hostname())))
 }

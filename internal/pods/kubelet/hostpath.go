@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/pods/beneath"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // distributed are the parts of a node's tree that are a distribution's, with all below them: the one that containers have, read-only. All
@@ -68,7 +69,7 @@ func makeNodeFiles(root, node string) error {
 	defer dir.Close()
 	for name, text := range map[string]string{
 		"etc/hostname": node + "\n",
-		"etc/hosts":    "127.0.0.1\tlocalhost\n127.0.1.1\t" + node + "\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+		"etc/hosts":    rootfs.Hosts("127.0.1.1\t" + node),
 	} {
 		if _, err := dir.Lstat(name); err == nil {
 			continue

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/pods/rootfs"
 )
 
 // A Config is all that a node's machine needs. Directories are the machine's that this runs on.
@@ -73,7 +74,7 @@ func (c Config) files() ([]File, error) {
 	}
 	files := []File{
 		{Path: "/etc/hostname", Text: c.Name + "\n"},
-		{Path: "/etc/hosts", Text: "127.0.0.1\tlocalhost\n127.0.1.1\t" + c.Name + "\n::1\tlocalhost ip6-localhost ip6-loopback\n"},
+		{Path: "/etc/hosts", Text: rootfs.Hosts("127.0.1.1\t" + c.Name)},
 		{Path: "/etc/resolv.conf", Text: string(c.ResolvConf)},
 		{Path: "/etc/machine-id", Text: c.machineID() + "\n"},
 		{Path: "/etc/crictl.yaml", Text: "runtime-endpoint: unix://" + socket + "\n"},

@@ -123,20 +123,11 @@ func keepWritable(dir string) error {
 	return v.attachTo(point)
 }
 
-func hostsFile(hostname string) []byte {
-	text := "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n" +
-		"fe00::0\tip6-localnet\nff02::1\tip6-allnodes\nff02::2\tip6-allrouters\n"
-	if hostname != "" {
-		text += "127.0.1.1\t" + hostname + "\n"
-	}
-	return []byte(text)
-}
-
 // fill makes what the container has of its own.
 func fill(s *container.Spec) error {
 	hosts := s.Hosts
 	if hosts == nil {
-		hosts = hostsFile(s.Hostname)
+		hosts = []byte(rootfs.Hosts("127.0.1.1\t" + s.Hostname))
 	}
 	for path, text := range map[string][]byte{
 		"/etc/resolv.conf": s.ResolvConf, "/etc/hosts": hosts, "/etc/hostname": []byte(s.Hostname + "\n"),
