@@ -275,7 +275,7 @@ func (v *View) uniquePort(tuple packet.Tuple, t *packet.Translation, f *packet.F
 	switch {
 	case t.PortBase != 0 && port.Known():
 		start = uint32(port.Number - t.PortBase) // wraps as the kernel's u16 does
-	case t.PortBase != 0 || random || t.Source || isICMP(tuple.Protocol):
+	case t.PortBase != 0 || random || t.Source:
 		*port = v.pick(tuple, port == &tuple.DestinationPort, low, high, f)
 		return tuple
 	}

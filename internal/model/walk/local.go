@@ -143,7 +143,7 @@ func (t transit) send() passage {
 	if p.TTL == 0 {
 		p.TTL = m.ttl(p.IsIPv6())
 	}
-	if p.SourcePort == (packet.Port{}) && p.About == nil &&
+	if p.SourcePort == (packet.Port{}) && t.asked == nil && p.About == nil &&
 		(p.Protocol.HasPorts() || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6) {
 		low, high := m.localPorts()[0], m.localPorts()[1]
 		p.SourcePort = packet.OneOf(low, high, low+(high-low)/3)

@@ -121,20 +121,20 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 	return r, ok && q.passesAt(far, r.frame, end.Name, netfilter.Egress) && q.passesAt(m, r.frame, l.Name, netfilter.Ingress)
 }
 
-// ports sends the question out of the ports of a bridge.
-func (q *query) ports(b bridge, except string, depth int) (response, bool) {
+// ports sends the question out of the ports of a bridge, all of them: the first answer counts.
+func (q *query) ports(b bridge, except string, depth int) (first response, answered bool) {
 	for _, p := range b.ports() {
 		if p.Name == except && !hairpin(p) || !forwarding(p) || !b.passes(q.group(), except, p.Name) ||
 			!q.crosses(b, q.frame(), except, p.Name) {
 			continue
 		}
 		r, ok := q.out(b.m, p, depth-1)
-		if ok && b.passes(q.mac, p.Name, except) && q.crosses(b, r.frame, p.Name, except) {
+		if ok && !answered && b.passes(q.mac, p.Name, except) && q.crosses(b, r.frame, p.Name, except) {
 			b.learn(r.mac, p)
-			return r, true
+			first, answered = r, true
 		}
 	}
-	return response{}, false
+	return first, answered
 }
 
 // at is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.
@@ -150,17 +150,19 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 	if mac, answered := q.arpReply(m, l); answered {
 		return response{mac, m.Name, q.arpAnswer(mac)}, !mac.IsZero()
 	}
+	others, answered := q.ports(b, l.Name, depth)
 	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), b.Name, netfilter.Ingress) {
-		if r, ok := q.own(m, b.Link); ok {
-			return r, b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name)
+		if r, ok := q.own(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
+			return r, true
 		}
 	}
-	return q.ports(b, l.Name, depth)
+	return others, answered
 }
 
 // own is the machine's own answer to a question that came in by a link.
 func (q *query) own(m *machine, l *fib.Link) (response, bool) {
 	if !m.answersFor(l, q) || !q.takes(m, q.frame(), l.Name) {
+		m.overhear(l.Name, q)
 		return response{}, false
 	}
 	m.learnAsker(l.Name, q)
@@ -178,6 +180,14 @@ func (m *machine) learnAsker(link string, q *query) {
 	}
 	if n := m.FIB.Neighbour(link, q.sender); n == nil || n.State != "PERMANENT" {
 		m.learn(link, q.sender, q.mac)
+	}
+}
+
+// overhear notes who asked where that is somebody whom the machine has asked for itself: an ARP request for another brings its entry up to
+// date, also one that FAILED, but makes none (arp_process; arp_accept).
+func (m *machine) overhear(link string, q *query) {
+	if q.address.Is4() && m.FIB.HasAddress(q.address) == nil && m.FIB.Neighbour(link, q.sender) != nil {
+		m.learnAsker(link, q)
 	}
 }
 
