@@ -24,6 +24,7 @@ type Probe struct {
 	link   int // interface by which it leaves as a frame; 0 for what a socket sends
 	// Payload is what a UDP datagram or an ICMP echo carries; random bytes unless set before Send. TCP sends none.
 	Payload []byte
+	icmp    *ICMPError // that it got
 }
 
 // Answer is what a probe's sender learnt.
@@ -205,7 +206,10 @@ func (p *Probe) Send(ctx, patience context.Context) (ProbeResult, error) {
 	if ctx.Err() != nil {
 		return ProbeResult{}, ctx.Err()
 	}
-	r := ProbeResult{Answer: p.answer(err), Err: err, ICMP: p.readError()}
+	if p.icmp == nil {
+		p.icmp, _ = p.takeError()
+	}
+	r := ProbeResult{Answer: p.answer(err), Err: err, ICMP: p.icmp}
 	if r.ICMP != nil && r.Answer == TimedOut {
 		r.Answer = Unreachable
 	}
@@ -292,6 +296,10 @@ func (p *Probe) look() (bool, error) {
 	case err != nil:
 		return false, os.NewSyscallError("SO_ERROR", err)
 	case code != 0:
+		var others bool
+		if p.icmp, others = p.takeError(); p.icmp == nil && others {
+			return false, nil
+		}
 		return false, unix.Errno(code)
 	case p.tuple.Protocol == packet.TCP:
 		return true, nil
@@ -346,16 +354,38 @@ func (p *Probe) answer(err error) Answer {
 	return Unreachable
 }
 
-// readError takes the ICMP error that the socket got, if any (ip(7), IP_RECVERR).
-func (p *Probe) readError() *ICMPError {
+// takeError takes the ICMP error about what was sent that the socket got, if any, and tells whether it passed over such about packets of
+// others, which a raw socket gets, too (raw_icmp_error).
+func (p *Probe) takeError() (e *ICMPError, others bool) {
+	for range maxErrors {
+		e, quoted := p.readError()
+		if e == nil || p.sent(quoted) {
+			return e, others
+		}
+		others = true
+	}
+	return nil, others
+}
+
+// maxErrors bounds the errors that are passed over at a time.
+const maxErrors = 1000
+
+// sent tells whether what an error quotes is what was sent, so far as a socket does not know by itself: an echo's identifier.
+func (p *Probe) sent(quoted []byte) bool {
+	_, echo := echoRequest[p.tuple.Protocol]
+	return !echo || len(quoted) < 8 || binary.BigEndian.Uint16(quoted[4:]) == p.tuple.SourcePort.Number
+}
+
+// readError reads an ICMP error, with what it quotes from the transport header on (ip(7), IP_RECVERR).
+func (p *Probe) readError() (*ICMPError, []byte) {
 	buf, oob := make([]byte, 256), make([]byte, 512)
-	_, n, _, _, err := unix.Recvmsg(p.fd, buf, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
+	quoted, n, _, _, err := unix.Recvmsg(p.fd, buf, oob, unix.MSG_ERRQUEUE|unix.MSG_DONTWAIT)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil {
-		return nil
+		return nil, nil
 	}
 	const size = int(unsafe.Sizeof(unix.SockExtendedErr{}))
 	for _, m := range messages {
@@ -366,10 +396,10 @@ func (p *Probe) readError() *ICMPError {
 		}
 		e := (*unix.SockExtendedErr)(unsafe.Pointer(&m.Data[0]))
 		if e.Origin == unix.SO_EE_ORIGIN_ICMP || e.Origin == unix.SO_EE_ORIGIN_ICMP6 {
-			return &ICMPError{From: offender(m.Data[size:]), Type: e.Type, Code: e.Code}
+			return &ICMPError{From: offender(m.Data[size:]), Type: e.Type, Code: e.Code}, buf[:quoted]
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // offender reads the struct sockaddr behind a struct sock_extended_err.
