@@ -2,23 +2,34 @@ package main
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"packetwalk.dev/internal/node/agent"
 	"packetwalk.dev/internal/node/service"
 )
 
+func mustParse(t *testing.T, args ...string) *command {
+	t.Helper()
+	c, err := parse(args)
+	if err != nil {
+		t.Fatalf("%q: %v", args, err)
+	}
+	return c
+}
+
 func TestFlags(t *testing.T) {
-	o, _, err := flags([]string{
+	o := mustParse(t,
 		"--kubeconfig=/k", "--hostname-override=n", "--cluster-cidr=10.1.0.0/16,fd00::/64", "--ip-families=IPv4,IPv6", "--proxy-rules=1.11",
 		"--proxy-mode=iptables", "--node-masquerade-exclude=10.0.0.0/8", "--docker-bridge-cidr=none", "--iptables-sync-period=1m",
 		"--metrics-bind-address=",
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	)
 	if o.Kubeconfig != "/k" || o.NodeName != "n" || o.Rules != "1.11" || o.SyncPeriod != time.Minute || o.MetricsAddress != "" ||
 		o.HealthzAddress != "0.0.0.0:10256" {
 		t.Errorf("got %+v", o)
@@ -29,24 +40,134 @@ func TestFlags(t *testing.T) {
 	if !slices.Equal(o.Families, []service.Family{service.IPv4, service.IPv6}) || o.DockerBridge.IsValid() || len(o.NodeMasquerade) != 1 {
 		t.Errorf("got %+v", o)
 	}
-	if o, _, err := flags([]string{"--node-masquerade-exclude="}); err != nil || o.NodeMasquerade != nil {
-		t.Errorf("empty list: %v, %v", o.NodeMasquerade, err)
+	if o := mustParse(t, "--node-masquerade-exclude="); o.NodeMasquerade != nil {
+		t.Errorf("empty list: %v", o.NodeMasquerade)
 	}
-	if o, _, err := flags([]string{"--docker-bridge-cidr=172.17.0.1/16"}); err != nil || o.DockerBridge.Bits() != 16 {
-		t.Errorf("the bridge's own address: %v, %v", o.DockerBridge, err)
+	if o := mustParse(t, "--docker-bridge-cidr=172.17.0.1/16"); o.DockerBridge.Bits() != 16 {
+		t.Errorf("the bridge's own address: %v", o.DockerBridge)
+	}
+}
+
+// TestDefaultsOfFlags: without flags the options are the agent's defaults.
+func TestDefaultsOfFlags(t *testing.T) {
+	got, want := mustParse(t).Options, agent.Defaults()
+	got.Configz, want.Version, want.QPS, want.Burst, want.ConntrackMin = nil, version, 5, 10, 131072
+	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+		t.Errorf("(-agent's defaults +without flags):\n%s", diff)
+	}
+}
+
+// TestFlagsOfKubeProxy: a command line as clusters have it.
+func TestFlagsOfKubeProxy(t *testing.T) {
+	c := mustParse(t, "--conntrack-max-per-core=0", "--metrics-bind-address=0.0.0.0:10249", "--kubeconfig=/var/lib/kubelet/kubeconfig",
+		"--cluster-cidr=10.244.0.0/16", "--detect-local-mode=ClusterCIDR", "--pod-interface-name-prefix=", "--v=3", "--feature-gates=A=true",
+		"--healthz-bind-address=127.0.0.1", "--nodeport-addresses=primary", "--ipvs-strict-arp", "--conntrack-tcp-be-liberal")
+	if c.MetricsAddress != "0.0.0.0:10249" || c.HealthzAddress != "127.0.0.1:10256" || !c.NodePortPrimary || !c.BeLiberal ||
+		c.ConntrackPerCore != 0 || len(c.ClusterCIDRs) != 1 {
+		t.Errorf("got %+v", c.Options)
+	}
+	if want := []string{"without effect: --feature-gates, --ipvs-strict-arp, --v"}; !slices.Equal(c.notes, want) {
+		t.Errorf("noted %q, want %q", c.notes, want)
+	}
+	for _, one := range []struct {
+		args string
+		want func(o *command) bool
+	}{
+		{"--proxy-mode=nftables", func(o *command) bool { return o.MinSyncPeriod == 0 && o.Backend == agent.BackendNFTables }},
+		{"--proxy-mode=nftables --iptables-min-sync-period=2s --masquerade-all --iptables-masquerade-bit=3", func(o *command) bool {
+			return o.MinSyncPeriod == 2*time.Second && o.MasqueradeAll && o.MasqueradeBit == 3
+		}},
+		{"--iptables-min-sync-period=0s --masquerade-all", func(o *command) bool { return o.MinSyncPeriod == 0 && o.MasqueradeAll }},
+		{"--detect-local-mode=NodeCIDR", func(o *command) bool { return o.PodsOfNode }},
+		{"--pod-interface=cbr0", func(o *command) bool { return o.PodInterface == "cbr0" }},
+		{"--pod-interface=veth+", func(o *command) bool { return o.PodInterface == "veth+" }},
+		{"--detect-local-mode=InterfaceNamePrefix --pod-interface-name-prefix=azv",
+			func(o *command) bool { return o.PodInterface == "azv+" }},
+		{"--nodeport-addresses=10.0.0.7/8,fd00::/8", func(o *command) bool { return o.NodePortCIDRs[0].String() == "10.0.0.0/8" }},
+		{"--bind-address=10.0.0.9 --oom-score-adj=-5", func(o *command) bool {
+			return o.NodeIP.String() == "10.0.0.9" && *o.OOMScore == -5
+		}},
+	} {
+		if c := mustParse(t, strings.Fields(one.args)...); !one.want(c) {
+			t.Errorf("%s: %+v", one.args, c.Options)
+		}
+	}
+}
+
+func configFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "config.conf")
+	if err := os.WriteFile(path, []byte("apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"+text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// TestConfigFile: a file holds in place of the flags, but for the node's name.
+func TestConfigFile(t *testing.T) {
+	path := configFile(t, "mode: nftables\nclusterCIDR: 10.244.0.0/16\nnftables: {masqueradeBit: 5}\nhostnameOverride: file\noomScoreAdj: 0\n"+
+		"conntrack: {maxPerCore: 0}\nipvs: {strictARP: true}\nmod: x\n")
+	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--cluster-cidr=10.0.0.0/8", "--v=2", "--ip-families=IPv4")
+	if c.Backend != agent.BackendNFTables || c.ClusterCIDRs[0].String() != "10.244.0.0/16" || c.MasqueradeBit != 5 || c.NodeName != "n1" ||
+		c.MinSyncPeriod != 0 || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 || c.MetricsAddress != "127.0.0.1:10249" {
+		t.Errorf("got %+v", c.Options)
+	}
+	want := []string{"without effect: --v", "without effect in " + path + ": ipvs.strictARP", "wrong in " + path + `: unknown field "mod"`,
+		"ignored beside --config, as by kube-proxy: --cluster-cidr"}
+	if !slices.Equal(c.notes, want) {
+		t.Errorf("noted %q, want %q", c.notes, want)
+	}
+	if _, err := parse([]string{"--config=" + path, "--strict-config"}); err == nil || !strings.Contains(err.Error(), "ipvs.strictARP") {
+		t.Errorf("strict: %v", err)
+	}
+	path = configFile(t, "nftables: {minSyncPeriod: 3s}\nmode: nftables\n")
+	if c := mustParse(t, "--config="+path, "--strict-config"); c.MinSyncPeriod != 3*time.Second || c.ConntrackPerCore != 32*1024 ||
+		c.ConntrackMin != 128*1024 || *c.OOMScore != -999 {
+		t.Errorf("got %+v", c.Options)
+	}
+	if c := mustParse(t, "--config="+configFile(t, "bindAddress: fd00::1\n")); c.MinSyncPeriod != time.Second ||
+		c.HealthzAddress != "[::]:10256" || c.MetricsAddress != "[::1]:10249" {
+		t.Errorf("got %+v", c.Options)
+	}
+}
+
+// TestBadFiles: what is wrong with a file is said with its path, all at once.
+func TestBadFiles(t *testing.T) {
+	_, err := parse([]string{"--config=" + configFile(t, "mode: ipvs\nclusterCIDR: pods\ndetectLocalMode: ClusterCIDR\nbindAddress: x\n"+
+		"healthzBindAddress: here\nnodePortAddresses: [primary, 10.0.0.0/8]\noomScoreAdj: 2000\nconntrack: {min: -1}\n")})
+	if err == nil {
+		t.Fatal("no error")
+	}
+	for _, path := range []string{"mode", "clusterCIDR", "bindAddress", "healthzBindAddress", "nodePortAddresses", "oomScoreAdj",
+		"conntrack.min"} {
+		if !strings.Contains("\n"+err.Error(), "\n"+path+": ") {
+			t.Errorf("%s is not reported in %q", path, err)
+		}
+	}
+	for text, want := range map[string]string{
+		"detectLocalMode: BridgeInterface\n": "detectLocal.bridgeInterface: empty",
+		"detectLocalMode: Pods\n":            "want ClusterCIDR, NodeCIDR",
+		"mode: userspace\n":                  "want iptables or nftables",
+	} {
+		if _, err := parse([]string{"--config=" + configFile(t, text)}); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v", text, err)
+		}
 	}
 }
 
 func TestBadFlagsSayWhatToWrite(t *testing.T) {
 	for arg, want := range map[string]string{
-		"--cluster-cidr=10.1.2.3/16": "write 10.1.0.0/16",
-		"--cluster-cidr=pods":        "write it as 10.0.0.0/8",
-		"--ip-families=4":            "want IPv4, IPv6 or both",
-		"--non-masquerade-cidr=":     "is not one range",
-		"--nonsense":                 "not defined",
-		"now":                        "all settings are flags",
+		"--node-masquerade-exclude=10.1.2.3/16": "write 10.1.0.0/16",
+		"--cluster-cidr=pods":                   "write it as 10.0.0.0/8",
+		"--ip-families=4":                       "want IPv4, IPv6 or both",
+		"--non-masquerade-cidr=":                "is not one range",
+		"--proxy-mode=ipvs":                     "write iptables or nftables",
+		"--config=/no/such/file":                "no such file",
+		"--nonsense":                            "not defined",
+		"now":                                   "all settings are flags",
 	} {
-		if _, _, err := flags([]string{arg}); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := parse([]string{arg}); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", arg, err)
 		}
 	}

@@ -101,7 +101,7 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 }
 
 // Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
-// the addresses it listens on, on sysctls that it needs.
+// sysctls that it needs, and with BindHardFail on the addresses it listens on.
 func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -109,6 +109,9 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	config, err := kube.Config(o.Kubeconfig, "packetwalk-node/"+o.Version)
 	if err != nil {
 		return err
+	}
+	if o.QPS > 0 {
+		config.QPS, config.Burst = o.QPS, o.Burst
 	}
 	m := newMetrics(o.Backend)
 	a, err := newAgent(o, m, logger)
@@ -150,7 +153,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		notices: make(chan struct{}, 1),
 	}
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
-	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy, a.listenIPs())
+	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
 		a.families = append(a.families, programsOf{f, newPrograms(f)})
 	}
@@ -220,6 +223,7 @@ func (a *agent) run(ctx context.Context) error {
 	defer cancel()
 	var beside sync.WaitGroup
 	defer func() { cancel(); beside.Wait() }()
+	a.adjustOOMScore()
 	if err := a.serve(ctx, &beside); err != nil {
 		return err
 	}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -56,9 +58,44 @@ func eligible(n *corev1.Node) bool {
 		!slices.ContainsFunc(n.Spec.Taints, func(t corev1.Taint) bool { return t.Key == toBeDeleted })
 }
 
+// configure finds what a family's rules depend on beside the services: the ranges of cluster IPs, and of the node its address, its pods'
+// range, and the addresses that node ports answer on.
+func (a *agent) configure(p *proxy, delta kube.Delta) error {
+	n := delta.Node
+	p.config.ServiceCIDRs = serviceCIDRs(p.family, delta.ServiceCIDRs)
+	if p.config.NodeIP = nodeIP(p.family, n); p.family.Of(a.NodeIP) {
+		p.config.NodeIP = a.NodeIP
+	}
+	if a.PodsOfNode {
+		var err error
+		if p.config.Detector.CIDR, err = podRange(p.family, n); err != nil {
+			return err
+		}
+	}
+	return a.nodePortIPs(p, n)
+}
+
+// podRange is the range of a family that the node's object has for its pods, invalid when there is one of the other only.
+func podRange(f service.Family, n *corev1.Node) (netip.Prefix, error) {
+	if n == nil || n.Spec.PodCIDR == "" && len(n.Spec.PodCIDRs) == 0 {
+		return netip.Prefix{}, errors.New("the node has no range for its pods yet (spec.podCIDRs), as detectLocalMode NodeCIDR needs it")
+	}
+	for _, text := range append(slices.Clone(n.Spec.PodCIDRs), n.Spec.PodCIDR) {
+		if r, err := netip.ParsePrefix(text); err == nil && f.Of(r.Addr()) {
+			return r, nil
+		}
+	}
+	return netip.Prefix{}, nil
+}
+
 // nodePortIPs finds the addresses that node ports answer on, when only some are wanted.
-func (a *agent) nodePortIPs(p *proxy) error {
+func (a *agent) nodePortIPs(p *proxy, n *corev1.Node) error {
 	cidrs := slices.DeleteFunc(slices.Clone(a.NodePortCIDRs), func(c netip.Prefix) bool { return !p.family.Of(c.Addr()) })
+	if own := p.config.NodeIP; a.NodePortPrimary && own.IsValid() {
+		cidrs = []netip.Prefix{netip.PrefixFrom(own, own.BitLen())}
+	} else if a.NodePortPrimary && n == nil {
+		return errors.New("the node's own address is not known yet, on which alone node ports are to answer (--nodeport-addresses primary)")
+	}
 	if len(cidrs) == 0 || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Bits() == 0 }) {
 		p.config.NodePortIPs = nil
 		return nil

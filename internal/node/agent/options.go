@@ -11,6 +11,7 @@ import (
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/masquerade"
+	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 	"packetwalk.dev/internal/syntax/iptables"
@@ -20,24 +21,41 @@ import (
 type Options struct {
 	Version    string // shown in logs and to the API server
 	Kubeconfig string // empty: the pod's service account
-	NodeName   string // empty: the host's name
+	QPS        float32
+	Burst      int        // of requests to the API server, with QPS as many a second on average; 0: the defaults
+	NodeName   string     // empty: the host's name
+	NodeIP     netip.Addr // invalid: as the API says
 	Families   []service.Family
 
-	ServiceProxy   bool           // be the service proxy; without it only what is beside it
-	ClusterCIDRs   []netip.Prefix // at most one a family: the range of the pods
-	PodInterface   string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
-	Rules          string         // serviceproxy.Ages
-	Backend        string         // BackendIPTables or BackendNFTables
-	MasqueradeBit  int
-	MasqueradeAll  bool
-	NodePortCIDRs  []netip.Prefix // empty: node ports answer on every address of the node
-	LocalhostPorts bool           // node ports answer on 127.0.0.1; sets route_localnet
-	SyncPeriod     time.Duration  // how often everything is compared with the kernel
-	MinSyncPeriod  time.Duration  // the least time from one sync's end to the next, on average: after quiet a few may follow each other sooner
-	CloseWait      time.Duration  // conntrack: how long a half-closed connection is kept; 0: leave as is
-	Established    time.Duration  // conntrack: how long an idle connection is kept; 0: leave as is
-	HealthzAddress string         // empty: none
-	MetricsAddress string         // empty: none
+	ServiceProxy    bool           // be the service proxy; without it only what is beside it
+	ClusterCIDRs    []netip.Prefix // at most one a family: the range of the pods
+	PodInterface    string         // instead of ClusterCIDRs: the interface of local pods, or a prefix and "+"
+	PodsOfNode      bool           // instead of both: the ranges that the node's object has for its pods
+	Rules           string         // serviceproxy.Ages
+	Backend         string         // BackendIPTables or BackendNFTables
+	MasqueradeBit   int
+	MasqueradeAll   bool
+	NodePortCIDRs   []netip.Prefix // empty: node ports answer on every address of the node
+	NodePortPrimary bool           // instead: on its own address alone
+	LocalhostPorts  bool           // node ports answer on 127.0.0.1; sets route_localnet
+	SyncPeriod      time.Duration  // how often everything is compared with the kernel
+	MinSyncPeriod   time.Duration  // least from one sync's end to the next, on average: after quiet a few may follow each other sooner
+
+	// Of the machine; what is zero stays as it is.
+	CloseWait        time.Duration // conntrack: how long a half-closed connection is kept
+	Established      time.Duration // conntrack: how long an idle connection is kept
+	UDPTimeout       time.Duration // conntrack: how long a flow without answers is kept
+	UDPStreamTimeout time.Duration // conntrack: how long a flow with answers is kept
+	BeLiberal        bool          // conntrack: take TCP packets outside of the window
+	ConntrackPerCore int           // conntrack: how many flows for each processor
+	ConntrackMin     int           // with ConntrackPerCore: how many flows at least
+	OOMScore         *int32        // the process's oom_score_adj
+
+	HealthzAddress string                     // empty: none
+	MetricsAddress string                     // empty: none
+	BindHardFail   bool                       // end when one of these cannot be listened on, instead of trying again
+	Configz        *proxyconfig.Configuration // what /configz says; nil: nothing
+
 	NodeMasquerade []netip.Prefix // destinations that the node's own masquerade rule leaves alone; empty: no such rule
 	NonMasquerade  netip.Prefix   // instead of NodeMasquerade: what kubenet's masquerade rule leaves alone; 0.0.0.0/0: no such rule
 	DockerBridge   netip.Prefix   // source range of docker0's masquerade rule, made with NodeMasquerade and NonMasquerade
@@ -113,9 +131,6 @@ func (o *Options) Validate() error {
 		if n > 1 {
 			bad("--cluster-cidr: %d ranges of %s; want at most one", n, f)
 		}
-	}
-	if o.PodInterface != "" && len(o.ClusterCIDRs) > 0 {
-		bad("--pod-interface: not together with --cluster-cidr")
 	}
 	if o.SyncPeriod <= 0 {
 		bad("--iptables-sync-period: %v; want more than 0", o.SyncPeriod)

@@ -10,21 +10,15 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/node/proxyconfig"
 )
 
-// listenIPs are the addresses of the health check node ports: all, or those that node ports are restricted to.
-func (a *agent) listenIPs() []string {
-	if len(a.NodePortCIDRs) == 0 {
-		return nil
-	}
-	in, err := localAddresses(a.NodePortCIDRs)
-	if err != nil {
-		a.log("%v; health check node ports listen on all of them", err)
-		return nil
-	}
-	var ips []string
-	for _, ip := range in {
-		ips = append(ips, ip.String())
+// listenIPs are the addresses of the health check node ports: those that node ports are restricted to, none for all.
+func (a *agent) listenIPs() (ips []string) {
+	for _, p := range a.proxies {
+		for _, ip := range p.config.NodePortIPs {
+			ips = append(ips, ip.String())
+		}
 	}
 	return ips
 }
@@ -42,6 +36,9 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		k.serve(proxyMode)
 	}
 	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
+	proxyMode.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
+		writeJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
+	})
 	healthz := a.HealthzAddress
 	if !a.ServiceProxy {
 		healthz = "" // who is the service proxy is there
@@ -57,18 +54,26 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 			continue
 		}
 		l, err := net.Listen("tcp", s.address)
-		if err != nil {
+		if err != nil && a.BindHardFail {
 			return fmt.Errorf("%s: %w", s.flag, err)
 		}
-		wait.Go(func() { a.keepServing(ctx, s.flag, l, s.handler) })
+		a.faults.note(s.flag, err)
+		wait.Go(func() { a.keepServing(ctx, s.flag, s.address, l, s.handler) })
 	}
 	return nil
 }
 
-// keepServing answers on a listener, and on another at the same address when that one fails, until the context ends.
-func (a *agent) keepServing(ctx context.Context, what string, l net.Listener, handler http.Handler) {
-	address := l.Addr().String()
+// keepServing answers on a listener, which may be nil, and on another at the same address when there is none, until the context ends.
+func (a *agent) keepServing(ctx context.Context, what, address string, l net.Listener, handler http.Handler) {
 	for {
+		for l == nil {
+			if !pause.For(ctx, watchRetry) {
+				return
+			}
+			var err error
+			l, err = net.Listen("tcp", address)
+			a.faults.note(what, err)
+		}
 		server := serve.New(handler, nil)
 		closed := make(chan struct{})
 		stop := context.AfterFunc(ctx, func() {
@@ -83,13 +88,7 @@ func (a *agent) keepServing(ctx context.Context, what string, l net.Listener, ha
 			<-closed
 			return
 		}
-		for err != nil {
-			a.faults.note(what, err)
-			if !pause.For(ctx, watchRetry) {
-				return
-			}
-			l, err = net.Listen("tcp", address)
-		}
-		a.faults.note(what, nil)
+		a.faults.note(what, err)
+		l = nil
 	}
 }

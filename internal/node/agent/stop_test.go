@@ -115,7 +115,7 @@ func TestServerComesBack(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.keepServing(ctx, "--metrics-bind-address", l, mux)
+		a.keepServing(ctx, "--metrics-bind-address", l.Addr().String(), l, mux)
 	}()
 	defer func() { cancel(); <-done }()
 	until := func(what string) {

@@ -28,8 +28,7 @@ func (a *agent) sync(ctx context.Context) bool {
 	var checked [][]service.Port
 	for _, p := range a.proxies {
 		checked = append(checked, p.ports.Checked())
-		p.config.NodeIP, p.config.ServiceCIDRs = nodeIP(p.family, delta.Node), serviceCIDRs(p.family, delta.ServiceCIDRs)
-		err := a.syncFamily(ctx, p, changed)
+		err := a.syncFamily(ctx, p, delta, changed)
 		ok = ok && err == nil
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
 		a.tellFailure(ctx, p, delta.Node, err)
@@ -38,6 +37,7 @@ func (a *agent) sync(ctx context.Context) bool {
 		a.observe()
 		clear(a.pending)
 	}
+	a.checks.Listen(a.listenIPs())
 	a.syncChecks(ctx, service.HealthChecks(checked...))
 	return ok || ctx.Err() != nil
 }
@@ -100,9 +100,9 @@ func (a *agent) event(ctx context.Context, e corev1.Event) {
 	}()
 }
 
-func (a *agent) syncFamily(ctx context.Context, p *proxy, changed []service.Key) error {
+func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, changed []service.Key) error {
 	start := time.Now()
-	if err := a.nodePortIPs(p); err != nil {
+	if err := a.configure(p, delta); err != nil {
 		return err
 	}
 	p.syncer.Configure(p.config)

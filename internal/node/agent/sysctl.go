@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
-	"time"
 
 	"packetwalk.dev/internal/node/service"
 )
@@ -16,6 +16,9 @@ const (
 	tcpBeLiberal  = "net/netfilter/nf_conntrack_tcp_be_liberal"
 	ctCloseWait   = "net/netfilter/nf_conntrack_tcp_timeout_close_wait"
 	ctEstablished = "net/netfilter/nf_conntrack_tcp_timeout_established"
+	ctUDP         = "net/netfilter/nf_conntrack_udp_timeout"
+	ctUDPStream   = "net/netfilter/nf_conntrack_udp_timeout_stream"
+	ctMax         = "net/netfilter/nf_conntrack_max"
 )
 
 // readSysctl gives an integer sysctl of the network namespace that the process is in.
@@ -42,14 +45,25 @@ func ensureSysctl(name string, value int) error {
 	return nil
 }
 
-// setSysctls sets what kube-proxy sets. The timeouts are for the better, not needed; route_localnet is needed for what the rules promise.
+// setSysctls sets what kube-proxy sets. Those of conntrack are for the better, not needed; route_localnet is needed for what the rules
+// promise.
 func (a *agent) setSysctls() error {
-	for name, d := range map[string]time.Duration{ctCloseWait: a.CloseWait, ctEstablished: a.Established} {
-		if d > 0 {
-			if err := ensureSysctl(name, int(d.Seconds())); err != nil {
+	values := map[string]int{
+		ctCloseWait: int(a.CloseWait.Seconds()), ctEstablished: int(a.Established.Seconds()),
+		ctUDP: int(a.UDPTimeout.Seconds()), ctUDPStream: int(a.UDPStreamTimeout.Seconds()),
+	}
+	if a.BeLiberal {
+		values[tcpBeLiberal] = 1
+	}
+	for name, value := range values {
+		if value > 0 {
+			if err := ensureSysctl(name, value); err != nil {
 				a.log("%v", err)
 			}
 		}
+	}
+	if err := a.raiseConntrackMax(); err != nil {
+		a.log("%v", err)
 	}
 	if !a.config(service.IPv4).LocalhostNodePorts {
 		return nil
@@ -58,4 +72,45 @@ func (a *agent) setSysctls() error {
 		return fmt.Errorf("%w; or start with --iptables-localhost-nodeports=false", err)
 	}
 	return nil
+}
+
+// hashSize is how many buckets conntrack's table has, on the whole machine.
+const hashSize = "/sys/module/nf_conntrack/parameters/hashsize"
+
+// raiseConntrackMax makes room for as many flows as are wanted, never for fewer than there was, and a bucket for every four of them
+// (k8s.io/kubernetes cmd/kube-proxy/app/conntrack.go). Both are the machine's: the kernel refuses the first in other network namespaces
+// than its first one, and without it the second stays.
+func (a *agent) raiseConntrackMax() error {
+	if a.ConntrackPerCore == 0 {
+		return nil
+	}
+	want := max(a.ConntrackPerCore*runtime.NumCPU(), a.ConntrackMin)
+	now, err := readSysctl(ctMax)
+	if err != nil || now >= want {
+		return err
+	}
+	if err := ensureSysctl(ctMax, want); err != nil {
+		return err
+	}
+	text, err := os.ReadFile(hashSize)
+	if err != nil {
+		return fmt.Errorf("read the size of conntrack's table: %w", err)
+	}
+	if buckets, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && buckets >= want/4 {
+		return nil
+	}
+	if err := os.WriteFile(hashSize, []byte(strconv.Itoa(want/4)), 0); err != nil {
+		return fmt.Errorf("set the size of conntrack's table: %w", err)
+	}
+	return nil
+}
+
+// adjustOOMScore sets how likely the kernel ends the process when memory is short.
+func (a *agent) adjustOOMScore() {
+	if a.OOMScore == nil {
+		return
+	}
+	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*a.OOMScore))), 0); err != nil {
+		a.log("set oom_score_adj to %d: %v", *a.OOMScore, err)
+	}
 }

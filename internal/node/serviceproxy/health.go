@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -149,13 +150,27 @@ type healthCheck struct {
 	servers []*serve.Server
 }
 
-// NewHealthChecks makes the set of servers, listening on the given addresses (none: all of the node's). healthy is the proxy's health.
-func NewHealthChecks(healthy func() bool, ips []string) *HealthChecks {
+// NewHealthChecks makes the set of servers, which listen on all of the node's addresses. healthy is the proxy's health.
+func NewHealthChecks(healthy func() bool) *HealthChecks {
+	listen := func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
+	return &HealthChecks{healthy: healthy, listen: listen, ips: []string{""}, services: map[service.Key]*healthCheck{}}
+}
+
+// Listen has servers listen on some addresses, or with none on all, from the next Sync on.
+func (h *HealthChecks) Listen(ips []string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	if len(ips) == 0 {
 		ips = []string{""}
 	}
-	listen := func(address string) (net.Listener, error) { return net.Listen("tcp", address) }
-	return &HealthChecks{healthy: healthy, listen: listen, ips: ips, services: map[service.Key]*healthCheck{}}
+	if slices.Equal(ips, h.ips) {
+		return
+	}
+	h.ips = ips
+	for _, running := range h.services {
+		running.close()
+	}
+	clear(h.services)
 }
 
 // ListenError says that a health check node port cannot be served.

@@ -15,7 +15,7 @@ import (
 
 func TestHealthCheckAnswersByteForByte(t *testing.T) {
 	healthy := true
-	h := NewHealthChecks(func() bool { return healthy }, nil)
+	h := NewHealthChecks(func() bool { return healthy })
 	addresses := map[string]net.Listener{}
 	h.listen = func(address string) (net.Listener, error) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -69,7 +69,7 @@ func TestHealthCheckAnswersByteForByte(t *testing.T) {
 }
 
 func TestHealthCheckThatCannotListen(t *testing.T) {
-	h := NewHealthChecks(func() bool { return true }, nil)
+	h := NewHealthChecks(func() bool { return true })
 	taken := errors.New("address already in use")
 	h.listen = func(string) (net.Listener, error) { return nil, taken }
 	check := service.HealthCheck{Key: service.Key{Namespace: "a", Service: "b"}, Port: 1}

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"os/exec"
+	"strings"
+
+	netutils "k8s.io/utils/net"
+
+	"packetwalk.dev/internal/node/proxyconfig"
+	"packetwalk.dev/internal/node/service"
+)
+
+// Apply takes the settings of a configuration of kube-proxy's, to which defaults have been added, and reports everything that is wrong
+// with it, each with its path.
+func (o *Options) Apply(c *proxyconfig.Configuration) error {
+	a := applying{Options: o}
+	o.Kubeconfig, o.QPS, o.Burst = c.ClientConnection.Kubeconfig, c.ClientConnection.QPS, int(c.ClientConnection.Burst)
+	o.NodeName = strings.ToLower(strings.TrimSpace(c.HostnameOverride))
+	if c.BindAddress != "" {
+		o.NodeIP = a.address("bindAddress", c.BindAddress)
+	}
+	o.HealthzAddress = a.bind("healthzBindAddress", c.HealthzBindAddress, proxyconfig.HealthzPort)
+	o.MetricsAddress = a.bind("metricsBindAddress", c.MetricsBindAddress, proxyconfig.MetricsPort)
+	o.BindHardFail, o.OOMScore = c.BindAddressHardFail, c.OOMScoreAdj
+	if c.OOMScoreAdj != nil && (*c.OOMScoreAdj < -1000 || *c.OOMScoreAdj > 1000) {
+		a.bad("oomScoreAdj", "%d; want -1000 to 1000", *c.OOMScoreAdj)
+	}
+	a.mode(c)
+	a.local(c)
+	a.nodePorts(c.NodePortAddresses)
+	a.conntrack(&c.Conntrack)
+	o.Configz = c
+	return errors.Join(a.errs...)
+}
+
+// applying collects what is wrong with a configuration.
+type applying struct {
+	*Options
+	errs []error
+}
+
+func (a *applying) bad(path, format string, args ...any) {
+	a.errs = append(a.errs, fmt.Errorf(path+": "+format, args...))
+}
+
+// address reads an address; one that stands for all is none.
+func (a *applying) address(path, text string) netip.Addr {
+	ip, ok := netip.AddrFromSlice(netutils.ParseIPSloppy(text))
+	if !ok {
+		a.bad(path, "%q is no IP address", text)
+	}
+	if ip = ip.Unmap(); ip.IsUnspecified() {
+		return netip.Addr{}
+	}
+	return ip
+}
+
+func (a *applying) bind(path, text string, port int) string {
+	text = proxyconfig.WithPort(text, port)
+	if at, err := netip.ParseAddrPort(text); text != "" && (err != nil || at.Port() == 0) {
+		a.bad(path, "%q; want an IP address, with a port or without", text)
+	}
+	return text
+}
+
+func (a *applying) mode(c *proxyconfig.Configuration) {
+	bit := c.IPTables.MasqueradeBit
+	switch c.Mode {
+	case "", proxyconfig.ModeIPTables:
+		a.Backend, a.MasqueradeAll = BackendIPTables, c.IPTables.MasqueradeAll
+		a.SyncPeriod, a.MinSyncPeriod = c.IPTables.SyncPeriod.Duration, c.IPTables.MinSyncPeriod.Duration
+	case proxyconfig.ModeNFTables:
+		a.Backend, a.MasqueradeAll, bit = BackendNFTables, c.NFTables.MasqueradeAll, c.NFTables.MasqueradeBit
+		a.SyncPeriod, a.MinSyncPeriod = c.NFTables.SyncPeriod.Duration, c.NFTables.MinSyncPeriod.Duration
+	case proxyconfig.ModeIPVS:
+		a.bad("mode", "there is no ipvs here; write iptables or nftables, which go past what ipvs was chosen for")
+	default:
+		a.bad("mode", "%q; want iptables or nftables", c.Mode)
+	}
+	if bit != nil {
+		a.MasqueradeBit = int(*bit)
+	}
+	if c.IPTables.LocalhostNodePorts != nil {
+		a.LocalhostPorts = *c.IPTables.LocalhostNodePorts
+	}
+}
+
+// local is how traffic of local pods is recognised.
+func (a *applying) local(c *proxyconfig.Configuration) {
+	a.ClusterCIDRs, a.PodInterface, a.PodsOfNode = nil, "", false
+	switch c.DetectLocalMode {
+	case "", proxyconfig.LocalClusterCIDR:
+		if c.ClusterCIDR != "" {
+			a.ClusterCIDRs = a.ranges("clusterCIDR", strings.Split(c.ClusterCIDR, ","))
+		}
+	case proxyconfig.LocalNodeCIDR:
+		a.PodsOfNode = true
+	case proxyconfig.LocalBridgeInterface:
+		if a.PodInterface = c.DetectLocal.BridgeInterface; a.PodInterface == "" {
+			a.bad("detectLocal.bridgeInterface", "empty, with detectLocalMode BridgeInterface")
+		}
+	case proxyconfig.LocalInterfaceNamePrefix:
+		if a.PodInterface = c.DetectLocal.InterfaceNamePrefix + "+"; a.PodInterface == "+" {
+			a.bad("detectLocal.interfaceNamePrefix", "empty, with detectLocalMode InterfaceNamePrefix")
+		}
+	default:
+		a.bad("detectLocalMode", "%q; want ClusterCIDR, NodeCIDR, BridgeInterface or InterfaceNamePrefix", c.DetectLocalMode)
+	}
+}
+
+// ranges are read as leniently as kube-proxy does: bits beyond a range's length do not matter.
+func (a *applying) ranges(path string, texts []string) (all []netip.Prefix) {
+	for _, text := range texts {
+		_, network, err := netutils.ParseCIDRSloppy(strings.TrimSpace(text))
+		if err != nil {
+			a.bad(path, "%q is no range; write it as 10.0.0.0/8", text)
+			continue
+		}
+		ip, _ := netip.AddrFromSlice(network.IP)
+		bits, _ := network.Mask.Size()
+		all = append(all, netip.PrefixFrom(ip, bits))
+	}
+	return all
+}
+
+func (a *applying) nodePorts(texts []string) {
+	a.NodePortCIDRs, a.NodePortPrimary = nil, len(texts) == 1 && texts[0] == proxyconfig.Primary
+	if !a.NodePortPrimary {
+		a.NodePortCIDRs = a.ranges("nodePortAddresses", texts)
+	}
+}
+
+func (a *applying) conntrack(c *proxyconfig.Conntrack) {
+	a.ConntrackPerCore, a.ConntrackMin = 0, 0
+	for path, to := range map[string]struct {
+		from *int32
+		into *int
+	}{"conntrack.maxPerCore": {c.MaxPerCore, &a.ConntrackPerCore}, "conntrack.min": {c.Min, &a.ConntrackMin}} {
+		if to.from == nil {
+			continue
+		}
+		if *to.into = int(*to.from); *to.into < 0 {
+			a.bad(path, "%d; want 0 or more", *to.into)
+		}
+	}
+	if c.TCPCloseWaitTimeout != nil {
+		a.CloseWait = c.TCPCloseWaitTimeout.Duration
+	}
+	if c.TCPEstablishedTimeout != nil {
+		a.Established = c.TCPEstablishedTimeout.Duration
+	}
+	a.BeLiberal, a.UDPTimeout, a.UDPStreamTimeout = c.TCPBeLiberal, c.UDPTimeout.Duration, c.UDPStreamTimeout.Duration
+}
+
+// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can.
+func (o *Options) SupportedFamilies() []service.Family {
+	_, err := readSysctl("net/ipv6/conf/all/forwarding")
+	if err == nil && o.Backend == BackendIPTables {
+		_, err = exec.LookPath(newPrograms(service.IPv6).restore)
+	}
+	if err != nil {
+		return []service.Family{service.IPv4}
+	}
+	return []service.Family{service.IPv4, service.IPv6}
+}

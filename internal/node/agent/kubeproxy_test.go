@@ -1,0 +1,143 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/proxyconfig"
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
+)
+
+// TestWhatTheNodeSays: its pods' ranges and its own address become part of the rules when they are known, and not before.
+func TestWhatTheNodeSays(t *testing.T) {
+	node := func(ips []string, pods ...string) *corev1.Node {
+		n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: pods}}
+		for _, ip := range ips {
+			n.Status.Addresses = append(n.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: ip})
+		}
+		return n
+	}
+	for _, c := range []struct {
+		name    string
+		options Options
+		node    *corev1.Node
+		family  service.Family
+		pods    string // "": no range
+		own     string
+		ports   string // "all", or addresses
+		err     string
+	}{
+		{name: "pods of the node", options: Options{PodsOfNode: true}, node: node(nil, "10.1.0.0/24", "fd00::/64"), family: service.IPv6,
+			pods: "fd00::/64", ports: "all"},
+		{name: "pods of the other family", options: Options{PodsOfNode: true}, node: node(nil, "10.1.0.0/24"), family: service.IPv6,
+			ports: "all"},
+		{name: "no pods yet", options: Options{PodsOfNode: true}, node: node(nil), family: service.IPv4, err: "spec.podCIDRs"},
+		{name: "no node yet", options: Options{PodsOfNode: true}, family: service.IPv4, err: "spec.podCIDRs"},
+		{name: "primary", options: Options{NodePortPrimary: true}, node: node([]string{"127.0.0.1"}), family: service.IPv4, own: "127.0.0.1",
+			ports: "127.0.0.1"},
+		{name: "primary of the other family", options: Options{NodePortPrimary: true}, node: node([]string{"127.0.0.1"}), family: service.IPv6,
+			ports: "all"},
+		{name: "primary, not known yet", options: Options{NodePortPrimary: true}, family: service.IPv4, err: "not known yet"},
+		{name: "bind address", options: Options{NodePortPrimary: true, NodeIP: netip.MustParseAddr("127.0.0.1")},
+			node: node([]string{"10.0.0.9"}), family: service.IPv4, own: "127.0.0.1", ports: "127.0.0.1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, p := &agent{Options: c.options}, &proxy{programsOf: programsOf{family: c.family}}
+			err := a.configure(p, kube.Delta{Node: c.node})
+			if c.err != "" {
+				if err == nil || !strings.Contains(err.Error(), c.err) {
+					t.Fatalf("got %v, want %s", err, c.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			text := func(valid bool, s string) string {
+				if valid {
+					return s
+				}
+				return ""
+			}
+			ports := "all"
+			if p.config.NodePortIPs != nil {
+				ports = ""
+				for _, ip := range p.config.NodePortIPs {
+					ports += ip.String()
+				}
+			}
+			got := [3]string{text(p.config.Detector.CIDR.IsValid(), p.config.Detector.CIDR.String()), text(p.config.NodeIP.IsValid(),
+				p.config.NodeIP.String()), ports}
+			if want := [3]string{c.pods, c.own, c.ports}; got != want {
+				t.Errorf("pods, own address, node ports: %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestServes: the addresses that kube-proxy has on its metrics port; and one that is taken is a fault, or the end.
+func TestServes(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := free.Addr().String()
+	_ = free.Close()
+	configuration := &proxyconfig.Configuration{Mode: proxyconfig.ModeNFTables}
+	configuration.APIVersion, configuration.Kind = proxyconfig.APIVersion, proxyconfig.Kind
+	a := &agent{Options: Options{ServiceProxy: true, Backend: BackendNFTables, MetricsAddress: address, HealthzAddress: taken.Addr().String(),
+		Configz: configuration}, metrics: newMetrics(BackendNFTables), health: serviceproxy.NewHealth(time.Minute, time.Now)}
+	a.faults = faults{log: t.Logf, now: map[string]fault{}}
+	ctx, cancel := context.WithCancel(t.Context())
+	var beside sync.WaitGroup
+	defer func() { cancel(); beside.Wait() }()
+	if err := a.serve(ctx, &beside); err != nil {
+		t.Fatal(err)
+	}
+	get := func(path string) string {
+		r, err := http.Get("http://" + address + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = r.Body.Close() }()
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(body)
+	}
+	if got := get("/proxyMode"); got != "nftables" {
+		t.Errorf("mode %q", got)
+	}
+	if got := get(faultsPath); !strings.Contains(got, "--healthz-bind-address") {
+		t.Errorf("faults %s; want the address that is taken", got)
+	}
+	var configz map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(get("/configz")), &configz); err != nil {
+		t.Fatal(err)
+	}
+	if c, strange, err := proxyconfig.Read(configz[proxyconfig.Group]); err != nil || len(strange) > 0 || c.Mode != proxyconfig.ModeNFTables {
+		t.Errorf("configz is no file of kube-proxy's: %v, %v, %s", err, strange, configz)
+	}
+	a.BindHardFail, a.MetricsAddress = true, ""
+	if err := a.serve(ctx, &beside); err == nil || !strings.Contains(err.Error(), "--healthz-bind-address") {
+		t.Errorf("an address that is taken, with --bind-address-hard-fail: %v", err)
+	}
+}

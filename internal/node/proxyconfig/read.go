@@ -1,0 +1,127 @@
+package proxyconfig
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/json"
+	"sigs.k8s.io/yaml"
+)
+
+// Read reads a file, YAML or JSON. Fields that are not known and fields that occur twice are no error, as for kube-proxy, which takes the
+// last of several: strange names each, as `unknown field "ipvs.shedule"`.
+func Read(text []byte) (c *Configuration, strange []string, err error) {
+	asJSON, err := yaml.YAMLToJSONStrict(text)
+	if err != nil {
+		lenient, fault := yaml.YAMLToJSON(text)
+		if fault != nil {
+			return nil, nil, fmt.Errorf("neither YAML nor JSON: %w", fault)
+		}
+		strange = append(strange, strings.Join(strings.Fields(strings.TrimPrefix(err.Error(), "yaml: unmarshal errors:")), " "))
+		asJSON = lenient
+	}
+	c = &Configuration{}
+	more, err := json.UnmarshalStrict(asJSON, c)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, one := range more {
+		strange = append(strange, one.Error())
+	}
+	if c.APIVersion != APIVersion || c.Kind != Kind {
+		return nil, nil, fmt.Errorf("apiVersion %q, kind %q: want %s, %s", c.APIVersion, c.Kind, APIVersion, Kind)
+	}
+	return c, strange, nil
+}
+
+// WithoutEffect are the paths of fields that are set and that packetwalk-node does nothing with, here or in the mode that is set.
+func (c *Configuration) WithoutEffect() []string {
+	nftables := c.Mode == ModeNFTables
+	mode := cmp.Or(c.DetectLocalMode, LocalClusterCIDR)
+	return withoutEffect("", reflect.ValueOf(*c), map[string]bool{
+		"iptables": nftables, "nftables": !nftables,
+		"clusterCIDR":                     mode != LocalClusterCIDR,
+		"detectLocal.bridgeInterface":     mode != LocalBridgeInterface,
+		"detectLocal.interfaceNamePrefix": mode != LocalInterfaceNamePrefix,
+	}, false)
+}
+
+// withoutEffect are the paths at and below one where none says that there is no effect, or off or a tag does further down.
+func withoutEffect(path string, v reflect.Value, off map[string]bool, none bool) (paths []string) {
+	none = none || off[path]
+	child := func(name string, v reflect.Value, none bool) {
+		if path != "" {
+			name = path + "." + name
+		}
+		paths = append(paths, withoutEffect(name, v, off, none)...)
+	}
+	switch v.Kind() {
+	case reflect.Interface, reflect.Pointer:
+		if !v.IsNil() {
+			return withoutEffect(path, v.Elem(), off, none)
+		}
+		return nil
+	case reflect.Map:
+		keys := slices.SortedFunc(slices.Values(v.MapKeys()), func(a, b reflect.Value) int { return cmp.Compare(a.String(), b.String()) })
+		for _, key := range keys {
+			child(key.String(), v.MapIndex(key), none)
+		}
+		return paths
+	case reflect.Struct:
+		if v.Type() == reflect.TypeFor[metav1.Duration]() {
+			break
+		}
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+			usual := field.Tag.Get("unless")
+			if name == "" || usual != "" && v.Field(i).String() == usual {
+				continue
+			}
+			child(name, v.Field(i), none || field.Tag.Get("effect") == "none")
+		}
+		return paths
+	}
+	if none && !empty(v) {
+		return []string{path}
+	}
+	return nil
+}
+
+// empty tells whether a value asks for nothing: files written by programs have all fields.
+func empty(v reflect.Value) bool {
+	if v.Kind() == reflect.Slice {
+		return v.Len() == 0
+	}
+	return v.IsZero() || v.Kind() == reflect.String && slices.Contains([]string{"0", "0s"}, v.String())
+}
+
+// Paths are those of all fields, each as a file has it.
+func Paths() []string {
+	paths := map[string]bool{}
+	addPaths(paths, "", reflect.TypeFor[Configuration]())
+	return slices.Sorted(maps.Keys(paths))
+}
+
+func addPaths(paths map[string]bool, path string, t reflect.Type) {
+	if t.Kind() == reflect.Pointer {
+		t = t.Elem()
+	}
+	if t.Kind() != reflect.Struct || t == reflect.TypeFor[metav1.Duration]() {
+		paths[path] = true
+		return
+	}
+	for i := range t.NumField() {
+		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
+		if name == "" { // inline
+			addPaths(paths, path, t.Field(i).Type)
+			continue
+		}
+		addPaths(paths, strings.TrimPrefix(path+"."+name, "."), t.Field(i).Type)
+	}
+}
