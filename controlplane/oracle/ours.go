@@ -38,6 +38,9 @@ func (p programs) Restore(ctx context.Context, input []byte) error {
 	return err
 }
 
+// Most implements serviceproxy.Applier: every world's rules are written in steps.
+func (p programs) Most(context.Context) int { return 20 }
+
 // Save implements serviceproxy.Applier.
 func (p programs) Save(ctx context.Context, table string) ([]byte, error) {
 	return p.run(ctx, nil, p.prefix+"-save", "-t", table)

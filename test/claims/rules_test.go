@@ -30,6 +30,8 @@ func (k kernelTables) Restore(ctx context.Context, input []byte) error {
 	return k.ns.RestoreIPTables(ctx, string(input), true)
 }
 
+func (k kernelTables) Most(context.Context) int { return 0 }
+
 func (k kernelTables) Save(_ context.Context, table string) (out []byte, err error) {
 	err = k.ns.Do(func() error {
 		out, err = exec.Command("iptables-save", "-t", table).Output()

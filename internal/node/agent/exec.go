@@ -28,7 +28,7 @@ func newPrograms(f service.Family) *programs {
 	return p
 }
 
-// Restore implements serviceproxy.Applier. It waits up to five seconds for the xtables lock, as kube-proxy does.
+// Restore implements serviceproxy.Tables. It waits up to five seconds for the xtables lock, as kube-proxy does.
 func (p *programs) Restore(ctx context.Context, input []byte) error {
 	_, err := p.run(ctx, input, p.restore, "-w", "5", "--noflush", "--counters")
 	if err == nil {
@@ -37,9 +37,21 @@ func (p *programs) Restore(ctx context.Context, input []byte) error {
 	return fmt.Errorf("%w%s", err, failedLine(err.Error(), input))
 }
 
-// Save implements serviceproxy.Applier.
+// Save implements serviceproxy.Tables.
 func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
 	return p.run(ctx, nil, p.save, "-t", table)
+}
+
+// mostNames: iptables of the nft variant keeps the chains that one run names in a sorted list, through which it goes for each rule.
+const mostNames = 3000
+
+// Most implements serviceproxy.Applier. With the legacy variant each run reads and writes the whole table.
+func (p *programs) Most(ctx context.Context) int {
+	version, err := p.run(ctx, nil, p.restore, "--version")
+	if err != nil || bytes.Contains(version, []byte("legacy")) {
+		return 0
+	}
+	return mostNames
 }
 
 func (p *programs) run(ctx context.Context, input []byte, name string, args ...string) ([]byte, error) {

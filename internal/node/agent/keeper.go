@@ -186,7 +186,7 @@ func (w *warner) send(ctx context.Context, events map[string]func(context.Contex
 
 // editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such
 // table.
-func editNAT(ctx context.Context, applier serviceproxy.Applier, edit func(*iptables.Table) iptables.Edit) (int, error) {
+func editNAT(ctx context.Context, applier serviceproxy.Tables, edit func(*iptables.Table) iptables.Edit) (int, error) {
 	dump, err := applier.Save(ctx, iptables.NAT)
 	if err != nil {
 		return 0, err

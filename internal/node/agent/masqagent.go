@@ -33,7 +33,7 @@ const (
 // masqTarget is table nat of one family.
 type masqTarget struct {
 	family  service.Family
-	applier serviceproxy.Applier
+	applier serviceproxy.Tables
 	ahead   []iptables.Rule // of POSTROUTING, that stand before the jump
 }
 

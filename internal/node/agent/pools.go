@@ -56,7 +56,7 @@ type poolAgent struct {
 // poolTarget is one family's part.
 type poolTarget struct {
 	family  service.Family
-	applier serviceproxy.Applier
+	applier serviceproxy.Tables
 	plan    *ippool.Plan // nil before the first
 	written *ippool.Plan // whose rules the kernel was last seen to have; nil: look
 }

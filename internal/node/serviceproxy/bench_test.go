@@ -3,39 +3,47 @@ package serviceproxy
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"packetwalk.dev/internal/node/service"
 )
 
-// BenchmarkPlan is what the agent computes for one change of a service with 600 endpoints among 100 services with 3.
-func BenchmarkPlan(b *testing.B) {
-	var ports []service.Port
-	for i := range 101 {
-		n := 3
-		if i == 0 {
-			n = 600
+// manyPorts are service ports with three endpoints each.
+func manyPorts(n int) []service.Port {
+	ports := make([]service.Port, 0, n)
+	for i := range n {
+		p := testPort(fmt.Sprintf("s%06d", i))
+		p.ClusterIP, p.NodePort = netip.AddrFrom4([4]byte{10, 96 + byte(i>>16), byte(i >> 8), byte(i)}), 0
+		for j := 3 * i; j < 3*i+3; j++ {
+			at := netip.AddrFrom4([4]byte{10, 128 + byte(j>>16), byte(j >> 8), byte(j)})
+			p.Endpoints = append(p.Endpoints, service.Endpoint{Addr: netip.AddrPortFrom(at, 80), Ready: true, Serving: true})
 		}
-		var endpoints []string
-		for j := range n {
-			endpoints = append(endpoints, netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, byte(i), byte(j >> 8), byte(j)}), 80).String())
-		}
-		ports = append(ports, testPort(fmt.Sprint("s", i), endpoints...))
+		p.ForCluster = p.Endpoints
+		ports = append(ports, p)
 	}
+	return ports
+}
+
+// BenchmarkChange is what the agent computes for a change of one service among 10,000.
+func BenchmarkChange(b *testing.B) {
 	config := Config{Family: service.IPv4, Rules: RulesCurrent, MasqueradeBit: 14}
-	set, err := Generate(config, ports)
+	ports := manyPorts(10_000)
+	from, err := newState(config, ports, nil)
 	if err != nil {
 		b.Fatal(err)
 	}
-	before := render(set)
+	changed := slices.Clone(ports)
+	changed[5000].ForCluster = changed[5000].ForCluster[:2]
 	b.ReportAllocs()
 	for b.Loop() {
-		set, err := Generate(config, ports)
+		to, err := newState(config, changed, from)
 		if err != nil {
 			b.Fatal(err)
 		}
-		if p := planPartial(set, render(set), before); !p.isZero() {
-			b.Fatal("something changed")
+		to.count()
+		if p := difference(from, to); len(p.steps) != 1 || p.rules["nat"] != 3 {
+			b.Fatalf("%+v", p)
 		}
 	}
 }

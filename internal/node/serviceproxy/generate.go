@@ -88,13 +88,7 @@ func Generate(c Config, ports []service.Port) (*RuleSet, error) {
 	if err != nil {
 		return nil, err
 	}
-	b := &builder{Config: c, age: a, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
-	b.LocalhostNodePorts = b.LocalhostNodePorts && c.Family == service.IPv4
-	endpoints := 0
-	for i := range ports {
-		endpoints += len(ports[i].Endpoints)
-	}
-	b.large = endpoints > largeCluster
+	b := newBuilder(c, a, isLarge(ports))
 	b.top()
 	for i := range ports {
 		b.port(&ports[i])
@@ -107,6 +101,20 @@ func Generate(c Config, ports []service.Port) (*RuleSet, error) {
 		b.set.Tables = append(b.set.Tables, t.Table)
 	}
 	return &b.set, nil
+}
+
+func newBuilder(c Config, a *age, large bool) *builder {
+	b := &builder{Config: c, age: a, large: large, filter: newTable(iptables.Filter), nat: newTable(iptables.NAT)}
+	b.LocalhostNodePorts = b.LocalhostNodePorts && c.Family == service.IPv4
+	return b
+}
+
+func isLarge(ports []service.Port) bool {
+	endpoints := 0
+	for i := range ports {
+		endpoints += len(ports[i].Endpoints)
+	}
+	return endpoints > largeCluster
 }
 
 // table collects chains by name.

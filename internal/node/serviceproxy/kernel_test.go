@@ -20,9 +20,10 @@ import (
 type namespaceApplier struct {
 	name   string
 	prefix string
+	most   int
 }
 
-func newNamespace(t *testing.T, f service.Family) *namespaceApplier {
+func newNamespace(t testing.TB, f service.Family) *namespaceApplier {
 	t.Helper()
 	kerneltest.NeedRoot(t)
 	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%s", os.Getpid(),
@@ -56,6 +57,8 @@ func (n *namespaceApplier) Restore(ctx context.Context, input []byte) error {
 	return err
 }
 
+func (n *namespaceApplier) Most(context.Context) int { return n.most }
+
 func (n *namespaceApplier) Save(ctx context.Context, table string) ([]byte, error) {
 	return n.run(ctx, nil, n.prefix+"-save", "-t", table)
 }
@@ -79,11 +82,11 @@ func TestKernelReadsBackToTheLetter(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for at, want := range syncer.written {
-				if diff := cmp.Diff(want, now[at]); diff != "" {
-					t.Errorf("%s/%s (-written +read):\n%s", at.table, at.chain, diff)
+			syncer.state.each(func(want chainText) {
+				if diff := cmp.Diff(want.rules, now[want.place]); diff != "" {
+					t.Errorf("%s/%s (-written +read):\n%s", want.table, want.chain, diff)
 				}
-			}
+			})
 			if names, err := syncer.Repair(ctx); err != nil || len(names) > 0 {
 				t.Errorf("repair of what is whole: %v, %v", names, err)
 			}

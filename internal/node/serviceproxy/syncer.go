@@ -5,18 +5,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"math"
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// Applier reads and writes the kernel's iptables of one family.
-type Applier interface {
+// Tables reads and writes the kernel's iptables of one family.
+type Tables interface {
 	// Restore feeds the input to iptables-restore --noflush: each table changes whole or not at all.
 	Restore(ctx context.Context, input []byte) error
 	// Save dumps one table as iptables-save -t does, without counters.
 	Save(ctx context.Context, table string) ([]byte, error)
+}
+
+// Applier is what a Syncer needs of them.
+type Applier interface {
+	Tables
+	// Most is how many chains one Restore may name, as its own or as a rule's target, before each costs more than the one before; 0 where
+	// it costs most to run at all.
+	Most(ctx context.Context) int
 }
 
 // Result tells what a sync did.
@@ -35,9 +43,9 @@ type Syncer struct {
 	applier Applier
 	config  Config
 
-	set     *RuleSet // what was written last; nil after a failure, and before the first sync
-	written image
-	readsAs image // chains that the kernel's tools print differently from us, as read back
+	state   *state           // what was wanted last
+	written bool             // and is what the kernel has: not after a failure, and before the first sync
+	readsAs map[place]string // chains that the kernel's tools print differently from us, as read back
 }
 
 // NewSyncer makes a syncer; it touches nothing before the first Sync.
@@ -45,53 +53,62 @@ func NewSyncer(config Config, applier Applier) (*Syncer, error) {
 	if _, err := ageOf(config.Rules); err != nil {
 		return nil, err
 	}
-	return &Syncer{applier: applier, config: config, readsAs: image{}}, nil
+	return &Syncer{applier: applier, config: config, readsAs: map[place]string{}}, nil
 }
 
-// Sync makes the rules those of the service ports. The first sync, and the one after a failure, writes all own chains and jumps (a full
-// sync); the others write only the chains that changed.
+// Sync makes the rules those of the service ports. The first sync, and the one after a failure, compare all own chains and jumps with the
+// kernel's (a full sync); the others write only what has changed.
 func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (Result, error) {
-	set, err := Generate(s.config, ports)
+	result := Result{Full: !s.written}
+	to, err := newState(s.config, ports, s.state)
 	if err != nil {
-		return Result{}, err
+		return result, err
 	}
-	want := render(set)
-	full := s.set == nil
+	from := s.state
+	s.state, s.written = to, false
+	result.Total = to.count()
+	for _, p := range to.parts {
+		if p.noLocalInternal {
+			result.NoLocalInternal++
+		}
+		if p.noLocalExternal {
+			result.NoLocalExternal++
+		}
+	}
 	var p plan
-	if full {
+	if result.Full {
 		now, err := s.dump(ctx)
 		if err != nil {
-			return Result{Full: true}, err
+			return result, err
 		}
-		p = planFull(set, now)
+		p = compare(to, now, nil, s.most(ctx))
 	} else {
-		p = planPartial(set, want, s.written)
+		p = difference(from, to)
 	}
-	result := Result{Full: full, Written: p.rules, Total: map[string]int{},
-		NoLocalInternal: set.NoLocalInternal, NoLocalExternal: set.NoLocalExternal}
-	for i := range set.Tables {
-		for j := range set.Tables[i].Chains {
-			result.Total[set.Tables[i].Name] += len(set.Tables[i].Chains[j].Rules)
-		}
-	}
-	s.set = nil
+	result.Written = p.rules
 	if result.CleanupErr, err = s.apply(ctx, &p); err != nil {
 		return result, err
 	}
-	for _, edit := range p.edits {
-		for i := range edit.Replace {
-			delete(s.readsAs, place{edit.Table, edit.Replace[i].Name})
-		}
+	for _, at := range p.touched {
+		delete(s.readsAs, at)
 	}
-	s.set, s.written = set, want
+	s.written = true
 	return result, nil
+}
+
+// most is how much one step of a plan may have.
+func (s *Syncer) most(ctx context.Context) int {
+	if most := s.applier.Most(ctx); most > 0 {
+		return most
+	}
+	return math.MaxInt
 }
 
 // Configure changes what the rules depend on; the next Sync writes what that changes. Family and Rules must stay as they are.
 func (s *Syncer) Configure(c Config) { s.config = c }
 
 // ForceFull makes the next Sync a full one.
-func (s *Syncer) ForceFull() { s.set = nil }
+func (s *Syncer) ForceFull() { s.written = false }
 
 // Canary tells whether the chain that only marks our presence is still in the mangle table. When it is gone, something has flushed the
 // rules, and a full sync is due. It is the cheapest look there is.
@@ -106,19 +123,19 @@ func (s *Syncer) Canary(ctx context.Context) (bool, error) {
 // Repair compares a dump with what was written, puts back what others have deleted or changed in own chains, and the jumps to them.
 // It returns the names of what it wrote, as table/chain. Before the first sync it does nothing.
 func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
-	if s.set == nil {
+	if !s.written {
 		return nil, nil
 	}
 	now, err := s.dump(ctx)
 	if err != nil {
 		return nil, err
 	}
-	p := planRepair(s.set, s.written, s.readsAs, now)
+	p := compare(s.state, now, s.readsAs, s.most(ctx))
 	if p.isZero() {
 		return nil, nil
 	}
 	if _, err := s.apply(ctx, &p); err != nil {
-		s.set = nil
+		s.written = false
 		return nil, err
 	}
 	after, err := s.dump(ctx)
@@ -131,19 +148,16 @@ func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 // repaired lists what a repair changed. A chain that reads after the repair as it did before was never damaged: the tools of this machine
 // print some rule in another form than ours, which is remembered.
 func (s *Syncer) repaired(p *plan, before, after dumped) []string {
+	want := map[place]string{}
+	s.state.each(func(c chainText) { want[c.place] = c.rules })
 	var names []string
-	for _, edit := range p.edits {
-		for i := range edit.Replace {
-			at := place{edit.Table, edit.Replace[i].Name}
-			if after[at] != s.written[at] && strings.Count(after[at], "\n") == strings.Count(s.written[at], "\n") {
-				s.readsAs[at] = after[at]
-			}
-			if old, there := before[at]; !there || old != after[at] {
-				names = append(names, at.table+"/"+at.chain)
-			}
+	for _, at := range p.touched {
+		rules, own := want[at]
+		if own && after[at] != rules && lines(after[at]) == lines(rules) {
+			s.readsAs[at] = after[at]
 		}
-		for _, j := range edit.Insert {
-			names = append(names, edit.Table+"/"+j.Chain)
+		if old, there := before[at]; !own || !there || old != after[at] {
+			names = append(names, at.table+"/"+at.chain)
 		}
 	}
 	return names
@@ -151,7 +165,7 @@ func (s *Syncer) repaired(p *plan, before, after dumped) []string {
 
 func (s *Syncer) dump(ctx context.Context) (dumped, error) {
 	var dumps [][]byte
-	for _, table := range []string{iptables.Filter, iptables.Mangle, iptables.NAT} {
+	for _, table := range tables {
 		dump, err := s.applier.Save(ctx, table)
 		if err != nil {
 			return nil, err
@@ -161,34 +175,60 @@ func (s *Syncer) dump(ctx context.Context) (dumped, error) {
 	return readDump(dumps...), nil
 }
 
-// apply makes the plan's edits, then its cleanup, whose failure is not the edits'.
+// apply makes the plan's steps, then its cleanup, whose failure is not theirs.
 func (s *Syncer) apply(ctx context.Context, p *plan) (cleanupErr, err error) {
-	if input := iptables.AppendRestore(nil, p.edits); len(input) > 0 {
-		if err := s.applier.Restore(ctx, input); err != nil {
+	cleanup := p.cleanup
+	for _, step := range p.steps {
+		err := s.restore(ctx, step...)
+		if err != nil && ctx.Err() == nil {
+			// A chain that somebody else's rule leads to cannot be deleted: what else is to be done does not wait for it.
+			again := false
+			for _, e := range step {
+				if len(e.delete) > 0 {
+					cleanup, again = append(cleanup, &edit{table: e.table, delete: e.delete}), true
+					e.delete = nil
+				}
+			}
+			if again {
+				err = s.restore(ctx, step...)
+			}
+		}
+		if err != nil {
 			return nil, fmt.Errorf("write rules: %w", err)
 		}
 	}
-	if input := iptables.AppendRestore(nil, p.cleanup); len(input) > 0 {
-		if err := s.applier.Restore(ctx, input); err != nil {
-			return fmt.Errorf("delete unused chains: %w", err), nil
+	for _, e := range cleanup {
+		if err := s.restore(ctx, e); err != nil {
+			cleanupErr = errors.Join(cleanupErr, fmt.Errorf("delete unused chains: %w", err))
 		}
 	}
-	return nil, nil
+	return cleanupErr, nil
+}
+
+func (s *Syncer) restore(ctx context.Context, edits ...*edit) error {
+	var input []byte
+	for _, e := range edits {
+		if !e.isZero() {
+			input = e.input(input)
+		}
+	}
+	if len(input) == 0 {
+		return nil
+	}
+	return s.applier.Restore(ctx, input)
 }
 
 // Remove removes the chains of all ages and the jumps to them; not KUBE-MARK-MASQ, which others may use.
 func (s *Syncer) Remove(ctx context.Context) error {
-	s.set = nil
+	s.written = false
 	now, err := s.dump(ctx)
 	if err != nil {
 		return err
 	}
-	empty := &RuleSet{Tables: []iptables.Table{{Name: iptables.Filter}, {Name: iptables.Mangle}, {Name: iptables.NAT}}}
-	p := planFull(empty, now)
-	for i := range p.cleanup {
-		edit := &p.cleanup[i]
-		if _, there := now[place{edit.Table, chainCanary}]; there {
-			edit.Delete = append(edit.Delete, chainCanary)
+	p := compare(&state{}, now, nil, s.most(ctx))
+	for _, table := range tables {
+		if _, there := now[place{table, chainCanary}]; there {
+			p.drop(table, []string{chainCanary}, 1)
 		}
 	}
 	if p.isZero() {
