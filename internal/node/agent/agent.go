@@ -257,7 +257,7 @@ func (a *agent) loop(ctx context.Context) {
 	pending := true
 	canary := time.NewTicker(canaryPeriod)
 	defer canary.Stop()
-	repair := time.NewTicker(a.SyncPeriod)
+	repair := time.NewTimer(a.SyncPeriod)
 	defer repair.Stop()
 	var quiet <-chan time.Time
 	work, cancel := finishing(ctx)
@@ -301,7 +301,9 @@ func (a *agent) loop(ctx context.Context) {
 			a.repair(work)
 			pace.after(start, time.Now(), true)
 		case <-repair.C:
+			start := time.Now()
 			a.repair(work)
+			repair.Reset(untilLook(a.SyncPeriod, time.Since(start)))
 		}
 	}
 }

@@ -43,7 +43,7 @@ func (p *programs) Save(ctx context.Context, table string) ([]byte, error) {
 }
 
 // mostNames: iptables of the nft variant keeps the chains that one run names in a sorted list, through which it goes for each rule.
-const mostNames = 3000
+const mostNames = 1500
 
 // Most implements serviceproxy.Applier. With the legacy variant each run reads and writes the whole table.
 func (p *programs) Most(ctx context.Context) int {

@@ -14,6 +14,12 @@ const (
 // second of each other, and somebody waits for the last of them.
 const burst = 5 * time.Second
 
+// lookFactor is how many times its duration passes between two looks at all rules: those of 10,000 services take seconds to read.
+const lookFactor = 20
+
+// untilLook is how long it is until the next look, after one that took so long.
+func untilLook(period, took time.Duration) time.Duration { return max(period, lookFactor*took) }
+
 // pacer decides when the next sync may begin. After quiet it is at once.
 type pacer struct {
 	min    time.Duration

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -21,13 +22,16 @@ type namespaceApplier struct {
 	name   string
 	prefix string
 	most   int
+	cpu    time.Duration // of all programs
 }
+
+var namespaces int // made so far
 
 func newNamespace(t testing.TB, f service.Family) *namespaceApplier {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%s", os.Getpid(),
-		strings.ToLower(strings.NewReplacer("/", "-", ".", "").Replace(t.Name()))), prefix: "iptables"}
+	namespaces++
+	n := &namespaceApplier{name: fmt.Sprintf("pwsp-%d-%d", os.Getpid(), namespaces), prefix: "iptables"}
 	if f == service.IPv6 {
 		n.prefix = "ip6tables"
 	}
@@ -46,7 +50,11 @@ func (n *namespaceApplier) run(ctx context.Context, input []byte, args ...string
 	cmd := exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", n.name}, args...)...)
 	var out, errOut bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errOut
-	if err := cmd.Run(); err != nil {
+	err := cmd.Run()
+	if cmd.ProcessState != nil {
+		n.cpu += cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%v: %w: %s", args, err, errOut.String())
 	}
 	return out.Bytes(), nil

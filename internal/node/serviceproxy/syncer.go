@@ -179,6 +179,9 @@ func (s *Syncer) dump(ctx context.Context) (dumped, error) {
 func (s *Syncer) apply(ctx context.Context, p *plan) (cleanupErr, err error) {
 	cleanup := p.cleanup
 	for _, step := range p.steps {
+		if err := ctx.Err(); err != nil {
+			return nil, fmt.Errorf("write rules: %w", err)
+		}
 		err := s.restore(ctx, step...)
 		if err != nil && ctx.Err() == nil {
 			// A chain that somebody else's rule leads to cannot be deleted: what else is to be done does not wait for it.
