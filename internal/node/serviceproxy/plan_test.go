@@ -68,8 +68,14 @@ func (m *memory) Restore(_ context.Context, input []byte) error {
 		line = strings.TrimSuffix(line, "\n")
 		switch {
 		case line[0] == '*':
-			table, now = line[1:], maps.Clone(m.rules)
+			table, now = line[1:], make(map[place][]string, len(m.rules))
+			for at, rules := range m.rules {
+				now[at] = slices.Clone(rules)
+			}
 		case line == "COMMIT":
+			if err := targets(now); err != nil {
+				return err
+			}
 			m.rules = now
 		default:
 			if err := command(now, table, line); err != nil {
@@ -92,34 +98,38 @@ func command(rules map[place][]string, table, line string) error {
 	if !there {
 		return fmt.Errorf("no chain %s", name)
 	}
-	if _, to, ok := strings.Cut(rule, "-j KUBE-"); ok {
-		if _, there := rules[place{table, "KUBE-" + to}]; !there {
-			return fmt.Errorf("no target KUBE-%s", to)
-		}
-	}
 	switch line[:2] {
 	case "-A":
-		rules[at] = append(slices.Clip(old), " "+rule)
+		rules[at] = append(old, " "+rule)
 	case "-I":
 		number, rest, _ := strings.Cut(rule, " ")
 		n, err := strconv.Atoi(number)
 		if err != nil || n > len(old)+1 {
 			return fmt.Errorf("no place %q among %d rules", number, len(old))
 		}
-		rules[at] = slices.Insert(slices.Clone(old), n-1, " "+rest)
+		rules[at] = slices.Insert(old, n-1, " "+rest)
 	case "-D":
 		i := slices.Index(old, " "+rule)
 		if i < 0 {
 			return fmt.Errorf("no such rule")
 		}
-		rules[at] = slices.Delete(slices.Clone(old), i, i+1)
+		rules[at] = slices.Delete(old, i, i+1)
 	case "-X":
-		for other, all := range rules {
-			if other.table == table && slices.ContainsFunc(all, func(r string) bool { return strings.HasSuffix(r, " -j "+name) }) {
-				return fmt.Errorf("%s leads to it", other.chain)
+		delete(rules, at)
+	}
+	return nil
+}
+
+// targets tells of rules that lead to a chain that is not there.
+func targets(rules map[place][]string) error {
+	for at, all := range rules {
+		for _, rule := range all {
+			if _, to, ok := strings.Cut(rule, "-j KUBE-"); ok {
+				if _, there := rules[place{at.table, "KUBE-" + to}]; !there {
+					return fmt.Errorf("%s leads to KUBE-%s, which is not there", at.chain, to)
+				}
 			}
 		}
-		delete(rules, at)
 	}
 	return nil
 }
