@@ -101,7 +101,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			continue
 		}
 		observed, there := likeliest(flows, k.flow)
-		if !there && unasked(outcome) {
+		if !there && laterReset(outcome) {
 			c.Uncertain++
 			continue
 		}
@@ -151,11 +151,14 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 // fromOutside tells of a request that no host of those walked sent: where its answer goes, nobody may have asked.
 func fromOutside(outcome *walk.Outcome) bool { return outcome.There[0].Stage != walk.Sent }
 
-// unasked tells of a TCP answer that is delivered where nobody asked, as far as is known: the reset that it gets is not walked, and ends
-// the connections that take it for the request's (nf_conntrack_tcp_packet).
-func unasked(outcome *walk.Outcome) bool {
+// laterReset tells of a TCP answer that gets a reset, which is not walked: delivered where nobody asked, as far as is known, or rejected
+// with one. It ends the connections that take it for the request's and saw no answer (nf_conntrack_tcp_packet).
+func laterReset(outcome *walk.Outcome) bool {
 	b := outcome.BackEnd
-	return b != nil && b.Kind == walk.Delivered && b.Packet.Protocol == packet.TCP && (b.Refused || fromOutside(outcome))
+	if b == nil || b.Packet.Protocol != packet.TCP {
+		return false
+	}
+	return b.Kind == walk.Delivered && (b.Refused || fromOutside(outcome)) || b.Kind == walk.Rejected && b.Reject == "tcp-reset"
 }
 
 // unresolved tells of a packet for whose next hop nobody answers.
