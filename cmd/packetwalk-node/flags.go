@@ -24,6 +24,7 @@ type command struct {
 	agent.Options
 	configFile          string
 	strict, showVersion bool
+	cleanup             bool
 	proxy               proxyconfig.Configuration // of the flags of kube-proxy, or of the file
 	shared              proxyconfig.NFTables      // of the flags that are for both modes
 	hostname            string
@@ -101,6 +102,7 @@ func (c *command) flags() *flag.FlagSet {
 		"fail on fields and flags without effect, and on unknown fields; otherwise they are one warning")
 	f.StringVar(&c.hostname, "hostname-override", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
+	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, and end")
 	f.BoolVar(&c.showVersion, "version", false, "print the version and exit")
 	c.ownFlags(f)
 	c.masqueradeFlags(f)

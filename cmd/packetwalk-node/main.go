@@ -51,7 +51,11 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := agent.Run(ctx, c.Options, logger); err != nil {
+	run := func() error { return agent.Run(ctx, c.Options, logger) }
+	if c.cleanup {
+		run = func() error { return agent.Cleanup(ctx, c.Options) }
+	}
+	if err := run(); err != nil {
 		fmt.Fprintf(os.Stderr, "packetwalk-node: %v\n", err)
 		return 1
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"strings"
@@ -180,18 +181,39 @@ func (a *agent) addProxies() error {
 	for _, f := range a.families {
 		c := a.config(f.family)
 		c.TCPLiberal, c.NFAcct = liberal != 0, counters
-		iptables, err := serviceproxy.NewSyncer(c, f.programs)
+		p, err := newProxy(c, f, a.Backend)
 		if err != nil {
 			return err
-		}
-		p := &proxy{programsOf: f, ports: service.NewPorts(f.family), syncer: iptablesSyncer{iptables},
-			other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
-		if a.Backend == BackendNFTables {
-			p.syncer, p.other = p.other, p.syncer
 		}
 		a.proxies = append(a.proxies, p)
 	}
 	return nil
+}
+
+func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, error) {
+	iptables, err := serviceproxy.NewSyncer(c, f.programs)
+	if err != nil {
+		return nil, err
+	}
+	p := &proxy{programsOf: f, ports: service.NewPorts(f.family), syncer: iptablesSyncer{iptables},
+		other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
+	if backend == BackendNFTables {
+		p.syncer, p.other = p.other, p.syncer
+	}
+	return p, nil
+}
+
+// Cleanup removes the service proxy's rules of the options' backend.
+func Cleanup(ctx context.Context, o Options) error {
+	var errs []error
+	for _, f := range o.Families {
+		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend)
+		if err == nil {
+			err = p.syncer.Remove(ctx)
+		}
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
 }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.

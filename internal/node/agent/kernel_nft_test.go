@@ -47,6 +47,12 @@ func TestServicesByNFTables(t *testing.T) {
 	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
 		t.Errorf("after the agent's end: %s", got)
 	}
+	if out, err := w.role("node", "cleanup", w.path).CombinedOutput(); err != nil {
+		t.Errorf("clean up: %v: %s", err, out)
+	}
+	if tables := w.nft("list tables"); strings.Contains(tables, servicemaps.TableName) {
+		t.Errorf("after a clean-up there are\n%s", tables)
+	}
 }
 
 func (w *world) nft(format string, args ...any) string {
@@ -153,13 +159,15 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 	first := c.say()
 	for _, backend := range []string{BackendIPTables, BackendNFTables} {
 		agent.stop()
+		w.nft("add table ip kube-proxy")
 		w.state.Options.Backend = backend
 		w.save()
 		agent = w.agent()
 		w.eventually("nothing of the other backend", func() bool {
-			table := strings.Contains(w.nft("list tables"), servicemaps.TableName)
+			tables := w.nft("list tables")
+			table := strings.Contains(tables, servicemaps.TableName)
 			chains := strings.Contains(w.sh("ip netns exec %s iptables-save", w.node), ":KUBE-SERVICES ")
-			return table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
+			return !strings.Contains(tables, "kube-proxy") && table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
 		})
 		if got := c.say(); got != first {
 			w.Errorf("an open connection, with %s: %s, before %s", backend, got, first)

@@ -34,6 +34,10 @@ func TestMain(m *testing.M) {
 		os.Exit(m.Run())
 	case "agent":
 		os.Exit(playAgent(os.Args[1]))
+	case "cleanup":
+		if err := Cleanup(context.Background(), (&fileSource{path: os.Args[1]}).read().Options); err != nil {
+			log.Fatal(err)
+		}
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":

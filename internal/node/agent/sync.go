@@ -11,6 +11,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
@@ -129,7 +130,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 	return nil
 }
 
-// removeOther removes what the other backend left behind, once there are rules.
+// removeOther removes what the other backend left behind, and kube-proxy with nftables, once there are rules.
 func (a *agent) removeOther(ctx context.Context, p *proxy) {
 	if p.other == nil {
 		return
@@ -138,6 +139,7 @@ func (a *agent) removeOther(ctx context.Context, p *proxy) {
 	if errors.Is(err, exec.ErrNotFound) {
 		err = nil // without iptables there are no rules of it
 	}
+	err = errors.Join(err, servicemaps.RemoveKubeProxys(ctx, kernel.NFTables{}, p.family))
 	if a.faults.note(fmt.Sprintf("remove %s rules of the other backend", p.family), err); err == nil {
 		p.other = nil
 	}

@@ -248,9 +248,20 @@ func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 // Remove removes the table.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
-	there, err := s.Canary(ctx)
-	if err == nil && there {
-		err = s.kernel.Commit(ctx, []netlink.Message{s.table.Delete()}, 0)
+	return remove(ctx, s.kernel, s.table)
+}
+
+// RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.
+func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
+	table := newWriter(serviceproxy.Config{Family: f}).table()
+	table.Name = "kube-proxy"
+	return remove(ctx, k, table)
+}
+
+func remove(ctx context.Context, k Kernel, table nf.Table) error {
+	_, err := k.Ask(ctx, table.Get())
+	if err == nil {
+		err = k.Commit(ctx, []netlink.Message{table.Delete()}, 0)
 	}
 	// A kernel without nf_tables knows no such messages.
 	for _, e := range []unix.Errno{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
@@ -259,7 +270,7 @@ func (s *Syncer) Remove(ctx context.Context) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("remove table %s: %w", s.table.Name, err)
+		return fmt.Errorf("remove table %s: %w", table.Name, err)
 	}
 	return nil
 }
