@@ -18,12 +18,16 @@ type part struct {
 	slots    slots
 	name     string // of the service port, in comments
 	elements []item
-	names    []name           // of the service port
-	named    map[name][]*item // elements whose keys begin with each
-	shared   []*item          // those that other service ports may want, too
+	named    []namedItems // elements whose keys begin with a name of the service port
+	shared   []*item      // those that other service ports may want, too
 	fans     []fan
 	// Without endpoints on this node, where the policy is Local.
 	noLocalInternal, noLocalExternal bool
+}
+
+type namedItems struct {
+	name
+	elements []*item
 }
 
 // item is an element of a set; the value of one of setSources is the last address of the range.
@@ -36,7 +40,6 @@ type item struct {
 // newPart makes the part of a service port with its endpoints in their slots.
 func (s *State) newPart(st *stored) *part {
 	part := makePart(s.w, st.port, st.slots)
-	part.named = map[name][]*item{}
 	for i := range part.elements {
 		e := &part.elements[i]
 		n, named := s.nameOf(e.set, e.key)
@@ -44,16 +47,27 @@ func (s *State) newPart(st *stored) *part {
 			part.shared = append(part.shared, e)
 			continue
 		}
-		if part.named[n] == nil {
-			part.names = append(part.names, n)
+		at := slices.IndexFunc(part.named, func(has namedItems) bool { return has.name == n })
+		if at < 0 {
+			at, part.named = len(part.named), append(part.named, namedItems{name: n})
 		}
-		part.named[n] = append(part.named[n], e)
+		part.named[at].elements = append(part.named[at].elements, e)
 	}
 	return part
 }
 
+// of are the elements of a name.
+func (p *part) of(n name) []*item {
+	for i := range p.named {
+		if p.named[i].name == n {
+			return p.named[i].elements
+		}
+	}
+	return nil
+}
+
 func makePart(w *writer, p *service.Port, s slots) *part {
-	part := &part{port: p, slots: s, name: comment(p)}
+	part := &part{port: p, slots: s, name: comment(p), elements: make([]item, 0, 4+2*len(s[0])+len(s[1]))}
 	reachable := len(p.ForCluster) > 0
 	usesLocal := p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External()
 	internalOK := reachable && (p.InternalPolicy == service.Cluster || len(p.ForLocal) > 0)

@@ -95,7 +95,7 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	err = s.undisturbed(ctx, func(h held) error {
 		state = NewState(s.config, h.elements)
-		state.Update(portsOf(ports, ports.Services()))
+		state.take(portsOf(ports, ports.Services()), nil)
 		c = state.Compare(h.elements)
 		c.leftOver(h)
 		return s.apply(ctx, &c, true)
@@ -104,7 +104,7 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 		return state, c, err
 	}
 	state = NewState(s.config, nil)
-	state.Update(portsOf(ports, ports.Services()))
+	state.take(portsOf(ports, ports.Services()), nil)
 	c = state.Compare(nil)
 	for i := range c.Steps {
 		c.Steps[i].Forget = nil // the maps of clients are new

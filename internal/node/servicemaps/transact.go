@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -143,26 +144,27 @@ func (s *Syncer) messages(steps []Step) (messages []netlink.Message) {
 	for _, c := range chains {
 		messages = append(messages, s.table.AddRules(c)...)
 	}
-	var deleted, added []Change
-	for i := range steps {
-		deleted, added = append(deleted, steps[i].Delete...), append(added, steps[i].Add...)
-	}
-	bySet(deleted, func(set *nf.Set, e []nf.Element) { messages = append(messages, s.table.DeleteElements(set, e)...) })
-	bySet(added, func(set *nf.Set, e []nf.Element) { messages = append(messages, s.table.AddElements(set, e)...) })
+	bySet(steps, func(s *Step) []Change { return s.Delete }, func(set *nf.Set, e []*nf.Element) {
+		messages = append(messages, s.table.DeleteElements(set, e)...)
+	})
+	bySet(steps, func(s *Step) []Change { return s.Add }, func(set *nf.Set, e []*nf.Element) {
+		messages = append(messages, s.table.AddElements(set, e)...)
+	})
 	return messages
 }
 
 // bySet calls f for the elements of each set, in the order of the sets' names.
-func bySet(changes []Change, f func(*nf.Set, []nf.Element)) {
-	sets := map[string]*nf.Set{}
-	elements := map[string][]nf.Element{}
-	for i := range changes {
-		name := changes[i].Set.Name
-		sets[name] = changes[i].Set
-		elements[name] = append(elements[name], changes[i].Element)
+func bySet(steps []Step, of func(*Step) []Change, f func(*nf.Set, []*nf.Element)) {
+	elements := map[*nf.Set][]*nf.Element{}
+	for i := range steps {
+		changes := of(&steps[i])
+		for j := range changes {
+			set := changes[j].Set
+			elements[set] = append(elements[set], &changes[j].Element)
+		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(sets)) {
-		f(sets[name], elements[name])
+	for _, set := range slices.SortedFunc(maps.Keys(elements), func(a, b *nf.Set) int { return strings.Compare(a.Name, b.Name) }) {
+		f(set, elements[set])
 	}
 }
 
@@ -176,8 +178,13 @@ func (s *Syncer) lost(ctx context.Context, forget []Forget) (messages []netlink.
 		if err != nil {
 			return nil, err
 		}
-		elements = slices.DeleteFunc(elements, func(e nf.Element) bool { return f.Keep[e.Value] })
-		messages = append(messages, s.table.DeleteElements(&nf.Set{Name: f.Set}, elements)...)
+		var gone []*nf.Element
+		for i := range elements {
+			if !f.Keep[elements[i].Value] {
+				gone = append(gone, &elements[i])
+			}
+		}
+		messages = append(messages, s.table.DeleteElements(&nf.Set{Name: f.Set}, gone)...)
 	}
 	return messages, nil
 }

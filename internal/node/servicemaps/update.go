@@ -22,7 +22,12 @@ type update struct {
 
 // Update takes the state to other ports of some services, sorted as service.Of gives them, and gives the steps to it.
 func (s *State) Update(services map[service.Key][]service.Port) Changes {
-	u := update{State: s, parts: map[*stored]*part{}, had: map[name]*stored{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
+	return s.take(services, map[*stored]*part{}).changes()
+}
+
+// take takes the state to other ports of some services; parts keeps what is made for that, nil where it is not needed again.
+func (s *State) take(services map[service.Key][]service.Port, parts map[*stored]*part) *update {
+	u := &update{State: s, parts: parts, had: map[name]*stored{}, shared: map[[2]string]int{}, fans: map[string]fan{}}
 	for _, key := range slices.SortedFunc(maps.Keys(services), service.CompareKeys) {
 		u.service(key, services[key])
 	}
@@ -31,7 +36,7 @@ func (s *State) Update(services map[service.Key][]service.Port) Changes {
 		u.want(p.after, 1)
 	}
 	s.held = nil
-	return u.changes()
+	return u
 }
 
 // service takes one service to other ports. Those that need the same as before stay.
@@ -70,10 +75,13 @@ func (u *update) service(key service.Key, ports []service.Port) {
 
 // part is what a service port needs, made once.
 func (u *update) part(st *stored) *part {
-	if u.parts[st] == nil {
-		u.parts[st] = u.newPart(st)
+	p := u.parts[st]
+	if p == nil {
+		if p = u.newPart(st); u.parts != nil {
+			u.parts[st] = p
+		}
 	}
-	return u.parts[st]
+	return p
 }
 
 // want counts what a service port wants, or wanted.
@@ -82,7 +90,8 @@ func (u *update) want(st *stored, by int) {
 		return
 	}
 	p := u.part(st)
-	for _, n := range p.names {
+	for i := range p.named {
+		n := p.named[i].name
 		if _, touched := u.had[n]; !touched {
 			u.had[n] = u.has(n)
 		}
@@ -170,9 +179,9 @@ func (u *update) changes() (c Changes) {
 func (u *update) elements(steps []Step) {
 	for i, p := range u.pairs {
 		if p.after != nil {
-			for _, n := range u.part(p.after).names {
-				if u.has(n) == p.after {
-					u.name(&steps[i], n)
+			for _, n := range u.part(p.after).named {
+				if u.has(n.name) == p.after {
+					u.name(&steps[i], n.name)
 				}
 			}
 		}
@@ -182,8 +191,8 @@ func (u *update) elements(steps []Step) {
 	for i := len(u.pairs) - 1; i >= 0; i-- {
 		p := u.pairs[i]
 		if p.before != nil {
-			for _, n := range u.part(p.before).names {
-				u.name(&steps[i], n)
+			for _, n := range u.part(p.before).named {
+				u.name(&steps[i], n.name)
 			}
 		}
 		u.share(&steps[i], p.before, false, setHairpin)
@@ -200,12 +209,12 @@ func (u *update) name(step *Step, n name) {
 	delete(u.had, n)
 	before := map[[2]string]*item{}
 	if had != nil {
-		for _, e := range u.part(had).named[n] {
+		for _, e := range u.part(had).of(n) {
 			before[[2]string{e.set, e.key}] = e
 		}
 	}
 	if has := u.has(n); has != nil {
-		for _, e := range u.part(has).named[n] {
+		for _, e := range u.part(has).of(n) {
 			at := [2]string{e.set, e.key}
 			was := before[at]
 			delete(before, at)
@@ -219,7 +228,7 @@ func (u *update) name(step *Step, n name) {
 		}
 	}
 	if had != nil {
-		for _, e := range u.part(had).named[n] { // in their order
+		for _, e := range u.part(had).of(n) { // in their order
 			if before[[2]string{e.set, e.key}] != nil {
 				u.delete(step, e)
 			}

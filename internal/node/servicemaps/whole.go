@@ -33,6 +33,7 @@ type comparison struct {
 // Compare gives the steps from what a table holds to the state: its elements, and clients of service ports with session affinity that are
 // with other endpoints than those. What is left over goes last. It writes all chains and sets, and uses held up.
 func (s *State) Compare(held Elements) Changes {
+	s.total = 0
 	sets, chains := s.frame()
 	c := comparison{s, held, []Step{{Sets: sets, Chains: chains}}}
 	c.share(setNodeIPs)
@@ -70,14 +71,14 @@ func (c *comparison) few() *Step {
 func (c *comparison) service(st *stored) {
 	part := c.newPart(st)
 	var step Step
-	for _, n := range part.names {
-		if c.has(n) != st {
+	for _, n := range part.named {
+		if c.has(n.name) != st {
 			continue
 		}
-		for _, e := range part.named[n] {
+		for _, e := range n.elements {
 			c.compare(&step, e)
 		}
-		c.unwanted(&step, n)
+		c.unwanted(&step, n.name)
 	}
 	forgot := map[string]bool{}
 	for i := range part.fans {
@@ -103,6 +104,7 @@ func (c *comparison) unwanted(step *Step, n name) {
 
 // compare adds the change of one key that the state has.
 func (c *comparison) compare(step *Step, want *item) {
+	c.total++
 	has, there := c.held[want.set][want.key]
 	delete(c.held[want.set], want.key)
 	if there && has == (Value{want.value, want.comment}) {

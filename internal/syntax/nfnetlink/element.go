@@ -1,6 +1,8 @@
 package nfnetlink
 
 import (
+	"slices"
+
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 )
@@ -18,23 +20,24 @@ type Element struct {
 const maxElements = 60 << 10
 
 // AddElements adds elements to a set.
-func (t Table) AddElements(s *Set, elements []Element) []netlink.Message {
+func (t Table) AddElements(s *Set, elements []*Element) []netlink.Message {
 	return t.elements(unix.NFT_MSG_NEWSETELEM, netlink.Create, s, elements, true)
 }
 
 // DeleteElements deletes elements from a set, whatever their values are.
-func (t Table) DeleteElements(s *Set, elements []Element) []netlink.Message {
+func (t Table) DeleteElements(s *Set, elements []*Element) []netlink.Message {
 	return t.elements(unix.NFT_MSG_DELSETELEM, 0, s, elements, false)
 }
 
-func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []Element, whole bool) (messages []netlink.Message) {
+func (t Table) elements(kind int, flags netlink.HeaderFlags, s *Set, elements []*Element, whole bool) (messages []netlink.Message) {
 	for len(elements) > 0 {
 		b := Attrs{{unix.NFTA_SET_ELEM_LIST_TABLE, t.Name}, {unix.NFTA_SET_ELEM_LIST_SET, s.Name}}.
 			Append([]byte{t.Family, unix.NFNETLINK_V0, 0, 0})
 		list := len(b)
+		b = slices.Grow(b, min(maxElements, len(elements)*128))
 		b = begin(b, unix.NFTA_SET_ELEM_LIST_ELEMENTS|unix.NLA_F_NESTED)
 		for len(elements) > 0 && len(b)-list < maxElements {
-			b = appendElement(b, s, &elements[0], whole)
+			b = appendElement(b, s, elements[0], whole)
 			elements = elements[1:]
 		}
 		messages = append(messages, t.raw(kind, flags, end(b, list)))

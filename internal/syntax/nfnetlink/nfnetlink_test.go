@@ -33,7 +33,7 @@ func TestElementsReadBack(t *testing.T) {
 		{Set{Name: "vmap", Verdicts: true}, []Element{{Key: "aaaa", Value: "chain/1", Comment: strings.Repeat("x", 128)}}},
 		{Set{Name: "ranges", Ranges: true}, []Element{{Key: "aaaa", End: "bbbb"}}},
 	} {
-		messages := table.AddElements(&test.set, test.elements)
+		messages := table.AddElements(&test.set, pointers(test.elements))
 		for i := range messages {
 			if len(messages[i].Data) > maxAttr {
 				t.Errorf("%s: a message of %d bytes", test.set.Name, len(messages[i].Data))
@@ -101,10 +101,17 @@ func TestTypeOf(t *testing.T) {
 	}
 }
 
+func pointers(elements []Element) (all []*Element) {
+	for i := range elements {
+		all = append(all, &elements[i])
+	}
+	return all
+}
+
 // FuzzAnswers: no answer, however cut or nested, makes a reader panic.
 func FuzzAnswers(f *testing.F) {
 	set := Set{Name: "vmap", Verdicts: true}
-	f.Add(table.AddElements(&set, []Element{{Key: "aaaa", Value: "chain", Comment: "who"}})[0].Data)
+	f.Add(table.AddElements(&set, []*Element{{Key: "aaaa", Value: "chain", Comment: "who"}})[0].Data)
 	f.Add(table.MakeSet(&set, 1).Data)
 	f.Add(table.AddRules(&Chain{Name: "c", Rules: []Rule{{"why", []Expr{Masquerade()}}}})[0].Data)
 	f.Fuzz(func(_ *testing.T, data []byte) {
