@@ -56,8 +56,8 @@ func TestKernelHoldsMany(t *testing.T) {
 	}
 }
 
-// BenchmarkKernel: the first sync, a change of one endpoint, the look whether anybody wrote, the comparison with the kernel if somebody did,
-// and nft loading the same from its own listing.
+// BenchmarkKernel: the first sync, a change of one endpoint, the look whether anybody wrote, the comparison with the kernel if somebody
+// did, and nft loading the same from its own listing.
 func BenchmarkKernel(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n) })

@@ -92,6 +92,19 @@ func (n *oneNode) walked(t *testing.T, request walk.Request) []string {
 	return lines
 }
 
+// firstPacket is a flow's first packet: the node's own, or one that comes in by eth0.
+func firstPacket(protocol packet.Protocol, from netip.Addr, to netip.AddrPort) walk.Request {
+	r := walk.Request{Host: "node", OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Source: from,
+		Destination: to.Addr(), SourcePort: packet.Exactly(4000), DestinationPort: packet.Exactly(to.Port())}}}
+	if from != netip.MustParseAddr("10.13.0.4") {
+		r.Arrives, r.Forwarded = "eth0", true
+	}
+	if protocol == packet.TCP {
+		r.Packet.TCPFlags = packet.SYN
+	}
+	return r
+}
+
 // randomPackets are for names that random worlds have, from a pod, from outside and from the node itself.
 func randomPackets(r *rand.Rand, n int) (requests []walk.Request) {
 	for range n {
@@ -102,18 +115,10 @@ func randomPackets(r *rand.Rand, n int) (requests []walk.Request) {
 		case 1:
 			to = netip.AddrPortFrom(netip.MustParseAddr("10.13.0.4"), uint16(30000+r.IntN(5)))
 		}
-		request := walk.Request{Host: "node", OneWay: true, Packet: packet.Packet{Tuple: packet.Tuple{
-			Protocol: []packet.Protocol{packet.TCP, packet.UDP, packet.SCTP}[r.IntN(3)], Destination: to.Addr(),
-			SourcePort: packet.Exactly(4000), DestinationPort: packet.Exactly(to.Port())}}}
-		switch r.IntN(3) {
-		case 0:
-			request.Packet.Source, request.Arrives = netip.MustParseAddr("198.51.100.77"), "eth0"
-		case 1:
-			request.Packet.Source, request.Arrives = netip.MustParseAddr("10.1.0.77"), "pods"
-		}
-		request.Forwarded = request.Arrives != ""
-		if !request.Forwarded {
-			request.Packet.Source = netip.MustParseAddr("10.13.0.4")
+		from := []string{"10.13.0.4", "198.51.100.77", "10.1.0.77"}[r.IntN(3)]
+		request := firstPacket([]packet.Protocol{packet.TCP, packet.UDP, packet.SCTP}[r.IntN(3)], netip.MustParseAddr(from), to)
+		if from == "10.1.0.77" {
+			request.Arrives = "pods"
 		}
 		requests = append(requests, request)
 	}
