@@ -1,8 +1,10 @@
 package servicemaps
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash/crc32"
 	"maps"
 	"math/rand/v2"
 	"net/netip"
@@ -42,23 +44,7 @@ func flows(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from ne
 	err := ns.Do(func() error {
 		for i, destination := range to {
 			for j := range each {
-				kind := unix.SOCK_DGRAM
-				if protocol == packet.TCP {
-					kind = unix.SOCK_STREAM
-				}
-				fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-				if err != nil {
-					return err
-				}
-				err = unix.Bind(fd, &unix.SockaddrInet4{Port: 2000 + i*each + j, Addr: from.As4()})
-				if err == nil {
-					err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(destination.Port()), Addr: destination.Addr().As4()})
-					if err == nil && protocol == packet.UDP {
-						_, _ = unix.Write(fd, []byte("x")) // what is refused or dropped is told here
-					}
-				}
-				_ = unix.Close(fd)
-				if err != nil && err != unix.EINPROGRESS && err != unix.ECONNREFUSED && err != unix.EPERM {
+				if err := first(protocol, netip.AddrPortFrom(from, uint16(2000+i*each+j)), destination); err != nil {
 					return fmt.Errorf("to %v: %w", destination, err)
 				}
 			}
@@ -68,6 +54,45 @@ func flows(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from ne
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+// first sends a flow's first packet. That it is refused or dropped on its way is no error.
+func first(protocol packet.Protocol, from, to netip.AddrPort) error {
+	kind, number, port := unix.SOCK_DGRAM, 0, from.Port()
+	switch protocol {
+	case packet.TCP:
+		kind = unix.SOCK_STREAM
+	case packet.SCTP:
+		kind, number, port = unix.SOCK_RAW, unix.IPPROTO_SCTP, 0
+	}
+	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, number)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(fd) }()
+	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: from.Addr().As4()}); err != nil {
+		return err
+	}
+	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
+	switch {
+	case err == nil && protocol == packet.UDP:
+		_, err = unix.Write(fd, []byte("x"))
+	case err == nil && protocol == packet.SCTP:
+		_, err = unix.Write(fd, sctpInit(from.Port(), to.Port()))
+	}
+	if errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) {
+		return nil
+	}
+	return err
+}
+
+// sctpInit is a packet of SCTP with the chunk INIT (RFC 9260, 3.3.2).
+func sctpInit(from, to uint16) []byte {
+	b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)                                            // tag, checksum
+	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1) // INIT: tag, window, streams, first number
+	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
+	return b
 }
 
 func moveLink(name string, to *kernel.Namespace) error {
@@ -188,7 +213,7 @@ sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth
 		slices.SortFunc(to, netip.AddrPort.Compare)
 		to = slices.Compact(to)
 		model := nodeWith(t, node)
-		for _, protocol := range []packet.Protocol{packet.UDP, packet.TCP} {
+		for _, protocol := range []packet.Protocol{packet.UDP, packet.TCP, packet.SCTP} {
 			for _, from := range []string{"10.13.0.4", "198.51.100.77", "10.1.0.77"} {
 				source := netip.MustParseAddr(from)
 				ns := client
