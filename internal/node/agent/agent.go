@@ -59,7 +59,7 @@ type agent struct {
 
 	wantedChecks []service.HealthCheck
 	failedChecks map[service.Key]bool      // health check node ports whose failure has been reported
-	triggered    map[service.Key]time.Time // last change trigger time that has been observed
+	triggered    map[service.Key]time.Time // last change trigger time that has been observed; nil before the first sync
 	notices      chan struct{}
 }
 
@@ -150,7 +150,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		Options: o, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
-		failedChecks: map[service.Key]bool{}, triggered: map[service.Key]time.Time{}, pending: map[service.Key]kube.ServiceObjects{},
+		failedChecks: map[service.Key]bool{}, pending: map[service.Key]kube.ServiceObjects{},
 		notices: make(chan struct{}, 1),
 	}
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}

@@ -190,7 +190,10 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 // observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
 func (a *agent) observe() {
 	now := time.Now()
-	first := len(a.triggered) == 0 // what was there before we started says nothing about us
+	first := a.triggered == nil // what was there before we started says nothing about us
+	if first {
+		a.triggered = map[service.Key]time.Time{}
+	}
 	for key, of := range a.pending {
 		before, last := a.triggered[key], a.triggered[key]
 		for _, s := range of.EndpointSlices {

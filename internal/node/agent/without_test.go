@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log"
 	"net/http"
 	"net/http/httptest"
@@ -9,9 +10,11 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
@@ -121,4 +124,32 @@ func TestWithoutServiceProxy(t *testing.T) {
 	}
 	cancel()
 	beside.Wait()
+}
+
+// TestObserve: what changed after the first sync is measured once, by the time that its controller noted.
+func TestObserve(t *testing.T) {
+	a := &agent{metrics: newMetrics(BackendNFTables), pending: map[service.Key]kube.ServiceObjects{},
+		proxies: []*proxy{{programsOf: programsOf{family: service.IPv4}}}}
+	key := service.Key{Namespace: "default", Service: "web"}
+	start := time.Now().Add(-time.Hour)
+	slice := func(seconds int) *discoveryv1.EndpointSlice {
+		at := start.Add(time.Duration(seconds) * time.Second).Format(time.RFC3339Nano)
+		return &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web-1",
+			Annotations: map[string]string{corev1.EndpointsLastChangeTriggerTime: at}}}
+	}
+	for i, step := range []struct {
+		slices []*discoveryv1.EndpointSlice
+		count  int // of all that was measured
+	}{
+		{nil, 0}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1},
+		{[]*discoveryv1.EndpointSlice{slice(1), slice(2)}, 2},
+	} {
+		a.pending[key] = kube.ServiceObjects{EndpointSlices: step.slices}
+		a.observe()
+		text := string(a.metrics.text())
+		want := fmt.Sprintf(`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} %d`, step.count)
+		if strings.Contains(text, want) != (step.count > 0) {
+			t.Errorf("step %d: no %s in\n%s", i, want, text)
+		}
+	}
 }
