@@ -101,7 +101,8 @@ func interruptGroup(cmd *exec.Cmd, patience time.Duration) {
 // grace is how long the suite's processes may clean up after the time is over or after Ctrl-C.
 const grace = 2 * time.Minute
 
-// suite runs the specs by ginkgo's runner, in several processes, and says on w how each ended. That specs failed is no error.
+// suite runs the specs by ginkgo's runner, in several processes on the lab's internet host, and says on w how each ended. That specs failed
+// is no error.
 func (l lab) suite(ctx context.Context, o options, w io.Writer) error {
 	folder, err := filepath.Abs(filepath.Join(bin, "e2e"))
 	if err != nil {
@@ -109,9 +110,13 @@ func (l lab) suite(ctx context.Context, o options, w io.Writer) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, o.limit+grace)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(folder, "ginkgo"), "-v", "-no-color", fmt.Sprintf("-procs=%d", o.procs),
-		"-timeout="+o.limit.String(), "-grace-period=30s", "-focus="+o.focus, "-skip="+o.skip, filepath.Join(folder, "e2e.test"), "--",
-		"-provider=skeleton", "-kubeconfig="+filepath.Join(folder, "report/kubeconfig"), "-kubectl-path="+filepath.Join(folder, "report/kubectl"),
+	kubeconfig := filepath.Join(folder, "report/kubeconfig")
+	if err := l.relayAPI(ctx, kubeconfig); err != nil {
+		return err
+	}
+	cmd := exec.CommandContext(ctx, "nsenter", "--net="+l.clientSpace(),
+		filepath.Join(folder, "ginkgo"), "-v", "-no-color", fmt.Sprintf("-procs=%d", o.procs), "-timeout="+o.limit.String(), "-grace-period=30s", "-focus="+o.focus, "-skip="+o.skip, filepath.Join(folder, "e2e.test"), "--",
+		"-provider=skeleton", "-kubeconfig="+kubeconfig, "-kubectl-path="+filepath.Join(folder, "report/kubectl"),
 		// The dump after a failure asks kubelets for their metrics, for two minutes where they have none.
 		fmt.Sprintf("-num-nodes=%d", o.nodes), "-allowed-not-ready-nodes=0", "-dump-logs-on-failure=false",
 		"-report-dir="+filepath.Join(folder, "report"),
