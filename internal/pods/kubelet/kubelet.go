@@ -149,6 +149,7 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 	defer k.cfg.Shared.register(k, false)
 	start("pods", func() error { return pods.Run(ctx, podWorkers) })
 	start("statuses", func() error { return k.repair(ctx) })
+	start("eviction", func() error { return k.measure(ctx) })
 	if k.cfg.ConfigureCNI != nil {
 		start("network", func() error { return k.followPodCIDRs(ctx) })
 	} else {

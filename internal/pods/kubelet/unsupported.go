@@ -32,9 +32,6 @@ var lacks = []lack{
 	{field: "resourceClaims", why: "there are no devices", pod: func(s *corev1.PodSpec) bool { return len(s.ResourceClaims) > 0 }},
 	{field: "resources of the pod", why: "containers are limited one by one",
 		pod: func(s *corev1.PodSpec) bool { return s.Resources != nil && len(s.Resources.Limits) > 0 }},
-	{field: "emptyDir.sizeLimit", why: "it holds for volumes in memory only", pod: anyEmptyDir(func(e *corev1.EmptyDirVolumeSource) bool {
-		return e.Medium != corev1.StorageMediumMemory && e.SizeLimit != nil && !e.SizeLimit.IsZero()
-	})},
 	{field: "emptyDir.medium HugePages", why: "the volume is a directory", pod: anyEmptyDir(func(e *corev1.EmptyDirVolumeSource) bool {
 		return strings.HasPrefix(string(e.Medium), string(corev1.StorageMediumHugePages))
 	})},

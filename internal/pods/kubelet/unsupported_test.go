@@ -130,12 +130,12 @@ const effective = "Volumes InitContainers Containers EphemeralContainers Restart
 	"EnableServiceLinks SetHostnameAsFQDN HostnameOverride Name Image Command Args WorkingDir Ports EnvFrom Env Resources VolumeMounts " +
 	"LivenessProbe ReadinessProbe StartupProbe Lifecycle TerminationMessagePath TerminationMessagePolicy Stdin StdinOnce TTY " +
 	"RunAsUser RunAsGroup RunAsNonRoot SupplementalGroups SupplementalGroupsPolicy FSGroup Sysctls Capabilities Privileged " +
-	"ReadOnlyRootFilesystem AllowPrivilegeEscalation Medium ReadOnly MountPath SubPath SubPathExpr PostStart PreStop StopSignal " +
+	"ReadOnlyRootFilesystem AllowPrivilegeEscalation Medium SizeLimit ReadOnly MountPath SubPath SubPathExpr PostStart PreStop StopSignal " +
 	"Limits Requests ResizePolicy ProbeHandler InitialDelaySeconds TimeoutSeconds PeriodSeconds SuccessThreshold FailureThreshold HostPort " +
 	"ContainerPort Protocol HostIP EphemeralContainerCommon TargetContainerName "
 
 // without are the fields in lacks, and those whose use of another field in it is told of (Claims).
-const without = "HostPID HostIPC HostUsers RuntimeClassName ResourceClaims SizeLimit SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
+const without = "HostPID HostIPC HostUsers RuntimeClassName ResourceClaims SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
 	"RestartPolicyRules VolumeDevices MountPropagation Claims "
 
 // TestEveryFieldIsKnown: a field that the API gets is looked at before it has silently no effect.
@@ -179,7 +179,6 @@ func TestLacks(t *testing.T) {
 		"resources of the pod": {func(s *corev1.PodSpec) {
 			s.Resources = &corev1.ResourceRequirements{Limits: corev1.ResourceList{"cpu": quantity("1")}}
 		}},
-		"emptyDir.sizeLimit":        {emptyDir(corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("1Mi"))})},
 		"emptyDir.medium HugePages": {emptyDir(corev1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"})},
 		"securityContext.seccompProfile": {podContext(&corev1.PodSecurityContext{SeccompProfile: seccomp}),
 			context(&corev1.SecurityContext{SeccompProfile: seccomp})},
