@@ -37,10 +37,13 @@ func (w *worker) holdsAny(wanted []corev1.ContainerPort) bool {
 	})
 }
 
+// rejected begins the message of a pod that was refused: its status has no containers (pkg/kubelet, rejectPod).
+const rejected = "Pod was rejected: "
+
 // refuse ends a pod before anything of it was made.
 func (m *machine) refuse(reason, message string) {
 	m.emit(corev1.EventTypeWarning, reason, message, nil)
-	m.failure = &event{reason: reason, message: "Pod was rejected: " + message}
+	m.failure = &event{reason: reason, message: rejected + message}
 	m.teardown.ready = true
 }
 

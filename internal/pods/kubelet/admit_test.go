@@ -58,7 +58,8 @@ func TestNoRoom(t *testing.T) {
 	} {
 		b.create(testPod(name, wants(tt.cpu, tt.memory)))
 		p := b.await(name, "failed", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
-		if p.Status.Reason != tt.reason || p.Status.Message != "Pod was rejected: Node didn't have enough resource: "+tt.message {
+		if p.Status.Reason != tt.reason || p.Status.Message != "Pod was rejected: Node didn't have enough resource: "+tt.message ||
+			len(p.Status.ContainerStatuses) > 0 {
 			t.Errorf("status %+v", p.Status)
 		}
 	}

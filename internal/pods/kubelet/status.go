@@ -31,6 +31,9 @@ func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) c
 	}
 	s.InitContainerStatuses, s.ContainerStatuses, s.EphemeralContainerStatuses = nil, nil, nil
 	for _, c := range m.containers {
+		if m.failure != nil && strings.HasPrefix(m.failure.message, rejected) {
+			break
+		}
 		cs := m.containerStatus(c, host)
 		switch c.role {
 		case roleRegular:
