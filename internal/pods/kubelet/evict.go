@@ -92,13 +92,13 @@ func over(ctx context.Context, dir string, limit *resource.Quantity) bool {
 		case ctx.Err() != nil:
 			return ctx.Err()
 		case err != nil:
-			return nil
+			return nil //nolint:nilerr // it does not count
 		case d.IsDir() && strings.Count(name, "/") >= measureDepth:
 			return fs.SkipDir
 		}
 		info, err := d.Info()
 		if err != nil {
-			return nil
+			return nil //nolint:nilerr // it is gone
 		}
 		st, ok := info.Sys().(*syscall.Stat_t)
 		if !ok || st.Nlink > 1 && !d.IsDir() && linked[st.Ino] {
