@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -49,6 +50,7 @@ type agent struct {
 	checks   *serviceproxy.HealthChecks
 	families []programsOf
 	proxies  []*proxy        // none without the service proxy
+	unserved []*proxy        // of families that are not served and may have rules of another service proxy
 	own      []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
 	keepers  []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
 	faults   faults
@@ -186,6 +188,16 @@ func (a *agent) addProxies() error {
 			return err
 		}
 		a.proxies = append(a.proxies, p)
+	}
+	for _, f := range a.SupportedFamilies() {
+		if slices.Contains(a.Families, f) {
+			continue
+		}
+		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f)}, a.Backend)
+		if err != nil {
+			return err
+		}
+		a.unserved = append(a.unserved, p)
 	}
 	return nil
 }

@@ -160,6 +160,7 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 	for _, backend := range []string{BackendIPTables, BackendNFTables} {
 		agent.stop()
 		w.nft("add table ip kube-proxy")
+		w.sh("ip netns exec %s ip6tables -t nat -N KUBE-SERVICES", w.node) // kube-proxy serves both families, this agent one
 		w.state.Options.Backend = backend
 		w.save()
 		agent = w.agent()
@@ -167,7 +168,9 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 			tables := w.nft("list tables")
 			table := strings.Contains(tables, servicemaps.TableName)
 			chains := strings.Contains(w.sh("ip netns exec %s iptables-save", w.node), ":KUBE-SERVICES ")
-			return !strings.Contains(tables, "kube-proxy") && table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
+			unserved := strings.Contains(w.sh("ip netns exec %s ip6tables-save", w.node), ":KUBE-SERVICES ")
+			left := unserved || strings.Contains(tables, "kube-proxy")
+			return !left && table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
 		})
 		if got := c.say(); got != first {
 			w.Errorf("an open connection, with %s: %s, before %s", backend, got, first)

@@ -35,6 +35,7 @@ func (a *agent) sync(ctx context.Context) bool {
 		a.tellFailure(ctx, p, delta.Node, err)
 	}
 	if ok {
+		a.removeUnserved(ctx)
 		a.observe()
 		clear(a.pending)
 	}
@@ -135,14 +136,27 @@ func (a *agent) removeOther(ctx context.Context, p *proxy) {
 	if p.other == nil {
 		return
 	}
-	err := p.other.Remove(ctx)
-	if errors.Is(err, exec.ErrNotFound) {
-		err = nil // without iptables there are no rules of it
-	}
-	err = errors.Join(err, servicemaps.RemoveKubeProxys(ctx, kernel.NFTables{}, p.family))
-	if a.faults.note(fmt.Sprintf("remove %s rules of the other backend", p.family), err); err == nil {
+	if a.remove(ctx, p.family, p.other) == nil {
 		p.other = nil
 	}
+}
+
+// removeUnserved removes all rules of the family that is not served: kube-proxy always serves both.
+func (a *agent) removeUnserved(ctx context.Context) {
+	a.unserved = slices.DeleteFunc(a.unserved, func(p *proxy) bool { return a.remove(ctx, p.family, p.syncer, p.other) == nil })
+}
+
+// remove removes the rules of syncers, and kube-proxy's with nftables.
+func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer) error {
+	err := servicemaps.RemoveKubeProxys(ctx, kernel.NFTables{}, f)
+	for _, s := range syncers {
+		failed := s.Remove(ctx)
+		if !errors.Is(failed, exec.ErrNotFound) { // without iptables there are no rules of it
+			err = errors.Join(err, failed)
+		}
+	}
+	a.faults.note(fmt.Sprintf("remove %s rules that are not in use", f), err)
+	return err
 }
 
 // cleanFlows looks at conntrack when something about UDP services has changed.
