@@ -3,6 +3,7 @@ package netfilter
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -104,6 +105,21 @@ func (c *Context) put(q Choice) int {
 	c.choices++
 	q.Chain, q.Rule = c.Chain, c.Rule
 	return min(max(c.Chooser.Choose(q), 0), len(q.Options)-1)
+}
+
+// routeLink is the interface of a route that was found. Of several next hops, who asks in IPv4 gets the one with the interface that it
+// names, or the first (fib_info_nh_uses_dev, fib_table_lookup); in IPv6 that which the kernel's hash gives (fib6_select_path).
+func (c *Context) routeLink(a *RouteAnswer, named string, test fmt.Stringer) string {
+	if len(a.Ways) == 0 {
+		return a.Link
+	}
+	if c.Packet.IsIPv6() {
+		return a.Ways[c.ask(Hash, test, a.Ways...)].Label
+	}
+	if slices.ContainsFunc(a.Ways, func(o Option) bool { return o.Label == named }) {
+		return named
+	}
+	return a.Ways[0].Label
 }
 
 // ipSet asks the host for a set.

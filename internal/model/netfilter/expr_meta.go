@@ -381,10 +381,14 @@ func (f *FIB) link(c *Context, a, other netip.Addr, link string) (Span, truth) {
 	switch {
 	case !ok:
 		return f.unknown()
-	case answer.Type != UnicastAddress, link != "" && answer.Link != link:
+	case answer.Type != UnicastAddress:
 		return Exactly(Value{}), yes
 	}
-	return Exactly(NameValue(answer.Link)), yes
+	found := c.routeLink(&answer, link, f)
+	if link != "" && found != link {
+		found = ""
+	}
+	return Exactly(NameValue(found)), yes
 }
 
 func toAllStations(a netip.Addr) bool {

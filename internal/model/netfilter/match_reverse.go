@@ -42,7 +42,7 @@ func (m *MatchReversePath) Eval(c *Context) Verdict {
 	if c.inUnknown() {
 		return c.hold(maybe, m)
 	}
-	return c.hold(truthOf(a.Link == p.In).xor(m.Invert), m)
+	return c.hold(truthOf(c.routeLink(&a, p.In, m) == p.In).xor(m.Invert), m)
 }
 
 func (m *MatchReversePath) String() string {

@@ -185,7 +185,8 @@ type RouteQuery struct {
 type RouteAnswer struct {
 	Type AddressType
 	Link string
-	Back bool // the interface is the packet's own, whichever that is
+	Ways []Option // the next hops of a multipath route by their interfaces, instead of Link
+	Back bool     // the interface is the packet's own, whichever that is
 }
 
 // Link is an interface as rules see it.

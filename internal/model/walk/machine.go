@@ -215,7 +215,17 @@ func (m *machine) Route(q netfilter.RouteQuery) (netfilter.RouteAnswer, bool) {
 	}
 	a := m.FIB.Lookup(fib.Query{Source: q.Source, Destination: q.Destination, In: q.In, Mark: q.Mark})
 	t, ok := addressTypes[a.Type]
-	return netfilter.RouteAnswer{Type: t, Link: a.Link}, ok && a.Unknown == ""
+	answer := netfilter.RouteAnswer{Type: t, Link: a.Link}
+	ways := a.Ways
+	if q.Destination.Is4() && a.Route != nil { // the kernel has not chosen yet
+		ways = a.Route.Nexthops
+	}
+	for i := range ways {
+		if !ways[i].Dead {
+			answer.Ways = append(answer.Ways, netfilter.Option{Label: ways[i].Link, Weight: uint64(max(ways[i].Weight, 1))})
+		}
+	}
+	return answer, ok && a.Unknown == ""
 }
 
 // Link implements netfilter.Host.
