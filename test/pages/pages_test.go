@@ -1,4 +1,3 @@
-// Package pages holds the pages of the repository to what they are for.
 package pages
 
 import (
