@@ -135,11 +135,7 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	finished := make(chan struct{})
-	go func() { w.Run(ctx); close(finished) }()
-	if !w.WaitForSync(ctx) {
-		t.Fatal(ctx.Err())
-	}
+	finished := follow(ctx, t, w)
 	checkSlim(t, w.Snapshot())
 	a.mu.Lock()
 	if got := a.queries["services"]; got != "!service.kubernetes.io/headless,!service.kubernetes.io/service-proxy-name" &&
@@ -225,17 +221,24 @@ func TestServiceCIDRs(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		finished := make(chan struct{})
-		go func() { w.Run(ctx); close(finished) }()
-		if !w.WaitForSync(ctx) {
-			t.Fatal(ctx.Err())
-		}
+		finished := follow(ctx, t, w)
 		if ranges := w.Snapshot().ServiceCIDRs; (len(ranges) == 1) != has || has && ranges[0].Spec.CIDRs[0] != "10.0.0.0/16" {
 			t.Errorf("has %v: %v", has, ranges)
 		}
 		cancel()
 		<-finished
 	}
+}
+
+// follow runs a watcher, and waits until it has everything; the channel is closed when it has ended.
+func follow(ctx context.Context, t *testing.T, w *Watcher) <-chan struct{} {
+	t.Helper()
+	finished := make(chan struct{})
+	go func() { w.Run(ctx); close(finished) }()
+	if !w.WaitForSync(ctx) {
+		t.Fatal(ctx.Err())
+	}
+	return finished
 }
 
 // checkSlim wants what is read, and nothing else.

@@ -126,7 +126,10 @@ func keepWritable(dir string) error {
 // fill makes what the container has of its own.
 func fill(s *container.Spec) error {
 	hosts := s.Hosts
-	if hosts == nil {
+	switch {
+	case hosts == nil && s.Hostname == "":
+		hosts = []byte(rootfs.Hosts())
+	case hosts == nil:
 		hosts = []byte(rootfs.Hosts("127.0.1.1\t" + s.Hostname))
 	}
 	for path, text := range map[string][]byte{
