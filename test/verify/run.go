@@ -108,7 +108,7 @@ func run(ctx context.Context, dir string, w *World, tamper func(string) string) 
 }
 
 // packetTimeout bounds one packet: prediction, sending and comparison. None comes near it, unless the machine is busy.
-const packetTimeout = 10 * time.Minute
+const packetTimeout = 3 * time.Minute
 
 // send predicts, sends and compares one packet. The error is that of a packet that cannot be read, or of an ended ctx.
 func (b *built) send(ctx context.Context, line string, result *Result) (Fate, *Failure, error) {

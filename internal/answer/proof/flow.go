@@ -101,7 +101,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 			continue
 		}
 		observed, there := likeliest(flows, k.flow)
-		if !there && laterReset(outcome) {
+		if !there && laterReset(outcome, k.position >= len(outcome.There)) {
 			c.Uncertain++
 			continue
 		}
@@ -152,13 +152,14 @@ func followed(outcome *walk.Outcome) func(host string) bool {
 func fromOutside(outcome *walk.Outcome) bool { return outcome.There[0].Stage != walk.Sent }
 
 // laterReset tells of a TCP answer that gets a reset, which is not walked: delivered where nobody asked, as far as is known, or rejected
-// with one. It ends the connections that take it for the request's and saw no answer (nf_conntrack_tcp_packet).
-func laterReset(outcome *walk.Outcome) bool {
+// with one. It ends the connections that take it for the request's; one that saw the answer which was rejected is still kept for a while
+// (nf_conntrack_tcp_packet).
+func laterReset(outcome *walk.Outcome, answered bool) bool {
 	b := outcome.BackEnd
 	if b == nil || b.Packet.Protocol != packet.TCP {
 		return false
 	}
-	return b.Kind == walk.Delivered && (b.Refused || fromOutside(outcome)) || b.Kind == walk.Rejected && b.Reject == "tcp-reset"
+	return b.Kind == walk.Delivered && (b.Refused || fromOutside(outcome)) || b.Kind == walk.Rejected && b.Reject == "tcp-reset" && !answered
 }
 
 // unresolved tells of a packet for whose next hop nobody answers.
