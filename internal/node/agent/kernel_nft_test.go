@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -69,8 +70,15 @@ func (w *world) affinity(port corev1.ServicePort) {
 		w.sticky("sticky")
 		w.save()
 		w.eventually("the endpoints", func() bool {
-			n := strings.Count(w.nft("list map ip %s cluster-endpoints", servicemaps.TableName), "10.0.0.5 . ")
-			return n == len(endpoints)
+			var got []string
+			for element := range strings.SplitSeq(w.nft("list map ip %s cluster-endpoints", servicemaps.TableName), ",") {
+				if key, endpoint, _ := strings.Cut(element, " : "); strings.Contains(key, "10.0.0.5 . ") {
+					ip, _, _ := strings.Cut(endpoint, " . ")
+					got = append(got, ip)
+				}
+			}
+			slices.Sort(got)
+			return slices.Equal(got, slices.Sorted(slices.Values(endpoints)))
 		})
 	}
 	set("10.13.1.5", "10.13.2.5", "10.13.3.5")
