@@ -34,6 +34,7 @@ type Captured struct {
 	Out       bool          // it leaves by the interface
 	Packet    packet.Packet // its Cast is set; interfaces are not
 	Transport []byte        // transport header and payload
+	Label     uint32        // of its IP header: see [Label]
 }
 
 // captureBuffer is the size of the socket's buffer in bytes; captureSnap how much of each packet is copied.
@@ -191,7 +192,7 @@ func (c *Capture) receive(raw reader) (Captured, error) {
 		h.link, h.network = h.network[:14], h.network[14:]
 	}
 	h.transport = h.network[HeaderLength(h.network):]
-	got.Packet, got.Transport = h.parse(), h.transport
+	got.Packet, got.Transport, got.Label = h.parse(), h.transport, Label(h.network)
 	got.Packet.Cast = casts[link.Pkttype]
 	return got, nil
 }

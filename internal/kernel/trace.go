@@ -57,6 +57,7 @@ type TraceEvent struct {
 	Packet *packet.Packet
 	// Transport is the beginning of the transport header, as it was then: 20 bytes or less.
 	Transport []byte
+	Label     uint32 // of its IP header: see [Label]
 }
 
 // traceBuffer is the size of the socket's buffer in bytes: an event takes about 1 kB of it, a packet makes some 10 to 100 a machine.
@@ -218,7 +219,7 @@ func parseTrace(m netlink.Message) (*TraceEvent, error) {
 	if h.network != nil {
 		p := h.parse()
 		p.Mark = e.Mark
-		e.Packet, e.Transport = &p, h.transport
+		e.Packet, e.Transport, e.Label = &p, h.transport, Label(h.network)
 	}
 	return e, nil
 }

@@ -86,6 +86,18 @@ func parseICMP(p *packet.Packet, b []byte) {
 	p.About = &about.Tuple
 }
 
+// Label is what tells a host's packets apart in the IP header that b begins with, and what neither routers nor address translation change:
+// IPv4's identification (RFC 6864), IPv6's flow label (RFC 6437). It is 0 where b is cut before it.
+func Label(b []byte) uint32 {
+	switch {
+	case len(b) >= 6 && b[0]>>4 == 4:
+		return uint32(binary.BigEndian.Uint16(b[4:]))
+	case len(b) >= 4 && b[0]>>4 == 6:
+		return binary.BigEndian.Uint32(b) & 0xfffff
+	}
+	return 0
+}
+
 // HeaderLength is the length of the IP header that b begins with, at most that of b. IPv6's extension headers are not followed.
 func HeaderLength(b []byte) int {
 	n := 40

@@ -41,6 +41,7 @@ type identity struct {
 	flags   packet.TCPFlags // of its TCP segment
 	seq     uint32          // of that, and the acknowledged one where its flags say so
 	ack     uint32
+	label   uint32 // of its IP header
 	hasSeq  bool
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
@@ -57,18 +58,19 @@ func identify(o *Observed, request *walk.Request) *identity {
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
 	}
-	note := func(p *packet.Packet, transport []byte) {
+	note := func(p *packet.Packet, transport []byte, label uint32) {
 		if !id.hasSeq && p.TCPFlags&control == id.flags && p.SourcePort == id.request.SourcePort && len(transport) >= 12 {
 			id.seq, id.ack, id.hasSeq = binary.BigEndian.Uint32(transport[4:]), binary.BigEndian.Uint32(transport[8:]), true
+			id.label = label
 		}
 	}
 	for _, e := range h.Trace {
 		if e.Packet != nil {
-			note(e.Packet, e.Transport)
+			note(e.Packet, e.Transport, e.Label)
 		}
 	}
 	for _, c := range h.Packets {
-		note(&c.Packet, c.Transport)
+		note(&c.Packet, c.Transport, c.Label)
 	}
 	return id
 }
@@ -129,18 +131,15 @@ func complement(b []byte) []byte {
 // prefixed tells whether one begins as the other goes on to its end.
 func prefixed(a, b []byte) bool { return bytes.HasPrefix(a, b) || bytes.HasPrefix(b, a) }
 
-// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of too little to tell, it is taken to be the
-// request.
+// quotes tells whose packet an ICMP error is about: by what it quotes behind the addresses. Of less, which is all that a trace shows, it is
+// taken to be the request unless its header is another packet's.
 func (id *identity) quotes(transport []byte) direction {
 	const header, least = 8, 8 // of the error, and of the quoted transport header (RFC 792)
 	if len(transport) < header+20+least {
-		return there
+		return id.begins(transport[min(header, len(transport)):])
 	}
 	quoted := transport[header:]
-	protocol := packet.Protocol(quoted[9])
-	if quoted[0]>>4 == 6 {
-		protocol = packet.Protocol(quoted[6])
-	}
+	protocol := protocolOf(quoted)
 	if protocol != id.request.Protocol {
 		return foreign
 	}
@@ -160,6 +159,22 @@ func (id *identity) quotes(transport []byte) direction {
 		return back
 	}
 	return foreign
+}
+
+// begins tells whether an IP header of which only the beginning is there may be the request's.
+func (id *identity) begins(quoted []byte) direction {
+	if id.hasSeq && len(quoted) >= 12 && (protocolOf(quoted) != id.request.Protocol || kernel.Label(quoted) != id.label) {
+		return foreign
+	}
+	return there
+}
+
+// protocolOf is what an IP header names, of at least 10 bytes.
+func protocolOf(header []byte) packet.Protocol {
+	if header[0]>>4 == 6 {
+		return packet.Protocol(header[6])
+	}
+	return packet.Protocol(header[9])
 }
 
 // answers tells whether a segment answers the probe: it acknowledges the SYN, or is the reset for what acknowledged nothing that was there
