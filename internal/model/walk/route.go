@@ -40,6 +40,9 @@ func (t transit) receiveIP() passage {
 	if t.p.Cast == packet.OtherHost {
 		return t.finish(Dropped, fmt.Sprintf("the frame is for %s, which is not this host's", t.p.Frame.Destination))
 	}
+	if why := invalid(&t.p); why != "" {
+		return t.finish(Dropped, why)
+	}
 	if t.bridge != nil { // whose netfilter has already taken the frame through prerouting (ip_sabotage_in)
 		return t.to(transit.routeIn)
 	}

@@ -8,12 +8,22 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// martian tells of addresses that never come in by a wire (ip_route_input_slow, RFC 1812 section 5.3.7).
+// invalid tells of IPv6 packets that are dropped before any rule sees them (ip6_rcv_core, RFC 4291 sections 2.5.3 and 2.7).
+func invalid(p *packet.Packet) string {
+	switch {
+	case !p.IsIPv6():
+		return ""
+	case p.Source.IsMulticast():
+		return "a multicast address is never a source (ip6_rcv_core)"
+	case p.In != "lo" && (p.Source.IsLoopback() || p.Destination.IsLoopback()):
+		return "a loopback address never comes in by a wire (ip6_rcv_core)"
+	}
+	return ""
+}
+
+// martian tells of IPv4 addresses that never come in by a wire (ip_route_input_slow, RFC 1812 section 5.3.7).
 func (m *machine) martian(p *packet.Packet) string {
 	if p.IsIPv6() {
-		if p.Source.IsMulticast() || p.Source.IsLoopback() || p.Destination.IsLoopback() {
-			return "the address never comes in by a wire (ip6_rcv_core)"
-		}
 		return ""
 	}
 	zero := p.Source.As4()[0] == 0
