@@ -13,9 +13,12 @@ import (
 	"packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// NFTables is nf_tables of a network namespace, by netlink.
+// NFTables is nf_tables of a network namespace, by netlink. It keeps its socket open until Close: a socket that closes waits until the
+// kernel has destroyed what transactions deleted, which takes some RCU grace periods (nft_rcv_nl_event), 10 to 25 ms. It is not safe for
+// concurrent use.
 type NFTables struct {
-	NetNS int // descriptor of the namespace; 0: that of the thread that calls
+	NetNS int // descriptor of the namespace, read when a socket is opened; 0: that of the thread that calls
+	conn  *netlink.Conn
 }
 
 // nftTimeout is how long the kernel may take for a transaction or an answer, if the context gives no less.
@@ -28,21 +31,29 @@ var errDumpChanged = errors.New("rules changed while they were read, each time")
 
 // Commit makes a transaction: all messages or none. The error is that of the first message that the kernel refused, or ERESTART if the
 // namespace's rules are of another generation than this; 0 is any.
-func (n NFTables) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+func (n *NFTables) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
 	return n.do(ctx, func(c *netlink.Conn) error { return commit(c, nfnetlink.Batch(messages, generation)) })
 }
 
 // Ask sends a request and gives the answers. The error is ENOENT for what is not there.
-func (n NFTables) Ask(ctx context.Context, request netlink.Message) (answers []netlink.Message, err error) {
+func (n *NFTables) Ask(ctx context.Context, request netlink.Message) (answers []netlink.Message, err error) {
+	var missing error // an answer like others, with nothing to follow
 	err = n.do(ctx, func(c *netlink.Conn) error {
 		for range dumpTries {
 			answers, err = c.Execute(request)
+			if errors.Is(err, unix.ENOENT) {
+				missing = err
+				return nil
+			}
 			if err != nil || !changedMeanwhile(answers) {
 				return err
 			}
 		}
 		return errDumpChanged
 	})
+	if err == nil {
+		err = missing
+	}
 	return answers, err
 }
 
@@ -55,16 +66,30 @@ func changedMeanwhile(answers []netlink.Message) bool {
 	return false
 }
 
-// do opens a socket of its own: what the kernel has still to say of a refused transaction is nobody else's.
-func (n NFTables) do(ctx context.Context, f func(*netlink.Conn) error) error {
+// Close closes the socket; the next call opens another.
+func (n *NFTables) Close() {
+	if n.conn != nil {
+		_ = n.conn.Close()
+	}
+	n.conn = nil
+}
+
+// do uses the socket, and closes it when something fails: what the kernel has still to say of that is no answer to what comes next.
+func (n *NFTables) do(ctx context.Context, f func(*netlink.Conn) error) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	c, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.NetNS})
-	if err != nil {
-		return fmt.Errorf("open nf_tables: %w", err)
+	defer func() {
+		if err != nil {
+			n.Close()
+		}
+	}()
+	if n.conn == nil {
+		if n.conn, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.NetNS}); err != nil {
+			return fmt.Errorf("open nf_tables: %w", err)
+		}
 	}
-	defer c.Close()
+	c := n.conn
 	deadline := time.Now().Add(nftTimeout)
 	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
 		deadline = d
@@ -73,8 +98,10 @@ func (n NFTables) do(ctx context.Context, f func(*netlink.Conn) error) error {
 		return fmt.Errorf("open nf_tables: %w", err)
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })
-	defer stop()
 	err = f(c)
+	if !stop() && err == nil {
+		n.Close() // its deadline may be over any time
+	}
 	if errors.Is(err, os.ErrDeadlineExceeded) && ctx.Err() != nil {
 		return ctx.Err()
 	}

@@ -60,7 +60,9 @@ func (n *Namespace) askNFT(family, table string, request func(nf.Table) netlink.
 	if !ok {
 		return nil, fmt.Errorf("unknown family %q", family)
 	}
-	return NFTables{NetNS: int(n.file.Fd())}.Ask(context.Background(), request(nf.Table{Family: number, Name: table}))
+	nft := NFTables{NetNS: int(n.file.Fd())}
+	defer nft.Close()
+	return nft.Ask(context.Background(), request(nf.Table{Family: number, Name: table}))
 }
 
 func familyNumber(name string) (uint8, bool) {

@@ -208,7 +208,7 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, erro
 		return nil, err
 	}
 	p := &proxy{programsOf: f, ports: service.NewPorts(f.family), syncer: iptablesSyncer{iptables},
-		other: servicemaps.NewSyncer(c, kernel.NFTables{}), config: c}
+		other: servicemaps.NewSyncer(c, &kernel.NFTables{}), config: c}
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer
 	}
@@ -276,17 +276,19 @@ func (a *agent) run(ctx context.Context) error {
 	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
 	}
-	if a.WatchKernel {
-		beside.Go(func() { a.watchKernel(ctx) })
+	watch := func() { beside.Go(func() { a.watchKernel(ctx) }) }
+	if !a.WatchKernel {
+		watch = func() {}
 	}
-	a.loop(ctx)
+	a.loop(ctx, watch)
 	a.log("stopped; rules stay in place")
 	return nil
 }
 
-// loop syncs on changes, at the pace of pacer, and looks after the rules in between.
-func (a *agent) loop(ctx context.Context) {
-	pace := pacer{min: a.MinSyncPeriod, max: a.SyncPeriod}
+// loop syncs on changes, at the pace of pacer, and looks after the rules in between. It calls watch once there are rules: the kernel would
+// tell of each that the first sync writes.
+func (a *agent) loop(ctx context.Context, watch func()) {
+	pace := pacer{min: a.MinSyncPeriod, short: shortRest(a.Backend), max: a.SyncPeriod}
 	due := time.NewTimer(0)
 	pending := true
 	canary := time.NewTicker(canaryPeriod)
@@ -316,6 +318,9 @@ func (a *agent) loop(ctx context.Context) {
 			start := time.Now()
 			pending = false
 			ok := a.sync(work)
+			if ok && !pace.began {
+				watch()
+			}
 			pace.after(start, time.Now(), ok)
 			if !ok {
 				ask()

@@ -20,17 +20,25 @@ import (
 
 func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	for _, c := range []struct {
+		backend string
+		min     time.Duration
 		took    time.Duration
 		atOnce  int           // syncs of the first burst
 		between time.Duration // from one start to the next after that
 	}{
-		{10 * time.Millisecond, 6, 1010 * time.Millisecond},
-		{50 * time.Millisecond, 6, 1050 * time.Millisecond},
-		{100 * time.Millisecond, 3, 2100 * time.Millisecond},
-		{2 * time.Second, 1, 12 * time.Second},
+		{BackendIPTables, time.Second, 10 * time.Millisecond, 6, 1010 * time.Millisecond},
+		{BackendIPTables, time.Second, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
+		{BackendIPTables, time.Second, 100 * time.Millisecond, 3, 2100 * time.Millisecond},
+		{BackendIPTables, time.Second, 2 * time.Second, 1, 12 * time.Second},
+		{BackendNFTables, 0, 2 * time.Second, 1, 12 * time.Second},
+		{BackendNFTables, 0, 400 * time.Millisecond, 4, 2400 * time.Millisecond},
 	} {
-		p := pacer{min: time.Second, max: 30 * time.Second}
+		p := pacer{min: c.min, short: shortRest(c.backend), max: 30 * time.Second}
 		now := time.Unix(0, 0)
+		if p.after(now, now.Add(c.took), true); p.delay(now.Add(c.took)) != 0 {
+			t.Errorf("%v: the first sync is rested from", c.took)
+		}
+		now = now.Add(c.took)
 		for round := range 2 { // what a burst ran ahead is rested after quiet, and another one may come
 			if d := p.delay(now); d != 0 {
 				t.Errorf("%v, round %d: after quiet: wait %v", c.took, round, d)
@@ -53,9 +61,21 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	}
 }
 
+// TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
+func TestPacerIsNoLag(t *testing.T) {
+	p := pacer{short: shortRest(BackendNFTables), max: 30 * time.Second}
+	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
+		end := now.Add(5 * time.Millisecond)
+		p.after(now, end, true)
+		if now = end.Add(p.delay(end)); now.Sub(end) > 30*time.Millisecond {
+			t.Fatalf("at %v: %v from one sync to the next", end, now.Sub(end))
+		}
+	}
+}
+
 func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 	now := time.Unix(0, 0)
-	p := pacer{min: time.Second, max: 30 * time.Second}
+	p := pacer{min: time.Second, max: 30 * time.Second, began: true}
 	for i, c := range []struct {
 		took time.Duration
 		ok   bool
@@ -191,6 +211,20 @@ func TestNoticesEndWithTheirTransaction(t *testing.T) {
 			t.Errorf("message %d: %+v %v", i, got, ok)
 		}
 	}
+}
+
+// FuzzNotice: no message of the kernel makes the reader panic, or end a transaction that it does not end.
+func FuzzNotice(f *testing.F) {
+	f.Add(uint16(unix.NFT_MSG_NEWGEN), []byte{0, 0, 0, 0, 8, 0, unix.NFTA_GEN_PROC_PID, 0, 0, 0, 1, 2})
+	f.Add(uint16(unix.NFT_MSG_DELRULE), []byte{unix.AF_INET, 0, 0, 0})
+	f.Fuzz(func(t *testing.T, kind uint16, data []byte) {
+		deleted := true
+		header := netlink.Header{Type: netlink.HeaderType(unix.NFNL_SUBSYS_NFTABLES<<8 | kind)}
+		n, ends := readNotice(netlink.Message{Header: header, Data: data}, &deleted)
+		if ends == deleted || n.deleted != ends {
+			t.Errorf("%+v %v, deleted %v", n, ends, deleted)
+		}
+	})
 }
 
 func TestProgramsQuoteTheLineThatFailed(t *testing.T) {

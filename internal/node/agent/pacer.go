@@ -7,8 +7,16 @@ import "time"
 const (
 	restFactor      = 5
 	shortRestFactor = 20
-	shortRest       = 5 * time.Second // as long as shortRestFactor may make a rest
 )
+
+// shortRest is as long as shortRestFactor may make a rest. With nftables changes are to be in the kernel in some 10 ms, also while 1,000
+// come each second.
+func shortRest(backend string) time.Duration {
+	if backend == BackendNFTables {
+		return 25 * time.Millisecond
+	}
+	return 5 * time.Second
+}
 
 // burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
 // second of each other, and somebody waits for the last of them.
@@ -20,9 +28,12 @@ const lookFactor = 20
 // untilLook is how long it is until the next look, after one that took so long.
 func untilLook(period, took time.Duration) time.Duration { return max(period, lookFactor*took) }
 
-// pacer decides when the next sync may begin. After quiet it is at once.
+// pacer decides when the next sync may begin. After quiet, and after the first one that succeeds, it is at once: with 100,000 services the
+// first takes seconds, in which others change.
 type pacer struct {
 	min    time.Duration
+	short  time.Duration
+	began  bool          // with a sync that succeeded
 	max    time.Duration // of a failed sync's wait
 	next   time.Time
 	rested time.Time     // when all rests so far would be over, had each followed its sync
@@ -31,8 +42,12 @@ type pacer struct {
 
 // after notes a sync from start to end and whether it succeeded. A failed one is tried again after a second, then two, four, … up to max.
 func (p *pacer) after(start, end time.Time, ok bool) {
+	if ok && !p.began {
+		p.began = true
+		return
+	}
 	took := end.Sub(start)
-	rest := max(p.min, restFactor*took, min(shortRestFactor*took, shortRest))
+	rest := max(p.min, restFactor*took, min(shortRestFactor*took, p.short))
 	p.rested = later(p.rested, start).Add(took + rest)
 	if ok {
 		p.wait = 0

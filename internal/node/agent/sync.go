@@ -57,17 +57,24 @@ func (a *agent) take() kube.Delta {
 	a.node = &node
 	maps.Copy(a.pending, delta.Services)
 	for _, p := range a.proxies {
-		for _, key := range p.ports.Services() {
-			if _, there := delta.Services[key]; delta.Whole && !there {
-				a.pending[key] = kube.ServiceObjects{}
-				p.put(key, nil)
-			}
+		if delta.Whole {
+			a.dropOthers(p, delta)
 		}
 		for key, of := range delta.Services {
 			p.put(key, service.Of(p.family, node, of.Service, of.EndpointSlices))
 		}
 	}
 	return delta
+}
+
+// dropOthers leaves the services that are not among all there are without ports.
+func (a *agent) dropOthers(p *proxy, all kube.Delta) {
+	for _, key := range p.ports.Services() {
+		if _, there := all.Services[key]; !there {
+			a.pending[key] = kube.ServiceObjects{}
+			p.put(key, nil)
+		}
+	}
 }
 
 func (p *proxy) put(key service.Key, ports []service.Port) {
@@ -148,7 +155,9 @@ func (a *agent) removeUnserved(ctx context.Context) {
 
 // remove removes the rules of syncers, and kube-proxy's with nftables.
 func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer) error {
-	err := servicemaps.RemoveKubeProxys(ctx, kernel.NFTables{}, f)
+	nft := &kernel.NFTables{}
+	defer nft.Close()
+	err := servicemaps.RemoveKubeProxys(ctx, nft, f)
 	for _, s := range syncers {
 		failed := s.Remove(ctx)
 		if !errors.Is(failed, exec.ErrNotFound) { // without iptables there are no rules of it

@@ -13,9 +13,10 @@ import (
 
 // held is what the kernel's table has.
 type held struct {
-	generation uint32 // 0: others wrote while it was read
-	flags      uint32 // of the table
-	sets       map[string]bool
+	generation uint32            // 0: others wrote while it was read
+	flags      uint32            // of the table
+	sets       map[string]string // their shapes
+	hooks      map[string]string // of chains
 	chains     map[string]string // with their rules, as the kernel says them
 	elements   Elements
 }
@@ -48,6 +49,7 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 	}{
 		{s.table.Get(), func(m []netlink.Message) (err error) { h.flags, err = s.table.Flags(m); return err }},
 		{s.table.ListSets(), func(m []netlink.Message) (err error) { h.sets, err = s.table.Sets(m); return err }},
+		{s.table.ListChains(), func(m []netlink.Message) (err error) { h.hooks, err = s.table.Hooks(m); return err }},
 	} {
 		answers, err := s.kernel.Ask(ctx, ask.request)
 		if err == nil {
@@ -61,9 +63,16 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 		return h, err
 	}
 	h.elements = Elements{}
-	sets := newWriter(s.config).sets()
+	w := newWriter(s.config)
+	sets := w.sets()
+	for name, shape := range h.sets {
+		if set := w.fanSet(name); isFanSet(name) && shape == set.Shape() {
+			sets = append(sets, set)
+		}
+	}
 	for i := range sets {
-		if set := &sets[i]; h.sets[set.Name] {
+		set := &sets[i]
+		if _, there := h.sets[set.Name]; there {
 			if h.elements[set.Name], err = s.values(ctx, set); err != nil {
 				return h, err
 			}
@@ -72,7 +81,7 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 	return h, nil
 }
 
-// values are the elements of a set that is always there.
+// values are the elements of a set that is no map of clients.
 func (s *Syncer) values(ctx context.Context, set *nf.Set) (map[string]Value, error) {
 	elements, err := s.elements(ctx, set.Name)
 	if err != nil {

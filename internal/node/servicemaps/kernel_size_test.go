@@ -1,12 +1,15 @@
 package servicemaps
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
-	"packetwalk.dev/internal/kernel"
+	"github.com/mdlayher/netlink"
+
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
@@ -42,7 +45,7 @@ var many = serviceproxy.Config{Family: service.IPv4, MasqueradeBit: 14}
 // elements.
 func TestKernelHoldsMany(t *testing.T) {
 	ns := namespace(t, "ns")
-	s := syncerIn(ns, many)
+	s := syncerIn(t, ns, many)
 	ports := manyPorts(2_000)
 	mustSync(t, s, ports)
 	if r := mustSync(t, s, oneLess(ports)); r.Full || r.Written[TableName] != 4 {
@@ -51,13 +54,14 @@ func TestKernelHoldsMany(t *testing.T) {
 	if names, err := s.Repair(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("repaired what is whole: %v, %v", names, err)
 	}
-	if r := mustSync(t, syncerIn(ns, many), oneLess(ports)); !r.Full || r.Written[TableName] != 0 {
+	if r := mustSync(t, syncerIn(t, ns, many), oneLess(ports)); !r.Full || r.Written[TableName] != 0 {
 		t.Errorf("a restart: %+v", r)
 	}
 }
 
-// BenchmarkKernel: the first sync, a change of one endpoint, the look whether anybody wrote, the comparison with the kernel if somebody
-// did, and nft loading the same from its own listing.
+// BenchmarkKernel: the first sync, a change of one endpoint there and back, the look whether anybody wrote, the comparison with the kernel
+// if somebody did, and nft loading the same from its own listing. Beside the first sync and the changes is bare netlink: the same messages,
+// made before, and nothing else.
 func BenchmarkKernel(b *testing.B) {
 	for _, n := range []int{1_000, 10_000, 100_000} {
 		b.Run(fmt.Sprint(n), func(b *testing.B) { benchmark(b, n) })
@@ -69,26 +73,40 @@ func benchmark(b *testing.B, n int) {
 	ports := allOf(all)
 	key := service.Key{Namespace: "ns", Service: all[n/2].Service}
 	changed := [][]service.Port{oneLess(all)[n/2 : n/2+1], all[n/2 : n/2+1]}
-	full := func(b *testing.B, s *Syncer) {
+	full := func(b *testing.B, k Kernel) *Syncer {
+		s := NewSyncer(many, k)
 		if _, err := s.Sync(b.Context(), ports, nil); err != nil {
 			b.Fatal(err)
 		}
+		return s
+	}
+	change := func(b *testing.B, s *Syncer, i int) {
+		ports.Put(key, changed[i%2])
+		if r, err := s.Sync(b.Context(), ports, []service.Key{key}); err != nil || r.Full {
+			b.Fatal(r, err)
+		}
+	}
+	ns := namespace(b, "ns")
+	kept := &recorder{Kernel: nftablesIn(b, ns)}
+	s := full(b, kept)
+	first := kept.taken()
+	var changes [2][]transaction
+	for i := range changes {
+		change(b, s, i)
+		changes[i] = kept.taken()
 	}
 	b.Run("first", func(b *testing.B) {
 		for b.Loop() {
-			full(b, syncerIn(fresh(b), many))
+			full(b, fresh(b))
 		}
 	})
-	ns := namespace(b, "ns")
-	s := syncerIn(ns, many)
-	full(b, s)
-	b.Run("change", func(b *testing.B) {
-		for i := 0; b.Loop(); i++ {
-			ports.Put(key, changed[i%2])
-			if r, err := s.Sync(b.Context(), ports, []service.Key{key}); err != nil || r.Full {
-				b.Fatal(r, err)
-			}
+	b.Run("first-bare", func(b *testing.B) {
+		for b.Loop() {
+			replay(b, fresh(b), first)
 		}
+	})
+	b.Run("change", func(b *testing.B) {
+		each(b, func(i int) { change(b, s, i) })
 	})
 	for what, undisturbed := range map[string]bool{"look": true, "compare": false} {
 		b.Run(what, func(b *testing.B) {
@@ -102,19 +120,70 @@ func benchmark(b *testing.B, n int) {
 			}
 		})
 	}
+	b.Run("change-bare", func(b *testing.B) {
+		k := nftablesIn(b, ns)
+		each(b, func(i int) { replay(b, k, changes[i%2]) })
+	})
 	b.Run("nft", func(b *testing.B) {
 		text := list(b, ns)
 		for b.Loop() {
-			if err := fresh(b).ApplyNFT(b.Context(), text); err != nil {
+			b.StopTimer()
+			other := namespace(b, fmt.Sprint("n", b.N))
+			b.StartTimer()
+			if err := other.ApplyNFT(b.Context(), text); err != nil {
 				b.Fatal(err)
 			}
 		}
 	})
 }
 
+// each measures an even number of changes, each by itself.
+func each(b *testing.B, f func(i int)) {
+	var took []time.Duration
+	for b.Loop() {
+		for range 2 {
+			start := time.Now()
+			f(len(took))
+			took = append(took, time.Since(start))
+		}
+	}
+	slices.Sort(took)
+	ms := func(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+	b.ReportMetric(ms(took[len(took)/2]), "median-ms")
+	b.ReportMetric(ms(took[len(took)*99/100]), "p99-ms")
+	b.ReportMetric(0, "ns/op") // of two
+}
+
 // fresh is a new namespace, whose making is not measured.
-func fresh(b *testing.B) *kernel.Namespace {
+func fresh(b *testing.B) Kernel {
 	b.StopTimer()
 	defer b.StartTimer()
-	return namespace(b, fmt.Sprint("n", b.N))
+	return nftablesIn(b, namespace(b, fmt.Sprint("n", b.N)))
+}
+
+type transaction []netlink.Message
+
+// recorder keeps what is written.
+type recorder struct {
+	Kernel
+	written []transaction
+}
+
+func (r *recorder) Commit(ctx context.Context, messages []netlink.Message, generation uint32) error {
+	r.written = append(r.written, slices.Clone(messages))
+	return r.Kernel.Commit(ctx, messages, generation)
+}
+
+func (r *recorder) taken() []transaction {
+	t := r.written
+	r.written = nil
+	return t
+}
+
+func replay(b *testing.B, k Kernel, transactions []transaction) {
+	for _, t := range transactions {
+		if err := k.Commit(b.Context(), t, 0); err != nil {
+			b.Fatal(err)
+		}
+	}
 }

@@ -35,8 +35,15 @@ func namespace(t testing.TB, name string) *kernel.Namespace {
 	return ns
 }
 
-func syncerIn(ns *kernel.Namespace, c serviceproxy.Config) *Syncer {
-	return NewSyncer(c, kernel.NFTables{NetNS: ns.FD()})
+// nftablesIn has a socket that is closed before the namespace is removed, which an open one would keep.
+func nftablesIn(t testing.TB, ns *kernel.Namespace) Kernel {
+	nft := &kernel.NFTables{NetNS: ns.FD()}
+	t.Cleanup(nft.Close)
+	return nft
+}
+
+func syncerIn(t testing.TB, ns *kernel.Namespace, c serviceproxy.Config) *Syncer {
+	return NewSyncer(c, nftablesIn(t, ns))
 }
 
 // allOf has service ports by service.
@@ -131,7 +138,7 @@ func TestKernelHolds(t *testing.T) {
 			}
 			s := parseScenario(t, archive.Files)
 			ns := namespace(t, "first")
-			first := syncerIn(ns, s.config)
+			first := syncerIn(t, ns, s.config)
 			r := mustSync(t, first, s.ports)
 			if !r.Full || r.Written[TableName] != r.Total[TableName] {
 				t.Errorf("first sync: %+v", r)
@@ -152,7 +159,7 @@ func TestKernelHolds(t *testing.T) {
 			if diff := cmp.Diff(text, list(t, other)); diff != "" {
 				t.Errorf("loaded again it is another (-printed +loaded):\n%s", diff)
 			}
-			second := syncerIn(other, s.config)
+			second := syncerIn(t, other, s.config)
 			if r := mustSync(t, second, s.ports); r.Written[TableName] != 0 {
 				t.Errorf("elements were loaded otherwise: %+v", r)
 			}

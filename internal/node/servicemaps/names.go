@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"fmt"
+	"strings"
 
 	"packetwalk.dev/internal/node/service"
 )
@@ -31,7 +32,7 @@ const (
 
 // The maps of each place.
 var (
-	mapServices  = [places]string{"service-ips", "service-node-ports"}         // → the chain that decides
+	mapServices  = [places]string{"service-ips", "service-node-ports"}         // → the chain that decides, for those that no fan's set has
 	mapRefused   = [places]string{"no-endpoint-ips", "no-endpoint-node-ports"} // → the chain that refuses or drops
 	mapEndpoints = [places][2]string{{"cluster-endpoints", "local-endpoints"}, // with a slot → endpoint
 		{"node-port-cluster-endpoints", "node-port-local-endpoints"}}
@@ -102,6 +103,16 @@ func (f *fan) chain() string {
 func (f *fan) clients(policy service.Policy) string {
 	return fmt.Sprintf("affinity/%s/%d/%s", policyName[policy], f.seconds, f.sticky)
 }
+
+// isFanSet tells whether a set's name is that of a fan that service ports are led to by a set of the chain's name, which has their keys,
+// and not by a verdict map: those by addresses without session affinity, which are the many. Whenever a verdict map gets an element that
+// leads to a chain, the kernel looks at all elements of all of the table's verdict maps (nft_table_validate), which takes it milliseconds
+// for some thousands. It does not for sets.
+func isFanSet(name string) bool {
+	return strings.HasPrefix(name, wayPrefix[internal]) || strings.HasPrefix(name, wayPrefix[external])
+}
+
+func (f *fan) hasSet() bool { return f.at == byAddress && f.sticky == "" && isFanSet(f.chain()) }
 
 // choosesSticky tells that clients are looked for in the map of the fan's policy.
 func (f *fan) choosesSticky() bool { return f.sticky != "" && f.way != remember }

@@ -77,7 +77,7 @@ func makePart(w *writer, p *service.Port, s slots) *part {
 	part.add(setClusterIPs, addressField(p.ClusterIP), "")
 	at := part.key(byAddress, p.ClusterIP)
 	if internalOK {
-		part.lead(mapServices[byAddress], at, part.fan(byAddress, internal, p.InternalPolicy))
+		part.leadToFan(byAddress, internal, p.InternalPolicy, at)
 		part.endpoints(byAddress, p.InternalPolicy, at)
 	} else {
 		part.refuse(byAddress, at)
@@ -133,6 +133,16 @@ func (p *part) add(set, key, value string) {
 // lead leads from a service port's key to a chain, and is signed.
 func (p *part) lead(set, key, chain string) {
 	p.elements = append(p.elements, item{set, key, chain, p.name})
+}
+
+// leadToFan leads to the chain of a policy, by its set where it has one.
+func (p *part) leadToFan(at place, way way, policy service.Policy, key string) {
+	name := p.fan(at, way, policy)
+	if at == byAddress && p.port.AffinitySeconds == 0 {
+		p.lead(name, key, "")
+		return
+	}
+	p.lead(mapServices[at], key, name)
 }
 
 // key is how packets name the service port at a place.
@@ -211,7 +221,7 @@ func (p *part) external(at place, key string, ok bool) {
 	switch {
 	case len(p.port.ForCluster) == 0:
 	case p.port.ExternalPolicy == service.Cluster:
-		p.lead(mapServices[at], key, p.fan(at, external, service.Cluster))
+		p.leadToFan(at, external, service.Cluster, key)
 		p.endpoints(at, service.Cluster, key)
 	default:
 		p.lead(mapServices[at], key, placePrefix[at]+chainDecide)

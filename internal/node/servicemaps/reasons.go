@@ -94,6 +94,8 @@ func signedChains() []reason.Chain {
 			reason.Line{To: "masquerade", For: "marked by a rule of a Service"},
 			reason.Line{Text: "meta mark set *", For: "the mark has done its work"}),
 		chain(chainServices, "finds the Service port that a packet is for", reason.Dispatch,
+			reason.Line{Comment: "services with {of} endpoints", For: whose + "by destination and port",
+				Not: "Services: is it for one of those with {of} endpoints?"},
 			reason.Line{Text: "vmap @" + mapServices[byAddress] + " *", For: whose + "by destination and port"},
 			reason.Line{Text: "vmap @" + mapServices[byNodePort] + " *", For: whose + "by node port, at an address of the node"}),
 		chain("{at}"+chainDecide, "sends external traffic with policy Local on, by who asks", reason.Balances,

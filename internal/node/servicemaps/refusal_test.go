@@ -38,8 +38,8 @@ func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.M
 	return m.Kernel.Ask(ctx, request)
 }
 
-func meddledIn(ns *kernel.Namespace, c serviceproxy.Config) (*Syncer, *meddled) {
-	m := &meddled{Kernel: kernel.NFTables{NetNS: ns.FD()}}
+func meddledIn(t testing.TB, ns *kernel.Namespace, c serviceproxy.Config) (*Syncer, *meddled) {
+	m := &meddled{Kernel: nftablesIn(t, ns)}
 	return NewSyncer(c, m), m
 }
 
@@ -83,14 +83,14 @@ func TestLongNames(t *testing.T) {
 	p.AffinitySeconds = 0
 	p.Name = service.Name{Namespace: long, Service: long, Port: long}
 	ns := namespace(t, "ns")
-	s := syncerIn(ns, many)
+	s := syncerIn(t, ns, many)
 	mustSync(t, s, []service.Port{p})
 	s.generation = 0 // compare
 	if names, err := s.Repair(t.Context()); err != nil || len(names) > 0 {
 		t.Errorf("repaired what is whole: %v, %v", names, err)
 	}
 	p.ForCluster = []service.Endpoint{p.Endpoints[1], p.Endpoints[0]}
-	if r := mustSync(t, syncerIn(ns, many), []service.Port{p}); r.Written[TableName] != 0 {
+	if r := mustSync(t, syncerIn(t, ns, many), []service.Port{p}); r.Written[TableName] != 0 {
 		t.Errorf("endpoints lost their slots by a restart: %+v", r)
 	}
 }
@@ -104,6 +104,9 @@ func TestOtherShape(t *testing.T) {
 		"map service-ips { type ipv4_addr : verdict; elements = { 192.0.2.1 : accept }; }",
 		"map affinity-ips { type ipv4_addr . inet_proto . inet_service . ipv4_addr : verdict; }",
 		"map " + clientsOfSticky + " { type ipv4_addr : mark; flags dynamic,timeout; size 3; timeout 5s; }",
+		"set internal/cluster/3 { type inet_service; elements = { 80 }; }",
+		"map internal/cluster/9 { type ipv4_addr : verdict; elements = { 192.0.2.1 : accept }; }",
+		"set internal/cluster/8 { type ipv4_addr . inet_proto . inet_service; elements = { 10.0.0.9 . tcp . 80 }; }",
 		"chain services { type nat hook prerouting priority -5; }",
 		"chain filter-input { type filter hook forward priority -5; policy drop; }",
 		"flags dormant;",
@@ -111,14 +114,39 @@ func TestOtherShape(t *testing.T) {
 		t.Run(other, func(t *testing.T) {
 			ns := namespace(t, "ns")
 			applyNFT(t, ns, "%s {\n%s\n}\n", table, other)
-			ports := []service.Port{stickyPort(1, 2, 3)}
-			mustSync(t, syncerIn(ns, many), ports)
+			ports := append(manyPorts(2), stickyPort(1, 2, 3))
+			mustSync(t, syncerIn(t, ns, many), ports)
 			fresh := namespace(t, "fresh")
-			mustSync(t, syncerIn(fresh, many), ports)
+			mustSync(t, syncerIn(t, fresh, many), ports)
 			if got, want := sortedLines(list(t, ns)), sortedLines(list(t, fresh)); !slices.Equal(got, want) {
 				t.Errorf("got:\n%s\nwant:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 			}
 		})
+	}
+}
+
+// TestRefusedForAnotherCause: a table of our shape is not made anew, which would forget where clients are, whatever else the kernel finds.
+func TestRefusedForAnotherCause(t *testing.T) {
+	for _, errno := range []unix.Errno{unix.EINVAL, unix.ENOENT, unix.EEXIST} {
+		ns := namespace(t, "ns")
+		mustSync(t, syncerIn(t, ns, many), []service.Port{stickyPort(1, 2)})
+		applyNFT(t, ns, "add element ip %s %s { 192.0.2.1 : 10.1.0.1 . 8080 }\n", TableName, clientsOfSticky)
+		s, m := meddledIn(t, ns, many)
+		times := 0
+		m.before = func([]netlink.Message) error {
+			if times++; times == 1 {
+				return errno
+			}
+			return nil
+		}
+		ports := append(manyPorts(1), stickyPort(1, 2))
+		if _, err := sync(t, s, ports); !errors.Is(err, errno) {
+			t.Errorf("refused: %v, want %v", err, errno)
+		}
+		mustSync(t, s, ports)
+		if clients, err := s.elements(t.Context(), clientsOfSticky); err != nil || len(clients) != 1 {
+			t.Errorf("after %v: clients are %q, %v", errno, clients, err)
+		}
 	}
 }
 
@@ -142,7 +170,7 @@ func TestDamage(t *testing.T) {
 	} {
 		t.Run(damage, func(t *testing.T) {
 			ns := namespace(t, "ns")
-			s := syncerIn(ns, many)
+			s := syncerIn(t, ns, many)
 			ports := []service.Port{stickyPort(1, 2)}
 			mustSync(t, s, ports)
 			before := list(t, ns)
@@ -166,7 +194,7 @@ func TestDamage(t *testing.T) {
 // TestUndisturbed: as long as nobody writes, nothing is compared; and what others write between our reading and our writing is found.
 func TestUndisturbed(t *testing.T) {
 	ns := namespace(t, "ns")
-	s, m := meddledIn(ns, many)
+	s, m := meddledIn(t, ns, many)
 	ports := manyPorts(3)
 	mustSync(t, s, ports)
 	mustSync(t, s, oneLess(ports))
@@ -194,7 +222,7 @@ func TestUndisturbed(t *testing.T) {
 // TestExpiringClients: clients of an endpoint that goes are forgotten, even if the time of one of them is over just then.
 func TestExpiringClients(t *testing.T) {
 	ns := namespace(t, "ns")
-	s, m := meddledIn(ns, many)
+	s, m := meddledIn(t, ns, many)
 	mustSync(t, s, []service.Port{stickyPort(1, 2)})
 	applyNFT(t, ns, "add element ip %s %s { 192.0.2.1 : 10.1.0.1 . 8080, 192.0.2.2 : 10.1.0.1 . 8080, 192.0.2.3 : 10.1.0.2 . 8080 }\n",
 		TableName, clientsOfSticky)
@@ -234,7 +262,7 @@ func TestRefused(t *testing.T) {
 	for _, errno := range []unix.Errno{unix.ENOMEM, unix.ENOSPC, unix.ENFILE, unix.EMSGSIZE, unix.EPERM} {
 		t.Run(errno.Error(), func(t *testing.T) {
 			ns := namespace(t, "ns")
-			s, m := meddledIn(ns, many)
+			s, m := meddledIn(t, ns, many)
 			ports := manyPorts(3)
 			mustSync(t, s, ports[:2])
 			before := list(t, ns)
@@ -249,7 +277,7 @@ func TestRefused(t *testing.T) {
 			}
 			m.before = nil
 			mustSync(t, s, ports)
-			if r := mustSync(t, syncerIn(ns, many), ports); r.Written[TableName] != 0 {
+			if r := mustSync(t, syncerIn(t, ns, many), ports); r.Written[TableName] != 0 {
 				t.Errorf("not converged: %+v", r)
 			}
 		})
@@ -260,7 +288,7 @@ func TestRefused(t *testing.T) {
 func TestSetFull(t *testing.T) {
 	ns := namespace(t, "ns")
 	applyNFT(t, ns, "table ip %s { set cluster-ips { type ipv4_addr; size 2; }; }\n", TableName)
-	s := syncerIn(ns, many)
+	s := syncerIn(t, ns, many)
 	ports := manyPorts(3)
 	mustSync(t, s, ports[:2])
 	before := list(t, ns)
@@ -275,7 +303,7 @@ func TestSetFull(t *testing.T) {
 // TestTooLarge: what the kernel does not take in one transaction goes in several.
 func TestTooLarge(t *testing.T) {
 	ns := namespace(t, "ns")
-	s, m := meddledIn(ns, many)
+	s, m := meddledIn(t, ns, many)
 	transactions := 0
 	m.before = func(messages []netlink.Message) error {
 		size := 0
@@ -292,7 +320,7 @@ func TestTooLarge(t *testing.T) {
 	if transactions < 5 {
 		t.Errorf("in %d transactions", transactions)
 	}
-	if r := mustSync(t, syncerIn(ns, many), ports); r.Written[TableName] != 0 {
+	if r := mustSync(t, syncerIn(t, ns, many), ports); r.Written[TableName] != 0 {
 		t.Errorf("not converged: %+v", r)
 	}
 }

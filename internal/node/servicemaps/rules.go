@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -75,8 +76,25 @@ func (w *writer) clients(f *fan) nf.Set {
 		Size: clientsSize}
 }
 
-// chains are the chains that are always there, those that are led to first.
-func (w *writer) chains() []nf.Chain {
+// fanSet is the set of a fan that has one.
+func (w *writer) fanSet(name string) nf.Set { return nf.Set{Name: name, Key: w.key(byAddress)} }
+
+// services finds the service port that a packet is for, first in the fans' sets.
+func (w *writer) services(sets []fan) nf.Chain {
+	key, _ := w.packetKey(byAddress)
+	var rules []nf.Rule
+	for i := range sets {
+		name := sets[i].chain()
+		rules = append(rules, rule(fmt.Sprintf("services with %d endpoints", sets[i].of),
+			append(slices.Clip(key), nf.In(name, 0), nf.Verdict(unix.NFT_GOTO, name))...))
+	}
+	return chain(chainServices, append(rules,
+		w.at(byAddress, "by an address of a service", nf.Follow(mapServices[byAddress], 0)),
+		w.at(byNodePort, "by a node port", nf.Follow(mapServices[byNodePort], 0)))...)
+}
+
+// chains are the chains that are always there, those that are led to first; sets are the fans that have one.
+func (w *writer) chains(sets []fan) []nf.Chain {
 	mark, back := uint32(1)<<w.MasqueradeBit, ^(uint32(1) << w.MasqueradeBit)
 	chains := []nf.Chain{
 		chain(chainMark, rule("to leave with the node's address", nf.Meta(unix.NFT_META_MARK, 0),
@@ -85,9 +103,7 @@ func (w *writer) chains() []nf.Chain {
 		chain(chainNoLocal, rule("a service port without endpoints on this node", nf.Verdict(nf.Drop, ""))),
 		chain(placePrefix[byAddress]+chainDecide, w.decide(byAddress)...),
 		chain(placePrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
-		chain(chainServices,
-			w.at(byAddress, "by an address of a service", nf.Follow(mapServices[byAddress], 0)),
-			w.at(byNodePort, "by a node port", nf.Follow(mapServices[byNodePort], 0))),
+		w.services(sets),
 		chain(chainRemember, w.remember()...),
 	}
 	return append(chains, w.hooks()...)

@@ -1,7 +1,9 @@
 package servicemaps
 
 import (
+	"cmp"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -11,9 +13,9 @@ import (
 // State is what the table is to hold. It is not safe for concurrent use.
 type State struct {
 	w     *writer
-	sets  map[string]*nf.Set // those that are always there
+	sets  map[string]*nf.Set // those that are always there, and those of fans; see set
 	order []*nf.Set          // of changes
-	// places are those of the sets whose keys begin with a service port's name; the others are shared by service ports.
+	// places are those of the sets whose keys begin with a service port's name, beside those of fans; the others are shared by service ports.
 	places   map[string]place
 	services map[service.Key][]*stored
 	// names are the service ports that want a name of a service port: the first has it, with all that belongs to it.
@@ -25,6 +27,8 @@ type State struct {
 	total   int // elements
 	// held are elements that the table had before, of which endpoints keep their slots.
 	held Elements
+	// heldFans are the sets of fans that the table had before.
+	heldFans []string
 }
 
 // stored is what is kept of a part, which can be made of it again.
@@ -42,6 +46,7 @@ type name struct {
 // nameOf is the service port's name that a key of a set begins with; ok is false for sets that service ports share.
 func (s *State) nameOf(set, key string) (n name, ok bool) {
 	at, ok := s.places[set]
+	ok = ok || isFanSet(set)
 	length := 8 // protocol and port
 	if at == byAddress {
 		length += int(s.w.address.Len)
@@ -113,6 +118,12 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 		s.sets[sets[i].Name] = &sets[i]
 		s.order = append(s.order, &sets[i])
 	}
+	for set := range held {
+		if isFanSet(set) {
+			s.heldFans = append(s.heldFans, set)
+		}
+	}
+	slices.Sort(s.heldFans)
 	for _, ip := range c.NodePortIPs {
 		if !ip.IsLoopback() {
 			s.shared[setNodeIPs][addressField(ip)] = 1
@@ -120,6 +131,35 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 		}
 	}
 	return s
+}
+
+// set is one that is always there, or of a fan.
+func (s *State) set(name string) *nf.Set {
+	if s.sets[name] == nil {
+		set := s.w.fanSet(name)
+		s.sets[name] = &set
+	}
+	return s.sets[name]
+}
+
+// fanSets are the fans that have a set, and some more, those with few endpoints first.
+func (s *State) fanSets(more ...fan) []fan {
+	fans := more
+	for _, f := range s.named {
+		if f.hasSet() {
+			fans = append(fans, f)
+		}
+	}
+	slices.SortFunc(fans, func(a, b fan) int { return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.chain(), b.chain())) })
+	return fans
+}
+
+// leads are the sets and maps, of those that a table held, by which a name leads somewhere.
+func (s *State) leads(at place) []string {
+	if at == byAddress {
+		return append(s.heldFans[:len(s.heldFans):len(s.heldFans)], mapServices[at])
+	}
+	return []string{mapServices[at]}
 }
 
 func element(set *nf.Set, key, value, comment string) nf.Element {
@@ -145,7 +185,8 @@ func (u *update) adopt(p *service.Port) (s slots) {
 	}
 	for policy := range s {
 		for _, n := range names {
-			if u.held[mapServices[n.at]][n.key].Comment == comment(p) && s[policy] == nil {
+			isOurs := func(set string) bool { return u.held[set][n.key].Comment == comment(p) }
+			if s[policy] == nil && slices.ContainsFunc(u.leads(n.at), isOurs) {
 				s[policy] = u.heldSlots(mapEndpoints[n.at][policy], n.key)
 			}
 		}

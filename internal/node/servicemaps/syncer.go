@@ -93,14 +93,17 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 
 // full makes the table that of the service ports, whatever it is now.
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
+	otherShape := false
 	err = s.undisturbed(ctx, func(h held) error {
 		state = NewState(s.config, h.elements)
 		state.take(portsOf(ports, ports.Services()), nil)
 		c = state.Compare(h.elements)
 		c.leftOver(h)
-		return s.apply(ctx, &c, true)
+		err := s.apply(ctx, &c, true)
+		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isInUse(err)
+		return err
 	})
-	if !isOtherShape(err) {
+	if !otherShape {
 		return state, c, err
 	}
 	state = NewState(s.config, nil)
@@ -113,15 +116,27 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 	return state, c, s.apply(ctx, &c, false, s.table.Make(), s.table.Delete())
 }
 
-// isOtherShape tells whether the kernel refuses what is written because sets and chains of other types have its names: those of another
-// version, or of who took the table's name. Only a new table helps.
+// isOtherShape tells whether the kernel may have refused what is written because sets and chains of other types have its names: those of
+// another version, or of who took the table's name. Only a new table helps.
 func isOtherShape(err error) bool {
-	for _, e := range []unix.Errno{unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP, unix.EBUSY, unix.ENOENT, unix.EMLINK, unix.ELOOP} {
-		if errors.Is(err, e) {
-			return true
-		}
+	return isOneOf(err, unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOENT)
+}
+
+// isInUse tells whether the kernel refused it because of what others lead to, or lead from.
+func isInUse(err error) bool { return isOneOf(err, unix.EBUSY, unix.EMLINK, unix.ELOOP) }
+
+func isOneOf(err error, errnos ...unix.Errno) bool {
+	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return errors.Is(err, e) })
+}
+
+// hasOtherShape tells whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be.
+func (h *held) hasOtherShape(frame *Step) bool {
+	other := func(held map[string]string, name, want string) bool {
+		is, there := held[name]
+		return there && is != want
 	}
-	return false
+	return h.flags != 0 || slices.ContainsFunc(frame.Sets, func(s nf.Set) bool { return other(h.sets, s.Name, s.Shape()) }) ||
+		slices.ContainsFunc(frame.Chains, func(c nf.Chain) bool { return other(h.hooks, c.Name, c.Hook()) })
 }
 
 // undisturbed reads the table and does something with it, again if others write meanwhile.
@@ -207,7 +222,10 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 // damage leaves of the chains and sets that a comparison writes those that are not as they were written, and names what others changed.
 func (s *Syncer) damage(c *Changes, h held) []string {
 	whole := &c.Steps[0]
-	whole.Sets = slices.DeleteFunc(whole.Sets, func(set nf.Set) bool { return h.sets[set.Name] })
+	whole.Sets = slices.DeleteFunc(whole.Sets, func(set nf.Set) bool {
+		_, there := h.sets[set.Name]
+		return there
+	})
 	whole.Chains = slices.DeleteFunc(whole.Chains, func(chain nf.Chain) bool {
 		is, there := h.chains[chain.Name]
 		return there && is == s.said[chain.Name]
@@ -264,12 +282,7 @@ func remove(ctx context.Context, k Kernel, table nf.Table) error {
 		err = k.Commit(ctx, []netlink.Message{table.Delete()}, 0)
 	}
 	// A kernel without nf_tables knows no such messages.
-	for _, e := range []unix.Errno{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT} {
-		if errors.Is(err, e) {
-			return nil
-		}
-	}
-	if err != nil {
+	if err != nil && !isOneOf(err, unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT) {
 		return fmt.Errorf("remove table %s: %w", table.Name, err)
 	}
 	return nil

@@ -125,7 +125,8 @@ func (s *Syncer) listen(ctx context.Context, written []string) error {
 // is called by the kernel's hooks comes last.
 func (s *Syncer) messages(steps []Step) (messages []netlink.Message) {
 	id := uint32(0)
-	var chains []*nf.Chain
+	var chains []*nf.Chain // each as the last step has it
+	at := map[string]int{}
 	for i := range steps {
 		for j := range steps[i].Sets {
 			if id == 0 {
@@ -135,7 +136,13 @@ func (s *Syncer) messages(steps []Step) (messages []netlink.Message) {
 			messages = append(messages, s.table.MakeSet(&steps[i].Sets[j], id))
 		}
 		for j := range steps[i].Chains {
-			chains = append(chains, &steps[i].Chains[j])
+			c := &steps[i].Chains[j]
+			if k, twice := at[c.Name]; twice {
+				chains[k] = c
+				continue
+			}
+			at[c.Name] = len(chains)
+			chains = append(chains, c)
 		}
 	}
 	for _, c := range chains {

@@ -3,14 +3,16 @@ package servicemaps
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/node/service"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // pair is a service port's change; either may be nil.
 type pair struct{ before, after *stored }
 
-// update is one Update, and what was before it.
+// update is one Update, and what was before it: of that, without parts, no more than of chains.
 type update struct {
 	*State
 	pairs  []pair
@@ -92,7 +94,7 @@ func (u *update) want(st *stored, by int) {
 	p := u.part(st)
 	for i := range p.named {
 		n := p.named[i].name
-		if _, touched := u.had[n]; !touched {
+		if _, touched := u.had[n]; !touched && u.parts != nil {
 			u.had[n] = u.has(n)
 		}
 		at, there := slices.BinarySearchFunc(u.names[n], st, func(a, b *stored) int { return service.ComparePorts(a.port, b.port) })
@@ -107,7 +109,7 @@ func (u *update) want(st *stored, by int) {
 	}
 	for _, e := range p.shared {
 		at := [2]string{e.set, e.key}
-		if _, touched := u.shared[at]; !touched {
+		if _, touched := u.shared[at]; !touched && u.parts != nil {
 			u.shared[at] = u.State.shared[e.set][e.key]
 		}
 		if u.State.shared[e.set][e.key] += by; u.State.shared[e.set][e.key] == 0 {
@@ -149,6 +151,7 @@ func (u *update) changes() (c Changes) {
 			was[f.clients(f.policy)] = true
 		}
 	}
+	first, last := u.ends(&c)
 	for i, p := range u.pairs {
 		if p.after != nil {
 			u.chains(&steps[i], u.part(p.after), was, is)
@@ -157,6 +160,7 @@ func (u *update) changes() (c Changes) {
 	for i := range steps {
 		u.total += len(steps[i].Add) - len(steps[i].Delete)
 	}
+	steps = slices.Concat([]Step{first}, steps, []Step{last})
 	c.Steps = slices.DeleteFunc(steps, func(s Step) bool { return s.isZero() })
 	for name, before := range u.fans {
 		if _, wanted := u.named[name]; !wanted && before != (fan{}) {
@@ -171,6 +175,32 @@ func (u *update) changes() (c Changes) {
 	slices.Sort(c.GoneChains)
 	slices.Sort(c.GoneSets)
 	return c
+}
+
+// ends are what comes before all steps, and after them: before, the sets and chains of fans that come, which are then looked into; after,
+// those that go are not looked into any more.
+func (u *update) ends(c *Changes) (first, last Step) {
+	var gone []fan
+	for name, before := range u.fans {
+		f, wanted := u.named[name]
+		switch {
+		case !wanted && before.hasSet():
+			gone = append(gone, before)
+			c.GoneSets = append(c.GoneSets, name)
+		case wanted && f.hasSet() && before == (fan{}):
+			first.Sets, first.Chains = append(first.Sets, *u.set(name)), append(first.Chains, u.w.fan(&f))
+			delete(u.fans, name)
+		}
+	}
+	slices.SortFunc(first.Sets, func(a, b nf.Set) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(first.Chains, func(a, b nf.Chain) int { return strings.Compare(a.Name, b.Name) })
+	if len(first.Sets) > 0 {
+		first.Chains = append(first.Chains, u.w.services(u.fanSets(gone...)))
+	}
+	if len(gone) > 0 {
+		last.Chains = []nf.Chain{u.w.services(u.fanSets())}
+	}
+	return first, last
 }
 
 // elements adds the changes of elements to the steps of pairs. All keys of a name go together, in the step of the service port that has it
@@ -260,12 +290,12 @@ func (u *update) share(step *Step, st *stored, after bool, set string) {
 }
 
 func (s *State) add(step *Step, e *item) {
-	set := s.sets[e.set]
+	set := s.set(e.set)
 	step.Add = append(step.Add, Change{set, element(set, e.key, e.value, e.comment)})
 }
 
 func (s *State) delete(step *Step, e *item) {
-	set := s.sets[e.set]
+	set := s.set(e.set)
 	step.Delete = append(step.Delete, Change{set, element(set, e.key, e.value, "")})
 }
 

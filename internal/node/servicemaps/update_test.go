@@ -16,6 +16,7 @@ import (
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
+	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
 // tableModel is a table as the kernel would have it: it refuses what the kernel refuses.
@@ -42,7 +43,7 @@ func (m *tableModel) apply(t *testing.T, c Changes) {
 			}
 		}
 		for j := range step.Chains {
-			m.chains[step.Chains[j].Name] = step.Chains[j].Content()
+			m.chains[step.Chains[j].Name] = content(&step.Chains[j])
 		}
 		for _, d := range step.Delete {
 			if _, there := m.elements[d.Set.Name][d.Element.Key]; !there {
@@ -87,29 +88,54 @@ func (m *tableModel) apply(t *testing.T, c Changes) {
 // forwards tells that each service port that is led to a fan-out has an endpoint in each of its slots.
 func (m *tableModel) forwards(t *testing.T) {
 	t.Helper()
-	for at := range places {
-		if m.damaged {
-			return
+	if m.damaged {
+		return
+	}
+	for set, keys := range m.elements {
+		for key, v := range keys {
+			to := v.Value
+			if isFanSet(set) {
+				to = set
+				if rules, there := m.chains[set]; !there || !strings.Contains(m.chains[chainServices], set) || rules == "" {
+					t.Fatalf("nothing leads from set %s to a chain of its name", set)
+				}
+			}
+			m.fills(t, set, key, to)
 		}
-		for policy, name := range policyName {
-			for _, set := range []string{mapServices[at], mapPolicies[at][policy]} {
-				for key, v := range m.elements[set] {
-					var of int
-					prefix := placePrefix[at]
-					for _, way := range wayPrefix {
-						if rest, ok := strings.CutPrefix(v.Value, prefix+way+name+"/"); ok {
-							_, _ = fmt.Sscanf(rest, "%d", &of)
-						}
-					}
-					for i := range of {
-						if _, ok := m.elements[mapEndpoints[at][policy]][key+slotField(i)]; !ok {
-							t.Fatalf("%s %q leads to %s, but slot %d of %s is empty", set, key, v.Value, i, mapEndpoints[at][policy])
-						}
-					}
+	}
+}
+
+// fills tells that a key that leads to a chain has an endpoint in each slot, if the chain is that of a fan-out.
+func (m *tableModel) fills(t *testing.T, set, key, to string) {
+	t.Helper()
+	at := byAddress
+	to, byPort := strings.CutPrefix(to, placePrefix[byNodePort])
+	if byPort {
+		at = byNodePort
+	}
+	for policy, name := range policyName {
+		for _, way := range wayPrefix {
+			rest, ok := strings.CutPrefix(to, way+name+"/")
+			var of int
+			if _, err := fmt.Sscanf(rest, "%d", &of); !ok || err != nil || way == wayPrefix[remember] {
+				continue
+			}
+			for i := range of {
+				if _, ok := m.elements[mapEndpoints[at][policy]][key+slotField(i)]; !ok {
+					t.Fatalf("%s %q leads to %s, but slot %d of %s is empty", set, key, to, i, mapEndpoints[at][policy])
 				}
 			}
 		}
 	}
+}
+
+// content is all of a chain's rules, to compare them.
+func content(c *nf.Chain) string {
+	var all []byte
+	for _, m := range (nf.Table{}).AddRules(c) {
+		all = append(all, m.Data...)
+	}
+	return string(all)
 }
 
 // withoutSlots has the endpoints of each service port's key as a sorted list.
@@ -177,7 +203,7 @@ func (m *tableModel) equals(t *testing.T, state *State) {
 	}
 	contents := map[string]string{}
 	for i := range chains {
-		contents[chains[i].Name] = chains[i].Content()
+		contents[chains[i].Name] = content(&chains[i])
 	}
 	if diff := cmp.Diff(contents, m.chains); diff != "" {
 		t.Fatalf("chains (-state +table):\n%s", diff)
@@ -360,6 +386,21 @@ func TestOneEndpointOfMany(t *testing.T) {
 				t.Errorf("%d elements of endpoints, %d of all, change; want %d and %d", slots, c.elements(), test.slots, test.elements)
 			}
 		})
+	}
+}
+
+// TestNoVerdicts: services that come, change and go add nothing to verdict maps, whose elements the kernel would look at, all of them.
+func TestNoVerdicts(t *testing.T) {
+	state, ports := NewState(many, nil), manyPorts(3)
+	for _, now := range [][]service.Port{ports, oneLess(ports), ports[:2], ports} {
+		c := state.Update(withGone(state, now))
+		for i := range c.Steps {
+			for _, add := range c.Steps[i].Add {
+				if add.Set.Verdicts {
+					t.Errorf("%s gets %s", add.Set.Name, fields(add.Element.Key, add.Set.Key))
+				}
+			}
+		}
 	}
 }
 

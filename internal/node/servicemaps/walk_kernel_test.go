@@ -205,7 +205,7 @@ ip route add 10.1.0.0/16 dev pods
 ip route add default dev eth0
 sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0`)
 		sh(t, client, "ip route add 10.13.0.4 dev eth0\nip route add default via 10.13.0.4 dev eth0")
-		mustSync(t, syncerIn(node, config), w.ports())
+		mustSync(t, syncerIn(t, node, config), w.ports())
 		var to []netip.AddrPort
 		for _, p := range randomPackets(r, 20) {
 			to = append(to, netip.AddrPortFrom(p.Packet.Destination, p.Packet.DestinationPort.Number))

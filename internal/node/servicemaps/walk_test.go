@@ -143,7 +143,7 @@ func TestEachStateForwards(t *testing.T) {
 				}
 				return all
 			}
-			kernel := &watched{Kernel: kernel.NFTables{NetNS: ns.FD()}}
+			kernel := &watched{Kernel: nftablesIn(t, ns)}
 			s := NewSyncer(config, kernel)
 			for change := range 6 {
 				for range 4 {

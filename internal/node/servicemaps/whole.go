@@ -18,9 +18,12 @@ func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
 			clients[f.clients(f.policy)] = true
 			sets = append(sets, s.w.clients(&f))
 		}
+		if f.hasSet() {
+			sets = append(sets, *s.set(name))
+		}
 		chains = append(chains, s.w.fan(&f))
 	}
-	return sets, append(chains, s.w.chains()...)
+	return sets, append(chains, s.w.chains(s.fanSets())...)
 }
 
 // comparison finds the steps from what a table holds to a state.
@@ -94,8 +97,12 @@ func (c *comparison) service(st *stored) {
 
 // unwanted deletes what is held of a name after it was compared, and decides about its packets.
 func (c *comparison) unwanted(step *Step, n name) {
-	for _, set := range []string{mapServices[n.at], mapRefused[n.at], mapPolicies[n.at][0], mapPolicies[n.at][1], setFirewalled} {
-		if has, there := c.held[set][n.key]; there && c.places[set] == n.at {
+	sets := append(c.leads(n.at), mapRefused[n.at], mapPolicies[n.at][0], mapPolicies[n.at][1])
+	if n.at == byAddress {
+		sets = append(sets, setFirewalled)
+	}
+	for _, set := range sets {
+		if has, there := c.held[set][n.key]; there {
 			c.delete(step, &item{set: set, key: n.key, value: has.Value})
 			delete(c.held[set], n.key)
 		}
@@ -119,12 +126,16 @@ func (c *comparison) compare(step *Step, want *item) {
 // left deletes the keys that the state does not have: first those that refuse unused ports, then those that lead to others.
 func (c *comparison) left() {
 	c.steps = append(c.steps, Step{})
+	sets := slices.Clone(c.order)
+	for _, name := range c.heldFans {
+		sets = append(sets, c.set(name))
+	}
 	for _, turn := range []func(*nf.Set) bool{
 		func(set *nf.Set) bool { return set.Name == setClusterIPs },
-		func(set *nf.Set) bool { return set.Verdicts },
-		func(set *nf.Set) bool { return set.Name != setClusterIPs && !set.Verdicts },
+		func(set *nf.Set) bool { return set.Verdicts || isFanSet(set.Name) },
+		func(set *nf.Set) bool { return set.Name != setClusterIPs && !set.Verdicts && !isFanSet(set.Name) },
 	} {
-		for _, set := range c.order {
+		for _, set := range sets {
 			if !turn(set) {
 				continue
 			}

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -35,18 +36,50 @@ func (t Table) inTable(answers []netlink.Message, kind int, table uint16, f func
 	return nil
 }
 
-// Sets are the names of the table's sets in the answers to ListSets.
-func (t Table) Sets(answers []netlink.Message) (map[string]bool, error) {
-	sets := map[string]bool{}
-	err := t.inTable(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, func(b []byte) error {
-		name, err := find(b, unix.NFTA_SET_NAME)
-		sets[text(name)] = true
+// Sets are the shapes of the table's sets in the answers to ListSets, by name.
+func (t Table) Sets(answers []netlink.Message) (map[string]string, error) {
+	return t.shapes(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setShape)
+}
+
+// Shape is what of a set cannot be changed, as Sets has it: the types of keys and values, flags and timeout.
+func (s *Set) Shape() string { return setShape(Table{}.MakeSet(s, 0).Data[headerLen:]) }
+
+func setShape(b []byte) string {
+	return only(b, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_FLAGS, unix.NFTA_SET_TIMEOUT)
+}
+
+// Hooks are what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
+func (t Table) Hooks(answers []netlink.Message) (map[string]string, error) {
+	return t.shapes(answers, unix.NFT_MSG_NEWCHAIN, unix.NFTA_CHAIN_TABLE, unix.NFTA_CHAIN_NAME, chainShape)
+}
+
+// Hook is what calls a chain, which cannot be changed, as Hooks has it.
+func (c *Chain) Hook() string { return chainShape(Table{}.MakeChain(c).Data[headerLen:]) }
+
+func chainShape(b []byte) string { return only(b, unix.NFTA_CHAIN_TYPE, unix.NFTA_CHAIN_HOOK) }
+
+func (t Table) shapes(answers []netlink.Message, kind int, table, name uint16, shape func([]byte) string) (map[string]string, error) {
+	shapes := map[string]string{}
+	err := t.inTable(answers, kind, table, func(b []byte) error {
+		of, err := find(b, name)
+		shapes[text(of)] = shape(b)
 		return err
 	})
 	if err != nil {
-		return nil, fmt.Errorf("read sets: %w", err)
+		return nil, fmt.Errorf("read shapes: %w", err)
 	}
-	return sets, nil
+	return shapes, nil
+}
+
+// only is those of a list of attributes that are of some kinds, in the order of the kinds and without what is zero, which the kernel does
+// not say.
+func only(b []byte, kinds ...uint16) (shape string) {
+	for _, kind := range kinds {
+		if value, err := find(b, kind); err == nil && strings.Trim(string(value), "\x00") != "" {
+			shape += string(Attrs{{kind, value}}.Append(nil))
+		}
+	}
+	return shape
 }
 
 // Chains are the table's chains in the answers to ListChains: what the kernel says of each, but for its number and its use.

@@ -120,6 +120,7 @@ func FuzzAnswers(f *testing.F) {
 			_, _ = Elements(answers)
 			_, _ = table.Sets(answers)
 			_, _ = table.Chains(answers)
+			_, _ = table.Hooks(answers)
 			_, _ = table.Flags(answers)
 			_ = Generation(answers)
 			_, _ = table.Rules(answers)

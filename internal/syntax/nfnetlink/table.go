@@ -31,15 +31,6 @@ type Rule struct {
 	Exprs   []Expr
 }
 
-// Content is all of a chain's rules, to compare them.
-func (c *Chain) Content() string {
-	var b []byte
-	for i := range c.Rules {
-		b = c.Rules[i].attrs().Append(begin(b, unix.NFTA_LIST_ELEM))
-	}
-	return string(b)
-}
-
 func (r *Rule) attrs() Attrs {
 	a := Attrs{{unix.NFTA_RULE_EXPRESSIONS, exprList(r.Exprs)}}
 	if r.Comment != "" {
