@@ -7,6 +7,7 @@ TEST_PARALLEL ?= 2
 TEST_TIMEOUT  ?= 20m
 FUZZTIME      ?= 10s
 FUZZ_PARALLEL ?= 1
+SERVICES      ?= 100000
 GOLANGCI_LINT := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 
 export CGO_ENABLED := 0
@@ -16,7 +17,7 @@ export GOFLAGS += -trimpath
 export GOTOOLCHAIN ?= auto
 SINCE := $(shell date +%s)
 
-.PHONY: help demo test build controlplane deps claims bench bench-snat lint fuzz clean
+.PHONY: help demo test build controlplane deps claims bench bench-snat bench-proxy lint fuzz clean
 help: ## list the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
@@ -50,6 +51,10 @@ bench: deps controlplane build ## the figures, medians of several runs
 bench-snat: deps controlplane build ## new outbound flows per second, beside a namespace pair without translation
 	go build -o bin/bench ./tools/bench
 	scripts/as-root bin/bench snat
+
+bench-proxy: deps controlplane build ## kube-proxy and packetwalk-node side by side, with up to SERVICES services; writes docs/performance.md
+	go build -o bin/bench ./tools/bench
+	scripts/as-root bin/bench -services $(SERVICES) -page docs/performance.md proxy
 
 lint: ## golangci-lint
 	go run $(GOLANGCI_LINT) run --allow-serial-runners ./...

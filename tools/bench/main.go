@@ -1,7 +1,8 @@
 // Command bench measures what the README promises and prints figures: medians of several runs, and ratios to a peer measured in
 // the same run. It never judges: a figure is for people to read, and a machine that is busy shows in the spread.
 //
-// It drives labs by the packetwalk command alone, listens to their API and kernel, and must not import the project's packages.
+// It drives labs by the packetwalk command alone, and listens to their API and kernel. The service proxies are measured without a lab, as
+// programs, against an API server of this program's own.
 package main
 
 import (
@@ -11,6 +12,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"time"
 )
 
 // A benchmark is one thing that is measured; run does it n times.
@@ -28,6 +30,8 @@ var benchmarks = []benchmark{
 	{"change", "20 nodes: time until a change of pools, or of the ip-masq-agent's ranges, is in every node's kernel", benchChange},
 	{"aci", "kubectl apply of a pod for the virtual node to its container group Ready", benchACI},
 	{"pod", "one more pod from the API to Ready: with an image of 50 MB that its node has, and one that it has not", benchPod},
+	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
+		benchProxy},
 	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
 }
 
@@ -45,8 +49,11 @@ func main() {
 	flag.StringVar(&nodes.runtime, "runtime", "light", "what runs pods in answer, pod and scale: light or containerd")
 	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale")
 	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale")
+	flag.IntVar(&proxies.services, "services", 10_000, "most services of proxy: a power of ten, up to 100000")
+	flag.DurationVar(&proxies.minute, "steady", time.Minute, "how long proxy makes 1,000 changes a second")
+	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [-runtime light|containerd] [-nodes N] [-pods N] [NAME...]")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [-runtime light|containerd] [-nodes N] [-pods N] [-services N] [NAME...]")
 		for _, b := range benchmarks {
 			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", b.name, b.about)
 		}
