@@ -139,7 +139,14 @@ func (m *machine) starterOf(s container.Spec) *exec.Cmd {
 
 func TestSurvivesItsStarter(t *testing.T) {
 	m := newMachine(t)
-	s := m.spec("nginx")
+	alone, below := m.spec("nginx"), m.spec("nginx")
+	below.ProcessesBelow = m.start(m.spec("pause")).Spec().Dir
+	for name, s := range map[string]container.Spec{"alone": alone, "below": below} {
+		t.Run(name, func(t *testing.T) { m.survives(t, s) })
+	}
+}
+
+func (m *machine) survives(t *testing.T, s container.Spec) {
 	dir, cmd := s.Dir, m.starterOf(s)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -161,7 +168,7 @@ func TestSurvivesItsStarter(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { c.Remove() })
+	defer c.Remove()
 	contains(t, m.run(c, "curl", "-si", "http://127.0.0.1/"), "200 OK", "Welcome to nginx!", "Content-Length: 612")
 	contains(t, m.log(c), `"GET / HTTP/1.1" 200 612 "-" "curl/`)
 	if err := c.Stop(context.Background(), 5*time.Second); err != nil {

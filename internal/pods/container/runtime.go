@@ -61,12 +61,15 @@ const (
 	StageShim = "shim"
 	// StageInit is the first process, in fresh namespaces, on its way to be the command.
 	StageInit = "init"
+	// StageBelow is a process in another one's process namespace that starts the stage after it in fresh namespaces, and ends (StartBelow).
+	StageBelow = "below"
 )
 
 // The bytes that begin a report to Start, on the descriptor ReportFd.
 const (
 	ReportFd      = 3
-	ProcessesFd   = 4 // a pidfd of the process whose process namespace a shim's container shares; there with Spec.ProcessesOf
+	ProcessesFd   = 4 // of a shim: a pidfd of the first process of Spec.ProcessesOf or ProcessesBelow, where there is one
+	StartedFd     = 4 // of StageBelow: takes the pid of what it has started, or why there is none
 	ReportRuns    = '+'
 	ReportCommand = '!' // and the message of an ErrStart
 	ReportMachine = '-' // and the message of another error
@@ -122,7 +125,8 @@ func (c *Container) bound(r *Runtime) (err error) {
 }
 
 func (s *Spec) check() error {
-	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir, "shared": s.ProcessesOf}
+	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir, "shared": s.ProcessesOf,
+		"above": s.ProcessesBelow}
 	for i, m := range s.Mounts {
 		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
 		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
@@ -182,16 +186,15 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		return err
 	}
 	defer report.Close()
-	files := []*os.File{null, stderr, stderr, theirs}
-	if c.spec.ProcessesOf != "" {
-		other, err := openFirst(c.spec.ProcessesOf)
-		if err != nil {
+	var other *os.File
+	if dir := cmp.Or(c.spec.ProcessesOf, c.spec.ProcessesBelow); dir != "" {
+		if other, err = openFirst(dir); err != nil {
+			theirs.Close()
 			return err
 		}
 		defer other.Close()
-		files = append(files, other)
 	}
-	proc, pidfd, err := c.spawn(binary, files)
+	proc, pidfd, err := c.spawn(binary, []*os.File{null, stderr, stderr, theirs}, other)
 	theirs.Close()
 	if err != nil {
 		return err
@@ -279,22 +282,33 @@ func (c *Container) makeDir() (*os.Root, error) {
 }
 
 // spawn starts the shim, or the first process in its new namespaces, from a thread that is in the container's network namespace for that
-// moment: a child gets its parent thread's.
-func (c *Container) spawn(binary string, files []*os.File) (proc *os.Process, pidfd *os.File, err error) {
-	fd := -1
-	attr := &syscall.SysProcAttr{Setsid: true, PidFD: &fd}
-	stage := c.spec.stage()
-	if stage == StageApplication {
+// moment: a child gets its parent thread's. other is the process whose process namespace the container shares, or is below; or nil.
+func (c *Container) spawn(binary string, files []*os.File, other *os.File) (proc *os.Process, pidfd *os.File, err error) {
+	stage, start := c.spec.stage(), os.StartProcess
+	attr := &syscall.SysProcAttr{Setsid: true}
+	switch {
+	case stage == StageApplication:
 		attr.Cloneflags = NewNamespaces
+		if other != nil {
+			start = func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+				return StartBelow(other, name, argv, attr)
+			}
+		}
+	case other != nil:
+		files = append(files, other)
 	}
 	if c.spec.NetNS == "" {
 		attr.Cloneflags |= unix.CLONE_NEWNET
 	}
 	err = inNetNS(c.spec.NetNS, func() (err error) {
 		argv := []string{"packetwalk-app", stage, c.spec.Dir}
-		proc, err = os.StartProcess(binary, argv, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
+		proc, err = start(binary, argv, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
 		return err
 	})
+	fd := -1
+	if err == nil { // nobody has waited for it yet, so that the pid is its own
+		fd, err = unix.PidfdOpen(proc.Pid, 0)
+	}
 	if err != nil {
 		if proc != nil {
 			reap(proc)
@@ -320,10 +334,10 @@ func pollable(pidfd *os.File) (*os.File, error) {
 	return os.NewFile(uintptr(fd), "pidfd"), nil
 }
 
-// inNetNS calls f on a thread in the network namespace, or as it is where path is "".
+// inNetNS calls f on a thread of its own in the network namespace, or in the process's where path is "".
 func inNetNS(path string, f func() error) error {
 	if path == "" {
-		return f()
+		path = "/proc/self/ns/net"
 	}
 	target, err := os.Open(path)
 	if err != nil {

@@ -21,9 +21,10 @@ type Spec struct {
 	// NetNS is the path of a network namespace, as /run/netns/x or /proc/PID/ns/net; "" makes a new one that has a loopback interface,
 	// which is up, and nothing else.
 	NetNS string
-	// ProcessesOf is the Dir of a container that runs, whose process namespace this one's processes share; "" makes a new one.
-	ProcessesOf string
-	Hostname    string // "" keeps the host's
+	// ProcessesOf is the Dir of a container that runs, whose process namespace this one's processes share; "" makes a new one: below that of
+	// the container with the Dir ProcessesBelow, which sees its processes, or below the caller's own.
+	ProcessesOf, ProcessesBelow string
+	Hostname                    string // "" keeps the host's
 	// Layers are the directories below the root's writable layer, the lowest first (overlayfs's lowerdir).
 	Layers []string
 	// App is the name of the built-in application that the layers are of; "" for an image of others. A command that is one of its programs

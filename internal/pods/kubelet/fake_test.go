@@ -128,7 +128,9 @@ func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, err
 	r.mu.Lock()
 	r.byDir[s.Dir] = c
 	r.mu.Unlock()
-	r.started <- c
+	if filepath.Base(s.Dir) != "processes" { // the node's own
+		r.started <- c
+	}
 	return c, nil
 }
 

@@ -38,6 +38,8 @@ type Kubelet struct {
 	pods     coreinformers.PodInformer
 	provider *nodeProvider
 	ready    chan struct{}
+	// processes is the node's process namespace.
+	processes sandbox
 	// networked is closed when pods can be added to the network; nodeChanged tells of the Node object's changes.
 	networked   chan struct{}
 	nodeChanged chan struct{}
@@ -64,6 +66,7 @@ func New(cfg Config) (*Kubelet, error) {
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}
+	k.processes = sandbox{k: k, dir: filepath.Join(cfg.Dir, "processes")}
 	k.node = completeNode(cfg.Node, cfg.Port, metav1.NewTime(cfg.Clock.Now()))
 	k.host = hostFacts{ip: nodeIP(cfg.Node)}
 	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
@@ -104,6 +107,11 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	defer cancel()
 	// What a pod has spoiled is its own node's loss, and keeps none from running.
 	k.tried("make the node's own files", makeNodeFiles(k.hostRoot(), k.name))
+	k.group.Go(func() { // what the first pod would wait for
+		if _, err := k.holdProcesses(ctx); ctx.Err() == nil {
+			k.tried("hold the node's processes", err)
+		}
+	})
 	serve, err := k.listen(ctx)
 	if err != nil {
 		return err

@@ -43,10 +43,9 @@ type worker struct {
 	unsaid    time.Time // since when the status differs from what was published
 	saved     []byte    // the state file's content
 	savedPod  *corev1.Pod
-	restored  bool       // left by the kubelet before
-	gone      bool       // its directory is being removed
-	sharing   sync.Mutex // of processes
-	processes Container  // whose process namespace the pod's containers share; nil: not known yet, or none
+	restored  bool // left by the kubelet before
+	gone      bool // its directory is being removed
+	processes sandbox
 	// cleanup counts what may still work on files of the pod though the machine has finished.
 	cleanup sync.WaitGroup
 }
@@ -63,9 +62,11 @@ type run struct {
 const statusDelay = 200 * time.Millisecond
 
 func newWorker(k *Kubelet, pod *corev1.Pod, after <-chan struct{}) *worker {
+	dir := k.podDir(string(pod.UID))
 	return &worker{
-		k: k, uid: string(pod.UID), dir: k.podDir(string(pod.UID)), disk: k.podDisk(string(pod.UID)), after: after,
-		done: make(chan struct{}), wake: make(chan struct{}, 1),
+		k: k, uid: string(pod.UID), dir: dir, disk: k.podDisk(string(pod.UID)), after: after,
+		processes: sandbox{k: k, dir: filepath.Join(dir, "sandbox")},
+		done:      make(chan struct{}), wake: make(chan struct{}, 1),
 		m: newMachine(pod.DeepCopy(), k.cfg.Clock.Now()), runs: make(map[string]*run),
 	}
 }
@@ -445,8 +446,10 @@ func (w *worker) removeSandbox(ctx context.Context) error {
 	w.mu.Lock()
 	pod, id := w.m.pod, w.sandboxID
 	w.mu.Unlock()
-	if err := w.endSandbox(); err != nil {
-		return err
+	if isTrue(pod.Spec.ShareProcessNamespace) {
+		if err := w.processes.end(); err != nil {
+			return err
+		}
 	}
 	if pod.Spec.HostNetwork || id == "" {
 		return nil

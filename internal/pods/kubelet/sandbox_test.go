@@ -1,19 +1,17 @@
 package kubelet
 
 import (
-	"bytes"
 	"fmt"
-	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/tools/remotecommand"
 
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -34,24 +32,43 @@ func TestRealSharedProcesses(t *testing.T) {
 		p.Spec.Containers = append(p.Spec.Containers, *second)
 	}))
 	w.await("shared", "ready", ready)
-	run := func(container, script string) string {
-		t.Helper()
-		var out bytes.Buffer
-		query := url.Values{"command": {"sh", "-c", script}, "output": {"1"}}
-		if err := w.stream("/exec/default/shared/"+container, query, remotecommand.StreamOptions{Stdout: &out}); err != nil {
-			t.Errorf("%s: %v", script, err)
-		}
-		return out.String()
-	}
-	got := run("app", "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done; echo x > /fast/file; stat -f -c '%T %b %S' /fast")
+	got := w.shell("shared/app", everyProcess+"; echo x > /fast/file; stat -f -c '%T %b %S' /fast")
 	for _, want := range []string{"sleep 1000 \n", "sleep 2000 \n", "tmpfs 256 4096\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in %s", want, got)
 		}
 	}
-	if got := run("other", "cat /fast/file; dd if=/dev/zero of=/fast/more bs=4096 count=512 2>&1"+
+	if got := w.shell("shared/other", "cat /fast/file; dd if=/dev/zero of=/fast/more bs=4096 count=512 2>&1"+
 		" | grep -o 'No space left'; readlink /proc/1/exe || echo guarded"); got != "x\nNo space left\nguarded\n" {
 		t.Errorf("got %q", got)
+	}
+}
+
+const everyProcess = "for p in /proc/[0-9]*; do tr '\\0' ' ' <$p/cmdline; echo; done"
+
+// TestRealHostPID: a pod with hostPID sees the processes of the other pods of its node, and nothing of the machine's.
+func TestRealHostPID(t *testing.T) {
+	w := newWorld(t)
+	sleeps := func(name string, edit ...func(*corev1.Pod)) {
+		w.create(testPod(name, append(edit, func(p *corev1.Pod) {
+			p.Spec.Containers[0].Image, p.Spec.Containers[0].Command = "ubuntu", []string{"sleep", name}
+		})...))
+		w.await(name, "ready", ready)
+	}
+	sleeps("1001")
+	sleeps("1002", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) })
+	sleeps("1003", func(p *corev1.Pod) { p.Spec.HostPID = true })
+	got := w.shell("1003/app", everyProcess)
+	for _, want := range []string{"sleep 1001 \n", "sleep 1002 \n", "sleep 1003 \n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in %s", want, got)
+		}
+	}
+	if strings.Contains(got, os.Args[0]) {
+		t.Errorf("the kubelet is to be seen: %s", got)
+	}
+	if got := w.shell("1002/app", everyProcess); strings.Contains(got, "1001") || strings.Contains(got, "1003") {
+		t.Errorf("others are to be seen: %s", got)
 	}
 }
 
@@ -116,12 +133,14 @@ func TestMountMemory(t *testing.T) {
 func TestSandboxOfSharedProcesses(t *testing.T) {
 	b := newBench(t)
 	b.create(testPod("plain"))
-	if c := b.runtime.next(t); c.spec.Name != "app" || c.spec.ProcessesOf != "" {
+	node := b.k.processes.dir
+	if c := b.runtime.next(t); c.spec.Name != "app" || c.spec.ProcessesOf != "" || c.spec.ProcessesBelow != node {
 		t.Fatalf("%+v", c.spec)
 	}
 	b.create(testPod("shared", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }))
 	sandbox, c := b.runtime.next(t), b.runtime.next(t)
-	if sandbox.spec.Name != "sandbox" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS {
+	if sandbox.spec.Name != "sandbox" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS ||
+		sandbox.spec.ProcessesBelow != node {
 		t.Fatalf("%+v, %+v", sandbox.spec, c.spec)
 	}
 	sandbox.end(137)
@@ -134,5 +153,45 @@ func TestSandboxOfSharedProcesses(t *testing.T) {
 	defer b.runtime.mu.Unlock()
 	if n := b.runtime.adopted[sandbox.spec.Dir]; n != 1 { // each is a watch of its own
 		t.Errorf("adopted %d times", n)
+	}
+}
+
+// TestSandboxOfTheNode: it is there once, before any pod; a kubelet that comes later finds it, and one that has ended is started again.
+// Containers of a pod with hostPID are in its process namespace, all others below.
+func TestSandboxOfTheNode(t *testing.T) {
+	b := newBench(t)
+	dir := b.k.processes.dir
+	node := func() *fakeContainer {
+		b.runtime.mu.Lock()
+		defer b.runtime.mu.Unlock()
+		return b.runtime.byDir[dir]
+	}
+	for limit := time.Now().Add(10 * time.Second); node() == nil; time.Sleep(time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the node has no sandbox")
+		}
+	}
+	first := node()
+	if s := first.spec; s.NetNS != "/node" || s.Hostname != testNode || s.ProcessesOf+s.ProcessesBelow != "" {
+		t.Errorf("%+v", s)
+	}
+	hosted := func(name string) {
+		t.Helper()
+		b.create(testPod(name, func(p *corev1.Pod) { p.Spec.HostPID = true }))
+		if s := b.runtime.next(t).spec; s.ProcessesOf != dir || s.ProcessesBelow != "" {
+			t.Errorf("%+v", s)
+		}
+	}
+	hosted("one")
+	b.stop()
+	b.start()
+	hosted("two")
+	if node() != first {
+		t.Error("started again while it ran")
+	}
+	first.end(137)
+	hosted("three")
+	if node() == first {
+		t.Error("not started again when it had ended")
 	}
 }

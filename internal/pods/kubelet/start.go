@@ -102,7 +102,7 @@ func (w *worker) launch(ctx context.Context, s *containerState, image source.Ima
 	if err != nil {
 		return nil, &startFailure{failedConfig, reasonConfigError, err.Error()}
 	}
-	if spec.ProcessesOf, err = w.shareProcesses(ctx, s); err != nil {
+	if err = w.placeProcesses(ctx, s, &spec); err != nil {
 		return nil, &startFailure{failedConfig, "CreateContainerError", err.Error()}
 	}
 	_ = os.RemoveAll(spec.Dir) // of an attempt that a crash cut off before anything ran

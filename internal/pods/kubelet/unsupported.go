@@ -24,8 +24,6 @@ type lack struct {
 
 var lacks = []lack{
 	{field: "hostIPC", why: "each container has an IPC namespace of its own", pod: func(s *corev1.PodSpec) bool { return s.HostIPC }},
-	{field: "hostPID", why: "a light node has no processes of its own, and each container has a process namespace of its own",
-		pod: func(s *corev1.PodSpec) bool { return s.HostPID }},
 	{field: "hostUsers", why: "containers have the machine's user namespace",
 		pod: func(s *corev1.PodSpec) bool { return s.HostUsers != nil && !*s.HostUsers }},
 	{field: "runtimeClassName", why: "there is one runtime", pod: func(s *corev1.PodSpec) bool { return s.RuntimeClassName != nil }},

@@ -23,7 +23,7 @@ func TestFieldsWithoutEffectAreToldOf(t *testing.T) {
 	b.create(testPod("plain"))
 	b.await("plain", "ready", ready)
 	b.create(testPod("web", func(p *corev1.Pod) {
-		p.Spec.HostPID, p.Spec.HostIPC, p.Spec.ShareProcessNamespace = true, true, new(true)
+		p.Spec.HostIPC, p.Spec.ShareProcessNamespace = true, new(true)
 		p.Spec.Containers[0].SecurityContext = &corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)}
 		p.Spec.Volumes = []corev1.Volume{
 			{Name: "fast", VolumeSource: corev1.VolumeSource{EmptyDir: &corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory}}},
@@ -37,7 +37,6 @@ func TestFieldsWithoutEffectAreToldOf(t *testing.T) {
 	b.await("web", "ready", ready)
 	want := []string{
 		"hostIPC has no effect in the lab: each container has an IPC namespace of its own",
-		"hostPID has no effect in the lab: a light node has no processes of its own, and each container has a process namespace of its own",
 		"hostPort (8080/tcp) has no effect in the lab: no plugin of the node's CNI configuration takes portMappings; " +
 			"use a Service of type NodePort, or hostNetwork",
 		"resources.limits (container app: cpu 100m, memory 64Mi) has no effect in the lab: memory is not limited: no group",
@@ -127,7 +126,7 @@ const elsewhere = "NodeSelector DeprecatedServiceAccount AutomountServiceAccount
 // effective are the fields that have an effect.
 const effective = "Volumes InitContainers Containers EphemeralContainers RestartPolicy TerminationGracePeriodSeconds ActiveDeadlineSeconds " +
 	"DNSPolicy ServiceAccountName HostNetwork ShareProcessNamespace SecurityContext Hostname Subdomain HostAliases DNSConfig ReadinessGates " +
-	"EnableServiceLinks SetHostnameAsFQDN HostnameOverride Name Image Command Args WorkingDir Ports EnvFrom Env Resources VolumeMounts " +
+	"EnableServiceLinks HostPID SetHostnameAsFQDN HostnameOverride Name Image Command Args WorkingDir Ports EnvFrom Env Resources VolumeMounts " +
 	"LivenessProbe ReadinessProbe StartupProbe Lifecycle TerminationMessagePath TerminationMessagePolicy Stdin StdinOnce TTY " +
 	"RunAsUser RunAsGroup RunAsNonRoot SupplementalGroups SupplementalGroupsPolicy FSGroup Sysctls Capabilities Privileged " +
 	"ReadOnlyRootFilesystem AllowPrivilegeEscalation Medium SizeLimit ReadOnly MountPath SubPath SubPathExpr PostStart PreStop StopSignal " +
@@ -135,7 +134,7 @@ const effective = "Volumes InitContainers Containers EphemeralContainers Restart
 	"ContainerPort Protocol HostIP EphemeralContainerCommon TargetContainerName "
 
 // without are the fields in lacks, and those whose use of another field in it is told of (Claims).
-const without = "HostPID HostIPC HostUsers RuntimeClassName ResourceClaims SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
+const without = "HostIPC HostUsers RuntimeClassName ResourceClaims SeccompProfile AppArmorProfile SELinuxOptions ProcMount " +
 	"RestartPolicyRules VolumeDevices MountPropagation Claims "
 
 // TestEveryFieldIsKnown: a field that the API gets is looked at before it has silently no effect.
@@ -172,7 +171,6 @@ func TestLacks(t *testing.T) {
 	}
 	has := map[string][]podEdit{
 		"hostIPC":          {func(s *corev1.PodSpec) { s.HostIPC = true }},
-		"hostPID":          {func(s *corev1.PodSpec) { s.HostPID = true }},
 		"hostUsers":        {func(s *corev1.PodSpec) { s.HostUsers = new(false) }},
 		"runtimeClassName": {func(s *corev1.PodSpec) { s.RuntimeClassName = new("x") }},
 		"resourceClaims":   {func(s *corev1.PodSpec) { s.ResourceClaims = make([]corev1.PodResourceClaim, 1) }},

@@ -123,30 +123,31 @@ func (b *boot) beginInit(s *streams) (proc *os.Process, err error) {
 	return proc, nil
 }
 
-// startInit starts the first process in its namespaces.
-func (b *boot) startInit(files []*os.File) (*os.Process, error) {
-	attr := &syscall.SysProcAttr{Setsid: true, Cloneflags: container.NewNamespaces}
-	if b.spec.ProcessesOf != "" {
-		unix.CloseOnExec(container.ProcessesFd)
-		own, err := os.Open("/proc/self/ns/pid")
-		if err != nil {
-			return nil, err
-		}
-		defer own.Close()
-		// Of what this thread, the main one, starts, until it is itself again: the runtime starts no threads from a locked one.
-		if err := unix.Setns(container.ProcessesFd, unix.CLONE_NEWPID); err != nil {
-			return nil, fmt.Errorf("share processes: %w", err)
-		}
-		defer func() { _ = unix.Setns(int(own.Fd()), unix.CLONE_NEWPID) }()
-		attr.Cloneflags &^= unix.CLONE_NEWPID
-	}
+// startInit starts the first process in its namespaces. This thread is the main one, whose end it does not survive.
+func (b *boot) startInit(files []*os.File) (proc *os.Process, err error) {
 	// By its path: of what /proc/self/exe leads to, in this mount namespace, the new one could not make a mount.
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
-	return os.StartProcess(self, []string{os.Args[0], container.StageInit, b.spec.Dir},
-		&os.ProcAttr{Dir: "/", Env: os.Environ(), Files: files, Sys: attr})
+	argv := []string{os.Args[0], container.StageInit, b.spec.Dir}
+	attr := &os.ProcAttr{Dir: "/", Env: os.Environ(), Files: files,
+		Sys: &syscall.SysProcAttr{Setsid: true, Cloneflags: container.NewNamespaces}}
+	if b.spec.ProcessesOf == "" && b.spec.ProcessesBelow == "" {
+		return os.StartProcess(self, argv, attr)
+	}
+	other := os.NewFile(container.ProcessesFd, "processes")
+	defer other.Close()
+	unix.CloseOnExec(container.ProcessesFd)
+	if b.spec.ProcessesOf == "" {
+		return container.StartBelow(other, self, argv, attr)
+	}
+	attr.Sys.Cloneflags &^= unix.CLONE_NEWPID
+	err = container.InProcesses(other, func() error {
+		proc, err = os.StartProcess(self, argv, attr)
+		return err
+	})
+	return proc, err
 }
 
 // listen takes the first process's messages until it is the command; an error says why it is not.

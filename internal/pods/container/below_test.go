@@ -1,0 +1,109 @@
+package container_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/pods/container"
+)
+
+// everyProcess lists the command lines of what a container sees, and the pids with them.
+const everyProcess = `for p in /proc/[0-9]*; do echo "${p#/proc/} $(tr '\0' ' ' <$p/cmdline)"; done`
+
+// below is a container whose process namespace is below another's.
+func (m *machine) below(above *container.Container, app string, command ...string) *container.Container {
+	m.Helper()
+	s := m.spec(app, command...)
+	s.ProcessesBelow = above.Spec().Dir
+	return m.start(s)
+}
+
+// TestProcessNamespaceBelowAnother: what is in the upper one sees the processes of all below it, can end them, and sees none of another one
+// or of the machine; each below sees its own, with its command as number 1. All end with the upper one.
+func TestProcessNamespaceBelowAnother(t *testing.T) {
+	m := newMachine(t)
+	node, other := m.start(m.spec("pause")), m.start(m.spec("pause"))
+	application, command := m.below(node, "whereami"), m.below(node, "ubuntu", "sleep", "4242")
+	m.below(other, "ubuntu", "sleep", "7777")
+	s := m.spec("ubuntu", "sleep", "1000")
+	s.ProcessesOf = node.Spec().Dir
+	host := m.start(s)
+
+	seen := m.run(host, "sh", "-c", everyProcess)
+	contains(t, seen, "1 packetwalk-app ", "sleep 1000", "sleep 4242", application.Spec().Dir)
+	for _, foreign := range []string{"7777", os.Args[0], container.StageShim + " ", container.StageBelow + " "} {
+		if strings.Contains(seen, foreign) {
+			t.Errorf("%q is to be seen: %s", foreign, seen)
+		}
+	}
+	seen = m.run(command, "sh", "-c", everyProcess)
+	if contains(t, seen, "1 sleep 4242"); strings.Contains(seen, "1000") || strings.Contains(seen, "packetwalk-app") {
+		t.Errorf("of others is to be seen: %s", seen)
+	}
+	for what, link := range map[string]string{"root": "/proc/1/root", "program": "/proc/1/exe"} {
+		if got := m.run(host, "sh", "-c", "readlink "+link+" || echo guarded"); got != "guarded\n" {
+			t.Errorf("%s of the first process: %q", what, got)
+		}
+	}
+
+	// Its starter sees how one ended, whoever ends it.
+	m.run(host, "sh", "-c", `kill -9 $(grep -lz '^4242$' /proc/[0-9]*/cmdline | cut -d/ -f3 | head -1)`)
+	if e := m.wait(command); e.Signal != int(unix.SIGKILL) || e.Reason != container.ReasonError {
+		t.Errorf("exit %+v", e)
+	}
+	if err := unix.Kill(application.Pid(), unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if e := m.wait(application); e.Signal != int(unix.SIGKILL) || e.Reason != container.ReasonError {
+		t.Errorf("exit %+v", e)
+	}
+	last := m.below(node, "whereami")
+	if err := node.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []*container.Container{last, host} {
+		if e := m.wait(c); e.Signal != int(unix.SIGKILL) {
+			t.Errorf("exit %+v", e)
+		}
+	}
+	s = m.spec("whereami")
+	s.ProcessesBelow = node.Spec().Dir
+	if c, err := m.runtime.Start(context.Background(), s); err == nil {
+		c.Remove()
+		t.Error("started below a process namespace that has ended")
+	} else {
+		contains(t, err.Error(), container.ErrNotRunning.Error())
+	}
+}
+
+// TestStartFailuresBelow: why there is no container is heard also from below, and nothing is left.
+func TestStartFailuresBelow(t *testing.T) {
+	m := newMachine(t)
+	node := m.start(m.spec("pause"))
+	for command, message := range map[string]string{"nosuch-command": `exec: "nosuch-command": executable file not found in $PATH`,
+		"/nginx": "/nosuch/volume"} {
+		s := m.spec("nginx", command)
+		if command == "/nginx" {
+			s = m.spec("whereami")
+			s.Mounts = []container.Mount{{Source: "/nosuch/volume", Destination: "/v"}}
+		}
+		s.ProcessesBelow = node.Spec().Dir
+		c, err := m.runtime.Start(context.Background(), s)
+		if err == nil {
+			c.Remove()
+			t.Errorf("%s started", command)
+			continue
+		}
+		contains(t, err.Error(), message)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := node.Stop(ctx, 5*time.Second); err != nil || node.Exit().Code != 0 {
+		t.Errorf("%v, %+v", err, node.Exit())
+	}
+}
