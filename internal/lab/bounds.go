@@ -13,7 +13,6 @@ import (
 type bounds struct {
 	still
 	*core
-	disk string // why what containers write is not bounded; "" where it is
 }
 
 // containersGroup is where containers' groups are, below the lab's.
@@ -27,7 +26,7 @@ func (l *bounds) Start(ctx context.Context) error {
 	l.runtime.Bounds = one
 	l.runtime.Groups, l.unbounded = cgroup.Grow(l.dir.cgroup(""), containersGroup, lab)
 	if err := l.dir.makeDisk(ctx); err != nil {
-		l.disk = "what they write is not limited: " + oneLine(err)
+		l.noDisk = "what they write is not limited: " + oneLine(err)
 	}
 	for _, s := range l.missing() {
 		l.done("%s", unboundedText(s))
@@ -43,10 +42,10 @@ func (l *bounds) Report(s *Status) {
 
 // missing are the bounds that are not there.
 func (l *bounds) missing() []string {
-	if l.disk == "" {
+	if l.noDisk == "" {
 		return l.unbounded
 	}
-	return append(slices.Clone(l.unbounded), l.disk)
+	return append(slices.Clone(l.unbounded), l.noDisk)
 }
 
 func unboundedText(why string) string {

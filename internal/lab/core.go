@@ -30,7 +30,10 @@ type core struct {
 	builtIn *source.BuiltIn
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
-	broken    chan error // what keeps a lab from starting, whoever waits for it; of size 1
+	// noDisk is why what containers write is not bounded, and their writable layers are in memory: there is no file system for them; "" where
+	// there is one.
+	noDisk string
+	broken chan error // what keeps a lab from starting, whoever waits for it; of size 1
 
 	mu     sync.Mutex
 	is     *cluster.Cluster

@@ -216,6 +216,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
 		Dir:         dir,
 		Disk:        l.dir.nodeDisk(n.Name),
+		DiskLayers:  l.noDisk == "",
 		CNIConfDir:  filepath.Join(dir, "cni", "net.d"),
 		CNIBinDirs:  []string{filepath.Dir(l.bin.CNI)},
 		CNICacheDir: filepath.Join(dir, "cni", "cache"),

@@ -205,14 +205,14 @@ func (c *Container) pidfdClosed() bool {
 // Limit changes what the container may use; what l does not bound stays as it was.
 func (c *Container) Limit(l cgroup.Limits) error { return c.spec.Group.Limit(l) }
 
-// Remove ends the container if it runs and deletes Spec.Dir. The log stays.
+// Remove ends the container if it runs and deletes Spec.Dir and Spec.Upper. The log stays.
 func (c *Container) Remove() error {
 	if err := c.Kill(); err != nil {
 		return err
 	}
 	var err error
 	for range removeTries { // another that watches the container, its starter, may be recording its end there
-		if err = os.RemoveAll(c.spec.Dir); !errors.Is(err, unix.ENOTEMPTY) {
+		if err = c.spec.removeFiles(); !errors.Is(err, unix.ENOTEMPTY) {
 			break
 		}
 		time.Sleep(removePause)
@@ -221,6 +221,14 @@ func (c *Container) Remove() error {
 		return fmt.Errorf("container %s: remove: %w", c.spec.Name, err)
 	}
 	return nil
+}
+
+func (s *Spec) removeFiles() error {
+	err := os.RemoveAll(s.Dir)
+	if s.Upper != "" {
+		err = errors.Join(err, os.RemoveAll(s.Upper))
+	}
+	return err
 }
 
 // removeTries and removePause bound how long that may take.

@@ -126,7 +126,7 @@ func (c *Container) bound(r *Runtime) (err error) {
 
 func (s *Spec) check() error {
 	paths := map[string]string{"directory": s.Dir, "log path": s.LogPath, "working directory": s.WorkingDir, "shared": s.ProcessesOf,
-		"above": s.ProcessesBelow}
+		"above": s.ProcessesBelow, "upper directory": s.Upper}
 	for i, m := range s.Mounts {
 		paths[fmt.Sprintf("destination of mount %d", i)] = m.Destination
 		paths[fmt.Sprintf("source of mount %d", i)] = m.Source
@@ -168,7 +168,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 	defer func() {
 		if err != nil {
 			closeFiles([]*os.File{c.pidfd, c.shim})
-			err = errors.Join(err, os.RemoveAll(c.spec.Dir))
+			err = errors.Join(err, c.spec.removeFiles())
 		}
 	}()
 	stderr, err := dir.OpenFile(stderrFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
@@ -273,6 +273,9 @@ func (c *Container) makeDir() (*os.Root, error) {
 	}
 	if err == nil && c.spec.LogPath != "" {
 		err = os.MkdirAll(filepath.Dir(c.spec.LogPath), 0o755)
+	}
+	if err == nil && c.spec.Upper != "" {
+		err = errors.Join(os.RemoveAll(c.spec.Upper), os.MkdirAll(c.spec.Upper, 0o700)) // of an attempt that a crash cut off
 	}
 	if err != nil {
 		dir.Close()

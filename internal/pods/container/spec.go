@@ -46,8 +46,9 @@ type Spec struct {
 	Limits cgroup.Limits
 	// Group is the container's control group, where the machine has any; Start makes it.
 	Group cgroup.Group
-	// Tmpfs limits the writable layer to this many bytes; 0 is 256 MiB. It is memory of the machine, used only as written.
-	Tmpfs int64
+	// Upper is the directory for the root's writable layer, absolute, on a file system that overlayfs takes for one (ext4): Start makes it
+	// anew, and Remove deletes it. "" has the layer in memory, 256 MiB of it at most, which is used only as written.
+	Upper string
 	// TTY gives the command a terminal, Stdin a standard input that Attach writes to. Without Stdin it reads end of file.
 	TTY, Stdin bool
 	// StdinOnce ends the standard input when the first Attach with one ends.

@@ -97,6 +97,9 @@ type Config struct {
 	// Dir is the node's directory for pods/<uid>/, what the kubelet knows of them, and Disk that for what pods write: pods/<uid>/ (volumes and
 	// logs) and rootfs/ (the node's own tree, which hostPath volumes see). Disk is optional: Dir.
 	Dir, Disk string
+	// DiskLayers has the writable layers of containers there, too: Disk is on a file system that overlayfs takes for them. Without it they are
+	// in memory.
+	DiskLayers bool
 	// Distribution gives the root of what else they see, read-only: the distribution that containers have.
 	Distribution func(context.Context) (dir string, err error)
 	CNIConfDir   string

@@ -296,7 +296,7 @@ func (w *worker) spec(c *containerState, image source.Image) (container.Spec, er
 		Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
 	node := w.k.name
 	s := container.Spec{
-		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
+		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), Upper: w.layerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
 		Hostname: hostname(f.pod, node, w.k.cfg.ClusterDomain), Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
 		Env:        env,
 		WorkingDir: c.spec.WorkingDir,
@@ -378,6 +378,14 @@ func first[T any](list ...*T) *T {
 
 func (w *worker) containerDir(c *containerState, attempt int) string {
 	return filepath.Join(w.dir, "containers", c.Name, strconv.Itoa(attempt))
+}
+
+// layerDir is where a container's writable layer is, "" where that is in memory.
+func (w *worker) layerDir(c *containerState, attempt int) string {
+	if !w.k.cfg.DiskLayers {
+		return ""
+	}
+	return filepath.Join(w.disk, "layers", c.Name, strconv.Itoa(attempt))
 }
 
 // logPath is where a container logs; restarts counts from 0, as in upstream's /var/log/pods.

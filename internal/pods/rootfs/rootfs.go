@@ -17,6 +17,8 @@ const NoExec = unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
 type Overlay struct {
 	Lower       []string // the first above the others; absolute
 	Upper, Work string   // the writable one, above all, and a directory beside it
+	// Volatile: what is written is of no use after this mount, and not brought to the disk when it ends, or when a program asks for that.
+	Volatile bool
 }
 
 // Mount mounts it at target, with mount(2)'s flags. It changes the working directory: the names of several layers are relative where they
@@ -35,6 +37,9 @@ func (o Overlay) Mount(target string, flags uintptr) error {
 		return err
 	}
 	options := fmt.Sprintf("lowerdir=%s,upperdir=%s,workdir=%s", strings.Join(lower, ":"), escapeOption(o.Upper), escapeOption(o.Work))
+	if o.Volatile {
+		options += ",volatile"
+	}
 	err := unix.Mount("overlay", target, "overlay", flags, options)
 	if errors.Is(err, unix.ENODEV) {
 		return fmt.Errorf("mount overlay: %w; load the kernel module: modprobe overlay", err)

@@ -15,8 +15,8 @@ import (
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
-// makeRoot makes the container's file system and changes the root to it: a writable layer on a tmpfs that exists in this mount namespace
-// only, above the image's. The machine's mounts are gone afterwards.
+// makeRoot makes the container's file system, which exists in this mount namespace only, and changes the root to it: a writable layer above
+// the image's. The machine's mounts are gone afterwards.
 func makeRoot(s *container.Spec) error {
 	if err := rootfs.Alone(); err != nil {
 		return err
@@ -61,27 +61,28 @@ func makeRoot(s *container.Spec) error {
 	return lock()
 }
 
-const defaultLayer = 256 << 20
+// memoryLayer is how large a writable layer in memory may be, in bytes.
+const memoryLayer = 256 << 20
 
-// mountRoot mounts the container's file system at Dir/root: all of Dir is a tmpfs by then that
-// the machine does not see.
+// mountRoot mounts the container's file system at Dir/root. With a layer in memory all of Dir is a tmpfs by then that the machine does not
+// see.
 func mountRoot(s *container.Spec) error {
-	size := s.Tmpfs
-	if size <= 0 {
-		size = defaultLayer
+	layer := s.Upper
+	if layer == "" {
+		layer = s.Dir
+		if err := unix.Mount("tmpfs", layer, "tmpfs", unix.MS_NODEV, fmt.Sprintf("mode=0755,size=%d", memoryLayer)); err != nil {
+			return fmt.Errorf("mount a tmpfs for the writable layer: %w", err)
+		}
 	}
-	if err := unix.Mount("tmpfs", s.Dir, "tmpfs", unix.MS_NODEV, fmt.Sprintf("mode=0755,size=%d", size)); err != nil {
-		return fmt.Errorf("mount a tmpfs for the writable layer: %w", err)
-	}
-	upper, work, root := s.Dir+"/upper", s.Dir+"/work", s.Dir+"/root"
-	for _, d := range []string{upper, work, root} {
+	o := rootfs.Overlay{Lower: slices.Clone(s.Layers), Upper: layer + "/upper", Work: layer + "/work", Volatile: true}
+	slices.Reverse(o.Lower)
+	root := s.Dir + "/root"
+	for _, d := range []string{o.Upper, o.Work, root} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			return err
 		}
 	}
-	lower := slices.Clone(s.Layers)
-	slices.Reverse(lower)
-	return rootfs.Overlay{Lower: lower, Upper: upper, Work: work}.Mount(root, unix.MS_NODEV)
+	return o.Mount(root, unix.MS_NODEV)
 }
 
 // readOnly takes hold of the root, and gives what makes it read-only: not before the volumes have their places in it.
