@@ -35,8 +35,8 @@ func TestEvicted(t *testing.T) {
 		}
 		b.k.evict(t.Context())
 		if name == "small" {
-			if b.k.byUID(pod.UID).overfull(t.Context()) != "" {
-				t.Error("it is evicted")
+			if got := b.k.byUID(pod.UID).overfull(t.Context()); got != "" {
+				t.Errorf("it is evicted: %s", got)
 			}
 			continue
 		}
@@ -44,6 +44,75 @@ func TestEvicted(t *testing.T) {
 		if p.Status.Reason != "Evicted" || p.Status.Message != `Usage of EmptyDir volume "cache" exceeds the limit "1Mi". ` {
 			t.Errorf("%+v", p.Status)
 		}
-		<-c.stops
+		if grace := <-c.stops; grace != evictedGrace {
+			t.Errorf("its container has %v to end", grace)
+		}
+	}
+}
+
+// TestOverfull: what counts to which limit, in which order, and in upstream's words.
+func TestOverfull(t *testing.T) {
+	const kib = 1 << 10
+	limit := func(p *corev1.Pod, i int, s string) {
+		p.Spec.Containers[i].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: quantity(s)}
+	}
+	empty := func(p *corev1.Pod, e corev1.EmptyDirVolumeSource) {
+		p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: "cache", VolumeSource: corev1.VolumeSource{EmptyDir: &e}})
+	}
+	const (
+		layer, other, logs = "layers/app/1/upper", "layers/other/1/upper", "logs/app"
+		volume             = "volumes/kubernetes.io~empty-dir/cache"
+		ofPod              = "Pod ephemeral local storage usage exceeds the total limit of containers "
+	)
+	for name, tt := range map[string]struct {
+		edit  func(*corev1.Pod)
+		files map[string]int // sizes in the pod's directory
+		want  string
+	}{
+		"no limit":      {func(*corev1.Pod) {}, map[string]int{layer: 900 * kib, volume: 900 * kib}, ""},
+		"within":        {func(p *corev1.Pod) { limit(p, 0, "1Mi") }, map[string]int{layer: 300 * kib, logs: 300 * kib}, ""},
+		"the layer":     {func(p *corev1.Pod) { limit(p, 0, "1Mi") }, map[string]int{layer: 1100 * kib}, ofPod + "1Mi. "},
+		"layer and log": {func(p *corev1.Pod) { limit(p, 0, "1Mi") }, map[string]int{layer: 600 * kib, logs: 600 * kib}, ofPod + "1Mi. "},
+		"a volume counts": {func(p *corev1.Pod) { limit(p, 0, "1Mi"); empty(p, corev1.EmptyDirVolumeSource{}) },
+			map[string]int{layer: 600 * kib, volume: 600 * kib}, ofPod + "1Mi. "},
+		"not one in memory": {func(p *corev1.Pod) {
+			limit(p, 0, "1Mi")
+			empty(p, corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory})
+		}, map[string]int{layer: 600 * kib, volume: 600 * kib}, ""},
+		"one of two containers": {func(p *corev1.Pod) { limit(p, 0, "1Mi"); limit(p, 1, "3Mi") }, map[string]int{layer: 1100 * kib},
+			`Container app exceeded its local ephemeral storage limit "1Mi". `},
+		"one without limit counts to the pod's": {func(p *corev1.Pod) { limit(p, 0, "1Mi") }, map[string]int{other: 1100 * kib}, ofPod + "1Mi. "},
+		"the volume first": {func(p *corev1.Pod) {
+			limit(p, 0, "1Mi")
+			empty(p, corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("512Ki"))})
+		}, map[string]int{layer: 1100 * kib, volume: 600 * kib}, `Usage of EmptyDir volume "cache" exceeds the limit "512Ki". `},
+		"not a critical one": {func(p *corev1.Pod) { limit(p, 0, "1Mi"); p.Spec.Priority = new(int32(systemCritical)) },
+			map[string]int{layer: 1100 * kib}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBenchWith(t, func(_ *bench, c *Config) {
+				c.DiskLayers, c.MountMemory = true, func(string, int64) error { return nil }
+			})
+			pod := b.create(testPod("web", func(p *corev1.Pod) {
+				p.Spec.Containers = append(p.Spec.Containers, corev1.Container{Name: "other", Image: "app"})
+				tt.edit(p)
+			}))
+			b.await("web", "ready", ready)
+			disk := b.k.podDisk(string(pod.UID))
+			for _, c := range []*fakeContainer{b.runtime.next(t), b.runtime.next(t)} {
+				if want := filepath.Join(disk, "layers", c.spec.Name, "1"); c.spec.Upper != want {
+					t.Errorf("its layer is %q, want %q", c.spec.Upper, want)
+				}
+			}
+			for dir, size := range tt.files {
+				dir = filepath.Join(disk, dir)
+				if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "file"), make([]byte, size), 0o644)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := b.k.byUID(pod.UID).overfull(t.Context()); got != tt.want {
+				t.Errorf("got %q, want %q", got, tt.want)
+			}
+		})
 	}
 }

@@ -137,6 +137,9 @@ func (m *machine) takeEvents() []event {
 
 // grace is the pod's time to end in peace when nobody asked for another.
 func (m *machine) grace() time.Duration {
+	if m.failure != nil && m.failure.reason == reasonEvicted {
+		return evictedGrace
+	}
 	if g := m.pod.Spec.TerminationGracePeriodSeconds; g != nil {
 		return time.Duration(*g) * time.Second
 	}

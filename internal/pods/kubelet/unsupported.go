@@ -39,10 +39,10 @@ var lacks = []lack{
 		pod: inPod(func(c *corev1.PodSecurityContext) bool { return otherAppArmor(c.AppArmorProfile) })},
 	{field: "securityContext.seLinuxOptions", why: whySELinux,
 		pod: inPod(func(c *corev1.PodSecurityContext) bool { return c.SELinuxOptions != nil })},
-	{field: "resources.limits of storage and huge pages", why: "processors, memory and processes are limited",
+	{field: "resources.limits of huge pages", why: "memory is limited, whatever its pages",
 		container: func(c *corev1.Container) bool {
 			for name := range c.Resources.Limits {
-				if name == corev1.ResourceEphemeralStorage || strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
+				if strings.HasPrefix(string(name), corev1.ResourceHugePagesPrefix) {
 					return true
 				}
 			}

@@ -185,8 +185,8 @@ func TestLacks(t *testing.T) {
 		"securityContext.seLinuxOptions": {podContext(&corev1.PodSecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}}),
 			context(&corev1.SecurityContext{SELinuxOptions: &corev1.SELinuxOptions{}})},
 		"securityContext.procMount": {context(&corev1.SecurityContext{ProcMount: new(corev1.UnmaskedProcMount)})},
-		"resources.limits of storage and huge pages": {func(s *corev1.PodSpec) {
-			s.Containers[0].Resources.Limits = corev1.ResourceList{"ephemeral-storage": quantity("1Mi")}
+		"resources.limits of huge pages": {func(s *corev1.PodSpec) {
+			s.Containers[0].Resources.Limits = corev1.ResourceList{"hugepages-2Mi": quantity("2Mi")}
 		}},
 		"restartPolicyRules": {func(s *corev1.PodSpec) { s.Containers[0].RestartPolicyRules = make([]corev1.ContainerRestartRule, 1) }},
 		"volumeDevices":      {func(s *corev1.PodSpec) { s.Containers[0].VolumeDevices = make([]corev1.VolumeDevice, 1) }},
@@ -214,7 +214,7 @@ func TestLacks(t *testing.T) {
 		p.Spec.HostUsers = new(true)
 		podContext(&corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}})(&p.Spec)
 		emptyDir(corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(quantity("1Mi"))})(&p.Spec)
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": quantity("1"), "memory": quantity("1Mi")}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": quantity("1"), "memory": quantity("1Mi"), "ephemeral-storage": quantity("1Mi")}
 	})
 	if got := notSupported(plain, nil); len(got) > 0 {
 		t.Errorf("%q", got)
