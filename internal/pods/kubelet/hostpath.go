@@ -67,6 +67,9 @@ func makeNodeFiles(root, node string) error {
 		return err
 	}
 	defer dir.Close()
+	if err := dir.MkdirAll("."+logDir, 0o755); err != nil {
+		return err
+	}
 	for name, text := range map[string]string{
 		"etc/hostname": node + "\n",
 		"etc/hosts":    rootfs.Hosts("127.0.1.1\t" + node),

@@ -22,6 +22,7 @@ func (k *Kubelet) api() nodeapi.Config {
 	return nodeapi.Config{
 		Certificate: k.cfg.TLSCert, ClientCA: k.cfg.ClientCA, ClientName: k.cfg.ClientName, Now: k.cfg.Clock.Now,
 		Log: k.openLog, Exec: k.execInContainer, Attach: k.attachToContainer, PortForward: k.portForward, Pods: k.GetPods, Stats: k.stats,
+		NodeLogs: k.nodeLogs(),
 	}
 }
 

@@ -333,14 +333,16 @@ func TestServerWantsTheAPIServer(t *testing.T) {
 	if code, _ := w.get(w.admin, "/healthz"); code != http.StatusOK {
 		t.Errorf("the API server gets %d", code)
 	}
-	if code, _ := w.get(w.nobody, "/pods"); code != http.StatusForbidden {
-		t.Errorf("another client gets %d", code)
+	for _, path := range []string{"/pods", "/logs/"} {
+		if code, _ := w.get(w.nobody, path); code != http.StatusForbidden {
+			t.Errorf("another client gets %d", code)
+		}
 	}
 	if code, msg := w.get(tls.Certificate{}, "/pods"); code != 0 {
 		t.Errorf("a client without a certificate gets %d %s", code, msg)
 	}
 	for path, want := range map[string]int{"/containerLogs/default/nosuch/c": 404, "/containerLogs/default/web/c?tailLines=x": 400,
-		"/pods": 200, "/stats/summary": 200, "/nosuch": 404} {
+		"/pods": 200, "/stats/summary": 200, "/nosuch": 404, "/logs/": 200, "/logs/x": 404} {
 		if code, body := w.get(w.admin, path); code != want {
 			t.Errorf("%s: %d %s", path, code, body)
 		}

@@ -30,7 +30,7 @@ const APIServerName = "kube-apiserver-kubelet-client"
 // streamIdle ends an exec, attach or port-forward that nobody used for so long; upstream's streamingConnectionIdleTimeout.
 const streamIdle = 4 * time.Hour
 
-// Config is a node's side of the interface. All functions must be set.
+// Config is a node's side of the interface. All functions must be set, but for NodeLogs.
 type Config struct {
 	Certificate tls.Certificate
 	// Clients must show a certificate signed by ClientCA, with the common name ClientName or of the organization system:masters.
@@ -46,7 +46,12 @@ type Config struct {
 	PortForward vkapi.PortForwardHandlerFunc
 	Pods        vkapi.PodListerFunc
 	Stats       vkapi.PodStatsSummaryHandlerFunc
+	// NodeLogs answers what is asked below /logs/; nil for a node that has none.
+	NodeLogs http.Handler
 }
+
+// NodeLogsAt is where the logs of a node are served that are no container's.
+const NodeLogsAt = "/logs/"
 
 type server struct {
 	Config
@@ -85,6 +90,8 @@ func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = io.WriteString(w, "ok")
 	case parts[0] == "containerLogs" && len(parts) == 4:
 		s.logs(w, r, parts[1], parts[2], parts[3])
+	case strings.HasPrefix(r.URL.Path, NodeLogsAt) && s.NodeLogs != nil:
+		s.NodeLogs.ServeHTTP(w, r)
 	default:
 		s.library.ServeHTTP(w, r)
 	}
