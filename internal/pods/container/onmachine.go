@@ -18,8 +18,13 @@ import (
 // kernels, ports and memory of the hardware, the clock, and opening the machine's files by handle (open_by_handle_at(2)).
 var withheld = mustCaps("SYS_MODULE", "SYS_RAWIO", "SYS_TIME", "SYS_BOOT", "DAC_READ_SEARCH")
 
-// LimitMachine takes them from what the calling thread executes next.
-func LimitMachine() error { return limitThread(^withheld, false) }
+// LimitMachine takes them from what the calling thread executes next, and sockets that lead out of a virtual machine past the lab.
+func LimitMachine() error {
+	if err := limitThread(^withheld, false); err != nil {
+		return err
+	}
+	return setFilter(machineFilter(), 0)
+}
 
 // machineNamespaces are those of a host that is a machine of its own.
 const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |

@@ -48,17 +48,19 @@ const (
 	unknown = unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)
 )
 
+func load(offset uint32) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
+}
+
+// unless skips n instructions unless the comparison is true.
+func unless(compare uint16, k uint32, n uint8) unix.SockFilter {
+	return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | compare, Jf: n, K: k}
+}
+
+func answer(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
+
 // filter is the program that looks at each system call of a container's process (seccomp(2), bpf(4)).
 func filter() []unix.SockFilter {
-	load := func(offset uint32) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: offset}
-	}
-	// unless skips n instructions unless the comparison is true.
-	unless := func(compare uint16, k uint32, n uint8) unix.SockFilter {
-		return unix.SockFilter{Code: unix.BPF_JMP | unix.BPF_K | compare, Jf: n, K: k}
-	}
-	answer := func(k uint32) unix.SockFilter { return unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K, K: k} }
-
 	p := []unix.SockFilter{
 		load(dataArch), {Code: unix.BPF_JMP | unix.BPF_K | unix.BPF_JEQ, Jt: 1, K: auditArch}, answer(unknown),
 		load(dataNumber), unless(unix.BPF_JGE, x32Calls, 1), answer(unknown),
@@ -73,9 +75,19 @@ func filter() []unix.SockFilter {
 	return append(p, answer(allow))
 }
 
+// machineFilter is that of a host that is a machine of its own: of all calls it refuses sockets of AF_VSOCK, where the architecture is this
+// one. Its container runtime has filters for the rest.
+func machineFilter() []unix.SockFilter {
+	return []unix.SockFilter{
+		load(dataArch), unless(unix.BPF_JEQ, auditArch, 5),
+		load(dataNumber), unless(unix.BPF_JEQ, unix.SYS_SOCKET, 3),
+		load(dataArg0), unless(unix.BPF_JEQ, unix.AF_VSOCK, 1), answer(refuse), answer(allow),
+	}
+}
+
 // filterThread puts the filter on the calling thread and what it starts. Where the architecture is another one there is no filter, and an
 // error.
-func filterThread() error { return setFilter(0) }
+func filterThread() error { return setFilter(filter(), 0) }
 
 // FilterProcess puts the filter on all threads, and what they execute gets no right that they have not (no_new_privs), whatever user it is:
 // to be called before capabilities are taken from this process.
@@ -85,14 +97,13 @@ func FilterProcess() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
-	return setFilter(unix.SECCOMP_FILTER_FLAG_TSYNC) // other threads get no_new_privs with it (kernel/seccomp.c, seccomp_sync_threads)
+	return setFilter(filter(), unix.SECCOMP_FILTER_FLAG_TSYNC) // other threads get no_new_privs with it (kernel/seccomp.c, seccomp_sync_threads)
 }
 
-func setFilter(flags uintptr) error {
+func setFilter(f []unix.SockFilter, flags uintptr) error {
 	if auditArch == 0 {
 		return fmt.Errorf("filter system calls: not known how on %s", runtime.GOARCH)
 	}
-	f := filter()
 	program := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags, uintptr(unsafe.Pointer(&program)))
 	if errno != 0 || thread != 0 {

@@ -10,6 +10,26 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
+// TestLimitMachine: on a host that is a machine of its own no socket leads to what runs this machine, and every other call is as it was.
+func TestLimitMachine(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	OnThread(func() (clean bool) {
+		if err := LimitMachine(); err != nil {
+			t.Error(err)
+			return false
+		}
+		for family, want := range map[uintptr]syscall.Errno{unix.AF_VSOCK: unix.EPERM, unix.AF_MAX: unix.EAFNOSUPPORT} {
+			if _, _, errno := unix.RawSyscall(unix.SYS_SOCKET, family, unix.SOCK_STREAM, 0); errno != want {
+				t.Errorf("a socket of family %d: %v, want %v", family, errno, want)
+			}
+		}
+		if _, _, errno := unix.RawSyscall(unix.SYS_KEYCTL, unix.KEYCTL_GET_KEYRING_ID, 0, 0); errno == unix.EPERM {
+			t.Error("keyctl is refused")
+		}
+		return false
+	})
+}
+
 func TestFilterThread(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	OnThread(func() (clean bool) {
