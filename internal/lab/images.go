@@ -123,10 +123,10 @@ func (l *library) open() (*images.Store, error) {
 // mostListed is how many images a node's status has (pkg/kubelet/apis/config, nodeStatusMaxImages), the largest first.
 const mostListed = 50
 
-// listedFor is how long one look at the images is for all nodes that join: it reads a file or two for each.
+// listedFor is how long one look at the images is for all nodes: it reads a file or two for each.
 const listedFor = time.Minute
 
-// listed are the images that there are, as a node's status has them when it joins.
+// listed are the images that there are, as a node's status has them.
 func (l *library) listed() []corev1.ContainerImage {
 	l.listing.Lock()
 	defer l.listing.Unlock()

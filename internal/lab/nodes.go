@@ -210,7 +210,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image,
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image, Images: l.library.listed,
 		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),
@@ -227,7 +227,6 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 		TLSCert:     cert,
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
 	}
-	config.Node.Status.Images = l.library.listed()
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		config.ConfigureCNI = func(pods []netip.Prefix) error { return l.writeConflist(n, pods[0]) }
 	}

@@ -82,6 +82,8 @@ type Config struct {
 	// Runtime starts containers, Resolve finds what an image's reference means.
 	Runtime Runtime
 	Resolve func(ctx context.Context, r source.Request) (source.Image, error)
+	// Images are those that there are, as the node's status has them; optional. It is asked every ten seconds.
+	Images func() []corev1.ContainerImage
 	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
 	Unbounded []string
 
@@ -160,6 +162,9 @@ func (c *Config) defaults() {
 	}
 	if c.RemoveNetNS == nil {
 		c.RemoveNetNS = kernel.RemoveNamespace
+	}
+	if c.Images == nil {
+		c.Images = func() []corev1.ContainerImage { return nil }
 	}
 	if c.MountMemory == nil {
 		c.MountMemory = mountMemory

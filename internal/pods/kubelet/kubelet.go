@@ -68,6 +68,7 @@ func New(cfg Config) (*Kubelet, error) {
 	}
 	k.processes = sandbox{k: k, dir: filepath.Join(cfg.Dir, "processes")}
 	k.node = completeNode(cfg.Node, cfg.Port, metav1.NewTime(cfg.Clock.Now()))
+	k.node.Status.Images = cfg.Images()
 	k.host = hostFacts{ip: nodeIP(cfg.Node)}
 	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
 		informers.WithTransform(func(o any) (any, error) {
@@ -130,7 +131,7 @@ func (k *Kubelet) Run(ctx context.Context) error {
 const podWorkers = 4
 
 func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeController, pods *vknode.PodController, serve func() error) error {
-	failed := make(chan error, 4)
+	failed := make(chan error, 8)
 	start := func(what string, f func() error) {
 		k.group.Add(1)
 		go func() {
@@ -157,6 +158,7 @@ func (k *Kubelet) runControllers(ctx context.Context, nodes *vknode.NodeControll
 	defer k.cfg.Shared.register(k, false)
 	start("pods", func() error { return pods.Run(ctx, podWorkers) })
 	start("statuses", func() error { return k.repair(ctx) })
+	start("images", func() error { return k.followImages(ctx) })
 	start("eviction", func() error { return k.measure(ctx) })
 	if k.cfg.ConfigureCNI != nil {
 		start("network", func() error { return k.followPodCIDRs(ctx) })

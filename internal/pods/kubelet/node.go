@@ -9,8 +9,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -118,12 +120,41 @@ func (p *nodeProvider) NotifyNodeStatus(_ context.Context, cb func(*corev1.Node)
 	p.cb = cb
 }
 
+// imagesPeriod is how often the images of a node's status are looked at (pkg/kubelet/apis/config, nodeStatusUpdateFrequency).
+const imagesPeriod = 10 * time.Second
+
+// followImages keeps the images of the node's status what they are until ctx ends.
+func (k *Kubelet) followImages(ctx context.Context) error {
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-k.cfg.Clock.After(imagesPeriod):
+			k.provider.images(k.cfg.Images())
+		}
+	}
+}
+
+// images has the status written where the images are others.
+func (p *nodeProvider) images(list []corev1.ContainerImage) {
+	p.mu.Lock()
+	changed := !equality.Semantic.DeepEqual(p.node.Status.Images, list)
+	if changed {
+		p.node = p.node.DeepCopy()
+		p.node.Status.Images = list
+	}
+	p.mu.Unlock()
+	if changed {
+		p.again()
+	}
+}
+
 // again makes the controller write the node's status now. It does not block for long: the controller takes one at a time.
 func (p *nodeProvider) again() {
 	p.mu.Lock()
-	cb := p.cb
+	cb, node := p.cb, p.node.DeepCopy()
 	p.mu.Unlock()
 	if cb != nil {
-		go cb(p.node.DeepCopy())
+		go cb(node)
 	}
 }
