@@ -14,10 +14,14 @@ import (
 	"packetwalk.dev/internal/base/program"
 )
 
-// A lab's light nodes have a file system of their own, in a file, whose size bounds what pods write: volumes, logs, files of the nodes.
+// A lab's light nodes and container groups have a file system of their own, in a file, whose size bounds what containers write: their
+// writable layers, volumes, logs, files of the nodes.
 
 // Disk is where it is mounted: a directory for each node.
 func (d Dir) Disk() string { return filepath.Join(d.State(), "disk") }
+
+// groupsDisk is the directory of container groups there; no node has such a name.
+const groupsDisk = ".groups"
 
 // nodeDisk is a light node's directory.
 func (d Dir) nodeDisk(node string) string { return filepath.Join(d.Disk(), node) }

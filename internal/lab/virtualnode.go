@@ -18,6 +18,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -57,7 +58,8 @@ func (l *groups) Start(ctx context.Context) error {
 	}
 	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
-		Dir: l.dir.Groups(), NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Runtime: l.runtime,
+		Dir: l.dir.Groups(), Disk: filepath.Join(l.dir.Disk(), groupsDisk), DiskLayers: l.noDisk == "",
+		NetNSDir: l.dir.GroupNetNSDir(), HostsDir: l.dir.GroupHostNetNSDir(), Network: l.azure, Runtime: l.runtime,
 		Images:    l.library.finder().Image,
 		NodeAgent: l.bin.Node, LogFile: l.dir.GroupLog, Log: l.log.With("part", "container instances"),
 		Subscription: spec.Subscription, ResourceGroup: group, Location: spec.Location,

@@ -217,7 +217,7 @@ func (g *group) containerDir(name string, attempt int) string {
 }
 
 func (g *group) logPath(name string, attempt int) string {
-	return filepath.Join(g.dir, "logs", name, strconv.Itoa(attempt)+".log")
+	return filepath.Join(g.disk, "logs", name, strconv.Itoa(attempt)+".log")
 }
 
 // removeLog deletes the log of an attempt that is older than --previous reaches.
@@ -233,6 +233,9 @@ func (g *group) containerSpec(c *aci.Container, r *run) container.Spec {
 		NetNS: filepath.Join(g.cfg.NetNSDir, g.name), Hostname: g.hostname(), Command: c.Properties.Command,
 		ResolvConf: g.resolvConf(), Hosts: g.hostsFile(),
 	}
+	if g.cfg.DiskLayers {
+		s.Upper = filepath.Join(g.disk, "layers", c.Name, strconv.Itoa(r.Attempt))
+	}
 	for _, v := range c.Properties.Environment {
 		s.Env = append(s.Env, v.Name+"="+v.Value+v.SecureValue)
 	}
@@ -243,7 +246,7 @@ func (g *group) containerSpec(c *aci.Container, r *run) container.Spec {
 	return s
 }
 
-func (g *group) volumeDir(name string) string { return filepath.Join(g.dir, "volumes", name) }
+func (g *group) volumeDir(name string) string { return filepath.Join(g.disk, "volumes", name) }
 
 // makeVolumes makes the volumes' directories, and the files of those with content, which are read-only in the containers.
 func (g *group) makeVolumes() error {

@@ -28,6 +28,7 @@ type group struct {
 	cfg  *Config
 	name string
 	dir  string
+	disk string
 	spec aci.ContainerGroup // as it was put, but for the address; never changed in place
 
 	stop     context.CancelFunc // ends the worker; containers run on
@@ -59,7 +60,7 @@ type stored struct {
 const stateFile = "group.json"
 
 func (s *Groups) newGroup(spec aci.ContainerGroup) *group {
-	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), spec: spec, state: aci.ProvisioningPending, done: make(chan struct{})}
+	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), disk: filepath.Join(s.cfg.Disk, spec.Name), spec: spec, state: aci.ProvisioningPending, done: make(chan struct{})}
 	g.runs = make([]*run, len(spec.Properties.Containers))
 	for i, c := range spec.Properties.Containers {
 		g.runs[i] = &run{name: c.Name, runState: runState{Now: aci.ContainerState{State: aci.StateWaiting}}}
@@ -238,7 +239,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.mu.Lock()
 	g.removed = true
 	g.mu.Unlock()
-	return errors.Join(os.RemoveAll(g.dir), removeFile(g.cfg.LogFile(g.name)))
+	return errors.Join(os.RemoveAll(g.dir), os.RemoveAll(g.disk), removeFile(g.cfg.LogFile(g.name)))
 }
 
 func removeFile(path string) error {

@@ -32,15 +32,18 @@ type Network interface {
 
 // Config is all that the service needs; every field must be set.
 type Config struct {
-	Dir       string // of the groups' files
-	NetNSDir  string // of the groups' network namespaces, a file each, by the groups' names
-	HostsDir  string // of the network namespaces of the machines that groups run on, by the groups' names
-	Network   Network
-	Runtime   *container.Runtime
-	Images    func(context.Context, source.Request) (source.Image, error) // finds what containers are made from
-	NodeAgent string                                                      // the program packetwalk-node, the kube-proxy extension
-	LogFile   func(group string) string
-	Log       *slog.Logger
+	Dir  string // of what is known of the groups
+	Disk string // of what their containers write: volumes and logs
+	// DiskLayers has containers' writable layers there, too: it is on a file system that overlayfs takes for them.
+	DiskLayers bool
+	NetNSDir   string // of the groups' network namespaces, a file each, by the groups' names
+	HostsDir   string // of the network namespaces of the machines that groups run on, by the groups' names
+	Network    Network
+	Runtime    *container.Runtime
+	Images     func(context.Context, source.Request) (source.Image, error) // finds what containers are made from
+	NodeAgent  string                                                      // the program packetwalk-node, the kube-proxy extension
+	LogFile    func(group string) string
+	Log        *slog.Logger
 
 	Subscription, ResourceGroup, Location string
 }

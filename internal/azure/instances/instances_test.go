@@ -122,7 +122,8 @@ func newWorld(t *testing.T) *world {
 	go func() { _ = server.Serve(l) }()
 	t.Cleanup(func() { server.Close() })
 	w := &world{T: t, cfg: instances.Config{
-		Dir: filepath.Join(dir, "groups"), NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
+		Dir: filepath.Join(dir, "groups"), Disk: filepath.Join(dir, "disk"),
+		NetNSDir: filepath.Join(dir, "netns", "groups"), HostsDir: filepath.Join(dir, "netns", "hosts"),
 		Network: f,
 		Runtime: &container.Runtime{Binary: binary}, NodeAgent: "/bin/false", Images: finder().Image,
 		LogFile: func(g string) string { return filepath.Join(dir, g+".log") }, Log: log,
@@ -137,8 +138,10 @@ func newWorld(t *testing.T) *world {
 			}
 		}
 		w.stop()
-		if left, _ := filepath.Glob(filepath.Join(w.cfg.Dir, "*")); len(left) > 0 {
-			t.Errorf("left: %v", left)
+		for _, of := range []string{w.cfg.Dir, w.cfg.Disk} {
+			if left, _ := filepath.Glob(filepath.Join(of, "*")); len(left) > 0 {
+				t.Errorf("left: %v", left)
+			}
 		}
 	})
 	return w
@@ -333,7 +336,7 @@ func TestVolumes(t *testing.T) {
 		!strings.HasSuffix(out, "kept\n") {
 		t.Errorf("status %d: %s", code, out)
 	}
-	dir := filepath.Join(w.cfg.Dir, "volumes", "volumes", "conf")
+	dir := filepath.Join(w.cfg.Disk, "volumes", "volumes", "conf")
 	for _, name := range []string{"a", "sub", "..data", "..data_tmp"} {
 		path := filepath.Join(dir, name)
 		if err := errors.Join(os.RemoveAll(path), os.Symlink(victim, path)); err != nil {
