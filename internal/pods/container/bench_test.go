@@ -18,12 +18,23 @@ import (
 // BenchmarkStart starts one container after the other and leaves them running: the CPU time of a start, ours and the container's until it
 // runs, and what an idle one costs in memory with its shim when all of them run (PSS: what they share is counted once).
 func BenchmarkStart(b *testing.B) {
-	b.Run("application", func(b *testing.B) { benchmarkStart(b, imaged(b, "whereami")) })
-	b.Run("command", func(b *testing.B) { benchmarkStart(b, imaged(b, "ubuntu", "sleep", "1000")) })
+	kerneltest.NeedRoot(b)
+	application, command := imaged(b, "whereami"), imaged(b, "ubuntu", "sleep", "1000")
+	b.Run("application", func(b *testing.B) { benchmarkStart(b, application) })
+	b.Run("command", func(b *testing.B) { benchmarkStart(b, command) })
+	node := imaged(b, "pause") // a light node's, below whose process namespace are those of its containers
+	node.Dir = filepath.Join(b.TempDir(), "node")
+	c, err := newRuntime(binary).Start(context.Background(), node)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Remove()
+	application.ProcessesBelow, command.ProcessesBelow = node.Dir, node.Dir
+	b.Run("application below", func(b *testing.B) { benchmarkStart(b, application) })
+	b.Run("command below", func(b *testing.B) { benchmarkStart(b, command) })
 }
 
 func benchmarkStart(b *testing.B, s container.Spec) {
-	kerneltest.NeedRoot(b)
 	r := newRuntime(binary)
 	dir := b.TempDir()
 	var all []*container.Container
