@@ -23,6 +23,7 @@ import (
 	"packetwalk.dev/internal/lab/plan"
 	"packetwalk.dev/internal/pods/kubelet"
 	"packetwalk.dev/internal/pods/realnode"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // A node is a Kubernetes node: a network namespace, an agent in it, and a kubelet in this process.
@@ -210,7 +211,8 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 	dir := l.dir.Node(n.Name)
 	config := kubelet.Config{
 		Node:    plan.NodeObject(l.cluster(), n.Node),
-		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image, Images: l.library.listed,
+		Runtime: kubelet.FromRuntime(l.runtime), Distribution: l.builtIn.Root, Resolve: l.library.finder().Image,
+		Sandbox: func(ctx context.Context) (source.Image, error) { return l.builtIn.Image(ctx, "pause") }, Images: l.library.listed,
 		Unbounded:   l.unbounded,
 		NodeNS:      n.ns,
 		PodNetNSDir: filepath.Join(l.dir.PodNetNSDir(), n.Name),

@@ -79,9 +79,11 @@ type Config struct {
 	// Client should have no rate limit and speak protobuf; it may be shared by all kubelets.
 	Client kubernetes.Interface
 	Shared *Shared // one for all kubelets of a cluster; running
-	// Runtime starts containers, Resolve finds what an image's reference means.
+	// Runtime starts containers, Resolve finds what an image's reference means, Sandbox that of what holds processes together: it buries those
+	// that nobody waits for.
 	Runtime Runtime
 	Resolve func(ctx context.Context, r source.Request) (source.Image, error)
+	Sandbox func(context.Context) (source.Image, error)
 	// Images are those that there are, as the node's status has them; optional. It is asked every ten seconds.
 	Images func() []corev1.ContainerImage
 	// Unbounded says which limits of containers Runtime does not enforce, and why; empty in good times.
@@ -139,6 +141,7 @@ func (c *Config) complete() error {
 	need(c.Shared != nil, "Shared")
 	need(c.Runtime != nil, "Runtime")
 	need(c.Resolve != nil, "Resolve")
+	need(c.Sandbox != nil, "Sandbox")
 	need(c.NodeNS != nil, "NodeNS")
 	need(c.PodNetNSDir != "", "PodNetNSDir")
 	need(c.Dir != "", "Dir")

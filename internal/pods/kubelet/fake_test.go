@@ -300,6 +300,7 @@ func (b *bench) start() {
 			}
 			return source.Image{ID: "id-" + r.Ref, App: "app"}, nil
 		},
+		Sandbox:     func(context.Context) (source.Image, error) { return source.Image{App: "pause"}, nil },
 		NewNetNS:    func(p string) (Namespace, error) { return fakeNS{p}, nil },
 		OpenNetNS:   func(p string) (Namespace, error) { return fakeNS{p}, nil },
 		RemoveNetNS: func(string) error { return nil },

@@ -11,8 +11,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"packetwalk.dev/internal/pods/container"
-	"packetwalk.dev/internal/pods/realnode"
-	"packetwalk.dev/internal/pods/source"
 )
 
 // A sandbox is a container that does nothing but be the process number 1 of a process namespace: of the node, in which its pods' processes
@@ -56,7 +54,7 @@ func (s *sandbox) find() (err error) {
 }
 
 func (s *sandbox) start(ctx context.Context, spec container.Spec) (Container, error) {
-	image, err := s.k.cfg.Resolve(ctx, source.Request{Ref: realnode.SandboxImage, Never: true})
+	image, err := s.k.cfg.Sandbox(ctx)
 	if err != nil {
 		return nil, err
 	}
