@@ -60,7 +60,8 @@ type stored struct {
 const stateFile = "group.json"
 
 func (s *Groups) newGroup(spec aci.ContainerGroup) *group {
-	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), disk: filepath.Join(s.cfg.Disk, spec.Name), spec: spec, state: aci.ProvisioningPending, done: make(chan struct{})}
+	g := &group{cfg: &s.cfg, name: spec.Name, dir: s.dir(spec.Name), disk: filepath.Join(s.cfg.Disk, spec.Name), spec: spec,
+		state: aci.ProvisioningPending, done: make(chan struct{})}
 	g.runs = make([]*run, len(spec.Properties.Containers))
 	for i, c := range spec.Properties.Containers {
 		g.runs[i] = &run{name: c.Name, runState: runState{Now: aci.ContainerState{State: aci.StateWaiting}}}

@@ -57,7 +57,8 @@ func testGroups(t *testing.T, room int) (*Groups, *paper) {
 	}}}}
 	dir := t.TempDir()
 	return &Groups{ctx: t.Context(), groups: map[string]*group{}, cfg: Config{
-		Dir: dir + "/groups", Disk: dir + "/disk", NetNSDir: dir + "/netns", HostsDir: dir + "/hosts", Network: p, Log: slog.New(slog.DiscardHandler),
+		Dir: dir + "/groups", Disk: dir + "/disk",
+		NetNSDir: dir + "/netns", HostsDir: dir + "/hosts", Network: p, Log: slog.New(slog.DiscardHandler),
 		LogFile: func(name string) string { return dir + "/" + name + ".log" },
 	}}, p
 }

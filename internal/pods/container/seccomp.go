@@ -75,8 +75,8 @@ func filter() []unix.SockFilter {
 	return append(p, answer(allow))
 }
 
-// machineFilter is that of a host that is a machine of its own: of all calls it refuses sockets of AF_VSOCK, where the architecture is this
-// one. Its container runtime has filters for the rest.
+// machineFilter is that of a host that is a machine of its own: of all calls it refuses sockets of AF_VSOCK, where the architecture is
+// this one. Its container runtime has filters for the rest.
 func machineFilter() []unix.SockFilter {
 	return []unix.SockFilter{
 		load(dataArch), unless(unix.BPF_JEQ, auditArch, 5),
@@ -97,7 +97,8 @@ func FilterProcess() error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("set no_new_privs: %w", err)
 	}
-	return setFilter(filter(), unix.SECCOMP_FILTER_FLAG_TSYNC) // other threads get no_new_privs with it (kernel/seccomp.c, seccomp_sync_threads)
+	// Other threads get no_new_privs with it (kernel/seccomp.c, seccomp_sync_threads).
+	return setFilter(filter(), unix.SECCOMP_FILTER_FLAG_TSYNC)
 }
 
 func setFilter(f []unix.SockFilter, flags uintptr) error {

@@ -52,8 +52,8 @@ func (m *machine) evicted(message string) {
 	m.failure = &event{reason: reasonEvicted, message: message}
 }
 
-// overfull tells what of the pod takes more of the disk than it may, "" for nothing: a volume, the pod, a container, in upstream's order and
-// words (pkg/kubelet/eviction, localStorageEviction). What is in memory does not count.
+// overfull tells what of the pod takes more of the disk than it may, "" for nothing: a volume, the pod, a container, in upstream's order
+// and words (pkg/kubelet/eviction, localStorageEviction). What is in memory does not count.
 func (w *worker) overfull(ctx context.Context) string {
 	w.mu.Lock()
 	pod, ended := w.m.pod, w.m.terminal() || !w.m.volumes.ready
@@ -115,8 +115,8 @@ const (
 	measureDepth = 200
 )
 
-// usage is how much of the disk a directory takes, in bytes, as far as that is found out in time. What containers change meanwhile, and what
-// cannot be read, does not count.
+// usage is how much of the disk a directory takes, in bytes, as far as that is found out in time. What containers change meanwhile, and
+// what cannot be read, does not count.
 func usage(ctx context.Context, dir string) int64 {
 	ctx, cancel := context.WithTimeout(ctx, measureTime)
 	defer cancel()

@@ -28,8 +28,8 @@ func (k *Kubelet) nodeLogs() http.Handler {
 	})
 }
 
-// logFiles are the files and directories in logDir of a tree that containers change: links lead within the tree, and what else is there, such
-// as pipes, which would be waited for, is not opened.
+// logFiles are the files and directories in logDir of a tree that containers change: links lead within the tree, and what else is there,
+// such as pipes, which would be waited for, is not opened.
 type logFiles struct{ root string }
 
 func (l logFiles) Open(name string) (http.File, error) {

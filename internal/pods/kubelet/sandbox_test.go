@@ -139,8 +139,8 @@ func TestSandboxOfSharedProcesses(t *testing.T) {
 	}
 	b.create(testPod("shared", func(p *corev1.Pod) { p.Spec.ShareProcessNamespace = new(true) }))
 	sandbox, c := b.runtime.next(t), b.runtime.next(t)
-	if sandbox.spec.Name != "sandbox" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir || sandbox.spec.NetNS != c.spec.NetNS ||
-		sandbox.spec.ProcessesBelow != node {
+	if sandbox.spec.Name != "sandbox" || c.spec.Name != "app" || c.spec.ProcessesOf != sandbox.spec.Dir ||
+		sandbox.spec.NetNS != c.spec.NetNS || sandbox.spec.ProcessesBelow != node {
 		t.Fatalf("%+v, %+v", sandbox.spec, c.spec)
 	}
 	sandbox.end(137)

@@ -296,7 +296,8 @@ func (w *worker) spec(c *containerState, image source.Image) (container.Spec, er
 		Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
 	node := w.k.name
 	s := container.Spec{
-		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), Upper: w.layerDir(c, c.Attempt), LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
+		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), Upper: w.layerDir(c, c.Attempt),
+		LogPath: w.logPath(c.Name, c.Attempt-1), NetNS: w.netns(),
 		Hostname: hostname(f.pod, node, w.k.cfg.ClusterDomain), Command: expandAll(c.spec.Command, vars), Args: expandAll(c.spec.Args, vars),
 		Env:        env,
 		WorkingDir: c.spec.WorkingDir,

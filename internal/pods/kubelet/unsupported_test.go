@@ -214,7 +214,8 @@ func TestLacks(t *testing.T) {
 		p.Spec.HostUsers = new(true)
 		podContext(&corev1.PodSecurityContext{SeccompProfile: &corev1.SeccompProfile{Type: corev1.SeccompProfileTypeRuntimeDefault}})(&p.Spec)
 		emptyDir(corev1.EmptyDirVolumeSource{Medium: corev1.StorageMediumMemory, SizeLimit: new(quantity("1Mi"))})(&p.Spec)
-		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": quantity("1"), "memory": quantity("1Mi"), "ephemeral-storage": quantity("1Mi")}
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{"cpu": quantity("1"), "memory": quantity("1Mi"),
+			"ephemeral-storage": quantity("1Mi")}
 	})
 	if got := notSupported(plain, nil); len(got) > 0 {
 		t.Errorf("%q", got)

@@ -126,7 +126,7 @@ func newWorld(t *testing.T) *world {
 		Client: w.client, Shared: shared,
 		Runtime: FromRuntime(&container.Runtime{Binary: filepath.Join(bin, "packetwalk-app")}), Distribution: found.BuiltIn.Root,
 		Resolve: found.Image, Sandbox: func(ctx context.Context) (source.Image, error) { return found.BuiltIn.Image(ctx, "pause") },
-		NodeNS:  w.node, PodNetNSDir: filepath.Join(dir, "netns", "pods"), Dir: filepath.Join(dir, "node"),
+		NodeNS: w.node, PodNetNSDir: filepath.Join(dir, "netns", "pods"), Dir: filepath.Join(dir, "node"),
 		CNIConfDir: conf, CNIBinDirs: []string{bin}, CNICacheDir: filepath.Join(dir, "cache"),
 		ClusterDNS: netip.MustParseAddr("10.0.0.10"), TLSCert: ca.issue(t, "node-0"), ClientCA: ca.pool, Log: t.Logf,
 	})
