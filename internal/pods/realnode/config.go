@@ -85,7 +85,7 @@ func (k KubeletConfig) file() ([]byte, error) {
 		"tlsCertFile":   in(ServingCert), "tlsPrivateKeyFile": in(ServingKey),
 		"containerRuntimeEndpoint": "unix://" + socket,
 		"cgroupDriver":             "cgroupfs", "failCgroupV1": false, "enforceNodeAllocatable": []string{},
-		"failSwapOn": false, "evictionHard": object{}, "localStorageCapacityIsolation": false,
+		"failSwapOn": false, "evictionHard": object{},
 		"clusterDNS": []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local", "resolvConf": "/etc/resolv.conf",
 		"maxPods": k.MaxPods, "providerID": k.ProviderID, "serializeImagePulls": false, "kubeAPIQPS": 50, "kubeAPIBurst": 100,
 	}, "", "  ")
