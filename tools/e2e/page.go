@@ -10,24 +10,29 @@ import (
 	"time"
 )
 
-// recorded are the selections of specs that docs/conformance.md has results of: all specs of groups, "\[sig-(a|b)\]", or those of them that
+// recorded are the selections of specs that docs/conformance.md has results of, beside beyond: those of groups, "\[sig-(a|b)\]", that
 // belong to Conformance.
-var recorded = regexp.MustCompile(`^\\\[sig-(\([a-z|-]+\)|[a-z-]+)\\\](\.\*\\\[Conformance\\\])?$`)
+var recorded = regexp.MustCompile(`^\\\[sig-(\([a-z|-]+\)|[a-z-]+)\\\]\.\*\\\[Conformance\\\]$`)
+
+// The selection beyond: the specs of the network that are no part of Conformance, and that a lab of AKS can be asked. Others want a whole
+// cluster for themselves, another network (IPv6, SCTP), or Google's cloud.
+const (
+	beyond      = "beyond"
+	beyondFocus = `\[sig-network\] (Services|Networking|Conntrack|Connectivity|Topology|Traffic|LoadBalancers|HostPort|DNS|NoSNAT|KubeProxy|` +
+		`EndpointSlice|Service CIDRs|Proxy)`
+	beyondSkip = `\[Conformance\]|\[Serial\]|Feature:(SCTP|IPv6|Netw|Perf|OffBy|KubeProxyNFAcct)|GCE`
+)
 
 // title is what a selection is called on the page; "" for one that is not recorded.
 func (o options) title() string {
+	if o.focus == beyondFocus && o.skip == beyondSkip {
+		return "[sig-network] beyond Conformance"
+	}
 	m := recorded.FindStringSubmatch(o.focus)
-	if m == nil {
+	if m == nil || o.skip != "" {
 		return ""
 	}
-	groups := "[sig-" + strings.ReplaceAll(strings.Trim(m[1], "()"), "|", "], [sig-") + "]"
-	switch {
-	case m[2] != "" && o.skip == "":
-		return groups + " Conformance"
-	case m[2] == "" && o.skip == `\[Conformance\]`:
-		return groups + " beyond Conformance"
-	}
-	return ""
+	return "[sig-" + strings.ReplaceAll(strings.Trim(m[1], "()"), "|", "], [sig-") + "] Conformance"
 }
 
 // writePage puts the results into their section of the page, in place of those of the same selection, runtime and network, or at the end. A
