@@ -59,12 +59,12 @@ func spans(n *Node, types []string) ([]netfilter.Span, bool) {
 			}
 			return nil, false
 		case "concat":
-			if len(inner.Items) != len(types) {
+			if len(inner.elements()) != len(types) {
 				return nil, false
 			}
 			var all []netfilter.Span
-			for i := range inner.Items {
-				s, ok := span(&inner.Items[i], types[i])
+			for i := range inner.elements() {
+				s, ok := span(&inner.elements()[i], types[i])
 				if !ok {
 					return nil, false
 				}
@@ -86,14 +86,14 @@ func span(n *Node, datatype string) (netfilter.Span, bool) {
 	switch {
 	case ok && name == "prefix":
 		return prefix(inner, datatype)
-	case ok && name == "range" && len(inner.Items) == 2:
-		low, ok1 := value(&inner.Items[0], datatype)
-		high, ok2 := value(&inner.Items[1], datatype)
+	case ok && name == "range" && len(inner.elements()) == 2:
+		low, ok1 := value(&inner.elements()[0], datatype)
+		high, ok2 := value(&inner.elements()[1], datatype)
 		return netfilter.Span{Low: low, High: high}, ok1 && ok2
 	case ok && name == "|":
-		return flags(inner.Items, datatype)
+		return flags(inner.elements(), datatype)
 	case n.Kind == Array:
-		return flags(n.Items, datatype)
+		return flags(n.elements(), datatype)
 	case n.Kind == String && (datatype == "ifname" || datatype == "iface_index"):
 		return ParseLinkName(n.Text, datatype)
 	}

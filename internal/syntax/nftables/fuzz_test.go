@@ -13,13 +13,13 @@ func FuzzParse(f *testing.F) {
 		if err != nil {
 			f.Fatal(err)
 		}
-		rs, err := Parse(data)
+		root, err := parseNode(data)
 		if err != nil {
 			f.Fatal(err)
 		}
 		// Small pieces: a table, its first chain and one rule each.
 		var frame []Node
-		for _, item := range rs.Root.Members[0].Value.Items {
+		for _, item := range root.Items[0].Items {
 			kind, _, _ := item.only()
 			if kind == "table" {
 				frame = nil
@@ -28,24 +28,33 @@ func FuzzParse(f *testing.F) {
 				frame = append(frame, item)
 				continue
 			}
-			one := Node{Kind: Object, Members: []Member{{"nftables", Node{Kind: Array, Items: append(frame[:len(frame):len(frame)], item)}}}}
+			one := Node{Kind: Object, Items: []Node{{Kind: Array, Name: "nftables", Items: append(frame[:len(frame):len(frame)], item)}}}
 			if b := one.Append(nil); len(b) < 2000 {
 				f.Add(b)
 			}
 		}
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		rs, err := Parse(data)
+		root, err := parseNode(data)
 		if err != nil {
+			if rs, err := Parse(data); err == nil {
+				if _, err := Lower(rs); err == nil {
+					t.Fatal("no JSON, and yet a rule set")
+				}
+			}
 			return
 		}
-		printed := rs.Root.Append(nil)
-		again, err := Parse(printed)
+		printed := root.Append(nil)
+		again, err := parseNode(printed)
 		if err != nil {
 			t.Fatalf("printed, it does not parse: %v\n%s", err, printed)
 		}
-		if second := again.Root.Append(nil); string(second) != string(printed) {
+		if second := again.Append(nil); string(second) != string(printed) {
 			t.Fatalf("printed %q, then %q", printed, second)
+		}
+		rs, err := Parse(data)
+		if err != nil {
+			return
 		}
 		_ = rs.Foreign()
 		tables, err := Lower(rs)

@@ -3,7 +3,6 @@ package nftables
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode/utf16"
@@ -12,16 +11,10 @@ import (
 
 // Node is a value of JSON that keeps the order of members and numbers as they were written.
 type Node struct {
-	Kind    NodeKind
-	Text    string   // of a string, decoded; of a number or boolean, as written
-	Items   []Node   // of an array
-	Members []Member // of an object
-}
-
-// Member is one member of an object.
-type Member struct {
-	Name  string
-	Value Node
+	Kind  NodeKind
+	Name  string // of a member of an object
+	Text  string // of a string, decoded; of a number or boolean, as written
+	Items []Node // of an array, and the members of an object
 }
 
 // NodeKind is the kind of a value.
@@ -39,9 +32,12 @@ const (
 
 // Get gives a member of an object; nil where there is none. Of several with one name it is the last.
 func (n *Node) Get(name string) *Node {
-	for i := len(n.Members) - 1; i >= 0; i-- {
-		if n.Members[i].Name == name {
-			return &n.Members[i].Value
+	if n.Kind != Object {
+		return nil
+	}
+	for i := len(n.Items) - 1; i >= 0; i-- {
+		if n.Items[i].Name == name {
+			return &n.Items[i]
 		}
 	}
 	return nil
@@ -64,10 +60,18 @@ func (n *Node) number(name string) uint64 {
 
 // only gives the name and value of an object with one member, as nft writes statements and expressions: {"name": value}.
 func (n *Node) only() (string, *Node, bool) {
-	if n.Kind != Object || len(n.Members) != 1 {
+	if n.Kind != Object || len(n.Items) != 1 {
 		return "", nil, false
 	}
-	return n.Members[0].Name, &n.Members[0].Value, true
+	return n.Items[0].Name, &n.Items[0], true
+}
+
+// elements are the items of an array; nil for everything else.
+func (n *Node) elements() []Node {
+	if n.Kind != Array {
+		return nil
+	}
+	return n.Items
 }
 
 // list gives the items of an array, and of anything else itself alone: nft leaves brackets out around single values.
@@ -85,17 +89,22 @@ func (n *Node) list() []Node {
 func parseNode(data []byte) (Node, error) {
 	d := decoder{text: string(data)}
 	n, err := d.value(0)
-	if err == nil {
-		if d.space(); d.at < len(d.text) {
-			err = errors.New("something stands behind the end")
-		}
-	}
-	if err != nil {
-		line := 1 + strings.Count(d.text[:min(d.at, len(d.text))], "\n")
-		return Node{}, fmt.Errorf("JSON, line %d, byte %d: %w", line, d.at, err)
-	}
-	return n, nil
+	return n, d.ended(err)
 }
+
+// ended says of an error where it is; without one, that of what stands behind the value.
+func (d *decoder) ended(err error) error {
+	if d.space(); err == nil && d.at < len(d.text) {
+		err = errors.New("something stands behind the end")
+	}
+	if err == nil {
+		return nil
+	}
+	line := 1 + strings.Count(d.text[:min(d.at, len(d.text))], "\n")
+	return fmt.Errorf("JSON, line %d, byte %d: %w", line, d.at, err)
+}
+
+var errCutOff = errors.New("it ends too early: was the file cut off?")
 
 // maxDepth bounds values inside of values.
 const maxDepth = 100
@@ -103,16 +112,32 @@ const maxDepth = 100
 type decoder struct {
 	text string
 	at   int
-	// Members and items of the values that are being read, the innermost last: those of each value are copied when it is complete.
-	members []Member
-	items   []Node
+	open []Node // items and members of the values that are being read, the innermost last
+	room []Node // for those of values that are complete
+	// apart names a member of the outermost object: if that is an array, its items are not read, but found.
+	apart string
+	items []extent
+}
+
+// complete gives a value the items and members that were read since it began.
+func (d *decoder) complete(n *Node, since int) {
+	items := d.open[since:]
+	if len(items) > cap(d.room)-len(d.room) {
+		d.room = make([]Node, 0, max(1024, len(items)))
+	}
+	begin := len(d.room)
+	d.room = append(d.room, items...)
+	n.Items = d.room[begin:len(d.room):len(d.room)]
+	d.open = d.open[:since]
 }
 
 func (d *decoder) space() {
-	for d.at < len(d.text) && strings.IndexByte(" \t\r\n", d.text[d.at]) >= 0 {
+	for d.at < len(d.text) && isSpace(d.text[d.at]) {
 		d.at++
 	}
 }
+
+func isSpace(c byte) bool { return c == ' ' || c == '\t' || c == '\r' || c == '\n' }
 
 // next skips spaces and gives the next byte; 0 at the end.
 func (d *decoder) next() byte {
@@ -151,15 +176,23 @@ func (d *decoder) value(depth int) (Node, error) {
 		}
 	}
 	if d.at == len(d.text) {
-		return Node{}, errors.New("it ends too early: was the file cut off?")
+		return Node{}, errCutOff
 	}
 	return Node{}, fmt.Errorf("no value starts with %q", d.text[d.at])
 }
 
+func isDigit(c byte) bool { return c >= '0' && c <= '9' }
+
 // number reads a number; its letters are checked when it is used.
 func (d *decoder) number() (Node, error) {
 	start := d.at
-	for d.at < len(d.text) && strings.IndexByte("+-.eE0123456789", d.text[d.at]) >= 0 {
+	for d.at < len(d.text) && isDigit(d.text[d.at]) {
+		d.at++
+	}
+	if d.at > start && (d.at == len(d.text) || strings.IndexByte("+-.eE", d.text[d.at]) < 0) {
+		return Node{Kind: Number, Text: d.text[start:d.at]}, nil
+	}
+	for d.at < len(d.text) && (isDigit(d.text[d.at]) || strings.IndexByte("+-.eE", d.text[d.at]) >= 0) {
 		d.at++
 	}
 	text := d.text[start:d.at]
@@ -171,7 +204,7 @@ func (d *decoder) number() (Node, error) {
 
 func (d *decoder) object(depth int) (Node, error) {
 	n := Node{Kind: Object}
-	start := len(d.members)
+	start := len(d.open)
 	d.at++
 	if d.next() == '}' {
 		d.at++
@@ -189,22 +222,36 @@ func (d *decoder) object(depth int) (Node, error) {
 			return n, errors.New("no colon behind a member's name")
 		}
 		d.at++
-		v, err := d.value(depth + 1)
+		v, err := d.member(name, depth+1)
 		if err != nil {
 			return n, err
 		}
-		d.members = append(d.members, Member{name, v})
+		v.Name = name
+		d.open = append(d.open, v)
 		if more, err := d.more('}'); !more {
-			n.Members = slices.Clone(d.members[start:])
-			d.members = d.members[:start]
+			d.complete(&n, start)
 			return n, err
 		}
 	}
 }
 
+// member reads the value of a member.
+func (d *decoder) member(name string, depth int) (n Node, err error) {
+	if depth > 1 || d.apart == "" || name != d.apart || d.next() != '[' {
+		return d.value(depth)
+	}
+	items, end, ok := extents(d.text, d.at)
+	if !ok {
+		d.at = len(d.text)
+		return n, errCutOff
+	}
+	d.items, d.at = items, end
+	return Node{Kind: Array}, nil
+}
+
 func (d *decoder) array(depth int) (Node, error) {
 	n := Node{Kind: Array}
-	start := len(d.items)
+	start := len(d.open)
 	d.at++
 	if d.next() == ']' {
 		d.at++
@@ -215,10 +262,9 @@ func (d *decoder) array(depth int) (Node, error) {
 		if err != nil {
 			return n, err
 		}
-		d.items = append(d.items, v)
+		d.open = append(d.open, v)
 		if more, err := d.more(']'); !more {
-			n.Items = slices.Clone(d.items[start:])
-			d.items = d.items[:start]
+			d.complete(&n, start)
 			return n, err
 		}
 	}
@@ -240,7 +286,7 @@ func (d *decoder) more(end byte) (bool, error) {
 func (d *decoder) string() (string, error) {
 	d.at++
 	rest := d.text[d.at:]
-	if end := strings.IndexAny(rest, "\"\\"); end >= 0 && rest[end] == '"' {
+	if end := strings.IndexByte(rest, '"'); end >= 0 && strings.IndexByte(rest[:end], '\\') < 0 {
 		d.at += end + 1
 		return strings.ToValidUTF8(rest[:end], "\ufffd"), nil
 	}
@@ -326,12 +372,12 @@ func (n *Node) Append(b []byte) []byte {
 		return append(b, ']')
 	}
 	b = append(b, '{')
-	for i := range n.Members {
+	for i := range n.Items {
 		if i > 0 {
 			b = append(b, ", "...)
 		}
-		b = append(appendString(b, n.Members[i].Name), ": "...)
-		b = n.Members[i].Value.Append(b)
+		b = append(appendString(b, n.Items[i].Name), ": "...)
+		b = n.Items[i].Append(b)
 	}
 	return append(b, '}')
 }

@@ -213,11 +213,11 @@ func compareCounters(t *testing.T, p packet.Packet) (matched, missed int) {
 	ruleset.Index()
 	chain := ruleset.Tables[0].Chain("i")
 	counts := map[uint64]bool{}
-	for _, e := range rs.Entries() {
-		if e.Kind != "rule" || e.chain().chain != "i" {
+	for _, e := range rulesOf(t, rs) {
+		if e.chain().chain != "i" {
 			continue
 		}
-		for _, statement := range e.Body.Get("expr").Items {
+		for _, statement := range e.Body.Get("expr").elements() {
 			if c := statement.Get("counter"); c != nil {
 				counts[e.Body.number("handle")] = c.number("packets") > 0
 			}

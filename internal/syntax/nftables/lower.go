@@ -14,13 +14,15 @@ import (
 // The error tells of objects without what every version of nft writes, of unknown families, and of chains of tables that are not there.
 func Lower(rs *Ruleset) ([]*netfilter.Table, error) {
 	l := lowerer{tables: map[tableID]*netfilter.Table{}, chains: map[chainID]*netfilter.Chain{}, dataTypes: map[*netfilter.Set][]string{}}
-	entries := rs.Entries()
-	for _, step := range []func(Entry) error{l.frame, l.named, l.rule} {
-		for _, e := range entries {
+	for _, step := range []func(Entry) error{l.frame, l.named} {
+		for _, e := range rs.entries {
 			if err := step(e); err != nil {
 				return nil, fmt.Errorf("nft rule set: %w", err)
 			}
 		}
+	}
+	if err := l.rules(rs); err != nil {
+		return nil, fmt.Errorf("nft rule set: %w", err)
 	}
 	return l.order, nil
 }
@@ -30,7 +32,7 @@ type lowerer struct {
 	tables map[tableID]*netfilter.Table
 	order  []*netfilter.Table
 	chains map[chainID]*netfilter.Chain
-	// dataTypes are the datatypes of what maps give.
+	// dataTypes are the datatypes of what maps that have a name give.
 	dataTypes map[*netfilter.Set][]string
 
 	table tableID // that is being lowered
@@ -124,13 +126,12 @@ func (l *lowerer) named(e Entry) error {
 	if s == nil {
 		return fmt.Errorf("elements of set %q, which is not there", e.Body.text("name"))
 	}
-	l.fill(s, e.Body.Get("elem"))
+	l.fill(s, e.Body.Get("elem"), l.dataTypes[s])
 	return nil
 }
 
-// fill adds elements to a set. One that is not understood may hold any key.
-func (l *lowerer) fill(s *netfilter.Set, elements *Node) {
-	data := l.dataTypes[s]
+// fill adds elements to a set, which give data of these types. One that is not understood may hold any key.
+func (l *lowerer) fill(s *netfilter.Set, elements *Node, data []string) {
 	items := elements.list()
 	if s.Elements == nil && len(items) > 0 {
 		s.Elements = make([]netfilter.Element, 0, len(items))
@@ -142,8 +143,8 @@ func (l *lowerer) fill(s *netfilter.Set, elements *Node) {
 
 func (l *lowerer) element(s *netfilter.Set, n *Node, dataTypes []string) netfilter.Element {
 	key, data := n, (*Node)(nil)
-	if n.Kind == Array && len(n.Items) == 2 {
-		key, data = &n.Items[0], &n.Items[1]
+	if n.Kind == Array && len(n.elements()) == 2 {
+		key, data = &n.elements()[0], &n.elements()[1]
 	}
 	var e netfilter.Element
 	if inner := key.Get("elem"); inner != nil {
@@ -217,27 +218,48 @@ func (l *lowerer) set(n *Node, key, data []string) *netfilter.Set {
 		return nil
 	}
 	s := &netfilter.Set{Fields: key}
-	l.dataTypes[s] = data
-	l.fill(s, elements)
+	l.fill(s, elements, data)
 	return s
 }
 
-// rule lowers one rule.
-func (l *lowerer) rule(e Entry) error {
-	if e.Kind != "rule" {
+// rules reads and lowers all rules, several at once: none changes what another needs.
+func (l *lowerer) rules(rs *Ruleset) error {
+	rules, chains := make([]netfilter.Rule, len(rs.rules)), make([]*netfilter.Chain, len(rs.rules))
+	err := parallel(len(rules), func(from, to int) error {
+		own := *l
+		var d decoder
+		for i := from; i < to; i++ {
+			e, err := d.rule(rs.text, rs.rules[i])
+			if err != nil {
+				return err
+			}
+			if e.Body == nil {
+				continue
+			}
+			rules[i] = own.rule(e)
+			if chains[i] = l.chains[e.chain()]; chains[i] == nil {
+				return fmt.Errorf("rule %d is in chain %q, which is not there", rules[i].Handle, e.Body.text("chain"))
+			}
+		}
 		return nil
+	})
+	for i, c := range chains {
+		if c != nil {
+			rules[i].Number = len(c.Rules) + 1
+			c.Rules = append(c.Rules, rules[i])
+		}
 	}
+	return err
+}
+
+// rule lowers one rule, but for its number.
+func (l *lowerer) rule(e Entry) netfilter.Rule {
 	l.table = e.table()
-	c := l.chains[e.chain()]
-	if c == nil {
-		return fmt.Errorf("rule %d is in chain %q, which is not there", e.Body.number("handle"), e.Body.text("chain"))
-	}
-	r := netfilter.Rule{Number: len(c.Rules) + 1, Handle: e.Body.number("handle"), Text: ruleText(e.Body), Comment: e.Body.text("comment")}
+	r := netfilter.Rule{Handle: e.Body.number("handle"), Text: ruleText(e.Body), Comment: e.Body.text("comment")}
 	statements := e.Body.Get("expr").list()
 	for i := range statements {
 		r.Statements = append(r.Statements, l.implied(&statements[i])...)
 		r.Statements = append(r.Statements, l.statement(&statements[i])...)
 	}
-	c.Rules = append(c.Rules, r)
-	return nil
+	return r
 }

@@ -15,8 +15,8 @@ func typesOf(n *Node) []string {
 	switch name {
 	case "concat":
 		var all []string
-		for i := range inner.Items {
-			types := typesOf(&inner.Items[i])
+		for i := range inner.elements() {
+			types := typesOf(&inner.elements()[i])
 			if len(types) != 1 {
 				return nil
 			}
@@ -24,8 +24,8 @@ func typesOf(n *Node) []string {
 		}
 		return all
 	case "&", "|", "^", "<<", ">>":
-		if len(inner.Items) > 0 {
-			return typesOf(&inner.Items[0])
+		if len(inner.elements()) > 0 {
+			return typesOf(&inner.elements()[0])
 		}
 		return nil
 	case "elem":
@@ -101,9 +101,9 @@ func (l *lowerer) known(n *Node) netfilter.Expr {
 			return l.known(v)
 		}
 	case "concat":
-		all := make(netfilter.Concat, len(inner.Items))
-		for i := range inner.Items {
-			all[i] = l.expr(&inner.Items[i])
+		all := make(netfilter.Concat, len(inner.elements()))
+		for i := range inner.elements() {
+			all[i] = l.expr(&inner.elements()[i])
 		}
 		return all
 	case "&", "|", "^", "<<", ">>":
@@ -119,13 +119,13 @@ func (l *lowerer) known(n *Node) netfilter.Expr {
 }
 
 func (l *lowerer) bitwise(op string, n *Node) netfilter.Expr {
-	if len(n.Items) < 2 {
+	if len(n.elements()) < 2 {
 		return nil
 	}
-	left := &n.Items[0]
+	left := &n.elements()[0]
 	e := l.expr(left)
-	for i := range n.Items[1:] {
-		right := &n.Items[1+i]
+	for i := range n.elements()[1:] {
+		right := &n.elements()[1+i]
 		e = &netfilter.Bitwise{Op: netfilter.BitOp(op), Left: e, Right: l.operand(right, typesOf(left))}
 	}
 	return e

@@ -198,15 +198,15 @@ func typedConntrack(n *Node, v netfilter.Span, not bool) netfilter.Statement {
 
 // typedMasked lowers tests of bits of a mark, and of flags of TCP.
 func typedMasked(n *Node, v netfilter.Span, not bool) netfilter.Statement {
-	if len(n.Items) != 2 || !v.Certain() {
+	if len(n.elements()) != 2 || !v.Certain() {
 		return nil
 	}
-	types := typesOf(&n.Items[0])
-	mask, ok := spans(&n.Items[1], types)
+	types := typesOf(&n.elements()[0])
+	mask, ok := spans(&n.elements()[1], types)
 	if !ok || len(mask) != 1 || !mask[0].Certain() {
 		return nil
 	}
-	name, inner, _ := n.Items[0].only()
+	name, inner, _ := n.elements()[0].only()
 	bits := mask[0].Low.Lo
 	switch key := inner.text("key"); {
 	case (name == "meta" || name == "ct") && key == "mark":

@@ -69,8 +69,8 @@ func (l *lowerer) natAddress(n, a *Node) (netfilter.Expr, bool) {
 // givesPorts tells whether the elements of a map give an address and a port.
 func givesPorts(elements *Node) bool {
 	for _, pair := range elements.list() {
-		if pair.Kind == Array && len(pair.Items) == 2 {
-			return pair.Items[1].Get("concat") != nil
+		if pair.Kind == Array && len(pair.elements()) == 2 {
+			return pair.elements()[1].Get("concat") != nil
 		}
 	}
 	return false

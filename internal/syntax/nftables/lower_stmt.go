@@ -185,11 +185,11 @@ func setMark(v *Node) *netfilter.SetMark {
 		return nil
 	case op == "meta" && n.text("key") == "mark":
 		return &netfilter.SetMark{}
-	case len(n.Items) != 2:
+	case len(n.elements()) != 2:
 		return nil
 	}
-	inner := setMark(&n.Items[0])
-	bits, ok := span(&n.Items[1], "mark")
+	inner := setMark(&n.elements()[0])
+	bits, ok := span(&n.elements()[1], "mark")
 	if inner == nil || !ok || !bits.Certain() || inner.Mask == ^uint32(0) {
 		return nil
 	}

@@ -67,10 +67,23 @@ func lower(t *testing.T, rs *Ruleset) []*netfilter.Table {
 func TestPrint(t *testing.T) {
 	for _, name := range scripts(t) {
 		data := read(t, name+".json")
-		if got := parse(t, data).Root.String(); strings.TrimSpace(got) != strings.TrimSpace(string(data)) {
+		n, err := parseNode(data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := n.String(); strings.TrimSpace(got) != strings.TrimSpace(string(data)) {
 			t.Errorf("%s: printed differently:\n%s", name, got)
 		}
 	}
+}
+
+func rulesOf(t *testing.T, rs *Ruleset) []Entry {
+	t.Helper()
+	all, err := entries(rs.text, rs.rules)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
 }
 
 var handle = regexp.MustCompile(`^\t\t(.*\S) # handle (\d+)$`)
@@ -94,10 +107,8 @@ func TestText(t *testing.T) {
 			}
 		}
 		var got []string
-		for _, e := range rs.Entries() {
-			if e.Kind == "rule" {
-				got = append(got, ruleText(e.Body)+" # handle "+e.Body.text("handle"))
-			}
+		for _, e := range rulesOf(t, rs) {
+			got = append(got, ruleText(e.Body)+" # handle "+e.Body.text("handle"))
 		}
 		for i := range max(len(got), len(want)) {
 			if i >= len(got) || i >= len(want) || got[i] != want[i] {

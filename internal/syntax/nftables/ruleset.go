@@ -9,10 +9,12 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// Ruleset is what "nft -j list ruleset" prints, to the letter. Newer versions of nft may write things that nothing here knows; they are
-// kept.
+// Ruleset is what "nft -j list ruleset" prints. Newer versions of nft may write things that nothing here knows; they are kept. Rules, of
+// which there may be very many, stay text until they are lowered.
 type Ruleset struct {
-	Root Node
+	text    string
+	entries []Entry // but rules
+	rules   []extent
 }
 
 // Entry is one object of the rule set: Kind is "metainfo", "table", "chain", "rule", "set", "map", "element", "flowtable", "counter", ….
@@ -21,32 +23,72 @@ type Entry struct {
 	Body *Node
 }
 
-// Parse reads the output of "nft -j list ruleset", also that of "list table" and "list chain".
+// Parse reads the output of "nft -j list ruleset", also that of "list table" and "list chain". Errors within rules are told by Lower.
 func Parse(data []byte) (*Ruleset, error) {
-	root, err := parseNode(data)
+	rs := &Ruleset{text: string(data)}
+	d := decoder{text: rs.text, apart: "nftables"}
+	root, err := d.value(0)
+	err = d.ended(err)
+	if list := root.Get(d.apart); err == nil && (list == nil || list.Kind != Array) {
+		err = errors.New(`no "nftables" in it; it has to be the output of "nft -j list ruleset"`)
+	}
+	var others []extent
+	for _, item := range d.items {
+		if isRule(rs.text[item.from:item.to]) {
+			rs.rules = append(rs.rules, item)
+		} else {
+			others = append(others, item)
+		}
+	}
+	if err == nil {
+		rs.entries, err = entries(rs.text, others)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("nft rule set: %w", err)
 	}
-	list := root.Get("nftables")
-	if list == nil || list.Kind != Array {
-		return nil, errors.New(`nft rule set: no "nftables" in it; it has to be the output of "nft -j list ruleset"`)
-	}
-	return &Ruleset{root}, nil
+	return rs, nil
 }
 
-// Entries lists the objects in their order.
-func (rs *Ruleset) Entries() []Entry {
-	list := rs.Root.Get("nftables")
-	if list == nil {
-		return nil
-	}
-	entries := make([]Entry, 0, len(list.Items))
-	for i := range list.Items {
-		if kind, body, ok := list.Items[i].only(); ok {
-			entries = append(entries, Entry{kind, body})
+// isRule tells whether an object is a rule, as far as its beginning says.
+func isRule(object string) bool {
+	rest, ok := strings.CutPrefix(strings.TrimLeft(object, " \t\r\n"), "{")
+	rest, is := strings.CutPrefix(strings.TrimLeft(rest, " \t\r\n"), `"rule"`)
+	return ok && is && strings.HasPrefix(strings.TrimLeft(rest, " \t\r\n"), ":")
+}
+
+// entries reads objects; what is no entry is left out.
+func entries(text string, at []extent) ([]Entry, error) {
+	all := make([]Entry, len(at))
+	err := parallel(len(at), func(from, to int) error {
+		var d decoder
+		for i := from; i < to; i++ {
+			var err error
+			if all[i], err = d.entry(text, at[i]); err != nil {
+				return err
+			}
 		}
+		return nil
+	})
+	return slices.DeleteFunc(all, func(e Entry) bool { return e.Body == nil }), err
+}
+
+// entry reads an object; one that is no entry has no body.
+func (d *decoder) entry(text string, at extent) (e Entry, err error) {
+	d.text, d.at, d.open = text[:at.to], at.from, d.open[:0]
+	n, err := d.value(2)
+	if err := d.ended(err); err != nil {
+		return e, err
 	}
-	return entries
+	if kind, _, ok := n.only(); ok {
+		e = Entry{kind, &n.Items[0]}
+	}
+	return e, nil
+}
+
+// rule reads a rule, which is there until the next one is read.
+func (d *decoder) rule(text string, at extent) (Entry, error) {
+	d.room = d.room[:0]
+	return d.entry(text, at)
 }
 
 // tableID names a table.
@@ -61,29 +103,6 @@ type chainID struct {
 }
 
 func (e Entry) chain() chainID { return chainID{e.table(), e.Body.text("chain")} }
-
-// Place is a rule's place in a rule set; Number counts from 1.
-type Place struct {
-	Family       netfilter.Family
-	Table, Chain string
-	Number       int
-}
-
-// Handles gives the handle of every rule: the kernel's traces name rules by them.
-func (rs *Ruleset) Handles() map[Place]uint64 {
-	handles := map[Place]uint64{}
-	count := map[chainID]int{}
-	for _, e := range rs.Entries() {
-		family, ok := families[e.Body.text("family")]
-		if e.Kind != "rule" || !ok {
-			continue
-		}
-		id := e.chain()
-		count[id]++
-		handles[Place{family, id.name, id.chain, count[id]}] = e.Body.number("handle")
-	}
-	return handles
-}
 
 var families = map[string]netfilter.Family{"ip": netfilter.IPv4, "ip6": netfilter.IPv6, "inet": netfilter.Inet, "bridge": netfilter.Bridge,
 	"arp": netfilter.ARP, "netdev": netfilter.Netdev}
@@ -110,7 +129,7 @@ func (rs *Ruleset) Foreign() []*netfilter.Table {
 	}
 	tables := map[tableID]*table{}
 	var order []*table
-	for _, e := range rs.Entries() {
+	for _, e := range rs.entries {
 		switch t := tables[e.table()]; {
 		case e.Kind == "table":
 			id := tableID{e.Body.text("family"), e.Body.text("name")}
@@ -125,8 +144,15 @@ func (rs *Ruleset) Foreign() []*netfilter.Table {
 			} else {
 				t.others++
 			}
-		case e.Kind == "rule":
-			t.extensions = t.extensions || hasExtension(e.Body)
+		}
+	}
+	var d decoder
+	for _, at := range rs.rules {
+		if len(tables) == 0 || !strings.Contains(rs.text[at.from:at.to], `"xt"`) {
+			continue
+		}
+		if e, err := d.rule(rs.text, at); err == nil && e.Body != nil && tables[e.table()] != nil && hasExtension(e.Body) {
+			tables[e.table()].extensions = true
 		}
 	}
 	var foreign []*netfilter.Table
@@ -148,7 +174,7 @@ func hasExtension(rule *Node) bool {
 	if expr == nil {
 		return false
 	}
-	return slices.ContainsFunc(expr.Items, func(n Node) bool { return n.Get("xt") != nil })
+	return slices.ContainsFunc(expr.elements(), func(n Node) bool { return n.Get("xt") != nil })
 }
 
 // Join puts tables that were lowered from iptables-save, ip6tables-save and ebtables-save in the place of those of the same family and name
@@ -156,7 +182,6 @@ func hasExtension(rule *Node) bool {
 // out: the kernel does not have them. Tables that nft does not list (those of iptables-legacy) come behind. It works in place; missing are
 // the tables of Foreign for which there is none, in words.
 func (rs *Ruleset) Join(lowered, saved []*netfilter.Table) (joined []*netfilter.Table, missing []string) {
-	handles := rs.Handles()
 	foreign := rs.Foreign()
 	used := map[*netfilter.Table]bool{}
 	for _, t := range lowered {
@@ -172,7 +197,7 @@ func (rs *Ruleset) Join(lowered, saved []*netfilter.Table) (joined []*netfilter.
 			missing = append(missing, t.Family.String()+" "+t.Name)
 		default:
 			used[saved[i]] = true
-			joined = append(joined, joinTable(saved[i], t, handles))
+			joined = append(joined, joinTable(saved[i], t))
 		}
 	}
 	for _, s := range saved {
@@ -183,18 +208,20 @@ func (rs *Ruleset) Join(lowered, saved []*netfilter.Table) (joined []*netfilter.
 	return joined, missing
 }
 
-func joinTable(saved, listed *netfilter.Table, handles map[Place]uint64) *netfilter.Table {
+func joinTable(saved, listed *netfilter.Table) *netfilter.Table {
 	saved.Chains = slices.DeleteFunc(saved.Chains, func(c *netfilter.Chain) bool {
 		return c.Base != nil && len(c.Rules) == 0 && listed.Chain(c.Name) == nil
 	})
 	for _, c := range saved.Chains {
-		if c.Base != nil {
-			if l := listed.Chain(c.Name); l != nil && l.Base != nil {
-				c.Base.Priority = l.Base.Priority
-			}
+		l := listed.Chain(c.Name)
+		if l == nil {
+			continue
 		}
-		for i := range c.Rules {
-			c.Rules[i].Handle = handles[Place{saved.Family, saved.Name, c.Name, i + 1}]
+		if c.Base != nil && l.Base != nil {
+			c.Base.Priority = l.Base.Priority
+		}
+		for i := range min(len(c.Rules), len(l.Rules)) {
+			c.Rules[i].Handle = l.Rules[i].Handle
 		}
 	}
 	return saved
@@ -210,8 +237,8 @@ func typeNames(n *Node) []string {
 		return strings.Split(n.Text, " . ")
 	case n.Kind == Array:
 		var all []string
-		for i := range n.Items {
-			all = append(all, typeNames(&n.Items[i])...)
+		for i := range n.elements() {
+			all = append(all, typeNames(&n.elements()[i])...)
 		}
 		return all
 	}

@@ -58,9 +58,9 @@ func matchText(n *Node) string {
 	if op == "==" || op == "in" {
 		shown = ""
 	}
-	if name, inner, ok := left.only(); ok && name == "&" && len(inner.Items) == 2 {
+	if name, inner, ok := left.only(); ok && name == "&" && len(inner.elements()) == 2 {
 		if datatype == "tcp_flag" || datatype == "ct_state" || datatype == "ct_status" {
-			return join(exprText(&inner.Items[0], ""), shown, flagsText(right)+" / "+flagsText(&inner.Items[1]))
+			return join(exprText(&inner.elements()[0], ""), shown, flagsText(right)+" / "+flagsText(&inner.elements()[1]))
 		}
 		shown = op
 	}
@@ -96,13 +96,13 @@ func elementText(n *Node, types []string) string {
 
 // concatText prints values beside each other, of these datatypes as far as they are known.
 func concatText(n *Node, types []string) string {
-	parts := make([]string, len(n.Items))
+	parts := make([]string, len(n.elements()))
 	for i := range parts {
 		datatype := ""
 		if i < len(types) {
 			datatype = types[i]
 		}
-		parts[i] = exprText(&n.Items[i], datatype)
+		parts[i] = exprText(&n.elements()[i], datatype)
 	}
 	return strings.Join(parts, " . ")
 }
@@ -155,8 +155,8 @@ func setText(n *Node, key, data []string) string {
 	}
 	texts := make([]string, len(items))
 	for i := range items {
-		if pair := &items[i]; pair.Kind == Array && len(pair.Items) == 2 {
-			texts[i] = elementText(&pair.Items[0], key) + " : " + dataText(&pair.Items[1], data)
+		if pair := &items[i]; pair.Kind == Array && len(pair.elements()) == 2 {
+			texts[i] = elementText(&pair.elements()[0], key) + " : " + dataText(&pair.elements()[1], data)
 		} else {
 			texts[i] = elementText(pair, key)
 		}
@@ -194,8 +194,8 @@ func exprText(n *Node, datatype string) string {
 		return map[string]string{"true": "exists", "false": "missing"}[n.Text]
 	case Array:
 		var names []string
-		for i := range n.Items {
-			names = append(names, exprText(&n.Items[i], datatype))
+		for i := range n.elements() {
+			names = append(names, exprText(&n.elements()[i], datatype))
 		}
 		return strings.Join(names, ",")
 	}
@@ -228,8 +228,8 @@ func exprText(n *Node, datatype string) string {
 			return exprText(a, datatype) + "/" + inner.text("len")
 		}
 	case "range":
-		if len(inner.Items) == 2 {
-			return exprText(&inner.Items[0], datatype) + "-" + exprText(&inner.Items[1], datatype)
+		if len(inner.elements()) == 2 {
+			return exprText(&inner.elements()[0], datatype) + "-" + exprText(&inner.elements()[1], datatype)
 		}
 	case "&", "|", "^", "<<", ">>":
 		return bitwiseText(name, inner)
@@ -299,16 +299,16 @@ func generatedText(name string, n *Node) string {
 }
 
 func bitwiseText(op string, n *Node) string {
-	if len(n.Items) < 2 {
+	if len(n.elements()) < 2 {
 		return n.String()
 	}
 	datatype := ""
-	if types := typesOf(&n.Items[0]); len(types) == 1 && op != "<<" && op != ">>" {
+	if types := typesOf(&n.elements()[0]); len(types) == 1 && op != "<<" && op != ">>" {
 		datatype = types[0]
 	}
-	parts := make([]string, len(n.Items))
-	for i := range n.Items {
-		parts[i] = exprText(&n.Items[i], datatype)
+	parts := make([]string, len(n.elements()))
+	for i := range n.elements() {
+		parts[i] = exprText(&n.elements()[i], datatype)
 	}
 	return strings.Join(parts, " "+op+" ")
 }

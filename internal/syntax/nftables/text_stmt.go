@@ -111,14 +111,14 @@ func logText(n *Node) string {
 	if n.Kind != Object {
 		return text
 	}
-	for _, m := range n.Members {
+	for _, m := range n.Items {
 		switch m.Name {
 		case "prefix":
-			text += " prefix " + quoted(m.Value.Text)
+			text += " prefix " + quoted(m.Text)
 		case "flags":
-			text += logFlags(m.Value)
+			text += logFlags(m)
 		default:
-			text += " " + m.Name + " " + m.Value.Text
+			text += " " + m.Name + " " + m.Text
 		}
 	}
 	return text
