@@ -243,10 +243,18 @@ func (l *lowerer) rules(rs *Ruleset) error {
 		}
 		return nil
 	})
-	for i, c := range chains {
+	for from, to := 0, 0; from < len(rules); from = to {
+		c := chains[from]
+		for to < len(rules) && chains[to] == c { // nft lists those of a chain together
+			to++
+		}
 		if c != nil {
-			rules[i].Number = len(c.Rules) + 1
-			c.Rules = append(c.Rules, rules[i])
+			c.Rules = append(c.Rules, rules[from:to]...)
+		}
+	}
+	for _, c := range l.chains {
+		for i := range c.Rules {
+			c.Rules[i].Number = i + 1
 		}
 	}
 	return err
@@ -257,9 +265,10 @@ func (l *lowerer) rule(e Entry) netfilter.Rule {
 	l.table = e.table()
 	r := netfilter.Rule{Handle: e.Body.number("handle"), Text: ruleText(e.Body), Comment: e.Body.text("comment")}
 	statements := e.Body.Get("expr").list()
+	r.Statements = make([]netfilter.Statement, 0, len(statements))
 	for i := range statements {
 		r.Statements = append(r.Statements, l.implied(&statements[i])...)
-		r.Statements = append(r.Statements, l.statement(&statements[i])...)
+		r.Statements = append(r.Statements, l.statement(&statements[i]))
 	}
 	return r
 }

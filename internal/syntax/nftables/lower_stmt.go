@@ -9,19 +9,19 @@ import (
 )
 
 // statement lowers one statement of a rule.
-func (l *lowerer) statement(n *Node) []netfilter.Statement {
+func (l *lowerer) statement(n *Node) netfilter.Statement {
 	name, inner, ok := n.only()
 	switch {
 	case ok:
 	case n.Kind == String && strings.HasPrefix(n.Text, "update @"):
-		return []netfilter.Statement{&netfilter.Note{Words: n.Text}} // of a map: nft 1.0.6 has no JSON for it
+		return &netfilter.Note{Words: n.Text} // of a map: nft 1.0.6 has no JSON for it
 	default:
-		return []netfilter.Statement{&netfilter.UnknownEffect{Text: n.String()}}
+		return &netfilter.UnknownEffect{Text: n.String()}
 	}
 	if s := l.single(name, inner, n); s != nil {
-		return []netfilter.Statement{s}
+		return s
 	}
-	return []netfilter.Statement{&netfilter.UnknownEffect{Text: statementText(n)}}
+	return &netfilter.UnknownEffect{Text: statementText(n)}
 }
 
 // implied are the tests that nft makes for a statement, and leaves out again when it lists the rule: a reset answers TCP only, and an error

@@ -9,6 +9,7 @@ import (
 // ruleText is a rule as "nft list ruleset" prints it. What is not known is printed as JSON.
 func ruleText(rule *Node) string {
 	var b strings.Builder
+	b.Grow(128) // most are shorter
 	statements := rule.Get("expr").list()
 	for i := range statements {
 		if i > 0 {
