@@ -117,10 +117,11 @@ type reasoner struct {
 	owners *Owners
 	*signatures
 	called map[*netfilter.Chain]reason.Fields // by the last jump to a chain
+	drawn  map[*netfilter.Rule]string         // numbers that rules had drawn by chance
 }
 
 func newReasoner(o *Owners) *reasoner {
-	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]reason.Fields{}}
+	return &reasoner{owners: o, signatures: o.signatures(), called: map[*netfilter.Chain]reason.Fields{}, drawn: map[*netfilter.Rule]string{}}
 }
 
 // reason tells why a rule, or a chain's policy, is there and who writes such rules; of those that nobody signs, the comment. p is the
@@ -139,11 +140,14 @@ func (t *reasoner) reason(v *netfilter.Visit, p *packet.Packet) reason.Reason {
 		r.Port = to.Number
 	}
 	if v.Rule != nil {
-		r.Text = v.Rule.Text
+		r.Text, r.Drawn = v.Rule.Text, t.drawn[v.Rule]
 	}
 	for _, change := range v.Changes {
-		if change.Field == "source" {
+		switch change.Field {
+		case "source":
 			r.Source = endAddress(change.From)
+		case "destination":
+			r.Translated = change.To
 		}
 	}
 	for _, fields := range []reason.Fields{t.stands(to), t.stands(c), t.called[c]} {

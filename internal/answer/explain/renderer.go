@@ -318,6 +318,9 @@ func (t *renderer) choice(v *netfilter.Visit) string {
 			continue // the rule that took the packet instead is told
 		}
 		text += "  " + chosen(&c)
+		if number := c.Options[c.Answer].Label; c.Kind == netfilter.Random {
+			t.drawn[v.Rule] = number
+		}
 	}
 	return text
 }

@@ -144,8 +144,8 @@ type Generated struct {
 
 func (g *Generated) String() string { return g.Words }
 
-// maxListed bounds the answers that a choice of a number has one by one. Numbers out of more are not known.
-const maxListed = 256
+// maxListed bounds the answers that a choice of a number has one by one, by what a walk enumerates. Numbers out of more are not known.
+const maxListed = 4096
 
 func (g *Generated) value(c *Context, dst []Span) ([]Span, truth) {
 	what, hash, t := g.question(c)

@@ -87,6 +87,8 @@ type Rule struct {
 	Source, Destination netip.Addr // the packet's, before the rule; zero where it is not known
 	Protocol            string     // "tcp"; "" where it is not known
 	Port                uint16     // the destination's; 0 where it is not known, or is a span
+	Translated          string     // the end that the rule gave the packet as its destination
+	Drawn               string     // the number that the kernel drew by chance for the rule
 	Known               Fields     // what the rules around it say
 }
 

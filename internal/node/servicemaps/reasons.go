@@ -29,6 +29,11 @@ func Signed(ports []service.Port) reason.Writer {
 				port = known.find(r)
 			}
 			f.Set("port", port)
+			if f["of"] == "1" {
+				f.Set("slot", "0")
+			}
+			f.Set("slot", r.Drawn)
+			f.Set("endpoint", r.Translated)
 		},
 	}
 }
@@ -64,14 +69,16 @@ func (n portNames) find(r *reason.Rule) string {
 
 const (
 	whose  = "[{port}: |Services: ]"
+	whom   = "endpoint {endpoint}, {owner}"
 	sticky = "{service}/{proto}/{name}"
 )
 
 // balancing are the rules of a chain that chooses an endpoint.
 var balancing = []reason.Line{
 	{To: chainMark, Comment: "{why}", For: whose + "{why}"},
-	{To: "dnat", Comment: "one of {of}", For: whose + "one of {of} endpoints"},
-	{To: "dnat", Comment: "where the client is", For: whose + "where the client was last"},
+	{To: "dnat", Comment: "one of {of}", For: whose + "[slot {slot} of {of}, " + whom + "|slot {slot} of {of}, endpoint {endpoint}|" +
+		"one of {of} endpoints]"},
+	{To: "dnat", Comment: "where the client is", For: whose + "[" + whom + ", |endpoint {endpoint}, ]where the client was last"},
 }
 
 func signedChains() []reason.Chain {
