@@ -1,20 +1,15 @@
 package servicemaps
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"hash/crc32"
-	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
 
-	"github.com/ti-mo/conntrack"
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -24,6 +19,7 @@ import (
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/testing/flows"
 )
 
 // sh runs commands of ip and sysctl in a namespace, one a line.
@@ -37,64 +33,6 @@ func sh(t *testing.T, ns *kernel.Namespace, lines string) {
 	}
 }
 
-// flows sends the first packet of so many flows to each destination, out of a namespace and from an address there, each flow from a port of
-// its own: the first from port 2000 on, and so on.
-func flows(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from netip.Addr, to []netip.AddrPort, each int) {
-	t.Helper()
-	err := ns.Do(func() error {
-		for i, destination := range to {
-			for j := range each {
-				if err := first(protocol, netip.AddrPortFrom(from, uint16(2000+i*each+j)), destination); err != nil {
-					return fmt.Errorf("to %v: %w", destination, err)
-				}
-			}
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-// first sends a flow's first packet. That it is refused or dropped on its way is no error.
-func first(protocol packet.Protocol, from, to netip.AddrPort) error {
-	kind, number, port := unix.SOCK_DGRAM, 0, from.Port()
-	switch protocol {
-	case packet.TCP:
-		kind = unix.SOCK_STREAM
-	case packet.SCTP:
-		kind, number, port = unix.SOCK_RAW, unix.IPPROTO_SCTP, 0
-	}
-	fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, number)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = unix.Close(fd) }()
-	if err := unix.Bind(fd, &unix.SockaddrInet4{Port: int(port), Addr: from.Addr().As4()}); err != nil {
-		return err
-	}
-	err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()})
-	switch {
-	case err == nil && protocol == packet.UDP:
-		_, err = unix.Write(fd, []byte("x"))
-	case err == nil && protocol == packet.SCTP:
-		_, err = unix.Write(fd, sctpInit(from.Port(), to.Port()))
-	}
-	if errors.Is(err, unix.EINPROGRESS) || errors.Is(err, unix.ECONNREFUSED) || errors.Is(err, unix.EPERM) {
-		return nil
-	}
-	return err
-}
-
-// sctpInit is a packet of SCTP with the chunk INIT (RFC 9260, 3.3.2).
-func sctpInit(from, to uint16) []byte {
-	b := binary.BigEndian.AppendUint16(binary.BigEndian.AppendUint16(nil, from), to)
-	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)                                            // tag, checksum
-	b = append(b, 1, 0, 0, 20, 0, 0, 0, 1, 0, 0, 0xff, 0xff, 0, 1, 0, 1, 0, 0, 0, 1) // INIT: tag, window, streams, first number
-	binary.LittleEndian.PutUint32(b[8:], crc32.Checksum(b, crc32.MakeTable(crc32.Castagnoli)))
-	return b
-}
-
 func moveLink(name string, to *kernel.Namespace) error {
 	l, err := netlink.LinkByName(name)
 	if err == nil {
@@ -106,44 +44,25 @@ func moveLink(name string, to *kernel.Namespace) error {
 // nowhere is what becomes of what is refused or dropped: conntrack has no flow of it.
 const nowhere = "nowhere"
 
-// tracked are the ways that flows went, by destination: who is to answer, and to whom.
-func tracked(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from netip.Addr, each, destinations int) [][]string {
+// went are the ways that flows went, by destination.
+func went(t *testing.T, ns *kernel.Namespace, protocol packet.Protocol, from netip.Addr, each, destinations int) [][]string {
 	t.Helper()
-	ways, count := make([]map[string]bool, destinations), make([]int, destinations)
-	err := ns.Do(func() error {
-		c, err := conntrack.Dial(nil)
-		if err != nil {
-			return err
-		}
-		defer c.Close()
-		all, err := c.Dump(nil)
-		for _, f := range all {
-			orig, reply := f.TupleOrig, f.TupleReply
-			i := (int(orig.Proto.SourcePort) - 2000) / each
-			if packet.Protocol(orig.Proto.Protocol) != protocol || orig.IP.SourceAddress != from || i < 0 || i >= destinations {
-				continue
-			}
-			if count[i]++; ways[i] == nil {
-				ways[i] = map[string]bool{}
-			}
-			ways[i][answered(netip.AddrPortFrom(reply.IP.SourceAddress, reply.Proto.SourcePort), reply.IP.DestinationAddress)] = true
-		}
-		return err
-	})
+	ways, err := flows.Tracked(ns, protocol, from, each, destinations)
 	if err != nil {
 		t.Fatal(err)
 	}
 	lists := make([][]string, destinations)
 	for i := range lists {
-		if lists[i] = slices.Sorted(maps.Keys(ways[i])); count[i] < each {
+		count := 0
+		for way, n := range ways[i] {
+			count += n
+			lists[i] = append(lists[i], way.String())
+		}
+		if slices.Sort(lists[i]); count < each {
 			lists[i] = append(lists[i], nowhere)
 		}
 	}
 	return lists
-}
-
-func answered(answers netip.AddrPort, to netip.Addr) string {
-	return fmt.Sprintf("%s answers %s", answers, to)
 }
 
 // ends are the ways that a walk says.
@@ -161,7 +80,7 @@ func ends(t *testing.T, n *oneNode, request walk.Request) []string {
 		switch {
 		case end.Kind == walk.Delivered && request.Packet.Protocol == packet.TCP: // it is refused and forgotten at once: nobody listens
 		case end.Kind == walk.Left, end.Kind == walk.Delivered, toItself:
-			text = answered(netip.AddrPortFrom(end.Packet.Destination, end.Packet.DestinationPort.Number), end.Packet.Source)
+			text = flows.Way{Answers: netip.AddrPortFrom(end.Packet.Destination, end.Packet.DestinationPort.Number), To: end.Packet.Source}.String()
 		}
 		ways = append(ways, text)
 	}
@@ -220,8 +139,10 @@ sysctl -qw net.ipv4.ip_forward=1 net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.eth
 				if from == "10.13.0.4" {
 					ns = node
 				}
-				flows(t, ns, protocol, source, to, each)
-				went := tracked(t, node, protocol, source, each, len(to))
+				if err := flows.Send(ns, protocol, source, to, each); err != nil {
+					t.Fatal(err)
+				}
+				went := went(t, node, protocol, source, each, len(to))
 				for i, destination := range to {
 					request := firstPacket(protocol, source, destination)
 					if want := ends(t, model, request); !slices.Equal(want, went[i]) {
