@@ -4,7 +4,9 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"os/signal"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -39,14 +41,16 @@ type measured struct {
 // benchProxy measures kube-proxy and packetwalk-node, each with iptables and with nftables, against one API server, with ever more
 // services.
 func benchProxy(int) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Minute)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) // what was made is removed all the same
+	defer stop()
+	ctx, cancel := context.WithTimeout(ctx, 20*time.Minute)
 	defer cancel()
 	w, err := newProxyWorld(ctx)
 	defer w.close()
 	if err != nil {
 		return err
 	}
-	r := &proxyResults{}
+	r := &proxyResults{load: load()}
 	var over []string
 	for services := 1; services <= proxies.services; services *= 10 {
 		began := time.Now()
@@ -60,6 +64,9 @@ func benchProxy(int) error {
 				continue
 			}
 			m := w.measure(ctx, p, services == min(proxyDetail, proxies.services))
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
 			m.print()
 			r.add(m)
 			if m.failed != "" || m.first > proxyTooLong {
@@ -118,7 +125,7 @@ func (w *proxyWorld) measureOn(ctx context.Context, p serviceProxy, m *measured,
 		return err
 	}
 	defer k.close()
-	if m.changes, err = w.changes(ctx, k, 200, 15*time.Second); err != nil {
+	if m.changes, err = w.changes(ctx, k, 200, 10*time.Second); err != nil {
 		return fmt.Errorf("a change: %w", err)
 	}
 	if detail && w.services >= 1000 {

@@ -30,7 +30,8 @@ func (r *proxyResults) writePage(path string) error {
 
 const pageHead = `# Service proxies side by side
 
-This page is written by ` + "`make bench-proxy`" + `, on %s, with %d processors, %s, Linux %s.
+This page is written by ` + "`make bench-proxy`" + `, on %s, with %d processors, %s, Linux %s; the machine's load was
+%s at the start and %s at the end (with other work beside, times are longer than they need be).
 
 One API server and etcd run in a network namespace of their own. Services have three endpoints each; the objects come through the API, by
 %d requests at once (the last step took %.0f s). Each service proxy starts on a node that has no rules, in a network namespace of its own, and
@@ -53,7 +54,7 @@ func (r *proxyResults) page() string {
 	var b strings.Builder
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	version, _ := run(5*time.Second, "", "iptables", "--version")
-	fmt.Fprintf(&b, pageHead, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), strings.TrimSpace(string(kernel)),
+	fmt.Fprintf(&b, pageHead, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), strings.TrimSpace(string(kernel)), r.load, load(),
 		proxyWorkers, r.filled[len(r.filled)-1].Seconds(), strings.TrimSpace(version), proxyTooLong.Seconds())
 	b.WriteString("## Targets\n\n| | measured | target | | kube-proxy nftables |\n|---|---|---|---|---|\n")
 	for _, t := range r.targets() {
@@ -71,6 +72,13 @@ func (r *proxyResults) page() string {
 	b.WriteString("![First sync over the number of services](performance-first.svg)\n\n")
 	b.WriteString("![A change over the number of services](performance-change.svg)\n")
 	return b.String()
+}
+
+// load is the machine's load average of the last minute.
+func load() string {
+	text, _ := os.ReadFile("/proc/loadavg")
+	first, _, _ := strings.Cut(string(text), " ")
+	return first
 }
 
 // table has a column for each number of services.

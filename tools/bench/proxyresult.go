@@ -17,6 +17,7 @@ const (
 type proxyResults struct {
 	filled []time.Duration // for each number of services, how long the API server took for those that came
 	all    []measured
+	load   string // of the machine at the start
 }
 
 func (r *proxyResults) add(m measured) { r.all = append(r.all, m) }

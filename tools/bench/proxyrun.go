@@ -248,6 +248,7 @@ func (w *proxyWorld) stream(ctx context.Context, k *kernelWatch, p *proxyProcess
 						defer mu.Unlock()
 						s.lags = append(s.lags, max(0, at.Sub(answered)))
 					case <-time.After(30 * time.Second):
+					case <-ctx.Done():
 					}
 				})
 			}
@@ -256,6 +257,9 @@ func (w *proxyWorld) stream(ctx context.Context, k *kernelWatch, p *proxyProcess
 	for i := range changes {
 		if d := time.Until(began.Add(time.Duration(i) * time.Second / time.Duration(second))); d > 0 {
 			time.Sleep(d)
+		}
+		if ctx.Err() != nil {
+			break
 		}
 		work <- services[i%len(services)]
 	}
