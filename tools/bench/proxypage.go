@@ -54,7 +54,8 @@ func (r *proxyResults) page() string {
 	var b strings.Builder
 	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
 	version, _ := run(5*time.Second, "", "iptables", "--version")
-	fmt.Fprintf(&b, pageHead, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), strings.TrimSpace(string(kernel)), r.load, load(),
+	fmt.Fprintf(&b, pageHead, time.Now().UTC().Format(time.DateOnly), runtime.NumCPU(), runtime.Version(), strings.TrimSpace(string(kernel)),
+		r.load, load(),
 		proxyWorkers, r.filled[len(r.filled)-1].Seconds(), strings.TrimSpace(version), proxyTooLong.Seconds())
 	b.WriteString("## Targets\n\n| | measured | target | | kube-proxy nftables |\n|---|---|---|---|---|\n")
 	for _, t := range r.targets() {
