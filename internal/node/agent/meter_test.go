@@ -1,14 +1,19 @@
 package agent
 
 import (
+	"errors"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // TestMeters: what Prometheus reads is what its own library would show it.
@@ -57,5 +62,16 @@ func TestMeters(t *testing.T) {
 	g.of("z").setNow()
 	if v := time.Since(time.Unix(0, int64(g.of("z").value*1e9))).Abs(); v > time.Hour {
 		t.Errorf("now is %v away", v)
+	}
+}
+
+// TestFailuresOfPartOfAChange are counted as kube-proxy counts them, also where comparing everything made up for them.
+func TestFailuresOfPartOfAChange(t *testing.T) {
+	m := newMetrics(BackendIPTables)
+	m.synced(service.IPv4, serviceproxy.Result{Full: true, PartialErr: errors.New("refused")}, time.Second, nil)
+	for _, name := range []string{"restore_failures", "partial_restore_failures"} {
+		if want := "kubeproxy_sync_proxy_rules_iptables_" + name + `_total{ip_family="IPv4"} 1` + "\n"; !strings.Contains(string(m.text()), want) {
+			t.Errorf("no %s in\n%s", want, m.text())
+		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 // dashboards and alerts made for it go on working.
 type metrics struct {
 	meters
-	backend string
 
 	sync, syncFull, syncPartial, programming *meter
 	lastSync, lastQueued                     *meter
@@ -30,7 +29,7 @@ type changeMeters struct{ pending, total *series }
 
 // newMetrics makes them for a backend: some have another name, or are not, with nftables.
 func newMetrics(backend string) *metrics {
-	m := &metrics{backend: backend, changes: map[string]changeMeters{}}
+	m := &metrics{changes: map[string]changeMeters{}}
 	var seconds, programming []float64
 	for bound := 0.001; len(seconds) < 15; bound *= 2 {
 		seconds = append(seconds, bound)
@@ -109,11 +108,12 @@ func (m *metrics) synced(f service.Family, r serviceproxy.Result, took time.Dura
 	} else {
 		m.syncPartial.of(family).observe(took)
 	}
+	if r.PartialErr != nil {
+		m.restoreFailures.of(family).add(1)
+		m.partialFailures.of(family).add(1)
+	}
 	if err != nil {
 		m.restoreFailures.of(family).add(1)
-		if !r.Full && m.backend == BackendIPTables {
-			m.partialFailures.of(family).add(1)
-		}
 		return
 	}
 	if _, tables := r.Total[servicemaps.TableName]; tables && r.CleanupErr != nil {
@@ -128,5 +128,4 @@ func (m *metrics) synced(f service.Family, r serviceproxy.Result, took time.Dura
 	}
 	m.noLocal.of("internal", family).set(float64(r.NoLocalInternal))
 	m.noLocal.of("external", family).set(float64(r.NoLocalExternal))
-	m.lastSync.of(family).setNow()
 }

@@ -117,6 +117,9 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 	p.syncer.Configure(p.config)
 	result, err := p.syncer.Sync(ctx, p.ports, changed)
 	a.metrics.synced(p.family, result, time.Since(start), err)
+	if result.PartialErr != nil {
+		a.log("sync %s: %v; comparing all rules with the kernel's", p.family, result.PartialErr)
+	}
 	if err != nil {
 		return err
 	}
@@ -133,6 +136,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 	}
 	a.removeOther(ctx, p)
+	a.metrics.lastSync.of(p.family.String()).setNow()
 	a.health.Updated(p.family)
 	a.cleanFlows(p)
 	return nil

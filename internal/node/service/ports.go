@@ -14,6 +14,7 @@ type Ports struct {
 	count     int
 	udp       map[Key]bool // services with ports of UDP
 	checked   map[Key]bool // services with health check node ports
+	sorted    []Key        // of byService; nil where one came or went
 }
 
 // NewPorts has none.
@@ -33,6 +34,9 @@ func (p *Ports) Put(key Key, ports []Port) {
 	}
 	mark(p.udp, func(p *Port) bool { return p.Protocol == UDP })
 	mark(p.checked, func(p *Port) bool { return p.HealthCheckNodePort != 0 })
+	if _, there := p.byService[key]; there != (len(ports) > 0) {
+		p.sorted = nil
+	}
 	if len(ports) == 0 {
 		delete(p.byService, key)
 		return
@@ -46,8 +50,13 @@ func (p *Ports) Of(key Key) []Port { return p.byService[key] }
 // Len is how many there are.
 func (p *Ports) Len() int { return p.count }
 
-// Services are those that have ports, sorted.
-func (p *Ports) Services() []Key { return slices.SortedFunc(maps.Keys(p.byService), CompareKeys) }
+// Services are those that have ports, sorted: read only.
+func (p *Ports) Services() []Key {
+	if p.sorted == nil {
+		p.sorted = slices.SortedFunc(maps.Keys(p.byService), CompareKeys)
+	}
+	return p.sorted
+}
 
 // All are those of all services, sorted by name and protocol.
 func (p *Ports) All() []Port { return p.of(p.Services()) }

@@ -1,6 +1,9 @@
 package service
 
 import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 	"strings"
@@ -217,5 +220,28 @@ func TestHealthChecksCountAddressesOnce(t *testing.T) {
 	checks = HealthChecks(Build(IPv4, Node{Name: "me"}, []*corev1.Service{s}, []*discoveryv1.EndpointSlice{es, late}))
 	if !slices.Equal(checks, []HealthCheck{{Key{"ns", "web"}, 32000, 3}}) {
 		t.Errorf("got %+v", checks)
+	}
+}
+
+// TestPortsStaySorted whatever comes and goes, and in whatever order.
+func TestPortsStaySorted(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 2))
+	ports, want := NewPorts(IPv4), map[string]Key{}
+	for range 500 {
+		key := Key{Namespace: "n", Service: fmt.Sprintf("s%02d", r.IntN(30))}
+		if r.IntN(2) == 0 {
+			ports.Put(key, nil)
+			delete(want, key.Service)
+		} else {
+			ports.Put(key, []Port{{Name: Name{Namespace: key.Namespace, Service: key.Service}, Port: uint16(r.IntN(9))}})
+			want[key.Service] = key
+		}
+		var names []string
+		for _, p := range ports.All() {
+			names = append(names, p.Service)
+		}
+		if sorted := slices.Sorted(maps.Keys(want)); !slices.Equal(names, sorted) {
+			t.Fatalf("got %q, want %q", names, sorted)
+		}
 	}
 }

@@ -42,7 +42,7 @@ func BenchmarkChange(b *testing.B) {
 			b.Fatal(err)
 		}
 		to.count()
-		if p := difference(from, to); len(p.steps) != 1 || p.rules["nat"] != 2 {
+		if p := difference(from, to, 1500); len(p.steps) != 1 || p.rules["nat"] != 2 {
 			b.Fatalf("%+v", p)
 		}
 	}

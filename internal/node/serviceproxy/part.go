@@ -12,11 +12,11 @@ import (
 // place names a chain of a table.
 type place struct{ table, chain string }
 
-// shared are the chains that hold rules of many service ports, and after them rules of their own. The order of the ports in them is the
-// order of the ports' names.
+// shared are the chains that hold rules of many service ports, and after them rules of their own; those that others lead to come first.
+// The order of the ports in them is the order of the ports' names.
 var shared = [...]place{
 	{iptables.Filter, chainServices}, {iptables.Filter, chainExternal}, {iptables.Filter, chainNodePorts}, {iptables.Filter, chainProxyFW},
-	{iptables.NAT, chainServices}, {iptables.NAT, chainNodePorts},
+	{iptables.NAT, chainNodePorts}, {iptables.NAT, chainServices},
 }
 
 // chainText is a chain with its rules as iptables-save prints them, each on a line.
@@ -148,9 +148,9 @@ func (s *state) each(f func(chainText)) {
 			}
 		}
 	}
-	for _, c := range s.frame {
-		if i := slices.Index(shared[:], c.place); i >= 0 {
-			f(chainText{c.place, s.sharedRules(i) + c.rules})
+	for i, at := range shared {
+		if frame := slices.IndexFunc(s.frame, func(c chainText) bool { return c.place == at }); frame >= 0 {
+			f(chainText{at, s.sharedRules(i) + s.frame[frame].rules})
 		}
 	}
 }

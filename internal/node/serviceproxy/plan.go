@@ -44,6 +44,23 @@ func readDump(dumps ...[]byte) dumped {
 	return d
 }
 
+// alone are the service proxy's chains that neither lead anywhere nor have a name of a service, and that no rule of others leads to.
+func (d dumped) alone() (found []place) {
+	for _, table := range tables {
+		for _, name := range []string{chainMarkMasq, chainCanary} {
+			_, there := d[place{table, name}]
+			for at, rules := range d {
+				foreign := at.table == table && !isServiceChain(at.chain) && !isTopChain(at.chain)
+				there = there && (!foreign || !strings.Contains(rules, " -j "+name+"\n") && !strings.Contains(rules, " -g "+name+"\n"))
+			}
+			if there {
+				found = append(found, place{table, name})
+			}
+		}
+	}
+	return found
+}
+
 // edit is a change of one table, as text for iptables-restore --noflush: one transaction. Its steps happen in the order of the fields.
 type edit struct {
 	table string
@@ -218,11 +235,11 @@ func (p *plan) jump(s *state, e *edit, now dumped) {
 	}
 }
 
-// difference brings the kernel from one state to another that has the same config: chains that are not the same, and in shared chains the
-// rules of service ports that are not.
-func difference(from, to *state) plan {
+// difference brings the kernel from one state to another of the same rule set: chains that are not the same, and in shared chains the rules
+// of service ports that are not. It is one step, unless it has more than so much.
+func difference(from, to *state, most int) plan {
 	p := newPlan()
-	edits, gone := map[string]*edit{}, map[string][]string{}
+	edits := map[string]*edit{}
 	for _, table := range tables {
 		edits[table] = &edit{table: table}
 	}
@@ -243,14 +260,23 @@ func difference(from, to *state) plan {
 		}
 	}
 	changes := changedParts(from, to)
-	for _, c := range changes {
-		p.ownChains(c, edits, gone)
+	own, gone := ownChains(changes)
+	size := len(gone)
+	for _, c := range own {
+		p.touched = append(p.touched, c.place)
+		size += 1 + lines(c.rules)
+	}
+	if nat := edits[iptables.NAT]; size > most {
+		p.inSteps(own, most)
+		p.drop(iptables.NAT, gone, most)
+	} else {
+		nat.delete = gone
+		for _, c := range own {
+			nat.replace(c)
+		}
 	}
 	for i := range shared {
 		p.sharedChain(i, to, changes, edits[shared[i].table], rewrite[i])
-	}
-	for table, e := range edits {
-		e.delete = slices.Sorted(slices.Values(gone[table]))
 	}
 	p.add(edits[iptables.Filter], edits[iptables.Mangle], edits[iptables.NAT])
 	return p
@@ -276,26 +302,29 @@ func changedParts(from, to *state) (changes []partChange) {
 	return changes
 }
 
-// ownChains writes the chains of a part that are new or other than before, and collects those that are gone.
-func (p *plan) ownChains(c partChange, edits map[string]*edit, gone map[string][]string) {
-	before := map[place]string{}
-	if c.from != nil {
-		for _, chain := range c.from.chains {
-			before[chain.place] = chain.rules
-		}
-	}
-	if c.to != nil {
-		for _, chain := range c.to.chains {
-			if rules, there := before[chain.place]; !there || rules != chain.rules {
-				edits[chain.table].replace(chain)
-				p.touched = append(p.touched, chain.place)
+// ownChains are the chains of parts that are new or other than before, those that others lead to first, and the names of those that are
+// gone, sorted. All are of table nat.
+func ownChains(changes []partChange) (own []chainText, gone []string) {
+	for _, c := range changes {
+		before := map[string]string{}
+		if c.from != nil {
+			for _, chain := range c.from.chains {
+				before[chain.chain] = chain.rules
 			}
-			delete(before, chain.place)
 		}
+		if c.to != nil {
+			for _, chain := range c.to.chains {
+				if rules, there := before[chain.chain]; !there || rules != chain.rules {
+					own = append(own, chain)
+				}
+				delete(before, chain.chain)
+			}
+		}
+		gone = slices.AppendSeq(gone, maps.Keys(before))
 	}
-	for at := range maps.Keys(before) {
-		gone[at.table] = append(gone[at.table], at.chain)
-	}
+	slices.SortStableFunc(own, func(a, b chainText) int { return cmp.Compare(rank(a.chain), rank(b.chain)) })
+	slices.Sort(gone)
+	return own, gone
 }
 
 // sharedChain takes the old rules of changed parts out of a shared chain and puts the new ones in their places; where that is a large part

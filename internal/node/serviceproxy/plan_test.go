@@ -253,7 +253,7 @@ func TestChangesLeadToWhatIsGenerated(t *testing.T) {
 			t.Fatal(err)
 		}
 		for at := range kernel.rules {
-			if strings.HasPrefix(at.chain, "KUBE-") && at.chain != chainMarkMasq && at.chain != chainMarkDrop && at.chain != chainFirewall {
+			if strings.HasPrefix(at.chain, "KUBE-") && at.chain != chainMarkDrop && at.chain != chainFirewall {
 				t.Fatalf("seed %d: %s is left behind", seed, at)
 			}
 		}
@@ -327,4 +327,77 @@ func TestStepsThatFail(t *testing.T) {
 		t.Errorf("%+v after %d and %d restores", r, all, kernel.restores-all)
 	}
 	kernel.wants(t, s.config, ports)
+}
+
+// TestEachLengthOfSteps: wherever a first sync is parted, no step leads to a chain that a later one makes.
+func TestEachLengthOfSteps(t *testing.T) {
+	ports := manyPorts(10)
+	for most := 3; most < 60; most++ {
+		kernel := newMemory(most)
+		s := testSyncer(t, RulesCurrent, kernel)
+		mustSync(t, s, ports...)
+		kernel.wants(t, s.config, ports)
+	}
+}
+
+// TestManyChangesAtOnce are written in steps, as a first sync is.
+func TestManyChangesAtOnce(t *testing.T) {
+	kernel := newMemory(300)
+	s := testSyncer(t, RulesCurrent, kernel)
+	few, many := manyPorts(5), manyPorts(300)
+	mustSync(t, s, few...)
+	for _, ports := range [][]service.Port{many, few} {
+		kernel.restores = 0
+		r := mustSync(t, s, ports...)
+		if r.Full || r.PartialErr != nil || kernel.restores < 5 {
+			t.Errorf("to %d services: %+v in %d restores; want steps", len(ports), r, kernel.restores)
+		}
+		kernel.wants(t, s.config, ports)
+	}
+}
+
+// TestPartOfAChangeFails: what iptables-restore did of a change that it could not make whole is not done twice. Here a chain cannot be
+// deleted, because a rule of somebody else's leads to it; the filter table was written before.
+func TestPartOfAChangeFails(t *testing.T) {
+	kernel := newMemory(0)
+	s := testSyncer(t, RulesCurrent, kernel)
+	a := testPort("a", "10.1.0.1:80")
+	mustSync(t, s, a)
+	foreign := place{"nat", "FOREIGN"}
+	kernel.rules[foreign] = []string{" -j " + prefixEndpoint + hash("default/a", "tcp", "10.1.0.1:80")}
+	r, err := s.Sync(t.Context(), []service.Port{testPort("a")})
+	if err != nil || r.PartialErr == nil || r.CleanupErr == nil || !r.Full {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if refuse := kernel.rules[place{"filter", chainServices}]; len(refuse) != 1 {
+		t.Errorf("of a service without endpoints there are %d rules: %q", len(refuse), refuse)
+	}
+	delete(kernel.rules, foreign)
+	if _, err := s.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	kernel.wants(t, s.config, []service.Port{testPort("a")})
+	mustSync(t, s, a)
+	kernel.wants(t, s.config, []service.Port{a})
+}
+
+// TestChainsThatOthersUse: without a service proxy, KUBE-MARK-MASQ is there for whoever else marks with it.
+func TestChainsThatOthersUse(t *testing.T) {
+	for _, jump := range []string{" -j ", " -p tcp -g "} {
+		kernel := newMemory(0)
+		s := testSyncer(t, RulesCurrent, kernel)
+		mustSync(t, s, testPort("a", "10.1.0.1:80"))
+		kernel.rules[place{"nat", "CNI-DN-1"}] = []string{jump + chainMarkMasq}
+		if err := s.Remove(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for at := range kernel.rules {
+			if strings.HasPrefix(at.chain, "KUBE-") && at.chain != chainMarkMasq && at.chain != chainFirewall {
+				t.Errorf("%v is left behind", at)
+			}
+		}
+		if _, there := kernel.rules[place{"nat", chainMarkMasq}]; !there {
+			t.Errorf("%s%s has nowhere to lead", jump, chainMarkMasq)
+		}
+	}
 }

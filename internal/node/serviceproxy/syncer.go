@@ -36,6 +36,8 @@ type Result struct {
 	NoLocalInternal, NoLocalExternal int
 	// CleanupErr: chains out of use could not be deleted. They are harmless, and the next full sync tries again.
 	CleanupErr error
+	// PartialErr: what has changed could not be written by itself, so all was compared with the kernel.
+	PartialErr error
 }
 
 // Syncer keeps the kernel's rules equal to the service ports. It is not safe for concurrent use.
@@ -46,6 +48,7 @@ type Syncer struct {
 	state   *state           // what was wanted last
 	written bool             // and is what the kernel has: not after a failure, and before the first sync
 	readsAs map[place]string // chains that the kernel's tools print differently from us, as read back
+	most    int              // how much one step of a plan may have
 }
 
 // NewSyncer makes a syncer; it touches nothing before the first Sync.
@@ -75,33 +78,41 @@ func (s *Syncer) Sync(ctx context.Context, ports []service.Port) (Result, error)
 			result.NoLocalExternal++
 		}
 	}
-	var p plan
+	if !result.Full {
+		p := difference(from, to, s.most)
+		result.Written = p.rules
+		if result.CleanupErr, result.PartialErr = s.apply(ctx, &p); ctx.Err() != nil {
+			return result, result.PartialErr
+		}
+		result.Full = result.PartialErr != nil // others may have changed our chains, or lead to one that was to go
+	}
 	if result.Full {
-		now, err := s.dump(ctx)
-		if err != nil {
+		if err := s.full(ctx, &result); err != nil {
 			return result, err
 		}
-		p = compare(to, now, nil, s.most(ctx))
-	} else {
-		p = difference(from, to)
-	}
-	result.Written = p.rules
-	if result.CleanupErr, err = s.apply(ctx, &p); err != nil {
-		return result, err
-	}
-	for _, at := range p.touched {
-		delete(s.readsAs, at)
 	}
 	s.written = true
 	return result, nil
 }
 
-// most is how much one step of a plan may have.
-func (s *Syncer) most(ctx context.Context) int {
-	if most := s.applier.Most(ctx); most > 0 {
-		return most
+// full compares what is wanted with the kernel's rules and writes what differs.
+func (s *Syncer) full(ctx context.Context, result *Result) error {
+	now, err := s.dump(ctx)
+	if err != nil {
+		return err
 	}
-	return math.MaxInt
+	p := compare(s.state, now, nil, s.askMost(ctx))
+	result.Written = p.rules
+	result.CleanupErr, err = s.apply(ctx, &p)
+	return err
+}
+
+// askMost asks how much one step of a plan may have.
+func (s *Syncer) askMost(ctx context.Context) int {
+	if s.most = s.applier.Most(ctx); s.most == 0 {
+		s.most = math.MaxInt
+	}
+	return s.most
 }
 
 // Configure changes what the rules depend on; the next Sync writes what that changes. Family and Rules must stay as they are.
@@ -130,7 +141,7 @@ func (s *Syncer) Repair(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	p := compare(s.state, now, s.readsAs, s.most(ctx))
+	p := compare(s.state, now, s.readsAs, s.most)
 	if p.isZero() {
 		return nil, nil
 	}
@@ -177,33 +188,21 @@ func (s *Syncer) dump(ctx context.Context) (dumped, error) {
 
 // apply makes the plan's steps, then its cleanup, whose failure is not theirs.
 func (s *Syncer) apply(ctx context.Context, p *plan) (cleanupErr, err error) {
-	cleanup := p.cleanup
 	for _, step := range p.steps {
-		if err := ctx.Err(); err != nil {
-			return nil, fmt.Errorf("write rules: %w", err)
-		}
-		err := s.restore(ctx, step...)
-		if err != nil && ctx.Err() == nil {
-			// A chain that somebody else's rule leads to cannot be deleted: what else is to be done does not wait for it.
-			again := false
-			for _, e := range step {
-				if len(e.delete) > 0 {
-					cleanup, again = append(cleanup, &edit{table: e.table, delete: e.delete}), true
-					e.delete = nil
-				}
-			}
-			if again {
-				err = s.restore(ctx, step...)
-			}
+		if err = ctx.Err(); err == nil {
+			err = s.restore(ctx, step...)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("write rules: %w", err)
 		}
 	}
-	for _, e := range cleanup {
+	for _, e := range p.cleanup {
 		if err := s.restore(ctx, e); err != nil {
 			cleanupErr = errors.Join(cleanupErr, fmt.Errorf("delete unused chains: %w", err))
 		}
+	}
+	for _, at := range p.touched {
+		delete(s.readsAs, at)
 	}
 	return cleanupErr, nil
 }
@@ -221,18 +220,17 @@ func (s *Syncer) restore(ctx context.Context, edits ...*edit) error {
 	return s.applier.Restore(ctx, input)
 }
 
-// Remove removes the chains of all ages and the jumps to them; not KUBE-MARK-MASQ, which others may use.
+// Remove removes the chains of all ages and the jumps to them. KUBE-MARK-MASQ stays where rules of others lead to it; KUBE-FIREWALL and
+// KUBE-MARK-DROP are the kubelet's, too.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.written = false
 	now, err := s.dump(ctx)
 	if err != nil {
 		return err
 	}
-	p := compare(&state{}, now, nil, s.most(ctx))
-	for _, table := range tables {
-		if _, there := now[place{table, chainCanary}]; there {
-			p.drop(table, []string{chainCanary}, 1)
-		}
+	p := compare(&state{}, now, nil, s.askMost(ctx))
+	for _, at := range now.alone() {
+		p.drop(at.table, []string{at.chain}, 1)
 	}
 	if p.isZero() {
 		return nil
