@@ -123,7 +123,7 @@ func ingressController(ctx context.Context, args []string) error {
 		return err
 	}
 	var err error
-	if o.Config, err = kube.Config(*kubeconfig, "nginx-ingress-controller/"+version); err != nil {
+	if o.Config, err = kube.Config("", *kubeconfig, "nginx-ingress-controller/"+version); err != nil {
 		return err
 	}
 	return httprouting.RunController(ctx, o)
@@ -174,7 +174,7 @@ func externalDNS(ctx context.Context, args []string) error {
 	if o.Key, err = dns.NewKey(*key, *secret); err != nil {
 		return usageError{fmt.Errorf("--rfc2136-tsig-keyname and --rfc2136-tsig-secret: %w", err)}
 	}
-	if o.Config, err = kube.Config(*kubeconfig, "external-dns/"+version); err != nil {
+	if o.Config, err = kube.Config("", *kubeconfig, "external-dns/"+version); err != nil {
 		return err
 	}
 	return httprouting.RunExternalDNS(ctx, o)

@@ -102,7 +102,8 @@ func (c *command) flags() *flag.FlagSet {
 		"fail on fields and flags without effect, and on unknown fields; otherwise they are one warning")
 	f.StringVar(&c.hostname, "hostname-override", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
-	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, and end")
+	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
+	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
 	f.BoolVar(&c.showVersion, "version", false, "print the version and exit")
 	c.ownFlags(f)
 	c.masqueradeFlags(f)
@@ -221,8 +222,8 @@ func (c *command) proxyFlags(f *flag.FlagSet) {
 	c.shared.MasqueradeBit = p.NFTables.MasqueradeBit
 	f.Func("iptables-masquerade-bit", "`bit` of the packet mark that asks for source NAT (default 14)", pointer(&c.shared.MasqueradeBit))
 	f.BoolVar(&c.shared.MasqueradeAll, "masquerade-all", false, "masquerade everything sent to a cluster IP")
-	f.Func("nodeport-addresses", "`ranges` of the node's addresses that answer on node ports, by commas, or primary: the node's own; "+
-		"all of its addresses by default", func(s string) error {
+	f.Func("nodeport-addresses", "`ranges` of the node's addresses that answer on node ports, by commas, or primary: the node's own "+
+		"(default 0.0.0.0/0,::/0, with nftables primary)", func(s string) error {
 		p.NodePortAddresses = append(p.NodePortAddresses, strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })...)
 		return nil
 	})
@@ -230,8 +231,12 @@ func (c *command) proxyFlags(f *flag.FlagSet) {
 		"let node ports answer on 127.0.0.1, with iptables (sets net.ipv4.conf.all.route_localnet)")
 	f.DurationVar(&c.shared.SyncPeriod.Duration, "iptables-sync-period", c.shared.SyncPeriod.Duration,
 		"how often all rules are compared with the kernel's")
-	f.Func("iptables-min-sync-period", "least `time` between two syncs (default 1s, with nftables 0s)", func(s string) (err error) {
-		c.shared.MinSyncPeriod.Duration, err = time.ParseDuration(s)
+	f.Func("iptables-min-sync-period", "least `time` between two syncs (default 1s, with nftables 0s)", func(s string) error {
+		d, err := time.ParseDuration(s)
+		if err == nil && d < 0 {
+			err = errors.New("want 0 or more")
+		}
+		c.shared.MinSyncPeriod.Duration = d
 		return err
 	})
 }

@@ -74,7 +74,10 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 		args string
 		want func(o *command) bool
 	}{
-		{"--proxy-mode=nftables", func(o *command) bool { return o.MinSyncPeriod == 0 && o.Backend == agent.BackendNFTables }},
+		{"--proxy-mode=nftables", func(o *command) bool {
+			return o.MinSyncPeriod == 0 && o.Backend == agent.BackendNFTables && o.NodePortPrimary && o.NodePortCIDRs == nil
+		}},
+		{"--proxy-mode=nftables --nodeport-addresses=0.0.0.0/0", func(o *command) bool { return !o.NodePortPrimary && len(o.NodePortCIDRs) == 1 }},
 		{"--proxy-mode=nftables --iptables-min-sync-period=2s --masquerade-all --iptables-masquerade-bit=3", func(o *command) bool {
 			return o.MinSyncPeriod == 2*time.Second && o.MasqueradeAll && o.MasqueradeBit == 3
 		}},
@@ -109,9 +112,10 @@ func configFile(t *testing.T, text string) string {
 func TestConfigFile(t *testing.T) {
 	path := configFile(t, "mode: nftables\nclusterCIDR: 10.244.0.0/16\nnftables: {masqueradeBit: 5}\nhostnameOverride: file\noomScoreAdj: 0\n"+
 		"conntrack: {maxPerCore: 0}\nipvs: {strictARP: true}\nmod: x\n")
-	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--cluster-cidr=10.0.0.0/8", "--v=2", "--ip-families=IPv4")
+	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--master=https://api", "--cluster-cidr=10.0.0.0/8", "--v=2", "--ip-families=IPv4")
 	if c.Backend != agent.BackendNFTables || c.ClusterCIDRs[0].String() != "10.244.0.0/16" || c.MasqueradeBit != 5 || c.NodeName != "n1" ||
-		c.MinSyncPeriod != 0 || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 || c.MetricsAddress != "127.0.0.1:10249" {
+		c.Server != "https://api" ||
+		c.MinSyncPeriod != 0 || !c.NodePortPrimary || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 || c.MetricsAddress != "127.0.0.1:10249" {
 		t.Errorf("got %+v", c.Options)
 	}
 	want := []string{"without effect: --v", "without effect in " + path + ": ipvs.strictARP", "wrong in " + path + `: unknown field "mod"`,
@@ -136,12 +140,14 @@ func TestConfigFile(t *testing.T) {
 // TestBadFiles: what is wrong with a file is said with its path, all at once.
 func TestBadFiles(t *testing.T) {
 	_, err := parse([]string{"--config=" + configFile(t, "mode: ipvs\nclusterCIDR: pods\ndetectLocalMode: ClusterCIDR\nbindAddress: x\n"+
-		"healthzBindAddress: here\nnodePortAddresses: [primary, 10.0.0.0/8]\noomScoreAdj: 2000\nconntrack: {min: -1}\n")})
+		"healthzBindAddress: here\nnodePortAddresses: [primary, 10.0.0.0/8]\noomScoreAdj: 2000\nclientConnection: {burst: -1}\n"+
+		"conntrack: {min: -1, maxPerCore: -1, udpTimeout: -1s, udpStreamTimeout: -1s, tcpCloseWaitTimeout: -1s, tcpEstablishedTimeout: -1s}\n")})
 	if err == nil {
 		t.Fatal("no error")
 	}
 	for _, path := range []string{"mode", "clusterCIDR", "bindAddress", "healthzBindAddress", "nodePortAddresses", "oomScoreAdj",
-		"conntrack.min"} {
+		"clientConnection.burst", "conntrack.min", "conntrack.maxPerCore", "conntrack.udpTimeout", "conntrack.udpStreamTimeout",
+		"conntrack.tcpCloseWaitTimeout", "conntrack.tcpEstablishedTimeout"} {
 		if !strings.Contains("\n"+err.Error(), "\n"+path+": ") {
 			t.Errorf("%s is not reported in %q", path, err)
 		}
@@ -164,6 +170,7 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 		"--ip-families=4":                       "want IPv4, IPv6 or both",
 		"--non-masquerade-cidr=":                "is not one range",
 		"--proxy-mode=ipvs":                     "write iptables or nftables",
+		"--iptables-min-sync-period=-1s":        "want 0 or more",
 		"--config=/no/such/file":                "no such file",
 		"--nonsense":                            "not defined",
 		"now":                                   "all settings are flags",

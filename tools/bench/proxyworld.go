@@ -129,7 +129,7 @@ func (w *proxyWorld) startAPI(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	config, err := kube.Config(w.config.KubeconfigPath(controlplane.Admin), "bench")
+	config, err := kube.Config("", w.config.KubeconfigPath(controlplane.Admin), "bench")
 	if err != nil {
 		return err
 	}

@@ -109,7 +109,7 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
 	}
-	config, err := kube.Config(o.Kubeconfig, "packetwalk-node/"+o.Version)
+	config, err := kube.Config(o.Server, o.Kubeconfig, "packetwalk-node/"+o.Version)
 	if err != nil {
 		return err
 	}
@@ -215,10 +215,10 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, erro
 	return p, nil
 }
 
-// Cleanup removes the service proxy's rules of the options' backend.
+// Cleanup removes the service proxy's rules of the options' backend, of both families.
 func Cleanup(ctx context.Context, o Options) error {
 	var errs []error
-	for _, f := range o.Families {
+	for _, f := range o.SupportedFamilies() {
 		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend)
 		if err == nil {
 			err = p.syncer.Remove(ctx)
@@ -315,13 +315,13 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			}
 			ask()
 		case <-due.C:
-			start := time.Now()
+			start, worked := time.Now(), processorTime()
 			pending = false
 			ok := a.sync(work)
 			if ok && !pace.began {
 				watch()
 			}
-			pace.after(start, time.Now(), ok)
+			pace.after(start, time.Now(), processorTime()-worked, ok)
 			if !ok {
 				ask()
 			}
@@ -338,7 +338,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			quiet = nil
 			start := time.Now()
 			a.repair(work)
-			pace.after(start, time.Now(), true)
+			pace.after(start, time.Now(), time.Since(start), true)
 		case <-repair.C:
 			start := time.Now()
 			a.repair(work)
@@ -428,7 +428,10 @@ func (a *agent) watchKernel(ctx context.Context) {
 		}
 	}
 	for again := true; again; again = pause.For(ctx, watchRetry) {
-		err := watchRules(ctx, func() { a.faults.note(what, nil) }, report)
+		err := watchRules(ctx, func() {
+			a.faults.note(what, nil)
+			report(notice{}) // of what was done before nobody tells
+		}, report)
 		if err != nil {
 			a.faults.note(what, fmt.Errorf("%w; deleted rules come back within %v", err, a.SyncPeriod))
 		}

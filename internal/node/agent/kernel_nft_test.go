@@ -8,15 +8,22 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 // TestServicesByNFTables: connections through a table of maps land as through iptables' rules; and both leave nothing to the other.
 func TestServicesByNFTables(t *testing.T) {
+	for _, family := range []service.Family{service.IPv4, service.IPv6} {
+		t.Run(family.String(), func(t *testing.T) { servicesByNFTables(t, family) })
+	}
+}
+
+func servicesByNFTables(t *testing.T, family service.Family) {
 	t.Parallel()
-	w := newWorld(t, serviceproxy.RulesCurrent, BackendNFTables)
-	w.state.ServiceCIDRs = []*networkingv1.ServiceCIDR{{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.0.0.0/16"}}}}
+	w := newWorldOf(t, family, serviceproxy.RulesCurrent, BackendNFTables)
+	w.state.ServiceCIDRs = []*networkingv1.ServiceCIDR{{Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{w.at("10.0.0.0/16")}}}}
 	w.services()
 	agent := w.agent()
 
@@ -48,6 +55,8 @@ func TestServicesByNFTables(t *testing.T) {
 	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
 		t.Errorf("after the agent's end: %s", got)
 	}
+	w.nft("add table ip %s", servicemaps.TableName) // as of an agent that served both families
+	w.nft("add table ip6 %s", servicemaps.TableName)
 	if out, err := w.role("node", "cleanup", w.path).CombinedOutput(); err != nil {
 		t.Errorf("clean up: %v: %s", err, out)
 	}
@@ -71,14 +80,19 @@ func (w *world) affinity(port corev1.ServicePort) {
 		w.save()
 		w.eventually("the endpoints", func() bool {
 			var got []string
-			for element := range strings.SplitSeq(w.nft("list map ip %s cluster-endpoints", servicemaps.TableName), ",") {
-				if key, endpoint, _ := strings.Cut(element, " : "); strings.Contains(key, "10.0.0.5 . ") {
+			for element := range strings.SplitSeq(w.nft("list map %s %s cluster-endpoints", w.tool("ip"), servicemaps.TableName), ",") {
+				if key, endpoint, _ := strings.Cut(element, " : "); strings.Contains(key, w.at("10.0.0.5")+" . ") {
 					ip, _, _ := strings.Cut(endpoint, " . ")
 					got = append(got, ip)
 				}
 			}
+			var want []string
+			for _, e := range endpoints {
+				want = append(want, w.at(e))
+			}
 			slices.Sort(got)
-			return slices.Equal(got, slices.Sorted(slices.Values(endpoints)))
+			slices.Sort(want)
+			return slices.Equal(got, want)
 		})
 	}
 	set("10.13.1.5", "10.13.2.5", "10.13.3.5")
@@ -121,18 +135,16 @@ func (w *world) affinity(port corev1.ServicePort) {
 // repairTable: what others delete and change of the table comes back.
 func (w *world) repairTable() {
 	w.Helper()
-	const table = "ip " + servicemaps.TableName
+	table := w.tool("ip") + " " + servicemaps.TableName
 	before := w.nft("list table " + table)
 	for _, damage := range []string{
 		"flush chain " + table + " nat-prerouting",
 		"add rule " + table + " services accept",
+		"flush map " + table + " cluster-endpoints",
 		"delete table " + table,
 		"flush ruleset",
 	} {
 		w.nft("%s", damage)
-		// What adds gives no notice: an agent hears of what deletes.
-		w.nft("add table ip nudge")
-		w.nft("delete table ip nudge")
 		w.eventually("repair after "+damage, func() bool {
 			now := w.sh("ip netns exec %s nft list table %s 2>/dev/null || true", w.node, table)
 			return sameLines(now, before)
@@ -167,17 +179,19 @@ func (w *world) switchBackends(agent *agentProcess) *agentProcess {
 	first := c.say()
 	for _, backend := range []string{BackendIPTables, BackendNFTables} {
 		agent.stop()
-		w.nft("add table ip kube-proxy")
-		w.sh("ip netns exec %s ip6tables -t nat -N KUBE-SERVICES", w.node) // kube-proxy serves both families, this agent one
+		w.nft("add table %s kube-proxy", w.tool("ip"))
+		unserved := map[service.Family]string{service.IPv4: "ip6tables", service.IPv6: "iptables"}[w.family]
+		w.sh("ip netns exec %s %s -t nat -N KUBE-SERVICES", w.node, unserved) // kube-proxy serves both families, this agent one
 		w.state.Options.Backend = backend
 		w.save()
 		agent = w.agent()
 		w.eventually("nothing of the other backend", func() bool {
 			tables := w.nft("list tables")
 			table := strings.Contains(tables, servicemaps.TableName)
-			chains := strings.Contains(w.sh("ip netns exec %s iptables-save", w.node), ":KUBE-SERVICES ")
-			unserved := strings.Contains(w.sh("ip netns exec %s ip6tables-save", w.node), ":KUBE-SERVICES ")
-			left := unserved || strings.Contains(tables, "kube-proxy")
+			has := func(tool string) bool {
+				return strings.Contains(w.sh("ip netns exec %s %s-save", w.node, tool), ":KUBE-SERVICES ")
+			}
+			chains, left := has(w.tool("iptables")), has(unserved) || strings.Contains(tables, "kube-proxy")
 			return !left && table == (backend == BackendNFTables) && chains == (backend == BackendIPTables)
 		})
 		if got := c.say(); got != first {

@@ -9,38 +9,42 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 func TestServicesOnTheRealKernel(t *testing.T) {
 	for _, rules := range serviceproxy.Ages() {
-		t.Run(rules, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t, rules, BackendIPTables)
-			w.services()
-			agent := w.agent()
+		t.Run(rules, func(t *testing.T) { services(t, service.IPv4, rules) })
+	}
+	t.Run("IPv6", func(t *testing.T) { services(t, service.IPv6, serviceproxy.RulesCurrent) })
+}
 
-			w.Run("LoadBalancerCluster", func(*testing.T) { w.cluster(vip + ":80") })
-			w.Run("NodePortCluster", func(*testing.T) { w.cluster(nodeIPs + ":30001") })
-			w.Run("ClusterIP", func(*testing.T) { w.clusterIP() })
-			w.Run("LoadBalancerLocal", func(*testing.T) { w.local(localVIP + ":80") })
-			w.Run("NodePortLocal", func(*testing.T) { w.local(nodeIPs + ":30002") })
-			w.Run("Reject", func(t *testing.T) {
-				// From the node itself: until 1.14 nothing refused what only passes through.
-				if got := w.ask("node", "tcp", "10.0.0.4:80"); !strings.Contains(got, "refused") {
-					t.Errorf("service without endpoints: %s", got)
-				}
-			})
-			w.Run("NodeMasquerade", func(*testing.T) { w.nodeMasquerade() })
-			w.Run("Repair", func(*testing.T) { w.repair() })
-			w.Run("UDP", func(t *testing.T) { w.udp(dns) })
-			w.Run("Restart", func(*testing.T) { agent = w.restart(agent) })
-			w.Run("HealthCheck", func(*testing.T) { w.healthCheck(tcp(30002)) })
-			agent.stop()
-			if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
-				t.Errorf("after the agent's end: %s", got)
-			}
-		})
+func services(t *testing.T, family service.Family, rules string) {
+	t.Parallel()
+	w := newWorldOf(t, family, rules, BackendIPTables)
+	w.services()
+	agent := w.agent()
+
+	w.Run("LoadBalancerCluster", func(*testing.T) { w.cluster(vip + ":80") })
+	w.Run("NodePortCluster", func(*testing.T) { w.cluster(nodeIPs + ":30001") })
+	w.Run("ClusterIP", func(*testing.T) { w.clusterIP() })
+	w.Run("LoadBalancerLocal", func(*testing.T) { w.local(localVIP + ":80") })
+	w.Run("NodePortLocal", func(*testing.T) { w.local(nodeIPs + ":30002") })
+	w.Run("Reject", func(t *testing.T) {
+		// From the node itself: until 1.14 nothing refused what only passes through.
+		if got := w.ask("node", "tcp", "10.0.0.4:80"); !strings.Contains(got, "refused") {
+			t.Errorf("service without endpoints: %s", got)
+		}
+	})
+	w.Run("NodeMasquerade", func(*testing.T) { w.nodeMasquerade() })
+	w.Run("Repair", func(*testing.T) { w.repair() })
+	w.Run("UDP", func(t *testing.T) { w.udp(dns) })
+	w.Run("Restart", func(*testing.T) { agent = w.restart(agent) })
+	w.Run("HealthCheck", func(*testing.T) { w.healthCheck(tcp(30002)) })
+	agent.stop()
+	if got := w.ask("client", "tcp", vip+":80"); !strings.HasPrefix(got, "p") {
+		t.Errorf("after the agent's end: %s", got)
 	}
 }
 
@@ -48,7 +52,7 @@ func TestServicesOnTheRealKernel(t *testing.T) {
 func (w *world) cluster(address string) {
 	w.Helper()
 	got := w.answers(40, "client", "tcp", address)
-	if len(got) != 2 || got["p1 10.13.1.1"] == 0 || got["p2 10.13.2.1"] == 0 {
+	if len(got) != 2 || got["p1 "+w.at("10.13.1.1")] == 0 || got["p2 "+w.at("10.13.2.1")] == 0 {
 		w.Errorf("%s: %v", address, got)
 	}
 }
@@ -57,10 +61,10 @@ func (w *world) cluster(address string) {
 func (w *world) clusterIP() {
 	w.Helper()
 	got := w.answers(40, "p1", "tcp", "10.0.0.2:80")
-	if len(got) != 2 || got["p1 10.13.1.1"] == 0 || got["p2 10.13.1.5"] == 0 {
+	if len(got) != 2 || got["p1 "+w.at("10.13.1.1")] == 0 || got["p2 "+w.at("10.13.1.5")] == 0 {
 		w.Errorf("from a pod: %v", got)
 	}
-	if got := w.ask("client", "tcp", "10.0.0.2:80"); got != "p1 10.13.1.1" && got != "p2 10.13.2.1" {
+	if got := w.ask("client", "tcp", "10.0.0.2:80"); got != "p1 "+w.at("10.13.1.1") && got != "p2 "+w.at("10.13.2.1") {
 		w.Errorf("from outside: %s; want the node's address", got)
 	}
 }
@@ -69,10 +73,10 @@ func (w *world) clusterIP() {
 func (w *world) local(address string) {
 	w.Helper()
 	got := w.answers(10, "client", "tcp", address)
-	if len(got) != 1 || got["p1 "+clientIP] != 10 {
+	if len(got) != 1 || got["p1 "+w.at(clientIP)] != 10 {
 		w.Errorf("%s: %v", address, got)
 	}
-	if got := w.ask("p2", "tcp", localVIP+":80"); !strings.HasSuffix(got, " 10.13.2.5") {
+	if got := w.ask("p2", "tcp", localVIP+":80"); !strings.HasSuffix(got, " "+w.at("10.13.2.5")) {
 		w.Errorf("from a pod to the load balancer's address: %s", got)
 	}
 }
@@ -80,6 +84,9 @@ func (w *world) local(address string) {
 // nodeMasquerade: a pod's traffic out of the cluster leaves with the node's address.
 func (w *world) nodeMasquerade() {
 	w.Helper()
+	if w.family == service.IPv6 {
+		return // there is no such rule
+	}
 	rules := w.sh("ip netns exec %s iptables-save -t nat", w.node)
 	for _, line := range []string{
 		"-A POSTROUTING -s 172.17.0.0/16 ! -o docker0 -j MASQUERADE\n",
@@ -98,28 +105,30 @@ func (w *world) nodeMasquerade() {
 // repair: deleted rules come back, a foreign chain stays, a flush heals.
 func (w *world) repair() {
 	w.Helper()
-	run := func(format string, args ...any) string {
-		return w.sh("ip netns exec "+w.node+" "+format, args...)
+	run := func(tool, format string, args ...any) string {
+		return w.sh("ip netns exec "+w.node+" "+w.tool(tool)+" "+format, args...)
 	}
-	run("iptables -t nat -N FOREIGN")
-	run("iptables -t nat -A FOREIGN -s 192.0.2.1 -j RETURN")
-	run("iptables -t nat -A PREROUTING -j FOREIGN")
+	someone := w.at("192.0.2.1")
+	run("iptables", "-t nat -N FOREIGN")
+	run("iptables", "-t nat -A FOREIGN -s %s -j RETURN", someone)
+	run("iptables", "-t nat -A PREROUTING -j FOREIGN")
 	before := w.chains()
 	for _, damage := range []string{
-		`iptables -t nat -D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
-		"iptables -t nat -D KUBE-MARK-MASQ 1",
-		"iptables -t nat -F KUBE-SERVICES",
-		"iptables -t filter -F KUBE-FORWARD",
-		"iptables -t nat -F POSTROUTING",
+		`-t nat -D PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES`,
+		"-t nat -D KUBE-MARK-MASQ 1",
+		"-t nat -F KUBE-SERVICES",
+		"-t filter -F KUBE-FORWARD",
+		"-t nat -F POSTROUTING",
+		"-t nat -I KUBE-POSTROUTING -s " + someone + " -j RETURN",
 	} {
-		run("%s", damage)
+		run("iptables", "%s", damage)
 		w.eventually("repair after "+damage, func() bool { return sameRules(w.chains(), before) })
 	}
 	// Both tables at once: of a flush in steps the agent has put half back before the last one.
-	w.sh(`printf '*nat\nCOMMIT\n*filter\nCOMMIT\n' | ip netns exec %s iptables-restore`, w.node)
-	run("iptables -t nat -A PREROUTING -j RETURN -s 192.0.2.9")
+	w.sh(`printf '*nat\nCOMMIT\n*filter\nCOMMIT\n' | ip netns exec %s %s`, w.node, w.tool("iptables-restore"))
+	run("iptables", "-t nat -A PREROUTING -j RETURN -s %s", someone)
 	w.eventually("traffic after a flush", func() bool { return strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p") })
-	if !strings.Contains(run("iptables-save -t nat"), "-A PREROUTING -s 192.0.2.9/32 -j RETURN") {
+	if !strings.Contains(run("iptables-save", "-t nat"), "-A PREROUTING -s "+someone+"/") {
 		w.Error("foreign rule lost")
 	}
 }
@@ -127,7 +136,7 @@ func (w *world) repair() {
 // chains are all rules but for the order of the jumps in built-in chains.
 func (w *world) chains() map[string]int {
 	lines := map[string]int{}
-	for line := range strings.Lines(w.sh("ip netns exec %s iptables-save", w.node)) {
+	for line := range strings.Lines(w.sh("ip netns exec %s %s", w.node, w.tool("iptables-save"))) {
 		if strings.HasPrefix(line, "-A") {
 			lines[line]++
 		}
@@ -158,12 +167,13 @@ func (w *world) udp(dns corev1.ServicePort) {
 	w.save()
 	w.eventually("the rule of the new endpoint", func() bool {
 		if w.state.Options.Backend == BackendNFTables {
-			return strings.Contains(w.nft("list ruleset"), " : 10.13.2.5 . 53")
+			return strings.Contains(w.nft("list ruleset"), " : "+w.at("10.13.2.5")+" . 53")
 		}
-		return strings.Contains(w.sh("ip netns exec %s iptables-save -t nat", w.node), "10.13.2.5:53")
+		return strings.Contains(w.sh("ip netns exec %s %s -t nat", w.node, w.tool("iptables-save")), w.at("10.13.2.5:53"))
 	})
 	w.eventually("no entry of the old endpoint", func() bool {
-		return !strings.Contains(w.sh("ip netns exec %s conntrack -L -p udp 2>/dev/null", w.node), "src=10.13.1.5")
+		return !strings.Contains(w.sh("ip netns exec %s conntrack -L -f %s -p udp 2>/dev/null", w.node, strings.ToLower(w.family.String())),
+			"src="+w.at("10.13.1.5")+" ")
 	})
 	if got := c.say(); !strings.HasPrefix(got, "p2 ") {
 		w.Errorf("after: %s", got)
@@ -179,7 +189,7 @@ type held struct {
 
 func (w *world) hold(from, network, address string) *held {
 	w.Helper()
-	return w.roleHeld(from, "client", network, address)
+	return w.roleHeld(from, "client", network, w.at(address))
 }
 
 // roleHeld starts a part that goes on until its standard input says otherwise.
@@ -245,7 +255,7 @@ func (w *world) restart(agent *agentProcess) *agentProcess {
 func (w *world) healthCheck(port corev1.ServicePort) {
 	w.Helper()
 	code := func() string {
-		return w.sh("ip netns exec %s-client curl -s -m 2 -o /dev/null -w '%%{http_code}' http://%s:32364/healthz || true", w.id, nodeIPs)
+		return w.sh("ip netns exec %s-client curl -s -m 2 -o /dev/null -w '%%{http_code}' http://%s/healthz || true", w.id, w.at(nodeIPs+":32364"))
 	}
 	w.eventually("200 with local endpoints", func() bool { return code() == "200" }) // the port opens right after the first sync
 	w.service("local", "10.0.0.3", localVIP, true, port, "10.13.3.5")

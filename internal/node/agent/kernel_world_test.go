@@ -23,6 +23,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/kube"
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -136,7 +137,7 @@ func playAgent(path string) int {
 
 // playEndpoint answers each line on TCP port 80 and each packet on UDP port 53 with its name and the caller's address.
 func playEndpoint(name string) {
-	udp, err := net.ListenPacket("udp4", ":53")
+	udp, err := net.ListenPacket("udp", ":53")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -151,7 +152,7 @@ func playEndpoint(name string) {
 			_, _ = udp.WriteTo([]byte(name+" "+host), from)
 		}
 	}()
-	tcp, err := net.Listen("tcp4", ":80")
+	tcp, err := net.Listen("tcp", ":80")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -173,14 +174,14 @@ func playEndpoint(name string) {
 
 // playClient sends a line for each of its standard input over one connection and prints the answers or the error.
 func playClient(network, address string) {
-	c, err := net.DialTimeout(network, address, time.Second)
+	c, err := net.DialTimeout(network, address, 4*time.Second)
 	if err != nil {
 		fmt.Println("error:", err)
 		return
 	}
 	buffer := make([]byte, 2048)
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+		_ = c.SetDeadline(time.Now().Add(10 * time.Second))
 		if _, err := fmt.Fprintln(c, "hello"); err != nil {
 			fmt.Println("error:", err)
 			return
@@ -197,10 +198,38 @@ func playClient(network, address string) {
 // world is a node with two local endpoints, an endpoint that counts as another node's, and a client beyond a router's worth of nothing.
 type world struct {
 	*testing.T
-	id    string
-	path  string
-	state state
-	node  string
+	family service.Family
+	id     string
+	path   string
+	state  state
+	node   string
+}
+
+// at is an address, also with a port, or a range in the world's family: of IPv6, 96 bits longer.
+func (w *world) at(v4 string) string {
+	if w.family == service.IPv4 {
+		return v4
+	}
+	six := func(v4 netip.Addr) netip.Addr {
+		b := netip.MustParseAddr("fd00::").As16()
+		copy(b[12:], v4.AsSlice())
+		return netip.AddrFrom16(b)
+	}
+	if p, err := netip.ParseAddrPort(v4); err == nil {
+		return netip.AddrPortFrom(six(p.Addr()), p.Port()).String()
+	}
+	if p, err := netip.ParsePrefix(v4); err == nil {
+		return netip.PrefixFrom(six(p.Addr()), 96+p.Bits()).String()
+	}
+	return six(netip.MustParseAddr(v4)).String()
+}
+
+// tool is a program of iptables' for the world's family, of nft the family.
+func (w *world) tool(v4 string) string {
+	if w.family == service.IPv4 {
+		return v4
+	}
+	return strings.Replace(v4, "ip", "ip6", 1)
 }
 
 const (
@@ -211,15 +240,19 @@ const (
 )
 
 func newWorld(t *testing.T, rules, backend string) *world {
+	return newWorldOf(t, service.IPv4, rules, backend)
+}
+
+func newWorldOf(t *testing.T, family service.Family, rules, backend string) *world {
 	kerneltest.NeedRoot(t)
-	w := &world{T: t, id: fmt.Sprintf("pwag%d%s%s", os.Getpid(), backend[:1], strings.ReplaceAll(rules, ".", ""))}
+	w := &world{T: t, family: family, id: fmt.Sprintf("pwag%d%s%d%s", os.Getpid(), backend[:1], family, strings.ReplaceAll(rules, ".", ""))}
 	w.node = w.id + "-node"
 	for _, name := range []string{"node", "client", "p1", "p2", "p3"} {
 		w.sh("ip netns add %s-%s", w.id, name)
 		t.Cleanup(func() { w.sh("ip netns del %s-%s", w.id, name) })
 		w.sh("ip -n %s-%s link set lo up", w.id, name)
 	}
-	w.sh("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1", w.node)
+	w.sh("ip netns exec %s sysctl -qw net.ipv4.ip_forward=1 net.ipv6.conf.all.forwarding=1", w.node)
 	for i, name := range []string{"client", "p1", "p2", "p3"} {
 		net := fmt.Sprintf("10.13.%d.", i)
 		if name == "client" {
@@ -228,25 +261,35 @@ func newWorld(t *testing.T, rules, backend string) *world {
 		last := map[bool]string{true: "10", false: "5"}[name == "client"]
 		ns := w.id + "-" + name
 		w.sh("ip -n %s link add v%d type veth peer name eth0 netns %s", w.node, i, ns)
-		w.sh("ip -n %s addr add %s1/24 dev v%d", w.node, net, i)
+		w.sh("ip -n %s addr add %s dev v%d %s", w.node, w.at(net+"1/24"), i, w.noDetection())
 		w.sh("ip -n %s link set v%d up", w.node, i)
-		w.sh("ip -n %s addr add %s%s/24 dev eth0", ns, net, last)
+		w.sh("ip -n %s addr add %s dev eth0 %s", ns, w.at(net+last+"/24"), w.noDetection())
 		w.sh("ip -n %s link set eth0 up", ns)
-		w.sh("ip -n %s route add default via %s1", ns, net)
+		w.sh("ip -n %s route add default via %s", ns, w.at(net+"1"))
 	}
-	w.sh("ip -n %s route add default via %s", w.node, clientIP)
+	w.sh("ip -n %s route add default via %s", w.node, w.at(clientIP))
 	for _, name := range []string{"p1", "p2", "p3"} {
 		w.start(name, "endpoint", name)
 	}
 	w.path = filepath.Join(t.TempDir(), "state.json")
 	o := Defaults()
 	o.NodeName, o.Rules, o.Backend, o.MinSyncPeriod = "node0", rules, backend, 10*time.Millisecond
-	o.ClusterCIDRs = []netip.Prefix{netip.MustParsePrefix("10.13.0.0/16")}
-	o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	o.Families, o.ClusterCIDRs = []service.Family{family}, []netip.Prefix{netip.MustParsePrefix(w.at("10.13.0.0/16"))}
+	if family == service.IPv4 {
+		o.NodeMasquerade = []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
+	}
 	w.state.Options = o
 	w.state.Node = &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node0"}}
 	w.save()
 	return w
+}
+
+// noDetection has an address hold at once.
+func (w *world) noDetection() string {
+	if w.family == service.IPv4 {
+		return ""
+	}
+	return "nodad"
 }
 
 func (w *world) sh(format string, args ...any) string {
@@ -312,16 +355,17 @@ func (w *world) services() {
 	w.service("local", "10.0.0.3", localVIP, true, tcp(30002), "10.13.1.5", "10.13.3.5")
 	w.service("nobody", "10.0.0.4", "", false, tcp(0))
 	w.service("dns", "10.0.0.10", "203.0.113.12", false, dns, "10.13.1.5")
+	w.state.Options.SyncPeriod = time.Hour // what others do to the rules is heard of, or never seen
 	w.save()
 }
 
 // service puts a service with its endpoints into the state, in place of one of the same name.
 func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort, endpoints ...string) {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: name}}
-	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: ip, Ports: []corev1.ServicePort{port}}
+	s.Spec = corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: w.at(ip), Ports: []corev1.ServicePort{port}}
 	if lb != "" {
 		s.Spec.Type = corev1.ServiceTypeLoadBalancer
-		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: lb}}
+		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: w.at(lb)}}
 	}
 	if local {
 		s.Spec.ExternalTrafficPolicy, s.Spec.HealthCheckNodePort = corev1.ServiceExternalTrafficPolicyLocal, 32364
@@ -329,7 +373,7 @@ func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort
 	number := port.Port
 	slice := &discoveryv1.EndpointSlice{
 		ObjectMeta:  metav1.ObjectMeta{Namespace: "default", Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: name}},
-		AddressType: discoveryv1.AddressTypeIPv4,
+		AddressType: discoveryv1.AddressType(w.family.String()),
 		Ports:       []discoveryv1.EndpointPort{{Name: &port.Name, Protocol: &port.Protocol, Port: &number}},
 	}
 	for _, e := range endpoints {
@@ -337,7 +381,7 @@ func (w *world) service(name, ip, lb string, local bool, port corev1.ServicePort
 		if e == "10.13.3.5" {
 			node = "node1"
 		}
-		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{e}, NodeName: &node})
+		slice.Endpoints = append(slice.Endpoints, discoveryv1.Endpoint{Addresses: []string{w.at(e)}, NodeName: &node})
 	}
 	for i := range w.state.Services {
 		if w.state.Services[i].Name == name {
@@ -407,7 +451,7 @@ func (p *agentProcess) stop() {
 // ask makes one connection and gives the answer, "pod address" or "error: …".
 func (w *world) ask(from, network, address string) string {
 	w.Helper()
-	cmd := w.role(from, "client", network, address)
+	cmd := w.role(from, "client", network, w.at(address))
 	cmd.Stdin = strings.NewReader("hello\n")
 	out, err := cmd.Output()
 	if err != nil {
@@ -428,9 +472,9 @@ func (w *world) answers(n int, from, network, address string) map[string]int {
 
 func (w *world) eventually(what string, holds func() bool) {
 	w.Helper()
-	for end := time.Now().Add(10 * time.Second); !holds(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !holds(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
-			w.Fatalf("never: %s\n%s", what, w.sh("ip netns exec %s iptables-save -t nat", w.node))
+			w.Fatalf("never: %s\n%s", what, w.sh("ip netns exec %s %s -t nat", w.node, w.tool("iptables-save")))
 		}
 	}
 }

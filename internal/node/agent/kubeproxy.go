@@ -6,18 +6,23 @@ import (
 	"net/netip"
 	"os/exec"
 	"strings"
+	"time"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	netutils "k8s.io/utils/net"
 
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
 )
 
-// Apply takes the settings of a configuration of kube-proxy's, to which defaults have been added, and reports everything that is wrong
-// with it, each with its path.
+// Apply takes the settings of a configuration of kube-proxy's, to which defaults have been added, adds that of nodePortAddresses, and
+// reports everything that is wrong with it, each with its path.
 func (o *Options) Apply(c *proxyconfig.Configuration) error {
 	a := applying{Options: o}
 	o.Kubeconfig, o.QPS, o.Burst = c.ClientConnection.Kubeconfig, c.ClientConnection.QPS, int(c.ClientConnection.Burst)
+	if o.Burst < 0 {
+		a.bad("clientConnection.burst", "%d; want 0 or more", o.Burst)
+	}
 	o.NodeName = strings.ToLower(strings.TrimSpace(c.HostnameOverride))
 	if c.BindAddress != "" {
 		o.NodeIP = a.address("bindAddress", c.BindAddress)
@@ -30,7 +35,7 @@ func (o *Options) Apply(c *proxyconfig.Configuration) error {
 	}
 	a.mode(c)
 	a.local(c)
-	a.nodePorts(c.NodePortAddresses)
+	a.nodePorts(c)
 	a.conntrack(&c.Conntrack)
 	o.Configz = c
 	return errors.Join(a.errs...)
@@ -126,7 +131,13 @@ func (a *applying) ranges(path string, texts []string) (all []netip.Prefix) {
 	return all
 }
 
-func (a *applying) nodePorts(texts []string) {
+// nodePorts are where node ports answer: with nftables on the node's own address unless something else is said
+// (k8s.io/kubernetes cmd/kube-proxy/app/server_linux.go, platformApplyDefaults).
+func (a *applying) nodePorts(c *proxyconfig.Configuration) {
+	if c.Mode == proxyconfig.ModeNFTables && len(c.NodePortAddresses) == 0 {
+		c.NodePortAddresses = []string{proxyconfig.Primary}
+	}
+	texts := c.NodePortAddresses
 	a.NodePortCIDRs, a.NodePortPrimary = nil, len(texts) == 1 && texts[0] == proxyconfig.Primary
 	if !a.NodePortPrimary {
 		a.NodePortCIDRs = a.ranges("nodePortAddresses", texts)
@@ -134,25 +145,30 @@ func (a *applying) nodePorts(texts []string) {
 }
 
 func (a *applying) conntrack(c *proxyconfig.Conntrack) {
-	a.ConntrackPerCore, a.ConntrackMin = 0, 0
-	for path, to := range map[string]struct {
-		from *int32
-		into *int
-	}{"conntrack.maxPerCore": {c.MaxPerCore, &a.ConntrackPerCore}, "conntrack.min": {c.Min, &a.ConntrackMin}} {
-		if to.from == nil {
-			continue
+	number := func(path string, of *int32) int {
+		if of == nil {
+			return 0
 		}
-		if *to.into = int(*to.from); *to.into < 0 {
-			a.bad(path, "%d; want 0 or more", *to.into)
+		if *of < 0 {
+			a.bad("conntrack."+path, "%d; want 0 or more", *of)
 		}
+		return int(*of)
 	}
+	duration := func(path string, of metav1.Duration) time.Duration {
+		if of.Duration < 0 {
+			a.bad("conntrack."+path, "%v; want 0 or more", of.Duration)
+		}
+		return of.Duration
+	}
+	a.ConntrackPerCore, a.ConntrackMin = number("maxPerCore", c.MaxPerCore), number("min", c.Min)
 	if c.TCPCloseWaitTimeout != nil {
-		a.CloseWait = c.TCPCloseWaitTimeout.Duration
+		a.CloseWait = duration("tcpCloseWaitTimeout", *c.TCPCloseWaitTimeout)
 	}
 	if c.TCPEstablishedTimeout != nil {
-		a.Established = c.TCPEstablishedTimeout.Duration
+		a.Established = duration("tcpEstablishedTimeout", *c.TCPEstablishedTimeout)
 	}
-	a.BeLiberal, a.UDPTimeout, a.UDPStreamTimeout = c.TCPBeLiberal, c.UDPTimeout.Duration, c.UDPStreamTimeout.Duration
+	a.BeLiberal = c.TCPBeLiberal
+	a.UDPTimeout, a.UDPStreamTimeout = duration("udpTimeout", c.UDPTimeout), duration("udpStreamTimeout", c.UDPStreamTimeout)
 }
 
 // SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can.

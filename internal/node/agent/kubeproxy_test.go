@@ -34,6 +34,7 @@ func TestWhatTheNodeSays(t *testing.T) {
 		options Options
 		node    *corev1.Node
 		family  service.Family
+		had     string // its own address, before
 		pods    string // "": no range
 		own     string
 		ports   string // "all", or addresses
@@ -49,12 +50,17 @@ func TestWhatTheNodeSays(t *testing.T) {
 			ports: "127.0.0.1"},
 		{name: "primary of the other family", options: Options{NodePortPrimary: true}, node: node([]string{"127.0.0.1"}), family: service.IPv6,
 			ports: "all"},
-		{name: "primary, not known yet", options: Options{NodePortPrimary: true}, family: service.IPv4, err: "not known yet"},
+		{name: "primary, not known yet", options: Options{NodePortPrimary: true}, family: service.IPv4},
+		{name: "primary, known before", options: Options{NodePortPrimary: true}, family: service.IPv4, had: "127.0.0.1", own: "127.0.0.1",
+			ports: "127.0.0.1"},
 		{name: "bind address", options: Options{NodePortPrimary: true, NodeIP: netip.MustParseAddr("127.0.0.1")},
 			node: node([]string{"10.0.0.9"}), family: service.IPv4, own: "127.0.0.1", ports: "127.0.0.1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, p := &agent{Options: c.options}, &proxy{programsOf: programsOf{family: c.family}}
+			if c.had != "" {
+				p.config.NodeIP = netip.MustParseAddr(c.had)
+			}
 			err := a.configure(p, kube.Delta{Node: c.node})
 			if c.err != "" {
 				if err == nil || !strings.Contains(err.Error(), c.err) {

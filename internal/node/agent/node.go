@@ -63,8 +63,10 @@ func eligible(n *corev1.Node) bool {
 func (a *agent) configure(p *proxy, delta kube.Delta) error {
 	n := delta.Node
 	p.config.ServiceCIDRs = serviceCIDRs(p.family, delta.ServiceCIDRs)
-	if p.config.NodeIP = nodeIP(p.family, n); p.family.Of(a.NodeIP) {
+	if p.family.Of(a.NodeIP) {
 		p.config.NodeIP = a.NodeIP
+	} else if n != nil { // without its object the node has the address that it had
+		p.config.NodeIP = nodeIP(p.family, n)
 	}
 	if a.PodsOfNode {
 		var err error
@@ -89,19 +91,18 @@ func podRange(f service.Family, n *corev1.Node) (netip.Prefix, error) {
 }
 
 // nodePortIPs finds the addresses that node ports answer on, when only some are wanted.
-func (a *agent) nodePortIPs(p *proxy, n *corev1.Node) error {
+func (a *agent) nodePortIPs(p *proxy, n *corev1.Node) (err error) {
 	cidrs := slices.DeleteFunc(slices.Clone(a.NodePortCIDRs), func(c netip.Prefix) bool { return !p.family.Of(c.Addr()) })
-	if own := p.config.NodeIP; a.NodePortPrimary && own.IsValid() {
-		cidrs = []netip.Prefix{netip.PrefixFrom(own, own.BitLen())}
-	} else if a.NodePortPrimary && n == nil {
-		return errors.New("the node's own address is not known yet, on which alone node ports are to answer (--nodeport-addresses primary)")
-	}
-	if len(cidrs) == 0 || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Bits() == 0 }) {
+	switch own := p.config.NodeIP; {
+	case a.NodePortPrimary && own.IsValid():
+		p.config.NodePortIPs = []netip.Addr{own}
+	case a.NodePortPrimary && n == nil:
+		p.config.NodePortIPs = []netip.Addr{} // nowhere until the node's own address is known
+	case len(cidrs) == 0 || slices.ContainsFunc(cidrs, func(c netip.Prefix) bool { return c.Bits() == 0 }):
 		p.config.NodePortIPs = nil
-		return nil
+	default:
+		p.config.NodePortIPs, err = localAddresses(cidrs)
 	}
-	var err error
-	p.config.NodePortIPs, err = localAddresses(cidrs)
 	return err
 }
 

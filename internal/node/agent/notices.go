@@ -6,19 +6,22 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/node/servicemaps"
 )
 
 // notice is what the kernel tells about one transaction of its packet filter's rules.
 type notice struct {
-	pid     int  // of the process that made it
-	deleted bool // a rule, chain or table of the iptables families was deleted
+	pid    int  // of the process that made it
+	damage bool // of the iptables families, a rule, chain or table was deleted, or something was added to what is the service proxy's
 }
 
-// watchRules calls report after each transaction that deletes something, until the context ends, and listens once it does. iptables of the
-// nft variant is heard; changes by the legacy variant are not, and wait for the periodic comparison.
+// watchRules calls report after each transaction that may have done damage, until the context ends, and listens once it does. iptables of
+// the nft variant is heard; changes by the legacy variant are not, and wait for the periodic comparison.
 func watchRules(ctx context.Context, listens func(), report func(notice)) error {
 	conn, err := netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{Groups: 1 << (unix.NFNLGRP_NFTABLES - 1)})
 	if err != nil {
@@ -32,20 +35,21 @@ func watchRules(ctx context.Context, listens func(), report func(notice)) error 
 	}()
 	listens()
 	_ = conn.SetReadBuffer(1 << 20) // more is better, less still works
-	var deleted bool
+	var damage bool
 	for {
 		messages, err := conn.Receive()
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case errors.Is(err, unix.ENOBUFS):
-			deleted = true // some were lost: it may have been any
+			damage = false
+			report(notice{damage: true}) // some were lost: it may have been any
 			continue
 		case err != nil:
 			return fmt.Errorf("listen for changes of rules: %w", err)
 		}
 		for _, m := range messages {
-			if n, ok := readNotice(m, &deleted); ok && n.deleted {
+			if n, ok := readNotice(m, &damage); ok && n.damage {
 				report(n)
 			}
 		}
@@ -58,31 +62,53 @@ func ownThread(pid int) bool {
 	return pid != 0 && err == nil
 }
 
-// readNotice takes one message: deletions are remembered until the message that ends the transaction.
-func readNotice(m netlink.Message, deleted *bool) (notice, bool) {
-	const headerLen = 4 // struct nfgenmsg: family, version, resource id
-	if len(m.Data) < headerLen || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
+// nfgenmsg is the length of struct nfgenmsg: family, version, resource id.
+const nfgenmsg = 4
+
+// readNotice takes one message: damage is remembered until the message that ends the transaction.
+func readNotice(m netlink.Message, damage *bool) (notice, bool) {
+	if len(m.Data) < nfgenmsg || uint16(m.Header.Type)>>8 != unix.NFNL_SUBSYS_NFTABLES {
 		return notice{}, false
 	}
-	switch uint16(m.Header.Type) & 0xff {
-	case unix.NFT_MSG_DELRULE, unix.NFT_MSG_DELCHAIN, unix.NFT_MSG_DELTABLE:
-		if family := m.Data[0]; family == unix.AF_INET || family == unix.AF_INET6 {
-			*deleted = true
-		}
-	case unix.NFT_MSG_NEWGEN:
-		n := notice{deleted: *deleted}
-		*deleted = false
-		attributes, err := netlink.NewAttributeDecoder(m.Data[headerLen:])
-		if err != nil {
-			return n, true
-		}
-		attributes.ByteOrder = binary.BigEndian
+	family := m.Data[0]
+	attributes, err := netlink.NewAttributeDecoder(m.Data[nfgenmsg:])
+	if err != nil {
+		attributes = &netlink.AttributeDecoder{}
+	}
+	attributes.ByteOrder = binary.BigEndian
+	switch kind := uint16(m.Header.Type) & 0xff; {
+	case kind == unix.NFT_MSG_NEWGEN:
+		n := notice{damage: *damage}
+		*damage = false
 		for attributes.Next() {
 			if attributes.Type() == unix.NFTA_GEN_PROC_PID {
 				n.pid = int(attributes.Uint32())
 			}
 		}
 		return n, true
+	case *damage || family != unix.AF_INET && family != unix.AF_INET6:
+	case kind == unix.NFT_MSG_DELRULE || kind == unix.NFT_MSG_DELCHAIN || kind == unix.NFT_MSG_DELTABLE:
+		*damage = true
+	default:
+		*damage = ofServices(attributes, kind == unix.NFT_MSG_NEWRULE)
 	}
 	return notice{}, false
+}
+
+// ofServices tells whether a message is about the service proxy's own table, or about a rule of one of its chains in iptables' tables. All
+// objects have their table's name first, and rules their chain's next (linux/netfilter/nf_tables.h).
+func ofServices(attributes *netlink.AttributeDecoder, rule bool) bool {
+	for attributes.Next() {
+		switch attributes.Type() {
+		case unix.NFTA_RULE_TABLE:
+			if attributes.String() == servicemaps.TableName {
+				return true
+			}
+		case unix.NFTA_RULE_CHAIN:
+			if rule && strings.HasPrefix(attributes.String(), "KUBE-") {
+				return true
+			}
+		}
+	}
+	return false
 }

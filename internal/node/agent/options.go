@@ -20,6 +20,7 @@ import (
 // Options are the agent's settings. Names and defaults are those of kube-proxy where it has the setting.
 type Options struct {
 	Version    string // shown in logs and to the API server
+	Server     string // the API server's URL; empty: as Kubeconfig says
 	Kubeconfig string // empty: the pod's service account
 	QPS        float32
 	Burst      int        // of requests to the API server, with QPS as many a second on average; 0: the defaults

@@ -173,7 +173,7 @@ func (w *world) poolDump() string {
 func (w *world) settled(what, want string) {
 	w.Helper()
 	last := ""
-	for end := time.Now().Add(15 * time.Second); ; time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		if last = w.poolDump(); last == want {
 			return
 		}

@@ -28,14 +28,14 @@ import (
 )
 
 // Config reads the way to the API server from a kubeconfig file, or with an empty path from the service account of the pod that the
-// process runs in.
-func Config(kubeconfig, agent string) (*rest.Config, error) {
+// process runs in. A server that is not empty is the API server's URL, whatever the file says.
+func Config(server, kubeconfig, agent string) (*rest.Config, error) {
 	var config *rest.Config
 	var err error
-	if kubeconfig == "" {
+	if server == "" && kubeconfig == "" {
 		config, err = rest.InClusterConfig()
 	} else {
-		config, err = clientcmd.BuildConfigFromFlags("", kubeconfig)
+		config, err = clientcmd.BuildConfigFromFlags(server, kubeconfig)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find the API server: %w; give --kubeconfig FILE", err)
@@ -243,8 +243,14 @@ func (w *Watcher) Event(ctx context.Context, e corev1.Event) error {
 	return PostEvent(ctx, w.core, e)
 }
 
-// same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds.
+// same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds; of slices the
+// API server counts what changes (k8s.io/kubernetes pkg/registry/discovery/endpointslice), so that not all endpoints are compared.
 func same(before, after any) bool {
+	if a, ok := before.(*discoveryv1.EndpointSlice); ok {
+		if b, ok := after.(*discoveryv1.EndpointSlice); ok && a.UID == b.UID && a.Generation != b.Generation {
+			return false
+		}
+	}
 	a, b := before.(runtime.Object).DeepCopyObject(), after.(runtime.Object).DeepCopyObject()
 	for _, o := range []runtime.Object{a, b} {
 		o.(metav1.Object).SetResourceVersion("")
@@ -282,7 +288,7 @@ func slim(o any) (any, error) {
 
 func slimMeta(m *metav1.ObjectMeta, label string) metav1.ObjectMeta {
 	out := metav1.ObjectMeta{Namespace: m.Namespace, Name: m.Name, ResourceVersion: m.ResourceVersion, UID: m.UID,
-		DeletionTimestamp: m.DeletionTimestamp}
+		Generation: m.Generation, DeletionTimestamp: m.DeletionTimestamp}
 	if value, ok := m.Labels[label]; ok {
 		out.Labels = map[string]string{label: value}
 	}

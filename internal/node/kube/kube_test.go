@@ -287,12 +287,14 @@ clusters: [{name: c, cluster: {server: "https://203.0.113.1"}}], users: [{name: 
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c, err := Config(path, "me/1")
-	if err != nil || c.Host != "https://203.0.113.1" || c.UserAgent != "me/1" {
-		t.Errorf("got %+v, %v", c, err)
+	for server, want := range map[string]string{"": "https://203.0.113.1", "https://api:1": "https://api:1"} {
+		c, err := Config(server, path, "me/1")
+		if err != nil || c.Host != want || c.BearerToken != "t" || c.UserAgent != "me/1" {
+			t.Errorf("got %+v, %v", c, err)
+		}
 	}
 	for _, path := range []string{"", "/no/such/file"} {
-		if _, err := Config(path, "me"); err == nil || !strings.Contains(err.Error(), "give --kubeconfig FILE") {
+		if _, err := Config("", path, "me"); err == nil || !strings.Contains(err.Error(), "give --kubeconfig FILE") {
 			t.Errorf("%q: %v", path, err)
 		}
 	}
@@ -326,5 +328,31 @@ func TestOnlyWhatIsReadIsAChange(t *testing.T) {
 		if got := same(before, c.after); got != c.same {
 			t.Errorf("%s: same is %v, want %v", name, got, c.same)
 		}
+	}
+}
+
+// TestChangesOfSlicesAreNotCompared: each of many agents gets each change of a large service.
+func TestChangesOfSlicesAreNotCompared(t *testing.T) {
+	slice := func(generation int64, ready bool) any {
+		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", UID: "u", Generation: generation}}
+		for range 100 {
+			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+		}
+		o, err := slim(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	before, after := slice(1, false), slice(2, true)
+	if n := testing.AllocsPerRun(10, func() {
+		if same(before, after) {
+			t.Fatal("the same")
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if !same(before, slice(1, false)) || same(slice(0, false), slice(0, true)) {
+		t.Error("slices without generations are not compared")
 	}
 }
