@@ -29,8 +29,8 @@ const oneNode = "apiVersion: packetwalk.dev/v1alpha1\nkind: Cluster\n"
 
 // ofRuntime is a lab whose nodes are of the runtime that was asked for.
 func ofRuntime(count, maxPods int) string {
-	const pools = "spec:\n  nodePools: [{name: nodepool1, count: %d, maxPods: %d, runtime: %s}]\n"
-	return oneNode + fmt.Sprintf(pools, count, maxPods, nodes.runtime)
+	const pools = "spec:\n  nodePools: [{name: nodepool1, count: %d, maxPods: %d, runtime: %s}]\n  serviceProxy: {backend: %s}\n"
+	return oneNode + fmt.Sprintf(pools, count, maxPods, nodes.runtime, nodes.backend)
 }
 
 // nodeOf is the node of a lab of oneNode.

@@ -38,7 +38,8 @@ var benchmarks = []benchmark{
 // nodes are what the labs of answer, pod and scale have.
 var nodes struct {
 	runtime     string
-	count, pods int // of scale
+	backend     string // of their service proxy
+	count, pods int    // of scale
 }
 
 // tools are what this program does in a lab's namespaces, for its benchmarks.
@@ -47,13 +48,15 @@ var tools = map[string]func(args []string) error{"flows": flows, "http": httpToo
 func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
 	flag.StringVar(&nodes.runtime, "runtime", "light", "what runs pods in answer, pod and scale: light or containerd")
+	flag.StringVar(&nodes.backend, "backend", "iptables", "what the service proxy of answer, pod and scale is made of: iptables or nftables")
 	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale")
 	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale")
 	flag.IntVar(&proxies.services, "services", 10_000, "most services of proxy: a power of ten, up to 100000")
 	flag.DurationVar(&proxies.minute, "steady", time.Minute, "how long proxy makes 1,000 changes a second")
 	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: bench [-n RUNS] [-runtime light|containerd] [-nodes N] [-pods N] [-services N] [NAME...]")
+		fmt.Fprintln(flag.CommandLine.Output(),
+			"usage: bench [-n RUNS] [-runtime light|containerd] [-backend iptables|nftables] [-nodes N] [-pods N] [-services N] [NAME...]")
 		for _, b := range benchmarks {
 			fmt.Fprintf(flag.CommandLine.Output(), "  %-11s %s\n", b.name, b.about)
 		}

@@ -113,6 +113,9 @@ func (c Config) controllerManagerArgs() []string {
 		"--kube-api-qps=1000", "--kube-api-burst=2000",
 		"--profiling=false",
 	}
+	if c.EndpointsBatch > 0 {
+		args = append(args, "--endpointslice-updates-batch-period="+c.EndpointsBatch.String())
+	}
 	if c.PodCIDR.IsValid() {
 		args = append(args, "--allocate-node-cidrs=true", "--cluster-cidr="+c.PodCIDR.String())
 	}

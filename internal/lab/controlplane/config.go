@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"path/filepath"
 	"strconv"
+	"time"
 )
 
 // Port is the API server's port on its public address, TCP; AKS serves its API servers on 443.
@@ -29,6 +30,8 @@ type Config struct {
 	ServiceCIDR netip.Prefix // the Services' addresses; its first address is the Service kubernetes
 	PodCIDR     netip.Prefix // the pods' addresses when the controller manager gives each node a part of them; zero when something else does
 
+	// EndpointsBatch is how long changes of pods are gathered before they are a change of a Service's endpoints.
+	EndpointsBatch time.Duration
 	// EgressSocket is a unix socket on which the caller serves HTTP CONNECT: the API server's way to kubelets, pods and Services.
 	// Empty: the API server dials them itself.
 	EgressSocket string

@@ -34,7 +34,7 @@ func TestGolden(t *testing.T) {
 	plain := testConfig("/run/packetwalk/lab")
 	full := plain
 	full.PodCIDR = netip.MustParsePrefix("10.244.0.0/16")
-	full.EgressSocket = "/run/packetwalk/lab/egress.sock"
+	full.EgressSocket, full.EndpointsBatch = "/run/packetwalk/lab/egress.sock", time.Second
 	six := plain
 	six.Address, six.ServiceCIDR = netip.MustParseAddr("2001:db8:113::1"), netip.MustParsePrefix("fd00:10::/108")
 
