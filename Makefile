@@ -105,6 +105,10 @@ test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to
 	CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./test/realnode
 	CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours
 
+.PHONY: test-proxies
+test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes
+	CI=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults -proxies abacadbcbdcda
+
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
 SEED ?= 1

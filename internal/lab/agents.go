@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -103,6 +104,23 @@ func (l *nodes) keepAgent(n *node, c supervise.Process) error {
 
 // changeAgent brings a node's agent and service proxy from one cluster to another. The rules stay until the new proxy has its own.
 func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
+	if was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy; was.Implementation == cluster.ProxyPacketwalk && is == kubeProxyTables {
+		// It would remove the rules of iptables before it has its own; of packetwalk-node's table it knows nothing.
+		between := *c.to
+		between.Spec.ServiceProxy = cluster.ServiceProxy{Implementation: cluster.ProxyPacketwalk, Backend: cluster.BackendNFTables,
+			Rules: cluster.RulesCurrent}
+		if err := l.replaceProxy(ctx, n, change{from: c.from, to: &between}); err != nil {
+			return err
+		}
+		c.from = &between
+	}
+	return errors.Join(l.replaceProxy(ctx, n, c), l.rewriteConflist(n, c.to))
+}
+
+// kubeProxyTables is kube-proxy with nftables.
+var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProxy, Backend: cluster.BackendNFTables, Rules: cluster.RulesCurrent}
+
+func (l *nodes) replaceProxy(ctx context.Context, n *node, c change) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done within %v", patience))
 	defer cancel()
 	was, is := c.from.Spec.ServiceProxy, c.to.Spec.ServiceProxy
@@ -128,6 +146,9 @@ func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
 		if err := l.startProxy(ctx, c.to, n); err != nil {
 			return err
 		}
+	}
+	if err := written(ctx, n, is.Implementation); err != nil {
+		return err
 	}
 	return l.dropRules(ctx, n, was, is)
 }
@@ -198,16 +219,14 @@ func (l *nodes) proxyEnvironment() []string {
 // cleanUpTime is how long kube-proxy may take to remove all of a node's rules.
 const cleanUpTime = 30 * time.Second
 
-// kubeProxyTables are those of kube-proxy with nftables (k8s.io/kubernetes, pkg/proxy/nftables); one that is not there is made first.
-const kubeProxyTables = "table ip kube-proxy\ndelete table ip kube-proxy\ntable ip6 kube-proxy\ndelete table ip6 kube-proxy\n"
-
-// dropRules removes the rules of the service proxy that was there, where the one that is now does not: kube-proxy does that of its own
-// other backend, and rules with iptables have the same names whoever writes them.
+// dropRules removes the rules of the service proxy that was there, where the one that is now does not: packetwalk-node removes those of all
+// others, kube-proxy those of its own other backend, and rules with iptables have the same names whoever writes them.
 func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceProxy) error {
 	switch {
-	case was.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables &&
-		is.Implementation != cluster.ProxyPacketwalk:
-		return l.dropOwnTables(ctx, n, is)
+	case is.Implementation == cluster.ProxyPacketwalk:
+		return nil
+	case was.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables:
+		return n.ns.ApplyNFT(ctx, ownTables)
 	case is.Implementation == cluster.ProxyNone:
 		if err := l.writeNoModules(); err != nil {
 			return err
@@ -216,11 +235,6 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 			Path: l.bin.ControlPlane, Args: []string{"kube-proxy", "--cleanup"}, Env: l.proxyEnvironment(), In: n.ns.Do, Limit: cleanUpTime,
 		}.Output(ctx)
 		return err
-	case is.Implementation == cluster.ProxyPacketwalk && was.Backend == cluster.BackendNFTables:
-		if err := synced(ctx, n); err != nil {
-			return err
-		}
-		return n.ns.ApplyNFT(ctx, kubeProxyTables)
 	}
 	return nil
 }
@@ -229,35 +243,19 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 var ownTables = strings.ReplaceAll("table ip NAME\ndelete table ip NAME\ntable ip6 NAME\ndelete table ip6 NAME\n", "NAME",
 	servicemaps.TableName)
 
-// dropOwnTables removes packetwalk-node's tables, once the service proxy that is now, if there is one, has its own rules.
-func (l *nodes) dropOwnTables(ctx context.Context, n *node, is cluster.ServiceProxy) error {
-	table, chain := "nat", "KUBE-SERVICES"
-	if is.Backend == cluster.BackendNFTables {
-		table, chain = "kube-proxy", "services"
+// written waits until a node's service proxy has written the rules of all services. Its health would not tell: it is good from the start.
+func written(ctx context.Context, n *node, of cluster.Implementation) error {
+	port := plan.AgentPort
+	switch of {
+	case cluster.ProxyNone:
+		return nil
+	case cluster.ProxyKubeProxy:
+		port = plan.KubeProxyPort
 	}
-	for is.Implementation == cluster.ProxyKubeProxy {
-		there, err := n.ns.HasChain("ip", table, chain)
-		if err != nil {
-			return err
-		}
-		if there {
-			break
-		}
+	for !bytes.Contains(askNode(n, port, "/metrics"), []byte(`
+kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} `)) {
 		if !pause.For(ctx, lookPause) {
-			return fmt.Errorf("kube-proxy has not written its rules: %w", context.Cause(ctx))
-		}
-	}
-	return n.ns.ApplyNFT(ctx, ownTables)
-}
-
-// synced waits until a node's packetwalk-node has written the services' rules.
-func synced(ctx context.Context, n *node) error {
-	type health struct {
-		LastUpdated time.Time `json:"lastUpdated"`
-	}
-	for askAgent[health](n, "/healthz").LastUpdated.IsZero() {
-		if !pause.For(ctx, lookPause) {
-			return fmt.Errorf("packetwalk-node has not written its rules: %w", context.Cause(ctx))
+			return fmt.Errorf("%s has not written its rules: %w", of, context.Cause(ctx))
 		}
 	}
 	return nil

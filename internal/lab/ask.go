@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -31,22 +32,34 @@ func askAgents[T any](l *nodes, path string) []T {
 
 // askAgent is empty where the agent does not answer.
 func askAgent[T any](n *node, path string) (report T) {
-	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
-	defer cancel()
-	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(plan.AgentPort)+path, nil)
-	if err != nil {
-		return *new(T)
-	}
-	resp, err := transport.RoundTrip(req)
-	if err != nil {
-		return *new(T)
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || json.NewDecoder(resp.Body).Decode(&report) != nil {
+	if json.Unmarshal(askNode(n, plan.AgentPort, path), &report) != nil {
 		return *new(T)
 	}
 	return report
+}
+
+// longestAnswer is how long an answer may be, in bytes.
+const longestAnswer = 4 << 20
+
+// askNode is what a process of a node answers at a port of 127.0.0.1: empty where it does not, or not in full.
+func askNode(n *node, port int, path string) []byte {
+	ctx, cancel := context.WithTimeout(context.Background(), askTimeout)
+	defer cancel()
+	transport := &http.Transport{DialContext: n.ns.Dial, DisableKeepAlives: true}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://127.0.0.1:"+strconv.Itoa(port)+path, nil)
+	if err != nil {
+		return nil
+	}
+	resp, err := transport.RoundTrip(req)
+	if err != nil {
+		return nil
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(io.LimitReader(resp.Body, longestAnswer))
+	if resp.StatusCode != http.StatusOK || err != nil {
+		return nil
+	}
+	return text
 }
 
 // saidBy says once what several of a number of nodes say, and how many do.

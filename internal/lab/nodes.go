@@ -36,6 +36,7 @@ type node struct {
 	machine *supervise.Supervisor // of a real one
 	stop    context.CancelFunc    // ends the keeping of the kubelet; nil before it is started
 	done    <-chan struct{}       // closes when it has ended
+	pods    netip.Prefix          // of kubenet, in its CNI configuration; invalid before it is known
 }
 
 // nodes are the lab's nodes. Three parts are theirs: what nodes are before anything runs on them (machines), their agents, and their
@@ -130,12 +131,26 @@ func (l *nodes) writeNodeFiles(n *node) error {
 
 // writeConflist writes the node's CNI configuration; pods is the node's part of kubenet's range.
 func (l *nodes) writeConflist(n *node, pods netip.Prefix) error {
+	l.mu.Lock()
+	n.pods = pods
+	l.mu.Unlock()
+	return l.rewriteConflist(n, l.cluster())
+}
+
+// rewriteConflist writes the CNI configuration that a node has in a cluster, if it had one.
+func (l *nodes) rewriteConflist(n *node, c *cluster.Cluster) error {
+	l.mu.Lock()
+	pods := n.pods
+	l.mu.Unlock()
+	if c.Spec.Network.Plugin == cluster.PluginNone || c.Spec.Network.Plugin == cluster.PluginKubenet && !pods.IsValid() {
+		return nil
+	}
 	dir := filepath.Join(l.dir.Node(n.Name), "cni")
 	state := filepath.Join(dir, "state")
 	if n.Runtime == cluster.RuntimeContainerd {
 		state = realnode.PluginStateDir
 	}
-	name, list, err := plan.Conflist(l.cluster(), n.Node, pods, state)
+	name, list, err := plan.Conflist(c, n.Node, pods, state)
 	if err != nil {
 		return err
 	}

@@ -89,10 +89,6 @@ func (v *validator) serviceProxy(path string) {
 	if s.Implementation != ProxyPacketwalk && s.Rules != RulesCurrent {
 		v.errs.add(path+".rules", "leave it out, or write implementation: packetwalk", "only packetwalk's own proxy has rules of older versions")
 	}
-	if v.c.Spec.Network.Plugin == PluginKubenet && (s.Implementation == ProxyNone || s.Backend == BackendNFTables) {
-		v.errs.add(path, "write another spec.network.plugin, or a proxy with iptables",
-			"kubenet's host ports use chain KUBE-MARK-MASQ, which only service proxies with iptables make")
-	}
 }
 
 // outbound checks the outbound rule of a Standard load balancer.

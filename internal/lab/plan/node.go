@@ -18,11 +18,11 @@ import (
 // KubernetesVersion is the control plane's, see controlplane/go.mod.
 const KubernetesVersion = "1.35.4"
 
-// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and proxyMetricsPort where kube-proxy tells its metrics,
-// which would be at the same one.
+// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and KubeProxyPort where kube-proxy tells its metrics, which
+// would be at the same one.
 const (
-	AgentPort        = 10249
-	proxyMetricsPort = 10251
+	AgentPort     = 10249
+	KubeProxyPort = 10251
 )
 
 // NodeObject is the Node as AKS registers it.
@@ -84,7 +84,8 @@ func AdminLabels(n *corev1.Node) map[string]string {
 }
 
 // Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's portmap's,
-// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template).
+// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are masqueraded by
+// the mark of the service proxy, where it has a chain that makes it.
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"
@@ -95,7 +96,9 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 		network, name = "kubenet", "10-kubenet.conflist"
 		plugin["mode"], plugin["bridge"] = "kubenet", "cbr0"
 		plugin["ipam"] = object{"type": "host-local", "subnet": pods}
-		ports["externalSetMarkChain"] = "KUBE-MARK-MASQ"
+		if proxy := c.Spec.ServiceProxy; proxy.Implementation != cluster.ProxyNone && proxy.Backend == cluster.BackendIPTables {
+			ports["externalSetMarkChain"] = "KUBE-MARK-MASQ"
+		}
 	default:
 		ports["snat"] = true
 		addresses := []string{}
@@ -145,7 +148,7 @@ func KubeProxyConfig(c *cluster.Cluster, node, kubeconfig string) ([]byte, error
 		"apiVersion": "kubeproxy.config.k8s.io/v1alpha1", "kind": "KubeProxyConfiguration",
 		"clientConnection": object{"kubeconfig": kubeconfig}, "hostnameOverride": node, "mode": c.Spec.ServiceProxy.Backend,
 		"conntrack": object{"maxPerCore": 0, "min": 0}, "oomScoreAdj": 0,
-		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", proxyMetricsPort),
+		"metricsBindAddress": fmt.Sprintf("127.0.0.1:%d", KubeProxyPort),
 	}
 	if pods := c.PodRange(); pods.IsValid() {
 		config["clusterCIDR"] = pods

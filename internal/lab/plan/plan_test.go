@@ -147,3 +147,20 @@ func TestNodesThere(t *testing.T) {
 		t.Errorf("nodes with %v", addresses)
 	}
 }
+
+// TestHostPortsOfKubenet are masqueraded by the service proxy's mark where there is a chain of it, and else by portmap's own.
+func TestHostPortsOfKubenet(t *testing.T) {
+	for proxy, want := range map[string]bool{
+		"{}": true, "{implementation: kube-proxy}": true, "{backend: nftables}": false, "{implementation: none}": false,
+		"{implementation: kube-proxy, backend: nftables}": false,
+	} {
+		c := parsed(t, "spec: {network: {plugin: kubenet}, serviceProxy: "+proxy+"}")
+		_, list, err := Conflist(c, c.Nodes()[0], netip.MustParsePrefix("192.168.0.0/24"), "/state")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(string(list), `"externalSetMarkChain": "KUBE-MARK-MASQ"`); got != want {
+			t.Errorf("%s: %s", proxy, list)
+		}
+	}
+}
