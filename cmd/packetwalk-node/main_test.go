@@ -77,7 +77,8 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 		{"--proxy-mode=nftables", func(o *command) bool {
 			return o.MinSyncPeriod == 0 && o.Backend == agent.BackendNFTables && o.NodePortPrimary && o.NodePortCIDRs == nil
 		}},
-		{"--proxy-mode=nftables --nodeport-addresses=0.0.0.0/0", func(o *command) bool { return !o.NodePortPrimary && len(o.NodePortCIDRs) == 1 }},
+		{"--proxy-mode=nftables --nodeport-addresses=0.0.0.0/0",
+			func(o *command) bool { return !o.NodePortPrimary && len(o.NodePortCIDRs) == 1 }},
 		{"--proxy-mode=nftables --iptables-min-sync-period=2s --masquerade-all --iptables-masquerade-bit=3", func(o *command) bool {
 			return o.MinSyncPeriod == 2*time.Second && o.MasqueradeAll && o.MasqueradeBit == 3
 		}},
@@ -112,10 +113,12 @@ func configFile(t *testing.T, text string) string {
 func TestConfigFile(t *testing.T) {
 	path := configFile(t, "mode: nftables\nclusterCIDR: 10.244.0.0/16\nnftables: {masqueradeBit: 5}\nhostnameOverride: file\noomScoreAdj: 0\n"+
 		"conntrack: {maxPerCore: 0}\nipvs: {strictARP: true}\nmod: x\n")
-	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--master=https://api", "--cluster-cidr=10.0.0.0/8", "--v=2", "--ip-families=IPv4")
+	c := mustParse(t, "--config="+path, "--hostname-override=N1", "--master=https://api", "--cluster-cidr=10.0.0.0/8", "--v=2",
+		"--ip-families=IPv4")
 	if c.Backend != agent.BackendNFTables || c.ClusterCIDRs[0].String() != "10.244.0.0/16" || c.MasqueradeBit != 5 || c.NodeName != "n1" ||
 		c.Server != "https://api" ||
-		c.MinSyncPeriod != 0 || !c.NodePortPrimary || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 || c.MetricsAddress != "127.0.0.1:10249" {
+		c.MinSyncPeriod != 0 || !c.NodePortPrimary || *c.OOMScore != 0 || c.ConntrackPerCore != 0 || len(c.Families) != 1 ||
+		c.MetricsAddress != "127.0.0.1:10249" {
 		t.Errorf("got %+v", c.Options)
 	}
 	want := []string{"without effect: --v", "without effect in " + path + ": ipvs.strictARP", "wrong in " + path + `: unknown field "mod"`,

@@ -118,7 +118,8 @@ func (l *nodes) changeAgent(ctx context.Context, n *node, c change) error {
 }
 
 // kubeProxyTables is kube-proxy with nftables.
-var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProxy, Backend: cluster.BackendNFTables, Rules: cluster.RulesCurrent}
+var kubeProxyTables = cluster.ServiceProxy{Implementation: cluster.ProxyKubeProxy, Backend: cluster.BackendNFTables,
+	Rules: cluster.RulesCurrent}
 
 func (l *nodes) replaceProxy(ctx context.Context, n *node, c change) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not done within %v", patience))

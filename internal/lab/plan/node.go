@@ -18,8 +18,8 @@ import (
 // KubernetesVersion is the control plane's, see controlplane/go.mod.
 const KubernetesVersion = "1.35.4"
 
-// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and KubeProxyPort where kube-proxy tells its metrics, which
-// would be at the same one.
+// AgentPort is where packetwalk-node tells its metrics and states, at 127.0.0.1, and KubeProxyPort where kube-proxy tells its metrics,
+// which would be at the same one.
 const (
 	AgentPort     = 10249
 	KubeProxyPort = 10251
@@ -84,8 +84,8 @@ func AdminLabels(n *corev1.Node) map[string]string {
 }
 
 // Conflist is the node's CNI configuration (CNI specification 1.1.0, section 1) and its file's name. Host ports are upstream's portmap's,
-// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are masqueraded by
-// the mark of the service proxy, where it has a chain that makes it.
+// as AKS configures it (azure-container-networking, 10-azure.conflist; AgentBaker, kubenet's template): with kubenet they are masqueraded
+// by the mark of the service proxy, where it has a chain that makes it.
 func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state string) (name string, list []byte, err error) {
 	type object = map[string]any
 	network, name := "azure", "10-azure.conflist"

@@ -70,7 +70,8 @@ func TestFailuresOfPartOfAChange(t *testing.T) {
 	m := newMetrics(BackendIPTables)
 	m.synced(service.IPv4, serviceproxy.Result{Full: true, PartialErr: errors.New("refused")}, time.Second, nil)
 	for _, name := range []string{"restore_failures", "partial_restore_failures"} {
-		if want := "kubeproxy_sync_proxy_rules_iptables_" + name + `_total{ip_family="IPv4"} 1` + "\n"; !strings.Contains(string(m.text()), want) {
+		want := "kubeproxy_sync_proxy_rules_iptables_" + name + `_total{ip_family="IPv4"} 1` + "\n"
+		if !strings.Contains(string(m.text()), want) {
 			t.Errorf("no %s in\n%s", want, m.text())
 		}
 	}

@@ -52,8 +52,8 @@ type pacer struct {
 // after notes a sync from start to end, how much of that time the processors worked for it, and whether it succeeded. A failed one is tried
 // again after a second, then two, four, … up to max.
 //
-// Where syncs follow each other without quiet and wait for processors, many agents may share the machine. Each rests twice as long as before,
-// up to the square of how much longer its syncs take than their work: then they are what the machine can do.
+// Where syncs follow each other without quiet and wait for processors, many agents may share the machine. Each rests twice as long as
+// before, up to the square of how much longer its syncs take than their work: then they are what the machine can do.
 func (p *pacer) after(start, end time.Time, worked time.Duration, ok bool) {
 	if ok && !p.began {
 		p.began = true

@@ -336,7 +336,8 @@ func TestChangesOfSlicesAreNotCompared(t *testing.T) {
 	slice := func(generation int64, ready bool) any {
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", UID: "u", Generation: generation}}
 		for range 100 {
-			s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
+			s.Endpoints = append(s.Endpoints,
+				discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 		}
 		o, err := slim(s)
 		if err != nil {
