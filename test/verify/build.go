@@ -170,6 +170,8 @@ func (b *built) apply(ctx context.Context, h *Host) error {
 			err = ns.SetSysctls(sysctls(lines)...)
 		case "listen":
 			err = b.listen(ctx, ns, lines)
+		case "services":
+			err = writeServices(ctx, ns, lines)
 		case "nfacct":
 			err = ns.Do(func() error { return addAccounts(lines) })
 		default:

@@ -15,8 +15,11 @@ type nftRules struct {
 	six    bool // of the rule at hand
 }
 
-// nft makes tables of nft: like those of kube-proxy, and random ones.
+// nft makes tables of nft: like those of kube-proxy, our service proxy's, and random ones.
 func (g *generator) nft(s *site) {
+	if s.forwards && g.chance(0.25) {
+		g.serviceProxy(s)
+	}
 	if s.forwards && g.chance(0.4) {
 		for _, six := range g.families() {
 			(&nftRules{generator: g, site: s, family: nftFamily(six), table: "kube-proxy", six: six}).kubeProxy()

@@ -44,6 +44,7 @@ var files = []string{
 	"iptables",         // of iptables-restore
 	"ip6tables",        // of ip6tables-restore
 	"nft",              // of nft -f
+	"services",         // "NAME tcp 10.0.0.1:80 node=30001 affinity=60 local=10.1.0.1:8080": the table of our nftables backend
 	"ebtables",         // of ebtables-restore
 	"listen",           // "tcp 10.0.0.1:80"
 }
