@@ -75,8 +75,13 @@ test-modules: deps ## the tests of the control plane's own module
 	cd controlplane && go test ./...
 
 .PHONY: oracle
-oracle: deps ## our service proxy against upstream's in N random worlds, the first of seed SEED
+oracle: deps ## our service proxy against upstream's, both modes, in N random worlds, the first of seed SEED
 	cd controlplane/oracle && CI=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" ./...
+
+.PHONY: oracle-long
+oracle-long: deps ## the same in 2,000 worlds with 20 changes each: hours
+	cd controlplane/oracle && CI=1 N=$${N:-2000} CHANGES=$${CHANGES:-20} go test -count=1 -v -run TestRandomWorlds -timeout 24h \
+		-exec "$(CURDIR)/scripts/as-root" .
 
 # Kubernetes' own tests: which of them run and do not (regular expressions), on how many nodes, what runs the pods (light or containerd), and
 # their network (bridge, transparent or kubenet); and the page that gets the results.

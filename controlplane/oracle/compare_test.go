@@ -129,7 +129,7 @@ func TestNotices(t *testing.T) {
 			other := w.Clone()
 			change(other.Services["ns/a"], &other)
 			for _, theirs := range []World{w, other} { // what differs shows, and goes when the same is said to both
-				if err := p.both(func() error { return p.upstream.sync(theirs) }, func() error { return p.ours.sync(t.Context(), other) }); err != nil {
+				if err := both(func() error { return p.upstream.sync(theirs) }, func() error { return p.ours.sync(t.Context(), other) }); err != nil {
 					t.Fatal(err)
 				}
 				a, b, err := p.save(t.Context())

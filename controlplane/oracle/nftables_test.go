@@ -2,21 +2,16 @@ package oracle
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/kubernetes/pkg/proxy/healthcheck"
-	"k8s.io/kubernetes/pkg/proxy/nftables"
-	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 
 	"packetwalk.dev/internal/kernel"
 )
@@ -56,30 +51,21 @@ func nftDump(t *testing.T, c Case) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	u := &upstream{ns: ns, tables: &tables{}}
-	t.Cleanup(func() {
-		if err := u.stop(); err != nil {
-			t.Error(err)
-		}
-		if err := ns.Remove(); err != nil {
-			t.Error(err)
-		}
-	})
-	family, ip, node, pods, services := corev1.IPv4Protocol, "ip", "10.240.0.4", "10.240.0.0/16", "10.0.0.0/16"
+	ip := "ip"
+	v.ClusterCIDR, v.NodeIP, v.ServiceCIDRs = "10.240.0.0/16", "10.240.0.4", []string{"10.0.0.0/16"}
 	if v.IPv6 {
-		family, ip, node, pods, services = corev1.IPv6Protocol, "ip6", "fd00::4", "fd00::/64", "fd01::/112"
+		ip, v.ClusterCIDR, v.NodeIP, v.ServiceCIDRs = "ip6", "fd00::/64", "fd00::4", []string{"fd01::/112"}
 	}
-	err = ns.Do(func() (err error) {
-		detector := proxyutil.NewDetectLocalByCIDR(pods)
-		health := healthcheck.NewProxyHealthServer("", time.Minute, nil)
-		u.proxier, err = nftables.NewProxier(t.Context(), family, time.Nanosecond, time.Nanosecond, v.MasqueradeAll, 14, detector,
-			NodeName, net.ParseIP(node), nil, health, nil, false)
-		return err
-	})
+	v.MasqueradeBit, v.NodePortAddresses = 14, nil
+	u, err := newUpstreamMaps(ns, v)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.proxier.OnServiceCIDRsChanged([]string{services})
+	t.Cleanup(func() {
+		if err := errors.Join(u.stop(), ns.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
 	if err := u.sync(c.Steps[0]); err != nil {
 		t.Fatal(err)
 	}

@@ -48,17 +48,17 @@ func number(t *testing.T, name string, otherwise uint64) uint64 {
 	return n
 }
 
-// TestRandomWorlds compares both proxies in N worlds, the first of seed SEED and each other of the next number. One world of a failure is
-// SEED=its seed N=1.
+// TestRandomWorlds compares both modes of both proxies in N worlds with CHANGES changes each, the first of seed SEED and each other of the
+// next number. One world of a failure is SEED=its seed N=1 and the same CHANGES.
 func TestRandomWorlds(t *testing.T) {
 	needRoot(t)
-	const mutations = 4
-	seed := number(t, "SEED", 1)
-	failed := 0
+	seed, changes := number(t, "SEED", 1), number(t, "CHANGES", 4)
+	failed, tally := 0, NewTally()
+	t.Cleanup(func() { t.Logf("%+v", *tally) })
 	for s := seed; s < seed+number(t, "N", 20); s++ {
-		c := Random(s, mutations)
+		c := Random(s, int(changes))
 		dir := t.TempDir()
-		d, err := Run(t.Context(), dir, c)
+		d, err := Run(t.Context(), dir, c, tally)
 		if err != nil {
 			t.Fatalf("seed %d: %v", s, err)
 		}
@@ -91,7 +91,7 @@ func TestManyEndpoints(t *testing.T) {
 		w := c.Steps[0].Clone()
 		addMany(&w, n)
 		ours := func() error { return errors.Join(p.ours.sync(t.Context(), w), p.ours.rewrite(t.Context())) }
-		if err := p.both(func() error { return errors.Join(p.upstream.sync(w), p.upstream.rewrite()) }, ours); err != nil {
+		if err := both(func() error { return errors.Join(p.upstream.sync(w), p.upstream.rewrite()) }, ours); err != nil {
 			t.Fatal(err)
 		}
 		a, b, err := p.save(t.Context())
@@ -156,7 +156,7 @@ func TestKept(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := Run(t.Context(), t.TempDir(), c)
+			d, err := Run(t.Context(), t.TempDir(), c, NewTally())
 			if err != nil {
 				t.Fatal(err)
 			}

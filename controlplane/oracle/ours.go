@@ -65,29 +65,35 @@ func newPrograms(ns *kernel.Namespace, v Settings) programs {
 
 // newOurs starts our proxy. counters tells whether the accounting objects are there, as our agent finds out before it starts.
 func newOurs(ns *kernel.Namespace, v Settings, counters bool) (*ours, error) {
-	o := &ours{family: service.IPv4}
-	if v.IPv6 {
-		o.family = service.IPv6
+	c, err := configOf(ns, v)
+	if err != nil {
+		return nil, err
 	}
+	c.NFAcct = counters
+	o := &ours{family: c.Family}
+	o.syncer, err = serviceproxy.NewSyncer(c, newPrograms(ns, v))
+	return o, err
+}
+
+// configOf is our configuration that stands for the settings.
+func configOf(ns *kernel.Namespace, v Settings) (serviceproxy.Config, error) {
 	c := serviceproxy.Config{
-		Family: o.family, Rules: serviceproxy.RulesCurrent, Detector: serviceproxy.Detector{Interface: v.PodInterface},
+		Family: service.IPv4, Rules: serviceproxy.RulesCurrent, Detector: serviceproxy.Detector{Interface: v.PodInterface},
 		MasqueradeBit: v.MasqueradeBit, MasqueradeAll: v.MasqueradeAll, NodeIP: netip.MustParseAddr(v.NodeIP), TCPLiberal: v.TCPLiberal,
-		NFAcct: counters,
+	}
+	if v.IPv6 {
+		c.Family = service.IPv6
 	}
 	if v.ClusterCIDR != "" {
 		c.Detector.CIDR = netip.MustParsePrefix(v.ClusterCIDR)
 	}
 	wanted, loopback := nodePortRanges(v)
 	c.LocalhostNodePorts = v.LocalhostNodePorts && loopback
-	if wanted != nil {
-		var err error
-		if c.NodePortIPs, err = addressesIn(ns, wanted); err != nil {
-			return nil, err
-		}
-	}
 	var err error
-	o.syncer, err = serviceproxy.NewSyncer(c, newPrograms(ns, v))
-	return o, err
+	if wanted != nil {
+		c.NodePortIPs, err = addressesIn(ns, wanted)
+	}
+	return c, err
 }
 
 // nodePortRanges are the ranges of the family, nil for all addresses, and whether they hold IPv4's loopback addresses.

@@ -39,7 +39,22 @@ func Random(seed uint64, mutations int) Case {
 		agree(&next)
 		c.Steps = append(c.Steps, next)
 	}
+	s.forMaps(&c, seed)
 	return c
+}
+
+// forMaps draws what the nftables modes alone have, by numbers of their own.
+func (s *source) forMaps(c *Case, seed uint64) {
+	s.Rand = rand.New(rand.NewPCG(seed, 1))
+	if s.chance(2) {
+		c.Settings.ServiceCIDRs = pick(s, []string{"10.0.0.0/16", "fd00:10::/112"}, []string{"fd00:10::/112", "10.0.0.0/16", "10.96.0.0/20"})
+	}
+	for i := range c.Steps {
+		c.Steps[i].Draw = s.Uint32()
+	}
+	if seed%10 == 0 {
+		c.Settings.Landing, c.Steps[len(c.Steps)-1].Full = true, true
+	}
 }
 
 func (s *source) chance(oneIn int) bool { return s.IntN(oneIn) == 0 }

@@ -30,16 +30,24 @@ func (d *Disagreement) String() string {
 	return fmt.Sprintf("step %d, %s (-upstream +ours):\n%s", d.Step, d.What, d.Diff)
 }
 
-// Run drives both proxies through a case, each in a new namespace under dir. A nil Disagreement says that they agree in every step; an
-// error, that it could not be found out.
-func Run(ctx context.Context, dir string, c Case) (d *Disagreement, err error) {
+// Run drives both proxies through a case in both modes, each in a new namespace under dir, and counts what it compares. A nil Disagreement
+// says that they agree in every step; an error, that it could not be found out.
+func Run(ctx context.Context, dir string, c Case, tally *Tally) (d *Disagreement, err error) {
 	p, err := newPair(dir, c.Settings)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, p.close()) }()
+	m, err := newTableModes(ctx, dir, c.Settings, tally)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, m.close()) }()
 	for i := range c.Steps {
 		d, err := p.step(ctx, &c.Steps[i])
+		if d == nil && err == nil {
+			d, err = m.step(ctx, &c.Steps[i], p.dumps)
+		}
 		if err != nil {
 			return nil, fmt.Errorf("step %d: %w", i, err)
 		}
@@ -51,12 +59,13 @@ func Run(ctx context.Context, dir string, c Case) (d *Disagreement, err error) {
 	return nil, nil
 }
 
-// pair is both proxies, each with its namespace.
+// pair is the iptables mode of both proxies, each with its namespace.
 type pair struct {
 	settings   Settings
 	namespaces [2]*kernel.Namespace
 	upstream   *upstream
 	ours       *ours
+	dumps      [][]byte // of upstream's rules, as they were saved last
 }
 
 func newPair(dir string, v Settings) (p *pair, err error) {
@@ -67,19 +76,8 @@ func newPair(dir string, v Settings) (p *pair, err error) {
 		}
 	}()
 	for i, name := range []string{"upstream", "ours"} {
-		if p.namespaces[i], err = kernel.CreateNamespace(filepath.Join(dir, name)); err != nil {
+		if p.namespaces[i], err = newNamespace(dir, name, v); err != nil {
 			return p, err
-		}
-		for _, address := range v.NodeAddresses {
-			command := exec.Command("ip", "address", "add", address, "dev", "lo", "nodad")
-			if !strings.Contains(address, ":") {
-				command.Args = command.Args[:len(command.Args)-1]
-			}
-			var words strings.Builder
-			command.Stderr = &words
-			if err := p.namespaces[i].Do(command.Run); err != nil {
-				return p, fmt.Errorf("add %s: %w: %s", address, err, words.String())
-			}
 		}
 	}
 	if p.upstream, err = newUpstream(p.namespaces[0], v); err != nil {
@@ -87,6 +85,26 @@ func newPair(dir string, v Settings) (p *pair, err error) {
 	}
 	p.ours, err = newOurs(p.namespaces[1], v, counters(p.namespaces[1]))
 	return p, err
+}
+
+// newNamespace makes one with the node's addresses.
+func newNamespace(dir, name string, v Settings) (*kernel.Namespace, error) {
+	ns, err := kernel.CreateNamespace(filepath.Join(dir, name))
+	if err != nil {
+		return nil, err
+	}
+	for _, address := range v.NodeAddresses {
+		command := exec.Command("ip", "address", "add", address, "dev", "lo", "nodad")
+		if !strings.Contains(address, ":") {
+			command.Args = command.Args[:len(command.Args)-1]
+		}
+		var words strings.Builder
+		command.Stderr = &words
+		if err := ns.Do(command.Run); err != nil {
+			return nil, errors.Join(fmt.Errorf("add %s: %w: %s", address, err, words.String()), ns.Remove())
+		}
+	}
+	return ns, nil
 }
 
 // counters makes the accounting objects of today's rules, as our agent does before it starts, and tells whether the kernel has any.
@@ -120,7 +138,7 @@ func (p *pair) close() error {
 
 // step brings both to a world and compares; then, if the world says so, makes both write everything anew and compares with what was there.
 func (p *pair) step(ctx context.Context, w *World) (*Disagreement, error) {
-	err := p.both(func() error { return p.upstream.sync(*w) }, func() error { return p.ours.sync(ctx, *w) })
+	err := both(func() error { return p.upstream.sync(*w) }, func() error { return p.ours.sync(ctx, *w) })
 	if err != nil {
 		return &Disagreement{What: "sync", Diff: err.Error()}, nil
 	}
@@ -140,7 +158,7 @@ func (p *pair) step(ctx context.Context, w *World) (*Disagreement, error) {
 	if err := p.ours.repair(ctx); err != nil {
 		return &Disagreement{What: "repair", Diff: err.Error()}, nil
 	}
-	if err := p.both(p.upstream.rewrite, func() error { return p.ours.rewrite(ctx) }); err != nil {
+	if err := both(p.upstream.rewrite, func() error { return p.ours.rewrite(ctx) }); err != nil {
 		return &Disagreement{What: "full sync", Diff: err.Error()}, nil
 	}
 	theirsAgain, ourAgain, err := p.save(ctx)
@@ -157,7 +175,7 @@ func (p *pair) step(ctx context.Context, w *World) (*Disagreement, error) {
 }
 
 // both runs the two sides at the same time.
-func (p *pair) both(theirs, our func() error) error {
+func both(theirs, our func() error) error {
 	var wait sync.WaitGroup
 	var errs [2]error
 	wait.Go(func() { errs[0] = theirs() })
@@ -169,21 +187,22 @@ func (p *pair) both(theirs, our func() error) error {
 // save reads the tables in which service proxies write.
 func (p *pair) save(ctx context.Context) (theirs, our saved, err error) {
 	var out [2]saved
+	var raw [2][][]byte
 	read := func(i int) func() error {
 		return func() error {
-			var dumps [][]byte
 			for _, table := range []string{"filter", "mangle", "nat"} {
 				dump, err := newPrograms(p.namespaces[i], p.settings).Save(ctx, table)
 				if err != nil {
 					return err
 				}
-				dumps = append(dumps, dump)
+				raw[i] = append(raw[i], dump)
 			}
-			out[i], err = parseSaved(dumps...)
+			out[i], err = parseSaved(raw[i]...)
 			return err
 		}
 	}
-	err = p.both(read(0), read(1))
+	err = both(read(0), read(1))
+	p.dumps = raw[0]
 	return out[0], out[1], err
 }
 

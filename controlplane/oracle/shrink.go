@@ -25,7 +25,7 @@ func Shrink(ctx context.Context, dir string, c Case, d *Disagreement, tries int)
 				agree(&smaller.Steps[i])
 			}
 			tries--
-			if found, err := Run(ctx, dir, smaller); err == nil && found != nil {
+			if found, err := Run(ctx, dir, smaller, NewTally()); err == nil && found != nil {
 				smaller.Steps = smaller.Steps[:found.Step+1]
 				c, d, again = smaller, found, true
 			}
@@ -80,6 +80,8 @@ func cuts(c Case) []func(*Case) bool {
 			c.Settings.LocalhostNodePorts = false
 			return old
 		},
+		func(c *Case) bool { old := c.Settings.Landing; c.Settings.Landing = false; return old },
+		func(c *Case) bool { old := c.Settings.ServiceCIDRs; c.Settings.ServiceCIDRs = nil; return old != nil },
 		func(c *Case) bool { old := c.Settings.TCPLiberal; c.Settings.TCPLiberal = false; return old },
 		func(c *Case) bool { old := c.Settings.ClusterCIDR; c.Settings.ClusterCIDR = ""; return old != "" },
 		func(c *Case) bool { old := c.Settings.PodInterface; c.Settings.PodInterface = ""; return old != "" },

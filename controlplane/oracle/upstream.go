@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -26,23 +27,22 @@ import (
 type upstream struct {
 	ns      *kernel.Namespace
 	proxier proxy.Provider
-	tables  *tables
 	now     World // as told
 	started bool
+	failure error // of the last sync: the proxier only logs it
 }
 
 // tables is upstream's way to iptables, but for two things: a failed restore is remembered, because the proxier only logs it, and what
 // Monitor does first, it does where the caller can choose the namespace and without watching further.
 type tables struct {
 	utiliptables.Interface
-	failure error
-	canary  func() error
+	failure *error
 }
 
 func (t *tables) RestoreAll(data []byte, flush utiliptables.FlushFlag, counters utiliptables.RestoreCountersFlag) error {
 	err := t.Interface.RestoreAll(data, flush, counters)
 	if err != nil {
-		t.failure = fmt.Errorf("upstream cannot load its rules: %w", err)
+		*t.failure = fmt.Errorf("upstream cannot load its rules: %w", err)
 	}
 	return err
 }
@@ -81,32 +81,38 @@ func newUpstream(ns *kernel.Namespace, v Settings) (*upstream, error) {
 	if v.IPv6 {
 		family, protocol = corev1.IPv6Protocol, utiliptables.ProtocolIPv6
 	}
-	detector := proxyutil.NewNoOpLocalDetector()
-	switch {
-	case v.ClusterCIDR != "":
-		detector = proxyutil.NewDetectLocalByCIDR(v.ClusterCIDR)
-	case v.PodInterface != "": // a bridge's name; a prefix is such a name with "+"
-		detector = proxyutil.NewDetectLocalByBridgeInterface(v.PodInterface)
-	}
 	settings := sysctls{"net/ipv4/conf/all/route_localnet": 0}
 	if v.TCPLiberal {
 		settings["net/netfilter/nf_conntrack_tcp_be_liberal"] = 1
 	}
 	err := ns.Do(func() (err error) {
-		u.tables = &tables{Interface: utiliptables.New(protocol)}
+		rules := &tables{utiliptables.New(protocol), &u.failure}
 		health := healthcheck.NewProxyHealthServer("", time.Minute, nil)
-		u.proxier, err = iptables.NewProxier(context.Background(), family, u.tables, settings, time.Nanosecond, time.Nanosecond,
-			v.MasqueradeAll, v.LocalhostNodePorts && !v.IPv6, v.MasqueradeBit, detector, NodeName, net.ParseIP(v.NodeIP), nil, health,
+		u.proxier, err = iptables.NewProxier(context.Background(), family, rules, settings, time.Nanosecond, time.Nanosecond,
+			v.MasqueradeAll, v.LocalhostNodePorts && !v.IPv6, v.MasqueradeBit, detectorOf(v), NodeName, net.ParseIP(v.NodeIP), nil, health,
 			v.NodePortAddresses, false)
 		if err != nil {
 			return err
 		}
-		return u.tables.canaries()
+		return rules.canaries()
 	})
 	if err != nil {
 		return nil, fmt.Errorf("start upstream's proxier: %w", err)
 	}
 	return u, nil
+}
+
+// detectorOf tells traffic of local pods.
+func detectorOf(v Settings) proxyutil.LocalTrafficDetector {
+	switch {
+	case v.ClusterCIDR != "":
+		return proxyutil.NewDetectLocalByCIDR(v.ClusterCIDR)
+	case strings.HasSuffix(v.PodInterface, "+"):
+		return proxyutil.NewDetectLocalByInterfaceNamePrefix(strings.TrimSuffix(v.PodInterface, "+"))
+	case v.PodInterface != "":
+		return proxyutil.NewDetectLocalByBridgeInterface(v.PodInterface)
+	}
+	return proxyutil.NewNoOpLocalDetector()
 }
 
 // sync tells the proxier what has changed, as informers do, and lets it write.
@@ -122,7 +128,7 @@ func (u *upstream) sync(to World) error {
 
 // write runs one sync to its end: each call of OnServiceSynced does, on the caller's thread.
 func (u *upstream) write() error {
-	u.tables.failure = nil
+	u.failure = nil
 	_ = u.ns.Do(func() error {
 		u.proxier.OnServiceSynced()
 		if !u.started {
@@ -131,7 +137,7 @@ func (u *upstream) write() error {
 		return nil
 	})
 	u.started = true
-	return u.tables.failure
+	return u.failure
 }
 
 // rewrite makes a full sync.

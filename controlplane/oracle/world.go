@@ -27,6 +27,10 @@ type Settings struct {
 	NodeIP             string   `json:"nodeIP"`
 	NodeAddresses      []string `json:"nodeAddresses,omitempty"` // with their lengths, on the node's loopback link
 	NodePortAddresses  []string `json:"nodePortAddresses,omitempty"`
+	// ServiceCIDRs are known to the nftables modes only.
+	ServiceCIDRs []string `json:"serviceCIDRs,omitempty"`
+	// Landing sends real flows through the tables of the nftables modes, after steps that are Full.
+	Landing bool `json:"landing,omitempty"`
 }
 
 // World is the state of the API at one time. Every object is one that the API server accepts, with its defaults filled in.
@@ -41,6 +45,8 @@ type World struct {
 	Slices   map[string]*discoveryv1.EndpointSlice `json:"slices,omitempty"`
 	// Full makes both proxies write all their rules anew after this step; what they wrote before must stay.
 	Full bool `json:"full,omitempty"`
+	// Draw chooses the packets that are walked.
+	Draw uint32 `json:"draw,omitempty"`
 }
 
 // Case is a world's history, as it is compared, shrunk and kept.
@@ -69,7 +75,7 @@ func ParseCase(text []byte) (Case, error) {
 
 // Clone is a copy that shares nothing.
 func (w World) Clone() World {
-	out := World{Zone: w.Zone, Full: w.Full, Services: make(map[string]*corev1.Service, len(w.Services)),
+	out := World{Zone: w.Zone, Full: w.Full, Draw: w.Draw, Services: make(map[string]*corev1.Service, len(w.Services)),
 		Slices: make(map[string]*discoveryv1.EndpointSlice, len(w.Slices))}
 	for key, s := range w.Services {
 		out.Services[key] = s.DeepCopy()
@@ -92,7 +98,7 @@ func (c Case) Clone() Case {
 // watched is the world as both proxies' informers deliver it: without headless services, and without what carries the label of another
 // service proxy or of headless services (cmd/kube-proxy/app/server.go; our internal/node/kube asks for the same).
 func (w World) watched() World {
-	out := World{Zone: w.Zone, Full: w.Full, Services: maps.Clone(w.Services), Slices: maps.Clone(w.Slices)}
+	out := World{Zone: w.Zone, Full: w.Full, Draw: w.Draw, Services: maps.Clone(w.Services), Slices: maps.Clone(w.Slices)}
 	foreign := func(labels map[string]string) bool {
 		_, named := labels[labelProxyName]
 		_, headless := labels[corev1.IsHeadlessService]
@@ -102,6 +108,26 @@ func (w World) watched() World {
 		return foreign(s.Labels) || s.Spec.ClusterIP == corev1.ClusterIPNone
 	})
 	maps.DeleteFunc(out.Slices, func(_ string, s *discoveryv1.EndpointSlice) bool { return foreign(s.Labels) })
+	return out
+}
+
+// short is the world with shorter names of namespaces and services. Of a service port without endpoints kube-proxy's nftables mode writes
+// the whole name as a comment, and nft 1.0.6 refuses its whole transaction if that has more than 128 characters.
+func (w World) short() World {
+	out := w.Clone()
+	cut := func(name *string) { *name = strings.TrimSuffix(*name, strings.Repeat((*name)[len(*name)-1:], 60)) }
+	clear(out.Services)
+	for _, s := range w.Clone().Services {
+		cut(&s.Name)
+		cut(&s.Namespace)
+		out.Services[s.Namespace+"/"+s.Name] = s
+	}
+	for _, s := range out.Slices {
+		cut(&s.Namespace)
+		owner := s.Labels[discoveryv1.LabelServiceName]
+		cut(&owner)
+		s.Labels[discoveryv1.LabelServiceName] = owner
+	}
 	return out
 }
 
