@@ -12,11 +12,11 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// client is one whom a service port with session affinity remembers.
+// client is one whom a service port with session affinity remembers, with one of some endpoints: policies may leave others unused.
 type client struct {
-	port     *service.Port
-	address  netip.Addr
-	endpoint netip.AddrPort
+	port      *service.Port
+	address   netip.Addr
+	endpoints []service.Endpoint
 }
 
 // clients are those of packets to service ports with session affinity, each with one of its endpoints, and those packets.
@@ -36,40 +36,46 @@ func clients(all []probe, ports *service.Ports) (known []client, to []probe) {
 		to = append(to, *p)
 		if id := fmt.Sprint(p.owner, p.protocol, p.source); !seen[id] {
 			seen[id] = true
-			chosen := endpoints[p.draw(0)%uint64(len(endpoints))]
-			known = append(known, client{&of[at], p.source, chosen.Addr})
+			chosen := p.draw(0) % uint64(len(endpoints))
+			known = append(known, client{&of[at], p.source, slices.Concat(endpoints[chosen:], endpoints[:chosen])})
 		}
 	}
 	return known, to
 }
 
-// rememberUpstream puts a client into the set of its endpoint (pkg/proxy/nftables, newEndpointInfo).
-func (c *client) rememberUpstream(sets map[string]*netfilter.Set) error {
-	name := fmt.Sprintf("%s/%s__%s/%d", c.port.Namespace+"/"+c.port.Service+"/"+c.port.Protocol.Lower(), c.port.Name.Port,
-		strings.ReplaceAll(c.endpoint.Addr().String(), ":", "."), c.endpoint.Port())
-	sum := sha256.Sum256([]byte(name))
-	begin := "affinity-" + base32.StdEncoding.EncodeToString(sum[:])[:8] + "-"
-	for _, set := range sets {
-		if strings.HasPrefix(set.Name, begin) {
-			set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{exactly(netfilter.AddressValue(c.address))}})
-			return nil
+// rememberUpstream puts a client into the set of the first of its endpoints that has one (pkg/proxy/nftables, newEndpointInfo); ok is false
+// where none has: no policy leads to them.
+func (c *client) rememberUpstream(sets map[string]*netfilter.Set) (endpoint netip.AddrPort, ok bool) {
+	for _, e := range c.endpoints {
+		name := fmt.Sprintf("%s/%s/%s/%s__%s/%d", c.port.Namespace, c.port.Service, c.port.Protocol.Lower(), c.port.Name.Port,
+			strings.ReplaceAll(e.Addr.Addr().String(), ":", "."), e.Addr.Port())
+		sum := sha256.Sum256([]byte(name))
+		begin := "affinity-" + base32.StdEncoding.EncodeToString(sum[:])[:8] + "-"
+		for _, set := range sets {
+			if strings.HasPrefix(set.Name, begin) {
+				set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{exactly(netfilter.AddressValue(c.address))}})
+				return e.Addr, true
+			}
 		}
 	}
-	return fmt.Errorf("upstream has no set %s… of %s", begin, name)
+	return endpoint, false
 }
 
-// rememberOurs puts a client into the maps of the policies that have its endpoint, as far as they are used.
-func (c *client) rememberOurs(sets map[string]*netfilter.Set) {
+// rememberOurs puts a client into the maps of the policies that have the endpoint, as far as they are used, and tells whether
+// there is any map of the service port's clients.
+func (c *client) rememberOurs(sets map[string]*netfilter.Set, endpoint netip.AddrPort) (maps bool) {
 	for policy, endpoints := range map[string][]service.Endpoint{"cluster": c.port.ForCluster, "local": c.port.ForLocal} {
 		set := sets[fmt.Sprintf("affinity/%s/%d/%s/%s/%s/%s", policy, c.port.AffinitySeconds, c.port.Namespace, c.port.Service,
 			c.port.Protocol.Lower(), c.port.Name.Port)]
-		if set == nil || !slices.ContainsFunc(endpoints, func(e service.Endpoint) bool { return e.Addr == c.endpoint }) {
+		maps = maps || set != nil
+		if set == nil || !slices.ContainsFunc(endpoints, func(e service.Endpoint) bool { return e.Addr == endpoint }) {
 			continue
 		}
 		set.Elements = append(set.Elements, netfilter.Element{Key: []netfilter.Span{exactly(netfilter.AddressValue(c.address))},
-			Data: netfilter.Data{Values: []netfilter.Span{exactly(netfilter.AddressValue(c.endpoint.Addr())),
-				exactly(netfilter.Value{Lo: uint64(c.endpoint.Port())})}}})
+			Data: netfilter.Data{Values: []netfilter.Span{exactly(netfilter.AddressValue(endpoint.Addr())),
+				exactly(netfilter.Value{Lo: uint64(endpoint.Port())})}}})
 	}
+	return maps
 }
 
 func exactly(v netfilter.Value) netfilter.Span { return netfilter.Span{Low: v, High: v} }

@@ -171,10 +171,10 @@ func (m *tableModes) walkKnown(packets []probe, listings [][]byte) (*Disagreemen
 		return nil, err
 	}
 	for i := range known {
-		if err := known[i].rememberUpstream(sets(theirs)); err != nil {
-			return &Disagreement{What: "clients", Diff: err.Error()}, nil
+		with, remembered := known[i].rememberUpstream(sets(theirs))
+		if known[i].rememberOurs(sets(our), with) != remembered {
+			return &Disagreement{What: "whether clients are remembered", Diff: fmt.Sprintf("- %t\n+ %t\n", remembered, !remembered)}, nil
 		}
-		known[i].rememberOurs(sets(our))
 	}
 	upstream, ours := newNode(m.settings, theirs, false), newNode(m.settings, our, false)
 	for i := range to {
