@@ -37,6 +37,9 @@ func wired(ctx context.Context, dir, name string, v Settings) (node, others *ker
 		fmt.Fprintf(&here, "link set %s up\n", link)
 	}
 	fmt.Fprintf(&there, "route add default dev %s\nrule add from %s lookup 100\nroute add default dev %s table 100\n", outside, a.pods, pods)
+	if v.IPv6 {
+		slices.Reverse(a.node) // the kernel lists the newest first, and of equals chooses the first
+	}
 	for _, ip := range a.node {
 		fmt.Fprintf(&here, "address add %s dev %s\n", single(ip), outside)
 	}
