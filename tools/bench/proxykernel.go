@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/binary"
+	"errors"
 	"net/netip"
 	"os"
 	"strconv"
@@ -54,7 +55,7 @@ func (k *kernelWatch) expect(a netip.Addr) <-chan time.Time {
 func (k *kernelWatch) listen() {
 	for {
 		messages, err := k.conn.Receive()
-		if opErr, ok := err.(*netlink.OpError); ok && opErr.Err == unix.ENOBUFS {
+		if errors.Is(err, unix.ENOBUFS) {
 			k.lost++
 			continue
 		}
