@@ -6,8 +6,11 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -30,7 +33,8 @@ func InProcesses(pidfd *os.File, f func() error) error {
 // StartBelow starts packetwalk-app, with four files, in NewNamespaces: its process namespace is below that of the process that a pidfd is
 // of. The calling thread is locked to its goroutine. The kernel makes a process namespace below the maker's own alone, and a thread that
 // has entered another one by setns is still in its own (clone(2), EINVAL); so that a process in there makes it (StageBelow), which then
-// leaves what it has started to us as our child (CLONE_PARENT), and ends.
+// leaves what it has started to us as our child (CLONE_PARENT), and ends. Who has processes in there may stop or end it: then we wait for
+// a bounded time, and what it has started ends.
 func StartBelow(pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (proc *os.Process, err error) {
 	report, theirs, err := os.Pipe()
 	if err != nil {
@@ -39,6 +43,7 @@ func StartBelow(pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (
 	defer report.Close()
 	sys := syscall.SysProcAttr{Cloneflags: attr.Sys.Cloneflags &^ NewNamespaces}
 	way := os.ProcAttr{Dir: attr.Dir, Env: attr.Env, Files: append(attr.Files[:len(attr.Files):len(attr.Files)], theirs), Sys: &sys}
+	before := children()
 	var starter *os.Process
 	err = InProcesses(pidfd, func() (err error) {
 		starter, err = os.StartProcess(name, append([]string{argv[0], StageBelow}, argv[1:]...), &way)
@@ -48,11 +53,34 @@ func StartBelow(pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (
 	if starter == nil {
 		return nil, err
 	}
+	_ = report.SetReadDeadline(time.Now().Add(belowTime))
 	said, readErr := io.ReadAll(report)
-	_, waitErr := starter.Wait()
+	status := reap(starter)
 	pid, numberErr := strconv.Atoi(string(said))
 	if numberErr != nil {
-		return nil, fmt.Errorf("below another process namespace: %w", cmp.Or(err, readErr, errors.New(string(said)), waitErr))
+		endChildren(before)
+		return nil, fmt.Errorf("below another process namespace: %w", cmp.Or(err, readErr, fmt.Errorf("%s (%v)", said, status)))
 	}
 	return os.FindProcess(pid) // a child of ours, for which nobody has waited
+}
+
+// belowTime is how long a process of StageBelow, which takes milliseconds, is waited for.
+const belowTime = 30 * time.Second
+
+// children are those that the calling thread has started, and that nobody has waited for (proc_pid_children(5)).
+func children() []string {
+	text, _ := os.ReadFile("/proc/thread-self/children") // of a kernel without it nothing is found
+	return strings.Fields(string(text))
+}
+
+// endChildren ends the calling thread's children but for those before: a process that nobody has waited for keeps all process namespaces
+// that it is in. The thread has started no others since; and those of a thread that ends become the first thread's, if it lives.
+func endChildren(before []string) {
+	for _, child := range children() {
+		if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(before, child) {
+			if proc, err := os.FindProcess(pid); err == nil {
+				reap(proc)
+			}
+		}
+	}
 }

@@ -107,3 +107,32 @@ func TestStartFailuresBelow(t *testing.T) {
 		t.Errorf("%v, %+v", err, node.Exit())
 	}
 }
+
+// TestStartsBelowThatAreKilled: a pod with the node's processes ends all that starts there, at whatever moment: starts fail, and nothing of
+// them is left that would keep the node's process namespace.
+func TestStartsBelowThatAreKilled(t *testing.T) {
+	m := newMachine(t)
+	node := m.start(m.spec("pause"))
+	s := m.spec("ubuntu", "sh", "-c", "n=0; while :; do kill -9 -1; n=$(((n+997)%7919)); i=0; while [ $i -lt $n ]; do i=$((i+1)); done; done")
+	s.ProcessesOf = node.Spec().Dir
+	m.start(s)
+	for _, app := range []string{"whereami", "ubuntu"} {
+		for range 30 {
+			s := m.spec(app)
+			s.ProcessesBelow = node.Spec().Dir
+			if c, err := m.runtime.Start(context.Background(), s); err == nil {
+				_ = c.Remove()
+			}
+		}
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- node.Kill() }()
+	select {
+	case err := <-ended:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("the node's process namespace does not end")
+	}
+}

@@ -25,7 +25,7 @@ func below(stage, dir string) int {
 }
 
 func startBelow(stage, dir string) (pid string, err error) {
-	if err := hide(); err != nil {
+	if err := errors.Join(hide(), endWithShim()); err != nil {
 		return "", err
 	}
 	self, err := os.Executable()
