@@ -275,7 +275,7 @@ func (c *Container) makeDir() (*os.Root, error) {
 		err = os.MkdirAll(filepath.Dir(c.spec.LogPath), 0o755)
 	}
 	if err == nil && c.spec.Upper != "" {
-		err = errors.Join(os.RemoveAll(c.spec.Upper), os.MkdirAll(c.spec.Upper, 0o700)) // of an attempt that a crash cut off
+		err = errors.Join(removeTree(c.spec.Upper), os.MkdirAll(c.spec.Upper, 0o700)) // of an attempt that a crash cut off
 	}
 	if err != nil {
 		dir.Close()

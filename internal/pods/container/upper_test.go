@@ -58,3 +58,30 @@ func TestLayerOnDisk(t *testing.T) {
 		t.Errorf("a layer is left of a start that failed: %v", err)
 	}
 }
+
+// TestDeepLayerIsRemoved: a container has made more directories in each other than this process can have open.
+func TestDeepLayerIsRemoved(t *testing.T) {
+	m := newMachine(t)
+	s := m.onDisk(m.spec("ubuntu", "sleep", "1000"))
+	c := m.start(s)
+	fd, err := unix.Open(filepath.Join(s.Upper, "upper"), unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	for range 30_000 {
+		if err == nil {
+			err = unix.Mkdirat(fd, "d", 0o755)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		var next int
+		next, err = unix.Openat(fd, "d", unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+		unix.Close(fd)
+		fd = next
+	}
+	unix.Close(fd)
+	if err := c.Remove(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(s.Upper); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its layer is left: %v", err)
+	}
+}
