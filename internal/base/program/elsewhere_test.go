@@ -19,6 +19,8 @@ var elsewhere = map[string]string{
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/runtime.go":              "a container's shim or first process",
 	"internal/pods/container/boot/shim.go":            "a container's first process",
+	"internal/pods/container/below.go":                "what starts a process in another process namespace, for a bounded time",
+	"internal/pods/container/boot/below.go":           "that process: a container's shim or first one",
 	"internal/pods/container/process.go":              "processes in containers",
 	"internal/pods/container/run.go":                  "what the user runs on a host, at a terminal as a rule, for as long as it takes",
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",
