@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/node/service"
@@ -110,6 +111,19 @@ func (f *fan) clients(policy service.Policy) string {
 // for some thousands. It does not for sets.
 func isFanSet(name string) bool {
 	return strings.HasPrefix(name, wayPrefix[internal]) || strings.HasPrefix(name, wayPrefix[external])
+}
+
+// fanOfSet is the fan of a set's name; ok is false where it has another, whoever made the set.
+func fanOfSet(name string) (f fan, ok bool) {
+	for _, way := range []way{internal, external} {
+		for policy := range policyName {
+			if of, found := strings.CutPrefix(name, wayPrefix[way]+policyName[policy]+"/"); found {
+				f = fan{way: way, policy: service.Policy(policy)}
+				f.of, _ = strconv.Atoi(of)
+			}
+		}
+	}
+	return f, f.of > 0 && f.chain() == name
 }
 
 func (f *fan) hasSet() bool { return f.at == byAddress && f.sticky == "" && isFanSet(f.chain()) }

@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"cmp"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -106,7 +107,7 @@ func (s *Step) isZero() bool {
 func NewState(c serviceproxy.Config, held Elements) *State {
 	s := &State{w: newWriter(c), sets: map[string]*nf.Set{}, services: map[service.Key][]*stored{}, names: map[name][]*stored{},
 		shared: map[string]map[string]int{setClusterIPs: {}, setHairpin: {}, setNodeIPs: {}}, fans: map[fan]int{}, named: map[string]fan{},
-		held: held, places: map[string]place{setFirewalled: byAddress, setSources: byAddress}}
+		held: held, heldFans: fanSetsOf(held), places: map[string]place{setFirewalled: byAddress, setSources: byAddress}}
 	for at := range places {
 		for _, set := range []string{mapServices[at], mapRefused[at], mapAffinity[at], mapEndpoints[at][0], mapEndpoints[at][1],
 			mapPolicies[at][0], mapPolicies[at][1]} {
@@ -118,12 +119,6 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 		s.sets[sets[i].Name] = &sets[i]
 		s.order = append(s.order, &sets[i])
 	}
-	for set := range held {
-		if isFanSet(set) {
-			s.heldFans = append(s.heldFans, set)
-		}
-	}
-	slices.Sort(s.heldFans)
 	for _, ip := range c.NodePortIPs {
 		if !ip.IsLoopback() {
 			s.shared[setNodeIPs][addressField(ip)] = 1
@@ -131,6 +126,11 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 		}
 	}
 	return s
+}
+
+// fanSetsOf are the sets of fans that a table has, sorted.
+func fanSetsOf(held Elements) []string {
+	return slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(set string) bool { return !isFanSet(set) })
 }
 
 // set is one that is always there, or of a fan.

@@ -102,8 +102,7 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 	err = s.undisturbed(ctx, func(h held) error {
 		state = NewState(s.config, h.elements)
 		state.take(portsOf(ports, ports.Services()), nil)
-		c = state.Compare(h.elements)
-		c.leftOver(h)
+		c = state.replace(h)
 		err := s.apply(ctx, &c, true)
 		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isInUse(err)
 		return err

@@ -36,7 +36,7 @@ type comparison struct {
 // Compare gives the steps from what a table holds to the state: its elements, and clients of service ports with session affinity that are
 // with other endpoints than those. What is left over goes last. It writes all chains and sets, and uses held up.
 func (s *State) Compare(held Elements) Changes {
-	s.total = 0
+	s.total, s.heldFans = 0, fanSetsOf(held)
 	sets, chains := s.frame()
 	c := comparison{s, held, []Step{{Sets: sets, Chains: chains}}}
 	c.share(setNodeIPs)
@@ -49,6 +49,29 @@ func (s *State) Compare(held Elements) Changes {
 	c.share(setClusterIPs) // last: until all of its ports are there, none is an unused one
 	c.left()
 	return Changes{Steps: slices.DeleteFunc(c.steps, func(s Step) bool { return s.isZero() })}
+}
+
+// replace gives the steps from a table to the state as Compare does, and what is left over. Service ports whose fan goes are led to by it
+// until all of them have another.
+func (s *State) replace(h held) Changes {
+	var gone []fan
+	for name, elements := range h.elements {
+		f, ok := fanOfSet(name)
+		hook, there := h.hooks[name]
+		if _, wanted := s.named[name]; ok && !wanted && there && hook == "" && len(elements) > 0 {
+			gone = append(gone, f)
+		}
+	}
+	c := s.Compare(h.elements)
+	c.leftOver(h)
+	if len(gone) > 0 {
+		chains := c.Steps[0].Chains
+		at := slices.IndexFunc(chains, func(c nf.Chain) bool { return c.Name == chainServices })
+		last := chains[at]
+		chains[at] = s.w.services(s.fanSets(gone...))
+		c.Steps = append(c.Steps, Step{Chains: []nf.Chain{last}})
+	}
+	return c
 }
 
 // together is how many changes that need not go together are one step.

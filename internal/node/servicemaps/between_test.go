@@ -1,0 +1,55 @@
+package servicemaps
+
+import (
+	"net/netip"
+	"testing"
+
+	"packetwalk.dev/internal/node/service"
+)
+
+// portOf is a service port with some endpoints.
+func portOf(i byte, endpoints int) service.Port {
+	p := service.Port{Name: service.Name{Namespace: "ns", Service: string('a' + rune(i))}, Protocol: service.TCP, Port: 80,
+		ClusterIP: netip.AddrFrom4([4]byte{10, 0, 0, i})}
+	for e := range endpoints {
+		p.ForCluster = append(p.ForCluster, service.Endpoint{
+			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, i, byte(e)}), 8080), Ready: true, Serving: true})
+	}
+	p.Endpoints = p.ForCluster
+	return p
+}
+
+// TestFanOutGoesWhileNobodyWrites: a comparison with a table whose fan-outs are others forwards after each step.
+func TestFanOutGoesWhileNobodyWrites(t *testing.T) {
+	table, before := newModel(), NewState(many, nil)
+	before.Update(byService([]service.Port{portOf(1, 3), portOf(2, 3), portOf(3, 2)}))
+	table.apply(t, before.Compare(Elements{}))
+	after := NewState(many, table.elements)
+	after.Update(byService([]service.Port{portOf(1, 1), portOf(2, 1), portOf(3, 2)}))
+	table.apply(t, after.replace(table.held()))
+	table.equals(t, after)
+}
+
+// held is what a comparison reads of the table.
+func (m *tableModel) held() held {
+	h := held{elements: m.copied(), sets: map[string]string{}, hooks: map[string]string{}, chains: map[string]string{}}
+	for name := range m.sets {
+		h.sets[name] = ""
+	}
+	for name, rules := range m.chains {
+		h.hooks[name], h.chains[name] = "", rules
+	}
+	return h
+}
+
+// TestForeignKeysOfFans: a look at what was written finds what others added to a fan-out's set.
+func TestForeignKeysOfFans(t *testing.T) {
+	table, state := newModel(), NewState(many, nil)
+	state.Update(byService([]service.Port{portOf(1, 3)}))
+	table.apply(t, state.Compare(Elements{}))
+	foreign := (&part{port: &service.Port{Protocol: service.TCP, Port: 80}}).key(byAddress, netip.MustParseAddr("10.0.0.77"))
+	table.elements["internal/cluster/3"][foreign] = Value{}
+	table.damaged = true
+	table.apply(t, state.Compare(table.copied()))
+	table.equals(t, state)
+}
