@@ -32,6 +32,9 @@ const tries = 5
 // is twice as slow, and takes hundreds of MB.
 const mostElements = 4_000
 
+// mostAnew is how many go in one transaction with that which deletes or wakes the table: what is not in it is found by nobody until later.
+const mostAnew = 200_000
+
 // Syncer keeps the kernel's table equal to the service ports. It is not safe for concurrent use.
 type Syncer struct {
 	kernel Kernel
