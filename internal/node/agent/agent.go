@@ -285,9 +285,10 @@ func (a *agent) run(ctx context.Context) error {
 	return nil
 }
 
-// loop syncs on changes, at the pace of pacer, and looks after the rules in between. It calls watch once there are rules: the kernel would
-// tell of each that the first sync writes.
+// loop syncs on changes, at the pace of pacer, and looks after the rules in between. It calls watch after the first sync, each rule of
+// which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
 func (a *agent) loop(ctx context.Context, watch func()) {
+	watch = sync.OnceFunc(watch)
 	pace := pacer{min: a.MinSyncPeriod, short: shortRest(a.Backend), max: a.SyncPeriod}
 	due := time.NewTimer(0)
 	pending := true
@@ -318,9 +319,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			start, worked := time.Now(), processorTime()
 			pending = false
 			ok := a.sync(work)
-			if ok && !pace.began {
-				watch()
-			}
+			watch()
 			pace.after(start, time.Now(), processorTime()-worked, ok)
 			if !ok {
 				ask()

@@ -153,3 +153,43 @@ func TestObserve(t *testing.T) {
 		}
 	}
 }
+
+// onceMore is a refusing syncer that tells when it is asked for the second time.
+type onceMore struct {
+	refusing
+	syncs *int
+	told  func()
+}
+
+func (o onceMore) Sync(ctx context.Context, ports *service.Ports, changed []service.Key) (serviceproxy.Result, error) {
+	if *o.syncs++; *o.syncs == 2 {
+		o.told()
+	}
+	return o.refusing.Sync(ctx, ports, changed)
+}
+
+func (oneNode) Changed() <-chan struct{} { return nil }
+
+// TestListensWhileAFamilyFails: of damage to the rules of one family is heard also where the other's cannot be written.
+func TestListensWhileAFamilyFails(t *testing.T) {
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.source = oneNode{events: make(chan corev1.Event, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(service.IPv6),
+		syncer: onceMore{refusing{err: unix.EOPNOTSUPP}, new(int), cancel}}}
+	watched := 0
+	a.loop(ctx, func() {
+		if ctx.Err() == nil {
+			watched++
+		}
+	})
+	if watched != 1 {
+		t.Errorf("after a sync that failed, it was listened to the kernel %d times", watched)
+	}
+}
