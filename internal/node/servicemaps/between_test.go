@@ -75,3 +75,19 @@ func TestMadeAnewAtOnce(t *testing.T) {
 		t.Errorf("made anew in %d transactions", made)
 	}
 }
+
+// TestFanOfSet: the names of sets may be others'.
+func TestFanOfSet(t *testing.T) {
+	for _, name := range []string{"", "internal/", "internal/cluster/", "internal/cluster/0", "internal/cluster/-1", "internal/cluster/+3",
+		"internal/cluster/03", "internal/cluster/3/ns/s/tcp/", "internal/both/3", "external/local/3\n", "internal/\x1b[2J", "cluster/3",
+		"internal/cluster/99999999999999999999"} {
+		if f, ok := fanOfSet(name); ok {
+			t.Errorf("%q is %+v", name, f)
+		}
+	}
+	for _, name := range []string{"internal/cluster/3", "internal/local/1", "external/cluster/250"} {
+		if f, ok := fanOfSet(name); !ok || f.chain() != name || !f.hasSet() {
+			t.Errorf("%q is %+v, %v", name, f, ok)
+		}
+	}
+}

@@ -66,7 +66,8 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 	w := newWriter(s.config)
 	sets := w.sets()
 	for name, shape := range h.sets {
-		if set := w.fanSet(name); isFanSet(name) && shape == set.Shape() {
+		set := w.fanSet(name)
+		if _, ok := fanOfSet(name); ok && shape == set.Shape() {
 			sets = append(sets, set)
 		}
 	}

@@ -129,8 +129,13 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 }
 
 // fanSetsOf are the sets of fans that a table has, sorted.
-func fanSetsOf(held Elements) []string {
-	return slices.DeleteFunc(slices.Sorted(maps.Keys(held)), func(set string) bool { return !isFanSet(set) })
+func fanSetsOf(held Elements) (sets []string) {
+	for _, set := range slices.Sorted(maps.Keys(held)) {
+		if _, ok := fanOfSet(set); ok {
+			sets = append(sets, set)
+		}
+	}
+	return sets
 }
 
 // set is one that is always there, or of a fan.
