@@ -3,7 +3,9 @@ package kernel_test
 import (
 	"context"
 	"errors"
+	"os"
 	"testing"
+	"time"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -12,6 +14,11 @@ import (
 	"packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
+
+// late is a context whose time is over without its end: what is sent is not waited for.
+type late struct{ context.Context }
+
+func (late) Deadline() (time.Time, bool) { return time.Unix(1, 0), true }
 
 // TestNFTablesSocket: what the kernel says of a refused transaction, and of one that nobody waited for, is not taken for an answer to what
 // comes next.
@@ -38,6 +45,10 @@ func TestNFTablesSocket(t *testing.T) {
 	refused := []netlink.Message{missing.Delete(), missing.Delete(), missing.Delete()} // each is answered
 	if err := nft.Commit(t.Context(), refused, 0); !errors.Is(err, unix.ENOENT) {
 		t.Errorf("a refused transaction: %v", err)
+	}
+	there()
+	if err := nft.Commit(late{t.Context()}, []netlink.Message{ours.Make()}, 0); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("not waited for: %v", err)
 	}
 	there()
 	over, cancel := context.WithCancel(t.Context())
