@@ -362,7 +362,7 @@ func (a *agent) flushed(ctx context.Context) bool {
 	return gone
 }
 
-// repair puts back what others have taken away or changed.
+// repair puts back what others have taken away or changed, and removes what could not be removed after a sync.
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
 	defer a.repairKept()
@@ -375,6 +375,13 @@ func (a *agent) repair(ctx context.Context) {
 			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
 		}
 	}
+	if a.triggered == nil {
+		return
+	}
+	for _, p := range a.proxies {
+		a.removeOther(ctx, p)
+	}
+	a.removeUnserved(ctx)
 }
 
 // repairKept asks for a look at what is kept beside the service proxy's rules: what changed those may have changed others.

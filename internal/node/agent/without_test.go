@@ -6,7 +6,9 @@ import (
 	"log"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -17,9 +19,11 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // oneService is an API with a service whose health check nobody but a service proxy answers.
@@ -191,5 +195,58 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	})
 	if watched != 1 {
 		t.Errorf("after a sync that failed, it was listened to the kernel %d times", watched)
+	}
+}
+
+// holding is a syncer whose rules cannot be removed the first time.
+type holding struct {
+	syncer
+	removals *int
+}
+
+func (h holding) Remove(context.Context) error {
+	if *h.removals++; *h.removals == 1 {
+		return unix.EBUSY
+	}
+	return nil
+}
+
+func (holding) Repair(context.Context) ([]string, error) { return nil, nil }
+
+// TestRemovesLater: what of others could not be removed after a sync is removed without another one.
+func TestRemovesLater(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend, o.DockerBridge = "node0", false, BackendNFTables, netip.Prefix{}
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.source = oneNode{}
+	other := holding{removals: new(int)}
+	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4),
+		syncer: refusing{}, other: other}
+	a.proxies = []*proxy{p}
+	if err := ns.Do(func() error {
+		if !a.sync(t.Context()) || p.other == nil || *other.removals != 1 {
+			t.Errorf("after a sync: %d removals", *other.removals)
+		}
+		p.syncer = holding{} // of which a look finds nothing
+		a.repair(t.Context())
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if p.other != nil || *other.removals != 2 {
+		t.Errorf("after a look: %d removals", *other.removals)
 	}
 }
