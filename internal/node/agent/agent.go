@@ -424,7 +424,7 @@ func (a *agent) watchKernel(ctx context.Context) {
 			return
 		}
 		for _, p := range a.families {
-			if p.programs.ours(n.pid) {
+			if p.programs.ours(n) {
 				return
 			}
 		}

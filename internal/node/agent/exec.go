@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 
@@ -15,13 +16,16 @@ import (
 // legacy) the node has.
 type programs struct {
 	restore, save string
+	nested        bool // the process numbers of the kernel's notices are not those that we know
 
 	mu   sync.Mutex
 	pids map[int]bool // of the runs of late: the kernel's notices name who made a change
 }
 
 func newPrograms(f service.Family) *programs {
-	p := &programs{restore: "iptables-restore", save: "iptables-save", pids: map[int]bool{}}
+	const first = "pid:[4026531836]" // PROC_PID_INIT_INO
+	namespace, _ := os.Readlink("/proc/self/ns/pid")
+	p := &programs{restore: "iptables-restore", save: "iptables-save", nested: namespace != first, pids: map[int]bool{}}
 	if f == service.IPv6 {
 		p.restore, p.save = "ip6tables-restore", "ip6tables-save"
 	}
@@ -67,11 +71,14 @@ func (p *programs) note(pid int) {
 	p.pids[pid] = true
 }
 
-// ours tells whether a process was one of ours of late.
-func (p *programs) ours(pid int) bool {
+// ours tells whether it was one of ours of late that made a change.
+func (p *programs) ours(n notice) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.pids[pid]
+	if p.nested {
+		return p.pids[n.port]
+	}
+	return p.pids[n.pid]
 }
 
 // failedLine quotes the line of the input that iptables-restore names in its message, "" if it names none.

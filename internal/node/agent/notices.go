@@ -16,7 +16,8 @@ import (
 
 // notice is what the kernel tells about one transaction of its packet filter's rules.
 type notice struct {
-	pid    int  // of the process that made it
+	pid    int  // of the process that made it, as the machine's first process namespace counts
+	port   int  // of the socket that it came by: a process's first has the process's number in its own namespace, if that is free
 	damage bool // of the iptables families, a rule, chain or table was deleted, or something was added to what is the service proxy's
 }
 
@@ -78,7 +79,7 @@ func readNotice(m netlink.Message, damage *bool) (notice, bool) {
 	attributes.ByteOrder = binary.BigEndian
 	switch kind := uint16(m.Header.Type) & 0xff; {
 	case kind == unix.NFT_MSG_NEWGEN:
-		n := notice{damage: *damage}
+		n := notice{port: int(m.Header.PID), damage: *damage}
 		*damage = false
 		for attributes.Next() {
 			if attributes.Type() == unix.NFTA_GEN_PROC_PID {

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"net/http"
@@ -19,6 +20,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
@@ -248,5 +250,45 @@ func TestRemovesLater(t *testing.T) {
 	}
 	if p.other != nil || *other.removals != 2 {
 		t.Errorf("after a look: %d removals", *other.removals)
+	}
+}
+
+// TestNoticesOfOtherProcessNamespaces: in a container the kernel's notices have process numbers that it does not know.
+func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	listens, notices, ended := make(chan struct{}), make(chan notice, 9), make(chan error, 1)
+	go func() {
+		ended <- ns.Do(func() error {
+			return watchRules(ctx, func() { close(listens) }, func(n notice) { notices <- n })
+		})
+	}()
+	t.Cleanup(func() {
+		cancel()
+		if err := errors.Join(<-ended, ns.Remove()); err != nil {
+			t.Error(err)
+		}
+	})
+	select {
+	case <-listens:
+	case err := <-ended:
+		ended <- nil
+		t.Fatal(err)
+	}
+	_, err = program.Command{Path: "unshare", Args: []string{"-pf", "nft", "add table ip x; delete table ip x"}, In: ns.Do}.Output(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := <-notices
+	p := newPrograms(service.IPv4)
+	p.note(1) // in its namespace
+	for _, nested := range []bool{false, true} {
+		if p.nested = nested; p.ours(n) != nested {
+			t.Errorf("%+v, in a process namespace: %v", n, nested)
+		}
 	}
 }
