@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -45,12 +44,15 @@ func pair(t *testing.T) (a, b *kernel.Namespace) {
 
 func linkIndex(t *testing.T, ns *kernel.Namespace, name string) int {
 	t.Helper()
-	index, _, _ := strings.Cut(run(t, ns, "ip", "-o", "link", "show", name), ":")
-	n, err := strconv.Atoi(index)
+	var link *net.Interface
+	err := ns.Do(func() (err error) {
+		link, err = net.InterfaceByName(name)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return link.Index
 }
 
 // TestHalfMadePair: ends that whoever made them did not bring up are brought up the next time; what has an address stays down when it is.
