@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type built struct {
 
 	tamper func(text string) string // makes the model read something else than what is so; nil for tests of the model itself
 
+	remember map[string]bool // hosts whose rules hold what packets put there
+
 	mu      sync.Mutex
 	dumps   map[string]*capture.Raw // the last of each host
 	answers []string                // what the programs for UDP have read and sent, and when
@@ -53,7 +56,7 @@ func (e *worldError) Unwrap() error { return e.err }
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *built, err error) {
-	b = &built{spaces: map[string]*kernel.Namespace{}, dumps: map[string]*capture.Raw{}}
+	b = &built{spaces: map[string]*kernel.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}}
 	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
 		return nil, err
 	}
@@ -171,6 +174,7 @@ func (b *built) apply(ctx context.Context, h *Host) error {
 		case "listen":
 			err = b.listen(ctx, ns, lines)
 		case "services":
+			b.remember[h.Name] = true
 			err = writeServices(ctx, ns, lines)
 		case "nfacct":
 			err = ns.Do(func() error { return addAccounts(lines) })
@@ -376,7 +380,7 @@ func (b *built) namespace(host string) (*kernel.Namespace, error) {
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }
 
-// volatile are the parts of a host's state that packets change.
+// volatile are the parts of a host's state that packets change. Where service proxies remember clients, rules are another.
 var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows}
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
@@ -395,6 +399,9 @@ func (b *built) dump(ctx context.Context, name string) (*capture.Raw, error) {
 	var parts []snapshot.Part
 	if before != nil {
 		parts = volatile
+		if b.remember[name] {
+			parts = append(slices.Clone(volatile), snapshot.NFT)
+		}
 	}
 	raw, err := b.dumper.Parts(ctx, name, b.spaces[name], parts...)
 	if err != nil {

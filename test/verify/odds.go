@@ -92,8 +92,13 @@ func oddsOfPacket(source snapshot.Source, host string, p packet.Packet) (*Odds, 
 }
 
 // withoutOdds tells of an outcome that many flows do not have as often as one has it: its chance is not known or not chance alone, or it
-// is whether a neighbour is found, which is chance once for all flows.
+// is whether a neighbour is found, which is chance once for all flows, or a rule notes where the client is, to send its other flows there.
 func withoutOdds(o walk.Outcome) bool {
+	for s := range o.Steps() {
+		if s.Visit != nil && s.Visit.Rule != nil && strings.Contains(s.Visit.Rule.Text, "update @") {
+			return true
+		}
+	}
 	unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
 	return unresolved || o.Probability == nil ||
 		slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
