@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab/cluster"
@@ -316,14 +317,14 @@ func lastLines(state, name string) string {
 
 // removeMachine takes away what a real node, whose processes have ended, leaves of itself. What is not there is no error.
 func (d Dir) removeMachine(node string) error {
-	return errors.Join(cgroup.Remove(d.cgroup(node)), os.RemoveAll(d.nodeState(node)))
+	return errors.Join(cgroup.Remove(d.cgroup(node)), tree.Remove(d.nodeState(node)))
 }
 
 // removeState takes away what all nodes leave.
 func (d Dir) removeState() error {
 	err := errors.Join(cgroup.Remove(d.cgroup("")), unmountBelow(d.State()))
 	if err == nil {
-		err = os.RemoveAll(d.State())
+		err = tree.Remove(d.State())
 	}
 	_ = os.Remove(StateRoot) // only when this was the last lab
 	return err

@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
@@ -241,7 +242,7 @@ func (l *nodes) removeNode(ctx context.Context, n *node) error {
 		}
 	}
 	err = errors.Join(n.ns.Remove(), os.RemoveAll(l.dir.Node(n.Name)), os.RemoveAll(pods),
-		unmountBelow(l.dir.nodeDisk(n.Name)), os.RemoveAll(l.dir.nodeDisk(n.Name)), l.dir.removeMachine(n.Name))
+		unmountBelow(l.dir.nodeDisk(n.Name)), tree.Remove(l.dir.nodeDisk(n.Name)), l.dir.removeMachine(n.Name))
 	if err != nil {
 		return fmt.Errorf("remove %s: %w", n.Name, err)
 	}

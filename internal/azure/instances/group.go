@@ -19,6 +19,7 @@ import (
 	"packetwalk.dev/internal/azure/aci"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/supervise"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/pods/rootfs"
 )
@@ -240,7 +241,7 @@ func (g *group) remove(ctx context.Context, grace time.Duration) error {
 	g.mu.Lock()
 	g.removed = true
 	g.mu.Unlock()
-	return errors.Join(os.RemoveAll(g.dir), os.RemoveAll(g.disk), removeFile(g.cfg.LogFile(g.name)))
+	return errors.Join(os.RemoveAll(g.dir), tree.Remove(g.disk), removeFile(g.cfg.LogFile(g.name)))
 }
 
 func removeFile(path string) error {

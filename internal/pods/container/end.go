@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
@@ -227,24 +227,13 @@ func (c *Container) Remove() error {
 func (s *Spec) removeFiles() error {
 	err := os.RemoveAll(s.Dir)
 	if s.Upper != "" {
-		err = errors.Join(err, removeTree(s.Upper))
+		err = errors.Join(err, tree.Remove(s.Upper))
 	}
 	return err
 }
 
-// removeTree is os.RemoveAll for what a container has written: that keeps a descriptor for each level, of which there may be more than this
-// process can have. rm keeps a few, and follows no link.
-func removeTree(dir string) error {
-	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
-		return nil
-	}
-	_, err := program.Command{Path: "rm", Args: []string{"-rf", "--", dir}, Limit: removeTime}.Output(context.Background())
-	return err
-}
-
-// removeTime, of millions of files, and removeTries and removePause bound how long that may take.
+// removeTries and removePause bound how long that may take.
 const (
-	removeTime  = 2 * time.Minute
 	removeTries = 10
 	removePause = 20 * time.Millisecond
 )

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/pods/app"
 	"packetwalk.dev/internal/pods/cgroup"
 )
@@ -275,7 +276,7 @@ func (c *Container) makeDir() (*os.Root, error) {
 		err = os.MkdirAll(filepath.Dir(c.spec.LogPath), 0o755)
 	}
 	if err == nil && c.spec.Upper != "" {
-		err = errors.Join(removeTree(c.spec.Upper), os.MkdirAll(c.spec.Upper, 0o700)) // of an attempt that a crash cut off
+		err = errors.Join(tree.Remove(c.spec.Upper), os.MkdirAll(c.spec.Upper, 0o700)) // of an attempt that a crash cut off
 	}
 	if err != nil {
 		dir.Close()

@@ -23,6 +23,7 @@ import (
 	coreinformers "k8s.io/client-go/informers/core/v1"
 	"k8s.io/client-go/tools/record"
 
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/pods/controllers"
 )
 
@@ -386,7 +387,7 @@ func (k *Kubelet) finalize(ctx context.Context, w *worker) bool {
 	w.mu.Lock()
 	w.gone = true // whoever still asks for its deletion must not bring the state file back
 	w.mu.Unlock()
-	k.tried("remove the directory of pod "+podRef(pod), errors.Join(w.unmountVolumes(), os.RemoveAll(w.disk), os.RemoveAll(w.dir)))
+	k.tried("remove the directory of pod "+podRef(pod), errors.Join(w.unmountVolumes(), tree.Remove(w.disk), os.RemoveAll(w.dir)))
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	delete(k.byID, pod.UID)

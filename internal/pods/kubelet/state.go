@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/base/tree"
 	"packetwalk.dev/internal/pods/container"
 )
 
@@ -93,7 +94,7 @@ func (k *Kubelet) restore(ctx context.Context) error {
 	for _, e := range entries {
 		w, err := k.restorePod(ctx, types.UID(e.Name()))
 		if errors.Is(err, fs.ErrNotExist) { // cut off before anything of it was made
-			_ = errors.Join(os.RemoveAll(k.podDisk(e.Name())), os.RemoveAll(k.podDir(e.Name())))
+			_ = errors.Join(tree.Remove(k.podDisk(e.Name())), os.RemoveAll(k.podDir(e.Name())))
 			continue
 		}
 		if err != nil {
