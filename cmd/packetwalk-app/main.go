@@ -1,7 +1,8 @@
 // Command packetwalk-app is a container's shim and first process, the built-in applications and a real node's first processes in one small,
 // static program. It is started by packetwalk, hundreds of times in one lab, and is of no use by hand: "shim DIR" keeps the container of a
-// directory, "first DIR" is one of a built-in application, "run JSON" becomes a command on a host, "node FILE" makes a node's machine of a
-// spec, and under a built-in program's name it is that program. The main holds nothing else.
+// directory, "first DIR" is one of a built-in application, "run JSON" becomes a command on a host, "start N" starts a process in a
+// container, "node FILE" makes a node's machine of a spec, and under a built-in program's name it is that program. The main holds nothing
+// else.
 //
 // Build it with CGO_ENABLED=0: its parts change the namespaces and capabilities of all threads.
 package main

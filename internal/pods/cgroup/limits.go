@@ -255,17 +255,19 @@ func (g Group) write(file string, id int) error {
 	return nil
 }
 
-// JoinThread takes the calling thread into the group's hierarchies of cgroup v1, where what it starts is then. In v2 threads are with their
-// process: rest is the group there, for Add to what was started.
-func (g Group) JoinThread() (rest Group, err error) {
+// JoinThread takes the calling thread into the group, where what it starts is then; in the hierarchy of cgroup v2, in which threads are
+// with their process, the whole process.
+func (g Group) JoinThread() error {
 	for _, m := range g {
-		if _, err := os.Stat(filepath.Join(m.Dir, "tasks")); errors.Is(err, fs.ErrNotExist) { // v2 has no such file
-			rest = append(rest, m)
-		} else if err := (Group{m}).write("tasks", 0); err != nil {
-			return nil, err
+		file := "tasks"
+		if _, err := os.Stat(filepath.Join(m.Dir, file)); errors.Is(err, fs.ErrNotExist) { // v2 has no such file
+			file = "cgroup.procs"
+		}
+		if err := (Group{m}).write(file, 0); err != nil {
+			return err
 		}
 	}
-	return rest, nil
+	return nil
 }
 
 // OutOfMemory tells whether the kernel has ended a process of the group because the group, or one above, had no memory left.

@@ -2,7 +2,7 @@ package container
 
 import (
 	"cmp"
-	"errors"
+	"context"
 	"fmt"
 	"io"
 	"os"
@@ -15,57 +15,44 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// InProcesses calls f on the calling thread, which is locked to its goroutine: what it starts there is in the process namespace of the
-// process that a pidfd is of (setns(2)).
-func InProcesses(pidfd *os.File, f func() error) error {
-	own, err := os.Open("/proc/thread-self/ns/pid")
-	if err != nil {
-		return err
-	}
-	defer own.Close()
-	// The runtime starts no threads from a locked one.
-	if err = onFd(pidfd, func(fd int) error { return unix.Setns(fd, unix.CLONE_NEWPID) }); err != nil {
-		return fmt.Errorf("enter the process namespace of another container: %w", err)
-	}
-	return errors.Join(f(), unix.Setns(int(own.Fd()), unix.CLONE_NEWPID))
+// StartIn starts a stage of packetwalk-app, at the path name, in the process namespace of the process that a pidfd is of. The calling
+// thread is locked to its goroutine, and the stage is its child. Of attr count Files, Env and Sys.Cloneflags.
+func StartIn(ctx context.Context, pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	o := order{Enter: unix.CLONE_NEWPID, Path: name, Args: octets(argv), Env: octets(attr.Env), Cloneflags: attr.Sys.Cloneflags}
+	return o.start(ctx, name, pidfd, attr.Files)
 }
 
-// StartBelow starts packetwalk-app, with four files, in NewNamespaces: its process namespace is below that of the process that a pidfd is
-// of. The calling thread is locked to its goroutine. The kernel makes a process namespace below the maker's own alone, and a thread that
-// has entered another one by setns is still in its own (clone(2), EINVAL); so that a process in there makes it (StageBelow), which then
-// leaves what it has started to us as our child (CLONE_PARENT), and ends. Who has processes in there may stop or end it: then we wait for
-// a bounded time, and what it has started ends.
-func StartBelow(pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (proc *os.Process, err error) {
+// StartBelow is StartIn, of a stage with four files, in NewNamespaces: its process namespace is below that of the process that the pidfd is
+// of. The kernel makes a process namespace below the maker's own alone, and a thread that has entered another one by setns is still in its
+// own (clone(2), EINVAL); so that a process in there makes it (StageBelow), which then leaves what it has started to us as our child
+// (CLONE_PARENT), and ends. Who has processes in there may stop or end it: then we wait for a bounded time, and what it has started ends.
+func StartBelow(ctx context.Context, pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startTime, errStopped)
+	defer cancel()
 	report, theirs, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer report.Close()
-	sys := syscall.SysProcAttr{Cloneflags: attr.Sys.Cloneflags &^ NewNamespaces}
-	way := os.ProcAttr{Dir: attr.Dir, Env: attr.Env, Files: append(attr.Files[:len(attr.Files):len(attr.Files)], theirs), Sys: &sys}
+	way := os.ProcAttr{Env: attr.Env, Files: append(attr.Files[:len(attr.Files):len(attr.Files)], theirs),
+		Sys: &syscall.SysProcAttr{Cloneflags: attr.Sys.Cloneflags &^ NewNamespaces}}
 	before := children()
-	var starter *os.Process
-	err = InProcesses(pidfd, func() (err error) {
-		starter, err = os.StartProcess(name, append([]string{argv[0], StageBelow}, argv[1:]...), &way)
-		return err
-	})
+	starter, err := StartIn(ctx, pidfd, name, append([]string{argv[0], StageBelow}, argv[1:]...), &way)
 	theirs.Close()
-	if starter == nil {
+	if err != nil {
 		return nil, err
 	}
-	_ = report.SetReadDeadline(time.Now().Add(belowTime))
-	said, readErr := io.ReadAll(report)
+	stop := context.AfterFunc(ctx, func() { _ = report.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	said, err := io.ReadAll(report)
 	status := reap(starter)
 	pid, numberErr := strconv.Atoi(string(said))
 	if numberErr != nil {
 		endChildren(before)
-		return nil, fmt.Errorf("below another process namespace: %w", cmp.Or(err, readErr, fmt.Errorf("%s (%v)", said, status)))
+		return nil, fmt.Errorf("below another process namespace: %w", cmp.Or(context.Cause(ctx), err, fmt.Errorf("%s (%v)", said, status)))
 	}
 	return os.FindProcess(pid) // a child of ours, for which nobody has waited
 }
-
-// belowTime is how long a process of StageBelow, which takes milliseconds, is waited for.
-const belowTime = 30 * time.Second
 
 // children are those that the calling thread has started, and that nobody has waited for (proc_pid_children(5)).
 func children() []string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -45,7 +46,7 @@ func benchmarkStart(b *testing.B, s container.Spec) {
 			}
 		}
 	})
-	before := cpuTime(b)
+	before := cpuTime(b, syscall.RUSAGE_SELF)
 	for b.Loop() {
 		s.Dir = filepath.Join(dir, strconv.Itoa(len(all)))
 		s.LogPath = filepath.Join(dir, "logs", strconv.Itoa(len(all)))
@@ -55,7 +56,7 @@ func benchmarkStart(b *testing.B, s container.Spec) {
 		}
 		all = append(all, c)
 	}
-	ours := cpuTime(b) - before
+	ours := cpuTime(b, syscall.RUSAGE_SELF) - before
 	time.Sleep(100 * time.Millisecond)
 	var pss, cpu, threads int
 	for _, c := range all {
@@ -76,9 +77,9 @@ func benchmarkStart(b *testing.B, s container.Spec) {
 	b.ReportMetric(float64(threads)/float64(n), "threads/container")
 }
 
-func cpuTime(b *testing.B) time.Duration {
+func cpuTime(b *testing.B, of int) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+	if err := syscall.Getrusage(of, &u); err != nil {
 		b.Fatal(err)
 	}
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
@@ -120,4 +121,29 @@ func number(b *testing.B, pid int, file, name string) int {
 		b.Fatal(err)
 	}
 	return n
+}
+
+// BenchmarkExec is a command in a container: the CPU time of it, ours and that of all that is started, and the median of its time.
+func BenchmarkExec(b *testing.B) {
+	kerneltest.NeedRoot(b)
+	s := imaged(b, "ubuntu", "sleep", "1000")
+	s.Dir = filepath.Join(b.TempDir(), "c")
+	c, err := newRuntime(binary).Start(context.Background(), s)
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer c.Remove()
+	var all []time.Duration
+	before := cpuTime(b, syscall.RUSAGE_SELF) + cpuTime(b, syscall.RUSAGE_CHILDREN)
+	for b.Loop() {
+		start := time.Now()
+		if code, err := c.Exec(context.Background(), container.Exec{Args: []string{"true"}}); code != 0 || err != nil {
+			b.Fatal(code, err)
+		}
+		all = append(all, time.Since(start))
+	}
+	cpu := cpuTime(b, syscall.RUSAGE_SELF) + cpuTime(b, syscall.RUSAGE_CHILDREN) - before
+	slices.Sort(all)
+	b.ReportMetric(float64(cpu.Microseconds())/1000/float64(len(all)), "ms-CPU/exec")
+	b.ReportMetric(float64(all[len(all)/2].Microseconds())/1000, "ms-median/exec")
 }

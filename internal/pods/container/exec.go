@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,8 +12,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // Size is a terminal's, in characters.
@@ -44,7 +43,7 @@ func (c *Container) Exec(ctx context.Context, e Exec) (code int, err error) {
 	if isClosed(c.done) {
 		return -1, ErrNotRunning
 	}
-	streams, err := c.spawnExec(e)
+	streams, err := c.spawnExec(ctx, e)
 	if err != nil {
 		return execFailure("container "+c.spec.Name, err)
 	}
@@ -87,76 +86,57 @@ type execution struct {
 	tty             bool
 }
 
-// spawnExec starts the command from a thread that has entered the container's namespaces. The thread ends then, so nothing has to be
-// undone: what it changed (working directory, capabilities, namespaces) is its own.
-func (c *Container) spawnExec(e Exec) (x *execution, err error) {
-	var rest cgroup.Group
-	OnThread(func() (clean bool) {
-		if rest, err = c.spec.Group.JoinThread(); err == nil {
-			x, err = c.spawnInside(e)
-		}
-		return false
-	})
-	if err != nil {
-		return nil, err
-	}
-	// From outside, where /proc has the machine's pids; nobody has waited for the command yet, so that the pid is its own.
-	err = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", x.proc.Pid), EndFirst, 0)
-	if err == nil {
-		err = rest.Add(x.proc.Pid)
-	}
-	if err != nil && !errors.Is(err, unix.ESRCH) {
-		x.abandon()
-		return nil, fmt.Errorf("bound the command: %w", err)
-	}
-	return x, nil
-}
+// containerNamespaces are those of a container.
+const containerNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS | unix.CLONE_NEWPID | unix.CLONE_NEWIPC | unix.CLONE_NEWNS
 
 // EndFirst is the oom_score_adj of all processes of containers, the highest: the user's own programs are not what should end for them.
 // Written with CAP_SYS_RESOURCE it cannot be lowered without.
 var EndFirst = []byte("1000")
 
-// spawnInside starts the command from the calling thread, which it takes into the container.
-func (c *Container) spawnInside(e Exec) (*execution, error) {
-	p := Process{Args: e.Args, Env: c.spec.Environ(&c.user, e.Env, e.TTY), Dir: e.Dir, User: c.user}
-	if p.Dir == "" {
-		p.Dir = c.spec.WorkingDir
+// spawnExec starts the command.
+func (c *Container) spawnExec(ctx context.Context, e Exec) (x *execution, err error) {
+	if c.pidfd == nil {
+		return nil, ErrNotRunning
 	}
-	return e.spawn(p, c.enter, c.spec.Spawn)
+	var own int // for passing on
+	err = onFd(c.pidfd, func(fd int) (err error) { own, err = unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0); return err })
+	if c.pidfdClosed() {
+		err = cmp.Or(err, ErrNotRunning)
+	}
+	if err != nil {
+		return nil, err
+	}
+	pidfd := os.NewFile(uintptr(own), "pidfd")
+	defer pidfd.Close()
+	o := order{Enter: containerNamespaces, Group: c.spec.Group, Spec: &c.spec, Env: octets(c.spec.Environ(&c.user, e.Env, e.TTY)),
+		Dir: cmp.Or(e.Dir, c.spec.WorkingDir), User: c.user}
+	return e.spawn(ctx, o, c.binary, pidfd)
 }
 
-// spawn enters and starts the command, with streams that are made in there.
-func (e Exec) spawn(p Process, enter func() error, start func(Process) (*os.Process, error)) (*execution, error) {
-	null, err := os.Open(os.DevNull) // the machine's: the container's may be anything by now
+// spawn starts the command, by an order that has the rest.
+func (e Exec) spawn(ctx context.Context, o order, binary string, pidfd *os.File) (*execution, error) {
+	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
 	}
 	defer null.Close()
-	if err := enter(); err != nil {
-		return nil, err
-	}
+	o.Args, o.TTY = octets(e.Args), e.TTY
 	x := &execution{tty: e.TTY}
-	if p.TTY = e.TTY; e.TTY {
-		err = x.terminal(&p)
+	var theirs [3]*os.File
+	if e.TTY {
+		theirs, err = x.terminal(pidfd, o.User.UID)
 	} else {
-		p.Files[0] = null
-		err = x.pipes(&p, e)
+		theirs, err = x.pipes(e, null)
 	}
 	if err == nil {
-		x.proc, err = start(p)
+		OnThread(func() (clean bool) { x.proc, err = o.start(ctx, binary, pidfd, theirs[:]); return true })
 	}
-	closeFiles(p.Files[:])
+	closeFiles(theirs[:])
 	if err != nil {
 		closeFiles([]*os.File{x.in, x.out, x.errout})
 		return nil, err
 	}
 	return x, nil
-}
-
-// abandon ends a command that is not to run.
-func (x *execution) abandon() {
-	reap(x.proc)
-	closeFiles([]*os.File{x.in, x.out, x.errout})
 }
 
 func closeFiles(files []*os.File) {
@@ -165,20 +145,6 @@ func closeFiles(files []*os.File) {
 			f.Close() // the second time for a terminal, which is an error and no harm
 		}
 	}
-}
-
-// enter takes the calling thread into the container's namespaces.
-func (c *Container) enter() error {
-	if c.pidfd == nil {
-		return ErrNotRunning
-	}
-	err := onFd(c.pidfd, func(fd int) error {
-		return enter(fd, unix.CLONE_NEWNET|unix.CLONE_NEWUTS|unix.CLONE_NEWPID|unix.CLONE_NEWIPC|unix.CLONE_NEWNS)
-	})
-	if c.pidfdClosed() {
-		return ErrNotRunning
-	}
-	return err
 }
 
 // enter takes the calling thread into namespaces of a process at once (setns(2), with a pidfd): there is no moment at which the pid could
@@ -194,27 +160,31 @@ func enter(pidfd, namespaces int) error {
 	return nil
 }
 
-func (x *execution) terminal(p *Process) error {
-	master, terminal, err := OpenTerminal(p.User.UID)
-	if err != nil {
-		return err
-	}
-	x.in, x.out = master, master
-	p.Files = [3]*os.File{terminal, terminal, terminal}
-	return nil
+// terminal makes a terminal of the container's, from a thread that has entered its file system and ends then.
+func (x *execution) terminal(pidfd *os.File, uid int) (theirs [3]*os.File, err error) {
+	OnThread(func() (clean bool) {
+		var terminal *os.File
+		if err = onFd(pidfd, func(fd int) error { return enter(fd, unix.CLONE_NEWNS) }); err == nil {
+			x.in, terminal, err = OpenTerminal(uid)
+		}
+		x.out, theirs = x.in, [3]*os.File{terminal, terminal, terminal}
+		return false
+	})
+	return theirs, err
 }
 
-func (x *execution) pipes(p *Process, e Exec) (err error) {
+func (x *execution) pipes(e Exec, null *os.File) (theirs [3]*os.File, err error) {
+	theirs[0] = null // the machine's: the container's may be anything by now
 	if e.Stdin != nil {
-		p.Files[0], x.in, err = os.Pipe()
+		theirs[0], x.in, err = os.Pipe()
 	}
 	if err == nil {
-		x.out, p.Files[1], err = os.Pipe()
+		x.out, theirs[1], err = os.Pipe()
 	}
 	if err == nil {
-		x.errout, p.Files[2], err = os.Pipe()
+		x.errout, theirs[2], err = os.Pipe()
 	}
-	return err
+	return theirs, err
 }
 
 // run moves the streams until the command has ended.

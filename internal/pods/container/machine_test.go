@@ -47,6 +47,9 @@ func testMain(m *testing.M) int {
 	if os.Getenv(starterEnv) != "" {
 		return starter()
 	}
+	if text := os.Getenv(heldEnv); text != "" {
+		return held(text)
+	}
 	dir, err := os.MkdirTemp("", "packetwalk-container-test-")
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

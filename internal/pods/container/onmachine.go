@@ -32,7 +32,7 @@ const machineNamespaces = unix.CLONE_NEWNET | unix.CLONE_NEWUTS |
 
 // runOnMachine is RunIn for a host that is a machine of its own: the command is one of its processes, in its control groups and without
 // what is withheld from it. Between two terminals it has one of the host's own.
-func runOnMachine(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
+func (r *Runtime) runOnMachine(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (int, error) {
 	if run.Machine == NoMachine {
 		return -1, fmt.Errorf("%s is a machine of its own, and it does not run: packetwalk status says more", run.Hostname)
 	}
@@ -53,7 +53,7 @@ func runOnMachine(ctx context.Context, run Run, stdin io.Reader, stdout, stderr 
 		e.Resize, stop = sizesOf(in)
 		defer stop()
 	}
-	x, err := e.spawnOn(run.Machine)
+	x, err := e.spawnOn(ctx, r.Binary, run.Machine)
 	if err != nil {
 		code, err := execFailure(run.Hostname, err)
 		return e.Report(code, err)
@@ -87,46 +87,16 @@ func sizesOf(terminal *os.File) (sizes <-chan Size, stop func()) {
 }
 
 // spawnOn starts the command on the machine whose first process has a pid.
-func (e Exec) spawnOn(pid int) (x *execution, err error) {
+func (e Exec) spawnOn(ctx context.Context, binary string, pid int) (*execution, error) {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return nil, fmt.Errorf("enter the machine: %w", err)
 	}
-	defer unix.Close(fd)
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	defer pidfd.Close()
 	group, err := cgroup.Of(pid)
 	if err != nil {
 		return nil, err
 	}
-	p := Process{Args: e.Args, Env: lastOfEach(e.Env), Dir: e.Dir}
-	OnThread(func() (clean bool) {
-		var rest cgroup.Group
-		if rest, err = group.JoinThread(); err != nil {
-			return false
-		}
-		for _, m := range rest { // one at most
-			if p.Into, err = os.Open(m.Dir); err != nil {
-				return false
-			}
-			defer p.Into.Close()
-		}
-		x, err = e.spawn(p, func() error { return enter(fd, machineNamespaces) }, spawnLimited)
-		return false
-	})
-	return x, err
-}
-
-// spawnLimited starts a command of a machine's, on a thread that is there.
-func spawnLimited(p Process) (*os.Process, error) {
-	dir := new(Spec)
-	if err := dir.Chdir(p.Dir); err != nil {
-		return nil, err
-	}
-	path, err := LookPath(p.Args[0], p.Env, p.Dir)
-	if err != nil {
-		return nil, err
-	}
-	if err := LimitMachine(); err != nil {
-		return nil, err
-	}
-	return p.start(path)
+	return e.spawn(ctx, order{Enter: machineNamespaces, Group: group, Env: octets(lastOfEach(e.Env)), Dir: e.Dir}, binary, pidfd)
 }

@@ -113,43 +113,18 @@ func executable(path string) error {
 	return nil
 }
 
-// A Process is a command to run in the calling thread's namespaces.
+// A Process is a command that Become executes.
 type Process struct {
-	Args  []string
-	Env   []string
-	Dir   string
-	Files [3]*os.File // for Spawn
-	TTY   bool        // the standard input is a terminal, to be the controlling one
-	User  Account
-	// Into is the directory of a control group of cgroup v2 to begin in; nil for the caller's. Not for Spawn, whose filter of system calls
-	// keeps from it (clone3).
-	Into *os.File
+	Args []string
+	Env  []string
+	Dir  string
+	TTY  bool // the standard input is a terminal, to be the controlling one
+	User Account
 }
 
-// Spawn starts a command with the container's capabilities and working directory, on the calling thread, which has to be locked to
-// its goroutine and not to be unlocked afterwards: its bounding set is the child's. Errors of the command have ErrStart in their chain.
-func (s *Spec) Spawn(p Process) (*os.Process, error) {
-	path, err := s.limit(p)
-	if err != nil {
-		return nil, err
-	}
-	return p.start(path)
-}
-
-func (p Process) start(path string) (*os.Process, error) {
-	attr := &syscall.SysProcAttr{Setsid: true, Setctty: p.TTY, Credential: p.User.credential()}
-	if p.Into != nil {
-		attr.UseCgroupFD, attr.CgroupFD = true, int(p.Into.Fd())
-	}
-	proc, err := os.StartProcess(path, p.Args, &os.ProcAttr{Env: p.Env, Files: p.Files[:], Sys: attr})
-	if err != nil {
-		return nil, fmt.Errorf("%w: exec: %q: %w", ErrStart, p.Args[0], err)
-	}
-	return proc, nil
-}
-
-// Become is Spawn in place of the calling process, on its main thread and with its standard streams; it leads a session already. last is
-// called when nothing is left but the execution. It returns what went wrong.
+// Become executes a command with the container's capabilities and working directory in place of the calling process, on its main thread
+// and with its standard streams; it leads a session already. last is called when nothing is left but the execution. It returns what went
+// wrong; errors of the command have ErrStart in their chain.
 func (s *Spec) Become(p Process, last func() error) error {
 	path, err := s.limit(p)
 	if err != nil {

@@ -57,7 +57,7 @@ func (r *Runtime) runArgv(run Run) (argv, env []string, err error) {
 // gives 127 or 126 and says why on stderr, as a shell does.
 func (r *Runtime) RunIn(ctx context.Context, run Run, stdin io.Reader, stdout, stderr io.Writer) (code int, err error) {
 	if run.Machine != 0 {
-		return runOnMachine(ctx, run, stdin, stdout, stderr)
+		return r.runOnMachine(ctx, run, stdin, stdout, stderr)
 	}
 	argv, env, err := r.runArgv(run)
 	if err != nil {

@@ -36,6 +36,7 @@ type Runtime struct {
 // A Container is a container that runs or ran. Its methods are safe for concurrent use.
 type Container struct {
 	spec    Spec
+	binary  string // Runtime.Binary
 	user    Account
 	pid     int
 	pidfd   *os.File // of the first process; nil when it had ended before it was opened
@@ -62,6 +63,8 @@ const (
 	StageShim = "shim"
 	// StageInit is the first process, in fresh namespaces, on its way to be the command.
 	StageInit = "init"
+	// StageStart is a process that starts another one in another process namespace, and ends. Its argument is not a directory (Starter).
+	StageStart = "start"
 	// StageBelow is a process in another one's process namespace that starts the stage after it in fresh namespaces, and ends (StartBelow).
 	StageBelow = "below"
 )
@@ -107,10 +110,10 @@ func (r *Runtime) Start(ctx context.Context, s Spec) (*Container, error) {
 	if err := s.check(); err != nil {
 		return nil, err
 	}
-	c := &Container{spec: s, done: make(chan struct{})}
+	c := &Container{spec: s, binary: r.Binary, done: make(chan struct{})}
 	err := c.bound(r)
 	if err == nil {
-		err = c.start(ctx, r.Binary)
+		err = c.start(ctx)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("container %s: %w", s.Name, errors.Join(err, c.spec.Group.Remove()))
@@ -160,7 +163,7 @@ func (s *Spec) check() error {
 	return nil
 }
 
-func (c *Container) start(ctx context.Context, binary string) (err error) {
+func (c *Container) start(ctx context.Context) (err error) {
 	dir, err := c.makeDir()
 	if err != nil {
 		return err
@@ -195,7 +198,7 @@ func (c *Container) start(ctx context.Context, binary string) (err error) {
 		}
 		defer other.Close()
 	}
-	proc, pidfd, err := c.spawn(binary, []*os.File{null, stderr, stderr, theirs}, other)
+	proc, pidfd, err := c.spawn(ctx, []*os.File{null, stderr, stderr, theirs}, other)
 	theirs.Close()
 	if err != nil {
 		return err
@@ -287,7 +290,7 @@ func (c *Container) makeDir() (*os.Root, error) {
 
 // spawn starts the shim, or the first process in its new namespaces, from a thread that is in the container's network namespace for that
 // moment: a child gets its parent thread's. other is the process whose process namespace the container shares, or is below; or nil.
-func (c *Container) spawn(binary string, files []*os.File, other *os.File) (proc *os.Process, pidfd *os.File, err error) {
+func (c *Container) spawn(ctx context.Context, files []*os.File, other *os.File) (proc *os.Process, pidfd *os.File, err error) {
 	stage, start := c.spec.stage(), os.StartProcess
 	attr := &syscall.SysProcAttr{Setsid: true}
 	switch {
@@ -295,7 +298,7 @@ func (c *Container) spawn(binary string, files []*os.File, other *os.File) (proc
 		attr.Cloneflags = NewNamespaces
 		if other != nil {
 			start = func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
-				return StartBelow(other, name, argv, attr)
+				return StartBelow(ctx, other, name, argv, attr)
 			}
 		}
 	case other != nil:
@@ -306,7 +309,7 @@ func (c *Container) spawn(binary string, files []*os.File, other *os.File) (proc
 	}
 	err = inNetNS(c.spec.NetNS, func() (err error) {
 		argv := []string{"packetwalk-app", stage, c.spec.Dir}
-		proc, err = start(binary, argv, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
+		proc, err = start(c.binary, argv, &os.ProcAttr{Dir: "/", Env: firstEnv, Files: files, Sys: attr})
 		return err
 	})
 	fd := -1
@@ -410,7 +413,8 @@ func (r *Runtime) Adopt(dir string) (*Container, error) {
 		return nil, fmt.Errorf("adopt %s: %w", dir, err)
 	}
 	spec.Dir = dir
-	c := &Container{spec: spec, user: state.account(&spec), pid: state.Pid, started: state.StartedAt, done: make(chan struct{})}
+	c := &Container{spec: spec, binary: r.Binary, user: state.account(&spec), pid: state.Pid, started: state.StartedAt,
+		done: make(chan struct{})}
 	if state.Exit != nil {
 		c.finish(nil)
 		return c, nil

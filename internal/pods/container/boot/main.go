@@ -38,6 +38,12 @@ func Main(args []string, stderr io.Writer) int {
 		return first(args[2])
 	case container.StageShim:
 		return shim(args[2])
+	case container.StageStart:
+		if err := hide(); err != nil {
+			fmt.Fprintln(stderr, err)
+			return 1
+		}
+		return container.Starter(args[2])
 	case container.StageInit:
 		return begin(args[2])
 	case "run":

@@ -140,14 +140,10 @@ func (b *boot) startInit(files []*os.File) (proc *os.Process, err error) {
 	defer other.Close()
 	unix.CloseOnExec(container.ProcessesFd)
 	if b.spec.ProcessesOf == "" {
-		return container.StartBelow(other, self, argv, attr)
+		return container.StartBelow(background, other, self, argv, attr)
 	}
 	attr.Sys.Cloneflags &^= unix.CLONE_NEWPID
-	err = container.InProcesses(other, func() error {
-		proc, err = os.StartProcess(self, argv, attr)
-		return err
-	})
-	return proc, err
+	return container.StartIn(background, other, self, argv, attr)
 }
 
 // listen takes the first process's messages until it is the command; an error says why it is not.
