@@ -316,11 +316,11 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			}
 			ask()
 		case <-due.C:
-			start, worked := time.Now(), processorTime()
+			start := time.Now()
 			pending = false
 			ok := a.sync(work)
 			watch()
-			pace.after(start, time.Now(), processorTime()-worked, ok)
+			pace.after(start, time.Now(), ok)
 			if !ok {
 				ask()
 			}
@@ -337,7 +337,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			quiet = nil
 			start := time.Now()
 			a.repair(work)
-			pace.after(start, time.Now(), time.Since(start), true)
+			pace.after(start, time.Now(), true)
 		case <-repair.C:
 			start := time.Now()
 			a.repair(work)

@@ -36,7 +36,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	} {
 		p := pacer{min: c.min, short: shortRest(c.backend), max: 30 * time.Second}
 		now := time.Unix(0, 0)
-		if p.after(now, now.Add(c.took), c.took, true); p.delay(now.Add(c.took)) != 0 {
+		if p.after(now, now.Add(c.took), true); p.delay(now.Add(c.took)) != 0 {
 			t.Errorf("%v: the first sync is rested from", c.took)
 		}
 		now = now.Add(c.took)
@@ -46,7 +46,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 			}
 			for i := range 20 {
 				start := now
-				p.after(start, start.Add(c.took), c.took, true)
+				p.after(start, start.Add(c.took), true)
 				now = start.Add(c.took)
 				d := p.delay(now)
 				switch {
@@ -67,47 +67,9 @@ func TestPacerIsNoLag(t *testing.T) {
 	p := pacer{short: shortRest(BackendNFTables), max: 30 * time.Second}
 	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
 		end := now.Add(5 * time.Millisecond)
-		p.after(now, end, 5*time.Millisecond, true)
+		p.after(now, end, true)
 		if now = end.Add(p.delay(end)); now.Sub(end) > 30*time.Millisecond {
 			t.Fatalf("at %v: %v from one sync to the next", end, now.Sub(end))
-		}
-	}
-}
-
-// TestPacerRestsLongerWhereProcessorsAreBusy: longer and longer, up to the square of how much longer a sync takes than its work, but only
-// after a burst; and after quiet as before.
-func TestPacerRestsLongerWhereProcessorsAreBusy(t *testing.T) {
-	for _, c := range []struct {
-		took, worked time.Duration
-		atOnce       int           // syncs of the first burst
-		between      time.Duration // from one start to the next in the end
-	}{
-		{50 * time.Millisecond, 50 * time.Millisecond, 5, 1050 * time.Millisecond},
-		{50 * time.Millisecond, 25 * time.Millisecond, 5, 4050 * time.Millisecond},
-		{50 * time.Millisecond, 10 * time.Millisecond, 5, 25*time.Second + 50*time.Millisecond},
-		{time.Second, 500 * time.Millisecond, 1, 21 * time.Second},
-		{time.Second, 10 * time.Millisecond, 1, 31 * time.Second},
-		{10 * time.Second, time.Second, 0, 60 * time.Second},
-		{time.Millisecond, 0, 100, 2 * time.Millisecond},
-	} {
-		p := pacer{short: shortRest(BackendIPTables), began: true, max: time.Hour}
-		now := time.Unix(0, 0)
-		for round := range 2 {
-			var d, before time.Duration
-			for i := range 20 {
-				start := now
-				now = now.Add(c.took)
-				p.after(start, now, c.worked, true)
-				before, d = d, p.delay(now)
-				if i < c.atOnce && d > c.took || i > c.atOnce && d > 3*before+c.took {
-					t.Errorf("%v for %v, round %d: wait %v after sync %d, before %v", c.took, c.worked, round, d, i, before)
-				}
-				now = now.Add(d)
-			}
-			if c.took+d != c.between {
-				t.Errorf("%v for %v: in the end the next begins %v after this one, want %v", c.took, c.worked, c.took+d, c.between)
-			}
-			now = now.Add(burst + time.Nanosecond)
 		}
 	}
 }
@@ -129,7 +91,7 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 		{0, true, 0},
 		{0, false, time.Second},
 	} {
-		p.after(now, now.Add(c.took), c.took, c.ok)
+		p.after(now, now.Add(c.took), c.ok)
 		now = now.Add(c.took)
 		if got := p.delay(now); got != c.want {
 			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
