@@ -1,6 +1,7 @@
 package servicemaps
 
 import (
+	"context"
 	"flag"
 	"maps"
 	"os"
@@ -65,19 +66,18 @@ func byService(ports []service.Port) map[service.Key][]service.Port {
 }
 
 // sync gives a syncer service ports, of which any may have changed.
-func sync(t testing.TB, s *Syncer, ports []service.Port) (serviceproxy.Result, error) {
-	t.Helper()
+func sync(ctx context.Context, s *Syncer, ports []service.Port) (serviceproxy.Result, error) {
 	all := allOf(ports)
 	changed := all.Services()
 	if s.state != nil {
 		changed = slices.AppendSeq(changed, maps.Keys(s.state.services))
 	}
-	return s.Sync(t.Context(), all, changed)
+	return s.Sync(ctx, all, changed)
 }
 
 func mustSync(t testing.TB, s *Syncer, ports []service.Port) serviceproxy.Result {
 	t.Helper()
-	r, err := sync(t, s, ports)
+	r, err := sync(t.Context(), s, ports)
 	if err != nil || r.CleanupErr != nil {
 		t.Fatal(err, r.CleanupErr)
 	}

@@ -2,8 +2,10 @@ package servicemaps
 
 import (
 	"bufio"
+	"context"
 	"flag"
 	"fmt"
+	"log"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -26,12 +28,19 @@ func newRandomWorld(seed uint64) *randomWorld {
 	return &randomWorld{r: rand.New(rand.NewPCG(seed, 9)), services: map[int]*corev1.Service{}, slices: map[int]*discoveryv1.EndpointSlice{}}
 }
 
-// TestHelperKilled is who syncs, one random world after the other and each in several transactions, until it is killed.
-func TestHelperKilled(t *testing.T) {
+// TestMain plays who syncs until it is killed where TestKilled asks for it.
+func TestMain(m *testing.M) {
 	seed, err := strconv.ParseUint(os.Getenv(killedSeed), 10, 64)
 	if err != nil {
-		t.Skip("TestKilled runs it")
+		os.Exit(m.Run())
 	}
+	if err := syncForEver(seed); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// syncForEver syncs one random world after the other, each in several transactions.
+func syncForEver(seed uint64) error {
 	w := newRandomWorld(seed)
 	s := NewSyncer(many, &kernel.NFTables{})
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
@@ -41,9 +50,12 @@ func TestHelperKilled(t *testing.T) {
 		if s.most = 1 + w.r.IntN(6); w.r.IntN(4) == 0 {
 			s.ForceFull()
 		}
-		mustSync(t, s, w.ports())
+		if _, err := sync(context.Background(), s, w.ports()); err != nil {
+			return err
+		}
 		fmt.Println("synced")
 	}
+	return nil
 }
 
 // TestKilled: however who syncs is killed (SIGKILL), the next one makes the table what it is to be, and nothing else is left in it.
@@ -90,7 +102,7 @@ func TestKilled(t *testing.T) {
 // syncUntilKilled kills who syncs some time after its first sync, and gives how many it made.
 func syncUntilKilled(t *testing.T, ns *kernel.Namespace, seed int, after time.Duration) (syncs int) {
 	t.Helper()
-	cmd := exec.Command(os.Args[0], "-test.run=^TestHelperKilled$")
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d", killedSeed, seed))
 	out, err := cmd.StdoutPipe()
 	if err != nil {

@@ -140,7 +140,7 @@ func TestRefusedForAnotherCause(t *testing.T) {
 			return nil
 		}
 		ports := append(manyPorts(1), stickyPort(1, 2))
-		if _, err := sync(t, s, ports); !errors.Is(err, errno) {
+		if _, err := sync(t.Context(), s, ports); !errors.Is(err, errno) {
 			t.Errorf("refused: %v, want %v", err, errno)
 		}
 		mustSync(t, s, ports)
@@ -268,7 +268,7 @@ func TestRefused(t *testing.T) {
 			before := list(t, ns)
 			m.before = func([]netlink.Message) error { return errno }
 			for range 2 { // an update, then a full sync
-				if _, err := sync(t, s, ports); !errors.Is(err, errno) {
+				if _, err := sync(t.Context(), s, ports); !errors.Is(err, errno) {
 					t.Errorf("refused: %v", err)
 				}
 			}
@@ -292,7 +292,7 @@ func TestSetFull(t *testing.T) {
 	ports := manyPorts(3)
 	mustSync(t, s, ports[:2])
 	before := list(t, ns)
-	if _, err := sync(t, s, ports); !errors.Is(err, unix.ENFILE) {
+	if _, err := sync(t.Context(), s, ports); !errors.Is(err, unix.ENFILE) {
 		t.Fatalf("got %v, want ENFILE", err)
 	}
 	if got := list(t, ns); got != before {
