@@ -35,18 +35,11 @@ func Live(
 	if request.Forwarded && !everywhere {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
 	}
-	probe, err := prepare(source, namespaces, &request)
+	probe, result, err := predict(source, namespaces, &request)
 	if err != nil {
 		return nil, Report{}, err
 	}
 	defer probe.Close()
-	probe.Payload = payload(&request.Packet, probe.Payload)
-	complete(&request.Packet, probe, request.Forwarded)
-	request.OpenRules = true
-	result, err := walk.Walk(source, request)
-	if err != nil {
-		return nil, Report{}, err
-	}
 	expected := *result
 	if result.More {
 		if expected.Outcomes, err = sample(source, result); err != nil {
@@ -67,6 +60,52 @@ func Live(
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
+}
+
+// portTries is how many ports the kernel is asked for until one is not in use on the way. A machine has 28,000 by default.
+const portTries = 8
+
+// predict prepares the probe of a request, and walks its packet, which then has what it will be sent with. A port that the kernel chose is
+// given back where a host on the way remembers a connection that had it: the server may, too, and what it has of that no snapshot tells.
+func predict(source snapshot.Source, namespaces Namespaces, request *walk.Request) (*kernel.Probe, *walk.Result, error) {
+	asked := request.Packet
+	for try := 1; ; try++ {
+		request.Packet = asked
+		probe, err := prepare(source, namespaces, request)
+		if err != nil {
+			return nil, nil, err
+		}
+		probe.Payload = payload(&request.Packet, probe.Payload)
+		complete(&request.Packet, probe, request.Forwarded)
+		request.OpenRules = true
+		result, err := walk.Walk(source, *request)
+		if err != nil {
+			return nil, nil, errors.Join(err, probe.Close())
+		}
+		if asked.SourcePort != (packet.Port{}) || request.Forwarded || try == portTries || !remembered(result) {
+			return probe, result, nil
+		}
+		if err := probe.Close(); err != nil {
+			return nil, nil, err
+		}
+	}
+}
+
+// remembered tells whether one of the hosts that the packet comes to has a connection already to which it belongs.
+func remembered(result *walk.Result) bool {
+	for i := range result.Outcomes {
+		met := map[string]bool{}
+		for _, s := range result.Outcomes[i].There {
+			if s.Stage != walk.Tracked || met[s.Host] {
+				continue
+			}
+			met[s.Host] = true
+			if f := s.Flow(); f != nil && f.Status&packet.Confirmed != 0 && f.Status&packet.Template == 0 {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // prepare makes the probe of a request: of the host's own, or one that the far end of the wire by which it arrives sends as a frame.
