@@ -20,6 +20,7 @@ import (
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/lab/cluster"
 	"packetwalk.dev/internal/lab/plan"
+	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 )
 
@@ -253,11 +254,28 @@ func written(ctx context.Context, n *node, of cluster.Implementation) error {
 	case cluster.ProxyKubeProxy:
 		port = plan.KubeProxyPort
 	}
-	for !bytes.Contains(askNode(n, port, "/metrics"), []byte(`
-kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family="IPv4"} `)) {
+	for !wroteAll(askNode(n, port, "/metrics")) {
 		if !pause.For(ctx, lookPause) {
 			return fmt.Errorf("%s has not written its rules: %w", of, context.Cause(ctx))
 		}
 	}
 	return nil
+}
+
+// wroteAll tells by a service proxy's metrics whether it has written the rules of each family that it serves: kube-proxy and
+// packetwalk-node ask for the rules of all of them when they start.
+func wroteAll(metrics []byte) bool {
+	has := func(what, family string) bool {
+		const series = "\nkubeproxy_sync_proxy_rules_last_%s_seconds{ip_family=%q} "
+		return bytes.Contains(metrics, fmt.Appendf(nil, series, what, family))
+	}
+	any := false
+	for _, family := range []service.Family{service.IPv4, service.IPv6} {
+		written := has("timestamp", family.String())
+		if !written && has("queued_timestamp", family.String()) {
+			return false
+		}
+		any = any || written
+	}
+	return any
 }

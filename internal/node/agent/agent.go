@@ -188,6 +188,7 @@ func (a *agent) addProxies() error {
 			return err
 		}
 		a.proxies = append(a.proxies, p)
+		a.metrics.lastQueued.of(f.family.String()).setNow() // the first sync, as kube-proxy has it
 	}
 	for _, f := range a.SupportedFamilies() {
 		if slices.Contains(a.Families, f) {
