@@ -2,15 +2,14 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net/netip"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/spf13/pflag"
 
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/node/agent"
@@ -22,22 +21,23 @@ import (
 // command is what the command line asks for.
 type command struct {
 	agent.Options
-	configFile          string
-	strict, showVersion bool
-	cleanup             bool
-	proxy               proxyconfig.Configuration // of the flags of kube-proxy, or of the file
-	shared              proxyconfig.NFTables      // of the flags that are for both modes
-	hostname            string
-	kubeProxys          map[string]bool // flags that a file stands in for
-	notes               []string        // about what has no effect
+	configFile, writeTo      string
+	strict, showVersion      bool
+	cleanup, initOnly        bool
+	proxy                    proxyconfig.Configuration // of the flags of kube-proxy, or of the file
+	shared                   proxyconfig.NFTables      // of the flags that are for both modes
+	hostname                 string
+	healthzPort, metricsPort uint16          // of addresses without one; 0: no such address
+	kubeProxys               map[string]bool // flags that a file stands in for
+	notes                    []string        // about what has no effect
 }
 
 // Flags of kube-proxy that packetwalk-node takes and does nothing with (k8s.io/kubernetes cmd/kube-proxy/app/options.go,
-// k8s.io/component-base/logs/api/v1); noValue may stand without a value.
+// k8s.io/component-base/logs/api/v1, github.com/google/cadvisor/machine); noValue may stand without a value.
 var (
-	withoutEffect = strings.Fields(`config-sync-period feature-gates ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler ipvs-sync-period
-		ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout kube-api-content-type log-flush-frequency log-json-info-buffer-size
-		log-text-info-buffer-size logging-format show-hidden-metrics-for-version v vmodule`)
+	withoutEffect = strings.Fields(`boot-id-file config-sync-period feature-gates ipvs-exclude-cidrs ipvs-min-sync-period ipvs-scheduler
+		ipvs-sync-period ipvs-tcp-timeout ipvs-tcpfin-timeout ipvs-udp-timeout kube-api-content-type log-flush-frequency
+		log-json-info-buffer-size log-text-info-buffer-size logging-format machine-id-file show-hidden-metrics-for-version v vmodule`)
 	noValue = strings.Fields("ipvs-strict-arp log-json-split-stream log-text-split-stream profiling")
 )
 
@@ -47,13 +47,16 @@ func parse(args []string) (*command, error) {
 	c.Version = version
 	f := c.flags()
 	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			usage(f)
+		if errors.Is(err, pflag.ErrHelp) {
+			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
+				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
 		}
 		return nil, err
 	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q; all settings are flags", f.Arg(0))
+	for _, arg := range f.Args() {
+		if arg != "" {
+			return nil, fmt.Errorf("unexpected argument %q; all settings are flags", arg)
+		}
 	}
 	if err := c.configure(f); err != nil || c.showVersion {
 		return c, err
@@ -64,23 +67,13 @@ func parse(args []string) (*command, error) {
 	return c, nil
 }
 
-func usage(f *flag.FlagSet) {
-	shown := flag.NewFlagSet("", flag.ContinueOnError)
-	f.VisitAll(func(one *flag.Flag) {
-		if !slices.Contains(withoutEffect, one.Name) && !slices.Contains(noValue, one.Name) {
-			shown.Var(one.Value, one.Name, one.Usage)
-		}
+// flags defines all flags: first kube-proxy's that a file stands in for, with its defaults. As there, names may have _ for -.
+func (c *command) flags() *pflag.FlagSet {
+	f := pflag.NewFlagSet("packetwalk-node", pflag.ContinueOnError)
+	f.Usage = func() {} // parse prints it
+	f.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		return pflag.NormalizedName(strings.ReplaceAll(name, "_", "-"))
 	})
-	shown.SetOutput(os.Stdout)
-	fmt.Println("Usage: packetwalk-node [flags]")
-	shown.PrintDefaults()
-	fmt.Printf("Flags of kube-proxy without effect: --%s\n", strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
-}
-
-// flags defines all flags: first kube-proxy's that a file stands in for, with its defaults.
-func (c *command) flags() *flag.FlagSet {
-	f := flag.NewFlagSet("packetwalk-node", flag.ContinueOnError)
-	f.SetOutput(io.Discard) // an error is one line, printed by the caller
 	c.proxy.Default()
 	c.proxy.OOMScoreAdj, c.proxy.Conntrack.MaxPerCore = nil, nil // who asks for neither changes nothing of the machine
 	c.shared.SyncPeriod = c.proxy.NFTables.SyncPeriod
@@ -88,39 +81,62 @@ func (c *command) flags() *flag.FlagSet {
 	c.apiFlags(f)
 	c.proxyFlags(f)
 	c.conntrackFlags(f)
-	ignored := func(string) error { return nil }
-	for _, name := range withoutEffect {
-		f.Func(name, "", ignored)
-	}
-	for _, name := range noValue {
-		f.BoolFunc(name, "", ignored)
-	}
-	f.VisitAll(func(one *flag.Flag) { c.kubeProxys[one.Name] = true })
+	c.unusedFlags(f)
+	f.VisitAll(func(one *pflag.Flag) { c.kubeProxys[one.Name] = true })
 
 	f.StringVar(&c.configFile, "config", "", "configuration `file` of kube-proxy (KubeProxyConfiguration v1alpha1), in place of its flags")
+	f.StringVar(&c.writeTo, "write-config-to", "", "write the configuration to a `file`, as --config takes it, and end")
 	f.BoolVar(&c.strict, "strict-config", false,
 		"fail on fields and flags without effect, and on unknown fields; otherwise they are one warning")
 	f.StringVar(&c.hostname, "hostname-override", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
 	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
-	f.BoolVar(&c.showVersion, "version", false, "print the version and exit")
+	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
+	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
+		if c.showVersion = s == "raw"; !c.showVersion {
+			c.showVersion, err = strconv.ParseBool(s)
+		}
+		return err
+	})
 	c.ownFlags(f)
 	c.masqueradeFlags(f)
 	return f
 }
 
+// unusedFlags are those of kube-proxy that do nothing, and two that it has for old command lines.
+func (c *command) unusedFlags(f *pflag.FlagSet) {
+	f.Uint16Var(&c.healthzPort, "healthz-port", proxyconfig.HealthzPort, "")
+	f.Uint16Var(&c.metricsPort, "metrics-port", proxyconfig.MetricsPort, "")
+	ignored := func(string) error { return nil }
+	for _, name := range withoutEffect {
+		short := ""
+		if len(name) == 1 {
+			short = name
+		}
+		f.FuncP(name, short, "", ignored)
+	}
+	for _, name := range noValue {
+		f.BoolFunc(name, "", ignored)
+	}
+	for _, name := range slices.Concat(withoutEffect, noValue, []string{"healthz-port", "metrics-port"}) {
+		f.Lookup(name).Hidden = true
+	}
+}
+
 // configure makes the options of the flags, or of the file and those flags that hold beside it.
-func (c *command) configure(f *flag.FlagSet) error {
+func (c *command) configure(f *pflag.FlagSet) error {
 	var nothing, beside []string
 	families := false
-	f.Visit(func(one *flag.Flag) {
+	f.Visit(func(one *pflag.Flag) {
 		families = families || one.Name == "ip-families"
+		ignored := slices.Contains(withoutEffect, one.Name) || slices.Contains(noValue, one.Name)
 		switch {
-		case slices.Contains(withoutEffect, one.Name) || slices.Contains(noValue, one.Name):
-			nothing = append(nothing, "--"+one.Name)
-		case c.kubeProxys[one.Name]:
+		case !ignored && c.configFile != "" && c.kubeProxys[one.Name]:
 			beside = append(beside, "--"+one.Name)
+		case ignored, one.Name == "healthz-port" && !c.port(&c.proxy.HealthzBindAddress, c.healthzPort),
+			one.Name == "metrics-port" && !c.port(&c.proxy.MetricsBindAddress, c.metricsPort):
+			nothing = append(nothing, "--"+one.Name)
 		}
 	})
 	note := func(what string, names []string) {
@@ -147,6 +163,20 @@ func (c *command) configure(f *flag.FlagSet) error {
 		c.Families = c.SupportedFamilies()
 	}
 	return nil
+}
+
+// port gives an address the port of a deprecated flag if it has none; with 0 there is no such address (k8s.io/kubernetes
+// cmd/kube-proxy/app/options.go, addressFromDeprecatedFlags). It tells whether that is another address.
+func (c *command) port(address *string, port uint16) bool {
+	before := *address
+	switch {
+	case c.writeTo != "":
+	case port == 0:
+		*address = ""
+	default:
+		*address = proxyconfig.WithPort(before, int(port))
+	}
+	return *address != before
 }
 
 // maxConfig is how long a configuration file may be, in bytes.
@@ -183,7 +213,7 @@ func (c *command) share() {
 }
 
 // apiFlags are about the API server, and about who asks the proxy.
-func (c *command) apiFlags(f *flag.FlagSet) {
+func (c *command) apiFlags(f *pflag.FlagSet) {
 	p := &c.proxy
 	f.StringVar(&p.ClientConnection.Kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
 	f.Func("kube-api-qps", "`requests` a second to the API server on average (default 5)", func(s string) error {
@@ -201,7 +231,7 @@ func (c *command) apiFlags(f *flag.FlagSet) {
 }
 
 // proxyFlags are what rules depend on.
-func (c *command) proxyFlags(f *flag.FlagSet) {
+func (c *command) proxyFlags(f *pflag.FlagSet) {
 	p := &c.proxy
 	f.StringVar(&p.Mode, "proxy-mode", p.Mode, "what the rules are made of: iptables or nftables")
 	f.StringVar(&p.Mode, "proxy-backend", p.Mode, "the same as --proxy-mode")
@@ -241,7 +271,7 @@ func (c *command) proxyFlags(f *flag.FlagSet) {
 	})
 }
 
-func (c *command) conntrackFlags(f *flag.FlagSet) {
+func (c *command) conntrackFlags(f *pflag.FlagSet) {
 	p := &c.proxy.Conntrack
 	f.Func("conntrack-max-per-core", "at least how many `flows` conntrack keeps for each processor; as it is by default",
 		pointer(&p.MaxPerCore))
@@ -256,7 +286,7 @@ func (c *command) conntrackFlags(f *flag.FlagSet) {
 }
 
 // ownFlags are packetwalk-node's own of the service proxy.
-func (c *command) ownFlags(f *flag.FlagSet) {
+func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.ServiceProxy, "service-proxy", c.ServiceProxy,
 		"be the service proxy; false beside another one, such as kube-proxy, for what the other flags ask for")
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4, with --config all that the node supports)",
@@ -281,7 +311,7 @@ func pointer(into **int32) func(string) error {
 }
 
 // masqueradeFlags are those of the other parts, which decide whose address destinations see.
-func (c *command) masqueradeFlags(f *flag.FlagSet) {
+func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 	o := &c.Options
 	f.Func("node-masquerade-exclude",
 		"set up the masquerade rules of an AKS node; `ranges`, by commas, that pods reach with their own address", prefixes(&o.NodeMasquerade))

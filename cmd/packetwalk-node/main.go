@@ -5,7 +5,6 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"log"
 	"os"
@@ -13,6 +12,9 @@ import (
 	"runtime/debug"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/pflag"
+	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/node/agent"
 )
@@ -34,7 +36,7 @@ func run(args []string) int {
 		err = c.Validate()
 	}
 	switch {
-	case errors.Is(err, flag.ErrHelp):
+	case errors.Is(err, pflag.ErrHelp):
 		return 0
 	case err != nil:
 		for line := range strings.Lines(err.Error()) {
@@ -51,13 +53,26 @@ func run(args []string) int {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	run := func() error { return agent.Run(ctx, c.Options, logger) }
-	if c.cleanup {
-		run = func() error { return agent.Cleanup(ctx, c.Options) }
-	}
-	if err := run(); err != nil {
+	if err := c.run(ctx, logger); err != nil {
 		fmt.Fprintf(os.Stderr, "packetwalk-node: %v\n", err)
 		return 1
 	}
 	return 0
+}
+
+func (c *command) run(ctx context.Context, logger *log.Logger) error {
+	switch {
+	case c.writeTo != "":
+		c.proxy.Default()
+		text, err := yaml.Marshal(&c.proxy)
+		if err != nil {
+			return err
+		}
+		return os.WriteFile(c.writeTo, text, 0o644)
+	case c.cleanup:
+		return agent.Cleanup(ctx, c.Options)
+	case c.initOnly:
+		return agent.Init(c.Options, logger)
+	}
+	return agent.Run(ctx, c.Options, logger)
 }

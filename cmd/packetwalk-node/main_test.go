@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -99,6 +100,64 @@ func TestFlagsOfKubeProxy(t *testing.T) {
 	}
 }
 
+// TestEveryFlagOfKubeProxy: each has an effect or is named. That these are all is held to upstream by controlplane/oracle.
+func TestEveryFlagOfKubeProxy(t *testing.T) {
+	text, err := os.ReadFile("testdata/kube-proxy-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	said := func(c *command) string {
+		text, err := json.Marshal([]any{c.Options, c.proxy, c.writeTo, c.cleanup, c.initOnly, c.showVersion})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	without := said(mustParse(t))
+	for _, arg := range strings.Fields(string(text)) {
+		name, _, _ := strings.Cut(arg, "=")
+		if c := mustParse(t, arg); said(c) == without && !slices.Equal(c.notes, []string{"without effect: " + name}) {
+			t.Errorf("%s does nothing, and is not named", arg)
+		}
+	}
+}
+
+// TestDeprecatedPorts: they are for addresses without a port, and 0 is for none.
+func TestDeprecatedPorts(t *testing.T) {
+	for _, c := range []struct{ args, healthz, metrics, note string }{
+		{"--healthz-port=0 --metrics-port=0", "", "", ""},
+		{"--healthz_port=7 --metrics-bind-address=10.0.0.7 --metrics-port 8", "0.0.0.0:10256", "10.0.0.7:8", "without effect: --healthz-port"},
+		{"--healthz-bind-address=fd00::1 --healthz-port=7", "[fd00::1]:7", "127.0.0.1:10249", ""},
+		{"--healthz-port=0 --write-config-to=/f", "0.0.0.0:10256", "127.0.0.1:10249", "without effect: --healthz-port"},
+	} {
+		got := mustParse(t, strings.Fields(c.args)...)
+		if got.HealthzAddress != c.healthz || got.MetricsAddress != c.metrics || strings.Join(got.notes, "; ") != c.note {
+			t.Errorf("%s: %q, %q, %q", c.args, got.HealthzAddress, got.MetricsAddress, got.notes)
+		}
+	}
+}
+
+// TestWrittenConfig: what --write-config-to writes asks for the same as the flags, and for what kube-proxy does without being asked.
+func TestWrittenConfig(t *testing.T) {
+	for _, flags := range []string{
+		"", "--proxy-mode=nftables --masquerade-all --cluster-cidr=10.0.0.0/8 --iptables-min-sync-period=3s",
+		"--nodeport-addresses=10.0.0.0/8 --detect-local-mode=BridgeInterface --pod-bridge-interface=cbr0 --metrics-bind-address=0.0.0.0",
+	} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		if status := run(append(strings.Fields(flags), "--write-config-to="+path)); status != 0 {
+			t.Fatalf("%s: exit status %d", flags, status)
+		}
+		want := mustParse(t, strings.Fields(flags)...)
+		got := mustParse(t, "--config="+path, "--strict-config", "--ip-families=IPv4")
+		want.ConntrackPerCore, want.OOMScore = 32*1024, new(int32(-999))
+		got.Configz, want.Configz = nil, nil
+		if diff := cmp.Diff(want.Options, got.Options, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
+			cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s: (-flags +written)\n%s", flags, diff)
+		}
+	}
+}
+
 func configFile(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "config.conf")
@@ -175,7 +234,7 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 		"--proxy-mode=ipvs":                     "write iptables or nftables",
 		"--iptables-min-sync-period=-1s":        "want 0 or more",
 		"--config=/no/such/file":                "no such file",
-		"--nonsense":                            "not defined",
+		"--nonsense":                            "unknown flag",
 		"now":                                   "all settings are flags",
 	} {
 		if _, err := parse([]string{arg}); err == nil || !strings.Contains(err.Error(), want) {

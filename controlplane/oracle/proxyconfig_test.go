@@ -2,13 +2,23 @@ package oracle
 
 import (
 	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+	cliflag "k8s.io/component-base/cli/flag"
+	"k8s.io/component-base/logs"
+	_ "k8s.io/component-base/logs/json/register" // its flags
 	"k8s.io/kube-proxy/config/v1alpha1"
+	"k8s.io/kubernetes/cmd/kube-proxy/app"
+	"k8s.io/kubernetes/pkg/proxy/apis/config"
+	"k8s.io/kubernetes/pkg/proxy/apis/config/scheme"
 	upstreamdefaults "k8s.io/kubernetes/pkg/proxy/apis/config/v1alpha1"
 
 	"packetwalk.dev/internal/node/proxyconfig"
@@ -88,6 +98,74 @@ func TestConfigurationHasUpstreamsDefaults(t *testing.T) {
 		want.ClientConnection.ContentType, want.FeatureGates = ours.ClientConnection.ContentType, ours.FeatureGates
 		if diff := cmp.Diff(want, ours); diff != "" {
 			t.Errorf("%s(-upstream +ours):\n%s", text, diff)
+		}
+	}
+}
+
+// TestFlagsAreUpstreams: packetwalk-node's tests have each flag of kube-proxy's, with a value that it takes.
+func TestFlagsAreUpstreams(t *testing.T) {
+	text, err := os.ReadFile("../../cmd/packetwalk-node/testdata/kube-proxy-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := strings.Fields(string(text))
+	upstream := app.NewProxyCommand()
+	upstream.SetGlobalNormalizationFunc(cliflag.WordSepNormalizeFunc) // and logs.AddFlags: as cli.Run does
+	logs.AddFlags(upstream.PersistentFlags())
+	if err := upstream.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	var theirs, ours []string
+	upstream.Flags().VisitAll(func(f *pflag.Flag) {
+		if !strings.HasPrefix(f.Name, "test.") {
+			theirs = append(theirs, "--"+f.Name)
+		}
+	})
+	for _, arg := range args {
+		name, _, _ := strings.Cut(arg, "=")
+		ours = append(ours, name)
+	}
+	slices.Sort(ours)
+	if diff := cmp.Diff(theirs, ours); diff != "" {
+		t.Errorf("(-upstream +ours):\n%s", diff)
+	}
+}
+
+// TestWrittenByUpstream: the files that kube-proxy writes of its flags ask for nothing that is not there.
+func TestWrittenByUpstream(t *testing.T) {
+	for _, mode := range []string{proxyconfig.ModeIPTables, proxyconfig.ModeNFTables} {
+		path := filepath.Join(t.TempDir(), "config.yaml")
+		upstream, flags := app.NewOptions(), pflag.NewFlagSet("", pflag.ContinueOnError)
+		upstream.AddFlags(flags)
+		if err := errors.Join(flags.Parse([]string{"--proxy-mode=" + mode, "--write-config-to=" + path}), upstream.Complete(flags),
+			upstream.Validate(), upstream.Run(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, strange, err := proxyconfig.Read(text)
+		if err != nil || len(strange) > 0 || len(ours.WithoutEffect()) > 0 {
+			t.Errorf("mode %s: %v, strange %q, without effect %q:\n%s", mode, err, strange, ours.WithoutEffect(), text)
+		}
+	}
+}
+
+// TestSecondDocument: of several documents upstream reads the first, too, and says nothing.
+func TestSecondDocument(t *testing.T) {
+	const first = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: nftables\n"
+	for _, text := range []string{first + "---\nmode: iptables\n", first + "---\na: [\n"} {
+		object, _, err := scheme.Codecs.UniversalDecoder().Decode([]byte(text), nil, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, strange, err := proxyconfig.Read([]byte(text))
+		if err != nil || len(strange) != 1 {
+			t.Fatalf("%v, %v", strange, err)
+		}
+		if theirs := object.(*config.KubeProxyConfiguration); string(theirs.Mode) != ours.Mode {
+			t.Errorf("%s: upstream has mode %s", text, theirs.Mode)
 		}
 	}
 }

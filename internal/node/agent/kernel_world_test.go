@@ -39,6 +39,10 @@ func TestMain(m *testing.M) {
 		if err := Cleanup(context.Background(), (&fileSource{path: os.Args[1]}).read().Options); err != nil {
 			log.Fatal(err)
 		}
+	case "init":
+		if err := playInit(); err != nil {
+			log.Fatal(err)
+		}
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":

@@ -3,12 +3,18 @@ package agent
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"io"
+	"log"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -18,6 +24,7 @@ import (
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestWhatTheNodeSays: its pods' ranges and its own address become part of the rules when they are known, and not before.
@@ -91,6 +98,45 @@ func TestWhatTheNodeSays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFirstSyncIsQueued: before there are rules, metrics tell of which families there will be some.
+func TestFirstSyncIsQueued(t *testing.T) {
+	m := newMetrics(BackendNFTables)
+	o := Options{ServiceProxy: true, Backend: BackendNFTables, Rules: serviceproxy.RulesCurrent,
+		Families: []service.Family{service.IPv4, service.IPv6}}
+	if _, err := newAgent(o, m, log.New(io.Discard, "", 0)); err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range o.Families {
+		want := fmt.Sprintf("\nkubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=%q} ", f)
+		if !strings.Contains(string(m.text()), want) {
+			t.Errorf("no %q in\n%s", want, m.text())
+		}
+	}
+}
+
+// TestInit: what is set at first needs no rights when the agent runs.
+func TestInit(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	cmd := exec.Command(os.Args[0])
+	cmd.Env, cmd.Stderr = append(os.Environ(), "PACKETWALK_TEST_ROLE=init"), os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
+	got, err := cmd.Output()
+	if want := "route_localnet 1, close_wait 77"; err != nil || string(got) != want {
+		t.Errorf("%q, %v; want %s", got, err, want)
+	}
+}
+
+func playInit() error {
+	if err := Init(Options{ServiceProxy: true, Backend: BackendIPTables, LocalhostPorts: true, CloseWait: 77 * time.Second},
+		log.Default()); err != nil {
+		return err
+	}
+	localnet, err := readSysctl(routeLocalnet)
+	wait, failed := readSysctl(ctCloseWait)
+	fmt.Printf("route_localnet %d, close_wait %d", localnet, wait)
+	return errors.Join(err, failed)
 }
 
 // TestServes: the addresses that kube-proxy has on its metrics port; and one that is taken is a fault, or the end.

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -43,6 +44,14 @@ func ensureSysctl(name string, value int) error {
 		return fmt.Errorf("set sysctl to %d: %w", value, err)
 	}
 	return nil
+}
+
+// Init sets the sysctls that Run would, for which writing rules is not right enough; after it Run finds them as they are to be.
+func Init(o Options, logger *log.Logger) error {
+	if !o.ServiceProxy {
+		return nil
+	}
+	return (&agent{Options: o, logger: logger}).setSysctls()
 }
 
 // setSysctls sets what kube-proxy sets. Those of conntrack are for the better, not needed; route_localnet is needed for what the rules

@@ -29,6 +29,7 @@ const (
 // Default fills in what a file leaves to kube-proxy, but for what has no effect. The least time between two syncs is none in mode
 // nftables, where kube-proxy has a second: its changes cost as much as all services, ours what they change.
 func (c *Configuration) Default() {
+	c.APIVersion, c.Kind = APIVersion, Kind
 	c.Mode = cmp.Or(c.Mode, ModeIPTables)
 	c.DetectLocalMode = cmp.Or(c.DetectLocalMode, LocalClusterCIDR)
 	c.BindAddress = cmp.Or(c.BindAddress, "0.0.0.0")

@@ -1,20 +1,24 @@
 package proxyconfig
 
 import (
+	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"reflect"
 	"slices"
 	"strings"
 
+	yamlv2 "go.yaml.in/yaml/v2" // the parser of sigs.k8s.io/yaml
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 )
 
 // Read reads a file, YAML or JSON. Fields that are not known and fields that occur twice are no error, as for kube-proxy, which takes the
-// last of several: strange names each, as `unknown field "ipvs.shedule"`.
+// last of several; of several documents it reads the first, whatever the others are. strange names each, as `unknown field "ipvs.shedule"`.
 func Read(text []byte) (c *Configuration, strange []string, err error) {
 	asJSON, err := yaml.YAMLToJSONStrict(text)
 	if err != nil {
@@ -33,10 +37,22 @@ func Read(text []byte) (c *Configuration, strange []string, err error) {
 	for _, one := range more {
 		strange = append(strange, one.Error())
 	}
+	if hasMore(text) {
+		strange = append(strange, "a second document, of which nothing is read")
+	}
 	if c.APIVersion != APIVersion || c.Kind != Kind {
 		return nil, nil, fmt.Errorf("apiVersion %q, kind %q: want %s, %s", c.APIVersion, c.Kind, APIVersion, Kind)
 	}
 	return c, strange, nil
+}
+
+// hasMore tells whether there is anything after the first document.
+func hasMore(text []byte) bool {
+	documents := yamlv2.NewDecoder(bytes.NewReader(text))
+	var one, more any
+	_ = documents.Decode(&one)
+	err := documents.Decode(&more)
+	return more != nil || err != nil && !errors.Is(err, io.EOF)
 }
 
 // WithoutEffect are the paths of fields that are set and that packetwalk-node does nothing with, here or in the mode that is set.
@@ -79,8 +95,7 @@ func withoutEffect(path string, v reflect.Value, off map[string]bool, none bool)
 		for i := range v.NumField() {
 			field := v.Type().Field(i)
 			name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
-			usual := field.Tag.Get("unless")
-			if name == "" || usual != "" && v.Field(i).String() == usual {
+			if usual := field.Tag.Get("unless"); name == "" || usual != "" && asText(v.Field(i)) == usual {
 				continue
 			}
 			child(name, v.Field(i), none || field.Tag.Get("effect") == "none")
@@ -91,6 +106,17 @@ func withoutEffect(path string, v reflect.Value, off map[string]bool, none bool)
 		return []string{path}
 	}
 	return nil
+}
+
+func asText(v reflect.Value) string {
+	v = reflect.Indirect(v)
+	if !v.IsValid() {
+		return ""
+	}
+	if d, ok := v.Interface().(metav1.Duration); ok {
+		return d.Duration.String()
+	}
+	return fmt.Sprint(v)
 }
 
 // empty tells whether a value asks for nothing: files written by programs have all fields.

@@ -40,15 +40,19 @@ func TestWhatIsNamed(t *testing.T) {
 			`unknown field "ipvs.shedule"`, `unknown field "modes"`}},
 		{name: "other case", text: "clusterCidr: 10.0.0.0/8\n", strange: []string{`unknown field "clusterCidr"`}},
 		{name: "twice", text: "mode: nftables\nmode: iptables\n", strange: []string{`line 4: key "mode" already set in map`}},
+		{name: "two documents", text: "mode: nftables\n---\nmode: iptables\n", strange: []string{"a second document, of which nothing is read"}},
+		{name: "no second document", text: "mode: nftables\n---\n# nothing\n"},
+		{name: "half a document", text: "mode: nftables\n---\na: [\n", strange: []string{"a second document, of which nothing is read"}},
 		{name: "of other modes", text: "mode: nftables\niptables: {masqueradeBit: 3, minSyncPeriod: 2s}\nnftables: {masqueradeBit: 4}\n",
 			nothing: []string{"iptables.masqueradeBit", "iptables.minSyncPeriod"}},
 		{name: "nftables in mode iptables", text: "nftables: {masqueradeAll: true}\n", nothing: []string{"nftables.masqueradeAll"}},
-		{name: "not here", text: "featureGates: {B: true, A: true}\nlogging: {format: json, verbosity: 2, flushFrequency: 5s}\n" +
+		{name: "not here", text: "featureGates: {B: true, A: true}\nlogging: {format: json, verbosity: 2, flushFrequency: 6s}\n" +
 			"ipvs: {strictARP: true}\nwinkernel: {sourceVip: a}\nenableProfiling: true\nconfigSyncPeriod: 1m\n" +
 			"clientConnection: {contentType: application/json}\n",
 			nothing: []string{"featureGates.A", "featureGates.B", "clientConnection.contentType", "logging.format", "logging.flushFrequency",
 				"logging.verbosity", "enableProfiling", "ipvs.strictARP", "winkernel.sourceVip", "configSyncPeriod"}},
-		{name: "as it is anyway", text: "logging: {format: text}\nclientConnection: {contentType: application/vnd.kubernetes.protobuf}\n"},
+		{name: "as it is anyway", text: "nftables: {masqueradeBit: 14, syncPeriod: 30s}\nconfigSyncPeriod: 15m\n" +
+			"logging: {format: text, flushFrequency: 5s}\nclientConnection: {contentType: application/vnd.kubernetes.protobuf}\n"},
 		{name: "ways to recognise pods", text: "detectLocalMode: BridgeInterface\nclusterCIDR: 10.0.0.0/8\n" +
 			"detectLocal: {bridgeInterface: cbr0, interfaceNamePrefix: veth}\n",
 			nothing: []string{"detectLocal.interfaceNamePrefix", "clusterCIDR"}},

@@ -61,7 +61,7 @@ type Configuration struct {
 	NodePortAddresses           []string         `json:"nodePortAddresses"`
 	OOMScoreAdj                 *int32           `json:"oomScoreAdj"`
 	Conntrack                   Conntrack        `json:"conntrack"`
-	ConfigSyncPeriod            metav1.Duration  `json:"configSyncPeriod" effect:"none"`
+	ConfigSyncPeriod            metav1.Duration  `json:"configSyncPeriod" effect:"none" unless:"15m0s"`
 	PortRange                   string           `json:"portRange" effect:"none"`
 	WindowsRunAsService         bool             `json:"windowsRunAsService,omitempty" effect:"none"`
 }
@@ -78,7 +78,7 @@ type ClientConnection struct {
 // Logging is that of all of Kubernetes' components (k8s.io/component-base/logs/api/v1).
 type Logging struct {
 	Format         string         `json:"format,omitempty" unless:"text"`
-	FlushFrequency any            `json:"flushFrequency"` // a duration, or nanoseconds
+	FlushFrequency any            `json:"flushFrequency" unless:"5s"` // a duration, or nanoseconds
 	Verbosity      uint32         `json:"verbosity"`
 	VModule        []any          `json:"vmodule,omitempty"`
 	Options        map[string]any `json:"options,omitempty"`
@@ -86,24 +86,24 @@ type Logging struct {
 
 // IPTables is of mode iptables.
 type IPTables struct {
-	MasqueradeBit      *int32          `json:"masqueradeBit"`
+	MasqueradeBit      *int32          `json:"masqueradeBit" unless:"14"`
 	MasqueradeAll      bool            `json:"masqueradeAll"`
-	LocalhostNodePorts *bool           `json:"localhostNodePorts"`
-	SyncPeriod         metav1.Duration `json:"syncPeriod"`
-	MinSyncPeriod      metav1.Duration `json:"minSyncPeriod"`
+	LocalhostNodePorts *bool           `json:"localhostNodePorts" unless:"true"`
+	SyncPeriod         metav1.Duration `json:"syncPeriod" unless:"30s"`
+	MinSyncPeriod      metav1.Duration `json:"minSyncPeriod" unless:"1s"`
 }
 
 // NFTables is of mode nftables.
 type NFTables struct {
-	MasqueradeBit *int32          `json:"masqueradeBit"`
+	MasqueradeBit *int32          `json:"masqueradeBit" unless:"14"`
 	MasqueradeAll bool            `json:"masqueradeAll"`
-	SyncPeriod    metav1.Duration `json:"syncPeriod"`
-	MinSyncPeriod metav1.Duration `json:"minSyncPeriod"`
+	SyncPeriod    metav1.Duration `json:"syncPeriod" unless:"30s"`
+	MinSyncPeriod metav1.Duration `json:"minSyncPeriod" unless:"1s"`
 }
 
 // IPVS is of mode ipvs.
 type IPVS struct {
-	SyncPeriod    metav1.Duration `json:"syncPeriod"`
+	SyncPeriod    metav1.Duration `json:"syncPeriod" unless:"30s"`
 	MinSyncPeriod metav1.Duration `json:"minSyncPeriod"`
 	Scheduler     string          `json:"scheduler"`
 	ExcludeCIDRs  []string        `json:"excludeCIDRs"`
