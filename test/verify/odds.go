@@ -95,13 +95,18 @@ func oddsOfPacket(source snapshot.Source, host string, p packet.Packet) (*Odds, 
 // is whether a neighbour is found, which is chance once for all flows, or a rule notes where the client is, to send its other flows there.
 func withoutOdds(o walk.Outcome) bool {
 	for s := range o.Steps() {
-		if s.Visit != nil && s.Visit.Rule != nil && strings.Contains(s.Visit.Rule.Text, "update @") {
+		if s.Visit != nil && s.Visit.Rule != nil && slices.ContainsFunc(s.Visit.Rule.Statements, remembers) {
 			return true
 		}
 	}
 	unresolved := o.End.Kind == walk.Dropped && o.End.Reject == "icmp-host-unreachable"
 	return unresolved || o.Probability == nil ||
 		slices.ContainsFunc(o.Choices, func(c walk.Chosen) bool { return c.Kind != netfilter.Random })
+}
+
+func remembers(s netfilter.Statement) bool {
+	note, ok := s.(*netfilter.Note)
+	return ok && note.Remembers
 }
 
 // oddsOfResult is the experiment that a prediction allows: at the host that tells most ways apart.

@@ -4,10 +4,14 @@ import (
 	"flag"
 	"fmt"
 	"math"
+	"math/big"
 	"strings"
 	"sync"
 	"testing"
 
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/syntax/nftables"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -37,6 +41,31 @@ func TestChiSquare(t *testing.T) {
 	} {
 		if p := chiSquare(c.cells); p < unlikelier != c.refuted {
 			t.Errorf("%s: p = %g", name, p)
+		}
+	}
+}
+
+// TestWhatPacketsLeaveBehind: after a rule that notes where the client is the next flow goes another way, whatever the rule's text is.
+func TestWhatPacketsLeaveBehind(t *testing.T) {
+	for statement, want := range map[string]bool{
+		`"update @m { ip saddr : ip daddr }"`: true,
+		`{"map": {"op": "update", "elem": {"payload": {"protocol": "ip", "field": "saddr"}}, "data": 1, "map": "@m"}}`: true,
+		`{"counter": null}`: false,
+	} {
+		rules, err := nftables.Parse([]byte(`{"nftables": [{"table": {"family": "ip", "name": "t", "handle": 1}},
+			{"chain": {"family": "ip", "table": "t", "name": "c", "handle": 2}},
+			{"rule": {"family": "ip", "table": "t", "chain": "c", "handle": 3, "comment": "no update @m", "expr": [` + statement + `]}}]}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := nftables.Lower(rules)
+		if err != nil {
+			t.Fatal(err)
+		}
+		chain := tables[0].Chains[0]
+		step := walk.Step{Visit: &netfilter.Visit{Chain: chain, Rule: &chain.Rules[0]}}
+		if got := withoutOdds(walk.Outcome{Probability: big.NewRat(1, 1), There: []walk.Step{step}}); got != want {
+			t.Errorf("%s: %v, want %v (%s)", statement, got, want, chain.Rules[0].Text)
 		}
 	}
 }

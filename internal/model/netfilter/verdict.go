@@ -54,6 +54,8 @@ func (j *JumpTo) String() string {
 // Note is an effect that a walk does not see: LOG, NFLOG, TRACE, an accounting object, a set of recent addresses.
 type Note struct {
 	Words string
+	// Remembers tells that it changes a set or a map, in which rules may find later packets.
+	Remembers bool
 }
 
 // Eval goes on.

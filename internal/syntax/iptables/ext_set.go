@@ -74,7 +74,7 @@ func lowerSetTarget(_ *lowerer, t *Target) netfilter.Statement {
 			return nil
 		}
 	}
-	return &netfilter.Note{Words: strings.Join(words, ", ")}
+	return &netfilter.Note{Words: strings.Join(words, ", "), Remembers: true}
 }
 
 func (l *restReader) sets(t *Target) bool {

@@ -14,7 +14,7 @@ func (l *lowerer) statement(n *Node) netfilter.Statement {
 	switch {
 	case ok:
 	case n.Kind == String && strings.HasPrefix(n.Text, "update @"):
-		return &netfilter.Note{Words: n.Text} // of a map: nft 1.0.6 has no JSON for it
+		return &netfilter.Note{Words: n.Text, Remembers: true} // of a map: nft 1.0.6 has no JSON for it
 	default:
 		return &netfilter.UnknownEffect{Text: n.String()}
 	}
@@ -112,7 +112,7 @@ func updates(n, whole *Node) netfilter.Statement {
 			return &netfilter.MatchHistory{Text: text, Words: text, Connections: name == "ct count"}
 		}
 	}
-	return &netfilter.Note{Words: text}
+	return &netfilter.Note{Words: text, Remembers: true}
 }
 
 func (l *lowerer) vmap(n *Node) netfilter.Statement {
