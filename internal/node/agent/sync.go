@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"os/exec"
+	"runtime/debug"
 	"slices"
 	"time"
 
@@ -134,6 +135,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 		a.repairKept() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d %s in %v",
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
+		go debug.FreeOSMemory() // writing all needs twice what is kept
 	}
 	a.removeOther(ctx, p)
 	a.metrics.lastSync.of(p.family.String()).setNow()

@@ -7,6 +7,7 @@
 package kube
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"slices"
@@ -116,13 +117,12 @@ func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Coun
 	w := &Watcher{Watches: NewWatches(trouble), core: core, changed: map[service.Key]bool{}, of: map[service.Key][]string{}}
 	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
 	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
-	add := func(client *rest.RESTClient, resource, kind string, object runtime.Object, labels, fields string) cache.Store {
-		return w.Add(List{Client: client, Resource: resource, Object: object, Labels: labels, Fields: fields, Transform: slim,
-			Seen: func(objects ...any) { seen(kind); w.note(objects) }})
-	}
-	w.services = add(core, "services", "service", &corev1.Service{}, ours, "")
-	w.slices = add(discovery, "endpointslices", "endpoints", &discoveryv1.EndpointSlice{}, ours, "")
-	w.nodes = add(core, "nodes", "node", &corev1.Node{}, "", equal("metadata.name", nodeName))
+	w.services = w.Add(List{Client: core, Resource: "services", Object: &corev1.Service{}, Labels: ours, Transform: pack,
+		Seen: func(objects ...any) { seen("service"); w.note(objects) }})
+	w.slices = w.Add(List{Client: discovery, Resource: "endpointslices", Object: &discoveryv1.EndpointSlice{}, Labels: ours, Transform: pack,
+		Seen: func(objects ...any) { seen("endpoints"); w.note(objects) }})
+	w.nodes = w.Add(List{Client: core, Resource: "nodes", Object: &corev1.Node{}, Fields: equal("metadata.name", nodeName), Transform: slim,
+		Seen: func(...any) { seen("node") }})
 	return w, nil
 }
 
@@ -139,7 +139,7 @@ func (w *Watcher) WatchServiceCIDRs(config *rest.Config) error {
 // Snapshot gives what is known now.
 func (w *Watcher) Snapshot() Snapshot {
 	s := w.beside()
-	s.Services, s.EndpointSlices = Objects[*corev1.Service](w.services), Objects[*discoveryv1.EndpointSlice](w.slices)
+	s.Services, s.EndpointSlices = allUnpacked[corev1.Service](w.services), allUnpacked[discoveryv1.EndpointSlice](w.slices)
 	return s
 }
 
@@ -159,29 +159,23 @@ func (w *Watcher) note(objects []any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for _, o := range objects {
-		switch o := o.(type) {
-		case *corev1.Service:
-			w.changed[service.Key{Namespace: o.Namespace, Service: o.Name}] = true
-		case *discoveryv1.EndpointSlice:
-			key := service.OfSlice(o)
-			w.changed[key] = true
-			w.of[key] = slices.DeleteFunc(w.of[key], func(name string) bool { return name == o.Name })
-			if now := get[*discoveryv1.EndpointSlice](w.slices, o.Namespace, o.Name); now != nil && service.OfSlice(now) == key {
-				w.of[key] = append(w.of[key], o.Name)
-			}
-			if len(w.of[key]) == 0 {
-				delete(w.of, key)
-			}
+		p, ok := o.(*packed)
+		if !ok {
+			continue
+		}
+		key := p.key()
+		w.changed[key] = true
+		if !p.slice {
+			continue
+		}
+		w.of[key] = slices.DeleteFunc(w.of[key], func(name string) bool { return name == p.name })
+		if now, _, _ := w.slices.GetByKey(p.namespace + "/" + p.name); now != nil && now.(*packed).key() == key {
+			w.of[key] = append(w.of[key], p.name)
+		}
+		if len(w.of[key]) == 0 {
+			delete(w.of, key)
 		}
 	}
-}
-
-// get is an object of a store; nil where there is none.
-func get[T any](store cache.Store, namespace, name string) (object T) {
-	if o, there, err := store.GetByKey(namespace + "/" + name); err == nil && there {
-		object, _ = o.(T)
-	}
-	return object
 }
 
 // ServiceObjects are a service, nil where there is none (any more), and its EndpointSlices. They are shared: read only.
@@ -226,9 +220,9 @@ func (w *Watcher) Delta(whole bool) Delta {
 	d := w.beside().Whole()
 	d.Whole = false
 	for key := range changed {
-		of := ServiceObjects{Service: get[*corev1.Service](w.services, key.Namespace, key.Service)}
+		of := ServiceObjects{Service: get[corev1.Service](w.services, key.Namespace, key.Service)}
 		for _, name := range w.of[key] {
-			if slice := get[*discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil {
+			if slice := get[discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil {
 				of.EndpointSlices = append(of.EndpointSlices, slice)
 			}
 		}
@@ -243,13 +237,11 @@ func (w *Watcher) Event(ctx context.Context, e corev1.Event) error {
 	return PostEvent(ctx, w.core, e)
 }
 
-// same tells whether two versions of a slim object differ in nothing that is read. A node's status changes every few seconds; of slices the
-// API server counts what changes (k8s.io/kubernetes pkg/registry/discovery/endpointslice), so that not all endpoints are compared.
+// same tells whether two versions of an object differ in nothing that is read. A node's status changes every few seconds.
 func same(before, after any) bool {
-	if a, ok := before.(*discoveryv1.EndpointSlice); ok {
-		if b, ok := after.(*discoveryv1.EndpointSlice); ok && a.UID == b.UID && a.Generation != b.Generation {
-			return false
-		}
+	if a, ok := before.(*packed); ok {
+		b, ok := after.(*packed)
+		return ok && bytes.Equal(a.data, b.data)
 	}
 	a, b := before.(runtime.Object).DeepCopyObject(), after.(runtime.Object).DeepCopyObject()
 	for _, o := range []runtime.Object{a, b} {
@@ -261,19 +253,6 @@ func same(before, after any) bool {
 // slim leaves of an object what is read of it.
 func slim(o any) (any, error) {
 	switch o := o.(type) {
-	case *corev1.Service:
-		return &corev1.Service{ObjectMeta: slimMeta(&o.ObjectMeta, service.LabelProxyName), Spec: slimService(o.Spec), Status: o.Status}, nil
-	case *discoveryv1.EndpointSlice:
-		s := *o
-		s.ObjectMeta = slimMeta(&o.ObjectMeta, discoveryv1.LabelServiceName)
-		if t, ok := o.Annotations[corev1.EndpointsLastChangeTriggerTime]; ok {
-			s.Annotations = map[string]string{corev1.EndpointsLastChangeTriggerTime: t}
-		}
-		s.Endpoints = make([]discoveryv1.Endpoint, len(o.Endpoints))
-		for i, e := range o.Endpoints {
-			s.Endpoints[i] = discoveryv1.Endpoint{Addresses: e.Addresses, Conditions: e.Conditions, NodeName: e.NodeName, Hints: e.Hints}
-		}
-		return &s, nil
 	case *networkingv1.ServiceCIDR:
 		return &networkingv1.ServiceCIDR{ObjectMeta: slimMeta(&o.ObjectMeta, ""), Spec: o.Spec}, nil
 	case *corev1.Node:
@@ -293,9 +272,4 @@ func slimMeta(m *metav1.ObjectMeta, label string) metav1.ObjectMeta {
 		out.Labels = map[string]string{label: value}
 	}
 	return out
-}
-
-func slimService(s corev1.ServiceSpec) corev1.ServiceSpec {
-	s.Selector = nil
-	return s
 }

@@ -331,15 +331,15 @@ func TestOnlyWhatIsReadIsAChange(t *testing.T) {
 	}
 }
 
-// TestChangesOfSlicesAreNotCompared: each of many agents gets each change of a large service.
-func TestChangesOfSlicesAreNotCompared(t *testing.T) {
+// TestChangesOfSlicesAreNotDecoded: each of many agents gets each change of a large service.
+func TestChangesOfSlicesAreNotDecoded(t *testing.T) {
 	slice := func(generation int64, ready bool) any {
 		s := &discoveryv1.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "s", UID: "u", Generation: generation}}
 		for range 100 {
 			s.Endpoints = append(s.Endpoints,
 				discoveryv1.Endpoint{Addresses: []string{"10.0.0.1"}, Conditions: discoveryv1.EndpointConditions{Ready: &ready}})
 		}
-		o, err := slim(s)
+		o, err := pack(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -354,6 +354,6 @@ func TestChangesOfSlicesAreNotCompared(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 	if !same(before, slice(1, false)) || same(slice(0, false), slice(0, true)) {
-		t.Error("slices without generations are not compared")
+		t.Error("slices are not compared by what they hold")
 	}
 }
