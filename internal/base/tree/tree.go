@@ -4,8 +4,10 @@ package tree
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
+	"strings"
 	"time"
 
 	"packetwalk.dev/internal/base/program"
@@ -20,6 +22,18 @@ func Remove(dir string) error {
 	if _, err := os.Lstat(dir); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	_, err := program.Command{Path: "rm", Args: []string{"-rf", "--", dir}, Limit: limit}.Output(context.Background())
+	return remove("", dir)
+}
+
+// RemoveIn is Remove of a file or directory, by its name, in a directory that is open, whoever may move it or make links on the way to it.
+func RemoveIn(dir *os.File, name string) error {
+	if strings.ContainsRune(name, '/') {
+		return fmt.Errorf("remove %q: it is no name of a file", name)
+	}
+	return remove(fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), dir.Fd()), name)
+}
+
+func remove(dir, name string) error {
+	_, err := program.Command{Path: "rm", Args: []string{"-rf", "--", name}, Dir: dir, Limit: limit}.Output(context.Background())
 	return err
 }

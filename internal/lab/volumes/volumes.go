@@ -15,6 +15,8 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/component-helpers/storage/volume"
+
+	"packetwalk.dev/internal/base/tree"
 )
 
 // Name is what StorageClasses call the provisioner.
@@ -101,7 +103,15 @@ func (p Provisioner) remove(v *corev1.PersistentVolume) error {
 		return err
 	}
 	defer root.Close()
-	return root.RemoveAll(name)
+	dir, err := root.Open(filepath.Dir(name))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	return tree.RemoveIn(dir, filepath.Base(name))
 }
 
 // nodeOf is the node whose directory a volume is.

@@ -17,6 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/component-helpers/storage/volume"
+
+	"packetwalk.dev/internal/testing/containertest"
 )
 
 const (
@@ -114,6 +116,27 @@ func TestRun(t *testing.T) {
 	}
 	stop()
 	<-ended
+}
+
+// TestRemoveDeep: a volume goes in which a pod has made more directories in each other than this process can have open; one that is gone
+// already is no error.
+func TestRemoveDeep(t *testing.T) {
+	containertest.FewFiles(t)
+	p, root := newProvisioner(t)
+	v, err := p.make(claimOn("one"), newClass())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "var/vols", name)
+	containertest.Deep(t, dir, 5000)
+	for range 2 {
+		if err := p.remove(v); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("it is left: %v", err)
+	}
 }
 
 // TestFails: what cannot be made is an event on the claim, and the scheduler chooses another node where the first one has no volumes.
