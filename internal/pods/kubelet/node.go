@@ -107,9 +107,10 @@ func nodeConditions(now metav1.Time) []corev1.NodeCondition {
 
 // nodeProvider answers the node controller: the node is well as long as the kubelet runs.
 type nodeProvider struct {
-	node *corev1.Node
-	mu   sync.Mutex
-	cb   func(*corev1.Node)
+	telling sync.Mutex // one after the other
+	mu      sync.Mutex
+	node    *corev1.Node
+	cb      func(*corev1.Node)
 }
 
 func (p *nodeProvider) Ping(ctx context.Context) error { return ctx.Err() }
@@ -149,12 +150,16 @@ func (p *nodeProvider) images(list []corev1.ContainerImage) {
 	}
 }
 
-// again makes the controller write the node's status now. It does not block for long: the controller takes one at a time.
+// again makes the controller write the node's status soon. It does not wait for that: the controller takes one at a time, each as it is then.
 func (p *nodeProvider) again() {
-	p.mu.Lock()
-	cb, node := p.cb, p.node.DeepCopy()
-	p.mu.Unlock()
-	if cb != nil {
-		go cb(node)
-	}
+	go func() {
+		p.telling.Lock()
+		defer p.telling.Unlock()
+		p.mu.Lock()
+		cb, node := p.cb, p.node.DeepCopy()
+		p.mu.Unlock()
+		if cb != nil {
+			cb(node)
+		}
+	}()
 }

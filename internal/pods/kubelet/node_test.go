@@ -56,3 +56,17 @@ func TestImagesOfTheNode(t *testing.T) {
 	cancel()
 	<-ended
 }
+
+// TestNodeStatusesInOrder: the status that is told last is the newest, whichever change's turn comes first.
+func TestNodeStatusesInOrder(t *testing.T) {
+	p := &nodeProvider{node: &corev1.Node{}}
+	told := make(chan int64)
+	p.NotifyNodeStatus(t.Context(), func(n *corev1.Node) { told <- n.Status.Images[0].SizeBytes })
+	for size := range int64(100) {
+		p.images([]corev1.ContainerImage{{SizeBytes: 2 * size}})
+		p.images([]corev1.ContainerImage{{SizeBytes: 2*size + 1}})
+		if <-told; <-told != 2*size+1 {
+			t.Fatalf("after %d changes the last is not the newest", 2*(size+1))
+		}
+	}
+}
