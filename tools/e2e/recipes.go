@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/name"
 	v1 "github.com/google/go-containerregistry/pkg/v1"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/pods/distribution"
 )
 
@@ -136,7 +137,8 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 	return folder, errors.Join(os.Chmod(root, 0o755), os.Rename(root, folder))
 }
 
-const path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+// path is the images'.
+const path = "PATH=" + program.Path
 
 // recipes are by the repositories' names. They are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of
 // this machine's packages in place of Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance
@@ -153,7 +155,7 @@ func (p parts) recipes() (map[string]recipe, error) {
 	pause := agnhost
 	pause.config.Entrypoint = []string{"/agnhost", "pause"}
 	pause.config.Cmd = nil
-	nnp, err := program("nonewprivs")
+	nnp, err := suiteProgram("nonewprivs")
 	if err != nil {
 		return nil, err
 	}
@@ -183,14 +185,14 @@ func (p parts) recipes() (map[string]recipe, error) {
 	return made, p.servers(made)
 }
 
-// program is a program of the suite, by a path that has its version: what bin/e2e has is a link.
-func program(name string) (string, error) {
+// suiteProgram is a program of the suite, by a path that has its version: what bin/e2e has is a link.
+func suiteProgram(name string) (string, error) {
 	return filepath.EvalSymlinks(filepath.Join(bin, "e2e", name))
 }
 
 // agnhost is the image that most specs run. It lacks iperf.
 func (p parts) agnhost() (recipe, error) {
-	file, err := program("agnhost")
+	file, err := suiteProgram("agnhost")
 	if err != nil {
 		return recipe{}, err
 	}
@@ -227,7 +229,7 @@ func (p parts) withControlPlane(files []entry, config v1.Config) (recipe, error)
 // servers adds the images of upstream's servers.
 func (p parts) servers(made map[string]recipe) (err error) {
 	for _, name := range []string{"sample-apiserver", "regression-issue-74839"} {
-		file, err := program(name)
+		file, err := suiteProgram(name)
 		if err != nil {
 			return err
 		}
