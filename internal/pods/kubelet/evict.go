@@ -2,13 +2,17 @@ package kubelet
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"time"
 
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	requests "k8s.io/component-helpers/resource"
 )
 
@@ -27,12 +31,23 @@ func (k *Kubelet) measure(ctx context.Context) error {
 	}
 }
 
-// evict ends the pods that have written more to the disk than they may.
+// evict has all pods measured, and ends those that have written more to the disk than they may. It waits for none: one may have written
+// millions of files.
 func (k *Kubelet) evict(ctx context.Context) {
 	for _, w := range k.workers() {
-		if message := w.overfull(ctx); message != "" {
-			w.do(func(m *machine, _ time.Time) { m.evicted(message) })
+		if !w.measuring.CompareAndSwap(false, true) {
+			continue // since the last time
 		}
+		k.group.Go(func() {
+			defer w.measuring.Store(false)
+			message, err := w.overfull(ctx)
+			if message != "" {
+				w.do(func(m *machine, _ time.Time) { m.evicted(message) })
+			}
+			if err != nil && ctx.Err() == nil {
+				k.cfg.Log("pod %s: %v", podRef(w.pod()), err)
+			}
+		})
 	}
 }
 
@@ -53,13 +68,14 @@ func (m *machine) evicted(message string) {
 }
 
 // overfull tells what of the pod takes more of the disk than it may, "" for nothing: a volume, the pod, a container, in upstream's order
-// and words (pkg/kubelet/eviction, localStorageEviction). What is in memory does not count.
-func (w *worker) overfull(ctx context.Context) string {
+// and words (pkg/kubelet/eviction, localStorageEviction). What is in memory does not count, and what a pod has made so that it cannot be
+// measured counts as too much.
+func (w *worker) overfull(ctx context.Context) (message string, err error) {
 	w.mu.Lock()
 	pod, ended := w.m.pod, w.m.terminal() || !w.m.volumes.ready
 	w.mu.Unlock()
 	if ended || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical {
-		return ""
+		return "", nil
 	}
 	limit, limited := requests.PodLimits(pod, requests.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
 	v, total := volumes{dir: w.volumesDir()}, int64(0)
@@ -68,35 +84,53 @@ func (w *worker) overfull(ctx context.Context) string {
 		if e == nil || e.Medium == corev1.StorageMediumMemory {
 			continue
 		}
-		bound := e.SizeLimit != nil && e.SizeLimit.Sign() > 0
-		if !bound && !limited {
+		most, words := limit, ofPod(limit)
+		switch bound := e.SizeLimit != nil && e.SizeLimit.Sign() > 0; {
+		case bound:
+			most, words = *e.SizeLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q", spec.Name, e.SizeLimit.String())
+		case !limited:
 			continue
 		}
-		used := usage(ctx, v.path("empty-dir", spec.Name))
-		if total += used; bound && used > e.SizeLimit.Value() {
-			return fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", spec.Name, e.SizeLimit.String())
+		used, err := w.usage(ctx, v.path("empty-dir", spec.Name), most.Value())
+		if total += used; used > most.Value() || errors.Is(err, errUnmeasured) {
+			return exceeded(words, err), nil
+		}
+		if err != nil {
+			return "", err
 		}
 	}
 	if !limited {
-		return ""
+		return "", nil
 	}
-	containers := w.containersUsage(ctx)
+	containers, err := w.containersUsage(ctx, limit.Value())
 	for _, used := range containers {
 		total += used
 	}
-	if total > limit.Value() {
-		return fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit.String())
+	if total > limit.Value() || errors.Is(err, errUnmeasured) {
+		return exceeded(ofPod(limit), err), nil
 	}
 	for _, c := range pod.Spec.Containers {
 		if most := c.Resources.Limits.StorageEphemeral(); most.Sign() > 0 && containers[c.Name] > most.Value() {
-			return fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, most.String())
+			return exceeded(fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q", c.Name, most.String()), nil), err
 		}
 	}
-	return ""
+	return "", err
+}
+
+func ofPod(limit resource.Quantity) string {
+	return "Pod ephemeral local storage usage exceeds the total limit of containers " + limit.String()
+}
+
+// exceeded ends upstream's words, with why it was not measured.
+func exceeded(words string, err error) string {
+	if err != nil {
+		words += ": " + err.Error()
+	}
+	return words + ". "
 }
 
 // containersUsage is what each container takes of the disk by its logs and, unless they are in memory, its writable layers, in bytes.
-func (w *worker) containersUsage(ctx context.Context) map[string]int64 {
+func (w *worker) containersUsage(ctx context.Context, most int64) (map[string]int64, error) {
 	used := map[string]int64{}
 	w.mu.Lock()
 	for _, c := range w.m.containers {
@@ -104,70 +138,96 @@ func (w *worker) containersUsage(ctx context.Context) map[string]int64 {
 	}
 	w.mu.Unlock()
 	for name := range used {
-		used[name] = usage(ctx, filepath.Join(w.disk, "logs", name)) + usage(ctx, filepath.Join(w.disk, "layers", name))
+		for _, kind := range []string{"logs", "layers"} {
+			n, err := w.usage(ctx, filepath.Join(w.disk, kind, name), most)
+			if used[name] += n; err != nil {
+				return used, err
+			}
+		}
 	}
-	return used
+	return used, nil
 }
 
-// How long one directory is measured, and how deep: what is deeper does not count, and costs whoever looks for it.
+// usage is how much of the disk a directory takes, in bytes, or something above most. The error is one of errUnmeasured where the pod has
+// made it so. What containers change meanwhile may count or not.
+func (w *worker) usage(ctx context.Context, dir string, most int64) (int64, error) {
+	release, err := w.k.cfg.Shared.measures.take(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer release()
+	m := meter{most: most, names: mostNames, linked: map[uint64]bool{}}
+	err = m.directory(ctx, unix.AT_FDCWD, dir, 0)
+	return m.bytes, err
+}
+
+// What a pod may make that is measured: more of it takes too long, or too many descriptors.
 const (
-	measureTime  = 5 * time.Second
-	measureDepth = 200
+	mostDeep   = 200 // directories in each other
+	mostNames  = 10_000_000
+	mostLinked = 1_000_000 // files of several names; more count for each name
 )
 
-// usage is how much of the disk a directory takes, in bytes, as far as that is found out in time. What containers change meanwhile, and
-// what cannot be read, does not count.
-func usage(ctx context.Context, dir string) int64 {
-	ctx, cancel := context.WithTimeout(ctx, measureTime)
-	defer cancel()
-	m := meter{linked: map[uint64]bool{}}
-	if fd, err := unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
-		m.add(ctx, fd, 0)
-	}
-	return m.bytes
-}
+var (
+	errUnmeasured = errors.New("it cannot be measured")
+	errDeep       = fmt.Errorf("%w: it has more than %d directories in each other", errUnmeasured, mostDeep)
+	errMany       = fmt.Errorf("%w: it has more than %d files", errUnmeasured, mostNames)
+)
 
 // A meter adds up what files take of the disk, those with several names once.
 type meter struct {
 	bytes  int64
-	linked map[uint64]bool // by inode
+	most   int64 // more than that need not be told from even more
+	names  int   // that it still looks at
+	linked map[uint64]bool
 }
 
-// add measures an open directory, and closes it. It takes names some at a time: a container may have made millions.
-func (m *meter) add(ctx context.Context, fd, depth int) {
-	dir := os.NewFile(uintptr(fd), "measured")
+// directory measures a directory, by its name in one that is open, as far as it is one. It takes names some at a time: a container may have
+// made millions.
+func (m *meter) directory(ctx context.Context, in int, name string, depth int) error {
+	fd, err := unix.Openat(in, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	switch {
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ENOTDIR), errors.Is(err, unix.ELOOP): // it is not there, or is another by now
+		return nil
+	case err != nil:
+		return &os.PathError{Op: "measure", Path: name, Err: err}
+	}
+	dir := os.NewFile(uintptr(fd), name)
 	defer dir.Close()
-	for ctx.Err() == nil {
+	if depth > mostDeep {
+		return errDeep
+	}
+	for ctx.Err() == nil && m.bytes <= m.most {
 		names, err := dir.Readdirnames(1000)
-		if err != nil {
-			return
+		if errors.Is(err, io.EOF) || errors.Is(err, fs.ErrNotExist) {
+			return nil
 		}
-		for _, name := range names {
-			var st unix.Stat_t
-			if unix.Fstatat(fd, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
-				continue
+		for _, below := range names {
+			if err == nil {
+				err = m.file(ctx, fd, below, depth)
 			}
-			if st.Mode&unix.S_IFMT != unix.S_IFDIR {
-				m.file(&st)
-				continue
-			}
-			m.bytes += st.Blocks * 512
-			if depth == measureDepth || ctx.Err() != nil {
-				continue
-			}
-			if below, err := unix.Openat(fd, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0); err == nil {
-				m.add(ctx, below, depth+1)
-			}
+		}
+		if err != nil {
+			return err
 		}
 	}
+	return ctx.Err()
 }
 
-func (m *meter) file(st *unix.Stat_t) {
-	if st.Nlink > 1 {
-		if m.linked[st.Ino] {
-			return
-		}
-		m.linked[st.Ino] = true
+func (m *meter) file(ctx context.Context, in int, name string, depth int) error {
+	if m.names--; m.names < 0 {
+		return errMany
+	}
+	var st unix.Stat_t
+	if unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || m.linked[st.Ino] {
+		return nil // it is not there any more, or was counted by another name
 	}
 	m.bytes += st.Blocks * 512
+	switch {
+	case st.Mode&unix.S_IFMT == unix.S_IFDIR:
+		return m.directory(ctx, in, name, depth+1)
+	case st.Nlink > 1 && len(m.linked) < mostLinked:
+		m.linked[st.Ino] = true
+	}
+	return nil
 }

@@ -7,7 +7,10 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
+
+	"packetwalk.dev/internal/testing/containertest"
 )
 
 // TestEvicted: a pod that has written more to a volume than its limit ends, and one that has not goes on.
@@ -35,8 +38,8 @@ func TestEvicted(t *testing.T) {
 		}
 		b.k.evict(t.Context())
 		if name == "small" {
-			if got := b.k.byUID(pod.UID).overfull(t.Context()); got != "" {
-				t.Errorf("it is evicted: %s", got)
+			if got, err := b.k.byUID(pod.UID).overfull(t.Context()); got != "" || err != nil {
+				t.Errorf("it is evicted: %s, %v", got, err)
 			}
 			continue
 		}
@@ -47,6 +50,98 @@ func TestEvicted(t *testing.T) {
 		if grace := <-c.stops; grace > evictedGrace {
 			t.Errorf("its container has %v to end", grace)
 		}
+	}
+}
+
+// TestUnmeasured: a pod ends that has made its directories so that what is in them cannot be measured, and others are measured meanwhile.
+func TestUnmeasured(t *testing.T) {
+	for name, tt := range map[string]struct {
+		edit func(*corev1.Pod)
+		dir  string // in the pod's
+		want string
+	}{
+		"volume": {func(p *corev1.Pod) {
+			p.Spec.Volumes = []corev1.Volume{{Name: "cache", VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("1Gi"))}}}}
+		}, "volumes/kubernetes.io~empty-dir/cache", `Usage of EmptyDir volume "cache" exceeds the limit "1Gi"`},
+		"layer": {func(p *corev1.Pod) {
+			p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: quantity("1Gi")}
+		}, "layers/app", "Pod ephemeral local storage usage exceeds the total limit of containers 1Gi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t)
+			pod := b.create(testPod("web", tt.edit))
+			b.runtime.next(t)
+			b.await("web", "ready", ready)
+			dir := filepath.Join(b.k.podDisk(string(pod.UID)), tt.dir)
+			if err := os.MkdirAll(dir, 0o755); err != nil {
+				t.Fatal(err)
+			}
+			containertest.Deep(t, dir, 300)
+			b.k.evict(t.Context())
+			p := b.await("web", "evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+			if want := tt.want + ": it cannot be measured: it has more than 200 directories in each other. "; p.Status.Message != want {
+				t.Errorf("%q, want %q", p.Status.Message, want)
+			}
+		})
+	}
+}
+
+// TestMeasuredInTurn: who evicts waits for none of the pods, and they are measured as soon as there is room.
+func TestMeasuredInTurn(t *testing.T) {
+	b := newBench(t)
+	pod := b.create(testPod("web", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: quantity("1Mi")}
+	}))
+	b.runtime.next(t)
+	b.await("web", "ready", ready)
+	dir := filepath.Join(b.k.podDisk(string(pod.UID)), "layers/app")
+	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "file"), make([]byte, 2<<20), 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	measures := b.k.cfg.Shared.measures
+	for range cap(measures) {
+		measures <- struct{}{}
+	}
+	for range 2 {
+		b.k.evict(t.Context())
+	}
+	if p := b.await("web", "there", func(*corev1.Pod) bool { return true }); p.Status.Phase != corev1.PodRunning {
+		t.Errorf("%+v", p.Status)
+	}
+	<-measures
+	b.await("web", "evicted", func(p *corev1.Pod) bool { return p.Status.Phase == corev1.PodFailed })
+}
+
+// TestMeter: what counts, and up to which bounds.
+func TestMeter(t *testing.T) {
+	const kib = 1 << 10
+	dir := t.TempDir()
+	for n := range 5 {
+		sub := filepath.Join(dir, strings.Repeat("d/", n+1))
+		if err := errors.Join(os.Mkdir(sub, 0o755), os.WriteFile(sub+"file", make([]byte, 100*kib), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all := int64(5*100*kib) / kib
+	for _, tt := range []struct {
+		name        string
+		most, names int
+		least       int64 // KiB
+		err         error
+	}{
+		{"all of it", 1 << 30, 10, all, nil},
+		{"too many files", 1 << 30, 9, 0, errMany},
+		{"as much as need be known", 150 * kib, 9, 151, nil},
+	} {
+		m := meter{most: int64(tt.most), names: tt.names, linked: map[uint64]bool{}}
+		if err := m.directory(t.Context(), unix.AT_FDCWD, dir, 0); !errors.Is(err, tt.err) || m.bytes/kib < tt.least || m.bytes/kib > all+100 {
+			t.Errorf("%s: %d KiB, %v", tt.name, m.bytes/kib, err)
+		}
+	}
+	m := meter{most: 1 << 30, names: 10, linked: map[uint64]bool{}}
+	if err := m.directory(t.Context(), unix.AT_FDCWD, filepath.Join(dir, "nosuch"), 0); err != nil || m.bytes != 0 {
+		t.Errorf("what is not there: %d, %v", m.bytes, err)
 	}
 }
 
@@ -110,8 +205,8 @@ func TestOverfull(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if got := b.k.byUID(pod.UID).overfull(t.Context()); got != tt.want {
-				t.Errorf("got %q, want %q", got, tt.want)
+			if got, err := b.k.byUID(pod.UID).overfull(t.Context()); got != tt.want || err != nil {
+				t.Errorf("got %q, %v, want %q", got, err, tt.want)
 			}
 		})
 	}

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -46,6 +47,7 @@ type worker struct {
 	restored  bool // left by the kubelet before
 	gone      bool // its directory is being removed
 	processes sandbox
+	measuring atomic.Bool
 	// cleanup counts what may still work on files of the pod though the machine has finished.
 	cleanup sync.WaitGroup
 }
@@ -368,7 +370,7 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 	if w.pod().Spec.HostNetwork {
 		return []string{w.k.host.ip.String()}, nil
 	}
-	release, err := w.k.cfg.Shared.slot(ctx)
+	release, err := w.k.cfg.Shared.starts.take(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -29,7 +29,8 @@ type Shared struct {
 	client    kubernetes.Interface
 	factory   informers.SharedInformerFactory
 	broadcast record.EventBroadcaster
-	starts    chan struct{}
+	starts    slots
+	measures  slots
 
 	troubles troubles
 
@@ -52,7 +53,9 @@ func NewShared(client kubernetes.Interface) *Shared {
 		})),
 		broadcast: record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 100}),
 		// Starting a container is mostly fork, exec and mount: more at once than this only makes all of them slower.
-		starts:   make(chan struct{}, 4*runtime.GOMAXPROCS(0)),
+		starts: make(slots, 4*runtime.GOMAXPROCS(0)),
+		// One that takes long does not hold up the others.
+		measures: make(slots, 4),
 		kubelets: make(map[*Kubelet]bool),
 	}
 	core := client.CoreV1()
@@ -122,11 +125,14 @@ func (s *Shared) register(k *Kubelet, in bool) {
 	}
 }
 
-// slot waits for the right to start something heavy; the function returned gives it back.
-func (s *Shared) slot(ctx context.Context) (release func(), err error) {
+// slots are how many may do something heavy at once.
+type slots chan struct{}
+
+// take waits for the right to do it; the function returned gives it back.
+func (s slots) take(ctx context.Context) (release func(), err error) {
 	select {
-	case s.starts <- struct{}{}:
-		return func() { <-s.starts }, nil
+	case s <- struct{}{}:
+		return func() { <-s }, nil
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

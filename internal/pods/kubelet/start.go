@@ -73,7 +73,7 @@ func (w *worker) bring(ctx context.Context, s *containerState) (r *run, failure 
 		if err != nil {
 			return nil, &startFailure{failedImage, reasonImage, err.Error()}
 		}
-		release, err := w.k.cfg.Shared.slot(ctx)
+		release, err := w.k.cfg.Shared.starts.take(ctx)
 		if err != nil {
 			return nil, nil
 		}
