@@ -78,6 +78,16 @@ func onePluginNetwork(file string) (*libcni.NetworkConfigList, error) {
 	return libcni.NetworkConfFromBytes(list)
 }
 
+// configOf is the configuration for a pod. Upstream's portmap hands through what it gets where a pod has no host ports (CNI plugins,
+// plugins/meta/portmap, cmdAdd and cmdDel), which most pods have not: it is left out for them.
+func (n *cniNetwork) configOf(pod *corev1.Pod) (*libcni.NetworkConfigList, error) {
+	conf, err := n.config()
+	if err == nil && len(portMappings(pod)) == 0 && len(conf.Plugins) > 1 {
+		conf.Plugins = slices.DeleteFunc(conf.Plugins, func(p *libcni.PluginConfig) bool { return p.Network.Type == "portmap" })
+	}
+	return conf, err
+}
+
 func (n *cniNetwork) args(pod *corev1.Pod, id, netns string) *libcni.RuntimeConf {
 	rt := &libcni.RuntimeConf{
 		ContainerID: id, NetNS: netns, IfName: podInterface,
@@ -115,7 +125,7 @@ func portMappings(pod *corev1.Pod) (list []portMapping) {
 }
 
 func (n *cniNetwork) add(ctx context.Context, pod *corev1.Pod, id, netns string) ([]string, error) {
-	conf, err := n.config()
+	conf, err := n.configOf(pod)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +148,7 @@ func (n *cniNetwork) add(ctx context.Context, pod *corev1.Pod, id, netns string)
 }
 
 func (n *cniNetwork) del(ctx context.Context, pod *corev1.Pod, id, netns string) error {
-	conf, err := n.config()
+	conf, err := n.configOf(pod)
 	if err != nil {
 		return err
 	}

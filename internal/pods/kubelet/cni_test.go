@@ -1,9 +1,13 @@
 package kubelet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
+
+	corev1 "k8s.io/api/core/v1"
 )
 
 // The first file by name is the configuration, be it a list or one plugin.
@@ -53,5 +57,47 @@ func TestCNIConfiguration(t *testing.T) {
 				t.Errorf("network %s %s with %d plugins", got.Name, got.CNIVersion, len(got.Plugins))
 			}
 		})
+	}
+}
+
+// TestPluginsOfAPod: a pod's network is made and taken away by all plugins of the configuration; but by portmap where it has host ports.
+func TestPluginsOfAPod(t *testing.T) {
+	const plugin = `#!/bin/sh
+echo "$CNI_COMMAND ${0##*/}" >>"${0%/*}/log"
+test "$CNI_COMMAND" != ADD || echo '{"cniVersion": "1.0.0", "ips": [{"address": "10.0.0.5/24"}]}'
+`
+	dir := t.TempDir()
+	conf := `{"name": "net", "cniVersion": "1.0.0", "plugins": [{"type": "main"},
+		{"type": "portmap", "capabilities": {"portMappings": true}}, {"type": "other", "capabilities": {"portMappings": true}}]}`
+	err := os.WriteFile(filepath.Join(dir, "net.conflist"), []byte(conf), 0o600)
+	for _, name := range []string{"main", "portmap", "other"} {
+		err = errors.Join(err, os.WriteFile(filepath.Join(dir, name), []byte(plugin), 0o700))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	n := newCNI(dir, []string{dir}, t.TempDir(), fakeNS{})
+	for _, tt := range []struct {
+		port int32
+		want string
+	}{
+		{0, "ADD main\nADD other\nDEL other\nDEL main\n"},
+		{8080, "ADD main\nADD portmap\nADD other\nDEL other\nDEL portmap\nDEL main\n"},
+	} {
+		pod := testPod("web", func(p *corev1.Pod) {
+			p.Spec.Containers[0].Ports = []corev1.ContainerPort{{ContainerPort: 80, HostPort: tt.port}}
+		})
+		ips, err := n.add(t.Context(), pod, "id", "/netns")
+		if err != nil || !slices.Equal(ips, []string{"10.0.0.5"}) {
+			t.Errorf("%v, %v", ips, err)
+		}
+		if err := n.del(t.Context(), pod, "id", "/netns"); err != nil {
+			t.Error(err)
+		}
+		log := filepath.Join(dir, "log")
+		if got, err := os.ReadFile(log); err != nil || string(got) != tt.want {
+			t.Errorf("host port %d: %v, called were\n%s", tt.port, err, got)
+		}
+		_ = os.Remove(log)
 	}
 }
