@@ -60,8 +60,8 @@ type run struct {
 }
 
 // statusDelay is how long a status may wait for more changes while a start is under way: most pods are running before it ends, and the API
-// server gets one update instead of two.
-const statusDelay = 200 * time.Millisecond
+// server gets one update instead of two or three, each of which costs it and all who watch pods more than a container's start.
+const statusDelay = time.Second
 
 func newWorker(k *Kubelet, pod *corev1.Pod, after <-chan struct{}) *worker {
 	dir := k.podDir(string(pod.UID))
@@ -370,7 +370,10 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 	if w.pod().Spec.HostNetwork {
 		return []string{w.k.host.ip.String()}, nil
 	}
-	release, err := w.k.cfg.Shared.starts.take(ctx)
+	if err := w.k.waitNetworked(ctx); err != nil {
+		return nil, err
+	}
+	release, err := w.k.cfg.Shared.sandboxes.take(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -391,10 +394,7 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 	if err := setSysctls(ns, w.pod()); err != nil {
 		return nil, errors.Join(err, w.k.cfg.RemoveNetNS(path))
 	}
-	var ips []string
-	if err = w.k.waitNetworked(ctx); err == nil {
-		ips, err = w.k.net.add(ctx, w.pod(), id, path)
-	}
+	ips, err := w.k.net.add(ctx, w.pod(), id, path)
 	if err != nil {
 		err = fmt.Errorf("failed to setup network for sandbox %q: %w", id, err)
 		if derr := w.k.net.del(context.WithoutCancel(ctx), w.pod(), id, path); derr != nil {

@@ -24,11 +24,12 @@ import (
 )
 
 // Shared is what all kubelets of a cluster in one process have in common: informers of ConfigMaps, Secrets, Services and Nodes, the events'
-// way to the API server, and the number of containers that start at once.
+// way to the API server, and how much is done at once.
 type Shared struct {
 	client    kubernetes.Interface
 	factory   informers.SharedInformerFactory
 	broadcast record.EventBroadcaster
+	sandboxes slots
 	starts    slots
 	measures  slots
 
@@ -52,8 +53,10 @@ func NewShared(client kubernetes.Interface) *Shared {
 			return o, nil
 		})),
 		broadcast: record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 100}),
-		// Starting a container is mostly fork, exec and mount: more at once than this only makes all of them slower.
-		starts: make(slots, 4*runtime.GOMAXPROCS(0)),
+		// Starting is mostly fork, exec and mount: more at once than this only makes all slower. Containers do not wait behind the sandboxes of
+		// pods that come after theirs: what has begun is done first.
+		sandboxes: make(slots, 2*runtime.GOMAXPROCS(0)),
+		starts:    make(slots, 2*runtime.GOMAXPROCS(0)),
 		// One that takes long does not hold up the others.
 		measures: make(slots, 4),
 		kubelets: make(map[*Kubelet]bool),
