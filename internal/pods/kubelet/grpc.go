@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -45,10 +46,10 @@ func (t target) health(ctx context.Context, g *corev1.GRPCAction) error {
 	if err != nil {
 		return fmt.Errorf("service health check: %w", err)
 	}
-	status := orString(resp.Trailer.Get("Grpc-Status"), resp.Header.Get("Grpc-Status"))
+	status := cmp.Or(resp.Trailer.Get("Grpc-Status"), resp.Header.Get("Grpc-Status"))
 	if resp.StatusCode != http.StatusOK || status != "0" {
 		return fmt.Errorf("service health check failed: HTTP status %d, gRPC status %q: %s", resp.StatusCode, status,
-			orString(resp.Trailer.Get("Grpc-Message"), resp.Header.Get("Grpc-Message")))
+			cmp.Or(resp.Trailer.Get("Grpc-Message"), resp.Header.Get("Grpc-Message")))
 	}
 	answer, err := servingStatus(body)
 	if err != nil {

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -20,7 +21,7 @@ func hostname(pod *corev1.Pod, node, domain string) string {
 	case isTrue(pod.Spec.SetHostnameAsFQDN) && pod.Spec.Subdomain != "":
 		return fqdn(pod, domain)
 	}
-	return shortName(orString(pod.Spec.Hostname, pod.Name))
+	return shortName(cmp.Or(pod.Spec.Hostname, pod.Name))
 }
 
 func shortName(name string) string {
@@ -32,7 +33,7 @@ func shortName(name string) string {
 
 // fqdn is the name that a pod with a subdomain has in DNS, if there is a Service of that name.
 func fqdn(pod *corev1.Pod, domain string) string {
-	return fmt.Sprintf("%s.%s.%s.svc.%s", shortName(orString(pod.Spec.Hostname, pod.Name)), pod.Spec.Subdomain, pod.Namespace, domain)
+	return fmt.Sprintf("%s.%s.%s.svc.%s", shortName(cmp.Or(pod.Spec.Hostname, pod.Name)), pod.Spec.Subdomain, pod.Namespace, domain)
 }
 
 // hostsFile is /etc/hosts as a kubelet writes it (pkg/kubelet/kubelet_pods.go: managedHostsFileContent).
@@ -40,7 +41,7 @@ func hostsFile(pod *corev1.Pod, ips []string, node, domain string) []byte {
 	var b strings.Builder
 	name := hostname(pod, node, domain)
 	if isTrue(pod.Spec.SetHostnameAsFQDN) && !pod.Spec.HostNetwork {
-		name = shortName(orString(pod.Spec.Hostname, pod.Name))
+		name = shortName(cmp.Or(pod.Spec.Hostname, pod.Name))
 	}
 	b.WriteString("# Kubernetes-managed hosts file")
 	if pod.Spec.HostNetwork {

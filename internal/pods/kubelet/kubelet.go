@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,7 +15,6 @@ import (
 	vknode "github.com/virtual-kubelet/virtual-kubelet/node"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
@@ -32,7 +32,7 @@ type Kubelet struct {
 	cfg      Config
 	name     string
 	node     *corev1.Node
-	host     hostFacts
+	ip       netip.Addr // the node's
 	net      network
 	recorder record.EventRecorder
 	factory  informers.SharedInformerFactory
@@ -70,14 +70,8 @@ func New(cfg Config) (*Kubelet, error) {
 	k.processes = sandbox{k: k, dir: filepath.Join(cfg.Dir, "processes")}
 	k.node = completeNode(cfg.Node, cfg.Port, metav1.NewTime(cfg.Clock.Now()))
 	k.node.Status.Images = cfg.Images()
-	k.host = hostFacts{ip: nodeIP(cfg.Node)}
-	k.factory = informers.NewSharedInformerFactoryWithOptions(cfg.Client, 0,
-		informers.WithTransform(func(o any) (any, error) {
-			if m, err := meta.Accessor(o); err == nil {
-				m.SetManagedFields(nil)
-			}
-			return o, nil
-		}))
+	k.ip = nodeIP(cfg.Node)
+	k.factory = newFactory(cfg.Client)
 	mine := func(o metav1.ListOptions) metav1.ListOptions {
 		o.FieldSelector = fields.OneTermEqualSelector("spec.nodeName", k.name).String()
 		return o

@@ -223,7 +223,7 @@ func (p *player) failed(f []string) {
 
 // status prints the status as kubectl shows it, and keeps it as what the API server has.
 func (p *player) status() {
-	s := p.m.status(p.last, hostFacts{ip: netip.MustParseAddr("10.0.0.1")}, p.now)
+	s := p.m.status(p.last, netip.MustParseAddr("10.0.0.1"), p.now)
 	p.last = s
 	fmt.Fprintf(&p.out, "  phase %s %s%s\n", s.Phase, s.PodIP, strings.TrimRight(" "+s.Reason+" "+s.Message, " "))
 	for _, c := range s.Conditions {

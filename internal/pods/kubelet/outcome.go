@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -127,7 +128,7 @@ func (m *machine) probed(c *containerState, kind probeKind, ok bool) (acts []act
 		c.Started = true
 		c.Ready = c.spec.ReadinessProbe == nil && c.serves()
 	case !ok:
-		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, lower(kind)), c)
+		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, strings.ToLower(string(kind))), c)
 		c.stopping = true
 		acts = []action{{do: doStop, c: c, grace: m.probeGrace(c, kind)}}
 	}
@@ -144,17 +145,6 @@ func (m *machine) probeGrace(c *containerState, kind probeKind) time.Duration {
 		return time.Duration(*probe.TerminationGracePeriodSeconds) * time.Second
 	}
 	return m.grace()
-}
-
-func lower(k probeKind) string {
-	switch k {
-	case startupProbe:
-		return "startup"
-	case readinessProbe:
-		return "readiness"
-	default:
-		return "liveness"
-	}
 }
 
 // poke lets waits for configuration and volumes end now: something that they may be waiting for has changed.

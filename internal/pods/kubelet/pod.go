@@ -179,30 +179,25 @@ func (w *worker) publishable(now time.Time, next *time.Time) *corev1.Pod {
 	return pod
 }
 
-// withStatus is the pod with its status as of now. w.mu is held.
+// withStatus is the pod with its status as of now; all else in it is shared. w.mu is held.
 func (w *worker) withStatus(now time.Time) *corev1.Pod {
-	pod := w.m.pod.DeepCopy()
+	pod := *w.m.pod
 	base := pod.Status
-	if p := w.k.fromAPI(pod); p != nil {
+	if p := w.k.fromAPI(&pod); p != nil {
 		base = p.Status
 	}
 	if w.published != nil {
-		base = *base.DeepCopy()
+		base.Conditions = slices.Clone(base.Conditions)
 		for _, c := range w.published.Conditions { // what was published last knows the transition times better than a cache
-			for i := range base.Conditions {
-				if base.Conditions[i].Type == c.Type && ours(c.Type) {
-					base.Conditions[i] = c
-				}
-			}
-		}
-		for _, c := range w.published.Conditions {
-			if ours(c.Type) && !hasCondition(base.Conditions, c.Type) {
+			if i := conditionIndex(base.Conditions, c.Type); ours(c.Type) && i >= 0 {
+				base.Conditions[i] = c
+			} else if ours(c.Type) {
 				base.Conditions = append(base.Conditions, c)
 			}
 		}
 	}
-	pod.Status = w.m.status(base, w.k.host, now)
-	return pod
+	pod.Status = w.m.status(base, w.k.ip, now)
+	return &pod
 }
 
 // ours tells whether a condition is a kubelet's to set.
@@ -215,8 +210,9 @@ func ours(t corev1.PodConditionType) bool {
 	return false
 }
 
-func hasCondition(list []corev1.PodCondition, t corev1.PodConditionType) bool {
-	return slices.ContainsFunc(list, func(c corev1.PodCondition) bool { return c.Type == t })
+// conditionIndex is where a list has a condition, -1 where it has not.
+func conditionIndex(list []corev1.PodCondition, t corev1.PodConditionType) int {
+	return slices.IndexFunc(list, func(c corev1.PodCondition) bool { return c.Type == t })
 }
 
 func (w *worker) podWithStatus() *corev1.Pod {
@@ -300,7 +296,7 @@ func (w *worker) act(ctx context.Context, a action) {
 func (w *worker) facts() podFacts {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return podFacts{pod: w.m.pod, hostIP: w.k.host.ip.String(), podIPs: w.m.ips, allocatable: w.k.node.Status.Allocatable}
+	return podFacts{pod: w.m.pod, hostIP: w.k.ip.String(), podIPs: w.m.ips, allocatable: w.k.node.Status.Allocatable}
 }
 
 // volumesLimit is how long one look at a pod's volumes may take; then the next one begins.
@@ -368,7 +364,7 @@ func (w *worker) makeSandbox(ctx context.Context) ([]string, error) {
 		}
 	}
 	if w.pod().Spec.HostNetwork {
-		return []string{w.k.host.ip.String()}, nil
+		return []string{w.k.ip.String()}, nil
 	}
 	if err := w.k.waitNetworked(ctx); err != nil {
 		return nil, err

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -114,7 +115,7 @@ func (t target) probe(ctx context.Context, p *corev1.Probe) error {
 		if err != nil {
 			return err
 		}
-		conn, err := t.dial(ctx, "tcp", net.JoinHostPort(orString(p.TCPSocket.Host, t.ip), port))
+		conn, err := t.dial(ctx, "tcp", net.JoinHostPort(cmp.Or(p.TCPSocket.Host, t.ip), port))
 		if err != nil {
 			return err
 		}
@@ -134,7 +135,7 @@ func (t target) command(ctx context.Context, args []string) error {
 	case err != nil:
 		return err
 	case code != 0:
-		return errors.New(orString(strings.TrimSpace(out.String()), fmt.Sprintf("command exited with %d", code)))
+		return errors.New(cmp.Or(strings.TrimSpace(out.String()), fmt.Sprintf("command exited with %d", code)))
 	}
 	return nil
 }
@@ -175,7 +176,7 @@ func (t target) request(ctx context.Context, h *corev1.HTTPGetAction) (*http.Req
 	if !strings.HasPrefix(path, "/") {
 		path = "/" + path
 	}
-	url := strings.ToLower(orString(string(h.Scheme), "http")) + "://" + net.JoinHostPort(orString(h.Host, t.ip), port) + path
+	url := strings.ToLower(cmp.Or(string(h.Scheme), "http")) + "://" + net.JoinHostPort(cmp.Or(h.Host, t.ip), port) + path
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
 		return nil, err
@@ -206,13 +207,6 @@ func portNumber(p intstr.IntOrString, c *corev1.Container) (string, error) {
 		return p.StrVal, nil
 	}
 	return "", fmt.Errorf("container %s has no port named %q", c.Name, p.StrVal)
-}
-
-func orString(s, other string) string {
-	if s != "" {
-		return s
-	}
-	return other
 }
 
 // limitedBuffer keeps the first 10 KiB: the most that a probe's message takes.

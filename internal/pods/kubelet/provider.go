@@ -6,10 +6,7 @@ import (
 
 	"github.com/virtual-kubelet/virtual-kubelet/errdefs"
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/labels"
 )
-
-var everything = labels.Everything()
 
 // orphanGrace is the time that the containers of a pod get whose object is gone from the API server (kubectl delete --force).
 const orphanGrace = time.Second

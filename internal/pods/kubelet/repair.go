@@ -132,7 +132,7 @@ func essence(s *corev1.PodStatus) corev1.PodStatus {
 		InitContainerStatuses: containerEssence(s.InitContainerStatuses), ContainerStatuses: containerEssence(s.ContainerStatuses),
 		EphemeralContainerStatuses: containerEssence(s.EphemeralContainerStatuses)}
 	for _, t := range conditionOrder {
-		if i := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == t }); i >= 0 && ours(t) {
+		if i := conditionIndex(s.Conditions, t); i >= 0 && ours(t) {
 			c := s.Conditions[i]
 			e.Conditions = append(e.Conditions, corev1.PodCondition{Type: t, Status: c.Status, Reason: c.Reason, Message: c.Message})
 		}

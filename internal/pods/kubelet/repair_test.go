@@ -2,7 +2,6 @@ package kubelet
 
 import (
 	"context"
-	"slices"
 	"testing"
 	"time"
 
@@ -34,7 +33,7 @@ func (b *bench) statusUpdates() (n int) {
 }
 
 func condition(s *corev1.PodStatus, t corev1.PodConditionType) *corev1.PodCondition {
-	if i := slices.IndexFunc(s.Conditions, func(c corev1.PodCondition) bool { return c.Type == t }); i >= 0 {
+	if i := conditionIndex(s.Conditions, t); i >= 0 {
 		return &s.Conditions[i]
 	}
 	return nil

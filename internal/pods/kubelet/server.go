@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -67,7 +68,7 @@ func (k *Kubelet) logOf(namespace, pod, name string, previous bool) (path string
 			}
 		}
 		if attempt < 1 {
-			reason := orString(c.Reason, w.m.usualWait(c))
+			reason := cmp.Or(c.Reason, w.m.usualWait(c))
 			return "", nil, fmt.Errorf("container %q in pod %q is waiting to start: %s", name, pod, reason)
 		}
 		ended = closed

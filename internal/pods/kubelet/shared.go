@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/scheme"
@@ -45,13 +47,8 @@ func (s *Shared) Fault() error { return s.troubles.lasting() }
 // NewShared makes what the kubelets of one cluster share. Run must be called before theirs.
 func NewShared(client kubernetes.Interface) *Shared {
 	s := &Shared{
-		client: client,
-		factory: informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(o any) (any, error) {
-			if m, err := meta.Accessor(o); err == nil {
-				m.SetManagedFields(nil)
-			}
-			return o, nil
-		})),
+		client:    client,
+		factory:   newFactory(client),
 		broadcast: record.NewBroadcasterWithCorrelatorOptions(record.CorrelatorOptions{BurstSize: 100}),
 		// Starting is mostly fork, exec and mount: more at once than this only makes all slower. Containers do not wait behind the sandboxes of
 		// pods that come after theirs: what has begun is done first.
@@ -67,6 +64,16 @@ func NewShared(client kubernetes.Interface) *Shared {
 	s.watch(follow(s.factory, &corev1.Node{}, s.troubles.note, core.Nodes().List, core.Nodes().Watch), "Node")
 	follow(s.factory, &corev1.Service{}, s.troubles.note, core.Services("").List, core.Services("").Watch)
 	return s
+}
+
+// newFactory makes informers whose objects have no managed fields: they are half of a pod.
+func newFactory(client kubernetes.Interface) informers.SharedInformerFactory {
+	return informers.NewSharedInformerFactoryWithOptions(client, 0, informers.WithTransform(func(o any) (any, error) {
+		if m, err := meta.Accessor(o); err == nil {
+			m.SetManagedFields(nil)
+		}
+		return o, nil
+	}))
 }
 
 // Run keeps the informers and events going until ctx ends.
@@ -178,7 +185,7 @@ func (s *Shared) token(ctx context.Context, pod *corev1.Pod, audience string, li
 	if audience != "" {
 		req.Spec.Audiences = []string{audience}
 	}
-	name := orString(pod.Spec.ServiceAccountName, "default")
+	name := cmp.Or(pod.Spec.ServiceAccountName, "default")
 	resp, err := s.client.CoreV1().ServiceAccounts(pod.Namespace).CreateToken(ctx, name, req, metav1.CreateOptions{})
 	if err != nil {
 		return nil, err
@@ -192,7 +199,7 @@ func (s *Shared) token(ctx context.Context, pod *corev1.Pod, audience string, li
 // services lists those whose variables a pod of the namespace gets.
 func (s *Shared) services(namespace string) ([]*corev1.Service, error) {
 	lister := s.factory.Core().V1().Services().Lister()
-	list, err := lister.Services(namespace).List(everything)
+	list, err := lister.Services(namespace).List(labels.Everything())
 	if err != nil {
 		return nil, err
 	}

@@ -1,13 +1,13 @@
 package kubelet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -134,7 +134,7 @@ func (w *worker) watch(ctx context.Context, c, s *containerState, r *run, id str
 		}
 		e := r.c.Exit()
 		t := termination{ID: id, Code: e.Code, Signal: e.Signal, Reason: e.Reason, StartedAt: e.StartedAt, Finished: e.FinishedAt}
-		t.Message = orString(w.terminationMessage(s, e.Code), e.Message)
+		t.Message = cmp.Or(w.terminationMessage(s, e.Code), e.Message)
 		w.do(func(m *machine, _ time.Time) {
 			delete(w.runs, c.Name)
 			m.exited(c, t)
@@ -293,7 +293,7 @@ func (w *worker) spec(c *containerState, image source.Image) (container.Spec, er
 		return container.Spec{}, err
 	}
 	mnts = append(mnts, container.Mount{Source: message,
-		Destination: orString(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
+		Destination: cmp.Or(c.spec.TerminationMessagePath, corev1.TerminationMessagePathDefault)})
 	node := w.k.name
 	s := container.Spec{
 		ID: newID(), Name: c.Name, Dir: w.containerDir(c, c.Attempt), Upper: w.layerDir(c, c.Attempt),
@@ -346,7 +346,7 @@ func secure(s *container.Spec, pod *corev1.PodSecurityContext, c *corev1.Securit
 	if c == nil {
 		c = &corev1.SecurityContext{}
 	}
-	s.UID, s.GID = first(c.RunAsUser, pod.RunAsUser), first(c.RunAsGroup, pod.RunAsGroup)
+	s.UID, s.GID = cmp.Or(c.RunAsUser, pod.RunAsUser), cmp.Or(c.RunAsGroup, pod.RunAsGroup)
 	if pod.FSGroup != nil {
 		s.Groups = append(s.Groups, *pod.FSGroup)
 	}
@@ -363,16 +363,8 @@ func secure(s *container.Spec, pod *corev1.PodSecurityContext, c *corev1.Securit
 			s.DropCaps = append(s.DropCaps, string(d))
 		}
 	}
-	if isTrue(first(c.RunAsNonRoot, pod.RunAsNonRoot)) {
+	if isTrue(cmp.Or(c.RunAsNonRoot, pod.RunAsNonRoot)) {
 		return mayBeRoot(s)
-	}
-	return nil
-}
-
-// first is the first of the values that is set.
-func first[T any](list ...*T) *T {
-	if i := slices.IndexFunc(list, func(p *T) bool { return p != nil }); i >= 0 {
-		return list[i]
 	}
 	return nil
 }

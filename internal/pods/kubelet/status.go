@@ -10,19 +10,14 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// hostFacts are what a pod's status says about its node.
-type hostFacts struct {
-	ip netip.Addr
-}
-
-// status is the pod's status as of now. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions
+// status is the pod's status as of now, on the node of an address. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions
 // that others set), and conditions that did not change keep their transition times.
-func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) corev1.PodStatus {
+func (m *machine) status(base corev1.PodStatus, host netip.Addr, now time.Time) corev1.PodStatus {
 	s := *base.DeepCopy()
 	start := metav1.NewTime(m.startTime)
 	s.StartTime = &start
 	s.ObservedGeneration = m.pod.Generation
-	s.HostIP, s.HostIPs = host.ip.String(), []corev1.HostIP{{IP: host.ip.String()}}
+	s.HostIP, s.HostIPs = host.String(), []corev1.HostIP{{IP: host.String()}}
 	if len(m.ips) > 0 {
 		s.PodIP, s.PodIPs = m.ips[0], nil
 		for _, ip := range m.ips {
@@ -34,7 +29,7 @@ func (m *machine) status(base corev1.PodStatus, host hostFacts, now time.Time) c
 		if m.failure != nil && strings.HasPrefix(m.failure.message, rejected) {
 			break
 		}
-		cs := m.containerStatus(c, host)
+		cs := m.containerStatus(c)
 		switch c.role {
 		case roleRegular:
 			s.ContainerStatuses = append(s.ContainerStatuses, cs)
@@ -109,7 +104,7 @@ func fullID(id string) string {
 	return idPrefix + id
 }
 
-func (m *machine) containerStatus(c *containerState, host hostFacts) corev1.ContainerStatus {
+func (m *machine) containerStatus(c *containerState) corev1.ContainerStatus {
 	started := c.Started
 	s := corev1.ContainerStatus{
 		Name: c.Name, Image: c.spec.Image, RestartCount: int32(max(c.Attempt-1, 0)),
@@ -176,7 +171,7 @@ func (m *machine) conditions(s *corev1.PodStatus, now time.Time) {
 	}
 	set(corev1.PodReady, ready, reason, message)
 	m.resizeCondition(s, set)
-	if !hasCondition(s.Conditions, corev1.PodScheduled) {
+	if conditionIndex(s.Conditions, corev1.PodScheduled) < 0 {
 		set(corev1.PodScheduled, true, "", "")
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b corev1.PodCondition) int { return conditionRank(a.Type) - conditionRank(b.Type) })
@@ -229,7 +224,7 @@ func conditionStatus(ok bool) corev1.ConditionStatus {
 
 // setCondition adds a condition or replaces the one of its type, whose transition time stays while its status does.
 func setCondition(s *corev1.PodStatus, c corev1.PodCondition) {
-	i := slices.IndexFunc(s.Conditions, func(o corev1.PodCondition) bool { return o.Type == c.Type })
+	i := conditionIndex(s.Conditions, c.Type)
 	if i < 0 {
 		s.Conditions = append(s.Conditions, c)
 		return
@@ -253,7 +248,7 @@ func conditionRank(t corev1.PodConditionType) int {
 
 func missingGates(pod *corev1.Pod, have []corev1.PodCondition) (missing []string) {
 	for _, g := range pod.Spec.ReadinessGates {
-		i := slices.IndexFunc(have, func(c corev1.PodCondition) bool { return c.Type == g.ConditionType })
+		i := conditionIndex(have, g.ConditionType)
 		switch {
 		case i < 0:
 			missing = append(missing, "corresponding condition of pod readiness gate \""+string(g.ConditionType)+"\" does not exist.")
