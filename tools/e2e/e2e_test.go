@@ -1,23 +1,15 @@
 package main
 
 import (
-	"archive/tar"
-	"errors"
-	"fmt"
-	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/images"
 )
 
 func TestFollow(t *testing.T) {
@@ -217,67 +209,20 @@ func TestClusterYAML(t *testing.T) {
 	}
 }
 
-// TestArchive: an image has the files and links of its layers, one over the other; images of the same layer share it; what is made once is
-// found again, and made anew when it is something else.
-func TestArchive(t *testing.T) {
-	base, cache := t.TempDir(), t.TempDir()
-	for name, text := range map[string]string{"etc/passwd": "below", "bin/sh": "shell"} {
-		path := filepath.Join(base, name)
-		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755)); err != nil {
-			t.Fatal(err)
-		}
+// TestNamed: images are made under each name that the suite has for them, those that they are made from first; what it does not name is told.
+func TestNamed(t *testing.T) {
+	const list = "registry.k8s.io/one:1\nregistry.k8s.io/two:1\nregistry.k8s.io/two:2\nquay.io/one:7\nregistry.k8s.io/other:1\n"
+	made := []recipe{{"one", images.Assembly{Cmd: []string{"sh"}}}, {"two", images.Assembly{From: "one", User: "1"}}}
+	got, err := named(made, list)
+	want := []images.Assembly{
+		{Name: "registry.k8s.io/one:1", Cmd: []string{"sh"}},
+		{Name: "registry.k8s.io/two:1", From: "registry.k8s.io/one:1", User: "1"},
+		{Name: "registry.k8s.io/two:2", From: "registry.k8s.io/one:1", User: "1"},
 	}
-	if err := os.Symlink("sh", filepath.Join(base, "bin/bash")); err != nil {
-		t.Fatal(err)
+	if diff := cmp.Diff(want, got); diff != "" || err != nil {
+		t.Errorf("-want +got, %v:\n%s", err, diff)
 	}
-	below := layer{folder: base}
-	one := recipe{[]layer{below, {entries: []entry{
-		{name: "etc/passwd", text: "above", mode: 0o644}, {name: "uploads/", mode: 0o755}, {name: "agnhost-2", target: "agnhost"},
-		{name: "run", source: filepath.Join(base, "bin/sh"), mode: 0o6755},
-	}}}, v1.Config{Entrypoint: []string{"/agnhost"}}}
-	oneTag, twoTag := name.MustParseReference("a.io/one:1").(name.Tag), name.MustParseReference("a.io/two:2").(name.Tag)
-	recipes := map[name.Tag]recipe{oneTag: one, twoTag: {[]layer{below}, v1.Config{}}}
-	file, err := archiveOf(cache, recipes)
-	if err != nil {
-		t.Fatal(err)
-	}
-	images := map[name.Tag]v1.Image{}
-	for tag := range recipes {
-		if images[tag], err = tarball.ImageFromPath(file, &tag); err != nil {
-			t.Fatal(err)
-		}
-	}
-	var got []string
-	r := tar.NewReader(mutate.Extract(images[oneTag]))
-	for h, err := r.Next(); err == nil; h, err = r.Next() {
-		text, _ := io.ReadAll(r)
-		got = append(got, strings.TrimSpace(fmt.Sprintf("%s %c %o %s%s", h.Name, h.Typeflag, h.Mode, h.Linkname, text)))
-	}
-	slices.Sort(got)
-	want := []string{"agnhost-2 2 777 agnhost", "bin 5 755", "bin/bash 2 777 sh", "bin/sh 0 755 shell", "etc 5 755", "etc/passwd 0 644 above",
-		"run 0 6755 shell", "uploads 5 755"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	layersOne, _ := images[oneTag].Layers()
-	layersTwo, _ := images[twoTag].Layers()
-	first, _ := layersOne[0].DiffID()
-	if other, err := layersTwo[0].DiffID(); err != nil || first != other {
-		t.Errorf("%v and %v, %v", first, other, err)
-	}
-	config, err := images[oneTag].ConfigFile()
-	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/agnhost"}) {
-		t.Errorf("%+v, %v", config, err)
-	}
-	if again, err := archiveOf(cache, recipes); err != nil || again != file {
-		t.Errorf("%s, %v", again, err)
-	}
-	one.config.User = "1"
-	recipes[oneTag] = one
-	if again, err := archiveOf(cache, recipes); err != nil || again == file {
-		t.Errorf("%s, %v", again, err)
-	}
-	if left, _ := filepath.Glob(filepath.Join(cache, "*")); len(left) != 1 {
-		t.Errorf("left: %v", left)
+	if _, err := named(append(made, recipe{repository: "three"}), list); err == nil || !strings.Contains(err.Error(), "three") {
+		t.Errorf("not named: %v", err)
 	}
 }

@@ -72,7 +72,7 @@ func run(ctx context.Context, o options) (err error) {
 	l := lab{name: fmt.Sprintf("e2e-%d", os.Getpid()), log: filepath.Join(report, "suite.log")}
 	// Not ended by Ctrl-C: what was begun is taken away.
 	defer func() { err = errors.Join(err, l.down(context.WithoutCancel(ctx))) }()
-	if err := l.loadImages(ctx); err != nil {
+	if err := loadImages(ctx); err != nil {
 		return fmt.Errorf("make the suite's images: %w", err)
 	}
 	if err := l.up(ctx, o); err != nil {

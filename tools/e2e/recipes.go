@@ -8,13 +8,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
 
-	"packetwalk.dev/internal/base/program"
-	"packetwalk.dev/internal/pods/distribution"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/pods/source"
 )
 
 // parts are what images are made of.
@@ -26,39 +26,88 @@ type parts struct {
 	sources      string // of upstream's images (k8s.io/kubernetes/test/images)
 }
 
-// suiteRecipes are those of the suite's images that are made here, under the names that the suite prints.
-func suiteRecipes(ctx context.Context, cache string) (map[name.Tag]recipe, error) {
-	p, err := gather(ctx, cache)
+// A recipe is one of the suite's images, by its repository's name; Assembly.From is that of one before it.
+type recipe struct {
+	repository string
+	images.Assembly
+}
+
+// loadImages makes the suite's images in the machine's store: light nodes run them, and the lab's registry has them for real ones.
+func loadImages(ctx context.Context) error {
+	cache, err := os.UserCacheDir()
 	if err != nil {
-		return nil, err
+		return err
+	}
+	cache = filepath.Join(cache, "packetwalk", "e2e")
+	if err := os.MkdirAll(cache, 0o755); err != nil {
+		return err
+	}
+	open := sync.OnceValues(func() (*images.Store, error) {
+		dir, err := images.Dir()
+		if err != nil {
+			return nil, err
+		}
+		return images.Open(dir)
+	})
+	p, err := gather(ctx, cache, open)
+	if err != nil {
+		return err
 	}
 	made, err := p.recipes()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	list, err := output(ctx, filepath.Join(bin, "e2e", "e2e.test"), "-list-images")
 	if err != nil {
-		return nil, err
+		return err
 	}
-	wanted := map[name.Tag]recipe{}
+	named, err := named(made, list)
+	if err != nil {
+		return err
+	}
+	store, err := open()
+	if err != nil {
+		return err
+	}
+	for _, a := range named {
+		if _, err := store.Assemble(ctx, a); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// named are images under all the names that the suite prints.
+func named(made []recipe, list string) (all []images.Assembly, err error) {
+	names := map[string][]string{}
 	for line := range strings.Lines(list) {
 		tag, err := name.NewTag(strings.TrimSpace(line))
 		if err != nil {
 			return nil, err
 		}
-		if r, ok := made[tag.RepositoryStr()]; ok && tag.RegistryStr() == "registry.k8s.io" {
-			wanted[tag] = r
+		if tag.RegistryStr() == "registry.k8s.io" {
+			names[tag.RepositoryStr()] = append(names[tag.RepositoryStr()], tag.Name())
 		}
 	}
-	if len(wanted) < len(made) {
-		return nil, fmt.Errorf("the suite names %d of the %d images that are made for it", len(wanted), len(made))
+	for _, r := range made {
+		of := names[r.repository]
+		if len(of) == 0 {
+			return nil, fmt.Errorf("the suite does not name the image %s, which is made for it", r.repository)
+		}
+		if r.From != "" {
+			r.From = names[r.From][0]
+		}
+		for _, r.Name = range of {
+			all = append(all, r.Assembly)
+		}
 	}
-	return wanted, nil
+	return all, nil
 }
 
 // gather finds the parts, and fetches packages that are not in the folder cache. They are not installed: a server would start here.
-func gather(ctx context.Context, cache string) (p parts, err error) {
-	if p.distribution, err = packages(ctx, cache); err != nil {
+func gather(ctx context.Context, cache string, open func() (*images.Store, error)) (p parts, err error) {
+	builtIn := source.BuiltIn{Open: open, Select: source.Machine(func([]string) {})}
+	if p.distribution, err = builtIn.Root(ctx); err != nil {
 		return p, err
 	}
 	if p.busybox, err = unpacked(ctx, cache, "busybox-static", "bash-static"); err != nil {
@@ -78,28 +127,6 @@ func gather(ctx context.Context, cache string) (p parts, err error) {
 	}
 	p.sources = filepath.Join(strings.TrimSpace(string(source)), "test", "images")
 	return p, nil
-}
-
-// packages is a folder with the files of this machine's Debian packages.
-func packages(ctx context.Context, cache string) (string, error) {
-	s, err := distribution.Select(ctx, "/")
-	if err != nil {
-		return "", err
-	}
-	folder := filepath.Join(cache, s.Key())
-	if _, err := os.Stat(folder); err == nil {
-		return folder, nil
-	}
-	work, err := os.MkdirTemp(cache, "packages-")
-	if err != nil {
-		return "", err
-	}
-	defer os.RemoveAll(work)
-	root := filepath.Join(work, "root")
-	if _, err := s.Assemble(ctx, root); err != nil {
-		return "", err
-	}
-	return folder, os.Rename(root, folder)
 }
 
 // unpacked is a folder with the files of Debian packages, without those outside of /bin, /etc and /usr.
@@ -137,136 +164,104 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 	return folder, errors.Join(os.Chmod(root, 0o755), os.Rename(root, folder))
 }
 
-// path is the images'.
-const path = "PATH=" + program.Path
+// distributed is the image that those are made from that have the files of a distribution.
+const distributed = "e2e-test-images/ipc-utils"
 
-// recipes are by the repositories' names. They are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of
-// this machine's packages in place of Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance
-// runs is left out where it is not made of the same parts.
-func (p parts) recipes() (map[string]recipe, error) {
-	agnhost, err := p.agnhost()
-	if err != nil {
-		return nil, err
+// recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of this machine's packages in place of
+// Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance runs is left out where it is not made of
+// the same parts.
+func (p parts) recipes() ([]recipe, error) {
+	var errs []error
+	program := func(name string) string { // by a path that has its version: what bin/e2e has is a link
+		file, err := filepath.EvalSymlinks(filepath.Join(bin, "e2e", name))
+		errs = append(errs, err)
+		return file
 	}
-	busybox := recipe{[]layer{{entries: p.busyboxFiles()}}, v1.Config{Cmd: []string{"sh"}, Env: []string{path}}}
-	nonroot := busybox
-	nonroot.config.User = "1234"
-	base := recipe{[]layer{{folder: p.distribution}}, v1.Config{Cmd: []string{"bash"}, Env: []string{path}}}
-	pause := agnhost
-	pause.config.Entrypoint = []string{"/agnhost", "pause"}
-	pause.config.Cmd = nil
-	nnp, err := suiteProgram("nonewprivs")
-	if err != nil {
-		return nil, err
-	}
-	made := map[string]recipe{
-		"e2e-test-images/agnhost":         agnhost,
-		"e2e-test-images/busybox":         busybox,
-		"e2e-test-images/ipc-utils":       base,
-		"e2e-test-images/jessie-dnsutils": base,
-		"e2e-test-images/nginx":           p.nginxImage(),
-		"e2e-test-images/nonewprivs": {append(busybox.layers[:1:1], layer{entries: []entry{
-			{name: "usr/local/bin/nnp", source: nnp, mode: 0o6755},
-		}}), v1.Config{Cmd: []string{"nnp"}, Env: []string{path}}},
-		"e2e-test-images/nonroot":         nonroot,
-		"build-image/distroless-iptables": base,
-		"pause":                           pause,
+	plane, err := filepath.EvalSymlinks(filepath.Join(bin, "packetwalk-controlplane"))
+	errs = append(errs, err)
+	agnhost, err := p.agnhostFiles(program("agnhost"))
+	errs = append(errs, err)
+	const busybox, host, server, pause = "e2e-test-images/busybox", "e2e-test-images/agnhost", "e2e-test-images/sample-apiserver", "pause"
+	withPlane := images.Layer{Files: []images.File{{Path: controlPlane, Source: plane}}}
+	of := func(files ...images.File) []images.Layer { return []images.Layer{{Files: files}} }
+	made := []recipe{
+		{distributed, images.Assembly{Layers: []images.Layer{{Dir: p.distribution}}, Cmd: []string{"bash"}}},
+		{"e2e-test-images/jessie-dnsutils", images.Assembly{From: distributed, Cmd: []string{"bash"}}},
+		{"build-image/distroless-iptables", images.Assembly{From: distributed, Cmd: []string{"bash"}}},
+		{"e2e-test-images/nginx", p.nginxImage()},
+		{busybox, images.Assembly{Layers: of(p.busyboxFiles()...), Cmd: []string{"sh"}}},
+		{"e2e-test-images/nonroot", images.Assembly{From: busybox, Cmd: []string{"sh"}, User: "1234"}},
+		{"e2e-test-images/nonewprivs", images.Assembly{From: busybox, Cmd: []string{"nnp"},
+			Layers: of(images.File{Path: "/usr/local/bin/nnp", Source: program("nonewprivs"), Mode: 0o6755})}},
+		{host, images.Assembly{From: distributed, Layers: []images.Layer{withPlane, {Files: agnhost}}, Entrypoint: []string{"/agnhost"},
+			Cmd: []string{"pause"}}},
+		{pause, images.Assembly{From: host, Entrypoint: []string{"/agnhost", "pause"}}},
+		{server, images.Assembly{Layers: of(images.File{Path: "/sample-apiserver", Source: program("sample-apiserver")}),
+			Entrypoint: []string{"/sample-apiserver"}}},
+		{"e2e-test-images/regression-issue-74839", images.Assembly{Entrypoint: []string{"/regression-issue-74839"},
+			Layers: of(images.File{Path: "/regression-issue-74839", Source: program("regression-issue-74839")})}},
+		{"etcd", images.Assembly{From: distributed, Entrypoint: []string{"/usr/local/bin/etcd"},
+			Layers: append([]images.Layer{withPlane}, of(images.File{Path: "/usr/local/bin/etcd", Link: controlPlane})...)}},
 	}
 	for _, name := range []string{"kitten", "nautilus"} {
 		html := filepath.Join(p.sources, name, "html")
-		r := agnhost
-		r.layers = append(r.layers[:len(r.layers):len(r.layers)], layer{entries: []entry{
-			{name: name + ".jpg", source: filepath.Join(html, name+".jpg"), mode: 0o644},
-			{name: "data.json", source: filepath.Join(html, "data.json"), mode: 0o644},
-		}})
-		r.config.Cmd = []string{"test-webserver"}
-		made["e2e-test-images/"+name] = r
+		made = append(made, recipe{"e2e-test-images/" + name, images.Assembly{From: host, Entrypoint: []string{"/agnhost"},
+			Cmd: []string{"test-webserver"}, Layers: of(images.File{Path: "/" + name + ".jpg", Source: filepath.Join(html, name+".jpg"), Mode: 0o644},
+				images.File{Path: "/data.json", Source: filepath.Join(html, "data.json"), Mode: 0o644})}})
 	}
-	return made, p.servers(made)
-}
-
-// suiteProgram is a program of the suite, by a path that has its version: what bin/e2e has is a link.
-func suiteProgram(name string) (string, error) {
-	return filepath.EvalSymlinks(filepath.Join(bin, "e2e", name))
-}
-
-// agnhost is the image that most specs run. It lacks iperf.
-func (p parts) agnhost() (recipe, error) {
-	file, err := suiteProgram("agnhost")
-	if err != nil {
-		return recipe{}, err
-	}
-	files := []entry{
-		{name: "agnhost", source: file, mode: 0o755}, {name: "agnhost-2", target: "agnhost"}, {name: "uploads/", mode: 0o755},
-		{name: "coredns", target: controlPlane},
-	}
-	for _, name := range []string{"localhost.crt", "localhost.key"} {
-		files = append(files, entry{name: name, source: filepath.Join(p.sources, "agnhost", "porter", name), mode: 0o644})
-	}
-	for _, more := range [][2]string{
-		{"etc/passwd", "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
-		{"etc/group", "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"},
-	} {
-		text, err := os.ReadFile(filepath.Join(p.distribution, more[0]))
-		if err != nil {
-			return recipe{}, err
-		}
-		files = append(files, entry{name: more[0], text: string(text) + more[1], mode: 0o644})
-	}
-	return p.withControlPlane(files, v1.Config{Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}, Env: []string{path}})
+	return made, errors.Join(errs...)
 }
 
 // controlPlane is where images have the control plane's program, which knows by a link's name what it is.
 const controlPlane = "/usr/local/bin/packetwalk-controlplane"
 
-func (p parts) withControlPlane(files []entry, config v1.Config) (recipe, error) {
-	file, err := filepath.EvalSymlinks(filepath.Join(bin, "packetwalk-controlplane"))
-	return recipe{[]layer{
-		{folder: p.distribution}, {entries: []entry{{name: controlPlane[1:], source: file, mode: 0o755}}}, {entries: files},
-	}, config}, err
-}
-
-// servers adds the images of upstream's servers.
-func (p parts) servers(made map[string]recipe) (err error) {
-	for _, name := range []string{"sample-apiserver", "regression-issue-74839"} {
-		file, err := suiteProgram(name)
-		if err != nil {
-			return err
-		}
-		made["e2e-test-images/"+name] = recipe{[]layer{{entries: []entry{{name: name, source: file, mode: 0o755}}}},
-			v1.Config{Entrypoint: []string{"/" + name}, Env: []string{path}}}
+// agnhostFiles are those of the image that most specs run. It lacks iperf.
+func (p parts) agnhostFiles(program string) ([]images.File, error) {
+	files := []images.File{
+		{Path: "/agnhost", Source: program}, {Path: "/agnhost-2", Link: "agnhost"}, {Path: "/uploads/"}, {Path: "/coredns", Link: controlPlane},
 	}
-	made["etcd"], err = p.withControlPlane([]entry{{name: "usr/local/bin/etcd", target: controlPlane}},
-		v1.Config{Entrypoint: []string{"/usr/local/bin/etcd"}, Env: []string{path}})
-	return err
+	for _, name := range []string{"localhost.crt", "localhost.key"} {
+		files = append(files, images.File{Path: "/" + name, Source: filepath.Join(p.sources, "agnhost", "porter", name), Mode: 0o644})
+	}
+	for _, more := range [][2]string{
+		{"/etc/passwd", "user-defined-in-image:x:1000:1000::/home/user-defined-in-image:/bin/sh\n"},
+		{"/etc/group", "user-defined-in-image:x:1000:\ngroup-defined-in-image:x:50000:user-defined-in-image\n"},
+	} {
+		text, err := os.ReadFile(filepath.Join(p.distribution, more[0]))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, images.File{Path: more[0], Text: string(text) + more[1]})
+	}
+	return files, nil
 }
 
 // busyboxFiles are those of the image, as busybox's own (https://github.com/docker-library/busybox) has them. The shell is bash, because
 // that of Debian's busybox drops variables whose names are not those of a shell's.
-func (p parts) busyboxFiles() []entry {
-	files := []entry{
-		{name: "bin/", mode: 0o755}, {name: "bin/busybox", source: filepath.Join(p.busybox, "bin", "busybox"), mode: 0o755},
-		{name: "bin/sh", source: filepath.Join(p.busybox, "bin", "bash-static"), mode: 0o755},
-		{name: "etc/", mode: 0o755}, {name: "etc/group", text: "root:x:0:\nnogroup:x:65534:\n", mode: 0o644},
-		{name: "etc/passwd", text: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n", mode: 0o644},
-		{name: "home/", mode: 0o755}, {name: "root/", mode: 0o700}, {name: "tmp/", mode: 0o1777}, {name: "usr/", mode: 0o755},
-		{name: "usr/local/", mode: 0o755}, {name: "usr/local/bin/", mode: 0o755}, {name: "usr/sbin/", mode: 0o755}, {name: "var/", mode: 0o755},
-		{name: "var/spool/", mode: 0o755}, {name: "var/www/", mode: 0o755},
+func (p parts) busyboxFiles() []images.File {
+	files := []images.File{
+		{Path: "/bin/"}, {Path: "/bin/busybox", Source: filepath.Join(p.busybox, "bin", "busybox")},
+		{Path: "/bin/sh", Source: filepath.Join(p.busybox, "bin", "bash-static")},
+		{Path: "/etc/"}, {Path: "/etc/group", Text: "root:x:0:\nnogroup:x:65534:\n"},
+		{Path: "/etc/passwd", Text: "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/home:/bin/false\n"},
+		{Path: "/home/"}, {Path: "/root/", Mode: 0o700}, {Path: "/tmp/", Mode: 0o1777}, {Path: "/usr/"},
+		{Path: "/usr/local/"}, {Path: "/usr/local/bin/"}, {Path: "/usr/sbin/"}, {Path: "/var/"},
+		{Path: "/var/spool/"}, {Path: "/var/www/"},
 	}
 	for _, a := range p.applets {
 		if a != "busybox" && a != "sh" {
-			files = append(files, entry{name: "bin/" + a, target: "busybox"})
+			files = append(files, images.File{Path: "/bin/" + a, Link: "busybox"})
 		}
 	}
 	return files
 }
 
 // nginxImage is Debian's nginx with the site and the log of nginx's own image (https://github.com/docker-library/docs/tree/master/nginx).
-func (p parts) nginxImage() recipe {
+func (p parts) nginxImage() images.Assembly {
 	const site = "server {\n\tlisten 80;\n\troot /usr/share/nginx/html;\n}\n"
-	return recipe{[]layer{{folder: p.distribution}, {folder: p.nginx}, {entries: []entry{
-		{name: "etc/nginx/conf.d/default.conf", text: site, mode: 0o644},
-		{name: "var/lib/nginx/", mode: 0o755}, {name: "var/log/nginx/", mode: 0o755},
-		{name: "var/log/nginx/access.log", target: "/dev/stdout"}, {name: "var/log/nginx/error.log", target: "/dev/stderr"},
-	}}}, v1.Config{Entrypoint: []string{"nginx"}, Cmd: []string{"-g", "daemon off;"}, Env: []string{path}}}
+	return images.Assembly{From: distributed, Entrypoint: []string{"nginx"}, Cmd: []string{"-g", "daemon off;"},
+		Layers: []images.Layer{{Dir: p.nginx}, {Files: []images.File{
+			{Path: "/etc/nginx/conf.d/default.conf", Text: site}, {Path: "/var/lib/nginx/"}, {Path: "/var/log/nginx/"},
+			{Path: "/var/log/nginx/access.log", Link: "/dev/stdout"}, {Path: "/var/log/nginx/error.log", Link: "/dev/stderr"},
+		}}}}
 }

@@ -2,6 +2,7 @@ package images
 
 import (
 	"archive/tar"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ type Assembly struct {
 	From                 string
 	Layers               []Layer // above those, the lowest first
 	Entrypoint, Cmd, Env []string
+	User                 string
 	Ports                []int // of TCP
 }
 
@@ -39,10 +41,12 @@ type Layer struct {
 	Files []File
 }
 
-// A File is a copy of the program at Source, mode 0755; or a symbolic link to Link; or else Text, mode 0644.
+// A File is a copy of the file at Source, mode 0755 where it has no other; or a symbolic link to Link; or a directory, where Path ends with a
+// slash; or else Text, mode 0644.
 type File struct {
-	Path               string // absolute; the directories above it have the mode 0755
+	Path               string // absolute; directories above it that are not in the layer yet have the mode 0755
 	Source, Link, Text string
+	Mode               int64 // as tar has it: 04755 with setuid
 }
 
 // Assemble makes an image. The same files make the same image, with the same digest; layers that the store has are not made again in it.
@@ -81,7 +85,7 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 
 func (l *loader) assemble(ctx context.Context, a Assembly) (loaded, error) {
 	config := v1.ConfigFile{OS: here.OS, Architecture: here.Architecture, RootFS: v1.RootFS{Type: "layers"},
-		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, Env: append([]string{defaultPath}, a.Env...),
+		Config: v1.Config{Entrypoint: a.Entrypoint, Cmd: a.Cmd, User: a.User, Env: append([]string{defaultPath}, a.Env...),
 			ExposedPorts: map[string]struct{}{}}}
 	for _, p := range a.Ports {
 		config.Config.ExposedPorts[fmt.Sprintf("%d/tcp", p)] = struct{}{}
@@ -217,15 +221,18 @@ func (w layerWriter) made(name string, f File, made map[string]bool) error {
 	switch {
 	case f.Link != "":
 		return w.header(tar.TypeSymlink, name, 0o777, 0, f.Link)
+	case strings.HasSuffix(f.Path, "/"):
+		made[name] = true
+		return w.header(tar.TypeDir, name+"/", cmp.Or(f.Mode, 0o755), 0, "")
 	case f.Source == "":
-		return w.text(name, f.Text)
+		return w.text(name, f.Text, cmp.Or(f.Mode, 0o644))
 	}
 	from, err := os.Open(f.Source)
 	if err != nil {
 		return err
 	}
 	defer from.Close()
-	return w.file(name, 0o755, from)
+	return w.file(name, cmp.Or(f.Mode, 0o755), from)
 }
 
 // directory writes what a directory has.

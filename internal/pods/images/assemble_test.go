@@ -87,23 +87,25 @@ func TestAssembleFrom(t *testing.T) {
 		t.Fatal(err)
 	}
 	files := []File{{Path: "/.own/program", Source: program}, {Path: "/usr/bin/x", Link: "/.own/program"},
-		{Path: "/usr/share/t", Text: "text"}}
-	if _, err := s.Assemble(t.Context(), Assembly{Name: "above", From: "below", Layers: []Layer{{Files: files}}}); err != nil {
+		{Path: "/usr/share/t", Text: "text"}, {Path: "/usr/bin/su", Source: program, Mode: 0o4755}, {Path: "/secret", Text: "s", Mode: 0o600},
+		{Path: "/root/", Mode: 0o700}, {Path: "/root/.profile", Text: "p"}}
+	what := Assembly{Name: "above", From: "below", Layers: []Layer{{Files: files}}, User: "1234"}
+	if _, err := s.Assemble(t.Context(), what); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Remove(t.Context(), "below"); err != nil {
 		t.Fatal(err)
 	}
 	got, err := s.Image(t.Context(), "above")
-	if err != nil || len(got.Layers) != 2 || got.Layers[0] != below.Layers[0] {
+	if err != nil || len(got.Layers) != 2 || got.Layers[0] != below.Layers[0] || got.Config.User != "1234" {
 		t.Fatalf("%+v, %v; below %v", got, err, below.Layers)
 	}
 	own := got.Layers[1]
-	if info, err := os.Stat(own + "/.own/program"); err != nil || info.Mode() != 0o755 {
-		t.Errorf("the program: %v, %v", info, err)
-	}
-	if info, err := os.Stat(own + "/usr/share"); err != nil || info.Mode().Perm() != 0o755 {
-		t.Errorf("its directory: %v, %v", info, err)
+	for name, mode := range map[string]fs.FileMode{"/.own/program": 0o755, "/usr/share": fs.ModeDir | 0o755, "/usr/share/t": 0o644,
+		"/usr/bin/su": fs.ModeSetuid | 0o755, "/secret": 0o600, "/root": fs.ModeDir | 0o700, "/root/.profile": 0o644} {
+		if info, err := os.Stat(own + name); err != nil || info.Mode() != mode {
+			t.Errorf("%s: %v, %v, want %v", name, info, err, mode)
+		}
 	}
 	link, err1 := os.Readlink(own + "/usr/bin/x")
 	text, err2 := os.ReadFile(own + "/usr/share/t")

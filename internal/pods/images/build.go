@@ -127,8 +127,8 @@ func (w layerWriter) file(name string, mode int64, f *os.File) error {
 	return err
 }
 
-func (w layerWriter) text(name, text string) error {
-	if err := w.header(tar.TypeReg, name, 0o644, int64(len(text)), ""); err != nil {
+func (w layerWriter) text(name, text string, mode int64) error {
+	if err := w.header(tar.TypeReg, name, mode, int64(len(text)), ""); err != nil {
 		return err
 	}
 	_, err := io.WriteString(w, text)
@@ -143,12 +143,12 @@ func writeLayer(ctx context.Context, to io.Writer, add []Addition, program *os.F
 	}
 	err = errors.Join(err, w.header(tar.TypeDir, "tmp/", 0o1777, 0, ""))
 	for _, name := range []string{"etc/group", "etc/passwd"} {
-		err = errors.Join(err, w.text(name, accounts[name]))
+		err = errors.Join(err, w.text(name, accounts[name], 0o644))
 	}
 	for _, file := range certificateFiles {
 		text, e := bounded.ReadFile(file, 16<<20)
 		if e == nil {
-			err = errors.Join(err, w.text(certificates, string(text)))
+			err = errors.Join(err, w.text(certificates, string(text), 0o644))
 			break
 		}
 	}
