@@ -209,7 +209,8 @@ func TestClusterYAML(t *testing.T) {
 	}
 }
 
-// TestNamed: images are made under each name that the suite has for them, those that they are made from first; what it does not name is told.
+// TestNamed: images are made under each name that the suite has for them, those that they are made from first; what it does not name is
+// told.
 func TestNamed(t *testing.T) {
 	const list = "registry.k8s.io/one:1\nregistry.k8s.io/two:1\nregistry.k8s.io/two:2\nquay.io/one:7\nregistry.k8s.io/other:1\n"
 	made := []recipe{{"one", images.Assembly{Cmd: []string{"sh"}}}, {"two", images.Assembly{From: "one", User: "1"}}}

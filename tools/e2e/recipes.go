@@ -168,8 +168,8 @@ func unpacked(ctx context.Context, cache string, packages ...string) (string, er
 const distributed = "e2e-test-images/ipc-utils"
 
 // recipes are what upstream's Dockerfiles say (k8s.io/kubernetes/test/images), with a distribution of this machine's packages in place of
-// Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance runs is left out where it is not made of
-// the same parts.
+// Alpine and others, and Debian's nginx and busybox. pause is agnhost's. What no spec of Conformance runs is left out where it is not made
+// of the same parts.
 func (p parts) recipes() ([]recipe, error) {
 	var errs []error
 	program := func(name string) string { // by a path that has its version: what bin/e2e has is a link
@@ -206,7 +206,8 @@ func (p parts) recipes() ([]recipe, error) {
 	for _, name := range []string{"kitten", "nautilus"} {
 		html := filepath.Join(p.sources, name, "html")
 		made = append(made, recipe{"e2e-test-images/" + name, images.Assembly{From: host, Entrypoint: []string{"/agnhost"},
-			Cmd: []string{"test-webserver"}, Layers: of(images.File{Path: "/" + name + ".jpg", Source: filepath.Join(html, name+".jpg"), Mode: 0o644},
+			Cmd: []string{"test-webserver"},
+			Layers: of(images.File{Path: "/" + name + ".jpg", Source: filepath.Join(html, name+".jpg"), Mode: 0o644},
 				images.File{Path: "/data.json", Source: filepath.Join(html, "data.json"), Mode: 0o644})}})
 	}
 	return made, errors.Join(errs...)

@@ -41,8 +41,8 @@ type Layer struct {
 	Files []File
 }
 
-// A File is a copy of the file at Source, mode 0755 where it has no other; or a symbolic link to Link; or a directory, where Path ends with a
-// slash; or else Text, mode 0644.
+// A File is a copy of the file at Source, mode 0755 where it has no other; or a symbolic link to Link; or a directory, where Path ends with
+// a slash; or else Text, mode 0644.
 type File struct {
 	Path               string // absolute; directories above it that are not in the layer yet have the mode 0755
 	Source, Link, Text string

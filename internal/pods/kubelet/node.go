@@ -150,7 +150,8 @@ func (p *nodeProvider) images(list []corev1.ContainerImage) {
 	}
 }
 
-// again makes the controller write the node's status soon. It does not wait for that: the controller takes one at a time, each as it is then.
+// again makes the controller write the node's status soon. It does not wait for that: the controller takes one at a time, each as it is
+// then.
 func (p *nodeProvider) again() {
 	go func() {
 		p.telling.Lock()

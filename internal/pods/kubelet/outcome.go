@@ -128,7 +128,8 @@ func (m *machine) probed(c *containerState, kind probeKind, ok bool) (acts []act
 		c.Started = true
 		c.Ready = c.spec.ReadinessProbe == nil && c.serves()
 	case !ok:
-		m.emit(corev1.EventTypeNormal, "Killing", fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, strings.ToLower(string(kind))), c)
+		m.emit(corev1.EventTypeNormal, "Killing",
+			fmt.Sprintf("Container %s failed %s probe, will be restarted", c.Name, strings.ToLower(string(kind))), c)
 		c.stopping = true
 		acts = []action{{do: doStop, c: c, grace: m.probeGrace(c, kind)}}
 	}

@@ -10,8 +10,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// status is the pod's status as of now, on the node of an address. base is the status that the API server has: what is not ours in it is kept (qosClass, conditions
-// that others set), and conditions that did not change keep their transition times.
+// status is the pod's status as of now, on the node of an address. base is the status that the API server has: what is not ours in it is
+// kept (qosClass, conditions that others set), and conditions that did not change keep their transition times.
 func (m *machine) status(base corev1.PodStatus, host netip.Addr, now time.Time) corev1.PodStatus {
 	s := *base.DeepCopy()
 	start := metav1.NewTime(m.startTime)
