@@ -11,8 +11,8 @@ import (
 	"packetwalk.dev/internal/node/service"
 )
 
-// packed is a Service or an EndpointSlice as the stores keep it: what is read of it, as protobuf. That is a quarter of what the object takes,
-// and nothing that the garbage collector has to look through; of ten thousand services one or two are asked for at a time.
+// packed is a Service or an EndpointSlice as the stores keep it: what is read of it, as protobuf. That is a quarter of what the object
+// takes, and nothing that the garbage collector has to look through; of ten thousand services one or two are asked for at a time.
 type packed struct {
 	namespace, name string
 	slice           bool
