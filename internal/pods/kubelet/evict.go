@@ -219,8 +219,9 @@ func (m *meter) file(ctx context.Context, in int, name string, depth int) error 
 		return errMany
 	}
 	var st unix.Stat_t
-	if unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil || m.linked[st.Ino] {
-		return nil // it is not there any more, or was counted by another name
+	there := unix.Fstatat(in, name, &st, unix.AT_SYMLINK_NOFOLLOW) == nil
+	if !there || m.linked[st.Ino] { // or it was counted by another name
+		return nil
 	}
 	m.bytes += st.Blocks * 512
 	switch {
