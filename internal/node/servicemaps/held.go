@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 
 	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
@@ -43,13 +44,14 @@ func (s *Syncer) read(ctx context.Context) (h held, err error) {
 }
 
 func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
+	var chains []netlink.Message
 	for _, ask := range []struct {
 		request netlink.Message
 		take    func([]netlink.Message) error
 	}{
 		{s.table.Get(), func(m []netlink.Message) (err error) { h.flags, err = s.table.Flags(m); return err }},
 		{s.table.ListSets(), func(m []netlink.Message) (err error) { h.sets, err = s.table.Sets(m); return err }},
-		{s.table.ListChains(), func(m []netlink.Message) (err error) { h.hooks, err = s.table.Hooks(m); return err }},
+		{s.table.ListChains(), func(m []netlink.Message) (err error) { chains = m; h.hooks, err = s.table.Hooks(m); return err }},
 	} {
 		answers, err := s.kernel.Ask(ctx, ask.request)
 		if err == nil {
@@ -59,7 +61,7 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 			return h, err
 		}
 	}
-	if h.chains, err = s.readChains(ctx, nil); err != nil {
+	if h.chains, err = s.withRules(ctx, chains, ""); err != nil {
 		return h, err
 	}
 	h.elements = Elements{}
@@ -111,9 +113,9 @@ func (s *Syncer) elements(ctx context.Context, set string) ([]nf.Element, error)
 // few is how many chains are asked for one by one.
 const few = 8
 
-// readChains reads chains with their rules: at least those that are named, all if there are no names.
+// readChains reads chains with their rules: those that are named, or all if they are many.
 func (s *Syncer) readChains(ctx context.Context, names []string) (map[string]string, error) {
-	if len(names) == 0 || len(names) > few {
+	if len(names) > few {
 		names = []string{""}
 	}
 	chains := map[string]string{}
@@ -126,20 +128,28 @@ func (s *Syncer) readChains(ctx context.Context, names []string) (map[string]str
 		if err != nil {
 			return nil, err
 		}
-		said, err := s.table.Chains(answers)
+		one, err := s.withRules(ctx, answers, name)
 		if err != nil {
 			return nil, err
 		}
-		if answers, err = s.kernel.Ask(ctx, s.table.ListRules(name)); err != nil {
-			return nil, err
-		}
-		rules, err := s.table.Rules(answers)
-		if err != nil {
-			return nil, err
-		}
-		for chain, base := range said {
-			chains[chain] = "chain" + base + rules[chain] // never empty
-		}
+		maps.Copy(chains, one)
 	}
 	return chains, nil
+}
+
+// withRules are chains that the kernel told of, with the rules of a chain, or of all if it has no name.
+func (s *Syncer) withRules(ctx context.Context, told []netlink.Message, name string) (map[string]string, error) {
+	chains, err := s.table.Chains(told)
+	if err != nil {
+		return nil, err
+	}
+	answers, err := s.kernel.Ask(ctx, s.table.ListRules(name))
+	if err != nil {
+		return nil, err
+	}
+	rules, err := s.table.Rules(answers)
+	for chain, base := range chains {
+		chains[chain] = "chain" + base + rules[chain] // never empty
+	}
+	return chains, err
 }

@@ -107,7 +107,7 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 		state.take(portsOf(ports, ports.Services()), nil)
 		c = state.replace(h)
 		err := s.apply(ctx, &c, true)
-		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isInUse(err)
+		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isTooDeep(err) && len(c.GoneChains) > 0
 		return err
 	})
 	if !otherShape {
@@ -129,8 +129,9 @@ func isOtherShape(err error) bool {
 	return isOneOf(err, unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOENT)
 }
 
-// isInUse tells whether the kernel refused it because of what others lead to, or lead from.
-func isInUse(err error) bool { return isOneOf(err, unix.EBUSY, unix.EMLINK, unix.ELOOP) }
+// isTooDeep tells whether the kernel refused it because chains would lead to each other in a circle, or through too many. Ours alone never
+// do; where there are others in the table, they go with it.
+func isTooDeep(err error) bool { return isOneOf(err, unix.EMLINK, unix.ELOOP) }
 
 func isOneOf(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return errors.Is(err, e) })
