@@ -46,6 +46,28 @@ func (m *tableModel) held() held {
 	return h
 }
 
+// TestLastingFans: a service port comes to another number of endpoints, which no other has, without a chain that is made for it, up to a
+// number.
+func TestLastingFans(t *testing.T) {
+	state := NewState(many, nil)
+	state.Update(byService([]service.Port{portOf(1, 3), portOf(2, 3)}))
+	state.Compare(Elements{})
+	for n := range fewEndpoints + 1 {
+		c := state.Update(byService([]service.Port{portOf(1, n+1)}))
+		var made []string
+		for i := range c.Steps {
+			for _, chain := range c.Steps[i].Chains {
+				if chain.Name != chainServices {
+					made = append(made, chain.Name)
+				}
+			}
+		}
+		if len(made)+len(c.GoneChains) > 0 != (n == fewEndpoints) {
+			t.Errorf("with %d endpoints: made %q, gone %q", n+1, made, c.GoneChains)
+		}
+	}
+}
+
 // TestForeignKeysOfFans: a look at what was written finds what others added to a fan-out's set.
 func TestForeignKeysOfFans(t *testing.T) {
 	table, state := newModel(), NewState(many, nil)

@@ -71,9 +71,6 @@ func BenchmarkKernel(b *testing.B) {
 
 func benchmark(b *testing.B, n int) {
 	all := manyPorts(n)
-	// Another service has two endpoints, too. For a fan-out that none has, the kernel looks at all elements of the maps that its chain looks
-	// into (nf_tables_bind_set).
-	all[0].ForCluster = all[0].ForCluster[:2]
 	ports := allOf(all)
 	key := service.Key{Namespace: "ns", Service: all[n/2].Service}
 	changed := [][]service.Port{oneLess(all)[n/2 : n/2+1], all[n/2 : n/2+1]}

@@ -163,7 +163,7 @@ func (u *update) changes() (c Changes) {
 	steps = slices.Concat([]Step{first}, steps, []Step{last})
 	c.Steps = slices.DeleteFunc(steps, func(s Step) bool { return s.isZero() })
 	for name, before := range u.fans {
-		if _, wanted := u.named[name]; !wanted && before != (fan{}) {
+		if _, wanted := u.named[name]; !wanted && before != (fan{}) && !before.isLasting() {
 			c.GoneChains = append(c.GoneChains, name)
 		}
 	}
@@ -188,7 +188,10 @@ func (u *update) ends(c *Changes) (first, last Step) {
 			gone = append(gone, before)
 			c.GoneSets = append(c.GoneSets, name)
 		case wanted && f.hasSet() && before == (fan{}):
-			first.Sets, first.Chains = append(first.Sets, *u.set(name)), append(first.Chains, u.w.fan(&f))
+			first.Sets = append(first.Sets, *u.set(name))
+			if !f.isLasting() {
+				first.Chains = append(first.Chains, u.w.fan(&f))
+			}
 			delete(u.fans, name)
 		}
 	}

@@ -21,6 +21,11 @@ func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
 		if f.hasSet() {
 			sets = append(sets, *s.set(name))
 		}
+		if !f.isLasting() {
+			chains = append(chains, s.w.fan(&f))
+		}
+	}
+	for _, f := range lastingFans() {
 		chains = append(chains, s.w.fan(&f))
 	}
 	return sets, append(chains, s.w.chains(s.fanSets())...)
