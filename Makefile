@@ -114,6 +114,12 @@ test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes
 	CI=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults -proxies abacadbcbdcda
 
+KILLS ?= 1000
+
+.PHONY: test-killed
+test-killed: deps ## who writes the service proxy's table of nftables killed KILLS times, at random moments of its syncs
+	CI=1 go test -count=1 -v -timeout 2h -exec "$(CURDIR)/scripts/as-root" -run 'TestKilled$$' ./internal/node/servicemaps -kills $(KILLS)
+
 # Worlds of verify, the seed of the first, and in how many worlds a random choice is tried with many flows.
 N    ?= 1000
 SEED ?= 1

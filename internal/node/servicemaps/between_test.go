@@ -68,6 +68,21 @@ func TestLastingFans(t *testing.T) {
 	}
 }
 
+// TestNoVerdictMap: a service port that loses all of its endpoints, and gets some again, changes no map of verdicts: the kernel would look at
+// all elements of all of them.
+func TestNoVerdictMap(t *testing.T) {
+	state := NewState(many, nil)
+	for _, n := range []int{3, 0, 2} {
+		for _, step := range state.Update(byService([]service.Port{portOf(1, n)})).Steps {
+			for _, change := range slices.Concat(step.Delete, step.Add) {
+				if change.Set.Verdicts {
+					t.Errorf("with %d endpoints: %s changes", n, change.Set.Name)
+				}
+			}
+		}
+	}
+}
+
 // TestForeignKeysOfFans: a look at what was written finds what others added to a fan-out's set.
 func TestForeignKeysOfFans(t *testing.T) {
 	table, state := newModel(), NewState(many, nil)

@@ -31,11 +31,12 @@ const (
 	setSources    = "allowed-sources" // and those ranges
 )
 
-// The maps of each place.
+// The sets and maps of each place.
 var (
-	mapServices  = [places]string{"service-ips", "service-node-ports"}         // → the chain that decides, for those that no fan's set has
-	mapRefused   = [places]string{"no-endpoint-ips", "no-endpoint-node-ports"} // → the chain that refuses or drops
-	mapEndpoints = [places][2]string{{"cluster-endpoints", "local-endpoints"}, // with a slot → endpoint
+	mapServices  = [places]string{"service-ips", "service-node-ports"} // → the chain that decides, for those that no fan's set has
+	setRefused   = [places]string{"no-endpoint-ips", "no-endpoint-node-ports"}
+	setDropped   = [places]string{"no-local-endpoint-ips", "no-local-endpoint-node-ports"} // none on this node, with policy Local
+	mapEndpoints = [places][2]string{{"cluster-endpoints", "local-endpoints"},             // with a slot → endpoint
 		{"node-port-cluster-endpoints", "node-port-local-endpoints"}}
 	mapPolicies = [places][2]string{{"cluster-fan-outs", "local-fan-outs"}, // of externalTrafficPolicy Local → the chain of a fan-out
 		{"node-port-cluster-fan-outs", "node-port-local-fan-outs"}}
@@ -47,12 +48,10 @@ var mapAffinity = [places]string{"affinity-ips", "affinity-node-ports"}
 
 // Chains that are always there.
 const (
-	chainRemember    = "remember-clients"
-	chainServices    = "services"
-	chainMark        = "mark-for-masquerade"
-	chainNoEndpoints = "no-endpoints"
-	chainNoLocal     = "no-local-endpoints"
-	chainDecide      = "external/local" // of each place: by who asks
+	chainRemember = "remember-clients"
+	chainServices = "services"
+	chainMark     = "mark-for-masquerade"
+	chainDecide   = "external/local" // of each place: by who asks
 )
 
 // way is how a packet came to a service port's chain.

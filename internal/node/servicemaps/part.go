@@ -209,11 +209,11 @@ func (p *part) endpoints(at place, policy service.Policy, key string) {
 
 // refuse answers what finds no endpoint: refused if there is none at all, dropped if there is none here.
 func (p *part) refuse(at place, key string) {
-	chain := chainNoLocal
+	set := setDropped[at]
 	if len(p.port.ForCluster) == 0 {
-		chain = chainNoEndpoints
+		set = setRefused[at]
 	}
-	p.lead(mapRefused[at], key, chain)
+	p.lead(set, key, "")
 }
 
 // external is one external way to the service port.

@@ -50,7 +50,8 @@ func (w *writer) sets() []nf.Set {
 	}
 	for at := range places {
 		key := w.key(at)
-		sets = append(sets, nf.Set{Name: mapServices[at], Key: key, Verdicts: true}, nf.Set{Name: mapRefused[at], Key: key, Verdicts: true},
+		sets = append(sets, nf.Set{Name: mapServices[at], Key: key, Verdicts: true}, nf.Set{Name: setRefused[at], Key: key},
+			nf.Set{Name: setDropped[at], Key: key},
 			nf.Set{Name: mapAffinity[at], Key: append(w.key(at), w.endpoint()...), Verdicts: true})
 		for policy := range policyName {
 			sets = append(sets, nf.Set{Name: mapPolicies[at][policy], Key: key, Verdicts: true},
@@ -99,8 +100,6 @@ func (w *writer) chains(sets []fan) []nf.Chain {
 	chains := []nf.Chain{
 		chain(chainMark, rule("to leave with the node's address", nf.Meta(unix.NFT_META_MARK, 0),
 			nf.Bits(0, nf.Native(back), nf.Native(mark)), nf.SetMeta(unix.NFT_META_MARK, 0))),
-		chain(chainNoEndpoints, rule("a service port without endpoints", nf.Refuse(w.family))),
-		chain(chainNoLocal, rule("a service port without endpoints on this node", nf.Verdict(nf.Drop, ""))),
 		chain(placePrefix[byAddress]+chainDecide, w.decide(byAddress)...),
 		chain(placePrefix[byNodePort]+chainDecide, w.decide(byNodePort)...),
 		w.services(sets),
@@ -119,23 +118,30 @@ func (w *writer) hooks() []nf.Chain {
 	base := func(name, kind string, hook uint32, priority int32, rules ...nf.Rule) nf.Chain {
 		return nf.Chain{Name: name, Base: &nf.Base{Type: kind, Hook: hook, Priority: priority}, Rules: rules}
 	}
-	unallocated := w.unallocated()
 	find := rule("services", nf.Verdict(unix.NFT_JUMP, chainServices))
 	guard := w.isNew(w.firewall())
-	refuse := w.isNew(w.at(byAddress, "services without endpoints", nf.Follow(mapRefused[byAddress], 0)))
-	refuseHere := w.isNew(w.at(byNodePort, "node ports without endpoints", nf.Follow(mapRefused[byNodePort], 0)))
-	unused := w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0), nf.Refuse(w.family)))
+	refused := append(w.refuse(byAddress), w.isNew(rule("an unused port of a cluster IP", w.load(w.destination, 0), nf.In(setClusterIPs, 0),
+		nf.Refuse(w.family))))
+	refused = append(refused, w.unallocated()...)
 	learn := w.isNew(rule("services with session affinity", append(translated(), nf.Verdict(unix.NFT_JUMP, chainRemember))...))
 	return []nf.Chain{
 		base("firewall-prerouting", "filter", unix.NF_INET_PRE_ROUTING, beforeDNAT, guard),
 		base("firewall-output", "filter", unix.NF_INET_LOCAL_OUT, beforeDNAT, guard),
-		base("filter-input", "filter", unix.NF_INET_LOCAL_IN, 0, refuseHere, refuse, learn),
-		base("filter-forward", "filter", unix.NF_INET_FORWARD, 0, append([]nf.Rule{refuse, unused}, unallocated...)...),
-		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, append([]nf.Rule{refuse, unused}, unallocated...)...),
+		base("filter-input", "filter", unix.NF_INET_LOCAL_IN, 0, append(slices.Concat(w.refuse(byNodePort), w.refuse(byAddress)), learn)...),
+		base("filter-forward", "filter", unix.NF_INET_FORWARD, 0, refused...),
+		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, refused...),
 		base("filter-postrouting", "filter", unix.NF_INET_POST_ROUTING, 0, learn),
 		base("nat-postrouting", "nat", unix.NF_INET_POST_ROUTING, 100, w.postrouting()...),
 		base("nat-prerouting", "nat", unix.NF_INET_PRE_ROUTING, -100, find),
 		base("nat-output", "nat", unix.NF_INET_LOCAL_OUT, -100, find),
+	}
+}
+
+// refuse answers what is for service ports without endpoints, and drops what is for those without endpoints on this node.
+func (w *writer) refuse(at place) []nf.Rule {
+	return []nf.Rule{
+		w.isNew(w.at(at, "without endpoints", nf.In(setRefused[at], 0), nf.Refuse(w.family))),
+		w.isNew(w.at(at, "without endpoints on this node", nf.In(setDropped[at], 0), nf.Verdict(nf.Drop, ""))),
 	}
 }
 
@@ -230,7 +236,7 @@ func transportPort(to nf.Reg) nf.Expr {
 }
 
 // at is a rule about packets that may name a service port by a place, with the key in register 0.
-func (w *writer) at(at place, comment string, then nf.Expr) nf.Rule {
+func (w *writer) at(at place, comment string, then ...nf.Expr) nf.Rule {
 	var exprs []nf.Expr
 	switch {
 	case at == byAddress:
@@ -241,7 +247,7 @@ func (w *writer) at(at place, comment string, then nf.Expr) nf.Rule {
 		exprs = append(exprs, w.within(w.destination, loopback(w.Family), unix.NFT_CMP_NEQ)...)
 	}
 	key, _ := w.packetKey(at)
-	return rule(comment, append(append(exprs, key...), then)...)
+	return rule(comment, slices.Concat(exprs, key, then)...)
 }
 
 func loopback(f service.Family) netip.Prefix {

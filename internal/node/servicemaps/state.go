@@ -109,8 +109,8 @@ func NewState(c serviceproxy.Config, held Elements) *State {
 		shared: map[string]map[string]int{setClusterIPs: {}, setHairpin: {}, setNodeIPs: {}}, fans: map[fan]int{}, named: map[string]fan{},
 		held: held, heldFans: fanSetsOf(held), places: map[string]place{setFirewalled: byAddress, setSources: byAddress}}
 	for at := range places {
-		for _, set := range []string{mapServices[at], mapRefused[at], mapAffinity[at], mapEndpoints[at][0], mapEndpoints[at][1],
-			mapPolicies[at][0], mapPolicies[at][1]} {
+		for _, set := range []string{mapServices[at], setRefused[at], setDropped[at], mapAffinity[at], mapEndpoints[at][0],
+			mapEndpoints[at][1], mapPolicies[at][0], mapPolicies[at][1]} {
 			s.places[set] = at
 		}
 	}

@@ -259,7 +259,7 @@ func (m *tableModel) damage(r *rand.Rand) {
 			case 0:
 				delete(keys, key)
 			case 1:
-				keys[key] = Value{Value: chainNoEndpoints}
+				keys[key] = Value{Value: chainMark}
 			case 2:
 				keys["foreign"+key] = keys[key]
 			}

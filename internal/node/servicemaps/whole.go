@@ -125,7 +125,7 @@ func (c *comparison) service(st *stored) {
 
 // unwanted deletes what is held of a name after it was compared, and decides about its packets.
 func (c *comparison) unwanted(step *Step, n name) {
-	sets := append(c.leads(n.at), mapRefused[n.at], mapPolicies[n.at][0], mapPolicies[n.at][1])
+	sets := append(c.leads(n.at), setRefused[n.at], setDropped[n.at], mapPolicies[n.at][0], mapPolicies[n.at][1])
 	if n.at == byAddress {
 		sets = append(sets, setFirewalled)
 	}
@@ -158,18 +158,19 @@ func (c *comparison) left() {
 	for _, name := range c.heldFans {
 		sets = append(sets, c.set(name))
 	}
-	for _, turn := range []func(*nf.Set) bool{
-		func(set *nf.Set) bool { return set.Name == setClusterIPs },
-		func(set *nf.Set) bool { return set.Verdicts || isFanSet(set.Name) },
-		func(set *nf.Set) bool { return set.Name != setClusterIPs && !set.Verdicts && !isFanSet(set.Name) },
-	} {
-		for _, set := range sets {
-			if !turn(set) {
-				continue
-			}
-			for _, key := range slices.Sorted(maps.Keys(c.held[set.Name])) {
-				c.delete(c.few(), &item{set: set.Name, key: key, value: c.held[set.Name][key].Value})
-			}
+	turn := func(set *nf.Set) int {
+		switch {
+		case set.Name == setClusterIPs:
+			return 0
+		case set.Verdicts || isFanSet(set.Name):
+			return 1
+		}
+		return 2
+	}
+	slices.SortStableFunc(sets, func(a, b *nf.Set) int { return turn(a) - turn(b) })
+	for _, set := range sets {
+		for _, key := range slices.Sorted(maps.Keys(c.held[set.Name])) {
+			c.delete(c.few(), &item{set: set.Name, key: key, value: c.held[set.Name][key].Value})
 		}
 	}
 }
