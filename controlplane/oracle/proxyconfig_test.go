@@ -24,7 +24,7 @@ import (
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
-// fieldPaths adds the paths of all fields of upstream's type.
+// fieldPaths adds the paths of all fields of a type, each as a file has it.
 func fieldPaths(paths []string, path string, t reflect.Type) []string {
 	if t.Kind() == reflect.Pointer {
 		t = t.Elem()
@@ -46,7 +46,8 @@ func fieldPaths(paths []string, path string, t reflect.Type) []string {
 
 // TestConfigurationHasUpstreamsFields: no field of upstream's is unknown, and none of ours is of our own making.
 func TestConfigurationHasUpstreamsFields(t *testing.T) {
-	theirs, ours := fieldPaths(nil, "", reflect.TypeFor[v1alpha1.KubeProxyConfiguration]()), proxyconfig.Paths()
+	theirs, ours := fieldPaths(nil, "", reflect.TypeFor[v1alpha1.KubeProxyConfiguration]()),
+		fieldPaths(nil, "", reflect.TypeFor[proxyconfig.Configuration]())
 	within := func(paths []string, path string) bool {
 		return slices.ContainsFunc(paths, func(p string) bool { return path == p || strings.HasPrefix(path, p+".") })
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -125,29 +124,4 @@ func empty(v reflect.Value) bool {
 		return v.Len() == 0
 	}
 	return v.IsZero() || v.Kind() == reflect.String && slices.Contains([]string{"0", "0s"}, v.String())
-}
-
-// Paths are those of all fields, each as a file has it.
-func Paths() []string {
-	paths := map[string]bool{}
-	addPaths(paths, "", reflect.TypeFor[Configuration]())
-	return slices.Sorted(maps.Keys(paths))
-}
-
-func addPaths(paths map[string]bool, path string, t reflect.Type) {
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
-	}
-	if t.Kind() != reflect.Struct || t == reflect.TypeFor[metav1.Duration]() {
-		paths[path] = true
-		return
-	}
-	for i := range t.NumField() {
-		name, _, _ := strings.Cut(t.Field(i).Tag.Get("json"), ",")
-		if name == "" { // inline
-			addPaths(paths, path, t.Field(i).Type)
-			continue
-		}
-		addPaths(paths, strings.TrimPrefix(path+"."+name, "."), t.Field(i).Type)
-	}
 }

@@ -141,7 +141,6 @@ type HealthCheck struct {
 
 // HealthChecks lists the health check node ports of all families together, by service. Ports of one service share one.
 func HealthChecks(families ...[]Port) []HealthCheck {
-	index := map[Key]int{}
 	addresses := map[Key]map[netip.Addr]bool{}
 	var checks []HealthCheck
 	for _, ports := range families {
@@ -151,8 +150,7 @@ func HealthChecks(families ...[]Port) []HealthCheck {
 				continue
 			}
 			key := Key{p.Namespace, p.Service}
-			if _, ok := index[key]; !ok {
-				index[key] = len(checks)
+			if addresses[key] == nil {
 				addresses[key] = map[netip.Addr]bool{}
 				checks = append(checks, HealthCheck{Key: key, Port: p.HealthCheckNodePort})
 			}
@@ -161,8 +159,8 @@ func HealthChecks(families ...[]Port) []HealthCheck {
 			}
 		}
 	}
-	for key, i := range index {
-		checks[i].LocalEndpoints = len(addresses[key])
+	for i := range checks {
+		checks[i].LocalEndpoints = len(addresses[checks[i].Key])
 	}
 	return checks
 }

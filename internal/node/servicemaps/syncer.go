@@ -103,8 +103,7 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	otherShape := false
 	err = s.undisturbed(ctx, func(h held) error {
-		state = NewState(s.config, h.elements)
-		state.take(portsOf(ports, ports.Services()), nil)
+		state = s.wanted(ports, h.elements)
 		c = state.replace(h)
 		err := s.apply(ctx, &c, true)
 		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isTooDeep(err) && len(c.GoneChains) > 0
@@ -113,14 +112,20 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 	if !otherShape {
 		return state, c, err
 	}
-	state = NewState(s.config, nil)
-	state.take(portsOf(ports, ports.Services()), nil)
+	state = s.wanted(ports, nil)
 	c = state.Compare(nil)
 	for i := range c.Steps {
 		c.Steps[i].Forget = nil // the maps of clients are new
 	}
 	s.generation = 0
 	return state, c, s.apply(ctx, &c, false, s.table.Make(), s.table.Delete())
+}
+
+// wanted is the state of all service ports, where a table holds elements.
+func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
+	state := NewState(s.config, held)
+	state.take(portsOf(ports, ports.Services()), nil)
+	return state
 }
 
 // isOtherShape tells whether the kernel may have refused what is written because sets and chains of other types have its names: those of
@@ -212,8 +217,7 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 	}
 	var c Changes
 	err = s.undisturbed(ctx, func(h held) error {
-		c = state.Compare(h.elements)
-		c.leftOver(h)
+		c = state.replace(h)
 		names = s.damage(&c, h)
 		var first []netlink.Message
 		if h.flags != 0 {
