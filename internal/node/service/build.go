@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -38,7 +39,7 @@ func OfSlice(slice *discoveryv1.EndpointSlice) Key {
 // Of makes the service ports of one service and its EndpointSlices in one family as one node sees them, sorted by name and protocol.
 // Headless services, services of type ExternalName, services that another proxy handles and services without a cluster IP of the family
 // make none. Where several slices hold the same address and port, a copy that is local to the node wins, as in kube-proxy; copies that
-// differ in nothing but their state are merged (see better).
+// differ in nothing but their state are merged (see compareCopies).
 func Of(family Family, node Node, s *corev1.Service, endpointSlices []*discoveryv1.EndpointSlice) []Port {
 	if s == nil {
 		return nil
@@ -269,18 +270,18 @@ func localReady(endpoints []portEndpoints) (all []netip.Addr) {
 	return slices.Compact(all)
 }
 
-// better decides between two copies of one endpoint in different slices, as when a controller moves it: local first, then ready, serving,
-// not terminating. Upstream takes whichever its map yields last; a fixed order keeps the result independent of the order of the input.
-func better(a, b Endpoint) bool {
+// compareCopies orders copies of one endpoint in different slices, as when a controller moves it: local first, then ready, serving, not
+// terminating. Upstream takes whichever its map yields last; a fixed order keeps the result independent of the order of the input.
+func compareCopies(a, b *Endpoint) int {
 	for _, c := range [...][2]bool{{a.Local, b.Local}, {a.Ready, b.Ready}, {a.Serving, b.Serving}, {b.Terminating, a.Terminating}} {
-		if c[0] != c[1] {
-			return c[0]
+		if c[0] && !c[1] {
+			return -1
+		}
+		if c[1] && !c[0] {
+			return 1
 		}
 	}
-	if c := slices.Compare(a.ZoneHints, b.ZoneHints); c != 0 {
-		return c < 0
-	}
-	return slices.Compare(a.NodeHints, b.NodeHints) < 0
+	return cmp.Or(slices.Compare(a.ZoneHints, b.ZoneHints), slices.Compare(a.NodeHints, b.NodeHints))
 }
 
 // sorted sorts endpoints by their texts, and leaves of several copies the best.
@@ -294,15 +295,10 @@ func sorted(all []Endpoint) []Endpoint {
 		list[i] = texted{all[i].Addr.String(), all[i]}
 	}
 	slices.SortFunc(list, func(a, b texted) int {
-		switch c := strings.Compare(a.text, b.text); {
-		case c != 0:
+		if c := strings.Compare(a.text, b.text); c != 0 {
 			return c
-		case better(a.Endpoint, b.Endpoint):
-			return -1
-		case better(b.Endpoint, a.Endpoint):
-			return 1
 		}
-		return 0
+		return compareCopies(&a.Endpoint, &b.Endpoint)
 	})
 	all = all[:0]
 	for i := range list {

@@ -154,6 +154,31 @@ func withoutSlots(e Elements) map[string]map[string][]string {
 	return all
 }
 
+// TestArrange: who had a slot that is still there keeps it, and every endpoint has one.
+func TestArrange(t *testing.T) {
+	for seed := range uint64(200) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		before := arrange(nil, portOf(1, r.IntN(12)).ForCluster)
+		endpoints := portOf(1, 16).ForCluster[r.IntN(8):]
+		endpoints = endpoints[:r.IntN(len(endpoints)+1)]
+		r.Shuffle(len(endpoints), func(i, j int) { endpoints[i], endpoints[j] = endpoints[j], endpoints[i] })
+		slots := arrange(before, endpoints)
+		has := map[netip.AddrPort]bool{}
+		for _, a := range slots {
+			has[a] = true
+		}
+		if len(slots) != len(endpoints) || len(has) != len(endpoints) {
+			t.Fatalf("%d endpoints in slots %v", len(endpoints), slots)
+		}
+		for i := range endpoints {
+			a := endpoints[i].Addr
+			if at := slices.Index(before, a); !has[a] || at >= 0 && at < len(slots) && slots[at] != a {
+				t.Fatalf("%v is not at %d: %v", a, at, slots)
+			}
+		}
+	}
+}
+
 // TestRandomChanges takes a table through random worlds by steps: after each change it holds what it would if it were made anew, slots
 // aside, and after each step every service port has its endpoints.
 func TestRandomChanges(t *testing.T) {
