@@ -68,8 +68,8 @@ func TestLastingFans(t *testing.T) {
 	}
 }
 
-// TestNoVerdictMap: a service port that loses all of its endpoints, and gets some again, changes no map of verdicts: the kernel would look at
-// all elements of all of them.
+// TestNoVerdictMap: a service port that loses all of its endpoints, and gets some again, changes no map of verdicts: the kernel would look
+// at all elements of all of them.
 func TestNoVerdictMap(t *testing.T) {
 	state := NewState(many, nil)
 	for _, n := range []int{3, 0, 2} {

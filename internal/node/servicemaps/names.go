@@ -130,20 +130,11 @@ func (f *fan) hasSet() bool { return f.at == byAddress && f.sticky == "" && isFa
 // fewEndpoints is how many endpoints the largest fan-out chooses from whose chain is always there.
 const fewEndpoints = 16
 
-// isLasting tells whether a fan's chain is there whether a service port wants it or not. Whenever a chain gets its first rule that looks into
-// a map, the kernel looks at all of the map's elements (nf_tables_bind_set), 50 ms for 300,000: with these a change rarely makes a chain.
+// isLasting tells whether a fan's chain is there whether a service port wants it or not. Whenever a chain gets its first rule that looks
+// into a map, the kernel looks at all of the map's elements (nf_tables_bind_set), 50 ms for 300,000: with these a change rarely makes a
+// chain.
 func (f *fan) isLasting() bool {
 	return f.hasSet() && f.policy == service.Cluster && f.of <= fewEndpoints
-}
-
-// lastingFans are all of them.
-func lastingFans() (fans []fan) {
-	for _, way := range []way{internal, external} {
-		for of := range fewEndpoints {
-			fans = append(fans, fan{way: way, policy: service.Cluster, of: of + 1})
-		}
-	}
-	return fans
 }
 
 // choosesSticky tells that clients are looked for in the map of the fan's policy.

@@ -13,11 +13,9 @@ import (
 
 // State is what the table is to hold. It is not safe for concurrent use.
 type State struct {
-	w     *writer
-	sets  map[string]*nf.Set // those that are always there, and those of fans; see set
-	order []*nf.Set          // of changes
-	// places are those of the sets whose keys begin with a service port's name, beside those of fans; the others are shared by service ports.
-	places   map[string]place
+	w        *writer
+	sets     map[string]*nf.Set // those that are always there, and those of fans; see set
+	order    []*nf.Set          // of changes
 	services map[service.Key][]*stored
 	// names are the service ports that want a name of a service port: the first has it, with all that belongs to it.
 	names   map[name][]*stored
@@ -46,16 +44,14 @@ type name struct {
 
 // nameOf is the service port's name that a key of a set begins with; ok is false for sets that service ports share.
 func (s *State) nameOf(set, key string) (n name, ok bool) {
-	at, ok := s.places[set]
-	ok = ok || isFanSet(set)
-	length := 8 // protocol and port
-	if at == byAddress {
-		length += int(s.w.address.Len)
-	}
-	if !ok || len(key) < length { // a table of another making may have other keys
+	if s.shared[set] != nil {
 		return name{}, false
 	}
-	return name{at, key[:length]}, true
+	const withoutAddress = 8 // protocol and port
+	if s.set(set).Key[0].Len == s.w.address.Len {
+		return name{byAddress, key[:withoutAddress+s.w.address.Len]}, true
+	}
+	return name{byNodePort, key[:withoutAddress]}, true
 }
 
 // has is the service port that has a name; nil where none wants it.
@@ -107,13 +103,7 @@ func (s *Step) isZero() bool {
 func NewState(c serviceproxy.Config, held Elements) *State {
 	s := &State{w: newWriter(c), sets: map[string]*nf.Set{}, services: map[service.Key][]*stored{}, names: map[name][]*stored{},
 		shared: map[string]map[string]int{setClusterIPs: {}, setHairpin: {}, setNodeIPs: {}}, fans: map[fan]int{}, named: map[string]fan{},
-		held: held, heldFans: fanSetsOf(held), places: map[string]place{setFirewalled: byAddress, setSources: byAddress}}
-	for at := range places {
-		for _, set := range []string{mapServices[at], setRefused[at], setDropped[at], mapAffinity[at], mapEndpoints[at][0],
-			mapEndpoints[at][1], mapPolicies[at][0], mapPolicies[at][1]} {
-			s.places[set] = at
-		}
-	}
+		held: held, heldFans: fanSetsOf(held)}
 	sets := s.w.sets()
 	for i := range sets {
 		s.sets[sets[i].Name] = &sets[i]

@@ -217,7 +217,8 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 	}
 	var c Changes
 	err = s.undisturbed(ctx, func(h held) error {
-		c = state.replace(h)
+		c = state.Compare(h.elements)
+		c.leftOver(h)
 		names = s.damage(&c, h)
 		var first []netlink.Message
 		if h.flags != 0 {

@@ -25,8 +25,8 @@ func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
 			chains = append(chains, s.w.fan(&f))
 		}
 	}
-	for _, f := range lastingFans() {
-		chains = append(chains, s.w.fan(&f))
+	for of := range fewEndpoints {
+		chains = append(chains, s.w.fan(&fan{way: internal, of: of + 1}), s.w.fan(&fan{way: external, of: of + 1}))
 	}
 	return sets, append(chains, s.w.chains(s.fanSets())...)
 }
