@@ -21,7 +21,7 @@ func Build(family Family, node Node, services []*corev1.Service, endpointSlices 
 		key := OfSlice(slice)
 		byService[key] = append(byService[key], slice)
 	}
-	all := NewPorts()
+	all := NewPorts(family)
 	for _, s := range services {
 		key := Key{s.Namespace, s.Name}
 		if _, seen := all.byService[key]; !seen {
