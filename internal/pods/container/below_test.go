@@ -36,7 +36,7 @@ func TestProcessNamespaceBelowAnother(t *testing.T) {
 
 	seen := m.run(host, "sh", "-c", everyProcess)
 	contains(t, seen, "1 packetwalk-app ", "sleep 1000", "sleep 4242", application.Spec().Dir)
-	for _, foreign := range []string{"7777", os.Args[0], container.StageShim + " ", container.StageBelow + " "} {
+	for _, foreign := range []string{"7777", os.Args[0], container.StageShim + " "} {
 		if strings.Contains(seen, foreign) {
 			t.Errorf("%q is to be seen: %s", foreign, seen)
 		}
@@ -105,6 +105,27 @@ func TestStartFailuresBelow(t *testing.T) {
 	defer cancel()
 	if err := node.Stop(ctx, 5*time.Second); err != nil || node.Exit().Code != 0 {
 		t.Errorf("%v, %+v", err, node.Exit())
+	}
+}
+
+// TestNothingIsLeftInAnothersProcesses: what a container in another's process namespace has left ends with its command, also without
+// control groups, and nothing else does.
+func TestNothingIsLeftInAnothersProcesses(t *testing.T) {
+	m := newMachine(t)
+	node := m.start(m.spec("pause"))
+	other := m.spec("ubuntu", "sleep", "1000")
+	other.ProcessesOf = node.Spec().Dir
+	stays := m.start(other)
+	s := m.spec("ubuntu", "sh", "-c", "for n in 1 2 3; do setsid sleep 471$n & done")
+	s.ProcessesOf = node.Spec().Dir
+	if e := m.wait(m.start(s)); e.Code != 0 {
+		t.Errorf("exit %+v", e)
+	}
+	if left := inProcessesOf(t, node); len(left) != 2 {
+		t.Errorf("there are %v", left)
+	}
+	if got := m.run(stays, "echo", "on"); got != "on\n" {
+		t.Errorf("the other one: %q", got)
 	}
 }
 

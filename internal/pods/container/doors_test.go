@@ -58,7 +58,8 @@ func TestMachineIsNotSeen(t *testing.T) {
 	contains(t, out, "root:x:0:0:root:/root:", "nobody:x:65534:", "uid=0(root) gid=0(root)", "localhost", "80/tcp", "1777\n1777\n700\n",
 		"own\n")
 	// What a container writes is its own.
-	contains(t, m.run(m.start(m.spec("agnhost")), "sh", "-c", "cat /etc/nsswitch.conf; ls /etc/services; ls /usr/lib/x 2>&1 || :"), "files dns",
+	contains(t, m.run(m.start(m.spec("agnhost")), "sh", "-c", "cat /etc/nsswitch.conf; ls /etc/services; ls /usr/lib/x 2>&1 || :"),
+		"files dns",
 		"/etc/services\n", "/usr/lib/x': No such file")
 }
 

@@ -65,15 +65,12 @@ const (
 	StageInit = "init"
 	// StageStart is a process that starts another one in another process namespace, and ends. Its argument is not a directory (Starter).
 	StageStart = "start"
-	// StageBelow is a process in another one's process namespace that starts the stage after it in fresh namespaces, and ends (StartBelow).
-	StageBelow = "below"
 )
 
 // The bytes that begin a report to Start, on the descriptor ReportFd.
 const (
 	ReportFd      = 3
 	ProcessesFd   = 4 // of a shim: a pidfd of the first process of Spec.ProcessesOf or ProcessesBelow, where there is one
-	StartedFd     = 4 // of StageBelow: takes the pid of what it has started, or why there is none
 	ReportRuns    = '+'
 	ReportCommand = '!' // and the message of an ErrStart
 	ReportMachine = '-' // and the message of another error
@@ -298,7 +295,7 @@ func (c *Container) spawn(ctx context.Context, files []*os.File, other *os.File)
 		attr.Cloneflags = NewNamespaces
 		if other != nil {
 			start = func(name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
-				return StartBelow(ctx, other, name, argv, attr)
+				return StartIn(ctx, other, name, argv, attr)
 			}
 		}
 	case other != nil:

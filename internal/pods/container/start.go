@@ -7,7 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"syscall"
 	"time"
 
@@ -34,10 +36,10 @@ type order struct {
 	Cloneflags uintptr // beside CLONE_PARENT
 }
 
-// A started is what a starter says: the pid of what it has started, or why there is none.
+// A started is what a starter says: the pid of what it has started, or why there is none; and that of what has ended for it (forkBelow).
 type started struct {
-	Pid   int
-	Error *failure
+	Pid, Copied int
+	Error       *failure
 }
 
 // A failure is an error that comes from a starter: errors.Is finds ErrStart and the system call's error.
@@ -75,7 +77,41 @@ func (o order) start(ctx context.Context, binary string, pidfd *os.File, files [
 		endChildren(before)
 		return nil, err
 	}
+	if a.Copied != 0 {
+		reapNumber(a.Copied)
+	}
 	return os.FindProcess(a.Pid) // nobody has waited for it yet, so that the pid is its own
+}
+
+// children are those that the calling thread has started, and that nobody has waited for (proc_pid_children(5)).
+func children() []string {
+	text, _ := os.ReadFile("/proc/thread-self/children") // of a kernel without it nothing is found
+	return strings.Fields(string(text))
+}
+
+// endChildren ends the calling thread's children but for those before: a process that nobody has waited for keeps all process namespaces
+// that it is in. The thread has started no others since; and those of a thread that ends become the first thread's, if it lives.
+func endChildren(before []string) {
+	for _, child := range children() {
+		if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(before, child) {
+			reapNumber(pid)
+		}
+	}
+}
+
+// reapNumber is reap of a child for which nobody has waited.
+func reapNumber(pid int) {
+	if proc, err := os.FindProcess(pid); err == nil {
+		reap(proc)
+	}
+}
+
+// StartIn starts a stage of packetwalk-app, at the path name, in the process namespace of the process that a pidfd is of, or with
+// CLONE_NEWPID among its flags in one below it. The calling thread is locked to its goroutine, and the stage is its child. Of attr count
+// Files, Env and Sys.Cloneflags.
+func StartIn(ctx context.Context, pidfd *os.File, name string, argv []string, attr *os.ProcAttr) (*os.Process, error) {
+	o := order{Enter: unix.CLONE_NEWPID, Path: name, Args: octets(argv), Env: octets(attr.Env), Cloneflags: attr.Sys.Cloneflags}
+	return o.start(ctx, name, pidfd, attr.Files)
 }
 
 // ask gives the order to a starter, and waits for what it says until ctx ends. Then the starter has ended.
@@ -126,7 +162,7 @@ func Starter(files string) int {
 	var a started
 	if err = json.NewDecoder(socket).Decode(&o); err == nil {
 		// Not the main thread, to whose control group the memory of the whole process is counted.
-		OnThread(func() (clean bool) { a.Pid, err = o.startHere(n); return false })
+		OnThread(func() (clean bool) { a.Pid, a.Copied, err = o.startHere(n); return false })
 	}
 	if err != nil {
 		a.Error = newFailure(err)
@@ -136,24 +172,27 @@ func Starter(files string) int {
 }
 
 // startHere starts the process from the calling thread, which is to end then: what it has lost cannot be given back.
-func (o *order) startHere(files int) (pid int, err error) {
+func (o *order) startHere(files int) (pid, copied int, err error) {
 	if o.Spec != nil {
 		if err = os.WriteFile("/proc/self/oom_score_adj", EndFirst, 0); err != nil {
-			return 0, fmt.Errorf("be the first to end when memory runs out: %w", err)
+			return 0, 0, fmt.Errorf("be the first to end when memory runs out: %w", err)
 		}
 	}
 	if err = o.Group.JoinThread(); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	attr := &syscall.SysProcAttr{Setsid: true, Setctty: o.TTY, Credential: o.User.credential(),
 		Cloneflags: o.Cloneflags | unix.CLONE_PARENT}
 	if err = enter(files+1, o.Enter); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	p := Process{Args: texts(o.Args), Env: texts(o.Env), Dir: o.Dir}
 	path, err := o.limit(p)
 	if err != nil {
-		return 0, err
+		return 0, 0, err
+	}
+	if o.Cloneflags&unix.CLONE_NEWPID != 0 {
+		return forkBelow(path, p, o.Cloneflags)
 	}
 	fds := make([]uintptr, files)
 	for fd := range fds {
@@ -162,7 +201,7 @@ func (o *order) startHere(files int) (pid int, err error) {
 	if pid, err = syscall.ForkExec(path, p.Args, &syscall.ProcAttr{Env: p.Env, Files: fds, Sys: attr}); err != nil {
 		err = fmt.Errorf("%w: exec: %q: %w", ErrStart, first(p.Args), &os.PathError{Op: "fork/exec", Path: path, Err: err})
 	}
-	return pid, err
+	return pid, 0, err
 }
 
 // limit takes from the calling thread what the process may not, and gives its executable file's path.

@@ -27,9 +27,6 @@ func Main(args []string, stderr io.Writer) int {
 	if program, ok := app.FindProgram(path.Base(args[0])); ok {
 		return runProgram(program, args)
 	}
-	if len(args) == 4 && args[1] == container.StageBelow {
-		return below(args[2], args[3])
-	}
 	if len(args) != 3 {
 		return usage(stderr)
 	}

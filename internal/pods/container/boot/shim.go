@@ -39,9 +39,7 @@ func shim(dir string) int {
 	b.runs()
 	streams.begin(b)
 	status := wait(proc)
-	if b.spec.ProcessesOf != "" {
-		b.spec.Group.Kill() // what the command left: only where the process namespace is its own does it end with it
-	}
+	b.endRest()
 	streams.finish()
 	if b.attach != nil {
 		b.attach.close()
@@ -109,6 +107,9 @@ func (b *boot) beginInit(s *streams) (proc *os.Process, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("start the first process: %w", err)
 	}
+	if b.spec.ProcessesOf != "" {
+		b.mounts, _ = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", proc.Pid)) // it may have ended: then there is no command
+	}
 	if b.state.Ident, err = container.Identify(proc.Pid); err == nil {
 		err = container.WriteState(b.dir, b.state)
 	}
@@ -139,10 +140,9 @@ func (b *boot) startInit(files []*os.File) (proc *os.Process, err error) {
 	other := os.NewFile(container.ProcessesFd, "processes")
 	defer other.Close()
 	unix.CloseOnExec(container.ProcessesFd)
-	if b.spec.ProcessesOf == "" {
-		return container.StartBelow(background, other, self, argv, attr)
+	if b.spec.ProcessesOf != "" {
+		attr.Sys.Cloneflags &^= unix.CLONE_NEWPID
 	}
-	attr.Sys.Cloneflags &^= unix.CLONE_NEWPID
 	return container.StartIn(background, other, self, argv, attr)
 }
 
