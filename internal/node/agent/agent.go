@@ -291,6 +291,7 @@ func (a *agent) run(ctx context.Context) error {
 func (a *agent) loop(ctx context.Context, watch func()) {
 	watch = sync.OnceFunc(watch)
 	pace := pacer{min: a.MinSyncPeriod, short: shortRest(a.Backend), max: a.SyncPeriod}
+	looks := pace // of its own: a look at the rules of thousands of services takes longer than a change, which does not wait for its rest
 	due := time.NewTimer(0)
 	pending := true
 	canary := time.NewTicker(canaryPeriod)
@@ -330,15 +331,15 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 				ask()
 			}
 		case <-a.notices:
-			// No sooner than the pace allows, so that another program that fights for the same rules cannot make us spin.
+			// At a pace, so that another program that fights for the same rules cannot make us spin.
 			if quiet == nil {
-				quiet = time.After(max(noticeQuiet, pace.delay(time.Now())))
+				quiet = time.After(max(noticeQuiet, looks.delay(time.Now())))
 			}
 		case <-quiet:
 			quiet = nil
 			start := time.Now()
 			a.repair(work)
-			pace.after(start, time.Now(), true)
+			looks.after(start, time.Now(), true)
 		case <-repair.C:
 			start := time.Now()
 			a.repair(work)

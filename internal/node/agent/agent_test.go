@@ -3,9 +3,12 @@ package agent
 import (
 	"context"
 	"fmt"
+	"io"
+	"log"
 	"net/netip"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,6 +20,7 @@ import (
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/internal/node/serviceproxy"
 )
 
 func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
@@ -60,6 +64,74 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 			now = now.Add(burst)
 		}
 	}
+}
+
+// slowLook is a syncer that needs seconds to look at all rules.
+type slowLook struct {
+	syncer
+	synced chan time.Time
+}
+
+func (slowLook) Configure(serviceproxy.Config) {}
+
+func (slowLook) Canary(context.Context) (bool, error) { return true, nil }
+
+func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (serviceproxy.Result, error) {
+	s.synced <- time.Now()
+	return serviceproxy.Result{}, nil
+}
+
+func (slowLook) Repair(context.Context) ([]string, error) {
+	time.Sleep(4 * time.Second)
+	return nil, nil
+}
+
+// changing is an API that something changes in.
+type changing struct {
+	oneNode
+	changed chan struct{}
+}
+
+func (c changing) Changed() <-chan struct{} { return c.changed }
+
+// TestChangesDoNotWaitForLooks: after a look at the rules of thousands of services, which takes seconds, a change is written at once.
+func TestChangesDoNotWaitForLooks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		o := Defaults()
+		o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
+		a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
+		if err != nil {
+			t.Fatal(err)
+		}
+		api := changing{changed: make(chan struct{}, 1)}
+		look := slowLook{synced: make(chan time.Time, 9)}
+		a.source = api
+		a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: look}}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+		ended := make(chan struct{})
+		go func() { a.loop(ctx, func() {}); close(ended) }()
+		select {
+		case <-look.synced:
+		case <-ended:
+			t.Fatal("no sync in an hour")
+		}
+		for range 3 {
+			a.notices <- struct{}{}
+			time.Sleep(noticeQuiet + 5*time.Second) // the look is over
+			changed := time.Now()
+			api.changed <- struct{}{}
+			select {
+			case at := <-look.synced:
+				if took := at.Sub(changed); took > 5*time.Second { // it may wait for another look
+					t.Errorf("a change was written after %v", took)
+				}
+			case <-ended:
+				t.Fatal("a change was not written in an hour")
+			}
+		}
+		cancel()
+		<-ended
+	})
 }
 
 // TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
