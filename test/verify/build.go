@@ -141,6 +141,8 @@ var quiet = []kernel.Sysctl{
 	// A busy machine is slow: no flow ends between a packet and the look at it.
 	{Key: "net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", Value: "300"}, {Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_icmp_timeout", Value: "300"}, {Key: "net/netfilter/nf_conntrack_icmpv6_timeout", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_sctp_timeout_closed", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_close", Value: "300"},
+	{Key: "net/netfilter/nf_conntrack_sctp_timeout_cookie_echoed", Value: "300"},
 	// Redirects pass the rules, and change routes that no snapshot shows; how many were sent before decides about the next.
 	{Key: "net/ipv4/conf/default/send_redirects", Value: "0"}, {Key: "net/ipv4/conf/all/send_redirects", Value: "0"},
 }

@@ -103,7 +103,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	if b, ok := m.bridge(l.Name); ok {
-		if !q.passesAt(m, q.frame(), l.Name, netfilter.Egress) {
+		if !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) {
 			return response{}, false
 		}
 		return q.ports(b, "", depth)
@@ -113,12 +113,12 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	far, end := m.across(l.Name)
-	if end == nil || !end.Up || !q.passesAt(m, q.frame(), l.Name, netfilter.Egress) ||
-		!q.passesAt(far, q.frame(), end.Name, netfilter.Ingress) {
+	if end == nil || !end.Up || !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) ||
+		!q.passesAt(far, q.frame(), q.asker.m.Name, end, netfilter.Ingress) {
 		return response{}, false
 	}
 	r, ok := q.at(far, end, depth)
-	return r, ok && q.passesAt(far, r.frame, end.Name, netfilter.Egress) && q.passesAt(m, r.frame, l.Name, netfilter.Ingress)
+	return r, ok && q.passesAt(far, r.frame, r.who, end, netfilter.Egress) && q.passesAt(m, r.frame, r.who, l, netfilter.Ingress)
 }
 
 // ports sends the question out of the ports of a bridge, all of them: the first answer counts.
@@ -151,7 +151,7 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{mac, m.Name, q.arpAnswer(mac)}, !mac.IsZero()
 	}
 	others, answered := q.ports(b, l.Name, depth)
-	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), b.Name, netfilter.Ingress) {
+	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), q.asker.m.Name, b.Link, netfilter.Ingress) {
 		if r, ok := q.own(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
 			return r, true
 		}
@@ -267,10 +267,16 @@ func (q *query) arpAnswer(mac packet.MAC) packet.Packet {
 // arpLength is that of a question or an answer about an IPv4 address, without the frame's header (RFC 826).
 const arpLength = 28
 
-// passesAt runs the chains that hang at a link over a question or an answer.
-func (q *query) passesAt(m *machine, p packet.Packet, link string, h netfilter.Hook) bool {
-	if p.In = link; h == netfilter.Egress {
+// passesAt runs the chains that hang at a link over a question or an answer, which a machine of that name made. Going out, a frame has a
+// kind (pkttype) if it came in before.
+func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h netfilter.Hook) bool {
+	link := l.Name
+	p.In, p.Cast = link, p.Frame.CastFor(l.MAC)
+	if h == netfilter.Egress {
 		p.In, p.Out = "", link
+		if by == m.Name {
+			p.Cast = packet.Unicast
+		}
 	}
 	t := q.in(m, p)
 	if p.Frame.ARP == nil {
@@ -324,7 +330,7 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 		hooks = append([]netfilter.Hook{netfilter.Prerouting}, hooks...)
 	}
 	t := q.in(b.m, p)
-	if t.p.BridgeIn, t.p.BridgeOut = in, out; in != "" {
+	if t.p.BridgeIn, t.p.BridgeOut, t.p.Cast = in, out, packet.Unicast; in != "" {
 		t.p.Cast = p.Frame.CastFor(b.MAC)
 	}
 	for _, h := range hooks {
