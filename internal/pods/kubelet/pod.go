@@ -41,6 +41,8 @@ type worker struct {
 	renewing  bool      // renewVolumes is under way
 	runs      map[string]*run
 	published *corev1.PodStatus
+	told      time.Time // when that was published
+	shown     bool      // the API server has shown it since
 	unsaid    time.Time // since when the status differs from what was published
 	saved     []byte    // the state file's content
 	savedPod  *corev1.Pod
@@ -175,7 +177,7 @@ func (w *worker) publishable(now time.Time, next *time.Time) *corev1.Pod {
 		*next = earlier(*next, wait)
 		return nil
 	}
-	w.published, w.unsaid = &pod.Status, time.Time{}
+	w.published, w.told, w.shown, w.unsaid = &pod.Status, now, false, time.Time{}
 	return pod
 }
 

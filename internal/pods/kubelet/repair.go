@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -25,7 +26,7 @@ type repairQueue = workqueue.TypedRateLimitingInterface[types.UID]
 func (k *Kubelet) watchStatus(q repairQueue) (stop func(), err error) {
 	look := func(pod *corev1.Pod) {
 		if w := k.byUID(pod.UID); w != nil && w.correction(pod) != nil {
-			q.Add(pod.UID)
+			q.AddAfter(pod.UID, w.underway())
 		}
 	}
 	informer := k.pods.Informer()
@@ -99,9 +100,10 @@ func (k *Kubelet) repairOne(ctx context.Context, uid types.UID) error {
 func (w *worker) correction(api *corev1.Pod) *corev1.Pod {
 	w.mu.Lock()
 	published, gone := w.published, w.gone
+	shown := published != nil && shows(&api.Status, published)
+	w.shown = w.shown || shown
 	w.mu.Unlock()
-	if published == nil || gone || api.Status.Phase == corev1.PodSucceeded || api.Status.Phase == corev1.PodFailed ||
-		shows(&api.Status, published) {
+	if published == nil || gone || api.Status.Phase == corev1.PodSucceeded || api.Status.Phase == corev1.PodFailed || shown {
 		return nil
 	}
 	pod := api.DeepCopy()
@@ -118,6 +120,19 @@ func (w *worker) correction(api *corev1.Pod) *corev1.Pod {
 	}
 	slices.SortStableFunc(s.Conditions, func(a, b corev1.PodCondition) int { return conditionRank(a.Type) - conditionRank(b.Type) })
 	return pod
+}
+
+// writeTime is how long the writing of a status may take that was published: until then what the API server has may be older than that.
+const writeTime = 5 * time.Second
+
+// underway is how long the API server may still tell of a status before the one that was published last, which it has not shown yet.
+func (w *worker) underway() time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.shown {
+		return 0
+	}
+	return w.told.Add(writeTime).Sub(w.k.cfg.Clock.Now())
 }
 
 // shows tells whether a status of the API server says of what is the kubelet's the same as the kubelet did.

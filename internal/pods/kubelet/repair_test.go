@@ -75,6 +75,44 @@ func TestStatusOverwrittenByOthersIsPutBack(t *testing.T) {
 	}
 }
 
+// TestStatusOnItsWay: what the API server tells of a pod before it has what was published last is no fault to be put right; what it tells
+// afterwards is, and what it has not taken in good time.
+func TestStatusOnItsWay(t *testing.T) {
+	b := newBench(t)
+	pod := b.create(testPod("web"))
+	now := b.await("web", "ready", ready)
+	w := b.k.byUID(pod.UID)
+	before := now.DeepCopy()
+	before.Status.PodIP = ""
+	for _, tt := range []struct {
+		name   string
+		shown  bool
+		told   time.Duration // ago
+		least  time.Duration
+		within time.Duration
+	}{
+		{"before it is shown", false, 0, writeTime / 2, writeTime},
+		{"when it was shown", true, 0, 0, 0},
+		{"after the time for it", false, writeTime, -time.Hour, 0},
+	} {
+		w.mu.Lock()
+		w.shown, w.told = tt.shown, time.Now().Add(-tt.told)
+		w.mu.Unlock()
+		if got := w.underway(); got < tt.least || got > tt.within {
+			t.Errorf("%s: put right in %v", tt.name, got)
+		}
+		if w.correction(before) == nil {
+			t.Errorf("%s: nothing to put right", tt.name)
+		}
+	}
+	w.mu.Lock()
+	w.shown = false
+	w.mu.Unlock()
+	if w.correction(now) != nil || w.underway() != 0 {
+		t.Errorf("what is as published is put right, or not noted: %v", w.underway())
+	}
+}
+
 // What is not the kubelet's to set is not fought over, nor is an end that somebody else declared.
 func TestForeignStatusIsLeftAlone(t *testing.T) {
 	b := newBench(t)
