@@ -138,7 +138,8 @@ var quiet = []kernel.Sysctl{
 	{Key: "net/ipv6/conf/default/mldv2_unsolicited_report_interval", Value: "3600000"},
 	// Errors are sent as often as there is reason to: how many went before is nothing that a snapshot can show.
 	{Key: "net/ipv4/icmp_ratemask", Value: "0"}, {Key: "net/ipv6/icmp/ratelimit", Value: "0"},
-	// A busy machine is slow: no flow ends between a packet and the look at it.
+	// A busy machine is slow: no flow ends between a packet and the look at it. One of SCTP is CLOSED from its INIT on, for 10 s by default,
+	// which another INIT does not renew (nf_conntrack_sctp_packet).
 	{Key: "net/netfilter/nf_conntrack_sctp_timeout_cookie_wait", Value: "300"}, {Key: "net/netfilter/nf_conntrack_udp_timeout", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_icmp_timeout", Value: "300"}, {Key: "net/netfilter/nf_conntrack_icmpv6_timeout", Value: "300"},
 	{Key: "net/netfilter/nf_conntrack_sctp_timeout_closed", Value: "300"}, {Key: "net/netfilter/nf_conntrack_tcp_timeout_close", Value: "300"},

@@ -116,11 +116,7 @@ func endedLater(source snapshot.Source, result *walk.Result, report *Report) (wh
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
 		return "", nil
 	}
-	host, why, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
-	if host != report.First.Host {
-		return "", err
-	}
-	return why, nil
+	return walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome], report.First.Host)
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,

@@ -24,18 +24,18 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	return Walk(src, req)
 }
 
-// Forgets tells whether the acknowledgement of an outcome's answer ends the connection, whichever way it goes: the host that forgets it,
-// and why.
-func Forgets(src snapshot.Source, req Request, o *Outcome) (host, why string, err error) {
+// Forgets tells whether the acknowledgement of an outcome's answer may end the connection on a host, and why: "" where it cannot.
+func Forgets(src snapshot.Source, req Request, o *Outcome, host string) (why string, err error) {
 	next, err := Acknowledge(src, req, o)
-	if next == nil || next.More {
-		return "", "", err
+	if next == nil {
+		return "", err
 	}
-	end := next.Outcomes[0].End
-	if slices.ContainsFunc(next.Outcomes, func(o Outcome) bool { return !o.End.Forgotten || o.End.Host != end.Host }) {
-		return "", "", nil
+	for i := range next.Outcomes {
+		if end := &next.Outcomes[i].End; end.Forgotten && end.Host == host {
+			return end.Why, nil
+		}
 	}
-	return end.Host, end.Why, nil
+	return "", nil
 }
 
 // with is a list of flows with one as it is now.

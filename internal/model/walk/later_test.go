@@ -104,8 +104,17 @@ func TestAcknowledge(t *testing.T) {
 			t.Fatalf("%+v, %v", next, err)
 		}
 		end := &next.Outcomes[0].End
-		if host, why, err := Forgets(n, r.Request, &r.Outcomes[0]); err != nil || (host == "router") != away || (why != "") != away {
-			t.Errorf("forgets on %q: %s, %v", host, why, err)
+		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "router"); err != nil || (why != "") != away {
+			t.Errorf("the router forgets: %q, %v", why, err)
+		}
+		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "client"); err != nil || why != "" {
+			t.Errorf("the client forgets: %q, %v", why, err)
+		}
+		router.iptables("*mangle\n:PREROUTING ACCEPT [0:0]\n" +
+			"-A PREROUTING -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN" +
+			" -m statistic --mode random --probability 0.1 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n")
+		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "router"); err != nil || (why != "") != away {
+			t.Errorf("by chance: the router forgets: %q, %v", why, err)
 		}
 		if away && (end.Kind != Dropped || end.Host != "router" || !end.Forgotten || !strings.Contains(end.Why, "masqueraded for right")) {
 			t.Errorf("by another interface: %s", ends(next.Outcomes[0]))
