@@ -127,14 +127,15 @@ func fanOfSet(name string) (f fan, ok bool) {
 
 func (f *fan) hasSet() bool { return f.at == byAddress && f.sticky == "" && isFanSet(f.chain()) }
 
-// fewEndpoints is how many endpoints the largest fan-out chooses from whose chain is always there.
-const fewEndpoints = 16
+// fewEndpoints is how many endpoints the largest fan-out chooses from whose chain is always there. Each costs: whenever a map gets an
+// element, the kernel looks at all rules that look into it (nft_add_set_elem), some 15 ms a chain for 300,000.
+const fewEndpoints = 8
 
 // isLasting tells whether a fan's chain is there whether a service port wants it or not. Whenever a chain gets its first rule that looks
 // into a map, the kernel looks at all of the map's elements (nf_tables_bind_set), 50 ms for 300,000: with these a change rarely makes a
 // chain.
 func (f *fan) isLasting() bool {
-	return f.hasSet() && f.policy == service.Cluster && f.of <= fewEndpoints
+	return f.hasSet() && f.way == internal && f.policy == service.Cluster && f.of <= fewEndpoints
 }
 
 // choosesSticky tells that clients are looked for in the map of the fan's policy.

@@ -44,14 +44,15 @@ type name struct {
 
 // nameOf is the service port's name that a key of a set begins with; ok is false for sets that service ports share.
 func (s *State) nameOf(set, key string) (n name, ok bool) {
-	if s.shared[set] != nil {
-		return name{}, false
+	isProtocol := func(f nf.Field) bool { return f.Len == 1 }
+	const length = 8 // of protocol and port
+	switch fields := s.set(set).Key; {
+	case isProtocol(fields[0]):
+		return name{byNodePort, key[:length]}, true
+	case len(fields) > 1 && isProtocol(fields[1]):
+		return name{byAddress, key[:length+s.w.address.Len]}, true
 	}
-	const withoutAddress = 8 // protocol and port
-	if s.set(set).Key[0].Len == s.w.address.Len {
-		return name{byAddress, key[:withoutAddress+s.w.address.Len]}, true
-	}
-	return name{byNodePort, key[:withoutAddress]}, true
+	return name{}, false
 }
 
 // has is the service port that has a name; nil where none wants it.

@@ -26,7 +26,7 @@ func (s *State) frame() (sets []nf.Set, chains []nf.Chain) {
 		}
 	}
 	for of := range fewEndpoints {
-		chains = append(chains, s.w.fan(&fan{way: internal, of: of + 1}), s.w.fan(&fan{way: external, of: of + 1}))
+		chains = append(chains, s.w.fan(&fan{way: internal, of: of + 1}))
 	}
 	return sets, append(chains, s.w.chains(s.fanSets())...)
 }
