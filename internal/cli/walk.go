@@ -191,14 +191,14 @@ func lasting(src snapshot.Source, result *walk.Result, options *explain.Options)
 	var ends []string
 	outcomes := map[string]int{}
 	for i := range result.Outcomes {
-		host, why, err := walk.Forgets(src, result.Request, &result.Outcomes[i])
+		forgets, always, err := walk.Forgets(src, result.Request, &result.Outcomes[i])
 		if err != nil {
 			return err
 		}
-		if host == "" {
+		if !always {
 			continue
 		}
-		end := "on " + host + " " + why
+		end := "on " + forgets[0].Host + " " + forgets[0].Why
 		if outcomes[end]++; outcomes[end] == 1 {
 			ends = append(ends, end)
 		}

@@ -111,12 +111,18 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 }
 
 // endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the
-// acknowledgement, ended it, and why that is.
+// acknowledgement, ended it, if only by chance, and why that is.
 func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
 		return "", nil
 	}
-	return walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome], report.First.Host)
+	ends, _, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
+	for _, end := range ends {
+		if end.Host == report.First.Host {
+			return end.Why, err
+		}
+	}
+	return "", err
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,

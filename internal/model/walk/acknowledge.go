@@ -24,18 +24,22 @@ func Acknowledge(src snapshot.Source, req Request, o *Outcome) (*Result, error) 
 	return Walk(src, req)
 }
 
-// Forgets tells whether the acknowledgement of an outcome's answer may end the connection on a host, and why: "" where it cannot.
-func Forgets(src snapshot.Source, req Request, o *Outcome, host string) (why string, err error) {
+// Forgets gives the ends of the acknowledgement of an outcome's answer that end the connection, too, and whether it ends in any case, on
+// one and the same host.
+func Forgets(src snapshot.Source, req Request, o *Outcome) (ends []End, always bool, err error) {
 	next, err := Acknowledge(src, req, o)
 	if next == nil {
-		return "", err
+		return nil, false, err
 	}
+	always = !next.More
 	for i := range next.Outcomes {
-		if end := &next.Outcomes[i].End; end.Forgotten && end.Host == host {
-			return end.Why, nil
+		end := next.Outcomes[i].End
+		if end.Forgotten {
+			ends = append(ends, end)
 		}
+		always = always && end.Forgotten && end.Host == ends[0].Host
 	}
-	return "", nil
+	return ends, always, nil
 }
 
 // with is a list of flows with one as it is now.

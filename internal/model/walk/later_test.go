@@ -104,17 +104,9 @@ func TestAcknowledge(t *testing.T) {
 			t.Fatalf("%+v, %v", next, err)
 		}
 		end := &next.Outcomes[0].End
-		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "router"); err != nil || (why != "") != away {
-			t.Errorf("the router forgets: %q, %v", why, err)
-		}
-		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "client"); err != nil || why != "" {
-			t.Errorf("the client forgets: %q, %v", why, err)
-		}
-		router.iptables("*mangle\n:PREROUTING ACCEPT [0:0]\n" +
-			"-A PREROUTING -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN" +
-			" -m statistic --mode random --probability 0.1 -j MARK --set-xmark 0x4000/0x4000\nCOMMIT\n")
-		if why, err := Forgets(n, r.Request, &r.Outcomes[0], "router"); err != nil || (why != "") != away {
-			t.Errorf("by chance: the router forgets: %q, %v", why, err)
+		forgets, always, err := Forgets(n, r.Request, &r.Outcomes[0])
+		if err != nil || always != away || len(forgets) > 0 != away || away && (forgets[0].Host != "router" || forgets[0].Why == "") {
+			t.Errorf("forgets: %+v, always %t, %v", forgets, always, err)
 		}
 		if away && (end.Kind != Dropped || end.Host != "router" || !end.Forgotten || !strings.Contains(end.Why, "masqueraded for right")) {
 			t.Errorf("by another interface: %s", ends(next.Outcomes[0]))
@@ -123,6 +115,30 @@ func TestAcknowledge(t *testing.T) {
 			t.Errorf("by the same interface: %s", ends(next.Outcomes[0]))
 		}
 	}
+}
+
+// TestForgetsByChance: where a rule that decides by chance has the acknowledgement leave by another interface, the connection may end.
+func TestForgetsByChance(t *testing.T) {
+	n, _, router, server := chain(t)
+	n.wire(router, "other", server, "eth1")
+	router.address("other", "10.3.0.1/24")
+	server.address("eth1", "10.3.0.2/24")
+	router.iptables(nat("-A POSTROUTING -j MASQUERADE"))
+	router.iptables("*mangle\n:PREROUTING ACCEPT [0:0]\n" +
+		"-A PREROUTING -p tcp -m tcp ! --tcp-flags FIN,SYN,RST,ACK SYN -m statistic --mode random --probability 0.1 -j MARK --set-xmark 0x1/0x1\n" +
+		"COMMIT\n")
+	router.policy(fib.Rule{Priority: 100, From: netip.MustParsePrefix("10.1.0.0/24"), Mark: 1, Mask: 1, Table: 100})
+	router.FIB.Routes = append(router.FIB.Routes, fib.Route{Table: 100, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"),
+		Gateway: netip.MustParseAddr("10.3.0.2"), Link: "other"})
+	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "10.2.0.2:80")})
+	ends, always, err := Forgets(n, r.Request, &r.Outcomes[0])
+	if err != nil || always || len(ends) != 1 || ends[0].Host != "router" {
+		t.Errorf("forgets: %+v, always %t, %v", ends, always, err)
+	}
+}
+
+// TestNoAcknowledgement: a refusal has none.
+func TestNoAcknowledgement(t *testing.T) {
 	n, _, _, _ := chain(t)
 	r := n.tcp("client", "10.2.0.2:81")
 	if next, err := Acknowledge(n, r.Request, &r.Outcomes[0]); next != nil || err != nil {
