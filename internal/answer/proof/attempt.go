@@ -170,10 +170,16 @@ func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report,
 			return report, 0, err
 		}
 	}
-	why, err := endedLater(a.source, result, &report)
-	if why != "" {
+	why, always, err := endedLater(a.source, result, &report)
+	switch {
+	case why == "":
+	case always:
 		report.Ends, report.First = "on "+report.First.Host+" "+why, nil
 		report.Agreed++
+	default:
+		report.First = nil
+		report.Steps--
+		report.Uncertain++
 	}
 	if report.Pinned = result; result.More {
 		*a.predicted = *result

@@ -111,18 +111,18 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 }
 
 // endedLater tells whether the one thing that differs is a connection that is not there any more because its next packet, the
-// acknowledgement, ended it, if only by chance, and why that is.
-func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, err error) {
+// acknowledgement, ended it, or may have by chance, and why that is.
+func endedLater(source snapshot.Source, result *walk.Result, report *Report) (why string, always bool, err error) {
 	if d := report.First; d == nil || !d.forgotten || report.Steps-report.Agreed != 1 {
-		return "", nil
+		return "", false, nil
 	}
-	ends, _, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
+	ends, always, err := walk.Forgets(source, result.Request, &result.Outcomes[report.Outcome])
 	for _, end := range ends {
 		if end.Host == report.First.Host {
-			return end.Why, err
+			return end.Why, always, err
 		}
 	}
-	return "", err
+	return "", false, err
 }
 
 // followed tells whether more packets of the connection than those compared here passed a host: the acknowledgement of a TCP answer,

@@ -19,7 +19,6 @@ var elsewhere = map[string]string{
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/runtime.go":              "a container's shim or first process",
 	"internal/pods/container/boot/shim.go":            "a container's first process",
-	"internal/pods/container/boot/below.go":           "a container's shim or first process, in a process namespace below another's",
 	"internal/pods/container/start.go":                "processes in containers, and what starts them",
 	"internal/pods/container/run.go":                  "what the user runs on a host, at a terminal as a rule, for as long as it takes",
 	"internal/pods/realnode/boot/main.go":             "what keeps a node's programs, by the node's first process",

@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -103,7 +104,7 @@ func (p Provisioner) remove(v *corev1.PersistentVolume) error {
 		return err
 	}
 	defer root.Close()
-	dir, err := root.Open(filepath.Dir(name))
+	dir, err := root.OpenFile(filepath.Dir(name), unix.O_DIRECTORY|unix.O_NONBLOCK, 0) // a pod may have put a pipe in its place
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -136,6 +137,29 @@ func TestRemoveDeep(t *testing.T) {
 	}
 	if _, err := os.Lstat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("it is left: %v", err)
+	}
+}
+
+// TestRemovePipe: a pod that sees the volumes' directory puts a pipe in its place, which nobody writes to.
+func TestRemovePipe(t *testing.T) {
+	p, root := newProvisioner(t)
+	v, err := p.make(claimOn("one"), newClass())
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(root, "var/vols")
+	if err := errors.Join(os.Rename(dir, dir+".away"), unix.Mkfifo(dir, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	removed := make(chan error, 1)
+	go func() { removed <- p.remove(v) }()
+	select {
+	case err := <-removed:
+		if !errors.Is(err, unix.ENOTDIR) {
+			t.Errorf("removed: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		t.Fatal("it waits for a writer")
 	}
 }
 

@@ -58,6 +58,7 @@ type agent struct {
 
 	node    *service.Node                       // as the service ports see it; nil before the first sync
 	pending map[service.Key]kube.ServiceObjects // changed since the last sync that succeeded
+	whole   bool                                // all rules were compared or written since then
 
 	wantedChecks []service.HealthCheck
 	failedChecks map[service.Key]bool      // health check node ports whose failure has been reported
@@ -168,7 +169,11 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 
 // addProxies makes the agent the service proxy.
 func (a *agent) addProxies() error {
-	if err := a.setSysctls(); err != nil {
+	better, err := a.setSysctls()
+	if better != nil {
+		a.log("%v", better)
+	}
+	if err != nil {
 		return err
 	}
 	liberal, _ := readSysctl(tcpBeLiberal) // absent: not liberal
@@ -292,6 +297,7 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 	watch = sync.OnceFunc(watch)
 	pace := pacer{min: a.MinSyncPeriod, short: shortRest(a.Backend), max: a.SyncPeriod}
 	looks := pace // of its own: a look at the rules of thousands of services takes longer than a change, which does not wait for its rest
+	looks.began = true
 	due := time.NewTimer(0)
 	pending := true
 	canary := time.NewTicker(canaryPeriod)
@@ -338,11 +344,16 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 		case <-quiet:
 			quiet = nil
 			start := time.Now()
-			a.repair(work)
-			looks.after(start, time.Now(), true)
+			ok := a.repair(work)
+			looks.after(start, time.Now(), ok)
+			if !ok {
+				ask() // what a look that failed left behind, the next sync knows
+			}
 		case <-repair.C:
 			start := time.Now()
-			a.repair(work)
+			if !a.repair(work) {
+				ask()
+			}
 			repair.Reset(untilLook(a.SyncPeriod, time.Since(start)))
 		}
 	}
@@ -364,13 +375,16 @@ func (a *agent) flushed(ctx context.Context) bool {
 	return gone
 }
 
-// repair puts back what others have taken away or changed, and removes what could not be removed after a sync.
-func (a *agent) repair(ctx context.Context) {
+// repair puts back what others have taken away or changed, and removes what could not be removed after a sync. It tells whether it could:
+// a syncer that could not looks no more before the next sync.
+func (a *agent) repair(ctx context.Context) (ok bool) {
+	ok = true
 	a.ensureMasquerade(ctx)
 	defer a.repairKept()
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
+		ok = ok && err == nil
 		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {
 			a.metrics.repairs.of(p.family.String()).add(float64(len(names)))
@@ -378,12 +392,13 @@ func (a *agent) repair(ctx context.Context) {
 		}
 	}
 	if a.triggered == nil {
-		return
+		return ok
 	}
 	for _, p := range a.proxies {
 		a.removeOther(ctx, p)
 	}
 	a.removeUnserved(ctx)
+	return ok
 }
 
 // repairKept asks for a look at what is kept beside the service proxy's rules: what changed those may have changed others.

@@ -70,6 +70,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 type slowLook struct {
 	syncer
 	synced chan time.Time
+	fails  error
 }
 
 func (slowLook) Configure(serviceproxy.Config) {}
@@ -81,9 +82,9 @@ func (s slowLook) Sync(context.Context, *service.Ports, []service.Key) (servicep
 	return serviceproxy.Result{}, nil
 }
 
-func (slowLook) Repair(context.Context) ([]string, error) {
+func (s slowLook) Repair(context.Context) ([]string, error) {
 	time.Sleep(4 * time.Second)
-	return nil, nil
+	return nil, s.fails
 }
 
 // changing is an API that something changes in.
@@ -94,43 +95,63 @@ type changing struct {
 
 func (c changing) Changed() <-chan struct{} { return c.changed }
 
+// looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
+func looping(t *testing.T, look slowLook) (a *agent, api changing, ended <-chan struct{}) {
+	o := Defaults()
+	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	api = changing{changed: make(chan struct{}, 1)}
+	a.source = api
+	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: look}}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
+	done := make(chan struct{})
+	go func() { a.loop(ctx, func() {}); close(done) }()
+	t.Cleanup(func() { cancel(); <-done })
+	look.awaits(t, done)
+	return a, api, done
+}
+
+// awaits is when the next sync is.
+func (s slowLook) awaits(t *testing.T, ended <-chan struct{}) time.Time {
+	select {
+	case at := <-s.synced:
+		return at
+	case <-ended:
+		t.Fatal("no sync in an hour")
+	}
+	return time.Time{}
+}
+
 // TestChangesDoNotWaitForLooks: after a look at the rules of thousands of services, which takes seconds, a change is written at once.
 func TestChangesDoNotWaitForLooks(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		o := Defaults()
-		o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
-		a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		api := changing{changed: make(chan struct{}, 1)}
 		look := slowLook{synced: make(chan time.Time, 9)}
-		a.source = api
-		a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: look}}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
-		ended := make(chan struct{})
-		go func() { a.loop(ctx, func() {}); close(ended) }()
-		select {
-		case <-look.synced:
-		case <-ended:
-			t.Fatal("no sync in an hour")
-		}
+		a, api, ended := looping(t, look)
 		for range 3 {
 			a.notices <- struct{}{}
 			time.Sleep(noticeQuiet + 5*time.Second) // the look is over
 			changed := time.Now()
 			api.changed <- struct{}{}
-			select {
-			case at := <-look.synced:
-				if took := at.Sub(changed); took > 5*time.Second { // it may wait for another look
-					t.Errorf("a change was written after %v", took)
-				}
-			case <-ended:
-				t.Fatal("a change was not written in an hour")
+			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for another look
+				t.Errorf("a change was written after %v", took)
 			}
 		}
-		cancel()
-		<-ended
+	})
+}
+
+// TestLookThatFails: a syncer that could not look at its rules, or put them back, is asked to sync.
+func TestLookThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := slowLook{synced: make(chan time.Time, 9), fails: unix.ENOBUFS}
+		a, _, ended := looping(t, look)
+		a.notices <- struct{}{}
+		told := time.Now()
+		if took := look.awaits(t, ended).Sub(told); took > 10*time.Second {
+			t.Errorf("the rules were written after %v", took)
+		}
 	})
 }
 

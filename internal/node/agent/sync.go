@@ -38,7 +38,11 @@ func (a *agent) sync(ctx context.Context) bool {
 	if ok {
 		a.removeUnserved(ctx)
 		a.observe()
-		clear(a.pending)
+		a.pending = map[service.Key]kube.ServiceObjects{}
+		if a.whole {
+			go debug.FreeOSMemory() // writing all needs twice what is kept
+		}
+		a.whole = false
 	}
 	a.checks.Listen(a.listenIPs())
 	a.syncChecks(ctx, service.HealthChecks(checked...))
@@ -135,7 +139,7 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 		a.repairKept() // the service proxy's jumps may have come before Calico's
 		a.log("synced %s: %d service ports, %d %s in %v",
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
-		go debug.FreeOSMemory() // writing all needs twice what is kept
+		a.whole = true
 	}
 	a.removeOther(ctx, p)
 	a.metrics.lastSync.of(p.family.String()).setNow()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -51,12 +52,13 @@ func Init(o Options, logger *log.Logger) error {
 	if !o.ServiceProxy {
 		return nil
 	}
-	return (&agent{Options: o, logger: logger}).setSysctls()
+	better, err := (&agent{Options: o, logger: logger}).setSysctls()
+	return errors.Join(better, err)
 }
 
 // setSysctls sets what kube-proxy sets. Those of conntrack are for the better, not needed; route_localnet is needed for what the rules
 // promise.
-func (a *agent) setSysctls() error {
+func (a *agent) setSysctls() (better, needed error) {
 	values := map[string]int{
 		ctCloseWait: int(a.CloseWait.Seconds()), ctEstablished: int(a.Established.Seconds()),
 		ctUDP: int(a.UDPTimeout.Seconds()), ctUDPStream: int(a.UDPStreamTimeout.Seconds()),
@@ -66,21 +68,17 @@ func (a *agent) setSysctls() error {
 	}
 	for name, value := range values {
 		if value > 0 {
-			if err := ensureSysctl(name, value); err != nil {
-				a.log("%v", err)
-			}
+			better = errors.Join(better, ensureSysctl(name, value))
 		}
 	}
-	if err := a.raiseConntrackMax(); err != nil {
-		a.log("%v", err)
-	}
+	better = errors.Join(better, a.raiseConntrackMax())
 	if !a.config(service.IPv4).LocalhostNodePorts {
-		return nil
+		return better, nil
 	}
 	if err := ensureSysctl(routeLocalnet, 1); err != nil {
-		return fmt.Errorf("%w; or start with --iptables-localhost-nodeports=false", err)
+		needed = fmt.Errorf("%w; or start with --iptables-localhost-nodeports=false", err)
 	}
-	return nil
+	return better, needed
 }
 
 // hashSize is how many buckets conntrack's table has, on the whole machine.

@@ -222,7 +222,7 @@ func (w *Watcher) Delta(whole bool) Delta {
 	for key := range changed {
 		of := ServiceObjects{Service: get[corev1.Service](w.services, key.Namespace, key.Service)}
 		for _, name := range w.of[key] {
-			if slice := get[discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil {
+			if slice := get[discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil && service.OfSlice(slice) == key {
 				of.EndpointSlices = append(of.EndpointSlices, slice)
 			}
 		}

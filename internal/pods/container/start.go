@@ -92,9 +92,14 @@ func children() []string {
 // endChildren ends the calling thread's children but for those before: a process that nobody has waited for keeps all process namespaces
 // that it is in. The thread has started no others since; and those of a thread that ends become the first thread's, if it lives.
 func endChildren(before []string) {
-	for _, child := range children() {
-		if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(before, child) {
-			reapNumber(pid)
+	for left := true; left; { // one that is ended may just have started another
+		left = false
+		for _, child := range children() {
+			if pid, err := strconv.Atoi(child); err == nil && !slices.Contains(before, child) {
+				left = true
+				reapNumber(pid)
+				before = append(before, child)
+			}
 		}
 	}
 }

@@ -65,6 +65,9 @@ type run struct {
 // server gets one update instead of two or three, each of which costs it and all who watch pods more than a container's start.
 const statusDelay = time.Second
 
+// readyDelay is for a pod that was ready: somebody may send it requests, or wait for its end.
+const readyDelay = 200 * time.Millisecond
+
 func newWorker(k *Kubelet, pod *corev1.Pod, after <-chan struct{}) *worker {
 	dir := k.podDir(string(pod.UID))
 	return &worker{
@@ -156,6 +159,10 @@ func (w *worker) turn(ctx context.Context) (next time.Time, gone bool) {
 	return next, gone
 }
 
+func isReady(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+}
+
 func earlier(a, b time.Time) time.Time {
 	if a.IsZero() || !b.IsZero() && b.Before(a) {
 		return b
@@ -173,7 +180,11 @@ func (w *worker) publishable(now time.Time, next *time.Time) *corev1.Pod {
 	if w.unsaid.IsZero() {
 		w.unsaid = now
 	}
-	if wait := w.unsaid.Add(statusDelay); !w.m.settled() && now.Before(wait) {
+	delay := statusDelay
+	if w.published != nil && slices.ContainsFunc(w.published.Conditions, isReady) {
+		delay = readyDelay
+	}
+	if wait := w.unsaid.Add(delay); !w.m.settled() && now.Before(wait) {
 		*next = earlier(*next, wait)
 		return nil
 	}
