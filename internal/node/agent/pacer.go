@@ -3,8 +3,8 @@ package agent
 import "time"
 
 // The agent rests after each sync for some times its duration, so that following changes takes a bounded share of the machine however fast
-// they come: with short syncs a twentieth, for many agents may share a machine that is busy starting pods; never more than a sixth, and a sixth
-// for looks at all rules.
+// they come: with short syncs a twentieth, for many agents may share a machine that is busy starting pods; never more than a sixth,
+// and a sixth for looks at all rules.
 const (
 	restFactor      = 5
 	shortRestFactor = 20

@@ -159,17 +159,6 @@ func (w *worker) turn(ctx context.Context) (next time.Time, gone bool) {
 	return next, gone
 }
 
-func isReady(c corev1.PodCondition) bool {
-	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.IsZero() || !b.IsZero() && b.Before(a) {
-		return b
-	}
-	return a
-}
-
 // publishable gives the pod to publish, if its status has changed and is not about to change again. w.mu is held.
 func (w *worker) publishable(now time.Time, next *time.Time) *corev1.Pod {
 	pod := w.withStatus(now)

@@ -176,3 +176,14 @@ func stateEssence(s corev1.ContainerState) corev1.ContainerState {
 	}
 	return s
 }
+
+func isReady(c corev1.PodCondition) bool {
+	return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
