@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"time"
@@ -77,8 +78,19 @@ func (w *worker) overfull(ctx context.Context) (message string, err error) {
 	if ended || pod.Spec.Priority != nil && *pod.Spec.Priority >= systemCritical {
 		return "", nil
 	}
+	m := meter{limit: math.MaxInt64, names: mostNames, linked: map[uint64]bool{}}
 	limit, limited := requests.PodLimits(pod, requests.PodResourcesOptions{})[corev1.ResourceEphemeralStorage]
-	v, total := volumes{dir: w.volumesDir()}, int64(0)
+	if limited {
+		m.limit = limit.Value()
+	}
+	release, err := w.k.measureSlot(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer release()
+	ctx, cancel := context.WithTimeoutCause(ctx, mostTime, errLong)
+	defer cancel()
+	v := volumes{dir: w.volumesDir()}
 	for _, spec := range pod.Spec.Volumes {
 		e := spec.EmptyDir
 		if e == nil || e.Medium == corev1.StorageMediumMemory {
@@ -91,22 +103,21 @@ func (w *worker) overfull(ctx context.Context) (message string, err error) {
 		case !limited:
 			continue
 		}
-		used, err := w.usage(ctx, v.path("empty-dir", spec.Name), most.Value())
-		if total += used; used > most.Value() || errors.Is(err, errUnmeasured) {
+		used, err := m.measure(ctx, v.path("empty-dir", spec.Name), most.Value())
+		switch {
+		case used > most.Value() || errors.Is(err, errUnmeasured):
 			return exceeded(words, err), nil
-		}
-		if err != nil {
+		case m.bytes > m.limit:
+			return exceeded(ofPod(limit), nil), nil
+		case err != nil:
 			return "", err
 		}
 	}
 	if !limited {
 		return "", nil
 	}
-	containers, err := w.containersUsage(ctx, limit.Value())
-	for _, used := range containers {
-		total += used
-	}
-	if total > limit.Value() || errors.Is(err, errUnmeasured) {
+	containers, err := w.containersUsage(ctx, &m)
+	if m.bytes > m.limit || errors.Is(err, errUnmeasured) {
 		return exceeded(ofPod(limit), err), nil
 	}
 	for _, c := range pod.Spec.Containers {
@@ -130,7 +141,7 @@ func exceeded(words string, err error) string {
 }
 
 // containersUsage is what each container takes of the disk by its logs and, unless they are in memory, its writable layers, in bytes.
-func (w *worker) containersUsage(ctx context.Context, most int64) (map[string]int64, error) {
+func (w *worker) containersUsage(ctx context.Context, m *meter) (map[string]int64, error) {
 	used := map[string]int64{}
 	w.mu.Lock()
 	for _, c := range w.m.containers {
@@ -139,7 +150,7 @@ func (w *worker) containersUsage(ctx context.Context, most int64) (map[string]in
 	w.mu.Unlock()
 	for name := range used {
 		for _, kind := range []string{"logs", "layers"} {
-			n, err := w.usage(ctx, filepath.Join(w.disk, kind, name), most)
+			n, err := m.measure(ctx, filepath.Join(w.disk, kind, name), m.limit)
 			if used[name] += n; err != nil {
 				return used, err
 			}
@@ -148,38 +159,51 @@ func (w *worker) containersUsage(ctx context.Context, most int64) (map[string]in
 	return used, nil
 }
 
-// usage is how much of the disk a directory takes, in bytes, or something above most. The error is one of errUnmeasured where the pod has
-// made it so. What containers change meanwhile may count or not.
-func (w *worker) usage(ctx context.Context, dir string, most int64) (int64, error) {
-	release, err := w.k.cfg.Shared.measures.take(ctx)
+// measureSlot waits for the right to measure a pod; the function returned gives it back.
+func (k *Kubelet) measureSlot(ctx context.Context) (release func(), err error) {
+	own, err := k.measures.take(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
-	defer release()
-	m := meter{most: most, names: mostNames, linked: map[uint64]bool{}}
-	err = m.directory(ctx, unix.AT_FDCWD, dir, 0)
-	return m.bytes, err
+	of, err := k.cfg.Shared.measures.take(ctx)
+	if err != nil {
+		own()
+		return nil, err
+	}
+	return func() { of(); own() }, nil
 }
 
 // What a pod may make that is measured: more of it takes too long, or too many descriptors.
 const (
 	mostDeep   = 200 // directories in each other
 	mostNames  = 10_000_000
-	mostLinked = 1_000_000 // files of several names; more count for each name
+	mostLinked = 100_000         // files of several names; more count for each name
+	mostTime   = 2 * time.Minute // with nobody to wait for
 )
 
 var (
 	errUnmeasured = errors.New("it cannot be measured")
 	errDeep       = fmt.Errorf("%w: it has more than %d directories in each other", errUnmeasured, mostDeep)
 	errMany       = fmt.Errorf("%w: it has more than %d files", errUnmeasured, mostNames)
+	errLong       = fmt.Errorf("%w: it takes longer than %v", errUnmeasured, mostTime)
 )
 
-// A meter adds up what files take of the disk, those with several names once.
+// A meter adds up what all files of a pod take of the disk, those with several names once.
 type meter struct {
 	bytes  int64
+	limit  int64 // the pod's
 	most   int64 // more than that need not be told from even more
 	names  int   // that it still looks at
 	linked map[uint64]bool
+}
+
+// measure is how much of the disk a directory takes, in bytes, or something above most, or above what is left of the pod's limit. The error
+// is one of errUnmeasured where the pod has made it so. What containers change meanwhile may count or not.
+func (m *meter) measure(ctx context.Context, dir string, most int64) (used int64, err error) {
+	before := m.bytes
+	m.most = before + min(most, m.limit-before)
+	err = m.directory(ctx, unix.AT_FDCWD, dir, 0)
+	return m.bytes - before, err
 }
 
 // directory measures a directory, by its name in one that is open, as far as it is one. It takes names some at a time: a container may have
@@ -211,7 +235,7 @@ func (m *meter) directory(ctx context.Context, in int, name string, depth int) e
 			return err
 		}
 	}
-	return ctx.Err()
+	return context.Cause(ctx)
 }
 
 func (m *meter) file(ctx context.Context, in int, name string, depth int) error {

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -87,7 +88,7 @@ func TestUnmeasured(t *testing.T) {
 	}
 }
 
-// TestMeasuredInTurn: who evicts waits for none of the pods, and they are measured as soon as there is room.
+// TestMeasuredInTurn: who evicts waits for none of the pods, and they are measured as soon as there is room, whatever other nodes measure.
 func TestMeasuredInTurn(t *testing.T) {
 	b := newBench(t)
 	pod := b.create(testPod("web", func(p *corev1.Pod) {
@@ -99,7 +100,16 @@ func TestMeasuredInTurn(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(dir, 0o755), os.WriteFile(filepath.Join(dir, "file"), make([]byte, 2<<20), 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	measures := b.k.cfg.Shared.measures
+	other, err := New(b.k.cfg) // a node whose pods take long
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range cap(other.measures) {
+		if _, err := other.measureSlot(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	measures := b.k.measures
 	for range cap(measures) {
 		measures <- struct{}{}
 	}
@@ -142,6 +152,43 @@ func TestMeter(t *testing.T) {
 	m := meter{most: 1 << 30, names: 10, linked: map[uint64]bool{}}
 	if err := m.directory(t.Context(), unix.AT_FDCWD, filepath.Join(dir, "nosuch"), 0); err != nil || m.bytes != 0 {
 		t.Errorf("what is not there: %d, %v", m.bytes, err)
+	}
+	m = meter{limit: 1 << 30, names: 19, linked: map[uint64]bool{}}
+	for n, want := range []error{nil, errMany} {
+		if _, err := m.measure(t.Context(), dir, 1<<30); !errors.Is(err, want) {
+			t.Errorf("directory %d of a pod: %v, want %v", n, err, want)
+		}
+	}
+	over, cancel := context.WithTimeoutCause(t.Context(), 0, errLong)
+	defer cancel()
+	m = meter{limit: 1 << 30, names: mostNames, linked: map[uint64]bool{}}
+	if _, err := m.measure(over, dir, 1<<30); !errors.Is(err, errLong) {
+		t.Errorf("no time is left: %v", err)
+	}
+}
+
+// TestSumOfVolumes: a pod ends as soon as its volumes take more than it may together, whatever it has made of the next.
+func TestSumOfVolumes(t *testing.T) {
+	b := newBench(t)
+	pod := b.create(testPod("web", func(p *corev1.Pod) {
+		p.Spec.Containers[0].Resources.Limits = corev1.ResourceList{corev1.ResourceEphemeralStorage: quantity("1Mi")}
+		for _, name := range []string{"a", "b", "c"} {
+			p.Spec.Volumes = append(p.Spec.Volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+				EmptyDir: &corev1.EmptyDirVolumeSource{SizeLimit: new(quantity("1Gi"))}}})
+		}
+	}))
+	b.runtime.next(t)
+	b.await("web", "ready", ready)
+	dir := filepath.Join(b.k.podDisk(string(pod.UID)), "volumes/kubernetes.io~empty-dir")
+	for _, name := range []string{"a/file", "b/file"} {
+		if err := os.WriteFile(filepath.Join(dir, name), make([]byte, 700<<10), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	containertest.Deep(t, filepath.Join(dir, "c"), 300)
+	const want = "Pod ephemeral local storage usage exceeds the total limit of containers 1Mi. "
+	if got, err := b.k.byUID(pod.UID).overfull(t.Context()); got != want || err != nil {
+		t.Errorf("got %q, %v, want %q", got, err, want)
 	}
 }
 

@@ -54,8 +54,8 @@ func NewShared(client kubernetes.Interface) *Shared {
 		// pods that come after theirs: what has begun is done first.
 		sandboxes: make(slots, 2*runtime.GOMAXPROCS(0)),
 		starts:    make(slots, 2*runtime.GOMAXPROCS(0)),
-		// One that takes long does not hold up the others.
-		measures: make(slots, 4),
+		// Each may have some hundred directories open, and remembers files of several names.
+		measures: make(slots, 16),
 		kubelets: make(map[*Kubelet]bool),
 	}
 	core := client.CoreV1()
