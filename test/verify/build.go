@@ -40,6 +40,7 @@ type built struct {
 	mu      sync.Mutex
 	dumps   map[string]*capture.Raw // the last of each host
 	answers []string                // what the programs for UDP have read and sent, and when
+	sent    map[string]bool         // their answers' payloads
 }
 
 // worldError says that a world's own text is wrong: the kernel refuses to be set up like this.
@@ -56,7 +57,7 @@ func (e *worldError) Unwrap() error { return e.err }
 
 // build makes the world in namespaces that are mounted in a new directory below dir.
 func build(ctx context.Context, dir string, w *World) (b *built, err error) {
-	b = &built{spaces: map[string]*kernel.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}}
+	b = &built{spaces: map[string]*kernel.Namespace{}, remember: map[string]bool{}, dumps: map[string]*capture.Raw{}, sent: map[string]bool{}}
 	if b.dir, err = os.MkdirTemp(dir, "world"); err != nil {
 		return nil, err
 	}
@@ -264,16 +265,29 @@ func (b *built) echo(c net.PacketConn) {
 			return
 		}
 		read := time.Now()
+		if b.isAnswer(buf[:n]) {
+			continue // that rules lead to another program: they would answer each other for ever
+		}
 		for i := range buf[:n] {
 			buf[i] ^= 0xff // an answer is told from a request by its content
 		}
 		if err == nil {
+			b.mu.Lock()
+			b.sent[string(buf[:n])] = true
+			b.mu.Unlock()
 			_, err = c.WriteTo(buf[:n], from)
 		}
 		b.mu.Lock()
 		b.answers = append(b.answers, fmt.Sprintf("%s: read %s from %v, sent: %v", c.LocalAddr(), read.Format(time.StampMilli), from, err))
 		b.mu.Unlock()
 	}
+}
+
+// isAnswer tells whether a program of this world has sent the payload.
+func (b *built) isAnswer(payload []byte) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.sent[string(payload)]
 }
 
 // accept keeps connections open to the end of the world, so that conntrack keeps them, too.
