@@ -83,7 +83,7 @@ func (w *worker) overfull(ctx context.Context) (message string, err error) {
 	if limited {
 		m.limit = limit.Value()
 	}
-	release, err := w.k.measureSlot(ctx)
+	release, err := takeBoth(ctx, w.k.measures, w.k.cfg.Shared.measures, mostTime)
 	if err != nil {
 		return "", err
 	}
@@ -157,20 +157,6 @@ func (w *worker) containersUsage(ctx context.Context, m *meter) (map[string]int6
 		}
 	}
 	return used, nil
-}
-
-// measureSlot waits for the right to measure a pod; the function returned gives it back.
-func (k *Kubelet) measureSlot(ctx context.Context) (release func(), err error) {
-	own, err := k.measures.take(ctx)
-	if err != nil {
-		return nil, err
-	}
-	of, err := k.cfg.Shared.measures.take(ctx)
-	if err != nil {
-		own()
-		return nil, err
-	}
-	return func() { of(); own() }, nil
 }
 
 // What a pod may make that is measured: more of it takes too long, or too many descriptors.

@@ -105,7 +105,7 @@ func TestMeasuredInTurn(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range cap(other.measures) {
-		if _, err := other.measureSlot(t.Context()); err != nil {
+		if _, err := takeBoth(t.Context(), other.measures, other.cfg.Shared.measures, mostTime); err != nil {
 			t.Fatal(err)
 		}
 	}

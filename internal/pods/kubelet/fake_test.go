@@ -38,6 +38,7 @@ type fakeContainer struct {
 	limited chan cgroup.Limits // each Limit's
 	tight   bool               // it takes no limits
 	deaf    bool               // it ignores SIGTERM
+	hasTime bool               // its start had a limit
 	mu      sync.Mutex
 	exec    func(e container.Exec) (int, error)
 }
@@ -117,7 +118,7 @@ func newFakeRuntime() *fakeRuntime {
 	return &fakeRuntime{byDir: make(map[string]*fakeContainer), adopted: make(map[string]int), started: make(chan *fakeContainer, 100)}
 }
 
-func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, error) {
+func (r *fakeRuntime) Start(ctx context.Context, s container.Spec) (Container, error) {
 	if r.fail != nil {
 		if err := r.fail(s); err != nil {
 			return nil, err
@@ -125,6 +126,7 @@ func (r *fakeRuntime) Start(_ context.Context, s container.Spec) (Container, err
 	}
 	c := &fakeContainer{spec: s, started: time.Now(), done: make(chan struct{}), stops: make(chan time.Duration, 10), deaf: r.deaf,
 		limited: make(chan cgroup.Limits, 10)}
+	_, c.hasTime = ctx.Deadline()
 	r.mu.Lock()
 	r.byDir[s.Dir] = c
 	r.mu.Unlock()

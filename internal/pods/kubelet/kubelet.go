@@ -41,8 +41,8 @@ type Kubelet struct {
 	ready    chan struct{}
 	// processes is the node's process namespace.
 	processes sandbox
-	// measures are a part of all kubelets': pods of one node that take long do not hold up the other nodes', nor one the others of its node.
-	measures slots
+	// A part of all kubelets' slots: pods of one node that hold them do not hold up the other nodes'.
+	starts, measures slots
 	// networked is closed when pods can be added to the network; nodeChanged tells of the Node object's changes.
 	networked   chan struct{}
 	nodeChanged chan struct{}
@@ -65,7 +65,7 @@ func New(cfg Config) (*Kubelet, error) {
 	}
 	k := &Kubelet{
 		cfg: cfg, name: cfg.Node.Name, ready: make(chan struct{}), byID: make(map[types.UID]*worker), current: make(map[string]*worker),
-		faults: make(map[string]error), measures: make(slots, 4),
+		faults: make(map[string]error), starts: newStarts(), measures: make(slots, 4),
 		net:      newCNI(cfg.CNIConfDir, cfg.CNIBinDirs, cfg.CNICacheDir, cfg.NodeNS),
 		recorder: cfg.Shared.recorder(cfg.Node.Name), networked: make(chan struct{}), nodeChanged: make(chan struct{}, 1),
 	}

@@ -53,7 +53,7 @@ func NewShared(client kubernetes.Interface) *Shared {
 		// Starting is mostly fork, exec and mount: more at once than this only makes all slower. Containers do not wait behind the sandboxes of
 		// pods that come after theirs: what has begun is done first.
 		sandboxes: make(slots, 2*runtime.GOMAXPROCS(0)),
-		starts:    make(slots, 2*runtime.GOMAXPROCS(0)),
+		starts:    newStarts(),
 		// Each may have some hundred directories open, and remembers files of several names.
 		measures: make(slots, 16),
 		kubelets: make(map[*Kubelet]bool),
@@ -65,6 +65,8 @@ func NewShared(client kubernetes.Interface) *Shared {
 	follow(s.factory, &corev1.Service{}, s.troubles.note, core.Services("").List, core.Services("").Watch)
 	return s
 }
+
+func newStarts() slots { return make(slots, 2*runtime.GOMAXPROCS(0)) }
 
 // newFactory makes informers whose objects have no managed fields: they are half of a pod.
 func newFactory(client kubernetes.Interface) informers.SharedInformerFactory {
@@ -146,6 +148,27 @@ func (s slots) take(ctx context.Context) (release func(), err error) {
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
+}
+
+// takeBoth takes of a node's slots and then of those of all nodes, which it gives back after most at the latest: what takes longer waits
+// for something, as where a pod stops what begins in its node, and holds up that node alone.
+func takeBoth(ctx context.Context, node, all slots, most time.Duration) (release func(), err error) {
+	own, err := node.take(ctx)
+	if err != nil {
+		return nil, err
+	}
+	shared, err := all.take(ctx)
+	if err != nil {
+		own()
+		return nil, err
+	}
+	shared = sync.OnceFunc(shared)
+	timer := time.AfterFunc(most, shared)
+	return func() {
+		timer.Stop()
+		shared()
+		own()
+	}, nil
 }
 
 func (s *Shared) data(namespace string, o podspec.Object, binary bool) (map[string][]byte, error) {

@@ -73,7 +73,7 @@ func (w *worker) bring(ctx context.Context, s *containerState) (r *run, failure 
 		if err != nil {
 			return nil, &startFailure{failedImage, reasonImage, err.Error()}
 		}
-		release, err := w.k.cfg.Shared.starts.take(ctx)
+		release, err := takeBoth(ctx, w.k.starts, w.k.cfg.Shared.starts, startWork)
 		if err != nil {
 			return nil, nil
 		}
@@ -92,8 +92,20 @@ func (w *worker) grace() time.Duration {
 	return w.m.grace()
 }
 
+const (
+	// startWork is how long a start is work, as a rule: then it waits for something.
+	startWork = 2 * time.Second
+	// startLimit is how long it may take (pkg/kubelet/apis/config, RuntimeRequestTimeout): a pod with its node's processes may have stopped
+	// it.
+	startLimit = 2 * time.Minute
+)
+
+var errNoStart = fmt.Errorf("it does not begin within %v", startLimit)
+
 // launch brings a container into being.
 func (w *worker) launch(ctx context.Context, s *containerState, image source.Image) (*run, *startFailure) {
+	ctx, cancel := context.WithTimeoutCause(ctx, startLimit, errNoStart)
+	defer cancel()
 	if image.LookAlike != "" {
 		w.event(s, corev1.EventTypeWarning, "LookAlike", "%s", image.LookAlike)
 	}
