@@ -17,6 +17,8 @@ var elsewhere = map[string]string{
 	"internal/base/supervise/process.go":              "processes that go on without us, and are taken over by their pid files",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
 	"internal/cli/shell.go":                           "the user's shell",
+	"internal/pods/container/below.go":                "a process below another process namespace, by system calls alone",
+	"internal/pods/container/seccomp.go":              "none: the filter names the system calls",
 	"internal/pods/container/runtime.go":              "a container's shim or first process",
 	"internal/pods/container/boot/shim.go":            "a container's first process",
 	"internal/pods/container/start.go":                "processes in containers, and what starts them",
@@ -29,8 +31,10 @@ var elsewhere = map[string]string{
 
 // TestElsewhere: no other code of ours starts a process, whatever name it imports the packages by.
 func TestElsewhere(t *testing.T) {
+	raw := []string{"SYS_CLONE", "SYS_CLONE3", "SYS_FORK", "SYS_VFORK"}
 	starts := map[string][]string{
-		"os/exec": {"Command", "CommandContext", "Cmd"}, "os": {"StartProcess"}, "syscall": {"ForkExec", "StartProcess"},
+		"os/exec": {"Command", "CommandContext", "Cmd"}, "os": {"StartProcess"}, "syscall": append(raw, "ForkExec", "StartProcess"),
+		"golang.org/x/sys/unix": raw,
 	}
 	const root = "../../.."
 	unused := map[string]bool{}
