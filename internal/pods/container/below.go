@@ -26,6 +26,7 @@ type fork struct {
 	report     int     // takes a word of each that has begun or failed
 	copied     int32   // a pidfd of the copy
 	words      word
+	own        [4]uintptr // what is done with a signal when nobody has said so (sigaction(2), the kernel's struct)
 }
 
 // A word is what a copy says: a pidfd of what it has started, in the descriptors that it shares with us, or why there is none.
@@ -33,6 +34,9 @@ type word struct{ pidfd, errno int32 }
 
 // wordSize is in bytes.
 const wordSize = int(unsafe.Sizeof(word{}))
+
+// signals is how many there are.
+const signals = 64
 
 // forkBelow executes a program of ours in new namespaces, whose process namespace is below the one that the calling thread has entered.
 // copied is the process number of what has ended for that. Both are children of this process's parent (CLONE_PARENT).
@@ -55,7 +59,7 @@ func forkBelow(path string, p Process, flags uintptr) (pid, copied int, err erro
 	for i := range all.Val {
 		all.Val[i] = ^all.Val[i]
 	}
-	if err == nil { // the copy has our handlers, which it must not call
+	if err == nil { // the copies have our handlers, which they must not call
 		err = unix.PthreadSigmask(unix.SIG_SETMASK, &all, &own)
 	}
 	var errno syscall.Errno
@@ -95,8 +99,11 @@ func (f *fork) twice(none *unix.Sigset_t) (copied int, errno syscall.Errno) {
 			uintptr(unsafe.Pointer(&f.words.pidfd)), 0, 0, 0)
 	}
 	if errno == 0 && pid == 0 {
+		for sig := uintptr(1); sig <= signals; sig++ { // for the time between the next two; some cannot be set and need not be
+			_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, sig, uintptr(unsafe.Pointer(&f.own)), 0, signals/8, 0, 0)
+		}
 		if _, _, errno = unix.RawSyscall(unix.SYS_SETSID, 0, 0, 0); errno == 0 {
-			_, _, errno = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(none)), 0, 8, 0, 0)
+			_, _, errno = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(none)), 0, signals/8, 0, 0)
 		}
 		if errno == 0 {
 			_, _, errno = unix.RawSyscall(unix.SYS_EXECVE, uintptr(unsafe.Pointer(f.path)), uintptr(unsafe.Pointer(&f.args[0])),

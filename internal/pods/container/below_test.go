@@ -2,7 +2,9 @@ package container_test
 
 import (
 	"context"
+	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -156,4 +158,75 @@ func TestStartsBelowThatAreKilled(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("the node's process namespace does not end")
 	}
+}
+
+// TestSignalsBelow: what is about to become a program below another process namespace takes signals, and has none of our handlers for them,
+// which would run without the runtime. It is held up there: opening its program waits for the end of a lease (fcntl(2)).
+func TestSignalsBelow(t *testing.T) {
+	m := newMachine(t)
+	node := m.start(m.spec("pause"))
+	fd, err := unix.PidfdOpen(node.Pid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pidfd := os.NewFile(uintptr(fd), "pidfd")
+	defer pidfd.Close()
+	path := filepath.Join(t.TempDir(), "true")
+	program, err := os.ReadFile("/bin/true")
+	if err == nil {
+		err = os.WriteFile(path, program, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	lease, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lease.Close() // which ends it
+	if _, err := unix.FcntlInt(lease.Fd(), unix.F_SETLEASE, unix.F_WRLCK); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		proc, err := container.StartBelow(context.Background(), binary, path, pidfd)
+		if err == nil {
+			_, err = proc.Wait()
+		}
+		ended <- err
+	}()
+	var signals map[string]string
+	for deadline := time.Now().Add(20 * time.Second); strings.Trim(signals["SigBlk"], "0") != "" || signals == nil; {
+		if time.Sleep(time.Millisecond); time.Now().After(deadline) {
+			t.Fatal("nothing begins below")
+		}
+		signals = childBelow()
+	}
+	if got := signals["SigCgt"]; strings.Trim(got, "0") != "" {
+		t.Errorf("signals with a handler: %s", got)
+	}
+	lease.Close()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+}
+
+// childBelow is the status of a child of ours that is two process namespaces below (proc_pid_status(5)), nil for none.
+func childBelow() map[string]string {
+	files, _ := filepath.Glob("/proc/self/task/*/children")
+	for _, file := range files {
+		pids, _ := os.ReadFile(file)
+		for pid := range strings.FieldsSeq(string(pids)) {
+			text, _ := os.ReadFile(fmt.Sprintf("/proc/%s/status", pid))
+			status := map[string]string{}
+			for line := range strings.Lines(string(text)) {
+				name, value, _ := strings.Cut(line, ":")
+				status[name] = strings.TrimSpace(value)
+			}
+			if len(strings.Fields(status["NSpid"])) == 3 {
+				return status
+			}
+		}
+	}
+	return nil
 }
