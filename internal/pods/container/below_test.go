@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -128,6 +129,60 @@ func TestNothingIsLeftInAnothersProcesses(t *testing.T) {
 	}
 	if got := m.run(stays, "echo", "on"); got != "on\n" {
 		t.Errorf("the other one: %q", got)
+	}
+}
+
+// TestNothingIsLeftOfOneWithoutShim: what a container in another's process namespace has left ends also when its shim was killed, whoever
+// sees that and when, also what has a root of its own by then, and nothing else does.
+func TestNothingIsLeftOfOneWithoutShim(t *testing.T) {
+	m := newMachine(t)
+	node := m.start(m.spec("pause"))
+	other := m.spec("ubuntu", "sleep", "1000")
+	other.ProcessesOf = node.Spec().Dir
+	m.start(other)
+	for _, seen := range []bool{true, false} {
+		s := m.spec("busybox", "sh", "-c", "mkdir /j; cp -r /usr /bin /lib* /j; setsid chroot /j sleep 4712 & setsid sleep 4713 & "+
+			"sleep 0.5; echo on; exec sleep 4714")
+		s.ProcessesOf = node.Spec().Dir
+		starter := m.starterOf(s)
+		if seen {
+			m.start(s)
+		} else if err := starter.Start(); err != nil {
+			t.Fatal(err)
+		}
+		for log, deadline := "", time.Now().Add(20*time.Second); !strings.Contains(log, "on\n"); time.Sleep(time.Millisecond) {
+			text, _ := os.ReadFile(s.LogPath)
+			if log = string(text); time.Now().After(deadline) {
+				t.Fatalf("log %q", log)
+			}
+		}
+		if !seen {
+			_ = starter.Process.Kill()
+			_ = starter.Wait()
+		}
+		if there := inProcessesOf(t, node); len(there) != 5 {
+			text, _ := os.ReadFile(s.LogPath)
+			t.Errorf("there are %v: %s", there, text)
+		}
+		for _, pid := range processesOf(s.Dir) {
+			n, _ := strconv.Atoi(pid)
+			_ = unix.Kill(n, unix.SIGKILL)
+		}
+		c, err := m.runtime.Adopt(s.Dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m.wait(c)
+		left := inProcessesOf(t, node)
+		for deadline := time.Now().Add(20 * time.Second); len(left) > 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+			left = inProcessesOf(t, node) // those that have ended, until they are buried
+		}
+		if len(left) != 2 {
+			t.Errorf("seen %v: there are %v", seen, left)
+		}
+		if err := c.Remove(); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

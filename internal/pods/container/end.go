@@ -55,9 +55,7 @@ func (c *Container) endOrphan() {
 	if c.pidfd != nil && sendSignal(c.pidfd, unix.SIGKILL) == nil {
 		awaitEnd(c.pidfd)
 	}
-	if c.spec.ProcessesOf != "" {
-		c.spec.Group.Kill() // what it left, which does not end with it where the process namespace is a pod's
-	}
+	c.spec.EndRest()
 }
 
 // finish finds out how the container ended: what was recorded, else what its parent saw, else what we did to it.

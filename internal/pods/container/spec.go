@@ -1,6 +1,7 @@
 package container
 
 import (
+	"cmp"
 	"errors"
 	"syscall"
 	"time"
@@ -112,3 +113,6 @@ var ErrNotRunning = errors.New("container is not running")
 
 // ErrNoContainer is the answer of Adopt where a directory holds no started container; there is nothing to clean up but the directory.
 var ErrNoContainer = errors.New("no container in directory")
+
+// Layer is the directory of the root's writable layer, "upper".
+func (s *Spec) Layer() string { return cmp.Or(s.Upper, s.Dir) }

@@ -29,7 +29,6 @@ type boot struct {
 	user   container.Account
 	log    *logFile
 	attach *attachServer
-	mounts *os.File // of a shim: the container's mount namespace, where its process namespace is another's
 	report *os.File
 	once   sync.Once
 }

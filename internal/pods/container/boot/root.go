@@ -67,9 +67,8 @@ const memoryLayer = 256 << 20
 // mountRoot mounts the container's file system at Dir/root. With a layer in memory all of Dir is a tmpfs by then that the machine does not
 // see.
 func mountRoot(s *container.Spec) error {
-	layer := s.Upper
-	if layer == "" {
-		layer = s.Dir
+	layer := s.Layer()
+	if s.Upper == "" {
 		if err := unix.Mount("tmpfs", layer, "tmpfs", unix.MS_NODEV, fmt.Sprintf("mode=0755,size=%d", memoryLayer)); err != nil {
 			return fmt.Errorf("mount a tmpfs for the writable layer: %w", err)
 		}

@@ -39,7 +39,7 @@ func shim(dir string) int {
 	b.runs()
 	streams.begin(b)
 	status := wait(proc)
-	b.endRest()
+	b.spec.EndRest()
 	streams.finish()
 	if b.attach != nil {
 		b.attach.close()
@@ -106,9 +106,6 @@ func (b *boot) beginInit(s *streams) (proc *os.Process, err error) {
 	theirs.Close()
 	if err != nil {
 		return nil, fmt.Errorf("start the first process: %w", err)
-	}
-	if b.spec.ProcessesOf != "" {
-		b.mounts, _ = os.Open(fmt.Sprintf("/proc/%d/ns/mnt", proc.Pid)) // it may have ended: then there is no command
 	}
 	if b.state.Ident, err = container.Identify(proc.Pid); err == nil {
 		err = container.WriteState(b.dir, b.state)
