@@ -102,7 +102,12 @@ func TestOtherShape(t *testing.T) {
 	for _, other := range []string{
 		"set cluster-ips { type ipv4_addr; elements = { 192.0.2.1 }; }",
 		"set cluster-ips { type inet_service; elements = { 80 }; }",
+		"set cluster-ips { type ipv4_addr; size 1; }",
+		"set internal/cluster/3 { type ipv4_addr . inet_proto . inet_service; size 9; elements = { 192.0.2.1 . tcp . 80 }; }",
+		"map " + clientsOfSticky + " { type ipv4_addr : ipv4_addr . inet_service; flags dynamic,timeout; size 3; timeout 1000s; }",
 		"map service-ips { type ipv4_addr : verdict; elements = { 192.0.2.1 : accept }; }",
+		"map no-endpoint-ips { type ipv4_addr . inet_proto . inet_service : verdict; elements = { 10.0.0.9 . tcp . 80 : drop }; }\n" +
+			"chain filter-forward { type filter hook forward priority 0; ip daddr . ip protocol . th dport vmap @no-endpoint-ips; }",
 		"map affinity-ips { type ipv4_addr . inet_proto . inet_service . ipv4_addr : verdict; }",
 		"map " + clientsOfSticky + " { type ipv4_addr : mark; flags dynamic,timeout; size 3; timeout 5s; }",
 		"set internal/cluster/3 { type inet_service; elements = { 80 }; }",
@@ -313,19 +318,26 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestSetFull: a real refusal, by a set with a limit that somebody else made.
+// TestSetFull: a real refusal, by a set with a limit that somebody else made, of which nothing is left after the next sync.
 func TestSetFull(t *testing.T) {
 	ns := namespace(t, "ns")
-	applyNFT(t, ns, "table ip %s { set cluster-ips { type ipv4_addr; size 2; }; }\n", TableName)
 	s := syncerIn(t, ns, many)
 	ports := manyPorts(3)
 	mustSync(t, s, ports[:2])
+	applyNFT(t, ns, "delete table ip %s\ntable ip %[1]s { set cluster-ips { type ipv4_addr; size 2; }; }\n", TableName)
+	if _, err := s.Repair(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 	before := list(t, ns)
 	if _, err := sync(t.Context(), s, ports); !errors.Is(err, unix.ENFILE) {
 		t.Fatalf("got %v, want ENFILE", err)
 	}
 	if got := list(t, ns); got != before {
 		t.Errorf("got:\n%s\nwant:\n%s", got, before)
+	}
+	mustSync(t, s, ports)
+	if got := list(t, ns); strings.Contains(got, "size 2\n") {
+		t.Errorf("got:\n%s", got)
 	}
 }
 

@@ -105,8 +105,11 @@ func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, 
 	err = s.undisturbed(ctx, func(h held) error {
 		state = s.wanted(ports, h.elements)
 		c = state.replace(h)
+		if otherShape = h.hasOtherShape(&c.Steps[0]); otherShape {
+			return nil
+		}
 		err := s.apply(ctx, &c, true)
-		otherShape = isOtherShape(err) && h.hasOtherShape(&c.Steps[0]) || isTooDeep(err) && len(c.GoneChains) > 0
+		otherShape = isTooDeep(err) && len(c.GoneChains) > 0
 		return err
 	})
 	if !otherShape {
@@ -128,12 +131,6 @@ func (s *Syncer) wanted(ports *service.Ports, held Elements) *State {
 	return state
 }
 
-// isOtherShape tells whether the kernel may have refused what is written because sets and chains of other types have its names: those of
-// another version, or of who took the table's name. Only a new table helps.
-func isOtherShape(err error) bool {
-	return isOneOf(err, unix.EEXIST, unix.EINVAL, unix.EOPNOTSUPP, unix.ENOENT)
-}
-
 // isTooDeep tells whether the kernel refused it because chains would lead to each other in a circle, or through too many. Ours alone never
 // do; where there are others in the table, they go with it.
 func isTooDeep(err error) bool { return isOneOf(err, unix.EMLINK, unix.ELOOP) }
@@ -142,7 +139,8 @@ func isOneOf(err error, errnos ...unix.Errno) bool {
 	return slices.ContainsFunc(errnos, func(e unix.Errno) bool { return errors.Is(err, e) })
 }
 
-// hasOtherShape tells whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be.
+// hasOtherShape tells whether the table has flags, or sets and chains of the names in a step that it cannot make what they are to be: those
+// of another version, or of who took the table's name. Only a new table helps.
 func (h *held) hasOtherShape(frame *Step) bool {
 	other := func(held map[string]string, name, want string) bool {
 		is, there := held[name]

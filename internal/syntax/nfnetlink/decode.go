@@ -41,11 +41,13 @@ func (t Table) Sets(answers []netlink.Message) (map[string]string, error) {
 	return t.shapes(answers, unix.NFT_MSG_NEWSET, unix.NFTA_SET_TABLE, unix.NFTA_SET_NAME, setShape)
 }
 
-// Shape is what of a set cannot be changed, as Sets has it: the types of keys and values, flags and timeout.
+// Shape is what of a set cannot be changed, as Sets has it: the types of keys and values, flags, timeout and size.
 func (s *Set) Shape() string { return setShape(Table{}.MakeSet(s, 0).Data[headerLen:]) }
 
 func setShape(b []byte) string {
-	return only(b, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_FLAGS, unix.NFTA_SET_TIMEOUT)
+	desc, _ := find(b, unix.NFTA_SET_DESC)
+	return only(b, unix.NFTA_SET_KEY_TYPE, unix.NFTA_SET_KEY_LEN, unix.NFTA_SET_DATA_TYPE, unix.NFTA_SET_FLAGS, unix.NFTA_SET_TIMEOUT) +
+		only(desc, unix.NFTA_SET_DESC_SIZE)
 }
 
 // Hooks are what calls the table's chains in the answers to ListChains, by name; empty where nothing does.
