@@ -89,7 +89,7 @@ func newOursMaps(ns *kernel.Namespace, v Settings) (*oursMaps, error) {
 		}
 	}
 	k := &kernel.NFTables{NetNS: ns.FD()}
-	return &oursMaps{config: c, kernel: k, syncer: servicemaps.NewSyncer(c, k), ports: service.NewPorts(c.Family)}, nil
+	return &oursMaps{config: c, kernel: k, syncer: servicemaps.NewSyncer(c, k), ports: service.NewPorts()}, nil
 }
 
 // sync tells the proxy of the services that have changed, as our agent does.

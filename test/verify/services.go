@@ -56,7 +56,7 @@ func writeServices(ctx context.Context, ns *kernel.Namespace, lines []string) er
 		if len(ports) == 0 {
 			continue
 		}
-		of := service.NewPorts(family)
+		of := service.NewPorts()
 		for key, list := range ports {
 			of.Put(key, list)
 		}

@@ -213,7 +213,7 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, erro
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{programsOf: f, ports: service.NewPorts(f.family), syncer: iptablesSyncer{iptables},
+	p := &proxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{iptables},
 		other: servicemaps.NewSyncer(c, &kernel.NFTables{}), config: c}
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer

@@ -105,7 +105,7 @@ func looping(t *testing.T, look slowLook) (a *agent, api changing, ended <-chan 
 	}
 	api = changing{changed: make(chan struct{}, 1)}
 	a.source = api
-	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: look}}
+	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	done := make(chan struct{})
 	go func() { a.loop(ctx, func() {}); close(done) }()

@@ -173,15 +173,20 @@ func (w *warner) send(ctx context.Context, events map[string]func(context.Contex
 		if sent[key] = true; w.sent[key] {
 			continue
 		}
-		go func() {
-			ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-			defer cancel()
-			if err := send(ctx); err != nil && ctx.Err() == nil {
-				w.log("%v", err)
-			}
-		}()
+		sendEvent(ctx, w.log, send)
 	}
 	w.sent = sent
+}
+
+// sendEvent sends an event, beside everything else.
+func sendEvent(ctx context.Context, log func(format string, args ...any), send func(context.Context) error) {
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+		defer cancel()
+		if err := send(ctx); err != nil && ctx.Err() == nil {
+			log("%v", err)
+		}
+	}()
 }
 
 // editNAT changes table nat as edit says, in one transaction, and tells how many rules it wrote. edit gets nil where there is no such

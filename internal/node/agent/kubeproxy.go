@@ -119,14 +119,12 @@ func (a *applying) local(c *proxyconfig.Configuration) {
 // ranges are read as leniently as kube-proxy does: bits beyond a range's length do not matter.
 func (a *applying) ranges(path string, texts []string) (all []netip.Prefix) {
 	for _, text := range texts {
-		_, network, err := netutils.ParseCIDRSloppy(strings.TrimSpace(text))
-		if err != nil {
+		r, ok := service.ParsePrefix(strings.TrimSpace(text))
+		if !ok {
 			a.bad(path, "%q is no range; write it as 10.0.0.0/8", text)
 			continue
 		}
-		ip, _ := netip.AddrFromSlice(network.IP)
-		bits, _ := network.Mask.Size()
-		all = append(all, netip.PrefixFrom(ip, bits))
+		all = append(all, r)
 	}
 	return all
 }

@@ -3,6 +3,7 @@ package agent
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/http"
 	"slices"
 	"strconv"
@@ -104,12 +105,7 @@ func (m *meters) text() (b []byte) {
 		if len(one.series) > 0 {
 			b = fmt.Appendf(b, "# HELP %s %s\n# TYPE %s %s\n", one.name, one.help, one.name, one.kind)
 		}
-		keys := make([]string, 0, len(one.series))
-		for key := range one.series {
-			keys = append(keys, key)
-		}
-		slices.Sort(keys)
-		for _, key := range keys {
+		for _, key := range slices.Sorted(maps.Keys(one.series)) {
 			b = one.series[key].append(b, one, key)
 		}
 	}

@@ -102,16 +102,10 @@ func (a *agent) tellFailure(ctx context.Context, p *proxy, node *corev1.Node, er
 	})
 }
 
-// event makes an event, beside everything else.
+// event makes an event.
 func (a *agent) event(ctx context.Context, e corev1.Event) {
 	e.Source = corev1.EventSource{Component: "kube-proxy", Host: a.NodeName}
-	go func() {
-		ctx, cancel := context.WithTimeout(ctx, reportTimeout)
-		defer cancel()
-		if err := a.source.Event(ctx, e); err != nil && ctx.Err() == nil {
-			a.log("%v", err)
-		}
-	}()
+	sendEvent(ctx, a.log, func(ctx context.Context) error { return a.source.Event(ctx, e) })
 }
 
 func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, changed []service.Key) error {

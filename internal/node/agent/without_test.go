@@ -76,7 +76,7 @@ func TestRefused(t *testing.T) {
 	a.faults.last = 0
 	api := oneNode{events: make(chan corev1.Event, 10)}
 	a.source = api
-	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4), syncer: refusing{err: unix.ENOMEM}}
+	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
 	a.proxies = []*proxy{p}
 	for i := range 3 {
 		if a.sync(t.Context()) {
@@ -187,7 +187,7 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	a.source = oneNode{events: make(chan corev1.Event, 1)}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(service.IPv6),
+	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
 		syncer: onceMore{refusing{err: unix.EOPNOTSUPP}, new(int), cancel}}}
 	watched := 0
 	a.loop(ctx, func() {
@@ -235,7 +235,7 @@ func TestRemovesLater(t *testing.T) {
 	}
 	a.source = oneNode{}
 	other := holding{removals: new(int)}
-	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(service.IPv4),
+	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
 		syncer: refusing{}, other: other}
 	a.proxies = []*proxy{p}
 	if err := ns.Do(func() error {

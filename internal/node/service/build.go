@@ -21,7 +21,7 @@ func Build(family Family, node Node, services []*corev1.Service, endpointSlices 
 		key := OfSlice(slice)
 		byService[key] = append(byService[key], slice)
 	}
-	all := NewPorts(family)
+	all := NewPorts()
 	for _, s := range services {
 		key := Key{s.Namespace, s.Name}
 		if _, seen := all.byService[key]; !seen {
@@ -109,8 +109,8 @@ func parseAddr(text string) (netip.Addr, bool) {
 	return a.Unmap(), a.Zone() == ""
 }
 
-// parsePrefix reads a range in the forms that parseAddr reads an address in, and clears the bits beyond its length.
-func parsePrefix(text string) (netip.Prefix, bool) {
+// ParsePrefix reads a range in all forms that the API server accepts an address in, and clears the bits beyond its length.
+func ParsePrefix(text string) (netip.Prefix, bool) {
 	_, network, err := netutils.ParseCIDRSloppy(text)
 	if err != nil {
 		return netip.Prefix{}, false
@@ -179,7 +179,7 @@ func affinitySeconds(s *corev1.Service) int {
 func sourceRanges(family Family, texts []string) []netip.Prefix {
 	var out []netip.Prefix
 	for _, text := range texts {
-		prefix, ok := parsePrefix(strings.TrimSpace(text))
+		prefix, ok := ParsePrefix(strings.TrimSpace(text))
 		if !ok || !family.Of(prefix.Addr()) {
 			continue
 		}

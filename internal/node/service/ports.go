@@ -9,7 +9,6 @@ import (
 // Ports are the service ports of one family as one node sees them, kept by service, so that a change costs no more than what the service
 // has. It is not safe for concurrent use.
 type Ports struct {
-	Family    Family
 	byService map[Key][]Port
 	count     int
 	udp       map[Key]bool // services with ports of UDP
@@ -18,8 +17,8 @@ type Ports struct {
 }
 
 // NewPorts has none.
-func NewPorts(f Family) *Ports {
-	return &Ports{Family: f, byService: map[Key][]Port{}, udp: map[Key]bool{}, checked: map[Key]bool{}}
+func NewPorts() *Ports {
+	return &Ports{byService: map[Key][]Port{}, udp: map[Key]bool{}, checked: map[Key]bool{}}
 }
 
 // Put makes ports those of a service, sorted as Of gives them: read only from now on.

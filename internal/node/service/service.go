@@ -3,6 +3,7 @@ package service
 import (
 	"cmp"
 	"net/netip"
+	"slices"
 	"strings"
 )
 
@@ -118,6 +119,16 @@ func ComparePorts(a, b *Port) int {
 		cmp.Compare(a.Name.Port, b.Name.Port),
 		cmp.Compare(a.Protocol, b.Protocol),
 	)
+}
+
+// SameRules tells whether two service ports of one name need the same rules.
+func SameRules(a, b *Port) bool {
+	addr := func(a, b Endpoint) bool { return a.Addr == b.Addr }
+	return a.ClusterIP == b.ClusterIP && a.Port == b.Port && a.NodePort == b.NodePort && a.AffinitySeconds == b.AffinitySeconds &&
+		a.HealthCheckNodePort == b.HealthCheckNodePort && a.ExternalPolicy == b.ExternalPolicy && a.InternalPolicy == b.InternalPolicy &&
+		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
+		slices.Equal(a.SourceRanges, b.SourceRanges) && slices.EqualFunc(a.ForCluster, b.ForCluster, addr) &&
+		slices.EqualFunc(a.ForLocal, b.ForLocal, addr)
 }
 
 // Node is what the choice of endpoints asks of the node.

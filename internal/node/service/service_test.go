@@ -226,7 +226,7 @@ func TestHealthChecksCountAddressesOnce(t *testing.T) {
 // TestPortsStaySorted whatever comes and goes, and in whatever order.
 func TestPortsStaySorted(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	ports, want := NewPorts(IPv4), map[string]Key{}
+	ports, want := NewPorts(), map[string]Key{}
 	for range 500 {
 		key := Key{Namespace: "n", Service: fmt.Sprintf("s%02d", r.IntN(30))}
 		if r.IntN(2) == 0 {

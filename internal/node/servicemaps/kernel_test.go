@@ -49,7 +49,7 @@ func syncerIn(t testing.TB, ns *kernel.Namespace, c serviceproxy.Config) *Syncer
 
 // allOf has service ports by service.
 func allOf(ports []service.Port) *service.Ports {
-	all := service.NewPorts(service.IPv4)
+	all := service.NewPorts()
 	for key, list := range byService(ports) {
 		all.Put(key, list)
 	}

@@ -276,13 +276,3 @@ func last(r netip.Prefix) netip.Addr {
 	a, _ := netip.AddrFromSlice(b)
 	return a
 }
-
-// same tells whether two service ports need the same of the table, slots aside.
-func same(a, b *service.Port) bool {
-	addr := func(a, b service.Endpoint) bool { return a.Addr == b.Addr }
-	return a.ClusterIP == b.ClusterIP && a.Port == b.Port && a.NodePort == b.NodePort && a.AffinitySeconds == b.AffinitySeconds &&
-		a.ExternalPolicy == b.ExternalPolicy && a.InternalPolicy == b.InternalPolicy &&
-		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
-		slices.Equal(a.SourceRanges, b.SourceRanges) && slices.EqualFunc(a.ForCluster, b.ForCluster, addr) &&
-		slices.EqualFunc(a.ForLocal, b.ForLocal, addr)
-}

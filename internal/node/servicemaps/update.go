@@ -53,7 +53,7 @@ func (u *update) service(key service.Key, ports []service.Port) {
 			old = before[at]
 			before = slices.Delete(before, at, at+1)
 		}
-		if old != nil && same(old.port, p) {
+		if old != nil && service.SameRules(old.port, p) {
 			old.port = p
 			now = append(now, old)
 			continue

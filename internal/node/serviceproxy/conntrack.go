@@ -2,6 +2,7 @@ package serviceproxy
 
 import (
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/node/service"
 )
@@ -30,11 +31,8 @@ func NewUDPFlows(ports []service.Port) *UDPFlows {
 		if len(serving) == 0 {
 			continue
 		}
-		f.byAddr[netip.AddrPortFrom(p.ClusterIP, p.Port)] = serving
-		for _, ips := range [][]netip.Addr{p.LoadBalancerIPs, p.ExternalIPs} {
-			for _, ip := range ips {
-				f.byAddr[netip.AddrPortFrom(ip, p.Port)] = serving
-			}
+		for _, ip := range slices.Concat(p.LoadBalancerIPs, p.ExternalIPs, []netip.Addr{p.ClusterIP}) {
+			f.byAddr[netip.AddrPortFrom(ip, p.Port)] = serving
 		}
 		if p.NodePort != 0 {
 			f.byPort[p.NodePort] = serving

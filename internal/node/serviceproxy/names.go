@@ -32,14 +32,7 @@ const (
 
 // isServiceChain tells whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any age: if the
 // desired state does not have it, it is stale.
-func isServiceChain(name string) bool {
-	for _, prefix := range [...]string{prefixCluster, prefixLocal, prefixExternal, prefixFirewall, prefixXLB, prefixEndpoint} {
-		if strings.HasPrefix(name, prefix) {
-			return true
-		}
-	}
-	return false
-}
+func isServiceChain(name string) bool { return rank(name) >= 0 }
 
 // isTopChain tells whether a chain is the service proxy's alone and jumped to from a built-in chain, in any age. KUBE-FIREWALL and
 // KUBE-MARK-DROP are the kubelet's too and never removed.

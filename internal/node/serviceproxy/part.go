@@ -43,16 +43,6 @@ type portKey struct {
 
 func (p *part) key() portKey { return portKey{p.port.Name, p.port.Protocol} }
 
-// same tells whether two service ports need the same rules.
-func same(a, b *service.Port) bool {
-	addr := func(a, b service.Endpoint) bool { return a.Addr == b.Addr }
-	return a.ClusterIP == b.ClusterIP && a.Port == b.Port && a.NodePort == b.NodePort && a.AffinitySeconds == b.AffinitySeconds &&
-		a.HealthCheckNodePort == b.HealthCheckNodePort && a.ExternalPolicy == b.ExternalPolicy && a.InternalPolicy == b.InternalPolicy &&
-		slices.Equal(a.ExternalIPs, b.ExternalIPs) && slices.Equal(a.LoadBalancerIPs, b.LoadBalancerIPs) &&
-		slices.Equal(a.SourceRanges, b.SourceRanges) && slices.EqualFunc(a.ForCluster, b.ForCluster, addr) &&
-		slices.EqualFunc(a.ForLocal, b.ForLocal, addr)
-}
-
 // state is a rule set as text, in parts, so that a change costs what it changes.
 type state struct {
 	config Config
@@ -81,7 +71,7 @@ func newState(c Config, ports []service.Port, before *state) (*state, error) {
 		if usable {
 			p = before.byKey[portKey{ports[i].Name, ports[i].Protocol}]
 		}
-		if p == nil || !same(&p.port, &ports[i]) {
+		if p == nil || !service.SameRules(&p.port, &ports[i]) {
 			p = newPart(newBuilder(c, a, s.large), &ports[i])
 		}
 		s.parts = append(s.parts, p)
@@ -105,7 +95,7 @@ func newPart(b *builder, port *service.Port) *part {
 	return p
 }
 
-// rank orders chains so that those that others lead to come first.
+// rank orders chains so that those that others lead to come first; -1 is for those that were not made for a service port or an endpoint.
 func rank(chain string) int {
 	return slices.IndexFunc([]string{prefixEndpoint, prefixCluster, prefixLocal, prefixXLB, prefixExternal, prefixFirewall},
 		func(prefix string) bool { return strings.HasPrefix(chain, prefix) })
