@@ -124,11 +124,21 @@ func TestNothingIsLeftInAnothersProcesses(t *testing.T) {
 	if e := m.wait(m.start(s)); e.Code != 0 {
 		t.Errorf("exit %+v", e)
 	}
-	if left := inProcessesOf(t, node); len(left) != 2 {
-		t.Errorf("there are %v", left)
-	}
+	m.awaitTwo(node)
 	if got := m.run(stays, "echo", "on"); got != "on\n" {
 		t.Errorf("the other one: %q", got)
+	}
+}
+
+// awaitTwo waits until two processes are in the container's process namespace, those that have ended are buried.
+func (m *machine) awaitTwo(c *container.Container) {
+	m.Helper()
+	there := inProcessesOf(m.T, c)
+	for deadline := time.Now().Add(20 * time.Second); len(there) > 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
+		there = inProcessesOf(m.T, c)
+	}
+	if len(there) != 2 {
+		m.Errorf("there are %v", there)
 	}
 }
 
@@ -173,13 +183,7 @@ func TestNothingIsLeftOfOneWithoutShim(t *testing.T) {
 			t.Fatal(err)
 		}
 		m.wait(c)
-		left := inProcessesOf(t, node)
-		for deadline := time.Now().Add(20 * time.Second); len(left) > 2 && time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
-			left = inProcessesOf(t, node) // those that have ended, until they are buried
-		}
-		if len(left) != 2 {
-			t.Errorf("seen %v: there are %v", seen, left)
-		}
+		m.awaitTwo(node)
 		if err := c.Remove(); err != nil {
 			t.Error(err)
 		}
