@@ -64,3 +64,10 @@ func FuzzParse(f *testing.F) {
 		ruletest.Evaluate(t, tables)
 	})
 }
+
+// parseNode reads one value of JSON.
+func parseNode(data []byte) (Node, error) {
+	d := decoder{text: string(data)}
+	n, err := d.value(0)
+	return n, d.ended(err)
+}

@@ -85,13 +85,6 @@ func (n *Node) list() []Node {
 	return []Node{*n}
 }
 
-// parseNode reads one value of JSON.
-func parseNode(data []byte) (Node, error) {
-	d := decoder{text: string(data)}
-	n, err := d.value(0)
-	return n, d.ended(err)
-}
-
 // ended says of an error where it is; without one, that of what stands behind the value.
 func (d *decoder) ended(err error) error {
 	if d.space(); err == nil && d.at < len(d.text) {
