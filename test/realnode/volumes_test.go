@@ -92,7 +92,7 @@ func volumes(t *testing.T, w *world.World) {
 // directories are the volumes' on the machine.
 func directories(w *world.World) (all []string) {
 	for _, pattern := range []string{"/var/lib/packetwalk/" + w.Name + "/nodes/*/volumes/*",
-		"/run/packetwalk/" + w.Name + "/nodes/*/rootfs/var/lib/packetwalk-volumes/*"} {
+		"/var/lib/packetwalk/" + w.Name + "/disk/*/rootfs/var/lib/packetwalk-volumes/*"} {
 		found, _ := filepath.Glob(pattern) // the patterns are well formed
 		all = append(all, found...)
 	}

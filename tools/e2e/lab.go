@@ -37,7 +37,7 @@ kind: Cluster
 metadata: {name: e2e}
 spec:
   network: %s
-  nodePools: [{name: nodepool1, count: %d, maxPods: %d, vnetSubnet: e2e/nodes, runtime: %s}]
+  nodePools: [{name: nodepool1, count: %d, maxPods: %d, vnetSubnet: e2e/nodes, availabilityZones: ["1", "2", "3"], runtime: %s}]
   azure:
     vnets:
     - name: e2e

@@ -48,6 +48,13 @@ func poolProfile(l Lab, p cluster.NodePool) object {
 		"orchestratorVersion": l.Cluster.Spec.KubernetesVersion, "currentOrchestratorVersion": l.KubernetesVersion,
 		"powerState": object{"code": "Running"}, "provisioningState": l.state("Scaling"),
 	}
+	if len(p.AvailabilityZones) > 0 {
+		var zones []any
+		for _, z := range p.AvailabilityZones {
+			zones = append(zones, z)
+		}
+		o["availabilityZones"] = zones
+	}
 	if v, s, err := l.Cluster.FindSubnet(p.VNetSubnet); err == nil {
 		o["vnetSubnetId"] = *builder{l.Network}.subnetID(v.Name, s.Name)
 	}

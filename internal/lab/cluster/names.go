@@ -24,6 +24,7 @@ type Node struct {
 	// PodAddresses are the NIC's other IP configurations, in a row after Address: maxPods of them with plugin azure, else none.
 	PodAddresses []netip.Addr
 	MaxPods      int
+	Zone         string // of availability; empty for none
 	Runtime      Runtime
 }
 
@@ -52,10 +53,14 @@ func (c *Cluster) Nodes() []Node {
 }
 
 func newNode(p NodePool, id string, index int, vnet string, s Subnet, addrs []netip.Addr) Node {
+	zone := ""
+	if zones := p.AvailabilityZones; len(zones) > 0 {
+		zone = zones[index%len(zones)]
+	}
 	return Node{
 		Name: fmt.Sprintf("aks-%s-%s-%d", p.Name, id, index), NIC: fmt.Sprintf("aks-%s-%s-nic-%d", p.Name, id, index),
 		Pool: p.Name, Index: index, VMSize: p.VMSize, VNet: vnet, Subnet: s.Prefix, Address: addrs[0], PodAddresses: addrs[1:],
-		MaxPods: p.MaxPods, Runtime: p.Runtime,
+		MaxPods: p.MaxPods, Zone: zone, Runtime: p.Runtime,
 	}
 }
 

@@ -15,6 +15,7 @@ var (
 	resourceGroup = regexp.MustCompile(`^[A-Za-z0-9_.()-]{0,89}[A-Za-z0-9_()-]$`)
 	location      = regexp.MustCompile(`^[a-z0-9]{1,40}$`)
 	subscription  = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)
+	zoneName      = regexp.MustCompile(`^[123]$`)
 	vmSize        = regexp.MustCompile(`^[A-Za-z0-9_]{1,60}$`)
 	dnsLabel      = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 )

@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"fmt"
+	"slices"
 )
 
 // MaxPoolNodes is the most nodes that a pool can have in the lab (spec.nodePools[].count).
@@ -27,6 +28,13 @@ func (v *validator) pools() {
 		v.number(at+".count", p.Count, 1, MaxPoolNodes)
 		v.number(at+".maxPods", p.MaxPods, minMaxPods, maxMaxPods)
 		v.name(at+".vmSize", p.VMSize, vmSize, "a size's name, such as Standard_B2ms")
+		for j, zone := range p.AvailabilityZones {
+			at := fmt.Sprintf("%s.availabilityZones[%d]", at, j)
+			v.name(at, zone, zoneName, "1, 2 or 3")
+			if first := slices.Index(p.AvailabilityZones[:j], zone); first >= 0 {
+				v.errs.add(at, "remove it", "the same as availabilityZones[%d]", first)
+			}
+		}
 		choice(v, at+".runtime", p.Runtime, RuntimeLight, RuntimeContainerd)
 		if c.Spec.Network.Plugin == PluginNone && p.Runtime == RuntimeLight {
 			v.errs.add(at+".runtime", "write containerd", "a light node has no place for a CNI plugin of your own, as spec.network.plugin: none needs it")

@@ -28,6 +28,10 @@ const (
 // NodeObject is the Node as AKS registers it.
 func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 	azure, group := c.Spec.Azure, c.NodeResourceGroup()
+	zone := "0" // Azure's for a machine in none
+	if n.Zone != "" {
+		zone = azure.Location + "-" + n.Zone
+	}
 	return &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: n.Name,
@@ -44,7 +48,7 @@ func NodeObject(c *cluster.Cluster, n cluster.Node) *corev1.Node {
 				"kubernetes.io/arch":               "amd64",
 				"node.kubernetes.io/instance-type": n.VMSize,
 				"topology.kubernetes.io/region":    azure.Location,
-				"topology.kubernetes.io/zone":      "0",
+				"topology.kubernetes.io/zone":      zone,
 			},
 		},
 		Spec: corev1.NodeSpec{

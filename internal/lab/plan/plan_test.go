@@ -40,6 +40,18 @@ func TestWorlds(t *testing.T) {
 	})
 }
 
+// TestZones: nodes are in their pool's zones by turns, as Azure writes them; without any they are in zone 0.
+func TestZones(t *testing.T) {
+	c := parsed(t, `spec: {nodePools: [{name: a, count: 3, availabilityZones: ["1", "3"]}, {name: b}]}`)
+	var zones []string
+	for _, n := range c.Nodes() {
+		zones = append(zones, NodeObject(c, n).Labels["topology.kubernetes.io/zone"])
+	}
+	if got, want := strings.Join(zones, " "), "westeurope-1 westeurope-3 westeurope-1 0"; got != want {
+		t.Errorf("zones %s, want %s", got, want)
+	}
+}
+
 // TestAgentFlags: who gives pods the node's address is one of three, and Calico's pools are for Calico's policy.
 func TestAgentFlags(t *testing.T) {
 	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --cluster-cidr="
