@@ -201,8 +201,8 @@ type NodePool struct {
 	// VNetSubnet is "vnet/subnet" among spec.azure.vnets. Default: the first subnet of the first VNet.
 	VNetSubnet string `json:"vnetSubnet,omitempty"`
 	VMSize     string `json:"vmSize,omitempty"` // default Standard_B2ms; a label only, no limit of the machine follows from it
-	// AvailabilityZones are those that the nodes are in by turns, 1, 2 or 3; default none. Labels only: the names of the nodes stay those of an
-	// availability set.
+	// AvailabilityZones are those that the nodes are in by turns, 1, 2 or 3; default none. Labels only: the names of the nodes stay those of
+	// an availability set.
 	AvailabilityZones []string `json:"availabilityZones,omitempty"`
 	// Runtime is light or containerd; default light.
 	Runtime Runtime `json:"runtime,omitempty"`
