@@ -23,13 +23,6 @@ type IDRange struct {
 func (m *MatchOwner) Eval(c *Context) Verdict {
 	p := c.Packet
 	unowned := (m.UID == nil || m.UID.Not) && (m.GID == nil || m.GID.Not)
-	if p.KernelMade { // most such sockets are the kernel's own, without a file; some packets have none
-		holds := truthOf(unowned)
-		if m.SocketExists || m.NoSocket {
-			holds = holds.and(maybe)
-		}
-		return c.hold(holds, m)
-	}
 	if p.HasOwner {
 		holds := truthOf(!m.NoSocket).and(m.UID.match(p.UID))
 		group := m.GID.match(p.GID)
@@ -40,6 +33,13 @@ func (m *MatchOwner) Eval(c *Context) Verdict {
 	}
 	if p.SomeOwner {
 		return c.hold(maybe, m)
+	}
+	if p.KernelMade { // most such sockets are the kernel's own, without a file; some packets have none
+		holds := truthOf(unowned)
+		if m.SocketExists || m.NoSocket {
+			holds = holds.and(maybe)
+		}
+		return c.hold(holds, m)
 	}
 	return c.hold(truthOf(unowned && !m.SocketExists), m)
 }
