@@ -34,9 +34,11 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 		{BackendIPTables, time.Second, 10 * time.Millisecond, 6, 1010 * time.Millisecond},
 		{BackendIPTables, time.Second, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
 		{BackendIPTables, time.Second, 100 * time.Millisecond, 3, 2100 * time.Millisecond},
-		{BackendIPTables, time.Second, 2 * time.Second, 1, 12 * time.Second},
-		{BackendNFTables, 0, 2 * time.Second, 1, 12 * time.Second},
-		{BackendNFTables, 0, 400 * time.Millisecond, 4, 2400 * time.Millisecond},
+		{BackendIPTables, time.Second, 2 * time.Second, 1, 17 * time.Second},
+		{BackendNFTables, 0, 2 * time.Second, 1, 17 * time.Second},
+		{BackendNFTables, 0, 400 * time.Millisecond, 1, 7400 * time.Millisecond},
+		{BackendNFTables, 0, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
+		{BackendNFTables, 0, 40 * time.Millisecond, 32, 240 * time.Millisecond},
 	} {
 		p := pacer{min: c.min, short: shortRest(c.backend), max: 30 * time.Second}
 		now := time.Unix(0, 0)
@@ -48,7 +50,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 			if d := p.delay(now); d != 0 {
 				t.Errorf("%v, round %d: after quiet: wait %v", c.took, round, d)
 			}
-			for i := range 20 {
+			for i := range 40 {
 				start := now
 				p.after(start, start.Add(c.took), true)
 				now = start.Add(c.took)
@@ -178,7 +180,7 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 		{0, false, time.Second},
 		{0, false, 2 * time.Second},
 		{0, false, 4 * time.Second},
-		{10 * time.Second, false, 50 * time.Second},
+		{10 * time.Second, false, 55 * time.Second},
 		{0, false, 16 * time.Second},
 		{0, false, 30 * time.Second},
 		{0, true, 0},

@@ -3,20 +3,35 @@ package agent
 import "time"
 
 // The agent rests after each sync for some times its duration, so that following changes takes a bounded share of the machine however fast
-// they come: with short syncs a twentieth, for many agents may share a machine that is busy starting pods; never more than a sixth,
-// and a sixth for looks at all rules.
+// they come: a twentieth where that makes nobody wait for long, for many agents may share a machine that is busy starting pods, and
+// never more than a sixth.
 const (
-	restFactor      = 5
-	shortRestFactor = 20
+	leastRest = 5
+	mostRest  = 20
 )
 
-// shortRest is as long as shortRestFactor may make a rest. With nftables changes are to be in the kernel in some 10 ms, also while 1,000
-// come each second.
+// A long sync is rested from by mostRest up to longRest beyond leastRest: the machine is overloaded, or a Service has very many endpoints.
+const (
+	longSync = 50 * time.Millisecond
+	longRest = 5 * time.Second
+)
+
+// shortRest is as long as mostRest may make the rest from others. With nftables changes are to be in the kernel in some 10 ms, also while
+// 1,000 come each second.
 func shortRest(backend string) time.Duration {
 	if backend == BackendNFTables {
 		return 25 * time.Millisecond
 	}
-	return 5 * time.Second
+	return longRest
+}
+
+// rest is how long to rest from a sync.
+func (p *pacer) rest(took time.Duration) time.Duration {
+	most := p.short
+	if took >= longSync {
+		most = leastRest*took + longRest
+	}
+	return max(p.min, leastRest*took, min(mostRest*took, most))
 }
 
 // burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
@@ -48,7 +63,7 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 		return
 	}
 	took := end.Sub(start)
-	rest := max(p.min, restFactor*took, min(shortRestFactor*took, p.short))
+	rest := p.rest(took)
 	p.rested = later(p.rested, start).Add(took + rest)
 	if ok {
 		p.wait = 0
