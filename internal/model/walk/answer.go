@@ -69,13 +69,22 @@ func (t transit) reply(end *End) (transit, stage) {
 }
 
 // errorSource is where an IPv6 error comes from: the address that the route back prefers, or else one that the machine would use on the
-// interface by which the packet came in (icmp6_send).
+// interface by which the packet came in (icmp6_send). That of a packet that a bridge has routed is the one by which it is to leave
+// (ip6_rcv_core), and one that stays bridged has none (br_validate_ipv6), but the route's.
 func (t *transit) errorSource(p *packet.Packet) netip.Addr {
 	back := t.m.FIB.Lookup(fib.Query{Destination: p.Source, Protocol: packet.ICMPv6})
 	if back.Route != nil && back.Route.Source.IsValid() {
 		return back.Route.Source
 	}
-	return t.m.FIB.SelectSource(cmp.Or(p.In, "lo"), p.Source)
+	in := p.In
+	switch {
+	case t.bridge == nil:
+	case p.BridgeOut != "":
+		in = back.Link
+	case t.bridge.routed:
+		in = t.route.Link
+	}
+	return t.m.FIB.SelectSource(cmp.Or(in, "lo"), p.Source)
 }
 
 // own makes a packet come from a socket of an owner, where that is known.

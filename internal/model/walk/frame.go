@@ -13,6 +13,7 @@ import (
 type bridgeInfo struct {
 	bridge bridge
 	in     string // port
+	routed bool   // by the bridge: its destination was translated
 	// firstCopy is the port by which the first copy of a flooded frame leaves; "" where there is one only.
 	firstCopy string
 }
@@ -195,7 +196,7 @@ func (t *transit) bridgedDNAT(b bridge) *End {
 		return t.end(Dropped, why)
 	}
 	d := t.lookUp(b.Name)
-	t.route = d
+	t.route, t.bridge.routed = d, true
 	// IPv6 looks whether the host forwards only when it does (ip6_forward), IPv4 when it looks for the way.
 	onward := d.Type == "unicast" && (t.p.IsIPv6() || t.m.forwards(b.Name, false))
 	if d.Unknown != "" {
