@@ -88,7 +88,7 @@ func TestForeignKeysOfFans(t *testing.T) {
 	table, state := newModel(), NewState(many, nil)
 	state.Update(byService([]service.Port{portOf(1, 3)}))
 	table.apply(t, state.Compare(Elements{}))
-	foreign := (&part{port: &service.Port{Protocol: service.TCP, Port: 80}}).key(byAddress, netip.MustParseAddr("10.0.0.77"))
+	foreign := (&part{port: &service.Port{Protocol: service.TCP, Port: 80}}).key(byAddress, netip.MustParseAddr("10.0.0.77")).key
 	table.elements["internal/cluster/3"][foreign] = Value{}
 	table.damaged = true
 	table.apply(t, state.Compare(table.copied()))

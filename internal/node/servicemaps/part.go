@@ -14,20 +14,42 @@ type slots [2][]netip.AddrPort
 
 // part is what one service port needs of the table, beside what is always there.
 type part struct {
-	port     *service.Port
-	slots    slots
-	name     string // of the service port, in comments
-	elements []item
-	named    []namedItems // elements whose keys begin with a name of the service port
-	shared   []*item      // those that other service ports may want, too
+	port  *service.Port
+	slots slots
+	name  string // of the service port, in comments
+	named []named
+	// hairpins are the endpoints that may reach themselves. Other service ports may have the same.
+	hairpins slots
 	fans     []fan
 	// Without endpoints on this node, where the policy is Local.
 	noLocalInternal, noLocalExternal bool
 }
 
-type namedItems struct {
+// named are the elements whose keys begin with a name of the service port.
+type named struct {
 	name
-	elements []*item
+	elements  []item
+	endpoints []row
+}
+
+// row are the elements of a map of endpoints, of which there may be thousands: a slot each.
+type row struct {
+	set, key string
+	slots    []netip.AddrPort
+}
+
+func (r *row) at(i int) item {
+	return item{set: r.set, key: r.key + slotField(i), value: endpointField(r.slots[i])}
+}
+
+// others calls f for the elements of slots that have another endpoint, or none, in others.
+func (r *row) others(others []netip.AddrPort, f func(*item)) {
+	for i, a := range r.slots {
+		if i >= len(others) || a != others[i] {
+			e := r.at(i)
+			f(&e)
+		}
+	}
 }
 
 // item is an element of a set; the value of one of setSources is the last address of the range.
@@ -37,68 +59,82 @@ type item struct {
 	comment  string
 }
 
-// newPart makes the part of a service port with its endpoints in their slots.
-func (s *State) newPart(st *stored) *part {
-	part := makePart(s.w, st.port, st.slots)
-	for i := range part.elements {
-		e := &part.elements[i]
-		n, named := s.nameOf(e.set, e.key)
-		if !named {
-			part.shared = append(part.shared, e)
-			continue
+// of are the elements of a name; none for a service port that is not there.
+func (p *part) of(n name) named {
+	if p != nil {
+		if at := slices.IndexFunc(p.named, func(has named) bool { return has.name == n }); at >= 0 {
+			return p.named[at]
 		}
-		at := slices.IndexFunc(part.named, func(has namedItems) bool { return has.name == n })
-		if at < 0 {
-			at, part.named = len(part.named), append(part.named, namedItems{name: n})
-		}
-		part.named[at].elements = append(part.named[at].elements, e)
 	}
-	return part
+	return named{name: n}
 }
 
-// of are the elements of a name.
-func (p *part) of(n name) []*item {
-	for i := range p.named {
-		if p.named[i].name == n {
-			return p.named[i].elements
+// row is that of a set.
+func (n *named) row(set string) (slots []netip.AddrPort) {
+	for i := range n.endpoints {
+		if n.endpoints[i].set == set {
+			return n.endpoints[i].slots
 		}
 	}
 	return nil
 }
 
-func makePart(w *writer, p *service.Port, s slots) *part {
-	part := &part{port: p, slots: s, name: comment(p), elements: make([]item, 0, 4+2*len(s[0])+len(s[1]))}
+// newPart makes the part of a service port with its endpoints in their slots.
+func (s *State) newPart(st *stored) *part {
+	p := st.port
+	part := &part{port: p, slots: st.slots, name: comment(p)}
 	reachable := len(p.ForCluster) > 0
-	usesLocal := p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External()
 	internalOK := reachable && (p.InternalPolicy == service.Cluster || len(p.ForLocal) > 0)
 	externalOK := reachable && (p.ExternalPolicy == service.Cluster || len(p.ForLocal) > 0)
 	part.noLocalInternal, part.noLocalExternal = reachable && !internalOK, reachable && !externalOK
 
-	part.add(setClusterIPs, addressField(p.ClusterIP), "")
 	at := part.key(byAddress, p.ClusterIP)
 	if internalOK {
-		part.leadToFan(byAddress, internal, p.InternalPolicy, at)
-		part.endpoints(byAddress, p.InternalPolicy, at)
+		part.leadToFan(at, internal, p.InternalPolicy)
+		part.endpoints(at, p.InternalPolicy)
 	} else {
-		part.refuse(byAddress, at)
+		part.refuse(at)
 	}
 	for _, ip := range externalIPs(p) {
-		part.external(byAddress, part.key(byAddress, ip), externalOK)
+		part.external(part.key(byAddress, ip), externalOK)
 	}
 	if p.NodePort != 0 {
-		part.external(byNodePort, part.key(byNodePort, netip.Addr{}), externalOK)
+		part.external(part.key(byNodePort, netip.Addr{}), externalOK)
 	}
 	if len(p.SourceRanges) > 0 {
-		part.firewall(w)
+		part.firewall(s.w)
 	}
 	if p.AffinitySeconds > 0 {
 		part.remember()
 	}
-	part.hairpins(s[service.Cluster])
-	if usesLocal {
-		part.hairpins(s[service.Local])
+	part.hairpins[service.Cluster] = st.slots[service.Cluster]
+	if p.InternalPolicy == service.Local || p.ExternalPolicy == service.Local && p.External() {
+		part.hairpins[service.Local] = st.slots[service.Local]
 	}
 	return part
+}
+
+// shared are the elements that other service ports may want, too, of which a part has others, or none, in its place.
+func (p *part) shared(other *part) (all []item) {
+	if p == nil {
+		return nil
+	}
+	if other == nil {
+		other = &part{port: &service.Port{}}
+	}
+	if p.port.ClusterIP != other.port.ClusterIP {
+		all = append(all, item{set: setClusterIPs, key: addressField(p.port.ClusterIP)})
+	}
+	for policy, endpoints := range p.hairpins {
+		others := other.hairpins[policy]
+		for i, a := range endpoints {
+			if i >= len(others) || a.Addr() != others[i].Addr() {
+				address := addressField(a.Addr())
+				all = append(all, item{set: setHairpin, key: address + address})
+			}
+		}
+	}
+	return all
 }
 
 // comment is a service port's name as elements keep it.
@@ -112,45 +148,45 @@ func externalIPs(p *service.Port) []netip.Addr {
 	return slices.DeleteFunc(unique(p.ExternalIPs, p.LoadBalancerIPs), func(a netip.Addr) bool { return a == p.ClusterIP })
 }
 
-// hairpins are for endpoints that reach themselves.
-func (p *part) hairpins(endpoints []netip.AddrPort) {
-	for _, a := range endpoints {
-		address := addressField(a.Addr())
-		p.add(setHairpin, address+address, "")
-	}
-}
-
 func unique(lists ...[]netip.Addr) []netip.Addr {
 	all := slices.Concat(lists...)
 	slices.SortFunc(all, netip.Addr.Compare)
 	return slices.Compact(all)
 }
 
-func (p *part) add(set, key, value string) {
-	p.elements = append(p.elements, item{set: set, key: key, value: value})
+// items are the elements of a name, made where there are none.
+func (p *part) items(n name) *named {
+	at := slices.IndexFunc(p.named, func(has named) bool { return has.name == n })
+	if at < 0 {
+		at, p.named = len(p.named), append(p.named, named{name: n})
+	}
+	return &p.named[at]
 }
 
-// lead leads from a service port's key to a chain, and is signed.
-func (p *part) lead(set, key, chain string) {
-	p.elements = append(p.elements, item{set, key, chain, p.name})
+func (p *part) add(n name, e item) {
+	of := p.items(n)
+	of.elements = append(of.elements, e)
 }
+
+// lead leads from a service port's name to a chain, and is signed.
+func (p *part) lead(n name, set, chain string) { p.add(n, item{set, n.key, chain, p.name}) }
 
 // leadToFan leads to the chain of a policy, by its set where it has one.
-func (p *part) leadToFan(at place, way way, policy service.Policy, key string) {
-	name := p.fan(at, way, policy)
-	if at == byAddress && p.port.AffinitySeconds == 0 {
-		p.lead(name, key, "")
+func (p *part) leadToFan(n name, way way, policy service.Policy) {
+	chain := p.fan(n.at, way, policy)
+	if n.at == byAddress && p.port.AffinitySeconds == 0 {
+		p.lead(n, chain, "")
 		return
 	}
-	p.lead(mapServices[at], key, name)
+	p.lead(n, mapServices[n.at], chain)
 }
 
 // key is how packets name the service port at a place.
-func (p *part) key(at place, ip netip.Addr) string {
+func (p *part) key(at place, ip netip.Addr) name {
 	if at == byNodePort {
-		return protocolField(p.port.Protocol) + portField(p.port.NodePort)
+		return name{at, protocolField(p.port.Protocol) + portField(p.port.NodePort)}
 	}
-	return addressField(ip) + protocolField(p.port.Protocol) + portField(p.port.Port)
+	return name{at, addressField(ip) + protocolField(p.port.Protocol) + portField(p.port.Port)}
 }
 
 // fan is the name of the chain of a policy, which is made where it is not there.
@@ -189,51 +225,49 @@ func (p *part) remember() {
 			chains[a] = p.want(fan{way: remember, policy: by})
 		}
 	}
-	for _, e := range p.elements {
-		for at, set := range mapServices {
-			if e.set != set {
-				continue
-			}
-			for _, a := range slices.SortedFunc(maps.Keys(chains), netip.AddrPort.Compare) {
-				p.add(mapAffinity[at], e.key+endpointField(a), chains[a])
-			}
+	for i := range p.named {
+		n := &p.named[i]
+		if !slices.ContainsFunc(n.elements, func(e item) bool { return e.set == mapServices[n.at] }) {
+			continue
+		}
+		for _, a := range slices.SortedFunc(maps.Keys(chains), netip.AddrPort.Compare) {
+			n.elements = append(n.elements, item{set: mapAffinity[n.at], key: n.key + endpointField(a), value: chains[a]})
 		}
 	}
 }
 
-func (p *part) endpoints(at place, policy service.Policy, key string) {
-	for i, a := range p.slots[policy] {
-		p.add(mapEndpoints[at][policy], key+slotField(i), endpointField(a))
-	}
+func (p *part) endpoints(n name, policy service.Policy) {
+	of := p.items(n)
+	of.endpoints = append(of.endpoints, row{mapEndpoints[n.at][policy], n.key, p.slots[policy]})
 }
 
 // refuse answers what finds no endpoint: refused if there is none at all, dropped if there is none here.
-func (p *part) refuse(at place, key string) {
-	set := setDropped[at]
+func (p *part) refuse(n name) {
+	set := setDropped[n.at]
 	if len(p.port.ForCluster) == 0 {
-		set = setRefused[at]
+		set = setRefused[n.at]
 	}
-	p.lead(set, key, "")
+	p.lead(n, set, "")
 }
 
 // external is one external way to the service port.
-func (p *part) external(at place, key string, ok bool) {
+func (p *part) external(n name, ok bool) {
 	switch {
 	case len(p.port.ForCluster) == 0:
 	case p.port.ExternalPolicy == service.Cluster:
-		p.leadToFan(at, external, service.Cluster, key)
-		p.endpoints(at, service.Cluster, key)
+		p.leadToFan(n, external, service.Cluster)
+		p.endpoints(n, service.Cluster)
 	default:
-		p.lead(mapServices[at], key, placePrefix[at]+chainDecide)
-		p.lead(mapPolicies[at][service.Cluster], key, p.fan(at, plain, service.Cluster))
-		p.endpoints(at, service.Cluster, key)
+		p.lead(n, mapServices[n.at], placePrefix[n.at]+chainDecide)
+		p.lead(n, mapPolicies[n.at][service.Cluster], p.fan(n.at, plain, service.Cluster))
+		p.endpoints(n, service.Cluster)
 		if ok {
-			p.lead(mapPolicies[at][service.Local], key, p.fan(at, plain, service.Local))
-			p.endpoints(at, service.Local, key)
+			p.lead(n, mapPolicies[n.at][service.Local], p.fan(n.at, plain, service.Local))
+			p.endpoints(n, service.Local)
 		}
 	}
 	if !ok {
-		p.refuse(at, key)
+		p.refuse(n)
 	}
 }
 
@@ -248,10 +282,10 @@ func (p *part) firewall(w *writer) {
 	}
 	ranges = widest(ranges)
 	for _, ip := range unique(p.port.LoadBalancerIPs) {
-		key := p.key(byAddress, ip)
-		p.add(setFirewalled, key, "")
+		n := p.key(byAddress, ip)
+		p.add(n, item{set: setFirewalled, key: n.key})
 		for _, r := range ranges {
-			p.add(setSources, key+addressField(r.Addr()), key+addressField(last(r)))
+			p.add(n, item{set: setSources, key: n.key + addressField(r.Addr()), value: n.key + addressField(last(r))})
 		}
 	}
 }

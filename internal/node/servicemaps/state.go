@@ -42,19 +42,6 @@ type name struct {
 	key string
 }
 
-// nameOf is the service port's name that a key of a set begins with; ok is false for sets that service ports share.
-func (s *State) nameOf(set, key string) (n name, ok bool) {
-	isProtocol := func(f nf.Field) bool { return f.Len == 1 }
-	const length = 8 // of protocol and port
-	switch fields := s.set(set).Key; {
-	case isProtocol(fields[0]):
-		return name{byNodePort, key[:length]}, true
-	case len(fields) > 1 && isProtocol(fields[1]):
-		return name{byAddress, key[:length+s.w.address.Len]}, true
-	}
-	return name{}, false
-}
-
 // has is the service port that has a name; nil where none wants it.
 func (s *State) has(n name) *stored {
 	if all := s.names[n]; len(all) > 0 {
@@ -171,13 +158,9 @@ func (u *update) adopt(p *service.Port) (s slots) {
 		return s
 	}
 	b := part{port: p}
-	keys := []string{b.key(byAddress, p.ClusterIP)}
+	names := []name{b.key(byNodePort, netip.Addr{}), b.key(byAddress, p.ClusterIP)}
 	for _, ip := range externalIPs(p) {
-		keys = append(keys, b.key(byAddress, ip))
-	}
-	names := []name{{byNodePort, b.key(byNodePort, netip.Addr{})}}
-	for _, key := range keys {
-		names = append(names, name{byAddress, key})
+		names = append(names, b.key(byAddress, ip))
 	}
 	for policy := range s {
 		for _, n := range names {

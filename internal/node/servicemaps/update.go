@@ -10,7 +10,10 @@ import (
 )
 
 // pair is a service port's change; either may be nil.
-type pair struct{ before, after *stored }
+type pair struct {
+	before, after *stored
+	gone, come    []item // elements that others may want, too
+}
 
 // update is one Update, and what was before it: of that, without parts, no more than of chains.
 type update struct {
@@ -33,9 +36,17 @@ func (s *State) take(services map[service.Key][]service.Port, parts map[*stored]
 	for _, key := range slices.SortedFunc(maps.Keys(services), service.CompareKeys) {
 		u.service(key, services[key])
 	}
-	for _, p := range u.pairs {
-		u.want(p.before, -1)
-		u.want(p.after, 1)
+	for i := range u.pairs {
+		p := &u.pairs[i]
+		before, after := u.part(p.before), u.part(p.after)
+		u.want(p.before, before, -1)
+		u.want(p.after, after, 1)
+		gone, come := before.shared(after), after.shared(before)
+		u.share(gone, -1)
+		u.share(come, 1)
+		if u.parts != nil {
+			p.gone, p.come = gone, come
+		}
 	}
 	s.held = nil
 	return u
@@ -65,20 +76,20 @@ func (u *update) service(key service.Key, ports []service.Port) {
 			was = u.adopt(p)
 		}
 		st := &stored{p, slots{arrange(was[0], p.ForCluster), arrange(was[1], p.ForLocal)}}
-		u.pairs, now = append(u.pairs, pair{old, st}), append(now, st)
+		u.pairs, now = append(u.pairs, pair{before: old, after: st}), append(now, st)
 	}
 	for _, old := range before {
-		u.pairs = append(u.pairs, pair{old, nil})
+		u.pairs = append(u.pairs, pair{before: old})
 	}
 	if u.services[key] = now; len(now) == 0 {
 		delete(u.services, key)
 	}
 }
 
-// part is what a service port needs, made once.
+// part is what a service port needs, made once; nil for none.
 func (u *update) part(st *stored) *part {
 	p := u.parts[st]
-	if p == nil {
+	if p == nil && st != nil {
 		if p = u.newPart(st); u.parts != nil {
 			u.parts[st] = p
 		}
@@ -87,11 +98,10 @@ func (u *update) part(st *stored) *part {
 }
 
 // want counts what a service port wants, or wanted.
-func (u *update) want(st *stored, by int) {
+func (u *update) want(st *stored, p *part, by int) {
 	if st == nil {
 		return
 	}
-	p := u.part(st)
 	for i := range p.named {
 		n := p.named[i].name
 		if _, touched := u.had[n]; !touched && u.parts != nil {
@@ -107,21 +117,26 @@ func (u *update) want(st *stored, by int) {
 			u.names[n] = slices.DeleteFunc(u.names[n], func(o *stored) bool { return o == st })
 		}
 	}
-	for _, e := range p.shared {
-		at := [2]string{e.set, e.key}
-		if _, touched := u.shared[at]; !touched && u.parts != nil {
-			u.shared[at] = u.State.shared[e.set][e.key]
-		}
-		if u.State.shared[e.set][e.key] += by; u.State.shared[e.set][e.key] == 0 {
-			delete(u.State.shared[e.set], e.key)
-		}
-	}
 	for _, f := range p.fans {
 		u.count(f, by)
 	}
 	for i, without := range []bool{p.noLocalInternal, p.noLocalExternal} {
 		if without {
 			u.without[i] += by
+		}
+	}
+}
+
+// share counts elements that a service port wants with others, or wanted.
+func (u *update) share(elements []item, by int) {
+	for i := range elements {
+		e := &elements[i]
+		at := [2]string{e.set, e.key}
+		if _, touched := u.shared[at]; !touched && u.parts != nil {
+			u.shared[at] = u.State.shared[e.set][e.key]
+		}
+		if u.State.shared[e.set][e.key] += by; u.State.shared[e.set][e.key] == 0 {
+			delete(u.State.shared[e.set], e.key)
 		}
 	}
 }
@@ -218,8 +233,8 @@ func (u *update) elements(steps []Step) {
 				}
 			}
 		}
-		u.share(&steps[i], p.after, true, setHairpin)
-		u.share(&steps[i], p.before, false, setClusterIPs)
+		u.shares(&steps[i], p.come, setHairpin)
+		u.shares(&steps[i], p.gone, setClusterIPs)
 	}
 	for i := len(u.pairs) - 1; i >= 0; i-- {
 		p := u.pairs[i]
@@ -228,8 +243,8 @@ func (u *update) elements(steps []Step) {
 				u.name(&steps[i], n.name)
 			}
 		}
-		u.share(&steps[i], p.before, false, setHairpin)
-		u.share(&steps[i], p.after, true, setClusterIPs)
+		u.shares(&steps[i], p.gone, setHairpin)
+		u.shares(&steps[i], p.come, setClusterIPs)
 	}
 }
 
@@ -240,55 +255,57 @@ func (u *update) name(step *Step, n name) {
 		return
 	}
 	delete(u.had, n)
-	before := map[[2]string]*item{}
-	if had != nil {
-		for _, e := range u.part(had).of(n) {
-			before[[2]string{e.set, e.key}] = e
+	before, after := u.part(had).of(n), u.part(u.has(n)).of(n)
+	was := map[[2]string]*item{}
+	for i := range before.elements {
+		e := &before.elements[i]
+		was[[2]string{e.set, e.key}] = e
+	}
+	for i := range after.elements {
+		e := &after.elements[i]
+		at := [2]string{e.set, e.key}
+		old := was[at]
+		delete(was, at)
+		if old != nil && *old == *e {
+			continue
+		}
+		if old != nil {
+			u.delete(step, old)
+		}
+		u.add(step, e)
+	}
+	for i := range before.elements { // in their order
+		if e := &before.elements[i]; was[[2]string{e.set, e.key}] != nil {
+			u.delete(step, e)
 		}
 	}
-	if has := u.has(n); has != nil {
-		for _, e := range u.part(has).of(n) {
-			at := [2]string{e.set, e.key}
-			was := before[at]
-			delete(before, at)
-			if was != nil && *was == *e {
-				continue
-			}
-			if was != nil {
-				u.delete(step, was)
-			}
-			u.add(step, e)
-		}
+	for i := range before.endpoints {
+		row := &before.endpoints[i]
+		row.others(after.row(row.set), func(e *item) { u.delete(step, e) })
 	}
-	if had != nil {
-		for _, e := range u.part(had).of(n) { // in their order
-			if before[[2]string{e.set, e.key}] != nil {
-				u.delete(step, e)
-			}
-		}
+	for i := range after.endpoints {
+		row := &after.endpoints[i]
+		row.others(before.row(row.set), func(e *item) { u.add(step, e) })
 	}
 }
 
-// share adds the changes of a service port's keys of a shared set to a step, each once: for one that is there after the update those that
-// come, for one before it those that go.
-func (u *update) share(step *Step, st *stored, after bool, set string) {
-	if st == nil {
-		return
-	}
-	for _, e := range u.part(st).shared {
+// shares adds the changes of elements of a set that service ports share to a step, each once.
+func (u *update) shares(step *Step, elements []item, set string) {
+	for i := range elements {
+		e := &elements[i]
 		at := [2]string{e.set, e.key}
 		was, touched := u.shared[at]
 		is := u.State.shared[e.set][e.key]
-		if !touched || e.set != set || (is > 0) != after {
+		if !touched || e.set != set {
 			continue
 		}
-		delete(u.shared, at)
 		switch {
 		case was == 0 && is > 0:
 			u.add(step, e)
 		case was > 0 && is == 0:
 			u.delete(step, e)
 		}
+		delete(u.shared, at)
 	}
 }
 

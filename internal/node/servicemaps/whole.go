@@ -106,8 +106,14 @@ func (c *comparison) service(st *stored) {
 		if c.has(n.name) != st {
 			continue
 		}
-		for _, e := range n.elements {
-			c.compare(&step, e)
+		for i := range n.elements {
+			c.compare(&step, &n.elements[i])
+		}
+		for _, row := range n.endpoints {
+			for i := range row.slots {
+				e := row.at(i)
+				c.compare(&step, &e)
+			}
 		}
 		c.unwanted(&step, n.name)
 	}
