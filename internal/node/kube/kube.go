@@ -220,10 +220,13 @@ func (w *Watcher) Delta(whole bool) Delta {
 	d := w.beside().Whole()
 	d.Whole = false
 	for key := range changed {
-		of := ServiceObjects{Service: get[corev1.Service](w.services, key.Namespace, key.Service)}
+		var of ServiceObjects
+		if s := get(w.services, key.Namespace, key.Service); s != nil {
+			of.Service = unpacked[corev1.Service](s)
+		}
 		for _, name := range w.of[key] {
-			if slice := get[discoveryv1.EndpointSlice](w.slices, key.Namespace, name); slice != nil && service.OfSlice(slice) == key {
-				of.EndpointSlices = append(of.EndpointSlices, slice)
+			if slice := get(w.slices, key.Namespace, name); slice != nil && slice.key() == key {
+				of.EndpointSlices = append(of.EndpointSlices, slice.endpointSlice(len(w.of[key]) >= manySlices))
 			}
 		}
 		d.Services[key] = of

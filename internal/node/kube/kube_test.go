@@ -3,6 +3,7 @@ package kube
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -355,5 +356,49 @@ func TestChangesOfSlicesAreNotDecoded(t *testing.T) {
 	}
 	if !same(before, slice(1, false)) || same(slice(0, false), slice(0, true)) {
 		t.Error("slices are not compared by what they hold")
+	}
+}
+
+// TestOnlyChangedSlicesAreRead: when one of a service's many slices changes, the others are not read again.
+func TestOnlyChangedSlicesAreRead(t *testing.T) {
+	for _, n := range []int{1, manySlices} {
+		w, err := NewWatcher(&rest.Config{}, nil, "node0", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		put := func(i int, address string) {
+			s := &discoveryv1.EndpointSlice{Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}}}
+			s.Namespace, s.Name, s.Labels = "ns", fmt.Sprint("s-", i), map[string]string{discoveryv1.LabelServiceName: "s"}
+			o, err := pack(s)
+			if err == nil {
+				err = w.slices.Add(o)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.note([]any{o})
+		}
+		read := func() map[string]*discoveryv1.EndpointSlice {
+			all := map[string]*discoveryv1.EndpointSlice{}
+			for _, s := range w.Delta(false).Services[service.Key{Namespace: "ns", Service: "s"}].EndpointSlices {
+				all[s.Name] = s
+			}
+			return all
+		}
+		for i := range n {
+			put(i, "10.0.0.1")
+		}
+		before := read()
+		put(0, "10.0.0.2")
+		after := read()
+		for name, s := range after {
+			want := "10.0.0.1"
+			if name == "s-0" {
+				want = "10.0.0.2"
+			}
+			if again := s != before[name]; again != (name == "s-0") || len(after) != n || s.Endpoints[0].Addresses[0] != want {
+				t.Errorf("of %d slices %s is %v, read again: %v", n, name, s.Endpoints, again)
+			}
+		}
 	}
 }

@@ -16,9 +16,14 @@ import (
 type packed struct {
 	namespace, name string
 	slice           bool
-	service         string // of a slice
-	data            []byte // without the version, so that what is the same has the same
+	service         string                     // of a slice
+	data            []byte                     // without the version, so that what is the same has the same
+	kept            *discoveryv1.EndpointSlice // the watcher's, see manySlices
 }
+
+// manySlices is how many EndpointSlices a service has that are kept as they were read, too: of hundreds of endpoints one changes, and then
+// another, and all of them are asked for each time.
+const manySlices = 4
 
 // GetObjectMeta gives what the stores' key is made of.
 func (p *packed) GetObjectMeta() metav1.Object {
@@ -84,9 +89,20 @@ func allUnpacked[T any, P object[T]](store cache.Store) (all []P) {
 }
 
 // get is an object of a store; nil where there is none.
-func get[T any, P object[T]](store cache.Store, namespace, name string) P {
+func get(store cache.Store, namespace, name string) *packed {
 	if o, there, err := store.GetByKey(namespace + "/" + name); err == nil && there {
-		return unpacked[T, P](o.(*packed))
+		return o.(*packed)
 	}
 	return nil
+}
+
+// endpointSlice is a slice, kept for the next time or not.
+func (p *packed) endpointSlice(keep bool) (s *discoveryv1.EndpointSlice) {
+	if s, p.kept = p.kept, nil; s == nil {
+		s = unpacked[discoveryv1.EndpointSlice](p)
+	}
+	if keep {
+		p.kept = s
+	}
+	return s
 }

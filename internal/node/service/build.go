@@ -1,6 +1,7 @@
 package service
 
 import (
+	"bytes"
 	"cmp"
 	"net/netip"
 	"slices"
@@ -200,6 +201,10 @@ type portEndpoints struct {
 
 // gatherEndpoints are those of a service's slices, by port.
 func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.EndpointSlice) (all []portEndpoints) {
+	most := 0
+	for _, slice := range endpointSlices {
+		most += len(slice.Endpoints)
+	}
 	for _, slice := range endpointSlices {
 		if string(slice.AddressType) != family.String() {
 			continue
@@ -215,7 +220,7 @@ func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.End
 			}
 			at := slices.IndexFunc(all, func(p portEndpoints) bool { return p.name == *port.Name && p.protocol == protocol })
 			if at < 0 {
-				at, all = len(all), append(all, portEndpoints{name: *port.Name, protocol: protocol})
+				at, all = len(all), append(all, portEndpoints{*port.Name, protocol, make([]Endpoint, 0, most)})
 			}
 			all[at].list = addEndpoints(all[at].list, family, node, slice.Endpoints, uint16(*port.Port))
 		}
@@ -227,18 +232,17 @@ func gatherEndpoints(family Family, node Node, endpointSlices []*discoveryv1.End
 }
 
 func addEndpoints(all []Endpoint, family Family, node Node, endpoints []discoveryv1.Endpoint, port uint16) []Endpoint {
-	all = slices.Grow(all, len(endpoints))
 	for i := range endpoints {
 		e := &endpoints[i]
 		if len(e.Addresses) == 0 {
 			continue
 		}
-		ip := addresses(family, e.Addresses[:1]) // the first is all there is: discovery/v1 says that consumers use only it
-		if len(ip) == 0 {
+		ip, ok := parseAddr(e.Addresses[0]) // the first is all there is: discovery/v1 says that consumers use only it
+		if !ok || !family.Of(ip) {
 			continue
 		}
 		made := Endpoint{
-			Addr:        netip.AddrPortFrom(ip[0], port),
+			Addr:        netip.AddrPortFrom(ip, port),
 			Local:       node.Name != "" && e.NodeName != nil && *e.NodeName == node.Name,
 			Ready:       e.Conditions.Ready == nil || *e.Conditions.Ready,
 			Serving:     e.Conditions.Serving == nil || *e.Conditions.Serving,
@@ -287,26 +291,29 @@ func compareCopies(a, b *Endpoint) int {
 // sorted sorts endpoints by their texts, and leaves of several copies the best.
 func sorted(all []Endpoint) []Endpoint {
 	type texted struct {
-		text string
-		Endpoint
+		text []byte
+		*Endpoint
 	}
 	list := make([]texted, len(all))
+	texts := make([]byte, 0, len(all)*len("255.255.255.255:65535"))
 	for i := range all {
-		list[i] = texted{all[i].Addr.String(), all[i]}
+		start := len(texts)
+		texts = all[i].Addr.AppendTo(texts)
+		list[i] = texted{texts[start:], &all[i]}
 	}
 	slices.SortFunc(list, func(a, b texted) int {
-		if c := strings.Compare(a.text, b.text); c != 0 {
+		if c := bytes.Compare(a.text, b.text); c != 0 {
 			return c
 		}
-		return compareCopies(&a.Endpoint, &b.Endpoint)
+		return compareCopies(a.Endpoint, b.Endpoint)
 	})
-	all = all[:0]
+	inOrder := make([]Endpoint, 0, len(all))
 	for i := range list {
-		if i == 0 || list[i].text != list[i-1].text {
-			all = append(all, list[i].Endpoint)
+		if i == 0 || list[i].Addr != list[i-1].Addr {
+			inOrder = append(inOrder, *list[i].Endpoint)
 		}
 	}
-	return all
+	return inOrder
 }
 
 // choose fills ForCluster and ForLocal (k8s.io/kubernetes pkg/proxy/topology.go, 1.35).
