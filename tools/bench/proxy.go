@@ -21,6 +21,7 @@ const (
 	proxyLimit   = 90 * time.Second // for a first sync
 	proxyTooLong = 5 * time.Second  // a first sync that takes longer is not tried with ten times as many services
 	proxyDetail  = 10_000           // services at which everything is measured
+	proxyPause   = 2 * time.Second  // longer than the least time between two syncs with iptables, which is a second for both
 )
 
 // measured is what came of one service proxy with so many services. What was not measured is nil or 0.
@@ -30,6 +31,7 @@ type measured struct {
 	failed   string
 	first    time.Duration
 	changes  []time.Duration // sorted
+	alone    []time.Duration // of changes that no other came before for a while, sorted
 	connects []time.Duration // to services, sorted
 	direct   []time.Duration // to their endpoints, sorted
 	memory   float64         // MB
@@ -125,8 +127,14 @@ func (w *proxyWorld) measureOn(ctx context.Context, p serviceProxy, m *measured,
 		return err
 	}
 	defer k.close()
-	if m.changes, err = w.changes(ctx, k, 200, 10*time.Second); err != nil {
+	if m.changes, err = w.changes(ctx, k, 200, 50*time.Millisecond, 10*time.Second); err != nil {
 		return fmt.Errorf("a change: %w", err)
+	}
+	if detail {
+		time.Sleep(proxyPause)
+		if m.alone, err = w.changes(ctx, k, 10, proxyPause, 30*time.Second); err != nil {
+			return fmt.Errorf("a change by itself: %w", err)
+		}
 	}
 	if detail && w.services >= 1000 {
 		err = w.streams(ctx, k, run, m, p.name == ours)

@@ -108,7 +108,7 @@ func (r *proxyResults) targets() (all []target) {
 		}
 	}
 	if m := r.of("packetwalk iptables", at); m != nil && at == proxyDetail {
-		add("%d services: a change with iptables, median", quantile(m.changes, .5), 150, "ms", "")
+		add("%d services: a change with iptables by itself, median", quantile(m.alone, .5), 150, "ms", "")
 	}
 	if m := r.of(ours, 100_000); m != nil {
 		at = 100_000
@@ -154,6 +154,13 @@ func worstChange(m *measured) string  { return shown(quantile(m.changes, .99)) }
 func memory(m *measured) string       { return fmt.Sprintf("%.0f MB", m.memory) }
 func kernelMemory(m *measured) string { return fmt.Sprintf("%.1f MB", m.slab) }
 func firstPacket(m *measured) string  { return shown(quantile(m.connects, .5)) }
+
+func loneChange(m *measured) string {
+	if len(m.alone) == 0 {
+		return "–"
+	}
+	return shown(quantile(m.alone, .5))
+}
 
 func cpuOfChanges(m *measured) string {
 	if m.cpu == 0 {

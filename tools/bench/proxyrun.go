@@ -193,8 +193,8 @@ func (c *proxyChange) do(ctx context.Context, limit time.Duration) (time.Duratio
 	}
 }
 
-// changes makes changes one after the other, as many as the time is enough for, and gives how long each took, sorted.
-func (w *proxyWorld) changes(ctx context.Context, k *kernelWatch, most int, budget time.Duration) (took []time.Duration, err error) {
+// changes makes changes one after the other with pauses, as many as the time is enough for, and gives how long each took, sorted.
+func (w *proxyWorld) changes(ctx context.Context, k *kernelWatch, most int, pause, budget time.Duration) (took []time.Duration, err error) {
 	end := time.Now().Add(budget)
 	for i := 0; i < most && (i < 3 || time.Now().Before(end)); i++ {
 		c := proxyChange{w, k, rand.IntN(w.services), i%2 == 1}
@@ -203,7 +203,7 @@ func (w *proxyWorld) changes(ctx context.Context, k *kernelWatch, most int, budg
 			return nil, err
 		}
 		took = append(took, d)
-		time.Sleep(50 * time.Millisecond) // changes by themselves
+		time.Sleep(pause)
 	}
 	slices.Sort(took)
 	return took, nil

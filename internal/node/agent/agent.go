@@ -295,7 +295,7 @@ func (a *agent) run(ctx context.Context) error {
 // which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
 func (a *agent) loop(ctx context.Context, watch func()) {
 	watch = sync.OnceFunc(watch)
-	pace := pacer{min: a.MinSyncPeriod, short: shortRest(a.Backend), max: a.SyncPeriod}
+	pace := pacer{min: a.MinSyncPeriod, rests: restsOf(a.Backend), max: a.SyncPeriod}
 	looks := pace // of its own: a look at the rules of thousands of services takes longer than a change, which does not wait for its rest
 	looks.began = true
 	due := time.NewTimer(0)

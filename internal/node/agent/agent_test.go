@@ -33,14 +33,15 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 	}{
 		{BackendIPTables, time.Second, 10 * time.Millisecond, 6, 1010 * time.Millisecond},
 		{BackendIPTables, time.Second, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
-		{BackendIPTables, time.Second, 100 * time.Millisecond, 3, 2100 * time.Millisecond},
+		{BackendIPTables, time.Second, 100 * time.Millisecond, 6, 1100 * time.Millisecond},
+		{BackendIPTables, time.Second, 400 * time.Millisecond, 1, 7400 * time.Millisecond},
 		{BackendIPTables, time.Second, 2 * time.Second, 1, 17 * time.Second},
 		{BackendNFTables, 0, 2 * time.Second, 1, 17 * time.Second},
 		{BackendNFTables, 0, 400 * time.Millisecond, 1, 7400 * time.Millisecond},
 		{BackendNFTables, 0, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
 		{BackendNFTables, 0, 40 * time.Millisecond, 32, 240 * time.Millisecond},
 	} {
-		p := pacer{min: c.min, short: shortRest(c.backend), max: 30 * time.Second}
+		p := pacer{min: c.min, rests: restsOf(c.backend), max: 30 * time.Second}
 		now := time.Unix(0, 0)
 		if p.after(now, now.Add(c.took), true); p.delay(now.Add(c.took)) != 0 {
 			t.Errorf("%v: the first sync is rested from", c.took)
@@ -159,7 +160,7 @@ func TestLookThatFails(t *testing.T) {
 
 // TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
 func TestPacerIsNoLag(t *testing.T) {
-	p := pacer{short: shortRest(BackendNFTables), max: 30 * time.Second}
+	p := pacer{rests: restsOf(BackendNFTables), max: 30 * time.Second}
 	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
 		end := now.Add(5 * time.Millisecond)
 		p.after(now, end, true)
