@@ -47,7 +47,7 @@ func (r Report) better(other Report) bool {
 func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
 	of := *id
 	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
-	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}}
+	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}, endedCopies: map[direction]bool{}}
 	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
 	if outcome.End.Kind == walk.Rejected {
 		c.refused = outcome.End.Host
@@ -81,6 +81,8 @@ type comparison struct {
 	refused  string // the host that answers the packet with an error, if one does
 	// refusedCopies: that host's bridge had flooded the packet. Each copy is answered, as far as the limits of ICMP errors allow.
 	refusedCopies bool
+	// endedCopies: in the trace of a host whose bridge had flooded the packet a rule ended a copy, perhaps with an error.
+	endedCopies map[direction]bool
 }
 
 // fact counts a step that was compared.

@@ -62,6 +62,11 @@ type matcher struct {
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
 	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(h, steps, d), last: steps[0].position}
 	m.flooded = m.back && c.refusedCopies
+	defer func() {
+		if m.flooded && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
+			c.endedCopies[d] = true
+		}
+	}()
 	for _, s := range steps {
 		m.flooded = m.flooded || s.Bridge != nil && len(s.Bridge.Ports) > 1
 		switch {

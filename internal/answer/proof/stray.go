@@ -43,8 +43,8 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *kernel.Captured) bool {
 	if p.Packet.About == nil {
 		return !isError(&p.Packet) && c.id.of(&p.Packet, p.Transport, nobody) != foreign
 	}
-	end := &outcome.End
-	switch c.id.quotes(p.Transport) {
+	end, quoted := &outcome.End, c.id.quotes(p.Transport)
+	switch quoted {
 	case foreign:
 		return false
 	case back:
@@ -52,7 +52,7 @@ func (c *comparison) ofProbe(outcome *walk.Outcome, p *kernel.Captured) bool {
 			return false // nobody waits for the answer: who gets it may refuse it
 		}
 	}
-	return !isRedirect(&p.Packet) && !tells(end, &p.Packet)
+	return !isRedirect(&p.Packet) && !tells(end, &p.Packet) && !c.endedCopies[quoted]
 }
 
 // tells whether an error is what the end of a packet's way makes: the walk does not follow errors about answers, and those about a next hop
