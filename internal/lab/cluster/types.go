@@ -185,7 +185,7 @@ type Runtime string
 
 // The runtimes of nodes.
 const (
-	// RuntimeLight: a kubelet of packetwalk's own in the lab process, and the built-in applications.
+	// RuntimeLight: a kubelet of packetwalk's own in the lab process.
 	RuntimeLight Runtime = "light"
 	// RuntimeContainerd: upstream's kubelet and containerd on a machine with a root of its own.
 	RuntimeContainerd Runtime = "containerd"

@@ -111,9 +111,8 @@ func Conflist(c *cluster.Cluster, n cluster.Node, pods netip.Prefix, state strin
 		}
 		plugin["ipam"] = object{"type": "azure-vnet-ipam", "addresses": addresses, "subnet": n.Subnet, "gateway": n.Subnet.Masked().Addr().Next()}
 	}
-	conf := object{"cniVersion": "1.1.0", "name": network, "plugins": []object{plugin, ports}}
+	conf := object{"cniVersion": "1.0.0", "cniVersions": []string{"1.0.0", "1.1.0"}, "name": network, "plugins": []object{plugin, ports}}
 	if n.Runtime == cluster.RuntimeContainerd {
-		conf["cniVersion"] = "1.0.0"
 		conf["plugins"] = []object{plugin, ports, {"type": "bandwidth", "capabilities": object{"bandwidth": true}}}
 	}
 	list, err = json.MarshalIndent(conf, "", "  ")

@@ -151,13 +151,18 @@ func TestArchiveLimits(t *testing.T) {
 	for n := range many {
 		many[n] = regular(fmt.Sprint("f", n), "")
 	}
+	layer, inLayer := blobOf(t, types.OCIUncompressedLayer, "x")
+	config, inConfig := blobOf(t, types.OCIConfigJSON, fmt.Sprintf(`{"rootfs":{"diff_ids":[%q]}}`, layer.Digest))
+	img, inImage := blobOf(t, types.OCIManifestSchema1, string(mustJSON(t, v1.Manifest{Config: config, Layers: []entry{layer}})))
+	files := []file{inConfig, inLayer, inImage}
 	nested := make([]entry, 20)
-	var files []file
 	for n := range nested {
+		i := v1.IndexManifest{Manifests: []entry{img}, Annotations: map[string]string{"n": fmt.Sprint(n)}}
 		var f file
-		nested[n], f = blobOf(t, types.OCIImageIndex, fmt.Sprintf(`{"manifests":[],"annotations":{"n":"%d"}}`, n))
+		nested[n], f = blobOf(t, types.OCIImageIndex, string(mustJSON(t, i)))
 		files = append(files, f)
 	}
+	tags := []saved{{Config: inConfig.Name, RepoTags: []string{"a:1", "a:2", "a:3", "a:4", "a:5"}, Layers: []string{inLayer.Name}}}
 	for name, tt := range map[string]struct {
 		path string
 		err  string
@@ -167,11 +172,12 @@ func TestArchiveLimits(t *testing.T) {
 		"zstd bomb": {compress(t, write(t, tarOf(t, regular("f", strings.Repeat("x", 1<<20)))), false), "more than"},
 		"sparse":    {write(t, sparse(t, 1<<40)), "more than 20000 bytes"},
 		"entries":   {write(t, tarOf(t, many...)), "more than 25 entries"},
-		"manifests": {write(t, tarOf(t, append(files, regular(indexFile, string(mustJSON(t, v1.IndexManifest{Manifests: nested}))))...)), ""},
+		"manifests": {write(t, tarOf(t, append(files, regular(indexFile, string(mustJSON(t, v1.IndexManifest{Manifests: nested}))))...)), "more than 10 manifests"},
+		"images":    {write(t, tarOf(t, inConfig, inLayer, regular("manifest.json", string(mustJSON(t, tags))))), "more than 4 images"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			s.most.archive, s.most.entries, s.most.manifests = 20000, 25, 10
+			s.most.archive, s.most.entries, s.most.manifests, s.most.images = 20000, 25, 10, 4
 			if _, err := s.Load(t.Context(), tt.path); err == nil || !strings.Contains(err.Error(), tt.err) {
 				t.Errorf("%v, want %q", err, tt.err)
 			}
@@ -291,7 +297,8 @@ func FuzzLoad(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.most = limits{unpacked: 1 << 20, files: 1000, names: 1 << 20, layers: 10, json: 1 << 16, archive: 1 << 22, entries: 1000, manifests: 20}
+		s.most = limits{unpacked: 1 << 20, files: 1000, names: 1 << 20, layers: 10, json: 1 << 16, archive: 1 << 22,
+			entries: 1000, manifests: 20, images: 10}
 		path := filepath.Join(dir, "archive")
 		if err := os.WriteFile(path, data, 0o600); err != nil {
 			t.Fatal(err)

@@ -68,7 +68,7 @@ func (s *Store) make(ctx context.Context, named string, in func(*loader) (loaded
 	if err != nil {
 		return Image{}, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests, made: map[int]string{}}
+	l := &loader{store: s, stage: st, left: s.most.unpacked, limit: s.most.unpacked, manifests: s.most.manifests, made: map[int]string{}}
 	img, err := in(l)
 	if err == nil {
 		img.Annotations = map[string]string{refName: named}

@@ -133,6 +133,9 @@ func TestOwnNames(t *testing.T) {
 		!strings.Contains(err.Error(), "built-in applications") {
 		t.Errorf("built: %v", err)
 	}
+	if _, err := s.Fetch(t.Context(), name, nil); err == nil || !strings.Contains(err.Error(), "built-in applications") {
+		t.Errorf("fetched: %v", err)
+	}
 }
 
 // TestAssembleMade: a directory that is made for an image is the layer as it would be unpacked, without that.

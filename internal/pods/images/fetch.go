@@ -25,14 +25,14 @@ type Source interface {
 // checked; what the store has already is not fetched again. A name that another image has goes over to the new one.
 func (s *Store) Fetch(ctx context.Context, ref string, from Source) (Image, error) {
 	named, err := normalize(ref)
-	if err != nil {
+	if err := errors.Join(err, checkFree(named)); err != nil {
 		return Image{}, err
 	}
 	st, err := s.newStage(ctx, fmt.Sprintf("fetch-%x", sha256.Sum256([]byte(named)))) // one at a time
 	if err != nil {
 		return Image{}, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.unpacked, manifests: s.most.manifests}
+	l := &loader{store: s, stage: st, left: s.most.unpacked, limit: s.most.unpacked, manifests: s.most.manifests}
 	l.files = &fetched{l, from}
 	img, err := l.fetchImage(ctx, named, from)
 	if err == nil {

@@ -72,10 +72,12 @@ type limits struct {
 	archive   int64 // octets of an archive, uncompressed
 	entries   int   // of an archive
 	manifests int   // that are read of an archive
+	images    int   // of an archive, by name
 }
 
 var most = limits{
 	unpacked: 16 << 30, files: 2_000_000, names: 256 << 20, layers: 127, json: 4 << 20, archive: 64 << 30, entries: 100_000, manifests: 1000,
+	images: 1000,
 }
 
 // A Store is a directory with images. Several processes may use one at the same time.

@@ -43,7 +43,7 @@ func (s *Store) Load(ctx context.Context, path string) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	l := &loader{store: s, stage: st, left: s.most.archive, manifests: s.most.manifests}
+	l := &loader{store: s, stage: st, left: s.most.archive, limit: s.most.archive, manifests: s.most.manifests}
 	images, err := l.load(ctx, path, info)
 	for _, i := range images {
 		err = errors.Join(err, checkFree(i.Annotations[refName]))
@@ -68,9 +68,10 @@ type loader struct {
 	files     files
 	manifests int            // that may still be read
 	made      map[int]string // the stage's directories that were made for layers, by these
+	limit     int64          // octets that may come
 
 	mu    sync.Mutex // of what layers change that come at the same time
-	left  int64      // octets that may still come
+	left  int64      // of limit
 	fresh int        // files
 }
 
@@ -185,26 +186,35 @@ func (i loaded) blobs() []v1.Hash {
 func (l *loader) spill(r io.Reader) (blob, error) {
 	l.mu.Lock()
 	l.fresh++
-	fresh, left := fmt.Sprintf("fresh-%d", l.fresh), l.left
+	fresh := fmt.Sprintf("fresh-%d", l.fresh)
 	l.mu.Unlock()
 	f, err := l.stage.root.Create(fresh)
 	if err != nil {
 		return blob{}, err
 	}
 	h := sha256.New()
-	n, err := io.Copy(io.MultiWriter(f, h, &l.store.came), io.LimitReader(r, left+1))
+	n, err := io.Copy(io.MultiWriter(f, h, &l.store.came), &rationed{l, r})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return blob{}, err
 	}
-	l.mu.Lock()
-	l.left -= n
-	left = l.left
-	l.mu.Unlock()
-	if left < 0 {
-		return blob{}, &bounded.TooLongError{Limit: l.store.most.archive}
-	}
 	b := blob{v1.Hash{Algorithm: "sha256", Hex: hex.EncodeToString(h.Sum(nil))}, n}
 	return b, l.stage.root.Rename(fresh, b.digest.Hex)
+}
+
+// rationed reads as much as the loader may still take, of all files that come at the same time.
+type rationed struct {
+	l *loader
+	r io.Reader
+}
+
+func (r *rationed) Read(p []byte) (int, error) {
+	n, err := r.r.Read(p)
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	if r.l.left -= int64(n); r.l.left < 0 {
+		return 0, &bounded.TooLongError{Limit: r.l.limit}
+	}
+	return n, err
 }
 
 // content reads a file of the stage that is kept in memory.

@@ -278,6 +278,9 @@ func (l *loader) docker(ctx context.Context, b blob) ([]candidate, error) {
 			if err != nil {
 				return nil, err
 			}
+			if len(list) == l.store.most.images {
+				return nil, fmt.Errorf("it has more than %d images, which is the most that is taken", len(list))
+			}
 			again := img
 			again.Annotations = map[string]string{refName: named}
 			list = append(list, candidate{again, ""})

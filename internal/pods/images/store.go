@@ -175,6 +175,9 @@ func (s *Store) writeIndex(i *index) error {
 	if err != nil {
 		return err
 	}
+	if int64(len(text)) > s.most.json {
+		return fmt.Errorf("its index would have more than %d bytes: remove images first (packetwalk image rm)", s.most.json)
+	}
 	if err := atomicfile.WriteIn(s.root, layoutFile, []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o600); err != nil {
 		return err
 	}

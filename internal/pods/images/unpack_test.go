@@ -222,7 +222,8 @@ func TestHostileLayers(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStore(t)
-			s.most = limits{unpacked: 1500, files: 50, names: 4500, layers: 4, json: most.json, archive: most.archive, entries: 100, manifests: 10}
+			s.most = limits{unpacked: 1500, files: 50, names: 4500, layers: 4, json: most.json, archive: most.archive,
+				entries: 100, manifests: 10, images: 10}
 			data := tt.raw
 			if data == nil {
 				data = tarOf(t, tt.files...)
