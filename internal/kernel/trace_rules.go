@@ -41,22 +41,22 @@ var traceHooks = map[string]uint32{"prerouting": 0, "output": 3}
 
 // addTraceRules makes the tables that switch tracing on in one transaction, owned by the socket.
 func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) error {
-	var rules, repeats [][]nf.Expr
+	var rules, repeats []nf.Rule
 	for _, t := range tuples {
 		layout, err := layoutOf(t)
 		if err != nil {
 			return err
 		}
-		rules = append(rules, append(exprs(layout.packets(t)), startTracing...))
+		rules = append(rules, live("traces its packet", layout.packets(t), startTracing))
 	}
 	for _, t := range about {
 		layout, err := layoutOf(t)
 		if err != nil {
 			return err
 		}
-		rules = append(rules, append(exprs(layout.errors(t)), startTracing...))
+		rules = append(rules, live("traces errors about it", layout.errors(t), startTracing))
 		if t.Protocol == packet.TCP && t.Destination.IsValid() {
-			repeats = append(repeats, append(exprs(layout.packets(t)), dropRepeats...))
+			repeats = append(repeats, live("its SYN leaves once", layout.packets(t), dropRepeats))
 		}
 	}
 	if len(rules) == 0 {
@@ -64,7 +64,7 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 	}
 	var messages []netlink.Message
 	for _, family := range traceFamilies {
-		chains := map[string][][]nf.Expr{"prerouting": rules, "output": rules}
+		chains := map[string][]nf.Rule{"prerouting": rules, "output": rules}
 		if family == unix.NFPROTO_INET { // a bridge sends one packet several times when it floods it
 			chains["output"] = append(repeats, rules...)
 		}
@@ -77,6 +77,11 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12)", err)
 	}
 	return nil
+}
+
+// live is a rule, which says to whoever lists it what it is there for.
+func live(purpose string, matches []check, then []nf.Expr) nf.Rule {
+	return nf.Rule{Comment: "packetwalk walk --live: " + purpose, Exprs: append(exprs(matches), then...)}
 }
 
 // commit sends a batch and waits for the answer to its last message, or the first error.
@@ -96,14 +101,11 @@ func commit(c *netlink.Conn, batch []netlink.Message) error {
 }
 
 // traceTable makes a table with chains of rules, by the names of traceHooks.
-func traceTable(family uint8, table string, rules map[string][][]nf.Expr) []netlink.Message {
+func traceTable(family uint8, table string, rules map[string][]nf.Rule) []netlink.Message {
 	t := nf.Table{Family: family, Name: table}
 	messages := []netlink.Message{t.MakeOwned()}
 	for name, hook := range traceHooks {
-		c := nf.Chain{Name: name, Base: &nf.Base{Type: "filter", Hook: hook, Priority: tracePriority}}
-		for _, r := range rules[name] {
-			c.Rules = append(c.Rules, nf.Rule{Exprs: r})
-		}
+		c := nf.Chain{Name: name, Base: &nf.Base{Type: "filter", Hook: hook, Priority: tracePriority}, Rules: rules[name]}
 		messages = append(append(messages, t.MakeChain(&c)), t.AddRules(&c)...)
 	}
 	return messages

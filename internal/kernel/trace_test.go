@@ -147,6 +147,12 @@ func TestTraceLeavesNothing(t *testing.T) {
 	if n := traceTables(t, ns); n != 2 {
 		t.Errorf("%d tables of the trace, want 2", n)
 	}
+	var listed []byte
+	err := ns.Do(func() (err error) { listed, err = exec.Command("nft", "list", "ruleset").Output(); return err })
+	rules := strings.Count(string(listed), "nftrace set 1") + strings.Count(string(listed), "limit rate over")
+	if signed := strings.Count(string(listed), `comment "packetwalk walk --live: `); err != nil || rules < 4 || signed != rules {
+		t.Errorf("%d of %d rules say what they are there for (%v):\n%s", signed, rules, err, listed)
+	}
 	if err := trace.Close(); err != nil {
 		t.Error(err)
 	}
