@@ -23,6 +23,7 @@ const (
 	TooMany       Fate = "have more outcomes than can be compared"
 	NotUnderstood Fate = "end at a rule that the model does not understand"
 	ErrorLimit    Fate = "met a router that had told their sender of too many errors"
+	Uncertain     Fate = "had a connection that may have been ended by what is not walked, or by chance"
 )
 
 // mostExcused is the part of a campaign's packets that may have another fate than to agree: one in so many.
@@ -32,8 +33,6 @@ const mostExcused = 50
 type Account struct {
 	Fates map[Fate]int
 	Steps int // compared
-	// Uncertain counts the connections that were not compared because they may have been ended by then (proof.Report).
-	Uncertain int
 	// Open counts the packets that were compared with several outcomes because of a rule that the model does not understand.
 	Open int
 	Ends map[walk.EndKind]int // of the packets that were compared, as the kernel had it
@@ -50,7 +49,6 @@ func (a *Account) add(b *Account) {
 	}
 	a.Steps += b.Steps
 	a.Open += b.Open
-	a.Uncertain += b.Uncertain
 }
 
 // Packets is how many there were, whatever became of them.
@@ -73,8 +71,6 @@ func (a *Account) Wrong() string {
 	switch packets, excused := a.Packets(), a.Excused(); {
 	case a.Compared() == 0 || a.Steps == 0:
 		return "nothing was compared"
-	case (a.Uncertain-1)*mostExcused > a.Steps:
-		return fmt.Sprintf("%d connections were not compared, and %d steps were: more than one in %d", a.Uncertain, a.Steps, mostExcused)
 	case (excused-1)*mostExcused > packets:
 		return fmt.Sprintf("%d of %d packets were not compared: more than one in %d", excused, packets, mostExcused)
 	}
@@ -83,9 +79,9 @@ func (a *Account) Wrong() string {
 
 // String is the account in two lines.
 func (a *Account) String() string {
-	return fmt.Sprintf("%d packets, %d steps compared, %d connections not; %s\n"+
+	return fmt.Sprintf("%d packets, %d steps compared; %s\n"+
 		"they ended: %s; on the way of %d is a rule that the model does not understand",
-		a.Packets(), a.Steps, a.Uncertain, counts(a.Fates), counts(a.Ends), a.Open)
+		a.Packets(), a.Steps, counts(a.Fates), counts(a.Ends), a.Open)
 }
 
 func counts[K ~string](m map[K]int) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
@@ -160,7 +161,6 @@ func requestOf(host string, p packet.Packet) walk.Request {
 func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	predicted, outcome := report.Pinned, report.Way
 	r.Steps += report.Steps
-	r.Uncertain += report.Uncertain
 	r.Ends[outcome.End.Kind]++
 	silenced := r.silenced(&outcome.End)
 	if open(predicted) {
@@ -168,6 +168,8 @@ func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	}
 	failure := differs(report)
 	switch {
+	case failure == nil && len(report.Uncertain) > 0:
+		return Uncertain, &Failure{Kind: Steps, Text: strings.Join(report.Uncertain, "; ")}
 	case failure == nil:
 		return Agreed, nil
 	case failure.Kind == Steps && report.Abandoned:

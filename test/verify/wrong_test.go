@@ -142,6 +142,7 @@ func TestAccount(t *testing.T) {
 	}{
 		{map[Fate]int{Agreed: 98, Unmade: 1, Unsendable: 1}, false},
 		{map[Fate]int{Agreed: 100, Unmade: 1, Unsendable: 1, TooMany: 1, ErrorLimit: 1}, true},
+		{map[Fate]int{Agreed: 96, Uncertain: 4}, true},
 		{map[Fate]int{Agreed: 3, Unsendable: 1}, false},
 		{map[Fate]int{Unsendable: 1}, true},
 		{nil, true},

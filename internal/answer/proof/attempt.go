@@ -177,9 +177,9 @@ func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report,
 		report.Ends, report.First = "on "+report.First.Host+" "+why, nil
 		report.Agreed++
 	default:
+		report.Uncertain = append(report.Uncertain, fmt.Sprintf("on %s, by chance: %s: %s", report.First.Host, report.First.Predicted, why))
 		report.First = nil
 		report.Steps--
-		report.Uncertain++
 	}
 	if report.Pinned = result; result.More {
 		*a.predicted = *result

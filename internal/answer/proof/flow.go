@@ -102,7 +102,7 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		}
 		observed, there := likeliest(flows, k.flow)
 		if !there && laterReset(outcome, k.position >= len(outcome.There)) {
-			c.Uncertain++
+			c.Uncertain = append(c.Uncertain, fmt.Sprintf("on %s, by a reset: connection %s", host, flowText(k.flow)))
 			continue
 		}
 		c.fact(&Difference{Host: host, Predicted: "connection " + flowText(k.flow), Observed: observed, position: k.position, more: true,

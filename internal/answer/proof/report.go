@@ -19,9 +19,9 @@ type Report struct {
 	firm    *Difference // the first that a choice before it is to blame for; nil where there is none
 	// NotTraced is how many steps were in tables of iptables-legacy or at hook ingress, which the kernel's trace leaves out.
 	NotTraced int
-	// Uncertain is how many connections that are not there were not compared, because the answer's own answer may have ended them: that is
-	// not walked.
-	Uncertain int
+	// Uncertain are the connections that are not there and were not compared, because something may have ended them: the answer's own
+	// answer, which is not walked, or their next packet, by chance.
+	Uncertain []string
 	// Unseen are hosts on the way whose namespaces cannot be had here: their steps were not compared.
 	Unseen []string
 	// Unanswered says that the program that got the packet sent nothing back, so that the way back could not be compared.
