@@ -89,6 +89,9 @@ func (c *Capture) Write(w io.Writer) error {
 	}
 	var entries []entry
 	for _, h := range slices.SortedFunc(slices.Values(c.Hosts), func(a, b *Raw) int { return cmp.Compare(a.Name, b.Name) }) {
+		if !HostName(h.Name) {
+			return fmt.Errorf("write capture: %q is no name of a host", h.Name)
+		}
 		mh := manifestHost{Name: h.Name, Taken: h.Taken.UTC(), Kernel: h.Kernel, NetNS: h.NetNS, Files: []manifestEntry{}}
 		for _, file := range slices.Sorted(maps.Keys(h.Outputs)) {
 			out := h.Outputs[file]
@@ -243,7 +246,7 @@ func (m *manifest) capture() (*Capture, error) {
 	c := &Capture{Packetwalk: m.Packetwalk, Taken: m.Taken, Redacted: m.Redacted, Tools: m.Tools, Notes: m.Notes, Lists: map[string][]byte{}}
 	names := map[string]bool{}
 	for _, h := range m.Hosts {
-		if !plainPath(h.Name) {
+		if !HostName(h.Name) {
 			return nil, damaged(manifestFile, fmt.Errorf("%q is no name of a host", h.Name))
 		}
 		if names[h.Name] {
@@ -267,6 +270,9 @@ func (m *manifest) capture() (*Capture, error) {
 	slices.SortFunc(c.Hosts, func(a, b *Raw) int { return cmp.Compare(a.Name, b.Name) })
 	return c, nil
 }
+
+// HostName tells whether a host in a capture can have the name.
+func HostName(name string) bool { return plainPath(name) }
 
 // plainPath tells whether a name is elements of printable characters between single slashes, none of them "." or "..".
 func plainPath(name string) bool {

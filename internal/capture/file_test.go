@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -136,6 +137,17 @@ func TestReadErrors(t *testing.T) {
 }
 
 // TestReadIsBounded: a small file that unpacks to much is refused before it is unpacked, and one whose parts add up, when they do.
+// TestWriteRefusesWhatReadRefuses: no capture is written that nobody can read.
+func TestWriteRefusesWhatReadRefuses(t *testing.T) {
+	for _, name := range []string{"node/a b", "node/a\nb", "pod/../x", "netns/", ""} {
+		c := small()
+		c.Hosts[0].Name = name
+		if err := c.Write(io.Discard); err == nil || !strings.Contains(err.Error(), "no name of a host") {
+			t.Errorf("%q: %v", name, err)
+		}
+	}
+}
+
 func TestReadIsBounded(t *testing.T) {
 	zeros := entry{name: "hosts/node/n1/ip-link.json", data: strings.Repeat("\x00", 1<<20)}
 	bomb := archive(t, manifestOf(1, "node/n1", "ip-link.json", 1<<20), zeros)

@@ -18,6 +18,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/kernel"
@@ -72,8 +73,10 @@ func (m machine) namespaces() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	if text, err := os.ReadFile(m.root + "/etc/hostname"); m.inside && err == nil && len(bytes.TrimSpace(text)) > 0 {
-		name = string(bytes.TrimSpace(text))
+	if m.inside {
+		if text, err := readIn(m.root, "etc/hostname"); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			name = string(bytes.TrimSpace(text))
+		}
 	}
 	paths := map[string]string{"node/" + name: m.proc + "/self/ns/net"}
 	seen := map[uint64]bool{own: true}
@@ -107,11 +110,11 @@ func (m machine) namespaces() (map[string]string, error) {
 	return paths, nil
 }
 
-// mountedName is the name under which a namespace is kept, or its number.
+// mountedName is the name under which a namespace is kept, or its number where it has none that a capture can have.
 func mountedName(mounted map[string]uint64, inode uint64) string {
 	var names []string
 	for path, n := range mounted {
-		if n == inode {
+		if n == inode && capture.HostName(filepath.Base(path)) {
 			names = append(names, filepath.Base(path))
 		}
 	}
@@ -153,10 +156,11 @@ func (m machine) pids() ([]string, error) {
 // pkg/kubelet/cm, GetPodContainerName).
 var podCgroup = regexp.MustCompile(`pod([0-9a-f]{8}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{4}[-_][0-9a-f]{12}|[0-9a-f]{32})`)
 
-// podLogs is where kubelet keeps the pods' logs, each in a directory of a name of podLog's form: NAMESPACE_NAME_UID.
+// podLogs is where kubelet keeps the pods' logs, each in a directory NAMESPACE_NAME_UID.
 const podLogs = "/var/log/pods"
 
-var podLog = regexp.MustCompile(`^[a-z0-9._-]+$`)
+// objectName is the form of the names of pods and namespaces (RFC 1123, as Kubernetes checks it).
+var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 
 // pods gives NAMESPACE/NAME by uid.
 func (m machine) pods() map[string]string {
@@ -166,7 +170,8 @@ func (m machine) pods() map[string]string {
 		return byUID
 	}
 	for _, e := range entries {
-		if parts := strings.Split(e.Name(), "_"); len(parts) == 3 && podLog.MatchString(e.Name()) {
+		parts := strings.Split(e.Name(), "_")
+		if len(parts) == 3 && objectName.MatchString(parts[0]) && objectName.MatchString(parts[1]) {
 			byUID[parts[2]] = parts[0] + "/" + parts[1]
 		}
 	}
@@ -233,9 +238,10 @@ func (m machine) podName(pid string, pods map[string]string) string {
 		return "pod/" + pod
 	}
 	root := filepath.Join(m.proc, pid, "root")
-	name, err := os.ReadFile(root + "/etc/hostname")
-	resolv, err2 := os.ReadFile(root + "/etc/resolv.conf")
-	if err != nil || err2 != nil {
+	hostname, err := readIn(root, "etc/hostname")
+	resolv, err2 := readIn(root, "etc/resolv.conf")
+	name := string(bytes.TrimSpace(hostname))
+	if err != nil || err2 != nil || !objectName.MatchString(name) {
 		return ""
 	}
 	for lines := bufio.NewScanner(bytes.NewReader(resolv)); lines.Scan(); {
@@ -243,9 +249,35 @@ func (m machine) podName(pid string, pods map[string]string) string {
 		if len(fields) < 2 || fields[0] != "search" {
 			continue
 		}
-		if namespace, rest, ok := strings.Cut(fields[1], "."); ok && strings.HasPrefix(rest, "svc.") {
-			return "pod/" + namespace + "/" + strings.TrimSpace(string(name))
+		if namespace, rest, ok := strings.Cut(fields[1], "."); ok && strings.HasPrefix(rest, "svc.") && objectName.MatchString(namespace) {
+			return "pod/" + namespace + "/" + name
 		}
 	}
 	return ""
+}
+
+// maxFile is far more than a hostname or a list of name servers has, in octets.
+const maxFile = 64 << 10
+
+// readIn reads a file as a process sees it whose root directory is root. Who runs there may have put anything in its place: links lead
+// nowhere else, and only a plain file is opened at all, because to open a FIFO waits and to open a device may do something.
+func readIn(root, path string) ([]byte, error) {
+	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root, Err: err}
+	}
+	defer unix.Close(dir)
+	fd, err := unix.Openat2(dir, path, &unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS})
+	if err != nil {
+		return nil, &os.PathError{Op: "open", Path: root + "/" + path, Err: err}
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		return nil, err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil, fmt.Errorf("%s/%s is no plain file", root, path)
+	}
+	return bounded.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), maxFile)
 }
