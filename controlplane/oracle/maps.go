@@ -89,7 +89,7 @@ func newOursMaps(ns *kernel.Namespace, v Settings) (*oursMaps, error) {
 		}
 	}
 	k := &kernel.NFTables{NetNS: ns.FD()}
-	return &oursMaps{config: c, kernel: k, syncer: servicemaps.NewSyncer(c, k), ports: service.NewPorts()}, nil
+	return &oursMaps{config: c, kernel: k, syncer: servicemaps.NewSyncer(c, servicemaps.NewRules(k)), ports: service.NewPorts()}, nil
 }
 
 // sync tells the proxy of the services that have changed, as our agent does.
@@ -144,7 +144,7 @@ func (o *oursMaps) write(ctx context.Context, s *servicemaps.Syncer, changed []s
 
 // compare makes a full sync beside what is there, as after a restart: it finds nothing to write.
 func (o *oursMaps) compare(ctx context.Context) error {
-	result, err := servicemaps.NewSyncer(o.config, o.kernel).Sync(ctx, o.ports, nil)
+	result, err := servicemaps.NewSyncer(o.config, servicemaps.NewRules(o.kernel)).Sync(ctx, o.ports, nil)
 	if n := result.Written[servicemaps.TableName]; err == nil && n > 0 {
 		err = fmt.Errorf("ours finds %d elements to change in what it wrote", n)
 	}
@@ -153,6 +153,6 @@ func (o *oursMaps) compare(ctx context.Context) error {
 
 // fresh writes the same into another namespace, which has no table.
 func (o *oursMaps) fresh(ctx context.Context, ns *kernel.Namespace) error {
-	s := servicemaps.NewSyncer(o.config, &kernel.NFTables{NetNS: ns.FD()})
+	s := servicemaps.NewSyncer(o.config, servicemaps.NewRules(&kernel.NFTables{NetNS: ns.FD()}))
 	return errors.Join(s.Remove(ctx), o.write(ctx, s, nil))
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/mdlayher/netlink"
@@ -15,11 +16,15 @@ import (
 
 // NFTables is nf_tables of a network namespace, by netlink. It keeps its socket open until Close: a socket that closes waits until the
 // kernel has destroyed what transactions deleted, which takes some RCU grace periods (nft_rcv_nl_event), 10 to 25 ms. It is not safe for
-// concurrent use.
+// concurrent use, but for Port.
 type NFTables struct {
 	NetNS int // descriptor of the namespace, read when a socket is opened; 0: that of the thread that calls
 	conn  *netlink.Conn
+	port  atomic.Uint32
 }
+
+// Port is the number of the socket that was opened last, by which the kernel's notices name who made a transaction; 0 before the first.
+func (n *NFTables) Port() int { return int(n.port.Load()) }
 
 // nftTimeout is how long the kernel may take for a transaction or an answer, if the context gives no less.
 const nftTimeout = time.Minute
@@ -88,6 +93,7 @@ func (n *NFTables) do(ctx context.Context, f func(*netlink.Conn) error) (err err
 		if n.conn, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: n.NetNS}); err != nil {
 			return fmt.Errorf("open nf_tables: %w", err)
 		}
+		n.port.Store(n.conn.PID())
 	}
 	c := n.conn
 	deadline := time.Now().Add(nftTimeout)

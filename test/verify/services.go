@@ -61,7 +61,7 @@ func writeServices(ctx context.Context, ns *kernel.Namespace, lines []string) er
 			of.Put(key, list)
 		}
 		config := serviceproxy.Config{Family: family, MasqueradeBit: 14, MasqueradeAll: len(lines)%2 == 0}
-		if _, err := servicemaps.NewSyncer(config, &kernel.NFTables{NetNS: ns.FD()}).Sync(ctx, of, nil); err != nil {
+		if _, err := servicemaps.NewSyncer(config, servicemaps.NewRules(&kernel.NFTables{NetNS: ns.FD()})).Sync(ctx, of, nil); err != nil {
 			return err
 		}
 	}

@@ -48,6 +48,8 @@ type agent struct {
 	metrics  *metrics
 	health   *serviceproxy.Health
 	checks   *serviceproxy.HealthChecks
+	nft      *kernel.NFTables // for all families, as are its rules
+	rules    *servicemaps.Rules
 	families []programsOf
 	proxies  []*proxy        // none without the service proxy
 	unserved []*proxy        // of families that are not served and may have rules of another service proxy
@@ -154,8 +156,9 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
 		failedChecks: map[service.Key]bool{}, pending: map[service.Key]kube.ServiceObjects{},
-		notices: make(chan struct{}, 1),
+		notices: make(chan struct{}, 1), nft: &kernel.NFTables{},
 	}
+	a.rules = servicemaps.NewRules(a.nft)
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
@@ -188,7 +191,7 @@ func (a *agent) addProxies() error {
 	for _, f := range a.families {
 		c := a.config(f.family)
 		c.TCPLiberal, c.NFAcct = liberal != 0, counters
-		p, err := newProxy(c, f, a.Backend)
+		p, err := newProxy(c, f, a.Backend, a.rules)
 		if err != nil {
 			return err
 		}
@@ -199,7 +202,7 @@ func (a *agent) addProxies() error {
 		if slices.Contains(a.Families, f) {
 			continue
 		}
-		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f)}, a.Backend)
+		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f)}, a.Backend, a.rules)
 		if err != nil {
 			return err
 		}
@@ -208,13 +211,13 @@ func (a *agent) addProxies() error {
 	return nil
 }
 
-func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, error) {
+func newProxy(c serviceproxy.Config, f programsOf, backend string, rules *servicemaps.Rules) (*proxy, error) {
 	iptables, err := serviceproxy.NewSyncer(c, f.programs)
 	if err != nil {
 		return nil, err
 	}
 	p := &proxy{programsOf: f, ports: service.NewPorts(), syncer: iptablesSyncer{iptables},
-		other: servicemaps.NewSyncer(c, &kernel.NFTables{}), config: c}
+		other: servicemaps.NewSyncer(c, rules), config: c}
 	if backend == BackendNFTables {
 		p.syncer, p.other = p.other, p.syncer
 	}
@@ -224,8 +227,9 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string) (*proxy, erro
 // Cleanup removes the service proxy's rules of the options' backend, of both families.
 func Cleanup(ctx context.Context, o Options) error {
 	var errs []error
+	rules := servicemaps.NewRules(&kernel.NFTables{})
 	for _, f := range o.SupportedFamilies() {
-		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend)
+		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend, rules)
 		if err == nil {
 			err = p.syncer.Remove(ctx)
 		}
@@ -433,17 +437,18 @@ func (a *agent) ensureMasquerade(ctx context.Context) {
 	}
 }
 
+// ours tells whether it was we who made a change.
+func (a *agent) ours(n notice) bool {
+	return n.port != 0 && n.port == a.nft.Port() ||
+		slices.ContainsFunc(a.families, func(p programsOf) bool { return p.programs.ours(n) })
+}
+
 // watchKernel hears of deleted rules until the context ends.
 func (a *agent) watchKernel(ctx context.Context) {
 	const what = "watch the kernel's rules"
 	report := func(n notice) {
-		if ownThread(n.pid) {
+		if a.ours(n) {
 			return
-		}
-		for _, p := range a.families {
-			if p.programs.ours(n) {
-				return
-			}
 		}
 		select {
 		case a.notices <- struct{}{}:

@@ -5,7 +5,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -55,12 +54,6 @@ func watchRules(ctx context.Context, listens func(), report func(notice)) error 
 			}
 		}
 	}
-}
-
-// ownThread tells whether a change was made by this process, one of whose threads the kernel names.
-func ownThread(pid int) bool {
-	_, err := os.Stat(fmt.Sprintf("/proc/self/task/%d", pid))
-	return pid != 0 && err == nil
 }
 
 // nfgenmsg is the length of struct nfgenmsg: family, version, resource id.

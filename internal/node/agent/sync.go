@@ -12,7 +12,6 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
@@ -159,9 +158,7 @@ func (a *agent) removeUnserved(ctx context.Context) {
 
 // remove removes the rules of syncers, and kube-proxy's with nftables.
 func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer) error {
-	nft := &kernel.NFTables{}
-	defer nft.Close()
-	err := servicemaps.RemoveKubeProxys(ctx, nft, f)
+	err := servicemaps.RemoveKubeProxys(ctx, a.rules, f)
 	for _, s := range syncers {
 		failed := s.Remove(ctx)
 		if !errors.Is(failed, exec.ErrNotFound) { // without iptables there are no rules of it

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/mdlayher/netlink"
 	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,7 +25,9 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
@@ -286,9 +289,25 @@ func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
 	n := <-notices
 	p := newPrograms(service.IPv4)
 	p.note(1) // in its namespace
+	agent := &agent{nft: &kernel.NFTables{NetNS: ns.FD()}, families: []programsOf{{service.IPv4, p}}}
 	for _, nested := range []bool{false, true} {
-		if p.nested = nested; p.ours(n) != nested {
+		if p.nested = nested; agent.ours(n) != nested {
 			t.Errorf("%+v, in a process namespace: %v", n, nested)
+		}
+	}
+	// What the agent itself writes is its own wherever it runs; not what others of its process do.
+	other := &kernel.NFTables{NetNS: ns.FD()}
+	table := nfnetlink.Table{Family: unix.NFPROTO_IPV4, Name: servicemaps.TableName}
+	for _, nft := range []*kernel.NFTables{agent.nft, other, agent.nft} {
+		defer nft.Close()
+		if err := nft.Commit(ctx, []netlink.Message{table.Make(), table.Delete()}, 0); err != nil {
+			t.Fatal(err)
+		}
+		n := <-notices
+		for _, p.nested = range []bool{false, true} {
+			if agent.ours(n) != (nft == agent.nft) {
+				t.Errorf("%+v, by the agent: %v, in a process namespace: %v", n, nft == agent.nft, p.nested)
+			}
 		}
 	}
 }

@@ -24,7 +24,7 @@ type held struct {
 
 // read reads the table; where there is none it has nothing.
 func (s *Syncer) read(ctx context.Context) (h held, err error) {
-	before, err := s.now(ctx)
+	before, err := s.rules.now(ctx)
 	if err == nil {
 		h, err = s.readAll(ctx)
 	}
@@ -32,7 +32,7 @@ func (s *Syncer) read(ctx context.Context) (h held, err error) {
 		h, err = held{}, nil
 	}
 	if err == nil {
-		h.generation, err = s.now(ctx)
+		h.generation, err = s.rules.now(ctx)
 	}
 	if err != nil {
 		return held{}, fmt.Errorf("read table %s: %w", s.table.Name, err)
@@ -53,7 +53,7 @@ func (s *Syncer) readAll(ctx context.Context) (h held, err error) {
 		{s.table.ListSets(), func(m []netlink.Message) (err error) { h.sets, err = s.table.Sets(m); return err }},
 		{s.table.ListChains(), func(m []netlink.Message) (err error) { chains = m; h.hooks, err = s.table.Hooks(m); return err }},
 	} {
-		answers, err := s.kernel.Ask(ctx, ask.request)
+		answers, err := s.rules.Ask(ctx, ask.request)
 		if err == nil {
 			err = ask.take(answers)
 		}
@@ -103,7 +103,7 @@ func (s *Syncer) values(ctx context.Context, set *nf.Set) (map[string]Value, err
 }
 
 func (s *Syncer) elements(ctx context.Context, set string) ([]nf.Element, error) {
-	answers, err := s.kernel.Ask(ctx, s.table.ListElements(set))
+	answers, err := s.rules.Ask(ctx, s.table.ListElements(set))
 	if err != nil {
 		return nil, err
 	}
@@ -124,7 +124,7 @@ func (s *Syncer) readChains(ctx context.Context, names []string) (map[string]str
 		if name != "" {
 			ask = s.table.GetChain(name)
 		}
-		answers, err := s.kernel.Ask(ctx, ask)
+		answers, err := s.rules.Ask(ctx, ask)
 		if err != nil {
 			return nil, err
 		}
@@ -143,7 +143,7 @@ func (s *Syncer) withRules(ctx context.Context, told []netlink.Message, name str
 	if err != nil {
 		return nil, err
 	}
-	answers, err := s.kernel.Ask(ctx, s.table.ListRules(name))
+	answers, err := s.rules.Ask(ctx, s.table.ListRules(name))
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,7 @@ func benchmark(b *testing.B, n int) {
 	key := service.Key{Namespace: "ns", Service: all[n/2].Service}
 	changed := [][]service.Port{oneLess(all)[n/2 : n/2+1], all[n/2 : n/2+1]}
 	full := func(b *testing.B, k Kernel) *Syncer {
-		s := NewSyncer(many, k)
+		s := NewSyncer(many, NewRules(k))
 		if _, err := s.Sync(b.Context(), ports, nil); err != nil {
 			b.Fatal(err)
 		}

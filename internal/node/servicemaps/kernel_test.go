@@ -44,7 +44,7 @@ func nftablesIn(t testing.TB, ns *kernel.Namespace) Kernel {
 }
 
 func syncerIn(t testing.TB, ns *kernel.Namespace, c serviceproxy.Config) *Syncer {
-	return NewSyncer(c, nftablesIn(t, ns))
+	return NewSyncer(c, NewRules(nftablesIn(t, ns)))
 }
 
 // allOf has service ports by service.

@@ -42,7 +42,7 @@ func TestMain(m *testing.M) {
 // syncForEver syncs one random world after the other, each in several transactions.
 func syncForEver(seed uint64) error {
 	w := newRandomWorld(seed)
-	s := NewSyncer(many, &kernel.NFTables{})
+	s := NewSyncer(many, NewRules(&kernel.NFTables{}))
 	for began := time.Now(); time.Since(began) < 10*time.Second; {
 		for range 1 + w.r.IntN(4) {
 			w.change()

@@ -41,7 +41,7 @@ func (m *meddled) Ask(ctx context.Context, request netlink.Message) ([]netlink.M
 
 func meddledIn(t testing.TB, ns *kernel.Namespace, c serviceproxy.Config) (*Syncer, *meddled) {
 	m := &meddled{Kernel: nftablesIn(t, ns)}
-	return NewSyncer(c, m), m
+	return NewSyncer(c, NewRules(m)), m
 }
 
 // stickyPort is a service port with session affinity.
@@ -251,6 +251,61 @@ func TestUndisturbed(t *testing.T) {
 	if now := list(t, ns); strings.Contains(now, "\t\taccept\n") || strings.Contains(now, "\t\tdrop\n") {
 		t.Errorf("before:\n%s\nnow:\n%s", before, now)
 	}
+}
+
+// TestBothFamilies: what the syncer of one family writes is no cause for the other's to look at its table; what others write is.
+func TestBothFamilies(t *testing.T) {
+	ns := namespace(t, "ns")
+	m := &meddled{Kernel: nftablesIn(t, ns)}
+	rules := NewRules(m)
+	ipv6 := many
+	ipv6.Family = service.IPv6
+	syncers := []*Syncer{NewSyncer(many, rules), NewSyncer(ipv6, rules)}
+	ports := [][]service.Port{manyPorts(3), ofIPv6(manyPorts(3))}
+	changes := 0
+	change := func(family int) {
+		t.Helper()
+		if changes++; changes%3 == 0 {
+			mustSync(t, syncers[family], ports[family])
+		} else {
+			mustSync(t, syncers[family], ports[family][:changes%3])
+		}
+	}
+	look := func(reads bool) {
+		t.Helper()
+		for _, s := range syncers {
+			m.asked = nil
+			if names, err := s.Repair(t.Context()); err != nil || len(names) > 0 || (len(m.asked) > 1) != reads {
+				t.Errorf("%s: repaired %v, %v, after %d questions", s.config.Family, names, err, len(m.asked))
+			}
+		}
+	}
+	for _, family := range []int{0, 1, 0, 0, 1, 0} {
+		change(family)
+	}
+	look(false)
+	applyNFT(t, ns, "add table ip theirs\n")
+	look(true)
+	change(1)
+	look(false)
+	applyNFT(t, ns, "add table ip theirs2\n")
+	change(0)
+	change(1)
+	look(true)
+	look(false)
+}
+
+// ofIPv6 are service ports with addresses of IPv6 in place of those of IPv4.
+func ofIPv6(ports []service.Port) []service.Port {
+	for i := range ports {
+		p := &ports[i]
+		p.ClusterIP = netip.AddrFrom16(p.ClusterIP.As16())
+		for j := range p.Endpoints {
+			a := p.Endpoints[j].Addr
+			p.Endpoints[j].Addr = netip.AddrPortFrom(netip.AddrFrom16(a.Addr().As16()), a.Port())
+		}
+	}
+	return ports
 }
 
 // TestExpiringClients: clients of an endpoint that goes are forgotten, even if the time of one of them is over just then.

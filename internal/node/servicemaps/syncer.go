@@ -16,14 +16,6 @@ import (
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
-// Kernel is nf_tables of the node's network namespace.
-type Kernel interface {
-	// Commit makes a transaction: all messages or none. The error is ERESTART if the rules are of another generation; 0 is any.
-	Commit(ctx context.Context, messages []netlink.Message, generation uint32) error
-	// Ask sends a request and gives the answers. The error is ENOENT for what is not there.
-	Ask(ctx context.Context, request netlink.Message) ([]netlink.Message, error)
-}
-
 // tries is how often it is begun anew what others disturb; after that it is done without certainty that nobody does.
 const tries = 5
 
@@ -37,21 +29,22 @@ const mostAnew = 200_000
 
 // Syncer keeps the kernel's table equal to the service ports. It is not safe for concurrent use.
 type Syncer struct {
-	kernel Kernel
+	rules  *Rules
 	config serviceproxy.Config
 	table  nf.Table
 	most   int // elements changed in one transaction
 
 	state *State // what was written last; nil after a failure, and before the first sync
-	// generation of the namespace's rules in which the table is what was written; 0: others wrote, to this table or to another.
+	// generation of the namespace's rules in which the table is what was written; 0: others wrote, to this table or to another. It is of
+	// now if only syncers of the same Rules have written since.
 	generation uint32
 	said       map[string]string // chains with their rules, as the kernel says them after they were written
 	unsure     map[string]Forget // clients who may have come to an endpoint that went, on their way while it did; by set
 }
 
-// NewSyncer makes a syncer; it touches nothing before the first Sync.
-func NewSyncer(config serviceproxy.Config, kernel Kernel) *Syncer {
-	return &Syncer{kernel: kernel, config: config, table: newWriter(config).table(), most: mostElements,
+// NewSyncer makes a syncer of one family's table; it touches nothing before the first Sync.
+func NewSyncer(config serviceproxy.Config, rules *Rules) *Syncer {
+	return &Syncer{rules: rules, config: config, table: newWriter(config).table(), most: mostElements,
 		said: map[string]string{}, unsure: map[string]Forget{}}
 }
 
@@ -181,7 +174,7 @@ func (c *Changes) leftOver(h held) {
 
 // Canary tells whether the table is still there. It is the cheapest look there is.
 func (s *Syncer) Canary(ctx context.Context) (bool, error) {
-	_, err := s.kernel.Ask(ctx, s.table.Get())
+	_, err := s.rules.Ask(ctx, s.table.Get())
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
 	}
@@ -209,8 +202,8 @@ func (s *Syncer) repair(ctx context.Context, state *State) (names []string, err 
 		return nil, err
 	}
 	clear(s.unsure)
-	now, err := s.now(ctx)
-	if err != nil || now == s.generation && now != 0 {
+	now, err := s.rules.now(ctx)
+	if err != nil || now == s.rules.current(s.generation) && now != 0 {
 		return nil, err
 	}
 	var c Changes
@@ -277,7 +270,7 @@ func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 // Remove removes the table.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
-	return remove(ctx, s.kernel, s.table)
+	return remove(ctx, s.rules, s.table)
 }
 
 // RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.

@@ -84,26 +84,12 @@ func (s *Syncer) transact(ctx context.Context, messages []netlink.Message, stric
 	if len(messages) == 0 {
 		return nil
 	}
-	err := s.kernel.Commit(ctx, messages, s.generation)
+	err := s.rules.commit(ctx, messages, &s.generation)
 	if errors.Is(err, unix.ERESTART) && !strict {
 		s.generation = 0
-		err = s.kernel.Commit(ctx, messages, 0)
+		err = s.rules.commit(ctx, messages, &s.generation)
 	}
-	if err != nil || s.generation == 0 {
-		return err
-	}
-	now, err := s.now(ctx)
-	if now != s.generation && now != s.generation+1 { // a transaction that changes nothing makes no generation
-		now = 0
-	}
-	s.generation = now
 	return err
-}
-
-// now is the generation of the namespace's rules.
-func (s *Syncer) now(ctx context.Context) (uint32, error) {
-	answers, err := s.kernel.Ask(ctx, nf.GetGeneration())
-	return nf.Generation(answers), err
 }
 
 // listen notes what the kernel says of chains that were written, if nobody else can have written to them since.
@@ -115,7 +101,7 @@ func (s *Syncer) listen(ctx context.Context, written []string) error {
 	if err != nil {
 		return err
 	}
-	now, err := s.now(ctx)
+	now, err := s.rules.now(ctx)
 	for _, name := range written {
 		if s.said[name] = chains[name]; now != s.generation {
 			delete(s.said, name)

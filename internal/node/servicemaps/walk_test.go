@@ -144,7 +144,7 @@ func TestEachStateForwards(t *testing.T) {
 				return all
 			}
 			kernel := &watched{Kernel: nftablesIn(t, ns)}
-			s := NewSyncer(config, kernel)
+			s := NewSyncer(config, NewRules(kernel))
 			for change := range 6 {
 				for range 4 {
 					w.change()
@@ -155,7 +155,7 @@ func TestEachStateForwards(t *testing.T) {
 					kernel.after = nil
 				}
 				if s.most = 1; change%2 == 1 {
-					s = NewSyncer(config, kernel) // compares
+					s = NewSyncer(config, NewRules(kernel)) // compares
 					s.most = 1
 				}
 				mustSync(t, s, w.ports())
