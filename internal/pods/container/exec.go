@@ -198,9 +198,9 @@ func (x *execution) run(ctx context.Context, e Exec) (int, error) {
 		go x.feed(e.Stdin)
 	}
 	var outputs sync.WaitGroup
-	outputs.Go(func() { copyOutput(e.Stdout, x.out) })
+	outputs.Go(func() { copyOutput(ctx, e.Stdout, x.out) })
 	if x.errout != nil {
-		outputs.Go(func() { copyOutput(e.Stderr, x.errout) })
+		outputs.Go(func() { copyOutput(ctx, e.Stderr, x.errout) })
 	}
 	stop := context.AfterFunc(ctx, func() {
 		// The command leads a session and process group of its own; what it started there goes with it.
@@ -253,9 +253,9 @@ func (x *execution) feed(stdin io.Reader) {
 	_ = x.in.Close()
 }
 
-// copyOutput copies until end of file, or, after the reader's deadline has been set, until nothing is left to read without waiting: a
-// process that the command left behind may hold the other end open for ever.
-func copyOutput(w io.Writer, r *os.File) {
+// copyOutput copies until end of file, or, after the reader's deadline has been set, what is left to read without waiting: a process that
+// the command left behind may hold the other end open for ever.
+func copyOutput(ctx context.Context, w io.Writer, r *os.File) {
 	if w == nil {
 		w = io.Discard
 	}
@@ -265,14 +265,19 @@ func copyOutput(w io.Writer, r *os.File) {
 		_, err = io.Copy(w, r)
 	}
 	if errors.Is(err, os.ErrDeadlineExceeded) {
-		drain(w, r)
+		drain(ctx, w, r)
 	}
 }
 
 // onlyWriter hides ReadFrom, which could splice past a deadline.
 type onlyWriter struct{ io.Writer }
 
-func drain(w io.Writer, r *os.File) {
+// maxLeft is the most that a pipe or terminal holds of a command that has ended (/proc/sys/fs/pipe-max-size), in octets. What comes after
+// it is of processes that the command left behind, which may write faster than it is read.
+const maxLeft = 1 << 20
+
+// drain copies what is left, or a part of it when ctx ends.
+func drain(ctx context.Context, w io.Writer, r *os.File) {
 	if r.SetReadDeadline(time.Time{}) != nil {
 		return
 	}
@@ -281,10 +286,10 @@ func drain(w io.Writer, r *os.File) {
 		return
 	}
 	buf := make([]byte, 32<<10)
-	for {
+	for left := maxLeft; left > 0 && ctx.Err() == nil; {
 		n := 0
 		err := conn.Read(func(fd uintptr) bool {
-			n, _ = unix.Read(int(fd), buf)
+			n, _ = unix.Read(int(fd), buf[:min(left, len(buf))])
 			return true
 		})
 		if err != nil || n <= 0 {
@@ -293,5 +298,6 @@ func drain(w io.Writer, r *os.File) {
 		if _, err := w.Write(buf[:n]); err != nil {
 			return
 		}
+		left -= n
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -277,5 +278,71 @@ func TestLookPath(t *testing.T) {
 			(!errors.Is(err, ErrStart) || !strings.Contains(err.Error(), tt.err)) {
 			t.Errorf("%q: %q, %v", tt.name, got, err)
 		}
+	}
+}
+
+// slowly counts what is written to it, taking some time for each piece.
+type slowly struct {
+	pause time.Duration
+	n     int
+}
+
+func (s *slowly) Write(p []byte) (int, error) {
+	time.Sleep(s.pause)
+	s.n += len(p)
+	return len(p), nil
+}
+
+// TestExecLeavesWritersBehind: a command has ended when it has, whatever the processes that it left behind go on writing, and all that it
+// wrote itself is there.
+func TestExecLeavesWritersBehind(t *testing.T) {
+	const own = "head -c 60000 /dev/zero; "
+	for _, tt := range []struct {
+		name, script string
+		pause, limit time.Duration // a Write's, the context's
+		least        int           // octets
+	}{
+		{"nobody", own, time.Millisecond, time.Minute, 60000},
+		{"writers that never end", own + "for i in 1 2 3 4 5 6 7 8; do yes & done; sleep 0.1", time.Millisecond, time.Minute, 60000},
+		{"a slow reader", own + "yes & sleep 0.1", 200 * time.Millisecond, 500 * time.Millisecond, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var x execution
+			out, theirs, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			x.out = out
+			cmd := exec.Command("sh", "-c", tt.script)
+			cmd.Stdout, cmd.SysProcAttr = theirs, &syscall.SysProcAttr{Setpgid: true}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			theirs.Close()
+			x.proc = cmd.Process
+			ctx, cancel := context.WithTimeout(t.Context(), tt.limit)
+			defer cancel()
+			// The writers end by SIGPIPE when run closes our end.
+			read := &slowly{pause: tt.pause}
+			type result struct {
+				code int
+				err  error
+			}
+			ended := make(chan result, 1)
+			go func() {
+				code, err := x.run(ctx, Exec{Stdout: read})
+				ended <- result{code, err}
+			}()
+			select {
+			case got := <-ended:
+				if got.code != 0 || got.err != nil || read.n < tt.least {
+					t.Errorf("exit status %d, %v, %d octets", got.code, got.err, read.n)
+				}
+			case <-time.After(10 * time.Second):
+				_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+				t.Error("it goes on reading")
+			}
+		})
 	}
 }
