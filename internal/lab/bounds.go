@@ -8,7 +8,7 @@ import (
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
-// bounds is what the lab's containers may use together, and one without limits of its own: control groups, and a disk. Where the machine
+// bounds is what the lab's containers may use together, one without limits of its own, and a real node: control groups, and a disk. Where the machine
 // has none, or they are read-only, containers run without bounds, and status says so.
 type bounds struct {
 	still
@@ -19,12 +19,12 @@ type bounds struct {
 const containersGroup = "containers"
 
 func (l *bounds) Start(ctx context.Context) error {
-	lab, one, err := cgroup.Machine()
+	b, err := cgroup.Machine()
 	if err != nil {
 		return err
 	}
-	l.runtime.Bounds = one
-	l.runtime.Groups, l.unbounded = cgroup.Grow(l.dir.cgroup(""), containersGroup, lab)
+	l.runtime.Bounds, l.nodeBounds = b.One, b.Node
+	l.runtime.Groups, l.unbounded = cgroup.Grow(l.dir.cgroup(""), containersGroup, b.Lab)
 	if err := l.dir.makeDisk(ctx); err != nil {
 		l.noDisk = "what they write is not limited: " + oneLine(err)
 	}

@@ -16,6 +16,7 @@ import (
 	"packetwalk.dev/internal/base/pause"
 
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/container"
 	"packetwalk.dev/internal/pods/source"
 )
@@ -28,6 +29,8 @@ type core struct {
 	say     func(Step)
 	runtime *container.Runtime
 	builtIn *source.BuiltIn
+	// nodeBounds are of each real node.
+	nodeBounds cgroup.Limits
 	// unbounded says what the control groups of containers do not bound, and why.
 	unbounded []string
 	// noDisk is why what containers write is not bounded, and their writable layers are in memory: there is no file system for them; "" where

@@ -173,11 +173,11 @@ func (l *nodes) machineProcess(ctx context.Context, n *node) (supervise.Process,
 	err = realnode.Config{
 		Name: n.Name, State: state, Base: l.dir.programsLayer(), Distribution: distribution,
 		Networks: filepath.Join(l.dir.Node(n.Name), "cni", "net.d"), Kubernetes: identity,
-		Cgroup: l.dir.cgroup(n.Name), ResolvConf: resolvConf(plan.AzureResolver),
+		Cgroup: l.dir.cgroup(n.Name), Bounds: l.nodeBounds, ResolvConf: resolvConf(plan.AzureResolver),
 		Registries: registries,
 		Kubelet: realnode.KubeletConfig{
 			Name: n.Name, Address: n.Address, ProviderID: object.Spec.ProviderID, Labels: plan.KubeletLabels(object), MaxPods: n.MaxPods,
-			ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
+			PodProcesses: l.runtime.Bounds.Processes, ClusterDNS: l.cluster().Spec.Network.DNSServiceIP,
 		},
 	}.Prepare()
 	return c, err

@@ -96,6 +96,7 @@ func TestNode(t *testing.T) {
 	t.Run("AKS's own pods", func(t *testing.T) { system(t, w, node) })
 	t.Run("walks", func(t *testing.T) { walks(t, w) })
 	t.Run("images", func(t *testing.T) { pulled(t, w, node) })
+	t.Run("bomb", func(t *testing.T) { bomb(t, w, node) })
 	t.Run("a runtime that hangs", func(t *testing.T) { hangs(t, w, node) })
 	t.Run("kills", func(t *testing.T) { kills(t, w, node) })
 	t.Run("scale", func(t *testing.T) { scale(t, w) })

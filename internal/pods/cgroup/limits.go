@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -333,28 +332,4 @@ func (m Member) kill(pids []int) {
 			_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // it may have ended
 		}
 	}
-}
-
-// Machine derives bounds from the machine: for all of a lab's containers and real nodes together, which leave the machine enough to end
-// them, and for one container without limits of its own.
-func Machine() (lab, one Limits, err error) {
-	var info unix.Sysinfo_t
-	if err := unix.Sysinfo(&info); err != nil {
-		return lab, one, fmt.Errorf("memory of the machine: %w", err)
-	}
-	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
-	if err != nil {
-		return lab, one, err
-	}
-	pids, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
-	if err != nil {
-		return lab, one, fmt.Errorf("pid_max: %w", err)
-	}
-	lab, one = bounds(int64(info.Totalram)*int64(info.Unit), pids, int64(runtime.NumCPU()))
-	return lab, one, nil
-}
-
-func bounds(memory, pids, processors int64) (lab, one Limits) {
-	lab = Limits{Memory: memory - max(memory/8, min(1<<30, memory/2)), Processes: pids * 3 / 4, Weight: 4096 * processors}
-	return lab, Limits{Memory: max(lab.Memory/4, min(256<<20, lab.Memory)), Processes: min(max(lab.Processes/16, 256), 4096), Weight: 1024}
 }

@@ -126,14 +126,20 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
-// TestBounds: one container can take all memory and process numbers of no machine, nor can a lab's together.
+// TestBounds: neither one container, nor a node, nor all of a lab's together can take all memory and process numbers of a machine; what a
+// node leaves of the lab's is enough for a container.
 func TestBounds(t *testing.T) {
 	for _, memory := range []int64{512 << 20, 2 << 30, 8 << 30, 256 << 30} {
 		for _, pids := range []int64{4096, 32768, 4 << 20} {
-			lab, one := bounds(memory, pids, 2)
+			b := bounds(memory, pids, 2)
+			lab, node, one := b.Lab, b.Node, b.One
 			if one.Memory > lab.Memory || lab.Memory > memory*7/8 || one.Memory < 128<<20 || one.Processes*4 > lab.Processes ||
 				lab.Processes >= pids {
 				t.Errorf("%d bytes, %d pids: %+v, %+v", memory, pids, lab, one)
+			}
+			if node.Processes < one.Processes || node.Processes+one.Processes > lab.Processes || node.Memory < lab.Memory/2 ||
+				memory >= 2<<30 && node.Memory+one.Memory > lab.Memory {
+				t.Errorf("%d bytes, %d pids: %+v, %+v", memory, pids, lab, node)
 			}
 		}
 	}

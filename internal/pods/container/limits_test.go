@@ -22,7 +22,7 @@ func grown(t *testing.T, bounds cgroup.Limits) *machine {
 	t.Helper()
 	m := newMachine(t)
 	name := fmt.Sprintf("packetwalk-test-%d", os.Getpid())
-	lab, one, err := cgroup.Machine()
+	of, err := cgroup.Machine()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -31,11 +31,11 @@ func grown(t *testing.T, bounds cgroup.Limits) *machine {
 			t.Error(err)
 		}
 	})
-	tree, missing := cgroup.Grow(name, "in", lab)
+	tree, missing := cgroup.Grow(name, "in", of.Lab)
 	if len(missing) > 0 {
 		kerneltest.Missing(t, "limits: %q", missing)
 	}
-	m.runtime.Groups, m.runtime.Bounds = tree, bounds.Or(one)
+	m.runtime.Groups, m.runtime.Bounds = tree, bounds.Or(of.One)
 	return m
 }
 

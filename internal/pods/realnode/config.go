@@ -60,7 +60,9 @@ type KubeletConfig struct {
 	ProviderID string
 	Labels     map[string]string // without those that only an administrator may set (NodeRestriction)
 	MaxPods    int
-	ClusterDNS netip.Addr
+	// PodProcesses are the most that a pod's containers may have, and threads, together.
+	PodProcesses int64
+	ClusterDNS   netip.Addr
 }
 
 // Names of files in KubernetesDir.
@@ -87,7 +89,8 @@ func (k KubeletConfig) file() ([]byte, error) {
 		"cgroupDriver":             "cgroupfs", "failCgroupV1": false, "enforceNodeAllocatable": []string{},
 		"failSwapOn": false, "evictionHard": object{},
 		"clusterDNS": []netip.Addr{k.ClusterDNS}, "clusterDomain": "cluster.local", "resolvConf": "/etc/resolv.conf",
-		"maxPods": k.MaxPods, "providerID": k.ProviderID, "serializeImagePulls": false, "kubeAPIQPS": 50, "kubeAPIBurst": 100,
+		"maxPods": k.MaxPods, "podPidsLimit": k.PodProcesses, "providerID": k.ProviderID, "serializeImagePulls": false,
+		"kubeAPIQPS": 50, "kubeAPIBurst": 100,
 	}, "", "  ")
 }
 

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/base/atomicfile"
+	"packetwalk.dev/internal/pods/cgroup"
 	"packetwalk.dev/internal/pods/rootfs"
 )
 
@@ -30,6 +31,7 @@ type Config struct {
 	// Kubernetes are the files of KubernetesDir, by their names.
 	Kubernetes map[string][]byte
 	Cgroup     string // below the root of each hierarchy
+	Bounds     cgroup.Limits
 	ResolvConf []byte
 	// Registries is containerd's hosts.toml for all registries, which holds a secret.
 	Registries string
@@ -95,7 +97,7 @@ func (c Config) machineID() string { return fmt.Sprintf("%x", sha256.Sum256([]by
 func (c Config) spec(own string) Spec {
 	state := func(name string) string { return filepath.Join(c.State, name) }
 	return Spec{
-		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup,
+		Hostname: c.Name, State: c.State, Cgroup: c.Cgroup, Bounds: c.Bounds,
 		Lower: []string{own, c.Base, c.Distribution},
 		Binds: []Bind{
 			{Source: state("containerd"), Target: "/var/lib/containerd"},

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 
 	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/pods/cgroup"
 )
 
 // A Spec says what a node's first process makes of fresh namespaces; as JSON in the file that it is given.
@@ -20,6 +21,8 @@ type Spec struct {
 	Binds []Bind `json:"binds"`
 	// Cgroup is the node's control group, below the root of each hierarchy.
 	Cgroup string `json:"cgroup"`
+	// Bounds are what the group may use, with all that runs on the node.
+	Bounds cgroup.Limits `json:"bounds"`
 	// Runtime is kept running, and Agent from when the runtime answers on its socket.
 	Runtime Program `json:"runtime"`
 	Agent   Program `json:"agent"`

@@ -26,9 +26,9 @@ const inner = "machine"
 // initGroup is where the node's own processes are in cgroup v2, which has none in groups that have others below (cgroups(7)).
 const initGroup = "init.scope"
 
-// joinGroups makes the node's control groups anew, limits which devices and settings of the machine those in it can use, and takes this
-// process and what it starts into them, as the root of all groups that they see.
-func joinGroups(name string) ([]group, error) {
+// makeGroups makes the node's control groups anew, limits what those in them can use of the machine: its memory and process numbers, its
+// devices and settings.
+func makeGroups(name string, bounds cgroup.Limits) ([]group, error) {
 	if err := cgroup.Remove(name); err != nil {
 		return nil, err // a node that runs already, or did a moment ago
 	}
@@ -46,21 +46,35 @@ func joinGroups(name string) ([]group, error) {
 		if err := cgroup.Make(h, filepath.Join(name, inner)); err != nil {
 			return nil, fmt.Errorf("make control group %s: %w", name, err)
 		}
+		outer := cgroup.Group{{Dir: filepath.Join(h.Point, name), In: h.Dir()}}
+		if err := outer.Limit(bounds); err != nil {
+			return nil, fmt.Errorf("bound control group %s: %w", name, err)
+		}
 		groups = append(groups, group{h})
 	}
-	if err := limitGroup(filepath.Join(all[i].Point, name)); err != nil {
+	return groups, limitGroup(filepath.Join(all[i].Point, name))
+}
+
+// joinGroups takes this process and what it starts into the node's control groups, which it makes, as the root of all groups that they see.
+func joinGroups(name string, bounds cgroup.Limits) ([]group, error) {
+	groups, err := makeGroups(name, bounds)
+	if err != nil {
 		return nil, err
 	}
-	for _, h := range all {
-		if err := os.WriteFile(filepath.Join(h.Point, name, inner, "cgroup.procs"), []byte("0"), 0); err != nil {
+	var own string // in cgroup v2
+	for _, g := range groups {
+		dir := filepath.Join(g.Point, name, inner)
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte("0"), 0); err != nil {
 			return nil, fmt.Errorf("join control group: %w", err)
+		}
+		if g.V2() {
+			own = filepath.Join(dir, initGroup)
 		}
 	}
 	// Of this thread, the main one, from which the rest of the node comes.
 	if err := unix.Unshare(unix.CLONE_NEWCGROUP); err != nil {
 		return nil, fmt.Errorf("new cgroup namespace: %w", err)
 	}
-	own := filepath.Join(all[i].Point, name, inner, initGroup)
 	err = os.Mkdir(own, 0o755)
 	if err == nil {
 		err = os.WriteFile(filepath.Join(own, "cgroup.procs"), []byte("0"), 0)

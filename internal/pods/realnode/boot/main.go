@@ -61,7 +61,7 @@ func makeMachine(path string) error {
 		return err
 	}
 	unix.Umask(0o022)
-	groups, err := joinGroups(spec.Cgroup)
+	groups, err := joinGroups(spec.Cgroup, spec.Bounds)
 	if err != nil {
 		return err
 	}

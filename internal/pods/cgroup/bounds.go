@@ -1,0 +1,44 @@
+package cgroup
+
+import (
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Bounds are derived from the machine.
+type Bounds struct {
+	Lab  Limits // of all of a lab's containers and real nodes together: they leave the machine enough to end them
+	Node Limits // of a real node: it leaves the lab's others a quarter
+	One  Limits // of a container without limits of its own; its Processes are those of a pod on a real node
+}
+
+// Machine is this machine's.
+func Machine() (b Bounds, err error) {
+	var info unix.Sysinfo_t
+	if err := unix.Sysinfo(&info); err != nil {
+		return b, fmt.Errorf("memory of the machine: %w", err)
+	}
+	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return b, err
+	}
+	pids, err := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	if err != nil {
+		return b, fmt.Errorf("pid_max: %w", err)
+	}
+	return bounds(int64(info.Totalram)*int64(info.Unit), pids, int64(runtime.NumCPU())), nil
+}
+
+func bounds(memory, pids, processors int64) Bounds {
+	lab := Limits{Memory: memory - max(memory/8, min(1<<30, memory/2)), Processes: pids * 3 / 4, Weight: 4096 * processors}
+	return Bounds{
+		Lab:  lab,
+		Node: Limits{Memory: lab.Memory / 4 * 3, Processes: lab.Processes / 4 * 3},
+		One:  Limits{Memory: max(lab.Memory/4, min(256<<20, lab.Memory)), Processes: min(max(lab.Processes/16, 256), 4096), Weight: 1024},
+	}
+}
