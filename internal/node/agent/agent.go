@@ -58,13 +58,11 @@ type agent struct {
 	faults   faults
 	logger   *log.Logger
 
-	node    *service.Node                       // as the service ports see it; nil before the first sync
-	pending map[service.Key]kube.ServiceObjects // changed since the last sync that succeeded
-	whole   bool                                // all rules were compared or written since then
+	node  *service.Node // as the service ports see it; nil before the first sync
+	whole bool          // all rules of a family were compared or written
 
 	wantedChecks []service.HealthCheck
-	failedChecks map[service.Key]bool      // health check node ports whose failure has been reported
-	triggered    map[service.Key]time.Time // last change trigger time that has been observed; nil before the first sync
+	failedChecks map[service.Key]bool // health check node ports whose failure has been reported
 	notices      chan struct{}
 }
 
@@ -74,15 +72,19 @@ type programsOf struct {
 	programs *programs
 }
 
-// proxy is the service proxy of one family.
+// proxy is the service proxy of one family, which waits for no other's.
 type proxy struct {
 	programsOf
+	pace   pacer
 	ports  *service.Ports
 	syncer syncer
 	config serviceproxy.Config
 	other  syncer // of the other backend
 	udp    bool   // UDP flows may be stale
 	failed int    // syncs in a row
+
+	pending   map[service.Key][]time.Time // changed since the last sync that succeeded, with the trigger times of its endpoints' changes
+	triggered map[service.Key]time.Time   // last of those that has been observed; nil before the first sync that succeeds
 }
 
 // syncer keeps the rules of one family, made of iptables (serviceproxy) or nftables (servicemaps).
@@ -155,8 +157,8 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 		Options: o, metrics: m, logger: logger,
 		health:       serviceproxy.NewHealth(2*o.SyncPeriod, time.Now),
 		own:          o.nodeRules(),
-		failedChecks: map[service.Key]bool{}, pending: map[service.Key]kube.ServiceObjects{},
-		notices: make(chan struct{}, 1), nft: &kernel.NFTables{},
+		failedChecks: map[service.Key]bool{},
+		notices:      make(chan struct{}, 1), nft: &kernel.NFTables{},
 	}
 	a.rules = servicemaps.NewRules(a.nft)
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
@@ -295,15 +297,17 @@ func (a *agent) run(ctx context.Context) error {
 	return nil
 }
 
-// loop syncs on changes, at the pace of pacer, and looks after the rules in between. It calls watch after the first sync, each rule of
-// which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
+// loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
+// each rule of which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
 func (a *agent) loop(ctx context.Context, watch func()) {
-	watch = sync.OnceFunc(watch)
 	pace := pacer{min: a.MinSyncPeriod, rests: restsOf(a.Backend), max: a.SyncPeriod}
+	for _, p := range a.proxies {
+		p.pace = pace
+	}
 	looks := pace // of its own: a look at the rules of thousands of services takes longer than a change, which does not wait for its rest
 	looks.began = true
-	due := time.NewTimer(0)
-	pending := true
+	due := time.NewTimer(forever)
+	defer due.Stop()
 	canary := time.NewTicker(canaryPeriod)
 	defer canary.Stop()
 	repair := time.NewTimer(a.SyncPeriod)
@@ -311,13 +315,14 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 	var quiet <-chan time.Time
 	work, cancel := finishing(ctx)
 	defer cancel()
-	ask := func() {
-		if !pending {
-			pending = true
-			due.Reset(pace.delay(time.Now()))
-		}
-	}
+	a.sync(work, a.proxies...)
+	watch()
 	for {
+		wait := forever
+		for _, p := range a.proxies {
+			wait = min(wait, p.pace.until(time.Now()))
+		}
+		due.Reset(wait)
 		select {
 		case <-ctx.Done():
 			return
@@ -325,21 +330,15 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 			for _, p := range a.proxies {
 				a.health.Queued(p.family)
 				a.metrics.lastQueued.of(p.family.String()).setNow()
+				p.pace.asked = true
 			}
-			ask()
-		case <-due.C:
-			start := time.Now()
-			pending = false
-			ok := a.sync(work)
-			watch()
-			pace.after(start, time.Now(), ok)
-			if !ok {
-				ask()
+			if len(a.proxies) == 0 {
+				a.take()
 			}
+		case now := <-due.C:
+			a.sync(work, slices.DeleteFunc(slices.Clone(a.proxies), func(p *proxy) bool { return p.pace.until(now) > 0 })...)
 		case <-canary.C:
-			if a.flushed(work) {
-				ask()
-			}
+			a.lookForFlush(work)
 		case <-a.notices:
 			// At a pace, so that another program that fights for the same rules cannot make us spin.
 			if quiet == nil {
@@ -348,61 +347,54 @@ func (a *agent) loop(ctx context.Context, watch func()) {
 		case <-quiet:
 			quiet = nil
 			start := time.Now()
-			ok := a.repair(work)
-			looks.after(start, time.Now(), ok)
-			if !ok {
-				ask() // what a look that failed left behind, the next sync knows
-			}
+			a.repair(work)
+			looks.after(start, time.Now(), true)
 		case <-repair.C:
 			start := time.Now()
-			if !a.repair(work) {
-				ask()
-			}
+			a.repair(work)
 			repair.Reset(untilLook(a.SyncPeriod, time.Since(start)))
 		}
 	}
 }
 
-// flushed tells whether something has deleted all rules; the next sync is then a full one.
-func (a *agent) flushed(ctx context.Context) bool {
-	gone := false
+// lookForFlush looks whether something has deleted all rules; the next sync is then a full one, as it is after one that failed.
+func (a *agent) lookForFlush(ctx context.Context) {
 	for _, p := range a.proxies {
+		if p.failed > 0 {
+			continue
+		}
 		there, err := p.syncer.Canary(ctx)
 		a.faults.note(fmt.Sprintf("look for flushed %s rules", p.family), err)
 		if err == nil && !there {
 			a.log("the %s rules were flushed; writing all of them", p.family)
 			p.syncer.ForceFull()
-			gone = true
+			p.pace.asked = true
 			a.repairKept()
 		}
 	}
-	return gone
 }
 
-// repair puts back what others have taken away or changed, and removes what could not be removed after a sync. It tells whether it could:
-// a syncer that could not looks no more before the next sync.
-func (a *agent) repair(ctx context.Context) (ok bool) {
-	ok = true
+// repair puts back what others have taken away or changed, and removes what could not be removed after a sync.
+func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
 	defer a.repairKept()
 	a.syncChecks(ctx, a.wantedChecks) // a port that was taken may be free now
 	for _, p := range a.proxies {
 		names, err := p.syncer.Repair(ctx)
-		ok = ok && err == nil
+		if err != nil {
+			p.pace.asked = true // what a look that failed left behind, the next sync knows; before it there is no other look
+		}
 		a.faults.note(fmt.Sprintf("repair %s rules", p.family), err)
 		if len(names) > 0 {
 			a.metrics.repairs.of(p.family.String()).add(float64(len(names)))
 			a.log("put back %s rules that something else had changed: %s", p.family, shorten(names))
 		}
 	}
-	if a.triggered == nil {
-		return ok
-	}
 	for _, p := range a.proxies {
-		a.removeOther(ctx, p)
+		if p.triggered != nil {
+			a.removeOthers(ctx, p)
+		}
 	}
-	a.removeUnserved(ctx)
-	return ok
 }
 
 // repairKept asks for a look at what is kept beside the service proxy's rules: what changed those may have changed others.

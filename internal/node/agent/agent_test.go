@@ -18,6 +18,7 @@ import (
 	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
+	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/internal/node/serviceproxy"
@@ -98,8 +99,12 @@ type changing struct {
 
 func (c changing) Changed() <-chan struct{} { return c.changed }
 
+func (changing) Delta(bool) kube.Delta {
+	return kube.Delta{Services: map[service.Key]kube.ServiceObjects{{Namespace: "default", Service: "web"}: {}}}
+}
+
 // looping is an agent whose looks are such, in a bubble of time; its context lasts an hour there.
-func looping(t *testing.T, look slowLook) (a *agent, api changing, ended <-chan struct{}) {
+func looping(t *testing.T, look slowLook, more ...*proxy) (a *agent, api changing, ended <-chan struct{}) {
 	o := Defaults()
 	o.ServiceProxy, o.NodeName, o.MetricsAddress, o.HealthzAddress = false, "node0", "", ""
 	a, err := newAgent(o, newMetrics(o.Backend), log.New(io.Discard, "", 0))
@@ -108,7 +113,7 @@ func looping(t *testing.T, look slowLook) (a *agent, api changing, ended <-chan 
 	}
 	api = changing{changed: make(chan struct{}, 1)}
 	a.source = api
-	a.proxies = []*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}
+	a.proxies = append([]*proxy{{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: look}}, more...)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	done := make(chan struct{})
 	go func() { a.loop(ctx, func() {}); close(done) }()
@@ -158,6 +163,36 @@ func TestLookThatFails(t *testing.T) {
 	})
 }
 
+// TestFamilyThatFails: the rules of one family follow changes at their own pace while the other's cannot be written, and that is tried again
+// with each change.
+func TestFamilyThatFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		look := slowLook{synced: make(chan time.Time, 9)}
+		refused := 0
+		six := &proxy{programsOf: programsOf{family: service.IPv6}, ports: service.NewPorts(),
+			syncer: onceMore{refusing{err: unix.ENOMEM}, &refused, func() {}}}
+		a, api, ended := looping(t, look, six)
+		for range 60 {
+			changed := time.Now()
+			api.changed <- struct{}{}
+			if took := look.awaits(t, ended).Sub(changed); took > 5*time.Second { // it may wait for a look
+				t.Errorf("a change was written after %v", took)
+			}
+		}
+		if refused < 60 {
+			t.Errorf("the other was tried %d times", refused)
+		}
+		if four := a.proxies[0]; len(four.pending) > 0 || four.triggered == nil || len(six.pending) != 1 {
+			t.Errorf("pending: %v and %v; observed of the good one: %v", four.pending, six.pending, four.triggered)
+		}
+		before := refused
+		time.Sleep(20 * time.Minute)
+		if n := refused - before; n < 35 || n > 50 {
+			t.Errorf("without changes the other was tried %d times in 20 minutes", n)
+		}
+	})
+}
+
 // TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
 func TestPacerIsNoLag(t *testing.T) {
 	p := pacer{rests: restsOf(BackendNFTables), max: 30 * time.Second}
@@ -184,15 +219,17 @@ func TestPacerTriesAgainLaterAndLater(t *testing.T) {
 		{10 * time.Second, false, 55 * time.Second},
 		{0, false, 16 * time.Second},
 		{0, false, 30 * time.Second},
-		{0, true, 0},
+		{0, true, forever},
 		{0, false, time.Second},
 	} {
 		p.after(now, now.Add(c.took), c.ok)
 		now = now.Add(c.took)
-		if got := p.delay(now); got != c.want {
+		if got := p.until(now); got != c.want {
 			t.Errorf("sync %d: wait %v, want %v", i, got, c.want)
 		}
-		now = now.Add(p.delay(now))
+		if !c.ok {
+			now = now.Add(p.until(now))
+		}
 	}
 }
 

@@ -1,10 +1,10 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"time"
 
@@ -13,6 +13,7 @@ import (
 
 	"packetwalk.dev/internal/node/proxyconfig"
 	"packetwalk.dev/internal/node/service"
+	"packetwalk.dev/internal/syntax/iptables"
 )
 
 // Apply takes the settings of a configuration of kube-proxy's, to which defaults have been added, adds that of nodePortAddresses, and
@@ -169,11 +170,17 @@ func (a *applying) conntrack(c *proxyconfig.Conntrack) {
 	a.UDPTimeout, a.UDPStreamTimeout = duration("udpTimeout", c.UDPTimeout), duration("udpStreamTimeout", c.UDPStreamTimeout)
 }
 
-// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can.
+// presentLimit is how long it may take to find out whether there can be rules of a family.
+const presentLimit = 10 * time.Second
+
+// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its programs
+// get at table nat (k8s.io/kubernetes pkg/util/iptables, Present).
 func (o *Options) SupportedFamilies() []service.Family {
 	_, err := readSysctl("net/ipv6/conf/all/forwarding")
 	if err == nil && o.Backend == BackendIPTables {
-		_, err = exec.LookPath(newPrograms(service.IPv6).restore)
+		ctx, cancel := context.WithTimeout(context.Background(), presentLimit)
+		defer cancel()
+		_, err = newPrograms(service.IPv6).Save(ctx, iptables.NAT)
 	}
 	if err != nil {
 		return []service.Family{service.IPv4}

@@ -1,10 +1,13 @@
 package agent
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // The agent rests after each sync for some times its duration, so that following changes takes a bounded share of the machine however fast
 // they come: a twentieth where that makes nobody wait for long, for many agents may share a machine that is busy starting pods, and
-// never more than a sixth.
+// never more than a sixth for each family.
 const (
 	leastRest = 5
 	mostRest  = 20
@@ -47,20 +50,24 @@ const lookFactor = 20
 // untilLook is how long it is until the next look, after one that took so long.
 func untilLook(period, took time.Duration) time.Duration { return max(period, lookFactor*took) }
 
-// pacer decides when the next sync may begin. After quiet, and after the first one that succeeds, it is at once: with 100,000 services the
-// first takes seconds, in which others change.
+// pacer decides when the next sync begins. After quiet, and after the first one that succeeds, it is as soon as it is asked for: with
+// 100,000 services the first takes seconds, in which others change.
 type pacer struct {
 	min    time.Duration
 	rests  rests
 	began  bool          // with a sync that succeeded
 	max    time.Duration // of a failed sync's wait
-	next   time.Time
+	asked  bool          // for a sync, since the last one
+	next   time.Time     // before then none begins
+	retry  time.Time     // when the last one, which failed, is tried again without being asked for; zero: never
 	rested time.Time     // when all rests so far would be over, had each followed its sync
 	wait   time.Duration // after the failure before
 }
 
-// after notes a sync from start to end, and whether it succeeded. A failed one is tried again after a second, then two, four, … up to max.
+// after notes a sync from start to end, and whether it succeeded. A failed one is tried again when something has changed, which may be
+// what was wrong; else after a second, then two, four, … up to max.
 func (p *pacer) after(start, end time.Time, ok bool) {
+	p.asked, p.retry = false, time.Time{}
 	if ok && !p.began {
 		p.began = true
 		return
@@ -68,13 +75,27 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 	took := end.Sub(start)
 	rest := max(p.min, p.rests.from(took))
 	p.rested = later(p.rested, start).Add(took + rest)
+	p.next = later(end.Add(took), p.rested.Add(-burst))
 	if ok {
 		p.wait = 0
-		p.next = later(end.Add(took), p.rested.Add(-burst))
 		return
 	}
 	p.wait = min(max(2*p.wait, time.Second), p.max)
-	p.next = later(end.Add(max(rest, p.wait)), p.rested.Add(-burst))
+	p.retry = later(end.Add(max(rest, p.wait)), p.next)
+}
+
+// forever is how long it is until what nobody asks for.
+const forever = time.Duration(math.MaxInt64)
+
+// until is how long it is until the next sync begins.
+func (p *pacer) until(now time.Time) time.Duration {
+	switch {
+	case p.asked:
+		return p.delay(now)
+	case p.retry.IsZero():
+		return forever
+	}
+	return max(0, p.retry.Sub(now))
 }
 
 func later(a, b time.Time) time.Time {

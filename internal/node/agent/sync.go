@@ -11,6 +11,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"packetwalk.dev/internal/node/kube"
 	"packetwalk.dev/internal/node/service"
@@ -19,37 +20,31 @@ import (
 	"packetwalk.dev/internal/syntax/iptables"
 )
 
-// sync brings the kernel to the API's state of now and tells whether it succeeded.
-func (a *agent) sync(ctx context.Context) bool {
+// sync brings the kernel to the API's state of now, for some families.
+func (a *agent) sync(ctx context.Context, proxies ...*proxy) {
 	delta := a.take()
-	a.metrics.taken()
-	a.health.SetNodeEligible(eligible(delta.Node))
-	changed := slices.Collect(maps.Keys(a.pending))
-	ok := true
-	var checked [][]service.Port
-	for _, p := range a.proxies {
-		checked = append(checked, p.ports.Checked())
-		err := a.syncFamily(ctx, p, delta, changed)
-		ok = ok && err == nil
+	for _, p := range proxies {
+		start := time.Now()
+		err := a.syncFamily(ctx, p, delta)
+		p.pace.after(start, time.Now(), err == nil || ctx.Err() != nil)
 		a.faults.note(fmt.Sprintf("sync %s", p.family), err)
 		a.tellFailure(ctx, p, delta.Node, err)
 	}
-	if ok {
-		a.removeUnserved(ctx)
-		a.observe()
-		a.pending = map[service.Key]kube.ServiceObjects{}
-		if a.whole {
-			go debug.FreeOSMemory() // writing all needs twice what is kept
-		}
+	if a.whole {
 		a.whole = false
+		go debug.FreeOSMemory() // writing all needs twice what is kept
+	}
+	var checked [][]service.Port
+	for _, p := range a.proxies {
+		checked = append(checked, p.ports.Checked())
 	}
 	a.checks.Listen(a.listenIPs())
 	a.syncChecks(ctx, service.HealthChecks(checked...))
-	return ok || ctx.Err() != nil
 }
 
 // take makes the service ports those of what has changed in the API; of all, at first and when another zone is the node's.
 func (a *agent) take() kube.Delta {
+	a.metrics.taken()
 	delta := a.source.Delta(a.node == nil)
 	node := service.Node{Name: a.NodeName}
 	if delta.Node != nil {
@@ -59,29 +54,39 @@ func (a *agent) take() kube.Delta {
 		delta = a.source.Delta(true)
 	}
 	a.node = &node
-	maps.Copy(a.pending, delta.Services)
+	a.health.SetNodeEligible(eligible(delta.Node))
 	for _, p := range a.proxies {
 		if delta.Whole {
-			a.dropOthers(p, delta)
+			p.dropOthers(delta)
 		}
 		for key, of := range delta.Services {
-			p.put(key, service.Of(p.family, node, of.Service, of.EndpointSlices))
+			p.put(key, service.Of(p.family, node, of.Service, of.EndpointSlices), of.EndpointSlices)
 		}
 	}
 	return delta
 }
 
 // dropOthers leaves the services that are not among all there are without ports.
-func (a *agent) dropOthers(p *proxy, all kube.Delta) {
+func (p *proxy) dropOthers(all kube.Delta) {
 	for _, key := range p.ports.Services() {
 		if _, there := all.Services[key]; !there {
-			a.pending[key] = kube.ServiceObjects{}
-			p.put(key, nil)
+			p.put(key, nil, nil)
 		}
 	}
 }
 
-func (p *proxy) put(key service.Key, ports []service.Port) {
+// put takes a service's ports, and the slices that they were made of.
+func (p *proxy) put(key service.Key, ports []service.Port, of []*discoveryv1.EndpointSlice) {
+	if p.pending == nil {
+		p.pending = map[service.Key][]time.Time{}
+	}
+	p.pending[key] = nil
+	for _, s := range of {
+		at, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
+		if err == nil && at.After(p.triggered[key]) {
+			p.pending[key] = append(p.pending[key], at)
+		}
+	}
 	p.udp = p.udp || udpState(ports) != udpState(p.ports.Of(key))
 	p.ports.Put(key, ports)
 }
@@ -107,13 +112,13 @@ func (a *agent) event(ctx context.Context, e corev1.Event) {
 	sendEvent(ctx, a.log, func(ctx context.Context) error { return a.source.Event(ctx, e) })
 }
 
-func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, changed []service.Key) error {
+func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta) error {
 	start := time.Now()
 	if err := a.configure(p, delta); err != nil {
 		return err
 	}
 	p.syncer.Configure(p.config)
-	result, err := p.syncer.Sync(ctx, p.ports, changed)
+	result, err := p.syncer.Sync(ctx, p.ports, slices.Collect(maps.Keys(p.pending)))
 	a.metrics.synced(p.family, result, time.Since(start), err)
 	if result.PartialErr != nil {
 		a.log("sync %s: %v; comparing all rules with the kernel's", p.family, result.PartialErr)
@@ -134,25 +139,20 @@ func (a *agent) syncFamily(ctx context.Context, p *proxy, delta kube.Delta, chan
 			p.family, p.ports.Len(), result.Total[what[0]], what[1], time.Since(start).Round(time.Millisecond))
 		a.whole = true
 	}
-	a.removeOther(ctx, p)
+	a.removeOthers(ctx, p)
 	a.metrics.lastSync.of(p.family.String()).setNow()
 	a.health.Updated(p.family)
 	a.cleanFlows(p)
+	a.observe(p)
 	return nil
 }
 
-// removeOther removes what the other backend left behind, and kube-proxy with nftables, once there are rules.
-func (a *agent) removeOther(ctx context.Context, p *proxy) {
-	if p.other == nil {
-		return
-	}
-	if a.remove(ctx, p.family, p.other) == nil {
+// removeOthers removes what the other backend left behind, and kube-proxy with nftables, once there are rules, and all of the family that
+// is not served: kube-proxy always serves both.
+func (a *agent) removeOthers(ctx context.Context, p *proxy) {
+	if p.other != nil && a.remove(ctx, p.family, p.other) == nil {
 		p.other = nil
 	}
-}
-
-// removeUnserved removes all rules of the family that is not served: kube-proxy always serves both.
-func (a *agent) removeUnserved(ctx context.Context) {
 	a.unserved = slices.DeleteFunc(a.unserved, func(p *proxy) bool { return a.remove(ctx, p.family, p.syncer, p.other) == nil })
 }
 
@@ -212,30 +212,19 @@ func (a *agent) syncChecks(ctx context.Context, checks []service.HealthCheck) {
 }
 
 // observe measures how long changes of endpoints took to get into the rules, by the time that their controller noted on each slice.
-func (a *agent) observe() {
+func (a *agent) observe(p *proxy) {
 	now := time.Now()
-	first := a.triggered == nil // what was there before we started says nothing about us
+	first := p.triggered == nil // what was there before we started says nothing about us
 	if first {
-		a.triggered = map[service.Key]time.Time{}
+		p.triggered = map[service.Key]time.Time{}
 	}
-	for key, of := range a.pending {
-		before, last := a.triggered[key], a.triggered[key]
-		for _, s := range of.EndpointSlices {
-			at, err := time.Parse(time.RFC3339Nano, s.Annotations[corev1.EndpointsLastChangeTriggerTime])
-			if err != nil || !at.After(before) {
-				continue
+	for key, times := range p.pending {
+		for _, at := range times {
+			if !first {
+				a.metrics.programming.of(p.family.String()).observe(now.Sub(at))
 			}
-			if at.After(last) {
-				last = at
-			}
-			for _, p := range a.proxies {
-				if !first {
-					a.metrics.programming.of(p.family.String()).observe(now.Sub(at))
-				}
-			}
-		}
-		if a.triggered[key] = last; last.IsZero() {
-			delete(a.triggered, key)
+			p.triggered[key] = later(p.triggered[key], at)
 		}
 	}
+	p.pending = nil
 }

@@ -56,6 +56,10 @@ func (r refusing) Sync(context.Context, *service.Ports, []service.Key) (servicep
 	return serviceproxy.Result{}, r.err
 }
 
+func (refusing) Canary(context.Context) (bool, error) { return false, nil }
+
+func (refusing) Repair(context.Context) ([]string, error) { return nil, nil }
+
 // oneNode is an API with a node, which keeps events.
 type oneNode struct {
 	objectSource
@@ -82,11 +86,8 @@ func TestRefused(t *testing.T) {
 	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
 	a.proxies = []*proxy{p}
 	for i := range 3 {
-		if a.sync(t.Context()) {
-			t.Error("succeeded")
-		}
-		if i == 0 && p.failed != 1 || len(a.pending) != 0 {
-			t.Errorf("failed %d times, %d pending", p.failed, len(a.pending))
+		if a.sync(t.Context(), p); p.failed != i+1 || len(p.pending) != 0 {
+			t.Errorf("sync %d: failed %d times, %d pending", i, p.failed, len(p.pending))
 		}
 	}
 	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" ||
@@ -128,7 +129,7 @@ func TestWithoutServiceProxy(t *testing.T) {
 	if len(a.proxies) != 0 || len(a.families) != 2 || len(a.keepers) != 1 {
 		t.Errorf("%d proxies, %d families, %d keepers", len(a.proxies), len(a.families), len(a.keepers))
 	}
-	if !a.sync(ctx) || len(a.wantedChecks) != 0 {
+	if a.sync(ctx); len(a.wantedChecks) != 0 {
 		t.Errorf("health checks %v", a.wantedChecks)
 	}
 	cancel()
@@ -137,8 +138,7 @@ func TestWithoutServiceProxy(t *testing.T) {
 
 // TestObserve: what changed after the first sync is measured once, by the time that its controller noted.
 func TestObserve(t *testing.T) {
-	a := &agent{metrics: newMetrics(BackendNFTables), pending: map[service.Key]kube.ServiceObjects{},
-		proxies: []*proxy{{programsOf: programsOf{family: service.IPv4}}}}
+	a, p := &agent{metrics: newMetrics(BackendNFTables)}, &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts()}
 	key := service.Key{Namespace: "default", Service: "web"}
 	start := time.Now().Add(-time.Hour)
 	slice := func(seconds int) *discoveryv1.EndpointSlice {
@@ -153,8 +153,8 @@ func TestObserve(t *testing.T) {
 		{nil, 0}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1}, {[]*discoveryv1.EndpointSlice{slice(1)}, 1},
 		{[]*discoveryv1.EndpointSlice{slice(1), slice(2)}, 2},
 	} {
-		a.pending[key] = kube.ServiceObjects{EndpointSlices: step.slices}
-		a.observe()
+		p.put(key, nil, step.slices)
+		a.observe(p)
 		text := string(a.metrics.text())
 		want := fmt.Sprintf(`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} %d`, step.count)
 		if strings.Contains(text, want) != (step.count > 0) {
@@ -242,7 +242,7 @@ func TestRemovesLater(t *testing.T) {
 		syncer: refusing{}, other: other}
 	a.proxies = []*proxy{p}
 	if err := ns.Do(func() error {
-		if !a.sync(t.Context()) || p.other == nil || *other.removals != 1 {
+		if a.sync(t.Context(), p); p.failed > 0 || p.other == nil || *other.removals != 1 {
 			t.Errorf("after a sync: %d removals", *other.removals)
 		}
 		p.syncer = holding{} // of which a look finds nothing
