@@ -3,6 +3,7 @@ package instances
 import (
 	"cmp"
 	"context"
+	"math"
 	"strings"
 	"time"
 
@@ -80,10 +81,32 @@ func (s *Groups) checkContainer(ctx context.Context, g *aci.ContainerGroup, c *a
 		return aci.BadRequest("ResourceRequestsNotSpecified",
 			"The resource requests are not specified or invalid in container '%s' of container group '%s'.", c.Name, g.Name)
 	}
-	for _, p := range []*aci.Probe{c.Properties.LivenessProbe, c.Properties.ReadinessProbe} {
-		if p != nil && (p.Exec == nil) == (p.HTTPGet == nil) {
+	return checkProbes(g, c)
+}
+
+// maxProbe is the most that a number of a probe is, as in Kubernetes: as seconds it is a time.Duration.
+const maxProbe = math.MaxInt32
+
+func checkProbes(g *aci.ContainerGroup, c *aci.Container) error {
+	for i, p := range []*aci.Probe{c.Properties.LivenessProbe, c.Properties.ReadinessProbe} {
+		if p == nil {
+			continue
+		}
+		if (p.Exec == nil) == (p.HTTPGet == nil) {
 			return aci.BadRequest("InvalidContainerProbe",
 				"A probe of container '%s' in container group '%s' must have one of exec and httpGet.", c.Name, g.Name)
+		}
+		for _, field := range []struct {
+			name  string
+			value int
+		}{
+			{"initialDelaySeconds", p.InitialDelaySeconds}, {"periodSeconds", p.PeriodSeconds}, {"timeoutSeconds", p.TimeoutSeconds},
+			{"failureThreshold", p.FailureThreshold}, {"successThreshold", p.SuccessThreshold},
+		} {
+			if field.value < 0 || field.value > maxProbe {
+				return aci.BadRequest("InvalidContainerProbe", "The %s.%s of container '%s' in container group '%s' is %d; it can be 0 to %d.",
+					[]string{"livenessProbe", "readinessProbe"}[i], field.name, c.Name, g.Name, field.value, maxProbe)
+			}
 		}
 	}
 	return nil
