@@ -13,21 +13,30 @@ import (
 )
 
 // An accessLog writes a line for each request in ingress-nginx's format upstreaminfo (docs/user-guide/nginx-configuration/log-format.md).
-// Lines that come while others are written are written together: a write wakes the container's log, which takes longer than the line.
+// Lines that come while others are written are written together: a write wakes the container's log, which takes longer than the line. Those
+// that come while maxLines wait are lost, and counted.
 type accessLog struct {
 	w io.Writer
 
 	mu      sync.Mutex
 	lines   []byte        // to be written
+	lost    int           // lines since those
 	spare   []byte        // what was written, for the next lines
 	writing chan struct{} // closes when all is written; nil: nobody writes
 }
 
 func newAccessLog(w io.Writer) *accessLog { return &accessLog{w: w} }
 
+// maxLines is how many octets wait at most to be written: nobody may be reading.
+const maxLines = 4 << 20
+
 func (l *accessLog) add(line string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if len(l.lines)+len(line) > maxLines {
+		l.lost++
+		return
+	}
 	l.lines = append(l.lines, line...)
 	if l.writing == nil {
 		l.writing = make(chan struct{})
@@ -40,6 +49,10 @@ func (l *accessLog) flush() {
 	defer l.mu.Unlock()
 	for len(l.lines) > 0 {
 		lines := l.lines
+		if l.lost > 0 {
+			lines = fmt.Appendf(lines, "%d requests are not in this log: it was not read in time\n", l.lost)
+			l.lost = 0
+		}
 		l.lines = l.spare[:0]
 		l.mu.Unlock()
 		_, _ = l.w.Write(lines)
@@ -50,13 +63,17 @@ func (l *accessLog) flush() {
 	l.writing = nil
 }
 
-// wait returns when all is written.
-func (l *accessLog) wait() {
+// wait returns when all is written, or after the limit.
+func (l *accessLog) wait(limit time.Duration) {
 	l.mu.Lock()
 	writing := l.writing
 	l.mu.Unlock()
-	if writing != nil {
-		<-writing
+	if writing == nil {
+		return
+	}
+	select {
+	case <-writing:
+	case <-time.After(limit):
 	}
 }
 

@@ -57,8 +57,11 @@ func RunController(ctx context.Context, o ControllerOptions) error {
 	return c.serve(ctx)
 }
 
-// drain is how long requests may take when the controller ends; a pod has 30 s (terminationGracePeriodSeconds).
-const drain = 10 * time.Second
+// What the controller's end takes at most; a pod has 30 s (terminationGracePeriodSeconds).
+const (
+	drain     = 10 * time.Second // for requests
+	lastLines = 5 * time.Second  // for what the access log has of them
+)
 
 type controller struct {
 	options ControllerOptions
@@ -144,7 +147,7 @@ func (c *controller) serve(ctx context.Context) error {
 		return err
 	case <-ctx.Done():
 	}
-	defer c.proxy.log.wait()
+	defer c.proxy.log.wait(lastLines)
 	last, cancel := context.WithTimeout(context.Background(), drain)
 	defer cancel()
 	var both errgroup.Group
