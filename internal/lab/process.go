@@ -6,13 +6,19 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 )
 
-// hopeless is how often a process may end in a row while a lab starts; with the supervisor's pauses that is seconds.
-const hopeless = 3
+// A process that ends again and again while a lab starts keeps it from starting: after three ends in a row, or two of which the second comes
+// later than 18 s. With the supervisor's pauses, of 1 and 2 s, that is known within 30 s of each that lives for up to 14 s.
+const (
+	hopeless     = 3
+	hopelessLate = 2
+	late         = 18 * time.Second
+)
 
 // run starts a process in the namespace, or takes over one that an earlier lab process started, and starts it again whenever it
 // ends. It outlives this process.
@@ -23,18 +29,22 @@ func (c *core) run(ns *kernel.Namespace, p supervise.Process) (*supervise.Superv
 // runWith is run with another way to start it.
 func (c *core) runWith(p supervise.Process, start supervise.Start) (*supervise.Supervisor, error) {
 	p.Dir = "/"
-	return supervise.Run(p, start, supervise.Options{
-		OnChange: func(s supervise.State) {
-			if s.Pid != 0 {
-				return
-			}
-			c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
-			if s.Failures >= hopeless {
-				c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
-					s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
-			}
-		},
-	})
+	return supervise.Run(p, start, supervise.Options{OnChange: c.judge(p)})
+}
+
+// judge gives what logs the ends of a process that is about to start, and breaks the lab's start when there are too many.
+func (c *core) judge(p supervise.Process) func(supervise.State) {
+	began := time.Now()
+	return func(s supervise.State) {
+		if s.Pid != 0 {
+			return
+		}
+		c.log.Warn("process ended", "name", s.Name, "exit", s.LastExit)
+		if s.Failures >= hopeless || s.Failures >= hopelessLate && time.Since(began) >= late {
+			c.breaks(fmt.Errorf("%s has ended %d times in a row: %s; its log is %s, which ends with:%s",
+				s.Name, s.Failures, s.LastExit, p.LogFile, supervise.LastLines(p.LogFile)))
+		}
+	}
 }
 
 // endOthers ends what runs in a namespace as the program of a process and is not that process: one with other arguments, or one whose pid

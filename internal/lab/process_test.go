@@ -4,12 +4,48 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"packetwalk.dev/internal/base/supervise"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
+
+// TestHopelessWithin30Seconds: a process that always ends is named in time, however long it lives before, and one that ends once is not.
+func TestHopelessWithin30Seconds(t *testing.T) {
+	for life := time.Duration(0); life <= 14*time.Second; life += 500 * time.Millisecond {
+		synctest.Test(t, func(t *testing.T) {
+			c := quietCore()
+			began, ended := time.Now(), c.judge(supervise.Process{Name: "etcd"})
+			pause := time.Second // the supervisor's first; it doubles
+			for failures := 1; ; failures++ {
+				time.Sleep(life)
+				ended(supervise.State{Name: "etcd", Failures: failures, LastExit: "exit status 7"})
+				if len(c.broken) > 0 {
+					break
+				}
+				time.Sleep(pause)
+				pause *= 2
+			}
+			if err, took := <-c.broken, time.Since(began); took > 30*time.Second || !strings.HasPrefix(err.Error(), "etcd has ended ") {
+				t.Errorf("with a life of %v after %v: %v", life, took, err)
+			}
+		})
+	}
+	synctest.Test(t, func(t *testing.T) {
+		c := quietCore()
+		ended := c.judge(supervise.Process{Name: "etcd"})
+		time.Sleep(time.Minute)
+		ended(supervise.State{Name: "etcd", Failures: 1})
+		ended(supervise.State{Name: "etcd", Pid: 7, Failures: 1})
+		if len(c.broken) > 0 {
+			t.Error(<-c.broken)
+		}
+	})
+}
 
 // TestEndOthers: of a program's processes only the one that was written down stays, and that only if it is as it is to be.
 func TestEndOthers(t *testing.T) {
