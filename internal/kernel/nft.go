@@ -13,11 +13,6 @@ func (n *Namespace) ApplyNFT(ctx context.Context, script string) error {
 	return err
 }
 
-// DumpNFT returns the namespace's rule set in nft's JSON (libnftables-json(5)).
-func (n *Namespace) DumpNFT(ctx context.Context) ([]byte, error) {
-	return n.command(ctx, "", "nft", "-j", "list", "ruleset")
-}
-
 // RestoreIPTables applies iptables-restore input in the namespace; other tables and, with noFlush, other chains are left alone.
 func (n *Namespace) RestoreIPTables(ctx context.Context, input string, noFlush bool) error {
 	args := []string{"--wait=5"}
@@ -26,11 +21,6 @@ func (n *Namespace) RestoreIPTables(ctx context.Context, input string, noFlush b
 	}
 	_, err := n.command(ctx, input, "iptables-restore", args...)
 	return err
-}
-
-// DumpIPTables returns what iptables-save prints in the namespace.
-func (n *Namespace) DumpIPTables(ctx context.Context) ([]byte, error) {
-	return n.command(ctx, "", "iptables-save")
 }
 
 // command runs a program in the namespace with input on its standard input and returns what it prints.

@@ -174,7 +174,7 @@ func TestProbing(t *testing.T) {
 	}{{true, ""}, {false, "try 5"}, {true, ""}} {
 		select {
 		case c := <-w.health:
-			if c.Up != want.up || c.Reason != want.reason {
+			if c.up != want.up || c.reason != want.reason {
 				t.Errorf("got %+v, want %+v", c, want)
 			}
 		case <-time.After(20 * time.Second):

@@ -41,9 +41,8 @@ type Fabric struct {
 	stop context.CancelFunc
 	done sync.WaitGroup
 
-	watchers []func(HealthChange)
-	dirty    chan struct{} // health or targets changed; one is enough
-	eager    atomic.Int64  // members that have never been up and are tried often
+	dirty chan struct{} // health or targets changed; one is enough
+	eager atomic.Int64  // members that have never been up and are tried often
 
 	faultMu sync.Mutex
 	faults  map[string]error // what goes on failing, by what is tried
@@ -53,7 +52,7 @@ type Fabric struct {
 	internet *kernel.Namespace
 	network  vnet.Network
 	health   vnet.Health
-	changes  []HealthChange // not yet applied
+	changes  []healthChange // not yet applied
 	applied  applied
 	probes   map[vnet.ProbeTarget]*probing
 	agents   map[string]context.CancelFunc // of machines, by their NICs
@@ -67,11 +66,11 @@ type applied struct {
 	fabric, internet kernel.State
 }
 
-// HealthChange is one back end that went up or down under a probe.
-type HealthChange struct {
-	Target vnet.ProbeTarget
-	Up     bool
-	Reason string // why it is down: the last probe's error; "" when up
+// healthChange is one back end that went up or down under a probe.
+type healthChange struct {
+	target vnet.ProbeTarget
+	up     bool
+	reason string // why it is down: the last probe's error; "" when up
 }
 
 // errNotStarted is the error of what needs the fabric's namespaces before Start.
@@ -344,10 +343,6 @@ func (f *Fabric) Snapshot() (vnet.Network, vnet.Health) {
 	defer f.mu.Unlock()
 	return f.network.Clone(), maps.Clone(f.health)
 }
-
-// OnHealthChange calls fn after each change of health has reached the kernel, one call at a time. Register before Start. fn may
-// call the fabric's methods, but not Close.
-func (f *Fabric) OnHealthChange(fn func(HealthChange)) { f.watchers = append(f.watchers, fn) }
 
 // apply brings the kernel to the plan of the network and health, changing only what differs from the last time. Held: mu.
 func (f *Fabric) apply() error {

@@ -160,11 +160,7 @@ func (m nsgMaker) flow(nic vnet.NIC, direction string) vnet.SecurityFlow {
 // securityChains are the base chains that ask the groups.
 func securityChains(t *testing.T, ns *kernel.Namespace) map[string]*netfilter.Chain {
 	t.Helper()
-	data, err := ns.DumpNFT(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	rules, err := nftables.Parse(data)
+	rules, err := nftables.Parse([]byte(run(t, ns, "nft", "-j", "list", "ruleset")))
 	if err != nil {
 		t.Fatal(err)
 	}

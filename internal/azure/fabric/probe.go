@@ -147,10 +147,10 @@ func (f *Fabric) try(ctx context.Context, t vnet.ProbeTarget, p *probing, up boo
 		case err == nil && !up:
 			up = true
 			eager.end()
-			f.report(t, p, HealthChange{t, true, ""})
+			f.report(t, p, healthChange{t, true, ""})
 		case err != nil && up && failures >= p.probe.Count:
 			up = false
-			f.report(t, p, HealthChange{t, false, err.Error()})
+			f.report(t, p, healthChange{t, false, err.Error()})
 		}
 		select {
 		case <-ctx.Done():
@@ -196,17 +196,17 @@ func (e *eagerly) wait(interval time.Duration) time.Duration {
 }
 
 // report notes a change for followHealth, unless the member is probed otherwise by now.
-func (f *Fabric) report(t vnet.ProbeTarget, p *probing, c HealthChange) {
+func (f *Fabric) report(t vnet.ProbeTarget, p *probing, c healthChange) {
 	f.mu.Lock()
 	if f.probes[t] == p {
-		f.health[t] = c.Up
+		f.health[t] = c.up
 		f.changes = append(f.changes, c)
 	}
 	f.mu.Unlock()
 	f.wakeProbes()
 }
 
-// followHealth brings changes of health to the kernel, all that there are at once, and then tells who watches. What the kernel
+// followHealth brings changes of health to the kernel, all that there are at once, and then logs them. What the kernel
 // refuses is tried again, because back ends that are down must not get flows.
 func (f *Fabric) followHealth(ctx context.Context) {
 	for {
@@ -231,10 +231,7 @@ func (f *Fabric) followHealth(ctx context.Context) {
 			continue
 		}
 		for _, c := range changes {
-			f.cfg.Log.Info("back end changed", "probe", c.Target.Probe, "nic", c.Target.Member.NIC, "up", c.Up, "reason", c.Reason)
-			for _, w := range f.watchers {
-				w(c)
-			}
+			f.cfg.Log.Info("back end changed", "probe", c.target.Probe, "nic", c.target.Member.NIC, "up", c.up, "reason", c.reason)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"os/exec"
@@ -34,7 +35,39 @@ type world struct {
 	fabric *fabric.Fabric
 	cfg    fabric.Config
 	ns     map[string]*kernel.Namespace
-	health chan fabric.HealthChange
+	health chan healthChange
+}
+
+// healthChange is one back end that went up or down, as the fabric logs it when the kernel has been told.
+type healthChange struct {
+	nic, reason string
+	up          bool
+}
+
+// healthLog is a log of which the changes of health are read.
+type healthLog chan<- healthChange
+
+func (healthLog) Enabled(context.Context, slog.Level) bool { return true }
+func (l healthLog) WithAttrs([]slog.Attr) slog.Handler     { return l }
+func (l healthLog) WithGroup(string) slog.Handler          { return l }
+
+func (l healthLog) Handle(_ context.Context, r slog.Record) error {
+	var c healthChange
+	r.Attrs(func(a slog.Attr) bool {
+		switch a.Key {
+		case "nic":
+			c.nic = a.Value.String()
+		case "up":
+			c.up = a.Value.Bool()
+		case "reason":
+			c.reason = a.Value.String()
+		}
+		return true
+	})
+	if r.Message == "back end changed" {
+		l <- c
+	}
+	return nil
 }
 
 func network(t testing.TB, nodes, addresses int) vnet.Network {
@@ -78,10 +111,10 @@ func addService(n *vnet.Network) error {
 func newWorld(t testing.TB, nodes, addresses int) *world {
 	t.Helper()
 	kerneltest.NeedRoot(t)
-	w := &world{t: t, dir: t.TempDir(), ns: map[string]*kernel.Namespace{}, health: make(chan fabric.HealthChange, 100)}
+	w := &world{t: t, dir: t.TempDir(), ns: map[string]*kernel.Namespace{}, health: make(chan healthChange, 100)}
 	w.cfg = fabric.Config{
 		Dir: w.dir, Network: network(t, nodes, addresses), StateFile: w.dir + "/fabric.json",
-		Timing: fabric.Timing{Interval: 50 * time.Millisecond, Eager: 10 * time.Millisecond},
+		Timing: fabric.Timing{Interval: 50 * time.Millisecond, Eager: 10 * time.Millisecond}, Log: slog.New(healthLog(w.health)),
 	}
 	w.start()
 	t.Cleanup(func() {
@@ -110,7 +143,6 @@ func (w *world) start() {
 	if w.fabric, err = fabric.New(w.cfg); err != nil {
 		w.t.Fatal(err)
 	}
-	w.fabric.OnHealthChange(func(c fabric.HealthChange) { w.health <- c })
 	if err := w.fabric.Start(context.Background()); err != nil {
 		w.t.Fatal(err)
 	}
@@ -226,7 +258,7 @@ func (w *world) awaitAll(up bool, nics ...string) {
 	for slices.ContainsFunc(nics, func(nic string) bool { return !told[nic+"-nic"] }) {
 		select {
 		case c := <-w.health:
-			told[c.Target.Member.NIC] = c.Up == up
+			told[c.nic] = c.up == up
 		case <-timeout:
 			w.t.Fatalf("up=%v is not told of all of %v: %v", up, nics, told)
 		}
