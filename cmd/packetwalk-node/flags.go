@@ -159,7 +159,8 @@ func (c *command) configure(f *pflag.FlagSet) error {
 	if err := c.Apply(&c.proxy); err != nil {
 		return err
 	}
-	if c.configFile != "" && !families {
+	alone := c.ServiceProxy && !c.IPMasqAgent && !c.CalicoPools // what masquerades beside it does so for IPv6 where that is asked for
+	if !families && (c.configFile != "" || alone) {
 		c.Families = c.SupportedFamilies()
 	}
 	return nil
@@ -289,7 +290,8 @@ func (c *command) conntrackFlags(f *pflag.FlagSet) {
 func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.BoolVar(&c.ServiceProxy, "service-proxy", c.ServiceProxy,
 		"be the service proxy; false beside another one, such as kube-proxy, for what the other flags ask for")
-	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default IPv4, with --config all that the node supports)",
+	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default all that the node supports; "+
+		"IPv4 with --service-proxy=false, and with --ip-masq-agent or --calico-pools without --config)",
 		func(s string) error { return families(&c.Families, s) })
 	f.StringVar(&c.Rules, "proxy-rules", c.Rules, "the rule set of a Kubernetes version: "+strings.Join(serviceproxy.Ages(), ", ")+" (1.35)")
 	f.BoolVar(&c.WatchKernel, "watch-rules", c.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")

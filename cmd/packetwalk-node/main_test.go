@@ -49,9 +49,10 @@ func TestFlags(t *testing.T) {
 	}
 }
 
-// TestDefaultsOfFlags: without flags the options are the agent's defaults.
+// TestDefaultsOfFlags: without flags the options are the agent's defaults, for all families that the node supports.
 func TestDefaultsOfFlags(t *testing.T) {
 	got, want := mustParse(t).Options, agent.Defaults()
+	want.Families = want.SupportedFamilies()
 	got.Configz, want.Version, want.QPS, want.Burst, want.ConntrackMin = nil, version, 5, 10, 131072
 	if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 		cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
@@ -137,6 +138,22 @@ func TestDeprecatedPorts(t *testing.T) {
 	}
 }
 
+// TestFamilies: as kube-proxy does, the service proxy serves all that the node has; what masquerades beside it has to be asked for IPv6.
+func TestFamilies(t *testing.T) {
+	path := configFile(t, "mode: nftables\n")
+	four, none := []service.Family{service.IPv4}, agent.Options{Backend: agent.BackendNFTables}
+	all := none.SupportedFamilies()
+	for flags, want := range map[string][]service.Family{
+		"--proxy-mode=nftables": all, "--config=" + path: all, "--config=" + path + " --ip-masq-agent": all,
+		"--proxy-mode=nftables --ip-families=IPv4": four, "--config=" + path + " --ip-families=IPv4": four,
+		"--ip-masq-agent": four, "--calico-pools": four, "--service-proxy=false": four,
+	} {
+		if got := mustParse(t, strings.Fields(flags)...).Families; !slices.Equal(got, want) {
+			t.Errorf("%s: %v, want %v", flags, got, want)
+		}
+	}
+}
+
 // TestWrittenConfig: what --write-config-to writes asks for the same as the flags, and for what kube-proxy does without being asked.
 func TestWrittenConfig(t *testing.T) {
 	for _, flags := range []string{
@@ -148,7 +165,7 @@ func TestWrittenConfig(t *testing.T) {
 			t.Fatalf("%s: exit status %d", flags, status)
 		}
 		want := mustParse(t, strings.Fields(flags)...)
-		got := mustParse(t, "--config="+path, "--strict-config", "--ip-families=IPv4")
+		got := mustParse(t, "--config="+path, "--strict-config")
 		want.ConntrackPerCore, want.OOMScore = 32*1024, new(int32(-999))
 		got.Configz, want.Configz = nil, nil
 		if diff := cmp.Diff(want.Options, got.Options, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),

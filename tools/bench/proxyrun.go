@@ -32,7 +32,7 @@ type serviceProxy struct {
 func serviceProxies() []serviceProxy {
 	kubeProxy := []string{"packetwalk-controlplane", "kube-proxy", "--conntrack-max-per-core=0", "--conntrack-min=0",
 		"--conntrack-tcp-timeout-established=0s", "--conntrack-tcp-timeout-close-wait=0s"}
-	ours := []string{"packetwalk-node"}
+	ours := []string{"packetwalk-node", "--ip-families=IPv4"}
 	with := func(command []string, mode string) []string {
 		return append(slices.Clone(command), "--proxy-mode="+mode)
 	}

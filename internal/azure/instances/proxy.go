@@ -57,7 +57,7 @@ func (g *group) proxyArgs(p aci.ExtensionProperties) ([]string, error) {
 	if err := atomicfile.Write(file, text, 0o600); err != nil {
 		return nil, err
 	}
-	args := []string{"--kubeconfig=" + file, "--healthz-bind-address=", "--metrics-bind-address="}
+	args := []string{"--kubeconfig=" + file, "--ip-families=IPv4", "--healthz-bind-address=", "--metrics-bind-address="}
 	for _, f := range []struct{ flag, setting string }{
 		{"--node-name=", aci.SettingNodeName}, {"--cluster-cidr=", aci.SettingClusterCIDR}, {"--proxy-rules=", aci.SettingProxyRules},
 	} {

@@ -136,7 +136,8 @@ func proxyFlags(c *cluster.Cluster) []string {
 	if c.Spec.ServiceProxy.Implementation != cluster.ProxyPacketwalk {
 		return []string{"--service-proxy=false"}
 	}
-	flags := []string{"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend), "--proxy-rules=" + string(c.Spec.ServiceProxy.Rules)}
+	flags := []string{"--proxy-backend=" + string(c.Spec.ServiceProxy.Backend), "--proxy-rules=" + string(c.Spec.ServiceProxy.Rules),
+		"--ip-families=IPv4"}
 	if pods := c.PodRange(); pods.IsValid() {
 		flags = append(flags, "--cluster-cidr="+pods.String())
 	}

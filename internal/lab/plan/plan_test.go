@@ -54,7 +54,7 @@ func TestZones(t *testing.T) {
 
 // TestAgentFlags: who gives pods the node's address is one of three, and Calico's pools are for Calico's policy.
 func TestAgentFlags(t *testing.T) {
-	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --cluster-cidr="
+	const always, ours = "--kubeconfig=/k --node-name=n ", "--proxy-backend=iptables --proxy-rules=current --ip-families=IPv4 --cluster-cidr="
 	for _, c := range []struct{ spec, proxy, want string }{
 		{"{}", ours + "10.13.76.0/24", "--ip-masq-agent --ip-masq-format=v2 " +
 			"--ip-masq-configmaps=azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled"},

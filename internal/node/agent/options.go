@@ -74,7 +74,7 @@ const (
 	BackendNFTables = "nftables"
 )
 
-// Defaults are kube-proxy's.
+// Defaults are kube-proxy's, but for IPv6, which is not there on every node (SupportedFamilies).
 func Defaults() Options {
 	return Options{
 		Families:       []service.Family{service.IPv4},
