@@ -5,9 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/mdlayher/netlink"
-	"golang.org/x/sys/unix"
-
 	"packetwalk.dev/internal/node/service"
 )
 
@@ -93,24 +90,6 @@ func TestForeignKeysOfFans(t *testing.T) {
 	table.damaged = true
 	table.apply(t, state.Compare(table.copied()))
 	table.equals(t, state)
-}
-
-// TestMadeAnewAtOnce: a table of another shape goes in the transaction that makes all of ours.
-func TestMadeAnewAtOnce(t *testing.T) {
-	ns := namespace(t, "ns")
-	applyNFT(t, ns, "table ip %s { set cluster-ips { type inet_service; }; }\n", TableName)
-	s, m := meddledIn(t, ns, many)
-	s.most = 1
-	made := 0
-	m.before = func(messages []netlink.Message) error {
-		if made > 0 || slices.ContainsFunc(messages, func(m netlink.Message) bool { return m.Header.Type&0xff == unix.NFT_MSG_DELTABLE }) {
-			made++
-		}
-		return nil
-	}
-	if mustSync(t, s, manyPorts(5)); made != 1 {
-		t.Errorf("made anew in %d transactions", made)
-	}
 }
 
 // TestFanOfSet: the names of sets may be others'.

@@ -50,6 +50,7 @@ var mapAffinity = [places]string{"affinity-ips", "affinity-node-ports"}
 const (
 	chainRemember = "remember-clients"
 	chainServices = "services"
+	chainForward  = "filter-forward"
 	chainMark     = "mark-for-masquerade"
 	chainDecide   = "external/local" // of each place: by who asks
 )

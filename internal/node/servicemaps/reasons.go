@@ -92,7 +92,7 @@ func signedChains() []reason.Chain {
 			reason.Line{Comment: "without endpoints", For: whose + "has no endpoints", Not: "Services: is it for one without endpoints?"},
 			reason.Line{Comment: "without endpoints on this node", For: whose + "has no endpoints on this node",
 				Not: "Services: is it for one without endpoints on this node?"},
-			reason.Line{To: "drop", Comment: "an unallocated cluster IP", For: "Services: an address of their range that no Service has"},
+			reason.Line{To: "drop", Comment: whyUnallocated, For: "Services: an address of their range that no Service has"},
 			reason.Line{To: "drop", Text: "@" + setFirewalled + " *", For: whose + "load balancer IP, from outside its source ranges"},
 			reason.Line{Text: "@" + setClusterIPs + " *", For: "Services: a cluster IP, but no port of its Service"},
 			reason.Line{To: chainMark, Text: "@" + setHairpin + " *", For: "an endpoint that reaches itself through its Service"},

@@ -128,7 +128,7 @@ func (w *writer) hooks() []nf.Chain {
 		base("firewall-prerouting", "filter", unix.NF_INET_PRE_ROUTING, beforeDNAT, guard),
 		base("firewall-output", "filter", unix.NF_INET_LOCAL_OUT, beforeDNAT, guard),
 		base("filter-input", "filter", unix.NF_INET_LOCAL_IN, 0, append(slices.Concat(w.refuse(byNodePort), w.refuse(byAddress)), learn)...),
-		base("filter-forward", "filter", unix.NF_INET_FORWARD, 0, refused...),
+		base(chainForward, "filter", unix.NF_INET_FORWARD, 0, refused...),
 		base("filter-output", "filter", unix.NF_INET_LOCAL_OUT, 0, refused...),
 		base("filter-postrouting", "filter", unix.NF_INET_POST_ROUTING, 0, learn),
 		base("nat-postrouting", "nat", unix.NF_INET_POST_ROUTING, 100, w.postrouting()...),
@@ -145,10 +145,12 @@ func (w *writer) refuse(at place) []nf.Rule {
 	}
 }
 
+const whyUnallocated = "an unallocated cluster IP"
+
 // unallocated drops what is for a cluster IP that no service has: it would go to wherever the default route leads.
 func (w *writer) unallocated() (rules []nf.Rule) {
 	for _, cidr := range w.ServiceCIDRs {
-		rules = append(rules, w.isNew(rule("an unallocated cluster IP",
+		rules = append(rules, w.isNew(rule(whyUnallocated,
 			append(w.within(w.destination, cidr, unix.NFT_CMP_EQ), nf.Verdict(nf.Drop, ""))...)))
 	}
 	return rules

@@ -24,9 +24,6 @@ const tries = 5
 // is twice as slow, and takes hundreds of MB.
 const mostElements = 4_000
 
-// mostAnew is how many go in one transaction with that which deletes or wakes the table: what is not in it is found by nobody until later.
-const mostAnew = 200_000
-
 // Syncer keeps the kernel's table equal to the service ports. It is not safe for concurrent use.
 type Syncer struct {
 	rules  *Rules
@@ -92,29 +89,56 @@ func portsOf(ports *service.Ports, services []service.Key) map[service.Key][]ser
 	return of
 }
 
-// full makes the table that of the service ports, whatever it is now.
+// full makes the table that of the service ports, whatever it is now. Where only a table that is made anew can be, another with all of it
+// stands beside until that is whole: of two that know a service port, the first that translates a flow does so for both.
 func (s *Syncer) full(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
-	otherShape := false
+	beside := NewSyncer(s.config, s.rules)
+	beside.table, beside.most = s.beside(), s.most
+	state, c, err = s.compare(ctx, ports)
+	if errors.Is(err, errOtherShape) {
+		if _, _, err = beside.anew(ctx, ports); err == nil {
+			state, c, err = s.anew(ctx, ports)
+		}
+	}
+	if err == nil {
+		err = remove(ctx, s.rules, beside.table)
+	}
+	return state, c, err
+}
+
+// anew makes the table of nothing.
+func (s *Syncer) anew(ctx context.Context, ports *service.Ports) (*State, Changes, error) {
+	if err := remove(ctx, s.rules, s.table); err != nil {
+		return nil, Changes{}, err
+	}
+	return s.compare(ctx, ports)
+}
+
+// beside is the table that stands in while the syncer's own is made anew.
+func (s *Syncer) beside() nf.Table {
+	return nf.Table{Family: s.table.Family, Name: s.table.Name + "-beside"}
+}
+
+var errOtherShape = errors.New("sets and chains have other shapes")
+
+// compare makes the table that of the service ports by what differs. The error is errOtherShape where that cannot be.
+func (s *Syncer) compare(ctx context.Context, ports *service.Ports) (state *State, c Changes, err error) {
 	err = s.undisturbed(ctx, func(h held) error {
 		state = s.wanted(ports, h.elements)
 		c = state.replace(h)
-		if otherShape = h.hasOtherShape(&c.Steps[0]); otherShape {
-			return nil
+		if h.hasOtherShape(&c.Steps[0]) {
+			return errOtherShape
 		}
 		err := s.apply(ctx, &c, true)
-		otherShape = isTooDeep(err) && len(c.GoneChains) > 0
+		if isTooDeep(err) && len(c.GoneChains) > 0 {
+			return errOtherShape
+		}
 		return err
 	})
-	if !otherShape {
-		return state, c, err
+	if err != nil {
+		return nil, Changes{}, err
 	}
-	state = s.wanted(ports, nil)
-	c = state.Compare(nil)
-	for i := range c.Steps {
-		c.Steps[i].Forget = nil // the maps of clients are new
-	}
-	s.generation = 0
-	return state, c, s.apply(ctx, &c, false, s.table.Make(), s.table.Delete())
+	return state, c, nil
 }
 
 // wanted is the state of all service ports, where a table holds elements.
@@ -270,7 +294,7 @@ func (s *Step) elements() int { return len(s.Delete) + len(s.Add) }
 // Remove removes the table.
 func (s *Syncer) Remove(ctx context.Context) error {
 	s.state = nil
-	return remove(ctx, s.rules, s.table)
+	return errors.Join(remove(ctx, s.rules, s.table), remove(ctx, s.rules, s.beside()))
 }
 
 // RemoveKubeProxys removes the table that kube-proxy has with nftables (k8s.io/kubernetes pkg/proxy/nftables), if it is there.

@@ -19,9 +19,6 @@ import (
 func (s *Syncer) apply(ctx context.Context, c *Changes, strict bool, first ...netlink.Message) error {
 	var written []string
 	most := s.most
-	if len(first) > 0 {
-		most = max(most, mostAnew)
-	}
 	for steps := c.Steps; len(steps) > 0; {
 		n, elements := 0, 0
 		for n < len(steps) && (n == 0 || elements+steps[n].elements() <= most) {

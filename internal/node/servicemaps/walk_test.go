@@ -2,6 +2,7 @@ package servicemaps
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -10,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
@@ -172,6 +174,64 @@ func TestEachStateForwards(t *testing.T) {
 				t.Logf("change %d: %d states", change, len(between))
 			}
 		})
+	}
+}
+
+// TestOtherShapeForwards: while a table of another shape is made anew, in as many transactions as can be, each packet goes as before; also
+// if one of those is refused, and the next sync goes on.
+func TestOtherShapeForwards(t *testing.T) {
+	r := rand.New(rand.NewPCG(5, 77))
+	w := &randomWorld{r: r, services: map[int]*corev1.Service{}, slices: map[int]*discoveryv1.EndpointSlice{}}
+	for range 20 {
+		w.change()
+	}
+	config := serviceproxy.Config{Family: service.IPv4, MasqueradeBit: 14, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.0.0.0/24")}}
+	config.Detector.CIDR = netip.MustParsePrefix("10.1.0.0/16")
+	ns := namespace(t, "ns")
+	mustSync(t, syncerIn(t, ns, config), w.ports())
+	want := list(t, ns)
+	const set = "\tset cluster-ips {\n\t\ttype ipv4_addr\n"
+	other := strings.Replace(want, set, set+"\t\tsize 65535\n", 1)
+	packets := randomPackets(r, 20)
+	var before [][]string
+	states, refused, all := 0, -1, 0
+	m := &watched{Kernel: nftablesIn(t, ns)}
+	look := func() {
+		n := nodeWith(t, ns)
+		for i, p := range packets {
+			if got := n.walked(t, p); len(before) == i {
+				before = append(before, got)
+			} else if !slices.Equal(got, before[i]) {
+				t.Errorf("state %d: %v:\n%s\nbefore:\n%s", states, p.Packet.Tuple, strings.Join(got, "\n"), strings.Join(before[i], "\n"))
+			}
+		}
+		states++
+	}
+	refuse := &meddled{Kernel: m, before: func([]netlink.Message) error {
+		if states == refused {
+			refused = -1
+			return unix.ENOMEM
+		}
+		return nil
+	}}
+	for at := -1; at < all; at++ {
+		applyNFT(t, ns, "delete table ip %s\n%s", TableName, other)
+		states, refused, m.after = 0, at, look
+		look()
+		s := NewSyncer(config, NewRules(refuse))
+		s.most = 1
+		_, err := sync(t.Context(), s, w.ports())
+		if at > 0 && !errors.Is(err, unix.ENOMEM) {
+			t.Errorf("refused in state %d: %v", at, err)
+		}
+		mustSync(t, s, w.ports())
+		if m.after = nil; at < 0 {
+			all = states
+		}
+		t.Logf("refused in state %d: %d states", at, states)
+		if got := list(t, ns); !slices.Equal(sortedLines(got), sortedLines(want)) {
+			t.Errorf("got:\n%s\nwant:\n%s", got, want)
+		}
 	}
 }
 

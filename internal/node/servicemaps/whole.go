@@ -3,6 +3,7 @@ package servicemaps
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/node/service"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
@@ -57,7 +58,7 @@ func (s *State) Compare(held Elements) Changes {
 }
 
 // replace gives the steps from a table to the state as Compare does, and what is left over. Service ports whose fan goes are led to by it
-// until all of them have another.
+// until all of them have another; and a table begins to drop what is for unallocated addresses when it knows those that are allocated.
 func (s *State) replace(h held) Changes {
 	var gone []fan
 	for name, elements := range h.elements {
@@ -69,12 +70,25 @@ func (s *State) replace(h held) Changes {
 	}
 	c := s.Compare(h.elements)
 	c.leftOver(h)
+	chains := c.Steps[0].Chains
+	var last []nf.Chain
+	until := func(chain nf.Chain) {
+		at := slices.IndexFunc(chains, func(c nf.Chain) bool { return c.Name == chain.Name })
+		last = append(last, chains[at])
+		chains[at] = chain
+	}
 	if len(gone) > 0 {
-		chains := c.Steps[0].Chains
-		at := slices.IndexFunc(chains, func(c nf.Chain) bool { return c.Name == chainServices })
-		last := chains[at]
-		chains[at] = s.w.services(s.fanSets(gone...))
-		c.Steps = append(c.Steps, Step{Chains: []nf.Chain{last}})
+		until(s.w.services(s.fanSets(gone...)))
+	}
+	if len(s.w.ServiceCIDRs) > 0 && !strings.Contains(h.chains[chainForward], whyUnallocated) {
+		open := *s.w
+		open.ServiceCIDRs = nil
+		for _, chain := range open.hooks() {
+			until(chain)
+		}
+	}
+	if len(last) > 0 {
+		c.Steps = append(c.Steps, Step{Chains: last})
 	}
 	return c
 }
