@@ -117,8 +117,10 @@ func (l *nodes) startMachine(ctx context.Context, n *node) error {
 func (l *nodes) attend(ctx context.Context, n *node) {
 	life, stop := context.WithCancel(ctx)
 	var beside sync.WaitGroup
-	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n) })
+	has := l.imagesOf(n)
+	served := l.keep(life, "the registry of "+n.Name, func(ctx context.Context) error { return l.serveRegistry(ctx, n, has) })
 	beside.Go(func() { <-served })
+	beside.Go(func() { has.follow(life) })
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {
 		followed := l.keep(life, "the pod network of "+n.Name, func(ctx context.Context) error { return l.followPodCIDR(ctx, n) })
 		beside.Go(func() { <-followed })
