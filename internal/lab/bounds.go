@@ -8,8 +8,8 @@ import (
 	"packetwalk.dev/internal/pods/cgroup"
 )
 
-// bounds is what the lab's containers may use together, one without limits of its own, and a real node: control groups, and a disk. Where the machine
-// has none, or they are read-only, containers run without bounds, and status says so.
+// bounds is what the lab's containers may use together, one without limits of its own, and a real node: control groups, and a disk. Where
+// the machine has none, or they are read-only, containers run without bounds, and status says so.
 type bounds struct {
 	still
 	*core

@@ -142,7 +142,7 @@ func (n *nodeImages) look(ctx context.Context) error {
 	return errors.Join(err, n.tell(ctx, all, there))
 }
 
-// giveUp is how long a node may take from when it has asked for an image until it has it: containerd gives up what stands still for so long.
+// giveUp is how long a node may take from when it asked for an image until it has it: containerd gives up what stands still for so long.
 const giveUp = 5 * time.Minute
 
 // renew has the node forget the names of images that are there now, and takes them from all. there are those that it may have a look-alike

@@ -130,7 +130,7 @@ func TestLookAlike(t *testing.T) {
 	}
 }
 
-// TestLookAlikesOfLaterPods: containerd does not ask again for what it has: pods that come later, and containers that do, are told too, each
+// TestLookAlikesOfLaterPods: containerd does not ask again for what it has: pods that come later, and containers that do, are told, each
 // once, also if the API did not take it the first time and by the next lab process; and none that runs the image itself.
 func TestLookAlikesOfLaterPods(t *testing.T) {
 	l, _ := standingIn(t)
@@ -172,7 +172,8 @@ func TestLookAlikesOfLaterPods(t *testing.T) {
 	}
 }
 
-// TestLookAlikeGoes: when the image is there the node forgets what has its name, if it has that already, and what comes then is told nothing.
+// TestLookAlikeGoes: when the image is there the node forgets what has its name, if it has that already, and what comes then is told
+// nothing.
 func TestLookAlikeGoes(t *testing.T) {
 	l, _ := standingIn(t)
 	const ref = "docker.io/library/nginx:1.27"

@@ -13,8 +13,8 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// bomb: a pod that starts processes without end comes to its own bound, and while it stands there the node, its other pods, new ones too, and
-// the lab go on. The node has bounds that it cannot change.
+// bomb: a pod that starts processes without end comes to its own bound, and while it stands there the node, its other pods, new ones too,
+// and the lab go on. The node has bounds that it cannot change.
 func bomb(t *testing.T, w *world.World, node string) {
 	bounds, err := cgroup.Machine()
 	if err != nil {
