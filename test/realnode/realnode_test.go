@@ -106,11 +106,7 @@ func TestNode(t *testing.T) {
 func start(t *testing.T, name, config string) *world.World {
 	t.Helper()
 	w := world.New(t, fmt.Sprintf("%s-%d", name, os.Getpid()))
-	for _, program := range []string{filepath.Join(w.Root, "bin", "realnode", "kubelet"), "/usr/sbin/runc"} {
-		if _, err := os.Stat(program); err != nil {
-			t.Skip("the programs of real nodes are not there; make realnode makes them")
-		}
-	}
+	w.NeedRealNodes(t)
 	t.Cleanup(func() { down(t, w) })
 	up(t, w, config)
 	return w

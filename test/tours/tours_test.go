@@ -31,9 +31,7 @@ func TestTours(t *testing.T) {
 // TestRealNodes: the shop's page is the same where containerd runs its pods.
 func TestRealNodes(t *testing.T) {
 	w := world.New(t, "tours-real")
-	if _, err := os.Stat(filepath.Join(w.Root, "bin", "realnode", "kubelet")); err != nil {
-		t.Skip("the programs of real nodes are not built; make realnode makes them")
-	}
+	w.NeedRealNodes(t)
 	folder := filepath.Join(t.TempDir(), "shop")
 	if err := os.CopyFS(folder, os.DirFS(w.Example("shop"))); err != nil {
 		t.Fatal(err)

@@ -94,6 +94,21 @@ func NeedRoot(t *testing.T) {
 	t.Skip("needs root")
 }
 
+// NeedRealNodes skips a test of nodes with runtime containerd where their programs are not there, which take minutes to build; make
+// test-realnode has built them, and a test fails ($REALNODE).
+func (w *World) NeedRealNodes(t *testing.T) {
+	t.Helper()
+	for _, program := range []string{filepath.Join(w.Root, "bin", "realnode", "kubelet"), "/usr/sbin/runc"} {
+		if _, err := os.Stat(program); err == nil {
+			continue
+		}
+		if os.Getenv("REALNODE") != "" {
+			t.Fatalf("the programs of real nodes are not there: %s; make realnode makes them", program)
+		}
+		t.Skip("make test leaves real nodes to make test-realnode, which builds their programs")
+	}
+}
+
 // Example is the path of a file of examples/.
 func (w *World) Example(elem ...string) string {
 	return filepath.Join(append([]string{w.Root, "examples"}, elem...)...)
