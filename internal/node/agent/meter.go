@@ -25,6 +25,7 @@ type meter struct {
 	name, help, kind, labels string    // kind: gauge, counter, histogram; labels by commas
 	bounds                   []float64 // of a histogram's buckets
 	series                   map[string]*series
+	read                     func() (float64, error) // the value, if it has neither labels nor series; with an error there is none
 }
 
 // series are the values of one combination of labels.
@@ -42,6 +43,11 @@ func (m *meters) add(kind, name, help, labels string, bounds ...float64) *meter 
 	m.all = append(m.all, one)
 	slices.SortFunc(m.all, func(a, b *meter) int { return cmp.Compare(a.name, b.name) })
 	return one
+}
+
+// addRead adds one whose value is read whenever it is shown.
+func (m *meters) addRead(kind, name, help string, read func() (float64, error)) {
+	m.add(kind, name, help, "").read = read
 }
 
 var escape = strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`)
@@ -102,6 +108,12 @@ func (m *meters) text() (b []byte) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, one := range m.all {
+		if one.read != nil {
+			clear(one.series)
+			if v, err := one.read(); err == nil {
+				one.series[""] = &series{value: v}
+			}
+		}
 		if len(one.series) > 0 {
 			b = fmt.Appendf(b, "# HELP %s %s\n# TYPE %s %s\n", one.name, one.help, one.name, one.kind)
 		}

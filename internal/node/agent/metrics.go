@@ -10,7 +10,8 @@ import (
 )
 
 // metrics are those of kube-proxy by the same names, types and labels (k8s.io/kubernetes pkg/proxy/metrics/metrics.go, 1.35), so that
-// dashboards and alerts made for it go on working.
+// dashboards and alerts made for it go on working; of those that every program of Kubernetes has, those of the process. The oracle's
+// TestMetricsHaveUpstreamsNames has what is left out.
 type metrics struct {
 	meters
 
@@ -73,6 +74,13 @@ func newMetrics(backend string) *metrics {
 	m.conntrack = m.add("histogram", "kubeproxy_conntrack_reconciler_sync_duration_seconds",
 		"Duration of a look for stale flows.", family, seconds...)
 	m.conntrackDeleted = m.add("counter", "kubeproxy_conntrack_reconciler_deleted_entries_total", "Stale flows deleted.", family)
+	if backend == BackendIPTables {
+		m.addRead("counter", "kubeproxy_iptables_ct_state_invalid_dropped_packets_total",
+			"Packets dropped because conntrack takes them for invalid.", packetsOf(serviceproxy.CounterInvalid))
+		m.addRead("counter", "kubeproxy_iptables_localhost_nodeports_accepted_packets_total",
+			"Packets to node ports on loopback addresses.", packetsOf(serviceproxy.CounterLocalhost))
+	}
+	m.addProcess()
 	m.repairs = m.add("counter", "packetwalk_proxy_repaired_chains_total", "Chains put back after something else changed them.", family)
 	return m
 }

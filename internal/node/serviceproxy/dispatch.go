@@ -77,7 +77,7 @@ func (b *builder) captureNodePort(r *portRules) {
 		if b.LocalhostNodePorts && b.NFAcct {
 			counted := r.toNodePort("", iptables.Jump(r.external))
 			counted.Destination = iptables.AddressMatch{Prefix: loopback(b.Family)}
-			counted.Matches = append(counted.Matches, nfacct(counterLocalhost))
+			counted.Matches = append(counted.Matches, nfacct(CounterLocalhost))
 			b.nat.add(chainNodePorts, counted)
 		}
 		b.nat.add(chainNodePorts, r.toNodePort("", iptables.Jump(r.external)))

@@ -41,12 +41,12 @@ type Config struct {
 
 // The accounting objects (nfnetlink_acct) of the current rule set.
 const (
-	counterInvalid   = "ct_state_invalid_dropped_pkts"
-	counterLocalhost = "localhost_nps_accepted_pkts"
+	CounterInvalid   = "ct_state_invalid_dropped_pkts"
+	CounterLocalhost = "localhost_nps_accepted_pkts"
 )
 
 // CounterNames are the accounting objects that have to exist before rules with Config.NFAcct can be loaded.
-func CounterNames() []string { return []string{counterInvalid, counterLocalhost} }
+func CounterNames() []string { return []string{CounterInvalid, CounterLocalhost} }
 
 // Detector recognises traffic that local pods send: by its source range or by the interface it comes in by. The zero value recognises none.
 type Detector struct {
@@ -264,7 +264,7 @@ func (b *builder) forward() {
 	if b.age.dropsInvalid && !b.TCPLiberal {
 		r := iptables.Rule{Matches: []iptables.Match{ctstate(false, "INVALID")}, Target: iptables.Jump("DROP")}
 		if b.NFAcct {
-			r.Matches = append(r.Matches, nfacct(counterInvalid))
+			r.Matches = append(r.Matches, nfacct(CounterInvalid))
 		}
 		b.filter.add(chainForward, r)
 	}
