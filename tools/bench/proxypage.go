@@ -62,6 +62,9 @@ func (r *proxyResults) page() string {
 	for _, t := range r.targets() {
 		fmt.Fprintf(&b, "| %s | %.2f %s | ≤ %.2f | %s | %s |\n", t.name, t.is, t.unit, t.most, t.verdict(), t.elsewhere)
 	}
+	for _, t := range r.elsewhere() {
+		fmt.Fprintf(&b, "| %s | measured elsewhere: `%s` | | | |\n", t.name, t.command)
+	}
 	b.WriteString("\n")
 	for _, t := range []struct {
 		title string
