@@ -82,6 +82,7 @@ type proxy struct {
 	other  syncer // of the other backend
 	udp    bool   // UDP flows may be stale
 	failed int    // syncs in a row
+	told   bool   // of these, by an event
 
 	pending   map[service.Key][]time.Time // changed since the last sync that succeeded, with the trigger times of its endpoints' changes
 	triggered map[service.Key]time.Time   // last of those that has been observed; nil before the first sync that succeeds

@@ -91,14 +91,19 @@ func (p *proxy) put(key service.Key, ports []service.Port, of []*discoveryv1.End
 	p.ports.Put(key, ports)
 }
 
-// tellFailure makes an event of the node's when the rules cannot be written: not of the first time, which may be somebody's haste.
+// tellFailure tells when the rules cannot be written: health, for which they wait though nothing may have changed in the API, and an event
+// of the node's; not of the first time, which may be somebody's haste.
 func (a *agent) tellFailure(ctx context.Context, p *proxy, node *corev1.Node, err error) {
-	if p.failed++; err == nil {
-		p.failed = 0
-	}
-	if p.failed != 2 || node == nil {
+	if err == nil {
+		p.failed, p.told = 0, false
 		return
 	}
+	p.failed++
+	a.health.Queued(p.family)
+	if p.failed < 2 || p.told || node == nil {
+		return
+	}
+	p.told = true
 	a.event(ctx, corev1.Event{
 		InvolvedObject: corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: node.Name, UID: node.UID},
 		Reason:         "FailedToWriteServiceRules", Action: "Sync",

@@ -72,7 +72,8 @@ func (oneNode) Delta(bool) kube.Delta {
 
 func (n oneNode) Event(_ context.Context, e corev1.Event) error { n.events <- e; return nil }
 
-// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, and an event of the node's: once, if it lasts.
+// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, the end of being healthy though nothing changes in
+// the API, and an event of the node's: once, if it lasts, also where there is no node at first.
 func TestRefused(t *testing.T) {
 	o := Defaults()
 	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
@@ -80,14 +81,17 @@ func TestRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a.faults.last = 0
+	a.faults.last, a.health = 0, serviceproxy.NewHealth(0, time.Now)
 	api := oneNode{events: make(chan corev1.Event, 10)}
-	a.source = api
+	a.source = changing{}
 	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{err: unix.ENOMEM}}
 	a.proxies = []*proxy{p}
-	for i := range 3 {
-		if a.sync(t.Context(), p); p.failed != i+1 || len(p.pending) != 0 {
-			t.Errorf("sync %d: failed %d times, %d pending", i, p.failed, len(p.pending))
+	for i := range 5 {
+		if i == 3 {
+			a.source = api
+		}
+		if a.sync(t.Context(), p); p.failed != i+1 || len(p.pending) != 1 || a.health.Healthy() {
+			t.Errorf("sync %d: failed %d times, %d pending, healthy: %v", i, p.failed, len(p.pending), a.health.Healthy())
 		}
 	}
 	if e := <-api.events; e.InvolvedObject.Name != "node0" || e.Reason != "FailedToWriteServiceRules" ||
@@ -105,7 +109,7 @@ func TestRefused(t *testing.T) {
 		t.Errorf("faults %s", w.Body)
 	}
 	text := string(a.metrics.text())
-	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 3`; !strings.Contains(text, want) {
+	if want := `kubeproxy_sync_proxy_rules_nftables_sync_failures_total{ip_family="IPv4"} 5`; !strings.Contains(text, want) {
 		t.Errorf("no %s in\n%s", want, text)
 	}
 }
