@@ -28,7 +28,8 @@ import (
 	"packetwalk.dev/internal/testing/kerneltest"
 )
 
-// TestWhatTheNodeSays: its pods' ranges and its own address become part of the rules when they are known, and not before.
+// TestWhatTheNodeSays: its pods' ranges and its own address become part of the rules when they are known, and not before; without its
+// object they stay.
 func TestWhatTheNodeSays(t *testing.T) {
 	node := func(ips []string, pods ...string) *corev1.Node {
 		n := &corev1.Node{Spec: corev1.NodeSpec{PodCIDRs: pods}}
@@ -96,6 +97,10 @@ func TestWhatTheNodeSays(t *testing.T) {
 				p.config.NodeIP.String()), ports}
 			if want := [3]string{c.pods, c.own, c.ports}; got != want {
 				t.Errorf("pods, own address, node ports: %q, want %q", got, want)
+			}
+			p.triggered = map[service.Key]time.Time{}
+			if err := a.configure(p, kube.Delta{}); err != nil || c.pods != "" && p.config.Detector.CIDR.String() != c.pods {
+				t.Errorf("once there are rules, without the node: pods %s, %v", p.config.Detector.CIDR, err)
 			}
 		})
 	}

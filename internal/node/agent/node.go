@@ -69,8 +69,11 @@ func (a *agent) configure(p *proxy, delta kube.Delta) error {
 		p.config.NodeIP = nodeIP(p.family, n)
 	}
 	if a.PodsOfNode {
-		var err error
-		if p.config.Detector.CIDR, err = podRange(p.family, n); err != nil {
+		pods, err := podRange(p.family, n)
+		switch {
+		case err == nil:
+			p.config.Detector.CIDR = pods
+		case p.triggered == nil: // else there are rules by what it was, and it stays that
 			return err
 		}
 	}
