@@ -375,7 +375,7 @@ func (a *agent) lookForFlush(ctx context.Context) {
 	}
 }
 
-// repair puts back what others have taken away or changed, and removes what could not be removed after a sync.
+// repair puts back what others have taken away or changed, and removes what could not be removed after a sync, stale flows too.
 func (a *agent) repair(ctx context.Context) {
 	a.ensureMasquerade(ctx)
 	defer a.repairKept()
@@ -394,6 +394,7 @@ func (a *agent) repair(ctx context.Context) {
 	for _, p := range a.proxies {
 		if p.triggered != nil {
 			a.removeOthers(ctx, p)
+			a.cleanFlows(p)
 		}
 	}
 }

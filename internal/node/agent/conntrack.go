@@ -13,12 +13,7 @@ import (
 )
 
 // deleteStaleFlows deletes the UDP flows that lead to endpoints which serve no more, and tells how many.
-func deleteStaleFlows(f service.Family, flows *serviceproxy.UDPFlows) (deleted int, err error) {
-	defer func() {
-		if err != nil {
-			err = fmt.Errorf("delete conntrack entries of stale UDP flows: %w", err)
-		}
-	}()
+func deleteStaleFlows(f service.Family, flows *serviceproxy.UDPFlows) (deleted int, _ error) {
 	c, err := conntrack.Dial(nil)
 	if err != nil {
 		return 0, err

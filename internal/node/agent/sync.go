@@ -174,22 +174,21 @@ func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer)
 	return err
 }
 
-// cleanFlows looks at conntrack when something about UDP services has changed.
+// cleanFlows looks at conntrack when something about UDP services has changed, and until that has succeeded.
 func (a *agent) cleanFlows(p *proxy) {
 	if !p.udp {
 		return
 	}
 	start := time.Now()
+	var err error
 	if flows := serviceproxy.NewUDPFlows(p.ports.UDP()); !flows.Empty() {
-		n, err := deleteStaleFlows(p.family, flows)
+		var n int
+		n, err = deleteStaleFlows(p.family, flows)
 		a.metrics.conntrackDeleted.of(p.family.String()).add(float64(n))
 		a.metrics.conntrack.of(p.family.String()).observe(time.Since(start))
-		if err != nil {
-			a.log("%v", err)
-			return
-		}
 	}
-	p.udp = false
+	a.faults.note(fmt.Sprintf("delete stale %s UDP flows", p.family), err)
+	p.udp = err != nil
 }
 
 // syncChecks serves the health check node ports. A port that cannot be opened is reported once, as an event of its service.
