@@ -95,6 +95,13 @@ func TestOwnPlugin(t *testing.T) {
 		install(t, w, node)
 	}
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=60s")
+	world.Eventually(t, 30*time.Second, func() error { // of not being Ready, which end pods that tolerate them for a second
+		taints := w.Kubectl(t, "get", "nodes", "-o", "jsonpath={.items[*].spec.taints}")
+		if taints != "" {
+			return fmt.Errorf("the nodes have taints: %s", taints)
+		}
+		return nil
+	})
 	if _, err := w.TryInput(time.Minute, ownManifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
 		t.Fatal(err)
 	}
