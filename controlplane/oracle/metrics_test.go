@@ -47,14 +47,16 @@ func upstreamsNames(t *testing.T) (names []string) {
 		t.Fatal(err)
 	}
 	for _, one := range all {
-		if name := one.GetName(); strings.HasPrefix(name, "go_") || strings.HasPrefix(name, "process_") || strings.HasPrefix(name, "kubernetes_") {
+		name, begins := one.GetName(), func(prefix string) bool { return strings.HasPrefix(one.GetName(), prefix) }
+		if begins("go_") || begins("process_") || begins("kubernetes_") {
 			names = append(names, name)
 		}
 	}
 	return names
 }
 
-// TestMetricsHaveUpstreamsNames: what upstream measures is there by the same name, or left out for a reason; and nothing else has such a name.
+// TestMetricsHaveUpstreamsNames: what upstream measures is there by the same name, or left out for a reason, and nothing else has such a
+// name.
 func TestMetricsHaveUpstreamsNames(t *testing.T) {
 	theirs, ours := upstreamsNames(t), append(agent.MetricNames(agent.BackendIPTables), agent.MetricNames(agent.BackendNFTables)...)
 	for _, name := range theirs {

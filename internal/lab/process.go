@@ -12,8 +12,8 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
-// A process that ends again and again while a lab starts keeps it from starting: after three ends in a row, or two of which the second comes
-// later than 18 s. With the supervisor's pauses, of 1 and 2 s, that is known within 30 s of each that lives for up to 14 s.
+// A process that ends again and again while a lab starts keeps it from starting: after three ends in a row, or two of which the second
+// comes later than 18 s. With the supervisor's pauses, of 1 and 2 s, that is known within 30 s of each that lives for up to 14 s.
 const (
 	hopeless     = 3
 	hopelessLate = 2
