@@ -111,6 +111,8 @@ realnode: ## containerd and upstream's kubelet, for nodes with runtime container
 test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
 	CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/realnode
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours)
+	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \
+	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
 
 .PHONY: test-proxies
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes

@@ -8,19 +8,22 @@ import (
 	"testing"
 	"time"
 
+	"packetwalk.dev/internal/node/servicemaps"
 	"packetwalk.dev/test/world"
 )
 
 // proxyStep is a service proxy that the cluster is changed to, and what rules of services a node has then.
 type proxyStep struct {
 	name, spec       string
-	iptables, tables bool // chains of services in iptables' nat table; kube-proxy's tables of nftables
+	iptables         bool   // chains of services in iptables' nat table
+	table            string // of nftables, whose services it has
 	kubeProxy, works bool
 }
 
 var proxySteps = []proxyStep{
 	{name: "kube-proxy", spec: "{implementation: kube-proxy}", iptables: true, kubeProxy: true, works: true},
-	{name: "kube-proxy with nftables", spec: "{implementation: kube-proxy, backend: nftables}", tables: true, kubeProxy: true, works: true},
+	{name: "kube-proxy with nftables", spec: "{implementation: kube-proxy, backend: nftables}", table: "kube-proxy", kubeProxy: true, works: true},
+	{name: "packetwalk with nftables", spec: "{backend: nftables}", table: servicemaps.TableName, works: true},
 	{name: "packetwalk again", spec: "{}", iptables: true, works: true},
 	{name: "nobody", spec: "{implementation: none}"},
 	{name: "packetwalk after nobody", spec: "{}", iptables: true, works: true},
@@ -51,7 +54,11 @@ func (s proxyStep) rules(t *testing.T, w *world.World, node string) {
 		if err := errors.Join(err, err2); err != nil {
 			return err
 		}
-		if strings.Contains(rules, ":KUBE-SVC-") != s.iptables || strings.Contains(tables, "table ip kube-proxy") != s.tables {
+		wrong := strings.Contains(rules, ":KUBE-SVC-") != s.iptables
+		for _, table := range []string{"kube-proxy", servicemaps.TableName} {
+			wrong = wrong || strings.Contains(tables, "table ip "+table) != (table == s.table)
+		}
+		if wrong {
 			return fmt.Errorf("the rules of services on %s are not %s's:\n%s%s", node, s.name, rules, tables)
 		}
 		if !strings.Contains(rules, "-A IP-MASQ-AGENT ") {
