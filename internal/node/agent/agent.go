@@ -301,7 +301,7 @@ func (a *agent) run(ctx context.Context) error {
 // loop syncs on changes, each family at the pace of its pacer, and looks after the rules in between. It calls watch after the first sync,
 // each rule of which the kernel would tell of; also if that failed: one family's rules may be there though the other's cannot be written.
 func (a *agent) loop(ctx context.Context, watch func()) {
-	pace := pacer{min: a.MinSyncPeriod, rests: restsOf(a.Backend), max: a.SyncPeriod}
+	pace := newPacer(a.Backend, a.MinSyncPeriod, a.SyncPeriod)
 	for _, p := range a.proxies {
 		p.pace = pace
 	}

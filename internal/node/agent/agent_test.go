@@ -42,7 +42,7 @@ func TestPacerNeverUsesMoreThanItsShare(t *testing.T) {
 		{BackendNFTables, 0, 50 * time.Millisecond, 6, 1050 * time.Millisecond},
 		{BackendNFTables, 0, 40 * time.Millisecond, 32, 240 * time.Millisecond},
 	} {
-		p := pacer{min: c.min, rests: restsOf(c.backend), max: 30 * time.Second}
+		p := newPacer(c.backend, c.min, 30*time.Second)
 		now := time.Unix(0, 0)
 		if p.after(now, now.Add(c.took), true); p.delay(now.Add(c.took)) != 0 {
 			t.Errorf("%v: the first sync is rested from", c.took)
@@ -163,8 +163,8 @@ func TestLookThatFails(t *testing.T) {
 	})
 }
 
-// TestFamilyThatFails: the rules of one family follow changes at their own pace while the other's cannot be written, and that is tried again
-// with each change.
+// TestFamilyThatFails: the rules of one family follow changes at their own pace while the other's cannot be written, and that is tried
+// again with each change.
 func TestFamilyThatFails(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		look := slowLook{synced: make(chan time.Time, 9)}
@@ -195,12 +195,26 @@ func TestFamilyThatFails(t *testing.T) {
 
 // TestPacerIsNoLag: with nftables many changes a second wait for each other no longer than somebody who follows them notices.
 func TestPacerIsNoLag(t *testing.T) {
-	p := pacer{rests: restsOf(BackendNFTables), max: 30 * time.Second}
+	p := newPacer(BackendNFTables, 0, 30*time.Second)
 	for now := time.Unix(0, 0); now.Before(time.Unix(60, 0)); {
 		end := now.Add(5 * time.Millisecond)
 		p.after(now, end, true)
 		if now = end.Add(p.delay(end)); now.Sub(end) > 30*time.Millisecond {
 			t.Fatalf("at %v: %v from one sync to the next", end, now.Sub(end))
+		}
+	}
+}
+
+// TestPacerKeepsThePeriod: a least time between two syncs that somebody set is kept between any two, also after the first.
+func TestPacerKeepsThePeriod(t *testing.T) {
+	for backend, period := range map[string]time.Duration{BackendIPTables: 3 * time.Second, BackendNFTables: time.Second} {
+		p := newPacer(backend, period, 30*time.Second)
+		for now, i := time.Unix(0, 0), 0; i < 10; i++ {
+			end := now.Add(5 * time.Millisecond)
+			p.after(now, end, true)
+			if now = end.Add(p.delay(end)); now.Sub(end) < period {
+				t.Errorf("%s: %v after sync %d, want %v", backend, now.Sub(end), i+1, period)
+			}
 		}
 	}
 }

@@ -173,8 +173,8 @@ func (a *applying) conntrack(c *proxyconfig.Conntrack) {
 // presentLimit is how long it may take to find out whether there can be rules of a family.
 const presentLimit = 10 * time.Second
 
-// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its programs
-// get at table nat (k8s.io/kubernetes pkg/util/iptables, Present).
+// SupportedFamilies are those that the node can have rules of: kube-proxy serves both where it can. With iptables that is where its
+// programs get at table nat (k8s.io/kubernetes pkg/util/iptables, Present).
 func (o *Options) SupportedFamilies() []service.Family {
 	_, err := readSysctl("net/ipv6/conf/all/forwarding")
 	if err == nil && o.Backend == BackendIPTables {

@@ -40,7 +40,7 @@ type Options struct {
 	NodePortPrimary bool           // instead: on its own address alone
 	LocalhostPorts  bool           // node ports answer on 127.0.0.1; sets route_localnet
 	SyncPeriod      time.Duration  // how often everything is compared with the kernel
-	MinSyncPeriod   time.Duration  // least from one sync's end to the next, on average: after quiet a few may follow each other sooner
+	MinSyncPeriod   time.Duration  // least from one sync's end to the next; with iptables one second is so on average
 
 	// Of the machine; what is zero stays as it is.
 	CloseWait        time.Duration // conntrack: how long a half-closed connection is kept
@@ -84,7 +84,7 @@ func Defaults() Options {
 		MasqueradeBit:  14,
 		LocalhostPorts: true,
 		SyncPeriod:     30 * time.Second,
-		MinSyncPeriod:  time.Second,
+		MinSyncPeriod:  usualPeriod,
 		CloseWait:      time.Hour,
 		Established:    24 * time.Hour,
 		HealthzAddress: "0.0.0.0:10256",

@@ -18,6 +18,7 @@ const longRest = 5 * time.Second
 
 // rests are how long the agent of a backend rests.
 type rests struct {
+	least time.Duration // on average
 	short time.Duration // at most from a sync that is not long, beyond what it has to
 	long  time.Duration // from here on a sync is long: the machine is overloaded, or a Service has very many endpoints
 }
@@ -37,7 +38,7 @@ func (r rests) from(took time.Duration) time.Duration {
 	if took >= r.long {
 		most = leastRest*took + longRest
 	}
-	return max(leastRest*took, min(mostRest*took, most))
+	return max(r.least, leastRest*took, min(mostRest*took, most))
 }
 
 // burst is how much rest may be put off after quiet, and is rested later: a Service, its endpoints and their becoming ready come within a
@@ -53,7 +54,7 @@ func untilLook(period, took time.Duration) time.Duration { return max(period, lo
 // pacer decides when the next sync begins. After quiet, and after the first one that succeeds, it is as soon as it is asked for: with
 // 100,000 services the first takes seconds, in which others change.
 type pacer struct {
-	min    time.Duration
+	min    time.Duration // from one sync's end to the next
 	rests  rests
 	began  bool          // with a sync that succeeded
 	max    time.Duration // of a failed sync's wait
@@ -64,10 +65,24 @@ type pacer struct {
 	wait   time.Duration // after the failure before
 }
 
+// usualPeriod is kube-proxy's default for the least time between two syncs with iptables. It is kept on average, so that somebody who waits
+// for the last of a few changes waits no second for each.
+const usualPeriod = time.Second
+
+// newPacer is the pace of a backend whose syncs are to be a period apart; another than the usual one is kept between any two, as by
+// kube-proxy (k8s.io/kubernetes pkg/proxy/runner).
+func newPacer(backend string, period, most time.Duration) pacer {
+	p := pacer{min: period, rests: restsOf(backend), max: most}
+	if backend == BackendIPTables && period == usualPeriod {
+		p.min, p.rests.least = 0, usualPeriod
+	}
+	return p
+}
+
 // after notes a sync from start to end, and whether it succeeded. A failed one is tried again when something has changed, which may be
 // what was wrong; else after a second, then two, four, … up to max.
 func (p *pacer) after(start, end time.Time, ok bool) {
-	p.asked, p.retry = false, time.Time{}
+	p.asked, p.retry, p.next = false, time.Time{}, end.Add(p.min)
 	if ok && !p.began {
 		p.began = true
 		return
@@ -75,7 +90,7 @@ func (p *pacer) after(start, end time.Time, ok bool) {
 	took := end.Sub(start)
 	rest := max(p.min, p.rests.from(took))
 	p.rested = later(p.rested, start).Add(took + rest)
-	p.next = later(end.Add(took), p.rested.Add(-burst))
+	p.next = later(p.next, later(end.Add(took), p.rested.Add(-burst)))
 	if ok {
 		p.wait = 0
 		return
