@@ -242,8 +242,12 @@ func (l *nodes) dropRules(ctx context.Context, n *node, was, is cluster.ServiceP
 }
 
 // ownTables are those of packetwalk-node with nftables; one that is not there is made first.
-var ownTables = strings.ReplaceAll("table ip NAME\ndelete table ip NAME\ntable ip6 NAME\ndelete table ip6 NAME\n", "NAME",
-	servicemaps.TableName)
+var ownTables = func() (script string) {
+	for _, name := range servicemaps.TableNames {
+		script += strings.ReplaceAll("table ip NAME\ndelete table ip NAME\ntable ip6 NAME\ndelete table ip6 NAME\n", "NAME", name)
+	}
+	return script
+}()
 
 // written waits until a node's service proxy has written the rules of all services. Its health would not tell: it is good from the start.
 func written(ctx context.Context, n *node, of cluster.Implementation) error {

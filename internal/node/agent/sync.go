@@ -166,11 +166,21 @@ func (a *agent) remove(ctx context.Context, f service.Family, syncers ...syncer)
 	err := servicemaps.RemoveKubeProxys(ctx, a.rules, f)
 	for _, s := range syncers {
 		failed := s.Remove(ctx)
-		if !errors.Is(failed, exec.ErrNotFound) { // without iptables there are no rules of it
-			err = errors.Join(err, failed)
+		if errors.Is(failed, exec.ErrNotFound) { // not known is whether there are rules of iptables-legacy
+			failed = a.withoutIPTables(ctx, f)
 		}
+		err = errors.Join(err, failed)
 	}
 	a.faults.note(fmt.Sprintf("remove %s rules that are not in use", f), err)
+	return err
+}
+
+// withoutIPTables is an error where there are rules of a service proxy with iptables-nft, and no programs to remove them.
+func (a *agent) withoutIPTables(ctx context.Context, f service.Family) error {
+	there, err := servicemaps.HasIPTables(ctx, a.rules, f)
+	if there {
+		return errors.New("a service proxy with iptables left rules, which go on translating, and iptables is not installed here: install it")
+	}
 	return err
 }
 

@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -60,6 +61,8 @@ func (refusing) Canary(context.Context) (bool, error) { return false, nil }
 
 func (refusing) Repair(context.Context) ([]string, error) { return nil, nil }
 
+func (r refusing) Remove(context.Context) error { return r.err }
+
 // oneNode is an API with a node, which keeps events.
 type oneNode struct {
 	objectSource
@@ -72,8 +75,8 @@ func (oneNode) Delta(bool) kube.Delta {
 
 func (n oneNode) Event(_ context.Context, e corev1.Event) error { n.events <- e; return nil }
 
-// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, the end of being healthy though nothing changes in
-// the API, and an event of the node's: once, if it lasts, also where there is no node at first.
+// TestRefused: rules that the kernel does not take are a failure in the metrics, a fault, the end of being healthy though nothing changes
+// in the API, and an event of the node's: once, if it lasts, also where there is no node at first.
 func TestRefused(t *testing.T) {
 	o := Defaults()
 	o.NodeName, o.ServiceProxy, o.Backend = "node0", false, BackendNFTables
@@ -207,6 +210,53 @@ func TestListensWhileAFamilyFails(t *testing.T) {
 	}
 }
 
+// agentIn is an agent with nftables, and a namespace for it.
+func agentIn(t *testing.T) (*kernel.Namespace, *agent) {
+	t.Helper()
+	kerneltest.NeedRoot(t)
+	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := ns.Remove(); err != nil {
+			t.Error(err)
+		}
+	})
+	o := Defaults()
+	o.NodeName, o.ServiceProxy, o.Backend, o.DockerBridge = "node0", false, BackendNFTables, netip.Prefix{}
+	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ns, a
+}
+
+// TestRulesWithoutPrograms: what a service proxy with iptables left behind is a fault where there are no programs to remove it.
+func TestRulesWithoutPrograms(t *testing.T) {
+	ns, a := agentIn(t)
+	for _, of := range []struct {
+		program string
+		family  service.Family
+	}{{"iptables-nft", service.IPv4}, {"ip6tables-nft", service.IPv6}} {
+		if err := ns.Do(func() error {
+			gone := refusing{err: exec.ErrNotFound}
+			if err := a.remove(t.Context(), of.family, gone); err != nil {
+				t.Errorf("%v: without rules: %v", of.family, err)
+			}
+			if err := exec.Command(of.program, "-t", "nat", "-N", "KUBE-SERVICES").Run(); err != nil {
+				return err
+			}
+			if err := a.remove(t.Context(), of.family, gone); err == nil || !strings.Contains(err.Error(), "iptables is not installed") {
+				t.Errorf("%v: with rules: %v", of.family, err)
+			}
+			return nil
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // holding is a syncer whose rules cannot be removed the first time.
 type holding struct {
 	syncer
@@ -224,22 +274,7 @@ func (holding) Repair(context.Context) ([]string, error) { return nil, nil }
 
 // TestRemovesLater: what of others could not be removed after a sync is removed without another one.
 func TestRemovesLater(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Remove(); err != nil {
-			t.Error(err)
-		}
-	})
-	o := Defaults()
-	o.NodeName, o.ServiceProxy, o.Backend, o.DockerBridge = "node0", false, BackendNFTables, netip.Prefix{}
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns, a := agentIn(t)
 	a.source = oneNode{}
 	other := holding{removals: new(int)}
 	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(),
@@ -262,27 +297,13 @@ func TestRemovesLater(t *testing.T) {
 
 // TestStaleFlowsLater: stale flows that could not be deleted after a sync are a fault, and are looked for again without another one.
 func TestStaleFlowsLater(t *testing.T) {
-	kerneltest.NeedRoot(t)
-	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "ns"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := ns.Remove(); err != nil {
-			t.Error(err)
-		}
-	})
-	o := Defaults()
-	o.NodeName, o.ServiceProxy, o.Backend, o.DockerBridge = "node0", false, BackendNFTables, netip.Prefix{}
-	a, err := newAgent(o, newMetrics(o.Backend), log.New(os.Stderr, "", 0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ns, a := agentIn(t)
 	p := &proxy{programsOf: programsOf{family: service.IPv4}, ports: service.NewPorts(), syncer: refusing{}, udp: true,
 		triggered: map[service.Key]time.Time{}}
 	a.proxies = []*proxy{p}
 	p.ports.Put(service.Key{Namespace: "default", Service: "dns"}, []service.Port{{Protocol: service.UDP, Port: 53,
-		ClusterIP: netip.MustParseAddr("10.0.0.10"), Endpoints: []service.Endpoint{{Serving: true, Addr: netip.MustParseAddrPort("10.1.0.1:53")}}}})
+		ClusterIP: netip.MustParseAddr("10.0.0.10"),
+		Endpoints: []service.Endpoint{{Serving: true, Addr: netip.MustParseAddrPort("10.1.0.1:53")}}}})
 	if err := ns.Do(func() error {
 		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3} // this thread
 		var had [2]unix.CapUserData

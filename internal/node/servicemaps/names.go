@@ -11,6 +11,11 @@ import (
 // TableName is the name of the table, in families ip and ip6.
 const TableName = "packetwalk-services"
 
+// TableNames are those of all tables: also of the one that stands in while the first is made anew.
+var TableNames = []string{TableName, besideName}
+
+const besideName = TableName + "-beside"
+
 // place is how a packet names a service port.
 type place uint8
 

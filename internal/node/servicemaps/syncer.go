@@ -13,6 +13,7 @@ import (
 
 	"packetwalk.dev/internal/node/service"
 	"packetwalk.dev/internal/node/serviceproxy"
+	"packetwalk.dev/internal/syntax/iptables"
 	nf "packetwalk.dev/internal/syntax/nfnetlink"
 )
 
@@ -116,7 +117,7 @@ func (s *Syncer) anew(ctx context.Context, ports *service.Ports) (*State, Change
 
 // beside is the table that stands in while the syncer's own is made anew.
 func (s *Syncer) beside() nf.Table {
-	return nf.Table{Family: s.table.Family, Name: s.table.Name + "-beside"}
+	return nf.Table{Family: s.table.Family, Name: besideName}
 }
 
 var errOtherShape = errors.New("sets and chains have other shapes")
@@ -304,13 +305,31 @@ func RemoveKubeProxys(ctx context.Context, k Kernel, f service.Family) error {
 	return remove(ctx, k, table)
 }
 
+// HasIPTables tells whether the kernel holds the chain by which kube-proxy's rules with iptables-nft begin, ours included.
+func HasIPTables(ctx context.Context, k Kernel, f service.Family) (bool, error) {
+	table := newWriter(serviceproxy.Config{Family: f}).table()
+	table.Name = iptables.NAT
+	answers, err := k.Ask(ctx, table.ListChains())
+	if isOneOf(err, unknown...) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("list chains: %w", err)
+	}
+	chains, err := table.Hooks(answers)
+	_, there := chains[serviceproxy.ChainServices]
+	return there, err
+}
+
+// unknown are the answers of a kernel that has no such table, or no nf_tables.
+var unknown = []unix.Errno{unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT}
+
 func remove(ctx context.Context, k Kernel, table nf.Table) error {
 	_, err := k.Ask(ctx, table.Get())
 	if err == nil {
 		err = k.Commit(ctx, []netlink.Message{table.Delete()}, 0)
 	}
-	// A kernel without nf_tables knows no such messages.
-	if err != nil && !isOneOf(err, unix.ENOENT, unix.EINVAL, unix.EOPNOTSUPP, unix.EPROTONOSUPPORT) {
+	if err != nil && !isOneOf(err, unknown...) {
 		return fmt.Errorf("remove table %s: %w", table.Name, err)
 	}
 	return nil

@@ -30,6 +30,9 @@ const (
 	prefixEndpoint = "KUBE-SEP-"
 )
 
+// ChainServices is where the rules of every age begin, in table nat.
+const ChainServices = chainServices
+
 // isServiceChain tells whether a chain was made for a service port or an endpoint, by this proxy or by kube-proxy of any age: if the
 // desired state does not have it, it is stale.
 func isServiceChain(name string) bool { return rank(name) >= 0 }
