@@ -430,7 +430,10 @@ func (w *world) agent() *agentProcess {
 		for lines.Scan() {
 			p.log.WriteString(lines.Text() + "\n")
 			if strings.HasPrefix(lines.Text(), "synced") {
-				started <- true
+				select {
+				case started <- true:
+				default: // once more, of whom nobody waits for
+				}
 			}
 		}
 		p.end <- p.cmd.Wait()
