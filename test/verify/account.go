@@ -60,10 +60,10 @@ func (a *Account) Packets() (n int) {
 }
 
 // Compared is how many packets were laid beside the kernel.
-func (a *Account) Compared() int { return a.Fates[Agreed] + a.Fates[Disagreed] }
+func (a *Account) Compared() int { return a.Fates[Agreed] + a.Fates[Disagreed] + a.Fates[Uncertain] }
 
-// Excused is how many packets were not.
-func (a *Account) Excused() int { return a.Packets() - a.Compared() }
+// Excused is how many packets were not, or not as a whole.
+func (a *Account) Excused() int { return a.Packets() - a.Fates[Agreed] - a.Fates[Disagreed] }
 
 // Wrong tells what is wrong with the account itself: nothing was compared, or too little was; "" where nothing is. A short campaign may
 // have one packet more than its part.
