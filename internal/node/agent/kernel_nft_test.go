@@ -148,23 +148,28 @@ func (w *world) repairTable() {
 		w.nft("%s", damage)
 		w.eventually("repair after "+damage, func() bool {
 			now := w.sh("ip netns exec %s nft list table %s 2>/dev/null || true", w.node, table)
-			return sameLines(now, before)
+			return sameLines(now, before, damage == "flush ruleset" || strings.HasPrefix(damage, "delete table"))
 		})
 	}
 	w.eventually("traffic after a flush", func() bool { return strings.HasPrefix(w.ask("client", "tcp", vip+":80"), "p") })
 }
 
-// slot is that of an endpoint: which one it has after all was gone depends on who noticed.
-var slot = regexp.MustCompile(`\d+ : ([0-9a-f.:]+ \. \d+)$`)
+// slot is that of an endpoint: after all was gone, which one has which depends on who noticed first, a look at changes or one for a flush.
+var slot = regexp.MustCompile(`^(.* )(\d+) : ([0-9a-f.:]+ \. \d+)$`)
 
-// sameLines compares all but clients that are remembered, whose time differs, endpoints' slots and the order of elements.
-func sameLines(a, b string) bool {
+// sameLines compares all but clients that are remembered, whose time differs, and the order of elements; of slots,
+// where anew says so, which endpoint has which.
+func sameLines(a, b string, anew bool) bool {
 	count := map[string]int{}
 	for i, text := range []string{a, b} {
 		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == ',' || r == '{' || r == '}' }) {
 			word = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(word), "elements ="))
 			if word != "" && !strings.Contains(word, "expires") {
-				count[slot.ReplaceAllString(word, "slot : $1")] += 1 - 2*i
+				if m := slot.FindStringSubmatch(word); m != nil && anew {
+					count[m[1]+m[2]] += 1 - 2*i // each slot is there, and each endpoint
+					word = m[1] + m[3]
+				}
+				count[word] += 1 - 2*i
 			}
 		}
 	}
