@@ -125,7 +125,7 @@ func TestFirstSyncIsQueued(t *testing.T) {
 // TestSupportedFamilies: with iptables there is IPv6 where its programs get at the kernel's table, not where they are all there is.
 func TestSupportedFamilies(t *testing.T) {
 	if _, err := readSysctl("net/ipv6/conf/all/forwarding"); err != nil {
-		t.Skip(err)
+		kerneltest.Missing(t, "IPv6: %v", err)
 	}
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
