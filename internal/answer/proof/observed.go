@@ -43,6 +43,7 @@ type identity struct {
 	ack     uint32
 	label   uint32 // of its IP header
 	hasSeq  bool
+	length  int // of its packet, as rules and routers leave it; 0 where that is not known
 	// carriers are what packets of VXLAN were seen to carry, and toCarry those that are predicted to carry the probe's.
 	carriers map[carrier][]carried
 	toCarry  []toCarry
@@ -65,7 +66,7 @@ func identify(o *Observed, request *walk.Request) *identity {
 
 // segment finds the sequence number of the segment that left the sender, or came to where the request begins.
 func segment(o *Observed, request *walk.Request) *identity {
-	id := &identity{request: o.Answer.Tuple, payload: o.Payload, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
+	id := &identity{request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
 	h := o.Hosts[request.Host]
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
@@ -184,10 +185,21 @@ func (id *identity) quotes(transport []byte) direction {
 
 // begins tells whether an IP header of which only the beginning is there may be the request's.
 func (id *identity) begins(quoted []byte) direction {
+	if id.length != 0 && len(quoted) >= 6 && id.length != lengthOf(quoted) {
+		return foreign
+	}
 	if id.hasSeq && len(quoted) >= 12 && (protocolOf(quoted) != id.request.Protocol || kernel.Label(quoted) != id.label) {
 		return foreign
 	}
 	return there
+}
+
+// lengthOf is the length of the packet with an IP header, of at least 6 bytes.
+func lengthOf(header []byte) int {
+	if header[0]>>4 == 6 {
+		return 40 + int(binary.BigEndian.Uint16(header[4:]))
+	}
+	return int(binary.BigEndian.Uint16(header[2:]))
 }
 
 // protocolOf is what an IP header names, of at least 10 bytes.

@@ -14,6 +14,10 @@ func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.
 	request := predicted.Request
 	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
 	id := identify(o, &request)
+	id.refusal = true // an error may be what was carried
+	for i := range predicted.Outcomes {
+		id.expectCarriers(&predicted.Outcomes[i])
+	}
 	for name, h := range o.Hosts {
 		request.Settled[name] = settled(h, id, name == request.Host)
 		request.Carriers[name] = sentCarriers(h, id)

@@ -72,10 +72,7 @@ func (id *identity) quotesCarrier(transport []byte) bool {
 		return false
 	}
 	quoted := transport[header:]
-	length := int(binary.BigEndian.Uint16(quoted[2:]))
-	if quoted[0]>>4 == 6 {
-		length = 40 + int(binary.BigEndian.Uint16(quoted[4:]))
-	}
+	length := lengthOf(quoted)
 	if protocolOf(quoted) != packet.UDP {
 		return false
 	}
@@ -115,6 +112,7 @@ func (id *identity) expectCarriers(outcome *walk.Outcome) {
 			}
 		}
 	}
+	id.refusedCarrier = false
 	if len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil {
 		about := outcome.Back[0].Packet.About
 		id.refusedCarrier = slices.ContainsFunc(id.toCarry, func(c toCarry) bool { return c.direction == there && c.Tuple == *about })
@@ -146,6 +144,12 @@ func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
 			}
 		}
 		all = append(all, walk.Carrier{Tuple: sent, Carried: inner.Tuple})
+	}
+	for _, t := range kernel.GroupTrace(h.Trace) { // those that rules dropped before they left
+		i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(&t.Packet, t.Transport) })
+		if i >= 0 && t.Packet.Protocol == packet.UDP && len(id.carriers[carrier{t.Packet.Tuple, t.Packet.Length}]) == 0 {
+			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].Tunnel.Inner.Tuple})
+		}
 	}
 	return all
 }
