@@ -76,6 +76,9 @@ func (o Origin) fetch(hosts []string) ([]*Raw, []error) {
 	for i, name := range hosts {
 		g.Go(func() error {
 			raws[i], problems[i] = o.Fetch(name)
+			if raws[i] != nil {
+				raws[i].Machine = o.Hosts[name].Machine
+			}
 			return nil
 		})
 	}
@@ -101,13 +104,13 @@ func (o Origin) lists() (map[string][]byte, error) {
 // Origin gives the capture's hosts as the texts they are.
 func (c *Capture) Origin() Origin {
 	o := Origin{
-		Hosts: map[string]uint64{},
+		Hosts: map[string]NetNS{},
 		Lists: func() (map[string][]byte, error) { return c.Lists, nil },
 		Tools: func() map[string]string { return c.Tools },
 	}
 	byName := map[string]*Raw{}
 	for _, h := range c.Hosts {
-		o.Hosts[h.Name], byName[h.Name] = h.NetNS, h
+		o.Hosts[h.Name], byName[h.Name] = NetNS{h.Machine, h.NetNS}, h
 	}
 	o.Fetch = func(name string) (*Raw, error) {
 		if raw := byName[name]; raw != nil {

@@ -39,11 +39,12 @@ type manifest struct {
 }
 
 type manifestHost struct {
-	Name   string          `json:"name"`
-	Taken  time.Time       `json:"taken"`
-	Kernel string          `json:"kernel,omitempty"`
-	NetNS  uint64          `json:"netns,omitempty"`
-	Files  []manifestEntry `json:"files"`
+	Name    string          `json:"name"`
+	Taken   time.Time       `json:"taken"`
+	Kernel  string          `json:"kernel,omitempty"`
+	Machine string          `json:"machine,omitempty"`
+	NetNS   uint64          `json:"netns,omitempty"`
+	Files   []manifestEntry `json:"files"`
 }
 
 // manifestEntry is one file. One with an Error has what the tool printed before it failed; one that was Skipped has no file.
@@ -92,7 +93,7 @@ func (c *Capture) Write(w io.Writer) error {
 		if !HostName(h.Name) {
 			return fmt.Errorf("write capture: %q is no name of a host", h.Name)
 		}
-		mh := manifestHost{Name: h.Name, Taken: h.Taken.UTC(), Kernel: h.Kernel, NetNS: h.NetNS, Files: []manifestEntry{}}
+		mh := manifestHost{Name: h.Name, Taken: h.Taken.UTC(), Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Files: []manifestEntry{}}
 		for _, file := range slices.Sorted(maps.Keys(h.Outputs)) {
 			out := h.Outputs[file]
 			mh.Files = append(mh.Files, manifestEntry{file, out.Command, int64(len(out.Data)), out.Error, out.Skipped})
@@ -253,7 +254,7 @@ func (m *manifest) capture() (*Capture, error) {
 			return nil, damaged(manifestFile, fmt.Errorf("host %q stands there twice", h.Name))
 		}
 		names[h.Name] = true
-		raw := &Raw{Name: h.Name, Taken: h.Taken, Kernel: h.Kernel, NetNS: h.NetNS, Outputs: map[string]Output{}}
+		raw := &Raw{Name: h.Name, Taken: h.Taken, Kernel: h.Kernel, Machine: h.Machine, NetNS: h.NetNS, Outputs: map[string]Output{}}
 		for _, f := range h.Files {
 			if !plainPath(f.File) || strings.Contains(f.File, "/") {
 				return nil, damaged(manifestFile, fmt.Errorf("host %q: %q is no name of a file", h.Name, f.File))

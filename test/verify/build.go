@@ -402,9 +402,9 @@ var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
 func (b *built) source(ctx context.Context) snapshot.Source {
-	origin := capture.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
+	origin := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
 	for name, ns := range b.spaces {
-		origin.Hosts[name] = ns.Inode()
+		origin.Hosts[name] = capture.NetNS{Inode: ns.Inode()}
 	}
 	return capture.NewSource(origin)
 }

@@ -79,11 +79,11 @@ func (w *world) listen(host, address string) {
 
 func (w *world) source() snapshot.Source {
 	d := dump.Dumper{Hosts: map[string]string{}}
-	origin := capture.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*capture.Raw, error) {
+	origin := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) {
 		return d.All(w.t.Context(), name, w.hosts[name])
 	}}
 	for name, ns := range w.hosts {
-		origin.Hosts[name], d.Hosts[name] = ns.Inode(), ns.Path()
+		origin.Hosts[name], d.Hosts[name] = capture.NetNS{Inode: ns.Inode()}, ns.Path()
 	}
 	return capture.NewSource(origin)
 }

@@ -62,7 +62,8 @@ type redactor struct {
 }
 
 func (r *redactor) host(h *capture.Raw) *capture.Raw {
-	out := &capture.Raw{Name: r.names.host(h.Name), Taken: h.Taken, Kernel: h.Kernel, NetNS: h.NetNS, Outputs: map[string]capture.Output{}}
+	out := &capture.Raw{Name: r.names.host(h.Name), Taken: h.Taken, Kernel: h.Kernel, Machine: r.names.of("node", h.Machine), NetNS: h.NetNS,
+		Outputs: map[string]capture.Output{}}
 	for _, row := range capture.Dumps {
 		o, ok := h.Outputs[row.File]
 		if !ok {
