@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
@@ -37,13 +38,12 @@ type world struct {
 	public func() map[string]netip.Addr
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
 	unread error
-	// find tells where a host's network namespace is; nil for a file.
-	find func(host string) (lab.Place, error)
+	// place is where packets are sent and seen for --live; nil for a file.
+	place proof.Places
 	// again reads the lab's state anew; nil for a file.
 	again func(context.Context) (snapshot.Source, error)
-
-	mu     sync.Mutex
-	opened map[string]*kernel.Namespace
+	// close gives back what was opened.
+	close func()
 }
 
 // open finds what to walk through.
@@ -66,7 +66,8 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Source: source, find: d.FindHost, opened: map[string]*kernel.Namespace{}}
+	w := &world{Source: source}
+	w.place = w.namespaces(d)
 	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
 	if err := source.ObjectsError(); err != nil {
 		w.unread = err
@@ -84,22 +85,32 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	return w, nil
 }
 
-// namespace is a host's network namespace; it stays open until close.
-func (w *world) namespace(host string) (*kernel.Namespace, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if ns := w.opened[host]; ns != nil {
-		return ns, nil
+// namespaces gives the places of a lab's hosts; what was opened is closed by close.
+func (w *world) namespaces(d lab.Dir) proof.Places {
+	var mu sync.Mutex
+	opened := map[string]*kernel.Namespace{}
+	w.close = func() {
+		for _, ns := range opened {
+			_ = ns.Close()
+		}
 	}
-	place, err := w.find(host)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+	return func(host string) (proof.Place, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ns := opened[host]; ns != nil {
+			return proof.Local(ns), nil
+		}
+		at, err := d.FindHost(host)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+		}
+		ns, err := kernel.OpenNamespace(at.NetNS)
+		if err != nil {
+			return nil, err
+		}
+		opened[host] = ns
+		return proof.Local(ns), nil
 	}
-	ns, err := kernel.OpenNamespace(place.NetNS)
-	if err == nil {
-		w.opened[host] = ns
-	}
-	return ns, err
 }
 
 // renew reads the state anew, and tells what has changed at some hosts meanwhile: "node/a: iptables rules".
@@ -132,12 +143,6 @@ func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
 	return changed, nil
 }
 
-func (w *world) close() {
-	for _, ns := range w.opened {
-		_ = ns.Close()
-	}
-}
-
 // openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
 func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	data, err := readInput(s, path)
@@ -159,7 +164,7 @@ func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	if len(names) > 3 {
 		of = fmt.Sprintf("%d hosts", len(names))
 	}
-	w := &world{Source: capture.NewSource(c.Origin()), taken: c.Taken}
+	w := &world{Source: capture.NewSource(c.Origin()), taken: c.Taken, close: func() {}}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
@@ -202,7 +207,7 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
-	w := &world{Source: source}
+	w := &world{Source: source, close: func() {}}
 	for _, n := range source.Names() {
 		h, err := source.Host(n)
 		if err != nil {
