@@ -20,11 +20,12 @@ const worldANode = "node/aks-nodepool1-31351229-0"
 
 func openWorldA(t testing.TB) *capture.Lazy {
 	t.Helper()
-	s, err := capture.Open(worldA)
+	f, err := capture.Open(worldA)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
+	t.Cleanup(func() { f.Close() })
+	return capture.NewSource(f.Origin())
 }
 
 // TestWorldA reads a capture of a lab with two services, made with "packetwalk capture".
@@ -118,10 +119,11 @@ func TestTrimKeepsNoSecrets(t *testing.T) {
 		if l.File != "pods.json" {
 			continue
 		}
-		kept, err := l.Trim([]byte(pod))
+		objects, err := l.Trim([]byte(pod))
 		if err != nil {
 			t.Fatal(err)
 		}
+		kept := capture.List(objects)
 		if strings.Contains(string(kept), "hunter2") || strings.Contains(string(kept), "managedFields") {
 			t.Errorf("kept: %s", kept)
 		}
@@ -192,11 +194,11 @@ func TestWiresByIndex(t *testing.T) {
 		}
 		return raw, nil
 	}}
-	taken, err := capture.Take(origin, "v1")
-	if err != nil {
+	var file bytes.Buffer
+	if _, err := capture.Take(t.Context(), origin, &file, capture.Head{}); err != nil {
 		t.Fatal(err)
 	}
-	read, err := capture.Read(bytes.NewReader(packed(t, taken)))
+	read, err := capture.Read(bytes.NewReader(file.Bytes()), int64(file.Len()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -143,58 +143,76 @@ func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
 	return changed, nil
 }
 
-// openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
+// openFile opens a capture, or reads a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first
+// bytes.
 func openFile(s Streams, path, at string, to ends.End) (*world, error) {
-	data, err := readInput(s, path)
+	f, size, err := input(s, path)
 	if err != nil {
 		return nil, badInput{err}
 	}
-	c, err := capture.Read(bytes.NewReader(data))
+	c, err := capture.Read(f, size)
+	if err != nil {
+		defer f.Close()
+	}
 	switch {
 	case errors.Is(err, capture.ErrNotCapture):
-		return openText(path, data, at, to)
+		text, err := bounded.Read(io.NewSectionReader(f, 0, size), maxText)
+		if err != nil {
+			return nil, badInput{fmt.Errorf("read %s: %w", path, err)}
+		}
+		return openText(path, text, at, to)
 	case err != nil:
 		return nil, badInput{fmt.Errorf("%s: %w", path, err)}
 	}
-	names := make([]string, len(c.Hosts))
-	for i, h := range c.Hosts {
-		names[i] = h.Name
+	source := capture.NewSource(c.Origin())
+	names := source.Names()
+	of := fmt.Sprintf("%d hosts", len(names))
+	if len(names) <= 3 {
+		of = snapshot.List(names)
 	}
-	of := snapshot.List(names)
-	if len(names) > 3 {
-		of = fmt.Sprintf("%d hosts", len(names))
-	}
-	w := &world{Source: capture.NewSource(c.Origin()), taken: c.Taken, close: func() {}}
+	w := &world{Source: source, taken: c.Taken, close: func() { _ = f.Close() }}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
 
-// The most octets of input that are read: of a text that shows rules, and of a capture, as it is compressed.
 const (
-	maxText    = 64 << 20
-	maxCapture = 256 << 20
+	// maxText is the most bytes of a text that shows rules.
+	maxText = 64 << 20
+	// maxSpool is the most that is read of a pipe: four times what a capture of 5,000 nodes has.
+	maxSpool = 16 << 30
 )
 
-func readInput(s Streams, path string) ([]byte, error) {
-	in := io.Reader(s.In)
+// input opens what can be read at any place: a plain file as it is, all else as a nameless copy.
+func input(s Streams, path string) (*os.File, int64, error) {
+	in := s.In
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
+		}
+		info, err := f.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			return f, info.Size(), nil
 		}
 		defer f.Close()
 		in = f
 	}
-	buffered := bufio.NewReader(in)
-	limit := int64(maxText)
-	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
-		limit = maxCapture
-	}
-	data, err := bounded.Read(buffered, limit)
+	f, err := nameless(os.TempDir())
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, 0, err
 	}
-	return data, nil
+	buffered, limit := bufio.NewReader(in), int64(maxText)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
+		limit = maxSpool
+	}
+	n, err := io.Copy(f, io.LimitReader(buffered, limit+1))
+	if err == nil && n > limit {
+		err = &bounded.TooLongError{Limit: limit}
+	}
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
+	}
+	return f, n, nil
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.
