@@ -169,8 +169,8 @@ func forgetOpen(result *walk.Result) {
 	result.Request.OpenRules = false
 }
 
-// payloadFor is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes, the
-// identifier, are random; else random bytes.
+// payloadFor is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes,
+// the identifier, are random; else random bytes.
 func payloadFor(p *packet.Packet) []byte {
 	random := make([]byte, 32)
 	_, _ = rand.Read(random) // never fails (crypto/rand)

@@ -10,8 +10,8 @@ import (
 // Places gives the place of a host. An error that is fs.ErrNotExist says that it cannot be had: what happens there is then not compared.
 type Places func(host string) (Place, error)
 
-// Place is a host's network namespace as [Live] needs it: of this machine ([Local]), or of one at the other end of a conversation. What goes
-// to a place and comes from it is plain data.
+// Place is a host's network namespace as [Live] needs it: of this machine ([Local]), or of one at the other end of a conversation. What
+// goes to a place and comes from it is plain data.
 type Place interface {
 	// Prepare makes ready to send one packet; nothing is sent yet. The error is kernel.ErrUnsendable where the packet is to blame.
 	Prepare(ctx context.Context, s Sending) (Sender, error)

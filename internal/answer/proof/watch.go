@@ -88,7 +88,8 @@ func watch(
 	kinds := alike(tuples)
 	err := inParallel(watchers, func(w *watcher) (err error) {
 		predicted := tuples[w.name]
-		what := Watching{Captured: predicted, Traced: predicted, About: predicted, Flows: predicted, Chains: slices.Collect(maps.Keys(chains[w.name]))}
+		what := Watching{Captured: predicted, Traced: predicted, About: predicted, Flows: predicted}
+		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if len(others) > 0 {
 			what.Captured, what.Traced, what.Flows = nil, kinds, nil
 		}

@@ -82,7 +82,7 @@ func readFrame(r io.Reader, message any) error {
 	}
 	length := binary.BigEndian.Uint32(header[:])
 	if length > maxFrame {
-		return &strangeError{r, header[:]}
+		return strange(header[:], r)
 	}
 	// Memory is taken as octets come, not as they are announced.
 	data, err := io.ReadAll(io.LimitReader(r, int64(length)))
@@ -98,16 +98,12 @@ func readFrame(r io.Reader, message any) error {
 	return nil
 }
 
-// strangeError says that something other than a frame came: the complaint of a program that should have been ours, as a rule.
-type strangeError struct {
-	rest  io.Reader
-	begin []byte
-}
-
-func (e *strangeError) Error() string {
-	more, _ := io.ReadAll(io.LimitReader(e.rest, 200))
-	line, _, _ := strings.Cut(strings.TrimSpace(string(append(e.begin, more...))), "\n")
-	return fmt.Sprintf("it says %q", visible.Text(line))
+// strange says that something other than a frame came: the complaint of a program that should have been ours, as a rule.
+func strange(begin []byte, rest io.Reader) error {
+	more := make([]byte, 200)
+	n, _ := rest.Read(more)
+	line, _, _ := strings.Cut(strings.TrimSpace(string(begin)+string(more[:n])), "\n")
+	return fmt.Errorf("what answers is not packetwalk; it says %q", visible.Text(line))
 }
 
 // failure is an error that crosses: its text, and what it is.

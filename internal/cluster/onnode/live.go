@@ -24,7 +24,7 @@ func (o *opened[T]) Close() error {
 }
 
 func (s *server) prepare(ctx context.Context, p preparing) (prepared, error) {
-	place, back, err := s.place(ctx, p.Host)
+	place, back, err := s.place(p.Host)
 	if err != nil {
 		return prepared{}, err
 	}
@@ -64,7 +64,7 @@ const signalPause = 3 * time.Millisecond
 
 // watch sees what happens until the question is ended.
 func (s *server) watch(ctx context.Context, id uint64, w watching) error {
-	place, back, err := s.place(ctx, w.Host)
+	place, back, err := s.place(w.Host)
 	if err != nil {
 		return err
 	}
@@ -114,7 +114,7 @@ func (s *server) now(ctx context.Context, a asking) (state, error) {
 }
 
 func (s *server) ruleText(ctx context.Context, r rule) (string, error) {
-	place, back, err := s.place(ctx, r.Host)
+	place, back, err := s.place(r.Host)
 	if err != nil {
 		return "", err
 	}

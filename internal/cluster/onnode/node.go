@@ -117,6 +117,10 @@ func (n *Node) begin(op operation, body any) (*asked, error) {
 	n.mu.Unlock()
 	if err := n.out.write(question{ID: a.id, Op: op, Body: data}); err != nil {
 		a.close()
+		select { // the reader knows why
+		case <-n.done:
+		case <-time.After(time.Second):
+		}
 		return nil, n.broken(err)
 	}
 	return a, nil

@@ -36,7 +36,7 @@ func (m thisMachine) Look(ctx context.Context) (capture.Origin, map[string]strin
 // between two questions is no error. version is this program's.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version string) error {
 	ctx, stop := context.WithCancel(ctx)
-	s := &server{machine: m, out: &lines{w: out}, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]any{}}
+	s := &server{ctx: ctx, machine: m, out: &lines{w: out}, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]any{}}
 	defer s.close()
 	var hello question
 	if err := readFrame(in, &hello); err != nil {
@@ -65,6 +65,7 @@ const maxQuestions = 256
 
 // server is the node's side of a conversation.
 type server struct {
+	ctx     context.Context // of the conversation
 	machine Machine
 	out     *lines
 	stop    context.CancelFunc
@@ -124,9 +125,9 @@ func (s *server) answer(ctx context.Context, q question) (json.RawMessage, error
 	case opPing:
 		return nil, nil
 	case opHosts:
-		return reply(s.hosts(ctx))
+		return reply(s.hosts())
 	case opTools:
-		return reply(s.tools(ctx))
+		return reply(s.tools())
 	case opFetch:
 		return with(q, func(host string) (any, error) { return nil, s.fetch(ctx, q.ID, host) })
 	case opPrepare:
@@ -174,13 +175,13 @@ func encoded(value any) json.RawMessage {
 const lookAge = time.Second
 
 // look finds the machine's hosts.
-func (s *server) look(ctx context.Context) (capture.Origin, map[string]string, error) {
+func (s *server) look() (capture.Origin, map[string]string, error) {
 	s.looking.Lock()
 	defer s.looking.Unlock()
 	if time.Since(s.looked) < lookAge {
 		return s.origin, s.paths, nil
 	}
-	origin, paths, err := s.machine.Look(ctx)
+	origin, paths, err := s.machine.Look(s.ctx)
 	if err != nil {
 		return origin, nil, err
 	}
@@ -188,8 +189,8 @@ func (s *server) look(ctx context.Context) (capture.Origin, map[string]string, e
 	return origin, paths, nil
 }
 
-func (s *server) hosts(ctx context.Context) (map[string]uint64, error) {
-	origin, _, err := s.look(ctx)
+func (s *server) hosts() (map[string]uint64, error) {
+	origin, _, err := s.look()
 	inodes := map[string]uint64{}
 	for name, ns := range origin.Hosts {
 		inodes[name] = ns.Inode
@@ -197,8 +198,8 @@ func (s *server) hosts(ctx context.Context) (map[string]uint64, error) {
 	return inodes, err
 }
 
-func (s *server) tools(ctx context.Context) (map[string]string, error) {
-	origin, _, err := s.look(ctx)
+func (s *server) tools() (map[string]string, error) {
+	origin, _, err := s.look()
 	if err != nil {
 		return nil, err
 	}
@@ -207,7 +208,7 @@ func (s *server) tools(ctx context.Context) (map[string]string, error) {
 
 // fetch writes a host's state, as a capture of that host alone, in pieces.
 func (s *server) fetch(ctx context.Context, id uint64, host string) error {
-	origin, _, err := s.look(ctx)
+	origin, _, err := s.look()
 	if err != nil {
 		return err
 	}
@@ -235,8 +236,8 @@ func (s *server) fetch(ctx context.Context, id uint64, host string) error {
 }
 
 // place is the place of a host, and what gives it back.
-func (s *server) place(ctx context.Context, host string) (proof.Place, func(), error) {
-	_, paths, err := s.look(ctx)
+func (s *server) place(host string) (proof.Place, func(), error) {
+	_, paths, err := s.look()
 	if err != nil {
 		return nil, nil, err
 	}

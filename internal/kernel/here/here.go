@@ -29,8 +29,8 @@ const hostRoot = "/proc/1/root"
 
 // Look finds this machine's own network namespace, "node/NAME", where NAME is its host name unless another is given, and those of the
 // processes on it: "pod/NAMESPACE/NAME" where kubelet's files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else
-// "netns/INODE". In a container it needs the machine's process ids and network (hostPID and hostNetwork), and root there. It gives an origin
-// of their states, without Kubernetes objects, and the path of each namespace.
+// "netns/INODE". In a container it needs the machine's process ids and network (hostPID and hostNetwork), and root there. It gives an
+// origin of their states, without Kubernetes objects, and the path of each namespace.
 func Look(ctx context.Context, name string) (capture.Origin, map[string]string, error) {
 	m := machine{proc: "/proc", name: name, inside: contained()}
 	if m.inside {
