@@ -1,86 +1,146 @@
 package capture
 
 import (
+	"context"
 	"fmt"
+	"io"
 	"io/fs"
 	"maps"
-	"os"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"golang.org/x/sync/errgroup"
+
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// Capture is what one capture file holds: hosts as their tools printed them, and the Kubernetes objects that give things their names.
-type Capture struct {
-	Packetwalk string // version that took it
-	Taken      time.Time
-	Redacted   bool
-	Tools      map[string]string // versions, as the tools tell them
-	Hosts      []*Raw            // sorted by name
-	Lists      map[string][]byte // by the File of ObjectLists
-	Notes      []string          // what could not be had, in words
+// atOnce is how many hosts Take has in memory. Of a node with 10,000 services each takes some 50 MB.
+const atOnce = 8
+
+// Taken is what a capture got.
+type Taken struct {
+	Head
+	Hosts int
+	// Failed are the texts that could not be had, as the tools told why, and of how many hosts.
+	Failed map[string]int
+	// Nothing says that none could be had of any host.
+	Nothing bool
 }
 
-// Take dumps hosts, all that there are where none is named, with the Kubernetes objects. A host that there is none of is an error; one that
-// went away meanwhile, and objects that cannot be had, are notes.
-func Take(o Origin, version string, hosts ...string) (*Capture, error) {
-	c := &Capture{Packetwalk: version, Taken: time.Now()}
+// Take writes a capture of hosts, all that there are where none is named, with the Kubernetes objects: each as it comes, so that few are in
+// memory. The head's Tools are the origin's; to its Notes come hosts that went away meanwhile and objects that cannot be had. A named host
+// that there is none of, or that cannot be had, is an error. What was written before an error is no capture.
+func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string) (*Taken, error) {
 	there := slices.Sorted(maps.Keys(o.Hosts))
 	named := len(hosts) > 0
 	if !named {
 		hosts = there
 	}
 	for _, name := range hosts {
-		if !slices.Contains(there, name) {
+		if _, ok := o.Hosts[name]; !ok {
 			return nil, snapshot.NotFound(name, there)
 		}
 	}
-	hosts = slices.Compact(slices.Sorted(slices.Values(hosts)))
-	var objects sync.WaitGroup
-	var listsErr error
-	objects.Go(func() { c.Lists, listsErr = o.lists() })
-	raws, problems := o.fetch(hosts)
-	objects.Wait()
-	for i, err := range problems {
-		switch {
-		case err == nil:
-			c.Hosts = append(c.Hosts, raws[i])
-		case named:
-			return nil, err
-		default:
-			c.Notes = append(c.Notes, err.Error())
-		}
+	w, err := NewWriter(out, h)
+	if err != nil {
+		return nil, err
 	}
-	if len(c.Hosts) == 0 {
-		return nil, fmt.Errorf("nothing to capture: %s", strings.Join(c.Notes, "; "))
+	t := &taking{origin: o, out: w, named: named, Taken: Taken{Head: h, Failed: map[string]int{}, Nothing: true}}
+	if err := t.all(ctx, slices.Compact(slices.Sorted(slices.Values(hosts)))); err != nil {
+		return nil, err
 	}
-	if listsErr != nil {
-		c.Notes = append(c.Notes, listsErr.Error())
+	if t.Hosts == 0 {
+		return nil, fmt.Errorf("nothing to capture: %s", strings.Join(t.Notes, "; "))
 	}
 	if o.Tools != nil {
-		c.Tools = o.Tools()
+		t.Tools = o.Tools()
 	}
-	return c, nil
+	return &t.Taken, w.Close(t.Tools, t.Notes)
 }
 
-// fetch dumps hosts side by side. Of each there is a Raw or a problem.
-func (o Origin) fetch(hosts []string) ([]*Raw, []error) {
-	raws, problems := make([]*Raw, len(hosts)), make([]error, len(hosts))
-	var g errgroup.Group
-	g.SetLimit(2 * runtime.NumCPU())
-	for i, name := range hosts {
-		g.Go(func() error {
-			raws[i], problems[i] = o.Fetch(name)
-			return nil
-		})
+// taking is a capture that is being taken.
+type taking struct {
+	origin Origin
+	out    *Writer
+	named  bool
+
+	mu sync.Mutex
+	Taken
+	gone map[string]error // hosts that could not be had
+}
+
+func (t *taking) all(ctx context.Context, hosts []string) error {
+	t.gone = map[string]error{}
+	var listsErr error
+	lists, ctx := errgroup.WithContext(ctx)
+	lists.Go(func() error {
+		var had map[string][]byte
+		had, listsErr = t.origin.lists()
+		return t.out.AddLists(had)
+	})
+	lists.Go(func() error {
+		g, ctx := errgroup.WithContext(ctx)
+		g.SetLimit(atOnce)
+		for _, name := range hosts {
+			g.Go(func() error {
+				if err := ctx.Err(); err != nil {
+					return err
+				}
+				return t.host(name)
+			})
+		}
+		return g.Wait()
+	})
+	if err := lists.Wait(); err != nil {
+		return err
 	}
-	_ = g.Wait()
-	return raws, problems
+	t.Notes = slices.Clone(t.Notes)
+	for _, name := range slices.Sorted(maps.Keys(t.gone)) {
+		t.Notes = append(t.Notes, t.gone[name].Error())
+	}
+	if listsErr != nil {
+		t.Notes = append(t.Notes, listsErr.Error())
+	}
+	return nil
+}
+
+func (t *taking) host(name string) error {
+	raw, err := t.origin.Fetch(name)
+	if err != nil {
+		if t.named {
+			return err
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		t.gone[name] = err
+		return nil
+	}
+	raw.Machine = t.origin.Hosts[name].Machine
+	if err := t.out.Add(raw); err != nil {
+		return err
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.Hosts++
+	for _, out := range raw.Outputs {
+		switch {
+		case out.Error != "":
+			t.Failed[out.failure()]++
+		case out.Skipped == "":
+			t.Nothing = false
+		}
+	}
+	return nil
+}
+
+// failure is what a tool, or the reading of what no tool prints, failed with.
+func (o Output) failure() string {
+	text := strings.TrimRight(o.Error, " :")
+	if o.Command != "" {
+		text = o.Command + ": " + text
+	}
+	return text
 }
 
 // lists are the Kubernetes objects' lists that could be had, also with an error.
@@ -98,16 +158,12 @@ func (o Origin) lists() (map[string][]byte, error) {
 	return had, err
 }
 
-// Origin gives the capture's hosts as the texts they are.
-func (c *Capture) Origin() Origin {
-	o := Origin{
-		Hosts: map[string]uint64{},
-		Lists: func() (map[string][]byte, error) { return c.Lists, nil },
-		Tools: func() map[string]string { return c.Tools },
-	}
+// OriginOf gives hosts and lists of objects that are in memory.
+func OriginOf(hosts []*Raw, lists map[string][]byte) Origin {
+	o := Origin{Hosts: map[string]NetNS{}, Lists: func() (map[string][]byte, error) { return lists, nil }}
 	byName := map[string]*Raw{}
-	for _, h := range c.Hosts {
-		o.Hosts[h.Name], byName[h.Name] = h.NetNS, h
+	for _, h := range hosts {
+		o.Hosts[h.Name], byName[h.Name] = NetNS{h.Machine, h.NetNS}, h
 	}
 	o.Fetch = func(name string) (*Raw, error) {
 		if raw := byName[name]; raw != nil {
@@ -116,18 +172,4 @@ func (c *Capture) Origin() Origin {
 		return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
 	}
 	return o
-}
-
-// Open reads a capture file into a Source.
-func Open(path string) (*Lazy, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	c, err := Read(f)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return NewSource(c.Origin()), nil
 }

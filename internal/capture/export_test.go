@@ -1,8 +1,8 @@
 package capture
 
-import "io"
+import "bytes"
 
-// ReadWithin is Read with other limits.
-func ReadWithin(r io.Reader, files int, file, total int64) (*Capture, error) {
-	return readWithin(r, limits{files, file, total})
+// ReadWithin is Read with other limits for version 1.
+func ReadWithin(file []byte, files int, most, total int64) (*File, error) {
+	return readWithin(bytes.NewReader(file), int64(len(file)), limits{files, most, total})
 }

@@ -4,11 +4,14 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,16 +19,17 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/testing/capturetest"
 )
 
 const worldA = "testdata/world-a.pwcap.tar.gz"
 
-func small() *capture.Capture {
+func small() *capturetest.Held {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	return &capture.Capture{
-		Packetwalk: "v1", Taken: at, Tools: map[string]string{"ip": "iproute2-6.1.0"}, Notes: []string{"one note"},
+	return &capturetest.Held{
+		Head: capture.Head{Packetwalk: "v1", Taken: at, Tools: map[string]string{"ip": "iproute2-6.1.0"}, Notes: []string{"one note"}},
 		Hosts: []*capture.Raw{{
-			Name: "node/n1", Taken: at, Kernel: "6.1.0", NetNS: 4026531840,
+			Name: "node/n1", Taken: at, Kernel: "6.1.0", Machine: "n1", NetNS: 4026531840,
 			Outputs: map[string]capture.Output{
 				"ip-link.json":             {Command: "ip -d -j link show", Data: []byte(`[{"ifindex":1,"ifname":"lo","flags":["UP"],"mtu":65536}]`)},
 				"nft.json":                 {Command: "nft -j -a list ruleset", Data: []byte{}, Error: "exit status 1: no"},
@@ -36,27 +40,203 @@ func small() *capture.Capture {
 	}
 }
 
-func packed(t testing.TB, c *capture.Capture) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	if err := c.Write(&b); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
-}
-
 func TestRoundTrip(t *testing.T) {
 	want := small()
-	file := packed(t, want)
-	got, err := capture.Read(bytes.NewReader(file))
+	got, err := capturetest.Read(want.Pack(t))
 	if err != nil {
 		t.Fatal(err)
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("read back (-written +read):\n%s", diff)
 	}
-	if !bytes.Equal(file, packed(t, got)) {
-		t.Error("written again it is another file")
+}
+
+// TestOldFormat: captures of version 1 are read as before, by their hosts and lists.
+func TestOldFormat(t *testing.T) {
+	old := capturetest.Open(t, worldA)
+	if len(old.Hosts) != 11 || len(old.Lists) != len(capture.ObjectLists) || old.Tools["ip"] == "" {
+		t.Errorf("%d hosts, %d lists, tools %v", len(old.Hosts), len(old.Lists), old.Tools)
+	}
+	again, err := capturetest.Read(old.Pack(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(old, again); diff != "" {
+		t.Errorf("written in the new format (-old +new):\n%s", diff)
+	}
+}
+
+// TestTarReads: other programs read a capture as what it is, one archive.
+func TestTarReads(t *testing.T) {
+	zip, err := gzip.NewReader(bytes.NewReader(small().Pack(t)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	archive := tar.NewReader(zip)
+	for {
+		h, err := archive.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		names = append(names, h.Name)
+	}
+	if rest, err := io.ReadAll(zip); err != nil || len(rest) > 0 {
+		t.Errorf("%d bytes behind the archive, %v", len(rest), err)
+	}
+	first, last := names[0], names[len(names)-1]
+	slices.Sort(names)
+	want := []string{"hosts/node/n1/host.json", "hosts/node/n1/ip-link.json", "hosts/node/n1/nft.json", "hosts/pod/default/p/host.json",
+		"index.json", "kubernetes/nodes.json", "manifest.json"}
+	if !slices.Equal(names, want) || first != "manifest.json" || last != "index.json" {
+		t.Errorf("files %v, first %s, last %s", names, first, last)
+	}
+}
+
+// reads counts what is read of a file.
+type reads struct {
+	in   *bytes.Reader
+	n    int
+	from map[int64]bool // offsets
+}
+
+func (r *reads) ReadAt(p []byte, at int64) (int, error) {
+	n, err := r.in.ReadAt(p, at)
+	r.n += n
+	r.from[at] = true
+	return n, err
+}
+
+// TestReadsWhatIsAskedFor: of a capture of many hosts, the index is read, and the hosts that are asked for.
+func TestReadsWhatIsAskedFor(t *testing.T) {
+	c := small()
+	random := rand.NewChaCha8([32]byte{})
+	for i := range 200 {
+		text := make([]byte, 20_000)
+		_, _ = random.Read(text)
+		c.Hosts = append(c.Hosts, &capture.Raw{Name: fmt.Sprintf("node/m%d", i), Outputs: map[string]capture.Output{"nft.json": {Data: text}}})
+	}
+	file := c.Pack(t)
+	counted := &reads{in: bytes.NewReader(file), from: map[int64]bool{}}
+	f, err := capture.Read(counted, int64(len(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if opening := counted.n; opening > 100_000 {
+		t.Errorf("opening reads %d of %d bytes", opening, len(file))
+	}
+	counted.n, counted.from = 0, map[int64]bool{}
+	for range 2 {
+		raw, err := f.Origin().Fetch("node/m77")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !bytes.Equal(raw.Outputs["nft.json"].Data, c.Hosts[2+77].Outputs["nft.json"].Data) {
+			t.Error("another text")
+		}
+	}
+	if len(counted.from) != 1 || counted.n > 2*21_000 {
+		t.Errorf("a host twice: %d bytes at %v", counted.n, counted.from)
+	}
+	if _, err := f.Origin().Fetch("node/m777"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("a host that there is none of: %v", err)
+	}
+}
+
+// TestHalfReceived: a capture that ends anywhere before its end is refused when it is opened.
+func TestHalfReceived(t *testing.T) {
+	whole := small().Pack(t)
+	for n := range whole {
+		_, err := capture.Read(bytes.NewReader(whole[:n]), int64(n))
+		if !errors.Is(err, capture.ErrDamaged) && !errors.Is(err, capture.ErrNotCapture) {
+			t.Fatalf("%d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+	for _, n := range []int{len(whole) / 2, len(whole) - 1} {
+		if _, err := capture.Read(bytes.NewReader(whole[:n]), int64(n)); !errors.Is(err, capture.ErrDamaged) || !strings.Contains(err.Error(), "copy it again") {
+			t.Errorf("%d of %d bytes: %v", n, len(whole), err)
+		}
+	}
+	if _, err := capture.Read(bytes.NewReader(append(bytes.Clone(whole), 0)), int64(len(whole)+1)); !errors.Is(err, capture.ErrDamaged) {
+		t.Errorf("a byte more: %v", err)
+	}
+}
+
+// TestDamagedByte: a byte that was changed is found out, when it is opened or when what has it is read.
+func TestDamagedByte(t *testing.T) {
+	whole := small().Pack(t)
+	for at := range whole {
+		file := bytes.Clone(whole)
+		file[at] ^= 0x10
+		if _, err := capturetest.Read(file); !errors.Is(err, capture.ErrDamaged) && !errors.Is(err, capture.ErrNotCapture) {
+			t.Fatalf("byte %d: %v", at, err)
+		}
+	}
+}
+
+// TestBrokenOff: what was written before an error is no capture.
+func TestBrokenOff(t *testing.T) {
+	c := small()
+	origin := c.Origin()
+	fetch := origin.Fetch
+	for what, take := range map[string]func(o capture.Origin, out io.Writer) error{
+		"named and gone": func(o capture.Origin, out io.Writer) error {
+			o.Fetch = func(name string) (*capture.Raw, error) {
+				if name == "node/n1" {
+					return nil, errors.New("it is away")
+				}
+				return fetch(name)
+			}
+			_, err := capture.Take(t.Context(), o, out, c.Head, "node/n1", "pod/default/p")
+			return err
+		},
+		"called off": func(o capture.Origin, out io.Writer) error {
+			ctx, cancel := context.WithCancel(t.Context())
+			o.Fetch = func(name string) (*capture.Raw, error) {
+				cancel()
+				return nil, ctx.Err()
+			}
+			_, err := capture.Take(ctx, o, out, c.Head)
+			return err
+		},
+	} {
+		var file bytes.Buffer
+		if err := take(origin, &file); err == nil {
+			t.Errorf("%s: no error", what)
+		}
+		if _, err := capturetest.Read(file.Bytes()); !errors.Is(err, capture.ErrDamaged) {
+			t.Errorf("%s: what was written reads with %v", what, err)
+		}
+	}
+}
+
+// TestTakeNotes: a host that went away, and lists that are not to be had, are notes, and the rest is there.
+func TestTakeNotes(t *testing.T) {
+	c := small()
+	origin := c.Origin()
+	fetch := origin.Fetch
+	origin.Fetch = func(name string) (*capture.Raw, error) {
+		if name == "node/n1" {
+			return nil, errors.New("node/n1 is away")
+		}
+		return fetch(name)
+	}
+	origin.Lists = func() (map[string][]byte, error) { return map[string][]byte{"pods.json": nil}, errors.New("forbidden") }
+	var file bytes.Buffer
+	taken, err := capture.Take(t.Context(), origin, &file, c.Head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read, err := capturetest.Read(file.Bytes())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"one note", "node/n1 is away", "forbidden"}
+	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) || len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
+		t.Errorf("notes %q, %q, %d hosts, %d lists", read.Notes, taken.Notes, len(read.Hosts), len(read.Lists))
 	}
 }
 
@@ -96,7 +276,7 @@ func manifestOf(version int, host, file string, bytes int) entry {
 }
 
 func TestReadErrors(t *testing.T) {
-	whole := packed(t, small())
+	whole := small().Pack(t)
 	link := entry{name: "hosts/node/n1/ip-link.json", data: "[]"}
 	for _, tt := range []struct {
 		name string
@@ -109,8 +289,8 @@ func TestReadErrors(t *testing.T) {
 		{"gzip only", whole[:3], capture.ErrNotCapture, ""},
 		{"another archive", archive(t, entry{name: "README", data: "hello"}), capture.ErrNotCapture, "README"},
 		{"another's manifest", archive(t, entry{name: "manifest.json", data: `[{"Config":"x.json"}]`}), capture.ErrNotCapture, "another program"},
-		{"newer", archive(t, manifestOf(7, "node/n1", "ip-link.json", 2)), capture.ErrNewer, "version 7, and this packetwalk reads up to 1"},
-		{"newer and changed", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture","version":2,"hosts":{"n":1}}`}),
+		{"newer", archive(t, manifestOf(7, "node/n1", "ip-link.json", 2)), capture.ErrNewer, "version 7, and this packetwalk reads up to 2"},
+		{"newer and changed", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture","version":3,"hosts":{"n":1}}`}),
 			capture.ErrNewer, ""},
 		{"no version", archive(t, entry{name: "manifest.json", data: `{"format":"packetwalk-capture"}`}), capture.ErrDamaged, "no version 0"},
 		{"half", whole[:len(whole)/2], capture.ErrDamaged, "too early"},
@@ -128,7 +308,7 @@ func TestReadErrors(t *testing.T) {
 			"no plain file"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			_, err := capture.Read(bytes.NewReader(tt.file))
+			_, err := capture.Read(bytes.NewReader(tt.file), int64(len(tt.file)))
 			if !errors.Is(err, tt.is) || !strings.Contains(err.Error(), tt.says) {
 				t.Errorf("error %v, want %v that says %q", err, tt.is, tt.says)
 			}
@@ -136,18 +316,18 @@ func TestReadErrors(t *testing.T) {
 	}
 }
 
-// TestReadIsBounded: a small file that unpacks to much is refused before it is unpacked, and one whose parts add up, when they do.
 // TestWriteRefusesWhatReadRefuses: no capture is written that nobody can read.
 func TestWriteRefusesWhatReadRefuses(t *testing.T) {
 	for _, name := range []string{"node/a b", "node/a\nb", "pod/../x", "netns/", ""} {
 		c := small()
 		c.Hosts[0].Name = name
-		if err := c.Write(io.Discard); err == nil || !strings.Contains(err.Error(), "no name of a host") {
+		if _, err := capture.Take(t.Context(), c.Origin(), io.Discard, c.Head); err == nil || !strings.Contains(err.Error(), "no name of a host") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
 }
 
+// TestReadIsBounded: a small file that unpacks to much is refused before it is unpacked, and one whose parts add up, when they do.
 func TestReadIsBounded(t *testing.T) {
 	zeros := entry{name: "hosts/node/n1/ip-link.json", data: strings.Repeat("\x00", 1<<20)}
 	bomb := archive(t, manifestOf(1, "node/n1", "ip-link.json", 1<<20), zeros)
@@ -162,7 +342,7 @@ func TestReadIsBounded(t *testing.T) {
 		{"how many", 0, 1 << 20, 1 << 30, true},
 		{"enough", 10, 1 << 20, 1 << 21, false},
 	} {
-		_, err := capture.ReadWithin(bytes.NewReader(bomb), tt.files, tt.file, tt.total)
+		_, err := capture.ReadWithin(bomb, tt.files, tt.file, tt.total)
 		if errors.Is(err, capture.ErrDamaged) != tt.fails || !tt.fails && err != nil {
 			t.Errorf("%s: error %v, want one: %v", tt.name, err, tt.fails)
 		}
@@ -203,11 +383,14 @@ func FuzzRead(f *testing.F) {
 		if err := pack.Close(); err != nil {
 			t.Fatal(err)
 		}
-		c, err := capture.Read(bytes.NewReader(stored(t, b.Bytes())))
+		c, err := capturetest.Read(stored(t, b.Bytes()))
 		if err != nil {
 			return
 		}
-		again, err := capture.Read(bytes.NewReader(packed(t, c)))
+		if len(c.Hosts) == 0 {
+			return // which is nothing to write
+		}
+		again, err := capturetest.Read(c.Pack(t))
 		if err != nil {
 			t.Fatalf("what was read and written cannot be read: %v", err)
 		}
@@ -225,9 +408,9 @@ func FuzzRead(f *testing.F) {
 
 // FuzzReadFile gives the reader any bytes at all.
 func FuzzReadFile(f *testing.F) {
-	f.Add(packed(f, small()))
+	f.Add(small().Pack(f))
 	f.Fuzz(func(_ *testing.T, file []byte) {
-		_, _ = capture.ReadWithin(bytes.NewReader(file), 100, 1<<16, 1<<18)
+		_, _ = capture.ReadWithin(file, 100, 1<<16, 1<<18)
 	})
 }
 

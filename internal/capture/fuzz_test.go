@@ -3,8 +3,9 @@ package capture_test
 import (
 	"bytes"
 	"encoding/json"
+	"maps"
 	"net/netip"
-	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -18,6 +19,7 @@ import (
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/testing/capturetest"
 )
 
 // shortDumps are small texts for the files that are long in the capture of world A, or not in it.
@@ -38,31 +40,29 @@ var shortDumps = map[string][]string{
 		`{"match":{"op":"==","left":{"payload":{"protocol":"ip","field":"saddr"}},"right":{"prefix":{"addr":"10.0.0.0","len":8}}}},{"accept":null}]}}]}`},
 }
 
-func readAll(t testing.TB) *capture.Capture {
+func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	t.Helper()
-	f, err := os.Open(worldA)
+	_, o, err := redact.Capture(c.Head, c.Origin(), authors.Book(nil, nil, nil), []byte("a key of the fuzz tests"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	c, err := capture.Read(f)
-	if err != nil {
+	r := &capturetest.Held{}
+	for _, name := range slices.Sorted(maps.Keys(o.Hosts)) {
+		raw, err := o.Fetch(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Hosts = append(r.Hosts, raw)
+	}
+	if r.Lists, err = o.Lists(); err != nil {
 		t.Fatal(err)
 	}
-	return c
-}
-
-func redacted(t testing.TB, c *capture.Capture) *capture.Capture {
-	t.Helper()
-	if err := redact.Capture(c, authors.Book(nil, nil, nil), []byte("a key of the fuzz tests")); err != nil {
-		t.Fatal(err)
-	}
-	return c
+	return r
 }
 
 // FuzzLoad: no text makes loading or redacting a host panic, and what could be read before a redaction can be read after it.
 func FuzzLoad(f *testing.F) {
-	c := readAll(f)
+	c := capturetest.Open(f, worldA)
 	rows := map[string]byte{}
 	for i, row := range capture.Dumps {
 		rows[row.File] = byte(i)
@@ -110,7 +110,7 @@ func FuzzObjects(f *testing.F) {
 	for i, l := range capture.ObjectLists {
 		rows[l.File] = byte(i)
 	}
-	for file, data := range readAll(f).Lists {
+	for file, data := range capturetest.Open(f, worldA).Lists {
 		f.Add(rows[file], data)
 	}
 	f.Add(rows["pods.json"], []byte(`{"items":[{"metadata":{"namespace":"a","name":"p","labels":{"k":"v"}},"spec":{"nodeName":"n"},"status":{"phase":"Running","podIPs":[{"ip":"10.0.0.1"}]}}]}`))
@@ -123,12 +123,13 @@ func FuzzObjects(f *testing.F) {
 		[]byte(`{"metadata":{"namespace":"kube-system","name":"ip-masq-agent"},"data":{"config":"nonMasqueradeCIDRs: [10.0.0.0/8]"}}`))
 	f.Fuzz(func(t *testing.T, which byte, data []byte) {
 		list := capture.ObjectLists[int(which)%len(capture.ObjectLists)]
-		trimmed, err := list.Trim(data)
+		objects, err := list.Trim(data)
 		if err != nil {
 			return
 		}
+		trimmed := capture.List(objects)
 		again, err := list.Trim(trimmed)
-		if err != nil || !bytes.Equal(again, trimmed) {
+		if err != nil || !bytes.Equal(capture.List(again), trimmed) {
 			t.Fatalf("trimmed\n%s\nand again, %v\n%s", trimmed, err, again)
 		}
 		kept, err := capture.ReadObjects(map[string][]byte{list.File: trimmed})

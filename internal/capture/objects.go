@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"bytes"
 	"cmp"
 	"encoding/json"
 	"fmt"
@@ -138,28 +139,32 @@ func trimTo[T any](object json.RawMessage) ([]byte, error) {
 	return json.Marshal(kept)
 }
 
-// Trim makes a list of a capture out of what the API answered for each of the paths: lists or single objects.
-func (l ObjectList) Trim(answers ...[]byte) ([]byte, error) {
-	all := []json.RawMessage{}
-	for _, answer := range answers {
-		var list struct{ Items []json.RawMessage }
-		if err := json.Unmarshal(answer, &list); err != nil {
+// Trim gives what a capture keeps of an answer of the API: of each object of a list, or of the single object.
+func (l ObjectList) Trim(answer []byte) ([]json.RawMessage, error) {
+	var list struct{ Items []json.RawMessage }
+	if err := json.Unmarshal(answer, &list); err != nil {
+		return nil, fmt.Errorf("%s: %w", l.File, err)
+	}
+	if list.Items == nil && bytesHave(answer, "metadata", "name") {
+		list.Items = []json.RawMessage{answer}
+	}
+	for i, item := range list.Items {
+		kept, err := l.trim(item)
+		if err != nil {
 			return nil, fmt.Errorf("%s: %w", l.File, err)
 		}
-		if list.Items == nil && bytesHave(answer, "metadata", "name") {
-			list.Items = []json.RawMessage{answer}
-		}
-		for _, item := range list.Items {
-			kept, err := l.trim(item)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", l.File, err)
-			}
-			all = append(all, kept)
-		}
+		list.Items[i] = kept
 	}
-	return json.MarshalIndent(struct {
-		Items []json.RawMessage `json:"items"`
-	}{all}, "", " ")
+	return list.Items, nil
+}
+
+// List makes a list of a capture out of trimmed objects, each on a line of its own.
+func List(objects []json.RawMessage) []byte {
+	lines := make([][]byte, len(objects))
+	for i, o := range objects {
+		lines[i] = o
+	}
+	return slices.Concat([]byte("{\"items\":[\n"), bytes.Join(lines, []byte(",\n")), []byte("\n]}\n"))
 }
 
 // bytesHave tells whether a JSON object has a non-empty text at a path of two fields.

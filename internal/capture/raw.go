@@ -12,7 +12,8 @@ type Raw struct {
 	Name    string // as [Host.Name]
 	Taken   time.Time
 	Kernel  string            // release, as uname -r
-	NetNS   uint64            // inode number of the network namespace; 0 where not known
+	Machine string            // whose kernel it is; "" where all hosts are of one machine
+	NetNS   uint64            // inode number of the network namespace, which that kernel gave; 0 where not known
 	Outputs map[string]Output // by the File of [Dumps]
 }
 

@@ -14,7 +14,7 @@ import (
 type Lazy struct {
 	origin Origin
 	names  []string
-	netns  map[uint64]string
+	netns  map[NetNS]string
 	hosts  map[string]*slot // not changed after NewSource
 
 	once    sync.Once
@@ -29,10 +29,16 @@ type slot struct {
 	err  error
 }
 
+// NetNS is a network namespace. Each kernel numbers its own.
+type NetNS struct {
+	Machine string // as [Raw.Machine]: in a cluster the node's name, "" where all hosts are of one machine
+	Inode   uint64 // 0 where not known
+}
+
 // Origin is where states come from as raw texts: a lab, this machine, a capture.
 type Origin struct {
-	// Hosts are the names of the hosts there are, with the inode numbers of their namespaces, or 0.
-	Hosts map[string]uint64
+	// Hosts are the names of the hosts there are, with their namespaces as far as they are known before they are fetched.
+	Hosts map[string]NetNS
 	// Fetch gives a host's texts. It may be called for several hosts at the same time, and again for the same.
 	Fetch func(name string) (*Raw, error)
 	// Lists gives the Kubernetes objects by the File of [ObjectLists]; nil for none. It is called once, when they are asked for.
@@ -43,11 +49,11 @@ type Origin struct {
 
 // NewSource makes a Source of an origin.
 func NewSource(o Origin) *Lazy {
-	s := &Lazy{origin: o, netns: map[uint64]string{}, hosts: map[string]*slot{}, names: slices.Sorted(maps.Keys(o.Hosts))}
-	for name, inode := range o.Hosts {
+	s := &Lazy{origin: o, netns: map[NetNS]string{}, hosts: map[string]*slot{}, names: slices.Sorted(maps.Keys(o.Hosts))}
+	for name, ns := range o.Hosts {
 		s.hosts[name] = &slot{}
-		if inode != 0 {
-			s.netns[inode] = name
+		if ns.Inode != 0 {
+			s.netns[ns] = name
 		}
 	}
 	return s
@@ -69,7 +75,7 @@ func (s *Lazy) Host(name string) (*snapshot.Host, error) {
 			return
 		}
 		l := NewLoader(raw.Name)
-		l.names, l.at = func(inode uint64) string { return s.netns[inode] }, s.linkAt
+		l.names, l.at = func(inode uint64) string { return s.netns[NetNS{s.origin.Hosts[name].Machine, inode}] }, s.linkAt
 		at.host = l.Load(raw)
 	})
 	return at.host, at.err

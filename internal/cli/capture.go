@@ -4,7 +4,6 @@ import (
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/visible"
 
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -14,11 +13,13 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab"
@@ -77,22 +78,7 @@ func runCapture(ctx context.Context, s Streams, o captureOptions, hosts []string
 	if err != nil {
 		return badInput{err}
 	}
-	taken, err := capture.Take(origin, Version, names...)
-	if err != nil {
-		return err
-	}
-	if err := ctx.Err(); err != nil {
-		return err
-	}
-	if why := nothing(taken); why != "" {
-		return fmt.Errorf("nothing could be captured: %s; it needs root, in a container a privileged one", why)
-	}
-	if o.redact {
-		if err := redact.Capture(taken, authors.Book(nil, nil, nil), redact.NewKey()); err != nil {
-			return fmt.Errorf("redact: %w", err)
-		}
-	}
-	return writeCapture(s, taken, o.output)
+	return writeCapture(ctx, s, origin, o.output, o.redact, names)
 }
 
 // rootFor says what root is needed for.
@@ -125,7 +111,11 @@ func readable(o captureOptions) error {
 
 func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
-		return here.Origin(ctx, o.kubeconfig)
+		origin, _, err := here.Look(ctx, "")
+		if o.kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+			origin.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, o.kubeconfig) }
+		}
+		return origin, err
 	}
 	d, err := lab.Select(o.name)
 	if err != nil {
@@ -167,73 +157,102 @@ func fullNames(o capture.Origin, hosts []string, here bool) ([]string, error) {
 	return full, nil
 }
 
-// writeCapture writes the file at once or not at all, for its owner only: it tells a network's inside.
-func writeCapture(s Streams, c *capture.Capture, path string) error {
-	var packed bytes.Buffer
-	if err := c.Write(&packed); err != nil {
-		return err
-	}
-	say := s.Out
-	if path == "-" {
-		say = s.Err
-		if _, err := s.Out.Write(packed.Bytes()); err != nil {
+// writeCapture writes hosts of an origin, or all, to a file that is there when it is whole or not at all, and for its owner only: it tells
+// a network's inside. On the standard output, "-", what an error breaks off lacks its end, and no reader takes it.
+func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path string, redacted bool, hosts []string) error {
+	say, out, commit := s.Err, &counted{to: s.Out}, func() error { return nil }
+	spool := os.TempDir()
+	if path != "-" {
+		f, err := atomicfile.Create(path, 0o600)
+		if err != nil {
 			return err
 		}
-	} else if err := atomicfile.Write(path, packed.Bytes(), 0o600); err != nil {
+		defer f.Close()
+		say, out.to, commit, spool = s.Out, f, f.Commit, filepath.Dir(path)
+	}
+	head := capture.Head{Packetwalk: Version, Taken: time.Now()}
+	var taken *capture.Taken
+	var err error
+	if redacted {
+		taken, err = takeRedacted(ctx, origin, out, head, spool, hosts)
+	} else {
+		taken, err = capture.Take(ctx, origin, out, head, hosts...)
+	}
+	if err != nil {
 		return err
 	}
-	tellCapture(say, c, path, packed.Len())
+	if taken.Nothing {
+		return fmt.Errorf("nothing could be captured: %s; it needs root, in a container a privileged one",
+			strings.Join(slices.Sorted(maps.Keys(taken.Failed)), "; "))
+	}
+	if err := commit(); err != nil {
+		return err
+	}
+	tellCapture(say, taken, path, out.n)
 	return nil
 }
 
-// nothing is why there is nothing in a capture; "" where there is something.
-func nothing(c *capture.Capture) string {
-	why := ""
-	for _, raw := range c.Hosts {
-		for _, out := range raw.Outputs {
-			switch {
-			case out.Error != "":
-				why = failure(out)
-			case out.Skipped == "":
-				return ""
-			}
-		}
+// takeRedacted takes a capture into a file without a name in a folder, which is gone when it is closed, and redacts that.
+func takeRedacted(ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, hosts []string) (*capture.Taken, error) {
+	plain, err := nameless(dir)
+	if err != nil {
+		return nil, err
 	}
-	return why
+	defer plain.Close()
+	size := counted{to: plain}
+	if taken, err := capture.Take(ctx, o, &size, h, hosts...); err != nil || taken.Nothing {
+		return taken, err
+	}
+	file, err := capture.Read(plain, size.n)
+	if err != nil {
+		return nil, err
+	}
+	head, origin, err := redact.Capture(file.Head, file.Origin(), authors.Book(nil, nil, nil), redact.NewKey())
+	if err != nil {
+		return nil, fmt.Errorf("redact: %w", err)
+	}
+	return capture.Take(ctx, origin, out, head)
 }
 
-// failure is what a tool, or the reading of what no tool prints, failed with.
-func failure(out capture.Output) string {
-	text := strings.TrimRight(out.Error, " :")
-	if out.Command != "" {
-		text = out.Command + ": " + text
+// nameless makes a file that nobody else finds, and that is gone with this process.
+func nameless(dir string) (*os.File, error) {
+	f, err := os.CreateTemp(dir, ".packetwalk-*") // mode 0600
+	if err != nil {
+		return nil, err
 	}
-	return text
+	if err := os.Remove(f.Name()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
-func tellCapture(w io.Writer, c *capture.Capture, path string, size int) {
+// counted counts what goes to a writer.
+type counted struct {
+	to io.Writer
+	n  int64 // bytes
+}
+
+func (c *counted) Write(p []byte) (int, error) {
+	n, err := c.to.Write(p)
+	c.n += int64(n)
+	return n, err
+}
+
+func tellCapture(w io.Writer, t *capture.Taken, path string, size int64) {
 	redacted := ""
-	if c.Redacted {
+	if t.Redacted {
 		redacted = ", redacted"
 	}
 	hosts := "hosts"
-	if len(c.Hosts) == 1 {
+	if t.Hosts == 1 {
 		hosts = "host"
 	}
-	fmt.Fprintf(w, "%s: %d %s, %d kB%s\n", path, len(c.Hosts), hosts, (size+999)/1000, redacted)
-	for _, note := range c.Notes {
+	fmt.Fprintf(w, "%s: %d %s, %d kB%s\n", path, t.Hosts, hosts, (size+999)/1000, redacted)
+	for _, note := range t.Notes {
 		fmt.Fprintln(w, "note:", visible.Text(note))
 	}
 	// The same thing is missing on many hosts as a rule: a program.
-	missing := map[string]int{}
-	for _, raw := range c.Hosts {
-		for _, out := range raw.Outputs {
-			if out.Error != "" {
-				missing[failure(out)]++
-			}
-		}
-	}
-	for _, what := range slices.Sorted(maps.Keys(missing)) {
-		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", missing[what], len(c.Hosts), visible.Text(what))
+	for _, what := range slices.Sorted(maps.Keys(t.Failed)) {
+		fmt.Fprintf(w, "note: not captured on %d of %d hosts: %s\n", t.Failed[what], t.Hosts, visible.Text(what))
 	}
 }

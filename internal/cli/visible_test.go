@@ -17,6 +17,7 @@ import (
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/lab"
 	"packetwalk.dev/internal/lab/cluster"
+	"packetwalk.dev/internal/testing/capturetest"
 )
 
 // hostile has what a terminal, or a reader, may take for something else.
@@ -28,14 +29,7 @@ var processName = regexp.MustCompile(`"process": ?"`)
 // hostile.
 func hostileCapture(t *testing.T) (file string) {
 	t.Helper()
-	data, err := os.ReadFile("../capture/testdata/world-a.pwcap.tar.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := capture.Read(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := capturetest.Open(t, "../capture/testdata/world-a.pwcap.tar.gz")
 	inJSON, err := json.Marshal(hostile)
 	if err != nil {
 		t.Fatal(err)
@@ -58,12 +52,8 @@ func hostileCapture(t *testing.T) (file string) {
 	if !replaced["iptables-save.txt"] || !replaced["ip-link.json"] || !replaced[capture.ListenersFile] {
 		t.Fatalf("replaced in %v", replaced)
 	}
-	var b bytes.Buffer
-	if err := c.Write(&b); err != nil {
-		t.Fatal(err)
-	}
 	file = filepath.Join(t.TempDir(), "hostile.pwcap.tar.gz")
-	if err := os.WriteFile(file, b.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(file, c.Pack(t), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	return file
@@ -173,10 +163,11 @@ func TestHostileStatus(t *testing.T) {
 // TestHostileNotes: so are the notes on a capture, what tools said, the steps of a lab that starts, and what changes in its cluster.yaml.
 func TestHostileNotes(t *testing.T) {
 	for what, tell := range map[string]func(io.Writer){
-		"a note": func(w io.Writer) { tellCapture(w, &capture.Capture{Notes: []string{hostile}}, "file", 1) },
+		"a note": func(w io.Writer) {
+			tellCapture(w, &capture.Taken{Head: capture.Head{Notes: []string{hostile}}}, "file", 1)
+		},
 		"a tool's error": func(w io.Writer) {
-			failed := capture.Output{Command: "nft", Error: hostile}
-			tellCapture(w, &capture.Capture{Hosts: []*capture.Raw{{Outputs: map[string]capture.Output{"nft.json": failed}}}}, "file", 1)
+			tellCapture(w, &capture.Taken{Hosts: 1, Failed: map[string]int{hostile: 1}}, "file", 1)
 		},
 		"a step":   func(w io.Writer) { stepsTo(w, time.Now())(lab.Step{Text: hostile}) },
 		"a change": func(w io.Writer) { printPlan(w, "lab", []cluster.Change{{Path: "spec.hosts[0].app", To: hostile}}) },

@@ -219,7 +219,7 @@ const mostTries = 3
 // live predicts and compares, and does so again where they part because somebody changed rules between the one and the other.
 func live(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, proof.Report, error) {
 	for try := 1; ; try++ {
-		result, report, err := proof.Live(ctx, world, world.namespace, req, false)
+		result, report, err := proof.Live(ctx, world, world.place, req, false)
 		if err != nil || report.First == nil || try == mostTries {
 			return result, report, err
 		}

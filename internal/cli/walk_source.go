@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
@@ -37,13 +38,12 @@ type world struct {
 	public func() map[string]netip.Addr
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
 	unread error
-	// find tells where a host's network namespace is; nil for a file.
-	find func(host string) (lab.Place, error)
+	// place is where packets are sent and seen for --live; nil for a file.
+	place proof.Places
 	// again reads the lab's state anew; nil for a file.
 	again func(context.Context) (snapshot.Source, error)
-
-	mu     sync.Mutex
-	opened map[string]*kernel.Namespace
+	// close gives back what was opened.
+	close func()
 }
 
 // open finds what to walk through.
@@ -66,7 +66,8 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Source: source, find: d.FindHost, opened: map[string]*kernel.Namespace{}}
+	w := &world{Source: source}
+	w.place = w.namespaces(d)
 	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
 	if err := source.ObjectsError(); err != nil {
 		w.unread = err
@@ -84,22 +85,32 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	return w, nil
 }
 
-// namespace is a host's network namespace; it stays open until close.
-func (w *world) namespace(host string) (*kernel.Namespace, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if ns := w.opened[host]; ns != nil {
-		return ns, nil
+// namespaces gives the places of a lab's hosts; what was opened is closed by close.
+func (w *world) namespaces(d lab.Dir) proof.Places {
+	var mu sync.Mutex
+	opened := map[string]*kernel.Namespace{}
+	w.close = func() {
+		for _, ns := range opened {
+			_ = ns.Close()
+		}
 	}
-	place, err := w.find(host)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+	return func(host string) (proof.Place, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ns := opened[host]; ns != nil {
+			return proof.Local(ns), nil
+		}
+		at, err := d.FindHost(host)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+		}
+		ns, err := kernel.OpenNamespace(at.NetNS)
+		if err != nil {
+			return nil, err
+		}
+		opened[host] = ns
+		return proof.Local(ns), nil
 	}
-	ns, err := kernel.OpenNamespace(place.NetNS)
-	if err == nil {
-		w.opened[host] = ns
-	}
-	return ns, err
 }
 
 // renew reads the state anew, and tells what has changed at some hosts meanwhile: "node/a: iptables rules".
@@ -132,64 +143,76 @@ func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
 	return changed, nil
 }
 
-func (w *world) close() {
-	for _, ns := range w.opened {
-		_ = ns.Close()
-	}
-}
-
-// openFile reads a capture, or a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first bytes.
+// openFile opens a capture, or reads a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first
+// bytes.
 func openFile(s Streams, path, at string, to ends.End) (*world, error) {
-	data, err := readInput(s, path)
+	f, size, err := input(s, path)
 	if err != nil {
 		return nil, badInput{err}
 	}
-	c, err := capture.Read(bytes.NewReader(data))
+	c, err := capture.Read(f, size)
+	if err != nil {
+		defer f.Close()
+	}
 	switch {
 	case errors.Is(err, capture.ErrNotCapture):
-		return openText(path, data, at, to)
+		text, err := bounded.Read(io.NewSectionReader(f, 0, size), maxText)
+		if err != nil {
+			return nil, badInput{fmt.Errorf("read %s: %w", path, err)}
+		}
+		return openText(path, text, at, to)
 	case err != nil:
 		return nil, badInput{fmt.Errorf("%s: %w", path, err)}
 	}
-	names := make([]string, len(c.Hosts))
-	for i, h := range c.Hosts {
-		names[i] = h.Name
+	source := capture.NewSource(c.Origin())
+	names := source.Names()
+	of := fmt.Sprintf("%d hosts", len(names))
+	if len(names) <= 3 {
+		of = snapshot.List(names)
 	}
-	of := snapshot.List(names)
-	if len(names) > 3 {
-		of = fmt.Sprintf("%d hosts", len(names))
-	}
-	w := &world{Source: capture.NewSource(c.Origin()), taken: c.Taken}
+	w := &world{Source: source, taken: c.Taken, close: func() { _ = f.Close() }}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
 
-// The most octets of input that are read: of a text that shows rules, and of a capture, as it is compressed.
 const (
-	maxText    = 64 << 20
-	maxCapture = 256 << 20
+	// maxText is the most bytes of a text that shows rules.
+	maxText = 64 << 20
+	// maxSpool is the most that is read of a pipe: four times what a capture of 5,000 nodes has.
+	maxSpool = 16 << 30
 )
 
-func readInput(s Streams, path string) ([]byte, error) {
-	in := io.Reader(s.In)
+// input opens what can be read at any place: a plain file as it is, all else as a nameless copy.
+func input(s Streams, path string) (*os.File, int64, error) {
+	in := s.In
 	if path != "-" {
 		f, err := os.Open(path)
 		if err != nil {
-			return nil, err
+			return nil, 0, err
+		}
+		info, err := f.Stat()
+		if err == nil && info.Mode().IsRegular() {
+			return f, info.Size(), nil
 		}
 		defer f.Close()
 		in = f
 	}
-	buffered := bufio.NewReader(in)
-	limit := int64(maxText)
-	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
-		limit = maxCapture
-	}
-	data, err := bounded.Read(buffered, limit)
+	f, err := nameless(os.TempDir())
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", path, err)
+		return nil, 0, err
 	}
-	return data, nil
+	buffered, limit := bufio.NewReader(in), int64(maxText)
+	if magic, _ := buffered.Peek(2); bytes.Equal(magic, []byte{0x1f, 0x8b}) { // gzip's (RFC 1952)
+		limit = maxSpool
+	}
+	n, err := io.Copy(f, io.LimitReader(buffered, limit+1))
+	if err == nil && n > limit {
+		err = &bounded.TooLongError{Limit: limit}
+	}
+	if err != nil {
+		return nil, 0, errors.Join(fmt.Errorf("read %s: %w", path, err), f.Close())
+	}
+	return f, n, nil
 }
 
 // openText takes a text for what somebody saw on one node: the one that --at names.
@@ -202,7 +225,7 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
-	w := &world{Source: source}
+	w := &world{Source: source, close: func() {}}
 	for _, n := range source.Names() {
 		h, err := source.Host(n)
 		if err != nil {

@@ -31,18 +31,15 @@ func TestSnapshotOfALab(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	taken, err := capture.Take(origin, "test")
+	var file bytes.Buffer
+	taken, err := capture.Take(t.Context(), origin, &file, capture.Head{Packetwalk: "test", Taken: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(taken.Notes) > 0 || taken.Tools["iptables"] == "" {
 		t.Errorf("notes %v, tools %v", taken.Notes, taken.Tools)
 	}
-	var file bytes.Buffer
-	if err := taken.Write(&file); err != nil {
-		t.Fatal(err)
-	}
-	read, err := capture.Read(&file)
+	read, err := capture.Read(bytes.NewReader(file.Bytes()), int64(file.Len()))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
@@ -390,9 +391,9 @@ func (b *built) close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
-func (b *built) namespace(host string) (*kernel.Namespace, error) {
+func (b *built) place(host string) (proof.Place, error) {
 	if ns, ok := b.spaces[host]; ok {
-		return ns, nil
+		return proof.Local(ns), nil
 	}
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }
@@ -402,9 +403,9 @@ var volatile = []snapshot.Part{snapshot.Neighbours, snapshot.FDB, snapshot.Flows
 
 // source is a snapshot of the world as it is now. Of a host that was dumped before, only what packets change is dumped again.
 func (b *built) source(ctx context.Context) snapshot.Source {
-	origin := capture.Origin{Hosts: map[string]uint64{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
+	origin := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) { return b.dump(ctx, name) }}
 	for name, ns := range b.spaces {
-		origin.Hosts[name] = ns.Inode()
+		origin.Hosts[name] = capture.NetNS{Inode: ns.Inode()}
 	}
 	return capture.NewSource(origin)
 }

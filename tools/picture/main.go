@@ -33,11 +33,12 @@ func main() {
 
 // picture draws the lab of a capture and the packet's way through it.
 func picture(file, from, to string) (string, error) {
-	state, err := capture.Open(file)
+	taken, err := capture.Open(file)
 	if err != nil {
 		return "", err
 	}
-	l, err := readLab(state)
+	defer taken.Close()
+	l, err := readLab(capture.NewSource(taken.Origin()))
 	if err != nil {
 		return "", err
 	}

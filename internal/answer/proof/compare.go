@@ -168,7 +168,7 @@ func (c *comparison) interfaces(name string, h *Host, steps []placed, d directio
 			seen = append(seen, p)
 		}
 	}
-	var rule *ruleRef
+	var rule *RuleRef
 	var ruleText string
 	for _, s := range steps {
 		if s.Visit != nil && s.Visit.Rule != nil && len(s.Changes) > 0 {

@@ -251,12 +251,11 @@ func chainID(c *netfilter.Chain) ChainID {
 	return ChainID{c.Table.Family.String(), c.Table.Name, c.Name}
 }
 
-func refOf(v *netfilter.Visit) *ruleRef {
+func refOf(v *netfilter.Visit) *RuleRef {
 	if v == nil || v.Rule == nil {
 		return nil
 	}
-	id := chainID(v.Chain)
-	return &ruleRef{id.Family, id.Table, id.Chain, v.Rule.Number, v.Rule.Handle}
+	return &RuleRef{chainID(v.Chain), v.Rule.Handle, v.Rule.Number}
 }
 
 func predictedRule(s placed) string {

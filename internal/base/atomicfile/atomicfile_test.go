@@ -78,3 +78,47 @@ func TestWriteIn(t *testing.T) {
 		t.Error("wrote beside the folder")
 	}
 }
+
+// TestCreate: what is written bit by bit is there when it is committed, and nothing of it when it is not.
+func TestCreate(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "file")
+	if err := os.WriteFile(path, []byte("old"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, commit := range []bool{false, true} {
+		f, err := atomicfile.Create(path, 0o600)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, part := range []string{"n", "ew"} {
+			if _, err := f.Write([]byte(part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, _ := os.ReadFile(path); string(got) != "old" {
+			t.Errorf("before it is committed there is %q", got)
+		}
+		if commit {
+			if err := f.Commit(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := f.Close(); err != nil {
+			t.Error(err)
+		}
+		if entries, _ := os.ReadDir(dir); len(entries) != 1 {
+			t.Errorf("left behind: %v", entries)
+		}
+	}
+	info, err := os.Stat(path)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("mode %v, %v", info.Mode(), err)
+	}
+	if got, _ := os.ReadFile(path); string(got) != "new" {
+		t.Errorf("there is %q", got)
+	}
+	if _, err := atomicfile.Create(filepath.Join(dir, "none", "file"), 0o600); err == nil {
+		t.Error("made a file where there is no folder")
+	}
+}

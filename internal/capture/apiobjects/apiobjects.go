@@ -4,9 +4,11 @@ package apiobjects
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/url"
+	"strconv"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -33,22 +35,21 @@ func Fetch(ctx context.Context, kubeconfig string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
-	answers := make([][][]byte, len(capture.ObjectLists))
+	texts := make([][]byte, len(capture.ObjectLists))
 	problems := make([]error, len(capture.ObjectLists))
 	var g errgroup.Group
 	for i, list := range capture.ObjectLists {
 		g.Go(func() error {
-			answers[i], problems[i] = get(ctx, client.RESTClient(), list.Paths)
+			texts[i], problems[i] = get(ctx, client.RESTClient(), list)
 			return nil
 		})
 	}
 	_ = g.Wait()
 	lists := map[string][]byte{}
 	for i, list := range capture.ObjectLists {
-		if problems[i] != nil {
-			continue
+		if problems[i] == nil {
+			lists[list.File] = texts[i]
 		}
-		lists[list.File], problems[i] = list.Trim(answers[i]...)
 	}
 	if err := unread(problems); err != nil {
 		return lists, fmt.Errorf("read Kubernetes objects: %w", err)
@@ -79,18 +80,60 @@ func restConfig(kubeconfig string) (*rest.Config, error) {
 	return clientcmd.BuildConfigFromFlags("", kubeconfig)
 }
 
-// get reads what is at some paths of the API; one where there is nothing is left out.
-func get(ctx context.Context, client rest.Interface, paths []string) ([][]byte, error) {
-	var all [][]byte
-	for _, path := range paths {
-		answer, err := client.Get().AbsPath(path).DoRaw(ctx)
-		if apierrors.IsNotFound(err) {
-			continue
+// A page has so many objects, which bounds what is in memory untrimmed: what walks use of a pod is a tenth of it. The number of pages is
+// bounded, too.
+const (
+	pageLimit = 500
+	maxPages  = 2000
+)
+
+// get reads a list of a capture; a path of the API where there is nothing is left out.
+func get(ctx context.Context, client rest.Interface, list capture.ObjectList) ([]byte, error) {
+	var all []json.RawMessage
+	for _, path := range list.Paths {
+		next := ""
+		for n := 0; n == 0 || next != ""; n++ {
+			if n == maxPages {
+				return nil, fmt.Errorf("%s: there are more than %d objects", path, maxPages*pageLimit)
+			}
+			var page []byte
+			var err error
+			if page, next, err = getPage(ctx, client, path, next); apierrors.IsNotFound(err) {
+				break
+			} else if err != nil {
+				return nil, fmt.Errorf("%s: %w", path, err)
+			}
+			objects, err := list.Trim(page)
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, objects...)
 		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", path, err)
-		}
-		all = append(all, answer)
 	}
-	return all, nil
+	return capture.List(all), nil
+}
+
+// getPage reads what follows the page with a token, which begins as "", and gives the token of its own; "" says that it is the last one.
+// A token that is too old is answered with a newer one, which goes on with what there is now (meta/v1, ListMeta.Continue).
+func getPage(ctx context.Context, client rest.Interface, path, token string) (page []byte, next string, err error) {
+	for range 3 {
+		request := client.Get().AbsPath(path).Param("limit", strconv.Itoa(pageLimit))
+		if token != "" {
+			request.Param("continue", token)
+		}
+		page, err = request.DoRaw(ctx)
+		var status apierrors.APIStatus
+		if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || status.Status().Continue == "" {
+			break
+		}
+		token = status.Status().Continue
+	}
+	if err != nil {
+		return nil, "", err
+	}
+	var head struct {
+		Metadata struct{ Continue string }
+	}
+	err = json.Unmarshal(page, &head)
+	return page, head.Metadata.Continue, err
 }

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"sync"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -46,8 +47,10 @@ type addressMap struct {
 	// spans are ranges that are no prefixes. An address is in one or not by the bit at which it parts from the range's ends, so the bits on
 	// the way to those stay; all others are scrambled.
 	spans []span
+
+	mu    sync.Mutex
 	done  map[netip.Addr]netip.Addr
-	flips map[netip.Prefix]bool
+	flips map[netip.Prefix]bool // of the prefixes that many addresses have
 }
 
 // span is a range of addresses; cover is the longest prefix that holds it.
@@ -84,6 +87,8 @@ func (m *addressMap) addr(a netip.Addr) netip.Addr {
 	}
 	zone := a.Zone()
 	a = a.WithZone("")
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	b, ok := m.done[a]
 	if !ok {
 		b = m.compute(a)
@@ -150,7 +155,9 @@ func (m *addressMap) flip(before netip.Prefix) bool {
 		d := digest(m.key, "address", before.String())
 		flipped = d[0]&1 == 1
 	}
-	m.flips[before] = flipped
+	if before.Bits() <= before.Addr().BitLen()*3/4 {
+		m.flips[before] = flipped
+	}
 	return flipped
 }
 
@@ -175,13 +182,15 @@ func (m *addressMap) span(low, high netip.Addr) (netip.Addr, netip.Addr) {
 // keepSpan notes that the addresses from low to high stay a range.
 func (m *addressMap) keepSpan(low, high netip.Addr) {
 	if p, exact := cover(low, high); !exact && p.IsValid() {
-		m.spans = append(m.spans, span{p, low, high})
+		if s := (span{p, low, high}); !slices.Contains(m.spans, s) { // the nodes of a cluster have the same
+			m.spans = append(m.spans, s)
+		}
 	}
 }
 
 // keepPrefix notes that the inside of a prefix, or an address, stays as it is.
 func (m *addressMap) keepPrefix(s string) {
-	if p, err := netip.ParsePrefix(s); err == nil {
+	if p, err := netip.ParsePrefix(s); err == nil && !slices.Contains(m.solid, p) {
 		m.solid = append(m.solid, p)
 	}
 }

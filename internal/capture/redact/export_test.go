@@ -10,14 +10,9 @@ import (
 // Redaction is what a redaction does to single addresses and names, for tests that compare before and after.
 type Redaction struct{ r *redactor }
 
-// RedactionOf is the one that Redact does to the capture with the key.
-func RedactionOf(c *capture.Capture, book *reason.Book, key []byte) (Redaction, error) {
-	r := &redactor{addresses: newAddressMap(key), names: newNameMap(book, key), learning: true}
-	_, err := r.lists(c.Lists)
-	for _, h := range c.Hosts {
-		r.host(h)
-	}
-	r.learning = false
+// RedactionOf is the one that Capture does with the key.
+func RedactionOf(o capture.Origin, book *reason.Book, key []byte) (Redaction, error) {
+	r, err := learn(o, book, key)
 	return Redaction{r}, err
 }
 

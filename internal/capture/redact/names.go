@@ -88,8 +88,10 @@ var publicLinks = regexp.MustCompile(`^(lo|docker0|cni0|cbr0|azure0|virbr0|tunl0
 var publicPrefixes = []string{"azv", "veth", "cali", "lxc", "br-", "tap", "enP", "eth", "gke", "flannel", "cilium", "weave", "docker"}
 
 func (m *nameMap) learnPrefix(p string) {
-	m.prefixes[p] = true
-	m.sortPrefixes()
+	if !m.prefixes[p] {
+		m.prefixes[p] = true
+		m.sortPrefixes()
+	}
 }
 
 func (m *nameMap) sortPrefixes() {

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/model/reason"
@@ -25,36 +28,69 @@ func NewKey() []byte {
 	return key
 }
 
+// atOnce is how many hosts are in memory.
+const atOnce = 8
+
 // Capture replaces addresses and names all over a capture, the same ones by the same, so that packets walk through it as before: see
-// docs/capture.md for what is replaced and what stays. A text that cannot be read is left out, and its Output says so. The capture must not
-// be in use. The book tells which parts of chains' names are their writers' own.
-func Capture(c *capture.Capture, book *reason.Book, key []byte) error {
-	r := &redactor{addresses: newAddressMap(key), names: newNameMap(book, key)}
-	// What must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules speak of.
-	r.learning = true
-	for _, pass := range []bool{true, false} {
-		r.learning = pass
-		lists, err := r.lists(c.Lists)
+// docs/capture.md for what is replaced and what stays. It reads every host once, to learn what there is; the head and the origin that it
+// gives are the redacted ones, whose hosts are read, and replaced, as they are asked for. A text that cannot be read is left out, and its
+// Output says so. The book tells which parts of chains' names are their writers' own.
+func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (capture.Head, capture.Origin, error) {
+	r, err := learn(o, book, key)
+	if err != nil {
+		return h, o, err
+	}
+	h.Redacted, h.Notes = true, slices.Clone(h.Notes)
+	for i, note := range h.Notes {
+		h.Notes[i] = r.words(note)
+	}
+	before := map[string]string{}
+	redacted := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: o.Tools}
+	if o.Lists != nil {
+		redacted.Lists = func() (map[string][]byte, error) { return r.lists(o.Lists()) }
+	}
+	for name, ns := range o.Hosts {
+		changed := r.names.host(name)
+		if before[changed] != "" {
+			return h, o, errors.New("two hosts would have the same name; run it again")
+		}
+		before[changed], redacted.Hosts[changed] = name, capture.NetNS{Machine: r.names.of("node", ns.Machine), Inode: ns.Inode}
+	}
+	redacted.Fetch = func(name string) (*capture.Raw, error) {
+		raw, err := o.Fetch(before[name])
 		if err != nil {
-			return err
+			return nil, fmt.Errorf("host %q: %s", name, r.words(err.Error()))
 		}
-		hosts := make([]*capture.Raw, len(c.Hosts))
-		for i, h := range c.Hosts {
-			hosts[i] = r.host(h)
-		}
-		if !pass {
-			c.Lists, c.Hosts = lists, hosts
-		}
+		return r.host(raw), nil
 	}
-	for i, note := range c.Notes {
-		c.Notes[i] = r.words(note)
-	}
-	slices.SortFunc(c.Hosts, func(a, b *capture.Raw) int { return strings.Compare(a.Name, b.Name) })
-	c.Redacted = true
-	return nil
+	return h, redacted, nil
 }
 
-// redactor replaces what tells of a network whose it is.
+// learn finds out what must be known before anything is replaced: the links there are, and the ranges of addresses and names that rules
+// speak of.
+func learn(o capture.Origin, book *reason.Book, key []byte) (*redactor, error) {
+	r := &redactor{addresses: newAddressMap(key), names: newNameMap(book, key), learning: true}
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(atOnce)
+	for name := range o.Hosts {
+		g.Go(func() error {
+			raw, err := o.Fetch(name)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			r.host(raw)
+			return nil
+		})
+	}
+	err := g.Wait()
+	r.learning = false
+	return r, err
+}
+
+// redactor replaces what tells of a network whose it is. When it has learned, it is safe for concurrent use.
 type redactor struct {
 	addresses *addressMap
 	names     *nameMap
@@ -62,7 +98,8 @@ type redactor struct {
 }
 
 func (r *redactor) host(h *capture.Raw) *capture.Raw {
-	out := &capture.Raw{Name: r.names.host(h.Name), Taken: h.Taken, Kernel: h.Kernel, NetNS: h.NetNS, Outputs: map[string]capture.Output{}}
+	out := &capture.Raw{Name: r.names.host(h.Name), Taken: h.Taken, Kernel: h.Kernel, Machine: r.names.of("node", h.Machine), NetNS: h.NetNS,
+		Outputs: map[string]capture.Output{}}
 	for _, row := range capture.Dumps {
 		o, ok := h.Outputs[row.File]
 		if !ok {
@@ -133,20 +170,36 @@ func (r *redactor) line(s string) string {
 // plain is a text that holds no names.
 func (r *redactor) plain(data []byte) ([]byte, error) { return []byte(r.line(string(data))), nil }
 
-// words replaces addresses and the links' names in what a tool said.
+// hostKinds are how hosts' names begin that tell whose they are.
+var hostKinds = wordSet("node pod netns vm internet container-group container-host")
+
+// words replaces addresses, and names of links and hosts, in what a tool said.
 func (r *redactor) words(s string) string {
 	if s == "" || r.learning {
 		return s
 	}
 	fields := strings.Split(s, " ")
+	hosts := map[string]string{} // with and without their kind
+	for _, f := range fields {
+		name := strings.Trim(f, quotes)
+		if kind, rest, ok := strings.Cut(name, "/"); ok && hostKinds[kind] {
+			hosts[name] = r.names.host(name)
+			hosts[rest] = strings.TrimPrefix(hosts[name], kind+"/")
+		}
+	}
 	for i, f := range fields {
-		name := strings.Trim(f, `"',:;()`)
-		if r.names.links[name] {
+		name := strings.Trim(f, quotes)
+		if changed, ok := hosts[name]; ok {
+			fields[i] = strings.Replace(f, name, changed, 1)
+		} else if r.names.links[name] {
 			fields[i] = strings.Replace(f, name, r.names.link(name), 1)
 		}
 	}
 	return r.line(strings.Join(fields, " "))
 }
+
+// quotes are what stands around a name in a sentence.
+const quotes = `"',:;()`
 
 func (r *redactor) sysctls(data []byte) ([]byte, error) {
 	var out bytes.Buffer
@@ -205,7 +258,7 @@ func (r *redactor) rule(rule *iptables.Rule, own map[string]bool) {
 		// Host bits stay as they are when it maps one prefix onto another: they must mean the same in both.
 		for _, p := range []iptables.AddressMatch{rule.Source, rule.Destination} {
 			if p.Prefix.IsValid() && !p.Not {
-				r.addresses.solid = append(r.addresses.solid, p.Prefix)
+				r.addresses.keepPrefix(p.Prefix.String())
 			}
 		}
 		if o, ok := rule.Target.Option("to"); ok {
@@ -440,29 +493,28 @@ func isNumber(s string) bool {
 	return strings.Trim(s, "0123456789") == "" || strings.HasPrefix(s, "0x") && strings.Trim(s[2:], "0123456789abcdef") == "" || s == "->"
 }
 
-// lists replaces the Kubernetes objects'.
-func (r *redactor) lists(lists map[string][]byte) (map[string][]byte, error) {
+// lists replaces the Kubernetes objects', as far as they could be had.
+func (r *redactor) lists(lists map[string][]byte, problem error) (map[string][]byte, error) {
 	out := map[string][]byte{}
+	if problem != nil {
+		problem = errors.New(r.words(problem.Error()))
+	}
 	for _, l := range capture.ObjectLists {
 		data, ok := lists[l.File]
 		if !ok {
 			continue
 		}
-		trimmed, err := l.Trim(data)
-		if err != nil {
-			return nil, err
+		objects, err := l.Trim(data)
+		for i := 0; i < len(objects) && err == nil; i++ {
+			var o map[string]any
+			if err = decodeNumbers(objects[i], &o); err == nil {
+				r.object(l.File, o)
+				objects[i], err = json.Marshal(o)
+			}
 		}
-		var list map[string]any
-		if err := decodeNumbers(trimmed, &list); err != nil {
-			return nil, fmt.Errorf("%s: %w", l.File, err)
-		}
-		objects, _ := list["items"].([]any)
-		for _, object := range objects {
-			r.object(l.File, object)
-		}
-		if out[l.File], err = json.MarshalIndent(list, "", " "); err != nil {
-			return nil, err
+		if problem = errors.Join(problem, err); err == nil {
+			out[l.File] = capture.List(objects)
 		}
 	}
-	return out, nil
+	return out, problem
 }

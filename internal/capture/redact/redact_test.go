@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -17,6 +16,7 @@ import (
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/capturetest"
 )
 
 var book = authors.Book(nil, nil, nil)
@@ -26,8 +26,8 @@ var testKey = []byte("a key that the tests have, so that they can compare")
 const worldA = "../testdata/world-a.pwcap.tar.gz"
 
 // small has one host with one link.
-func small() *capture.Capture {
-	return &capture.Capture{
+func small() *capturetest.Held {
+	return &capturetest.Held{
 		Hosts: []*capture.Raw{{Name: "node/n1", Outputs: map[string]capture.Output{
 			"ip-link.json": {Command: "ip -d -j link show", Data: []byte(`[{"ifindex":1,"ifname":"lo","flags":["UP"],"mtu":65536}]`)},
 		}}},
@@ -35,40 +35,30 @@ func small() *capture.Capture {
 	}
 }
 
-func openWorldA(t testing.TB) *capture.Lazy {
+func redacted(t testing.TB, c *capturetest.Held) *capturetest.Held {
 	t.Helper()
-	s, err := capture.Open(worldA)
+	head, origin, err := redact.Capture(c.Head, c.Origin(), book, testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return s
-}
-
-func readWorldA(t testing.TB) *capture.Capture {
-	t.Helper()
-	f, err := os.Open(worldA)
+	var file bytes.Buffer
+	taken, err := capture.Take(t.Context(), origin, &file, head)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	c, err := capture.Read(f)
+	if len(taken.Notes) != len(c.Notes) {
+		t.Errorf("notes %q", taken.Notes)
+	}
+	read, err := capturetest.Read(file.Bytes())
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+	return read
 }
 
-func redacted(t testing.TB, c *capture.Capture) *capture.Capture {
+func redaction(t testing.TB, c *capturetest.Held) redact.Redaction {
 	t.Helper()
-	if err := redact.Capture(c, book, testKey); err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
-func redaction(t testing.TB, c *capture.Capture) redact.Redaction {
-	t.Helper()
-	r, err := redact.RedactionOf(c, book, testKey)
+	r, err := redact.RedactionOf(c.Origin(), book, testKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,21 +120,13 @@ func TestAddressesThatStay(t *testing.T) {
 // TestRedactLeavesNothing: no name and no address of world A is in its redacted capture, which still reads without complaint.
 func TestRedactLeavesNothing(t *testing.T) {
 	secret := regexp.MustCompile(`10\.13\.|10\.0\.(2|248)|198\.51\.100|203\.0\.113|whereami|nginx|aks-node|31351229|testvm|ifconfig|00:0d:3a|20d:3a|client|westeurope`)
-	before := readWorldA(t)
+	before := capturetest.Open(t, worldA)
 	if !secret.Match(before.Lists["pods.json"]) {
 		t.Fatal("the test looks for what is not there")
 	}
-	c := redacted(t, before)
-	if !c.Redacted {
+	read := redacted(t, before)
+	if !read.Redacted {
 		t.Error("it does not say that it is redacted")
-	}
-	var file bytes.Buffer
-	if err := c.Write(&file); err != nil {
-		t.Fatal(err)
-	}
-	read, err := capture.Read(&file)
-	if err != nil {
-		t.Fatal(err)
 	}
 	for _, h := range read.Hosts {
 		if secret.MatchString(h.Name) {
@@ -178,9 +160,9 @@ func TestRedactLeavesNothing(t *testing.T) {
 
 // TestRedactedWalksAlike: packets between all kinds of ends go the same ways through the redacted capture, step by step.
 func TestRedactedWalksAlike(t *testing.T) {
-	plain := readWorldA(t)
+	plain := capturetest.Open(t, worldA)
 	r := redaction(t, plain)
-	a := openWorldA(t)
+	a := capture.NewSource(plain.Origin())
 	b := capture.NewSource(redacted(t, plain).Origin())
 	var to []netip.AddrPort
 	for _, s := range a.Objects().Services {

@@ -13,10 +13,10 @@ import (
 // /proc/PID/ns/net. root is [Dumper.Root].
 func Origin(ctx context.Context, paths map[string]string, root string) capture.Origin {
 	dumper := &Dumper{Root: root, Hosts: paths}
-	o := capture.Origin{Hosts: map[string]uint64{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
+	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: func() map[string]string { return dumper.Versions(ctx) }}
 	for name, path := range paths {
 		if ns, err := kernel.OpenNamespace(path); err == nil {
-			o.Hosts[name] = ns.Inode()
+			o.Hosts[name] = capture.NetNS{Inode: ns.Inode()}
 			ns.Close()
 		}
 	}
@@ -30,6 +30,9 @@ func Origin(ctx context.Context, paths map[string]string, root string) capture.O
 			return nil, fmt.Errorf("host %q: %w", name, err)
 		}
 		defer ns.Close()
+		if ns.Inode() != o.Hosts[name].Inode { // its process has ended, and another one has the number
+			return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
+		}
 		return dumper.All(ctx, name, ns)
 	}
 	return o

@@ -1,7 +1,6 @@
 package snapshot_test
 
 import (
-	"os"
 	"slices"
 	"testing"
 
@@ -12,16 +11,12 @@ import (
 // TestChanges reads one state twice, where nothing has changed, and then changes one thing after the other.
 func TestChanges(t *testing.T) {
 	read := func() snapshot.Source {
-		f, err := os.Open("../../capture/testdata/world-a.pwcap.tar.gz")
+		f, err := capture.Open("../../capture/testdata/world-a.pwcap.tar.gz")
 		if err != nil {
 			t.Fatal(err)
 		}
-		defer f.Close()
-		c, err := capture.Read(f)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return capture.NewSource(c.Origin())
+		t.Cleanup(func() { f.Close() })
+		return capture.NewSource(f.Origin())
 	}
 	one, two := read(), read()
 	for _, name := range one.Names() {

@@ -1,0 +1,74 @@
+// Package capturetest holds captures in memory, for tests that look at them or change them.
+package capturetest
+
+import (
+	"bytes"
+	"maps"
+	"slices"
+	"testing"
+
+	"packetwalk.dev/internal/capture"
+)
+
+// Held is all that a capture has.
+type Held struct {
+	capture.Head
+	Hosts []*capture.Raw // sorted by name
+	Lists map[string][]byte
+}
+
+// Open reads a capture file.
+func Open(t testing.TB, path string) *Held {
+	t.Helper()
+	f, err := capture.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	h, err := Of(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// Of reads all of an open capture.
+func Of(f *capture.File) (*Held, error) {
+	h, o := &Held{Head: f.Head}, f.Origin()
+	for _, name := range slices.Sorted(maps.Keys(o.Hosts)) {
+		raw, err := o.Fetch(name)
+		if err != nil {
+			return nil, err
+		}
+		h.Hosts = append(h.Hosts, raw)
+	}
+	var err error
+	h.Lists, err = o.Lists()
+	return h, err
+}
+
+// Read reads all of a capture's bytes.
+func Read(file []byte) (*Held, error) {
+	f, err := capture.Read(bytes.NewReader(file), int64(len(file)))
+	if err != nil {
+		return nil, err
+	}
+	return Of(f)
+}
+
+// Origin gives what is held.
+func (h *Held) Origin() capture.Origin {
+	o := capture.OriginOf(h.Hosts, h.Lists)
+	o.Tools = func() map[string]string { return h.Tools }
+	return o
+}
+
+// Pack makes a capture file of it.
+func (h *Held) Pack(t testing.TB) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	if _, err := capture.Take(t.Context(), h.Origin(), &b, h.Head); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
