@@ -53,7 +53,8 @@ func TestChoose(t *testing.T) {
 			t.Errorf("for %s: %v", arch, err)
 		}
 	}
-	if _, err := Choose(all, "riscv64"); err == nil || !strings.Contains(err.Error(), "architecture riscv64: an image is made for amd64, arm64") {
+	_, err = Choose(all, "riscv64")
+	if err == nil || !strings.Contains(err.Error(), "architecture riscv64: an image is made for amd64, arm64") {
 		t.Error(err)
 	}
 }
