@@ -56,6 +56,7 @@ type agent struct {
 	own      []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
 	keepers  []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
 	faults   faults
+	turn     turn
 	logger   *log.Logger
 
 	node  *service.Node // as the service ports see it; nil before the first sync
@@ -276,18 +277,23 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	defer a.checks.Close()
 
+	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
+	if !a.takeParts(ctx) {
+		return nil
+	}
 	for _, k := range a.keepers {
 		k.prepare(ctx)
 	}
 	beside.Go(func() { a.source.Run(ctx) })
-
-	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
 	for _, k := range a.keepers {
 		beside.Go(func() { k.run(ctx) })
 	}
 	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
+	}
+	if a.ServiceProxy && !a.awaitProxies(ctx) {
+		return nil
 	}
 	watch := func() { beside.Go(func() { a.watchKernel(ctx) }) }
 	if !a.WatchKernel {

@@ -1,0 +1,112 @@
+package incumbent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxText is how much of a process's files is read, in bytes: a command line may have megabytes of arguments.
+const maxText = 64 << 10
+
+// processes are the service proxies of others among the processes below proc (/proc) that are in this network namespace: kube-proxy, also
+// as a part of hyperkube. Only root's count: nobody else can be a service proxy, but anybody can have a process of that name. Another pid
+// namespace's are not seen.
+func processes(proc string) (found []string, err error) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, fmt.Errorf("list processes: %w", err)
+	}
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		dir := filepath.Join(proc, e.Name())
+		proxy, err := isKubeProxy(dir)
+		if err == nil && proxy {
+			proxy, err = sameNetwork(dir, filepath.Join(proc, "self"))
+		}
+		switch {
+		case gone(err):
+		case err != nil:
+			return nil, fmt.Errorf("look at process %d: %w", pid, err)
+		case proxy:
+			found = append(found, fmt.Sprintf("kube-proxy (pid %d)", pid))
+		}
+	}
+	return found, nil
+}
+
+// gone tells whether a process has ended while it was looked at (proc(5)).
+func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+
+// isKubeProxy tells by the directory of a process in /proc. The link to its program is not among what is read: that takes the right to
+// trace it.
+func isKubeProxy(dir string) (bool, error) {
+	text, err := head(filepath.Join(dir, "status"))
+	if err != nil {
+		return false, err
+	}
+	status := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		key, value, _ := strings.Cut(line, ":")
+		status[key] = strings.TrimSpace(value)
+	}
+	// proc_pid_status(5): real, effective, saved, file system. A zombie has a name, and does nothing.
+	if uids := strings.Fields(status["Uid"]); len(uids) < 2 || uids[1] != "0" || strings.HasPrefix(status["State"], "Z") {
+		return false, nil
+	}
+	if status["Name"] == "kube-proxy" {
+		return true, nil
+	}
+	line, err := head(filepath.Join(dir, "cmdline"))
+	if err != nil {
+		return false, err
+	}
+	return runsKubeProxy(strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")), nil
+}
+
+// runsKubeProxy tells by a command line; hyperkube is one program for all of Kubernetes' (k8s.io/kubernetes cmd/hyperkube, until 1.19).
+func runsKubeProxy(args []string) bool {
+	switch path.Base(args[0]) {
+	case "kube-proxy":
+		return true
+	case "hyperkube":
+		return len(args) > 1 && (args[1] == "proxy" || args[1] == "kube-proxy")
+	}
+	return false
+}
+
+// sameNetwork tells whether two processes, by their directories in /proc, are in the same network namespace. Each namespace has its own
+// files in /proc/PID/net (fs/proc/proc_net.c), so the number of one of them tells, where to read /proc/PID/ns/net takes the right to trace
+// the process.
+func sameNetwork(a, b string) (bool, error) {
+	var stats [2]unix.Stat_t
+	for i, dir := range []string{a, b} {
+		if err := unix.Stat(filepath.Join(dir, "net", "dev"), &stats[i]); err != nil {
+			return false, err
+		}
+	}
+	return stats[0].Dev == stats[1].Dev && stats[0].Ino == stats[1].Ino, nil
+}
+
+// head is the beginning of a file, as much as is looked at.
+func head(name string) ([]byte, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxText))
+}
