@@ -72,8 +72,18 @@ clean: ## remove what was built here; the control plane's cache stays
 	rm -rf bin
 
 .PHONY: test-modules
-test-modules: deps ## the tests of the control plane's own module
+test-modules: deps ## the tests of the control plane's own module, and of the Helm chart's
 	cd controlplane && go test ./...
+	cd controlplane/chart && go test ./...
+
+.PHONY: manifests
+manifests: ## deploy/manifests anew, from deploy/chart
+	cd controlplane/chart && go test -count=1 -run TestManifests . -update
+
+.PHONY: helm
+helm: ## bin/helm, of the version in controlplane/chart/go.mod (minutes the first time)
+	@mkdir -p bin
+	cd controlplane/chart && go build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's, both modes, in N random worlds, the first of seed SEED

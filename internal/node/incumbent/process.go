@@ -21,7 +21,7 @@ const maxText = 64 << 10
 
 // processes are the service proxies of others among the processes below proc (/proc) that are in this network namespace: kube-proxy, also
 // as a part of hyperkube. Only root's count: nobody else can be a service proxy, but anybody can have a process of that name. Another pid
-// namespace's are not seen.
+// namespace's are not seen, nor what the machine's policy hides (SELinux).
 func processes(proc string) (found []string, err error) {
 	entries, err := os.ReadDir(proc)
 	if err != nil {
@@ -38,7 +38,7 @@ func processes(proc string) (found []string, err error) {
 			proxy, err = sameNetwork(dir, filepath.Join(proc, "self"))
 		}
 		switch {
-		case gone(err):
+		case unseen(err):
 		case err != nil:
 			return nil, fmt.Errorf("look at process %d: %w", pid, err)
 		case proxy:
@@ -48,8 +48,10 @@ func processes(proc string) (found []string, err error) {
 	return found, nil
 }
 
-// gone tells whether a process has ended while it was looked at (proc(5)).
-func gone(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
+// unseen tells whether a process has ended while it was looked at (proc(5)), or may not be looked at.
+func unseen(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrPermission)
+}
 
 // isKubeProxy tells by the directory of a process in /proc. The link to its program is not among what is read: that takes the right to
 // trace it.
