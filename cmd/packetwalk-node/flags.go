@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -50,6 +51,9 @@ func parse(args []string) (*command, error) {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
 				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
+			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
+				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
+			}
 		}
 		return nil, err
 	}
@@ -91,6 +95,8 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.hostname, "hostname-override", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
 	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
+	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
+		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {

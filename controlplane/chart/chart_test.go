@@ -111,7 +111,8 @@ func render(t *testing.T, values map[string]any) (string, error) {
 func objects(t *testing.T, text string) (all []runtime.Object) {
 	t.Helper()
 	utilruntime.Must(monitoringv1.AddToScheme(scheme.Scheme))
-	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme, json.SerializerOptions{Yaml: true, Strict: true})
+	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
+		json.SerializerOptions{Yaml: true, Strict: true})
 	for part := range strings.SplitSeq(text, "---\n") {
 		if strings.TrimSpace(part) == "" {
 			continue

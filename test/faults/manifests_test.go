@@ -18,8 +18,8 @@ var mayDo = []string{
 	"servicecidrs.networking.k8s.io [] [] [list watch]", "services [] [] [list watch]",
 }
 
-// TestServiceProxyManifests applies deploy/manifests/service-proxy.yaml to a cluster without a service proxy: its service account may do what
-// packetwalk-node needs, with which it serves a cluster IP, and nothing more.
+// TestServiceProxyManifests applies deploy/manifests/service-proxy.yaml to a cluster without a service proxy: its service account may do
+// what packetwalk-node needs, with which it serves a cluster IP, and nothing more.
 func TestServiceProxyManifests(t *testing.T) {
 	w := world.New(t, "manifests")
 	t.Cleanup(func() {

@@ -110,8 +110,8 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
-// Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
-// sysctls that it needs, and with BindHardFail on the addresses it listens on.
+// Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at the
+// start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
 func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -150,7 +150,10 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 		}
 		a.addPools(pools)
 	}
-	return a.run(ctx)
+	if o.CleanupOnDelete == "" || !o.ServiceProxy {
+		return a.run(ctx)
+	}
+	return a.runAndCleanUp(ctx, config)
 }
 
 // newAgent makes an agent that has no source yet.
@@ -226,20 +229,6 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string, rules *servic
 		p.syncer, p.other = p.other, p.syncer
 	}
 	return p, nil
-}
-
-// Cleanup removes the service proxy's rules of the options' backend, of both families.
-func Cleanup(ctx context.Context, o Options) error {
-	var errs []error
-	rules := servicemaps.NewRules(&kernel.NFTables{})
-	for _, f := range o.SupportedFamilies() {
-		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend, rules)
-		if err == nil {
-			err = p.syncer.Remove(ctx)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.
