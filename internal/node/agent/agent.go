@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"slices"
@@ -110,8 +109,8 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
-// Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at the
-// start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
+// Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at
+// the start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
 func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
