@@ -142,3 +142,14 @@ ODDS ?= 8
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
 	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)
+
+# The image of packetwalk's programs for nodes of any cluster. PUSH=REGISTRY/NAME[:TAG] pushes it, with the logins of docker; ARCH=amd64 makes
+# it for one architecture alone; LOCK=update takes the versions of Debian's packages that Debian has now; MIRROR=URL is where they come from.
+ARCH   ?= amd64,arm64
+LOCK   ?=
+MIRROR ?= http://deb.debian.org
+IMAGE   = go run ./tools/image -version '$(VERSION)' -ldflags '$(LDFLAGS)' -arch '$(ARCH)' -mirror '$(MIRROR)'
+
+.PHONY: image
+image: ## packetwalk's own image for amd64 and arm64, without Docker: bin/packetwalk-image.tar; PUSH= pushes it
+	@$(IMAGE) -lock '$(LOCK)' -push '$(PUSH)'

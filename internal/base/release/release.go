@@ -3,13 +3,13 @@ package release
 
 import "strings"
 
-// repository is where the image of the programs is, without its tag.
-const repository = "packetwalk.dev/packetwalk"
+// Repository is the name of the image with the programs, without its tag.
+const Repository = "packetwalk.dev/packetwalk"
 
-// Image is the name of the image with the programs of a version, as git describe or a module's version writes it ("v0.12.0-3-gb393b40-dirty",
-// "v1.2.0+build"), which is its tag. What a tag cannot have (OCI distribution specification, "Pulling manifests") becomes "-"; no version at
-// all is "dev".
-func Image(version string) string { return repository + ":" + tag(version) }
+// Image is the name of the image with the programs of a version, as git describe or a module's version writes it
+// ("v0.12.0-3-gb393b40-dirty", "v1.2.0+build"), which is its tag. What a tag cannot have (OCI distribution specification, "Pulling
+// manifests") becomes "-"; no version at all is "dev".
+func Image(version string) string { return Repository + ":" + tag(version) }
 
 // longest is how many octets a tag may have.
 const longest = 128

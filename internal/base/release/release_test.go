@@ -23,7 +23,7 @@ func TestImage(t *testing.T) {
 		strings.Repeat("7", longest+100): strings.Repeat("7", longest),
 	} {
 		image := Image(version)
-		if want := repository + ":" + tag; image != want {
+		if want := Repository + ":" + tag; image != want {
 			t.Errorf("version %q: %q, want %q", version, image, want)
 		}
 		ref, err := name.NewTag(image, name.StrictValidation)
