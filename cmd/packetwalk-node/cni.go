@@ -52,7 +52,7 @@ func parseCNI(args []string) (*cniCommand, error) {
 		f.StringVar(&c.conflist, "conflist", "",
 			"`file` with the network configuration list; the value usePodCidr in it becomes the IPv4 range of the node's pods")
 		f.StringVar(&c.Name, "name", "10-packetwalk.conflist", "the configuration's `name` on the node")
-		f.StringVar(&c.Source, "source-dir", "/usr/bin", "`directory` with the plugins to install")
+		f.StringSliceVar(&c.Sources, "source-dirs", []string{"/usr/bin", "/usr/lib/cni"}, "`directories` with the plugins to install")
 		f.StringVar(&c.keeper, "keep", "", "go on, and at the end take everything away if this DaemonSet, `NAMESPACE/NAME`, has been deleted")
 		f.StringVar(&c.kubeconfig, "kubeconfig", "", "kubeconfig `file`; without one, the service account of the pod")
 		f.StringVar(&c.server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")

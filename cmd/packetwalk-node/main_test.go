@@ -294,9 +294,9 @@ func TestCNI(t *testing.T) {
 		want int
 	}{
 		{[]string{checkCNI}, 1},
-		{[]string{installCNI, "--conflist=" + list, "--source-dir=" + source}, 0},
+		{[]string{installCNI, "--conflist=" + list, "--source-dirs=" + source}, 0},
 		{[]string{checkCNI}, 0},
-		{[]string{installCNI, "--conflist=" + ranged, "--source-dir=" + source}, 1},
+		{[]string{installCNI, "--conflist=" + ranged, "--source-dirs=" + source}, 1},
 		{[]string{installCNI}, 2},
 		{[]string{installCNI, "--conflist=" + list, "--keep=node"}, 2},
 		{[]string{removeCNI, "--conflist=" + list}, 2},

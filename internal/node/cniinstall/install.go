@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strings"
 
 	"packetwalk.dev/internal/base/bounded"
 )
@@ -30,10 +31,10 @@ type Dirs struct {
 // Options are what is to be installed.
 type Options struct {
 	Dirs
-	Source   string // the directory of the programs that there are to install
-	Name     string // of the configuration's file
-	Conflist []byte // JSON
-	Owner    string // who installs: one who has not installed last removes nothing
+	Sources  []string // the directories of the programs that there are to install, the first that has one
+	Name     string   // of the configuration's file
+	Conflist []byte   // JSON
+	Owner    string   // who installs: one who has not installed last removes nothing
 }
 
 var (
@@ -81,7 +82,7 @@ func Install(o Options) (notes []string, err error) {
 	}
 	defer n.close()
 	for _, name := range plugins {
-		note, err := n.wantPlugin(o.Source, name)
+		note, err := n.wantPlugin(o.Sources, name)
 		if err != nil {
 			return nil, err
 		}
@@ -101,9 +102,15 @@ func Install(o Options) (notes []string, err error) {
 }
 
 // wantPlugin finds out what a plugin is to become.
-func (n *node) wantPlugin(source, name string) (notes []string, err error) {
-	data, err := bounded.ReadFile(filepath.Join(source, name), maxPlugin)
-	absent := errors.Is(err, fs.ErrNotExist)
+func (n *node) wantPlugin(sources []string, name string) (notes []string, err error) {
+	var data []byte
+	absent := true
+	for _, source := range sources {
+		data, err = bounded.ReadFile(filepath.Join(source, name), maxPlugin)
+		if absent = errors.Is(err, fs.ErrNotExist); !absent {
+			break
+		}
+	}
 	if err != nil && !absent {
 		return nil, err
 	}
@@ -113,7 +120,8 @@ func (n *node) wantPlugin(source, name string) (notes []string, err error) {
 	case err != nil:
 		return nil, err
 	case absent && have == "":
-		return nil, fmt.Errorf("the plugin %s is neither in %s nor on the node: take it out of the configuration, or install it", name, source)
+		return nil, fmt.Errorf("the plugin %s is neither in %s nor on the node: take it out of the configuration, or install it", name,
+			strings.Join(sources, ", "))
 	case absent && n.record.has(at, have): // of a version before
 		n.kept[at.key()] = []string{have}
 	case absent:
@@ -124,7 +132,7 @@ func (n *node) wantPlugin(source, name string) (notes []string, err error) {
 	case name == Plugin:
 		return nil, fmt.Errorf("the node has a %s that was not installed by this: remove it first", name)
 	default:
-		return []string{fmt.Sprintf("the plugin %s that the node has is used; it is not the one in %s", name, source)}, nil
+		return []string{fmt.Sprintf("the plugin %s that the node has is used; it is not the one to install", name)}, nil
 	}
 	return nil, nil
 }

@@ -77,7 +77,7 @@ func write(t *testing.T, dir, name, text string) {
 
 func (n testNode) options(version int) Options {
 	second := []string{"portmap", "bandwidth"}[version%2]
-	return Options{Dirs: n.dirs, Source: fmt.Sprint(n.source, version%2), Name: conf, Conflist: fmt.Appendf(nil, list, second), Owner: "me"}
+	return Options{Dirs: n.dirs, Sources: []string{"/no/such", fmt.Sprint(n.source, version%2)}, Name: conf, Conflist: fmt.Appendf(nil, list, second), Owner: "me"}
 }
 
 func (n testNode) install(version int) error {
@@ -135,7 +135,7 @@ func TestInstall(t *testing.T) {
 	}
 	// Another name of the configuration, and a plugin that only a version before had.
 	o := n.options(1)
-	o.Name, o.Source = "05-packetwalk.conflist", t.TempDir()
+	o.Name, o.Sources = "05-packetwalk.conflist", []string{t.TempDir()}
 	notes, err := Install(o)
 	n.must(t, notes, errors.Join(err, Check(n.dirs)))
 	if got := n.has(t); got != "bandwidth packetwalk-cni theirs 05-packetwalk.conflist 20-theirs.conflist "+recordName {
@@ -156,7 +156,7 @@ func TestOthers(t *testing.T) {
 	write(t, n.dirs.Bin, "portmap", "another portmap")
 	write(t, n.dirs.Conf, "00-another.conf", "{}")
 	notes, err := Install(n.options(0))
-	n.must(t, notes, err, "the plugin portmap that the node has is used; it is not the one in "+n.source+"0",
+	n.must(t, notes, err, "the plugin portmap that the node has is used; it is not the one to install",
 		"00-another.conf comes before 10-packetwalk.conflist: runtimes take the first by name")
 
 	notes, err = Remove(n.dirs, "another")
