@@ -118,7 +118,7 @@ realnode: ## containerd and upstream's kubelet, for nodes with runtime container
 
 # With RUN (a regular expression) those alone, and no page.
 .PHONY: test-realnode
-test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
+test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),,helm image) ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
 	CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/realnode
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours)
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \

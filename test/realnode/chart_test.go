@@ -28,6 +28,31 @@ spec:
 
 // kubeProxy is upstream's, as kubeadm runs it, with the node's programs, because its image has none.
 const kubeProxy = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kube-proxy, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-kube-proxy}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-proxier}
+subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system}
+data:
+  kubeconfig: |
+    apiVersion: v1
+    kind: Config
+    clusters:
+    - {name: default, cluster: {server: "%[1]s", certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}
+    users:
+    - {name: default, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}
+    contexts:
+    - {name: default, context: {cluster: default, user: default}}
+    current-context: default
+---
 apiVersion: apps/v1
 kind: DaemonSet
 metadata: {name: kube-proxy, namespace: kube-system}
@@ -41,9 +66,8 @@ spec:
       tolerations: [{operator: Exists}]
       containers:
       - name: kube-proxy
-        image: %s
-        imagePullPolicy: Never
-        command: [/kube-proxy, --proxy-mode=nftables, --master=%s, --kubeconfig=/config/kubeconfig, --cluster-cidr=10.244.0.0/16,
+        image: %[2]s
+        command: [/kube-proxy, --proxy-mode=nftables, --master=%[1]s, --kubeconfig=/config/kubeconfig, --cluster-cidr=10.244.0.0/16,
           --conntrack-max-per-core=0, --hostname-override=$(NODE_NAME)]
         env:
         - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
@@ -63,31 +87,6 @@ spec:
       - {name: sbin, hostPath: {path: /sbin}}
       - {name: lib, hostPath: {path: /lib}}
       - {name: lib64, hostPath: {path: /lib64}}
----
-apiVersion: v1
-kind: ServiceAccount
-metadata: {name: kube-proxy, namespace: kube-system}
----
-apiVersion: rbac.authorization.k8s.io/v1
-kind: ClusterRoleBinding
-metadata: {name: test-kube-proxy}
-roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-proxier}
-subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
----
-apiVersion: v1
-kind: ConfigMap
-metadata: {name: kube-proxy, namespace: kube-system}
-data:
-  kubeconfig: |
-    apiVersion: v1
-    kind: Config
-    clusters:
-    - {name: default, cluster: {server: "%[2]s", certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}
-    users:
-    - {name: default, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}
-    contexts:
-    - {name: default, context: {cluster: default, user: default}}
-    current-context: default
 `
 
 // chartAPI is where the nodes of a lab have the API server.
@@ -96,10 +95,16 @@ const chartAPI = "https://203.0.113.1:443"
 // TestChart installs the Helm chart, with all that pods and services need, on a cluster in which kube-proxy is at work: it waits for that,
 // takes over, is upgraded and rolled back, and is removed; no connection is lost until then, and nothing is left after.
 func TestChart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a cluster")
+	}
 	w := start(t, "chart", chartCluster)
 	c := &chartTest{World: w, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
 	if err := os.WriteFile(c.kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
 		t.Fatal(err)
+	}
+	for _, node := range nodes(t, w, "real") {
+		w.SSH(t, node, "rm", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
 	}
 	tag, proxy := c.images(t)
 	apply := func(manifest string) {
@@ -108,10 +113,10 @@ func TestChart(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	apply(fmt.Sprintf(kubeProxy, proxy, chartAPI))
+	apply(fmt.Sprintf(kubeProxy, chartAPI, proxy))
 	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
 
-	c.values = []string{"image.tag=" + tag, "image.pullPolicy=Never", "apiServer=" + chartAPI, "serviceProxy.clusterCIDR=10.244.0.0/16",
+	c.values = []string{"image.tag=" + tag, "apiServer=" + chartAPI, "serviceProxy.clusterCIDR=10.244.0.0/16",
 		"serviceProxy.cleanupOnDelete=true", "metrics.port=10300", "cni.enabled=true"}
 	c.helm(t, append([]string{"install", "pw", filepath.Join(w.Root, "deploy", "chart")}, c.set()...)...)
 	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-cni", "--timeout=50s")
@@ -201,7 +206,9 @@ func (c *chartTest) waits(t *testing.T) {
 		}
 		return err
 	})
-	var set struct{ Status struct{ NumberReady, DesiredNumberScheduled int } }
+	var set struct {
+		Status struct{ NumberReady, DesiredNumberScheduled int }
+	}
 	c.Get(t, &set, "-n", "kube-system", "daemonset", "pw-node")
 	if set.Status.NumberReady != 0 || set.Status.DesiredNumberScheduled != 2 {
 		t.Errorf("%+v", set.Status)
