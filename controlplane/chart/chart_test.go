@@ -246,13 +246,15 @@ func TestWrongValues(t *testing.T) {
 		"{serviceProxy: {config: {clientConnection: {kubeconfig: /f}}}}":    "/serviceProxy/config/clientConnection",
 		"{node: {toleration: []}}":                                          "additional properties 'toleration' not allowed",
 		"{node: {updateStrategy: {rollingUpdate: {maxUnavailable: 200%}}}}": "maxUnavailable",
-		"{metrics: {port: 0}}":                                              "/metrics/port",
-		"{image: {tag: 'a b'}}":                                             "/image/tag",
-		"{image: {digest: sha256:00}}":                                      "/image/digest",
-		"{imagePullSecrets: [registry]}":                                    "/imagePullSecrets/0",
-		"{cni: {name: ../x.conflist}}":                                      "/cni/name",
-		"{cni: {binDir: opt}}":                                              "/cni/binDir",
-		"{cni: {conflist: {name: x}}}":                                      "", // merged with the defaults: nothing is missing
+		// One that comes beside the old one waits for that, which waits for the new one to be ready.
+		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
+		"{metrics: {port: 0}}":           "/metrics/port",
+		"{image: {tag: 'a b'}}":          "/image/tag",
+		"{image: {digest: sha256:00}}":   "/image/digest",
+		"{imagePullSecrets: [registry]}": "/imagePullSecrets/0",
+		"{cni: {name: ../x.conflist}}":   "/cni/name",
+		"{cni: {binDir: opt}}":           "/cni/binDir",
+		"{cni: {conflist: {name: x}}}":   "", // merged with the defaults: nothing is missing
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(text), &values); err != nil {

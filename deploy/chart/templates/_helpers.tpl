@@ -81,6 +81,10 @@ dnsPolicy: Default
 nodeSelector:
   {{- toYaml . | nindent 2 }}
 {{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
 {{- with .values.tolerations }}
 tolerations:
 {{ toYaml . }}

@@ -1,13 +1,11 @@
 package incumbent
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"os"
-	"path"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,9 +51,25 @@ func unseen(err error) bool {
 	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) || errors.Is(err, fs.ErrPermission)
 }
 
-// isKubeProxy tells by the directory of a process in /proc. The link to its program is not among what is read: that takes the right to
-// trace it.
+// isKubeProxy tells by the directory of a process in /proc: by its name, which is that of the file it was started by, without the directory
+// (proc_pid_comm(5)), and for hyperkube, one program for all of Kubernetes' (cmd/hyperkube, until 1.19), by its first argument. The link to
+// the program is not among what is read: that takes the right to trace the process. Of most processes one short file is read, because a
+// machine may have many nodes, and each looks at all of them.
 func isKubeProxy(dir string) (bool, error) {
+	name, err := head(filepath.Join(dir, "comm"))
+	if err != nil {
+		return false, err
+	}
+	switch strings.TrimSuffix(string(name), "\n") {
+	case "kube-proxy":
+	case "hyperkube":
+		line, err := head(filepath.Join(dir, "cmdline"))
+		if args := strings.Split(string(line), "\x00"); err != nil || len(args) < 2 || args[1] != "proxy" && args[1] != "kube-proxy" {
+			return false, err
+		}
+	default:
+		return false, nil
+	}
 	text, err := head(filepath.Join(dir, "status"))
 	if err != nil {
 		return false, err
@@ -65,29 +79,9 @@ func isKubeProxy(dir string) (bool, error) {
 		key, value, _ := strings.Cut(line, ":")
 		status[key] = strings.TrimSpace(value)
 	}
-	// proc_pid_status(5): real, effective, saved, file system. A zombie has a name, and does nothing.
-	if uids := strings.Fields(status["Uid"]); len(uids) < 2 || uids[1] != "0" || strings.HasPrefix(status["State"], "Z") {
-		return false, nil
-	}
-	if status["Name"] == "kube-proxy" {
-		return true, nil
-	}
-	line, err := head(filepath.Join(dir, "cmdline"))
-	if err != nil {
-		return false, err
-	}
-	return runsKubeProxy(strings.Split(string(bytes.TrimRight(line, "\x00")), "\x00")), nil
-}
-
-// runsKubeProxy tells by a command line; hyperkube is one program for all of Kubernetes' (k8s.io/kubernetes cmd/hyperkube, until 1.19).
-func runsKubeProxy(args []string) bool {
-	switch path.Base(args[0]) {
-	case "kube-proxy":
-		return true
-	case "hyperkube":
-		return len(args) > 1 && (args[1] == "proxy" || args[1] == "kube-proxy")
-	}
-	return false
+	// proc_pid_status(5): real, effective, saved, file system. A zombie does nothing.
+	uids := strings.Fields(status["Uid"])
+	return len(uids) > 1 && uids[1] == "0" && !strings.HasPrefix(status["State"], "Z"), nil
 }
 
 // sameNetwork tells whether two processes, by their directories in /proc, are in the same network namespace. Each namespace has its own
