@@ -117,7 +117,8 @@ func TestChart(t *testing.T) {
 	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
 
 	c.values = []string{"image.tag=" + tag, "apiServer=" + chartAPI, "serviceProxy.clusterCIDR=10.244.0.0/16",
-		"serviceProxy.cleanupOnDelete=true", "metrics.port=10300", "cni.enabled=true"}
+		"serviceProxy.cleanupOnDelete=true", "metrics.port=10300", "cni.enabled=true",
+		"ipMasqAgent.enabled=true", "ipMasqAgent.config.nonMasqueradeCIDRs={10.0.0.0/8}"}
 	c.helm(t, append([]string{"install", "pw", filepath.Join(w.Root, "deploy", "chart")}, c.set()...)...)
 	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-cni", "--timeout=50s")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
@@ -197,7 +198,7 @@ func (c *chartTest) upgrade(t *testing.T, value string) {
 	c.helm(t, append([]string{"upgrade", "pw", filepath.Join(c.Root, "deploy", "chart")}, c.set()...)...)
 }
 
-// waits: with kube-proxy alive packetwalk-node runs, is not ready, says why in its log, in an event and at /readyz, and has written nothing.
+// waits: with kube-proxy alive packetwalk-node runs, is not ready, says why in its log, in an event and at /readyz, and writes nothing.
 func (c *chartTest) waits(t *testing.T) {
 	world.Eventually(t, 30*time.Second, func() error {
 		log, err := c.Try(20*time.Second, "kubectl", "--name", c.Name, "-n", "kube-system", "logs", "daemonset/pw-node")
@@ -254,6 +255,9 @@ func (c *chartTest) ready(t *testing.T, backend string) {
 		world.Eventually(t, 20*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")
 			table, chain := strings.Contains(rules, "table ip "+servicemaps.TableName+" "), strings.Contains(rules, "chain KUBE-SERVICES ")
+			if !strings.Contains(rules, "chain IP-MASQ-AGENT ") {
+				return fmt.Errorf("%s has no rules of the ip-masq-agent:\n%s", node, rules)
+			}
 			if table != (backend == "nftables") || chain != (backend == "iptables") || strings.Contains(rules, "table ip kube-proxy ") {
 				return fmt.Errorf("%s with %s: table %v, chain %v in\n%s", node, backend, table, chain, rules)
 			}

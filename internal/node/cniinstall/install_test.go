@@ -77,7 +77,8 @@ func write(t *testing.T, dir, name, text string) {
 
 func (n testNode) options(version int) Options {
 	second := []string{"portmap", "bandwidth"}[version%2]
-	return Options{Dirs: n.dirs, Sources: []string{"/no/such", fmt.Sprint(n.source, version%2)}, Name: conf, Conflist: fmt.Appendf(nil, list, second), Owner: "me"}
+	return Options{Dirs: n.dirs, Sources: []string{"/no/such", fmt.Sprint(n.source, version%2)}, Name: conf,
+		Conflist: fmt.Appendf(nil, list, second), Owner: "me"}
 }
 
 func (n testNode) install(version int) error {
