@@ -168,7 +168,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
-		a.families = append(a.families, programsOf{f, newPrograms(f)})
+		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
 	}
 	if !o.ServiceProxy {
 		return a, nil
@@ -208,7 +208,7 @@ func (a *agent) addProxies() error {
 		if slices.Contains(a.Families, f) {
 			continue
 		}
-		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f)}, a.Backend, a.rules)
+		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f, a.IPTablesVariant)}, a.Backend, a.rules)
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ func Cleanup(ctx context.Context, o Options) error {
 	var errs []error
 	rules := servicemaps.NewRules(&kernel.NFTables{})
 	for _, f := range o.SupportedFamilies() {
-		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend, rules)
+		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f, o.IPTablesVariant)}, o.Backend, rules)
 		if err == nil {
 			err = p.syncer.Remove(ctx)
 		}

@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 		if err := playInit(); err != nil {
 			log.Fatal(err)
 		}
+	case "variant":
+		fmt.Println(detected())
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":

@@ -67,6 +67,9 @@ type Options struct {
 	CalicoPools    bool           // keep the IP sets and nat chains of Calico's IPPools
 	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule
 
+	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.
+	IPTablesVariant string
+
 	// CleanupOnDelete is the DaemonSet, NAMESPACE/NAME, whose deletion is the end of the service proxy's rules, too; empty: they always stay.
 	CleanupOnDelete string
 }
@@ -155,6 +158,9 @@ func (o *Options) Validate() error {
 	}
 	if o.IPMasqAgent {
 		o.validateMasq(bad)
+	}
+	if !slices.Contains([]string{VariantInstalled, VariantNFT, VariantLegacy, VariantDetect}, o.IPTablesVariant) {
+		bad("--iptables-variant: no variant %q; there are nft, legacy and detect", o.IPTablesVariant)
 	}
 	if namespace, name, _ := strings.Cut(o.CleanupOnDelete, "/"); o.CleanupOnDelete != "" &&
 		(namespace == "" || name == "" || strings.Contains(name, "/")) {
