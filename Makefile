@@ -153,3 +153,16 @@ IMAGE   = go run ./tools/image -version '$(VERSION)' -ldflags '$(LDFLAGS)' -arch
 .PHONY: image
 image: ## packetwalk's own image for amd64 and arm64, without Docker: bin/packetwalk-image.tar; PUSH= pushes it
 	@$(IMAGE) -lock '$(LOCK)' -push '$(PUSH)'
+
+# The second time it is built of a copy of the sources, in another folder.
+AGAIN := bin/image/again
+.PHONY: test-image
+test-image: deps image ## the image built twice, which makes the same archive, and its programs run
+	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/bin
+	@git ls-files -coz --exclude-standard | xargs -0 cp --parents -dt $(AGAIN)
+	@cd $(AGAIN) && $(IMAGE)
+	cmp bin/packetwalk-image.tar $(AGAIN)/bin/packetwalk-image.tar
+	cmp bin/packetwalk-image.spdx.json $(AGAIN)/bin/packetwalk-image.spdx.json
+	@rm -rf $(AGAIN)
+	CI=1 IMAGE=$(CURDIR)/bin/packetwalk-image.tar IMAGE_VERSION='$(VERSION)' go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" \
+		-run 'TestWhole$$' ./internal/pods/nodeimage

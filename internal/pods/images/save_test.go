@@ -147,7 +147,9 @@ func TestSaveWhatIsNot(t *testing.T) {
 	}
 	layer := filepath.Join(s.dir, blobPath(c.manifest.Layers[0].Digest))
 	for _, change := range []func() error{
-		func() error { return os.WriteFile(layer, bytes.Repeat([]byte("x"), int(c.manifest.Layers[0].Size)), 0o600) },
+		func() error {
+			return os.WriteFile(layer, bytes.Repeat([]byte("x"), int(c.manifest.Layers[0].Size)), 0o600)
+		},
 		func() error { return os.Truncate(layer, 1) },
 		func() error { return os.WriteFile(layer, make([]byte, 1<<20), 0o600) },
 		func() error { return os.Remove(layer) },
