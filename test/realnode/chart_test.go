@@ -153,10 +153,14 @@ type chartTest struct {
 // other.
 func (c *chartTest) images(t *testing.T) (tag, proxy string) {
 	t.Helper()
+	before := c.Run(t, "image", "list")
 	out := c.Run(t, "image", "load", filepath.Join(c.Root, "bin", "packetwalk-image.tar"))
 	name := regexp.MustCompile(`packetwalk\.dev/packetwalk:(\S+)`).FindStringSubmatch(out)
 	if name == nil {
 		t.Fatalf("what was loaded? %s", out)
+	}
+	if !strings.Contains(before, name[0]+" ") { // the store is the machine's
+		t.Cleanup(func() { c.Run(t, "image", "rm", name[0]) })
 	}
 	text, err := os.ReadFile(filepath.Join(c.Root, "bin", "packetwalk-controlplane"))
 	program := filepath.Join(t.TempDir(), "kube-proxy")
@@ -169,7 +173,7 @@ func (c *chartTest) images(t *testing.T) (tag, proxy string) {
 	proxy = fmt.Sprintf("registry.example/kube-proxy:%s", c.Name)
 	c.Run(t, "image", "build", program, "-t", proxy)
 	t.Cleanup(func() { c.Run(t, "image", "rm", proxy) })
-	return strings.Trim(name[1], `",`), proxy
+	return name[1], proxy
 }
 
 func (c *chartTest) set() (flags []string) {
