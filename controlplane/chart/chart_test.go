@@ -89,7 +89,7 @@ func render(t *testing.T, values map[string]any) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	files, err := engine.Engine{Strict: true}.Render(c, top)
+	files, err := engine.Engine{Strict: true}.RenderWithContext(t.Context(), c, top)
 	if err != nil {
 		return "", err
 	}
