@@ -40,7 +40,7 @@ func (a *agent) runAndCleanUp(ctx context.Context, config *rest.Config) error {
 	if err := a.run(ctx); err != nil {
 		return err
 	}
-	return a.cleanUp(owner.Deleted)
+	return a.cleanUp(owner.Deleted, func(ctx context.Context) error { return Cleanup(ctx, a.Options) })
 }
 
 const (
@@ -49,7 +49,7 @@ const (
 )
 
 // cleanUp removes the service proxy's rules if the DaemonSet has been deleted, for certain, and this agent wrote them.
-func (a *agent) cleanUp(deleted func(context.Context) (bool, error)) error {
+func (a *agent) cleanUp(deleted func(context.Context) (bool, error), remove func(context.Context) error) error {
 	for _, p := range a.proxies {
 		if p.triggered == nil {
 			a.log("not all rules are of this agent; they stay")
@@ -68,5 +68,5 @@ func (a *agent) cleanUp(deleted func(context.Context) (bool, error)) error {
 	ctx, cancel := context.WithTimeout(context.Background(), cleanUpTime)
 	defer cancel()
 	a.log("the DaemonSet has been deleted: removing the rules of services")
-	return Cleanup(ctx, a.Options)
+	return remove(ctx)
 }

@@ -13,6 +13,9 @@ import (
 // TestDetectVariant: the variant is the one in which the kubelet has left its hint, nft without any; and to look makes no table.
 func TestDetectVariant(t *testing.T) {
 	kerneltest.NeedRoot(t)
+	if out, err := exec.Command("unshare", "-n", "iptables-legacy", "-t", "mangle", "-S").CombinedOutput(); err != nil {
+		kerneltest.Missing(t, "no legacy variant of iptables here: %v: %s", err, out)
+	}
 	for name, c := range map[string]struct{ commands, want string }{
 		"nothing":                        {"true", VariantNFT},
 		"nft":                            {"iptables-nft -t mangle -N KUBE-IPTABLES-HINT", VariantNFT},
