@@ -15,7 +15,9 @@ import (
 // orders are, for each host, base chains of equal priority that the kernel was seen to call in another order than the one in which the
 // prediction has them. The kernel calls the one first that was made last; tools list the tables by their ages, and iptables-nft makes a
 // table's base chains one by one, as they are needed.
-func orders(source snapshot.Source, o *Observed, id *identity, expected func(host string) func(packet.Tuple) bool) (map[string][]walk.Order, error) {
+func orders(
+	source snapshot.Source, o *Observed, id *identity, expected func(host string) func(packet.Tuple) bool,
+) (map[string][]walk.Order, error) {
 	all := map[string][]walk.Order{}
 	for name, h := range o.Hosts {
 		if len(h.Trace) == 0 {

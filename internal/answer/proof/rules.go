@@ -226,7 +226,7 @@ func packetAtChain(s placed, e *observedRule) string {
 		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
 	}
 	// the kernel shows it as the first rule that applied left it
-	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL {
+	if want := s.before.TTL; want != 0 && !s.before.SomeTTL && want != p.TTL && s.Packet.TTL != p.TTL {
 		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
 	}
 	return ""
