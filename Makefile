@@ -124,6 +124,11 @@ test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \
 	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
 
+.PHONY: test-foreign
+test-foreign: deps controlplane build realnode ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
+	@go run ./tools/controlplane build foreign
+	CI=1 REALNODE=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
+
 .PHONY: test-proxies
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes
 	CI=1 go test -count=1 -v -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults -proxies abacadbcbdcda
