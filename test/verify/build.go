@@ -204,7 +204,7 @@ func sysctls(lines []string) []kernel.Sysctl {
 
 // restorers are the programs that read the files.
 var restorers = map[string][]string{
-	"ip": {"ip", "-force", "-batch", "-"}, "ipset": {"ipset", "restore"},
+	"ip": {"ip", "-force", "-batch", "-"}, "fdb": {"bridge", "-batch", "-"}, "ipset": {"ipset", "restore"},
 	"iptables": {"iptables-nft-restore"}, "iptables-legacy": {"iptables-legacy-restore", "-w", "10"},
 	"ip6tables": {"ip6tables-nft-restore"}, "ip6tables-legacy": {"ip6tables-legacy-restore", "-w", "10"},
 	"nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},

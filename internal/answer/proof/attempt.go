@@ -148,7 +148,8 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	}
 	report = Compare(a.predicted, o)
 	result := a.predicted
-	if a.chance && (over || report.First == nil) { // with the ports known no more agrees than without
+	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
+	if a.chance && (over || report.First == nil || tunnelled(result)) {
 		index := report.Outcome
 		if result, err = pinned(a.source, a.predicted, o); err != nil {
 			return report, 0, err

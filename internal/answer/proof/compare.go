@@ -46,6 +46,7 @@ func (r Report) better(other Report) bool {
 
 func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender string) Report {
 	of := *id
+	of.expectCarriers(outcome)
 	of.refusal = len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil
 	c := &comparison{observed: o, id: &of, sender: sender, unseen: map[string]bool{}, endedCopies: map[direction]bool{}}
 	c.Undecided = outcome.End.Kind == walk.Undecided || outcome.BackEnd != nil && outcome.BackEnd.Kind == walk.Undecided
@@ -148,10 +149,10 @@ func withCopies(steps []walk.Step) []walk.Step {
 	return all
 }
 
-// expects tells whether one of the steps has the tuple.
+// expects tells whether one of the steps has the tuple. What carries other packets is told by these.
 func expects(steps []placed) func(packet.Tuple) bool {
 	return func(t packet.Tuple) bool {
-		return slices.ContainsFunc(steps, func(s placed) bool { return sameTuple(&s.Packet.Tuple, &t) })
+		return slices.ContainsFunc(steps, func(s placed) bool { return s.Packet.Tunnel == nil && sameTuple(&s.Packet.Tuple, &t) })
 	}
 }
 

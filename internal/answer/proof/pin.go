@@ -12,10 +12,15 @@ import (
 // no longer.
 func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
 	request := predicted.Request
-	request.Settled = map[string][]packet.Flow{}
+	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
 	id := identify(o, &request)
+	id.refusal = true // an error may be what was carried
+	for i := range predicted.Outcomes {
+		id.expectCarriers(&predicted.Outcomes[i])
+	}
 	for name, h := range o.Hosts {
 		request.Settled[name] = settled(h, id, name == request.Host)
+		request.Carriers[name] = sentCarriers(h, id)
 	}
 	return walk.Walk(source, request)
 }
@@ -44,7 +49,7 @@ func crossed(h *Host, id *identity, sender bool) (flows []packet.Flow) {
 	leaving := false // by a bridge, and then by its port: the last of them was translated
 	for i := range h.Packets {
 		p := &h.Packets[i]
-		if id.of(&p.Packet, p.Transport, nobody) != there {
+		if id.itself(&p.Packet, p.Transport, nobody) != there {
 			continue
 		}
 		switch {

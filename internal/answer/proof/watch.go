@@ -37,7 +37,7 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 	}
 	for s := range result.Steps() {
 		switch s.Stage {
-		case walk.Sent, walk.Received, walk.Transmit:
+		case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
 			add(s)
 		}
 	}

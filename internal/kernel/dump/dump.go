@@ -95,6 +95,8 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 		return capture.Output{Command: strings.Join(row.Commands[0], " ")}
 	case row.Part == snapshot.Flows:
 		return d.flows(ctx, ns, row, m)
+	case row.File == capture.RulesetFile:
+		return d.ruleset(ctx, ns, row, m)
 	case len(row.Commands) > 0:
 		return d.command(ctx, ns, row, m)
 	case row.File == capture.SysctlsFile:

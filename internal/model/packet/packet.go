@@ -61,10 +61,27 @@ type Packet struct {
 
 	Frame Frame // that it travels in; zero where it has none yet
 
+	// Tunnel is what the packet carries where that is another packet; nil for any other payload. Nobody changes it.
+	Tunnel *Tunnel
+
 	// About is the packet that an ICMP error is about, as far as the error quotes it.
 	About *Tuple
 
 	Local
+}
+
+// Tunnel is the payload of a packet that carries a frame of Ethernet in VXLAN (RFC 7348).
+type Tunnel struct {
+	VNI   uint32
+	Inner Packet // with its Frame
+}
+
+// VXLANOverhead is how much longer a packet is that carries another one in VXLAN, in bytes: headers of Ethernet, VXLAN, UDP and IP.
+func VXLANOverhead(ipv6 bool) int {
+	if ipv6 {
+		return 14 + 8 + 8 + 40
+	}
+	return 14 + 8 + 8 + 20
 }
 
 // Frame is a packet at layer 2: an Ethernet frame's header, and its payload where that is no IP packet.
