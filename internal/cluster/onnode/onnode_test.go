@@ -2,6 +2,7 @@ package onnode_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -244,5 +245,104 @@ func TestOpen(t *testing.T) {
 	_, err = onnode.Open(t.Context(), near, "v1")
 	if err == nil || !strings.Contains(err.Error(), `exec: \"packetwalk\"`) || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("a shell's complaint: %v", err)
+	}
+}
+
+// TestNobodyReads: a conversation in which nobody reads the answers ends, and leaves nothing.
+func TestNobodyReads(t *testing.T) {
+	w := newWorld(t)
+	defer func(d time.Duration) { *onnode.Writing = d }(*onnode.Writing)
+	*onnode.Writing = 100 * time.Millisecond
+	in, far := io.Pipe()
+	unread, out := io.Pipe()
+	defer unread.Close()
+	served := make(chan error, 1)
+	go func() { served <- onnode.Serve(t.Context(), in, out, w, "v1") }()
+	text := `{"id":1,"op":"hello","body":{}}`
+	if _, err := far.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; err == nil || !strings.Contains(err.Error(), "nobody reads") {
+		t.Errorf("served: %v", err)
+	}
+	far.Close()
+}
+
+// TestEndOfContext: a conversation ends with its context, also in the middle of a wait for questions.
+func TestEndOfContext(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	in, far := io.Pipe()
+	defer far.Close()
+	served := make(chan error, 1)
+	go func() { served <- onnode.Serve(ctx, in, io.Discard, w, "v1") }()
+	cancel()
+	if err := <-served; !errors.Is(err, context.Canceled) {
+		t.Errorf("served: %v", err)
+	}
+}
+
+// moved is a machine on which a process has ended since it was looked at, and another one has its number.
+type moved struct{ *world }
+
+func (m moved) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+	origin, paths, err := m.world.Look(ctx)
+	paths["pod/default/a"] = m.hosts["node/n"].Path()
+	return origin, paths, err
+}
+
+// TestAnotherProcess: neither state nor packets are those of whoever has the number of the process that was meant.
+func TestAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _ = onnode.Serve(t.Context(), far, far, moved{w}, "v1") }()
+	node, err := onnode.Open(t.Context(), near, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	place := node.Place("pod/default/a")
+	if _, err := node.Fetch(t.Context(), "pod/default/a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("state: %v", err)
+	}
+	if _, err := place.Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 80).Packet}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("sender: %v", err)
+	}
+	if _, err := place.Watch(t.Context(), proof.Watching{}, make(chan struct{}, 1)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("watcher: %v", err)
+	}
+}
+
+// TestClosedWhileSending: a sender is closed when it has stopped sending, and that is at once.
+func TestClosedWhileSending(t *testing.T) {
+	w := newWorld(t)
+	node, _, served, err := w.talk("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sh("node/n", "iptables-nft -A INPUT -i veth0 -p tcp --dport 82 -j DROP")
+	sender, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 82).Packet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan error, 1)
+	go func() {
+		_, err := sender.Send(ctx, ctx)
+		sent <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	if err := <-sent; !errors.Is(err, context.Canceled) {
+		t.Errorf("sent: %v", err)
+	}
+	begin := time.Now()
+	if err := sender.Close(); err != nil || time.Since(begin) > 4*time.Second {
+		t.Errorf("closed after %v: %v", time.Since(begin), err)
+	}
+	node.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }
