@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -20,6 +21,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -158,11 +160,26 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.traces() == 0 {
-		t.Error("nothing is traced")
+	if w.traces() == 0 || w.captures() == 0 {
+		t.Error("nothing is traced, or captured")
+	}
+	w.sh("node/n", "iptables-nft -A INPUT -i veth0 -p tcp --dport 82 -j DROP")
+	proved := make(chan error, 1)
+	source := w.source(t.Context(), node)
+	go func() { // waits for seconds for an answer that does not come
+		_, _, err := proof.Live(t.Context(), source, places(node, w), to(packet.TCP, "203.0.113.9", 82), false)
+		proved <- err
+	}()
+	for begin := time.Now(); w.captures() < 3; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatal("the proof does not begin")
+		}
 	}
 	conn.Close()
 	<-served
+	if err := <-proved; err == nil || !strings.Contains(err.Error(), "broke off") {
+		t.Errorf("proof: %v", err)
+	}
 	w.quiet()
 	if _, err := watcher.Now(t.Context()); err == nil {
 		t.Error("it still sees something")
@@ -190,15 +207,30 @@ func (w *world) traces() (n int) {
 	return n
 }
 
+// captures counts the packet sockets (proc_pid_net(5): a line of names, and one of each).
+func (w *world) captures() (n int) {
+	for _, ns := range w.hosts {
+		err := ns.Do(func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/packet")
+			n += strings.Count(string(text), "\n") - 1
+			return err
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return n
+}
+
 func (w *world) quiet() {
 	w.t.Helper()
 	for range 100 {
-		if w.traces() == 0 {
+		if w.traces() == 0 && w.captures() == 0 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	w.t.Error("tables of traces are left")
+	w.t.Errorf("%d tables of traces and %d captures are left", w.traces(), w.captures())
 }
 
 // TestHosts: hosts and their states come as they are on the machine; one that is not there is fs.ErrNotExist.
@@ -216,6 +248,14 @@ func TestHosts(t *testing.T) {
 		}
 		if got.NetNS != ns.Inode() || !strings.Contains(string(got.Outputs["ip-address.json"].Data), "10.1.0.") {
 			t.Errorf("%s: %d, %s", name, got.NetNS, got.Outputs["ip-address.json"].Data)
+		}
+		local, err := (&dump.Dumper{}).All(t.Context(), name, ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, there := capture.NewLoader(name).Load(local), capture.NewLoader(name).Load(got)
+		if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Missing) > 0 {
+			t.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Missing)
 		}
 	}
 	if _, err := node.Fetch(t.Context(), "pod/default/none"); !errors.Is(err, fs.ErrNotExist) {
