@@ -63,7 +63,7 @@ func TestNotStarted(t *testing.T) {
 		file("plain", "#!/bin/sh\n", 0o644): true, file("other", "MZ", 0o755): true, file("unlinked", "#!/bin/sh\nexit 127\n", 0o755): true,
 		dir + "/nowhere": true, "program-nowhere": true, dir: true,
 		file("fails", "#!/bin/sh\nexit 1\n", 0o755): false, file("killed", "#!/bin/sh\nkill -9 $$\n", 0o755): false,
-		file("runs", "#!/bin/sh\n", 0o755): false,
+		file("runs", "#!/bin/sh\n", 0o755):             false,
 		file("slow", "#!/bin/sh\nsleep 1000\n", 0o755): false,
 	} {
 		_, err := program.Command{Path: path, Limit: 100 * time.Millisecond}.Output(t.Context())

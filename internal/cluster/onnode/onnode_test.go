@@ -278,7 +278,7 @@ func TestOpen(t *testing.T) {
 	}
 	near, far := net.Pipe()
 	go func() {
-		go io.Copy(io.Discard, far) //nolint:errcheck // ends with the pipe
+		go io.Copy(io.Discard, far)
 		_, _ = io.WriteString(far, "exec: \"packetwalk\": \x1b[31mnot found\nmore\n")
 		far.Close()
 	}()

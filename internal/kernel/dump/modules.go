@@ -115,7 +115,8 @@ func (p places) builtIn() (map[string]bool, error) {
 	return all, lines.Err()
 }
 
-// without is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing tells.
+// without is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing
+// tells.
 func (m *modules) without(names ...string) (string, error) {
 	for _, name := range names {
 		if m.none || m.loaded[name] || m.part(name) {

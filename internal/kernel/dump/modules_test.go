@@ -42,29 +42,35 @@ func machine(t testing.TB, files map[string]string) places {
 }
 
 func TestModules(t *testing.T) {
-	const loaded = "nf_tables 311296 20 nft_compat, Live 0xffffffffc0a0f000\nip_set 53248 0 - Loading 0x0000000000000000\n"
-	const builtIn = "kernel/net/netfilter/nf_tables.ko\nkernel/net/ipv4/tcp-diag.ko\n"
+	const (
+		modules = "proc/modules"
+		builtIn = "lib/modules/6.8.0/modules.builtin"
+		loaded  = "nf_tables 311296 20 nft_compat, Live 0xffffffffc0a0f000\nip_set 53248 0 - Loading 0x0000000000000000\n"
+		list    = "kernel/net/netfilter/nf_tables.ko\nkernel/net/ipv4/tcp-diag.ko\n"
+		symbols = "0 T ip_set_type_register\n0 t nft_match_select_ops.llvm.77\n0 T xnft_register_chain_type\n"
+	)
+	type files map[string]string
+	type ask []string
 	for name, test := range map[string]struct {
-		files   map[string]string
-		ask     []string
+		files   files
+		ask     ask
 		missing string
 		err     bool
 	}{
-		"no modules at all":       {map[string]string{}, []string{"nf_tables", "nft_compat"}, "", false},
-		"no more":                 {map[string]string{"proc/modules": "", "proc/sys/kernel/modules_disabled": "1\n"}, []string{"ip_set"}, "", false},
-		"loaded":                  {map[string]string{"proc/modules": loaded}, []string{"nf_tables"}, "", false},
-		"not ready":               {map[string]string{"proc/modules": loaded, "lib/modules/6.8.0/modules.builtin": ""}, []string{"nf_tables", "ip_set"}, "ip_set", false},
-		"built in":                {map[string]string{"proc/modules": "", "lib/modules/6.8.0/modules.builtin": builtIn}, []string{"nf_tables", "tcp_diag", "ip_set"}, "ip_set", false},
-		"built in, of the host":   {map[string]string{"proc/modules": "", "host/lib/modules/6.8.0/modules.builtin": builtIn, "lib/modules/6.8.0/modules.builtin": ""}, []string{"nf_tables"}, "", false},
-		"link in the host's root": {map[string]string{"proc/modules": "", "host/lib": "->/usr/lib", "host/usr/lib/modules/6.8.0/modules.builtin": builtIn}, []string{"nf_tables"}, "", false},
-		"of another kernel":       {map[string]string{"proc/modules": "", "lib/modules/5.4.0/modules.builtin": builtIn}, []string{"nf_tables"}, "nf_tables", true},
-		"part with parameters":    {map[string]string{"proc/modules": "", "sys/module/ip_set/parameters/max_sets": "0\n"}, []string{"ip_set"}, "", false},
-		"module with parameters": {map[string]string{"proc/modules": "", "lib/modules/6.8.0/modules.builtin": "", "sys/module/ip_set/initstate": "going\n"},
-			[]string{"ip_set"}, "ip_set", false},
-		"by the kernel's functions": {map[string]string{"proc/modules": "", "proc/kallsyms": "0 T ip_set_type_register\n0 t nft_match_select_ops.llvm.77\n0 T xnft_register_chain_type\n"},
-			[]string{"ip_set", "nft_compat", "nf_tables"}, "nf_tables", false},
-		"nothing tells":  {map[string]string{"proc/modules": ""}, []string{"ip_set"}, "ip_set", true},
-		"nothing needed": {map[string]string{"proc/modules": ""}, nil, "", false},
+		"no modules at all":       {files{}, ask{"nf_tables", "nft_compat"}, "", false},
+		"no more":                 {files{modules: "", "proc/sys/kernel/modules_disabled": "1\n"}, ask{"ip_set"}, "", false},
+		"loaded":                  {files{modules: loaded}, ask{"nf_tables"}, "", false},
+		"not ready":               {files{modules: loaded, builtIn: ""}, ask{"nf_tables", "ip_set"}, "ip_set", false},
+		"built in":                {files{modules: "", builtIn: list}, ask{"nf_tables", "tcp_diag", "ip_set"}, "ip_set", false},
+		"built in, of the host":   {files{modules: "", "host/" + builtIn: list, builtIn: ""}, ask{"nf_tables"}, "", false},
+		"link in the host's root": {files{modules: "", "host/lib": "->/usr/lib", "host/usr/" + builtIn: list}, ask{"nf_tables"}, "", false},
+		"of another kernel":       {files{modules: "", "lib/modules/5.4.0/modules.builtin": list}, ask{"nf_tables"}, "nf_tables", true},
+		"part with parameters":    {files{modules: "", "sys/module/ip_set/parameters/max_sets": "0\n"}, ask{"ip_set"}, "", false},
+		"module with parameters":  {files{modules: "", builtIn: "", "sys/module/ip_set/initstate": "going\n"}, ask{"ip_set"}, "ip_set", false},
+		"by the kernel's functions": {files{modules: "", "proc/kallsyms": symbols},
+			ask{"ip_set", "nft_compat", "nf_tables"}, "nf_tables", false},
+		"nothing tells":  {files{modules: ""}, ask{"ip_set"}, "ip_set", true},
+		"nothing needed": {files{modules: ""}, nil, "", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			missing, err := machine(t, test.files).read().without(test.ask...)

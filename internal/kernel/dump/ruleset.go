@@ -81,7 +81,8 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out
 		if !ok {
 			return out, false
 		}
-		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, func(o map[string]json.RawMessage) bool { return o["metainfo"] != nil })...)
+		meta := func(o map[string]json.RawMessage) bool { return o["metainfo"] != nil }
+		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, meta)...)
 	}
 	for _, o := range chains.Objects {
 		var c struct{ Family, Table string }
