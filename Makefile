@@ -72,8 +72,18 @@ clean: ## remove what was built here; the control plane's cache stays
 	rm -rf bin
 
 .PHONY: test-modules
-test-modules: deps ## the tests of the control plane's own module
+test-modules: deps ## the tests of the control plane's own module, and of the Helm chart's
 	cd controlplane && go test ./...
+	cd controlplane/chart && go test ./...
+
+.PHONY: manifests
+manifests: ## deploy/manifests anew, from deploy/chart
+	cd controlplane/chart && go test -count=1 -run TestManifests . -update
+
+.PHONY: helm
+helm: ## bin/helm, of the version in controlplane/chart/go.mod (minutes the first time)
+	@mkdir -p bin
+	cd controlplane/chart && go build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's, both modes, in N random worlds, the first of seed SEED
@@ -108,11 +118,16 @@ realnode: ## containerd and upstream's kubelet, for nodes with runtime container
 
 # With RUN (a regular expression) those alone, and no page.
 .PHONY: test-realnode
-test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
+test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),,helm image) ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
 	CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/realnode
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours)
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \
 	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
+
+.PHONY: test-foreign
+test-foreign: deps controlplane build realnode ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
+	@go run ./tools/controlplane build foreign
+	CI=1 REALNODE=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
 
 .PHONY: test-proxies
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes

@@ -11,15 +11,19 @@ import (
 	"strings"
 	"time"
 
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
 
 	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
 	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/lab"
 )
 
 // The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
@@ -43,6 +47,7 @@ func PluginMain(program string, args []string, s Streams) int {
 	}
 	// Who reads the output may go, and what was made on the cluster is to be taken away all the same.
 	signal.Ignore(unix.SIGPIPE)
+	klog.SetLogger(logr.Discard()) // the client's log: what goes wrong comes as an error, too
 	return execute(pluginCommand(s), args, s)
 }
 
@@ -252,7 +257,7 @@ func (o *pluginOptions) complete(names func(*cluster.View) []string) cobra.Compl
 // onNodeCommand is what runs in the pods on the nodes.
 func onNodeCommand(s Streams) *cobra.Command {
 	var life time.Duration
-	var node string
+	var node, ofLab string
 	c := &cobra.Command{Use: "on-node", Short: "what runs in the pods on the nodes", Hidden: true}
 	wait := &cobra.Command{
 		Use: "wait --for DURATION", Args: noArguments("it takes --for alone"),
@@ -268,10 +273,26 @@ func onNodeCommand(s Streams) *cobra.Command {
 	serve := &cobra.Command{
 		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return onnode.Serve(c.Context(), s.In, s.Out, onnode.Here(node), Version)
+			machine := onnode.Here(node)
+			if ofLab != "" {
+				machine = labNode{lab.DirOf(ofLab), node}
+			}
+			return onnode.Serve(c.Context(), s.In, s.Out, machine, Version)
 		},
 	}
 	serve.Flags().StringVar(&node, "node", "", "the node's name")
+	serve.Flags().StringVar(&ofLab, "lab", "", "of a light node, its lab, which asks for this")
 	c.AddCommand(wait, serve)
 	return c
+}
+
+// labNode is a light node of a lab.
+type labNode struct {
+	lab  lab.Dir
+	node string
+}
+
+// Look is onnode.Machine's.
+func (n labNode) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+	return lab.NodeHosts(ctx, n.lab, n.node)
 }

@@ -161,11 +161,15 @@ func (c *Cluster) Close(ctx context.Context) error {
 	c.closed = true
 	nodes := c.nodes
 	c.mu.Unlock()
+	var ends sync.WaitGroup
 	for _, n := range nodes {
-		if n.once.Do(func() { n.err = errors.New("the run is over") }); n.talk != nil {
-			_ = n.talk.Close()
-		}
+		ends.Go(func() {
+			if n.once.Do(func() { n.err = errors.New("the run is over") }); n.talk != nil {
+				_ = n.talk.Close()
+			}
+		})
 	}
+	ends.Wait()
 	made := true
 	c.made.Do(func() { made = false })
 	if !made {

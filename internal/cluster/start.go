@@ -163,6 +163,7 @@ type stream struct {
 	io.Reader
 	io.WriteCloser
 	stop context.CancelFunc
+	over chan struct{} // the exec has ended
 	mu   sync.Mutex
 	said strings.Builder // on the standard error, and by the API server
 }
@@ -170,10 +171,18 @@ type stream struct {
 // maxSaid bounds what is kept of complaints, in octets.
 const maxSaid = 2 << 10
 
+// goodbye is how long the command may take to end by itself, which it does when its standard input ends.
+const goodbye = 500 * time.Millisecond
+
 // Close ends the exec.
 func (s *stream) Close() error {
+	err := s.WriteCloser.Close()
+	select {
+	case <-s.over:
+	case <-time.After(goodbye):
+	}
 	s.stop()
-	return s.WriteCloser.Close()
+	return err
 }
 
 func (s *stream) complain(text string) {
@@ -220,8 +229,9 @@ func (c *Cluster) exec(pod *corev1.Pod, command ...string) (*stream, error) {
 	ctx, stop := context.WithCancel(context.Background())
 	fromUs, toNode := io.Pipe()
 	fromNode, toUs := io.Pipe()
-	s := &stream{Reader: fromNode, WriteCloser: toNode, stop: stop}
+	s := &stream{Reader: fromNode, WriteCloser: toNode, stop: stop, over: make(chan struct{})}
 	go func() {
+		defer close(s.over)
 		err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: fromUs, Stdout: toUs, Stderr: complaints{s}})
 		if err != nil && ctx.Err() == nil {
 			s.complain(err.Error())
