@@ -18,13 +18,16 @@ var manyChains = 5000
 
 // ruleset prints nft's rule set in JSON. Where that takes seconds, the rules of iptables' tables are left out, which iptables-save prints,
 // asking for them chain by chain: what is missed of them are their handles.
-func (d *Dumper) ruleset(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
+func (d *Dumper) ruleset(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+	if missing, err := m.without("nf_tables"); missing != "" || err != nil {
+		return d.command(ctx, ns, row, m)
+	}
 	if n, err := ns.CountChains(); err == nil && n > manyChains {
 		if out, ok := d.withoutIPTables(ctx, ns); ok {
 			return out
 		}
 	}
-	return d.command(ctx, ns, row)
+	return d.command(ctx, ns, row, m)
 }
 
 // nftList is nft's JSON (libnftables-json(5)): an object of each kind, by the kind.
@@ -36,14 +39,15 @@ type nftList struct {
 func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out capture.Output, ok bool) {
 	var commands []string
 	list := func(args ...string) (l nftList, ok bool) {
-		tool, there := d.tool(append([]string{"nft", "-j", "-a", "list"}, args...))
-		if !there {
-			return l, false
+		for _, tool := range d.tools(append([]string{"nft", "-j", "-a", "list"}, args...)) {
+			tool.In = ns.Do
+			printed, started := runTool(ctx, tool)
+			if started {
+				commands = append(commands, printed.Command)
+				return l, printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil
+			}
 		}
-		tool.In = ns.Do
-		printed := runTool(ctx, tool)
-		commands = append(commands, printed.Command)
-		return l, printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil
+		return l, false
 	}
 	tables, ok := list("tables")
 	chains, ok2 := list("chains")
@@ -77,7 +81,8 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out
 		if !ok {
 			return out, false
 		}
-		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, func(o map[string]json.RawMessage) bool { return o["metainfo"] != nil })...)
+		meta := func(o map[string]json.RawMessage) bool { return o["metainfo"] != nil }
+		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, meta)...)
 	}
 	for _, o := range chains.Objects {
 		var c struct{ Family, Table string }
