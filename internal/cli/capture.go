@@ -19,6 +19,7 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/capture/redact"
 	"packetwalk.dev/internal/kernel/here"
 	"packetwalk.dev/internal/lab"
@@ -110,7 +111,11 @@ func readable(o captureOptions) error {
 
 func captureOrigin(ctx context.Context, o captureOptions) (capture.Origin, error) {
 	if o.here {
-		return here.Origin(ctx, o.kubeconfig)
+		origin, _, err := here.Look(ctx, "")
+		if o.kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
+			origin.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, o.kubeconfig) }
+		}
+		return origin, err
 	}
 	d, err := lab.Select(o.name)
 	if err != nil {

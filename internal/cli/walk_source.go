@@ -17,6 +17,7 @@ import (
 
 	"packetwalk.dev/internal/answer/authors"
 	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/capture/excerpt"
@@ -37,25 +38,29 @@ type world struct {
 	public func() map[string]netip.Addr
 	// unread is why Kubernetes objects, or some of them, are not known; nil where they are.
 	unread error
-	// find tells where a host's network namespace is; nil for a file.
-	find func(host string) (lab.Place, error)
+	// place is where packets are sent and seen for --live; nil for a file.
+	place proof.Places
 	// again reads the lab's state anew; nil for a file.
 	again func(context.Context) (snapshot.Source, error)
-
-	// file is the capture, which hosts are read from as they are asked for; nil where there is none.
-	file io.Closer
-
-	mu     sync.Mutex
-	opened map[string]*kernel.Namespace
+	// before is told what --live expects, before it sends anything; nil where nobody is to be told.
+	before func(*walk.Result)
+	// close gives back what was opened.
+	close func() error
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context, s Streams, to ends.End) (*world, error) {
-	if o.snapshot != "" {
-		return openFile(s, o.snapshot, o.at, to)
+func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (*world, error) {
+	switch {
+	case o.plugin != nil:
+		return openCluster(ctx, s, o, from, to)
+	case o.snapshot != "":
+		return openFile(s, o.snapshot, o.at, *to)
 	}
 	return openLab(ctx, o.name)
 }
+
+// closed gives back what was opened, after an error or not.
+func (w *world) closed(err error) error { return errors.Join(err, w.close()) }
 
 func openLab(ctx context.Context, name string) (*world, error) {
 	if err := needRoot(); err != nil {
@@ -69,7 +74,8 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Source: source, find: d.FindHost, opened: map[string]*kernel.Namespace{}}
+	w := &world{Source: source}
+	w.place = w.namespaces(d)
 	w.again = func(ctx context.Context) (snapshot.Source, error) { return lab.Snapshot(ctx, d) }
 	if err := source.ObjectsError(); err != nil {
 		w.unread = err
@@ -87,22 +93,33 @@ func openLab(ctx context.Context, name string) (*world, error) {
 	return w, nil
 }
 
-// namespace is a host's network namespace; it stays open until close.
-func (w *world) namespace(host string) (*kernel.Namespace, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if ns := w.opened[host]; ns != nil {
-		return ns, nil
+// namespaces gives the places of a lab's hosts; what was opened is closed by close.
+func (w *world) namespaces(d lab.Dir) proof.Places {
+	var mu sync.Mutex
+	opened := map[string]*kernel.Namespace{}
+	w.close = func() error {
+		for _, ns := range opened {
+			_ = ns.Close()
+		}
+		return nil
 	}
-	place, err := w.find(host)
-	if err != nil {
-		return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+	return func(host string) (proof.Place, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ns := opened[host]; ns != nil {
+			return proof.Local(ns), nil
+		}
+		at, err := d.FindHost(host)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", err, fs.ErrNotExist)
+		}
+		ns, err := kernel.OpenNamespace(at.NetNS)
+		if err != nil {
+			return nil, err
+		}
+		opened[host] = ns
+		return proof.Local(ns), nil
 	}
-	ns, err := kernel.OpenNamespace(place.NetNS)
-	if err == nil {
-		w.opened[host] = ns
-	}
-	return ns, err
 }
 
 // renew reads the state anew, and tells what has changed at some hosts meanwhile: "node/a: iptables rules".
@@ -135,28 +152,17 @@ func (w *world) renew(ctx context.Context, hosts []string) ([]string, error) {
 	return changed, nil
 }
 
-func (w *world) close() {
-	for _, ns := range w.opened {
-		_ = ns.Close()
-	}
-	if w.file != nil {
-		_ = w.file.Close()
-	}
-}
-
 // openFile opens a capture, or reads a text that shows some of a machine's state; "-" is standard input. Which it is shows in its first
 // bytes.
-func openFile(s Streams, path, at string, to ends.End) (w *world, err error) {
+func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	f, size, err := input(s, path)
 	if err != nil {
 		return nil, badInput{err}
 	}
-	defer func() {
-		if w == nil || w.file == nil {
-			_ = f.Close()
-		}
-	}()
 	c, err := capture.Read(f, size)
+	if err != nil {
+		defer f.Close()
+	}
 	switch {
 	case errors.Is(err, capture.ErrNotCapture):
 		text, err := bounded.Read(io.NewSectionReader(f, 0, size), maxText)
@@ -173,7 +179,7 @@ func openFile(s Streams, path, at string, to ends.End) (w *world, err error) {
 	if len(names) <= 3 {
 		of = snapshot.List(names)
 	}
-	w = &world{Source: source, taken: c.Taken, file: f}
+	w := &world{Source: source, taken: c.Taken, close: f.Close}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
@@ -228,7 +234,7 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
-	w := &world{Source: source}
+	w := &world{Source: source, close: func() error { return nil }}
 	for _, n := range source.Names() {
 		h, err := source.Host(n)
 		if err != nil {

@@ -40,6 +40,20 @@ func (h headers) parse() packet.Packet {
 	return p
 }
 
+// Decapsulate reads the packet in the frame that a packet of VXLAN carries (RFC 7348 section 5), of which transport is the header of UDP
+// and what follows; ok is false where that is none, or is cut before the packet's addresses. The rest is its transport header and payload.
+func Decapsulate(transport []byte) (p packet.Packet, rest []byte, ok bool) {
+	const udp, vxlan, ether = 8, 8, 14
+	const known = 0x08 // the flag that says that there is a network identifier
+	if len(transport) < udp+vxlan+ether || transport[udp] != known {
+		return p, nil, false
+	}
+	h := headers{link: transport[udp+vxlan:][:ether], network: transport[udp+vxlan+ether:]}
+	h.transport = h.network[HeaderLength(h.network):]
+	p = h.parse()
+	return p, h.transport, p.Source.IsValid()
+}
+
 // parseIP reads an IPv4 or IPv6 header and returns the transport protocol.
 func parseIP(p *packet.Packet, b []byte) packet.Protocol {
 	switch {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"packetwalk.dev/internal/answer/proof"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
@@ -203,7 +204,7 @@ func sysctls(lines []string) []kernel.Sysctl {
 
 // restorers are the programs that read the files.
 var restorers = map[string][]string{
-	"ip": {"ip", "-force", "-batch", "-"}, "ipset": {"ipset", "restore"},
+	"ip": {"ip", "-force", "-batch", "-"}, "fdb": {"bridge", "-batch", "-"}, "ipset": {"ipset", "restore"},
 	"iptables": {"iptables-nft-restore"}, "iptables-legacy": {"iptables-legacy-restore", "-w", "10"},
 	"ip6tables": {"ip6tables-nft-restore"}, "ip6tables-legacy": {"ip6tables-legacy-restore", "-w", "10"},
 	"nft": {"nft", "-f", "-"}, "ebtables": {"ebtables-nft-restore"},
@@ -390,9 +391,9 @@ func (b *built) close() error {
 	return errors.Join(append(errs, os.RemoveAll(b.dir))...)
 }
 
-func (b *built) namespace(host string) (*kernel.Namespace, error) {
+func (b *built) place(host string) (proof.Place, error) {
 	if ns, ok := b.spaces[host]; ok {
-		return ns, nil
+		return proof.Local(ns), nil
 	}
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }

@@ -9,6 +9,7 @@ import (
 var shapes = []func(*generator){
 	(*generator).chain, (*generator).chain, (*generator).parallel, (*generator).segment,
 	(*generator).oneNode, (*generator).oneNode, (*generator).oneNode, (*generator).twoNodes, (*generator).twoNodes,
+	(*generator).overlay,
 }
 
 // chain is a client, one to three routers in a row, and a server.

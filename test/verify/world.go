@@ -36,6 +36,7 @@ const NoWire = "-"
 // files are a host's, in the order in which they are applied. Every one holds a command, a setting or a rule a line.
 var files = []string{
 	"ip",               // input of "ip -force -batch": links, addresses, routes, rules, neighbours. What fails is left out
+	"fdb",              // input of "bridge -batch": entries of forwarding databases
 	"sysctl",           // "net/ipv4/ip_forward 1"
 	"ipset",            // of ipset restore
 	"nfacct",           // "NAME": an object that counts

@@ -51,12 +51,22 @@ var products = map[string][]product{
 		{name: "containerd-shim-runc-v2", module: "containerd", source: containerdModule + "/cmd/containerd-shim-runc-v2",
 			what: "containerd's shim", minutes: 1},
 		{name: "ctr", module: "containerd", source: containerdModule + "/cmd/ctr", what: "containerd's command", minutes: 1},
-		{name: "loopback", module: "containerd", source: "github.com/containernetworking/plugins/plugins/main/loopback",
+		{name: "loopback", module: "containerd", source: pluginsModule + "/plugins/main/loopback",
 			what: "the CNI plugin loopback", minutes: 1},
-		{name: "bandwidth", module: "containerd", source: "github.com/containernetworking/plugins/plugins/meta/bandwidth",
+		{name: "bandwidth", module: "containerd", source: pluginsModule + "/plugins/meta/bandwidth",
 			what: "the CNI plugin bandwidth", minutes: 1},
 	},
+	"foreign": {
+		{name: "flanneld", module: "foreign", source: ".", what: "flannel's daemon", minutes: 4},
+		{name: "bridge", module: "foreign", source: pluginsModule + "/plugins/main/bridge", what: "the CNI plugin bridge", minutes: 1},
+		{name: "host-local", module: "foreign", source: pluginsModule + "/plugins/ipam/host-local",
+			what: "the CNI plugin host-local", minutes: 1},
+		{name: "portmap", module: "foreign", source: pluginsModule + "/plugins/meta/portmap", what: "the CNI plugin portmap", minutes: 1},
+	},
 }
+
+// pluginsModule is the module of CNI's reference plugins.
+const pluginsModule = "github.com/containernetworking/plugins"
 
 // target is one build of a product: what goes in and where it comes out.
 type target struct {

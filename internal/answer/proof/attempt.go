@@ -29,7 +29,8 @@ const (
 // attempt is one packet that is sent and watched.
 type attempt struct {
 	source    snapshot.Source
-	probe     *kernel.Probe
+	probe     Sender
+	payload   []byte
 	predicted *walk.Result
 	tuple     packet.Tuple
 	watchers  []*watcher
@@ -46,7 +47,7 @@ type sent struct {
 }
 
 // run sends the probe and compares what is seen of it, until all agrees or the patience ends.
-func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk.Result, everywhere bool) (report Report, err error) {
+func (a *attempt) run(ctx context.Context, places Places, expected *walk.Result, everywhere bool) (report Report, err error) {
 	a.chance = byChance(expected) || expected.More
 	var others []string
 	if everywhere {
@@ -55,20 +56,14 @@ func (a *attempt) run(ctx context.Context, namespaces Namespaces, expected *walk
 			a.readAll()
 		}
 	}
-	a.watchers, err = watch(namespaces, tuples(expected), policies(expected), others, expected.More)
-	defer func() { closeAll(a.watchers) }()
-	if err != nil {
-		return Report{}, err
-	}
-	reading, stop := context.WithCancel(ctx)
+	watching, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer stop()
-	for _, w := range a.watchers {
-		if w.trace != nil {
-			wg.Go(func() { w.readTrace(reading, a.activity) })
-		}
-		wg.Go(func() { w.readCapture(reading, a.activity) })
+	a.watchers, err = watch(watching, places, tuples(expected), policies(expected), others, expected.More, a.activity)
+	defer func() { closeAll(a.watchers) }()
+	if err != nil {
+		return Report{}, err
 	}
 	waiting, enough := context.WithCancel(ctx)
 	defer enough()
@@ -105,7 +100,7 @@ func (a *attempt) follow(ctx, waiting context.Context, enough context.CancelFunc
 			answer = got
 		}
 		before := time.Now()
-		report, still, err := a.compare(answer, over)
+		report, still, err := a.compare(ctx, answer, over)
 		took := time.Since(before)
 		round += int(took / quiet) // of thousands of outcomes comparing takes long itself
 		if err = errors.Join(err, ctx.Err()); err != nil {
@@ -143,19 +138,24 @@ func (a *attempt) learnt(over bool) (*kernel.ProbeResult, error) {
 
 // compare lays what has been seen until now beside the prediction, and says how long nothing is to come before that is taken for all.
 // Without an answer the sender has timed out until now.
-func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report, still time.Duration, err error) {
+func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over bool) (report Report, still time.Duration, err error) {
 	if answer == nil {
 		answer = &kernel.ProbeResult{Tuple: a.tuple, Answer: kernel.TimedOut}
 	}
-	o, err := a.observed(answer)
+	o, err := a.observed(ctx, answer)
 	if err != nil {
 		return Report{}, 0, err
 	}
 	report = Compare(a.predicted, o)
 	result := a.predicted
-	if a.chance && (over || report.First == nil) { // with the ports known no more agrees than without
+	order, err := orders(a.source, o, identifyAny(o, a.predicted), answersAt(a.predicted))
+	if err != nil {
+		return report, 0, err
+	}
+	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
+	if len(order) > 0 || a.chance && (over || report.First == nil || tunnelled(result)) {
 		index := report.Outcome
-		if result, err = pinned(a.source, a.predicted, o); err != nil {
+		if result, err = pinned(a.source, a.predicted, o, order); err != nil {
 			return report, 0, err
 		}
 		report = Compare(result, o)
@@ -193,16 +193,17 @@ func (a *attempt) compare(answer *kernel.ProbeResult, over bool) (report Report,
 }
 
 // observed is what has been seen until now.
-func (a *attempt) observed(answer *kernel.ProbeResult) (*Observed, error) {
-	err := inParallel(a.watchers, (*watcher).finish)
-	o := &Observed{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.probe.Payload, Everywhere: a.everyone}
-	errs := []error{err}
-	for _, w := range a.watchers {
-		host, err := w.now()
+func (a *attempt) observed(ctx context.Context, answer *kernel.ProbeResult) (*Observed, error) {
+	o := &Observed{Hosts: map[string]*Host{}, Answer: *answer, Payload: a.payload, Everywhere: a.everyone}
+	var mu sync.Mutex
+	err := inParallel(a.watchers, func(w *watcher) error {
+		host, err := w.Now(ctx)
+		mu.Lock()
+		defer mu.Unlock()
 		o.Hosts[w.name] = &host
-		errs = append(errs, err)
-	}
-	return o, errors.Join(errs...)
+		return err
+	})
+	return o, err
 }
 
 // settle returns when nothing has been read for a while.
@@ -214,7 +215,7 @@ func (a *attempt) settle(ctx context.Context, while time.Duration) {
 		case <-ctx.Done():
 			return
 		case <-timer.C:
-			if !slices.ContainsFunc(a.watchers, (*watcher).pending) {
+			if !slices.ContainsFunc(a.watchers, func(w *watcher) bool { return w.Pending() }) {
 				return
 			}
 			timer.Reset(quiet)
@@ -222,15 +223,4 @@ func (a *attempt) settle(ctx context.Context, while time.Duration) {
 			timer.Reset(while)
 		}
 	}
-}
-
-// now is what a watcher has seen until now.
-func (w *watcher) now() (Host, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.lost > 0 {
-		err := fmt.Errorf("%s: the kernel dropped %d captured packets: they came faster than they were read", w.name, w.lost)
-		return w.seen, errors.Join(w.err, err)
-	}
-	return w.seen, w.err
 }

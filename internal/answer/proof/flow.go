@@ -79,8 +79,12 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		position int
 	}
 	more := followed(outcome)
-	last := map[string]kept{}
-	var order []string
+	type place struct { // a host tracks what it sends in a packet, and that packet, too
+		host    string
+		carrier bool
+	}
+	last := map[place]kept{}
+	var order []place
 	for i, s := range slices.Concat(outcome.There, outcome.Back) {
 		if s.Flow() == nil || s.Flow().Status&packet.Confirmed == 0 || c.observed.Hosts[s.Host] == nil || s.Host == endedBy(outcome) {
 			continue
@@ -88,13 +92,14 @@ func (c *comparison) flows(outcome *walk.Outcome) {
 		if c.Unanswered && i >= len(outcome.There) {
 			break
 		}
-		if _, ok := last[s.Host]; !ok {
-			order = append(order, s.Host)
+		at := place{s.Host, s.Packet.Tunnel != nil}
+		if _, ok := last[at]; !ok {
+			order = append(order, at)
 		}
-		last[s.Host] = kept{s.Flow(), i}
+		last[at] = kept{s.Flow(), i}
 	}
-	for _, host := range order {
-		k := last[host]
+	for _, at := range order {
+		host, k := at.host, last[at]
 		flows := c.observed.Hosts[host].Flows
 		if slices.ContainsFunc(flows, func(f kernel.Flow) bool { return sameFlow(k.flow, &f) && (more(host) || k.flow.Mark == f.Mark) }) {
 			c.fact(nil)

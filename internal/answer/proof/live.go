@@ -3,6 +3,7 @@ package proof
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"slices"
@@ -14,10 +15,6 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// Namespaces gives the network namespace of a host. An error that is fs.ErrNotExist says that it cannot be had here: what happens in it
-// is then not compared.
-type Namespaces func(host string) (*kernel.Namespace, error)
-
 // Live predicts what becomes of a request's packet, really sends it from the namespace of request.Host, and reports how far prediction and
 // kernel agree. A packet that goes round without end in one of the outcomes is not sent. The source should be fresh: what changed since it
 // was read is a difference. The request must be one that can be sent: made by its host, with tcp, udp or an ICMP echo; the error is
@@ -27,15 +24,15 @@ type Namespaces func(host string) (*kernel.Namespace, error)
 // With everywhere all hosts of the source are watched for every packet of the probe: what arrives where nothing is predicted to is a
 // difference then. It is for hosts that are otherwise quiet.
 //
-// When it returns, with or without an error, also that of an ended ctx, nothing is left in the namespaces but the connection itself.
+// When it returns, with or without an error, also that of an ended ctx, nothing is left in the places but the connection itself.
 func Live(
-	ctx context.Context, source snapshot.Source, namespaces Namespaces, request walk.Request, everywhere bool,
+	ctx context.Context, source snapshot.Source, places Places, request walk.Request, everywhere bool,
 ) (*walk.Result, Report, error) {
 	begin := time.Now()
 	if request.Forwarded && !everywhere {
 		return nil, Report{}, errors.New("only packets that the host makes itself can be sent: start the walk at their sender")
 	}
-	probe, result, err := predict(source, namespaces, &request)
+	probe, payload, result, err := predict(ctx, source, places, &request)
 	if err != nil {
 		return nil, Report{}, err
 	}
@@ -51,12 +48,13 @@ func Live(
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil
 	}
 	a := &attempt{
-		source: source, probe: probe, predicted: result, tuple: probe.Tuple(), sent: make(chan sent, 1), activity: make(chan struct{}, 1),
+		source: source, probe: probe, payload: payload, predicted: result, tuple: probe.Tuple(),
+		sent: make(chan sent, 1), activity: make(chan struct{}, 1),
 	}
-	report, err := a.run(ctx, namespaces, &expected, everywhere)
+	report, err := a.run(ctx, places, &expected, everywhere)
 	forgetOpen(result)
 	if report.First != nil {
-		report.First.showRule(ctx, namespaces)
+		report.First.showRule(ctx, places)
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
@@ -67,26 +65,26 @@ const portTries = 8
 
 // predict prepares the probe of a request, and walks its packet, which then has what it will be sent with. A port that the kernel chose is
 // given back where a host on the way remembers a connection that had it: the server may, too, and what it has of that no snapshot tells.
-func predict(source snapshot.Source, namespaces Namespaces, request *walk.Request) (*kernel.Probe, *walk.Result, error) {
+func predict(
+	ctx context.Context, source snapshot.Source, places Places, request *walk.Request,
+) (probe Sender, payload []byte, result *walk.Result, err error) {
 	asked := request.Packet
 	for try := 1; ; try++ {
-		request.Packet = asked
-		probe, err := prepare(source, namespaces, request)
-		if err != nil {
-			return nil, nil, err
+		request.Packet, payload = asked, payloadFor(&asked)
+		if probe, err = prepare(ctx, source, places, request, payload); err != nil {
+			return nil, nil, nil, err
 		}
-		probe.Payload = payload(&request.Packet, probe.Payload)
-		complete(&request.Packet, probe, request.Forwarded)
+		request.Packet.Tuple = probe.Tuple()
+		complete(&request.Packet, len(payload), request.Forwarded)
 		request.OpenRules = true
-		result, err := walk.Walk(source, *request)
-		if err != nil {
-			return nil, nil, errors.Join(err, probe.Close())
+		if result, err = walk.Walk(source, *request); err != nil {
+			return nil, nil, nil, errors.Join(err, probe.Close())
 		}
 		if asked.SourcePort != (packet.Port{}) || request.Forwarded || try == portTries || !remembered(result) {
-			return probe, result, nil
+			return probe, payload, result, nil
 		}
 		if err := probe.Close(); err != nil {
-			return nil, nil, err
+			return nil, nil, nil, err
 		}
 	}
 }
@@ -109,7 +107,7 @@ func remembered(result *walk.Result) bool {
 }
 
 // prepare makes the probe of a request: of the host's own, or one that the far end of the wire by which it arrives sends as a frame.
-func prepare(source snapshot.Source, namespaces Namespaces, request *walk.Request) (*kernel.Probe, error) {
+func prepare(ctx context.Context, source snapshot.Source, places Places, request *walk.Request, payload []byte) (Sender, error) {
 	from, p := request.Host, &request.Packet
 	var wire snapshot.Peer
 	if request.Forwarded {
@@ -134,14 +132,11 @@ func prepare(source snapshot.Source, namespaces Namespaces, request *walk.Reques
 			p.TTL = 64
 		}
 	}
-	ns, err := namespaces(from)
+	place, err := places(from)
 	if err != nil {
 		return nil, fmt.Errorf("send from %s: %w", from, err)
 	}
-	if request.Forwarded {
-		return kernel.PrepareFrame(ns, wire.PeerLink, *p)
-	}
-	return kernel.PrepareProbe(ns, *p)
+	return place.Prepare(ctx, Sending{Link: wire.PeerLink, Packet: *p, Payload: payload})
 }
 
 // endless finds an outcome in which the packet, the answer or a copy goes round without end. Sent, it would take all that the machines
@@ -174,24 +169,25 @@ func forgetOpen(result *walk.Result) {
 	result.Request.OpenRules = false
 }
 
-// payload is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes, the
-// identifier, are random.
-func payload(p *packet.Packet, random []byte) []byte {
+// payloadFor is what makes a datagram be answered: a query for the root's name servers on the DNS port (RFC 1035), whose first two bytes,
+// the identifier, are random; else random bytes.
+func payloadFor(p *packet.Packet) []byte {
+	random := make([]byte, 32)
+	_, _ = rand.Read(random) // never fails (crypto/rand)
 	if p.Protocol != packet.UDP || p.DestinationPort.Number != 53 {
 		return random
 	}
-	return append(slices.Clone(random[:2]), 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1)
+	return append(random[:2], 1, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0, 1)
 }
 
-// complete gives a request's packet what it will have when it is sent.
-func complete(p *packet.Packet, probe *kernel.Probe, forwarded bool) {
-	p.Tuple = probe.Tuple()
+// complete gives a request's packet what it will have when it is sent with a payload of so many octets.
+func complete(p *packet.Packet, payload int, forwarded bool) {
 	const queryHeader = 8 // of UDP, and of an ICMP echo
 	header := 20
 	if p.IsIPv6() {
 		header = 40
 	}
-	switch p.Length = header + queryHeader + len(probe.Payload); {
+	switch p.Length = header + queryHeader + payload; {
 	case p.Protocol == packet.SCTP:
 		p.Length = header + 32 // with an INIT chunk
 	case p.Protocol == packet.TCP && forwarded:
@@ -202,32 +198,21 @@ func complete(p *packet.Packet, probe *kernel.Probe, forwarded bool) {
 }
 
 // showRule adds the text of the rule that the kernel has now: that of the event, or of the place of the rule that made the difference.
-func (d *Difference) showRule(ctx context.Context, namespaces Namespaces) {
+func (d *Difference) showRule(ctx context.Context, places Places) {
 	ref := d.rule
 	if d.event != nil {
-		ref = &ruleRef{family: d.event.Family, table: d.event.Table, chain: d.event.Chain, handle: d.event.Handle}
+		ref = &RuleRef{ChainID: ChainID{d.event.Family, d.event.Table, d.event.Chain}, Handle: d.event.Handle}
 	}
-	ns, err := namespaces(d.Host)
+	place, err := places(d.Host)
 	if ref == nil || err != nil {
 		return
 	}
-	handle := ref.handle
-	if handle == 0 && ref.number > 0 {
-		handles, err := ns.RuleHandles(ref.family, ref.table, ref.chain)
-		if err != nil || len(handles) < ref.number {
-			return
-		}
-		handle = handles[ref.number-1]
-	}
-	if handle == 0 {
-		return // a policy
-	}
-	text, err := ns.RuleText(ctx, ref.family, ref.table, ref.chain, handle)
+	text, err := place.RuleText(ctx, *ref)
 	switch {
 	case err != nil || text == "":
 		return
 	case d.event == nil:
-		text = fmt.Sprintf("%s %s %s %d is now: %s", ref.family, ref.table, ref.chain, ref.number, text)
+		text = fmt.Sprintf("%s %s %s %d is now: %s", ref.Family, ref.Table, ref.Chain, ref.Number, text)
 	}
 	d.Observed += ": " + text
 }

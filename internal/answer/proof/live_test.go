@@ -88,16 +88,16 @@ func (w *world) source() snapshot.Source {
 	return capture.NewSource(origin)
 }
 
-func (w *world) namespace(host string) (*kernel.Namespace, error) {
+func (w *world) place(host string) (proof.Place, error) {
 	if ns, ok := w.hosts[host]; ok {
-		return ns, nil
+		return proof.Local(ns), nil
 	}
 	return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
 }
 
 func (w *world) live(source snapshot.Source, host string, p packet.Packet) (*walk.Result, proof.Report) {
 	w.t.Helper()
-	result, report, err := proof.Live(w.t.Context(), source, w.namespace, walk.Request{Host: host, Packet: p}, true)
+	result, report, err := proof.Live(w.t.Context(), source, w.place, walk.Request{Host: host, Packet: p}, true)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ func TestLiveCancelled(t *testing.T) {
 	w.sh("node/router", "iptables-nft -F FORWARD") // what is predicted does not come: it is waited for
 	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
 	defer cancel()
-	_, _, err := proof.Live(ctx, source, w.namespace, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:97")}, false)
+	_, _, err := proof.Live(ctx, source, w.place, walk.Request{Host: "vm/client", Packet: to(packet.TCP, "10.2.0.2:97")}, false)
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("error %v", err)
 	}

@@ -43,17 +43,33 @@ type identity struct {
 	ack     uint32
 	label   uint32 // of its IP header
 	hasSeq  bool
+	length  int // of its packet, as rules and routers leave it; 0 where that is not known
+	// carriers are what packets of VXLAN were seen to carry, and toCarry those that are predicted to carry the probe's.
+	carriers map[carrier][]carried
+	toCarry  []toCarry
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
 	refusal bool
+	// refusedCarrier says that this error is about a packet of VXLAN that carries the probe's.
+	refusedCarrier bool
 }
 
 // control are the flags that tell segments apart.
 const control = packet.SYN | packet.ACK | packet.RST | packet.FIN
 
-// identify finds the sequence number of the segment that left the sender, or came to where the request begins.
+// identify finds what the probe's packets are known by.
 func identify(o *Observed, request *walk.Request) *identity {
-	id := &identity{request: o.Answer.Tuple, payload: o.Payload, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
+	id := segment(o, request)
+	id.findCarriers(o)
+	return id
+}
+
+// segment finds the sequence number of the segment that left the sender, or came to where the request begins.
+func segment(o *Observed, request *walk.Request) *identity {
+	id := &identity{
+		request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length,
+		flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control,
+	}
 	h := o.Hosts[request.Host]
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
@@ -84,12 +100,21 @@ const (
 	back
 )
 
-// of tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and payload
-// of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
+// of tells the direction of a packet, or of one that carries it.
 func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
+	if d, carrier := id.inside(p, transport, expected); carrier {
+		return d
+	}
+	return id.itself(p, transport, expected)
+}
+
+// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and
+// payload of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
+func (id *identity) itself(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
 	switch {
 	case isError(p):
-		if id.refusal && !isRedirect(p) && id.quotes(transport) == there {
+		about := id.quotesCarrier(transport)
+		if id.refusal && !isRedirect(p) && about == id.refusedCarrier && (about || id.quotes(transport) == there) {
 			return back
 		}
 		return foreign
@@ -163,10 +188,21 @@ func (id *identity) quotes(transport []byte) direction {
 
 // begins tells whether an IP header of which only the beginning is there may be the request's.
 func (id *identity) begins(quoted []byte) direction {
+	if id.length != 0 && len(quoted) >= 6 && id.length != lengthOf(quoted) {
+		return foreign
+	}
 	if id.hasSeq && len(quoted) >= 12 && (protocolOf(quoted) != id.request.Protocol || kernel.Label(quoted) != id.label) {
 		return foreign
 	}
 	return there
+}
+
+// lengthOf is the length of the packet with an IP header, of at least 6 bytes.
+func lengthOf(header []byte) int {
+	if header[0]>>4 == 6 {
+		return 40 + int(binary.BigEndian.Uint16(header[4:]))
+	}
+	return int(binary.BigEndian.Uint16(header[2:]))
 }
 
 // protocolOf is what an IP header names, of at least 10 bytes.

@@ -56,14 +56,7 @@ type Difference struct {
 	// forgotten says that it is about a connection that conntrack was to keep, and has not.
 	forgotten bool
 	event     *kernel.TraceEvent // observed; nil where it was none
-	rule      *ruleRef           // the rule that decided what is different; nil where none did
-}
-
-// ruleRef is a rule by what finds it in the kernel.
-type ruleRef struct {
-	family, table, chain string
-	number               int
-	handle               uint64
+	rule      *RuleRef           // the rule that decided what is different; nil where none did
 }
 
 // Complete tells whether every step was compared and agrees.

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 
-	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -38,7 +37,7 @@ func tuples(result *walk.Result) map[string][]packet.Tuple {
 	}
 	for s := range result.Steps() {
 		switch s.Stage {
-		case walk.Sent, walk.Received, walk.Transmit:
+		case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
 			add(s)
 		}
 	}
@@ -60,53 +59,47 @@ func policies(result *walk.Result) map[string]map[ChainID]bool {
 	return all
 }
 
-// watcher reads what one namespace shows.
+// watcher is what sees one host.
 type watcher struct {
-	name    string
-	ns      *kernel.Namespace
-	trace   *kernel.Trace
-	capture *kernel.Capture
-	chains  map[ChainID]bool // of the prediction, whose policies decide
-
-	mu   sync.Mutex
-	seen Host
-	lost int // packets that the capture had no room for
-	err  error
+	name string
+	Watcher
 }
 
 // watch opens traces and captures in every host of the prediction that can be had. With others it traces everything of the protocol and
 // captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
-	namespaces Namespaces, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string, more bool,
+	ctx context.Context, places Places, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string, more bool,
+	activity chan<- struct{},
 ) ([]*watcher, error) {
 	var watchers []*watcher
+	at := map[string]Place{}
 	for _, host := range union(tuples, others) {
-		ns, err := namespaces(host)
+		place, err := places(host)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
 		if err != nil {
-			return watchers, fmt.Errorf("watch %s: %w", host, err)
+			return nil, fmt.Errorf("watch %s: %w", host, err)
 		}
-		watchers = append(watchers, &watcher{name: host, ns: ns, chains: chains[host]})
+		at[host] = place
+		watchers = append(watchers, &watcher{name: host})
 	}
 	kinds := alike(tuples)
-	return watchers, inParallel(watchers, func(w *watcher) (err error) {
+	err := inParallel(watchers, func(w *watcher) (err error) {
 		predicted := tuples[w.name]
-		captured, traced, about := predicted, predicted, predicted
+		what := Watching{Captured: predicted, Traced: predicted, About: predicted, Flows: predicted}
+		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if len(others) > 0 {
-			captured, traced = nil, kinds
+			what.Captured, what.Traced, what.Flows = nil, kinds, nil
 		}
 		if more {
-			about = append(slices.Clone(predicted), kinds...)
+			what.About, what.Flows = append(slices.Clone(predicted), kinds...), nil
 		}
-		if w.capture, err = kernel.OpenCapture(w.ns, captured); err != nil || len(traced) == 0 {
-			return err
-		}
-		w.trace, err = kernel.OpenTrace(w.ns, traced, about)
+		w.Watcher, err = at[w.name].Watch(ctx, what, activity)
 		return err
 	})
+	return slices.DeleteFunc(watchers, func(w *watcher) bool { return w.Watcher == nil }), err
 }
 
 // alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.
@@ -137,101 +130,20 @@ func union(tuples map[string][]packet.Tuple, others []string) []string {
 }
 
 func closeAll(watchers []*watcher) {
-	_ = inParallel(watchers, func(w *watcher) error {
-		if w.trace != nil {
-			_ = w.trace.Close()
-		}
-		if w.capture != nil {
-			_ = w.capture.Close()
-		}
-		return nil
-	})
+	_ = inParallel(watchers, func(w *watcher) error { return w.Close() })
 }
 
+// inParallel does something for each watcher. Errors name the hosts.
 func inParallel(watchers []*watcher, do func(*watcher) error) error {
 	errs := make([]error, len(watchers))
 	var wg sync.WaitGroup
 	for i, w := range watchers {
-		wg.Go(func() { errs[i] = do(w) })
+		wg.Go(func() {
+			if err := do(w); err != nil {
+				errs[i] = fmt.Errorf("%s: %w", w.name, err)
+			}
+		})
 	}
 	wg.Wait()
 	return errors.Join(errs...)
-}
-
-// pending tells whether something was seen that is not read yet: a busy machine does not get to it at once.
-func (w *watcher) pending() bool { return w.trace != nil && w.trace.Pending() || w.capture.Pending() }
-
-func (w *watcher) readTrace(ctx context.Context, activity chan<- struct{}) {
-	for {
-		e, err := w.trace.Read(ctx)
-		if !w.note(ctx, err, activity, func() { w.seen.Trace = append(w.seen.Trace, e) }) {
-			return
-		}
-	}
-}
-
-func (w *watcher) readCapture(ctx context.Context, activity chan<- struct{}) {
-	for {
-		p, err := w.capture.Read(ctx)
-		if !w.note(ctx, err, activity, func() { w.seen.Packets = append(w.seen.Packets, p) }) {
-			return
-		}
-	}
-}
-
-// note keeps what was read, or the error that ends the reading.
-func (w *watcher) note(ctx context.Context, err error, activity chan<- struct{}, keep func()) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if err != nil {
-		if ctx.Err() == nil {
-			w.err = errors.Join(w.err, fmt.Errorf("%s: %w", w.name, err))
-		}
-		return false
-	}
-	keep()
-	select {
-	case activity <- struct{}{}:
-	default:
-	}
-	return true
-}
-
-// finish asks for what is asked for at the end: connections, the handles of the chains that were met, and whether all that was captured
-// was read.
-func (w *watcher) finish() error {
-	flows, err := w.ns.Flows()
-	if err != nil {
-		return err
-	}
-	lost, err := w.capture.Lost()
-	if err != nil {
-		return err
-	}
-	w.mu.Lock()
-	events := slices.Clone(w.seen.Trace)
-	w.mu.Unlock()
-	handles := map[ChainID][]uint64{}
-	for _, e := range events {
-		id := ChainID{e.Family, e.Table, e.Chain}
-		if _, ok := handles[id]; ok || e.Kind != kernel.TraceRule {
-			continue
-		}
-		if handles[id], err = w.ns.RuleHandles(e.Family, e.Table, e.Chain); err != nil {
-			return err
-		}
-	}
-	absent := map[ChainID]bool{}
-	for id := range w.chains {
-		has, err := w.ns.HasChain(id.Family, id.Table, id.Chain)
-		if err != nil {
-			return err
-		}
-		absent[id] = !has
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.seen.Flows, w.seen.Handles, w.seen.Absent = flows, handles, absent
-	w.lost += lost
-	return nil
 }

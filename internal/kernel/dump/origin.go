@@ -30,6 +30,9 @@ func Origin(ctx context.Context, paths map[string]string, root string) capture.O
 			return nil, fmt.Errorf("host %q: %w", name, err)
 		}
 		defer ns.Close()
+		if ns.Inode() != o.Hosts[name].Inode { // its process has ended, and another one has the number
+			return nil, fmt.Errorf("host %q: %w", name, fs.ErrNotExist)
+		}
 		return dumper.All(ctx, name, ns)
 	}
 	return o

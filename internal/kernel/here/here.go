@@ -20,7 +20,6 @@ import (
 
 	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
-	"packetwalk.dev/internal/capture/apiobjects"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
 )
@@ -28,25 +27,21 @@ import (
 // hostRoot is the machine's own root directory as seen from a container that shares its process ids.
 const hostRoot = "/proc/1/root"
 
-// Origin gives this machine's own network namespace, "node/HOSTNAME", and those of the processes on it: "pod/NAMESPACE/NAME" where
-// kubelet's files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else "netns/INODE". In a container it needs the
-// machine's process ids and network (hostPID and hostNetwork), and root there. Kubernetes objects come from the API server that kubeconfig
-// names, or, with "" in a pod that has a service account, from that of its cluster.
-func Origin(ctx context.Context, kubeconfig string) (capture.Origin, error) {
-	m := machine{proc: "/proc", inside: contained()}
+// Look finds this machine's own network namespace, "node/NAME", where NAME is its host name unless another is given, and those of the
+// processes on it: "pod/NAMESPACE/NAME" where kubelet's files tell whose they are, "netns/NAME" for those that ip-netns(8) keeps, else
+// "netns/INODE". In a container it needs the machine's process ids and network (hostPID and hostNetwork), and root there. It gives an
+// origin of their states, without Kubernetes objects, and the path of each namespace.
+func Look(ctx context.Context, name string) (capture.Origin, map[string]string, error) {
+	m := machine{proc: "/proc", name: name, inside: contained()}
 	if m.inside {
 		m.root = hostRoot
 	}
 	m.logs = m.root + podLogs
 	paths, err := m.namespaces()
 	if err != nil {
-		return capture.Origin{}, fmt.Errorf("look for network namespaces: %w", err)
+		return capture.Origin{}, nil, fmt.Errorf("look for network namespaces: %w", err)
 	}
-	o := dump.Origin(ctx, paths, m.root)
-	if kubeconfig != "" || os.Getenv("KUBERNETES_SERVICE_HOST") != "" {
-		o.Lists = func() (map[string][]byte, error) { return apiobjects.Fetch(ctx, kubeconfig) }
-	}
-	return o, nil
+	return dump.Origin(ctx, paths, m.root), paths, nil
 }
 
 // contained tells whether the first process has another root directory than this one.
@@ -57,6 +52,7 @@ func contained() bool {
 
 // machine is where the processes and files of a machine are.
 type machine struct {
+	name   string // of its own namespace, "" for the host name
 	proc   string // "/proc"
 	root   string // "" or hostRoot
 	logs   string // where kubelet keeps the pods' logs
@@ -69,14 +65,9 @@ func (m machine) namespaces() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	name, err := os.Hostname()
+	name, err := m.hostname()
 	if err != nil {
 		return nil, err
-	}
-	if m.inside {
-		if text, err := readIn(m.root, "etc/hostname"); err == nil && len(bytes.TrimSpace(text)) > 0 {
-			name = string(bytes.TrimSpace(text))
-		}
 	}
 	paths := map[string]string{"node/" + name: m.proc + "/self/ns/net"}
 	seen := map[uint64]bool{own: true}
@@ -108,6 +99,19 @@ func (m machine) namespaces() (map[string]string, error) {
 		}
 	}
 	return paths, nil
+}
+
+// hostname is what the machine is called.
+func (m machine) hostname() (string, error) {
+	if m.name != "" {
+		return m.name, nil
+	}
+	if m.inside {
+		if text, err := readIn(m.root, "etc/hostname"); err == nil && len(bytes.TrimSpace(text)) > 0 {
+			return string(bytes.TrimSpace(text)), nil
+		}
+	}
+	return os.Hostname()
 }
 
 // mountedName is the name under which a namespace is kept, or its number where it has none that a capture can have.

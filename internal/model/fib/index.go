@@ -15,6 +15,7 @@ type index struct {
 	neighbours map[neighbourKey]*Neighbour
 	proxies    map[neighbourKey]*Neighbour
 	fdb        map[fdbKey]*FDBEntry
+	remotes    map[remoteKey][]*FDBEntry // of links of kind vxlan
 	ports      map[string][]*Link
 	tables     [2]map[int]*table // by family
 	merged     *table            // IPv4's local and main table in one, as the kernel has them while there are no rules of one's own
@@ -35,6 +36,11 @@ type fdbKey struct {
 	bridge string
 	mac    packet.MAC
 	vlan   int
+}
+
+type remoteKey struct {
+	link string
+	mac  packet.MAC
 }
 
 // table is one routing table of one family: its routes by prefix, and the prefix lengths it has, longest first.
@@ -76,7 +82,7 @@ func (s *State) Index() {
 	x := &index{
 		links: map[string]*Link{}, addresses: map[netip.Addr]*Address{}, onLink: map[string][]*Address{},
 		neighbours: map[neighbourKey]*Neighbour{}, proxies: map[neighbourKey]*Neighbour{}, fdb: map[fdbKey]*FDBEntry{},
-		ports: map[string][]*Link{}, tables: [2]map[int]*table{{}, {}},
+		remotes: map[remoteKey][]*FDBEntry{}, ports: map[string][]*Link{}, tables: [2]map[int]*table{{}, {}},
 	}
 	for i := range s.Links {
 		x.addLink(&s.Links[i])
@@ -98,6 +104,11 @@ func (s *State) Index() {
 	}
 	for i := range s.FDB {
 		e := &s.FDB[i]
+		if e.Bridge == "" {
+			k := remoteKey{e.Port, e.MAC}
+			x.remotes[k] = append(x.remotes[k], e)
+			continue
+		}
 		x.fdb[fdbKey{e.Bridge, e.MAC, e.VLAN}] = e
 	}
 	x.addRoutes(s)
@@ -265,6 +276,16 @@ func (s *State) ProxyNeighbour(link string, a netip.Addr) *Neighbour {
 // FDBEntry finds where a bridge sends frames for a MAC address; vlan is 0 without VLAN filtering. nil: it floods.
 func (s *State) FDBEntry(bridge string, mac packet.MAC, vlan int) *FDBEntry {
 	return s.indexed().fdb[fdbKey{bridge, mac, vlan}]
+}
+
+// Remotes lists the entries by which a link of kind vxlan sends frames for a station: those of the address, or else those for all that it
+// does not know, which are of the address of zeros (vxlan_xmit, drivers/net/vxlan/vxlan_core.c).
+func (s *State) Remotes(link string, mac packet.MAC) []*FDBEntry {
+	x := s.indexed()
+	if own := x.remotes[remoteKey{link, mac}]; own != nil {
+		return own
+	}
+	return x.remotes[remoteKey{link, packet.MAC{}}]
 }
 
 // Ports lists a bridge's ports.

@@ -44,6 +44,23 @@ type Link struct {
 	Parent    string  // of a vlan, macvlan, …
 	Bridge    *Bridge // settings of a bridge
 	Port      *Port   // settings of a bridge port
+	VXLAN     *VXLAN  // settings of a link of kind vxlan; nil where they are not known
+	// Program is a BPF program that gets what comes in by the link before anything else does: "an XDP program (id 7)"; "" for none.
+	Program string
+}
+
+// VXLAN are the settings of a link that sends its frames in UDP (RFC 7348; ip-link(8), type vxlan).
+type VXLAN struct {
+	VNI uint32
+	// Port is where it sends to, unless an entry of the forwarding database names another, and where it receives.
+	Port        uint16
+	Local       netip.Addr // from which it sends; zero: as the route says
+	SourcePorts [2]uint16  // one of them by a hash of the flow, the last not among them; zero: one of the machine's local ports
+	TTL         uint8      // 0 for the machine's default
+	InheritTTL  bool       // the packet's own
+	TOS         uint8      // 1 for the packet's own
+	Learning    bool       // from what it receives, which station is behind which remote
+	Unknown     string     // what of the settings decides about packets and is not understood: "external"
 }
 
 // Bridge are the settings of a bridge that decide about packets.
@@ -155,12 +172,19 @@ type Neighbour struct {
 	Proxy   bool
 }
 
-// FDBEntry is an entry of a bridge's forwarding database (bridge -j fdb).
+// FDBEntry is an entry of a bridge's forwarding database (bridge -j fdb), or of that of a link of kind vxlan, which has a Remote, or an
+// Unknown, and no Bridge.
 type FDBEntry struct {
-	Port   string // the port; the bridge itself for its own addresses
+	Port   string // the port; the bridge itself for its own addresses; the link of kind vxlan
 	Bridge string
 	MAC    packet.MAC
 	VLAN   int
-	Local  bool // the machine's own ("permanent")
+	Local  bool // the machine's own ("permanent"); of a vxlan's entry that nothing changes it
 	Static bool
+	// Remote is the machine to which a vxlan sends frames for the station; RemotePort and VNI are zero where they are the link's own.
+	Remote     netip.Addr
+	RemotePort uint16
+	VNI        uint32
+	Link       string // by which it sends them; "" for what the route says, whatever link the vxlan was made for
+	Unknown    string // what of the entry is not understood: "nexthop group 5"
 }

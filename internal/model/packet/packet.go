@@ -54,6 +54,7 @@ type Packet struct {
 	Tuple
 	TCPFlags TCPFlags
 	TTL      uint8 // hop limit in IPv6
+	SomeTTL  bool  // it came from where nobody knows: TTL is an example
 	TOS      uint8 // DSCP<<2 | ECN; traffic class in IPv6
 	Length   int   // of the IP packet with its header, in bytes; 0 where not known
 	Offset   int   // fragment offset in bytes; 0 for whole packets and first fragments
@@ -61,10 +62,27 @@ type Packet struct {
 
 	Frame Frame // that it travels in; zero where it has none yet
 
+	// Tunnel is what the packet carries where that is another packet; nil for any other payload. Nobody changes it.
+	Tunnel *Tunnel
+
 	// About is the packet that an ICMP error is about, as far as the error quotes it.
 	About *Tuple
 
 	Local
+}
+
+// Tunnel is the payload of a packet that carries a frame of Ethernet in VXLAN (RFC 7348).
+type Tunnel struct {
+	VNI   uint32
+	Inner Packet // with its Frame
+}
+
+// VXLANOverhead is how much longer a packet is that carries another one in VXLAN, in bytes: headers of Ethernet, VXLAN, UDP and IP.
+func VXLANOverhead(ipv6 bool) int {
+	if ipv6 {
+		return 14 + 8 + 8 + 40
+	}
+	return 14 + 8 + 8 + 20
 }
 
 // Frame is a packet at layer 2: an Ethernet frame's header, and its payload where that is no IP packet.

@@ -26,6 +26,8 @@ func (m *machine) bridge(name string) (bridge, bool) {
 	return bridge{m, l}, l != nil && l.Kind == "bridge"
 }
 
+func (b bridge) filtersVLANs() bool { return b.Bridge != nil && b.Bridge.VLANFiltering }
+
 func forwarding(port *fib.Link) bool {
 	return port.Port == nil || port.Port.State == "" || port.Port.State == "forwarding"
 }

@@ -62,6 +62,7 @@ type walker struct {
 	req     Request
 	hosts   map[string]*snapshot.Host
 	assumed []Assumption
+	known   *places // by the cluster's objects; nil until somebody asks
 }
 
 func (w *walker) host(name string) (*snapshot.Host, error) {

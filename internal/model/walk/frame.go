@@ -23,6 +23,9 @@ func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
 	if !forwarding(port) {
 		return t.finish(Dropped, b.notForwarding(port))
 	}
+	if b.filtersVLANs() {
+		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
+	}
 	b.learn(t.p.Frame.Source, port)
 	t.p.In, t.p.BridgeIn = port.Name, port.Name
 	if t.p.Frame.Destination == b.MAC {
@@ -56,6 +59,9 @@ func (t transit) bridgeOn(b bridge) passage {
 
 // bridgeOut sends the host's own packet, or one that it routed, out of a bridge (br_dev_xmit).
 func (t transit) bridgeOut(b bridge) passage {
+	if b.filtersVLANs() {
+		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
+	}
 	port, entry := b.port(t.p.Frame.Destination)
 	switch port {
 	case "":

@@ -64,6 +64,8 @@ func (t transit) receive() passage {
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
+	case l.Program != "":
+		return t.finish(Undecided, fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program))
 	}
 	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
 	if l.Type == "ether" {
@@ -149,8 +151,14 @@ func (t transit) transmit() passage {
 	if peer, ok := t.m.peer(l.Name); ok {
 		return t.cross(peer)
 	}
+	if l.Kind == "vxlan" {
+		return t.encapsulate(l)
+	}
 	if l.Kind != "" && l.Kind != "veth" {
 		return t.finish(Undecided, fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind))
+	}
+	if p, ok := t.onward(l); ok {
+		return p
 	}
 	end := t.end(Left, fmt.Sprintf("by %s, whose other end is not in the snapshot", l.Name))
 	end.Link = l.Name

@@ -21,6 +21,11 @@ func (t transit) input() passage {
 
 // deliver finds who takes the packet.
 func (t transit) deliver() passage {
+	if l, end := t.tunnel(); l != nil {
+		return t.decapsulate(l)
+	} else if end != nil {
+		return t.over(end)
+	}
 	p := &t.p
 	end := t.end(Delivered, "")
 	end.Link = p.In

@@ -22,7 +22,8 @@ type machine struct {
 	view *conntrack.View
 	// neighbours and stations are what the host learnt by asking, beside what the snapshot has.
 	neighbours map[neighbour]packet.MAC
-	stations   map[station]string    // the bridge port behind which a station was seen
+	stations   map[station]string // the bridge port behind which a station was seen
+	remotes    map[remoteStation]*fib.FDBEntry
 	decided    map[fmt.Stringer]bool // what nobody knows, and was decided
 }
 

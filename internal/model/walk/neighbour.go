@@ -19,6 +19,10 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	if _, port := t.m.bridgeOf(l); port {
 		return ResolveStep{}, nobody // the answer comes in by the bridge, and is taken to be the bridge's
 	}
+	if l.Kind == "vxlan" {
+		nobody.Kind, nobody.Why = Undecided, fmt.Sprintf("who has %s is asked through %s, which is not walked", a, l.Name)
+		return ResolveStep{}, nobody
+	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
 	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
 		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
@@ -28,7 +32,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	case q.stopped != nil:
 		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
 		return ResolveStep{}, nobody
-	case !ok && (!q.left || t.m.askedInVain(l.Name, a)):
+	case !ok && (!q.left || t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
@@ -46,6 +50,17 @@ func (m *machine) learn(link string, a netip.Addr, mac packet.MAC) {
 		m.neighbours = map[neighbour]packet.MAC{}
 	}
 	m.neighbours[neighbour{link, a}] = mac
+}
+
+// silent asks whether a neighbour answers of which the last that is known is that it did not. It may have been away for a while; the kernel
+// asks again for the next packet.
+type silent struct {
+	link string
+	who  netip.Addr
+}
+
+func (s silent) String() string {
+	return fmt.Sprintf("whether %s answers on %s, which it did not when it was last asked", s.who, s.link)
 }
 
 // askedInVain tells that the machine itself has asked before, and nobody answered.
@@ -109,7 +124,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return q.ports(b, "", depth)
 	}
 	if _, ok := m.peer(l.Name); !ok {
-		q.left = q.left || m.leadsOut(l)
+		q.left = q.left || m.leadsOut(l) || l.Kind == "vxlan"
 		return response{}, false
 	}
 	far, end := m.across(l.Name)
@@ -124,6 +139,10 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 // ports sends the question out of the ports of a bridge, all of them: the first answer counts.
 func (q *query) ports(b bridge, except string, depth int) (first response, answered bool) {
 	for _, p := range b.ports() {
+		if p.Port != nil && (p.Port.NeighbourSuppression || p.Port.ProxyARP) {
+			q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("port %s of %s answers for others, which is not walked", p.Name, b.Name)}
+			return response{}, false
+		}
 		if p.Name == except && !hairpin(p) || !forwarding(p) || !b.passes(q.group(), except, p.Name) ||
 			!q.crosses(b, q.frame(), except, p.Name) {
 			continue

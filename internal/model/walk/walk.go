@@ -29,6 +29,11 @@ type Request struct {
 	// Settled are connections as the kernel is known to have made them, by host: the ports that it chose are taken for those of the walk's
 	// connections with the same first packet, which are ranges else.
 	Settled map[string][]packet.Flow
+	// Carriers are packets with which hosts are known to have carried the packet or its answer in VXLAN, by host: the ports that the kernel
+	// chose are taken from them, which are ranges else.
+	Carriers map[string][]Carrier
+	// Order are base chains of which the kernel is known to call the one before the other, by host: of equal priorities no tool tells.
+	Order map[string][]Order
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
@@ -162,7 +167,10 @@ const (
 	Resolved   Stage = "neighbour"  // Neighbour
 	Checked    Stage = "checked"    // rp_filter, TTL, forwarding, martians
 	Copy       Stage = "copied"     // Copied
-	Ended      Stage = "ended"
+	// A frame got into a packet of VXLAN, or out of it: Tunnel.
+	Encapsulated Stage = "encapsulated"
+	Decapsulated Stage = "decapsulated"
+	Ended        Stage = "ended"
 )
 
 // Step is one thing that happened to the packet.
@@ -176,6 +184,7 @@ type Step struct {
 	Bridge  *BridgeStep      // Bridged
 	Resolve *ResolveStep     // Resolved
 	Copied  *Copied          // Copy
+	Tunnel  *TunnelStep      // Encapsulated, Decapsulated
 	Packet  packet.Packet    // as it is after the step, with its flow; of Copy the copy as it is made
 	Changes []packet.Change
 	Why     string // in words, where the data does not say all

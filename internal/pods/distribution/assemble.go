@@ -141,7 +141,7 @@ func (a *assembly) sort(from *folder, e entry) error {
 		if err != nil {
 			return err
 		}
-		a.links[e.target] = moved(e, target)
+		a.links[e.target] = MovedLink(e.source, target)
 	}
 	return nil
 }

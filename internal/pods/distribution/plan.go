@@ -89,7 +89,7 @@ func (p *debian) entries(c content, diversions map[string]diversion, has func(pk
 				e.target = d.to
 			}
 		}
-		e.target = inLayer(e.target)
+		e.target = InLayer(e.target)
 		if path.Clean(e.source) == e.source && !isOmitted(e.target) {
 			e.source, e.target = strings.TrimPrefix(e.source, "/"), strings.TrimPrefix(e.target, "/")
 			all = append(all, e)
@@ -98,8 +98,8 @@ func (p *debian) entries(c content, diversions map[string]diversion, has func(pk
 	return all
 }
 
-// inLayer is where an absolute path of a package's leads in the layer, where /bin and its like are links into /usr.
-func inLayer(name string) string {
+// InLayer is where an absolute path of a package's leads in the layer, where /bin and its like are links into /usr.
+func InLayer(name string) string {
 	top, _, _ := strings.Cut(name[1:], "/")
 	if slices.Contains(merged, top) {
 		return "/usr" + name
@@ -114,13 +114,13 @@ func isOmitted(name string) bool {
 	return slices.ContainsFunc(omitted, func(o string) bool { return name == o || strings.HasPrefix(name, o+"/") })
 }
 
-// moved is what a link at a package's path says where it stands in the layer: one that led up from a directory that is in /usr there would
-// lead elsewhere.
-func moved(e entry, target string) string {
-	if path.IsAbs(target) || inLayer("/"+e.source) == "/"+e.source || !strings.Contains(target, "/") {
+// MovedLink is what a link at a package's path, without the first slash, says where it stands in the layer: one that led up from a
+// directory that is in /usr there would lead elsewhere.
+func MovedLink(source, target string) string {
+	if path.IsAbs(target) || InLayer("/"+source) == "/"+source || !strings.Contains(target, "/") {
 		return target
 	}
-	return inLayer(path.Join("/", path.Dir(e.source), target))
+	return InLayer(path.Join("/", path.Dir(source), target))
 }
 
 // reached are the links that lead to something in the layer, or to another link that does, by their paths without the first slash.
@@ -136,7 +136,7 @@ func reached(links map[string]string, has func(name string) bool) map[string]str
 			if !path.IsAbs(to) {
 				to = path.Join("/", path.Dir(name), to)
 			}
-			to = strings.TrimPrefix(inLayer(path.Clean(to)), "/")
+			to = strings.TrimPrefix(InLayer(path.Clean(to)), "/")
 			if _, ok := kept[to]; ok || has(to) {
 				kept[name], again = target, true
 			}
@@ -149,7 +149,7 @@ func reached(links map[string]string, has func(name string) bool) map[string]str
 // chosen.
 func (a *alternative) choose(has func(name string) bool) map[string]string {
 	there := func(name string) bool {
-		return path.IsAbs(name) && has(strings.TrimPrefix(inLayer(path.Clean(name)), "/"))
+		return path.IsAbs(name) && has(strings.TrimPrefix(InLayer(path.Clean(name)), "/"))
 	}
 	var best *choice
 	for i := range a.choices {
@@ -162,7 +162,7 @@ func (a *alternative) choose(has func(name string) bool) map[string]string {
 		return links
 	}
 	for i, name := range a.names {
-		link := inLayer(path.Clean("/" + a.links[i]))
+		link := InLayer(path.Clean("/" + a.links[i]))
 		if there(best.paths[i]) && name == path.Base(name) && !isOmitted(link) {
 			links["etc/alternatives/"+name] = best.paths[i]
 			links[strings.TrimPrefix(link, "/")] = "/etc/alternatives/" + name

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
+
+	"packetwalk.dev/internal/base/release"
 )
 
 // normalize gives a reference as people write it shortest, with a tag or a digest.
@@ -30,9 +32,11 @@ func cleanPath(s string) bool { return path.Clean("/"+s) == "/"+s && !strings.Ha
 // Own begins the names of images that [Store.Assemble] makes: nobody else's take their places.
 const Own = "packetwalk.dev/"
 
-// checkFree refuses a name that is not free to be given.
+// checkFree refuses a name that is not free to be given. Packetwalk's own image is loaded and pulled as others are.
 func checkFree(named string) error {
-	if strings.HasPrefix(named, Own) {
+	repository, _, _ := strings.Cut(named, ":")
+	ours := strings.TrimSuffix(repository, "@sha256") == release.Repository
+	if strings.HasPrefix(named, Own) && !ours {
 		return fmt.Errorf("%s: names that begin with %s are those of the built-in applications' images: give it another", named, Own)
 	}
 	return nil

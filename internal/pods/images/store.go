@@ -35,6 +35,9 @@ const (
 	tmpDir     = "tmp"
 )
 
+// layoutVersion is what a layout says of itself (OCI image specification, image-layout.md).
+const layoutVersion = `{"imageLayoutVersion":"1.0.0"}`
+
 // The annotations of an entry of the index.
 const (
 	refName   = "org.opencontainers.image.ref.name" // OCI image specification, annotations.md; normalized
@@ -178,7 +181,7 @@ func (s *Store) writeIndex(i *index) error {
 	if int64(len(text)) > s.most.json {
 		return fmt.Errorf("its index would have more than %d bytes: remove images first (packetwalk image rm)", s.most.json)
 	}
-	if err := atomicfile.WriteIn(s.root, layoutFile, []byte(`{"imageLayoutVersion":"1.0.0"}`), 0o600); err != nil {
+	if err := atomicfile.WriteIn(s.root, layoutFile, []byte(layoutVersion), 0o600); err != nil {
 		return err
 	}
 	return atomicfile.WriteIn(s.root, indexFile, text, 0o600)

@@ -40,7 +40,10 @@ type linkJSON struct {
 	Type      string `json:"link_type"`
 	MAC       string `json:"address"`
 	Alias     string `json:"ifalias"`
-	Info      struct {
+	XDP       *struct {
+		Prog struct{ ID int }
+	}
+	Info struct {
 		Kind      string          `json:"info_kind"`
 		SlaveKind string          `json:"info_slave_kind"`
 		Data      json.RawMessage `json:"info_data"`
@@ -135,6 +138,9 @@ func (j linkJSON) link() (fib.Link, error) {
 	if j.NetNS != nil {
 		l.PeerNetNS = *j.NetNS
 	}
+	if j.XDP != nil {
+		l.Program = fmt.Sprintf("an XDP program (id %d)", j.XDP.Prog.ID)
+	}
 	switch l.Kind {
 	case "veth":
 		l.Peer = j.LinkIndex
@@ -147,6 +153,12 @@ func (j linkJSON) link() (fib.Link, error) {
 			VLANFiltering: bool(b.VLANFiltering), STP: bool(b.STP), CallIPTables: bool(b.IPTables), CallIP6Tables: bool(b.IP6Tables),
 			CallARPTables: bool(b.ARPTables), GroupForward: uint16(b.GroupForward.number(16)),
 		}
+	case "vxlan":
+		v, err := parseVXLAN(j.Info.Data, j.NetNS != nil)
+		if err != nil {
+			return l, err
+		}
+		l.VXLAN = v
 	case "vlan":
 		var v struct{ ID int }
 		if err := optional(j.Info.Data, &v); err != nil {

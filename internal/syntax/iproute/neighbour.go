@@ -38,7 +38,7 @@ func ParseNeighbours(data []byte) ([]fib.Neighbour, error) {
 	return neighbours, nil
 }
 
-// fdbJSON is one entry of "bridge -j fdb".
+// fdbJSON is one entry of "bridge -j fdb" (iproute2: bridge/fdb.c, print_fdb).
 type fdbJSON struct {
 	MAC    string
 	IfName string
@@ -46,9 +46,18 @@ type fdbJSON struct {
 	Master string
 	Flags  []string
 	State  string
+	// Of a vxlan's entry.
+	Dst           string
+	Port          uint16
+	VNI           uint32
+	Via           string          `json:"viaIf"`
+	NexthopGroup  json.RawMessage `json:"nhid"`
+	SourceVNI     json.RawMessage `json:"src_vni"`
+	OtherNetSpace json.RawMessage `json:"linkNetNsId"`
 }
 
-// ParseFDB reads "bridge -j fdb". Entries of the devices' own filters (flag "self" without a bridge) are left out, but for a bridge's own.
+// ParseFDB reads "bridge -j fdb". Entries of the devices' own filters (flag "self" without a bridge) are left out, but for a bridge's own,
+// and those of a vxlan, which have a remote machine.
 func ParseFDB(data []byte) ([]fib.FDBEntry, error) {
 	list, err := decode[fdbJSON](data, "forwarding database")
 	if err != nil {
@@ -58,9 +67,19 @@ func ParseFDB(data []byte) ([]fib.FDBEntry, error) {
 	for _, j := range list {
 		mac, err := parseMAC(j.MAC)
 		if err != nil {
-			continue // a VXLAN or other device's entry
+			continue // of a device that is not Ethernet
 		}
-		if j.Master == "" || slices.Contains(j.Flags, "self") {
+		self := slices.Contains(j.Flags, "self")
+		switch {
+		case self && (j.Dst != "" || j.NexthopGroup != nil):
+			e, err := j.remote()
+			if err != nil {
+				return nil, err
+			}
+			e.MAC = mac
+			entries = append(entries, e)
+			continue
+		case self || j.Master == "":
 			continue
 		}
 		entries = append(entries, fib.FDBEntry{
@@ -68,4 +87,26 @@ func ParseFDB(data []byte) ([]fib.FDBEntry, error) {
 		})
 	}
 	return entries, nil
+}
+
+// remote is a vxlan's entry.
+func (j *fdbJSON) remote() (fib.FDBEntry, error) {
+	e := fib.FDBEntry{
+		Port: j.IfName, Local: j.State == "permanent", Static: j.State == "static", RemotePort: j.Port, VNI: j.VNI, Link: j.Via,
+	}
+	switch {
+	case j.NexthopGroup != nil:
+		e.Unknown = "nexthop group " + string(j.NexthopGroup)
+		return e, nil
+	case j.SourceVNI != nil:
+		e.Unknown = "source VNI " + string(j.SourceVNI)
+	case j.OtherNetSpace != nil:
+		e.Unknown = "by a link of another namespace"
+	}
+	a, err := netip.ParseAddr(j.Dst)
+	if err != nil {
+		return e, fmt.Errorf("forwarding database of %s: %w", j.IfName, err)
+	}
+	e.Remote = a.WithZone("")
+	return e, nil
 }

@@ -1,0 +1,155 @@
+package proof
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// carrier is what a packet of VXLAN is known by of which a trace shows 20 bytes behind the IP header: of one flow's packets a connection's
+// first is longer than those that follow.
+type carrier struct {
+	tuple  packet.Tuple
+	length int
+}
+
+// carried is a packet that one of VXLAN was seen to carry.
+type carried struct {
+	packet    packet.Packet
+	transport []byte
+}
+
+// toCarry is a packet of VXLAN that is predicted to carry a packet of the probe.
+type toCarry struct {
+	*packet.Packet
+	direction direction
+}
+
+// inside is the direction of what a packet of VXLAN carries: by its content where there is enough of it, else, as in a trace, by what those
+// carried that were captured; and where none was, since a rule dropped it before, by what is predicted. ok is false for other packets.
+func (id *identity) inside(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) (d direction, ok bool) {
+	if p.Protocol != packet.UDP {
+		return foreign, false
+	}
+	if inner, payload, ok := kernel.Decapsulate(transport); ok {
+		return id.of(&inner, payload, expected), true // which may carry one itself
+	}
+	seen := id.carriers[carrier{p.Tuple, p.Length}]
+	for i := range seen {
+		if d := id.of(&seen[i].packet, seen[i].transport, expected); d != foreign {
+			return d, true
+		}
+	}
+	if len(seen) > 0 {
+		return foreign, true
+	}
+	i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(p, transport) })
+	if i < 0 {
+		return foreign, false
+	}
+	return id.toCarry[i].direction, true
+}
+
+// begins tells whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
+// network and the beginning of the frame that it carries.
+func (c *toCarry) begins(p *packet.Packet, transport []byte) bool {
+	const udp, vxlan, cut = 8, 8, 4
+	if len(transport) < udp+vxlan+cut || !sameTuple(&c.Tuple, &p.Tuple) || c.Length != 0 && c.Length != p.Length {
+		return false
+	}
+	station := c.Tunnel.Inner.Frame.Destination
+	return binary.BigEndian.Uint32(transport[udp+4:])>>8 == c.Tunnel.VNI && [cut]byte(transport[udp+vxlan:]) == [cut]byte(station[:])
+}
+
+// quotesCarrier tells whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes,
+// since a trace shows no more of that than the beginning of an IP header.
+func (id *identity) quotesCarrier(transport []byte) bool {
+	const header, least = 8, 12
+	if len(transport) < header+least {
+		return false
+	}
+	quoted := transport[header:]
+	length := lengthOf(quoted)
+	if protocolOf(quoted) != packet.UDP {
+		return false
+	}
+	for k := range id.carriers {
+		if k.length == length {
+			return true
+		}
+	}
+	return slices.ContainsFunc(id.toCarry, func(c toCarry) bool { return c.Length == length })
+}
+
+// findCarriers notes what captured packets of VXLAN carried.
+func (id *identity) findCarriers(o *Observed) {
+	id.carriers = map[carrier][]carried{}
+	for _, h := range o.Hosts {
+		for i := range h.Packets {
+			p := &h.Packets[i]
+			if p.Packet.Protocol != packet.UDP {
+				continue
+			}
+			if inner, payload, ok := kernel.Decapsulate(p.Transport); ok {
+				k := carrier{p.Packet.Tuple, p.Packet.Length}
+				id.carriers[k] = append(id.carriers[k], carried{inner, payload})
+			}
+		}
+	}
+}
+
+// expectCarriers notes what is predicted to carry packets of the probe.
+func (id *identity) expectCarriers(outcome *walk.Outcome) {
+	for d, steps := range map[direction][]walk.Step{there: outcome.There, back: outcome.Back} {
+		for i := range steps {
+			p := &steps[i].Packet
+			known := func(c toCarry) bool { return c.direction == d && c.Tuple == p.Tuple && c.Tunnel == p.Tunnel }
+			if p.Tunnel != nil && !slices.ContainsFunc(id.toCarry, known) {
+				id.toCarry = append(id.toCarry, toCarry{p, d})
+			}
+		}
+	}
+	id.refusedCarrier = false
+	if len(outcome.Back) > 0 && outcome.Back[0].Packet.About != nil {
+		about := outcome.Back[0].Packet.About
+		id.refusedCarrier = slices.ContainsFunc(id.toCarry, func(c toCarry) bool { return c.direction == there && c.Tuple == *about })
+	}
+}
+
+// tunnelled tells whether a packet goes through a tunnel in one of the outcomes.
+func tunnelled(result *walk.Result) bool {
+	for s := range result.Steps() {
+		if s.Packet.Tunnel != nil {
+			return true
+		}
+	}
+	return false
+}
+
+// sentCarriers are the packets of VXLAN by which a host was seen to send packets of the probe, as they were before a translation.
+func sentCarriers(h *Host, id *identity) (all []walk.Carrier) {
+	for i := range h.Packets {
+		p := &h.Packets[i]
+		inner, payload, ok := kernel.Decapsulate(p.Transport)
+		if !p.Out || p.Packet.Protocol != packet.UDP || !ok || id.of(&inner, payload, nobody) == foreign {
+			continue
+		}
+		sent := p.Packet.Tuple
+		for _, f := range h.Flows {
+			if packet.Protocol(f.Protocol) == packet.UDP && tupleOf(f.Protocol, f.ReplySource, f.ReplyDestination) == sent.Reply() {
+				sent = tupleOf(f.Protocol, f.Source, f.Destination)
+			}
+		}
+		all = append(all, walk.Carrier{Tuple: sent, Carried: inner.Tuple})
+	}
+	for _, t := range kernel.GroupTrace(h.Trace) { // those that rules dropped before they left
+		i := slices.IndexFunc(id.toCarry, func(c toCarry) bool { return c.begins(&t.Packet, t.Transport) })
+		if i >= 0 && t.Packet.Protocol == packet.UDP && len(id.carriers[carrier{t.Packet.Tuple, t.Packet.Length}]) == 0 {
+			all = append(all, walk.Carrier{Tuple: t.Packet.Tuple, Carried: id.toCarry[i].Tunnel.Inner.Tuple})
+		}
+	}
+	return all
+}

@@ -1,0 +1,30 @@
+// Package release names what a version of packetwalk is published as. It must not import anything of the project.
+package release
+
+import "strings"
+
+// Repository is the name of the image with the programs, without its tag.
+const Repository = "packetwalk.dev/packetwalk"
+
+// Image is the name of the image with the programs of a version, as git describe or a module's version writes it
+// ("v0.12.0-3-gb393b40-dirty", "v1.2.0+build"), which is its tag. What a tag cannot have (OCI distribution specification, "Pulling
+// manifests") becomes "-"; no version at all is "dev".
+func Image(version string) string { return Repository + ":" + tag(version) }
+
+// longest is how many octets a tag may have.
+const longest = 128
+
+func tag(version string) string {
+	valid := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= 'A' && r <= 'Z', r >= '0' && r <= '9', r == '_', r == '.', r == '-':
+			return r
+		}
+		return '-'
+	}, version)
+	valid = strings.TrimLeft(valid, ".-") // a tag does not begin so
+	if valid == "" {
+		return "dev"
+	}
+	return valid[:min(len(valid), longest)]
+}

@@ -1,0 +1,248 @@
+package onnode_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// world is two hosts on one machine: node/n, and pod/default/a behind a veth, whose packets it translates.
+type world struct {
+	t     *testing.T
+	hosts map[string]*kernel.Namespace
+}
+
+func newWorld(t *testing.T) *world {
+	kerneltest.NeedRoot(t)
+	w := &world{t, map[string]*kernel.Namespace{}}
+	dir := t.TempDir()
+	for i, name := range []string{"node/n", "pod/default/a"} {
+		ns, err := kernel.CreateNamespace(fmt.Sprintf("%s/%d", dir, i))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { ns.Remove() })
+		w.hosts[name] = ns
+	}
+	node, pod := w.hosts["node/n"], w.hosts["pod/default/a"]
+	ends := [2]kernel.LinkEnd{{Namespace: node, Name: "veth0"}, {Namespace: pod, Name: "eth0"}}
+	if err := kernel.EnsureVeth(ends[0], ends[1], 1500); err != nil {
+		t.Fatal(err)
+	}
+	w.sh("node/n", `ip addr add 10.1.0.1/24 dev veth0; ip link set veth0 up; sysctl -qw net.ipv4.ip_forward=1; ip addr add 203.0.113.9/32 dev lo
+iptables-nft -t nat -A POSTROUTING -s 10.1.0.0/24 ! -d 10.1.0.0/24 -j MASQUERADE
+iptables-nft -A INPUT -i veth0 -p tcp --dport 81 -j REJECT`)
+	w.sh("pod/default/a", "ip addr add 10.1.0.2/24 dev eth0; ip link set eth0 up; ip route add default via 10.1.0.1")
+	l, err := w.hosts["node/n"].Listen(t.Context(), "tcp", "203.0.113.9:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	return w
+}
+
+func (w *world) sh(host, script string) {
+	w.t.Helper()
+	cmd := exec.Command("sh", "-e")
+	cmd.Stdin = strings.NewReader(script)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := w.hosts[host].Do(cmd.Run); err != nil {
+		w.t.Fatalf("%s: %v: %s", host, err, out.String())
+	}
+}
+
+// Look is onnode.Machine's.
+func (w *world) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+	paths := map[string]string{}
+	for name, ns := range w.hosts {
+		paths[name] = ns.Path()
+	}
+	return dump.Origin(ctx, paths, ""), paths, nil
+}
+
+// talk begins a conversation with a server in this process. What served returns is given when it has ended.
+func (w *world) talk(version string) (*onnode.Node, net.Conn, <-chan error, error) {
+	near, far := net.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		defer far.Close()
+		served <- onnode.Serve(w.t.Context(), far, far, w, "v1")
+	}()
+	node, err := onnode.Open(w.t.Context(), near, version)
+	return node, far, served, err
+}
+
+func (w *world) source(ctx context.Context, node *onnode.Node) *capture.Lazy {
+	hosts, err := node.Hosts(ctx)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: func(name string) (*capture.Raw, error) { return node.Fetch(ctx, name) }}
+	for name, inode := range hosts {
+		o.Hosts[name] = capture.NetNS{Machine: "n", Inode: inode}
+	}
+	return capture.NewSource(o)
+}
+
+// places are those of the node, by way of the conversation.
+func places(node *onnode.Node, w *world) proof.Places {
+	return func(host string) (proof.Place, error) {
+		if w.hosts[host] == nil {
+			return nil, fmt.Errorf("host %s: %w", host, fs.ErrNotExist)
+		}
+		return node.Place(host), nil
+	}
+}
+
+func to(protocol packet.Protocol, address string, port uint16) walk.Request {
+	p := packet.Packet{}
+	p.Protocol, p.Destination, p.DestinationPort = protocol, netip.MustParseAddr(address), packet.Exactly(port)
+	return walk.Request{Host: "pod/default/a", Packet: p}
+}
+
+// TestLive: the proof by way of a conversation agrees with the kernel, as it does on the machine itself.
+func TestLive(t *testing.T) {
+	w := newWorld(t)
+	node, _, served, err := w.talk("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, request := range []walk.Request{
+		to(packet.TCP, "203.0.113.9", 80), to(packet.TCP, "203.0.113.9", 81), to(packet.UDP, "203.0.113.9", 9), to(packet.ICMP, "203.0.113.9", 0),
+	} {
+		_, report, err := proof.Live(t.Context(), w.source(t.Context(), node), places(node, w), request, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !report.Complete() || report.Steps < 5 {
+			t.Errorf("%s: %s", request.Packet.Tuple, report)
+		}
+	}
+	if err := node.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := <-served; err != nil {
+		t.Errorf("served: %v", err)
+	}
+	w.quiet()
+}
+
+// TestBrokenOff: a conversation that breaks off in the middle of a proof leaves nothing.
+func TestBrokenOff(t *testing.T) {
+	w := newWorld(t)
+	node, conn, served, err := w.talk("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	what := proof.Watching{Traced: []packet.Tuple{to(packet.TCP, "203.0.113.9", 80).Packet.Tuple}}
+	watcher, err := node.Place("node/n").Watch(t.Context(), what, make(chan struct{}, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if w.traces() == 0 {
+		t.Error("nothing is traced")
+	}
+	conn.Close()
+	<-served
+	w.quiet()
+	if _, err := watcher.Now(t.Context()); err == nil {
+		t.Error("it still sees something")
+	}
+	if err := node.Ping(t.Context()); err == nil || !strings.Contains(err.Error(), "broke off") {
+		t.Errorf("ping: %v", err)
+	}
+}
+
+// traces counts the tables of traces.
+func (w *world) traces() (n int) {
+	for _, ns := range w.hosts {
+		cmd := exec.Command("nft", "list", "tables")
+		var out strings.Builder
+		cmd.Stdout = &out
+		if err := ns.Do(cmd.Run); err != nil {
+			w.t.Fatal(err)
+		}
+		for _, table := range strings.Fields(out.String()) {
+			if kernel.IsTraceTable(table) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func (w *world) quiet() {
+	w.t.Helper()
+	for range 100 {
+		if w.traces() == 0 {
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	w.t.Error("tables of traces are left")
+}
+
+// TestHosts: hosts and their states come as they are on the machine; one that is not there is fs.ErrNotExist.
+func TestHosts(t *testing.T) {
+	w := newWorld(t)
+	node, _, _, err := w.talk("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	for name, ns := range w.hosts {
+		got, err := node.Fetch(t.Context(), name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got.NetNS != ns.Inode() || !strings.Contains(string(got.Outputs["ip-address.json"].Data), "10.1.0.") {
+			t.Errorf("%s: %d, %s", name, got.NetNS, got.Outputs["ip-address.json"].Data)
+		}
+	}
+	if _, err := node.Fetch(t.Context(), "pod/default/none"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is not there: %v", err)
+	}
+	p := to(packet.TCP, "203.0.113.9", 80).Packet
+	p.Protocol = packet.SCTP
+	if _, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: p}); !errors.Is(err, kernel.ErrUnsendable) {
+		t.Errorf("what cannot be sent: %v", err)
+	}
+}
+
+// TestOpen: what is no packetwalk, or another one, is told at once.
+func TestOpen(t *testing.T) {
+	w := newWorld(t)
+	_, _, _, err := w.talk("v2")
+	var version *onnode.VersionError
+	if !errors.As(err, &version) || version.Node != "v1" {
+		t.Errorf("another version: %v", err)
+	}
+	near, far := net.Pipe()
+	go func() {
+		go io.Copy(io.Discard, far) //nolint:errcheck // ends with the pipe
+		_, _ = io.WriteString(far, "exec: \"packetwalk\": \x1b[31mnot found\nmore\n")
+		far.Close()
+	}()
+	_, err = onnode.Open(t.Context(), near, "v1")
+	if err == nil || !strings.Contains(err.Error(), `exec: \"packetwalk\"`) || strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("a shell's complaint: %v", err)
+	}
+}

@@ -1,0 +1,124 @@
+package walk
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/netip"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// places are the nodes of a cluster by what its objects say: whose address it is, and on which node what has it runs.
+type places struct {
+	nodes    map[string]*snapshot.Node
+	own      map[netip.Addr]string // a node's addresses
+	pods     map[netip.Addr]string
+	prefixes map[netip.Prefix]string // of a node's pods
+}
+
+func placesOf(objects *snapshot.Objects) *places {
+	p := &places{
+		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]string{}, prefixes: map[netip.Prefix]string{},
+	}
+	for i := range objects.Nodes {
+		n := &objects.Nodes[i]
+		p.nodes["node/"+n.Name] = n
+		for _, a := range n.IPs {
+			p.own[a] = "node/" + n.Name
+		}
+		for _, c := range n.PodCIDRs {
+			p.prefixes[c.Masked()] = "node/" + n.Name
+		}
+	}
+	for i := range objects.Pods {
+		for _, a := range objects.Pods[i].IPs {
+			p.pods[a] = "node/" + objects.Pods[i].Node
+		}
+	}
+	return p
+}
+
+// node is the node to which what is for an address has to come, "" where the objects do not tell; own says that it is the node's address.
+func (p *places) node(a netip.Addr) (name string, own bool) {
+	if name = p.own[a]; name != "" {
+		return name, true
+	}
+	if name = p.pods[a]; p.nodes[name] != nil {
+		return name, false
+	}
+	for bits := a.BitLen(); bits > 0; bits-- {
+		prefix, err := a.Prefix(bits)
+		if err == nil && p.prefixes[prefix] != "" {
+			return p.prefixes[prefix], false
+		}
+	}
+	return "", false
+}
+
+// onward takes a packet of a node's to the node that it has to come to where nobody captured what is between the two: to the one that is
+// the next hop, or else where its destination is. ok is false where the objects know none, or its state is not known.
+func (t transit) onward(l *fib.Link) (p passage, ok bool) {
+	known := t.places()
+	if known.nodes[t.m.Name] == nil {
+		return p, false
+	}
+	next := t.p.Destination
+	if t.route != nil {
+		next = t.route.NextHop(next)
+	}
+	name, direct := known.node(next)
+	if !direct {
+		name, _ = known.node(t.p.Destination)
+	}
+	if name == "" || name == t.m.Name {
+		return p, false
+	}
+	far, err := t.enter(name, t.p)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return p, false
+	case err != nil:
+		return passage{err: err}, true
+	}
+	in := far.m.entrance(known.nodes[name], t.p.IsIPv6())
+	if in == "" {
+		return p, false
+	}
+	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged", l.Name, name, t.p.Destination))
+	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
+	far.asked, far.steps, far.before = t.asked, t.steps, t.before
+	return far.to(transit.receiveFromOutside), true
+}
+
+// entrance is the interface by which what comes from other nodes comes in: the one that has the node's address, or, of a bridge that has
+// it, the port that is a card. It is "" where there is none such.
+func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
+	for _, a := range n.IPs {
+		own := m.FIB.HasAddress(a)
+		if a.Is6() != ipv6 || own == nil {
+			continue
+		}
+		if b, ok := m.bridge(own.Link); ok {
+			for _, p := range b.ports() {
+				if p.Kind == "" && m.leadsOut(p) {
+					return p.Name
+				}
+			}
+			return ""
+		}
+		return own.Link
+	}
+	return ""
+}
+
+// places are the cluster's, which are looked for once.
+func (w *walker) places() *places {
+	if w.known == nil {
+		objects := w.src.Objects()
+		w.known = placesOf(&objects)
+	}
+	return w.known
+}
