@@ -3,6 +3,9 @@ package faults
 import (
 	"flag"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -181,10 +184,18 @@ func (c *proxyClient) check(t *testing.T, change string, gap bool) {
 	}
 }
 
+// countScript counts what curl wrote to the file $made: lines with status 200, others, and the longest time in them. Curl writes a line a
+// word at a time: what it has not ended yet is no line.
+const countScript = `count() {
+  head -n "$(wc -l <"$made")" "$made" | awk 'BEGIN { longest = 0 } $1 == 200 { good++ } $2 > longest { longest = $2 }
+    END { print good + 0, NR - good, longest }'
+}
+`
+
 // proxyScript makes up to a hundred connections a second, each with one request, and has curl write a line for each: the status of the
 // answer, or 000 when there was none within ten seconds, which is past three lost packets, and how long it took in seconds. For each line
 // that it reads it asks over the open connections, counts all, and tells how long the longest took.
-const proxyScript = `made=$(mktemp)
+const proxyScript = countScript + `made=$(mktemp)
 curl -s -m 10 --rate 100/s -H 'Connection: close' -o /dev/null -w '%{stderr}%{http_code} %{time_total}\n' "http://$1/?[1-1000000]" 2>"$made" </dev/null &
 stream=$!
 trap 'kill $stream; rm "$made"' EXIT
@@ -197,8 +208,24 @@ while read -r line; do
     read -r -t 10 answer <&$fd && case "$answer" in *" 200 "*) open=$((open + 1));; esac
     while read -r -t 10 rest <&$fd && [ "$rest" != $'\r' ]; do :; done
   done
-  echo $open $(grep -c '^200 ' $made) $(grep -vc '^200 ' $made) $( (echo 0 0; cat $made) | cut -d ' ' -f 2 | sort -n | tail -n 1)
+  echo $open $(count)
 done`
+
+// TestCount: a line that is half written counts for nothing, wherever it was cut.
+func TestCount(t *testing.T) {
+	made := filepath.Join(t.TempDir(), "made")
+	const lines = "200 0.001200\n000 10.000100\n200 0.030000\n"
+	wants := map[int]string{0: "0 0 0", 1: "1 0 0.001200", 2: "1 1 10.000100", 3: "2 1 10.000100"} // by whole lines
+	for cut := range len(lines) + 1 {
+		if err := os.WriteFile(made, []byte(lines[:cut]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		out, err := exec.Command("bash", "-c", `made=$1; `+countScript+"count", "count", made).CombinedOutput()
+		if want := wants[strings.Count(lines[:cut], "\n")]; err != nil || strings.TrimSpace(string(out)) != want {
+			t.Errorf("of %q counted %q, %v, want %s", lines[:cut], out, err, want)
+		}
+	}
+}
 
 func newProxyClient(t *testing.T, w *world.World, host, address string) *proxyClient {
 	t.Helper()
