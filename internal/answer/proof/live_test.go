@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -316,6 +317,60 @@ ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
 	w.sh("node/router", "ip rule del table 100")
 	if r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80")); r.Ends != "" {
 		t.Errorf("%s", r)
+	}
+}
+
+// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the walk
+// says, and the kernel's trace shows it.
+func TestLiveLateChain(t *testing.T) {
+	for name, c := range map[string]struct {
+		hook, first, late string // the rules of the chain that is there first, of the table made second, and of the one that comes late
+		assumed           bool   // because it decides what becomes of the packet
+	}{
+		"mark":      {"type filter hook forward priority 5", "meta mark 0 meta mark set 7", "meta mark 0 meta mark set 8", false},
+		"drop":      {"type filter hook forward priority 5", "meta mark 0 drop", "meta mark set 8", true},
+		"both drop": {"type filter hook forward priority 5", "drop", "drop", false},
+		"nat":       {"type nat hook prerouting priority -101", "ip daddr 10.0.0.77 dnat to 10.2.0.3", "ip daddr 10.0.0.77 dnat to 10.2.0.2", true},
+		"no matter": {"type filter hook forward priority 5", "counter", "counter", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			w.sh("vm/server", "ip addr add 10.2.0.3/24 dev eth0")
+			w.listen("vm/server", "10.2.0.3:8080")
+			w.sh("node/router", fmt.Sprintf(`
+nft 'add table ip early; add table ip later'
+nft 'add chain ip later c { %[1]s ; }; add rule ip later c %[2]s'
+nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
+`, c.hook, c.first, c.late))
+			p := to(packet.TCP, "10.2.0.2:8080")
+			if name == "nat" {
+				p = to(packet.TCP, "10.0.0.77:8080")
+			}
+			asked := p
+			asked.TCPFlags = packet.SYN
+			plain, err := walk.Walk(w.source(), walk.Request{Host: "vm/client", Packet: asked})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const says = "no listing tells which the kernel calls first: later c is taken to be"
+			said := slices.ContainsFunc(plain.Assumed, func(a walk.Assumption) bool {
+				return a.Host == "node/router" && strings.Contains(a.What, says)
+			})
+			if said != c.assumed {
+				t.Errorf("assumed %v: %v", plain.Assumed, said)
+			}
+			w.agree("vm/client", p)
+			result, _ := w.live(w.source(), "vm/client", p)
+			for _, a := range result.Assumed {
+				if strings.Contains(a.What, "no listing tells") {
+					t.Errorf("still assumed: %v", a)
+				}
+			}
+			late := walk.ChainRef{Family: "ip", Table: "early", Chain: "c"}
+			if early := result.Request.Early["node/router"]; len(early) == 0 || early[0] != late {
+				t.Errorf("the kernel called %v", early)
+			}
+		})
 	}
 }
 

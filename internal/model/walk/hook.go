@@ -14,7 +14,7 @@ import (
 // and br_netfilter at theirs. It returns how the packet's way ended; nil where it goes on.
 func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 	builtins := builtinsAt(f, h)
-	for _, c := range t.m.Rules.Hook(f, h) {
+	for _, c := range t.chains(f, h) {
 		for len(builtins) > 0 && builtins[0].priority <= c.Base.Priority {
 			if end := builtins[0].work(t, f, h); end != nil {
 				return end
@@ -110,6 +110,7 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 		then.p = after
 		t.steps = append(t.steps, then.record(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes}))
 	}
+	t.noteTie(c, f, h, t.trail[from:])
 	if err != nil {
 		return t.end(Looped, err.Error())
 	}

@@ -1,0 +1,70 @@
+package proof
+
+import (
+	"errors"
+	"io/fs"
+	"reflect"
+	"slices"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+// ordered is the prediction once more, with the chains of different tables that have the same priority in the order in which the kernel's
+// trace of the packet has them: which of them was registered last, and so is called first, no dump tells. It is the same prediction where
+// the trace shows nothing new of that.
+func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+	request := predicted.Request
+	request.Early = map[string][]walk.ChainRef{}
+	id := identify(o, &request)
+	for i := range predicted.Outcomes {
+		id.expectCarriers(&predicted.Outcomes[i])
+	}
+	for name, h := range o.Hosts {
+		host, err := source.Host(name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if early := called(h, id, tied(host.Rules)); len(early) > 0 {
+			request.Early[name] = early
+		}
+	}
+	if len(request.Early) == 0 || reflect.DeepEqual(request.Early, predicted.Request.Early) {
+		return predicted, nil
+	}
+	return walk.Walk(source, request)
+}
+
+// called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
+func called(h *Host, id *identity, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
+	for _, t := range kernel.GroupTrace(h.Trace) { // one base chain each
+		e := &t.Events[0]
+		c := walk.ChainRef{Family: e.Family, Table: e.Table, Chain: e.Chain}
+		if among[c] && !slices.Contains(early, c) && t.Packet.IsIPv6() == id.request.Source.Is6() &&
+			id.of(&t.Packet, t.Transport, nobody) != foreign {
+			early = append(early, c)
+		}
+	}
+	return early
+}
+
+// tied are base chains beside which others, of other tables, have the same priority at their hook.
+func tied(rules *netfilter.Ruleset) map[walk.ChainRef]bool {
+	found := map[walk.ChainRef]bool{}
+	for _, f := range [...]netfilter.Family{netfilter.IPv4, netfilter.IPv6, netfilter.Bridge} {
+		for h := netfilter.Prerouting; h <= netfilter.Postrouting; h++ {
+			chains := rules.Hook(f, h)
+			for i := 1; i < len(chains); i++ {
+				if a, b := chains[i-1], chains[i]; a.Base.Priority == b.Base.Priority && a.Table != b.Table {
+					found[walk.Ref(a)], found[walk.Ref(b)] = true, true
+				}
+			}
+		}
+	}
+	return found
+}
