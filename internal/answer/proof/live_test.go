@@ -196,6 +196,37 @@ func TestLiveRouted(t *testing.T) {
 	}
 }
 
+// A datagram that comes back as it was sent, from a program that echoes it, is the answer: its addresses tell.
+func TestLiveEcho(t *testing.T) {
+	w := routed(t)
+	w.sh("node/router", "iptables-nft -t nat -A SVC -d 10.0.0.10/32 -p udp --dport 7 -j DNAT --to-destination 10.2.0.2:7")
+	for host, address := range map[string]string{"vm/server": "10.2.0.2:7", "vm/client": "127.0.0.1:7"} {
+		c, err := w.hosts[host].ListenPacket(t.Context(), "udp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			buffer := make([]byte, 1500)
+			for {
+				n, from, err := c.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(buffer[:n], from)
+			}
+		}()
+	}
+	for _, address := range []string{"10.2.0.2:7", "10.0.0.10:7", "127.0.0.1:7"} {
+		t.Run(address, func(t *testing.T) {
+			w.t = t
+			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != kernel.Answered || r.Unanswered {
+				t.Errorf("%s: %s", r, r.Answer.Answer)
+			}
+		})
+	}
+}
+
 // A rule that changes between the snapshot and the packet is the first difference, with what was there and what is.
 func TestLiveFindsWhatChanged(t *testing.T) {
 	for name, c := range map[string]struct{ change, predicted, observed string }{
