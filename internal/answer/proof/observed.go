@@ -47,8 +47,6 @@ type identity struct {
 	// carriers are what packets of VXLAN were seen to carry, and toCarry those that are predicted to carry the probe's.
 	carriers map[carrier][]carried
 	toCarry  []toCarry
-	// echoes are the tuples of datagrams that a program sent back as it got them.
-	echoes map[packet.Tuple]bool
 	// refusal says that what is predicted to come back is an ICMP error. Others, about an answer or redirecting a router's neighbour, are
 	// not the probe's.
 	refusal bool
@@ -63,44 +61,15 @@ const control = packet.SYN | packet.ACK | packet.RST | packet.FIN
 func identify(o *Observed, request *walk.Request) *identity {
 	id := segment(o, request)
 	id.findCarriers(o)
-	id.findEchoes(o)
 	return id
-}
-
-// findEchoes tells answers that carry what the probe does from the request by their addresses: where the request was seen first, or at its
-// sender, what goes the other way is its answer.
-func (id *identity) findEchoes(o *Observed) {
-	if id.request.Protocol != packet.UDP {
-		return
-	}
-	id.echoes = map[packet.Tuple]bool{id.request.Reply(): true}
-	for _, h := range o.Hosts {
-		traced, captured := map[packet.Tuple]bool{}, map[packet.Tuple]bool{}
-		for _, e := range h.Trace {
-			if e.Packet != nil {
-				id.noteEcho(traced, e.Packet, e.Transport)
-			}
-		}
-		for i := range h.Packets {
-			id.noteEcho(captured, &h.Packets[i].Packet, h.Packets[i].Transport)
-		}
-	}
-}
-
-// noteEcho adds a packet to those that were seen before in one place.
-func (id *identity) noteEcho(seen map[packet.Tuple]bool, p *packet.Packet, transport []byte) {
-	if p.Protocol != packet.UDP || !id.carries(transport) || seen[p.Tuple] {
-		return
-	}
-	if seen[p.Reply()] {
-		id.echoes[p.Tuple] = true
-	}
-	seen[p.Tuple] = true
 }
 
 // segment finds the sequence number of the segment that left the sender, or came to where the request begins.
 func segment(o *Observed, request *walk.Request) *identity {
-	id := &identity{request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
+	id := &identity{
+		request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length,
+		flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control,
+	}
 	h := o.Hosts[request.Host]
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
@@ -139,8 +108,8 @@ func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.
 	return id.itself(p, transport, expected)
 }
 
-// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and payload
-// of an echo, the payload of a datagram. An answering datagram is told by its tuple, in expected or among the echoes.
+// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and
+// payload of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
 func (id *identity) itself(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
 	switch {
 	case isError(p):
@@ -163,7 +132,7 @@ func (id *identity) itself(p *packet.Packet, transport []byte, expected func(pac
 		}
 		return foreign
 	}
-	return id.ofDatagram(transport, expected(p.Tuple) || id.echoes[p.Tuple])
+	return id.ofDatagram(transport, expected(p.Tuple))
 }
 
 func (id *identity) ofDatagram(transport []byte, expected bool) direction {

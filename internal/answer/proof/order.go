@@ -8,6 +8,7 @@ import (
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -18,10 +19,7 @@ import (
 func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
 	request := predicted.Request
 	request.Early = map[string][]walk.ChainRef{}
-	id := identify(o, &request)
-	for i := range predicted.Outcomes {
-		id.expectCarriers(&predicted.Outcomes[i])
-	}
+	id, answers := identifyAny(o, predicted), answersAt(predicted)
 	for name, h := range o.Hosts {
 		host, err := source.Host(name)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -30,7 +28,7 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk
 		if err != nil {
 			return nil, err
 		}
-		if early := called(h, id, tied(host.Rules)); len(early) > 0 {
+		if early := called(h, id, answers(name), tied(host.Rules)); len(early) > 0 {
 			request.Early[name] = early
 		}
 	}
@@ -41,12 +39,12 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk
 }
 
 // called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
-func called(h *Host, id *identity, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
+func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
 	for _, t := range kernel.GroupTrace(h.Trace) { // one base chain each
 		e := &t.Events[0]
 		c := walk.ChainRef{Family: e.Family, Table: e.Table, Chain: e.Chain}
 		if among[c] && !slices.Contains(early, c) && t.Packet.IsIPv6() == id.request.Source.Is6() &&
-			id.of(&t.Packet, t.Transport, nobody) != foreign {
+			id.of(&t.Packet, t.Transport, answers) != foreign {
 			early = append(early, c)
 		}
 	}
