@@ -2,7 +2,6 @@ package netfilter
 
 import (
 	"net/netip"
-	"reflect"
 	"strings"
 	"testing"
 
