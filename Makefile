@@ -34,6 +34,7 @@ build: ## bin/packetwalk and its companions
 	@mkdir -p bin
 	@echo "building packetwalk"
 	@go build -ldflags "$(LDFLAGS)" -o bin/ ./cmd/... github.com/containernetworking/plugins/plugins/meta/portmap
+	@ln -f bin/packetwalk bin/kubectl-packetwalk
 
 controlplane: ## upstream's control plane, built once for all clones (minutes the first time)
 	@go run ./tools/controlplane build

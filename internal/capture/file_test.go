@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/testing/capturetest"
 )
@@ -235,7 +234,8 @@ func TestTakeNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"one note", "node/n1 is away", "forbidden"}
-	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) || len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
+	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) ||
+		len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
 		t.Errorf("notes %q, %q, %d hosts, %d lists", read.Notes, taken.Notes, len(read.Hosts), len(read.Lists))
 	}
 }
@@ -321,7 +321,8 @@ func TestWriteRefusesWhatReadRefuses(t *testing.T) {
 	for _, name := range []string{"node/a b", "node/a\nb", "pod/../x", "netns/", ""} {
 		c := small()
 		c.Hosts[0].Name = name
-		if _, err := capture.Take(t.Context(), c.Origin(), io.Discard, c.Head); err == nil || !strings.Contains(err.Error(), "no name of a host") {
+		_, err := capture.Take(t.Context(), c.Origin(), io.Discard, c.Head)
+		if err == nil || !strings.Contains(err.Error(), "no name of a host") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -360,73 +361,4 @@ func TestOpenNamesTheFile(t *testing.T) {
 	if _, err := capture.Open(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v does not name %s", err, path)
 	}
-}
-
-// FuzzRead packs what the fuzzer makes up, so that it need not find out about checksums.
-func FuzzRead(f *testing.F) {
-	f.Add(manifestOf(1, "node/n1", "ip-link.json", 2).data, "hosts/node/n1/ip-link.json", "[]")
-	f.Add(manifestOf(1, "../x", "y", 0).data, "hosts/../x/y", "")
-	f.Add(manifestOf(2, "fabric", "nft.json", 3).data, "hosts/fabric/nft.json", "{}\n")
-	f.Add(`{"format":"packetwalk-capture","version":1,"kubernetes":[{"file":"pods.json","bytes":12}],"notes":["n"],"tools":{"ip":"1"}}`,
-		"kubernetes/pods.json", `{"items":[]}`)
-	f.Fuzz(func(t *testing.T, manifest, name, data string) {
-		var b bytes.Buffer
-		pack := tar.NewWriter(&b)
-		for _, e := range []entry{{name: "manifest.json", data: manifest}, {name: name, data: data}} {
-			if pack.WriteHeader(&tar.Header{Name: e.name, Size: int64(len(e.data)), Typeflag: tar.TypeReg}) != nil {
-				return // no name that a tar can have
-			}
-			if _, err := pack.Write([]byte(e.data)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := pack.Close(); err != nil {
-			t.Fatal(err)
-		}
-		c, err := capturetest.Read(stored(t, b.Bytes()))
-		if err != nil {
-			return
-		}
-		if len(c.Hosts) == 0 {
-			return // which is nothing to write
-		}
-		again, err := capturetest.Read(c.Pack(t))
-		if err != nil {
-			t.Fatalf("what was read and written cannot be read: %v", err)
-		}
-		if diff := cmp.Diff(c, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatal(diff)
-		}
-		source := capture.NewSource(c.Origin())
-		for _, name := range source.Names() {
-			if _, err := source.Host(name); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// FuzzReadFile gives the reader any bytes at all.
-func FuzzReadFile(f *testing.F) {
-	f.Add(small().Pack(f))
-	f.Fuzz(func(_ *testing.T, file []byte) {
-		_, _ = capture.ReadWithin(file, 100, 1<<16, 1<<18)
-	})
-}
-
-// stored is data in a gzip file, not compressed.
-func stored(t testing.TB, data []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&b, gzip.NoCompression)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := zip.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }

@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"net/netip"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -475,6 +476,27 @@ func TestFirstZoneCounts(t *testing.T) {
 		untracked.Zone.ID != 5 {
 		t.Error("nft's zone leaves a packet untracked")
 	}
+}
+
+// TestUnknownByInterface: what a test that is not understood said of a packet says nothing of the packet when it comes by another interface.
+func TestUnknownByInterface(t *testing.T) {
+	var asked recorder
+	for _, in := range []string{"a", "b", "a"} {
+		p := syn(nil)
+		p.In = in
+		(&UnknownTest{Text: "-m odd"}).Eval(&Context{Packet: p, Hook: Prerouting, Chooser: &asked})
+	}
+	if reflect.DeepEqual(asked[0], asked[1]) || !reflect.DeepEqual(asked[0], asked[2]) {
+		t.Errorf("asked about %v", asked)
+	}
+}
+
+// recorder is a Chooser that notes what it is asked about.
+type recorder []any
+
+func (r *recorder) Choose(q Choice) int {
+	*r = append(*r, q.About)
+	return 0
 }
 
 func TestUnderstood(t *testing.T) {
