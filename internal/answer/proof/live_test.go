@@ -351,8 +351,8 @@ ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
 	}
 }
 
-// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the walk
-// says, and the kernel's trace shows it.
+// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the
+// walk says, and the kernel's trace shows it.
 func TestLiveLateChain(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook, first, late string // the rules of the chain that is there first, of the table made second, and of the one that comes late

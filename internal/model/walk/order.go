@@ -89,7 +89,9 @@ func acted(visits []netfilter.Visit) bool {
 	})
 }
 
-var passes = [...]netfilter.VerdictKind{netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break}
+var passes = [...]netfilter.VerdictKind{
+	netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break,
+}
 
 // turn walks in the other order where chains are tied, one place after the other. Where the packet fares otherwise then, the order is an
 // assumption, and the outcomes are Result.Otherwise.
