@@ -32,7 +32,7 @@ func overlay(t *testing.T) (n *network, a, b *host) {
 		own.FIB.FDB = append(own.FIB.FDB, fib.FDBEntry{Port: "flannel.1", MAC: mac, Remote: far.FIB.Addresses[1].Prefix.Addr(), Local: true})
 		own.FIB.Routes = append(own.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast",
 			Destination: netip.PrefixFrom(address, 24).Masked(),
-			Gateway: address, Link: "flannel.1", OnLink: true, Scope: "global"})
+			Gateway:     address, Link: "flannel.1", OnLink: true, Scope: "global"})
 	}
 	b.listen(packet.TCP, "0.0.0.0:80")
 	return n, a, b
