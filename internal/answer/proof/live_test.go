@@ -360,6 +360,7 @@ func TestLiveLateChain(t *testing.T) {
 	}{
 		"mark":      {"type filter hook forward priority 5", "meta mark 0 meta mark set 7", "meta mark 0 meta mark set 8", false},
 		"drop":      {"type filter hook forward priority 5", "meta mark 0 drop", "meta mark set 8", true},
+		"mark drop": {"type filter hook forward priority 5", "meta mark 8 drop", "meta mark set 8", true},
 		"both drop": {"type filter hook forward priority 5", "drop", "drop", false},
 		"nat":       {"type nat hook prerouting priority -101", "ip daddr 10.0.0.77 dnat to 10.2.0.3", "ip daddr 10.0.0.77 dnat to 10.2.0.2", true},
 		"no matter": {"type filter hook forward priority 5", "counter", "counter", false},
@@ -392,7 +393,7 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 			}
 			w.agree("vm/client", p)
 			result, _ := w.live(w.source(), "vm/client", p)
-			for _, a := range result.Assumed {
+			for _, a := range result.Assumed { // what was so, and what was not
 				if strings.Contains(a.What, "no listing tells") {
 					t.Errorf("still assumed: %v", a)
 				}
