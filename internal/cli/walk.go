@@ -27,6 +27,7 @@ type walkOptions struct {
 	output          string
 	live            bool
 	colour          when
+	azure           azureOptions
 }
 
 func walkCommand(s Streams) *cobra.Command {
@@ -56,6 +57,7 @@ or an address with an optional port.`,
 	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
+	o.azure.flag(f)
 	nameFlag(c, &o.name)
 	colourFlag(c, &o.colour)
 	return c
@@ -126,6 +128,9 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 		return err
 	}
 	defer world.close()
+	if err := o.azure.extend(ctx, s, world); err != nil {
+		return err
+	}
 	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at}, from, to, proto)
 	if err != nil {
 		return badInput{err}

@@ -77,11 +77,12 @@ func node(name, address string, pods ...string) *snapshot.Host {
 }
 
 func source() nodes {
-	return nodes{"node/n1": node("n1", "10.1.0.4", "10.1.64.10/32"), "node/n2": node("n2", "10.1.0.5", "10.1.64.20/32")}
+	return nodes{"node/n1": node("n1", "10.1.0.4", "10.1.64.10/32", "10.244.1.0/24"),
+		"node/n2": node("n2", "10.1.0.5", "10.1.64.20/32", "10.244.2.0/24")}
 }
 
-// request reads "[HOST ]SOURCE > DESTINATION:PORT [udp|icmp]". Without a host the packet is sent by the node n1; with one it comes in there,
-// at the fabric from the internet.
+// request reads "[HOST ]SOURCE > DESTINATION:PORT [udp|icmp]". Without a host the packet is sent by the node n1; with one it comes in
+// there, at the fabric from the internet.
 func request(t *testing.T, line string) walk.Request {
 	t.Helper()
 	f := strings.Fields(line)
@@ -171,7 +172,8 @@ func TestNothingRead(t *testing.T) {
 
 // FuzzRead: whatever stands in a file, reading and walking end.
 func FuzzRead(f *testing.F) {
-	for _, s := range []string{`[]`, `{"id":"/a/networkInterfaces/x"}`, `{"value":[{"id":"/x/virtualNetworks/v","properties":{"subnets":[{"id":""}]}}]}`} {
+	for _, s := range []string{`[]`, `{"id":"/a/networkInterfaces/x"}`,
+		`{"value":[{"id":"/x/virtualNetworks/v","properties":{"subnets":[{"id":""}]}}]}`} {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

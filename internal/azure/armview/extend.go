@@ -18,8 +18,8 @@ type Extended struct {
 	once   sync.Once
 }
 
-// Extend wires the nodes of a source, and its other hosts that have an interface's address, to what was read of Azure. A source that has a
-// host called "fabric" of its own, a lab's, is not extended: it goes on by that.
+// Extend wires the nodes of a source, and its other hosts that have an interface's address, to what was read of Azure. A source that
+// has a host called "fabric" of its own, a lab's, is not extended: it goes on by that.
 func Extend(src snapshot.Source, r *Resources) *Extended {
 	e := &Extended{Source: src, hosts: map[string]*snapshot.Host{}}
 	if !slices.Contains(src.Names(), Host) {
@@ -129,7 +129,8 @@ func (e *Extended) wireUnread(h *snapshot.Host) {
 	}
 }
 
-// outer is the interface that leads out where an address is on a link: the link, or of a bridge's ports the one that is the machine's own.
+// outer is the interface that leads out where an address is on a link: the link, or of a bridge's ports the one that is the machine's
+// own.
 func outer(h *snapshot.Host, link string) string {
 	l := h.FIB.Link(link)
 	if l == nil || l.Kind != "bridge" {
@@ -143,8 +144,8 @@ func outer(h *snapshot.Host, link string) string {
 	return link
 }
 
-// wireFabric joins the fabric to the machines: nodes by what the Kubernetes objects say, others by their addresses. The link of one that was
-// not read yet is taken to be eth0, as on every machine in Azure. Held: mu.
+// wireFabric joins the fabric to the machines: nodes by what the Kubernetes objects say, others by their addresses. The link of one
+// that was not read yet is taken to be eth0, as on every machine in Azure. Held: mu.
 func (e *Extended) wireFabric() {
 	known := map[string]bool{}
 	for _, n := range e.fabric.nics {

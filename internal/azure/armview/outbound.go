@@ -10,7 +10,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// ports of a public address that outbound connections use ("Outbound rules", learn.microsoft.com): which of them is not told by resources.
+// ports of a public address that outbound connections use ("Outbound rules", learn.microsoft.com): which of them is not told by
+// resources.
 const firstPort, lastPort = 1024, 65535
 
 // forward says what may pass.
@@ -69,9 +70,9 @@ func (f *fabric) own(c *config) (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// source translates what leaves for the internet, each sender as it has its way there: by its subnet's NAT gateway, its own public address,
-// outbound rules, load balancing rules, or default outbound access, the first that there is ("Source Network Address Translation (SNAT) for
-// outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
+// source translates what leaves for the internet, each sender as it has its way there: by its subnet's NAT gateway, its own public
+// address, outbound rules, load balancing rules, or default outbound access, the first that there is ("Source Network Address
+// Translation (SNAT) for outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
 func (f *fabric) source(c *netfilter.Chain) {
 	accept := decide(netfilter.Accept)
 	inside := &netfilter.MatchMark{Connection: true, Value: chosenInside, Mask: chosenInside}
@@ -104,7 +105,8 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 	s := f.subnets[x.Subnet.id()]
 	switch {
 	case s == nil:
-		add(c, "a subnet that was not read", with(tests, unknown("subnet %s was not read: it may have a NAT gateway", plain(last(x.Subnet.id()))))...)
+		add(c, "a subnet that was not read", with(tests,
+			unknown("subnet %s was not read: it may have a NAT gateway", plain(last(x.Subnet.id()))))...)
 		return
 	case s.NATGateway != nil:
 		f.byGateway(c, tests, s.NATGateway.id())
@@ -116,7 +118,8 @@ func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statemen
 			add(c, "the machine's own public address", with(tests, unknown("public address %s was not read", plain(last(id))))...)
 			return
 		}
-		add(c, "the machine's own public address", with(tests, &netfilter.Translate{Translation: packet.Translation{Source: true, Low: a, High: a}})...)
+		one := packet.Translation{Source: true, Low: a, High: a}
+		add(c, "the machine's own public address", with(tests, &netfilter.Translate{Translation: one})...)
 		return
 	}
 	if f.byBalancer(c, x, tests) {
@@ -234,7 +237,8 @@ func (f *fabric) byOutboundRules(c *netfilter.Chain, x *config, tests []netfilte
 	return some
 }
 
-// byRules leaves by the front ends of load balancing rules that translate sources, too: of a Standard load balancer for their protocols only.
+// byRules leaves by the front ends of load balancing rules that translate sources, too: of a Standard load balancer for their protocols
+// only.
 func (f *fabric) byRules(c *netfilter.Chain, x *config, tests []netfilter.Statement) (some bool) {
 	for _, id := range sorted(f.LoadBalancers) {
 		lb := f.LoadBalancers[id]
@@ -316,6 +320,7 @@ func (f *fabric) byDefault(c *netfilter.Chain, x *config, s *Subnet, tests []net
 	case x != x.nic.configs[0]:
 		add(c, "a secondary address has no outbound of its own", with(tests, decide(netfilter.Drop))...)
 	default:
+		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 		add(c, "default outbound access", with(tests,
 			unknown("it leaves by default outbound access: Azure takes a public address that no resource shows"))...)
 	}

@@ -246,8 +246,9 @@ func NewResources() *Resources {
 	}
 }
 
-// Read adds what a JSON text holds: a resource, a list of them, or an answer of Azure Resource Manager with "value". Both ways of writing
-// them are understood, with "properties" and with their fields one level up, as az has them. Kinds that a walk does not need are passed over.
+// Read adds what a JSON text holds: a resource, a list of them, or an answer of Azure Resource Manager with "value". Both ways of
+// writing them are understood, with "properties" and with their fields one level up, as az has them. Kinds that a walk does not need
+// are passed over.
 func (r *Resources) Read(text []byte) error {
 	var root any
 	if err := json.Unmarshal(text, &root); err != nil {
@@ -275,8 +276,8 @@ func (r *Resources) Read(text []byte) error {
 	return nil
 }
 
-// flatten brings the fields of "properties" one level up, at every depth; a field of the object's own comes first. The recursion is bounded:
-// encoding/json refuses what is nested deeper than 10,000.
+// flatten brings the fields of "properties" one level up, at every depth; a field of the object's own comes first. The recursion is
+// bounded: encoding/json refuses what is nested deeper than 10,000.
 func flatten(v any) any {
 	switch v := v.(type) {
 	case []any:

@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/netfilter"
 )
 
-// Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing", default
-// system routes, learn.microsoft.com), and what is nobody's on the internet (RFC 6890).
+// Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing",
+// default system routes, learn.microsoft.com), and what is nobody's on the internet (RFC 6890).
 var (
 	private   = parseAll("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
 	notPublic = parseAll("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")
@@ -129,7 +129,8 @@ func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
 	if len(f.overlay) > 0 {
 		from := []netfilter.Statement{in(n.link), addresses(true, false, f.overlay...)}
 		add(raw, "pods' own network", with(from, addresses(false, false, f.overlay...), to(f.overlayChain(), false))...)
-		add(raw, "pods' own network", with(from, unknown("a pod's address of the overlay network leaves its node, which should have its own there"))...)
+		add(raw, "pods' own network", with(from,
+			unknown("a pod's address of the overlay network leaves its node, which should have its own there"))...)
 	}
 	if n.EnableIPForwarding {
 		tests := []netfilter.Statement{in(n.link)}
@@ -153,7 +154,8 @@ func (f *fabric) unreadNodes(raw *netfilter.Chain) {
 	}
 }
 
-// endpoints are the services that a subnet reaches by service endpoints: they see the private address. Which addresses they have is not known.
+// endpoints are the services that a subnet reaches by service endpoints: they see the private address. Which addresses they have is not
+// known.
 func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, subnet string) {
 	s := f.subnets[subnet]
 	if s == nil {

@@ -195,8 +195,8 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 	return all
 }
 
-// learnt tests for what the virtual network gateway has learnt, which VirtualNetwork holds, too. A destination is that where the packet was
-// sent to the gateway for it.
+// learnt tests for what the virtual network gateway has learnt, which VirtualNetwork holds, too. A destination is that where the packet
+// was sent to the gateway for it.
 func (f *fabric) learnt(source bool, known []netip.Prefix) []netfilter.Statement {
 	if source {
 		return []netfilter.Statement{addresses(true, true, known...), maybe("source in what the virtual network gateway has learnt")}
@@ -228,7 +228,8 @@ func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
 }
 
 // virtualNetwork is what the tag VirtualNetwork holds for a subnet: its network, those peered with it, the prefixes of its subnet's
-// user-defined routes to appliances, pods of an overlay network, and Azure's host; with a gateway also what that has learnt, which is not known.
+// user-defined routes to appliances, pods of an overlay network, and Azure's host; with a gateway also what that has learnt, which is
+// not known.
 func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, unsure bool) {
 	all = append(all, platform[0])
 	all = append(all, f.overlay...)

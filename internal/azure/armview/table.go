@@ -10,8 +10,8 @@ import (
 	"packetwalk.dev/internal/model/packet"
 )
 
-// table is the fabric's table as it is written. Its chains have the names that vnet's plan gives them, and its rules their comments: by both
-// they are signed ([vnet.Signed]).
+// table is the fabric's table as it is written. Its chains have the names that vnet's plan gives them, and its rules their comments: by
+// both they are signed ([vnet.Signed]).
 type table struct {
 	*netfilter.Table
 	byName map[string]*netfilter.Chain
