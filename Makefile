@@ -72,8 +72,18 @@ clean: ## remove what was built here; the control plane's cache stays
 	rm -rf bin
 
 .PHONY: test-modules
-test-modules: deps ## the tests of the control plane's own module
+test-modules: deps ## the tests of the control plane's own module, and of the Helm chart's
 	cd controlplane && go test ./...
+	cd controlplane/chart && go test ./...
+
+.PHONY: manifests
+manifests: ## deploy/manifests anew, from deploy/chart
+	cd controlplane/chart && go test -count=1 -run TestManifests . -update
+
+.PHONY: helm
+helm: ## bin/helm, of the version in controlplane/chart/go.mod (minutes the first time)
+	@mkdir -p bin
+	cd controlplane/chart && go build -o ../../bin/helm helm.sh/helm/v4/cmd/helm
 
 .PHONY: oracle
 oracle: deps ## our service proxy against upstream's, both modes, in N random worlds, the first of seed SEED
@@ -108,11 +118,16 @@ realnode: ## containerd and upstream's kubelet, for nodes with runtime container
 
 # With RUN (a regular expression) those alone, and no page.
 .PHONY: test-realnode
-test-realnode: deps controlplane build realnode ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
+test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),,helm image) ## the tests of such nodes, 3 to 6 minutes; RUN= chooses
 	CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/realnode
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run RealNodes ./test/tours)
 	$(if $(RUN),,CI=1 REALNODE=1 go test -count=1 -timeout $(TEST_TIMEOUT) -exec "$(CURDIR)/scripts/as-root" -run ServiceProxyChanged ./test/faults \
 	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
+
+.PHONY: test-foreign
+test-foreign: deps controlplane build realnode ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
+	@go run ./tools/controlplane build foreign
+	CI=1 REALNODE=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
 
 .PHONY: test-proxies
 test-proxies: deps controlplane build ## each service proxy changed to each other on a running lab, with connections, 2 to 4 minutes
@@ -132,3 +147,27 @@ ODDS ?= 8
 .PHONY: verify
 verify: deps ## the walk against the kernel in N random worlds, the first of seed SEED
 	CI=1 go test -count=1 -v -timeout 24h -exec "$(CURDIR)/scripts/as-root" ./test/verify -worlds $(N) -seed $(SEED) -odds $(ODDS)
+
+# The image of packetwalk's programs for nodes of any cluster. PUSH=REGISTRY/NAME[:TAG] pushes it, with the logins of docker; ARCH=amd64 makes
+# it for one architecture alone; LOCK=update takes the versions of Debian's packages that Debian has now; MIRROR=URL is where they come from.
+ARCH   ?= amd64,arm64
+LOCK   ?=
+MIRROR ?= http://deb.debian.org
+IMAGE   = go run ./tools/image -version '$(VERSION)' -ldflags '$(LDFLAGS)' -arch '$(ARCH)' -mirror '$(MIRROR)'
+
+.PHONY: image
+image: ## packetwalk's own image for amd64 and arm64, without Docker: bin/packetwalk-image.tar; PUSH= pushes it
+	@$(IMAGE) -lock '$(LOCK)' -push '$(PUSH)'
+
+# The second time it is built of a copy of the sources, in another folder.
+AGAIN := bin/image/again
+.PHONY: test-image
+test-image: deps image ## the image built twice, which makes the same archive, and its programs run
+	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/bin
+	@git ls-files -coz --exclude-standard | xargs -0 cp --parents -dt $(AGAIN)
+	@cd $(AGAIN) && $(IMAGE)
+	cmp bin/packetwalk-image.tar $(AGAIN)/bin/packetwalk-image.tar
+	cmp bin/packetwalk-image.spdx.json $(AGAIN)/bin/packetwalk-image.spdx.json
+	@rm -rf $(AGAIN)
+	CI=1 IMAGE=$(CURDIR)/bin/packetwalk-image.tar IMAGE_VERSION='$(VERSION)' go test -count=1 -v -exec "$(CURDIR)/scripts/as-root" \
+		-run 'TestWhole$$' ./internal/pods/nodeimage

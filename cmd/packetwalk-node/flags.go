@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -50,6 +51,9 @@ func parse(args []string) (*command, error) {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
 				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
+			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
+				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
+			}
 		}
 		return nil, err
 	}
@@ -91,6 +95,8 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.hostname, "hostname-override", "", "`name` of this node in the API; the host's name by default")
 	f.StringVar(&c.hostname, "node-name", "", "the same as --hostname-override")
 	f.StringVar(&c.Server, "master", "", "`URL` of the API server, whatever the kubeconfig file says")
+	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
+		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
@@ -293,6 +299,8 @@ func (c *command) ownFlags(f *pflag.FlagSet) {
 	f.Func("ip-families", "IPv4, IPv6 or both, by commas (default all that the node supports; "+
 		"IPv4 with --service-proxy=false, and with --ip-masq-agent or --calico-pools without --config)",
 		func(s string) error { return families(&c.Families, s) })
+	f.StringVar(&c.IPTablesVariant, "iptables-variant", "",
+		"which of iptables' programs to run: nft, legacy, or detect, the one that the node's kubelet has (default: iptables-save and so on)")
 	f.StringVar(&c.Rules, "proxy-rules", c.Rules, "the rule set of a Kubernetes version: "+strings.Join(serviceproxy.Ages(), ", ")+" (1.35)")
 	f.BoolVar(&c.WatchKernel, "watch-rules", c.WatchKernel, "put deleted rules back at once, on the kernel's notice (nft variant of iptables)")
 }

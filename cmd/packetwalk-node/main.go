@@ -31,6 +31,9 @@ func main() {
 }
 
 func run(args []string) int {
+	if len(args) > 0 && cniCommands[args[0]] != "" {
+		return runCNI(args)
+	}
 	c, err := parse(args)
 	if err == nil && !c.showVersion {
 		err = c.Validate()

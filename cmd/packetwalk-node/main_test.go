@@ -268,3 +268,45 @@ func TestExitStatus(t *testing.T) {
 		}
 	}
 }
+
+// TestCNI: the sub-commands write, look and take away, by their exit statuses.
+func TestCNI(t *testing.T) {
+	dir := t.TempDir()
+	bin, conf, source := filepath.Join(dir, "bin"), filepath.Join(dir, "conf"), filepath.Join(dir, "source")
+	for _, d := range []string{bin, conf, source} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := func(name, text string) string {
+		path := filepath.Join(source, name)
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	file("packetwalk-cni", "a program")
+	list := file("list", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "packetwalk-cni"}]}`)
+	ranged := file("ranged", `{"cniVersion": "1.0.0", "name": "n", "plugins": [{"type": "packetwalk-cni", "subnet": "usePodCidr"}]}`)
+	dirs := []string{"--bin-dir=" + bin, "--conf-dir=" + conf}
+	for _, step := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{checkCNI}, 1},
+		{[]string{installCNI, "--conflist=" + list, "--source-dirs=" + source}, 0},
+		{[]string{checkCNI}, 0},
+		{[]string{installCNI, "--conflist=" + ranged, "--source-dirs=" + source}, 1},
+		{[]string{installCNI}, 2},
+		{[]string{installCNI, "--conflist=" + list, "--keep=node"}, 2},
+		{[]string{removeCNI, "--conflist=" + list}, 2},
+		{[]string{removeCNI, "now"}, 2},
+		{[]string{removeCNI, "--help"}, 0},
+		{[]string{removeCNI}, 0},
+		{[]string{checkCNI}, 1},
+	} {
+		if got := run(append(step.args, dirs...)); got != step.want {
+			t.Errorf("%q: exit status %d, want %d", step.args, got, step.want)
+		}
+	}
+}

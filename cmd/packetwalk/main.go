@@ -8,5 +8,9 @@ import (
 )
 
 func main() {
-	os.Exit(cli.Main(os.Args[1:], cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}))
+	streams := cli.Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
+	if cli.IsPlugin(os.Args[0]) {
+		os.Exit(cli.PluginMain(os.Args[0], os.Args[1:], streams))
+	}
+	os.Exit(cli.Main(os.Args[1:], streams))
 }

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -47,7 +48,7 @@ func Take(ctx context.Context, o Origin, out io.Writer, h Head, hosts ...string)
 		return nil, err
 	}
 	t := &taking{origin: o, out: w, named: named, Taken: Taken{Head: h, Failed: map[string]int{}, Nothing: true}}
-	if err := t.all(ctx, slices.Compact(slices.Sorted(slices.Values(hosts)))); err != nil {
+	if err := cmp.Or(t.all(ctx, slices.Compact(slices.Sorted(slices.Values(hosts)))), ctx.Err()); err != nil {
 		return nil, err
 	}
 	if t.Hosts == 0 {

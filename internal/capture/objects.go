@@ -32,11 +32,17 @@ var ObjectLists = []ObjectList{
 	{"endpointslices.json", []string{"/apis/discovery.k8s.io/v1/endpointslices"}, trimTo[sliceObject]},
 	{"nodes.json", []string{"/api/v1/nodes"}, trimTo[nodeObject]},
 	{"ippools.json", []string{"/apis/crd.projectcalico.org/v1/ippools"}, trimTo[poolObject]},
-	{"configmaps.json", []string{
-		"/api/v1/namespaces/kube-system/configmaps/ip-masq-agent",
-		"/api/v1/namespaces/kube-system/configmaps/azure-ip-masq-agent-config",
-		"/api/v1/namespaces/kube-system/configmaps/azure-ip-masq-agent-config-reconciled",
-	}, trimTo[configMapObject]},
+	{"configmaps.json", configMapPaths(), trimTo[configMapObject]},
+}
+
+// ConfigMapNames are those of the ip-masq-agent, in namespace kube-system.
+var ConfigMapNames = []string{"ip-masq-agent", "azure-ip-masq-agent-config", "azure-ip-masq-agent-config-reconciled"}
+
+func configMapPaths() (paths []string) {
+	for _, name := range ConfigMapNames {
+		paths = append(paths, "/api/v1/namespaces/kube-system/configmaps/"+name)
+	}
+	return paths
 }
 
 // ServiceLabel names the Service that an EndpointSlice belongs to (discovery.k8s.io/v1, LabelServiceName).

@@ -45,6 +45,9 @@ const (
 	WiresFile     = "wires.json"     // []Wire
 )
 
+// RulesetFile is nft's rule set.
+const RulesetFile = "nft.json"
+
 const (
 	linksFile     = "ip-link.json"
 	nftChainsFile = "nft-chains.txt"
@@ -83,7 +86,7 @@ var Dumps = []Dump{
 	{File: "ebtables-save.txt", Part: snapshot.Bridge, Commands: [][]string{{"ebtables-nft-save"}, {"ebtables-save"}}, load: loadEBTables},
 	{File: "ebtables-legacy-save.txt", Part: snapshot.Bridge, Only: "/sys/module/ebtable_*",
 		Commands: [][]string{{"ebtables-legacy-save"}, {"ebtables-save"}}, load: loadEBTables},
-	{File: "nft.json", Part: snapshot.NFT, Commands: [][]string{{"nft", "-j", "-a", "list", "ruleset"}}, load: loadNFT},
+	{File: RulesetFile, Part: snapshot.NFT, Commands: [][]string{{"nft", "-j", "-a", "list", "ruleset"}}, load: loadNFT},
 	{File: nftChainsFile, Part: snapshot.NFT, Only: "/proc/sys/net/netfilter", Commands: [][]string{{"nft", "list", "chains"}},
 		load: loadNFTDevices},
 	{File: "ipset.txt", Part: snapshot.IPSets, Commands: [][]string{{"ipset", "save"}}, load: loadIPSets},

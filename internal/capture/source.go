@@ -2,9 +2,11 @@ package capture
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/syntax/iproute"
@@ -17,10 +19,15 @@ type Lazy struct {
 	netns  map[NetNS]string
 	hosts  map[string]*slot // not changed after NewSource
 
+	held atomic.Int64 // bytes of text of the hosts that were read
+
 	once    sync.Once
 	known   snapshot.Objects
 	problem error
 }
+
+// maxHeld bounds what is in memory of all hosts that were read: 80 nodes with 10,000 services.
+const maxHeld = 4 << 30
 
 // slot is one host, read or not.
 type slot struct {
@@ -72,6 +79,13 @@ func (s *Lazy) Host(name string) (*snapshot.Host, error) {
 		raw, err := s.origin.Fetch(name)
 		if err != nil {
 			at.err = err
+			return
+		}
+		for _, out := range raw.Outputs {
+			s.held.Add(int64(len(out.Data)))
+		}
+		if s.held.Load() > maxHeld {
+			at.err = fmt.Errorf("host %q: with it there are more than %d GiB of text, which is the most that is read", name, maxHeld>>30)
 			return
 		}
 		l := NewLoader(raw.Name)

@@ -132,10 +132,9 @@ func (w *Writer) append(packed []byte) error {
 // pack makes a member of files; the last one ends the archive.
 func pack(last bool, files ...file) ([]byte, member, error) {
 	var packed bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&packed, gzip.BestSpeed)
-	if err != nil {
-		return nil, member{}, err
-	}
+	zip, _ := zips.Get().(*gzip.Writer)
+	defer zips.Put(zip)
+	zip.Reset(&packed)
 	count := &counter{w: zip}
 	archive := tar.NewWriter(count)
 	for _, f := range files {
@@ -157,6 +156,13 @@ func pack(last bool, files ...file) ([]byte, member, error) {
 	sum := sha256.Sum256(packed.Bytes())
 	return packed.Bytes(), member{Size: int64(packed.Len()), Bytes: count.n, SHA256: sum[:]}, nil
 }
+
+// zips are used again: each has a megabyte, and most hosts are small. At the default level 17 MB of rules are 1.7 MB in 50 ms; at the fastest
+// they are a fifth more in half the time.
+var zips = sync.Pool{New: func() any {
+	zip, _ := gzip.NewWriterLevel(nil, gzip.DefaultCompression) // a level that there is
+	return zip
+}}
 
 // counter counts what is written.
 type counter struct {

@@ -24,12 +24,12 @@ import (
 // imageCommand is of the machine's images.
 func imageCommand(s Streams) *cobra.Command {
 	root := &cobra.Command{
-		Use:   "image load|list|rm|build ...",
+		Use:   "image load|list|rm|build|save ...",
 		Short: "the container images that pods can run, in all labs",
-		Args:  noArguments("its commands are load, list, rm and build"),
+		Args:  noArguments("its commands are load, list, rm, build and save"),
 		RunE:  func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	add(root, "", imageLoadCommand(s), imageListCommand(s), imageRemoveCommand(s), imageBuildCommand(s))
+	add(root, "", imageLoadCommand(s), imageListCommand(s), imageRemoveCommand(s), imageBuildCommand(s), imageSaveCommand(s))
 	return root
 }
 

@@ -36,14 +36,18 @@ func (e badInput) Unwrap() error { return e.error }
 
 // Main runs one command line and returns its exit status.
 func Main(args []string, s Streams) int {
+	return execute(rootCommand(s), args, s)
+}
+
+// execute runs one command line of a program.
+func execute(root *cobra.Command, args []string, s Streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM, unix.SIGHUP)
 	defer stop()
 	ran := false
-	root := rootCommand(s)
 	root.PersistentPreRun = func(*cobra.Command, []string) { ran = true }
 	root.SetArgs(args)
 	c, err := root.ExecuteContextC(ctx)
-	help := "run 'packetwalk --help' for the commands"
+	help := fmt.Sprintf("run '%s --help' for the commands", root.CommandPath())
 	if c != root {
 		help = fmt.Sprintf("run '%s --help' for what it takes", c.CommandPath())
 	}
@@ -109,7 +113,7 @@ go in it, which source address their destination sees, and which rule decided th
 	add(root, "lab", upCommand(s), statusCommand(s), downCommand(s), tourCommand(s))
 	add(root, "inside", shellCommand(s), kubectlCommand(s), sshCommand(s), azCommand(s), logsCommand(s))
 	add(root, "packets", walkCommand(s), captureCommand(s))
-	root.AddCommand(labProcessCommand(), imageCommand(s))
+	root.AddCommand(labProcessCommand(), imageCommand(s), onNodeCommand(s))
 	return root
 }
 

@@ -26,6 +26,7 @@ type walkOptions struct {
 	snapshot, name  string
 	output          string
 	live            bool
+	plugin          *pluginOptions // of kubectl's plugin; nil for a lab or a file
 	colour          when
 	azure           azureOptions
 }
@@ -48,19 +49,25 @@ or an address with an optional port.`,
 		Args: noArguments("the ends are --from END and --to END"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}
+	o.flags(c)
+	f := c.Flags()
+	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture, or a text with rules, in place of the lab; \"-\" is standard input")
+	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
+	nameFlag(c, &o.name)
+	return c
+}
+
+// flags are those that walks of all kinds have.
+func (o *walkOptions) flags(c *cobra.Command) {
 	f := c.Flags()
 	f.StringVar(&o.from, "from", "", "the END that sends")
 	f.StringVar(&o.to, "to", "", "the END that is sent to")
 	f.StringVar(&o.proto, "proto", "", "tcp, udp or icmp (default the service's, else tcp)")
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
-	f.StringVar(&o.snapshot, "snapshot", "", "walk through a capture, or a text with rules, in place of the lab; \"-\" is standard input")
-	f.StringVar(&o.at, "at", "", "the host where the packet comes in, for senders that are not in the snapshot")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
 	o.azure.flag(f)
-	nameFlag(c, &o.name)
 	colourFlag(c, &o.colour)
-	return c
 }
 
 // writers are the forms of output.
@@ -118,16 +125,19 @@ func parseProto(s string) (packet.Protocol, error) {
 }
 
 // run walks and prints.
-func (o *walkOptions) run(ctx context.Context, s Streams) error {
+func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	from, to, proto, err := o.check(s)
 	if err != nil {
 		return badInput{err}
 	}
-	world, err := o.open(ctx, s, to)
+	if o.plugin != nil && o.plugin.dryRun {
+		return o.plan(ctx, s, from, to)
+	}
+	world, err := o.open(ctx, s, &from, &to)
 	if err != nil {
 		return err
 	}
-	defer world.close()
+	defer func() { err = world.closed(err) }()
 	if err := o.azure.extend(ctx, s, world); err != nil {
 		return err
 	}
@@ -143,8 +153,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) error {
 	result, agreed, err := o.walk(ctx, world, req, &options)
 	if err != nil {
 		if _, gone := world.Host(req.Host); errors.Is(gone, fs.ErrNotExist) {
-			return fmt.Errorf("--from %s: %s is not there, or no longer; 'packetwalk kubectl get pods -A -o wide' says what became of it", from,
-				req.Host)
+			return fmt.Errorf("--from %s: %s is not there, or no longer; 'kubectl get pods -A -o wide' says what became of it", from, req.Host)
 		}
 		return err
 	}
@@ -173,6 +182,13 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 	if !o.live {
 		result, err := walk.Walk(world, req)
 		return result, true, err
+	}
+	if world.before != nil {
+		expected, err := walk.Walk(world, req)
+		if err != nil {
+			return nil, false, err
+		}
+		world.before(expected)
 	}
 	result, report, err := live(ctx, world, req, options)
 	if err != nil {

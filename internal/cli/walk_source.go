@@ -42,17 +42,25 @@ type world struct {
 	place proof.Places
 	// again reads the lab's state anew; nil for a file.
 	again func(context.Context) (snapshot.Source, error)
+	// before is told what --live expects, before it sends anything; nil where nobody is to be told.
+	before func(*walk.Result)
 	// close gives back what was opened.
-	close func()
+	close func() error
 }
 
 // open finds what to walk through.
-func (o *walkOptions) open(ctx context.Context, s Streams, to ends.End) (*world, error) {
-	if o.snapshot != "" {
-		return openFile(s, o.snapshot, o.at, to)
+func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (*world, error) {
+	switch {
+	case o.plugin != nil:
+		return openCluster(ctx, s, o, from, to)
+	case o.snapshot != "":
+		return openFile(s, o.snapshot, o.at, *to)
 	}
 	return openLab(ctx, o.name)
 }
+
+// closed gives back what was opened, after an error or not.
+func (w *world) closed(err error) error { return errors.Join(err, w.close()) }
 
 func openLab(ctx context.Context, name string) (*world, error) {
 	if err := needRoot(); err != nil {
@@ -89,10 +97,11 @@ func openLab(ctx context.Context, name string) (*world, error) {
 func (w *world) namespaces(d lab.Dir) proof.Places {
 	var mu sync.Mutex
 	opened := map[string]*kernel.Namespace{}
-	w.close = func() {
+	w.close = func() error {
 		for _, ns := range opened {
 			_ = ns.Close()
 		}
+		return nil
 	}
 	return func(host string) (proof.Place, error) {
 		mu.Lock()
@@ -170,7 +179,7 @@ func openFile(s Streams, path, at string, to ends.End) (*world, error) {
 	if len(names) <= 3 {
 		of = snapshot.List(names)
 	}
-	w := &world{Source: source, taken: c.Taken, close: func() { _ = f.Close() }}
+	w := &world{Source: source, taken: c.Taken, close: f.Close}
 	w.notes = []string{fmt.Sprintf("prediction only: from a capture of %s, taken %s", of, c.Taken.UTC().Format("2006-01-02 15:04:05 UTC"))}
 	return w, nil
 }
@@ -225,7 +234,7 @@ func openText(path string, text []byte, at string, to ends.End) (*world, error) 
 	if err != nil {
 		return nil, badInput{fmt.Errorf("%s: neither a capture nor a text that shows rules: %w", path, err)}
 	}
-	w := &world{Source: source, close: func() {}}
+	w := &world{Source: source, close: func() error { return nil }}
 	for _, n := range source.Names() {
 		h, err := source.Host(n)
 		if err != nil {

@@ -39,6 +39,17 @@ func (n *Namespace) RuleHandles(family, table, chain string) ([]uint64, error) {
 	return handles, nil
 }
 
+// CountChains counts the chains of all tables of nf_tables.
+func (n *Namespace) CountChains() (int, error) {
+	nft := NFTables{NetNS: int(n.file.Fd())}
+	defer nft.Close()
+	answers, err := nft.Ask(context.Background(), nf.Table{Family: unix.NFPROTO_UNSPEC}.ListChains())
+	if err != nil {
+		return 0, fmt.Errorf("list chains in %s: %w", n.path, err)
+	}
+	return len(answers), nil
+}
+
 // HasChain tells whether the kernel has a chain. iptables-nft-save prints the built-in chains of a table also where there are none.
 func (n *Namespace) HasChain(family, table, chain string) (bool, error) {
 	fail := func(err error) (bool, error) {

@@ -40,8 +40,8 @@ func (h headers) parse() packet.Packet {
 	return p
 }
 
-// Decapsulate reads the packet in the frame that a packet of VXLAN carries (RFC 7348 section 5), of which transport is the header of UDP and
-// what follows; ok is false where that is none, or is cut before the packet's addresses. The rest is its transport header and payload.
+// Decapsulate reads the packet in the frame that a packet of VXLAN carries (RFC 7348 section 5), of which transport is the header of UDP
+// and what follows; ok is false where that is none, or is cut before the packet's addresses. The rest is its transport header and payload.
 func Decapsulate(transport []byte) (p packet.Packet, rest []byte, ok bool) {
 	const udp, vxlan, ether = 8, 8, 14
 	const known = 0x08 // the flag that says that there is a network identifier

@@ -242,6 +242,7 @@ func (l *nodes) kubeletConfig(n *node) (kubelet.Config, error) {
 		ClientCA:    l.clientCA,
 		ClusterDNS:  l.cluster().Spec.Network.DNSServiceIP,
 		TLSCert:     cert,
+		OnNode:      l.onNode(n),
 		Log:         func(format string, a ...any) { l.log.Warn(fmt.Sprintf(format, a...), "node", n.Name) },
 	}
 	if l.cluster().Spec.Network.Plugin == cluster.PluginKubenet {

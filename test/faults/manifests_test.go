@@ -18,8 +18,8 @@ var mayDo = []string{
 	"servicecidrs.networking.k8s.io [] [] [list watch]", "services [] [] [list watch]",
 }
 
-// TestServiceProxyManifests applies deploy/service-proxy.yaml to a cluster without a service proxy: its service account may do what
-// packetwalk-node needs, with which it serves a cluster IP, and nothing more.
+// TestServiceProxyManifests applies deploy/manifests/service-proxy.yaml to a cluster without a service proxy: its service account may do
+// what packetwalk-node needs, with which it serves a cluster IP, and nothing more.
 func TestServiceProxyManifests(t *testing.T) {
 	w := world.New(t, "manifests")
 	t.Cleanup(func() {
@@ -31,7 +31,7 @@ func TestServiceProxyManifests(t *testing.T) {
 	if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(filepath.Join(w.Root, "deploy", "service-proxy.yaml"))
+	text, err := os.ReadFile(filepath.Join(w.Root, "deploy", "manifests", "service-proxy.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,7 +42,7 @@ func TestServiceProxyManifests(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	const account = "packetwalk-service-proxy"
+	const account = "packetwalk-node"
 	var may []string
 	list := w.Kubectl(t, "auth", "can-i", "--list", "--no-headers", "--as=system:serviceaccount:kube-system:"+account, "-n", "kube-system")
 	for line := range strings.Lines(list) {
@@ -96,11 +96,13 @@ func TestServiceProxyManifests(t *testing.T) {
 		}
 	}()
 	world.Eventually(t, time.Minute, answers)
-	world.Eventually(t, time.Minute, func() error {
-		out, err := w.Try(20*time.Second, "ssh", "--name", w.Name, node, "--", "curl", "-sS", "-m", "2", "http://127.0.0.1:10256/healthz")
-		if err == nil && !strings.Contains(out, `"healthy":true`) {
-			err = fmt.Errorf("its health is %s", out)
-		}
-		return err
-	})
+	for path, want := range map[string]string{"/healthz": `"healthy":true`, "/readyz": `"ready": true`} {
+		world.Eventually(t, time.Minute, func() error {
+			out, err := w.Try(20*time.Second, "ssh", "--name", w.Name, node, "--", "curl", "-sS", "-m", "2", "http://127.0.0.1:10256"+path)
+			if err == nil && !strings.Contains(out, want) {
+				err = fmt.Errorf("%s is %s", path, out)
+			}
+			return err
+		})
+	}
 }

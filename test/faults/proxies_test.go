@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -59,13 +58,13 @@ func TestServiceProxyChanged(t *testing.T) {
 	inside, public := webService(t, w)
 	for i, p := range order[1:] {
 		from := order[i]
-		clients := []*proxyClient{newProxyClient(t, w, "pod/default/ubuntu", inside), newProxyClient(t, w, "client", public)}
+		clients := []*world.Stream{world.NewStream(t, w, "pod/default/ubuntu", inside), world.NewStream(t, w, "client", public)}
 		began := time.Now()
 		change(p)
 		took := time.Since(began)
 		leftBehind(t, w, p)
 		for _, c := range clients {
-			c.check(t, fmt.Sprintf("%v → %v in %v", from, p, took.Round(100*time.Millisecond)),
+			c.Check(t, fmt.Sprintf("%v → %v in %v", from, p, took.Round(100*time.Millisecond)),
 				from.implementation == "kube-proxy" && p.implementation == "kube-proxy")
 		}
 	}
@@ -147,92 +146,6 @@ func (p serviceProxy) wrong(rules string) (wrong []string) {
 
 // kubeletsChains are made by kubelets; the first by service proxies, too.
 var kubeletsChains = []string{"KUBE-FIREWALL", "KUBE-KUBELET-CANARY", "KUBE-IPTABLES-HINT"}
-
-// openConnections is how many connections each client keeps open all the time, and enoughConnections how many new ones it makes at least.
-const (
-	openConnections   = 10
-	enoughConnections = 100
-)
-
-// proxyClient asks a web server, over connections that stay open and over new ones, one after the other.
-type proxyClient struct {
-	host string
-	ask  func() (string, error)
-	end  func()
-}
-
-// check ends the client, and with it what was lost in the meantime, unless a gap is not ours.
-func (c *proxyClient) check(t *testing.T, change string, gap bool) {
-	t.Helper()
-	var got connections
-	world.Eventually(t, time.Minute, func() error {
-		if got = c.report(t); got.made < enoughConnections {
-			return fmt.Errorf("%s: %+v", c.host, got)
-		}
-		return nil
-	})
-	c.end()
-	text := fmt.Sprintf("%s, from %s: %d of %d open connections answer, %d of %d new ones were lost, the slowest took %v s", change, c.host,
-		got.open, openConnections, got.lost, got.made+got.lost, got.longest)
-	if (got.open != openConnections || got.lost > 0) && !gap {
-		t.Error(text)
-	} else {
-		t.Log(text)
-	}
-}
-
-// proxyScript makes up to a hundred connections a second, each with one request, and has curl write a line for each: the status of the
-// answer, or 000 when there was none within ten seconds, which is past three lost packets, and how long it took in seconds. For each line
-// that it reads it asks over the open connections, counts all, and tells how long the longest took.
-const proxyScript = `made=$(mktemp)
-curl -s -m 10 --rate 100/s -H 'Connection: close' -o /dev/null -w '%{stderr}%{http_code} %{time_total}\n' "http://$1/?[1-1000000]" 2>"$made" </dev/null &
-stream=$!
-trap 'kill $stream; rm "$made"' EXIT
-request=$'HEAD / HTTP/1.1\r\nHost: web\r\n\r\n'
-for i in $(seq $2); do exec {fd}<>/dev/tcp/$1/80; fds="$fds $fd"; done
-while read -r line; do
-  open=0
-  for fd in $fds; do
-    printf "%s" "$request" >&$fd || continue
-    read -r -t 10 answer <&$fd && case "$answer" in *" 200 "*) open=$((open + 1));; esac
-    while read -r -t 10 rest <&$fd && [ "$rest" != $'\r' ]; do :; done
-  done
-  echo $open $(grep -c '^200 ' $made) $(grep -vc '^200 ' $made) $( (echo 0 0; cat $made) | cut -d ' ' -f 2 | sort -n | tail -n 1)
-done`
-
-func newProxyClient(t *testing.T, w *world.World, host, address string) *proxyClient {
-	t.Helper()
-	in, out, end := w.Talk(t, host, proxyScript, address, strconv.Itoa(openConnections))
-	c := &proxyClient{host: host, end: end, ask: func() (string, error) {
-		fmt.Fprintln(in, "report")
-		return out.ReadString('\n')
-	}}
-	world.Eventually(t, time.Minute, func() error {
-		if got := c.report(t); got.open != openConnections || got.made == 0 || got.lost > 0 {
-			return fmt.Errorf("%+v", got)
-		}
-		return nil
-	})
-	return c
-}
-
-// connections are how many of the open ones answer, how many new ones were made and lost so far, and how many seconds the longest took.
-type connections struct {
-	open, made, lost int
-	longest          float64
-}
-
-func (c *proxyClient) report(t *testing.T) (got connections) {
-	t.Helper()
-	line, err := c.ask()
-	if err == nil {
-		_, err = fmt.Sscan(line, &got.open, &got.made, &got.lost, &got.longest)
-	}
-	if err != nil {
-		t.Fatalf("the client on %s says %q: %v", c.host, line, err)
-	}
-	return got
-}
 
 const kubenetCluster = `
 spec:

@@ -32,6 +32,7 @@ var benchmarks = []benchmark{
 	{"pod", "one more pod from the API to Ready: with an image of 50 MB that its node has, and one that it has not", benchPod},
 	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
 		benchProxy},
+	{"capture", "captures: of a node with -services services, and of simulated clusters of up to -nodes nodes with -pods pods", benchCapture},
 	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
 }
 

@@ -59,7 +59,8 @@ var products = map[string][]product{
 	"foreign": {
 		{name: "flanneld", module: "foreign", source: ".", what: "flannel's daemon", minutes: 4},
 		{name: "bridge", module: "foreign", source: pluginsModule + "/plugins/main/bridge", what: "the CNI plugin bridge", minutes: 1},
-		{name: "host-local", module: "foreign", source: pluginsModule + "/plugins/ipam/host-local", what: "the CNI plugin host-local", minutes: 1},
+		{name: "host-local", module: "foreign", source: pluginsModule + "/plugins/ipam/host-local",
+			what: "the CNI plugin host-local", minutes: 1},
 		{name: "portmap", module: "foreign", source: pluginsModule + "/plugins/meta/portmap", what: "the CNI plugin portmap", minutes: 1},
 	},
 }

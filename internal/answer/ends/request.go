@@ -152,9 +152,39 @@ func (r *reader) blind(what, instead string) error {
 	return fmt.Errorf("no %s are known here; %s", what, instead)
 }
 
+// Sender is who sends where an end is the sender: of a service its first endpoint that is ready and a pod, as the objects list them.
+func Sender(objects snapshot.Objects, from End) (End, error) {
+	if from.Kind != Service {
+		return from, nil
+	}
+	namespace := cmp.Or(from.Namespace, "default")
+	for _, s := range objects.Services {
+		if s.Namespace != namespace || s.Name != from.Name {
+			continue
+		}
+		for _, port := range s.Ports {
+			for _, e := range port.Endpoints {
+				has := func(p snapshot.Pod) bool { return slices.Contains(p.IPs, e.Addr()) }
+				if i := slices.IndexFunc(objects.Pods, has); i >= 0 {
+					return End{Kind: Pod, Namespace: objects.Pods[i].Namespace, Name: objects.Pods[i].Name}, nil
+				}
+			}
+		}
+		return End{}, errors.New("none of its pods is ready; write what sends, pod/NAME")
+	}
+	return End{}, errors.New("there is no such service; write what sends, pod/NAME")
+}
+
 // sender finds the host that sends, or where the packet of one that is not at hand comes in.
 func (r *reader) sender() error {
-	p, from := &r.Packet, r.from
+	p := &r.Packet
+	from, err := Sender(r.objects, r.from)
+	if err != nil {
+		return err
+	}
+	if from != r.from {
+		r.note("%s sends by its pods: this is %s", r.from, from)
+	}
 	if from.Port != 0 {
 		if !p.Protocol.HasPorts() {
 			return fmt.Errorf("%s has no ports; leave out :%d", p.Protocol, from.Port)
@@ -164,13 +194,10 @@ func (r *reader) sender() error {
 	var host string
 	var addresses []netip.Addr
 	switch from.Kind {
-	case Service:
-		return errors.New("a service sends nothing; write one of its pods, pod/NAME")
 	case Address:
 		p.Source = from.Address
 		host = r.owner(from.Address)
 	default:
-		var err error
 		if host, addresses, err = r.place(from); err != nil {
 			return err
 		}

@@ -111,7 +111,10 @@ func transport(p *packet.Packet) []byte {
 		binary.BigEndian.PutUint16(b[14:], 64240)
 	case packet.UDP, packet.UDPLite:
 		b = make([]byte, 8)
-		length := 8
+		if p.Tunnel != nil {
+			b = append(b, vxlan(p.Tunnel)...)
+		}
+		length := len(b)
 		if header := 20; p.Length > header+8 && !p.IsIPv6() {
 			length = p.Length - header
 		} else if p.Length > 48 && p.IsIPv6() {
@@ -130,6 +133,14 @@ func transport(p *packet.Packet) []byte {
 		binary.BigEndian.PutUint16(b[2:], p.DestinationPort.Number)
 	}
 	return b
+}
+
+// vxlan is its header and the frame that it carries (RFC 7348 section 5).
+func vxlan(t *packet.Tunnel) []byte {
+	const known = 1 << 27 // there is a network identifier
+	b := binary.BigEndian.AppendUint32(nil, known)
+	b = binary.BigEndian.AppendUint32(b, t.VNI<<8)
+	return append(b, encode(&t.Inner, true)...)
 }
 
 // icmp is a query with its identifier, or an error with the beginning of the packet that it is about (RFC 792, RFC 4443).

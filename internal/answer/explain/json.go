@@ -325,6 +325,8 @@ func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 		ob.ComponentInfo, ob.Owner, ob.Writer, ob.Rule = reference(st.Visit), r.For, r.Writer, ruleDoc(st.Visit)
 	case walk.Routed:
 		ob.ComponentInfo = routeText(st.Route)
+	case walk.Encapsulated, walk.Decapsulated:
+		ob.ComponentInfo = tunnelText(st)
 	case walk.Bridged:
 		ob.ComponentInfo = bridgeText(st.Bridge)
 	case walk.Resolved:

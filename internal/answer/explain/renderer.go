@@ -52,6 +52,8 @@ func (t *renderer) step(st *walk.Step) []line {
 		t.bridge = st.Bridge
 	case walk.Copy:
 		return t.copied(st)
+	case walk.Encapsulated, walk.Decapsulated:
+		return []line{{label: "tunnel", text: tunnelText(st), shape: "tunnel " + string(st.Stage)}}
 	case walk.Transmit:
 		return []line{{label: "out", text: t.leavesBy(&st.Packet), shape: "out"}}
 	case walk.Ruled:
@@ -70,6 +72,14 @@ func (t *renderer) step(st *walk.Step) []line {
 		}
 	}
 	return nil
+}
+
+// tunnelText is "into VXLAN 1 of flannel.1, to 10.1.0.5", or "out of VXLAN 1 of flannel.1".
+func tunnelText(st *walk.Step) string {
+	if st.Stage == walk.Decapsulated {
+		return "out of " + st.Tunnel.String()
+	}
+	return "into " + st.Tunnel.String() + ", to " + st.Packet.DestinationEnd()
 }
 
 // copied tells of a copy of the packet in one line: where it came from and how it ended. One that no rule looked at and that the host
@@ -126,7 +136,8 @@ func (t *renderer) ruled(st *walk.Step) []line {
 	why := t.why(v, &st.Packet)
 	caller := t.last
 	t.last = st
-	couldKeep := st.Hook == netfilter.Postrouting && natChain(v.Chain) && !t.reply // the source that the destination sees
+	// the source that the destination sees, of which what carries the packet has none
+	couldKeep := st.Hook == netfilter.Postrouting && natChain(v.Chain) && !t.reply && st.Packet.Tunnel == nil
 	if v.Rule != nil {
 		t.visits[v.Rule] = v
 	} else if couldKeep {
@@ -219,7 +230,7 @@ func (t *renderer) changes(st, caller *walk.Step, why, choice string) []line {
 		case "source", "destination":
 			tr := translation{host: st.Host, ref: ref, does: targetOf(v), why: why, field: c.Field, from: c.From, to: c.To}
 			tr.mark = t.markFor(v)
-			t.note(&tr)
+			t.note(&tr, st)
 			l.label, l.text = natLabel(c.Field), l.text+": "+tr.does+choice
 		case "mark", "connmark":
 			l.label = map[string]string{"mark": "mark", "connmark": "ctmark"}[c.Field]
@@ -264,9 +275,9 @@ func (t *renderer) markFor(v *netfilter.Visit) *marking {
 	return nil
 }
 
-// note keeps a translation of the request's source: the sentence at the end tells it.
-func (t *renderer) note(tr *translation) {
-	if !t.reply && tr.field == "source" {
+// note keeps a translation of the request's source: the sentence at the end tells it. That of a packet that carries it is none.
+func (t *renderer) note(tr *translation, st *walk.Step) {
+	if !t.reply && tr.field == "source" && st.Packet.Tunnel == nil {
 		t.explanation.sources = append(t.explanation.sources, *tr)
 	}
 }
@@ -291,7 +302,7 @@ func (t *renderer) translated(st *walk.Step) []line {
 			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(v, &st.Packet)
 			tr.mark = t.markFor(v)
 		}
-		t.note(&tr)
+		t.note(&tr, st)
 		l := line{label: natLabel(c.Field), text: c.From + " → " + c.To + "  by " + tr.does, shape: "binding " + c.Field}
 		if tr.ref != "" {
 			l.text, l.owner = c.From+" → "+c.To+"  by "+tr.ref+": "+tr.does, tr.why

@@ -70,6 +70,8 @@ func wideLines(st *walk.Step, why *reasoner) []line {
 		return []line{{label: "sent", text: p.String()}}
 	case walk.Received:
 		return []line{{label: "in", text: linkAndPort(p.In, p.BridgeIn) + "  " + p.String()}}
+	case walk.Encapsulated, walk.Decapsulated:
+		return []line{{label: "tunnel", text: tunnelText(st) + "  " + p.String()}}
 	case walk.Transmit:
 		return []line{{label: "out", text: linkAndPort(p.Out, p.BridgeOut) + "  " + p.String()}}
 	case walk.Ruled:

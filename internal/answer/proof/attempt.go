@@ -148,10 +148,14 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	}
 	report = Compare(a.predicted, o)
 	result := a.predicted
+	order, err := orders(a.source, o, identifyAny(o, a.predicted), answersAt(a.predicted))
+	if err != nil {
+		return report, 0, err
+	}
 	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
-	if a.chance && (over || report.First == nil || tunnelled(result)) {
+	if len(order) > 0 || a.chance && (over || report.First == nil || tunnelled(result)) {
 		index := report.Outcome
-		if result, err = pinned(a.source, a.predicted, o); err != nil {
+		if result, err = pinned(a.source, a.predicted, o, order); err != nil {
 			return report, 0, err
 		}
 		report = Compare(result, o)

@@ -66,7 +66,10 @@ func identify(o *Observed, request *walk.Request) *identity {
 
 // segment finds the sequence number of the segment that left the sender, or came to where the request begins.
 func segment(o *Observed, request *walk.Request) *identity {
-	id := &identity{request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length, flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control}
+	id := &identity{
+		request: o.Answer.Tuple, payload: o.Payload, length: request.Packet.Length,
+		flags: cmp.Or(request.Packet.TCPFlags, packet.SYN) & control,
+	}
 	h := o.Hosts[request.Host]
 	if h == nil || id.request.Protocol != packet.TCP {
 		return id
@@ -105,8 +108,8 @@ func (id *identity) of(p *packet.Packet, transport []byte, expected func(packet.
 	return id.itself(p, transport, expected)
 }
 
-// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and payload
-// of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
+// itself tells the direction of a packet by what address translation leaves alone: the flags and sequence numbers of TCP, the type and
+// payload of an echo, the payload of a datagram. An answering datagram is told by its tuple in expected.
 func (id *identity) itself(p *packet.Packet, transport []byte, expected func(packet.Tuple) bool) direction {
 	switch {
 	case isError(p):

@@ -10,19 +10,26 @@ import (
 
 // pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open
 // no longer.
-func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+func pinned(source snapshot.Source, predicted *walk.Result, o *Observed, order map[string][]walk.Order) (*walk.Result, error) {
 	request := predicted.Request
+	request.Order = order
 	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
-	id := identify(o, &request)
-	id.refusal = true // an error may be what was carried
-	for i := range predicted.Outcomes {
-		id.expectCarriers(&predicted.Outcomes[i])
-	}
+	id := identifyAny(o, predicted)
 	for name, h := range o.Hosts {
 		request.Settled[name] = settled(h, id, name == request.Host)
 		request.Carriers[name] = sentCarriers(h, id)
 	}
 	return walk.Walk(source, request)
+}
+
+// identifyAny is identify for packets of any outcome.
+func identifyAny(o *Observed, predicted *walk.Result) *identity {
+	id := identify(o, &predicted.Request)
+	id.refusal = true // an error may be what was carried
+	for i := range predicted.Outcomes {
+		id.expectCarriers(&predicted.Outcomes[i])
+	}
+	return id
 }
 
 // settled are the connections that a host has made, by what became of the packet between coming in and going out, and else as conntrack

@@ -17,11 +17,8 @@ type observedRule struct {
 }
 
 // ruleEvents are the rules and policies that packets of one direction met in a host.
-func (c *comparison) ruleEvents(h *Host, steps []placed, d direction) []observedRule {
-	expected := func(packet.Tuple) bool { return false }
-	if d == back {
-		expected = expects(steps)
-	}
+func (c *comparison) ruleEvents(name string, h *Host, d direction) []observedRule {
+	expected := c.answers(name)
 	var events []observedRule
 	for _, t := range kernel.GroupTrace(h.Trace) {
 		if c.id.of(&t.Packet, t.Transport, expected) != d {
@@ -60,7 +57,7 @@ type matcher struct {
 
 // rules compares the rules of one host in order.
 func (c *comparison) rules(name string, h *Host, steps []placed, d direction) {
-	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(h, steps, d), last: steps[0].position}
+	m := &matcher{comparison: c, name: name, host: h, back: d == back, events: c.ruleEvents(name, h, d), last: steps[0].position}
 	m.flooded = m.back && c.refusedCopies
 	defer func() {
 		if m.flooded && slices.ContainsFunc(slices.Concat(m.passed, m.events), func(e observedRule) bool { return e.Verdict == "drop" }) {
@@ -229,7 +226,7 @@ func packetAtChain(s placed, e *observedRule) string {
 		return fmt.Sprintf(" (packet %s, predicted %s)", p.Tuple, s.before.Tuple)
 	}
 	// the kernel shows it as the first rule that applied left it
-	if want := s.before.TTL; want != 0 && want != p.TTL && s.Packet.TTL != p.TTL {
+	if want := s.before.TTL; want != 0 && !s.before.SomeTTL && want != p.TTL && s.Packet.TTL != p.TTL {
 		return fmt.Sprintf(" (TTL %d, predicted %d)", p.TTL, want)
 	}
 	return ""

@@ -53,8 +53,8 @@ func (id *identity) inside(p *packet.Packet, transport []byte, expected func(pac
 	return id.toCarry[i].direction, true
 }
 
-// begins tells whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its network
-// and the beginning of the frame that it carries.
+// begins tells whether a packet of which only the beginning is known may be the predicted one: it has its addresses, its length, its
+// network and the beginning of the frame that it carries.
 func (c *toCarry) begins(p *packet.Packet, transport []byte) bool {
 	const udp, vxlan, cut = 8, 8, 4
 	if len(transport) < udp+vxlan+cut || !sameTuple(&c.Tuple, &p.Tuple) || c.Length != 0 && c.Length != p.Length {
@@ -64,8 +64,8 @@ func (c *toCarry) begins(p *packet.Packet, transport []byte) bool {
 	return binary.BigEndian.Uint32(transport[udp+4:])>>8 == c.Tunnel.VNI && [cut]byte(transport[udp+vxlan:]) == [cut]byte(station[:])
 }
 
-// quotesCarrier tells whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes, since
-// a trace shows no more of that than the beginning of an IP header.
+// quotesCarrier tells whether an ICMP error is about a packet of VXLAN that carried one of the probe's: by the length of what it quotes,
+// since a trace shows no more of that than the beginning of an IP header.
 func (id *identity) quotesCarrier(transport []byte) bool {
 	const header, least = 8, 12
 	if len(transport) < header+least {

@@ -151,6 +151,9 @@ func (e *Extended) wireFabric() {
 	for _, n := range e.fabric.nics {
 		known[n.machine] = true
 	}
+	for _, node := range e.fabric.objects.Nodes {
+		known["node/"+node.Name] = true
+	}
 	for _, name := range e.Source.Names() {
 		kind, _, _ := strings.Cut(name, "/")
 		if (kind == "node" || kind == "vm") && !known[name] {

@@ -15,6 +15,7 @@ import (
 var elsewhere = map[string]string{
 	"internal/base/program/program.go":                "the function that all others use",
 	"internal/base/supervise/process.go":              "processes that go on without us, and are taken over by their pid files",
+	"internal/lab/onnode.go":                          "what kubectl packetwalk talks to, for as long as that takes",
 	"internal/lab/up.go":                              "the lab process, which goes on without us",
 	"internal/cli/shell.go":                           "the user's shell",
 	"internal/pods/container/below.go":                "a process below another process namespace, by system calls alone",

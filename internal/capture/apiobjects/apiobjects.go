@@ -30,6 +30,12 @@ func Fetch(ctx context.Context, kubeconfig string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
+	return FetchBy(ctx, config)
+}
+
+// FetchBy is Fetch with a client's configuration.
+func FetchBy(ctx context.Context, config *rest.Config) (map[string][]byte, error) {
+	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.UserAgent, config.Timeout = -1, 0, "packetwalk", patience
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {

@@ -89,6 +89,8 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 	switch {
 	case row.Part == snapshot.Flows && ns.TracksNothing():
 		return capture.Output{Command: strings.Join(row.Commands[0], " ")}
+	case row.File == capture.RulesetFile:
+		return d.ruleset(ctx, ns, row)
 	case len(row.Commands) > 0:
 		return d.command(ctx, ns, row)
 	case row.File == capture.SysctlsFile:

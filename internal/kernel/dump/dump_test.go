@@ -180,6 +180,48 @@ func TestDumpWithoutTools(t *testing.T) {
 	}
 }
 
+// TestDumpOfManyChains: where there are many chains, nft is not asked for the rules that iptables-save prints, and what is read of both is
+// the same but for the rules' handles.
+func TestDumpOfManyChains(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	run(t, ns, "sh", "-ec", `nft add table inet first '{ chain c { type filter hook forward priority 0; ip daddr 10.7.0.0/16 accept; }; }'
+		iptables-nft -t nat -N KUBE-X && iptables-nft -t nat -A KUBE-X -p tcp -m tcp --dport 80 -j DNAT --to-destination 10.1.1.1:80
+		iptables-nft -t nat -A PREROUTING -m comment --comment "to X" -j KUBE-X && ip6tables-nft -A FORWARD -j DROP
+		nft add table ip last '{ chain c { type nat hook prerouting priority -100; tcp dport 81 redirect to :82; }; }'`)
+	load := func() (*snapshot.Host, capture.Output) {
+		raw, err := (&dump.Dumper{}).All(t.Context(), "node/a", ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := capture.NewLoader(raw.Name).Load(raw)
+		if len(h.Missing) > 0 {
+			t.Errorf("missing: %v", h.Missing)
+		}
+		return h, raw.Outputs[capture.RulesetFile]
+	}
+	whole, _ := load()
+	defer func(n int) { *dump.ManyChains = n }(*dump.ManyChains)
+	*dump.ManyChains = 3
+	parts, out := load()
+	want := "nft -j -a list tables; nft -j -a list chains; nft -j -a list table inet first; nft -j -a list table ip last"
+	if out.Command != want || strings.Contains(string(out.Data), "10.1.1.1") {
+		t.Errorf("%s\n%s", out.Command, out.Data)
+	}
+	if len(whole.Rules.Tables) != len(parts.Rules.Tables) || len(whole.Rules.Tables) != 4 {
+		t.Fatalf("%d tables, and %d", len(whole.Rules.Tables), len(parts.Rules.Tables))
+	}
+	if changed := snapshot.Changes(whole, parts); changed != nil {
+		t.Errorf("changed: %v", changed)
+	}
+	for i, a := range whole.Rules.Tables {
+		b := parts.Rules.Tables[i]
+		if a.Name != b.Name || a.Family != b.Family || a.Dialect != b.Dialect || len(a.Chains) != len(b.Chains) {
+			t.Errorf("table %d is %s %s of %d chains, and %s %s of %d", i, a.Family, a.Name, len(a.Chains), b.Family, b.Name, len(b.Chains))
+		}
+	}
+}
+
 func TestDumpEndsWithItsContext(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))

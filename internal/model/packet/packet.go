@@ -54,6 +54,7 @@ type Packet struct {
 	Tuple
 	TCPFlags TCPFlags
 	TTL      uint8 // hop limit in IPv6
+	SomeTTL  bool  // it came from where nobody knows: TTL is an example
 	TOS      uint8 // DSCP<<2 | ECN; traffic class in IPv6
 	Length   int   // of the IP packet with its header, in bytes; 0 where not known
 	Offset   int   // fragment offset in bytes; 0 for whole packets and first fragments

@@ -126,7 +126,7 @@ func (m *machine) reflectsMark(answer *packet.Packet) bool {
 // replyFromOutside is the answer to a packet that left what is known: it comes back by the link that it left by.
 func (t transit) replyFromOutside(link string) (transit, stage) {
 	p := &t.p
-	next := packet.Packet{Tuple: p.Reply(), TTL: 64, Frame: p.Frame.Back()}
+	next := packet.Packet{Tuple: p.Reply(), TTL: 64, SomeTTL: true, Frame: p.Frame.Back()}
 	if p.Protocol == packet.TCP {
 		next.TCPFlags = packet.SYN | packet.ACK
 	}

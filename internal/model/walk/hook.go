@@ -14,7 +14,7 @@ import (
 // and br_netfilter at theirs. It returns how the packet's way ended; nil where it goes on.
 func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 	builtins := builtinsAt(f, h)
-	for _, c := range t.m.Rules.Hook(f, h) {
+	for _, c := range t.chains(f, h) {
 		for len(builtins) > 0 && builtins[0].priority <= c.Base.Priority {
 			if end := builtins[0].work(t, f, h); end != nil {
 				return end
@@ -34,6 +34,21 @@ func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 		}
 	}
 	return nil
+}
+
+// Order says of two base chains with one priority which the kernel calls first.
+type Order struct{ First, Then *netfilter.Chain }
+
+// chains are the base chains of a hook in the order in which they are called.
+func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chain {
+	chains := t.m.Rules.Hook(f, h)
+	for _, o := range t.req.Order[t.m.Name] {
+		then, first := slices.Index(chains, o.Then), slices.Index(chains, o.First)
+		if then >= 0 && then < first && o.First.Base.Priority == o.Then.Base.Priority {
+			chains = slices.Insert(slices.Delete(slices.Clone(chains), first, first+1), then, o.First)
+		}
+	}
+	return chains
 }
 
 // ipHook is hook for the packet's own family, and then the next stage.

@@ -118,7 +118,7 @@ func (t *transit) bindFirst(f netfilter.Family, h netfilter.Hook, source bool, d
 // bind asks the nat chains until one binds the flow; without one, the flow keeps its addresses.
 func (t *transit) bind(f netfilter.Family, h netfilter.Hook, source bool, done packet.Status) *End {
 	ask := func(wanted packet.Translation) netfilter.Verdict { return t.translation(h, wanted) }
-	for _, c := range t.m.Rules.Hook(f, h) {
+	for _, c := range t.chains(f, h) {
 		if c.Base.Type != "nat" {
 			continue
 		}

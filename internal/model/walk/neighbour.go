@@ -32,7 +32,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	case q.stopped != nil:
 		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
 		return ResolveStep{}, nobody
-	case !ok && (!q.left || t.m.askedInVain(l.Name, a)):
+	case !ok && (!q.left || t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
@@ -50,6 +50,17 @@ func (m *machine) learn(link string, a netip.Addr, mac packet.MAC) {
 		m.neighbours = map[neighbour]packet.MAC{}
 	}
 	m.neighbours[neighbour{link, a}] = mac
+}
+
+// silent asks whether a neighbour answers of which the last that is known is that it did not. It may have been away for a while; the kernel
+// asks again for the next packet.
+type silent struct {
+	link string
+	who  netip.Addr
+}
+
+func (s silent) String() string {
+	return fmt.Sprintf("whether %s answers on %s, which it did not when it was last asked", s.who, s.link)
 }
 
 // askedInVain tells that the machine itself has asked before, and nobody answered.

@@ -88,7 +88,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 		return p, false
 	}
 	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged", l.Name, name, t.p.Destination))
-	far.p.Local, far.p.Frame = packet.Local{In: in}, packet.Frame{}
+	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
 	far.asked, far.steps, far.before = t.asked, t.steps, t.before
 	return far.to(transit.receiveFromOutside), true
 }

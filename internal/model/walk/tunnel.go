@@ -144,7 +144,8 @@ func (t *transit) seenPort() packet.Port {
 	low, high := p.SourcePort.Span()
 	for _, c := range t.req.Carriers[t.m.Name] {
 		port := c.Tuple.SourcePort
-		if c.Tuple.SourcePort = p.SourcePort; c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high {
+		c.Tuple.SourcePort = p.SourcePort
+		if c.Tuple == p.Tuple && c.Carried == p.Tunnel.Inner.Tuple && low <= port.Number && port.Number <= high {
 			return port
 		}
 	}

@@ -32,6 +32,8 @@ type Request struct {
 	// Carriers are packets with which hosts are known to have carried the packet or its answer in VXLAN, by host: the ports that the kernel
 	// chose are taken from them, which are ranges else.
 	Carriers map[string][]Carrier
+	// Order are base chains of which the kernel is known to call the one before the other, by host: of equal priorities no tool tells.
+	Order map[string][]Order
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log"
 	"slices"
@@ -56,6 +55,7 @@ type agent struct {
 	own      []iptables.Rule // the node's own rules for masquerade, at the end of POSTROUTING
 	keepers  []*keeper       // of the ip-masq-agent's rules, and of Calico's pools
 	faults   faults
+	turn     turn
 	logger   *log.Logger
 
 	node  *service.Node // as the service ports see it; nil before the first sync
@@ -109,8 +109,8 @@ func (s iptablesSyncer) Sync(ctx context.Context, ports *service.Ports, _ []serv
 	return s.Syncer.Sync(ctx, ports.All())
 }
 
-// Run runs the agent until the context ends, and then returns nil with all rules left in place. It fails only at the start: on options, on
-// sysctls that it needs, and with BindHardFail on the addresses it listens on.
+// Run runs the agent until the context ends, and then returns nil with all rules left in place, but for CleanupOnDelete. It fails only at
+// the start: on options, on sysctls that it needs, and with BindHardFail on the addresses it listens on.
 func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err := o.Validate(); err != nil {
 		return err
@@ -149,7 +149,10 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 		}
 		a.addPools(pools)
 	}
-	return a.run(ctx)
+	if o.CleanupOnDelete == "" || !o.ServiceProxy {
+		return a.run(ctx)
+	}
+	return a.runAndCleanUp(ctx, config)
 }
 
 // newAgent makes an agent that has no source yet.
@@ -165,7 +168,7 @@ func newAgent(o Options, m *metrics, logger *log.Logger) (*agent, error) {
 	a.faults = faults{log: a.log, last: faultsLast, now: map[string]fault{}}
 	a.checks = serviceproxy.NewHealthChecks(a.health.Healthy)
 	for _, f := range o.Families {
-		a.families = append(a.families, programsOf{f, newPrograms(f)})
+		a.families = append(a.families, programsOf{f, newPrograms(f, o.IPTablesVariant)})
 	}
 	if !o.ServiceProxy {
 		return a, nil
@@ -205,7 +208,7 @@ func (a *agent) addProxies() error {
 		if slices.Contains(a.Families, f) {
 			continue
 		}
-		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f)}, a.Backend, a.rules)
+		p, err := newProxy(a.config(f), programsOf{f, newPrograms(f, a.IPTablesVariant)}, a.Backend, a.rules)
 		if err != nil {
 			return err
 		}
@@ -225,20 +228,6 @@ func newProxy(c serviceproxy.Config, f programsOf, backend string, rules *servic
 		p.syncer, p.other = p.other, p.syncer
 	}
 	return p, nil
-}
-
-// Cleanup removes the service proxy's rules of the options' backend, of both families.
-func Cleanup(ctx context.Context, o Options) error {
-	var errs []error
-	rules := servicemaps.NewRules(&kernel.NFTables{})
-	for _, f := range o.SupportedFamilies() {
-		p, err := newProxy(o.config(f), programsOf{f, newPrograms(f)}, o.Backend, rules)
-		if err == nil {
-			err = p.syncer.Remove(ctx)
-		}
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
 }
 
 // addMasqAgent makes the agent keep the rules of the ip-masq-agent.
@@ -276,18 +265,23 @@ func (a *agent) run(ctx context.Context) error {
 	}
 	defer a.checks.Close()
 
+	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
+	if !a.takeParts(ctx) {
+		return nil
+	}
 	for _, k := range a.keepers {
 		k.prepare(ctx)
 	}
 	beside.Go(func() { a.source.Run(ctx) })
-
-	a.log("packetwalk-node %s on node %s: %s, rules %s, families %v", a.Version, a.NodeName, a.Backend, a.Rules, a.Families)
 	a.ensureMasquerade(ctx) // before the first sync: it needs nothing of the API
 	for _, k := range a.keepers {
 		beside.Go(func() { k.run(ctx) })
 	}
 	if !a.source.WaitForSync(ctx) {
 		return nil // told to stop before the API answered
+	}
+	if a.ServiceProxy && !a.awaitProxies(ctx) {
+		return nil
 	}
 	watch := func() { beside.Go(func() { a.watchKernel(ctx) }) }
 	if !a.WatchKernel {

@@ -394,7 +394,7 @@ func FuzzNotice(f *testing.F) {
 }
 
 func TestProgramsQuoteTheLineThatFailed(t *testing.T) {
-	p := newPrograms(service.IPv4)
+	p := newPrograms(service.IPv4, VariantInstalled)
 	p.restore = "false"
 	if err := p.Restore(context.Background(), nil); err == nil {
 		t.Error("no error")

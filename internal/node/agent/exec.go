@@ -22,14 +22,20 @@ type programs struct {
 	pids map[int]bool // of the runs of late: the kernel's notices name who made a change
 }
 
-func newPrograms(f service.Family) *programs {
+func newPrograms(f service.Family, variant string) *programs {
 	const first = "pid:[4026531836]" // PROC_PID_INIT_INO
 	namespace, _ := os.Readlink("/proc/self/ns/pid")
-	p := &programs{restore: "iptables-restore", save: "iptables-save", nested: namespace != first, pids: map[int]bool{}}
+	tool := "iptables-"
 	if f == service.IPv6 {
-		p.restore, p.save = "ip6tables-restore", "ip6tables-save"
+		tool = "ip6tables-"
 	}
-	return p
+	if variant == VariantDetect {
+		variant = detected()
+	}
+	if variant != VariantInstalled {
+		tool += variant + "-"
+	}
+	return &programs{restore: tool + "restore", save: tool + "save", nested: namespace != first, pids: map[int]bool{}}
 }
 
 // Restore implements serviceproxy.Tables. It waits up to five seconds for the xtables lock, as kube-proxy does.

@@ -22,6 +22,8 @@ type part interface {
 	apply(ctx context.Context) error
 	// period is how long nothing may happen before everything is looked at again.
 	period() time.Duration
+	// unready is why what the part keeps is not in force, none where it is.
+	unready() []string
 	// serve adds the part's paths.
 	serve(mux *http.ServeMux)
 }

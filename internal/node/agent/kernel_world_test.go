@@ -43,6 +43,8 @@ func TestMain(m *testing.M) {
 		if err := playInit(); err != nil {
 			log.Fatal(err)
 		}
+	case "variant":
+		fmt.Println(detected())
 	case "endpoint":
 		playEndpoint(os.Args[1])
 	case "client":
@@ -416,7 +418,17 @@ type agentProcess struct {
 
 func (w *world) agent() *agentProcess {
 	w.Helper()
-	p := &agentProcess{world: w, cmd: w.role("node", "agent", w.path), log: &bytes.Buffer{}, end: make(chan error, 1)}
+	p, started := w.launch()
+	if !<-started {
+		w.Fatalf("agent ended: %v\n%s", <-p.end, p.log)
+	}
+	return p
+}
+
+// launch starts an agent, which may wait before it begins; started receives when it has written rules, and false when it has ended.
+func (w *world) launch() (p *agentProcess, started <-chan bool) {
+	w.Helper()
+	p = &agentProcess{world: w, cmd: w.role("node", "agent", w.path), log: &bytes.Buffer{}, end: make(chan error, 1)}
 	pipe, err := p.cmd.StderrPipe()
 	if err != nil {
 		w.Fatal(err)
@@ -424,26 +436,23 @@ func (w *world) agent() *agentProcess {
 	if err := p.cmd.Start(); err != nil {
 		w.Fatal(err)
 	}
-	started := make(chan bool, 1)
+	wrote := make(chan bool, 1)
 	go func() {
 		lines := bufio.NewScanner(pipe)
 		for lines.Scan() {
 			p.log.WriteString(lines.Text() + "\n")
 			if strings.HasPrefix(lines.Text(), "synced") {
 				select {
-				case started <- true:
+				case wrote <- true:
 				default: // once more, of whom nobody waits for
 				}
 			}
 		}
 		p.end <- p.cmd.Wait()
-		close(started)
+		close(wrote)
 	}()
 	w.Cleanup(func() { _ = p.cmd.Process.Kill() })
-	if !<-started {
-		w.Fatalf("agent ended: %v\n%s", <-p.end, p.log)
-	}
-	return p
+	return p, wrote
 }
 
 // stop ends the agent as init systems do.

@@ -180,7 +180,7 @@ func (o *Options) SupportedFamilies() []service.Family {
 	if err == nil && o.Backend == BackendIPTables {
 		ctx, cancel := context.WithTimeout(context.Background(), presentLimit)
 		defer cancel()
-		_, err = newPrograms(service.IPv6).Save(ctx, iptables.NAT)
+		_, err = newPrograms(service.IPv6, o.IPTablesVariant).Save(ctx, iptables.NAT)
 	}
 	if err != nil {
 		return []service.Family{service.IPv4}

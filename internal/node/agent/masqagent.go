@@ -64,6 +64,8 @@ func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqM
 
 func (m *masqAgent) prepare(context.Context) {}
 
+func (m *masqAgent) unready() []string { return m.state.now().Unhealthy }
+
 func (m *masqAgent) serve(mux *http.ServeMux) { m.state.serve(mux) }
 
 func (m *masqAgent) period() time.Duration {

@@ -66,6 +66,12 @@ type Options struct {
 	MasqResync     time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
 	CalicoPools    bool           // keep the IP sets and nat chains of Calico's IPPools
 	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule
+
+	// IPTablesVariant is which of iptables' programs are run: those of a node's own distribution by default.
+	IPTablesVariant string
+
+	// CleanupOnDelete is the DaemonSet, NAMESPACE/NAME, whose deletion is the end of the service proxy's rules, too; empty: they always stay.
+	CleanupOnDelete string
 }
 
 // What rules are made of.
@@ -152,6 +158,13 @@ func (o *Options) Validate() error {
 	}
 	if o.IPMasqAgent {
 		o.validateMasq(bad)
+	}
+	if !slices.Contains([]string{VariantInstalled, VariantNFT, VariantLegacy, VariantDetect}, o.IPTablesVariant) {
+		bad("--iptables-variant: no variant %q; there are nft, legacy and detect", o.IPTablesVariant)
+	}
+	if namespace, name, _ := strings.Cut(o.CleanupOnDelete, "/"); o.CleanupOnDelete != "" &&
+		(namespace == "" || name == "" || strings.Contains(name, "/")) {
+		bad("--cleanup-on-delete: %q is no NAMESPACE/NAME", o.CleanupOnDelete)
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,7 @@ import (
 
 	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/serve"
+	"packetwalk.dev/internal/node/incumbent"
 	"packetwalk.dev/internal/node/proxyconfig"
 )
 
@@ -35,10 +36,14 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	for _, k := range a.keepers {
 		k.serve(proxyMode)
 	}
-	proxyMode.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte(a.Backend)) })
+	proxyMode.HandleFunc("/proxyMode", a.serveProxyMode)
+	proxyMode.HandleFunc(incumbent.ReadyPath, a.serveReady)
 	proxyMode.HandleFunc("/configz", func(w http.ResponseWriter, _ *http.Request) {
 		writeJSON(w, http.StatusOK, map[string]any{proxyconfig.Group: a.Configz})
 	})
+	health := http.NewServeMux()
+	health.Handle("/", a.health.Handler(a.metrics.answered))
+	health.HandleFunc(incumbent.ReadyPath, a.serveReady)
 	healthz := a.HealthzAddress
 	if !a.ServiceProxy {
 		healthz = "" // who is the service proxy is there
@@ -47,7 +52,7 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		flag, address string
 		handler       http.Handler
 	}{
-		{"--healthz-bind-address", healthz, a.health.Handler(a.metrics.answered)},
+		{"--healthz-bind-address", healthz, health},
 		{"--metrics-bind-address", a.MetricsAddress, proxyMode},
 	} {
 		if s.address == "" {
@@ -61,6 +66,35 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 		wait.Go(func() { a.keepServing(ctx, s.flag, s.address, l, s.handler) })
 	}
 	return nil
+}
+
+// serveProxyMode tells what the rules of services are made of; who is not the service proxy, or not yet, has no mode.
+func (a *agent) serveProxyMode(w http.ResponseWriter, r *http.Request) {
+	if !a.ServiceProxy || len(a.turn.waitsFor()) > 0 {
+		http.NotFound(w, r)
+		return
+	}
+	_, _ = w.Write([]byte(a.Backend))
+}
+
+// serveReady answers 200 where all that the agent is to keep is in force, else 503, with the reasons.
+func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
+	ready := incumbent.Ready{Waiting: a.turn.waitsFor()}
+	if a.ServiceProxy {
+		for _, f := range a.Families {
+			if why := a.health.Unready(f); why != "" {
+				ready.Unready = append(ready.Unready, why)
+			}
+		}
+	}
+	for _, k := range a.keepers {
+		ready.Unready = append(ready.Unready, k.unready()...)
+	}
+	status := http.StatusOK
+	if ready.Ready = len(ready.Waiting)+len(ready.Unready) == 0; !ready.Ready {
+		status = http.StatusServiceUnavailable
+	}
+	writeJSON(w, status, ready)
 }
 
 // keepServing answers on a listener, which may be nil, and on another at the same address when there is none, until the context ends.

@@ -361,7 +361,7 @@ func TestNoticesOfOtherProcessNamespaces(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := <-notices
-	p := newPrograms(service.IPv4)
+	p := newPrograms(service.IPv4, VariantInstalled)
 	p.note(1) // in its namespace
 	agent := &agent{nft: &kernel.NFTables{NetNS: ns.FD()}, families: []programsOf{{service.IPv4, p}}}
 	for _, nested := range []bool{false, true} {

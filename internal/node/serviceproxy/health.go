@@ -98,6 +98,18 @@ func (h *Health) status() healthStatus {
 // Healthy tells whether changes reach the kernel in time.
 func (h *Health) Healthy() bool { return h.status().Healthy }
 
+// Unready is why the rules of a family are not what the API says, empty where they are: also before they were written the first time, where
+// Healthy has patience.
+func (h *Health) Unready(f service.Family) string {
+	switch st, known := h.status().Status[f.String()]; {
+	case !known || st.LastUpdated.IsZero():
+		return fmt.Sprintf("the %s rules have not been written yet", f)
+	case !st.Healthy:
+		return fmt.Sprintf("changes wait to be written to the %s rules", f)
+	}
+	return ""
+}
+
 // Handler serves /healthz, which also asks whether the node is eligible, and /livez, which does not: 200 or 503 and a JSON object
 // {lastUpdated, currentTime, nodeEligible, healthy, status}. answered counts by path and code; nil: nobody counts.
 func (h *Health) Handler(answered func(path string, code int)) http.Handler {

@@ -114,7 +114,7 @@ func unpacked(ending string, r io.Reader) (io.Reader, error) {
 		if err != nil {
 			return nil, err
 		}
-		return z.IOReadCloser(), nil
+		return z, nil // which has no goroutine that would have to end
 	}
 	return nil, fmt.Errorf("it is packed as %q, which is not read", ending)
 }

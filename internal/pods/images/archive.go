@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -121,4 +123,37 @@ func (a *ArchiveWriter) Close() error {
 		}
 	}
 	return a.tar.Close()
+}
+
+// Save writes images by what refs mean to an archive, each with its name; see [ArchiveWriter]. Of an image that came from an index for
+// several platforms the store has this machine's, and that is saved. [ErrNotFound] is in the error's chain where one is not there.
+func (s *Store) Save(ctx context.Context, to io.Writer, refs ...string) error {
+	a := NewArchiveWriter(to)
+	for _, ref := range refs {
+		d, c, err := s.lookUp(ref)
+		if err == nil {
+			err = s.save(ctx, a, d, c)
+		}
+		if err != nil {
+			return fmt.Errorf("save image %s: %w", ref, s.explain(err))
+		}
+	}
+	return a.Close()
+}
+
+func (s *Store) save(ctx context.Context, a *ArchiveWriter, d entry, c contents) error {
+	for _, b := range slices.Concat(c.manifest.Layers, []v1.Descriptor{c.manifest.Config}, []v1.Descriptor{d}) {
+		f, err := s.Blob(b.Digest.String())
+		if err != nil {
+			return s.damaged(err)
+		}
+		if err := errors.Join(a.Blob(ctx, b, f), f.Close()); err != nil {
+			return err
+		}
+	}
+	var names []string
+	if n := d.Annotations[refName]; n != "" {
+		names = []string{n}
+	}
+	return a.Image(d, c.manifest, names...)
 }

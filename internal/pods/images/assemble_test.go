@@ -138,6 +138,19 @@ func TestOwnNames(t *testing.T) {
 	}
 }
 
+// TestReleasedName: packetwalk's own image, by a tag or a digest, is no image that Assemble makes, and what only begins as its name is.
+func TestReleasedName(t *testing.T) {
+	for name, free := range map[string]bool{
+		"packetwalk.dev/packetwalk:v1": true, "packetwalk.dev/packetwalk@sha256:" + strings.Repeat("a", 64): true,
+		"packetwalk.dev/packetwalk-x:v1": false, "packetwalk.dev/packetwalk/x:v1": false, "packetwalk.dev/distribution:v1": false,
+		"packetwalk.dev:443/packetwalk:v1": true, "ghcr.io/packetwalk:v1": true,
+	} {
+		if err := checkFree(name); (err == nil) != free {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestAssembleMade: a directory that is made for an image is the layer as it would be unpacked, without that.
 func TestAssembleMade(t *testing.T) {
 	kerneltest.NeedRoot(t)

@@ -117,6 +117,11 @@ type Config struct {
 	ClusterDomain string     // optional: cluster.local
 	NodeDNS       netip.Addr // the node's name server; optional: Azure's 168.63.129.16
 
+	// OnNode runs a command that a privileged container with the node's network and processes is asked to run, in its place, on the node
+	// itself: a container of a light node could not do what it does on a real one. Optional; it returns false for commands that the
+	// container is to run.
+	OnNode func(ctx context.Context, image string, args []string, s container.Streams) (ran bool, err error)
+
 	// Port is the kubelet server's in the node's namespace; optional: 10250. TLSCert is its certificate. Clients must show one signed
 	// by ClientCA, with the common name ClientName (optional: kube-apiserver-kubelet-client) or of the organization system:masters.
 	Port       int

@@ -106,15 +106,30 @@ func (k *Kubelet) running(namespace, pod, name string) (*run, *containerState, e
 }
 
 func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name string, cmd []string, streams vkapi.AttachIO) error {
-	r, _, err := k.running(namespace, pod, name)
+	r, c, err := k.running(namespace, pod, name)
 	if err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	s := nodeapi.StreamsOf(ctx, streams)
+	if k.cfg.OnNode != nil && k.onNode(namespace, pod, c) {
+		if ran, err := k.cfg.OnNode(ctx, c.spec.Image, cmd, container.Streams(s)); ran {
+			return err
+		}
+	}
 	e := container.Exec{Args: cmd, TTY: streams.TTY(), Stdin: s.Stdin, Stdout: s.Stdout, Stderr: s.Stderr, Resize: s.Resize}
 	return nodeapi.ExitError(e.Report(r.c.Exec(ctx, e)))
+}
+
+// onNode tells of a container that has all of its node, as far as its pod's object says.
+func (k *Kubelet) onNode(namespace, pod string, c *containerState) bool {
+	w := k.byName(namespace, pod)
+	if w == nil || c.spec.SecurityContext == nil || !isTrue(c.spec.SecurityContext.Privileged) {
+		return false
+	}
+	spec := &w.pod().Spec
+	return spec.HostNetwork && spec.HostPID
 }
 
 // attachToContainer connects to the container's streams; one that has none to connect to shows its log.

@@ -111,15 +111,16 @@ const maxLinks = 40
 
 // take takes a file with all that it leads to and needs.
 func (c *choice) take(name string) error {
+	var way []string
 	for range maxLinks {
 		f, ok := c.from[name]
 		if !ok {
 			return fmt.Errorf("no package has /%s", name)
 		}
-		if _, has := c.to[name]; has {
+		if _, has := c.to[name]; has && !slices.Contains(way, name) {
 			return nil
 		}
-		c.to[name] = f
+		c.to[name], way = f, append(way, name)
 		if f.Link == "" {
 			return c.needed(name, f)
 		}
@@ -232,7 +233,7 @@ func (c *choice) trust() error {
 	return nil
 }
 
-// notices takes the copyright files of the packages that files came in; a package's folder may be a link to another's.
+// notices takes the copyright files and records of the packages that files came in; a package's folder may be a link to another's.
 func (c *choice) notices() error {
 	for _, p := range c.to.packages() {
 		dir := "usr/share/doc/" + p
@@ -240,7 +241,7 @@ func (c *choice) notices() error {
 			c.to[dir] = f
 			dir = target(dir, f.Link)
 		}
-		if err := c.take(dir + "/copyright"); err != nil {
+		if err := errors.Join(c.take(dir+"/copyright"), c.take(records+p)); err != nil {
 			return err
 		}
 	}

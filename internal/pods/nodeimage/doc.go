@@ -5,6 +5,6 @@
 // Where files come from is its caller's: packages (pods/deb), or this machine's own (pods/distribution), for tests. It must not import
 // Kubernetes or what runs containers.
 //
-//	layer 1   Debian's files, with each package's copyright file and record (var/lib/dpkg/status.d, as scanners look for it)
+//	layer 1   Debian's files, with each package's copyright file and record
 //	layer 2   the programs, and usr/share/sbom/packetwalk.spdx.json
 package nodeimage

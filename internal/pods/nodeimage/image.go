@@ -137,9 +137,9 @@ type counter struct{ n int64 }
 
 func (c *counter) Write(p []byte) (int, error) { c.n += int64(len(p)); return len(p), nil }
 
-func (l *layer) Digest() (v1.Hash, error)             { return l.digest, nil }
-func (l *layer) DiffID() (v1.Hash, error)             { return l.diff, nil }
-func (l *layer) Size() (int64, error)                 { return l.size, nil }
+func (l *layer) Digest() (v1.Hash, error)            { return l.digest, nil }
+func (l *layer) DiffID() (v1.Hash, error)            { return l.diff, nil }
+func (l *layer) Size() (int64, error)                { return l.size, nil }
 func (l *layer) MediaType() (types.MediaType, error) { return l.kind, nil }
 
 func (l *layer) Uncompressed() (io.ReadCloser, error) {

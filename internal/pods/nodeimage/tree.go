@@ -32,8 +32,9 @@ type File struct {
 }
 
 // Add takes over the files of a package, to where they are when /bin and its like are links into /usr. Modes are those of files that
-// everybody may read, and no more: nothing is setuid.
+// everybody may read, and no more: nothing is setuid. Its record becomes a file, too.
 func (t Tree) Add(p *deb.Package) error {
+	t[records+p.Name] = File{Mode: 0o644, Data: []byte(p.Control), Package: p.Name}
 	for name, f := range p.Files {
 		mode := fs.FileMode(0o644)
 		if f.Mode&0o111 != 0 {
@@ -51,6 +52,9 @@ func (t Tree) Add(p *deb.Package) error {
 	}
 	return nil
 }
+
+// records is where scanners look for packages in an image without dpkg, a file for each, as in Google's distroless images.
+const records = "var/lib/dpkg/status.d/"
 
 // open reads a file's content.
 func (f File) open() (io.ReadCloser, int64, error) {

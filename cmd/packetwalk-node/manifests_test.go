@@ -1,0 +1,122 @@
+package main
+
+import (
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/node/cniinstall"
+)
+
+// TestManifests: what the manifests in deploy/manifests run is this program, of an image of the chart's version, and it takes each flag and
+// each field of the configuration, without one that has no effect.
+func TestManifests(t *testing.T) {
+	files, err := filepath.Glob("../../deploy/manifests/*.yaml")
+	if err != nil || len(files) < 2 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	image := release.Image(chartVersion(t))
+	for _, file := range files {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			var sets []appsv1.DaemonSet
+			for part := range strings.SplitSeq(string(text), "\n---\n") {
+				var d appsv1.DaemonSet
+				var c corev1.ConfigMap
+				switch {
+				case strings.Contains(part, "\nkind: DaemonSet\n"):
+					if err := yaml.UnmarshalStrict([]byte(part), &d); err != nil {
+						t.Fatal(err)
+					}
+					sets = append(sets, d)
+				case strings.Contains(part, "\nkind: ConfigMap\n"):
+					if err := yaml.UnmarshalStrict([]byte(part), &c); err != nil {
+						t.Fatal(err)
+					}
+					for name, text := range c.Data {
+						if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+							t.Fatal(err)
+						}
+					}
+				}
+			}
+			if len(sets) == 0 {
+				t.Fatal("no DaemonSet")
+			}
+			for _, d := range sets {
+				c := d.Spec.Template.Spec.Containers[0]
+				if c.Image != image {
+					t.Errorf("image %s, want %s", c.Image, image)
+				}
+				takes(t, c.Command, strings.NewReplacer("/etc/packetwalk/", dir+"/", "$(NODE_NAME)", "node0"))
+			}
+		})
+	}
+}
+
+// takes parses a container's command as this program does.
+func takes(t *testing.T, command []string, here *strings.Replacer) {
+	t.Helper()
+	if command[0] != "/usr/bin/packetwalk-node" {
+		t.Fatalf("it runs %s", command[0])
+	}
+	args := append([]string{}, command[1:]...)
+	for i := range args {
+		args[i] = here.Replace(args[i])
+	}
+	if cniCommands[args[0]] != "" {
+		takesCNI(t, args)
+		return
+	}
+	c, err := parse(append(args, "--strict-config"))
+	if err == nil {
+		err = c.Validate()
+	}
+	if err != nil {
+		t.Errorf("%q: %v", args, err)
+	}
+}
+
+func takesCNI(t *testing.T, args []string) {
+	t.Helper()
+	c, err := parseCNI(args)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.pods = netip.MustParsePrefix("10.244.1.0/24")
+	o, err := c.options(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	plugins, err := cniinstall.Plugins(o.Conflist)
+	if err != nil || !slices.Contains(plugins, cniinstall.Plugin) || strings.Contains(string(o.Conflist), "usePodCidr") {
+		t.Errorf("plugins %q, %v of\n%s", plugins, err, o.Conflist)
+	}
+}
+
+// chartVersion is the chart's appVersion, which is the image's tag.
+func chartVersion(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("../../deploy/chart/Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := regexp.MustCompile(`(?m)^appVersion: (\S+)`).FindSubmatch(text)
+	if m == nil {
+		t.Fatal("no appVersion")
+	}
+	return string(m[1])
+}

@@ -1,0 +1,317 @@
+package chart
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
+	"helm.sh/helm/v4/pkg/chart/common"
+	chartutil "helm.sh/helm/v4/pkg/chart/common/util"
+	chartv2 "helm.sh/helm/v4/pkg/chart/v2"
+	"helm.sh/helm/v4/pkg/chart/v2/lint"
+	"helm.sh/helm/v4/pkg/chart/v2/lint/support"
+	"helm.sh/helm/v4/pkg/chart/v2/loader"
+	"helm.sh/helm/v4/pkg/engine"
+	releaseutil "helm.sh/helm/v4/pkg/release/v1/util"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/serializer/json"
+	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
+	"k8s.io/client-go/kubernetes/scheme"
+	"sigs.k8s.io/yaml"
+)
+
+var update = flag.Bool("update", false, "rewrite deploy/manifests")
+
+const (
+	dir       = "../../deploy/chart"
+	manifests = "../../deploy/manifests"
+	version   = "v1.35.4"
+	namespace = "kube-system"
+	release   = "packetwalk"
+)
+
+// plain are the values whose manifests are in the repository for those without Helm.
+var plain = []string{"service-proxy", "node", "cni"}
+
+func load(t *testing.T) *chartv2.Chart {
+	t.Helper()
+	c, err := loader.Load(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// sets are the values in deploy/chart/ci, by name.
+func sets(t *testing.T) map[string]map[string]any {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "ci", "*-values.yaml"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%v, %v", files, err)
+	}
+	all := map[string]map[string]any{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var values map[string]any
+		if err := yaml.UnmarshalStrict(text, &values); err != nil {
+			t.Fatalf("%s: %v", file, err)
+		}
+		all[strings.TrimSuffix(filepath.Base(file), "-values.yaml")] = values
+	}
+	return all
+}
+
+// render gives what "helm template" prints: the objects in the order in which Helm installs them.
+func render(t *testing.T, values map[string]any) (string, error) {
+	t.Helper()
+	kube, err := common.ParseKubeVersion(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := load(t)
+	caps := common.DefaultCapabilities.Copy()
+	caps.KubeVersion = *kube
+	top, err := chartutil.ToRenderValues(c, values, common.ReleaseOptions{Name: release, Namespace: namespace, IsInstall: true}, caps)
+	if err != nil {
+		return "", err
+	}
+	files, err := engine.Engine{Strict: true}.RenderWithContext(t.Context(), c, top)
+	if err != nil {
+		return "", err
+	}
+	maps.DeleteFunc(files, func(name, text string) bool {
+		return strings.HasSuffix(name, "NOTES.txt") || strings.HasSuffix(name, ".tpl") || strings.TrimSpace(text) == ""
+	})
+	hooks, sorted, err := releaseutil.SortManifests(files, nil, releaseutil.InstallOrder)
+	if err != nil || len(hooks) > 0 {
+		t.Fatalf("%d hooks, %v", len(hooks), err)
+	}
+	var b strings.Builder
+	for _, m := range sorted {
+		fmt.Fprintf(&b, "---\n%s\n", strings.TrimSpace(m.Content))
+	}
+	return b.String(), nil
+}
+
+// objects decodes what was rendered, each into its type; fields that this has not are an error, and so are two of one name.
+func objects(t *testing.T, text string) (all []runtime.Object) {
+	t.Helper()
+	utilruntime.Must(monitoringv1.AddToScheme(scheme.Scheme))
+	strict := json.NewSerializerWithOptions(json.DefaultMetaFactory, scheme.Scheme, scheme.Scheme,
+		json.SerializerOptions{Yaml: true, Strict: true})
+	for part := range strings.SplitSeq(text, "---\n") {
+		if strings.TrimSpace(part) == "" {
+			continue
+		}
+		o, _, err := strict.Decode([]byte(part), nil, nil)
+		if err != nil {
+			t.Errorf("%v in\n%s", err, part)
+			continue
+		}
+		all = append(all, o)
+	}
+	return all
+}
+
+// TestObjects: what each set of values renders is strictly objects of Kubernetes'.
+func TestObjects(t *testing.T) {
+	for name, values := range sets(t) {
+		t.Run(name, func(t *testing.T) {
+			text, err := render(t, values)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := objects(t, text)
+			if (len(all) == 0) != (name == "off") {
+				t.Errorf("%d objects", len(all))
+			}
+			for _, o := range all {
+				if d, ok := o.(*appsv1.DaemonSet); ok {
+					daemonSet(t, d, all)
+				}
+			}
+		})
+	}
+}
+
+// daemonSet: its pods are those that its selector means, and what they name is there, too.
+func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
+	pod := d.Spec.Template.Spec
+	for key, value := range d.Spec.Selector.MatchLabels {
+		if d.Spec.Template.Labels[key] != value {
+			t.Errorf("%s: label %s is %q, the selector's %q", d.Name, key, d.Spec.Template.Labels[key], value)
+		}
+	}
+	has := func(is func(runtime.Object) bool) bool { return slices.ContainsFunc(all, is) }
+	if !has(func(o runtime.Object) bool {
+		a, ok := o.(*corev1.ServiceAccount)
+		return ok && a.Name == pod.ServiceAccountName
+	}) {
+		t.Errorf("%s: no service account %q", d.Name, pod.ServiceAccountName)
+	}
+	volumes := map[string]bool{}
+	for _, v := range pod.Volumes {
+		volumes[v.Name] = true
+		if m := v.ConfigMap; m != nil && !has(func(o runtime.Object) bool { c, ok := o.(*corev1.ConfigMap); return ok && c.Name == m.Name }) {
+			t.Errorf("%s: no ConfigMap %q", d.Name, m.Name)
+		}
+	}
+	for _, c := range pod.Containers {
+		for _, m := range c.VolumeMounts {
+			if !volumes[m.Name] {
+				t.Errorf("%s: no volume %q", d.Name, m.Name)
+			}
+		}
+		if s := c.SecurityContext; s.Privileged != nil || !*s.ReadOnlyRootFilesystem || *s.AllowPrivilegeEscalation || s.Capabilities.Drop[0] != "ALL" {
+			t.Errorf("%s: %+v", d.Name, s)
+		}
+		if c.ReadinessProbe == nil {
+			t.Errorf("%s: nobody asks whether it is ready", d.Name)
+		}
+	}
+	for _, o := range all {
+		if m, ok := o.(*monitoringv1.ServiceMonitor); ok && d.Spec.Template.Labels["app.kubernetes.io/component"] == "node" {
+			for key, value := range m.Spec.Selector.MatchLabels {
+				if d.Spec.Template.Labels[key] != value {
+					t.Errorf("the ServiceMonitor selects %s=%s", key, value)
+				}
+			}
+		}
+	}
+}
+
+// TestManifests: the plain manifests are what the chart renders, below the comment of their values.
+func TestManifests(t *testing.T) {
+	for _, name := range plain {
+		values, err := os.ReadFile(filepath.Join(dir, "ci", name+"-values.yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := render(t, sets(t)[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		comment := regexp.MustCompile(`^(#.*\n)+`).Find(values)
+		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml; make manifests writes it.\n%s", comment, name, text)
+		file := filepath.Join(manifests, name+".yaml")
+		if *update {
+			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := os.ReadFile(file)
+		if err != nil || !bytes.Equal(got, []byte(want)) {
+			t.Errorf("%s is not what the chart renders (%v); make manifests writes it", file, err)
+		}
+	}
+	files, err := filepath.Glob(filepath.Join(manifests, "*.yaml"))
+	if err != nil || len(files) != len(plain) {
+		t.Errorf("%v, %v", files, err)
+	}
+}
+
+// TestLint: as "helm lint" with each set of values.
+func TestLint(t *testing.T) {
+	for name, values := range sets(t) {
+		for _, m := range lint.RunAll(dir, values, namespace).Messages {
+			if m.Severity > support.InfoSev {
+				t.Errorf("%s: %s", name, m)
+			}
+		}
+	}
+}
+
+// TestWrongValues: what nobody reads is refused, and so is what cannot be.
+func TestWrongValues(t *testing.T) {
+	for text, want := range map[string]string{
+		"{}":                                  "apiServer: write the API server's own address",
+		"{serviceProxi: {enabled: true}}":     "additional properties 'serviceProxi' not allowed",
+		"{apiServer: http://api.example}":     "/apiServer",
+		"{serviceProxy: {backend: ipvs}}":     "/serviceProxy/backend",
+		"{serviceProxy: {config: {mode: x}}}": "/serviceProxy/config",
+		"{serviceProxy: {config: {clientConnection: {kubeconfig: /f}}}}":    "/serviceProxy/config/clientConnection",
+		"{node: {toleration: []}}":                                          "additional properties 'toleration' not allowed",
+		"{node: {updateStrategy: {rollingUpdate: {maxUnavailable: 200%}}}}": "maxUnavailable",
+		// One that comes beside the old one waits for that, which waits for the new one to be ready.
+		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
+		"{metrics: {port: 0}}":           "/metrics/port",
+		"{image: {tag: 'a b'}}":          "/image/tag",
+		"{image: {digest: sha256:00}}":   "/image/digest",
+		"{imagePullSecrets: [registry]}": "/imagePullSecrets/0",
+		"{cni: {name: ../x.conflist}}":   "/cni/name",
+		"{cni: {binDir: opt}}":           "/cni/binDir",
+		"{cni: {conflist: {name: x}}}":   "", // merged with the defaults: nothing is missing
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
+			t.Fatal(err)
+		}
+		if want == "" {
+			values["apiServer"] = "https://api.example"
+		}
+		_, err := render(t, values)
+		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestRights: who does not use a part has no rights for it.
+func TestRights(t *testing.T) {
+	rights := func(values string) (all []string) {
+		var v map[string]any
+		if err := yaml.Unmarshal([]byte(values), &v); err != nil {
+			t.Fatal(err)
+		}
+		text, err := render(t, v)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range objects(t, text) {
+			var rules []rbacv1.PolicyRule
+			switch r := o.(type) {
+			case *rbacv1.ClusterRole:
+				rules = r.Rules
+			case *rbacv1.Role:
+				rules = r.Rules
+			}
+			for _, r := range rules {
+				all = append(all, fmt.Sprint(r.Resources, r.ResourceNames, r.Verbs))
+			}
+		}
+		slices.Sort(all)
+		return all
+	}
+	const off, api = "serviceProxy: {enabled: false}\n", "apiServer: https://api.example\n"
+	basic := []string{"[endpointslices] [] [list watch]", "[events] [] [create]", "[services nodes] [] [list watch]"}
+	for values, more := range map[string][]string{
+		api: {"[servicecidrs] [] [list watch]"},
+		api + "serviceProxy: {backend: iptables}":                        nil,
+		api + "serviceProxy: {backend: iptables, cleanupOnDelete: true}": {"[daemonsets] [packetwalk-node] [get list watch]"},
+		off + "ipMasqAgent: {enabled: true, configMaps: [mine]}":         {"[configmaps] [mine] [get list watch]"},
+		off + "calicoPools: {enabled: true}":                             {"[ippools felixconfigurations] [] [list watch]"},
+	} {
+		want := slices.Sorted(slices.Values(append(slices.Clone(basic), more...)))
+		if got := rights(values); !slices.Equal(got, want) {
+			t.Errorf("%s: %q, want %q", values, got, want)
+		}
+	}
+	want := []string{"[daemonsets] [packetwalk-cni] [get list watch]", "[nodes] [] [get]"}
+	if got := rights(api + off + "cni: {enabled: true}"); !slices.Equal(got, want) {
+		t.Errorf("cni: %q, want %q", got, want)
+	}
+}

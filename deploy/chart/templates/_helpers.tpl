@@ -1,0 +1,92 @@
+{{- define "packetwalk.name" -}}
+{{- default .Release.Name .Values.nameOverride | trunc 50 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "packetwalk.node" -}}{{ include "packetwalk.name" . }}-node{{- end -}}
+{{- define "packetwalk.cni" -}}{{ include "packetwalk.name" . }}-cni{{- end -}}
+
+{{- define "packetwalk.image" -}}
+{{- if .Values.image.digest -}}
+{{ .Values.image.repository }}@{{ .Values.image.digest }}
+{{- else -}}
+{{ .Values.image.repository }}:{{ default .Chart.AppVersion .Values.image.tag }}
+{{- end -}}
+{{- end -}}
+
+{{/* Labels that select the pods of a component: never changed, because a DaemonSet's selector cannot be. */}}
+{{- define "packetwalk.selector" -}}
+app.kubernetes.io/name: packetwalk
+app.kubernetes.io/instance: {{ .root.Release.Name }}
+app.kubernetes.io/component: {{ .component }}
+{{- end -}}
+
+{{- define "packetwalk.labels" -}}
+{{ include "packetwalk.selector" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
+{{- end -}}
+
+{{- define "packetwalk.nodeOn" -}}
+{{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled .Values.calicoPools.enabled }}true{{ end -}}
+{{- end -}}
+
+{{/* The API server's own address: that of the Service kubernetes needs the rules that are yet to be written. */}}
+{{- define "packetwalk.kubeconfig" -}}
+apiVersion: v1
+kind: Config
+clusters:
+- name: default
+  cluster:
+    server: {{ .Values.apiServer | quote }}
+    certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt
+users:
+- name: default
+  user:
+    tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token
+contexts:
+- name: default
+  context:
+    cluster: default
+    user: default
+current-context: default
+{{- end -}}
+
+{{- define "packetwalk.checkAPIServer" -}}
+{{- if and (or .Values.serviceProxy.enabled .Values.cni.enabled) (not .Values.apiServer) -}}
+{{- fail "apiServer: write the API server's own address, such as https://api.example:443; that of the Service kubernetes works only where there is a service proxy already" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "packetwalk.masqConfigMaps" -}}
+{{- if .Values.ipMasqAgent.configMaps -}}
+{{ join "," .Values.ipMasqAgent.configMaps }}
+{{- else if .Values.ipMasqAgent.config -}}
+{{ include "packetwalk.name" . }}-ip-masq
+{{- else -}}
+azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled
+{{- end -}}
+{{- end -}}
+
+{{/* What the pods of both DaemonSets have: they are there before there is a network for pods. */}}
+{{- define "packetwalk.pod" -}}
+{{- with .root.Values.imagePullSecrets }}
+imagePullSecrets:
+{{ toYaml . }}
+{{- end }}
+{{- with .values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+hostNetwork: true
+dnsPolicy: Default
+{{- with .values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.affinity }}
+affinity:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .values.tolerations }}
+tolerations:
+{{ toYaml . }}
+{{- end }}
+{{- end -}}

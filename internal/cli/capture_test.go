@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/testing/capturetest"
+)
+
+const worldA = "../capture/testdata/world-a.pwcap.tar.gz"
+
+// walkOf walks through a capture from its pod to an internet host.
+func walkOf(in *os.File, file string) (code int, out, errs string) {
+	var o, e bytes.Buffer
+	code = Main([]string{"walk", "--snapshot", file, "--from", "vm/testvm", "--to", "198.51.100.80:80"}, Streams{In: in, Out: &o, Err: &e})
+	return code, o.String(), e.String()
+}
+
+// piped gives what reads some bytes and cannot be read at other places.
+func piped(t *testing.T, data []byte) *os.File {
+	t.Helper()
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { r.Close() })
+	go func() {
+		_, _ = w.Write(data) // the reader may have gone
+		_ = w.Close()
+	}()
+	return r
+}
+
+// TestCaptureAndWalk: a capture is its owner's only, and walks go the same ways by the capture that it was made of, by a file, and by a
+// pipe. Nothing else is left in the folder.
+func TestCaptureAndWalk(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	_, want, _ := walkOf(nil, worldA)
+	if !strings.Contains(want, "198.51.100.80") {
+		t.Fatal(want)
+	}
+	for _, redacted := range []bool{false, true} {
+		path := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
+		var out bytes.Buffer
+		if err := writeCapture(t.Context(), Streams{Out: &out}, held.Origin(), path, redacted, nil); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "11 hosts") || strings.Contains(out.String(), "redacted") != redacted {
+			t.Errorf("it says %q", out.String())
+		}
+		info, err := os.Stat(path)
+		if err != nil || info.Mode() != 0o600 {
+			t.Errorf("%v, %v", info, err)
+		}
+		if entries, _ := os.ReadDir(filepath.Dir(path)); len(entries) != 1 {
+			t.Errorf("left behind: %v", entries)
+		}
+		if redacted {
+			continue // where ends have other names: redact's own test walks there
+		}
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file, in := range map[string]*os.File{path: nil, "-": piped(t, data)} {
+			code, got, errs := walkOf(in, file)
+			got, _, _ = strings.Cut(got, "prediction only")
+			if before, _, _ := strings.Cut(want, "prediction only"); code != 0 || got != before {
+				t.Errorf("by %s: exit status %d, %s\n%s\nwant\n%s", file, code, errs, got, before)
+			}
+		}
+	}
+}
+
+// TestHalfACapture: what was received by half is refused, from a file and from a pipe.
+func TestHalfACapture(t *testing.T) {
+	whole := capturetest.Open(t, worldA).Pack(t)
+	half := whole[:len(whole)/2]
+	path := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
+	if err := os.WriteFile(path, half, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for file, in := range map[string]*os.File{path: nil, "-": piped(t, half)} {
+		if code, out, errs := walkOf(in, file); code != 2 || out != "" || !strings.Contains(errs, "damaged") || !strings.Contains(errs, "copy it again") {
+			t.Errorf("%s: exit status %d, %q, %q", file, code, out, errs)
+		}
+	}
+}
+
+// TestNoCaptureIsLeft: after an error, or when it is called off, there is no file, and what was there before stays.
+func TestNoCaptureIsLeft(t *testing.T) {
+	held := capturetest.Open(t, worldA)
+	for _, redacted := range []bool{false, true} {
+		for what, stop := range map[string]func(context.CancelFunc) error{
+			"an error":   func(context.CancelFunc) error { return errors.New("it is away") },
+			"called off": func(cancel context.CancelFunc) error { cancel(); return nil },
+		} {
+			dir := t.TempDir()
+			path := filepath.Join(dir, "x.pwcap.tar.gz")
+			if err := os.WriteFile(path, []byte("old"), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			origin := held.Origin()
+			fetch, hosts := origin.Fetch, []string{"fabric", "internet", "vm/testvm"}
+			origin.Fetch = func(name string) (*capture.Raw, error) {
+				if name == "internet" {
+					if err := stop(cancel); err != nil {
+						return nil, err
+					}
+				}
+				return fetch(name)
+			}
+			if err := writeCapture(ctx, Streams{Out: io.Discard}, origin, path, redacted, hosts); err == nil {
+				t.Errorf("%s: no error", what)
+			}
+			entries, _ := os.ReadDir(dir)
+			if text, _ := os.ReadFile(path); len(entries) != 1 || string(text) != "old" {
+				t.Errorf("%s: there are %v, and %d bytes", what, entries, len(text))
+			}
+		}
+	}
+}
+
+// TestNothingCaptured: that no tool could print anything is an error that says why, and no file.
+func TestNothingCaptured(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "x.pwcap.tar.gz")
+	origin := capture.OriginOf([]*capture.Raw{{Name: "node/a", Outputs: map[string]capture.Output{
+		"nft.json": {Command: "nft list", Error: "Operation not permitted"}}}}, nil)
+	for _, redacted := range []bool{false, true} {
+		err := writeCapture(t.Context(), Streams{Out: io.Discard}, origin, path, redacted, nil)
+		if err == nil || !strings.Contains(err.Error(), "nft list: Operation not permitted; it needs root") {
+			t.Errorf("error %v", err)
+		}
+		if _, err := os.Stat(path); err == nil {
+			t.Error("there is a file")
+		}
+	}
+}

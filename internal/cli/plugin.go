@@ -1,0 +1,298 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
+	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/yaml"
+
+	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/cluster/onnode"
+	"packetwalk.dev/internal/lab"
+)
+
+// The names by which kubectl calls its plugins, and what completes their arguments (kubectl: "plugin" and "completion").
+const (
+	pluginName   = "kubectl-packetwalk"
+	completeName = "kubectl_complete-packetwalk"
+)
+
+// pluginOptions are the flags of all commands of the plugin.
+type pluginOptions struct {
+	rules     *clientcmd.ClientConfigLoadingRules
+	overrides clientcmd.ConfigOverrides
+	pods      cluster.Options
+	dryRun    bool
+}
+
+// PluginMain runs one command line of kubectl's plugin and returns its exit status. program is the name that it was called by.
+func PluginMain(program string, args []string, s Streams) int {
+	if filepath.Base(program) == completeName {
+		args = append([]string{cobra.ShellCompRequestCmd}, args...)
+	}
+	// Who reads the output may go, and what was made on the cluster is to be taken away all the same.
+	signal.Ignore(unix.SIGPIPE)
+	klog.SetLogger(logr.Discard()) // the client's log: what goes wrong comes as an error, too
+	return execute(pluginCommand(s), args, s)
+}
+
+// IsPlugin tells whether the program was called as kubectl's plugin.
+func IsPlugin(program string) bool {
+	base := filepath.Base(program)
+	return base == pluginName || base == completeName
+}
+
+func pluginCommand(s Streams) *cobra.Command {
+	o := &pluginOptions{rules: clientcmd.NewDefaultClientConfigLoadingRules(), pods: cluster.Options{Version: Version}}
+	root := &cobra.Command{
+		Use:   pluginName,
+		Short: "where the packets of a cluster go, and which rule decides",
+		Long: `Says of a cluster which source address a packet's destination sees and which rule decided that, as 'packetwalk walk' does of a lab.
+
+It reads the nodes that the packet comes to, and nothing else of the cluster is changed: on each it starts one short-lived privileged pod, in
+namespace packetwalk, and takes all of it away at the end. docs/your-cluster.md tells what it does, and what it cannot see.`,
+		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
+  kubectl packetwalk walk --from svc/web --to svc/kube-system/kube-dns:53 --proto udp --live
+  kubectl packetwalk capture --all-nodes -o cluster.pwcap.tar.gz`,
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl packetwalk"},
+		Version:       Version,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+	}
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.CompletionOptions.HiddenDefaultCmd = true
+	f := root.PersistentFlags()
+	f.StringVar(&o.rules.ExplicitPath, "kubeconfig", "", "the kubeconfig file (without it: $KUBECONFIG, or ~/.kube/config)")
+	clientcmd.BindOverrideFlags(&o.overrides, f, clientcmd.RecommendedConfigOverrideFlags(""))
+	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = !slices.Contains(shownFlags, flag.Name) })
+	f.StringVar(&o.pods.Image, "image", "", "the image of the pods on the nodes (without it: this version's)")
+	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of namespace packetwalk with which it is pulled")
+	f.DurationVar(&o.pods.Start, "start-timeout", time.Minute, "how long a node's pod may take to run")
+	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
+	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), onNodeCommand(s))
+	return root
+}
+
+// shownFlags are those of kubectl's flags that the help names; the others are taken all the same.
+var shownFlags = []string{"kubeconfig", "context", "namespace", "as"}
+
+// open prepares a run on the cluster that the flags choose. namespace is the one that names without any are in.
+func (o *pluginOptions) open() (c *cluster.Cluster, namespace string, err error) {
+	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides)
+	if namespace, _, err = config.Namespace(); err != nil {
+		return nil, "", badInput{err}
+	}
+	rest, err := config.ClientConfig()
+	if err != nil {
+		return nil, "", badInput{err}
+	}
+	c, err = cluster.Open(rest, o.pods)
+	return c, namespace, err
+}
+
+// end takes away what a run made. What cannot be taken away is told, and the status then is 1.
+func end(ctx context.Context, s Streams, c *cluster.Cluster, err error) error {
+	if left := c.Close(ctx); left != nil {
+		return errors.Join(err, left)
+	}
+	return err
+}
+
+func pluginCaptureCommand(s Streams, o *pluginOptions) *cobra.Command {
+	var output string
+	var all, redacted bool
+	c := &cobra.Command{
+		Use:   "capture [NODE...] -o FILE [--all-nodes] [--redact]",
+		Short: "write the network state of nodes and their pods into one file for 'packetwalk walk --snapshot'",
+		Long: `Write the network state of nodes, and of all pods on them, into one compressed file, which only you can read. 'packetwalk walk --snapshot FILE'
+walks through it anywhere. Secrets are never read.`,
+		RunE: func(c *cobra.Command, nodes []string) (err error) {
+			switch {
+			case output == "":
+				return badInput{errors.New("capture needs a file to write: -o NAME.pwcap.tar.gz")}
+			case all == (len(nodes) > 0):
+				return badInput{errors.New("name the nodes to capture, or --all-nodes")}
+			}
+			if err := readable(captureOptions{output: output}); err != nil {
+				return badInput{err}
+			}
+			return o.capture(c.Context(), s, nodes, output, redacted)
+		},
+		ValidArgsFunction: o.complete(func(v *cluster.View) []string { return v.Nodes() }),
+	}
+	c.Flags().StringVarP(&output, "output", "o", "", `the file to write, NAME.pwcap.tar.gz by custom; "-" is the standard output`)
+	c.Flags().BoolVar(&all, "all-nodes", false, "capture all nodes")
+	c.Flags().BoolVar(&redacted, "redact", false, "replace addresses and names, the same ones by the same, so that packets walk as before")
+	return c
+}
+
+func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, output string, redacted bool) (err error) {
+	c, _, err := o.open()
+	if err != nil {
+		return err
+	}
+	defer func() { err = end(ctx, s, c, err) }()
+	view, err := c.Look(ctx)
+	if err != nil {
+		return err
+	}
+	there := view.Nodes()
+	for i, name := range nodes {
+		nodes[i] = strings.TrimPrefix(name, "node/")
+		if !slices.Contains(there, nodes[i]) {
+			return badInput{fmt.Errorf("no node %q that can be read; there are: %s", nodes[i], strings.Join(there, ", "))}
+		}
+	}
+	if len(nodes) == 0 {
+		nodes = there
+	}
+	if o.dryRun {
+		return printObjects(s.Out, cluster.Plan(o.pods, nodes...))
+	}
+	tell(s, c.Unread()...)
+	if err := view.Start(ctx, nodes); err != nil {
+		return err
+	}
+	return writeCapture(ctx, s, view.Origin(nodes...), output, redacted, nil)
+}
+
+func rbacCommand(s Streams) *cobra.Command {
+	return &cobra.Command{
+		Use:   "rbac",
+		Short: "print the least rights, as an administrator can give them",
+		Long: `Prints the namespace and the roles that an administrator makes, and binds to whom the plugin is for. Who may make privileged pods in a
+namespace owns the nodes: give it to nobody who must not.`,
+		Args: noArguments("it asks for none"),
+		RunE: func(*cobra.Command, []string) error { return printObjects(s.Out, cluster.Rights()) },
+	}
+}
+
+func cleanupCommand(s Streams, o *pluginOptions) *cobra.Command {
+	return &cobra.Command{
+		Use:   "cleanup",
+		Short: "take away what a run that was cut off has left",
+		Args:  noArguments("it takes away everything of packetwalk's"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			run, _, err := o.open()
+			if err != nil {
+				return err
+			}
+			gone, err := run.Cleanup(c.Context())
+			for _, what := range gone {
+				fmt.Fprintln(s.Out, visible.Text(what), "deleted")
+			}
+			if err == nil && len(gone) == 0 {
+				fmt.Fprintln(s.Out, "nothing is left")
+			}
+			return err
+		},
+	}
+}
+
+// printObjects prints objects as YAML documents.
+func printObjects[T any](w io.Writer, objects []T) error {
+	for i, object := range objects {
+		text, err := yaml.Marshal(object)
+		if err != nil {
+			return err
+		}
+		if i > 0 {
+			fmt.Fprintln(w, "---")
+		}
+		lines := slices.DeleteFunc(strings.SplitAfter(string(text), "\n"), func(line string) bool {
+			return line == "status: {}\n" || line == "spec: {}\n" || strings.TrimSpace(line) == "creationTimestamp: null"
+		})
+		if _, err := io.WriteString(w, strings.Join(lines, "")); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// tell says something beside the output.
+func tell(s Streams, lines ...string) {
+	for _, line := range lines {
+		fmt.Fprintln(s.Err, "packetwalk:", visible.Text(line))
+	}
+}
+
+// completionTime bounds how long somebody waits at a tab.
+const completionTime = 3 * time.Second
+
+// complete completes by the cluster's objects.
+func (o *pluginOptions) complete(names func(*cluster.View) []string) cobra.CompletionFunc {
+	return func(c *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		ctx, cancel := context.WithTimeout(context.Background(), completionTime)
+		defer cancel()
+		run, _, err := o.open()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		view, err := run.Look(ctx)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveError
+		}
+		found := slices.DeleteFunc(names(view), func(name string) bool { return !strings.HasPrefix(name, typed) })
+		slices.Sort(found)
+		return found, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// onNodeCommand is what runs in the pods on the nodes.
+func onNodeCommand(s Streams) *cobra.Command {
+	var life time.Duration
+	var node, ofLab string
+	c := &cobra.Command{Use: "on-node", Short: "what runs in the pods on the nodes", Hidden: true}
+	wait := &cobra.Command{
+		Use: "wait --for DURATION", Args: noArguments("it takes --for alone"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			select {
+			case <-c.Context().Done():
+			case <-time.After(life):
+			}
+			return nil
+		},
+	}
+	wait.Flags().DurationVar(&life, "for", 0, "how long")
+	serve := &cobra.Command{
+		Use: "serve --node NAME", Args: noArguments("it takes --node alone"),
+		RunE: func(c *cobra.Command, _ []string) error {
+			machine := onnode.Here(node)
+			if ofLab != "" {
+				machine = labNode{lab.DirOf(ofLab), node}
+			}
+			return onnode.Serve(c.Context(), s.In, s.Out, machine, Version)
+		},
+	}
+	serve.Flags().StringVar(&node, "node", "", "the node's name")
+	serve.Flags().StringVar(&ofLab, "lab", "", "of a light node, its lab, which asks for this")
+	c.AddCommand(wait, serve)
+	return c
+}
+
+// labNode is a light node of a lab.
+type labNode struct {
+	lab  lab.Dir
+	node string
+}
+
+// Look is onnode.Machine's.
+func (n labNode) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+	return lab.NodeHosts(ctx, n.lab, n.node)
+}

@@ -1,0 +1,138 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"packetwalk.dev/internal/answer/ends"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+)
+
+func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
+	o := walkOptions{plugin: plugin}
+	c := &cobra.Command{
+		Use:   "walk --from END --to END [--proto tcp|udp|icmp] [--live] [-o text|wide|json|pcapng]",
+		Short: "say where a packet goes, which source its destination sees, and which rule decided",
+		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
+the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet and compares every step with the
+kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
+
+An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender its first ready pod), node/NAME[:PORT], or an address with an optional port.`,
+		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
+  kubectl packetwalk walk --from node/aks-nodepool1-0 --to svc/kube-system/kube-dns:53 --proto udp -o wide`,
+		Args: noArguments("the ends are --from END and --to END"),
+		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
+	}
+	o.flags(c)
+	for _, name := range []string{"from", "to"} {
+		_ = c.RegisterFlagCompletionFunc(name, plugin.complete(endsOf)) // the flags are there
+	}
+	return c
+}
+
+// endsOf are the ends that have names.
+func endsOf(v *cluster.View) []string {
+	objects := v.Objects()
+	var names []string
+	for _, p := range objects.Pods {
+		names = append(names, "pod/"+p.Namespace+"/"+p.Name)
+	}
+	for _, service := range objects.Services {
+		names = append(names, "svc/"+service.Namespace+"/"+service.Name)
+	}
+	for _, n := range v.Nodes() {
+		names = append(names, "node/"+n)
+	}
+	return names
+}
+
+// openCluster reads a cluster's objects; the hosts are read as the walk comes to them.
+func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.End) (*world, error) {
+	c, namespace, err := o.plugin.open()
+	if err != nil {
+		return nil, err
+	}
+	for _, e := range []*ends.End{from, to} {
+		if e.Kind == ends.Pod || e.Kind == ends.Service {
+			if e.Namespace == "" {
+				e.Namespace = namespace
+			}
+		}
+	}
+	view, err := c.Look(ctx)
+	if err != nil {
+		return nil, err
+	}
+	w := &world{
+		Source: capture.NewSource(view.Origin()), place: view.Place, unread: view.Unread(), notes: c.Unread(), again: again(c),
+		close: func() error { return end(ctx, s, c, nil) },
+	}
+	if w.unread != nil {
+		w.notes = append(w.notes, "names of Kubernetes objects are not known: "+w.unread.Error())
+	}
+	if o.live {
+		w.before = func(result *walk.Result) { tell(s, announcement(view, result)) }
+	}
+	return w, nil
+}
+
+// again reads the objects anew, and hosts as they are asked for.
+func again(c *cluster.Cluster) func(context.Context) (snapshot.Source, error) {
+	return func(ctx context.Context) (snapshot.Source, error) {
+		view, err := c.Look(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return capture.NewSource(view.Origin()), nil
+	}
+}
+
+// announcement says what --live is about to do on the nodes.
+func announcement(v *cluster.View, result *walk.Result) string {
+	var nodes []string
+	for _, host := range hostsOf(result) {
+		if n := v.NodeOf(host); n != "" {
+			nodes = append(nodes, n)
+		}
+	}
+	slices.Sort(nodes)
+	p := &result.Request.Packet
+	return fmt.Sprintf("sends one %s packet from %s to %s, and traces it on %s: rules of its own are there for some seconds",
+		p.Protocol, result.Request.Host, p.DestinationEnd(), strings.Join(slices.Compact(nodes), ", "))
+}
+
+// plan is what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.
+func (o *walkOptions) plan(ctx context.Context, s Streams, from, to ends.End) (err error) {
+	w, err := openCluster(ctx, s, o, &from, &to)
+	if err != nil {
+		return err
+	}
+	defer func() { err = w.closed(err) }()
+	objects := w.Objects()
+	if from, err = ends.Sender(objects, from); err != nil {
+		return badInput{err}
+	}
+	node := ""
+	switch from.Kind {
+	case ends.Node:
+		node = from.Name
+	case ends.Pod:
+		for _, p := range objects.Pods {
+			if p.Namespace == from.Namespace && p.Name == from.Name {
+				node = p.Node
+			}
+		}
+	}
+	if node == "" {
+		return badInput{fmt.Errorf("--from %s: --dry-run finds the node of a pod, a service or a node only", from)}
+	}
+	fmt.Fprintf(s.Out, "# And one such Job for each further node that the packet comes to.\n")
+	return printObjects(s.Out, cluster.Plan(o.plugin.pods, node))
+}

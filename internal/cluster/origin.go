@@ -1,0 +1,178 @@
+package cluster
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"packetwalk.dev/internal/answer/proof"
+	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/capture/apiobjects"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// View is a cluster's nodes and pods as hosts: where each is, by the API's objects.
+type View struct {
+	cluster *Cluster
+	ctx     context.Context
+	lists   map[string][]byte
+	unread  error
+	objects snapshot.Objects
+	on      map[string]string // hosts' nodes
+}
+
+// Look reads the API's objects. Hosts are the nodes, and the running pods with a network of their own; their states are read when they are
+// asked for, on their nodes, for as long as ctx lasts.
+func (c *Cluster) Look(ctx context.Context) (*View, error) {
+	v := &View{cluster: c, ctx: ctx, on: map[string]string{}}
+	var nodes *corev1.NodeList
+	var problem error
+	var both sync.WaitGroup
+	both.Go(func() { nodes, problem = c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{}) })
+	v.lists, v.unread = apiobjects.FetchBy(ctx, c.config)
+	both.Wait()
+	if problem != nil {
+		return nil, explain(problem)
+	}
+	var unreadable error
+	if v.objects, unreadable = capture.ReadObjects(v.lists); unreadable != nil {
+		return nil, unreadable
+	}
+	readable := map[string]bool{}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for i := range nodes.Items {
+		n := &nodes.Items[i]
+		if why := unreadableNode(n); why != "" {
+			c.unread[n.Name] = why
+			continue
+		}
+		readable[n.Name] = true
+		v.on["node/"+n.Name] = n.Name
+	}
+	for _, p := range v.objects.Pods {
+		if host := "pod/" + p.Namespace + "/" + p.Name; !p.HostNetwork && readable[p.Node] && capture.HostName(host) {
+			v.on[host] = p.Node
+		}
+	}
+	return v, nil
+}
+
+// unreadableNode is why a node's state is not read; "" where it is.
+func unreadableNode(n *corev1.Node) string {
+	switch {
+	case !capture.HostName("node/" + n.Name):
+		return "its name is none"
+	case n.Labels[corev1.LabelOSStable] == "windows" || n.Status.NodeInfo.OperatingSystem == "windows":
+		return "it runs Windows, whose network packetwalk does not know"
+	case n.Labels[virtualLabel] == "virtual-kubelet":
+		return "it is a virtual node: its pods run on machines of the provider's"
+	}
+	for _, condition := range n.Status.Conditions {
+		if condition.Type == corev1.NodeReady && condition.Status != corev1.ConditionTrue {
+			return "it is not ready: " + visible.Text(condition.Message)
+		}
+	}
+	return ""
+}
+
+// Nodes are the names of the nodes that can be read.
+func (v *View) Nodes() []string {
+	var names []string
+	for host := range v.on {
+		if name, ok := strings.CutPrefix(host, "node/"); ok {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// NodeOf is the node that a host is on; "" where it is on none.
+func (v *View) NodeOf(host string) string { return v.on[host] }
+
+// Starts are so many at the same time.
+const startsAtOnce = 16
+
+// Start starts the pods on some nodes side by side. Where none can be started the first one's error is returned; what is wrong with one of
+// several is told when that node is asked for.
+func (v *View) Start(ctx context.Context, nodes []string) error {
+	errs := make([]error, len(nodes))
+	var g errgroup.Group
+	g.SetLimit(startsAtOnce)
+	for i, name := range nodes {
+		g.Go(func() error {
+			_, errs[i] = v.cluster.Node(ctx, name)
+			return nil
+		})
+	}
+	_ = g.Wait()
+	if slices.Contains(errs, nil) || len(nodes) == 0 {
+		return ctx.Err()
+	}
+	return errs[0]
+}
+
+// Unread is why some kinds of objects are not known; nil where all are.
+func (v *View) Unread() error { return v.unread }
+
+// Objects are the API's.
+func (v *View) Objects() snapshot.Objects { return v.objects }
+
+// Origin gives the hosts of some nodes, or of all that can be read without any.
+func (v *View) Origin(nodes ...string) capture.Origin {
+	o := capture.Origin{Hosts: map[string]capture.NetNS{}, Fetch: v.fetch}
+	o.Lists = func() (map[string][]byte, error) { return maps.Clone(v.lists), v.unread }
+	chosen := map[string]bool{}
+	for _, n := range nodes {
+		chosen[n] = true
+	}
+	for host, node := range v.on {
+		if len(nodes) == 0 || chosen[node] {
+			o.Hosts[host] = capture.NetNS{Machine: node}
+		}
+	}
+	return o
+}
+
+// fetch reads a host on its node.
+func (v *View) fetch(host string) (*capture.Raw, error) {
+	node, ok := v.on[host]
+	if !ok {
+		return nil, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
+	}
+	talk, err := v.cluster.Node(v.ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(v.ctx, requestTime)
+	defer cancel()
+	raw, err := talk.Fetch(ctx, host)
+	if err != nil {
+		return nil, fmt.Errorf("node %s: %w", node, err)
+	}
+	raw.Machine = node
+	return raw, nil
+}
+
+// Place is where packets are sent and seen at a host, for proof.Live.
+func (v *View) Place(host string) (proof.Place, error) {
+	node, ok := v.on[host]
+	if !ok {
+		return nil, fmt.Errorf("host %q: %w", host, fs.ErrNotExist)
+	}
+	talk, err := v.cluster.Node(v.ctx, node)
+	if err != nil {
+		return nil, err
+	}
+	return talk.Place(host), nil
+}

@@ -1,0 +1,243 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/util/httpstream"
+	"k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/tools/remotecommand"
+
+	"packetwalk.dev/internal/base/visible"
+	"packetwalk.dev/internal/cluster/onnode"
+)
+
+// start makes a node's pod and begins the conversation with it.
+func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.Node, error) {
+	waiting, cancel := context.WithTimeout(ctx, c.options.start())
+	defer cancel()
+	pod, err := c.startPod(waiting, number, name)
+	if err != nil {
+		if waiting.Err() != nil && ctx.Err() == nil {
+			return nil, fmt.Errorf("its pod does not run after %s: %w", c.options.start(), errors.Join(err))
+		}
+		return nil, err
+	}
+	conn, err := c.exec(pod, "packetwalk", "on-node", "serve", "--node", name)
+	if err != nil {
+		return nil, err
+	}
+	talk, err := onnode.Open(ctx, conn, c.options.Version)
+	if err != nil {
+		if said := conn.complaint(); said != "" {
+			err = fmt.Errorf("%w: %s", err, said)
+		}
+		return nil, err
+	}
+	return talk, nil
+}
+
+// startPod makes the Job and waits until its pod runs. The namespace may be going since it was looked at: then it is made once more.
+func (c *Cluster) startPod(ctx context.Context, number int, name string) (*corev1.Pod, error) {
+	if err := c.prepare(ctx); err != nil {
+		return nil, err
+	}
+	job := c.options.job(c.run, number, name)
+	for {
+		_, err := c.client.BatchV1().Jobs(Namespace).Create(ctx, job, metav1.CreateOptions{})
+		if err == nil {
+			break
+		}
+		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
+			return nil, explain(err)
+		}
+		if err := c.makeNamespace(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c.running(ctx, job.Name)
+}
+
+// running waits for a Job's pod to run. What hinders it for good is an error with the remedy.
+func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) {
+	selector := metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job}
+	for {
+		list, err := c.client.CoreV1().Pods(Namespace).List(ctx, selector)
+		if err != nil {
+			return nil, explain(err)
+		}
+		for i := range list.Items {
+			if done, err := hindered(&list.Items[i], c.options); done || err != nil {
+				return &list.Items[i], err
+			}
+		}
+		if len(list.Items) == 0 {
+			if err := c.refused(ctx, job); err != nil {
+				return nil, err
+			}
+		}
+		if err := c.changed(ctx, selector, list.ResourceVersion); err != nil {
+			return nil, lastWords(list.Items, err)
+		}
+	}
+}
+
+// lastWords is what a pod said last before the patience ended.
+func lastWords(pods []corev1.Pod, err error) error {
+	for _, p := range pods {
+		for _, s := range p.Status.ContainerStatuses {
+			if w := s.State.Waiting; w != nil {
+				return fmt.Errorf("it waits: %s %s", visible.Text(w.Reason), visible.Text(w.Message))
+			}
+		}
+		return fmt.Errorf("it is %s: the kubelet does not start it; is the node alive?", visible.Text(string(p.Status.Phase)))
+	}
+	return err
+}
+
+// changed waits until something about pods has changed, for a second at most: what a Job could not make shows in events only.
+func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version string) error {
+	o.ResourceVersion = version
+	w, err := c.client.CoreV1().Pods(Namespace).Watch(ctx, o)
+	if err != nil {
+		return pause(ctx, 200*time.Millisecond) // an old version: list again
+	}
+	defer w.Stop()
+	timer := time.NewTimer(time.Second)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+	case <-w.ResultChan():
+	}
+	return nil
+}
+
+// hindered tells whether a pod runs, or why it never will.
+func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
+	switch p.Status.Phase {
+	case corev1.PodFailed, corev1.PodSucceeded:
+		return false, fmt.Errorf("its pod ended: %s %s", visible.Text(p.Status.Reason), visible.Text(p.Status.Message))
+	}
+	for _, s := range p.Status.ContainerStatuses {
+		if s.State.Running != nil {
+			return true, nil
+		}
+		w := s.State.Waiting
+		if w == nil {
+			continue
+		}
+		switch w.Reason {
+		case "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull":
+			return false, fmt.Errorf("image %s cannot be pulled: %s; name another one with --image, or a Secret of namespace %s with "+
+				"--image-pull-secret", o.image(), visible.Text(w.Message), Namespace)
+		case "CreateContainerConfigError", "CreateContainerError", "RunContainerError":
+			return false, fmt.Errorf("its container cannot be made: %s", visible.Text(w.Message))
+		}
+	}
+	return false, nil
+}
+
+// refused finds out why a Job could not make its pod: admission says so to the Job's controller, which writes an event.
+func (c *Cluster) refused(ctx context.Context, job string) error {
+	of := fields.Set{"involvedObject.name": job, "reason": "FailedCreate"}.AsSelector().String()
+	events, err := c.client.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
+	if err != nil || len(events.Items) == 0 {
+		return nil // it is a help only
+	}
+	return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", Namespace, visible.Text(events.Items[0].Message))
+}
+
+// stream is an exec's standard input and output.
+type stream struct {
+	io.Reader
+	io.WriteCloser
+	stop context.CancelFunc
+	over chan struct{} // the exec has ended
+	mu   sync.Mutex
+	said strings.Builder // on the standard error, and by the API server
+}
+
+// maxSaid bounds what is kept of complaints, in octets.
+const maxSaid = 2 << 10
+
+// goodbye is how long the command may take to end by itself, which it does when its standard input ends.
+const goodbye = 500 * time.Millisecond
+
+// Close ends the exec.
+func (s *stream) Close() error {
+	err := s.WriteCloser.Close()
+	select {
+	case <-s.over:
+	case <-time.After(goodbye):
+	}
+	s.stop()
+	return err
+}
+
+func (s *stream) complain(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.said.Len() < maxSaid {
+		s.said.WriteString(text[:min(len(text), maxSaid)])
+	}
+}
+
+func (s *stream) complaint() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return visible.Text(strings.Join(strings.Fields(s.said.String()), " "))
+}
+
+// complaints takes the standard error.
+type complaints struct{ *stream }
+
+func (c complaints) Write(p []byte) (int, error) {
+	c.complain(string(p))
+	return len(p), nil
+}
+
+// exec starts a command in a pod, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
+func (c *Cluster) exec(pod *corev1.Pod, command ...string) (*stream, error) {
+	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
+		VersionedParams(&corev1.PodExecOptions{Container: containerOf, Command: command, Stdin: true, Stdout: true, Stderr: true},
+			scheme.ParameterCodec).URL()
+	socket, err := remotecommand.NewWebSocketExecutor(c.config, "GET", url.String())
+	if err != nil {
+		return nil, err
+	}
+	spdy, err := remotecommand.NewSPDYExecutor(c.config, "POST", url)
+	if err != nil {
+		return nil, err
+	}
+	executor, err := remotecommand.NewFallbackExecutor(socket, spdy, func(err error) bool {
+		return httpstream.IsUpgradeFailure(err) || httpstream.IsHTTPSProxyError(err)
+	})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	fromUs, toNode := io.Pipe()
+	fromNode, toUs := io.Pipe()
+	s := &stream{Reader: fromNode, WriteCloser: toNode, stop: stop, over: make(chan struct{})}
+	go func() {
+		defer close(s.over)
+		err := executor.StreamWithContext(ctx, remotecommand.StreamOptions{Stdin: fromUs, Stdout: toUs, Stderr: complaints{s}})
+		if err != nil && ctx.Err() == nil {
+			s.complain(err.Error())
+		}
+		_ = toUs.Close()
+		_ = fromUs.Close()
+	}()
+	return s, nil
+}

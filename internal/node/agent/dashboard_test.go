@@ -1,0 +1,64 @@
+package agent
+
+import (
+	"encoding/json"
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestDashboard: Grafana's dashboard in the chart asks for nothing but metrics that an agent has.
+func TestDashboard(t *testing.T) {
+	text, err := os.ReadFile("../../../deploy/chart/files/dashboard.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var dashboard struct {
+		Panels []struct {
+			Title   string
+			Targets []struct{ Expr string }
+		}
+		Templating struct{ List []struct{ Query string } }
+	}
+	if err := json.Unmarshal(text, &dashboard); err != nil {
+		t.Fatal(err)
+	}
+	kinds := map[string]string{}
+	for _, backend := range []string{BackendIPTables, BackendNFTables} {
+		m := newMetrics(backend)
+		newMasqMetrics(&m.meters)
+		newPoolMetrics(&m.meters)
+		for _, one := range m.all {
+			kinds[one.name] = one.kind
+		}
+	}
+	metric := regexp.MustCompile(`\b(kubeproxy|packetwalk|process|go)_[a-z0-9_]+`)
+	asked := 0
+	ask := func(where, expr string) {
+		for _, name := range metric.FindAllString(expr, -1) {
+			asked++
+			base, bucket := strings.CutSuffix(name, "_bucket")
+			if kind, has := kinds[base]; !has || bucket != (kind == "histogram") {
+				t.Errorf("%s: no metric %s", where, name)
+			}
+			if kinds[base] == "counter" && !strings.Contains(expr, "rate(") && !strings.Contains(expr, "increase(") {
+				t.Errorf("%s: %s is a counter", where, name)
+			}
+		}
+	}
+	for _, p := range dashboard.Panels {
+		if len(p.Targets) == 0 {
+			t.Errorf("%s asks for nothing", p.Title)
+		}
+		for _, target := range p.Targets {
+			ask(p.Title, target.Expr)
+		}
+	}
+	for _, v := range dashboard.Templating.List {
+		ask("a variable", v.Query)
+	}
+	if asked < len(dashboard.Panels) {
+		t.Errorf("%d metrics of %d panels", asked, len(dashboard.Panels))
+	}
+}

@@ -1,0 +1,132 @@
+package nodeimage
+
+import (
+	"archive/tar"
+	"bytes"
+	"debug/elf"
+	"errors"
+	"io"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+
+	"packetwalk.dev/internal/base/program"
+	"packetwalk.dev/internal/base/release"
+	"packetwalk.dev/internal/pods/images"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// TestWhole holds the archive that make image wrote, $IMAGE, against what it should be: whole by go-containerregistry's own checks, for two
+// architectures, each with programs for it alone; and a store takes this machine's, whose programs run.
+func TestWhole(t *testing.T) {
+	file, version := os.Getenv("IMAGE"), os.Getenv("IMAGE_VERSION")
+	if file == "" {
+		t.Skip("make test-image sets IMAGE")
+	}
+	kerneltest.NeedRoot(t)
+	store, err := images.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Load(t.Context(), file); err != nil {
+		t.Fatal(err)
+	}
+	loaded, err := store.Image(t.Context(), release.Image(version))
+	if err != nil {
+		t.Fatal(err)
+	}
+	runAll(t, loaded.Layers[0])
+	own := loaded.Layers[1]
+	for _, name := range []string{"usr/bin/packetwalk", "usr/bin/kubectl-packetwalk", "usr/bin/packetwalk-node"} {
+		out, err := program.Command{Path: filepath.Join(own, name), Args: []string{"--version"}}.Output(t.Context())
+		if err != nil || !strings.Contains(string(out), version) {
+			t.Errorf("%s: %v, %.100q", name, err, out)
+		}
+	}
+	checkIndex(t, file)
+}
+
+// checkIndex looks at all architectures.
+func checkIndex(t *testing.T, file string) {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := (program.Command{Path: "tar", Args: []string{"-xf", file, "-C", dir}}).Output(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	outer, err := layout.ImageIndexFromPath(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := outer.IndexManifest()
+	if err != nil || len(m.Manifests) != 1 {
+		t.Fatalf("%d images by name, %v", len(m.Manifests), err)
+	}
+	index, err := outer.ImageIndex(m.Manifests[0].Digest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := validate.Index(index); err != nil {
+		t.Error(err)
+	}
+	if m, err = index.IndexManifest(); err != nil || len(m.Manifests) != len(machines) {
+		t.Fatalf("%d architectures, %v", len(m.Manifests), err)
+	}
+	for _, d := range m.Manifests {
+		img, err := index.Image(d.Digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkPrograms(t, img, machines[d.Platform.Architecture])
+	}
+}
+
+// checkPrograms: all programs and libraries are for a processor, and ours are static.
+func checkPrograms(t *testing.T, img v1.Image, machine elf.Machine) {
+	t.Helper()
+	files := mutate.Extract(img)
+	defer files.Close()
+	has, count := map[string]bool{}, 0
+	for r := tar.NewReader(files); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := path.Clean(h.Name)
+		has[name] = true
+		data, err := io.ReadAll(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, err := elf.NewFile(bytes.NewReader(data))
+		if err != nil { // it is no program
+			continue
+		}
+		count++
+		needs, err := f.ImportedLibraries()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		ours := strings.HasPrefix(path.Base(name), "packetwalk") || path.Base(name) == "portmap"
+		if f.Machine != machine || ours && len(needs) > 0 {
+			t.Errorf("%s is for %s, and should be for %s; it needs %v", name, f.Machine, machine, needs)
+		}
+	}
+	if count < 100 {
+		t.Errorf("%d programs and libraries", count)
+	}
+	for _, name := range []string{"usr/share/sbom/packetwalk.spdx.json", "usr/share/doc/nftables/copyright", "etc/passwd", records + "nftables"} {
+		if !has[name] {
+			t.Errorf("it has no %s", name)
+		}
+	}
+}

@@ -1,0 +1,144 @@
+package foreign
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"text/template"
+	"time"
+
+	"packetwalk.dev/test/world"
+)
+
+// nodes is how many a cluster has.
+const nodes = 3
+
+const config = `
+apiVersion: packetwalk.dev/v1alpha1
+kind: Cluster
+spec:
+  network: {plugin: none, podCIDR: 10.244.0.0/16, routes: %t}
+  serviceProxy: {implementation: none}
+  nodePools:
+  - {name: real, count: %d, runtime: containerd}
+`
+
+// cluster is a cluster of others.
+type cluster struct {
+	name      string
+	routes    bool // Azure's route controller leads pods' addresses to their nodes
+	manifests []string
+	values    values
+}
+
+// values are what manifests are filled with.
+type values struct {
+	FlannelImage, PluginsImage, KubeProxyImage string
+	APIServer                                  string
+	Backend                                    string   // flannel's
+	Mode                                       string   // kube-proxy's
+	Ranges                                     []string // "NODE PREFIX"
+}
+
+var clusters = []cluster{
+	{"flannel-hostgw", true, []string{"kube-proxy.yaml", "flannel.yaml"}, values{Mode: "iptables", Backend: "host-gw"}},
+	{"flannel-vxlan", false, []string{"kube-proxy.yaml", "flannel.yaml"}, values{Mode: "iptables", Backend: "vxlan"}},
+	{"bridge", true, []string{"kube-proxy.yaml", "bridge.yaml"}, values{Mode: "nftables"}},
+}
+
+// TestClusters compares walks with the kernel on every cluster.
+func TestClusters(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts clusters")
+	}
+	for _, c := range clusters {
+		t.Run(c.name, func(t *testing.T) {
+			w := c.start(t)
+			compare(t, w)
+		})
+	}
+}
+
+// start brings a cluster up: a lab, and on it what others wrote.
+func (c cluster) start(t *testing.T) *world.World {
+	t.Helper()
+	w := world.New(t, fmt.Sprintf("foreign-%s-%d", c.name, os.Getpid()))
+	w.NeedRealNodes(t)
+	if err := built(w.Root); err != nil {
+		if os.Getenv("REALNODE") != "" {
+			t.Fatalf("the programs of others are not there: %v; make test-foreign builds them", err)
+		}
+		t.Skip("make test leaves clusters of others to make test-foreign, which builds their programs")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	if err := loadImages(ctx, w.Root); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if t.Failed() && os.Getenv("KEEP") != "" {
+			t.Logf("kept: lab %s", w.Name)
+			return
+		}
+		if _, err := w.Try(2*time.Minute, "down", "--name", w.Name); err != nil {
+			t.Error(err)
+		}
+	})
+	file := filepath.Join(t.TempDir(), "cluster.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, config, c.routes, nodes), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.Try(3*time.Minute, "up", "--name", w.Name, "-f", file); err != nil {
+		t.Fatal(err)
+	}
+	c.install(t, w)
+	return w
+}
+
+// install puts on the cluster what it is to have, and waits until it works.
+func (c cluster) install(t *testing.T, w *world.World) {
+	t.Helper()
+	v := c.values
+	v.FlannelImage, v.PluginsImage, v.KubeProxyImage = flannelImage, pluginsImage, kubeProxyImage
+	v.APIServer = w.Kubectl(t, "get", "endpoints", "kubernetes", "-o", "jsonpath={.subsets[0].addresses[0].ip}")
+	world.Eventually(t, 30*time.Second, func() error {
+		text, err := w.Try(10*time.Second, "kubectl", "--name", w.Name, "get", "nodes", "-o",
+			`jsonpath={range .items[*]}{.metadata.name} {.spec.podCIDR}{"\n"}{end}`)
+		v.Ranges = strings.Split(strings.TrimSpace(text), "\n")
+		for _, r := range v.Ranges {
+			if err == nil && !strings.HasSuffix(r, ".0/24") {
+				err = fmt.Errorf("node %q has no range of pods", r)
+			}
+		}
+		return err
+	})
+	for _, name := range append(c.manifests, "workloads.yaml") {
+		apply(t, w, name, v)
+	}
+	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=120s")
+	for _, d := range []string{"daemonset/echo", "daemonset/host", "deployment/one"} {
+		if _, err := w.Try(3*time.Minute, "kubectl", "--name", w.Name, "rollout", "status", d, "--timeout=150s"); err != nil {
+			t.Fatalf("%v\n%s", err, w.Kubectl(t, "get", "pods", "-A", "-o", "wide"))
+		}
+	}
+}
+
+// apply fills a manifest in and has kubectl apply it.
+func apply(t *testing.T, w *world.World, name string, v values) {
+	t.Helper()
+	text, err := template.ParseFiles(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var b bytes.Buffer
+	if err := text.Execute(&b, v); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := w.TryInput(time.Minute, b.String(), "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+		t.Fatal(err)
+	}
+}

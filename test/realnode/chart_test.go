@@ -1,0 +1,286 @@
+package realnode
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"packetwalk.dev/internal/node/servicemaps"
+	"packetwalk.dev/test/world"
+)
+
+// chartCluster is a cluster on whose nodes nothing is ours: no network for pods, and nobody's rules of services.
+const chartCluster = `
+apiVersion: packetwalk.dev/v1alpha1
+kind: Cluster
+spec:
+  nodePools: [{name: real, count: 2, runtime: containerd}]
+  network: {plugin: none, podCIDR: 10.244.0.0/16, routes: true}
+  serviceProxy: {implementation: none}
+  images: {pull: never}
+`
+
+// kubeProxy is upstream's, as kubeadm runs it, with the node's programs, because its image has none.
+const kubeProxy = `
+apiVersion: v1
+kind: ServiceAccount
+metadata: {name: kube-proxy, namespace: kube-system}
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: test-kube-proxy}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: system:node-proxier}
+subjects: [{kind: ServiceAccount, name: kube-proxy, namespace: kube-system}]
+---
+apiVersion: v1
+kind: ConfigMap
+metadata: {name: kube-proxy, namespace: kube-system}
+data:
+  kubeconfig: |
+    apiVersion: v1
+    kind: Config
+    clusters:
+    - {name: default, cluster: {server: "%[1]s", certificate-authority: /var/run/secrets/kubernetes.io/serviceaccount/ca.crt}}
+    users:
+    - {name: default, user: {tokenFile: /var/run/secrets/kubernetes.io/serviceaccount/token}}
+    contexts:
+    - {name: default, context: {cluster: default, user: default}}
+    current-context: default
+---
+apiVersion: apps/v1
+kind: DaemonSet
+metadata: {name: kube-proxy, namespace: kube-system}
+spec:
+  selector: {matchLabels: {k8s-app: kube-proxy}}
+  template:
+    metadata: {labels: {k8s-app: kube-proxy}}
+    spec:
+      serviceAccountName: kube-proxy
+      hostNetwork: true
+      tolerations: [{operator: Exists}]
+      containers:
+      - name: kube-proxy
+        image: %[2]s
+        command: [/kube-proxy, --proxy-mode=nftables, --master=%[1]s, --kubeconfig=/config/kubeconfig, --cluster-cidr=10.244.0.0/16,
+          --conntrack-max-per-core=0, --hostname-override=$(NODE_NAME)]
+        env:
+        - {name: NODE_NAME, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}
+        - {name: PATH, value: "/usr/sbin:/usr/bin:/sbin:/bin"}
+        securityContext: {privileged: true}
+        volumeMounts:
+        - {name: config, mountPath: /config}
+        - {name: usr, mountPath: /usr}
+        - {name: bin, mountPath: /bin}
+        - {name: sbin, mountPath: /sbin}
+        - {name: lib, mountPath: /lib}
+        - {name: lib64, mountPath: /lib64}
+      volumes:
+      - {name: config, configMap: {name: kube-proxy}}
+      - {name: usr, hostPath: {path: /usr}}
+      - {name: bin, hostPath: {path: /bin}}
+      - {name: sbin, hostPath: {path: /sbin}}
+      - {name: lib, hostPath: {path: /lib}}
+      - {name: lib64, hostPath: {path: /lib64}}
+`
+
+// chartAPI is where the nodes of a lab have the API server.
+const chartAPI = "https://203.0.113.1:443"
+
+// TestChart installs the Helm chart, with all that pods and services need, on a cluster in which kube-proxy is at work: it waits for that,
+// takes over, is upgraded and rolled back, and is removed; no connection is lost until then, and nothing is left after.
+func TestChart(t *testing.T) {
+	if testing.Short() {
+		t.Skip("it starts a cluster")
+	}
+	w := start(t, "chart", chartCluster)
+	c := &chartTest{World: w, kubeconfig: filepath.Join(t.TempDir(), "kubeconfig")}
+	if err := os.WriteFile(c.kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, node := range nodes(t, w, "real") {
+		w.SSH(t, node, "rm", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
+	}
+	tag, proxy := c.images(t)
+	apply := func(manifest string) {
+		t.Helper()
+		if _, err := w.TryInput(time.Minute, manifest, "kubectl", "--name", w.Name, "apply", "-f", "-"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	apply(fmt.Sprintf(kubeProxy, chartAPI, proxy))
+	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/kube-proxy", "--timeout=50s")
+
+	c.values = []string{"image.tag=" + tag, "apiServer=" + chartAPI, "serviceProxy.clusterCIDR=10.244.0.0/16",
+		"serviceProxy.cleanupOnDelete=true", "metrics.port=10300", "cni.enabled=true",
+		"ipMasqAgent.enabled=true", "ipMasqAgent.config.nonMasqueradeCIDRs={10.0.0.0/8}"}
+	c.helm(t, append([]string{"install", "pw", filepath.Join(w.Root, "deploy", "chart")}, c.set()...)...)
+	w.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-cni", "--timeout=50s")
+	w.Kubectl(t, "wait", "--for=condition=Ready", "nodes", "--all", "--timeout=50s")
+
+	t.Run("waits for kube-proxy", func(t *testing.T) { c.waits(t) })
+	inside, public := c.service(t)
+	step := func(name, backend string, do func()) {
+		t.Run(name, func(t *testing.T) {
+			streams := []*world.Stream{world.NewStream(t, w, "pod/default/ubuntu", inside), world.NewStream(t, w, "client", public)}
+			began := time.Now()
+			do()
+			c.ready(t, backend)
+			for _, s := range streams {
+				s.Check(t, fmt.Sprintf("%s in %v", name, time.Since(began).Round(100*time.Millisecond)), false)
+			}
+		})
+	}
+	step("takes over", "nftables", func() { w.Kubectl(t, "-n", "kube-system", "delete", "daemonset", "kube-proxy", "--wait") })
+	step("upgrade", "nftables", func() { c.upgrade(t, "node.podAnnotations.upgrade=yes") })
+	step("upgrade to iptables", "iptables", func() { c.upgrade(t, "serviceProxy.backend=iptables") })
+	step("rollback", "nftables", func() { c.helm(t, "rollback", "pw", "1") })
+	t.Run("uninstall", func(t *testing.T) { c.uninstall(t) })
+}
+
+type chartTest struct {
+	*world.World
+	kubeconfig string
+	values     []string
+}
+
+// images loads packetwalk's image and makes kube-proxy's of the control plane's program, and gives the tag of the one and the name of the
+// other.
+func (c *chartTest) images(t *testing.T) (tag, proxy string) {
+	t.Helper()
+	before := c.Run(t, "image", "list")
+	out := c.Run(t, "image", "load", filepath.Join(c.Root, "bin", "packetwalk-image.tar"))
+	name := regexp.MustCompile(`packetwalk\.dev/packetwalk:(\S+)`).FindStringSubmatch(out)
+	if name == nil {
+		t.Fatalf("what was loaded? %s", out)
+	}
+	if !strings.Contains(before, name[0]+" ") { // the store is the machine's
+		t.Cleanup(func() { c.Run(t, "image", "rm", name[0]) })
+	}
+	text, err := os.ReadFile(filepath.Join(c.Root, "bin", "packetwalk-controlplane"))
+	program := filepath.Join(t.TempDir(), "kube-proxy")
+	if err == nil {
+		err = os.WriteFile(program, text, 0o700) //nolint:gosec // a program
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	proxy = fmt.Sprintf("registry.example/kube-proxy:%s", c.Name)
+	c.Run(t, "image", "build", program, "-t", proxy)
+	t.Cleanup(func() { c.Run(t, "image", "rm", proxy) })
+	return name[1], proxy
+}
+
+func (c *chartTest) set() (flags []string) {
+	for _, v := range c.values {
+		flags = append(flags, "--set", v)
+	}
+	return flags
+}
+
+// helm runs upstream's Helm, of which make helm makes a program.
+func (c *chartTest) helm(t *testing.T, args ...string) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), filepath.Join(c.Root, "bin", "helm"), append(args, "-n", "kube-system")...)
+	home := filepath.Dir(c.kubeconfig)
+	cmd.Env = []string{"KUBECONFIG=" + c.kubeconfig, "HOME=" + home, "PATH=" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func (c *chartTest) upgrade(t *testing.T, value string) {
+	t.Helper()
+	c.values = append(c.values, value)
+	c.helm(t, append([]string{"upgrade", "pw", filepath.Join(c.Root, "deploy", "chart")}, c.set()...)...)
+}
+
+// waits: with kube-proxy alive packetwalk-node runs, is not ready, says why in its log, in an event and at /readyz, and writes nothing.
+func (c *chartTest) waits(t *testing.T) {
+	world.Eventually(t, 30*time.Second, func() error {
+		log, err := c.Try(20*time.Second, "kubectl", "--name", c.Name, "-n", "kube-system", "logs", "daemonset/pw-node")
+		if err == nil && !regexp.MustCompile(`waits for kube-proxy \(pid \d+\)`).MatchString(log) {
+			err = fmt.Errorf("it says %s", log)
+		}
+		return err
+	})
+	var set struct {
+		Status struct{ NumberReady, DesiredNumberScheduled int }
+	}
+	c.Get(t, &set, "-n", "kube-system", "daemonset", "pw-node")
+	if set.Status.NumberReady != 0 || set.Status.DesiredNumberScheduled != 2 {
+		t.Errorf("%+v", set.Status)
+	}
+	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "WaitingForServiceProxy") {
+		t.Errorf("no event among\n%s", events)
+	}
+	for _, node := range nodes(t, c.World, "real") {
+		if tables := c.SSH(t, node, "nft", "list", "tables"); strings.Contains(tables, servicemaps.TableName) {
+			t.Errorf("%s has\n%s", node, tables)
+		}
+		ready := c.SSH(t, node, "curl", "-s", "http://127.0.0.1:10300/readyz")
+		var r struct{ Waiting []string }
+		if err := json.Unmarshal([]byte(ready), &r); err != nil || len(r.Waiting) == 0 {
+			t.Errorf("%s says %s, %v", node, ready, err)
+		}
+	}
+}
+
+// service has two pods behind a cluster IP and a public address.
+func (c *chartTest) service(t *testing.T) (inside, public string) {
+	t.Helper()
+	c.Kubectl(t, "create", "deployment", "web", "--image=nginx", "--replicas=2")
+	c.Kubectl(t, "expose", "deployment", "web", "--port=80", "--type=LoadBalancer")
+	c.Kubectl(t, "run", "ubuntu", "--image=ubuntu", "--", "sleep", "36000")
+	c.Kubectl(t, "rollout", "status", "deployment/web", "--timeout=50s")
+	c.Kubectl(t, "wait", "--for=condition=Ready", "pod/ubuntu", "--timeout=50s")
+	world.Eventually(t, time.Minute, func() error {
+		if public = c.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.status.loadBalancer.ingress[0].ip}"); public == "" {
+			return fmt.Errorf("no address yet")
+		}
+		_, err := c.Try(20*time.Second, "ssh", "--name", c.Name, "client", "--", "curl", "-sS", "-m", "2", "-o", "/dev/null", "http://"+public)
+		return err
+	})
+	return c.Kubectl(t, "get", "service", "web", "-o", "jsonpath={.spec.clusterIP}"), public
+}
+
+// ready waits until each node has the rules of a backend, and no others.
+func (c *chartTest) ready(t *testing.T, backend string) {
+	t.Helper()
+	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-node", "--timeout=55s")
+	for _, node := range nodes(t, c.World, "real") {
+		world.Eventually(t, 20*time.Second, func() error {
+			rules := c.SSH(t, node, "nft", "list", "ruleset")
+			table, chain := strings.Contains(rules, "table ip "+servicemaps.TableName+" "), strings.Contains(rules, "chain KUBE-SERVICES ")
+			if !strings.Contains(rules, "chain IP-MASQ-AGENT ") {
+				return fmt.Errorf("%s has no rules of the ip-masq-agent:\n%s", node, rules)
+			}
+			if table != (backend == "nftables") || chain != (backend == "iptables") || strings.Contains(rules, "table ip kube-proxy ") {
+				return fmt.Errorf("%s with %s: table %v, chain %v in\n%s", node, backend, table, chain, rules)
+			}
+			return nil
+		})
+	}
+}
+
+// uninstall: with the release the rules of services go from each node, and the CNI plugin with its configuration.
+func (c *chartTest) uninstall(t *testing.T) {
+	c.helm(t, "uninstall", "pw")
+	for _, node := range nodes(t, c.World, "real") {
+		world.Eventually(t, 50*time.Second, func() error {
+			rules := c.SSH(t, node, "nft", "list", "ruleset")
+			files, err := c.Try(20*time.Second, "ssh", "--name", c.Name, node, "--", "ls", "-A", "/opt/cni/bin", "/etc/cni/net.d")
+			if err == nil && (strings.Contains(rules, servicemaps.TableName) || strings.Contains(files, "packetwalk")) {
+				err = fmt.Errorf("%s still has of %s\n%s", node, files, rules)
+			}
+			return err
+		})
+	}
+}

@@ -1,0 +1,101 @@
+// Command image makes packetwalk's own image, without Docker: the programs, cross-compiled, and Debian's, of packages that packages.lock
+// names with their digests. make image runs it:
+//
+//	go run ./tools/image -version VERSION [-arch amd64,arm64] [-o FILE] [-push REGISTRY/NAME[:TAG]]
+//	go run ./tools/image -version VERSION -lock update     renews packages.lock by apt, which checks Debian's signatures, and builds
+//
+// It owns where the image's files come from; what is in it is internal/pods/nodeimage's. It must not import other internal packages but
+// base and those that these need.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+type options struct {
+	version, ldflags string
+	archs            []string
+	archive          string // the file to write; the list of contents goes beside it
+	push             string // "" for none
+	mirror           string
+	update           bool
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o, err := parse(os.Args[1:])
+	if err == nil {
+		err = run(ctx, o)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "image:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func parse(args []string) (options, error) {
+	var o options
+	var archs, lock string
+	f := flag.NewFlagSet("image", flag.ContinueOnError)
+	f.StringVar(&o.version, "version", "dev", "the programs' version, whose tag the image gets")
+	f.StringVar(&o.ldflags, "ldflags", "", "flags of Go's linker for the programs")
+	f.StringVar(&archs, "arch", "amd64,arm64", "the architectures, separated by commas")
+	f.StringVar(&o.archive, "o", "bin/packetwalk-image.tar", "the archive to write")
+	f.StringVar(&o.push, "push", "", "REGISTRY/NAME[:TAG]: where to push the image, with the logins of docker")
+	f.StringVar(&o.mirror, "mirror", "http://deb.debian.org", "the mirror that packages come from")
+	f.StringVar(&lock, "lock", "", "update: renew packages.lock first")
+	if err := f.Parse(args); err != nil {
+		return o, err
+	}
+	if f.NArg() > 0 || lock != "" && lock != "update" {
+		return o, errors.New("usage: go run ./tools/image [flags]; see -h")
+	}
+	o.archs, o.update, o.mirror = strings.Split(archs, ","), lock == "update", strings.TrimSuffix(o.mirror, "/")
+	return o, nil
+}
+
+// lockFile is below the repository.
+const lockFile = "tools/image/packages.lock"
+
+func run(ctx context.Context, o options) error {
+	root, err := repository()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Join(root, "bin"), 0o755); err != nil {
+		return err
+	}
+	m := maker{options: o, root: root, lock: filepath.Join(root, lockFile)}
+	if o.update {
+		if err := m.renew(ctx); err != nil {
+			return err
+		}
+	}
+	return m.make(ctx)
+}
+
+// repository is the checkout that the working directory is in: the nearest folder upwards with tools/image.
+func repository() (string, error) {
+	dir, err := os.Getwd()
+	if err != nil {
+		return "", err
+	}
+	for start := dir; ; dir = filepath.Dir(dir) {
+		if _, err := os.Stat(filepath.Join(dir, filepath.Dir(lockFile), "main.go")); err == nil {
+			return dir, nil
+		}
+		if dir == filepath.Dir(dir) {
+			return "", fmt.Errorf("find tools/image above %s: run this in a packetwalk checkout", start)
+		}
+	}
+}
