@@ -185,7 +185,7 @@ func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
 		}
 		for _, p := range w.prefixes {
 			add(c, why, &netfilter.Translate{Translation: packet.Translation{
-				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: firstPort, PortHigh: lastPort,
+				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: firstPort, PortHigh: lastPort, FullyRandom: true,
 			}})
 		}
 	}

@@ -351,7 +351,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 		}
 		return f.vnetChain(w.hop)
 	case vnet.NextHopInternet:
-		c, fresh := f.chain("hop/internet")
+		c, fresh := f.chain("internet")
 		if fresh {
 			add(c, "leaves for the internet", decide(netfilter.Accept))
 		}
@@ -367,7 +367,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 	case "VirtualNetworkGateway":
 		return f.gatewayChain()
 	}
-	c, fresh := f.chain("hop/" + plain(w.kind))
+	c, fresh := f.chain("next-hop/" + plain(w.kind))
 	if fresh {
 		add(c, "a next hop that is not modelled", unknown("how next hop %s goes on is not modelled", plain(w.kind)))
 	}
@@ -375,7 +375,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 }
 
 func (f *fabric) gatewayChain() *netfilter.Chain {
-	c, fresh := f.chain("hop/virtual-network-gateway")
+	c, fresh := f.chain(gatewayLink)
 	if fresh {
 		add(c, "to the virtual network gateway", setMark(f.beyond(gatewayLink), false), decide(netfilter.Accept))
 	}
