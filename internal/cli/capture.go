@@ -193,7 +193,8 @@ func writeCapture(ctx context.Context, s Streams, origin capture.Origin, path st
 }
 
 // takeRedacted takes a capture into a file without a name in a folder, which is gone when it is closed, and redacts that.
-func takeRedacted(ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, hosts []string) (*capture.Taken, error) {
+func takeRedacted(ctx context.Context, o capture.Origin, out io.Writer, h capture.Head, dir string, hosts []string) (
+	*capture.Taken, error) {
 	plain, err := nameless(dir)
 	if err != nil {
 		return nil, err

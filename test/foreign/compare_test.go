@@ -229,8 +229,8 @@ func (v *view) once(ctx context.Context, p pair) (*proof.Report, error) {
 	return &report, err
 }
 
-// wrong says what keeps a walk from agreeing with the kernel in full. Of a packet that leaves the cluster nobody there knows whether anything
-// answers.
+// wrong says what keeps a walk from agreeing with the kernel in full. Of a packet that leaves the cluster nobody there knows whether
+// anything answers.
 func wrong(r *proof.Report) string {
 	compared := *r
 	if r.Way != nil && r.Way.End.Kind == walk.Left {
