@@ -41,10 +41,7 @@ func (a *asked) add(r request) {
 func (a *asked) ofClient(client *fake.Clientset) {
 	for _, action := range client.Actions() {
 		r := request{action.GetVerb(), action.GetResource().Group, action.GetResource().Resource, action.GetNamespace(), ""}
-		switch named := action.(type) {
-		case clienttesting.GetAction:
-			r.name = named.GetName()
-		case clienttesting.DeleteAction:
+		if named, ok := action.(interface{ GetName() string }); ok { // get and delete
 			r.name = named.GetName()
 		}
 		if r.resource == "namespaces" {
