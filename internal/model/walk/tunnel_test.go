@@ -31,8 +31,7 @@ func overlay(t *testing.T) (n *network, a, b *host) {
 		own.FIB.Neighbours = append(own.FIB.Neighbours, fib.Neighbour{Link: "flannel.1", Address: address, MAC: mac, State: "PERMANENT"})
 		own.FIB.FDB = append(own.FIB.FDB, fib.FDBEntry{Port: "flannel.1", MAC: mac, Remote: far.FIB.Addresses[1].Prefix.Addr(), Local: true})
 		own.FIB.Routes = append(own.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast",
-			Destination: netip.PrefixFrom(address, 24).Masked(),
-			Gateway:     address, Link: "flannel.1", OnLink: true, Scope: "global"})
+			Destination: netip.PrefixFrom(address, 24).Masked(), Gateway: address, Link: "flannel.1", OnLink: true, Scope: "global"})
 	}
 	b.listen(packet.TCP, "0.0.0.0:80")
 	return n, a, b
@@ -129,8 +128,8 @@ func TestOnward(t *testing.T) {
 	for _, to := range []string{"10.1.0.2:80", "10.244.2.1:80"} {
 		r := n.tcp("node/a", to)
 		o := r.Outcomes[0]
-		if o.End.Kind != Delivered || o.End.Host != "node/b" || o.BackEnd.Kind != Delivered || o.BackEnd.Host != "node/a" ||
-			!o.End.Packet.SomeTTL {
+		there, back := o.End.Kind == Delivered && o.End.Host == "node/b", o.BackEnd.Kind == Delivered && o.BackEnd.Host == "node/a"
+		if !there || !back || !o.End.Packet.SomeTTL {
 			t.Errorf("%s: %s", to, ends(o))
 		}
 		if !strings.Contains(assumptions(r), "what is behind eth0 is not known: it is taken to lead to node/b") {
