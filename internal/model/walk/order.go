@@ -107,7 +107,7 @@ func (w *walker) turn(result *Result, limit int) error {
 			return err
 		}
 		if !slices.Equal(usual, fates(outcomes)) {
-			w.assume(t.host, t.what)
+			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.what, Order: true})
 			result.Otherwise = append(result.Otherwise, outcomes...)
 		}
 	}
