@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/google/go-cmp/cmp/cmpopts"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/testing/capturetest"
 )
@@ -235,7 +234,8 @@ func TestTakeNotes(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []string{"one note", "node/n1 is away", "forbidden"}
-	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) || len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
+	if !slices.Equal(read.Notes, want) || !slices.Equal(taken.Notes, want) ||
+		len(read.Hosts) != 1 || taken.Hosts != 1 || len(read.Lists) != 0 {
 		t.Errorf("notes %q, %q, %d hosts, %d lists", read.Notes, taken.Notes, len(read.Hosts), len(read.Lists))
 	}
 }
@@ -321,7 +321,8 @@ func TestWriteRefusesWhatReadRefuses(t *testing.T) {
 	for _, name := range []string{"node/a b", "node/a\nb", "pod/../x", "netns/", ""} {
 		c := small()
 		c.Hosts[0].Name = name
-		if _, err := capture.Take(t.Context(), c.Origin(), io.Discard, c.Head); err == nil || !strings.Contains(err.Error(), "no name of a host") {
+		_, err := capture.Take(t.Context(), c.Origin(), io.Discard, c.Head)
+		if err == nil || !strings.Contains(err.Error(), "no name of a host") {
 			t.Errorf("%q: %v", name, err)
 		}
 	}
@@ -360,140 +361,4 @@ func TestOpenNamesTheFile(t *testing.T) {
 	if _, err := capture.Open(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Errorf("error %v does not name %s", err, path)
 	}
-}
-
-// FuzzRead packs what the fuzzer makes up, so that it need not find out about checksums.
-func FuzzRead(f *testing.F) {
-	f.Add(manifestOf(1, "node/n1", "ip-link.json", 2).data, "hosts/node/n1/ip-link.json", "[]")
-	f.Add(manifestOf(1, "../x", "y", 0).data, "hosts/../x/y", "")
-	f.Add(manifestOf(2, "fabric", "nft.json", 3).data, "hosts/fabric/nft.json", "{}\n")
-	f.Add(`{"format":"packetwalk-capture","version":1,"kubernetes":[{"file":"pods.json","bytes":12}],"notes":["n"],"tools":{"ip":"1"}}`,
-		"kubernetes/pods.json", `{"items":[]}`)
-	f.Fuzz(func(t *testing.T, manifest, name, data string) {
-		var b bytes.Buffer
-		pack := tar.NewWriter(&b)
-		for _, e := range []entry{{name: "manifest.json", data: manifest}, {name: name, data: data}} {
-			if pack.WriteHeader(&tar.Header{Name: e.name, Size: int64(len(e.data)), Typeflag: tar.TypeReg}) != nil {
-				return // no name that a tar can have
-			}
-			if _, err := pack.Write([]byte(e.data)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := pack.Close(); err != nil {
-			t.Fatal(err)
-		}
-		c, err := capturetest.Read(stored(t, b.Bytes()))
-		if err != nil {
-			return
-		}
-		if len(c.Hosts) == 0 {
-			return // which is nothing to write
-		}
-		again, err := capturetest.Read(c.Pack(t))
-		if err != nil {
-			t.Fatalf("what was read and written cannot be read: %v", err)
-		}
-		if diff := cmp.Diff(c, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatal(diff)
-		}
-		source := capture.NewSource(c.Origin())
-		for _, name := range source.Names() {
-			if _, err := source.Host(name); err != nil {
-				t.Fatal(err)
-			}
-		}
-	})
-}
-
-// FuzzReadMember is FuzzRead for what a member and the index say.
-func FuzzReadMember(f *testing.F) {
-	const host = `{"name":"node/n","taken":"2026-01-02T03:04:05Z","files":[{"file":"ip-link.json","command":"ip","bytes":2}]}`
-	const link = "hosts/node/n/ip-link.json"
-	f.Add(host, link, "[]", "")
-	f.Add(host, link, "[", "")
-	f.Add(host, "hosts/node/m/ip-link.json", "[]", "")
-	f.Add(`{"name":"node/m","files":[]}`, "x", "", "")
-	f.Add(host, link, "[]", `{"manifest":{"at":0,"size":190,"bytes":1024,"sha256":"AA=="},"hosts":[{"name":"node/n","at":190,"size":9}],"kubernetes":[]}`)
-	f.Add(host, link, "[]", `{"manifest":{"at":-5,"size":-9223372036854775808,"bytes":9223372036854775807},"hosts":[]}`)
-	f.Fuzz(func(t *testing.T, host, path, data, index string) {
-		file, err := capture.Assemble(host, path, data, index)
-		if err != nil {
-			return // no name that a tar can have
-		}
-		c, err := capturetest.Read(file)
-		if err != nil {
-			if !errors.Is(err, capture.ErrDamaged) {
-				t.Fatalf("another error: %v", err)
-			}
-			return
-		}
-		if len(c.Hosts) == 0 {
-			return
-		}
-		again, err := capturetest.Read(c.Pack(t))
-		if err != nil {
-			t.Fatalf("what was read and written cannot be read: %v", err)
-		}
-		if diff := cmp.Diff(c, again, cmpopts.EquateEmpty()); diff != "" {
-			t.Fatal(diff)
-		}
-	})
-}
-
-// TestHostileMembers: an index or a host that says what is not so is refused.
-func TestHostileMembers(t *testing.T) {
-	const link = "hosts/node/n/ip-link.json"
-	host := func(files string) string { return `{"name":"node/n","files":[` + files + `]}` }
-	for what, tt := range map[string]struct{ host, path, data, index, says string }{
-		"another host":       {`{"name":"node/m","files":[]}`, link, "[]", "", "another host's"},
-		"a file that climbs": {host(`{"file":"../x","bytes":2}`), link, "[]", "", "no name of a file"},
-		"a file untold of":   {host(""), link, "[]", "", "does not tell of it"},
-		"a longer file":      {host(`{"file":"ip-link.json","bytes":1}`), link, "[]", "", "it has 2 bytes"},
-		"a file left out":    {host(`{"file":"ip-link.json","bytes":2},{"file":"nft.json","bytes":2}`), link, "[]", "", "it is not there"},
-		"much of little":     {host(`{"file":"ip-link.json","bytes":67108864}`), link, strings.Repeat("\x00", 64<<20), "", "are refused"},
-		"no JSON":            {host(""), link, "", "{", "index.json"},
-		"overlap":            {host(""), link, "", `{"manifest":{"at":0,"size":1},"hosts":[{"name":"node/n","at":0,"size":1}]}`, "said to be at 0"},
-		"a gap":              {host(""), link, "", `{"manifest":{"at":0,"size":1},"hosts":[{"name":"node/n","at":2,"size":1}]}`, "said to be at 2"},
-		"not all":            {host(""), link, "", `{"manifest":{"at":0,"size":1},"hosts":[]}`, "nothing of what is at byte 1"},
-		"beyond the end":     {host(""), link, "", `{"manifest":{"at":0,"size":99999999},"hosts":[]}`, "said to be at 0"},
-		"a host twice": {host(""), link, "", `{"manifest":{"at":0,"size":1},"hosts":[{"name":"node/n","at":1,"size":1},{"name":"node/n","at":2,"size":1}]}`,
-			"stands there twice"},
-		"a host that climbs": {host(""), link, "", `{"manifest":{"at":0,"size":1},"hosts":[{"name":"../n","at":1,"size":1}]}`, "no name of a host"},
-	} {
-		file, err := capture.Assemble(tt.host, tt.path, tt.data, tt.index)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := capturetest.Read(file); !errors.Is(err, capture.ErrDamaged) || !strings.Contains(err.Error(), tt.says) {
-			t.Errorf("%s: %v, want one that says %q", what, err, tt.says)
-		}
-	}
-}
-
-// FuzzReadFile gives the reader any bytes at all.
-func FuzzReadFile(f *testing.F) {
-	f.Add(small().Pack(f))
-	f.Fuzz(func(_ *testing.T, file []byte) {
-		if c, err := capture.ReadWithin(file, 100, 1<<16, 1<<18); err == nil {
-			_, _ = capturetest.Of(c)
-		}
-	})
-}
-
-// stored is data in a gzip file, not compressed.
-func stored(t testing.TB, data []byte) []byte {
-	t.Helper()
-	var b bytes.Buffer
-	zip, err := gzip.NewWriterLevel(&b, gzip.NoCompression)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := zip.Write(data); err != nil {
-		t.Fatal(err)
-	}
-	if err := zip.Close(); err != nil {
-		t.Fatal(err)
-	}
-	return b.Bytes()
 }

@@ -137,7 +137,8 @@ func TestTrimKeepsNoSecrets(t *testing.T) {
 func TestLazyReadsOnce(t *testing.T) {
 	var mu sync.Mutex
 	fetched := map[string]int{}
-	s := capture.NewSource(capture.Origin{Hosts: map[string]capture.NetNS{"a": {Inode: 1}, "b": {Inode: 2}}, Fetch: func(name string) (*capture.Raw, error) {
+	hosts := map[string]capture.NetNS{"a": {Inode: 1}, "b": {Inode: 2}}
+	s := capture.NewSource(capture.Origin{Hosts: hosts, Fetch: func(name string) (*capture.Raw, error) {
 		mu.Lock()
 		defer mu.Unlock()
 		fetched[name]++

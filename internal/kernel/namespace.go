@@ -163,7 +163,8 @@ func (n *Namespace) Do(f func() error) error {
 	})
 }
 
-// onThread runs f on a thread of its own, which may change its network namespace, and brings the thread home.
+// onThread runs f on a thread of its own, which may change its network namespace, and brings the thread home. It is never the process's
+// first: whoever looks at /proc/self/ns/net, or from outside at /proc/PID/ns/net, sees that one's.
 func onThread(f func() error) error {
 	origin, err := home()
 	if err != nil {
@@ -172,6 +173,11 @@ func onThread(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		runtime.LockOSThread()
+		if unix.Gettid() == unix.Getpid() {
+			defer runtime.UnlockOSThread()
+			done <- onThread(f) // by another one: this is taken meanwhile
+			return
+		}
 		err := errors.New("function ended its goroutine")
 		defer func() {
 			// A goroutine that ends with its thread locked takes the thread with it.

@@ -145,3 +145,31 @@ func BenchmarkCreateNamespace(b *testing.B) {
 		ns.Remove()
 	}
 }
+
+// TestFirstThread: a process shows its first thread's namespace as its own, to itself and to others, so that one is never borrowed.
+func TestFirstThread(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "a"))
+	own, err := os.Readlink("/proc/self/ns/net")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 64 {
+		all.Go(func() {
+			for range 100 {
+				err := ns.Do(func() error {
+					if seen, err := os.Readlink("/proc/self/ns/net"); err != nil || seen != own {
+						return fmt.Errorf("the process is in %s, %v; it began in %s", seen, err, own)
+					}
+					return nil
+				})
+				if err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+}

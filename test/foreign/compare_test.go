@@ -144,8 +144,8 @@ func compare(t *testing.T, w *world.World) {
 	v := look(t, w)
 	objects := v.source(false).Objects()
 	settle(t, v)
-	a := &account{}
-	for _, p := range pairs(t, w, &objects) {
+	a, all := &account{}, pairs(t, w, &objects)
+	for _, p := range all {
 		if why := v.walk(t.Context(), p, a); why != "" {
 			a.wrong = append(a.wrong, p.String())
 			t.Errorf("%s\n%s", p, why)
@@ -155,6 +155,7 @@ func compare(t *testing.T, w *world.World) {
 	if a.pairs < fewest {
 		t.Errorf("only %d pairs", a.pairs)
 	}
+	command(t, w, all)
 }
 
 // settle waits until nobody changes rules any more.
@@ -229,8 +230,8 @@ func (v *view) once(ctx context.Context, p pair) (*proof.Report, error) {
 	return &report, err
 }
 
-// wrong says what keeps a walk from agreeing with the kernel in full. Of a packet that leaves the cluster nobody there knows whether anything
-// answers.
+// wrong says what keeps a walk from agreeing with the kernel in full. Of a packet that leaves the cluster nobody there knows whether
+// anything answers.
 func wrong(r *proof.Report) string {
 	compared := *r
 	if r.Way != nil && r.Way.End.Kind == walk.Left {

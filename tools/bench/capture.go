@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -41,7 +42,7 @@ func captureOfServices(n int) error {
 	return nil
 }
 
-func captureOf(ctx context.Context, what string, n int, apply func(*kernel.Namespace) error) error {
+func captureOf(ctx context.Context, what string, n int, apply func(*kernel.Namespace) error) (err error) {
 	dir, err := os.MkdirTemp("", "bench-capture-*")
 	if err != nil {
 		return err
@@ -51,7 +52,7 @@ func captureOf(ctx context.Context, what string, n int, apply func(*kernel.Names
 	if err != nil {
 		return err
 	}
-	defer ns.Remove()
+	defer func() { err = errors.Join(err, ns.Remove()) }()
 	if err := apply(ns); err != nil {
 		return err
 	}

@@ -114,7 +114,8 @@ func (h *simHost) link(index int, name string, own packet.MAC, address netip.Pre
 		"num_rx_queues": 2, "gso_max_size": 65536, "gso_max_segs": 65535, "tso_max_size": 524280, "tso_max_segs": 65535, "gro_max_size": 65536}
 	h.links = append(h.links, base)
 	if address.IsValid() {
-		info := []map[string]any{{"family": "inet", "local": address.Addr().String(), "prefixlen": address.Bits(), "scope": "global", "label": name}}
+		info := []map[string]any{{"family": "inet", "local": address.Addr().String(), "prefixlen": address.Bits(), "scope": "global",
+			"label": name}}
 		h.addresses = append(h.addresses, map[string]any{"ifindex": index, "ifname": name, "flags": base["flags"], "mtu": 1500,
 			"operstate": "UP", "link_type": "ether", "address": own.String(), "addr_info": info})
 		h.route("local", address.Addr().String(), "", name, "local")

@@ -129,11 +129,12 @@ func (l *lab) list(args ...string) ([]object, error) {
 	return list.Items, json.Unmarshal([]byte(out), &list)
 }
 
-// A process is what the memory of a lab is counted by.
+// A process is what the memory and the processor time of a lab are counted by.
 type process struct {
 	name string
 	rss  float64 // MB
 	pss  float64 // MB, shared pages counted in parts
+	cpu  float64 // seconds, of its own and of the children that it has waited for
 }
 
 // processes are those of the lab: the lab process, and everything in the lab's network namespaces.
@@ -192,5 +193,18 @@ func memoryOf(dir string) (process, bool) {
 	if p.name == "packetwalk-controlplane" && len(args) > 1 {
 		p.name = args[1]
 	}
+	p.cpu = processorTime(dir)
 	return p, p.rss > 0
+}
+
+// processorTime reads proc_pid_stat(5): utime, stime, cutime and cstime, in hundredths of a second (USER_HZ).
+func processorTime(dir string) float64 {
+	text, _ := os.ReadFile(dir + "/stat")
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // behind the name: the first is the third of all
+	var ticks float64
+	for i := 14 - 3; i <= 17-3 && i < len(fields); i++ {
+		n, _ := strconv.ParseFloat(fields[i], 64)
+		ticks += n
+	}
+	return ticks / 100
 }

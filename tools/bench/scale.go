@@ -44,7 +44,7 @@ func benchScale(int) (err error) {
 		return err
 	}
 	time.Sleep(15 * time.Second) // the agents follow, and give memory back
-	return l.printMemory()
+	return l.printUse()
 }
 
 // manyServices are services that share whereami's pods, so that the agents have as many rules as in a cluster of that many.
@@ -58,15 +58,17 @@ func manyServices(n int) string {
 	return b.String()
 }
 
-func (l *lab) printMemory() error {
+// printUse prints the memory and the processor time of the lab, by kind of process. What of that was used by processes that have ended, and
+// whose parent is not one of the lab's, is not in it.
+func (l *lab) printUse() error {
 	processes, err := l.processes()
 	if err != nil {
 		return err
 	}
 	type sum struct {
-		name             string
-		count            int
-		rss, pss, rssMax float64
+		name                  string
+		count                 int
+		rss, pss, rssMax, cpu float64
 	}
 	sums := map[string]*sum{}
 	var total sum
@@ -76,18 +78,18 @@ func (l *lab) printMemory() error {
 			s = &sum{name: p.name}
 			sums[p.name] = s
 		}
-		s.count, s.rss, s.pss, s.rssMax = s.count+1, s.rss+p.rss, s.pss+p.pss, max(s.rssMax, p.rss)
-		total.rss, total.pss = total.rss+p.rss, total.pss+p.pss
+		s.count, s.rss, s.pss, s.rssMax, s.cpu = s.count+1, s.rss+p.rss, s.pss+p.pss, max(s.rssMax, p.rss), s.cpu+p.cpu
+		total.rss, total.pss, total.cpu = total.rss+p.rss, total.pss+p.pss, total.cpu+p.cpu
 	}
 	var list []*sum
 	for _, s := range sums {
 		list = append(list, s)
 	}
 	sort.Slice(list, func(i, j int) bool { return list[i].pss > list[j].pss })
-	fmt.Printf("  %-32s %6s %12s %12s %14s\n", "memory of", "number", "PSS, all MB", "RSS, all MB", "RSS, most MB")
+	fmt.Printf("  %-32s %6s %12s %12s %14s %14s\n", "use of", "number", "PSS, all MB", "RSS, all MB", "RSS, most MB", "processor, s")
 	for _, s := range list {
-		fmt.Printf("  %-32s %6d %12.0f %12.0f %14.1f\n", s.name, s.count, s.pss, s.rss, s.rssMax)
+		fmt.Printf("  %-32s %6d %12.0f %12.0f %14.1f %14.1f\n", s.name, s.count, s.pss, s.rss, s.rssMax, s.cpu)
 	}
-	fmt.Printf("  %-32s %6d %12.0f %12.0f\n", "the lab", len(processes), total.pss, total.rss)
+	fmt.Printf("  %-32s %6d %12.0f %12.0f %14s %14.1f\n", "the lab", len(processes), total.pss, total.rss, "", total.cpu)
 	return nil
 }

@@ -146,16 +146,14 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	if err != nil {
 		return Report{}, 0, err
 	}
-	report = Compare(a.predicted, o)
-	result := a.predicted
-	order, err := orders(a.source, o, identifyAny(o, a.predicted), answersAt(a.predicted))
-	if err != nil {
-		return report, 0, err
+	if report, err = a.inOrder(o); err != nil {
+		return Report{}, 0, err
 	}
+	result := a.predicted
 	// With the ports known no more agrees than without, but for those of tunnels, by which connections may be known already.
-	if len(order) > 0 || a.chance && (over || report.First == nil || tunnelled(result)) {
+	if a.chance && (over || report.First == nil || tunnelled(result)) {
 		index := report.Outcome
-		if result, err = pinned(a.source, a.predicted, o, order); err != nil {
+		if result, err = pinned(a.source, a.predicted, o); err != nil {
 			return report, 0, err
 		}
 		report = Compare(result, o)
@@ -190,6 +188,24 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 		still = unheard
 	}
 	return report, still, err
+}
+
+// inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order
+// that the trace shows: what agrees as long is the prediction then.
+func (a *attempt) inOrder(o *Observed) (Report, error) {
+	report := Compare(a.predicted, o)
+	if report.First == nil && len(a.predicted.Otherwise) == 0 {
+		return report, nil
+	}
+	result, err := ordered(a.source, a.predicted, o)
+	if err != nil || result == a.predicted {
+		return report, err
+	}
+	if seen := Compare(result, o); seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
+		*a.predicted, report = *result, seen
+		a.chance = a.chance || byChance(result)
+	}
+	return report, nil
 }
 
 // observed is what has been seen until now.

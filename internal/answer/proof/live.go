@@ -43,6 +43,7 @@ func Live(
 			return nil, Report{}, err
 		}
 	}
+	expected.Outcomes = slices.Concat(expected.Outcomes, result.Otherwise)
 	if end := endless(&expected); end != nil {
 		forgetOpen(result)
 		return result, Report{NotSent: end.Why, Took: time.Since(begin)}, nil

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -195,6 +196,37 @@ func TestLiveRouted(t *testing.T) {
 	}
 }
 
+// A datagram that comes back as it was sent, from a program that echoes it, is the answer: its addresses tell.
+func TestLiveEcho(t *testing.T) {
+	w := routed(t)
+	w.sh("node/router", "iptables-nft -t nat -A SVC -d 10.0.0.10/32 -p udp --dport 7 -j DNAT --to-destination 10.2.0.2:7")
+	for host, address := range map[string]string{"vm/server": "10.2.0.2:7", "vm/client": "127.0.0.1:7"} {
+		c, err := w.hosts[host].ListenPacket(t.Context(), "udp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		go func() {
+			buffer := make([]byte, 1500)
+			for {
+				n, from, err := c.ReadFrom(buffer)
+				if err != nil {
+					return
+				}
+				_, _ = c.WriteTo(buffer[:n], from)
+			}
+		}()
+	}
+	for _, address := range []string{"10.2.0.2:7", "10.0.0.10:7", "127.0.0.1:7"} {
+		t.Run(address, func(t *testing.T) {
+			w.t = t
+			if r := w.agree("vm/client", to(packet.UDP, address)); r.Answer.Answer != kernel.Answered || r.Unanswered {
+				t.Errorf("%s: %s", r, r.Answer.Answer)
+			}
+		})
+	}
+}
+
 // A rule that changes between the snapshot and the packet is the first difference, with what was there and what is.
 func TestLiveFindsWhatChanged(t *testing.T) {
 	for name, c := range map[string]struct{ change, predicted, observed string }{
@@ -316,6 +348,61 @@ ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
 	w.sh("node/router", "ip rule del table 100")
 	if r := w.agree("vm/client", to(packet.TCP, "10.0.0.10:80")); r.Ends != "" {
 		t.Errorf("%s", r)
+	}
+}
+
+// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the
+// walk says, and the kernel's trace shows it.
+func TestLiveLateChain(t *testing.T) {
+	for name, c := range map[string]struct {
+		hook, first, late string // the rules of the chain that is there first, of the table made second, and of the one that comes late
+		assumed           bool   // because it decides what becomes of the packet
+	}{
+		"mark":      {"type filter hook forward priority 5", "meta mark 0 meta mark set 7", "meta mark 0 meta mark set 8", false},
+		"drop":      {"type filter hook forward priority 5", "meta mark 0 drop", "meta mark set 8", true},
+		"mark drop": {"type filter hook forward priority 5", "meta mark 8 drop", "meta mark set 8", true},
+		"both drop": {"type filter hook forward priority 5", "drop", "drop", false},
+		"nat":       {"type nat hook prerouting priority -101", "ip daddr 10.0.0.77 dnat to 10.2.0.3", "ip daddr 10.0.0.77 dnat to 10.2.0.2", true},
+		"no matter": {"type filter hook forward priority 5", "counter", "counter", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := routed(t)
+			w.sh("vm/server", "ip addr add 10.2.0.3/24 dev eth0")
+			w.listen("vm/server", "10.2.0.3:8080")
+			w.sh("node/router", fmt.Sprintf(`
+nft 'add table ip early; add table ip later'
+nft 'add chain ip later c { %[1]s ; }; add rule ip later c %[2]s'
+nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
+`, c.hook, c.first, c.late))
+			p := to(packet.TCP, "10.2.0.2:8080")
+			if name == "nat" {
+				p = to(packet.TCP, "10.0.0.77:8080")
+			}
+			asked := p
+			asked.TCPFlags = packet.SYN
+			plain, err := walk.Walk(w.source(), walk.Request{Host: "vm/client", Packet: asked})
+			if err != nil {
+				t.Fatal(err)
+			}
+			const says = "no listing tells which the kernel calls first: later c is taken to be"
+			said := slices.ContainsFunc(plain.Assumed, func(a walk.Assumption) bool {
+				return a.Host == "node/router" && strings.Contains(a.What, says)
+			})
+			if said != c.assumed {
+				t.Errorf("assumed %v: %v", plain.Assumed, said)
+			}
+			w.agree("vm/client", p)
+			result, _ := w.live(w.source(), "vm/client", p)
+			for _, a := range result.Assumed { // what was so, and what was not
+				if strings.Contains(a.What, "no listing tells") {
+					t.Errorf("still assumed: %v", a)
+				}
+			}
+			late := walk.ChainRef{Family: "ip", Table: "early", Chain: "c"}
+			if early := result.Request.Early["node/router"]; len(early) == 0 || early[0] != late {
+				t.Errorf("the kernel called %v", early)
+			}
+		})
 	}
 }
 

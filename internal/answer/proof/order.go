@@ -1,8 +1,7 @@
 package proof
 
 import (
-	"errors"
-	"io/fs"
+	"reflect"
 	"slices"
 
 	"packetwalk.dev/internal/kernel"
@@ -12,62 +11,59 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// orders are, for each host, base chains of equal priority that the kernel was seen to call in another order than the one in which the
-// prediction has them. The kernel calls the one first that was made last; tools list the tables by their ages, and iptables-nft makes a
-// table's base chains one by one, as they are needed.
-func orders(
-	source snapshot.Source, o *Observed, id *identity, expected func(host string) func(packet.Tuple) bool,
-) (map[string][]walk.Order, error) {
-	all := map[string][]walk.Order{}
-	for name, h := range o.Hosts {
-		if len(h.Trace) == 0 {
+// ordered is the prediction once more, with the chains of different tables that have the same priority in the order in which the kernel's
+// trace of the packet has them: which of them was registered last, and so is called first, no dump tells. It is the same prediction where
+// the trace shows nothing new of that.
+func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
+	request := predicted.Request
+	request.Early = map[string][]walk.ChainRef{}
+	id, answers := identifyAny(o, predicted), answersAt(predicted)
+	read := map[string]bool{} // what is read now would have the tables of the traces
+	for s := range predicted.Steps() {
+		h := o.Hosts[s.Host]
+		if h == nil || read[s.Host] {
 			continue
 		}
-		host, err := source.Host(name)
-		if errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
+		read[s.Host] = true
+		host, err := source.Host(s.Host)
 		if err != nil {
 			return nil, err
 		}
-		if list := disordered(host.Rules, called(h, id, expected(name))); len(list) > 0 {
-			all[name] = list
+		if early := called(h, id, answers(s.Host), tied(host.Rules)); len(early) > 0 {
+			request.Early[s.Host] = early
 		}
 	}
-	return all, nil
+	if len(request.Early) == 0 || reflect.DeepEqual(request.Early, predicted.Request.Early) {
+		return predicted, nil
+	}
+	return walk.Walk(source, request)
 }
 
-// called are the base chains that were called for packets of the probe, in order.
-func called(h *Host, id *identity, expected func(packet.Tuple) bool) (chains []ChainID) {
-	for _, t := range kernel.GroupTrace(h.Trace) {
-		i := slices.IndexFunc(t.Events, func(e kernel.TraceEvent) bool { return e.Kind == kernel.TraceRule || e.Kind == kernel.TracePolicy })
-		if i >= 0 && id.of(&t.Packet, t.Transport, expected) != foreign {
-			chains = append(chains, ChainID{t.Events[i].Family, t.Events[i].Table, t.Events[i].Chain})
+// called are those of a host's chains that the packet or its answer was taken through, each once, in the order in which it was.
+func called(h *Host, id *identity, answers func(packet.Tuple) bool, among map[walk.ChainRef]bool) (early []walk.ChainRef) {
+	for _, t := range kernel.GroupTrace(h.Trace) { // one base chain each
+		e := &t.Events[0]
+		c := walk.ChainRef{Family: e.Family, Table: e.Table, Chain: e.Chain}
+		if among[c] && !slices.Contains(early, c) && t.Packet.IsIPv6() == id.request.Source.Is6() &&
+			id.of(&t.Packet, t.Transport, answers) != foreign {
+			early = append(early, c)
 		}
 	}
-	return chains
+	return early
 }
 
-// hooks are those at which chains of several tables may have one priority.
-var hooks = []netfilter.Hook{netfilter.Prerouting, netfilter.Input, netfilter.Forward, netfilter.Output, netfilter.Postrouting}
-
-// disordered finds pairs of base chains with one priority of which the second was called before the first; or, where they translate, the
-// second alone: what binds a connection ends the asking.
-func disordered(rules *netfilter.Ruleset, calls []ChainID) (list []walk.Order) {
-	for _, family := range []netfilter.Family{netfilter.IPv4, netfilter.IPv6} {
-		for _, hook := range hooks {
-			chains := rules.Hook(family, hook)
-			for i := range len(chains) - 1 {
-				first, then := chains[i], chains[i+1]
-				if first.Base.Priority != then.Base.Priority {
-					continue
-				}
-				one, two := slices.Index(calls, chainID(first)), slices.Index(calls, chainID(then))
-				if two >= 0 && (two < one || one < 0 && then.Base.Type == "nat" && len(first.Rules) > 0) {
-					list = append(list, walk.Order{First: then, Then: first})
+// tied are base chains beside which others, of other tables, have the same priority at their hook.
+func tied(rules *netfilter.Ruleset) map[walk.ChainRef]bool {
+	found := map[walk.ChainRef]bool{}
+	for _, f := range [...]netfilter.Family{netfilter.IPv4, netfilter.IPv6, netfilter.Bridge} {
+		for h := netfilter.Prerouting; h <= netfilter.Postrouting; h++ {
+			chains := rules.Hook(f, h)
+			for i := 1; i < len(chains); i++ {
+				if a, b := chains[i-1], chains[i]; a.Base.Priority == b.Base.Priority && a.Table != b.Table {
+					found[walk.Ref(a)], found[walk.Ref(b)] = true, true
 				}
 			}
 		}
 	}
-	return list
+	return found
 }

@@ -10,9 +10,8 @@ import (
 
 // pinned is the prediction once more, with the ports that the kernel has chosen by chance as they were seen: what depends on them is open
 // no longer.
-func pinned(source snapshot.Source, predicted *walk.Result, o *Observed, order map[string][]walk.Order) (*walk.Result, error) {
+func pinned(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk.Result, error) {
 	request := predicted.Request
-	request.Order = order
 	request.Settled, request.Carriers = map[string][]packet.Flow{}, map[string][]walk.Carrier{}
 	id := identifyAny(o, predicted)
 	for name, h := range o.Hosts {

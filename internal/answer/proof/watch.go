@@ -90,16 +90,25 @@ func watch(
 		predicted := tuples[w.name]
 		what := Watching{Captured: predicted, Traced: predicted, About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
+		if more {
+			what.About, what.Flows = append(slices.Clone(predicted), kinds...), toAnywhere(predicted)
+		}
 		if len(others) > 0 {
 			what.Captured, what.Traced, what.Flows = nil, kinds, nil
-		}
-		if more {
-			what.About, what.Flows = append(slices.Clone(predicted), kinds...), nil
 		}
 		w.Watcher, err = at[w.name].Watch(ctx, what, activity)
 		return err
 	})
 	return slices.DeleteFunc(watchers, func(w *watcher) bool { return w.Watcher == nil }), err
+}
+
+// toAnywhere are tuples whose packets may go elsewhere: where there are more outcomes than were looked at, to another endpoint.
+func toAnywhere(tuples []packet.Tuple) (all []packet.Tuple) {
+	for _, t := range tuples {
+		t.Destination, t.DestinationPort = netip.Addr{}, packet.Port{}
+		all = append(all, t)
+	}
+	return all
 }
 
 // alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.

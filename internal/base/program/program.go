@@ -10,6 +10,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
@@ -24,6 +26,12 @@ const Path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 // Limit is how long a program may take whose Command has no limit of its own. The longest that we know of is an iptables-restore of
 // 100,000 rules on a busy machine.
 const Limit = 2 * time.Minute
+
+// MaxOutput is how much a program may print whose Command says nothing else, in octets. The most that we know of are a million connections.
+const MaxOutput = 256 << 20
+
+// maxWords is how much is kept of what a program complains, in octets.
+const maxWords = 64 << 10
 
 // ending is how long a program that was killed may take to be gone.
 const ending = 300 * time.Millisecond
@@ -47,8 +55,9 @@ type Command struct {
 	// Dir is its working directory, "" for ours, or / in Root; As the user that it runs as, nil for ours.
 	Dir string
 	As  *syscall.Credential
-	// Limit is how long it may take; 0 for [Limit].
-	Limit time.Duration
+	// Limit is how long it may take; 0 for [Limit]. MaxOutput is how much it may print, in octets; 0 for [MaxOutput].
+	Limit     time.Duration
+	MaxOutput int
 	// In runs a function on a thread of its own, for instance in a network namespace, and waits for it; nil for any thread.
 	In func(func() error) error
 	// Started is told the process's number; it may be nil.
@@ -80,7 +89,7 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 	limit := cmp.Or(c.Limit, Limit)
 	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("it did not end within %v and was killed", limit))
 	defer cancel()
-	var out, words bytes.Buffer
+	out, words := output{limit: cmp.Or(c.MaxOutput, MaxOutput)}, output{limit: maxWords, passOver: true}
 	cmd := c.prepare(ctx)
 	cmd.Stdout, cmd.Stderr = &out, &words
 	in := c.In
@@ -105,7 +114,10 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 	if err == nil {
 		return out.Bytes(), nil
 	}
-	if ctx.Err() != nil {
+	switch {
+	case out.over:
+		err = fmt.Errorf("it printed more than %d octets and was ended", out.limit)
+	case ctx.Err() != nil:
 		err = context.Cause(ctx)
 	}
 	if errors.Is(err, exec.ErrNotFound) {
@@ -113,6 +125,41 @@ func (c Command) Output(ctx context.Context) ([]byte, error) {
 	}
 	return out.Bytes(), &Error{c.words(), err, strings.Join(strings.Fields(words.String()), " ")}
 }
+
+// NotStarted tells whether an error of Output says that the program could not be started: it is not there, may not be run, is for another
+// machine, or lacks what it is linked with (126 and 127 are what shells and dynamic linkers end with then).
+func NotStarted(err error) bool {
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		return ended.ExitCode() == 126 || ended.ExitCode() == 127
+	}
+	var path *fs.PathError // of fork and exec
+	return errors.As(err, &path) || errors.Is(err, exec.ErrNotFound)
+}
+
+// output keeps what is written up to a limit. What is over is passed over, or ends the program by a broken pipe. It gives no buffer away
+// (io.ReaderFrom), whose growth would have no limit.
+type output struct {
+	buffer   bytes.Buffer
+	limit    int
+	passOver bool
+	over     bool
+}
+
+func (o *output) Write(b []byte) (int, error) {
+	room := min(len(b), o.limit-o.buffer.Len())
+	o.buffer.Write(b[:room])
+	if room == len(b) {
+		return room, nil
+	}
+	if o.over = true; o.passOver {
+		return len(b), nil
+	}
+	return room, io.ErrShortWrite
+}
+
+func (o *output) Bytes() []byte  { return o.buffer.Bytes() }
+func (o *output) String() string { return o.buffer.String() }
 
 func (c Command) prepare(ctx context.Context) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, c.Path, c.Args...)

@@ -32,6 +32,9 @@ func TestOutput(t *testing.T) {
 		{"is not there", program.Command{Path: "iptables-nowhere"}, "", "apt-get install iptables"},
 		{"takes too long", program.Command{Path: "sh", Args: []string{"-c", "echo some; sleep 1000"}, Limit: 100 * time.Millisecond}, "some\n",
 			"it did not end within 100ms and was killed"},
+		{"prints too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; exec yes"}, MaxOutput: 7}, "some\ny\n",
+			"it printed more than 7 octets and was ended"},
+		{"complains too much", program.Command{Path: "sh", Args: []string{"-c", "echo some; yes 2>&- | head -c 1000000 >&2"}}, "some\n", ""},
 		{"leaves something behind", program.Command{Path: "sh", Args: []string{"-c", "sleep 1000 & echo some"}}, "some\n",
 			"left something behind"},
 	} {
@@ -44,6 +47,29 @@ func TestOutput(t *testing.T) {
 				t.Errorf("error %v, want %q", err, test.err)
 			}
 		})
+	}
+}
+
+// TestNotStarted: a program that is not for this machine is told from one that ran and failed.
+func TestNotStarted(t *testing.T) {
+	dir := t.TempDir()
+	file := func(name, text string, mode os.FileMode) string {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), mode); err != nil {
+			t.Fatal(err)
+		}
+		return filepath.Join(dir, name)
+	}
+	for path, want := range map[string]bool{
+		file("plain", "#!/bin/sh\n", 0o644): true, file("other", "MZ", 0o755): true, file("unlinked", "#!/bin/sh\nexit 127\n", 0o755): true,
+		dir + "/nowhere": true, "program-nowhere": true, dir: true,
+		file("fails", "#!/bin/sh\nexit 1\n", 0o755): false, file("killed", "#!/bin/sh\nkill -9 $$\n", 0o755): false,
+		file("runs", "#!/bin/sh\n", 0o755):             false,
+		file("slow", "#!/bin/sh\nsleep 1000\n", 0o755): false,
+	} {
+		_, err := program.Command{Path: path, Limit: 100 * time.Millisecond}.Output(t.Context())
+		if got := program.NotStarted(err); got != want {
+			t.Errorf("%s: %v; not started: %v, want %v", path, err, got, want)
+		}
 	}
 }
 

@@ -127,19 +127,18 @@ func getPage(ctx context.Context, client rest.Interface, path, token string) (pa
 		if token != "" {
 			request.Param("continue", token)
 		}
-		page, err = request.DoRaw(ctx)
-		var status apierrors.APIStatus
-		if !apierrors.IsResourceExpired(err) || !errors.As(err, &status) || status.Status().Continue == "" {
+		var head struct {
+			Metadata struct{ Continue string }
+		}
+		page, err = request.DoRaw(ctx) // with the answer's text also where that is an error
+		unread := json.Unmarshal(page, &head)
+		if next = head.Metadata.Continue; err == nil {
+			return page, next, unread
+		}
+		if !apierrors.IsGone(err) && !apierrors.IsResourceExpired(err) || next == "" {
 			break
 		}
-		token = status.Status().Continue
+		token = next
 	}
-	if err != nil {
-		return nil, "", err
-	}
-	var head struct {
-		Metadata struct{ Continue string }
-	}
-	err = json.Unmarshal(page, &head)
-	return page, head.Metadata.Continue, err
+	return nil, "", err
 }

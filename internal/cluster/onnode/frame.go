@@ -8,6 +8,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"time"
 
 	"packetwalk.dev/internal/base/visible"
 )
@@ -17,7 +18,11 @@ const (
 	maxFrame = 16 << 20 // of one frame
 	maxHost  = 96 << 20 // of a host's state, compressed
 	piece    = 512 << 10
+	maxText  = 4 << 10 // of an error
 )
+
+// writing bounds how long the other side may take to read one message.
+var writing = time.Minute
 
 // operation is what a question asks for.
 type operation string
@@ -68,16 +73,22 @@ func writeFrame(w io.Writer, message any) error {
 		return err
 	}
 	if len(data) > maxFrame {
-		return fmt.Errorf("a message of %d octets is too long", len(data))
+		return fmt.Errorf("%w: it has %d MiB, more than %d", errTooLong, len(data)>>20, maxFrame>>20)
 	}
 	_, err = w.Write(append(binary.BigEndian.AppendUint32(make([]byte, 0, 4+len(data)), uint32(len(data))), data...))
 	return err
 }
 
+// errTooLong says that a message was not written, and that others can be.
+var errTooLong = errors.New("the answer is too long")
+
 // readFrame reads one message. An error that is io.EOF says that the stream ended between two.
 func readFrame(r io.Reader, message any) error {
 	var header [4]byte
-	if _, err := io.ReadFull(r, header[:]); err != nil {
+	if n, err := io.ReadFull(r, header[:]); err != nil {
+		if n > 0 && header[0] != 0 {
+			return strange(header[:n], r)
+		}
 		return err
 	}
 	length := binary.BigEndian.Uint32(header[:])
@@ -112,7 +123,7 @@ type failure struct {
 	Kind string `json:"kind,omitempty"`
 }
 
-func (f *failure) Error() string { return visible.Text(f.Text) }
+func (f *failure) Error() string { return visible.Text(f.Text[:min(len(f.Text), maxText)]) }
 
 // Unwrap is the error that it is, where somebody may ask for that.
 func (f *failure) Unwrap() error {
@@ -137,14 +148,19 @@ func failed(err error) *failure {
 	return f
 }
 
-// lines writes whole frames, from several goroutines.
+// lines writes whole frames, from several goroutines. Where the other side does not read for too long, stuck is called, once or more often:
+// it ends the conversation.
 type lines struct {
+	w     io.Writer
+	stuck func()
+
 	mu sync.Mutex
-	w  io.Writer
 }
 
 func (l *lines) write(message any) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	late := time.AfterFunc(writing, l.stuck)
+	defer late.Stop()
 	return writeFrame(l.w, message)
 }

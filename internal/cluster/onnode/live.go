@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
 	"time"
 
 	"packetwalk.dev/internal/answer/proof"
@@ -23,6 +24,21 @@ func (o *opened[T]) Close() error {
 	return o.it.Close()
 }
 
+// openSender is a sender that is not closed while it sends: the number of its socket could be another one's by then.
+type openSender struct {
+	opened[proof.Sender]
+	ended   context.Context
+	end     context.CancelFunc
+	sending sync.Mutex
+}
+
+func (o *openSender) Close() error {
+	o.end()
+	o.sending.Lock()
+	defer o.sending.Unlock()
+	return o.opened.Close()
+}
+
 func (s *server) prepare(ctx context.Context, p preparing) (prepared, error) {
 	place, back, err := s.place(p.Host)
 	if err != nil {
@@ -33,18 +49,26 @@ func (s *server) prepare(ctx context.Context, p preparing) (prepared, error) {
 		back()
 		return prepared{}, err
 	}
-	return prepared{Handle: s.keep(&opened[proof.Sender]{sender, back}), Tuple: sender.Tuple()}, nil
+	o := &openSender{opened: opened[proof.Sender]{sender, back}}
+	o.ended, o.end = context.WithCancel(context.Background())
+	return prepared{Handle: s.keep(o), Tuple: sender.Tuple()}, nil
 }
 
 // send sends the packet. That the question is ended is the end of patience, not of the conversation.
 func (s *server) send(ctx context.Context, handle uint64) (result, error) {
-	sender, err := held[*opened[proof.Sender]](s, handle)
+	o, err := held[*openSender](s, handle)
 	if err != nil {
 		return result{}, err
 	}
+	o.sending.Lock()
+	defer o.sending.Unlock()
+	if o.ended.Err() != nil {
+		return result{}, o.ended.Err()
+	}
 	waiting, enough := context.WithTimeout(ctx, patience)
 	defer enough()
-	r, err := sender.it.Send(context.WithoutCancel(ctx), waiting)
+	defer context.AfterFunc(o.ended, enough)()
+	r, err := o.it.Send(context.WithoutCancel(ctx), waiting)
 	return result{Tuple: r.Tuple, Answer: r.Answer, ICMP: r.ICMP, Err: failed(r.Err)}, err
 }
 
@@ -56,7 +80,7 @@ func (s *server) closeOne(handle uint64) error {
 	if !ok {
 		return nil
 	}
-	return open.(io.Closer).Close()
+	return open.Close()
 }
 
 // Signals of what was seen are not sent more often than this.

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"packetwalk.dev/internal/base/program"
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/capture"
 )
@@ -40,7 +41,11 @@ func (e *VersionError) Error() string {
 // Open begins a conversation with what [Serve] answers at the other end. version is this program's: another one there is a *VersionError.
 // Node.Close closes conn; so does Open where it fails.
 func Open(ctx context.Context, conn io.ReadWriteCloser, version string) (*Node, error) {
-	n := &Node{conn: conn, out: &lines{w: conn}, done: make(chan struct{}), waiting: map[uint64]chan answer{}}
+	n := &Node{conn: conn, done: make(chan struct{}), waiting: map[uint64]chan answer{}}
+	n.out = &lines{w: conn, stuck: func() {
+		n.end(errors.New("the node does not read what it is asked"))
+		_ = conn.Close()
+	}}
 	go n.read()
 	ctx, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
@@ -143,8 +148,18 @@ type asked struct {
 	answers chan answer
 }
 
+// answering bounds the wait for an answer: on the node it can take as long as the programs that are run for it.
+const answering = program.Limit + 30*time.Second
+
 // answer waits for the next answer. An error that is its own is the last.
 func (a *asked) answer(ctx context.Context) (answer, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, answering, errors.New("the node does not answer"))
+	defer cancel()
+	return a.next(ctx)
+}
+
+// next is answer without a bound.
+func (a *asked) next(ctx context.Context) (answer, error) {
 	select {
 	case got := <-a.answers:
 		if got.Err != nil {
@@ -154,12 +169,20 @@ func (a *asked) answer(ctx context.Context) (answer, error) {
 	case <-a.node.done:
 		return answer{}, a.node.broken(nil)
 	case <-ctx.Done():
-		return answer{}, ctx.Err()
+		return answer{}, context.Cause(ctx)
 	}
 }
 
 // end asks the node to come to the end; the last answer still comes.
 func (a *asked) end() { _ = a.node.out.write(question{ID: a.id, End: true}) }
+
+// endUnless ends a question whose error is not its last answer.
+func (a *asked) endUnless(err error) {
+	var last *failure
+	if !errors.As(err, &last) && a.node.broken(nil) == nil {
+		a.end()
+	}
+}
 
 func (a *asked) close() {
 	a.node.mu.Lock()
@@ -183,9 +206,7 @@ func (n *Node) ask(ctx context.Context, op operation, body, into any) error {
 	defer a.close()
 	got, err := a.answer(ctx)
 	if err != nil {
-		if ctx.Err() != nil {
-			a.end()
-		}
+		a.endUnless(err)
 		return err
 	}
 	if into == nil {
@@ -203,20 +224,43 @@ func (n *Node) Ping(ctx context.Context) error { return n.ask(ctx, opPing, nil, 
 // Hosts are the names of the node's hosts, with the inode numbers of their namespaces: "node/NAME", "pod/NAMESPACE/NAME", "netns/NAME".
 func (n *Node) Hosts(ctx context.Context) (map[string]uint64, error) {
 	var hosts map[string]uint64
-	err := n.ask(ctx, opHosts, nil, &hosts)
+	if err := n.ask(ctx, opHosts, nil, &hosts); err != nil {
+		return nil, err
+	}
+	if len(hosts) > maxHosts {
+		return nil, fmt.Errorf("%d hosts are more than a node can have (%d)", len(hosts), maxHosts)
+	}
 	for name := range hosts {
 		if !capture.HostName(name) {
 			return nil, fmt.Errorf("%q is no host's name", name)
 		}
 	}
-	return hosts, err
+	return hosts, nil
 }
+
+// Limits of what a node can have: a node of AKS has 250 pods at most; names of tools and what these say of their versions, in octets.
+const (
+	maxHosts   = 10_000
+	maxTools   = 50
+	maxVersion = 200
+)
 
 // Tools are the versions of the node's tools, by their names.
 func (n *Node) Tools(ctx context.Context) (map[string]string, error) {
 	var tools map[string]string
-	err := n.ask(ctx, opTools, nil, &tools)
-	return tools, err
+	if err := n.ask(ctx, opTools, nil, &tools); err != nil {
+		return nil, err
+	}
+	if len(tools) > maxTools {
+		return nil, fmt.Errorf("versions of %d tools are more than there are", len(tools))
+	}
+	told := map[string]string{}
+	for name, version := range tools {
+		if len(name) <= maxVersion && len(version) <= maxVersion {
+			told[visible.Text(name)] = visible.Text(version)
+		}
+	}
+	return told, nil
 }
 
 // Fetch gives the state of a host of the node. An error that is fs.ErrNotExist says that there is none.
@@ -246,9 +290,7 @@ func (n *Node) pieces(ctx context.Context, host string) ([]byte, error) {
 	for {
 		got, err := a.answer(ctx)
 		if err != nil {
-			if ctx.Err() != nil {
-				a.end()
-			}
+			a.endUnless(err)
 			return nil, err
 		}
 		if !got.More {
@@ -258,9 +300,10 @@ func (n *Node) pieces(ctx context.Context, host string) ([]byte, error) {
 		if err := json.Unmarshal(got.Body, &part); err != nil {
 			return nil, fmt.Errorf("state of %s: %w", host, err)
 		}
-		if packed = append(packed, part...); len(packed) > maxHost {
+		if len(packed)+len(part) > maxHost {
 			a.end()
 			return nil, fmt.Errorf("the state of %s has more than %d MiB", host, maxHost>>20)
 		}
+		packed = append(packed, part...)
 	}
 }

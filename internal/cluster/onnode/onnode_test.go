@@ -2,12 +2,14 @@ package onnode_test
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"net"
 	"net/netip"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
@@ -19,6 +21,7 @@ import (
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -157,11 +160,26 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if w.traces() == 0 {
-		t.Error("nothing is traced")
+	if w.traces() == 0 || w.captures() == 0 {
+		t.Error("nothing is traced, or captured")
+	}
+	w.sh("node/n", "iptables-nft -A INPUT -i veth0 -p tcp --dport 82 -j DROP")
+	proved := make(chan error, 1)
+	source := w.source(t.Context(), node)
+	go func() { // waits for seconds for an answer that does not come
+		_, _, err := proof.Live(t.Context(), source, places(node, w), to(packet.TCP, "203.0.113.9", 82), false)
+		proved <- err
+	}()
+	for begin := time.Now(); w.captures() < 3; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begin) > 20*time.Second {
+			t.Fatal("the proof does not begin")
+		}
 	}
 	conn.Close()
 	<-served
+	if err := <-proved; err == nil || !strings.Contains(err.Error(), "broke off") {
+		t.Errorf("proof: %v", err)
+	}
 	w.quiet()
 	if _, err := watcher.Now(t.Context()); err == nil {
 		t.Error("it still sees something")
@@ -189,15 +207,30 @@ func (w *world) traces() (n int) {
 	return n
 }
 
+// captures counts the packet sockets (proc_pid_net(5): a line of names, and one of each).
+func (w *world) captures() (n int) {
+	for _, ns := range w.hosts {
+		err := ns.Do(func() error {
+			text, err := os.ReadFile("/proc/thread-self/net/packet")
+			n += strings.Count(string(text), "\n") - 1
+			return err
+		})
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	return n
+}
+
 func (w *world) quiet() {
 	w.t.Helper()
 	for range 100 {
-		if w.traces() == 0 {
+		if w.traces() == 0 && w.captures() == 0 {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	w.t.Error("tables of traces are left")
+	w.t.Errorf("%d tables of traces and %d captures are left", w.traces(), w.captures())
 }
 
 // TestHosts: hosts and their states come as they are on the machine; one that is not there is fs.ErrNotExist.
@@ -215,6 +248,14 @@ func TestHosts(t *testing.T) {
 		}
 		if got.NetNS != ns.Inode() || !strings.Contains(string(got.Outputs["ip-address.json"].Data), "10.1.0.") {
 			t.Errorf("%s: %d, %s", name, got.NetNS, got.Outputs["ip-address.json"].Data)
+		}
+		local, err := (&dump.Dumper{}).All(t.Context(), name, ns)
+		if err != nil {
+			t.Fatal(err)
+		}
+		here, there := capture.NewLoader(name).Load(local), capture.NewLoader(name).Load(got)
+		if changed := snapshot.Changes(here, there); len(changed) > 0 || len(got.Outputs) != len(local.Outputs) || len(there.Missing) > 0 {
+			t.Errorf("%s: in the state that came, other than in the machine's, are %v; missing %v", name, changed, there.Missing)
 		}
 	}
 	if _, err := node.Fetch(t.Context(), "pod/default/none"); !errors.Is(err, fs.ErrNotExist) {
@@ -237,12 +278,111 @@ func TestOpen(t *testing.T) {
 	}
 	near, far := net.Pipe()
 	go func() {
-		go io.Copy(io.Discard, far) //nolint:errcheck // ends with the pipe
+		go io.Copy(io.Discard, far)
 		_, _ = io.WriteString(far, "exec: \"packetwalk\": \x1b[31mnot found\nmore\n")
 		far.Close()
 	}()
 	_, err = onnode.Open(t.Context(), near, "v1")
 	if err == nil || !strings.Contains(err.Error(), `exec: \"packetwalk\"`) || strings.Contains(err.Error(), "\x1b") {
 		t.Errorf("a shell's complaint: %v", err)
+	}
+}
+
+// TestNobodyReads: a conversation in which nobody reads the answers ends, and leaves nothing.
+func TestNobodyReads(t *testing.T) {
+	w := newWorld(t)
+	defer func(d time.Duration) { *onnode.Writing = d }(*onnode.Writing)
+	*onnode.Writing = 100 * time.Millisecond
+	in, far := io.Pipe()
+	unread, out := io.Pipe()
+	defer unread.Close()
+	served := make(chan error, 1)
+	go func() { served <- onnode.Serve(t.Context(), in, out, w, "v1") }()
+	text := `{"id":1,"op":"hello","body":{}}`
+	if _, err := far.Write(append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-served; err == nil || !strings.Contains(err.Error(), "nobody reads") {
+		t.Errorf("served: %v", err)
+	}
+	far.Close()
+}
+
+// TestEndOfContext: a conversation ends with its context, also in the middle of a wait for questions.
+func TestEndOfContext(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	in, far := io.Pipe()
+	defer far.Close()
+	served := make(chan error, 1)
+	go func() { served <- onnode.Serve(ctx, in, io.Discard, w, "v1") }()
+	cancel()
+	if err := <-served; !errors.Is(err, context.Canceled) {
+		t.Errorf("served: %v", err)
+	}
+}
+
+// moved is a machine on which a process has ended since it was looked at, and another one has its number.
+type moved struct{ *world }
+
+func (m moved) Look(ctx context.Context) (capture.Origin, map[string]string, error) {
+	origin, paths, err := m.world.Look(ctx)
+	paths["pod/default/a"] = m.hosts["node/n"].Path()
+	return origin, paths, err
+}
+
+// TestAnotherProcess: neither state nor packets are those of whoever has the number of the process that was meant.
+func TestAnotherProcess(t *testing.T) {
+	w := newWorld(t)
+	near, far := net.Pipe()
+	defer far.Close()
+	go func() { _ = onnode.Serve(t.Context(), far, far, moved{w}, "v1") }()
+	node, err := onnode.Open(t.Context(), near, "v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer node.Close()
+	place := node.Place("pod/default/a")
+	if _, err := node.Fetch(t.Context(), "pod/default/a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("state: %v", err)
+	}
+	if _, err := place.Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 80).Packet}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("sender: %v", err)
+	}
+	if _, err := place.Watch(t.Context(), proof.Watching{}, make(chan struct{}, 1)); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("watcher: %v", err)
+	}
+}
+
+// TestClosedWhileSending: a sender is closed when it has stopped sending, and that is at once.
+func TestClosedWhileSending(t *testing.T) {
+	w := newWorld(t)
+	node, _, served, err := w.talk("v1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.sh("node/n", "iptables-nft -A INPUT -i veth0 -p tcp --dport 82 -j DROP")
+	sender, err := node.Place("pod/default/a").Prepare(t.Context(), proof.Sending{Packet: to(packet.TCP, "203.0.113.9", 82).Packet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	sent := make(chan error, 1)
+	go func() {
+		_, err := sender.Send(ctx, ctx)
+		sent <- err
+	}()
+	time.Sleep(50 * time.Millisecond)
+	cancel()
+	if err := <-sent; !errors.Is(err, context.Canceled) {
+		t.Errorf("sent: %v", err)
+	}
+	begin := time.Now()
+	if err := sender.Close(); err != nil || time.Since(begin) > 4*time.Second {
+		t.Errorf("closed after %v: %v", time.Since(begin), err)
+	}
+	node.Close()
+	if err := <-served; err != nil {
+		t.Error(err)
 	}
 }

@@ -50,13 +50,14 @@ func (s *sender) Send(ctx, patience context.Context) (kernel.ProbeResult, error)
 	}
 	defer a.close()
 	got, err := a.answer(patience)
-	if err != nil && patience.Err() != nil && ctx.Err() == nil {
+	if err != nil && ctx.Err() == nil && patience.Err() != nil {
 		a.end()
 		limited, cancel := context.WithTimeout(ctx, farewell)
 		defer cancel()
 		got, err = a.answer(limited)
 	}
 	if err != nil {
+		a.endUnless(err)
 		return kernel.ProbeResult{}, err
 	}
 	var r result
@@ -113,7 +114,7 @@ type watcher struct {
 func (w *watcher) signals(activity chan<- struct{}) {
 	defer close(w.ended)
 	for {
-		got, err := w.asked.answer(context.Background()) // ends with the conversation
+		got, err := w.asked.next(context.Background()) // ends with the conversation
 		if err != nil || !got.More {
 			w.err = err
 			return
@@ -128,10 +129,16 @@ func (w *watcher) signals(activity chan<- struct{}) {
 // Pending is false always: the node waits for what it has not read before it says what it has seen.
 func (w *watcher) Pending() bool { return false }
 
+// maxSeen bounds the packets and events of one probe: a machine sees it some 10 to 100 times.
+const maxSeen = 100_000
+
 func (w *watcher) Now(ctx context.Context) (proof.Host, error) {
 	var st state
 	if err := w.node.ask(ctx, opNow, asking{w.handle, len(w.seen.Trace), len(w.seen.Packets)}, &st); err != nil {
 		return w.seen, err
+	}
+	if len(w.seen.Trace)+len(st.Trace)+len(w.seen.Packets)+len(st.Packets) > maxSeen {
+		return w.seen, fmt.Errorf("the node says that it has seen more than %d packets", maxSeen)
 	}
 	w.seen.Trace, w.seen.Packets, w.seen.Flows = append(w.seen.Trace, st.Trace...), append(w.seen.Packets, st.Packets...), st.Flows
 	w.seen.Handles, w.seen.Absent = map[proof.ChainID][]uint64{}, map[proof.ChainID]bool{}

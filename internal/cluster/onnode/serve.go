@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -32,15 +34,28 @@ func (m thisMachine) Look(ctx context.Context) (capture.Origin, map[string]strin
 	return here.Look(ctx, string(m))
 }
 
-// Serve answers on one stream until it ends or breaks off, or ctx ends, and then closes all that was opened for it. A stream that ends
-// between two questions is no error. version is this program's.
+// Serve answers on one stream until it ends or breaks off, nobody reads the answers any more, or ctx ends, and then closes all that was
+// opened for it. A stream that ends between two questions is no error. version is this program's. It may leave a read of in behind, and a
+// write to out: what they are of is to be closed then.
 func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version string) error {
-	ctx, stop := context.WithCancel(ctx)
-	s := &server{ctx: ctx, machine: m, out: &lines{w: out}, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]any{}}
+	ctx, stop := context.WithCancelCause(ctx)
+	s := &server{ctx: ctx, machine: m, stop: stop, running: map[uint64]context.CancelFunc{}, opened: map[uint64]io.Closer{},
+		fetching: make(chan struct{}, maxFetching)}
+	s.out = &lines{w: out, stuck: func() { stop(errors.New("nobody reads the answers")) }}
 	defer s.close()
+	go func() { stop(s.read(in, version)) }()
+	<-ctx.Done()
+	if err := context.Cause(ctx); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// read takes questions until the stream ends: io.EOF.
+func (s *server) read(in io.Reader, version string) error {
 	var hello question
 	if err := readFrame(in, &hello); err != nil {
-		return fmt.Errorf("no greeting: %w", err)
+		return fmt.Errorf("no greeting: %w", noEOF(err))
 	}
 	if hello.Op != opHello {
 		return errors.New("no greeting")
@@ -50,15 +65,27 @@ func Serve(ctx context.Context, in io.Reader, out io.Writer, m Machine, version 
 	}
 	for {
 		var q question
-		switch err := readFrame(in, &q); {
-		case errors.Is(err, io.EOF):
-			return nil
-		case err != nil:
+		if err := readFrame(in, &q); err != nil {
 			return err
 		}
-		s.take(ctx, q)
+		if !s.take(q) {
+			if err := s.out.write(answer{ID: q.ID, Err: &failure{Text: "too many questions at the same time"}}); err != nil {
+				return err
+			}
+		}
 	}
 }
+
+// noEOF makes the end of a stream one that is an error.
+func noEOF(err error) error {
+	if errors.Is(err, io.EOF) {
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// maxFetching is how many hosts' states are read at the same time.
+const maxFetching = 4
 
 // maxQuestions is how many questions of one conversation are answered at the same time.
 const maxQuestions = 256
@@ -68,44 +95,65 @@ type server struct {
 	ctx     context.Context // of the conversation
 	machine Machine
 	out     *lines
-	stop    context.CancelFunc
+	stop    context.CancelCauseFunc
 	work    sync.WaitGroup
 
 	mu      sync.Mutex
 	running map[uint64]context.CancelFunc // by question
-	opened  map[uint64]any                // senders and watchers, by handle
+	opened  map[uint64]io.Closer          // senders and watchers, by handle
 	handles uint64
+	closed  bool
 
-	looking sync.Mutex
-	looked  time.Time
-	origin  capture.Origin
-	paths   map[string]string
+	fetching chan struct{} // a place for each state that is read: some have tens of megabytes
+	looking  sync.Mutex
+	looked   time.Time
+	origin   capture.Origin
+	paths    map[string]string
 }
+
+// closing bounds the wait for what still runs when a conversation ends. What is open is closed in any case.
+const closing = 5 * time.Second
 
 // close ends what runs and closes what is open.
 func (s *server) close() {
-	s.stop()
-	s.work.Wait()
-	for _, o := range s.opened {
-		_ = o.(io.Closer).Close()
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	ended := make(chan struct{})
+	go func() {
+		s.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closing): // a write that nobody reads
+	}
+	s.mu.Lock()
+	open := slices.Collect(maps.Values(s.opened))
+	clear(s.opened)
+	s.mu.Unlock()
+	for _, o := range open {
+		_ = o.Close()
 	}
 }
 
-// take begins to answer a question, or ends one.
-func (s *server) take(ctx context.Context, q question) {
+// take begins to answer a question, or ends one; false where there are too many.
+func (s *server) take(q question) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if q.End {
 		if end := s.running[q.ID]; end != nil {
 			end()
 		}
-		return
+		return true
 	}
 	if s.running[q.ID] != nil || len(s.running) >= maxQuestions {
-		_ = s.out.write(answer{ID: q.ID, Err: &failure{Text: "too many questions at the same time"}})
-		return
+		return false
 	}
-	ctx, end := context.WithCancel(ctx)
+	if s.closed {
+		return true // there is nobody to answer to
+	}
+	ctx, end := context.WithCancel(s.ctx)
 	s.running[q.ID] = end
 	s.work.Go(func() {
 		defer end()
@@ -113,10 +161,15 @@ func (s *server) take(ctx context.Context, q question) {
 		s.mu.Lock()
 		delete(s.running, q.ID)
 		s.mu.Unlock()
-		if s.out.write(answer{ID: q.ID, Body: body, Err: failed(err)}) != nil {
-			s.stop() // nobody reads any more
+		err = s.out.write(answer{ID: q.ID, Body: body, Err: failed(err)})
+		if errors.Is(err, errTooLong) {
+			err = s.out.write(answer{ID: q.ID, Err: failed(err)})
+		}
+		if err != nil {
+			s.stop(err) // nobody reads any more
 		}
 	})
+	return true
 }
 
 // answer gives the last answer to a question; those before it are written by it.
@@ -208,6 +261,12 @@ func (s *server) tools() (map[string]string, error) {
 
 // fetch writes a host's state, as a capture of that host alone, in pieces.
 func (s *server) fetch(ctx context.Context, id uint64, host string) error {
+	select {
+	case s.fetching <- struct{}{}:
+		defer func() { <-s.fetching }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 	origin, _, err := s.look()
 	if err != nil {
 		return err
@@ -237,7 +296,7 @@ func (s *server) fetch(ctx context.Context, id uint64, host string) error {
 
 // place is the place of a host, and what gives it back.
 func (s *server) place(host string) (proof.Place, func(), error) {
-	_, paths, err := s.look()
+	origin, paths, err := s.look()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -249,6 +308,9 @@ func (s *server) place(host string) (proof.Place, func(), error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	if ns.Inode() != origin.Hosts[host].Inode { // its process has ended, and another one has the number
+		return nil, nil, errors.Join(fmt.Errorf("host %q: %w", host, fs.ErrNotExist), ns.Close())
+	}
 	return proof.Local(ns), func() { _ = ns.Close() }, nil
 }
 
@@ -256,7 +318,10 @@ func (s *server) place(host string) (proof.Place, func(), error) {
 func (s *server) keep(open io.Closer) uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.handles++
+	if s.handles++; s.closed {
+		go func() { _ = open.Close() }()
+		return s.handles
+	}
 	s.opened[s.handles] = open
 	return s.handles
 }

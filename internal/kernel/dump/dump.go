@@ -2,6 +2,7 @@ package dump
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -33,6 +34,8 @@ type Dumper struct {
 	// /proc/PID/ns/net.
 	Hosts map[string]string
 
+	at places // where the machine tells of its modules; the zero value for this machine
+
 	once    sync.Once
 	slots   chan struct{}
 	release string
@@ -60,6 +63,7 @@ func (d *Dumper) All(ctx context.Context, name string, ns *kernel.Namespace) (*c
 // parts it dumps all.
 func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, parts ...snapshot.Part) (*capture.Raw, error) {
 	d.init()
+	modules := d.modules()
 	raw := &capture.Raw{Name: name, Taken: time.Now(), Kernel: d.release, NetNS: ns.Inode(), Outputs: map[string]capture.Output{}}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
@@ -68,7 +72,7 @@ func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, p
 			continue
 		}
 		wg.Go(func() {
-			out := d.run(ctx, ns, row)
+			out := d.run(ctx, ns, row, modules)
 			mu.Lock()
 			defer mu.Unlock()
 			raw.Outputs[row.File] = out
@@ -81,7 +85,7 @@ func (d *Dumper) Parts(ctx context.Context, name string, ns *kernel.Namespace, p
 	return raw, nil
 }
 
-func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
+func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
 	d.slots <- struct{}{}
 	defer func() { <-d.slots }()
 	var out capture.Output
@@ -89,14 +93,16 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 	switch {
 	case row.Part == snapshot.Flows && ns.TracksNothing():
 		return capture.Output{Command: strings.Join(row.Commands[0], " ")}
+	case row.Part == snapshot.Flows:
+		return d.flows(ctx, ns, row, m)
 	case row.File == capture.RulesetFile:
-		return d.ruleset(ctx, ns, row)
+		return d.ruleset(ctx, ns, row, m)
 	case len(row.Commands) > 0:
-		return d.command(ctx, ns, row)
+		return d.command(ctx, ns, row, m)
 	case row.File == capture.SysctlsFile:
 		out.Data, err = sysctls(ns)
 	case row.File == capture.ListenersFile:
-		out.Data, err = encode(d.listeners(ns))
+		out.Data, err = encode(d.listeners(ns, m))
 	case row.File == capture.WiresFile:
 		out.Data, err = encode(d.wires(ns))
 	default:
@@ -118,31 +124,62 @@ func encode[T any](list []T, err error) ([]byte, error) {
 	return json.MarshalIndent(list, "", " ")
 }
 
-// command runs the first of the row's commands whose program is there.
-func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
-	if row.Only != "" {
-		some := false
-		if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
-			return capture.Output{Skipped: row.Only + " is not there or empty"}
-		}
+// command runs the first of the row's commands whose program is there and starts, and whose part of the kernel is there.
+func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+	if why := skip(ns, row); why != "" {
+		return capture.Output{Skipped: why}
 	}
+	words := strings.Join(row.Commands[0], " ")
+	none := capture.Output{Command: words, Error: "the program is not there"}
 	for _, args := range row.Commands {
-		tool, there := d.tool(args)
-		if !there {
-			continue
+		for _, tool := range d.tools(args) {
+			missing, err := m.without(needs[variant(tool.Root, tool.Path, tool.Name)]...)
+			if err != nil {
+				return capture.Output{Command: words, Error: err.Error()}
+			}
+			if missing != "" {
+				continue
+			}
+			tool.In = ns.Do
+			if result, started := untilWhole(ctx, row, tool); started {
+				return result
+			} else if none = result; ctx.Err() != nil {
+				return none
+			}
 		}
-		tool.In = ns.Do
-		result := runTool(ctx, tool)
-		for try := 0; try < dumpTries && cutOff(row, &result) && ctx.Err() == nil; try++ {
-			time.Sleep(dumpPause)
-			result = runTool(ctx, tool)
-		}
-		if cutOff(row, &result) {
-			result.Error = "what it printed breaks off in the middle"
-		}
-		return result
 	}
-	return capture.Output{Command: strings.Join(row.Commands[0], " "), Error: "the program is not there"}
+	if missing, err := m.without(needs[row.Commands[0][0]]...); err == nil && missing != "" {
+		return capture.Output{Skipped: "the kernel does not have " + missing + " (its module is not loaded)"}
+	}
+	return none
+}
+
+// skip is why there is nothing to dump, "" where there may be.
+func skip(ns *kernel.Namespace, row capture.Dump) (why string) {
+	if row.Only == "" {
+		return ""
+	}
+	some := false
+	if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
+		return row.Only + " is not there or empty"
+	}
+	if strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
+		return noBridgeRules(ns, "/sys/module")
+	}
+	return ""
+}
+
+// untilWhole runs a tool, again where what it prints breaks off; false says that it cannot be started.
+func untilWhole(ctx context.Context, row capture.Dump, tool program.Command) (capture.Output, bool) {
+	result, started := runTool(ctx, tool)
+	for try := 0; try < dumpTries && cutOff(row, &result) && ctx.Err() == nil; try++ {
+		time.Sleep(dumpPause)
+		result, started = runTool(ctx, tool)
+	}
+	if cutOff(row, &result) {
+		result.Error = "what it printed breaks off in the middle"
+	}
+	return result, started
 }
 
 // nft 1.0.6 breaks off the JSON of a rule set in which a table has an owner, as tables of a trace have (trace.go) for the fraction of
@@ -156,44 +193,63 @@ func cutOff(row capture.Dump, o *capture.Output) bool {
 	return strings.HasSuffix(row.File, ".json") && o.Error == "" && len(bytes.TrimSpace(o.Data)) > 0 && !json.Valid(o.Data)
 }
 
-func runTool(ctx context.Context, tool program.Command) capture.Output {
+// runTool tells, too, whether the program started: one of the machine's may be broken, or not be for this machine at all.
+func runTool(ctx context.Context, tool program.Command) (result capture.Output, started bool) {
 	data, err := tool.Output(ctx)
-	result := capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
+	result = capture.Output{Command: strings.Join(append([]string{tool.Name}, tool.Args...), " "), Data: data}
 	var failed *program.Error
 	if errors.As(err, &failed) {
 		result.Error = strings.TrimSpace(fmt.Sprintf("%v: %s", failed.Err, failed.Stderr))
 	}
-	return result
+	return result, !program.NotStarted(err)
 }
 
-// Versions gives what the tools say of their versions, by the names of the programs; those that are not there are left out.
+// versions are how the tools tell their versions, and what of the kernel they ask for that: programs of nf_tables open their socket first,
+// and ipset asks for the kernel's protocol.
+var versions = []struct {
+	args  []string
+	needs []string
+}{
+	{[]string{"ip", "-V"}, nil}, {[]string{"iptables", "--version"}, []string{"nfnetlink"}},
+	{[]string{"ebtables", "--version"}, []string{"nfnetlink"}}, {[]string{"nft", "--version"}, []string{"nfnetlink"}},
+	{[]string{"ipset", "--version"}, []string{"ip_set"}}, {[]string{"conntrack", "--version"}, []string{"nfnetlink"}},
+}
+
+// Versions gives what the tools say of their versions, by the names of the programs; those that are not there, or could not be asked
+// without loading a module, are left out.
 func (d *Dumper) Versions(ctx context.Context) map[string]string {
-	versions := map[string]string{}
-	for _, args := range [][]string{
-		{"ip", "-V"}, {"iptables", "--version"}, {"ebtables", "--version"}, {"nft", "--version"}, {"ipset", "--version"},
-		{"conntrack", "--version"},
-	} {
-		tool, there := d.tool(args)
-		if !there {
+	d.init()
+	m := d.modules()
+	told := map[string]string{}
+	for _, v := range versions {
+		if missing, err := m.without(v.needs...); missing != "" || err != nil {
 			continue
 		}
-		if out, err := tool.Output(ctx); err == nil {
-			first, _, _ := strings.Cut(strings.TrimSpace(string(out)), "\n")
-			versions[args[0]] = first
+		for _, tool := range d.tools(v.args) {
+			if out, err := tool.Output(ctx); err == nil {
+				told[v.args[0]], _, _ = strings.Cut(strings.TrimSpace(string(out)), "\n")
+				break
+			}
 		}
 	}
-	return versions
+	return told
 }
 
-// tool is the run of a program; false where it is not there.
-func (d *Dumper) tool(args []string) (program.Command, bool) {
+// tools are the runs of a program: the machine's own, and this process's, which does where the other does not start.
+func (d *Dumper) tools(args []string) (tools []program.Command) {
 	for _, root := range slices.Compact([]string{d.Root, ""}) {
-		if path := find(root, args[0]); path != "" {
-			// Programs such as xtables-nft-multi go by the name that they are called by.
-			return program.Command{Path: path, Name: args[0], Args: args[1:], Root: root}, true
+		path := find(root, args[0])
+		if path == "" {
+			continue
 		}
+		// Programs such as xtables-nft-multi go by the name that they are called by.
+		tool := program.Command{Path: path, Name: args[0], Args: args[1:], Root: root}
+		if root != "" {
+			tool.Env = []string{"PATH=" + program.Path} // what is set here is for this root
+		}
+		tools = append(tools, tool)
 	}
-	return program.Command{}, false
+	return tools
 }
 
 // anything tells whether one of the files that the pattern names has content, or is a directory.
@@ -213,7 +269,8 @@ func anything(pattern string) bool {
 // programDirs are where the tools of a machine are when the PATH is another's.
 var programDirs = []string{"/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin"}
 
-// find finds a program by its name; with a root, the path is that inside of it. "" says that there is none.
+// find finds a program by its name; with a root, the path that it has there, whose links are followed in that root as the kernel does at
+// the start. "" says that there is none.
 func find(root, name string) string {
 	if root == "" {
 		if path, err := exec.LookPath(name); err == nil {
@@ -222,8 +279,7 @@ func find(root, name string) string {
 	}
 	for _, dir := range programDirs {
 		path := filepath.Join(dir, name)
-		// A link may be absolute and lead elsewhere in that root than in this one: it is followed by the kernel, at the start.
-		if info, err := os.Lstat(root + path); err == nil && !info.IsDir() {
+		if within(cmp.Or(root, "/"), path, func(int) error { return nil }) == nil {
 			return path
 		}
 	}

@@ -204,7 +204,7 @@ func TestDumpOfManyChains(t *testing.T) {
 	defer func(n int) { *dump.ManyChains = n }(*dump.ManyChains)
 	*dump.ManyChains = 3
 	parts, out := load()
-	want := "nft -j -a list tables; nft -j -a list chains; nft -j -a list table inet first; nft -j -a list table ip last"
+	want := "nft -j -a list chains; nft -j -a list table inet first; nft -j -a list table ip last"
 	if out.Command != want || strings.Contains(string(out.Data), "10.1.1.1") {
 		t.Errorf("%s\n%s", out.Command, out.Data)
 	}

@@ -8,7 +8,6 @@ import (
 
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
-	"packetwalk.dev/internal/model/netfilter"
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
@@ -18,77 +17,105 @@ var manyChains = 5000
 
 // ruleset prints nft's rule set in JSON. Where that takes seconds, the rules of iptables' tables are left out, which iptables-save prints,
 // asking for them chain by chain: what is missed of them are their handles.
-func (d *Dumper) ruleset(ctx context.Context, ns *kernel.Namespace, row capture.Dump) capture.Output {
+func (d *Dumper) ruleset(ctx context.Context, ns *kernel.Namespace, row capture.Dump, m *modules) capture.Output {
+	if missing, err := m.without("nf_tables"); missing != "" || err != nil {
+		return d.command(ctx, ns, row, m)
+	}
 	if n, err := ns.CountChains(); err == nil && n > manyChains {
 		if out, ok := d.withoutIPTables(ctx, ns); ok {
 			return out
 		}
 	}
-	return d.command(ctx, ns, row)
+	return d.command(ctx, ns, row, m)
 }
 
-// nftList is nft's JSON (libnftables-json(5)): an object of each kind, by the kind.
+// nftObject is one of nft's JSON (libnftables-json(5)): what there is of it, by its kind.
+type nftObject map[string]json.RawMessage
+
 type nftList struct {
-	Objects []map[string]json.RawMessage `json:"nftables"`
+	Objects []nftObject `json:"nftables"`
+}
+
+type nftTable struct {
+	Family string `json:"family"`
+	Name   string `json:"name"`
 }
 
 // withoutIPTables is the rule set without the rules of iptables' tables; false where there are no such tables, or it cannot be had so.
 func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out capture.Output, ok bool) {
 	var commands []string
 	list := func(args ...string) (l nftList, ok bool) {
-		tool, there := d.tool(append([]string{"nft", "-j", "-a", "list"}, args...))
-		if !there {
-			return l, false
+		for _, tool := range d.tools(append([]string{"nft", "-j", "-a", "list"}, args...)) {
+			tool.In = ns.Do
+			printed, started := runTool(ctx, tool)
+			if started {
+				commands = append(commands, printed.Command)
+				return l, printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil
+			}
 		}
-		tool.In = ns.Do
-		printed := runTool(ctx, tool)
-		commands = append(commands, printed.Command)
-		return l, printed.Error == "" && json.Unmarshal(printed.Data, &l) == nil
+		return l, false
 	}
-	tables, ok := list("tables")
-	chains, ok2 := list("chains")
-	text, err := json.Marshal(nftList{slices.Concat(tables.Objects, chains.Objects)})
-	if !ok || !ok2 || err != nil {
-		return out, false
-	}
-	known, err := nftables.Parse(text)
-	if err != nil {
-		return out, false
-	}
-	saved := known.Foreign()
-	if len(saved) == 0 {
+	chains, ok := list("chains") // by table; to list the tables, nft asks for all of their rules
+	tables, of := byTable(chains)
+	saved, err := iptablesTables(tables, chains)
+	if !ok || err != nil || len(saved) == 0 {
 		return out, false
 	}
 	var all nftList
-	for _, o := range tables.Objects {
-		var t struct{ Family, Name, Table string }
-		if o["table"] == nil {
-			all.Objects = append(all.Objects, o) // metainfo
-			continue
-		}
-		if json.Unmarshal(o["table"], &t) != nil {
-			return out, false
-		}
-		if slices.ContainsFunc(saved, func(f *netfilter.Table) bool { return f.Family.String() == t.Family && f.Name == t.Name }) {
-			all.Objects = append(all.Objects, o)
+	for _, t := range tables {
+		if slices.Contains(saved, t) {
+			all.Objects = slices.Concat(all.Objects, []nftObject{t.object()}, of[t])
 			continue
 		}
 		whole, ok := list("table", t.Family, t.Name)
 		if !ok {
 			return out, false
 		}
-		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, func(o map[string]json.RawMessage) bool { return o["metainfo"] != nil })...)
-	}
-	for _, o := range chains.Objects {
-		var c struct{ Family, Table string }
-		if json.Unmarshal(o["chain"], &c) == nil &&
-			slices.ContainsFunc(saved, func(f *netfilter.Table) bool { return f.Family.String() == c.Family && f.Name == c.Table }) {
-			all.Objects = append(all.Objects, o)
-		}
+		all.Objects = append(all.Objects, slices.DeleteFunc(whole.Objects, func(o nftObject) bool { return o["metainfo"] != nil })...)
 	}
 	data, err := json.Marshal(all)
-	if err != nil {
-		return out, false
+	return capture.Output{Command: strings.Join(commands, "; "), Data: data}, err == nil
+}
+
+func (t nftTable) object() nftObject {
+	text, _ := json.Marshal(t) // two strings
+	return nftObject{"table": text}
+}
+
+// byTable gives the tables that chains are in, in their order, and the chains of each.
+func byTable(chains nftList) (tables []nftTable, of map[nftTable][]nftObject) {
+	of = map[nftTable][]nftObject{}
+	for _, o := range chains.Objects {
+		var c struct{ Family, Table string }
+		if json.Unmarshal(o["chain"], &c) != nil {
+			continue // metainfo
+		}
+		t := nftTable{c.Family, c.Table}
+		if of[t] == nil {
+			tables = append(tables, t)
+		}
+		of[t] = append(of[t], o)
 	}
-	return capture.Output{Command: strings.Join(commands, "; "), Data: data}, true
+	return tables, of
+}
+
+// iptablesTables are those of the tables that iptables-nft and its kin have made, by their chains.
+func iptablesTables(tables []nftTable, chains nftList) (made []nftTable, err error) {
+	var all nftList
+	for _, t := range tables {
+		all.Objects = append(all.Objects, t.object())
+	}
+	all.Objects = append(all.Objects, chains.Objects...)
+	text, err := json.Marshal(all)
+	if err != nil {
+		return nil, err
+	}
+	known, err := nftables.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range known.Foreign() {
+		made = append(made, nftTable{f.Family.String(), f.Name})
+	}
+	return made, nil
 }

@@ -30,30 +30,24 @@ const (
 
 // listeners lists the namespace's TCP sockets that listen and its UDP sockets that are not connected. A socket of IPv6 that takes IPv4,
 // too, stands there twice.
-func (d *Dumper) listeners(ns *kernel.Namespace) ([]snapshot.Listener, error) {
-	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: ns.FD()})
-	if err != nil {
-		return nil, fmt.Errorf("open socket diagnosis in %s: %w", ns.Path(), err)
-	}
-	defer conn.Close()
+func (d *Dumper) listeners(ns *kernel.Namespace, m *modules) ([]snapshot.Listener, error) {
 	var all []snapshot.Listener
 	for _, q := range []struct {
 		protocol packet.Protocol
-		state    int
-	}{{packet.TCP, tcpListen}, {packet.UDP, tcpClose}} {
-		for _, family := range []uint8{unix.AF_INET, unix.AF_INET6} {
-			request := make([]byte, diagRequestSize)
-			request[0], request[1] = family, uint8(q.protocol)
-			binary.NativeEndian.PutUint32(request[4:], 1<<q.state)
-			answers, err := conn.Execute(netlink.Message{
-				Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | netlink.Dump}, Data: request,
-			})
+		state    uint8
+		module   string
+	}{{packet.TCP, tcpListen, "tcp_diag"}, {packet.UDP, tcpClose, "udp_diag"}} {
+		missing, err := m.without("inet_diag", q.module)
+		list := d.listenersByDiagnosis
+		if missing != "" || err != nil {
+			list = d.listenersByFile
+		}
+		for _, ipv6 := range []bool{false, true} {
+			some, err := list(ns, q.protocol, q.state, ipv6)
 			if err != nil {
 				return nil, fmt.Errorf("list %s sockets of %s: %w", q.protocol, ns.Path(), err)
 			}
-			for _, a := range answers {
-				all = append(all, d.readSocket(q.protocol, a.Data)...)
-			}
+			all = append(all, some...)
 		}
 	}
 	slices.SortFunc(all, func(a, b snapshot.Listener) int {
@@ -65,6 +59,31 @@ func (d *Dumper) listeners(ns *kernel.Namespace) ([]snapshot.Listener, error) {
 		}
 		return strings.Compare(a.Process, b.Process)
 	})
+	return all, nil
+}
+
+func (d *Dumper) listenersByDiagnosis(ns *kernel.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
+	conn, err := netlink.Dial(unix.NETLINK_SOCK_DIAG, &netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		return nil, fmt.Errorf("open socket diagnosis: %w", err)
+	}
+	defer conn.Close()
+	request := make([]byte, diagRequestSize)
+	request[0], request[1] = unix.AF_INET, uint8(protocol)
+	if ipv6 {
+		request[0] = unix.AF_INET6
+	}
+	binary.NativeEndian.PutUint32(request[4:], 1<<state)
+	answers, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.SOCK_DIAG_BY_FAMILY, Flags: netlink.Request | netlink.Dump}, Data: request,
+	})
+	if err != nil {
+		return nil, err
+	}
+	var all []snapshot.Listener
+	for _, a := range answers {
+		all = append(all, d.readSocket(protocol, a.Data)...)
+	}
 	return all, nil
 }
 
@@ -89,12 +108,15 @@ func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Li
 		}
 	}
 	if data[0] == unix.AF_INET {
-		l.Local = netip.AddrPortFrom(netip.AddrFrom4([4]byte(data[8:])), port)
-		return []snapshot.Listener{l}
+		return bound(l, netip.AddrFrom4([4]byte(data[8:])), port, false)
 	}
-	addr := netip.AddrFrom16([16]byte(data[8:]))
+	return bound(l, netip.AddrFrom16([16]byte(data[8:])), port, v6only)
+}
+
+// bound is a socket at an address, twice where it takes both families' packets.
+func bound(l snapshot.Listener, addr netip.Addr, port uint16, v6only bool) []snapshot.Listener {
 	l.Local = netip.AddrPortFrom(addr.Unmap(), port)
-	if !addr.IsUnspecified() || v6only {
+	if addr != netip.IPv6Unspecified() || v6only {
 		return []snapshot.Listener{l}
 	}
 	both := l
@@ -106,6 +128,8 @@ func (d *Dumper) readSocket(protocol packet.Protocol, data []byte) []snapshot.Li
 type process struct {
 	name  string
 	owner *snapshot.Owner
+	pid   int // 0 for the kernel
+	fd    int // of the socket in it
 }
 
 // owner is a process that has the socket open.
@@ -120,7 +144,8 @@ func socketOwners() map[uint32]process {
 	owners := map[uint32]process{}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		if _, err := strconv.Atoi(e.Name()); err != nil {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
 			continue
 		}
 		dir := "/proc/" + e.Name()
@@ -142,7 +167,9 @@ func socketOwners() map[uint32]process {
 			if p.name == "" {
 				status, _ := os.ReadFile(dir + "/status")
 				p = readStatus(string(status))
+				p.pid = pid
 			}
+			p.fd, _ = strconv.Atoi(fd.Name())
 			if _, taken := owners[uint32(inode)]; !taken {
 				owners[uint32(inode)] = p
 			}

@@ -18,7 +18,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"packetwalk.dev/internal/base/bounded"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/kernel/dump"
@@ -107,7 +106,7 @@ func (m machine) hostname() (string, error) {
 		return m.name, nil
 	}
 	if m.inside {
-		if text, err := readIn(m.root, "etc/hostname"); err == nil && len(bytes.TrimSpace(text)) > 0 {
+		if text, err := dump.ReadIn(m.root, "etc/hostname", maxFile); err == nil && len(bytes.TrimSpace(text)) > 0 {
 			return string(bytes.TrimSpace(text)), nil
 		}
 	}
@@ -242,8 +241,8 @@ func (m machine) podName(pid string, pods map[string]string) string {
 		return "pod/" + pod
 	}
 	root := filepath.Join(m.proc, pid, "root")
-	hostname, err := readIn(root, "etc/hostname")
-	resolv, err2 := readIn(root, "etc/resolv.conf")
+	hostname, err := dump.ReadIn(root, "etc/hostname", maxFile)
+	resolv, err2 := dump.ReadIn(root, "etc/resolv.conf", maxFile)
 	name := string(bytes.TrimSpace(hostname))
 	if err != nil || err2 != nil || !objectName.MatchString(name) {
 		return ""
@@ -262,27 +261,3 @@ func (m machine) podName(pid string, pods map[string]string) string {
 
 // maxFile is far more than a hostname or a list of name servers has, in octets.
 const maxFile = 64 << 10
-
-// readIn reads a file as a process sees it whose root directory is root. Who runs there may have put anything in its place: links lead
-// nowhere else, and only a plain file is opened at all, because to open a FIFO waits and to open a device may do something.
-func readIn(root, path string) ([]byte, error) {
-	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: root, Err: err}
-	}
-	defer unix.Close(dir)
-	within := unix.OpenHow{Flags: unix.O_PATH | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS}
-	fd, err := unix.Openat2(dir, path, &within)
-	if err != nil {
-		return nil, &os.PathError{Op: "open", Path: root + "/" + path, Err: err}
-	}
-	defer unix.Close(fd)
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, err
-	}
-	if st.Mode&unix.S_IFMT != unix.S_IFREG {
-		return nil, fmt.Errorf("%s/%s is no plain file", root, path)
-	}
-	return bounded.ReadFile(fmt.Sprintf("/proc/self/fd/%d", fd), maxFile)
-}

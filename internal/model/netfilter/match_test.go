@@ -476,14 +476,3 @@ func TestFirstZoneCounts(t *testing.T) {
 		t.Error("nft's zone leaves a packet untracked")
 	}
 }
-
-func TestUnderstood(t *testing.T) {
-	for _, s := range []Statement{&UnknownTest{Text: "-m foo"}, &UnknownEffect{Text: "-j FOO"}} {
-		if r := (&Rule{Statements: []Statement{&MatchTTL{}, s}}); r.Understood() {
-			t.Errorf("%s is said to be understood", s)
-		}
-	}
-	if r := (&Rule{Statements: []Statement{&MatchTTL{}, &MatchHistory{}}}); !r.Understood() {
-		t.Error("a rule that depends on history is not understood")
-	}
-}

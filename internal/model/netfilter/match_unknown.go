@@ -7,17 +7,20 @@ type UnknownTest struct {
 	Text string // in its own syntax: "-m foo --bar 1"
 }
 
-// Eval asks, anew for a packet that is another one to conntrack or has other addresses: what the test looks at nobody knows.
+// Eval asks, anew for a packet that is another one to conntrack, has other addresses, or comes or goes another way: what the test looks at
+// nobody knows.
 func (u *UnknownTest) Eval(c *Context) Verdict {
-	return c.askTest(Unknown, unknownQuestion{u, c.Packet.Tuple, c.Packet.TrackState(), c.Packet.Track.Reply}, 0, 0)
+	p := c.Packet
+	return c.askTest(Unknown, unknownQuestion{u, p.Tuple, p.TrackState(), p.Track.Reply, p.In, p.Out}, 0, 0)
 }
 
 // unknownQuestion is a test with what tells packets apart.
 type unknownQuestion struct {
 	*UnknownTest
-	of    packet.Tuple
-	state packet.TrackState
-	reply bool
+	of      packet.Tuple
+	state   packet.TrackState
+	reply   bool
+	in, out string
 }
 
 func (u *UnknownTest) String() string { return "not understood: " + u.Text }

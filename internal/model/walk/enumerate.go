@@ -22,23 +22,34 @@ func Walk(src snapshot.Source, req Request) (*Result, error) {
 	}
 	w := &walker{src: src, req: req, hosts: map[string]*snapshot.Host{}}
 	result := &Result{Request: req}
+	var err error
+	if result.Outcomes, result.More, err = w.enumerate(limit); err != nil {
+		return nil, err
+	}
+	if err := w.turn(result, limit); err != nil {
+		return nil, err
+	}
+	result.Assumed = w.assumed
+	return result, nil
+}
+
+// enumerate runs once for every way that choices open, at most limit times; more says that there are others.
+func (w *walker) enumerate(limit int) (outcomes []Outcome, more bool, err error) {
 	steps := 0
-	for prefix, more := req.Pin, true; more; {
-		if len(result.Outcomes) == limit || steps > maxSteps {
-			result.More = true
-			break
+	for prefix, open := w.req.Pin, true; open; {
+		if len(outcomes) == limit || steps > maxSteps {
+			return outcomes, true, nil
 		}
 		r := newRun(w, prefix)
 		outcome, err := r.walk()
 		if err != nil {
-			return nil, err
+			return nil, false, err
 		}
-		result.Outcomes = append(result.Outcomes, outcome)
+		outcomes = append(outcomes, outcome)
 		steps += len(outcome.There) + len(outcome.Back)
-		prefix, more = NextPin(r.choices, len(req.Pin))
+		prefix, open = NextPin(r.choices, len(w.req.Pin))
 	}
-	result.Assumed = w.assumed
-	return result, nil
+	return outcomes, false, nil
 }
 
 func (req *Request) check(src snapshot.Source) error {
@@ -63,6 +74,8 @@ type walker struct {
 	hosts   map[string]*snapshot.Host
 	assumed []Assumption
 	known   *places // by the cluster's objects; nil until somebody asks
+	ties    []assumedOrder
+	turned  tie // where the chains are called in the other order; none in the zero tie
 }
 
 func (w *walker) host(name string) (*snapshot.Host, error) {

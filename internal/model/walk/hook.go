@@ -36,21 +36,6 @@ func (t *transit) hook(f netfilter.Family, h netfilter.Hook) *End {
 	return nil
 }
 
-// Order says of two base chains with one priority which the kernel calls first.
-type Order struct{ First, Then *netfilter.Chain }
-
-// chains are the base chains of a hook in the order in which they are called.
-func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chain {
-	chains := t.m.Rules.Hook(f, h)
-	for _, o := range t.req.Order[t.m.Name] {
-		then, first := slices.Index(chains, o.Then), slices.Index(chains, o.First)
-		if then >= 0 && then < first && o.First.Base.Priority == o.Then.Base.Priority {
-			chains = slices.Insert(slices.Delete(slices.Clone(chains), first, first+1), then, o.First)
-		}
-	}
-	return chains
-}
-
 // ipHook is hook for the packet's own family, and then the next stage.
 func (t transit) ipHook(h netfilter.Hook, next stage) passage {
 	if end := t.hook(family(&t.p), h); end != nil {
@@ -125,6 +110,7 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 		then.p = after
 		t.steps = append(t.steps, then.record(Step{Stage: Ruled, Family: f, Hook: h, Visit: visit, Changes: visit.Changes}))
 	}
+	t.noteTie(c, f, h, t.trail[from:])
 	if err != nil {
 		return t.end(Looped, err.Error())
 	}

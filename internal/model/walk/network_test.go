@@ -21,6 +21,7 @@ type network struct {
 	hosts map[string]*snapshot.Host
 	order []string
 	macs  byte
+	known snapshot.Objects
 }
 
 func newNetwork(t *testing.T) *network {
@@ -40,7 +41,7 @@ func (n *network) Host(name string) (*snapshot.Host, error) {
 func (n *network) Names() []string { return n.order }
 
 // Objects implements snapshot.Source.
-func (n *network) Objects() snapshot.Objects { return snapshot.Objects{} }
+func (n *network) Objects() snapshot.Objects { return n.known }
 
 // host makes a host that forwards, with loopback.
 func (n *network) host(name string) *host {

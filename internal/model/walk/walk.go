@@ -32,8 +32,9 @@ type Request struct {
 	// Carriers are packets with which hosts are known to have carried the packet or its answer in VXLAN, by host: the ports that the kernel
 	// chose are taken from them, which are ranges else.
 	Carriers map[string][]Carrier
-	// Order are base chains of which the kernel is known to call the one before the other, by host: of equal priorities no tool tells.
-	Order map[string][]Order
+	// Early are base chains that hosts are known to have called, by host, in the order in which they did: they come first among those that
+	// have the same priority at a hook.
+	Early map[string][]ChainRef
 	// EveryRule notes rules that did not apply, too.
 	EveryRule bool
 	// OpenRules notes rules, too, of which nobody can tell whether they applied, and that do nothing to the packet (netfilter.OpenRule).
@@ -58,12 +59,17 @@ type Result struct {
 	More bool
 	// Assumed are the things that had to be assumed because the snapshot does not know them, each once.
 	Assumed []Assumption
+	// Otherwise are outcomes where chains of the same priority, whose order is assumed, are called in the other order, one place of them
+	// at a time: those in which something else becomes of the packet.
+	Otherwise []Outcome
 }
 
 // Assumption is something that the snapshot does not know and how the walk went on.
 type Assumption struct {
 	Host string
 	What string // "the routes are not known: the packet is taken to be forwarded"
+	// Order says that it is the order of chains with the same priority, which no snapshot has.
+	Order bool
 }
 
 // Outcome is one way.

@@ -2,21 +2,36 @@ package cgroup
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
 )
 
-// Make makes a group and those above it, so that processes can be in it and groups below it. Those above may be removed meanwhile, by who
-// was the last to need them ([Remove]).
+// makeTries bounds Make, with a pause between two tries.
+const (
+	makeTries = 1000
+	makePause = time.Millisecond
+)
+
+// passing are the kernel's errors where a group above is removed, by who was the last to need it ([Remove]), and made anew: it is not there
+// (ENOENT or, of an open file, ENODEV), it is on its way out (EBUSY), or has nothing yet to pass on (EINVAL, EACCES of a cpuset).
+var passing = []error{unix.ENOENT, unix.ENODEV, unix.EBUSY, unix.EINVAL, unix.EACCES}
+
+// Make makes a group and those above it, so that processes can be in it and groups below it. Others may make and remove those above at the
+// same time: it tries again for a second at least where that is the cause.
 func Make(h Hierarchy, name string) (err error) {
-	for range 10 {
-		if err = makeAll(h, name); !errors.Is(err, os.ErrNotExist) {
-			break
+	for range makeTries {
+		if err = makeAll(h, name); err == nil || !slices.ContainsFunc(passing, func(p error) bool { return errors.Is(err, p) }) {
+			return err
 		}
+		time.Sleep(makePause)
 	}
-	return err
+	return fmt.Errorf("%w (tried %d times)", err, makeTries)
 }
 
 func makeAll(h Hierarchy, name string) error {

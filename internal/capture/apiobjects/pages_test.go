@@ -1,0 +1,93 @@
+package apiobjects
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+
+	"packetwalk.dev/internal/capture"
+)
+
+// server answers for pods in pages of two, and for nothing else but nodes, which are forbidden. Its first token has expired.
+type server struct {
+	mu    sync.Mutex
+	asked []string // limits and tokens of the requests for pods
+}
+
+func (s *server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "application/json")
+	pod := func(n int) string {
+		return fmt.Sprintf(`{"metadata":{"namespace":"shop","name":"web-%d","managedFields":[{"manager":"secret"}]},`+
+			`"spec":{"nodeName":"n1","containers":[{"env":[{"name":"PASSWORD","value":"secret"}]}]},"status":{"podIPs":[{"ip":"10.0.0.%d"}]}}`, n, n)
+	}
+	page := func(next string, pods ...string) {
+		fmt.Fprintf(w, `{"kind":"PodList","apiVersion":"v1","metadata":{"continue":%q},"items":[%s]}`, next, strings.Join(pods, ","))
+	}
+	fails := func(code int, reason, next string) {
+		w.WriteHeader(code)
+		fmt.Fprintf(w, `{"kind":"Status","apiVersion":"v1","metadata":{"continue":%q},"status":"Failure","reason":%q,"code":%d}`, next, reason, code)
+	}
+	switch r.URL.Path {
+	case "/api/v1/nodes":
+		fails(http.StatusForbidden, "Forbidden", "")
+		return
+	case "/api/v1/pods":
+	default:
+		fails(http.StatusNotFound, "NotFound", "")
+		return
+	}
+	s.mu.Lock()
+	s.asked = append(s.asked, r.URL.Query().Get("limit")+" "+r.URL.Query().Get("continue"))
+	s.mu.Unlock()
+	switch r.URL.Query().Get("continue") {
+	case "":
+		page("old", pod(1), pod(2))
+	case "old":
+		fails(http.StatusGone, "Expired", "new")
+	case "new":
+		page("last", pod(3), pod(4))
+	case "last":
+		page("", pod(5))
+	}
+}
+
+// TestPages: a list is read page by page, on by a newer token where one has expired, and of its objects what walks use is kept.
+func TestPages(t *testing.T) {
+	s := &server{}
+	api := httptest.NewServer(s)
+	defer api.Close()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	text := fmt.Sprintf("apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: %q}}]\n"+
+		"contexts: [{name: c, context: {cluster: c, user: c}}]\nusers: [{name: c, user: {}}]\ncurrent-context: c\n", api.URL)
+	if err := os.WriteFile(kubeconfig, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	lists, err := Fetch(t.Context(), kubeconfig)
+	if err == nil || !strings.Contains(err.Error(), "/api/v1/nodes") || strings.Contains(err.Error(), "/api/v1/pods") {
+		t.Errorf("error %v", err)
+	}
+	objects, err := capture.ReadObjects(lists)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, p := range objects.Pods {
+		if want := fmt.Sprintf("web-%d", i+1); p.Name != want {
+			t.Errorf("pod %d is %s", i, p.Name)
+		}
+	}
+	if len(objects.Pods) != 5 || strings.Contains(string(lists["pods.json"]), "secret") {
+		t.Errorf("pods %s", lists["pods.json"])
+	}
+	if want := "500 ,500 old,500 new,500 last"; strings.Join(s.asked, ",") != want {
+		t.Errorf("asked %v", s.asked)
+	}
+	if _, there := lists["nodes.json"]; there || !json.Valid(lists["services.json"]) {
+		t.Errorf("lists %q", lists)
+	}
+}

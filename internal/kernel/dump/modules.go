@@ -1,0 +1,169 @@
+package dump
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"strings"
+	"sync"
+)
+
+// Reading must load no module. The kernel has one loaded for whoever asks what is not there yet: a socket of NETLINK_NETFILTER for
+// nfnetlink ("net-pf-16-proto-12", netlink_create), its messages for the part that they are for ("nfnetlink-subsys-10",
+// nfnetlink_rcv_msg), socket diagnosis for that of a family and a protocol ("net-pf-16-proto-4-type-2", "…-2-6",
+// net/core/sock_diag.c, net/ipv4/inet_diag.c), getsockopt for tables. rtnetlink asks for none. So nothing is asked of what is not there;
+// there is nothing to be seen of it, either.
+
+// needs are the modules that a program asks. iptables-nft-save asks nft_compat also about rules that have no extension, such as
+// "-p tcp --dport 80" (nft_compatible_revision; nft_compat then loads the extension's module), ipset --version the kernel's protocol.
+var needs = map[string][]string{
+	"ip": nil, "bridge": nil,
+	"nft":                   {"nf_tables"},
+	"iptables-nft-save":     {"nf_tables", "nft_compat"},
+	"ip6tables-nft-save":    {"nf_tables", "nft_compat"},
+	"ebtables-nft-save":     {"nf_tables"},
+	"iptables-legacy-save":  {"ip_tables"},
+	"ip6tables-legacy-save": {"ip6_tables"},
+	"ebtables-legacy-save":  {"ebtables"},
+	"ipset":                 {"ip_set"},
+	"conntrack":             {"nf_conntrack_netlink"},
+}
+
+// symbols are functions of the modules, by which they are found in the kernel's own list where no other tells what is built in.
+var symbols = map[string]string{
+	"nf_tables": "nft_register_chain_type", "nft_compat": "nft_match_select_ops", "ip_tables": "ipt_register_table",
+	"ip6_tables": "ip6t_register_table", "ebtables": "ebt_register_table", "ip_set": "ip_set_type_register",
+	"nf_conntrack_netlink": "ctnetlink_get_conntrack", "nfnetlink": "nfnetlink_subsys_register",
+	"inet_diag": "inet_diag_register", "tcp_diag": "tcp_diag_dump", "udp_diag": "udp_diag_dump",
+}
+
+// modules tells which parts of the kernel that can be modules are there.
+type modules struct {
+	none   bool            // the kernel loads no module, whoever asks
+	loaded map[string]bool // and ready
+	parts  string          // /sys/module: has some of those that are built in, too
+	// builtIn are those that are part of the kernel; an error where nothing tells.
+	builtIn func() (map[string]bool, error)
+}
+
+// places are where a machine tells of its modules, for tests of other machines.
+type places struct {
+	proc, sys string
+	roots     []string // in which /lib/modules/RELEASE may be
+	release   string
+}
+
+// read finds what is loaded now. See proc_modules(5) and Documentation/kbuild/kbuild.rst of the kernel (modules.builtin).
+func (p places) read() *modules {
+	m := &modules{loaded: map[string]bool{}, parts: p.sys + "/module", builtIn: sync.OnceValues(p.builtIn)}
+	text, err := os.ReadFile(p.proc + "/modules")
+	if err != nil {
+		m.none = errors.Is(err, fs.ErrNotExist) // a kernel without CONFIG_MODULES
+		m.builtIn = func() (map[string]bool, error) { return nil, err }
+		return m
+	}
+	disabled, err := os.ReadFile(p.proc + "/sys/kernel/modules_disabled")
+	m.none = err == nil && string(bytes.TrimSpace(disabled)) == "1"
+	for line := range strings.Lines(string(text)) {
+		if fields := strings.Fields(line); len(fields) >= 5 && fields[4] == "Live" {
+			m.loaded[fields[0]] = true
+		}
+	}
+	return m
+}
+
+// maxBuiltIn is far more than the list of what is built in has, in octets.
+const maxBuiltIn = 8 << 20
+
+// builtIn reads the list that kernels are installed with, or where there is none the kernel's own of all its functions.
+func (p places) builtIn() (map[string]bool, error) {
+	all := map[string]bool{}
+	for _, root := range p.roots {
+		text, err := ReadIn(root, "lib/modules/"+p.release+"/modules.builtin", maxBuiltIn)
+		if err != nil {
+			continue
+		}
+		for line := range strings.Lines(string(text)) {
+			name, _, _ := strings.Cut(path.Base(strings.TrimSpace(line)), ".ko")
+			all[strings.ReplaceAll(name, "-", "_")] = true
+		}
+		return all, nil
+	}
+	f, err := os.Open(p.proc + "/kallsyms")
+	if err != nil {
+		return nil, fmt.Errorf("neither /lib/modules/%s/modules.builtin nor /proc/kallsyms can be read", p.release)
+	}
+	defer f.Close()
+	of := map[string]string{}
+	for module, symbol := range symbols {
+		of[symbol] = module
+	}
+	lines := bufio.NewScanner(f)
+	for lines.Scan() { // "ffffffff81f3a030 T nf_conntrack_in", and "[module]" behind it
+		if fields := strings.Fields(lines.Text()); len(fields) >= 3 {
+			name, _, _ := strings.Cut(fields[2], ".") // what the compiler appends
+			if module := of[name]; module != "" {
+				all[module] = true
+			}
+		}
+	}
+	return all, lines.Err()
+}
+
+// without is the first of some modules that is not there, "" where all are, or there is no harm in asking. An error says that nothing
+// tells.
+func (m *modules) without(names ...string) (string, error) {
+	for _, name := range names {
+		if m.none || m.loaded[name] || m.part(name) {
+			continue
+		}
+		builtIn, err := m.builtIn()
+		if err != nil {
+			return name, fmt.Errorf("whether the kernel has %s is not known, and to ask might load it: %w", name, err)
+		}
+		if !builtIn[name] {
+			return name, nil
+		}
+	}
+	return "", nil
+}
+
+// part tells of a module that is built in and has parameters: one that is loaded has a state, too.
+func (m *modules) part(name string) bool {
+	if _, err := os.Stat(m.parts + "/" + name); err != nil {
+		return false
+	}
+	_, err := os.Stat(m.parts + "/" + name + "/initstate")
+	return errors.Is(err, fs.ErrNotExist)
+}
+
+// modules are those of the machine, as they are now.
+func (d *Dumper) modules() *modules {
+	at := d.at
+	if at.proc == "" {
+		at = places{proc: "/proc", sys: "/sys", roots: []string{cmp.Or(d.Root, "/"), "/"}, release: d.release}
+	}
+	return at.read()
+}
+
+// variant is the name by which needs knows a program: a plain "iptables-save" is what its link leads to, the variant of nf_tables
+// ("xtables-nft-multi") or the legacy one.
+func variant(root, file, name string) string {
+	base, save := strings.CutSuffix(name, "-save")
+	if _, known := needs[name]; known || !save {
+		return name
+	}
+	kind := "-legacy-save"
+	_ = within(cmp.Or(root, "/"), file, func(fd int) error {
+		if to, err := os.Readlink(fmt.Sprintf("/proc/self/fd/%d", fd)); err == nil && strings.Contains(path.Base(to), "nft") {
+			kind = "-nft-save"
+		}
+		return nil
+	})
+	return base + kind
+}

@@ -1,0 +1,143 @@
+package dump
+
+import (
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/base/bounded"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// socketFile is a socket as /proc/net/tcp and its kin show it.
+type socketFile struct {
+	local netip.AddrPort
+	state uint8
+	inode uint32
+}
+
+// maxSocketFile bounds a file of sockets, in octets: of a million it has 150 MB.
+const maxSocketFile = 256 << 20
+
+// listenersByFile lists the sockets of one protocol and family that take packets, where the kernel's socket diagnosis is not there. The
+// files do not tell whether a socket of IPv6 takes IPv4, too, and whether it is transparent: that is asked of the socket itself.
+func (d *Dumper) listenersByFile(ns *kernel.Namespace, protocol packet.Protocol, state uint8, ipv6 bool) ([]snapshot.Listener, error) {
+	file := "/proc/thread-self/net/" + strings.ToLower(protocol.String())
+	if ipv6 {
+		file += "6"
+	}
+	var text []byte
+	err := ns.Do(func() (err error) {
+		text, err = bounded.ReadFile(file, maxSocketFile)
+		return err
+	})
+	if os.IsNotExist(err) && ipv6 {
+		return nil, nil // a kernel without IPv6
+	}
+	if err != nil {
+		return nil, err
+	}
+	sockets, err := parseSocketFile(string(text))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", file, err)
+	}
+	var all []snapshot.Listener
+	now := sync.OnceValue(socketOwners)
+	for _, s := range sockets {
+		if s.state != state || s.local.Port() == 0 {
+			continue
+		}
+		p := d.owner(s.inode)
+		if p.pid == 0 { // it may be younger than what is known of sockets
+			p = now()[s.inode]
+		}
+		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
+		v6only := true // of the kernel's own, which nobody has open (udp_sock_create6, svc_create_socket)
+		if p.pid != 0 {
+			if v6only, l.Transparent, err = socketOptions(p, s.inode, ipv6); err != nil {
+				return nil, fmt.Errorf("%s: options of the socket of %s: %w", file, s.local, err)
+			}
+		}
+		all = append(all, bound(l, s.local.Addr(), s.local.Port(), v6only)...)
+	}
+	return all, nil
+}
+
+// parseSocketFile reads what proc_pid_net(5) has of sockets: a line of names, then lines whose second field is the local address, of words
+// in the order of the machine, and port, the fourth the state, the tenth the inode number (tcp4_seq_show, udp6_seq_show).
+func parseSocketFile(text string) ([]socketFile, error) {
+	_, text, _ = strings.Cut(text, "\n")
+	var all []socketFile
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 10 {
+			return nil, fmt.Errorf("%q is no socket", line)
+		}
+		local, err := socketAddress(fields[1])
+		if err != nil {
+			return nil, err
+		}
+		state, err := strconv.ParseUint(fields[3], 16, 8)
+		if err != nil {
+			return nil, err
+		}
+		inode, err := strconv.ParseUint(fields[9], 10, 64)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, socketFile{local, uint8(state), uint32(inode)}) // socket diagnosis has 32 bits of it, too
+	}
+	return all, nil
+}
+
+func socketAddress(text string) (netip.AddrPort, error) {
+	address, number, _ := strings.Cut(text, ":")
+	port, err := strconv.ParseUint(number, 16, 16)
+	words, err2 := hex.DecodeString(address)
+	if err != nil || err2 != nil || len(words) != 4 && len(words) != 16 {
+		return netip.AddrPort{}, fmt.Errorf("%q is no address and port of a socket", text)
+	}
+	for i := 0; i < len(words); i += 4 {
+		binary.NativeEndian.PutUint32(words[i:], binary.BigEndian.Uint32(words[i:]))
+	}
+	a, _ := netip.AddrFromSlice(words)
+	return netip.AddrPortFrom(a, uint16(port)), nil
+}
+
+// socketOptions asks a socket for IPV6_V6ONLY and IP_TRANSPARENT, by a descriptor of it that is closed again at once (pidfd_getfd(2), Linux
+// 5.6). That it is the socket meant shows in its inode number: the process may have closed it, or ended.
+func socketOptions(p process, inode uint32, ipv6 bool) (v6only, transparent bool, err error) {
+	pid, err := unix.PidfdOpen(p.pid, 0)
+	if err != nil {
+		return false, false, os.NewSyscallError("pidfd_open", err)
+	}
+	defer unix.Close(pid)
+	fd, err := unix.PidfdGetfd(pid, p.fd, 0)
+	if err != nil {
+		return false, false, os.NewSyscallError("pidfd_getfd", err)
+	}
+	defer unix.Close(fd)
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK || uint32(st.Ino) != inode {
+		return false, false, fmt.Errorf("it was closed meanwhile")
+	}
+	if !ipv6 {
+		t, err := unix.GetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT)
+		return false, t != 0, os.NewSyscallError("getsockopt", err)
+	}
+	only, err := unix.GetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_V6ONLY)
+	if err != nil {
+		return false, false, os.NewSyscallError("getsockopt", err)
+	}
+	t, err := unix.GetsockoptInt(fd, unix.SOL_IPV6, unix.IPV6_TRANSPARENT)
+	return only != 0, t != 0, os.NewSyscallError("getsockopt", err)
+}

@@ -1,0 +1,131 @@
+package walk
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"packetwalk.dev/internal/model/netfilter"
+)
+
+// ChainRef names a base chain.
+type ChainRef struct{ Family, Table, Chain string }
+
+// Ref is a chain's name.
+func Ref(c *netfilter.Chain) ChainRef {
+	return ChainRef{c.Table.Family.String(), c.Table.Name, c.Name}
+}
+
+// tie is a place where chains of different tables have the same priority. The kernel calls the one first that was registered last
+// (net/netfilter/core.c, nf_hook_entries_grow), which no listing tells of tables that got chains later than others were made.
+type tie struct {
+	host     string
+	hook     netfilter.Hook
+	priority int
+	nat      bool // chains that translate have an order among themselves
+}
+
+// assumedOrder is a tie that was met, with what is assumed there.
+type assumedOrder struct {
+	tie
+	what string
+}
+
+func (t *transit) tieOf(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook) tie {
+	return tie{t.m.Name, h, c.Base.Priority, f != netfilter.Bridge && c.Base.Type == "nat"}
+}
+
+// chains are those of a hook in the order in which the kernel calls them.
+func (t *transit) chains(f netfilter.Family, h netfilter.Hook) []*netfilter.Chain {
+	chains := t.m.Rules.Hook(f, h)
+	early := t.req.Early[t.m.Name]
+	if len(early) == 0 && t.turned == (tie{}) {
+		return chains
+	}
+	rank := func(c *netfilter.Chain) int {
+		if i := slices.Index(early, Ref(c)); i >= 0 {
+			return i
+		}
+		if t.tieOf(c, f, h) == t.turned {
+			return len(early) + slices.Index(t.m.Rules.Tables, c.Table) // the first table's first
+		}
+		return len(early)
+	}
+	return slices.SortedStableFunc(slices.Values(chains), func(a, b *netfilter.Chain) int {
+		return cmp.Or(cmp.Compare(a.Base.Priority, b.Base.Priority), cmp.Compare(rank(a), rank(b)))
+	})
+}
+
+// noteTie remembers where a chain did something before or after another one that may as well have come at another place.
+func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook, visits []netfilter.Visit) {
+	at := t.tieOf(c, f, h)
+	if !acted(visits) || slices.ContainsFunc(t.ties, func(o assumedOrder) bool { return o.tie == at }) {
+		return
+	}
+	early := t.req.Early[t.m.Name]
+	chains := t.chains(f, h)
+	i := slices.Index(chains, c)
+	for j, o := range chains {
+		legacy := o.Table.Dialect == netfilter.IPTablesLegacy || c.Table.Dialect == netfilter.IPTablesLegacy // the capture says it of them
+		if o.Table == c.Table || legacy || t.tieOf(o, f, h) != at || len(o.Rules) == 0 ||
+			slices.Contains(early, Ref(c)) || slices.Contains(early, Ref(o)) {
+			continue
+		}
+		first, second := c, o
+		if j < i {
+			first, second = o, c
+		}
+		t.ties = append(t.ties, assumedOrder{at, fmt.Sprintf(
+			"its chains %s %s and %s %s both have priority %d at %s, and no listing tells which the kernel calls first: %s %s is taken to be",
+			first.Table.Name, first.Name, second.Table.Name, second.Name, at.priority, h, first.Table.Name, first.Name)})
+		return
+	}
+}
+
+// acted tells whether the rules of a base chain did anything to the packet but let it pass.
+func acted(visits []netfilter.Visit) bool {
+	return slices.ContainsFunc(visits, func(v netfilter.Visit) bool {
+		return len(v.Changes) > 0 || !slices.Contains(passes[:], v.Verdict.Kind)
+	})
+}
+
+var passes = [...]netfilter.VerdictKind{
+	netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break,
+}
+
+// turn walks in the other order where chains are tied, one place after the other. Where the packet fares otherwise then, the order is an
+// assumption, and the outcomes are Result.Otherwise.
+func (w *walker) turn(result *Result, limit int) error {
+	if len(w.req.Pin) > 0 {
+		return nil // a part of another walk, which did so
+	}
+	usual := fates(result.Outcomes)
+	for _, t := range w.ties {
+		other := &walker{src: w.src, req: w.req, hosts: w.hosts, turned: t.tie}
+		outcomes, _, err := other.enumerate(limit)
+		if err != nil {
+			return err
+		}
+		if !slices.Equal(usual, fates(outcomes)) {
+			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.what, Order: true})
+			result.Otherwise = append(result.Otherwise, outcomes...)
+		}
+	}
+	return nil
+}
+
+// fates are what becomes of the packet in outcomes, without the way there.
+func fates(outcomes []Outcome) (all []string) {
+	text := func(e *End) string {
+		if e == nil {
+			return ""
+		}
+		return fmt.Sprintf("%s %s %s %s %#x", e.Kind, e.Host, e.Link, e.Packet.Tuple, e.Packet.Mark)
+	}
+	for i := range outcomes {
+		o := &outcomes[i]
+		all = append(all, fmt.Sprintf("%v %s; %s", o.Probability, text(&o.End), text(o.BackEnd)))
+	}
+	slices.Sort(all)
+	return all
+}
