@@ -330,7 +330,7 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 		}
 	}
 	for _, fe := range lb.Frontends {
-		for _, p := range f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix) {
+		for _, p := range append(f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix), parseAll(fe.PrivateIPAddress)...) {
 			if p.IsSingleIP() {
 				f.frontend[p.Addr()] = true
 			}

@@ -18,7 +18,7 @@ const firstPort, lastPort = 1024, 65535
 func (f *fabric) forward(c *netfilter.Chain) {
 	accept, drop := decide(netfilter.Accept), decide(netfilter.Drop)
 	add(c, "of a flow that was let through", states(packet.Established|packet.Related), accept)
-	known := f.public()
+	known := f.frontEnds()
 	if len(known) > 0 {
 		add(c, "no rule of the load balancer is for this address and port", out(uplink), addresses(false, false, known...), drop)
 	}
@@ -31,8 +31,8 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	add(c, "within Azure, or leaves for the internet", accept)
 }
 
-// public are the public addresses of load balancers and machines that were read.
-func (f *fabric) public() []netip.Prefix {
+// frontEnds are the addresses of load balancers, and public ones of machines, that were read.
+func (f *fabric) frontEnds() []netip.Prefix {
 	var all []netip.Prefix
 	for a := range f.frontend {
 		all = append(all, netip.PrefixFrom(a, 32))
