@@ -100,6 +100,7 @@ func (t *taking) all(ctx context.Context, hosts []string) error {
 	for _, name := range slices.Sorted(maps.Keys(t.gone)) {
 		t.Notes = append(t.Notes, t.gone[name].Error())
 	}
+	t.Notes = slices.Compact(t.Notes) // what is wrong with a machine is so for all of its hosts
 	if listsErr != nil {
 		t.Notes = append(t.Notes, listsErr.Error())
 	}

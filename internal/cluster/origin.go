@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -158,6 +159,9 @@ func (v *View) fetch(host string) (*capture.Raw, error) {
 	defer cancel()
 	raw, err := talk.Fetch(ctx, host)
 	if err != nil {
+		if broken, ok := errors.AsType[brokenError](err); ok {
+			return nil, broken
+		}
 		return nil, fmt.Errorf("node %s: %w", node, err)
 	}
 	raw.Machine = node

@@ -32,13 +32,16 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 		}
 		return nil, err
 	}
-	conn, err := c.exec(pod, "packetwalk", "on-node", "serve", "--node", name)
+	conn, err := c.exec(pod, brokenError(name), "packetwalk", "on-node", "serve", "--node", name)
 	if err != nil {
 		return nil, err
 	}
 	talk, err := onnode.Open(ctx, conn, c.options.Version)
 	if err != nil {
-		if said := conn.complaint(); said != "" {
+		said := conn.complaint()
+		if _, broken := errors.AsType[brokenError](err); broken && said != "" {
+			return nil, fmt.Errorf("packetwalk does not run in its pod: %s", said)
+		} else if said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
 		}
 		return nil, err
@@ -210,8 +213,15 @@ func (c complaints) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// exec starts a command in a pod, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
-func (c *Cluster) exec(pod *corev1.Pod, command ...string) (*stream, error) {
+// brokenError says of a node that the stream to it has ended.
+type brokenError string
+
+func (e brokenError) Error() string {
+	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
+}
+
+// exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
+func (c *Cluster) exec(pod *corev1.Pod, broken error, command ...string) (*stream, error) {
 	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerOf, Command: command, Stdin: true, Stdout: true, Stderr: true},
 			scheme.ParameterCodec).URL()
@@ -239,8 +249,8 @@ func (c *Cluster) exec(pod *corev1.Pod, command ...string) (*stream, error) {
 		if err != nil && ctx.Err() == nil {
 			s.complain(err.Error())
 		}
-		_ = toUs.Close()
-		_ = fromUs.Close()
+		_ = toUs.CloseWithError(broken)
+		_ = fromUs.CloseWithError(broken)
 	}()
 	return s, nil
 }

@@ -299,6 +299,9 @@ func (t *renderer) translated(st *walk.Step) []line {
 		tr := translation{host: st.Host, does: "the flow's binding", why: st.Why, field: c.Field, from: c.From, to: c.To}
 		if t.last != nil && natChain(t.last.Visit.Chain) && t.last.Hook == st.Hook && t.last.Visit.Verdict.Kind == netfilter.Accept && !t.reply {
 			v := t.last.Visit
+			if slices.Contains(changesOf(t.last), c) {
+				continue // of a flooded frame's first copy, which the rule's line tells
+			}
 			tr.ref, tr.does, tr.why = reference(v), targetOf(v), t.why(v, &st.Packet)
 			tr.mark = t.markFor(v)
 		}
