@@ -36,8 +36,8 @@ func (b bearer) GetToken(context.Context, policy.TokenRequestOptions) (azcore.Ac
 	return azcore.AccessToken{Token: string(b), ExpiresOn: time.Now().Add(time.Hour)}, nil
 }
 
-// asksAzure asks a running lab's Azure Resource Manager with Azure's SDK, from its VM, and walks by what that says: the destination sees the
-// source that the lab's own fabric gives the packet.
+// asksAzure asks a running lab's Azure Resource Manager with Azure's SDK, from its VM, and walks by what that says: the destination sees
+// the source that the lab's own fabric gives the packet.
 func asksAzure(t *testing.T, d lab.Dir, own snapshot.Source) {
 	token, err := os.ReadFile(filepath.Join(string(d), "pki", "azure-token"))
 	if err != nil {

@@ -190,8 +190,8 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	return report, still, err
 }
 
-// inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order that
-// the trace shows: what agrees as long is the prediction then.
+// inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order
+// that the trace shows: what agrees as long is the prediction then.
 func (a *attempt) inOrder(o *Observed) (Report, error) {
 	report := Compare(a.predicted, o)
 	if report.First == nil && len(a.predicted.Otherwise) == 0 {
@@ -201,7 +201,8 @@ func (a *attempt) inOrder(o *Observed) (Report, error) {
 	if err != nil || result == a.predicted {
 		return report, err
 	}
-	if seen := Compare(result, o); seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
+	seen := Compare(result, o)
+	if seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
 		*a.predicted, report = *result, seen
 		a.chance = a.chance || byChance(result)
 	}

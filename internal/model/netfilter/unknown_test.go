@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestUnknownByInterface: what a test that is not understood said of a packet says nothing of the packet when it comes by another interface.
+// TestUnknownByInterface: what a test that is not understood said of a packet says nothing of it when it comes by another interface.
 func TestUnknownByInterface(t *testing.T) {
 	var asked recorder
 	for _, in := range []string{"a", "b", "a"} {
