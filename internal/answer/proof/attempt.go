@@ -201,7 +201,8 @@ func (a *attempt) inOrder(o *Observed) (Report, error) {
 	if err != nil || result == a.predicted {
 		return report, err
 	}
-	if seen := Compare(result, o); seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
+	seen := Compare(result, o)
+	if seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
 		*a.predicted, report = *result, seen
 		a.chance = a.chance || byChance(result)
 	}
