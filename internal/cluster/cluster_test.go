@@ -2,6 +2,7 @@ package cluster
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -144,7 +145,7 @@ func whole(t *testing.T, a *asked) {
 		t.Fatal(err)
 	}
 	c.client = real
-	conn, err := c.exec(pod, "true")
+	conn, err := c.exec(pod, errors.New("broken off"), "true")
 	if err != nil {
 		t.Fatal(err)
 	}
