@@ -217,7 +217,7 @@ func (c complaints) Write(p []byte) (int, error) {
 type brokenError string
 
 func (e brokenError) Error() string {
-	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
+// turn fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
 }
 
 // exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
