@@ -28,7 +28,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	pod, err := c.startPod(waiting, number, name)
 	if err != nil {
 		if waiting.Err() != nil && ctx.Err() == nil {
-			return nil, fmt.Errorf("its pod does not run after %s: %w", c.options.start(), errors.Join(err))
+			return nil, fmt.Errorf("its pod does not run after %s: %w", c.options.start(), err)
 		}
 		return nil, err
 	}
@@ -85,8 +85,11 @@ func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) 
 				return nil, err
 			}
 		}
-		if err := c.changed(ctx, selector, list.ResourceVersion); err != nil {
+		switch err := c.changed(ctx, selector, list.ResourceVersion); {
+		case errors.Is(err, context.DeadlineExceeded):
 			return nil, lastWords(list.Items, err)
+		case err != nil:
+			return nil, err
 		}
 	}
 }

@@ -11,14 +11,21 @@ import (
 	"packetwalk.dev/test/world"
 )
 
-// installChart puts packetwalk's own chart on a cluster, as helm renders it.
-func installChart(t *testing.T, w *world.World, v *values) {
+// ownImage has packetwalk's own image in the machine's store, and gives its tag.
+func ownImage(t *testing.T, w *world.World) string {
 	t.Helper()
 	out := w.Run(t, "image", "load", filepath.Join(w.Root, "bin", "packetwalk-image.tar"))
 	image := regexp.MustCompile(`packetwalk\.dev/packetwalk:(\S+)`).FindStringSubmatch(out)
 	if image == nil {
 		t.Fatalf("what was loaded? %s", out)
 	}
+	return image[1]
+}
+
+// installChart puts packetwalk's own chart on a cluster, as helm renders it.
+func installChart(t *testing.T, w *world.World, v *values) {
+	t.Helper()
+	tag := ownImage(t, w)
 	for _, n := range v.Ranges {
 		node := regexp.MustCompile(`^\S+`).FindString(n)
 		w.SSH(t, node, "rm", "-f", "/opt/cni/bin/packetwalk-cni") // which such a node has of the lab: a program of others' stays
@@ -27,7 +34,7 @@ func installChart(t *testing.T, w *world.World, v *values) {
 	defer cancel()
 	args := []string{"template", "pw", filepath.Join(w.Root, "deploy", "chart"), "--namespace", "kube-system"}
 	for _, set := range []string{
-		"image.tag=" + image[1], "apiServer=https://" + v.APIServer + ":443", "serviceProxy.clusterCIDR=10.244.0.0/16", "cni.enabled=true",
+		"image.tag=" + tag, "apiServer=https://" + v.APIServer + ":443", "serviceProxy.clusterCIDR=10.244.0.0/16", "cni.enabled=true",
 		"ipMasqAgent.enabled=true", "ipMasqAgent.config.nonMasqueradeCIDRs={10.0.0.0/8}",
 	} {
 		args = append(args, "--set", set)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -175,6 +176,17 @@ func FuzzRead(f *testing.F) {
 	for _, s := range []string{`[]`, `{"id":"/a/networkInterfaces/x"}`,
 		`{"value":[{"id":"/x/virtualNetworks/v","properties":{"subnets":[{"id":""}]}}]}`} {
 		f.Add([]byte(s))
+	}
+	seeds, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(seeds) == 0 {
+		f.Fatal("no seeds", err)
+	}
+	for _, name := range seeds {
+		a, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(a.Files[0].Data)
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		r := armview.NewResources()

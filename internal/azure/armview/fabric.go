@@ -44,6 +44,9 @@ type fabric struct {
 	overlay  []netip.Prefix // of pods that have no address of the virtual network
 	frontend map[netip.Addr]bool
 	pools    map[string]int // numbers of ways out
+	nodeAt   map[netip.Addr]string
+	podsOn   map[string][]netip.Addr // by the nodes' names
+	publicOf map[*config]string      // ids of public addresses that name the configuration
 	// unreadLinks are those of nodes of which no interface was read, by their names.
 	unreadLinks map[string]string
 }
@@ -57,6 +60,7 @@ type nic struct {
 	machine string // the host's name, "" where it is not known
 	outside string // the machine's link, once it was read
 	configs []*config
+	areas   []area
 }
 
 // config is an IP configuration with an IPv4 address.
@@ -72,6 +76,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
+		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil), Sysctls: map[string]string{
@@ -86,6 +91,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 	}
 	f.addLink(uplink, "none", packet.MAC{})
 	f.route(fib.TableMain, anywhere, uplink, "unicast")
+	f.findObjects()
 	f.place()
 	f.rules()
 	f.host.Rules.Tables = []*netfilter.Table{f.Table, ipv6Table()}
@@ -197,6 +203,11 @@ func (f *fabric) place() {
 	for _, id := range sorted(f.Interfaces) {
 		f.placeNIC(id, f.Interfaces[id])
 	}
+	for _, id := range sorted(f.PublicIPs) {
+		if c := f.owners[f.PublicIPs[id].IPConfiguration.id()]; c != nil && f.publicOf[c] == "" {
+			f.publicOf[c] = id
+		}
+	}
 	for _, id := range sorted(f.LoadBalancers) {
 		f.placePools(f.LoadBalancers[id])
 	}
@@ -267,14 +278,28 @@ func (f *fabric) neighbours(n *nic, mac packet.MAC) {
 
 // machine is the host of an interface: the node that has its address.
 func (f *fabric) machine(n *nic) string {
-	for _, node := range f.objects.Nodes {
-		for _, c := range n.configs {
-			if slices.Contains(node.IPs, c.address) {
-				return "node/" + node.Name
-			}
+	for _, c := range n.configs {
+		if node := f.nodeAt[c.address]; node != "" {
+			return "node/" + node
 		}
 	}
 	return ""
+}
+
+// findObjects notes where nodes and pods are.
+func (f *fabric) findObjects() {
+	for _, node := range f.objects.Nodes {
+		for _, ip := range node.IPs {
+			f.nodeAt[ip] = node.Name
+		}
+	}
+	for _, p := range f.objects.Pods {
+		for _, ip := range p.IPs {
+			if ip.Is4() && !p.HostNetwork {
+				f.podsOn[p.Node] = append(f.podsOn[p.Node], ip)
+			}
+		}
+	}
 }
 
 // join makes a configuration a member of a pool, once.

@@ -52,12 +52,7 @@ func (f *fabric) ownID(c *config) string {
 	if c.PublicIPAddress != nil {
 		return c.PublicIPAddress.id()
 	}
-	for _, id := range sorted(f.PublicIPs) {
-		if f.owners[f.PublicIPs[id].IPConfiguration.id()] == c {
-			return id
-		}
-	}
-	return ""
+	return f.publicOf[c]
 }
 
 // own is a configuration's own public address, where it was read.

@@ -56,6 +56,13 @@ type area struct {
 
 // areas are those of an interface, the primary configuration's first.
 func (f *fabric) areas(n *nic) []area {
+	if n.areas == nil {
+		n.areas = f.findAreas(n)
+	}
+	return n.areas
+}
+
+func (f *fabric) findAreas(n *nic) []area {
 	var all []area
 	at := func(id string) *area {
 		for i := range all {
@@ -88,18 +95,9 @@ func (f *fabric) pods(n *nic) []netip.Addr {
 	if !ok {
 		return nil
 	}
-	var all []netip.Addr
-	for _, p := range f.objects.Pods {
-		if p.Node != node || p.HostNetwork {
-			continue
-		}
-		for _, ip := range p.IPs {
-			if ip.Is4() && !slices.ContainsFunc(n.configs, func(c *config) bool { return c.address == ip }) {
-				all = append(all, ip)
-			}
-		}
-	}
-	return all
+	return slices.DeleteFunc(slices.Clone(f.podsOn[node]), func(ip netip.Addr) bool {
+		return slices.ContainsFunc(n.configs, func(c *config) bool { return c.address == ip })
+	})
 }
 
 // subnetAt finds the subnet of a virtual network that holds an address.

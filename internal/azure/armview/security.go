@@ -127,6 +127,9 @@ func (g *SecurityGroup) sorted(direction string) []SecurityRule {
 	return all
 }
 
+// maxTags bounds how often one rule is written.
+const maxTags = 1000
+
 // securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be.
 func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string) {
 	why := fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority)
@@ -141,8 +144,14 @@ func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string)
 	if !ok {
 		rest = append(rest, maybe("rule %s holds: its protocol or ports are not understood", title(r.Resource)))
 	}
-	for _, s := range f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet) {
-		for _, d := range f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet) {
+	sources := f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet)
+	destinations := f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet)
+	if len(sources)*len(destinations) > maxTags {
+		add(c, why, maybe("rule %s holds: it has too many service tags", title(r.Resource)), verdict)
+		return
+	}
+	for _, s := range sources {
+		for _, d := range destinations {
 			add(c, why, with(slices.Concat(s, d, rest), verdict)...)
 		}
 	}

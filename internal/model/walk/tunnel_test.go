@@ -144,3 +144,28 @@ func TestOnward(t *testing.T) {
 		t.Errorf("a node that is not there: %s", ends(o))
 	}
 }
+
+// TestOnwardByBridge: the card of a node may be a port of the bridge that has its address, as with Azure CNI.
+func TestOnwardByBridge(t *testing.T) {
+	n := newNetwork(t)
+	var nodes []*host
+	for i, name := range []string{"a", "b"} {
+		h, number := n.host("node/"+name), string("12"[i])
+		h.link(fib.Link{Name: "eth0", Kind: "veth"})
+		h.link(fib.Link{Name: "azv1", Kind: "veth"}) // of a pod that nobody captured
+		h.bridge("azure0", "eth0", "azv1")
+		h.FIB.Links[3].MAC = h.FIB.Links[1].MAC
+		h.address("azure0", "10.1."+number+".4/24")
+		h.route("default via 10.1." + number + ".1 dev azure0")
+		h.FIB.Neighbours = []fib.Neighbour{{Link: "azure0", Address: netip.MustParseAddr("10.1." + number + ".1"),
+			MAC: packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}, State: "REACHABLE"}}
+		h.FIB.FDB = []fib.FDBEntry{{Bridge: "azure0", Port: "eth0", MAC: packet.MAC{0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc}}}
+		n.known.Nodes = append(n.known.Nodes, snapshot.Node{Name: name, IPs: []netip.Addr{netip.MustParseAddr("10.1." + number + ".4")}})
+		nodes = append(nodes, h)
+	}
+	nodes[1].listen(packet.TCP, "0.0.0.0:80")
+	o := n.tcp("node/a", "10.1.2.4:80").Outcomes[0]
+	if o.End.Kind != Delivered || o.End.Host != "node/b" || o.BackEnd.Kind != Delivered || o.BackEnd.Host != "node/a" {
+		t.Errorf("%s", ends(o))
+	}
+}

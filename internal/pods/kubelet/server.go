@@ -114,6 +114,13 @@ func (k *Kubelet) execInContainer(ctx context.Context, namespace, pod, name stri
 	defer cancel()
 	s := nodeapi.StreamsOf(ctx, streams)
 	if k.cfg.OnNode != nil && k.onNode(namespace, pod, c) {
+		go func() { // what runs beside the container ends with it all the same
+			select {
+			case <-r.c.Done():
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
 		if ran, err := k.cfg.OnNode(ctx, c.spec.Image, cmd, container.Streams(s)); ran {
 			return err
 		}
