@@ -217,10 +217,11 @@ func (c complaints) Write(p []byte) (int, error) {
 type brokenError string
 
 func (e brokenError) Error() string {
-// turn fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
+	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
 }
 
-// exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
+// exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that
+// (KEP-4006).
 func (c *Cluster) exec(pod *corev1.Pod, broken error, command ...string) (*stream, error) {
 	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerOf, Command: command, Stdin: true, Stdout: true, Stderr: true},
