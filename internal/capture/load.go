@@ -172,6 +172,24 @@ func loadListeners(l *Loader, text []byte) error {
 
 // loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in a namespace that nobody
 // knows is no peer; neither is it missing, since a machine has wires that lead out of what was captured.
+func loadAttached(l *Loader, text []byte) error {
+	var all []Attached
+	if err := json.Unmarshal(text, &all); err != nil {
+		return err
+	}
+	for _, a := range all {
+		i := slices.IndexFunc(l.Host.FIB.Links, func(link fib.Link) bool { return link.Name == a.Link })
+		switch {
+		case i < 0:
+		case a.Out:
+			l.Host.FIB.Links[i].ProgramOut = a.What
+		case l.Host.FIB.Links[i].Program == "": // XDP is before it
+			l.Host.FIB.Links[i].Program = a.What
+		}
+	}
+	return nil
+}
+
 func loadWires(l *Loader, text []byte) error {
 	var wires []Wire
 	if err := json.Unmarshal(text, &wires); err != nil {

@@ -43,6 +43,7 @@ const (
 	SysctlsFile   = "sysctls.txt"    // lines "net.ipv4.ip_forward = 1", as sysctl(8) prints them
 	ListenersFile = "listeners.json" // []Listener
 	WiresFile     = "wires.json"     // []Wire
+	AttachedFile  = "attached.json"  // []Attached; captures of before have none
 )
 
 // RulesetFile is nft's rule set.
@@ -61,6 +62,7 @@ const (
 var Dumps = []Dump{
 	{File: linksFile, Part: snapshot.Links, Commands: [][]string{{"ip", "-d", "-j", "link", "show"}}, load: loadLinks},
 	{File: WiresFile, Part: snapshot.Wires, load: loadWires},
+	{File: AttachedFile, Part: snapshot.Links, Only: "/proc/self", load: loadAttached},
 	{File: "ip-address.json", Part: snapshot.Addresses, Commands: [][]string{{"ip", "-d", "-j", "address", "show"}}, load: loadAddresses},
 	{File: "ip-route.json", Part: snapshot.Routes, Commands: [][]string{{"ip", "-d", "-j", "-4", "route", "show", "table", "all"}},
 		load: loadRoutes},
@@ -169,6 +171,13 @@ var SysctlFiles = []string{
 	"net/netfilter/nf_conntrack_count",
 	"net/netfilter/nf_hooks_lwtunnel",
 	"net/netfilter/nf_log/*",
+}
+
+// Attached is what gets the packets of a link beside rules, and may do anything with them: a program at tc.
+type Attached struct {
+	Link string `json:"link"`
+	Out  bool   `json:"out,omitempty"` // that leave by it; else those that come in
+	What string `json:"what"`          // "a filter of tc (bpf)"
 }
 
 // Wire is a link whose other end is another link: one end of a veth pair. It is the content of wires.json.

@@ -103,6 +103,8 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 		out.Data, err = sysctls(ns)
 	case row.File == capture.ListenersFile:
 		out.Data, err = encode(d.listeners(ns, m))
+	case row.File == capture.AttachedFile:
+		out.Data, err = encode(attached(ns))
 	case row.File == capture.WiresFile:
 		out.Data, err = encode(d.wires(ns))
 	default:

@@ -45,8 +45,9 @@ type Link struct {
 	Bridge    *Bridge // settings of a bridge
 	Port      *Port   // settings of a bridge port
 	VXLAN     *VXLAN  // settings of a link of kind vxlan; nil where they are not known
-	// Program is a BPF program that gets what comes in by the link before anything else does: "an XDP program (id 7)"; "" for none.
-	Program string
+	// Program is what gets what comes in by the link before anything else does, and ProgramOut what leaves by it: "an XDP program (id 7)",
+	// "a filter of tc (bpf)"; "" for none.
+	Program, ProgramOut string
 }
 
 // VXLAN are the settings of a link that sends its frames in UDP (RFC 7348; ip-link(8), type vxlan).

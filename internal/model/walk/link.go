@@ -144,6 +144,9 @@ func (t transit) transmit() passage {
 	if end := t.deviceHook(l.Name, netfilter.Egress); end != nil {
 		return t.over(end)
 	}
+	if l.ProgramOut != "" { // after nft's (__dev_queue_xmit)
+		return t.finish(Undecided, fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut))
+	}
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)
 	}

@@ -10,11 +10,17 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
+// ipvsLink is the link that kube-proxy's mode ipvs gives the addresses of services (kubernetes: pkg/proxy/ipvs, defaultDummyDevice).
+const ipvsLink = "kube-ipvs0"
+
 // input delivers a packet to the machine (ip_local_deliver).
 func (t transit) input() passage {
 	t.p.Out = ""
 	if end := t.waits("the host waits for all of a packet (ip_local_deliver)"); end != nil {
 		return t.over(end)
+	}
+	if own := t.m.FIB.HasAddress(t.p.Destination); own != nil && own.Link == ipvsLink {
+		return t.finish(Undecided, fmt.Sprintf("%s is an address of IPVS' (%s), whose services are not read", t.p.Destination, ipvsLink))
 	}
 	return t.ipHook(netfilter.Input, transit.deliver)
 }

@@ -75,11 +75,12 @@ func TestTunnelNotWalked(t *testing.T) {
 			more.Remote = netip.MustParseAddr("10.1.2.5")
 			a.FIB.FDB = append(a.FIB.FDB, more)
 		}, "unknown at node/a"},
-		"a group":         {func(a, _ *host) { a.FIB.FDB[0].Remote = netip.MustParseAddr("239.1.1.1") }, "unknown at node/a"},
-		"no neighbour":    {func(a, _ *host) { a.FIB.Neighbours = nil }, "unknown at node/a"},
-		"another network": {func(_, b *host) { b.FIB.Links[2].VXLAN.VNI = 2 }, "dropped at node/b"},
-		"no such link":    {func(_, b *host) { b.FIB.Links[2].Up = false }, "delivered at node/b: udp 10.1.1.4:32768-60998 > 10.1.2.4:8472"},
-		"a program":       {func(_, b *host) { b.FIB.Links[1].Program = "an XDP program (id 3)" }, "unknown at node/b"},
+		"a group":                  {func(a, _ *host) { a.FIB.FDB[0].Remote = netip.MustParseAddr("239.1.1.1") }, "unknown at node/a"},
+		"no neighbour":             {func(a, _ *host) { a.FIB.Neighbours = nil }, "unknown at node/a"},
+		"another network":          {func(_, b *host) { b.FIB.Links[2].VXLAN.VNI = 2 }, "dropped at node/b"},
+		"no such link":             {func(_, b *host) { b.FIB.Links[2].Up = false }, "delivered at node/b: udp 10.1.1.4:32768-60998 > 10.1.2.4:8472"},
+		"a program at the way out": {func(a, _ *host) { a.FIB.Links[1].ProgramOut = "a filter of tc (bpf)" }, "unknown at node/a"},
+		"a program":                {func(_, b *host) { b.FIB.Links[1].Program = "an XDP program (id 3)" }, "unknown at node/b"},
 		"another's entry": {func(_, b *host) {
 			b.FIB.Links[2].VXLAN.Learning, b.FIB.FDB[0].Remote = true, netip.MustParseAddr("10.1.1.9")
 		}, "dropped at node/b"},

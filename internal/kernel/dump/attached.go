@@ -1,0 +1,112 @@
+package dump
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"unsafe"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel"
+)
+
+// Where tc's filters are (include/uapi/linux/pkt_sched.h: TC_H_CLSACT with TC_H_MIN_INGRESS and TC_H_MIN_EGRESS), where those of tcx are
+// (include/uapi/linux/bpf.h: BPF_TCX_INGRESS, BPF_TCX_EGRESS), and how the kernel is asked for those (BPF_PROG_QUERY).
+const (
+	tcIngress  = 0xfffffff2
+	tcEgress   = 0xfffffff3
+	tcxIngress = 46
+	tcxEgress  = 47
+	progQuery  = 16
+	tcmsgSize  = 20 // struct tcmsg (include/uapi/linux/rtnetlink.h)
+	tcaKind    = 1  // TCA_KIND
+)
+
+// attached lists what is at links beside rules and can decide about packets: filters of tc, and programs of tcx.
+func attached(ns *kernel.Namespace) ([]capture.Attached, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		return nil, fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err)
+	}
+	defer conn.Close()
+	links, err := conn.Execute(linkRequest(netlink.Dump, 0))
+	if err != nil {
+		return nil, fmt.Errorf("list links of %s: %w", ns.Path(), err)
+	}
+	var all []capture.Attached
+	err = ns.Do(func() error {
+		for _, m := range links {
+			l, err := readLink(m.Data)
+			if err != nil {
+				return err
+			}
+			for _, at := range [...]struct {
+				out    bool
+				parent uint32
+				tcx    uint32
+			}{{false, tcIngress, tcxIngress}, {true, tcEgress, tcxEgress}} {
+				kind, err := filterKind(conn, l.Index, at.parent)
+				if err != nil {
+					return fmt.Errorf("filters of tc at %s: %w", l.Link, err)
+				}
+				if kind != "" {
+					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a filter of tc (" + kind + ")"})
+				}
+				if n := programs(l.Index, at.tcx); n > 0 {
+					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a BPF program (tcx)"})
+				}
+			}
+		}
+		return nil
+	})
+	return all, err
+}
+
+// filterKind is the kind of a filter of tc at one side of a link; "" where there is none.
+func filterKind(conn *netlink.Conn, index int, parent uint32) (string, error) {
+	data := make([]byte, tcmsgSize)
+	binary.NativeEndian.PutUint32(data[4:], uint32(int32(index)))
+	binary.NativeEndian.PutUint32(data[12:], parent)
+	filters, err := conn.Execute(netlink.Message{
+		Header: netlink.Header{Type: unix.RTM_GETTFILTER, Flags: netlink.Request | netlink.Dump}, Data: data,
+	})
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOENT) {
+		return "", nil // a kernel without tc, or without such a place at the link
+	}
+	if err != nil {
+		return "", err
+	}
+	for _, f := range filters {
+		if len(f.Data) < tcmsgSize {
+			continue
+		}
+		ad, err := netlink.NewAttributeDecoder(f.Data[tcmsgSize:])
+		if err != nil {
+			return "", err
+		}
+		for ad.Next() {
+			if ad.Type() == tcaKind {
+				return ad.String(), nil
+			}
+		}
+	}
+	return "", nil
+}
+
+// programs counts the programs at a link of this thread's namespace; 0 where the kernel does not know the kind (before Linux 6.6).
+func programs(index int, kind uint32) uint32 {
+	query := struct { // union bpf_attr, query
+		target, kind, flags, attachFlags uint32
+		ids                              uint64
+		count, _                         uint32
+		_                                [3]uint64
+	}{target: uint32(int32(index)), kind: kind}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, progQuery, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
+	if errno != 0 {
+		return 0
+	}
+	return query.count
+}
