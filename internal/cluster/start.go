@@ -39,7 +39,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	talk, err := onnode.Open(ctx, conn, c.options.Version)
 	if err != nil {
 		said := conn.complaint()
-		if _, broken := errors.AsType[brokenError](err); broken && said != "" {
+		if said != "" && ctx.Err() == nil && (Lost(err) || errors.Is(err, context.DeadlineExceeded)) {
 			return nil, fmt.Errorf("packetwalk does not run in its pod: %s", said)
 		} else if said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -218,6 +218,12 @@ type brokenError string
 
 func (e brokenError) Error() string {
 	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
+}
+
+// Lost tells of errors that say that a node was lost while it was read.
+func Lost(err error) bool {
+	_, lost := errors.AsType[brokenError](err)
+	return lost
 }
 
 // exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
