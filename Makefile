@@ -126,7 +126,7 @@ test-realnode: deps controlplane build realnode $(if $(filter TestNode%,$(RUN)),
 	  -proxy-pools '{name: light, count: 1}, {name: real, count: 1, runtime: containerd}')
 
 .PHONY: test-foreign
-test-foreign: deps controlplane build realnode ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
+test-foreign: deps controlplane build realnode helm image ## walks through clusters of others (flannel, CNI's reference plugins, kube-proxy), 15 to 25 minutes; RUN= chooses
 	@go run ./tools/controlplane build foreign
 	CI=1 REALNODE=1 go test -count=1 -v -timeout 90m -exec "$(CURDIR)/scripts/as-root" -run '$(RUN)' ./test/foreign
 

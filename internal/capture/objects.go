@@ -112,7 +112,8 @@ type (
 	nodeObject struct {
 		Metadata metaObject `json:"metadata"`
 		Spec     struct {
-			PodCIDRs []string `json:"podCIDRs,omitempty"`
+			PodCIDRs   []string `json:"podCIDRs,omitempty"`
+			ProviderID string   `json:"providerID,omitempty"`
 		} `json:"spec"`
 		Status struct {
 			Addresses []struct {
@@ -235,7 +236,7 @@ func (p podObject) pod() snapshot.Pod {
 }
 
 func (n nodeObject) node() snapshot.Node {
-	node := snapshot.Node{Name: n.Metadata.Name}
+	node := snapshot.Node{Name: n.Metadata.Name, ProviderID: n.Spec.ProviderID}
 	for _, a := range n.Status.Addresses {
 		if a.Type == "InternalIP" || a.Type == "ExternalIP" {
 			node.IPs = appendAddr(node.IPs, a.Address)

@@ -42,7 +42,7 @@ machine's own tools print them, and the Kubernetes objects that give addresses t
 anywhere. Nothing is changed, and Secrets are never read.
 
 Without --here the hosts are a lab's: all of them, or those named. With --here they are this machine's network namespaces: "node/HOSTNAME" and the
-pods on it. deploy/capture.yaml runs that on a node of a cluster.`,
+pods on it. Of the nodes of a cluster, 'kubectl packetwalk capture' does it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(c *cobra.Command, args []string) error { return runCapture(c.Context(), s, o, args) },
 	}

@@ -9,8 +9,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	streams := Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr}
 	testscript.Main(m, map[string]func(){
-		"packetwalk": func() { os.Exit(Main(os.Args[1:], Streams{In: os.Stdin, Out: os.Stdout, Err: os.Stderr})) },
+		"packetwalk":         func() { os.Exit(Main(os.Args[1:], streams)) },
+		"kubectl-packetwalk": func() { os.Exit(PluginMain("kubectl-packetwalk", os.Args[1:], streams)) },
 	})
 }
 

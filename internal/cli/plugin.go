@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
+	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
@@ -95,14 +96,18 @@ var shownFlags = []string{"kubeconfig", "context", "namespace", "as"}
 // open prepares a run on the cluster that the flags choose. namespace is the one that names without any are in.
 func (o *pluginOptions) open() (c *cluster.Cluster, namespace string, err error) {
 	config := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(o.rules, &o.overrides)
-	if namespace, _, err = config.Namespace(); err != nil {
+	namespace, _, err = config.Namespace()
+	var server *rest.Config
+	if err == nil {
+		server, err = config.ClientConfig()
+	}
+	switch {
+	case clientcmd.IsEmptyConfig(err):
+		return nil, "", badInput{errors.New("no cluster is configured: name a kubeconfig file with --kubeconfig, or in $KUBECONFIG")}
+	case err != nil:
 		return nil, "", badInput{err}
 	}
-	rest, err := config.ClientConfig()
-	if err != nil {
-		return nil, "", badInput{err}
-	}
-	c, err = cluster.Open(rest, o.pods)
+	c, err = cluster.Open(server, o.pods)
 	return c, namespace, err
 }
 

@@ -28,6 +28,7 @@ type walkOptions struct {
 	live            bool
 	plugin          *pluginOptions // of kubectl's plugin; nil for a lab or a file
 	colour          when
+	azure           azureOptions
 }
 
 func walkCommand(s Streams) *cobra.Command {
@@ -65,6 +66,7 @@ func (o *walkOptions) flags(c *cobra.Command) {
 	f.BoolVar(&o.live, "live", false, "send the packet, too, and compare every step with the kernel")
 	f.StringVar(&o.choose, "choose", "", "of several outcomes, only this: its number, an endpoint's address, or a host on the way")
 	f.StringVarP(&o.output, "output", "o", "text", "text, wide (every rule), json or pcapng")
+	o.azure.flag(f)
 	colourFlag(c, &o.colour)
 }
 
@@ -136,6 +138,9 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 		return err
 	}
 	defer func() { err = world.closed(err) }()
+	if err := o.azure.extend(ctx, s, world); err != nil {
+		return err
+	}
 	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at}, from, to, proto)
 	if err != nil {
 		return badInput{err}

@@ -99,15 +99,15 @@ func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) 
 
 // lastWords is what a pod said last before the patience ended.
 func lastWords(pods []corev1.Pod, err error) error {
-	for _, p := range pods {
-		for _, s := range p.Status.ContainerStatuses {
-			if w := s.State.Waiting; w != nil {
-				return fmt.Errorf("it waits: %s %s", visible.Text(w.Reason), visible.Text(w.Message))
-			}
-		}
-		return fmt.Errorf("it is %s: the kubelet does not start it; is the node alive?", visible.Text(string(p.Status.Phase)))
+	if len(pods) == 0 {
+		return err
 	}
-	return err
+	for _, s := range pods[0].Status.ContainerStatuses {
+		if w := s.State.Waiting; w != nil {
+			return fmt.Errorf("it waits: %s %s", visible.Text(w.Reason), visible.Text(w.Message))
+		}
+	}
+	return fmt.Errorf("it is %s: the kubelet does not start it; is the node alive?", visible.Text(string(pods[0].Status.Phase)))
 }
 
 // changed waits until something about pods has changed, for a second at most: what a Job could not make shows in events only.
@@ -226,7 +226,8 @@ func Lost(err error) bool {
 	return lost
 }
 
-// exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that (KEP-4006).
+// exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that
+// (KEP-4006).
 func (c *Cluster) exec(pod *corev1.Pod, broken error, command ...string) (*stream, error) {
 	url := c.client.CoreV1().RESTClient().Post().Resource("pods").Namespace(pod.Namespace).Name(pod.Name).SubResource("exec").
 		VersionedParams(&corev1.PodExecOptions{Container: containerOf, Command: command, Stdin: true, Stdout: true, Stderr: true},

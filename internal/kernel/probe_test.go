@@ -93,7 +93,7 @@ func probe(t testing.TB, ns *kernel.Namespace, p packet.Packet) kernel.ProbeResu
 		t.Error("the local port is not known before the packet is sent")
 	}
 	before := probe.Tuple().SourcePort
-	patience, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	patience, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	r, err := probe.Send(t.Context(), patience)
 	if err != nil {

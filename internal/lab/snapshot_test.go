@@ -48,6 +48,7 @@ func TestSnapshotOfALab(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Run("live", func(t *testing.T) { checkHosts(t, live) })
+	t.Run("azure", func(t *testing.T) { asksAzure(t, lab.DirOf(w.Name), live) })
 	t.Run("capture", func(t *testing.T) { checkHosts(t, capture.NewSource(read.Origin())) })
 }
 

@@ -20,13 +20,16 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/azure/aci"
+	"packetwalk.dev/internal/azure/az"
 	"packetwalk.dev/internal/azure/instances"
+	"packetwalk.dev/internal/azure/vnet"
 	"packetwalk.dev/internal/base/atomicfile"
 	"packetwalk.dev/internal/base/serve"
 	"packetwalk.dev/internal/lab/controlplane"
@@ -49,12 +52,15 @@ type groups struct {
 
 // Start takes over the container groups that there are and answers for Azure.
 func (l *groups) Start(ctx context.Context) error {
-	if !l.cluster().Spec.VirtualNode.Enabled {
-		return nil
-	}
 	token, err := azureToken(l.dir)
 	if err != nil {
 		return err
+	}
+	manager := &az.Manager{Token: token, Lab: func() az.Lab {
+		return az.Lab{Network: l.azure.network(), Cluster: l.cluster(), KubernetesVersion: plan.KubernetesVersion}
+	}}
+	if !l.cluster().Spec.VirtualNode.Enabled {
+		return l.serveManagement(ctx, manager)
 	}
 	spec, group := l.cluster().Spec.Azure, l.cluster().NodeResourceGroup()
 	l.Groups, err = instances.Open(ctx, instances.Config{
@@ -68,7 +74,19 @@ func (l *groups) Start(ctx context.Context) error {
 		return err
 	}
 	s := &aci.Server{Service: l.Groups, Subscription: spec.Subscription, ResourceGroup: group, Token: token}
-	return l.serveManagement(ctx, s.Handler())
+	return l.serveManagement(ctx, management(s.Handler(), manager))
+}
+
+// management is all of Azure's interface: container groups and their sessions, and the other resources.
+func management(instances, others http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path := strings.ToLower(r.URL.Path)
+		if strings.HasPrefix(path, "/sessions/") || strings.Contains(path, "/providers/"+strings.ToLower(aci.Type)) {
+			instances.ServeHTTP(w, r)
+			return
+		}
+		others.ServeHTTP(w, r)
+	})
 }
 
 func (l *groups) Report(s *Status) {
@@ -102,6 +120,15 @@ func (l *groups) logs(ctx context.Context, group, container string, follow bool,
 
 // serveManagement answers at Azure's management endpoint until ctx ends.
 func (l *groups) serveManagement(ctx context.Context, h http.Handler) error {
+	// A lab that an older packetwalk made without a virtual node does not have the host.
+	if err := l.azure.Update(func(n *vnet.Network) error {
+		if _, ok := n.Host(plan.ManagementHost); !ok {
+			n.Hosts = append(n.Hosts, vnet.Host{Name: plan.ManagementHost, Address: plan.ManagementAddress})
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
 	ns, err := l.azure.attachHost(plan.ManagementHost)
 	if err != nil {
 		return err

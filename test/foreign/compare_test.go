@@ -144,8 +144,8 @@ func compare(t *testing.T, w *world.World) {
 	v := look(t, w)
 	objects := v.source(false).Objects()
 	settle(t, v)
-	a := &account{}
-	for _, p := range pairs(t, w, &objects) {
+	a, all := &account{}, pairs(t, w, &objects)
+	for _, p := range all {
 		if why := v.walk(t.Context(), p, a); why != "" {
 			a.wrong = append(a.wrong, p.String())
 			t.Errorf("%s\n%s", p, why)
@@ -155,6 +155,7 @@ func compare(t *testing.T, w *world.World) {
 	if a.pairs < fewest {
 		t.Errorf("only %d pairs", a.pairs)
 	}
+	command(t, w, all)
 }
 
 // settle waits until nobody changes rules any more.

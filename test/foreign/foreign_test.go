@@ -48,6 +48,7 @@ var clusters = []cluster{
 	{"flannel-hostgw", true, []string{"kube-proxy.yaml", "flannel.yaml"}, values{Mode: "iptables", Backend: "host-gw"}},
 	{"flannel-vxlan", false, []string{"kube-proxy.yaml", "flannel.yaml"}, values{Mode: "iptables", Backend: "vxlan"}},
 	{"bridge", true, []string{"kube-proxy.yaml", "bridge.yaml"}, values{Mode: "nftables"}},
+	{"chart", true, nil, values{}}, // packetwalk's own
 }
 
 // TestClusters compares walks with the kernel on every cluster.
@@ -116,6 +117,9 @@ func (c cluster) install(t *testing.T, w *world.World) {
 		}
 		return err
 	})
+	if c.manifests == nil {
+		installChart(t, w, &v)
+	}
 	for _, name := range append(c.manifests, "workloads.yaml") {
 		apply(t, w, name, v)
 	}

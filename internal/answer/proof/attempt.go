@@ -190,19 +190,20 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	return report, still, err
 }
 
-// inOrder compares with the prediction, and where they part with the one in the order that the trace shows of chains that are tied: what
-// agrees longer is the prediction then.
+// inOrder compares with the prediction, and where they part, or the order of chains that are tied is assumed, with the one in the order
+// that the trace shows: what agrees as long is the prediction then.
 func (a *attempt) inOrder(o *Observed) (Report, error) {
 	report := Compare(a.predicted, o)
-	if report.First == nil {
+	if report.First == nil && len(a.predicted.Otherwise) == 0 {
 		return report, nil
 	}
 	result, err := ordered(a.source, a.predicted, o)
 	if err != nil || result == a.predicted {
 		return report, err
 	}
-	if turned := Compare(result, o); turned.better(report) {
-		*a.predicted, report = *result, turned
+	seen := Compare(result, o)
+	if seen.better(report) || len(result.Otherwise) < len(a.predicted.Otherwise) && !report.better(seen) {
+		*a.predicted, report = *result, seen
 		a.chance = a.chance || byChance(result)
 	}
 	return report, nil

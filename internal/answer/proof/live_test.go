@@ -351,8 +351,8 @@ ip rule add from 10.1.0.0/24 fwmark 0/0x4000 table 100
 	}
 }
 
-// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the walk
-// says, and the kernel's trace shows it.
+// A chain that comes late to a table that was made early is called first, of those with its priority: that is not in the dump, which the
+// walk says, and the kernel's trace shows it.
 func TestLiveLateChain(t *testing.T) {
 	for name, c := range map[string]struct {
 		hook, first, late string // the rules of the chain that is there first, of the table made second, and of the one that comes late
@@ -360,6 +360,7 @@ func TestLiveLateChain(t *testing.T) {
 	}{
 		"mark":      {"type filter hook forward priority 5", "meta mark 0 meta mark set 7", "meta mark 0 meta mark set 8", false},
 		"drop":      {"type filter hook forward priority 5", "meta mark 0 drop", "meta mark set 8", true},
+		"mark drop": {"type filter hook forward priority 5", "meta mark 8 drop", "meta mark set 8", true},
 		"both drop": {"type filter hook forward priority 5", "drop", "drop", false},
 		"nat":       {"type nat hook prerouting priority -101", "ip daddr 10.0.0.77 dnat to 10.2.0.3", "ip daddr 10.0.0.77 dnat to 10.2.0.2", true},
 		"no matter": {"type filter hook forward priority 5", "counter", "counter", false},
@@ -392,7 +393,7 @@ nft 'add chain ip early c { %[1]s ; }; add rule ip early c %[3]s'
 			}
 			w.agree("vm/client", p)
 			result, _ := w.live(w.source(), "vm/client", p)
-			for _, a := range result.Assumed {
+			for _, a := range result.Assumed { // what was so, and what was not
 				if strings.Contains(a.What, "no listing tells") {
 					t.Errorf("still assumed: %v", a)
 				}

@@ -1,8 +1,6 @@
 package proof
 
 import (
-	"errors"
-	"io/fs"
 	"reflect"
 	"slices"
 
@@ -20,16 +18,19 @@ func ordered(source snapshot.Source, predicted *walk.Result, o *Observed) (*walk
 	request := predicted.Request
 	request.Early = map[string][]walk.ChainRef{}
 	id, answers := identifyAny(o, predicted), answersAt(predicted)
-	for name, h := range o.Hosts {
-		host, err := source.Host(name)
-		if errors.Is(err, fs.ErrNotExist) {
+	read := map[string]bool{} // what is read now would have the tables of the traces
+	for s := range predicted.Steps() {
+		h := o.Hosts[s.Host]
+		if h == nil || read[s.Host] {
 			continue
 		}
+		read[s.Host] = true
+		host, err := source.Host(s.Host)
 		if err != nil {
 			return nil, err
 		}
-		if early := called(h, id, answers(name), tied(host.Rules)); len(early) > 0 {
-			request.Early[name] = early
+		if early := called(h, id, answers(s.Host), tied(host.Rules)); len(early) > 0 {
+			request.Early[s.Host] = early
 		}
 	}
 	if len(request.Early) == 0 || reflect.DeepEqual(request.Early, predicted.Request.Early) {

@@ -162,6 +162,8 @@ func (r *redactor) objectTree(key string, v any) any {
 		switch key {
 		case "nodeName":
 			return r.names.of("node", v)
+		case "providerID": // names the subscription and the machine
+			return ""
 		case "name": // of a port
 			return r.names.of("port", v)
 		}

@@ -49,9 +49,9 @@ func Network(c *cluster.Cluster) (vnet.Network, error) {
 	}
 	addVNets(&n, c)
 	n.SecurityGroups = securityGroupsOf(c)
+	n.Hosts = append(n.Hosts, vnet.Host{Name: ManagementHost, Address: ManagementAddress})
 	if c.Spec.VirtualNode.Enabled {
 		n.VNets = append(n.VNets, vnet.ContainerHosts(cluster.ContainerHosts))
-		n.Hosts = append(n.Hosts, vnet.Host{Name: ManagementHost, Address: ManagementAddress})
 	}
 	if err := addNodes(&n, c); err != nil {
 		return n, err

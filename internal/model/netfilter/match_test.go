@@ -2,7 +2,6 @@ package netfilter
 
 import (
 	"net/netip"
-	"reflect"
 	"strings"
 	"testing"
 
@@ -475,37 +474,5 @@ func TestFirstZoneCounts(t *testing.T) {
 	if (&Assign{Target: TargetZone, Value: &Constant{Values: []Span{Number(5)}}}).Eval(&Context{Packet: untracked}); untracked.Untracked ||
 		untracked.Zone.ID != 5 {
 		t.Error("nft's zone leaves a packet untracked")
-	}
-}
-
-// TestUnknownByInterface: what a test that is not understood said of a packet says nothing of the packet when it comes by another interface.
-func TestUnknownByInterface(t *testing.T) {
-	var asked recorder
-	for _, in := range []string{"a", "b", "a"} {
-		p := syn(nil)
-		p.In = in
-		(&UnknownTest{Text: "-m odd"}).Eval(&Context{Packet: p, Hook: Prerouting, Chooser: &asked})
-	}
-	if reflect.DeepEqual(asked[0], asked[1]) || !reflect.DeepEqual(asked[0], asked[2]) {
-		t.Errorf("asked about %v", asked)
-	}
-}
-
-// recorder is a Chooser that notes what it is asked about.
-type recorder []any
-
-func (r *recorder) Choose(q Choice) int {
-	*r = append(*r, q.About)
-	return 0
-}
-
-func TestUnderstood(t *testing.T) {
-	for _, s := range []Statement{&UnknownTest{Text: "-m foo"}, &UnknownEffect{Text: "-j FOO"}} {
-		if r := (&Rule{Statements: []Statement{&MatchTTL{}, s}}); r.Understood() {
-			t.Errorf("%s is said to be understood", s)
-		}
-	}
-	if r := (&Rule{Statements: []Statement{&MatchTTL{}, &MatchHistory{}}}); !r.Understood() {
-		t.Error("a rule that depends on history is not understood")
 	}
 }

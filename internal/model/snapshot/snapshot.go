@@ -159,6 +159,8 @@ type Node struct {
 	Name     string
 	IPs      []netip.Addr
 	PodCIDRs []netip.Prefix
+	// ProviderID is the cloud's name for the machine: azure:///subscriptions/…; "" where there is none.
+	ProviderID string
 }
 
 // Pool is an IPPool of Calico.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
@@ -93,8 +94,8 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	return far.to(transit.receiveFromOutside), true
 }
 
-// entrance is the interface by which what comes from other nodes comes in: the one that has the node's address, or, of a bridge that has
-// it, the port that is a card. It is "" where there is none such.
+// entrance is the interface by which what comes from other nodes comes in: the one that has the node's address, or a port of the bridge
+// that has it. It is "" where there is none such.
 func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 	for _, a := range n.IPs {
 		own := m.FIB.HasAddress(a)
@@ -102,14 +103,31 @@ func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 			continue
 		}
 		if b, ok := m.bridge(own.Link); ok {
-			for _, p := range b.ports() {
-				if p.Kind == "" && m.leadsOut(p) {
-					return p.Name
-				}
-			}
-			return ""
+			return b.uplink()
 		}
 		return own.Link
+	}
+	return ""
+}
+
+// uplink is the port of a bridge that leads to other nodes: a card, or else one with the bridge's own address, as the CNI plugin of type
+// azure gives it, or the only one that leads out.
+func (b bridge) uplink() string {
+	var out []*fib.Link
+	for _, p := range b.ports() {
+		if b.m.leadsOut(p) {
+			out = append(out, p)
+		}
+	}
+	card := slices.IndexFunc(out, func(p *fib.Link) bool { return p.Kind == "" })
+	if card < 0 {
+		card = slices.IndexFunc(out, func(p *fib.Link) bool { return p.MAC == b.MAC })
+	}
+	switch {
+	case card >= 0:
+		return out[card].Name
+	case len(out) == 1:
+		return out[0].Name
 	}
 	return ""
 }

@@ -89,7 +89,9 @@ func acted(visits []netfilter.Visit) bool {
 	})
 }
 
-var passes = [...]netfilter.VerdictKind{netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break}
+var passes = [...]netfilter.VerdictKind{
+	netfilter.Accept, netfilter.Continue, netfilter.Return, netfilter.Jump, netfilter.Goto, netfilter.Break,
+}
 
 // turn walks in the other order where chains are tied, one place after the other. Where the packet fares otherwise then, the order is an
 // assumption, and the outcomes are Result.Otherwise.
@@ -105,7 +107,7 @@ func (w *walker) turn(result *Result, limit int) error {
 			return err
 		}
 		if !slices.Equal(usual, fates(outcomes)) {
-			w.assume(t.host, t.what)
+			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.what, Order: true})
 			result.Otherwise = append(result.Otherwise, outcomes...)
 		}
 	}

@@ -68,6 +68,8 @@ type Result struct {
 type Assumption struct {
 	Host string
 	What string // "the routes are not known: the packet is taken to be forwarded"
+	// Order says that it is the order of chains with the same priority, which no snapshot has.
+	Order bool
 }
 
 // Outcome is one way.

@@ -1,0 +1,254 @@
+package armread_test
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/azure/armread"
+	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/azure/fabric"
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/capture"
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/kernel/dump"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/kerneltest"
+)
+
+// machines is a source without Azure's side: nodes and VMs.
+type machines struct{ snapshot.Source }
+
+func (m machines) Names() []string {
+	return slices.DeleteFunc(slices.Clone(m.Source.Names()), func(n string) bool {
+		return !strings.HasPrefix(n, "node/") && !strings.HasPrefix(n, "vm/")
+	})
+}
+
+func (m machines) Host(name string) (*snapshot.Host, error) {
+	if !slices.Contains(m.Names(), name) {
+		return nil, snapshot.NotFound(name, m.Names())
+	}
+	h, err := m.Source.Host(name)
+	if err != nil {
+		return nil, err
+	}
+	alone := *h
+	alone.Peers = nil
+	return &alone, nil
+}
+
+// TestEqual: a walk by what Azure's interface says ends as one by the rules that the lab's fabric has in the kernel: the same end, and
+// the same source seen there. Each example's network gets machines in namespaces of their own.
+func TestEqual(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	for _, example := range []string{"azure-cni", "outbound", "shop", "iptables", "calico"} {
+		t.Run(example, func(t *testing.T) {
+			l := labOf(t, example)
+			balanced(&l.Network)
+			own := networkOf(t, l.Network)
+			r := armview.NewResources()
+			scope := []string{"/subscriptions/" + l.Network.Subscription + "/resourceGroups/" + l.Network.NodeResourceGroup,
+				"/subscriptions/" + l.Network.Subscription + "/resourceGroups/" + l.Network.ResourceGroup}
+			if err := armread.Read(t.Context(), r, scope, static{}, serve(t, manager(l))); err != nil {
+				t.Fatal(err)
+			}
+			sdk := armview.Extend(machines{own}, r)
+			compared := 0
+			for _, from := range l.Network.NICs {
+				for _, to := range destinations(l.Network, from) {
+					compared += compare(t, own, sdk, l.Network, from, to)
+				}
+			}
+			compared += inbound(t, own, sdk, l.Network)
+			if compared == 0 {
+				t.Error("nothing was compared")
+			}
+			t.Logf("%d walks compared", compared)
+		})
+	}
+}
+
+// balanced gives a network what Services bring: a rule with floating IP and one without, and outbound rules where there can be any.
+func balanced(n *vnet.Network) {
+	for i := range n.LoadBalancers {
+		lb := &n.LoadBalancers[i]
+		if len(lb.BackendPools) == 0 {
+			continue
+		}
+		a := netip.MustParseAddr("203.0.113.77")
+		lb.Frontends = append(lb.Frontends, vnet.Frontend{Name: "web", Address: a})
+		pool := lb.BackendPools[0].Name
+		for _, r := range []vnet.Rule{{Name: "web-TCP-80", FrontendPort: 80, BackendPort: 80, FloatingIP: true},
+			{Name: "web-TCP-81", FrontendPort: 81, BackendPort: 8081}} {
+			r.Frontend, r.BackendPool, r.Protocol, r.IdleTimeoutMinutes = "web", pool, vnet.ProtocolTCP, 4
+			r.LoadDistribution = vnet.DistributionDefault
+			lb.Rules = append(lb.Rules, r)
+		}
+	}
+}
+
+// networkOf brings a network into the kernel, and reads it.
+func networkOf(t *testing.T, n vnet.Network) snapshot.Source {
+	t.Helper()
+	dir := t.TempDir()
+	f, err := fabric.New(fabric.Config{Dir: dir, Network: n})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	paths := map[string]string{"fabric": dir + "/fabric", "internet": dir + "/internet"}
+	var made []*kernel.Namespace
+	t.Cleanup(func() {
+		if err := f.Remove(); err != nil {
+			t.Error(err)
+		}
+		for _, ns := range made {
+			if err := ns.Remove(); err != nil {
+				t.Error(err)
+			}
+		}
+	})
+	attach := func(name, file string, attach func(string, *kernel.Namespace) error, what string) {
+		if err := os.MkdirAll(dir+"/hosts", 0o700); err != nil {
+			t.Fatal(err)
+		}
+		paths[name] = dir + "/hosts/" + file
+		ns, err := kernel.CreateNamespace(paths[name])
+		if err != nil {
+			t.Fatal(err)
+		}
+		made = append(made, ns)
+		if err := attach(what, ns); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, nic := range n.NICs {
+		attach(machineOf(nic), nic.Machine, f.AttachNIC, nic.Name)
+	}
+	for _, h := range n.Hosts {
+		attach("internet/"+h.Name, h.Name, f.AttachHost, h.Name)
+	}
+	return capture.NewSource(dump.Origin(t.Context(), paths, ""))
+}
+
+func machineOf(nic vnet.NIC) string {
+	if strings.HasPrefix(nic.Machine, "aks-") {
+		return "node/" + nic.Machine
+	}
+	return "vm/" + nic.Machine
+}
+
+// destinations are all machines and hosts, an address of nobody, and what is routed in another way.
+func destinations(n vnet.Network, from vnet.NIC) []netip.AddrPort {
+	all := []netip.AddrPort{netip.MustParseAddrPort("172.31.255.1:80")}
+	for _, h := range n.Hosts {
+		all = append(all, netip.AddrPortFrom(h.Address, 80), netip.AddrPortFrom(h.Address, 443))
+	}
+	for _, nic := range n.NICs {
+		if nic.Name != from.Name {
+			all = append(all, netip.AddrPortFrom(nic.Primary().Address, 22))
+		}
+	}
+	for _, t := range n.RouteTables {
+		for _, r := range t.Routes {
+			all = append(all, netip.AddrPortFrom(r.Prefix.Addr().Next(), 80))
+		}
+	}
+	return all
+}
+
+// compare walks by both, and tells how many walks it compared. What the resources cannot tell, and the lab knows, is unknown by the
+// resources, and nothing else is.
+func compare(t *testing.T, own, sdk snapshot.Source, n vnet.Network, from vnet.NIC, to netip.AddrPort) int {
+	t.Helper()
+	compared := 0
+	for _, protocol := range []packet.Protocol{packet.TCP, packet.UDP, packet.ICMP} {
+		p := packet.Packet{Tuple: packet.Tuple{Protocol: protocol, Destination: to.Addr()}, TTL: 64}
+		switch protocol {
+		case packet.TCP:
+			p.TCPFlags = packet.SYN
+			fallthrough
+		case packet.UDP:
+			p.SourcePort, p.DestinationPort = packet.Exactly(40000), packet.Exactly(to.Port())
+		default:
+			p.Type = 8
+		}
+		p.Source = from.Primary().Address
+		req := walk.Request{Host: machineOf(from), Packet: p}
+		want, got := seen(t, own, req), seen(t, sdk, req)
+		compared++
+		if slices.Equal(got, []string{byDefaultOutbound}) && slices.Equal(want, []string{"at " + n.DefaultOutbound.String()}) {
+			continue
+		}
+		if !slices.Equal(want, got) {
+			t.Errorf("%s > %s %s: by the lab %q, by Azure's interface %q", from.Machine, to, protocol, want, got)
+		}
+	}
+	return compared
+}
+
+// inbound walks from a host of the internet to all public addresses; for the resources' walk the packet comes in from the internet.
+func inbound(t *testing.T, own, sdk snapshot.Source, n vnet.Network) int {
+	t.Helper()
+	var all []netip.Addr
+	for _, p := range n.PublicIPs {
+		all = append(all, p.Address)
+	}
+	for _, lb := range n.LoadBalancers {
+		for _, f := range lb.Frontends {
+			all = append(all, f.Address)
+		}
+	}
+	from := n.Hosts[len(n.Hosts)-1]
+	for _, a := range all {
+		for _, port := range []uint16{80, 81, 82} {
+			req := walk.Request{Host: "internet/" + from.Name, Packet: packet.Packet{Tuple: packet.Tuple{Protocol: packet.TCP, Source: from.Address,
+				SourcePort: packet.Exactly(40000), Destination: a, DestinationPort: packet.Exactly(port)}, TTL: 64, TCPFlags: packet.SYN}}
+			want := seen(t, own, req)
+			req.Host, req.Forwarded, req.Arrives = "fabric", true, "internet"
+			if got := seen(t, sdk, req); !slices.Equal(want, got) {
+				t.Errorf("%s > %s:%d: by the lab %q, by Azure's interface %q", from.Name, a, port, want, got)
+			}
+		}
+	}
+	return 3 * len(all)
+}
+
+const byDefaultOutbound = "unknown: default outbound access"
+
+// seen are the sources that a packet has where it comes to, or that it does not come there. A host on the internet is beyond what Azure's
+// interface knows: what matters is the source that leaves.
+func seen(t *testing.T, src snapshot.Source, req walk.Request) []string {
+	t.Helper()
+	r, err := walk.Walk(src, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, o := range r.Outcomes {
+		switch {
+		case o.End.Kind == walk.Undecided && strings.Contains(o.End.Why, "default outbound access"):
+			all = append(all, byDefaultOutbound)
+		case o.End.Kind == walk.Undecided:
+			all = append(all, "unknown: "+o.End.Why)
+		case o.End.Kind == walk.Dropped && (o.End.Host == "fabric"):
+			all = append(all, "dropped")
+		case strings.HasPrefix(o.End.Host, "node/") || strings.HasPrefix(o.End.Host, "vm/"):
+			all = append(all, fmt.Sprintf("%s at %s: %s > %s", o.End.Kind, o.End.Host, o.End.Packet.Source, o.End.Packet.DestinationEnd()))
+		case o.End.Kind == walk.Delivered || o.End.Kind == walk.Left:
+			all = append(all, "at "+o.End.Packet.Source.String())
+		default:
+			all = append(all, fmt.Sprintf("%s at %s: %s", o.End.Kind, o.End.Host, o.End.Why))
+		}
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}

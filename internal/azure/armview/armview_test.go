@@ -1,0 +1,200 @@
+package armview_test
+
+import (
+	"fmt"
+	"io/fs"
+	"net/netip"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/tools/txtar"
+
+	"packetwalk.dev/internal/azure/armview"
+	"packetwalk.dev/internal/model/conntrack"
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/model/walk"
+	"packetwalk.dev/internal/testing/goldentest"
+)
+
+// nodes are two machines as AKS makes them, each with a pod behind an interface of its own.
+type nodes map[string]*snapshot.Host
+
+func (n nodes) Names() []string { return []string{"node/n1", "node/n2"} }
+
+func (n nodes) Host(name string) (*snapshot.Host, error) {
+	if h := n[name]; h != nil {
+		return h, nil
+	}
+	return nil, fmt.Errorf("%s: %w", name, fs.ErrNotExist)
+}
+
+func (n nodes) Objects() snapshot.Objects {
+	ip := netip.MustParseAddr
+	return snapshot.Objects{
+		Nodes: []snapshot.Node{
+			{Name: "n1", IPs: []netip.Addr{ip("10.1.0.4")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.1.0/24")}},
+			{Name: "n2", IPs: []netip.Addr{ip("10.1.0.5")}, PodCIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.2.0/24")}},
+		},
+		Pods: []snapshot.Pod{
+			{Namespace: "default", Name: "a", Node: "n1", IPs: []netip.Addr{ip("10.1.64.10")}},
+			{Namespace: "default", Name: "b", Node: "n2", IPs: []netip.Addr{ip("10.1.64.20")}},
+		},
+	}
+}
+
+func node(name, address string, pods ...string) *snapshot.Host {
+	a := netip.MustParseAddr(address)
+	h := &snapshot.Host{
+		Name: "node/" + name, FIB: &fib.State{}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil),
+		Sysctls: map[string]string{"net.ipv4.ip_forward": "1", "net.ipv4.conf.eth0.forwarding": "1", "net.ipv4.conf.pod.forwarding": "1"},
+	}
+	h.FIB.Links = []fib.Link{
+		{Index: 1, Name: "lo", Type: "loopback", Up: true, LowerUp: true},
+		{Index: 2, Name: "eth0", Type: "ether", MAC: packet.MAC{0, 0x0d, 0x3a, 0, 0, a.As4()[3]}, MTU: 1500, Up: true, LowerUp: true},
+		{Index: 3, Name: "pod", Type: "none", MTU: 1500, Up: true, LowerUp: true},
+	}
+	h.FIB.Addresses = []fib.Address{{Link: "eth0", Prefix: netip.PrefixFrom(a, 16), Scope: "global"}}
+	h.FIB.Routes = []fib.Route{
+		{Table: fib.TableLocal, Type: "local", Destination: netip.PrefixFrom(a, 32), Link: "eth0", Source: a, Scope: "host"},
+		{Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("0.0.0.0/0"), Gateway: netip.MustParseAddr("10.1.0.1"),
+			Link: "eth0", Scope: "global"},
+		{Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix("10.1.0.0/16"), Link: "eth0", Source: a, Scope: "link"},
+	}
+	for _, p := range pods {
+		h.FIB.Routes = append(h.FIB.Routes, fib.Route{Table: fib.TableMain, Type: "unicast", Destination: netip.MustParsePrefix(p), Link: "pod",
+			Scope: "link"})
+	}
+	for _, r := range [][2]int{{0, fib.TableLocal}, {32766, fib.TableMain}, {32767, fib.TableDefault}} {
+		h.FIB.Rules = append(h.FIB.Rules, fib.Rule{Priority: r[0], Action: "lookup", Table: r[1], SuppressPrefixLength: -1, SuppressGroup: -1})
+	}
+	h.FIB.Index()
+	h.Rules.Index()
+	return h
+}
+
+func source() nodes {
+	return nodes{"node/n1": node("n1", "10.1.0.4", "10.1.64.10/32", "10.244.1.0/24"),
+		"node/n2": node("n2", "10.1.0.5", "10.1.64.20/32", "10.244.2.0/24")}
+}
+
+// request reads "[HOST ]SOURCE > DESTINATION:PORT [udp|icmp]". Without a host the packet is sent by the node n1; with one it comes in
+// there, at the fabric from the internet.
+func request(t *testing.T, line string) walk.Request {
+	t.Helper()
+	f := strings.Fields(line)
+	r := walk.Request{Host: "node/n1"}
+	if f[1] != ">" {
+		r.Host, r.Forwarded, f = f[0], true, f[1:]
+		r.Arrives = map[string]string{"fabric": "internet", "node/n1": "pod", "node/n2": "pod"}[r.Host]
+	}
+	to := netip.MustParseAddrPort(f[2])
+	r.Packet = packet.Packet{Tuple: packet.Tuple{
+		Protocol: packet.TCP, Source: netip.MustParseAddr(f[0]), Destination: to.Addr(), SourcePort: packet.Exactly(40000),
+		DestinationPort: packet.Exactly(to.Port()),
+	}, TTL: 64}
+	switch {
+	case len(f) < 4:
+		r.Packet.TCPFlags = packet.SYN
+	case f[3] == "udp":
+		r.Packet.Protocol = packet.UDP
+	default:
+		r.Packet.Protocol, r.Packet.Type, r.Packet.SourcePort, r.Packet.DestinationPort = packet.ICMP, 8, packet.Port{}, packet.Port{}
+	}
+	return r
+}
+
+// TestWalks: resources and walks in, what the walks' ends see and which rules of Azure's decided out.
+func TestWalks(t *testing.T) {
+	goldentest.Run(t, "testdata/*.txtar", 2, func(t *testing.T, in []txtar.File) []txtar.File {
+		r := armview.NewResources()
+		if err := r.Read(in[0].Data); err != nil {
+			t.Fatal(err)
+		}
+		src := armview.Extend(source(), r)
+		var b strings.Builder
+		for line := range strings.Lines(string(in[1].Data)) {
+			result, err := walk.Walk(src, request(t, line))
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "%s", line)
+			for i := range result.Outcomes {
+				b.WriteString(outcome(&result.Outcomes[i]))
+			}
+		}
+		for _, n := range src.Notes() {
+			fmt.Fprintln(&b, n)
+		}
+		return []txtar.File{{Name: "walks", Data: []byte(b.String())}}
+	})
+}
+
+func outcome(o *walk.Outcome) string {
+	var why []string
+	for _, s := range o.There {
+		if s.Host == armview.Host && s.Visit != nil && s.Visit.Rule != nil && s.Visit.Rule.Comment != "" {
+			why = append(why, s.Visit.Rule.Comment)
+		}
+	}
+	end := o.End.Host
+	if o.End.Kind == walk.Left {
+		end += " by " + o.End.Link
+	}
+	text := fmt.Sprintf("  %s %s: %s > %s", o.End.Kind, end, o.End.Packet.Source, o.End.Packet.DestinationEnd())
+	if o.End.Why != "" && o.End.Kind != walk.Left {
+		text += "\n    " + o.End.Why
+	}
+	if o.BackEnd != nil {
+		text += fmt.Sprintf("\n    back: %s %s", o.BackEnd.Kind, o.BackEnd.Host)
+		if o.BackEnd.Why != "" {
+			text += ": " + o.BackEnd.Why
+		}
+	}
+	return text + "\n    " + strings.Join(slices.Compact(why), "; ") + "\n"
+}
+
+// TestNothingRead: nothing is taken to be absent because it was not read.
+func TestNothingRead(t *testing.T) {
+	src := armview.Extend(source(), armview.NewResources())
+	result, err := walk.Walk(src, request(t, "10.1.0.4 > 203.0.113.9:443"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := result.Outcomes[0].End
+	if end.Kind != walk.Undecided || !strings.Contains(end.Why, "the interface of node n1 was not read") {
+		t.Errorf("%s: %s", end.Kind, end.Why)
+	}
+}
+
+// FuzzRead: whatever stands in a file, reading and walking end.
+func FuzzRead(f *testing.F) {
+	for _, s := range []string{`[]`, `{"id":"/a/networkInterfaces/x"}`,
+		`{"value":[{"id":"/x/virtualNetworks/v","properties":{"subnets":[{"id":""}]}}]}`} {
+		f.Add([]byte(s))
+	}
+	seeds, err := filepath.Glob("testdata/*.txtar")
+	if err != nil || len(seeds) == 0 {
+		f.Fatal("no seeds", err)
+	}
+	for _, name := range seeds {
+		a, err := txtar.ParseFile(name)
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(a.Files[0].Data)
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		r := armview.NewResources()
+		if r.Read(data) != nil {
+			return
+		}
+		if _, err := walk.Walk(armview.Extend(source(), r), request(t, "10.1.0.4 > 203.0.113.9:443")); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

@@ -1,0 +1,322 @@
+package armview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// ports of a public address that outbound connections use ("Outbound rules", learn.microsoft.com): which of them is not told by
+// resources.
+const firstPort, lastPort = 1024, 65535
+
+// forward says what may pass.
+func (f *fabric) forward(c *netfilter.Chain) {
+	accept, drop := decide(netfilter.Accept), decide(netfilter.Drop)
+	add(c, "of a flow that was let through", states(packet.Established|packet.Related), accept)
+	known := f.frontEnds()
+	if len(known) > 0 {
+		add(c, "no rule of the load balancer is for this address and port", out(uplink), addresses(false, false, known...), drop)
+	}
+	add(c, "chosen by the load balancer, or for a machine's public address",
+		&netfilter.MatchMark{Connection: true, Value: chosen, Mask: chosen}, accept)
+	if len(known) > 0 {
+		add(c, "no rule of the load balancer is for this address and port", in(uplink), addresses(false, false, known...), drop)
+	}
+	add(c, "an address that was not read", in(uplink), unknown("no front end or public address that was read is for the destination"))
+	add(c, "within Azure, or leaves for the internet", accept)
+}
+
+// frontEnds are the addresses of load balancers, and public ones of machines, that were read.
+func (f *fabric) frontEnds() []netip.Prefix {
+	var all []netip.Prefix
+	for a := range f.frontend {
+		all = append(all, netip.PrefixFrom(a, 32))
+	}
+	for _, n := range f.nics {
+		for _, c := range n.configs {
+			if a, ok := f.own(c); ok {
+				all = append(all, netip.PrefixFrom(a, 32))
+			}
+		}
+	}
+	return widest(all)
+}
+
+// ownID is the public address of a configuration itself: named by it, or by the address. "" for none.
+func (f *fabric) ownID(c *config) string {
+	if c.PublicIPAddress != nil {
+		return c.PublicIPAddress.id()
+	}
+	return f.publicOf[c]
+}
+
+// own is a configuration's own public address, where it was read.
+func (f *fabric) own(c *config) (netip.Addr, bool) {
+	if p := f.PublicIPs[f.ownID(c)]; p != nil {
+		if a := parseAll(p.IPAddress); len(a) == 1 {
+			return a[0].Addr(), true
+		}
+	}
+	return netip.Addr{}, false
+}
+
+// source translates what leaves for the internet, each sender as it has its way there: by its subnet's NAT gateway, its own public
+// address, outbound rules, load balancing rules, or default outbound access, the first that there is ("Source Network Address
+// Translation (SNAT) for outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
+func (f *fabric) source(c *netfilter.Chain) {
+	accept := decide(netfilter.Accept)
+	inside := &netfilter.MatchMark{Connection: true, Value: chosenInside, Mask: chosenInside}
+	add(c, "nothing inside virtual networks is translated", notOut(uplink), inside, accept)
+	add(c, "nothing inside virtual networks is translated", notOut(uplink), &netfilter.MatchMark{Connection: true, Mask: chosen}, accept)
+	add(c, "comes from the internet", in(uplink), accept)
+	for _, n := range f.nics {
+		for _, x := range n.configs {
+			f.leave(c, x, []netfilter.Statement{in(n.link), addresses(true, false, netip.PrefixFrom(x.address, 32))})
+		}
+		for _, a := range f.areas(n) {
+			s := f.subnets[a.subnet]
+			if !a.pods || s == nil {
+				continue
+			}
+			tests := []netfilter.Statement{in(n.link), addresses(true, false, s.ranges()...)}
+			if s.NATGateway == nil {
+				add(c, "a pod's own address", with(tests, unknown("how a pod's address of subnet %s leaves is not known: it has no NAT gateway",
+					plain(last(a.subnet))))...)
+				continue
+			}
+			f.byGateway(c, tests, s.NATGateway.id())
+		}
+	}
+	add(c, "a sender that is not known", out(uplink), unknown("no interface that was read has the sender's address"))
+}
+
+// leave says how a configuration's address leaves.
+func (f *fabric) leave(c *netfilter.Chain, x *config, tests []netfilter.Statement) {
+	s := f.subnets[x.Subnet.id()]
+	switch {
+	case s == nil:
+		add(c, "a subnet that was not read", with(tests,
+			unknown("subnet %s was not read: it may have a NAT gateway", plain(last(x.Subnet.id()))))...)
+		return
+	case s.NATGateway != nil:
+		f.byGateway(c, tests, s.NATGateway.id())
+		return
+	}
+	if id := f.ownID(x); id != "" {
+		a, ok := f.own(x)
+		if !ok {
+			add(c, "the machine's own public address", with(tests, unknown("public address %s was not read", plain(last(id))))...)
+			return
+		}
+		one := packet.Translation{Source: true, Low: a, High: a}
+		add(c, "the machine's own public address", with(tests, &netfilter.Translate{Translation: one})...)
+		return
+	}
+	if f.byBalancer(c, x, tests) {
+		return
+	}
+	f.byDefault(c, x, s, tests)
+}
+
+// byGateway leaves by a NAT gateway, which takes TCP and UDP ("Azure NAT Gateway", learn.microsoft.com).
+func (f *fabric) byGateway(c *netfilter.Chain, tests []netfilter.Statement, id string) {
+	g := f.NATGateways[id]
+	if g == nil {
+		add(c, "a NAT gateway that was not read", with(tests, unknown("NAT gateway %s was not read", plain(last(id))))...)
+		return
+	}
+	why := "NAT gateway " + title(g.Resource)
+	var ways []front
+	for i := range g.PublicIPs {
+		ways = append(ways, f.front(&g.PublicIPs[i], nil))
+	}
+	for i := range g.PublicIPPrefixes {
+		ways = append(ways, f.front(nil, &g.PublicIPPrefixes[i]))
+	}
+	add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+	if len(ways) == 0 {
+		add(c, why+" has no public address", with(tests, decide(netfilter.Drop))...)
+		return
+	}
+	add(c, why, with(tests, f.oneOf(id, why, ways))...)
+}
+
+// front is one public way out.
+type front struct {
+	prefixes []netip.Prefix
+	unread   string // the resource that was not read, "" where it was
+}
+
+func (f *fabric) front(address, prefix *ref) front {
+	w := front{prefixes: f.publicAddresses(address, prefix)}
+	if len(w.prefixes) == 0 {
+		w.unread = plain(last(address.id() + prefix.id()))
+	}
+	return w
+}
+
+// oneOf goes to one of several ways out, which are those of a resource.
+func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
+	pool, ok := f.pools[id]
+	if !ok {
+		pool = len(f.pools) + 1
+		f.pools[id] = pool
+	}
+	var chains []*netfilter.Chain
+	for i, w := range ways {
+		c, fresh := f.chain(fmt.Sprintf("out-%d-%d", pool, i+1))
+		chains = append(chains, c)
+		if !fresh {
+			continue
+		}
+		if w.unread != "" {
+			add(c, why, unknown("%s was not read, so its address is not known", w.unread))
+			continue
+		}
+		for _, p := range w.prefixes {
+			add(c, why, &netfilter.Translate{Translation: packet.Translation{
+				Source: true, Low: p.Addr(), High: lastOf(p), PortLow: firstPort, PortHigh: lastPort, FullyRandom: true,
+			}})
+		}
+	}
+	return choose("one of the public addresses", chains)
+}
+
+// byBalancer leaves by a public load balancer; false where none has a say.
+func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Statement) bool {
+	standard := ""
+	for _, pool := range x.pools {
+		lbID := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
+		lb := f.LoadBalancers[lbID]
+		if lb == nil {
+			add(c, "a load balancer that was not read", with(tests, unknown("load balancer %s was not read", plain(last(lbID))))...)
+			return true
+		}
+		if !strings.EqualFold(lb.SKU.Name, "Basic") {
+			standard = title(lb.Resource)
+		}
+	}
+	done := f.byOutboundRules(c, x, tests)
+	if !done {
+		done = f.byRules(c, x, tests)
+	}
+	switch {
+	case done:
+		add(c, "the load balancer's rules are not for this protocol", with(tests, decide(netfilter.Drop))...)
+	case standard != "":
+		add(c, "no outbound: load balancer "+standard+" has no rule for it", with(tests, decide(netfilter.Drop))...)
+	}
+	return done || standard != ""
+}
+
+func (f *fabric) byOutboundRules(c *netfilter.Chain, x *config, tests []netfilter.Statement) (some bool) {
+	for _, id := range sorted(f.LoadBalancers) {
+		lb := f.LoadBalancers[id]
+		for _, r := range lb.OutboundRules {
+			if !slices.Contains(x.pools, r.Pool.id()) {
+				continue
+			}
+			var ways []front
+			for _, ref := range r.Frontends {
+				ways = append(ways, f.frontsOf(lb, ref.id())...)
+			}
+			why := fmt.Sprintf("load balancer %s, outbound rule %s", title(lb.Resource), title(r.Resource))
+			some = f.throughLB(c, why, strings.ToLower(r.ID), r.Protocol, ways, tests) || some
+		}
+	}
+	return some
+}
+
+// byRules leaves by the front ends of load balancing rules that translate sources, too: of a Standard load balancer for their protocols
+// only.
+func (f *fabric) byRules(c *netfilter.Chain, x *config, tests []netfilter.Statement) (some bool) {
+	for _, id := range sorted(f.LoadBalancers) {
+		lb := f.LoadBalancers[id]
+		ways, ids := map[string][]front{}, map[string][]string{}
+		for _, r := range lb.Rules {
+			if r.DisableOutboundSNAT || !slices.ContainsFunc(r.pools(), func(p string) bool { return slices.Contains(x.pools, p) }) {
+				continue
+			}
+			protocol := r.Protocol
+			if strings.EqualFold(lb.SKU.Name, "Basic") {
+				protocol = "All"
+			}
+			if fe := r.Frontend.id(); !slices.Contains(ids[protocol], fe) {
+				ids[protocol] = append(ids[protocol], fe)
+				ways[protocol] = append(ways[protocol], f.frontsOf(lb, fe)...)
+			}
+		}
+		for _, protocol := range sorted(ways) {
+			key := strings.Join(append(ids[protocol], protocol), " ")
+			some = f.throughLB(c, "load balancer "+title(lb.Resource), key, protocol, ways[protocol], tests) || some
+		}
+	}
+	return some
+}
+
+// pools are the ids of a rule's pools.
+func (r BalancingRule) pools() []string {
+	var all []string
+	for _, p := range append(r.Pools, refOf(r.Pool)...) {
+		if !slices.Contains(all, p.id()) {
+			all = append(all, p.id())
+		}
+	}
+	return all
+}
+
+func refOf(r *ref) []ref {
+	if r == nil {
+		return nil
+	}
+	return []ref{*r}
+}
+
+// frontsOf are the public addresses of a front end; none of one that is inside a virtual network.
+func (f *fabric) frontsOf(lb *LoadBalancer, id string) []front {
+	for _, fe := range lb.Frontends {
+		if strings.EqualFold(fe.ID, id) {
+			if !fe.public() {
+				return nil
+			}
+			return []front{f.front(fe.PublicIPAddress, fe.PublicIPPrefix)}
+		}
+	}
+	return []front{{unread: plain(last(id))}}
+}
+
+// throughLB writes the rule for what a load balancer translates: flows of TCP and UDP, or one of them.
+func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []front, tests []netfilter.Statement) bool {
+	if len(ways) == 0 {
+		return false
+	}
+	switch strings.ToLower(name) {
+	case "tcp":
+		tests = with(tests, protocol(packet.TCP))
+	case "udp":
+		tests = with(tests, protocol(packet.UDP))
+	default:
+		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+	}
+	add(c, why, with(tests, f.oneOf(key, why, ways))...)
+	return true
+}
+
+// byDefault is for a sender that has no way out of its own. The address of default outbound access is Azure's, and no resource shows it.
+func (f *fabric) byDefault(c *netfilter.Chain, x *config, s *Subnet, tests []netfilter.Statement) {
+	switch {
+	case s.DefaultOutboundAccess != nil && !*s.DefaultOutboundAccess:
+		add(c, "no outbound: the subnet is private", with(tests, decide(netfilter.Drop))...)
+	case x != x.nic.configs[0]:
+		add(c, "a secondary address has no outbound of its own", with(tests, decide(netfilter.Drop))...)
+	default:
+		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
+		add(c, "default outbound access", with(tests,
+			unknown("it leaves by default outbound access: Azure takes a public address that no resource shows"))...)
+	}
+}

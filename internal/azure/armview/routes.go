@@ -1,0 +1,460 @@
+package armview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/model/netfilter"
+)
+
+// Azure's own ranges: what it routes nowhere unless a virtual network has it (RFC 1918, RFC 6598; "Virtual network traffic routing",
+// default system routes, learn.microsoft.com), and what is nobody's on the internet (RFC 6890).
+var (
+	private   = parseAll("10.0.0.0/8", "100.64.0.0/10", "172.16.0.0/12", "192.168.0.0/16")
+	notPublic = parseAll("0.0.0.0/8", "127.0.0.0/8", "169.254.0.0/16", "224.0.0.0/3")
+)
+
+// Marks of a connection: the place that a packet of it goes to, and who chose that.
+const (
+	placeBits    = 0xffff
+	chosen       = 0x10000 // a load balancer, or a machine's public address
+	chosenInside = 0x20000 // by a front end inside a virtual network
+)
+
+func (f *fabric) rules() {
+	raw := f.base("raw", "filter", netfilter.Prerouting, netfilter.PriorityRaw, netfilter.Accept)
+	add(raw, "Azure's host, next to every machine", addresses(false, false, platform...), decide(netfilter.Accept))
+	for _, n := range f.nics {
+		f.senders(raw, n)
+	}
+	f.unreadNodes(raw)
+	lb := f.base("lb", "filter", netfilter.Prerouting, netfilter.PriorityMangle, netfilter.Accept)
+	natPre := f.base("nat-pre", "nat", netfilter.Prerouting, netfilter.PriorityDNAT, netfilter.Accept)
+	forward := f.base("forward", "filter", netfilter.Forward, netfilter.PriorityFilter, netfilter.Drop)
+	natPost := f.base("nat-post", "nat", netfilter.Postrouting, netfilter.PrioritySNAT, netfilter.Accept)
+	nsgIn := f.base("nsg-in", "filter", netfilter.Postrouting, netfilter.PrioritySNAT+10, netfilter.Accept)
+	f.keepFlows(lb)
+	f.securityOut(lb)
+	f.balance(lb, natPre)
+	f.forward(forward)
+	f.source(natPost)
+	f.securityIn(nsgIn)
+}
+
+// gatewayLink leads to the virtual network gateway.
+const gatewayLink = "virtual-network-gateway"
+
+// area is a subnet of which an interface has addresses: its configurations', or those of pods behind it.
+type area struct {
+	subnet string // id
+	ranges []netip.Prefix
+	pods   bool
+}
+
+// areas are those of an interface, the primary configuration's first.
+func (f *fabric) areas(n *nic) []area {
+	if n.areas == nil {
+		n.areas = f.findAreas(n)
+	}
+	return n.areas
+}
+
+func (f *fabric) findAreas(n *nic) []area {
+	var all []area
+	at := func(id string) *area {
+		for i := range all {
+			if all[i].subnet == id {
+				return &all[i]
+			}
+		}
+		all = append(all, area{subnet: id})
+		return &all[len(all)-1]
+	}
+	for _, c := range n.configs {
+		a := at(c.Subnet.id())
+		a.ranges = append(a.ranges, netip.PrefixFrom(c.address, 32))
+	}
+	home := vnetOf(n.configs[0].Subnet.id())
+	for _, ip := range f.pods(n) {
+		id, s := f.subnetAt(home, ip)
+		if s == nil || slices.ContainsFunc(all, func(a area) bool { return a.subnet == id && a.pods }) {
+			continue
+		}
+		a := at(id)
+		a.pods, a.ranges = true, append(a.ranges, s.ranges()...)
+	}
+	return all
+}
+
+// pods are the addresses of the pods on an interface's machine that are not the interface's own.
+func (f *fabric) pods(n *nic) []netip.Addr {
+	node, ok := strings.CutPrefix(n.machine, "node/")
+	if !ok {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(f.podsOn[node]), func(ip netip.Addr) bool {
+		return slices.ContainsFunc(n.configs, func(c *config) bool { return c.address == ip })
+	})
+}
+
+// subnetAt finds the subnet of a virtual network that holds an address.
+func (f *fabric) subnetAt(network string, a netip.Addr) (string, *Subnet) {
+	for _, id := range sorted(f.subnets) {
+		if vnetOf(id) != network {
+			continue
+		}
+		for _, p := range f.subnets[id].ranges() {
+			if p.Contains(a) {
+				return id, f.subnets[id]
+			}
+		}
+	}
+	return "", nil
+}
+
+// senders sends what comes from an interface by the routes of the sender's subnet.
+func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
+	areas := f.areas(n)
+	const why = "by the routes of the sender's subnet"
+	for _, a := range areas {
+		tests := []netfilter.Statement{in(n.link), addresses(true, false, a.ranges...)}
+		f.endpoints(raw, tests, a.subnet)
+		add(raw, why, with(tests, to(f.routesOf(a.subnet), false))...)
+	}
+	if len(f.overlay) > 0 {
+		from := []netfilter.Statement{in(n.link), addresses(true, false, f.overlay...)}
+		add(raw, "pods' own network", with(from, addresses(false, false, f.overlay...), to(f.overlayChain(), false))...)
+		add(raw, "pods' own network", with(from,
+			unknown("a pod's address of the overlay network leaves its node, which should have its own there"))...)
+	}
+	if n.EnableIPForwarding {
+		tests := []netfilter.Statement{in(n.link)}
+		f.endpoints(raw, tests, areas[0].subnet)
+		add(raw, "the sender forwards for others", in(n.link), to(f.routesOf(areas[0].subnet), false))
+		return
+	}
+	add(raw, "not the NIC's address", in(n.link), decide(netfilter.Drop))
+}
+
+// unreadNodes are nodes of which no interface was read.
+func (f *fabric) unreadNodes(raw *netfilter.Chain) {
+	for _, node := range f.objects.Nodes {
+		if slices.ContainsFunc(f.nics, func(n *nic) bool { return n.machine == "node/"+node.Name }) {
+			continue
+		}
+		link := f.linkName("node/" + node.Name)
+		f.outlet(link, "ether", hostMAC)
+		f.unreadLinks["node/"+node.Name] = link
+		add(raw, "an interface that was not read", in(link), unknown("the interface of node %s was not read", plain(node.Name)))
+	}
+}
+
+// endpoints are the services that a subnet reaches by service endpoints: they see the private address. Which addresses they have is not
+// known.
+func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, subnet string) {
+	s := f.subnets[subnet]
+	if s == nil {
+		return
+	}
+	for _, e := range s.ServiceEndpoints {
+		link := "service-endpoint-" + plain(e.Service)
+		m := f.beyond(link)
+		add(raw, "a service endpoint of the sender's subnet", with(tests,
+			addresses(false, true, slices.Concat(private, notPublic)...),
+			maybe("the destination is one of %s, which the subnet reaches by a service endpoint", plain(e.Service)),
+			setMark(m, false), decide(netfilter.Accept))...)
+	}
+}
+
+// overlayChain leads between pods that have addresses of their own network.
+func (f *fabric) overlayChain() *netfilter.Chain {
+	c, fresh := f.chain("vnet/pods")
+	if !fresh {
+		return c
+	}
+	for _, n := range f.nics {
+		var there []netip.Prefix
+		for _, ip := range f.pods(n) {
+			there = append(there, netip.PrefixFrom(ip, 32))
+		}
+		for _, node := range f.objects.Nodes {
+			if "node/"+node.Name == n.machine {
+				there = append(there, node.PodCIDRs...)
+			}
+		}
+		there = slices.DeleteFunc(there, func(p netip.Prefix) bool { return !p.Addr().Is4() })
+		if len(there) > 0 {
+			add(c, "to the pod's node", addresses(false, false, there...), setMark(n.mark, false), decide(netfilter.Accept))
+		}
+	}
+	add(c, "a pod that is not known", unknown("no node is known to have the pod's address"))
+	return c
+}
+
+// way is a route with what it leads to.
+type way struct {
+	prefix netip.Prefix
+	user   bool
+	kind   string
+	hop    string // address of an appliance, or id of a virtual network
+	own    *Peering
+}
+
+// routesOf is the chain of a subnet's routes.
+func (f *fabric) routesOf(subnet string) *netfilter.Chain {
+	s, v := f.subnets[subnet], f.VNets[vnetOf(subnet)]
+	if s == nil || v == nil || v.ID == "" {
+		c, fresh := f.chain("routes/" + f.short(subnet))
+		if fresh {
+			add(c, "a subnet that was not read", unknown("subnet %s and its virtual network were not read", plain(last(subnet))))
+		}
+		return c
+	}
+	name, table := "routes/"+f.short(vnetOf(subnet)), s.RouteTable.id()
+	if table != "" {
+		name += "/" + f.short(table)
+	}
+	c, fresh := f.chain(name)
+	if !fresh {
+		return c
+	}
+	if table != "" && f.RouteTables[table] == nil {
+		add(c, "a route table that was not read", unknown("route table %s was not read", plain(last(table))))
+		return c
+	}
+	f.writeRoutes(c, v, vnetOf(subnet), f.RouteTables[table])
+	return c
+}
+
+func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t *RouteTable) {
+	learnt := f.gateway(v, id) && (t == nil || !t.DisableBGPRoutePropagation)
+	if t != nil {
+		f.tagged(c, id, t)
+	}
+	for _, w := range f.ways(v, id, t) {
+		tests := []netfilter.Statement{addresses(false, false, w.prefix)}
+		if learnt && w.kind != vnet.NextHopVNetLocal && w.kind != vnet.NextHopPeering && w.prefix.Bits() < 32 {
+			add(c, "a route that the virtual network gateway learnt", with(tests,
+				maybe("the virtual network gateway has learnt a longer route (BGP)"), to(f.gatewayChain(), false))...)
+		}
+		if w.own != nil {
+			f.forwarded(c, w, v)
+		}
+		add(c, "by the destination's route", with(tests, to(f.target(w, id), false))...)
+	}
+	add(c, "no route", unknown("no route that was read holds the destination"))
+}
+
+// ways are the effective routes, the longest prefix first and a user-defined one first among equals.
+func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
+	var all []way
+	for _, p := range parseAll(v.AddressSpace.AddressPrefixes...) {
+		all = append(all, way{prefix: p, kind: vnet.NextHopVNetLocal, hop: id})
+	}
+	for i := range v.Peerings {
+		p := &v.Peerings[i]
+		if p.PeeringState != vnet.PeeringConnected || p.AllowVirtualNetworkAccess != nil && !*p.AllowVirtualNetworkAccess {
+			continue
+		}
+		for _, prefix := range f.remote(p) {
+			all = append(all, way{prefix: prefix, kind: vnet.NextHopPeering, hop: p.Remote.id(), own: p})
+		}
+	}
+	for _, p := range private {
+		all = append(all, way{prefix: p, kind: vnet.NextHopNone})
+	}
+	all = append(all, way{prefix: anywhere, kind: vnet.NextHopInternet})
+	if t != nil {
+		for _, r := range t.Routes {
+			if p, ok := parse(r.AddressPrefix); ok {
+				all = append(all, way{prefix: p, user: true, kind: r.NextHopType, hop: r.NextHopIPAddress})
+			}
+		}
+	}
+	rank := map[string]int{vnet.NextHopNone: 2, vnet.NextHopInternet: 2}
+	slices.SortStableFunc(all, func(a, b way) int {
+		if d := b.prefix.Bits() - a.prefix.Bits(); d != 0 {
+			return d
+		}
+		if d := order(b.user) - order(a.user); d != 0 {
+			return d
+		}
+		return rank[a.kind] - rank[b.kind]
+	})
+	return all
+}
+
+// remote are the prefixes of a peered network: its own, or those that the peering says.
+func (f *fabric) remote(p *Peering) []netip.Prefix {
+	if v := f.VNets[p.Remote.id()]; v != nil && v.ID != "" {
+		return parseAll(v.AddressSpace.AddressPrefixes...)
+	}
+	if all := parseAll(p.RemoteVNetSpace.AddressPrefixes...); len(all) > 0 {
+		return all
+	}
+	return parseAll(p.RemoteAddressSpace.AddressPrefixes...)
+}
+
+// gateway tells whether a virtual network may have a virtual network gateway, or use a peer's.
+func (f *fabric) gateway(v *VirtualNetwork, id string) bool {
+	for _, s := range sorted(f.subnets) {
+		if vnetOf(s) == id && last(s) == "gatewaysubnet" {
+			return true
+		}
+	}
+	return slices.ContainsFunc(v.Peerings, func(p Peering) bool { return p.UseRemoteGateways })
+}
+
+// tagged are routes to a service tag: which addresses that holds is not known.
+func (f *fabric) tagged(c *netfilter.Chain, id string, t *RouteTable) {
+	for _, r := range t.Routes {
+		if _, ok := parse(r.AddressPrefix); ok || strings.Contains(r.AddressPrefix, ":") {
+			continue
+		}
+		w := way{user: true, kind: r.NextHopType, hop: r.NextHopIPAddress}
+		add(c, "by the route of a service tag", addresses(false, true, slices.Concat(private, notPublic)...),
+			maybe("the destination is one of service tag %s", plain(r.AddressPrefix)), to(f.target(w, id), false))
+	}
+}
+
+// forwarded: a peered network takes what others forward only where its side of the peering says so.
+func (f *fabric) forwarded(c *netfilter.Chain, w way, v *VirtualNetwork) {
+	own := parseAll(v.AddressSpace.AddressPrefixes...)
+	if len(own) == 0 {
+		return
+	}
+	tests := []netfilter.Statement{addresses(false, false, w.prefix), addresses(true, true, own...)}
+	far := f.VNets[w.hop]
+	if far == nil || far.ID == "" {
+		add(c, "forwarded over a peering of which the other side was not read", with(tests,
+			maybe("the other side of peering %s takes no forwarded traffic", title(w.own.Resource)), decide(netfilter.Drop))...)
+		return
+	}
+	for _, p := range far.Peerings {
+		if strings.EqualFold(p.Remote.id(), v.ID) && !p.AllowForwardedTraffic {
+			add(c, "the other side of the peering takes no forwarded traffic", with(tests, decide(netfilter.Drop))...)
+		}
+	}
+}
+
+// target is the chain that a route leads to.
+func (f *fabric) target(w way, network string) *netfilter.Chain {
+	switch w.kind {
+	case vnet.NextHopVNetLocal, vnet.NextHopPeering:
+		if w.user {
+			w.hop = network
+		}
+		return f.vnetChain(w.hop)
+	case vnet.NextHopInternet:
+		c, fresh := f.chain("internet")
+		if fresh {
+			add(c, "leaves for the internet", decide(netfilter.Accept))
+		}
+		return c
+	case vnet.NextHopNone:
+		c, fresh := f.chain("none")
+		if fresh {
+			add(c, "the route leads nowhere", decide(netfilter.Drop))
+		}
+		return c
+	case vnet.NextHopAppliance:
+		return f.hop(w.hop, network)
+	case "VirtualNetworkGateway":
+		return f.gatewayChain()
+	}
+	c, fresh := f.chain("next-hop/" + plain(w.kind))
+	if fresh {
+		add(c, "a next hop that is not modelled", unknown("how next hop %s goes on is not modelled", plain(w.kind)))
+	}
+	return c
+}
+
+func (f *fabric) gatewayChain() *netfilter.Chain {
+	c, fresh := f.chain(gatewayLink)
+	if fresh {
+		add(c, "to the virtual network gateway", setMark(f.beyond(gatewayLink), false), decide(netfilter.Accept))
+	}
+	return c
+}
+
+// vnetChain leads to who is in a virtual network.
+func (f *fabric) vnetChain(id string) *netfilter.Chain {
+	name := f.short(id)
+	c, fresh := f.chain("vnet/" + name)
+	if !fresh {
+		return c
+	}
+	accept := decide(netfilter.Accept)
+	for _, n := range f.nics {
+		var there []netip.Prefix
+		for _, x := range n.configs {
+			if vnetOf(x.Subnet.id()) == id {
+				there = append(there, netip.PrefixFrom(x.address, 32))
+			}
+		}
+		if len(there) == 0 {
+			continue
+		}
+		for _, ip := range f.pods(n) {
+			if _, s := f.subnetAt(id, ip); s != nil {
+				there = append(there, netip.PrefixFrom(ip, 32))
+			}
+		}
+		add(c, "to "+n.title, addresses(false, false, there...), setMark(n.mark, false), accept)
+	}
+	for _, lbID := range sorted(f.LoadBalancers) {
+		for _, fe := range f.LoadBalancers[lbID].Frontends {
+			if p := parseAll(fe.PrivateIPAddress); len(p) > 0 && vnetOf(fe.Subnet.id()) == id {
+				add(c, "a load balancer's front end", addresses(false, false, p...), accept)
+			}
+		}
+	}
+	link := "in-" + name
+	add(c, "no interface that was read has the address", setMark(f.beyond(link), false), accept)
+	return c
+}
+
+// hop is the virtual appliance at an address, seen from a virtual network.
+func (f *fabric) hop(address, network string) *netfilter.Chain {
+	ip, err := netip.ParseAddr(address)
+	if err != nil || !ip.Is4() {
+		c, fresh := f.chain("no-hop")
+		if fresh {
+			add(c, "the route's next hop is no IPv4 address", unknown("the next hop %q is no IPv4 address", plain(address)))
+		}
+		return c
+	}
+	c, fresh := f.chain(fmt.Sprintf("hop/%s/%s", ip, f.short(network)))
+	if !fresh {
+		return c
+	}
+	for _, n := range f.nics {
+		for _, x := range n.configs {
+			if x.address != ip || !f.reaches(network, vnetOf(x.Subnet.id())) {
+				continue
+			}
+			if !n.EnableIPForwarding {
+				add(c, "the route's next hop does not forward", decide(netfilter.Drop))
+				return c
+			}
+			add(c, "to "+n.title, setMark(n.mark, false), decide(netfilter.Accept))
+			return c
+		}
+	}
+	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond("appliance-"+ip.String()), false), decide(netfilter.Accept))
+	return c
+}
+
+// reaches tells whether a virtual network is the other, or peered with it.
+func (f *fabric) reaches(from, other string) bool {
+	if from == other {
+		return true
+	}
+	v := f.VNets[from]
+	return v != nil && slices.ContainsFunc(v.Peerings, func(p Peering) bool {
+		return p.Remote.id() == other && p.PeeringState == vnet.PeeringConnected
+	})
+}

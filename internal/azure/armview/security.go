@@ -1,0 +1,303 @@
+package armview
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"packetwalk.dev/internal/azure/vnet"
+	"packetwalk.dev/internal/model/netfilter"
+	"packetwalk.dev/internal/model/packet"
+)
+
+// securityOut asks the sender's network security groups about new flows: the interface's, then the subnet's.
+func (f *fabric) securityOut(c *netfilter.Chain) {
+	for _, n := range f.nics {
+		for _, a := range f.areas(n) {
+			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, a.ranges...)}
+			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionOutbound, tests)
+			f.ask(c, f.groupOf(a.subnet), a.subnet, vnet.DirectionOutbound, tests)
+		}
+		if len(f.overlay) > 0 {
+			home := n.configs[0].Subnet.id()
+			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, f.overlay...)}
+			f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
+			f.ask(c, f.groupOf(home), home, vnet.DirectionOutbound, tests)
+		}
+	}
+}
+
+// securityIn asks the receiver's: the subnet's, then the interface's.
+func (f *fabric) securityIn(c *netfilter.Chain) {
+	add(c, "the flow has begun", states(packet.Established|packet.Related|packet.Untracked|packet.Invalid), decide(netfilter.Accept))
+	for _, n := range f.nics {
+		areas := f.areas(n)
+		for i, a := range areas {
+			tests := []netfilter.Statement{out(n.link)}
+			if i > 0 { // what has another destination, as with floating IP, is for the primary address
+				tests = append(tests, addresses(false, false, a.ranges...))
+			} else if others := otherRanges(areas); len(others) > 0 {
+				tests = append(tests, addresses(false, true, others...))
+			}
+			subnet := f.groupOf(a.subnet)
+			f.ask(c, subnet, a.subnet, vnet.DirectionInbound, tests)
+			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionInbound, tests)
+			if s := f.subnets[a.subnet]; s != nil && subnet == "" && n.SecurityGroup.id() == "" {
+				f.closed(c, n, tests)
+			}
+		}
+	}
+}
+
+func otherRanges(areas []area) []netip.Prefix {
+	var all []netip.Prefix
+	for _, a := range areas[1:] {
+		all = append(all, a.ranges...)
+	}
+	return all
+}
+
+func (f *fabric) groupOf(subnet string) string {
+	if s := f.subnets[subnet]; s != nil {
+		return s.SecurityGroup.id()
+	}
+	return ""
+}
+
+// closed: Standard public addresses let nothing in where no security group does ("Public IP addresses", SKU, learn.microsoft.com).
+func (f *fabric) closed(c *netfilter.Chain, n *nic, tests []netfilter.Statement) {
+	basic := true
+	for _, x := range n.configs {
+		for _, pool := range x.pools {
+			lb := f.LoadBalancers[pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]]
+			basic = basic && lb != nil && strings.EqualFold(lb.SKU.Name, "Basic")
+		}
+		if p := f.PublicIPs[f.ownID(x)]; p != nil {
+			basic = basic && strings.EqualFold(p.SKU.Name, "Basic")
+		}
+	}
+	if !basic {
+		add(c, "a Standard public address is closed without a network security group", with(tests, in(uplink), decide(netfilter.Drop))...)
+	}
+}
+
+// ask jumps to a group's chain; there is none for "".
+func (f *fabric) ask(c *netfilter.Chain, group, subnet, direction string, tests []netfilter.Statement) {
+	if group == "" {
+		return
+	}
+	chain := f.group(group, subnet, direction)
+	add(c, "network security group "+plain(last(group)), with(tests, to(chain, true))...)
+}
+
+// group is the chain of a security group for a subnet, on which depends what its tags hold.
+func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
+	scope := f.short(vnetOf(subnet))
+	if s := f.subnets[subnet]; s != nil && s.RouteTable != nil {
+		scope += "-" + f.short(s.RouteTable.id())
+	}
+	c, fresh := f.chain(fmt.Sprintf("nsg/%s/%s/%s", f.short(id), strings.ToLower(strings.TrimSuffix(direction, "bound")), scope))
+	if !fresh {
+		return c
+	}
+	g := f.SecurityGroups[id]
+	if g == nil {
+		add(c, "a network security group that was not read", unknown("network security group %s was not read", plain(last(id))))
+		return c
+	}
+	for _, r := range g.sorted(direction) {
+		f.securityRule(c, r, subnet)
+	}
+	return c
+}
+
+// sorted are the rules of a direction in the order in which they are asked, the group's defaults last.
+func (g *SecurityGroup) sorted(direction string) []SecurityRule {
+	defaults := g.Defaults
+	if len(defaults) == 0 {
+		for _, r := range vnet.DefaultSecurityRules() {
+			d := SecurityRule{Resource: Resource{Name: r.Name}, Priority: r.Priority, Direction: r.Direction, Access: r.Access, Protocol: r.Protocol,
+				SourceAddressPrefixes: r.Sources, DestinationAddressPrefixes: r.Destinations}
+			defaults = append(defaults, d)
+		}
+	}
+	all := slices.DeleteFunc(slices.Concat(g.Rules, defaults), func(r SecurityRule) bool { return !strings.EqualFold(r.Direction, direction) })
+	slices.SortStableFunc(all, func(a, b SecurityRule) int { return a.Priority - b.Priority })
+	return all
+}
+
+// maxTags bounds how often one rule is written.
+const maxTags = 1000
+
+// securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be.
+func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string) {
+	why := fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority)
+	verdict := decide(netfilter.Return)
+	switch {
+	case strings.EqualFold(r.Access, vnet.AccessDeny):
+		verdict = decide(netfilter.Drop)
+	case !strings.EqualFold(r.Access, vnet.AccessAllow):
+		verdict = unknown("a rule with access %q", plain(r.Access))
+	}
+	rest, ok := r.otherTests()
+	if !ok {
+		rest = append(rest, maybe("rule %s holds: its protocol or ports are not understood", title(r.Resource)))
+	}
+	sources := f.holds(true, join(r.SourceAddressPrefix, r.SourceAddressPrefixes), r.SourceGroups, subnet)
+	destinations := f.holds(false, join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes), r.DestinationGroups, subnet)
+	if len(sources)*len(destinations) > maxTags {
+		add(c, why, maybe("rule %s holds: it has too many service tags", title(r.Resource)), verdict)
+		return
+	}
+	for _, s := range sources {
+		for _, d := range destinations {
+			add(c, why, with(slices.Concat(s, d, rest), verdict)...)
+		}
+	}
+}
+
+func join(one string, more []string) []string {
+	if one == "" {
+		return more
+	}
+	return append([]string{one}, more...)
+}
+
+// holds are the tests for a list of addresses, tags and application security groups, any of which may hold.
+func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) [][]netfilter.Statement {
+	var all [][]netfilter.Statement
+	var prefixes []netip.Prefix
+	if len(list)+len(groups) == 0 {
+		return [][]netfilter.Statement{nil}
+	}
+	for _, s := range list {
+		p, ok := parse(s)
+		switch {
+		case s == vnet.Any, ok && p.Bits() == 0, strings.EqualFold(s, "any"):
+			return [][]netfilter.Statement{nil}
+		case ok:
+			prefixes = append(prefixes, p)
+		case strings.EqualFold(s, vnet.TagVirtualNetwork):
+			networks, unsure := f.virtualNetwork(subnet)
+			prefixes = append(prefixes, networks...)
+			if unsure {
+				all = append(all, f.learnt(source, networks))
+			}
+		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, "AzurePlatformDNS"):
+			prefixes = append(prefixes, platform[0])
+		case strings.EqualFold(s, "AzurePlatformIMDS"):
+			prefixes = append(prefixes, platform[1])
+		case strings.EqualFold(s, vnet.TagInternet):
+			networks, _ := f.virtualNetwork(subnet)
+			all = append(all, []netfilter.Statement{addresses(source, true, slices.Concat(networks, private, notPublic, platform)...)})
+		case !strings.Contains(s, ":"): // of IPv6 nothing is walked
+			all = append(all, []netfilter.Statement{
+				addresses(source, true, slices.Concat(private, notPublic)...), maybe("%s in service tag %s", end(source), plain(s)),
+			})
+		}
+	}
+	prefixes = append(prefixes, f.groupMembers(groups)...)
+	if len(prefixes) > 0 {
+		all = append([][]netfilter.Statement{{addresses(source, false, prefixes...)}}, all...)
+	}
+	return all
+}
+
+// learnt tests for what the virtual network gateway has learnt, which VirtualNetwork holds, too. A destination is that where the packet
+// was sent to the gateway for it.
+func (f *fabric) learnt(source bool, known []netip.Prefix) []netfilter.Statement {
+	if source {
+		return []netfilter.Statement{addresses(true, true, known...), maybe("source in what the virtual network gateway has learnt")}
+	}
+	m := uint32(f.beyond(gatewayLink))
+	return []netfilter.Statement{&netfilter.MatchMark{Value: m, Mask: ^uint32(0)}}
+}
+
+func end(source bool) string {
+	if source {
+		return "source"
+	}
+	return "destination"
+}
+
+// groupMembers are the addresses of application security groups, as far as interfaces were read.
+func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
+	var all []netip.Prefix
+	for _, n := range f.nics {
+		for _, c := range n.configs {
+			for _, g := range c.ApplicationGroups {
+				if slices.ContainsFunc(groups, func(r ref) bool { return r.id() == g.id() }) {
+					all = append(all, netip.PrefixFrom(c.address, 32))
+				}
+			}
+		}
+	}
+	return all
+}
+
+// virtualNetwork is what the tag VirtualNetwork holds for a subnet: its network, those peered with it, the prefixes of its subnet's
+// user-defined routes to appliances, pods of an overlay network, and Azure's host; with a gateway also what that has learnt, which is
+// not known.
+func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, unsure bool) {
+	all = append(all, platform[0])
+	all = append(all, f.overlay...)
+	id := vnetOf(subnet)
+	v := f.VNets[id]
+	if v == nil {
+		return all, true
+	}
+	all = append(all, parseAll(v.AddressSpace.AddressPrefixes...)...)
+	for i := range v.Peerings {
+		if v.Peerings[i].PeeringState == vnet.PeeringConnected {
+			all = append(all, f.remote(&v.Peerings[i])...)
+		}
+	}
+	if s := f.subnets[subnet]; s != nil {
+		if t := f.RouteTables[s.RouteTable.id()]; t != nil {
+			for _, r := range t.Routes {
+				if r.NextHopType == vnet.NextHopAppliance || r.NextHopType == vnet.NextHopVNetLocal {
+					all = append(all, parseAll(r.AddressPrefix)...)
+				}
+			}
+		}
+	}
+	return all, f.gateway(v, id)
+}
+
+// otherTests are a rule's protocol and ports; false where they are not understood.
+func (r SecurityRule) otherTests() ([]netfilter.Statement, bool) {
+	var all []netfilter.Statement
+	numbers := map[string]packet.Protocol{"tcp": packet.TCP, "udp": packet.UDP, "icmp": packet.ICMP, "esp": 50, "ah": 51}
+	name := strings.ToLower(r.Protocol)
+	if name != vnet.Any && name != "" {
+		n, ok := numbers[name]
+		if !ok {
+			return nil, false
+		}
+		all = append(all, protocol(n))
+	}
+	for _, side := range []struct {
+		source bool
+		list   []string
+	}{{true, join(r.SourcePortRange, r.SourcePortRanges)}, {false, join(r.DestinationPortRange, r.DestinationPortRanges)}} {
+		var ranges []netfilter.PortRange
+		anyPort := len(side.list) == 0
+		for _, s := range side.list {
+			if s == vnet.Any {
+				anyPort = true
+				continue
+			}
+			p, err := vnet.ParsePortRange(s)
+			if err != nil {
+				return nil, false
+			}
+			anyPort = anyPort || p.First == 0 && p.Last == 65535
+			ranges = append(ranges, netfilter.PortRange{Low: p.First, High: p.Last})
+		}
+		if !anyPort {
+			all = append(all, ports(side.source, ranges...))
+		}
+	}
+	return all, true
+}

@@ -1,0 +1,58 @@
+package foreign
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"testing"
+	"time"
+
+	"packetwalk.dev/test/world"
+)
+
+// everyTenth is how many of the pairs are walked by the command that users have, too.
+const everyTenth = 10
+
+// command walks pairs by kubectl packetwalk, which starts pods on the nodes and takes them away.
+func command(t *testing.T, w *world.World, all []pair) {
+	t.Helper()
+	kubeconfig := filepath.Join(t.TempDir(), "kubeconfig")
+	if err := os.WriteFile(kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	image := "packetwalk.dev/packetwalk:" + ownImage(t, w)
+	var took time.Duration
+	walked := 0
+	for i, p := range all {
+		if i%everyTenth != 0 || p.from == "internet" {
+			continue
+		}
+		begin := time.Now()
+		if err := kubectlWalk(t.Context(), w, kubeconfig, image, p); err != nil {
+			t.Errorf("kubectl packetwalk: %s: %v", p, err)
+		}
+		took += time.Since(begin)
+		walked++
+	}
+	t.Logf("kubectl packetwalk walk --live: %d pairs, %.1f s each", walked, took.Seconds()/float64(max(walked, 1)))
+}
+
+var agrees = regexp.MustCompile(`kernel: (\d+) of (\d+) steps agree`)
+
+func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p pair) error {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(w.Root, "bin", "kubectl-packetwalk"), "walk", "--kubeconfig", kubeconfig, "--image", image, "--live",
+		"--from", p.from, "--to", p.to, "--proto", p.proto)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%w\n%s", err, out)
+	}
+	if m := agrees.FindSubmatch(out); m == nil || string(m[1]) != string(m[2]) {
+		return fmt.Errorf("does it agree?\n%s", out)
+	}
+	return nil
+}
