@@ -174,7 +174,22 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 	if err := view.Start(ctx, nodes); err != nil {
 		return err
 	}
-	return writeCapture(ctx, s, view.Origin(nodes...), output, redacted, nil)
+	ctx, giveUp := context.WithCancelCause(ctx)
+	defer giveUp(nil)
+	origin := view.Origin(nodes...)
+	fetch := origin.Fetch
+	origin.Fetch = func(host string) (*capture.Raw, error) {
+		raw, err := fetch(host)
+		if cluster.Lost(err) {
+			giveUp(err) // half a node would look like a whole one
+		}
+		return raw, err
+	}
+	err = writeCapture(ctx, s, origin, output, redacted, nil)
+	if lost := context.Cause(ctx); err != nil && cluster.Lost(lost) {
+		return lost
+	}
+	return err
 }
 
 func rbacCommand(s Streams) *cobra.Command {

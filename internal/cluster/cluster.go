@@ -136,9 +136,10 @@ func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
 	return n.talk, n.err
 }
 
-// keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule.
+// keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule, and some tell
+// that the other end is gone only to who writes.
 func keepAlive(talk *onnode.Node) {
-	tick := time.NewTicker(15 * time.Second)
+	tick := time.NewTicker(3 * time.Second)
 	defer tick.Stop()
 	for {
 		select {

@@ -2,7 +2,6 @@ package cluster
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"maps"
@@ -159,8 +158,8 @@ func (v *View) fetch(host string) (*capture.Raw, error) {
 	defer cancel()
 	raw, err := talk.Fetch(ctx, host)
 	if err != nil {
-		if broken, ok := errors.AsType[brokenError](err); ok {
-			return nil, broken
+		if Lost(err) {
+			return nil, err // it names the node
 		}
 		return nil, fmt.Errorf("node %s: %w", node, err)
 	}

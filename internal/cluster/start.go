@@ -39,7 +39,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	talk, err := onnode.Open(ctx, conn, c.options.Version)
 	if err != nil {
 		said := conn.complaint()
-		if _, broken := errors.AsType[brokenError](err); broken && said != "" {
+		if said != "" && ctx.Err() == nil && (Lost(err) || errors.Is(err, context.DeadlineExceeded)) {
 			return nil, fmt.Errorf("packetwalk does not run in its pod: %s", said)
 		} else if said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -158,10 +158,10 @@ func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 func (c *Cluster) refused(ctx context.Context, job string) error {
 	of := fields.Set{"involvedObject.name": job, "reason": "FailedCreate"}.AsSelector().String()
 	events, err := c.client.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
-	if err != nil || len(events.Items) == 0 {
-		return nil // it is a help only
+	if err == nil && len(events.Items) > 0 { // they are a help only
+		return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", Namespace, visible.Text(events.Items[0].Message))
 	}
-	return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", Namespace, visible.Text(events.Items[0].Message))
+	return nil
 }
 
 // stream is an exec's standard input and output.
@@ -218,6 +218,12 @@ type brokenError string
 
 func (e brokenError) Error() string {
 	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
+}
+
+// Lost tells of errors that say that a node was lost while it was read.
+func Lost(err error) bool {
+	_, lost := errors.AsType[brokenError](err)
+	return lost
 }
 
 // exec starts a command in a pod, whose output ends with an error, over a WebSocket, or SPDY where the API server is too old for that

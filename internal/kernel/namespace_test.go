@@ -159,10 +159,11 @@ func TestFirstThread(t *testing.T) {
 		all.Go(func() {
 			for range 100 {
 				err := ns.Do(func() error {
-					if seen, err := os.Readlink("/proc/self/ns/net"); err != nil || seen != own {
-						return fmt.Errorf("the process is in %s, %v; it began in %s", seen, err, own)
+					seen, err := os.Readlink("/proc/self/ns/net")
+					if err == nil && seen != own {
+						err = fmt.Errorf("the process is in %s; it began in %s", seen, own)
 					}
-					return nil
+					return err
 				})
 				if err != nil {
 					t.Error(err)

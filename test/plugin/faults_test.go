@@ -227,12 +227,12 @@ func (p *plugin) deletePods(t *testing.T) {
 	})
 }
 
-// podOfCaptureKilled: the pod on the node goes while its state is read: its server is stopped before it has answered.
+// podOfCaptureKilled: the pod on the node goes while its state is read: its server is stopped when it has greeted and not answered all.
 func podOfCaptureKilled(t *testing.T, p *plugin) {
 	file := filepath.Join(p.dir, "half")
 	r := p.start(t, "capture", p.nodes[0], "-o", file)
 	for deadline := time.Now().Add(limit); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if pids := servers(t, p.Name); len(pids) > 0 {
+		if pids := servers(t, p.Name); len(pids) > 0 && written(pids[0]) > 60 {
 			if err := syscall.Kill(pids[0], syscall.SIGSTOP); err != nil {
 				t.Fatal(err)
 			}
@@ -248,6 +248,14 @@ func podOfCaptureKilled(t *testing.T, p *plugin) {
 	if _, err := os.Stat(file); err == nil {
 		t.Error("half a capture was written")
 	}
+}
+
+// written is how many octets a process has written.
+func written(pid int) (octets int) {
+	io, _ := os.ReadFile(fmt.Sprintf("/proc/%d/io", pid))
+	_, after, _ := strings.Cut(string(io), "wchar: ")
+	_, _ = fmt.Sscan(after, &octets)
+	return octets
 }
 
 // restrict goes on as a user who has the rights that rbac prints, bound as the documentation says, and no others.
