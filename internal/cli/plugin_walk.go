@@ -70,6 +70,13 @@ func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.
 	if err != nil {
 		return nil, err
 	}
+	sender, err := ends.Sender(view.Objects(), *from)
+	if err != nil {
+		return nil, badInput{fmt.Errorf("--from %s: %w", from, err)}
+	}
+	if why := view.Refused(string(sender.Kind), sender.Namespace, sender.Name); why != "" {
+		return nil, fmt.Errorf("--from %s: %s", from, why)
+	}
 	w := &world{
 		Source: capture.NewSource(view.Origin()), place: view.Place, unread: view.Unread(), notes: c.Unread(), again: again(c),
 		close: func() error { return end(ctx, s, c, nil) },

@@ -97,6 +97,24 @@ func (v *View) Nodes() []string {
 	return names
 }
 
+// Refused is why an end cannot be read that is a pod, or a node: where its node is not read. It is "" where it can.
+func (v *View) Refused(kind, namespace, name string) string {
+	node := name
+	if kind == "pod" {
+		i := slices.IndexFunc(v.objects.Pods, func(p snapshot.Pod) bool { return p.Namespace == namespace && p.Name == name })
+		if i < 0 {
+			return ""
+		}
+		node = v.objects.Pods[i].Node
+	}
+	v.cluster.mu.Lock()
+	defer v.cluster.mu.Unlock()
+	if why := v.cluster.unread[node]; why != "" {
+		return fmt.Sprintf("node %s is not read: %s", node, why)
+	}
+	return ""
+}
+
 // NodeOf is the node that a host is on; "" where it is on none.
 func (v *View) NodeOf(host string) string { return v.on[host] }
 

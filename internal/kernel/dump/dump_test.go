@@ -285,3 +285,25 @@ func run(t *testing.T, ns *kernel.Namespace, args ...string) {
 		t.Fatalf("%s: %v", args, err)
 	}
 }
+
+// TestAttached: filters of tc at a link are read, each at its side.
+func TestAttached(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	ns := namespace(t, filepath.Join(t.TempDir(), "ns"))
+	cmd := exec.Command("sh", "-ec", `ip link add in type veth peer name out
+		for d in in out; do tc qdisc add dev $d clsact; done
+		tc filter add dev in ingress protocol ip u32 match u32 0 0; tc filter add dev out egress protocol ip u32 match u32 0 0`)
+	cmd.Stderr = os.Stderr
+	if err := ns.Do(cmd.Run); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := new(dump.Dumper).Parts(t.Context(), "node/a", ns, snapshot.Links)
+	if err != nil {
+		t.Fatal(err)
+	}
+	host := capture.NewLoader("node/a").Load(raw)
+	in, out := host.FIB.Link("in"), host.FIB.Link("out")
+	if in.Program != "a filter of tc (u32)" || in.ProgramOut != "" || out.Program != "" || out.ProgramOut != "a filter of tc (u32)" {
+		t.Errorf("in: %q, %q; out: %q, %q", in.Program, in.ProgramOut, out.Program, out.ProgramOut)
+	}
+}
