@@ -66,7 +66,7 @@ func pluginCommand(s Streams) *cobra.Command {
 		Long: `Says of a cluster which source address a packet's destination sees and which rule decided that, as 'packetwalk walk' does of a lab.
 
 It reads the nodes that the packet comes to, and nothing else of the cluster is changed: on each it starts one short-lived privileged pod, in
-namespace packetwalk, and takes all of it away at the end. docs/your-cluster.md tells what it does, and what it cannot see.`,
+a namespace of its own, and takes all of it away at the end. docs/your-cluster.md tells what it does, and what it cannot see.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
   kubectl packetwalk walk --from svc/web --to svc/kube-system/kube-dns:53 --proto udp --live
   kubectl packetwalk capture --all-nodes -o cluster.pwcap.tar.gz`,
@@ -83,7 +83,7 @@ namespace packetwalk, and takes all of it away at the end. docs/your-cluster.md 
 	clientcmd.BindOverrideFlags(&o.overrides, f, clientcmd.RecommendedConfigOverrideFlags(""))
 	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = !slices.Contains(shownFlags, flag.Name) })
 	f.StringVar(&o.pods.Image, "image", "", "the image of the pods on the nodes (without it: this version's)")
-	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of namespace packetwalk with which it is pulled")
+	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of the namespace packetwalk that rbac makes, with which it is pulled")
 	f.DurationVar(&o.pods.Start, "start-timeout", time.Minute, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), onNodeCommand(s))

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -26,8 +26,10 @@ type Cluster struct {
 	options Options
 	run     string
 
-	made  sync.Once // the namespace
-	ready error
+	made      sync.Once
+	ready     error
+	namespace string // that everything is made in; "" before
+	own       bool   // the run has made it
 
 	mu     sync.Mutex
 	nodes  map[string]*node
@@ -59,58 +61,43 @@ func Open(config *rest.Config, o Options) (*Cluster, error) {
 
 // Plan is what a run makes for some nodes, in order: for --dry-run.
 func Plan(o Options, nodes ...string) []runtime.Object {
-	objects := []runtime.Object{namespace(), serviceAccount()}
+	const run = "run"
+	own := Namespace + "-" + run
+	objects := []runtime.Object{namespace(own), serviceAccount(own)}
 	for i, name := range nodes {
-		objects = append(objects, o.job("run", i+1, name))
+		objects = append(objects, o.job(own, run, i+1, name))
 	}
 	return objects
 }
 
-// prepare makes the namespace and what is in it for all nodes. A namespace of an earlier run that is about to go is waited for.
+// prepare finds an administrator's namespace, or makes one of the run's own, so that runs do not wait for each other, and what all nodes
+// have in it.
 func (c *Cluster) prepare(ctx context.Context) error {
-	c.made.Do(func() { c.ready = c.makeNamespace(ctx) })
-	return c.ready
+	c.made.Do(func() { c.ready = explain(c.makeNamespace(ctx)) })
+	return cmp.Or(c.ready, ctx.Err())
 }
 
+// makeNamespace is not broken off: what the API server makes after nobody waits for it would stay.
 func (c *Cluster) makeNamespace(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, c.options.start())
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	for {
-		ns, err := c.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-		switch {
-		case apierrors.IsNotFound(err):
-			_, err = c.client.CoreV1().Namespaces().Create(ctx, namespace(), metav1.CreateOptions{})
-		case err == nil && ns.DeletionTimestamp != nil:
-			if err := pause(ctx, 200*time.Millisecond); err != nil {
-				return fmt.Errorf("namespace %s of an earlier run is still being deleted; try again in a minute", Namespace)
-			}
-			continue
+	kept, err := c.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
+	switch {
+	case err == nil && kept.DeletionTimestamp == nil:
+		c.namespace = Namespace
+	case err == nil || apierrors.IsNotFound(err):
+		c.namespace, c.own = Namespace+"-"+c.run, true
+		if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace), metav1.CreateOptions{}); err != nil {
+			return err
 		}
-		if err == nil {
-			_, err = c.client.CoreV1().ServiceAccounts(Namespace).Create(ctx, serviceAccount(), metav1.CreateOptions{})
-		}
-		switch {
-		case err == nil || apierrors.IsAlreadyExists(err) && ns != nil && ns.Name != "":
-			return nil
-		case apierrors.IsAlreadyExists(err), apierrors.IsNotFound(err), apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause):
-			// another run makes it or takes it away at this moment
-			if pause(ctx, 100*time.Millisecond) == nil {
-				continue
-			}
-		}
-		return explain(err)
+	default:
+		return err
 	}
-}
-
-func pause(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
+	_, err = c.client.CoreV1().ServiceAccounts(c.namespace).Create(ctx, serviceAccount(c.namespace), metav1.CreateOptions{})
+	if apierrors.IsAlreadyExists(err) {
 		return nil
 	}
+	return err
 }
 
 // Node is the conversation with a node, whose pod is started the first time that it is asked for.
@@ -155,8 +142,8 @@ func keepAlive(talk *onnode.Node) {
 	}
 }
 
-// Close ends the conversations and takes away what the run made, and the namespace where no other run has something in it. It has a time
-// limit of its own, so that it does its work also when ctx has ended.
+// Close ends the conversations and takes away what the run made. It has a time limit of its own, so that it does its work also when ctx has
+// ended.
 func (c *Cluster) Close(ctx context.Context) error {
 	c.mu.Lock()
 	c.closed = true
@@ -171,66 +158,87 @@ func (c *Cluster) Close(ctx context.Context) error {
 		})
 	}
 	ends.Wait()
-	made := true
-	c.made.Do(func() { made = false })
-	if !made {
+	if c.made.Do(func() {}); c.namespace == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	_, err := takeAway(ctx, c.client, c.run)
+	var err error
+	if c.own {
+		if _, err = c.deleteNamespace(ctx, c.namespace); err == nil {
+			c.deleteOld(ctx)
+		}
+	} else {
+		_, err = c.deleteJobs(ctx, runLabel+"="+c.run)
+	}
 	if err != nil {
 		return fmt.Errorf("%w; 'kubectl packetwalk cleanup' takes away what is left", explain(err))
 	}
 	return nil
 }
 
+// ours chooses what runs have made.
+const ours = managedBy + "=" + manager
+
 // Cleanup takes away what runs that were cut off have left, and says what it was. Runs that still go on lose their pods.
-func (c *Cluster) Cleanup(ctx context.Context) ([]string, error) {
+func (c *Cluster) Cleanup(ctx context.Context) (gone []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
-	gone, err := takeAway(ctx, c.client, "")
+	gone, err = c.deleteJobs(ctx, ours)
+	if err != nil {
+		return gone, explain(err)
+	}
+	left, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ours})
+	if apierrors.IsForbidden(err) {
+		return gone, nil // who may not list them has made none
+	}
+	for i := 0; err == nil && i < len(left.Items); i++ {
+		var deleted bool
+		if deleted, err = c.deleteNamespace(ctx, left.Items[i].Name); deleted {
+			gone = append(gone, "namespace/"+left.Items[i].Name)
+		}
+	}
 	return gone, explain(err)
 }
 
-// takeAway deletes the Jobs of a run, with "" of all, with their pods, and then the namespace, if it was made by a run and no other one has
-// Jobs in it. What is gone already is no error.
-func takeAway(ctx context.Context, client kubernetes.Interface, run string) (gone []string, err error) {
-	selector := managedBy + "=" + manager
-	jobs, err := client.BatchV1().Jobs(Namespace).List(ctx, metav1.ListOptions{LabelSelector: selector})
+// deleteOld deletes the namespaces that runs have left in which nothing can run any more, by the deadlines of Jobs. It is a help only.
+func (c *Cluster) deleteOld(ctx context.Context) {
+	left, err := c.client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{LabelSelector: ours})
+	if err != nil {
+		return
+	}
+	for i := range left.Items {
+		if ns := &left.Items[i]; ns.DeletionTimestamp == nil && time.Since(ns.CreationTimestamp.Time) > 2*defaultLife {
+			_, _ = c.deleteNamespace(ctx, ns.Name)
+		}
+	}
+}
+
+// deleteJobs deletes Jobs in an administrator's namespace, with their pods. What is gone already is no error.
+func (c *Cluster) deleteJobs(ctx context.Context, which string) (gone []string, err error) {
+	jobs, err := c.client.BatchV1().Jobs(Namespace).List(ctx, metav1.ListOptions{LabelSelector: which})
 	if err != nil {
 		return nil, err
 	}
 	background, now := metav1.DeletePropagationBackground, int64(0)
 	at := metav1.DeleteOptions{PropagationPolicy: &background, GracePeriodSeconds: &now}
-	others := false
 	for i := range jobs.Items {
-		j := &jobs.Items[i]
-		if run != "" && j.Labels[runLabel] != run {
-			others = others || j.Status.CompletionTime == nil && j.DeletionTimestamp == nil
-			continue
-		}
-		if err := client.BatchV1().Jobs(Namespace).Delete(ctx, j.Name, at); err != nil && !apierrors.IsNotFound(err) {
+		name := jobs.Items[i].Name
+		if err := c.client.BatchV1().Jobs(Namespace).Delete(ctx, name, at); err != nil && !apierrors.IsNotFound(err) {
 			return gone, err
 		}
-		gone = append(gone, "job/"+j.Name)
+		gone = append(gone, "job/"+name)
 	}
-	if others {
-		return gone, nil
+	return gone, nil
+}
+
+// deleteNamespace deletes a namespace with all that is in it; false where it is gone already, or about to go.
+func (c *Cluster) deleteNamespace(ctx context.Context, name string) (bool, error) {
+	err := c.client.CoreV1().Namespaces().Delete(ctx, name, metav1.DeleteOptions{})
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return false, nil
 	}
-	ns, err := client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-	if apierrors.IsNotFound(err) {
-		return gone, nil
-	}
-	if err != nil || ns.Labels[managedBy] != manager || ns.DeletionTimestamp != nil {
-		return gone, err
-	}
-	// Of another run that has begun meanwhile the namespace is a newer one, or its first Job waits for it to be made anew.
-	at = metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &ns.UID}}
-	if err := client.CoreV1().Namespaces().Delete(ctx, Namespace, at); err != nil && !apierrors.IsNotFound(err) && !apierrors.IsConflict(err) {
-		return gone, err
-	}
-	return append(gone, "namespace/"+Namespace), nil
+	return err == nil, err
 }
 
 // Unread says which nodes were not read, and why, sorted.

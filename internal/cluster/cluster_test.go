@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -118,7 +119,8 @@ func whole(t *testing.T, a *asked) {
 	server := httptest.NewServer(a)
 	defer server.Close()
 	config := &rest.Config{Host: server.URL}
-	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}})
+	kept := Rights()[0]
+	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, kept)
 	// The pod comes after its absence was looked into.
 	client.PrependReactor("list", "events", func(clienttesting.Action) (bool, runtime.Object, error) {
 		jobs, err := client.Tracker().List(batchv1.SchemeGroupVersion.WithResource("jobs"), batchv1.SchemeGroupVersion.WithKind("Job"), Namespace)
@@ -157,20 +159,14 @@ func whole(t *testing.T, a *asked) {
 	a.ofClient(client)
 }
 
-// TestRights: the rights that are printed are what a run needs, and no more. An administrator also makes the namespace and deletes it.
+// TestRights: the rights that are printed are what a run needs in the namespace that comes with them, and no more.
 func TestRights(t *testing.T) {
 	var a asked
 	whole(t, &a)
-	admin := []request{{"create", "", "namespaces", "", ""}, {"delete", "", "namespaces", "", Namespace}}
 	roles := Rights()
 	for _, r := range a.all {
-		if !allowed(roles, r) && !slices.Contains(admin, r) {
+		if !allowed(roles, r) {
 			t.Errorf("nobody has the right to %+v", r)
-		}
-	}
-	for _, r := range admin {
-		if !slices.Contains(a.all, r) || allowed(roles, r) {
-			t.Errorf("%+v: is it an administrator's?", r)
 		}
 	}
 	for right := range rights(roles) {
@@ -212,87 +208,88 @@ func rights(roles []runtime.Object) map[request]bool {
 	return all
 }
 
-// jobOf is a Job of a run, over or not.
-func jobOf(run, name string, over bool) *batchv1.Job {
-	j := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace, Labels: labels(run)}}
-	if over {
-		j.Status.CompletionTime = new(metav1.Time)
-	}
-	return j
+// jobOf is a Job of a run in an administrator's namespace.
+func jobOf(run, name string) *batchv1.Job {
+	return &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: Namespace, Labels: labels(run)}}
 }
 
-// left are the objects that a client still sees: the Jobs, and the namespace.
-func left(t *testing.T, client kubernetes.Interface) (names []string) {
+// made is a namespace that a run made some time ago.
+func made(name string, ago time.Duration) *corev1.Namespace {
+	ns := namespace(name)
+	ns.CreationTimestamp = metav1.NewTime(time.Now().Add(-ago))
+	return ns
+}
+
+// left are the objects that a client still sees: Jobs, and namespaces.
+func left(t *testing.T, client kubernetes.Interface) string {
 	t.Helper()
-	jobs, err := client.BatchV1().Jobs(Namespace).List(context.Background(), metav1.ListOptions{})
+	var names []string
+	jobs, err := client.BatchV1().Jobs("").List(context.Background(), metav1.ListOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, j := range jobs.Items {
-		names = append(names, j.Name)
+		names = append(names, "job/"+j.Name)
 	}
-	if _, err := client.CoreV1().Namespaces().Get(context.Background(), Namespace, metav1.GetOptions{}); err == nil {
-		names = append(names, "namespace")
+	namespaces, err := client.CoreV1().Namespaces().List(context.Background(), metav1.ListOptions{})
+	if err != nil {
+		t.Fatal(err)
 	}
-	return names
+	for _, ns := range namespaces.Items {
+		names = append(names, "namespace/"+ns.Name)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
 }
 
-// TestTakeAway: a run takes away its own, the last one the namespace, unless an administrator made it; a cleanup takes all.
+// TestTakeAway: a run takes away its own, and namespaces that runs left long ago; a cleanup takes away all that runs have made. What others
+// have made stays.
 func TestTakeAway(t *testing.T) {
+	kept := Rights()[0]
 	foreign := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: Namespace}}
-	made := namespace()
-	delete(made.Labels, managedBy)
+	others := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "packetwalk-of-others"}}
 	for name, test := range map[string]struct {
-		there []runtime.Object
-		run   string
-		gone  string
-		left  string
+		there   []runtime.Object
+		left    string // by the run "a"
+		cleaned string // by a cleanup
 	}{
-		"first of two": {[]runtime.Object{namespace(), jobOf("a", "a1", false), jobOf("a", "a2", false), jobOf("b", "b1", false)}, "a",
-			"job/a1 job/a2", "b1 namespace"},
-		"last":            {[]runtime.Object{namespace(), jobOf("b", "b1", false)}, "b", "job/b1 namespace/packetwalk", ""},
-		"another is over": {[]runtime.Object{namespace(), jobOf("a", "a1", false), jobOf("b", "b1", true)}, "a", "job/a1 namespace/packetwalk", "b1"},
-		"cleanup":         {[]runtime.Object{namespace(), jobOf("a", "a1", false), jobOf("b", "b1", false)}, "", "job/a1 job/b1 namespace/packetwalk", ""},
-		"administrator's": {[]runtime.Object{made, foreign, jobOf("a", "a1", false)}, "a", "job/a1", "foreign namespace"},
-		"nothing":         {nil, "", "", ""},
+		"nothing": {nil, "", ""},
+		"one of two, and an old one": {[]runtime.Object{others, made("packetwalk-b", 0), made("packetwalk-c", time.Hour)},
+			"namespace/packetwalk-b namespace/packetwalk-of-others", "namespace/packetwalk-of-others"},
+		"administrator's": {[]runtime.Object{kept, foreign, jobOf("b", "b1")},
+			"job/b1 job/foreign namespace/packetwalk", "job/foreign namespace/packetwalk"},
 	} {
 		client := fake.NewClientset(test.there...)
-		gone, err := takeAway(t.Context(), client, test.run)
-		if got := strings.Join(gone, " "); err != nil || got != test.gone {
-			t.Errorf("%s: %q is gone, want %q: %v", name, got, test.gone, err)
-		}
-		if got := strings.Join(left(t, client), " "); got != test.left {
-			t.Errorf("%s: %q is left, want %q", name, got, test.left)
-		}
-		if again, err := takeAway(t.Context(), client, test.run); err != nil || len(again) > 0 {
-			t.Errorf("%s, again: %v, %v", name, again, err)
-		}
-	}
-}
-
-// TestTwoRuns: two runs at once share the namespace; the one that ends last takes it away.
-func TestTwoRuns(t *testing.T) {
-	client := fake.NewClientset()
-	var runs []*Cluster
-	for _, name := range []string{"a", "b"} {
-		c := &Cluster{client: client, run: name, nodes: map[string]*node{}}
+		c := &Cluster{client: client, run: "a", nodes: map[string]*node{}}
 		if err := c.prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.BatchV1().Jobs(Namespace).Create(t.Context(), c.options.job(name, 1, "n"), metav1.CreateOptions{}); err != nil {
+		job := c.options.job(c.namespace, "a", 1, "n")
+		if _, err := client.BatchV1().Jobs(c.namespace).Create(t.Context(), job, metav1.CreateOptions{}); err != nil {
 			t.Fatal(err)
 		}
-		runs = append(runs, c)
-	}
-	for i, want := range []string{"packetwalk-b-1 namespace", ""} {
-		if err := runs[i].Close(t.Context()); err != nil {
-			t.Fatal(err)
+		if c.own { // the fake one does not delete what is in a namespace
+			if err := client.BatchV1().Jobs(c.namespace).Delete(t.Context(), "packetwalk-a-1", metav1.DeleteOptions{}); err != nil {
+				t.Fatal(err)
+			}
 		}
-		if got := strings.Join(left(t, client), " "); got != want {
-			t.Errorf("after run %d: %q is left, want %q", i+1, got, want)
+		for range 2 {
+			if err := c.Close(t.Context()); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+			if got := left(t, client); got != test.left {
+				t.Errorf("%s: %q is left, want %q", name, got, test.left)
+			}
 		}
-	}
-	if _, err := runs[0].Node(t.Context(), "n"); err == nil {
-		t.Error("a run that is over starts a pod")
+		gone, err := c.Cleanup(t.Context())
+		if got := left(t, client); err != nil || got != test.cleaned {
+			t.Errorf("%s: after a cleanup %q is left, want %q: %v", name, got, test.cleaned, err)
+		}
+		if again, err := c.Cleanup(t.Context()); err != nil || len(again) > 0 || (len(gone) > 0) != (test.left != test.cleaned) {
+			t.Errorf("%s, again: %v and %v, %v", name, gone, again, err)
+		}
+		if _, err := c.Node(t.Context(), "n"); err == nil {
+			t.Error("a run that is over starts a pod")
+		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 	"packetwalk.dev/internal/base/release"
 )
 
-// Namespace is where everything is made, and what everything bears.
+// Namespace is where everything is made where an administrator has made it (see [Rights]); each run else makes one of its own, whose name
+// begins so. What is made bears the labels.
 const (
 	Namespace    = "packetwalk"
 	managedBy    = "app.kubernetes.io/managed-by"
@@ -75,30 +76,30 @@ func newRun() string { return strings.ToLower(rand.Text()[:10]) }
 
 // namespace is the one that holds everything. Its pods are privileged, which Pod Security Admission has to be told (kubernetes.io/docs:
 // pod-security-admission).
-func namespace() *corev1.Namespace {
+func namespace(name string) *corev1.Namespace {
 	ns := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
-	ns.Name, ns.Labels = Namespace, labels("")
+	ns.Name, ns.Labels = name, labels("")
 	ns.Labels[podSecurity] = "privileged"
 	ns.Labels["pod-security.kubernetes.io/warn"], ns.Labels["pod-security.kubernetes.io/audit"] = "privileged", "privileged"
 	return ns
 }
 
 // serviceAccount has no rights, and its pods no token.
-func serviceAccount() *corev1.ServiceAccount {
+func serviceAccount(namespace string) *corev1.ServiceAccount {
 	no := false
 	a := &corev1.ServiceAccount{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "ServiceAccount"}, AutomountServiceAccountToken: &no}
-	a.Name, a.Namespace, a.Labels = serviceUser, Namespace, labels("")
+	a.Name, a.Namespace, a.Labels = serviceUser, namespace, labels("")
 	return a
 }
 
 // job is the pod on one node: the number-th of a run. It shares the node's network and process ids, by which the pods' namespaces are
 // found, and is privileged, because namespaces are entered and rules read by root alone. Its command waits; what reads is started by exec.
 // It goes to its node past the scheduler, so that neither taints nor a cordon nor a full node keep it away.
-func (o Options) job(run string, number int, node string) *batchv1.Job {
+func (o Options) job(namespace, run string, number int, node string) *batchv1.Job {
 	yes, no := true, false
 	none, ttl, life, grace := int32(0), int32(timeToLive), int64(o.life().Seconds()), int64(0)
 	j := &batchv1.Job{TypeMeta: metav1.TypeMeta{APIVersion: "batch/v1", Kind: "Job"}}
-	j.Name, j.Namespace, j.Labels = "packetwalk-"+run+"-"+strconv.Itoa(number), Namespace, labels(run)
+	j.Name, j.Namespace, j.Labels = "packetwalk-"+run+"-"+strconv.Itoa(number), namespace, labels(run)
 	j.Annotations = map[string]string{"packetwalk.dev/node": node}
 	j.Spec = batchv1.JobSpec{BackoffLimit: &none, TTLSecondsAfterFinished: &ttl, ActiveDeadlineSeconds: &life}
 	pod := &j.Spec.Template

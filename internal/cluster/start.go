@@ -10,13 +10,13 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
 
+	"packetwalk.dev/internal/base/pause"
 	"packetwalk.dev/internal/base/visible"
 	"packetwalk.dev/internal/cluster/onnode"
 )
@@ -49,23 +49,16 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	return talk, nil
 }
 
-// startPod makes the Job and waits until its pod runs. The namespace may be going since it was looked at: then it is made once more.
+// startPod makes the Job and waits until its pod runs.
 func (c *Cluster) startPod(ctx context.Context, number int, name string) (*corev1.Pod, error) {
 	if err := c.prepare(ctx); err != nil {
 		return nil, err
 	}
-	job := c.options.job(c.run, number, name)
-	for {
-		_, err := c.client.BatchV1().Jobs(Namespace).Create(ctx, job, metav1.CreateOptions{})
-		if err == nil {
-			break
-		}
-		if !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) && !apierrors.IsNotFound(err) {
-			return nil, explain(err)
-		}
-		if err := c.makeNamespace(ctx); err != nil {
-			return nil, err
-		}
+	job := c.options.job(c.namespace, c.run, number, name)
+	making, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime) // as with the namespace
+	defer cancel()
+	if _, err := c.client.BatchV1().Jobs(c.namespace).Create(making, job, metav1.CreateOptions{}); err != nil {
+		return nil, explain(err)
 	}
 	return c.running(ctx, job.Name)
 }
@@ -74,7 +67,7 @@ func (c *Cluster) startPod(ctx context.Context, number int, name string) (*corev
 func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) {
 	selector := metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job}
 	for {
-		list, err := c.client.CoreV1().Pods(Namespace).List(ctx, selector)
+		list, err := c.client.CoreV1().Pods(c.namespace).List(ctx, selector)
 		if err != nil {
 			return nil, explain(err)
 		}
@@ -113,9 +106,10 @@ func lastWords(pods []corev1.Pod, err error) error {
 // changed waits until something about pods has changed, for a second at most: what a Job could not make shows in events only.
 func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version string) error {
 	o.ResourceVersion = version
-	w, err := c.client.CoreV1().Pods(Namespace).Watch(ctx, o)
+	w, err := c.client.CoreV1().Pods(c.namespace).Watch(ctx, o)
 	if err != nil {
-		return pause(ctx, 200*time.Millisecond) // an old version: list again
+		pause.For(ctx, 200*time.Millisecond) // an old version: list again
+		return ctx.Err()
 	}
 	defer w.Stop()
 	timer := time.NewTimer(time.Second)
@@ -157,9 +151,9 @@ func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 // refused finds out why a Job could not make its pod: admission says so to the Job's controller, which writes an event.
 func (c *Cluster) refused(ctx context.Context, job string) error {
 	of := fields.Set{"involvedObject.name": job, "reason": "FailedCreate"}.AsSelector().String()
-	events, err := c.client.CoreV1().Events(Namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
+	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
-		return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", Namespace, visible.Text(events.Items[0].Message))
+		return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", c.namespace, visible.Text(events.Items[0].Message))
 	}
 	return nil
 }

@@ -66,7 +66,7 @@ func TestPlugin(t *testing.T) {
 	}
 	world.Eventually(t, 30*time.Second, func() error {
 		left := w.Kubectl(t, "get", "namespace,job,pod", "-A", "-o", "name") + w.SSH(t, nodes(t, w, "real")[0], "ps", "-eo", "args")
-		if strings.Contains(left, "namespace/packetwalk\n") || strings.Contains(left, "job.batch/packetwalk-") ||
+		if strings.Contains(left, "namespace/packetwalk") || strings.Contains(left, "job.batch/packetwalk-") ||
 			strings.Contains(left, "packetwalk on-node") {
 			return fmt.Errorf("there is still something of\n%s", left)
 		}
