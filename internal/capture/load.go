@@ -170,8 +170,7 @@ func loadListeners(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.Listeners)
 }
 
-// loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in a namespace that nobody
-// knows is no peer; neither is it missing, since a machine has wires that lead out of what was captured.
+// loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attached
 	if err := json.Unmarshal(text, &all); err != nil {
@@ -190,6 +189,8 @@ func loadAttached(l *Loader, text []byte) error {
 	return nil
 }
 
+// loadWires finds the host at the other end of each wire: by the name or the namespace that was noted. An end in a namespace that nobody
+// knows is no peer; neither is it missing, since a machine has wires that lead out of what was captured.
 func loadWires(l *Loader, text []byte) error {
 	var wires []Wire
 	if err := json.Unmarshal(text, &wires); err != nil {

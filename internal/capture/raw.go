@@ -62,7 +62,7 @@ const (
 var Dumps = []Dump{
 	{File: linksFile, Part: snapshot.Links, Commands: [][]string{{"ip", "-d", "-j", "link", "show"}}, load: loadLinks},
 	{File: WiresFile, Part: snapshot.Wires, load: loadWires},
-	{File: AttachedFile, Part: snapshot.Links, Only: "/proc/self", load: loadAttached},
+	{File: AttachedFile, Part: snapshot.Programs, Only: "/proc/self", load: loadAttached},
 	{File: "ip-address.json", Part: snapshot.Addresses, Commands: [][]string{{"ip", "-d", "-j", "address", "show"}}, load: loadAddresses},
 	{File: "ip-route.json", Part: snapshot.Routes, Commands: [][]string{{"ip", "-d", "-j", "-4", "route", "show", "table", "all"}},
 		load: loadRoutes},

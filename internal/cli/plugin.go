@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -114,7 +115,8 @@ func (o *pluginOptions) open() (c *cluster.Cluster, namespace string, err error)
 // end takes away what a run made. What cannot be taken away is told, and the status then is 1.
 func end(ctx context.Context, s Streams, c *cluster.Cluster, err error) error {
 	if left := c.Close(ctx); left != nil {
-		return errors.Join(err, left)
+		tell(s, left.Error())
+		err = cmp.Or(err, error(exitStatus(1)))
 	}
 	return err
 }
@@ -164,32 +166,35 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 			return badInput{fmt.Errorf("no node %q that can be read; there are: %s", nodes[i], strings.Join(there, ", "))}
 		}
 	}
-	if len(nodes) == 0 {
+	named := len(nodes) > 0
+	if !named {
 		nodes = there
 	}
 	if o.dryRun {
 		return printObjects(s.Out, cluster.Plan(o.pods, nodes...))
 	}
 	tell(s, c.Unread()...)
-	if err := view.Start(ctx, nodes); err != nil {
-		return err
+	started, missed := view.Start(ctx, nodes)
+	if missed != nil && (named || len(started) == 0) {
+		return missed
 	}
+	nodes = started
 	ctx, giveUp := context.WithCancelCause(ctx)
 	defer giveUp(nil)
 	origin := view.Origin(nodes...)
 	fetch := origin.Fetch
 	origin.Fetch = func(host string) (*capture.Raw, error) {
 		raw, err := fetch(host)
-		if cluster.Lost(err) {
+		if err != nil && !onnode.Told(err) {
 			giveUp(err) // half a node would look like a whole one
 		}
 		return raw, err
 	}
 	err = writeCapture(ctx, s, origin, output, redacted, nil)
-	if lost := context.Cause(ctx); err != nil && cluster.Lost(lost) {
+	if lost := context.Cause(ctx); err != nil && lost != nil && !errors.Is(lost, context.Canceled) {
 		return lost
 	}
-	return err
+	return errors.Join(err, missed)
 }
 
 func rbacCommand(s Streams) *cobra.Command {

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -63,7 +65,7 @@ func Open(config *rest.Config, o Options) (*Cluster, error) {
 func Plan(o Options, nodes ...string) []runtime.Object {
 	const run = "run"
 	own := Namespace + "-" + run
-	objects := []runtime.Object{namespace(own), serviceAccount(own)}
+	objects := []runtime.Object{namespace(own, run), serviceAccount(own)}
 	for i, name := range nodes {
 		objects = append(objects, o.job(own, run, i+1, name))
 	}
@@ -85,9 +87,14 @@ func (c *Cluster) makeNamespace(ctx context.Context) error {
 	switch {
 	case err == nil && kept.DeletionTimestamp == nil:
 		c.namespace = Namespace
+	case (err == nil || apierrors.IsNotFound(err)) && c.options.PullSecret != "":
+		return fmt.Errorf("--image-pull-secret: its namespace %s is not there: 'kubectl packetwalk rbac | kubectl apply -f -' makes it", Namespace)
 	case err == nil || apierrors.IsNotFound(err):
 		c.namespace, c.own = Namespace+"-"+c.run, true
-		if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace), metav1.CreateOptions{}); err != nil {
+		if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{}); err != nil {
+			if apierrors.IsForbidden(err) {
+				c.namespace = "" // there is nothing to take away
+			}
 			return err
 		}
 	default:
@@ -118,14 +125,14 @@ func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
 			n.err = fmt.Errorf("node %s: %w", name, n.err)
 			return
 		}
-		go keepAlive(n.talk)
+		go keepAlive(n.talk, brokenError(name))
 	})
 	return n.talk, n.err
 }
 
 // keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule, and some tell
 // that the other end is gone only to who writes.
-func keepAlive(talk *onnode.Node) {
+func keepAlive(talk *onnode.Node, broken error) {
 	tick := time.NewTicker(3 * time.Second)
 	defer tick.Stop()
 	for {
@@ -135,7 +142,7 @@ func keepAlive(talk *onnode.Node) {
 		case <-tick.C:
 			ctx, cancel := context.WithTimeout(context.Background(), requestTime)
 			if talk.Ping(ctx) != nil {
-				_ = talk.Close()
+				talk.Abandon(broken)
 			}
 			cancel()
 		}
@@ -193,6 +200,9 @@ func (c *Cluster) Cleanup(ctx context.Context) (gone []string, err error) {
 		return gone, nil // who may not list them has made none
 	}
 	for i := 0; err == nil && i < len(left.Items); i++ {
+		if !ofRun(&left.Items[i]) {
+			continue
+		}
 		var deleted bool
 		if deleted, err = c.deleteNamespace(ctx, left.Items[i].Name); deleted {
 			gone = append(gone, "namespace/"+left.Items[i].Name)
@@ -208,10 +218,20 @@ func (c *Cluster) deleteOld(ctx context.Context) {
 		return
 	}
 	for i := range left.Items {
-		if ns := &left.Items[i]; ns.DeletionTimestamp == nil && time.Since(ns.CreationTimestamp.Time) > 2*defaultLife {
+		ns := &left.Items[i]
+		if !ofRun(ns) || ns.DeletionTimestamp != nil || time.Since(ns.CreationTimestamp.Time) < 2*defaultLife {
+			continue
+		}
+		jobs, err := c.client.BatchV1().Jobs(ns.Name).List(ctx, metav1.ListOptions{})
+		if err == nil && !slices.ContainsFunc(jobs.Items, func(j batchv1.Job) bool { return j.Status.Active > 0 }) {
 			_, _ = c.deleteNamespace(ctx, ns.Name)
 		}
 	}
+}
+
+// ofRun tells of a namespace that a run has made: it is called after the run, and nothing else is.
+func ofRun(ns *corev1.Namespace) bool {
+	return ns.Labels[runLabel] != "" && ns.Name == Namespace+"-"+ns.Labels[runLabel]
 }
 
 // deleteJobs deletes Jobs in an administrator's namespace, with their pods. What is gone already is no error.

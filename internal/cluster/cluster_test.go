@@ -128,7 +128,7 @@ func whole(t *testing.T, a *asked) {
 			return true, nil, err
 		}
 		p := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "p", Namespace: Namespace}}
-		p.Labels = map[string]string{"batch.kubernetes.io/job-name": jobs.(*batchv1.JobList).Items[0].Name}
+		p.Labels = jobs.(*batchv1.JobList).Items[0].Spec.Template.Labels
 		running := corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: running}}
 		return true, &corev1.EventList{}, client.Tracker().Add(p)
@@ -215,7 +215,7 @@ func jobOf(run, name string) *batchv1.Job {
 
 // made is a namespace that a run made some time ago.
 func made(name string, ago time.Duration) *corev1.Namespace {
-	ns := namespace(name)
+	ns := namespace(name, strings.TrimPrefix(name, Namespace+"-"))
 	ns.CreationTimestamp = metav1.NewTime(time.Now().Add(-ago))
 	return ns
 }
@@ -247,7 +247,7 @@ func left(t *testing.T, client kubernetes.Interface) string {
 func TestTakeAway(t *testing.T) {
 	kept := Rights()[0]
 	foreign := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "foreign", Namespace: Namespace}}
-	others := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "packetwalk-of-others"}}
+	others := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "packetwalk-of-others", Labels: labels("")}}
 	for name, test := range map[string]struct {
 		there   []runtime.Object
 		left    string // by the run "a"

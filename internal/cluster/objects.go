@@ -21,6 +21,7 @@ const (
 	managedBy    = "app.kubernetes.io/managed-by"
 	manager      = "packetwalk"
 	runLabel     = "packetwalk.dev/run"
+	numberLabel  = "packetwalk.dev/number"
 	containerOf  = "packetwalk"
 	serviceUser  = "packetwalk"
 	podSecurity  = "pod-security.kubernetes.io/enforce"
@@ -76,9 +77,9 @@ func newRun() string { return strings.ToLower(rand.Text()[:10]) }
 
 // namespace is the one that holds everything. Its pods are privileged, which Pod Security Admission has to be told (kubernetes.io/docs:
 // pod-security-admission).
-func namespace(name string) *corev1.Namespace {
+func namespace(name, run string) *corev1.Namespace {
 	ns := &corev1.Namespace{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Namespace"}}
-	ns.Name, ns.Labels = name, labels("")
+	ns.Name, ns.Labels = name, labels(run)
 	ns.Labels[podSecurity] = "privileged"
 	ns.Labels["pod-security.kubernetes.io/warn"], ns.Labels["pod-security.kubernetes.io/audit"] = "privileged", "privileged"
 	return ns
@@ -94,7 +95,7 @@ func serviceAccount(namespace string) *corev1.ServiceAccount {
 
 // job is the pod on one node: the number-th of a run. It shares the node's network and process ids, by which the pods' namespaces are
 // found, and is privileged, because namespaces are entered and rules read by root alone. Its command waits; what reads is started by exec.
-// It goes to its node past the scheduler, so that neither taints nor a cordon nor a full node keep it away.
+// It goes to its node past the scheduler, so that neither taints nor a cordon keep it away.
 func (o Options) job(namespace, run string, number int, node string) *batchv1.Job {
 	yes, no := true, false
 	none, ttl, life, grace := int32(0), int32(timeToLive), int64(o.life().Seconds()), int64(0)
@@ -104,6 +105,7 @@ func (o Options) job(namespace, run string, number int, node string) *batchv1.Jo
 	j.Spec = batchv1.JobSpec{BackoffLimit: &none, TTLSecondsAfterFinished: &ttl, ActiveDeadlineSeconds: &life}
 	pod := &j.Spec.Template
 	pod.Labels = labels(run)
+	pod.Labels[numberLabel] = strconv.Itoa(number)
 	pod.Spec = corev1.PodSpec{
 		NodeName: node, ServiceAccountName: serviceUser, AutomountServiceAccountToken: &no, EnableServiceLinks: &no,
 		HostNetwork: true, HostPID: true, DNSPolicy: corev1.DNSDefault, RestartPolicy: corev1.RestartPolicyNever,

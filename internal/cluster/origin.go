@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -37,7 +38,9 @@ func (c *Cluster) Look(ctx context.Context) (*View, error) {
 	var nodes *corev1.NodeList
 	var problem error
 	var both sync.WaitGroup
-	both.Go(func() { nodes, problem = c.client.CoreV1().Nodes().List(ctx, metav1.ListOptions{}) })
+	listing, cancel := context.WithTimeout(ctx, requestTime)
+	defer cancel()
+	both.Go(func() { nodes, problem = c.client.CoreV1().Nodes().List(listing, metav1.ListOptions{}) })
 	v.lists, v.unread = apiobjects.FetchBy(ctx, c.config)
 	both.Wait()
 	if problem != nil {
@@ -121,9 +124,8 @@ func (v *View) NodeOf(host string) string { return v.on[host] }
 // Starts are so many at the same time.
 const startsAtOnce = 16
 
-// Start starts the pods on some nodes side by side. Where none can be started the first one's error is returned; what is wrong with one of
-// several is told when that node is asked for.
-func (v *View) Start(ctx context.Context, nodes []string) error {
+// Start starts the pods on some nodes side by side, and gives the nodes whose pods run. The error is what is wrong with the others.
+func (v *View) Start(ctx context.Context, nodes []string) (started []string, err error) {
 	errs := make([]error, len(nodes))
 	var g errgroup.Group
 	g.SetLimit(startsAtOnce)
@@ -134,10 +136,24 @@ func (v *View) Start(ctx context.Context, nodes []string) error {
 		})
 	}
 	_ = g.Wait()
-	if slices.Contains(errs, nil) || len(nodes) == 0 {
-		return ctx.Err()
+	for i, name := range nodes {
+		if errs[i] == nil {
+			started = append(started, name)
+		}
 	}
-	return errs[0]
+	return started, cmp.Or(ctx.Err(), firstOf(errs))
+}
+
+// firstOf is an error, and how many more there are: with many nodes it is the same with all of them as a rule.
+func firstOf(errs []error) error {
+	errs = slices.DeleteFunc(errs, func(err error) bool { return err == nil })
+	switch len(errs) {
+	case 0:
+		return nil
+	case 1:
+		return errs[0]
+	}
+	return fmt.Errorf("%w (and %d nodes more)", errs[0], len(errs)-1)
 }
 
 // Unread is why some kinds of objects are not known; nil where all are.

@@ -14,7 +14,7 @@ import (
 //
 // Who may make privileged pods in a namespace owns the nodes: these rights are as good as an administrator's.
 func Rights() []runtime.Object {
-	ns := namespace(Namespace)
+	ns := namespace(Namespace, "")
 	delete(ns.Labels, managedBy) // it is not ours to take away
 	cluster := &rbacv1.ClusterRole{TypeMeta: metav1.TypeMeta{APIVersion: "rbac.authorization.k8s.io/v1", Kind: "ClusterRole"}}
 	cluster.Name = "packetwalk"

@@ -9,9 +9,11 @@ import (
 	"sync"
 	"time"
 
+	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
+	k8slabels "k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/httpstream"
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/tools/remotecommand"
@@ -60,12 +62,12 @@ func (c *Cluster) startPod(ctx context.Context, number int, name string) (*corev
 	if _, err := c.client.BatchV1().Jobs(c.namespace).Create(making, job, metav1.CreateOptions{}); err != nil {
 		return nil, explain(err)
 	}
-	return c.running(ctx, job.Name)
+	return c.running(ctx, job)
 }
 
 // running waits for a Job's pod to run. What hinders it for good is an error with the remedy.
-func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) {
-	selector := metav1.ListOptions{LabelSelector: "batch.kubernetes.io/job-name=" + job}
+func (c *Cluster) running(ctx context.Context, job *batchv1.Job) (*corev1.Pod, error) {
+	selector := metav1.ListOptions{LabelSelector: k8slabels.Set(job.Spec.Template.Labels).String()}
 	for {
 		list, err := c.client.CoreV1().Pods(c.namespace).List(ctx, selector)
 		if err != nil {
@@ -77,7 +79,7 @@ func (c *Cluster) running(ctx context.Context, job string) (*corev1.Pod, error) 
 			}
 		}
 		if len(list.Items) == 0 {
-			if err := c.refused(ctx, job); err != nil {
+			if err := c.refused(ctx, job.Name); err != nil {
 				return nil, err
 			}
 		}
@@ -127,7 +129,7 @@ func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version str
 func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 	switch p.Status.Phase {
 	case corev1.PodFailed, corev1.PodSucceeded:
-		return false, fmt.Errorf("its pod ended: %s %s", visible.Text(p.Status.Reason), visible.Text(p.Status.Message))
+		return false, fmt.Errorf("its pod ended: %s", visible.Text(whyEnded(&p.Status)))
 	}
 	for _, s := range p.Status.ContainerStatuses {
 		if s.State.Running != nil {
@@ -148,12 +150,24 @@ func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 	return false, nil
 }
 
+// whyEnded is what is known of why a pod ended: its own reason, as of an eviction, or its container's.
+func whyEnded(status *corev1.PodStatus) string {
+	words := []string{status.Reason, status.Message}
+	for _, s := range status.ContainerStatuses {
+		if t := s.State.Terminated; t != nil {
+			words = append(words, t.Reason, fmt.Sprintf("(exit status %d)", t.ExitCode), t.Message)
+		}
+	}
+	return strings.Join(strings.Fields(strings.Join(words, " ")), " ")
+}
+
 // refused finds out why a Job could not make its pod: admission says so to the Job's controller, which writes an event.
 func (c *Cluster) refused(ctx context.Context, job string) error {
 	of := fields.Set{"involvedObject.name": job, "reason": "FailedCreate"}.AsSelector().String()
 	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
-		return fmt.Errorf("privileged pods are not allowed in namespace %s: %s", c.namespace, visible.Text(events.Items[0].Message))
+		return fmt.Errorf("its pod is refused: %s; where a policy forbids privileged pods, exempt the namespace %s that "+
+			"'kubectl packetwalk rbac' makes", visible.Text(events.Items[0].Message), Namespace)
 	}
 	return nil
 }

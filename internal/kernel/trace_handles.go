@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/mdlayher/netlink"
@@ -110,8 +111,18 @@ func ruleHandle(b []byte, chain string) (handle uint64, err error) {
 	return handle, ad.Err()
 }
 
+// identifier is a name as nft's language has it (nft: src/scanner.l, string). The kernel takes any text for one, and whoever owns a namespace
+// can use that; on nft's command line it may be an option, or another command.
+var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_./\\-]*$`)
+
+// IsIdentifier tells whether nft can be asked for a table or chain of that name.
+func IsIdentifier(name string) bool { return identifier.MatchString(name) }
+
 // RuleText is a rule as nft shows it, "" where there is none with the handle.
 func (n *Namespace) RuleText(ctx context.Context, family, table, chain string, handle uint64) (string, error) {
+	if _, known := familyNumber(family); !known || !IsIdentifier(table) || !IsIdentifier(chain) {
+		return "", fmt.Errorf("nft cannot be asked for chain %q of table %q %q", chain, family, table)
+	}
 	out, err := n.command(ctx, "", "nft", "-a", "list", "chain", family, table, chain)
 	if err != nil {
 		return "", err

@@ -135,7 +135,8 @@ func TestRequest(t *testing.T) {
 
 		{from: "192.168.1.1", to: "10.13.1.4:443", want: "no host here has it; say with --at where its packets come in: fabric, internet, "},
 		{from: "192.168.1.1", to: "10.13.1.4:443", at: "n7", want: "--at n7: no such host; there are: fabric, "},
-		{from: "svc/web", to: "10.13.1.4:443", want: "a service sends nothing; write one of its pods"},
+		{from: "svc/web", to: "10.13.1.4:443", want: "--from svc/web: none of its pods is ready; write what sends, pod/NAME"},
+		{from: "svc/none", to: "10.13.1.4:443", want: "--from svc/none: there is no such service; write what sends, pod/NAME"},
 		{from: "pod/nope", to: "10.13.1.4:443",
 			want: "there is no such pod; there are: pod/default/far-1, pod/default/far-2, pod/default/web-1, "},
 		{from: "vm/nope", to: "10.13.1.4:443", want: "there is none; there are: vm/testvm"},
@@ -260,5 +261,19 @@ func TestContainerGroups(t *testing.T) {
 		if req, err := Read(World{Source: src}, end, to, 0); err != nil || req.Host != want {
 			t.Errorf("from %s the walk begins on %q, want %q: %v", from, req.Host, want, err)
 		}
+	}
+}
+
+// TestSender: of a service its first endpoint that is a pod sends.
+func TestSender(t *testing.T) {
+	objects := snapshot.Objects{
+		Pods: []snapshot.Pod{{Namespace: "shop", Name: "web-2", IPs: []netip.Addr{netip.MustParseAddr("10.13.76.8")}}},
+		Services: []snapshot.Service{{Namespace: "shop", Name: "web", Ports: []snapshot.ServicePort{{
+			Endpoints: []netip.AddrPort{netip.MustParseAddrPort("198.51.100.9:80"), netip.MustParseAddrPort("10.13.76.8:80")},
+		}}}},
+	}
+	from, err := Sender(objects, End{Kind: Service, Namespace: "shop", Name: "web"})
+	if want := (End{Kind: Pod, Namespace: "shop", Name: "web-2"}); err != nil || from != want {
+		t.Errorf("%s, %v; want %s", from, err, want)
 	}
 }

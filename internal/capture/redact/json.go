@@ -21,15 +21,16 @@ func decodeNumbers(data []byte, into any) error {
 // here nor in jsonKeys are left out.
 var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen_mode info_kind info_slave_kind state family scope protocol
 	type table pref action nh_family dst_mode mode vlan_protocol group_fwd_mask group_fwd_mask_str fwmark fwmask ipproto tos dscp proto
-	stp_state`)
+	stp_state what`)
 
 // jsonKeys say what the texts under a key name.
 var jsonKeys = map[string]func(*redactor, string) string{
 	"ifname": (*redactor).link, "dev": (*redactor).link, "link": (*redactor).link, "master": (*redactor).link, "iif": (*redactor).link,
 	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
+	"viaIf": (*redactor).link,
 	"ifalias": (*redactor).alias,
 	"host":    (*redactor).hostName, "process": (*redactor).process,
-	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "anycast": (*redactor).line,
+	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line, "anycast": (*redactor).line,
 	"dst": (*redactor).line,
 	"src": (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
 	"mac": (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,

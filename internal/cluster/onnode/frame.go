@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"strings"
 	"sync"
 	"time"
@@ -133,6 +134,12 @@ func (f *failure) Unwrap() error {
 		}
 	}
 	return nil
+}
+
+// Told tells of an error that the node itself gave as its answer, or that there is no such host.
+func Told(err error) bool {
+	_, told := errors.AsType[*failure](err)
+	return told || errors.Is(err, fs.ErrNotExist)
 }
 
 func failed(err error) *failure {

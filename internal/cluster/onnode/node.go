@@ -49,6 +49,7 @@ func Open(ctx context.Context, conn io.ReadWriteCloser, version string) (*Node, 
 	go n.read()
 	ctx, cancel := context.WithTimeout(ctx, greetingTime)
 	defer cancel()
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // also of a write that nobody takes
 	var hello greeting
 	err := n.ask(ctx, opHello, greeting{Protocol: protocol, Version: version}, &hello)
 	switch {
@@ -69,6 +70,12 @@ func (n *Node) Close() error {
 	err := n.conn.Close()
 	n.end(errors.New("the conversation is over"))
 	return err
+}
+
+// Abandon ends a conversation for a reason, which who waits for answers then gets.
+func (n *Node) Abandon(why error) {
+	n.end(why)
+	_ = n.conn.Close()
 }
 
 // Done is closed when the conversation has ended, also by breaking off.

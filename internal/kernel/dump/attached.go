@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"os"
 	"unsafe"
 
 	"github.com/mdlayher/netlink"
@@ -55,7 +56,11 @@ func attached(ns *kernel.Namespace) ([]capture.Attached, error) {
 				if kind != "" {
 					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a filter of tc (" + kind + ")"})
 				}
-				if n := programs(l.Index, at.tcx); n > 0 {
+				n, err := programs(l.Index, at.tcx)
+				if err != nil {
+					return fmt.Errorf("programs at %s: %w", l.Link, err)
+				}
+				if n > 0 {
 					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a BPF program (tcx)"})
 				}
 			}
@@ -96,17 +101,22 @@ func filterKind(conn *netlink.Conn, index int, parent uint32) (string, error) {
 	return "", nil
 }
 
-// programs counts the programs at a link of this thread's namespace; 0 where the kernel does not know the kind (before Linux 6.6).
-func programs(index int, kind uint32) uint32 {
+// programs counts the programs at a link of this thread's namespace; 0 where the kernel does not know the kind (before Linux 6.6) or has no
+// BPF.
+func programs(index int, kind uint32) (uint32, error) {
 	query := struct { // union bpf_attr, query
 		target, kind, flags, attachFlags uint32
 		ids                              uint64
 		count, _                         uint32
-		_                                [3]uint64
+		progFlags, linkIDs, linkFlags    uint64
+		revision                         uint64 // written whatever size is said (bpf_mprog_query)
 	}{target: uint32(int32(index)), kind: kind}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, progQuery, uintptr(unsafe.Pointer(&query)), unsafe.Sizeof(query))
-	if errno != 0 {
-		return 0
+	switch errno {
+	case 0:
+		return query.count, nil
+	case unix.EINVAL, unix.ENOSYS:
+		return 0, nil
 	}
-	return query.count
+	return 0, os.NewSyscallError("bpf", errno)
 }

@@ -297,7 +297,7 @@ func TestAttached(t *testing.T) {
 	if err := ns.Do(cmd.Run); err != nil {
 		t.Fatal(err)
 	}
-	raw, err := new(dump.Dumper).Parts(t.Context(), "node/a", ns, snapshot.Links)
+	raw, err := new(dump.Dumper).Parts(t.Context(), "node/a", ns, snapshot.Links, snapshot.Programs)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -67,6 +67,9 @@ func (d *Dumper) withoutIPTables(ctx context.Context, ns *kernel.Namespace) (out
 			all.Objects = slices.Concat(all.Objects, []nftObject{t.object()}, of[t])
 			continue
 		}
+		if !kernel.IsIdentifier(t.Name) || !kernel.IsIdentifier(t.Family) {
+			return out, false
+		}
 		whole, ok := list("table", t.Family, t.Name)
 		if !ok {
 			return out, false

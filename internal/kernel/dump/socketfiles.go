@@ -3,6 +3,7 @@ package dump
 import (
 	"encoding/binary"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -63,7 +64,11 @@ func (d *Dumper) listenersByFile(ns *kernel.Namespace, protocol packet.Protocol,
 		l := snapshot.Listener{Protocol: protocol, Process: p.name, Owner: p.owner}
 		v6only := true // of the kernel's own, which nobody has open (udp_sock_create6, svc_create_socket)
 		if p.pid != 0 {
-			if v6only, l.Transparent, err = socketOptions(p, s.inode, ipv6); err != nil {
+			v6only, l.Transparent, err = socketOptions(p, s.inode, ipv6)
+			if errors.Is(err, errClosed) {
+				continue
+			}
+			if err != nil {
 				return nil, fmt.Errorf("%s: options of the socket of %s: %w", file, s.local, err)
 			}
 		}
@@ -113,22 +118,31 @@ func socketAddress(text string) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(a, uint16(port)), nil
 }
 
+// errClosed says of a socket that it was there a moment ago.
+var errClosed = errors.New("the socket was closed meanwhile")
+
 // socketOptions asks a socket for IPV6_V6ONLY and IP_TRANSPARENT, by a descriptor of it that is closed again at once (pidfd_getfd(2), Linux
 // 5.6). That it is the socket meant shows in its inode number: the process may have closed it, or ended.
 func socketOptions(p process, inode uint32, ipv6 bool) (v6only, transparent bool, err error) {
 	pid, err := unix.PidfdOpen(p.pid, 0)
+	if errors.Is(err, unix.ESRCH) {
+		return false, false, errClosed
+	}
 	if err != nil {
 		return false, false, os.NewSyscallError("pidfd_open", err)
 	}
 	defer unix.Close(pid)
 	fd, err := unix.PidfdGetfd(pid, p.fd, 0)
+	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EBADF) {
+		return false, false, errClosed
+	}
 	if err != nil {
 		return false, false, os.NewSyscallError("pidfd_getfd", err)
 	}
 	defer unix.Close(fd)
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Mode&unix.S_IFMT != unix.S_IFSOCK || uint32(st.Ino) != inode {
-		return false, false, fmt.Errorf("it was closed meanwhile")
+		return false, false, errClosed
 	}
 	if !ipv6 {
 		t, err := unix.GetsockoptInt(fd, unix.SOL_IP, unix.IP_TRANSPARENT)

@@ -66,6 +66,8 @@ const (
 	Sysctls    Part = "sysctls"
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
+	// Programs is not one of Parts: most sources of a state say nothing of them.
+	Programs Part = "programs at links"
 )
 
 // Parts are all of them.

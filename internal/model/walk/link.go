@@ -64,6 +64,8 @@ func (t transit) receive() passage {
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
+	case !m.knows(snapshot.Programs):
+		m.assume("whether programs get what passes its links is not known: none are taken to be there")
 	case l.Program != "":
 		return t.finish(Undecided, fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program))
 	}
