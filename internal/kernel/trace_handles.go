@@ -111,8 +111,8 @@ func ruleHandle(b []byte, chain string) (handle uint64, err error) {
 	return handle, ad.Err()
 }
 
-// identifier is a name as nft's language has it (nft: src/scanner.l, string). The kernel takes any text for one, and whoever owns a namespace
-// can use that; on nft's command line it may be an option, or another command.
+// identifier is a name as nft's language has it (nft: src/scanner.l, string). The kernel takes any text for one, and whoever owns a
+// namespace can use that; on nft's command line it may be an option, or another command.
 var identifier = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_./\\-]*$`)
 
 // IsIdentifier tells whether nft can be asked for a table or chain of that name.

@@ -27,12 +27,13 @@ var plainKeys = wordSet(`flags qdisc operstate linkmode link_type inet6_addr_gen
 var jsonKeys = map[string]func(*redactor, string) string{
 	"ifname": (*redactor).link, "dev": (*redactor).link, "link": (*redactor).link, "master": (*redactor).link, "iif": (*redactor).link,
 	"oif": (*redactor).link, "label": (*redactor).link, "peerLink": (*redactor).link, "phys_dev": (*redactor).link,
-	"viaIf": (*redactor).link,
+	"viaIf":   (*redactor).link,
 	"ifalias": (*redactor).alias,
 	"host":    (*redactor).hostName, "process": (*redactor).process,
-	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line, "anycast": (*redactor).line,
-	"dst": (*redactor).line,
-	"src": (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
+	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line,
+	"anycast": (*redactor).line,
+	"dst":     (*redactor).line,
+	"src":     (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
 	"mac": (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,
 }
 
