@@ -59,7 +59,9 @@ func tied(rules *netfilter.Ruleset) map[walk.ChainRef]bool {
 		for h := netfilter.Prerouting; h <= netfilter.Postrouting; h++ {
 			chains := rules.Hook(f, h)
 			for i := 1; i < len(chains); i++ {
-				if a, b := chains[i-1], chains[i]; a.Base.Priority == b.Base.Priority && a.Table != b.Table {
+				a, b := chains[i-1], chains[i]
+				legacy := a.Table.Dialect == netfilter.IPTablesLegacy || b.Table.Dialect == netfilter.IPTablesLegacy // never in a trace
+				if a.Base.Priority == b.Base.Priority && a.Table != b.Table && !legacy {
 					found[walk.Ref(a)], found[walk.Ref(b)] = true, true
 				}
 			}

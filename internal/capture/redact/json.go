@@ -33,8 +33,9 @@ var jsonKeys = map[string]func(*redactor, string) string{
 	"address": (*redactor).line, "broadcast": (*redactor).line, "local": (*redactor).line, "local6": (*redactor).line,
 	"anycast": (*redactor).line,
 	"dst":     (*redactor).line,
-	"src":     (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line, "lladdr": (*redactor).line,
-	"mac": (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,
+	"src":     (*redactor).line, "from": (*redactor).line, "gateway": (*redactor).line, "prefsrc": (*redactor).line,
+	"lladdr": (*redactor).line,
+	"mac":    (*redactor).line, "via": (*redactor).line, "remote": (*redactor).line, "multicast": (*redactor).line,
 }
 
 func (r *redactor) link(s string) string  { return r.names.link(s) }

@@ -79,6 +79,7 @@ func TestTunnelNotWalked(t *testing.T) {
 		"no neighbour":             {func(a, _ *host) { a.FIB.Neighbours = nil }, "unknown at node/a"},
 		"another network":          {func(_, b *host) { b.FIB.Links[2].VXLAN.VNI = 2 }, "dropped at node/b"},
 		"no such link":             {func(_, b *host) { b.FIB.Links[2].Up = false }, "delivered at node/b: udp 10.1.1.4:32768-60998 > 10.1.2.4:8472"},
+		"IPVS":                     {func(_, b *host) { b.FIB.Links = append(b.FIB.Links, fib.Link{Name: ipvsLink}); b.Listeners = nil }, "unknown at node/b"},
 		"a program at the way out": {func(a, _ *host) { a.FIB.Links[1].ProgramOut = "a filter of tc (bpf)" }, "unknown at node/a"},
 		"a program":                {func(_, b *host) { b.FIB.Links[1].Program = "an XDP program (id 3)" }, "unknown at node/b"},
 		"another's entry": {func(_, b *host) {
