@@ -248,13 +248,13 @@ func TestWrongValues(t *testing.T) {
 		"{node: {updateStrategy: {rollingUpdate: {maxUnavailable: 200%}}}}": "maxUnavailable",
 		// One that comes beside the old one waits for that, which waits for the new one to be ready.
 		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
-		"{metrics: {port: 0}}":           "/metrics/port",
-		"{image: {tag: 'a b'}}":          "/image/tag",
-		"{image: {digest: sha256:00}}":   "/image/digest",
-		"{imagePullSecrets: [registry]}": "/imagePullSecrets/0",
-		"{cni: {name: ../x.conflist}}":   "/cni/name",
-		"{cni: {binDir: opt}}":           "/cni/binDir",
-		"{cni: {conflist: {name: x}}}":   "", // merged with the defaults: nothing is missing
+		"{metrics: {port: 65536}}":                                 "/metrics/port",
+		"{image: {tag: 'a b'}}":                                    "/image/tag",
+		"{image: {digest: sha256:00}}":                             "/image/digest",
+		"{imagePullSecrets: [registry]}":                           "/imagePullSecrets/0",
+		"{cni: {name: ../x.conflist}}":                             "/cni/name",
+		"{cni: {binDir: opt}}":                                     "/cni/binDir",
+		"{cni: {conflist: {name: x}}}":                             "", // merged with the defaults: nothing is missing
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
@@ -266,6 +266,55 @@ func TestWrongValues(t *testing.T) {
 		_, err := render(t, values)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", text, err, want)
+		}
+	}
+}
+
+// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probes and Service have the same.
+func TestMetricsPort(t *testing.T) {
+	const on = "{metrics: {enabled: true}, apiServer: 'https://api.example'}"
+	const off = "{metrics: {enabled: true}, serviceProxy: {enabled: false}, ipMasqAgent: {enabled: true}}"
+	for _, c := range []struct {
+		text string
+		port int32
+		own  bool // its probes are at that port, too
+	}{
+		{on, 10249, false},
+		{off, 10349, true},
+		{strings.Replace(on, "true}", "true, port: 7000}", 1), 7000, false},
+		{strings.Replace(off, "true}", "true, port: 10249}", 1), 10249, true},
+	} {
+		var values map[string]any
+		if err := yaml.Unmarshal([]byte(c.text), &values); err != nil {
+			t.Fatal(err)
+		}
+		text, err := render(t, values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if address := fmt.Sprintf("0.0.0.0:%d", c.port); strings.Count(text, address) != 1 {
+			t.Errorf("%s: not once %s in\n%s", c.text, address, text)
+		}
+		seen := 0
+		for _, o := range objects(t, text) {
+			switch o := o.(type) {
+			case *corev1.Service:
+				seen++
+				if got := o.Spec.Ports[0].Port; got != c.port {
+					t.Errorf("%s: the Service has port %d", c.text, got)
+				}
+			case *appsv1.DaemonSet:
+				seen++
+				k := o.Spec.Template.Spec.Containers[0]
+				for _, p := range []*corev1.Probe{k.LivenessProbe, k.ReadinessProbe} {
+					if got := p.HTTPGet.Port.IntVal; (got == c.port) != c.own {
+						t.Errorf("%s: it is asked at port %d", c.text, got)
+					}
+				}
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%s: %d objects of two", c.text, seen)
 		}
 	}
 }

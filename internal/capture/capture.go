@@ -96,11 +96,12 @@ func (t *taking) all(ctx context.Context, hosts []string) error {
 	if err := lists.Wait(); err != nil {
 		return err
 	}
-	t.Notes = slices.Clone(t.Notes)
-	for _, name := range slices.Sorted(maps.Keys(t.gone)) {
-		t.Notes = append(t.Notes, t.gone[name].Error())
+	var gone []string
+	for _, err := range t.gone {
+		gone = append(gone, err.Error())
 	}
-	t.Notes = slices.Compact(t.Notes) // what is wrong with a machine is so for all of its hosts
+	slices.Sort(gone)
+	t.Notes = slices.Concat(t.Notes, slices.Compact(gone)) // what is wrong with a machine is so for all of its hosts
 	if listsErr != nil {
 		t.Notes = append(t.Notes, listsErr.Error())
 	}

@@ -240,6 +240,30 @@ func TestTakeNotes(t *testing.T) {
 	}
 }
 
+// TestTakeNotesOnce: what is wrong with a machine is said once, wherever its hosts are among the others by name.
+func TestTakeNotesOnce(t *testing.T) {
+	why := map[string]string{"node/a": "a is away", "node/b": "b is away", "pod/p/one": "a is away", "pod/p/two": "b is away"}
+	origin := small().Origin()
+	fetch := origin.Fetch
+	origin.Fetch = func(name string) (*capture.Raw, error) {
+		if why[name] != "" {
+			return nil, errors.New(why[name])
+		}
+		return fetch(name)
+	}
+	for name := range why {
+		origin.Hosts[name] = capture.NetNS{}
+	}
+	head := capture.Head{Notes: []string{"z", "a"}}
+	taken, err := capture.Take(t.Context(), origin, io.Discard, head)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"z", "a", "a is away", "b is away"}; !slices.Equal(taken.Notes, want) {
+		t.Errorf("notes %q, want %q", taken.Notes, want)
+	}
+}
+
 // entry is one file of a tar that a test makes up.
 type entry struct {
 	name, data string

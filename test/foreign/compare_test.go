@@ -195,7 +195,8 @@ const tries = 2
 func (v *view) walk(ctx context.Context, p pair, a *account) (why string) {
 	begin := time.Now()
 	for range tries {
-		report, err := v.once(ctx, p)
+		source := v.source(p.from == "internet")
+		report, err := v.once(ctx, source, p)
 		if err != nil {
 			return err.Error()
 		}
@@ -205,17 +206,47 @@ func (v *view) walk(ctx context.Context, p pair, a *account) (why string) {
 			a.took, a.longest = a.took+took, max(a.longest, took)
 			return ""
 		}
-		v.dumps = map[string]*capture.Raw{}
+		changed, err := v.renew(source)
+		if err != nil {
+			why += "\nhave rules changed? " + err.Error()
+		}
+		if len(changed) == 0 {
+			break
+		}
+		why += fmt.Sprintf("\nrules changed meanwhile on %v", changed)
 	}
 	a.pairs++
 	return why
 }
 
-func (v *view) once(ctx context.Context, p pair) (*proof.Report, error) {
+// renew reads anew the hosts that were read, and names those whose rules are not what a source had any more.
+func (v *view) renew(source *capture.Lazy) (changed []string, err error) {
+	before := map[string]*snapshot.Host{}
+	for _, name := range source.Names() {
+		if v.dumps[name] == nil {
+			continue
+		}
+		if before[name], err = source.Host(name); err != nil {
+			return nil, err
+		}
+	}
+	v.dumps = map[string]*capture.Raw{}
+	now := v.source(true)
+	for _, name := range slices.Sorted(maps.Keys(before)) {
+		h, err := now.Host(name)
+		if err != nil {
+			return nil, err
+		}
+		if len(snapshot.Changes(before[name], h)) > 0 {
+			changed = append(changed, name)
+		}
+	}
+	return changed, nil
+}
+
+func (v *view) once(ctx context.Context, source *capture.Lazy, p pair) (*proof.Report, error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	all := p.from == "internet"
-	source := v.source(all)
 	from, err1 := ends.Parse(p.from)
 	to, err2 := ends.Parse(p.to)
 	if err := errors.Join(err1, err2); err != nil {
@@ -226,7 +257,7 @@ func (v *view) once(ctx context.Context, p pair) (*proof.Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	_, report, err := proof.Live(ctx, source, v.places(all), read.Request, false)
+	_, report, err := proof.Live(ctx, source, v.places(p.from == "internet"), read.Request, false)
 	return &report, err
 }
 

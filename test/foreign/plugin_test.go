@@ -40,7 +40,14 @@ func command(t *testing.T, w *world.World, all []pair) {
 	t.Logf("kubectl packetwalk walk --live: %d pairs, %.1f s each", walked, took.Seconds()/float64(max(walked, 1)))
 }
 
-var agrees = regexp.MustCompile(`kernel: (\d+) of (\d+) steps agree`)
+// agrees is what is said where every step was compared and agrees, and of packets that leave the cluster also that nothing answered.
+// What it says of the connection's next packet is no step.
+var (
+	agrees = regexp.MustCompile(`(?m)^kernel: ([1-9]\d*) of (\d+) steps agree` +
+		`(; the receiving program sent nothing back: the way back was not compared)?(; the connection does not last: .*)?$`)
+	parts  = regexp.MustCompile(`(?m)^they part on `)
+	leaves = regexp.MustCompile(`(?m)^ +end +leaves what is known here`)
+)
 
 func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, p pair) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
@@ -51,7 +58,8 @@ func kubectlWalk(ctx context.Context, w *world.World, kubeconfig, image string, 
 	if err != nil {
 		return fmt.Errorf("%w\n%s", err, out)
 	}
-	if m := agrees.FindSubmatch(out); m == nil || string(m[1]) != string(m[2]) {
+	m := agrees.FindSubmatch(out)
+	if m == nil || string(m[1]) != string(m[2]) || parts.Match(out) || len(m[3]) > 0 && !leaves.Match(out) {
 		return fmt.Errorf("does it agree?\n%s", out)
 	}
 	return nil

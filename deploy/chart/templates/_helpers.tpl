@@ -29,6 +29,11 @@ app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 {{- if or .Values.serviceProxy.enabled .Values.ipMasqAgent.enabled .Values.calicoPools.enabled }}true{{ end -}}
 {{- end -}}
 
+{{/* Without the service proxy there is another one on the node, most often kube-proxy, which has its own port. */}}
+{{- define "packetwalk.metricsPort" -}}
+{{- default (ternary 10249 10349 .Values.serviceProxy.enabled) .Values.metrics.port -}}
+{{- end -}}
+
 {{/* The API server's own address: that of the Service kubernetes needs the rules that are yet to be written. */}}
 {{- define "packetwalk.kubeconfig" -}}
 apiVersion: v1
