@@ -69,6 +69,7 @@ type config struct {
 	nic     *nic
 	address netip.Addr
 	pools   []string
+	byIP    []string // those of the pools that have it as an address only
 }
 
 func compile(r *Resources, objects snapshot.Objects) *fabric {
@@ -177,7 +178,12 @@ func (f *fabric) linkName(id string) string {
 	if name := f.short(id); len(name) <= 15 {
 		return name
 	}
-	return fmt.Sprintf("nic%d", len(f.marks)+1)
+	for i := len(f.marks) + 1; ; i++ { // an interface may be called nic3 itself
+		if name := fmt.Sprintf("nic%d", i); f.taken[name] == "" {
+			f.taken[name] = strings.ToLower(id)
+			return name
+		}
+	}
 }
 
 // plain keeps the characters that Azure's names have.
@@ -323,6 +329,9 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 		}
 		for _, a := range p.Addresses {
 			if c := f.byAddress(a); c != nil {
+				if a.IPConfig == nil && !slices.Contains(c.pools, pool) {
+					c.byIP = append(c.byIP, pool)
+				}
 				f.join(pool, c)
 			} else if ip, err := netip.ParseAddr(a.IPAddress); err == nil && ip.Is4() {
 				f.others[pool] = append(f.others[pool], ip)
