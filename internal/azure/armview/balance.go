@@ -35,8 +35,8 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 			f.inboundRule(lbChain, nat, lb, r)
 		}
 		if unsure {
-			f.notes = append(f.notes, fmt.Sprintf("Azure: what the probes of load balancer %s say is not known: all its back ends are taken to be up",
-				title(lb.Resource)))
+			f.notes = append(f.notes, fmt.Sprintf(
+				"Azure: what the probes of load balancer %s say is not known: all its back ends are taken to be up", title(lb.Resource)))
 		}
 	}
 	for _, n := range f.nics {
@@ -56,6 +56,7 @@ type entry struct {
 	front          *ref
 	protocol       string
 	port, backPort uint16
+	lastPort       uint16 // of a range, 0 for one port
 	floating       bool
 	members        []*config
 	others         []netip.Addr
@@ -72,15 +73,31 @@ func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, 
 }
 
 func (f *fabric) inboundRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r InboundNATRule) {
-	if r.Target == nil {
-		return
-	}
 	e := entry{lb: lb, name: r.Name, front: r.Frontend, protocol: r.Protocol, port: r.FrontendPort, backPort: r.BackendPort,
 		floating: r.EnableFloatingIP}
+	if r.Target == nil {
+		f.poolRule(lbChain, nat, r, e)
+		return
+	}
 	if c := f.owners[r.Target.id()]; c != nil {
 		e.members = []*config{c}
 	}
 	f.entry(lbChain, nat, e)
+}
+
+// poolRule is an inbound NAT rule of a pool: which back end has which port is not in the rule.
+func (f *fabric) poolRule(lbChain, nat *netfilter.Chain, r InboundNATRule, e entry) {
+	if e.port == 0 {
+		e.port, e.lastPort = r.RangeStart, r.RangeEnd
+	}
+	c := nat
+	if e.floating {
+		c = lbChain
+	}
+	if tests, _ := f.frontTests(e); tests != nil {
+		add(c, "an inbound NAT rule without one back end", with(tests,
+			unknown("which back end inbound NAT rule %s leads to is not known", title(r.Resource)))...)
+	}
 }
 
 // entry writes what one rule does at the addresses of its front end.
@@ -158,7 +175,7 @@ func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) 
 		tests = append(tests, protocol(packet.UDP))
 	}
 	if e.port != 0 {
-		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: e.port}))
+		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: max(e.port, e.lastPort)}))
 	}
 	return tests, !fe.public()
 }
