@@ -60,6 +60,7 @@ type entry struct {
 	floating       bool
 	members        []*config
 	others         []netip.Addr
+	lost           []string // pools of which not all members were read
 }
 
 func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r BalancingRule) {
@@ -68,6 +69,9 @@ func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, 
 	for _, p := range r.pools() {
 		e.members = append(e.members, f.members[p]...)
 		e.others = append(e.others, f.others[p]...)
+		if f.lost[p] {
+			e.lost = append(e.lost, p)
+		}
 	}
 	f.entry(lbChain, nat, e)
 }
@@ -135,6 +139,11 @@ func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
 		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+i+1))
 		chains = append(chains, back)
 		add(back, "a back end by its address", unknown("no interface that was read has the back end's address %s", a))
+	}
+	for i, p := range e.lost { // once for each pool: what is not known of one is not of another
+		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+len(e.others)+i+1))
+		chains = append(chains, back)
+		add(back, "a back end that was not read", unknown("not all back ends of pool %s were read", plain(last(p))))
 	}
 	if len(chains) == 0 {
 		add(c, "no back end is up", unknown("the rule's pool has no back end that was read"))

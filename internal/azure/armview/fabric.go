@@ -37,6 +37,7 @@ type fabric struct {
 	owners   map[string]*config   // by the ids of IP configurations
 	members  map[string][]*config // of back-end pools, by the pools' ids
 	others   map[string][]netip.Addr
+	lost     map[string]bool   // pools of which a member was not read
 	names    map[string]string // short names of ids
 	taken    map[string]string // and the ids of short names
 	marks    map[string]int    // of links
@@ -75,7 +76,7 @@ type config struct {
 func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f := &fabric{
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
-		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
+		others: map[string][]netip.Addr{}, lost: map[string]bool{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
 	}
@@ -324,6 +325,7 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 			if c := f.owners[m.id()]; c != nil {
 				f.join(pool, c)
 			} else {
+				f.lost[pool] = true
 				f.notes = append(f.notes, fmt.Sprintf("Azure: member %s of pool %s was not read", plain(last(m.ID)), plain(p.Name)))
 			}
 		}
