@@ -76,9 +76,10 @@ type config struct {
 func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f := &fabric{
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
-		others: map[string][]netip.Addr{}, lost: map[string]bool{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
+		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
+		lost: map[string]bool{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil), Sysctls: map[string]string{
