@@ -59,10 +59,23 @@ func Login(ctx context.Context, r *armview.Resources, scopes []string) error {
 	return Read(ctx, r, scopes, credential, nil)
 }
 
-// noLogin says in one line what to do where nobody is logged in.
+// maxWhy bounds the words of a failed login, in characters.
+const maxWhy = 1000
+
+// noLogin says in one line what to do where nobody is logged in. Azidentity's error has a line for each way that was tried: which of them
+// was meant to work, only the user knows.
 func noLogin(err error) error {
-	first, _, _ := strings.Cut(strings.TrimSpace(err.Error()), "\n")
-	return fmt.Errorf("no login to Azure; run 'az login', or write --azure=DIR with what az printed: %s", first)
+	var lines []string
+	for line := range strings.Lines(err.Error()) {
+		if line = strings.TrimSpace(line); line != "" {
+			lines = append(lines, line)
+		}
+	}
+	why := []rune(strings.Join(lines, "; "))
+	if len(why) > maxWhy {
+		why = append(why[:maxWhy], '…')
+	}
+	return fmt.Errorf("no login to Azure; run 'az login', or write --azure=DIR with what az printed: %s", string(why))
 }
 
 // Read adds to the resources what belongs to the scopes: ids of machines of a scale set or of others (nodes' spec.providerID without

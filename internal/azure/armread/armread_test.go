@@ -221,9 +221,11 @@ func (unavailable) NonRetriable() {}
 func TestRefused(t *testing.T) {
 	l := labOf(t, "outbound")
 	scope := []string{"/subscriptions/" + l.Network.Subscription + "/resourceGroups/" + l.Network.NodeResourceGroup}
-	nobody := static{unavailable{errors.New("DefaultAzureCredential: failed\nmore lines")}}
+	long := "DefaultAzureCredential: failed\n\tAzureCLICredential: not logged in\n" + strings.Repeat("x", 2000)
+	nobody := static{unavailable{errors.New(long)}}
 	err := armread.Read(t.Context(), armview.NewResources(), scope, nobody, serve(t, manager(l)))
-	if err == nil || !strings.Contains(err.Error(), "run 'az login'") || strings.Contains(err.Error(), "\n") {
+	if err == nil || !strings.Contains(err.Error(), "run 'az login'") || strings.Contains(err.Error(), "\n") ||
+		!strings.Contains(err.Error(), "failed; AzureCLICredential: not logged in; x") || len(err.Error()) > 1200 {
 		t.Errorf("no login: %v", err)
 	}
 	r := armview.NewResources()

@@ -35,8 +35,8 @@ func (f *fabric) balance(lbChain, nat *netfilter.Chain) {
 			f.inboundRule(lbChain, nat, lb, r)
 		}
 		if unsure {
-			f.notes = append(f.notes, fmt.Sprintf("Azure: what the probes of load balancer %s say is not known: all its back ends are taken to be up",
-				title(lb.Resource)))
+			f.notes = append(f.notes, fmt.Sprintf(
+				"Azure: what the probes of load balancer %s say is not known: all its back ends are taken to be up", title(lb.Resource)))
 		}
 	}
 	for _, n := range f.nics {
@@ -56,9 +56,11 @@ type entry struct {
 	front          *ref
 	protocol       string
 	port, backPort uint16
+	lastPort       uint16 // of a range, 0 for one port
 	floating       bool
 	members        []*config
 	others         []netip.Addr
+	lost           []string // pools of which not all members were read
 }
 
 func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r BalancingRule) {
@@ -67,20 +69,39 @@ func (f *fabric) balancingRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, 
 	for _, p := range r.pools() {
 		e.members = append(e.members, f.members[p]...)
 		e.others = append(e.others, f.others[p]...)
+		if f.lost[p] {
+			e.lost = append(e.lost, p)
+		}
 	}
 	f.entry(lbChain, nat, e)
 }
 
 func (f *fabric) inboundRule(lbChain, nat *netfilter.Chain, lb *LoadBalancer, r InboundNATRule) {
-	if r.Target == nil {
-		return
-	}
 	e := entry{lb: lb, name: r.Name, front: r.Frontend, protocol: r.Protocol, port: r.FrontendPort, backPort: r.BackendPort,
 		floating: r.EnableFloatingIP}
+	if r.Target == nil {
+		f.poolRule(lbChain, nat, r, e)
+		return
+	}
 	if c := f.owners[r.Target.id()]; c != nil {
 		e.members = []*config{c}
 	}
 	f.entry(lbChain, nat, e)
+}
+
+// poolRule is an inbound NAT rule of a pool: which back end has which port is not in the rule.
+func (f *fabric) poolRule(lbChain, nat *netfilter.Chain, r InboundNATRule, e entry) {
+	if e.port == 0 {
+		e.port, e.lastPort = r.RangeStart, r.RangeEnd
+	}
+	c := nat
+	if e.floating {
+		c = lbChain
+	}
+	if tests, _ := f.frontTests(e); tests != nil {
+		add(c, "an inbound NAT rule without one back end", with(tests,
+			unknown("which back end inbound NAT rule %s leads to is not known", title(r.Resource)))...)
+	}
 }
 
 // entry writes what one rule does at the addresses of its front end.
@@ -118,6 +139,11 @@ func (f *fabric) entry(lbChain, nat *netfilter.Chain, e entry) {
 		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+i+1))
 		chains = append(chains, back)
 		add(back, "a back end by its address", unknown("no interface that was read has the back end's address %s", a))
+	}
+	for i, p := range e.lost { // once for each pool: what is not known of one is not of another
+		back, _ := f.chain(fmt.Sprintf("%s/%d", name, len(e.members)+len(e.others)+i+1))
+		chains = append(chains, back)
+		add(back, "a back end that was not read", unknown("not all back ends of pool %s were read", plain(last(p))))
 	}
 	if len(chains) == 0 {
 		add(c, "no back end is up", unknown("the rule's pool has no back end that was read"))
@@ -158,7 +184,7 @@ func (f *fabric) frontTests(e entry) (tests []netfilter.Statement, inside bool) 
 		tests = append(tests, protocol(packet.UDP))
 	}
 	if e.port != 0 {
-		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: e.port}))
+		tests = append(tests, ports(false, netfilter.PortRange{Low: e.port, High: max(e.port, e.lastPort)}))
 	}
 	return tests, !fe.public()
 }

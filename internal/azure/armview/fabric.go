@@ -37,6 +37,7 @@ type fabric struct {
 	owners   map[string]*config   // by the ids of IP configurations
 	members  map[string][]*config // of back-end pools, by the pools' ids
 	others   map[string][]netip.Addr
+	lost     map[string]bool   // pools of which a member was not read
 	names    map[string]string // short names of ids
 	taken    map[string]string // and the ids of short names
 	marks    map[string]int    // of links
@@ -69,6 +70,7 @@ type config struct {
 	nic     *nic
 	address netip.Addr
 	pools   []string
+	byIP    []string // those of the pools that have it as an address only
 }
 
 func compile(r *Resources, objects snapshot.Objects) *fabric {
@@ -77,6 +79,7 @@ func compile(r *Resources, objects snapshot.Objects) *fabric {
 		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
+		lost: map[string]bool{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil), Sysctls: map[string]string{
@@ -177,7 +180,12 @@ func (f *fabric) linkName(id string) string {
 	if name := f.short(id); len(name) <= 15 {
 		return name
 	}
-	return fmt.Sprintf("nic%d", len(f.marks)+1)
+	for i := len(f.marks) + 1; ; i++ { // an interface may be called nic3 itself
+		if name := fmt.Sprintf("nic%d", i); f.taken[name] == "" {
+			f.taken[name] = strings.ToLower(id)
+			return name
+		}
+	}
 }
 
 // plain keeps the characters that Azure's names have.
@@ -318,11 +326,15 @@ func (f *fabric) placePools(lb *LoadBalancer) {
 			if c := f.owners[m.id()]; c != nil {
 				f.join(pool, c)
 			} else {
+				f.lost[pool] = true
 				f.notes = append(f.notes, fmt.Sprintf("Azure: member %s of pool %s was not read", plain(last(m.ID)), plain(p.Name)))
 			}
 		}
 		for _, a := range p.Addresses {
 			if c := f.byAddress(a); c != nil {
+				if a.IPConfig == nil && !slices.Contains(c.pools, pool) {
+					c.byIP = append(c.byIP, pool)
+				}
 				f.join(pool, c)
 			} else if ip, err := netip.ParseAddr(a.IPAddress); err == nil && ip.Is4() {
 				f.others[pool] = append(f.others[pool], ip)

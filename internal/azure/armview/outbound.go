@@ -19,6 +19,13 @@ func (f *fabric) forward(c *netfilter.Chain) {
 	accept, drop := decide(netfilter.Accept), decide(netfilter.Drop)
 	add(c, "of a flow that was let through", states(packet.Established|packet.Related), accept)
 	known := f.frontEnds()
+	if pinged := f.pinged(); len(pinged) > 0 {
+		for _, link := range []netfilter.Statement{in(uplink), out(uplink)} {
+			add(c, "ICMP to a load balancer's front end", link, addresses(false, false, pinged...), protocol(packet.ICMP),
+				&netfilter.MatchMark{Connection: true, Mask: chosen},
+				unknown("the load balancer itself answers ICMP at its front end, as its back ends' health is"))
+		}
+	}
 	if len(known) > 0 {
 		add(c, "no rule of the load balancer is for this address and port", out(uplink), addresses(false, false, known...), drop)
 	}
@@ -42,6 +49,21 @@ func (f *fabric) frontEnds() []netip.Prefix {
 			if a, ok := f.own(c); ok {
 				all = append(all, netip.PrefixFrom(a, 32))
 			}
+		}
+	}
+	return widest(all)
+}
+
+// pinged are the front ends that may answer ICMP: public ones of Standard load balancers ("Test reachability of Azure Load Balancer",
+// learn.microsoft.com).
+func (f *fabric) pinged() []netip.Prefix {
+	var all []netip.Prefix
+	for _, lb := range f.LoadBalancers {
+		if strings.EqualFold(lb.SKU.Name, "Basic") {
+			continue
+		}
+		for _, fe := range lb.Frontends {
+			all = append(all, f.publicAddresses(fe.PublicIPAddress, fe.PublicIPPrefix)...)
 		}
 	}
 	return widest(all)
@@ -187,8 +209,12 @@ func (f *fabric) oneOf(id, why string, ways []front) netfilter.Statement {
 	return choose("one of the public addresses", chains)
 }
 
-// byBalancer leaves by a public load balancer; false where none has a say.
+// byBalancer leaves by a public load balancer; false where none has a say. It has none for secondary configurations ("Multiple frontends
+// for Azure Load Balancer", limitations, learn.microsoft.com).
 func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Statement) bool {
+	if x != x.nic.configs[0] {
+		return false
+	}
 	standard := ""
 	for _, pool := range x.pools {
 		lbID := pool[:max(0, strings.Index(pool, "/backendaddresspools/"))]
@@ -201,11 +227,15 @@ func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Sta
 			standard = title(lb.Resource)
 		}
 	}
-	done := f.byOutboundRules(c, x, tests)
+	done := f.through(c, f.byOutboundRules(x), tests)
 	if !done {
-		done = f.byRules(c, x, tests)
+		done = f.through(c, f.byRules(x), tests)
 	}
 	switch {
+	case len(x.byIP) > 0: // what no rule of another pool took
+		add(c, "a back end by its address", with(tests,
+			unknown("a load balancer has it as a back end by its address: whether it has default outbound access is not known"))...)
+		return true
 	case done:
 		add(c, "the load balancer's rules are not for this protocol", with(tests, decide(netfilter.Drop))...)
 	case standard != "":
@@ -214,49 +244,105 @@ func (f *fabric) byBalancer(c *netfilter.Chain, x *config, tests []netfilter.Sta
 	return done || standard != ""
 }
 
-func (f *fabric) byOutboundRules(c *netfilter.Chain, x *config, tests []netfilter.Statement) (some bool) {
+// exits are the front ends that translate a protocol's flows, and the rules that say so.
+type exits struct {
+	rules, ids []string
+	ways       []front
+}
+
+// byProtocol are exits by "tcp", "udp" and "all".
+type byProtocol map[string]*exits
+
+// add adds a front end, once.
+func (b byProtocol) add(f *fabric, lb *LoadBalancer, protocol, rule, frontend string) {
+	protocol = strings.ToLower(protocol)
+	if protocol != "tcp" && protocol != "udp" {
+		protocol = "all"
+	}
+	ways := f.frontsOf(lb, frontend)
+	if len(ways) == 0 {
+		return
+	}
+	e := &exits{rules: []string{rule}, ids: []string{frontend}, ways: ways}
+	if b[protocol] != nil {
+		b[protocol].merge(e)
+		return
+	}
+	b[protocol] = e
+}
+
+func (e *exits) merge(other *exits) {
+	for i, id := range other.ids {
+		if !slices.Contains(e.ids, id) {
+			e.ids, e.ways = append(e.ids, id), append(e.ways, other.ways[i])
+		}
+	}
+	for _, r := range other.rules {
+		if !slices.Contains(e.rules, r) {
+			e.rules = append(e.rules, r)
+		}
+	}
+}
+
+// through writes what the exits translate. Those for all protocols are TCP's and UDP's, too: which front end Azure takes is not known.
+func (f *fabric) through(c *netfilter.Chain, by byProtocol, tests []netfilter.Statement) bool {
+	if all := by["all"]; all != nil && len(by) > 1 {
+		for _, protocol := range []string{"tcp", "udp"} {
+			if by[protocol] == nil {
+				by[protocol] = &exits{}
+			}
+			by[protocol].merge(all)
+		}
+		delete(by, "all")
+	}
+	for _, protocol := range sorted(by) {
+		e := by[protocol]
+		why := strings.Join(e.rules, " or ")
+		f.throughLB(c, why, strings.Join(append(slices.Clone(e.ids), why, protocol), " "), protocol, e.ways, tests)
+	}
+	return len(by) > 0
+}
+
+// serves tells whether one of the pools has a configuration, not only its address: such pools have no outbound rules ("Backend pool
+// management", limitations, learn.microsoft.com).
+func (x *config) serves(pools ...string) bool {
+	return slices.ContainsFunc(pools, func(p string) bool { return slices.Contains(x.pools, p) && !slices.Contains(x.byIP, p) })
+}
+
+func (f *fabric) byOutboundRules(x *config) byProtocol {
+	by := byProtocol{}
 	for _, id := range sorted(f.LoadBalancers) {
 		lb := f.LoadBalancers[id]
 		for _, r := range lb.OutboundRules {
-			if !slices.Contains(x.pools, r.Pool.id()) {
+			if !x.serves(r.Pool.id()) {
 				continue
 			}
-			var ways []front
 			for _, ref := range r.Frontends {
-				ways = append(ways, f.frontsOf(lb, ref.id())...)
+				by.add(f, lb, r.Protocol, fmt.Sprintf("load balancer %s, outbound rule %s", title(lb.Resource), title(r.Resource)), ref.id())
 			}
-			why := fmt.Sprintf("load balancer %s, outbound rule %s", title(lb.Resource), title(r.Resource))
-			some = f.throughLB(c, why, strings.ToLower(r.ID), r.Protocol, ways, tests) || some
 		}
 	}
-	return some
+	return by
 }
 
 // byRules leaves by the front ends of load balancing rules that translate sources, too: of a Standard load balancer for their protocols
 // only.
-func (f *fabric) byRules(c *netfilter.Chain, x *config, tests []netfilter.Statement) (some bool) {
+func (f *fabric) byRules(x *config) byProtocol {
+	by := byProtocol{}
 	for _, id := range sorted(f.LoadBalancers) {
 		lb := f.LoadBalancers[id]
-		ways, ids := map[string][]front{}, map[string][]string{}
 		for _, r := range lb.Rules {
-			if r.DisableOutboundSNAT || !slices.ContainsFunc(r.pools(), func(p string) bool { return slices.Contains(x.pools, p) }) {
+			if r.DisableOutboundSNAT || !x.serves(r.pools()...) {
 				continue
 			}
 			protocol := r.Protocol
 			if strings.EqualFold(lb.SKU.Name, "Basic") {
 				protocol = "All"
 			}
-			if fe := r.Frontend.id(); !slices.Contains(ids[protocol], fe) {
-				ids[protocol] = append(ids[protocol], fe)
-				ways[protocol] = append(ways[protocol], f.frontsOf(lb, fe)...)
-			}
-		}
-		for _, protocol := range sorted(ways) {
-			key := strings.Join(append(ids[protocol], protocol), " ")
-			some = f.throughLB(c, "load balancer "+title(lb.Resource), key, protocol, ways[protocol], tests) || some
+			by.add(f, lb, protocol, "load balancer "+title(lb.Resource), r.Frontend.id())
 		}
 	}
-	return some
+	return by
 }
 
 // pools are the ids of a rule's pools.
@@ -291,11 +377,8 @@ func (f *fabric) frontsOf(lb *LoadBalancer, id string) []front {
 }
 
 // throughLB writes the rule for what a load balancer translates: flows of TCP and UDP, or one of them.
-func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []front, tests []netfilter.Statement) bool {
-	if len(ways) == 0 {
-		return false
-	}
-	switch strings.ToLower(name) {
+func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []front, tests []netfilter.Statement) {
+	switch name {
 	case "tcp":
 		tests = with(tests, protocol(packet.TCP))
 	case "udp":
@@ -304,7 +387,6 @@ func (f *fabric) throughLB(c *netfilter.Chain, why, key, name string, ways []fro
 		add(c, "port translation needs ports", with(tests, with(notTransport(), decide(netfilter.Drop))...)...)
 	}
 	add(c, why, with(tests, f.oneOf(key, why, ways))...)
-	return true
 }
 
 // byDefault is for a sender that has no way out of its own. The address of default outbound access is Azure's, and no resource shows it.

@@ -44,6 +44,7 @@ type Interface struct {
 	Resource
 	MACAddress         string
 	EnableIPForwarding bool
+	PrivateEndpoint    *ref              // whose interface it is
 	SecurityGroup      *ref              `json:"networkSecurityGroup"`
 	IPConfigs          []IPConfiguration `json:"ipConfigurations"`
 }
@@ -132,14 +133,16 @@ type BalancingRule struct {
 	Probe                     *ref
 }
 
-// InboundNATRule leads one port of a front end to one back end.
+// InboundNATRule leads one port of a front end to one back end, or a range of ports to a pool's, one each.
 type InboundNATRule struct {
 	Resource
 	Protocol                  string
 	FrontendPort, BackendPort uint16
 	EnableFloatingIP          bool
-	Frontend                  *ref `json:"frontendIPConfiguration"`
-	Target                    *ref `json:"backendIPConfiguration"`
+	Frontend                  *ref   `json:"frontendIPConfiguration"`
+	Target                    *ref   `json:"backendIPConfiguration"`
+	RangeStart                uint16 `json:"frontendPortRangeStart"`
+	RangeEnd                  uint16 `json:"frontendPortRangeEnd"`
 }
 
 // OutboundRule says by which front ends a pool leaves.
@@ -181,11 +184,15 @@ type Peering struct {
 	PeeringState              string
 	AllowVirtualNetworkAccess *bool
 	AllowForwardedTraffic     bool
+	PeerCompleteVNets         *bool `json:"peerCompleteVnets"`
 	UseRemoteGateways         bool
 	Remote                    *ref         `json:"remoteVirtualNetwork"`
 	RemoteAddressSpace        addressSpace `json:"remoteAddressSpace"`
 	RemoteVNetSpace           addressSpace `json:"remoteVirtualNetworkAddressSpace"`
 }
+
+// ofSubnets tells whether only some subnets are peered.
+func (p *Peering) ofSubnets() bool { return p.PeerCompleteVNets != nil && !*p.PeerCompleteVNets }
 
 // RouteTable is a route table.
 type RouteTable struct {

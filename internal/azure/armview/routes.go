@@ -232,6 +232,7 @@ func (f *fabric) routesOf(subnet string) *netfilter.Chain {
 func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t *RouteTable) {
 	learnt := f.gateway(v, id) && (t == nil || !t.DisableBGPRoutePropagation)
 	if t != nil {
+		f.privateEndpoints(c, v, id, t)
 		f.tagged(c, id, t)
 	}
 	for _, w := range f.ways(v, id, t) {
@@ -242,6 +243,10 @@ func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t
 		}
 		if w.own != nil {
 			f.forwarded(c, w, v)
+		}
+		if dark := f.unreadPeer(v); dark != "" && w.kind == vnet.NextHopNone && !w.user {
+			add(c, "a peered network that was not read", with(tests, maybe("the destination is in the network of peering %s", dark),
+				unknown("the network of peering %s was not read", dark))...)
 		}
 		add(c, "by the destination's route", with(tests, to(f.target(w, id), false))...)
 	}
@@ -256,11 +261,15 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 	}
 	for i := range v.Peerings {
 		p := &v.Peerings[i]
-		if p.PeeringState != vnet.PeeringConnected || p.AllowVirtualNetworkAccess != nil && !*p.AllowVirtualNetworkAccess {
+		if p.PeeringState != vnet.PeeringConnected {
 			continue
 		}
 		for _, prefix := range f.remote(p) {
-			all = append(all, way{prefix: prefix, kind: vnet.NextHopPeering, hop: p.Remote.id(), own: p})
+			w := way{prefix: prefix, kind: vnet.NextHopPeering, hop: p.Remote.id(), own: p}
+			if p.ofSubnets() { // which subnets of it the peering holds is not modelled: nobody knows how it goes on
+				w.kind, w.own = subnetPeering, nil
+			}
+			all = append(all, w)
 		}
 	}
 	for _, p := range private {
@@ -287,17 +296,6 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 	return all
 }
 
-// remote are the prefixes of a peered network: its own, or those that the peering says.
-func (f *fabric) remote(p *Peering) []netip.Prefix {
-	if v := f.VNets[p.Remote.id()]; v != nil && v.ID != "" {
-		return parseAll(v.AddressSpace.AddressPrefixes...)
-	}
-	if all := parseAll(p.RemoteVNetSpace.AddressPrefixes...); len(all) > 0 {
-		return all
-	}
-	return parseAll(p.RemoteAddressSpace.AddressPrefixes...)
-}
-
 // gateway tells whether a virtual network may have a virtual network gateway, or use a peer's.
 func (f *fabric) gateway(v *VirtualNetwork, id string) bool {
 	for _, s := range sorted(f.subnets) {
@@ -317,26 +315,6 @@ func (f *fabric) tagged(c *netfilter.Chain, id string, t *RouteTable) {
 		w := way{user: true, kind: r.NextHopType, hop: r.NextHopIPAddress}
 		add(c, "by the route of a service tag", addresses(false, true, slices.Concat(private, notPublic)...),
 			maybe("the destination is one of service tag %s", plain(r.AddressPrefix)), to(f.target(w, id), false))
-	}
-}
-
-// forwarded: a peered network takes what others forward only where its side of the peering says so.
-func (f *fabric) forwarded(c *netfilter.Chain, w way, v *VirtualNetwork) {
-	own := parseAll(v.AddressSpace.AddressPrefixes...)
-	if len(own) == 0 {
-		return
-	}
-	tests := []netfilter.Statement{addresses(false, false, w.prefix), addresses(true, true, own...)}
-	far := f.VNets[w.hop]
-	if far == nil || far.ID == "" {
-		add(c, "forwarded over a peering of which the other side was not read", with(tests,
-			maybe("the other side of peering %s takes no forwarded traffic", title(w.own.Resource)), decide(netfilter.Drop))...)
-		return
-	}
-	for _, p := range far.Peerings {
-		if strings.EqualFold(p.Remote.id(), v.ID) && !p.AllowForwardedTraffic {
-			add(c, "the other side of the peering takes no forwarded traffic", with(tests, decide(netfilter.Drop))...)
-		}
 	}
 }
 

@@ -17,13 +17,13 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 		for _, a := range f.areas(n) {
 			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, a.ranges...)}
 			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionOutbound, tests)
-			f.ask(c, f.groupOf(a.subnet), a.subnet, vnet.DirectionOutbound, tests)
+			f.askSubnet(c, a.subnet, vnet.DirectionOutbound, tests)
 		}
 		if len(f.overlay) > 0 {
 			home := n.configs[0].Subnet.id()
 			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, f.overlay...)}
 			f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
-			f.ask(c, f.groupOf(home), home, vnet.DirectionOutbound, tests)
+			f.askSubnet(c, home, vnet.DirectionOutbound, tests)
 		}
 	}
 }
@@ -40,10 +40,9 @@ func (f *fabric) securityIn(c *netfilter.Chain) {
 			} else if others := otherRanges(areas); len(others) > 0 {
 				tests = append(tests, addresses(false, true, others...))
 			}
-			subnet := f.groupOf(a.subnet)
-			f.ask(c, subnet, a.subnet, vnet.DirectionInbound, tests)
+			f.askSubnet(c, a.subnet, vnet.DirectionInbound, tests)
 			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionInbound, tests)
-			if s := f.subnets[a.subnet]; s != nil && subnet == "" && n.SecurityGroup.id() == "" {
+			if s := f.subnets[a.subnet]; s != nil && s.SecurityGroup.id() == "" && n.SecurityGroup.id() == "" {
 				f.closed(c, n, tests)
 			}
 		}
@@ -58,11 +57,15 @@ func otherRanges(areas []area) []netip.Prefix {
 	return all
 }
 
-func (f *fabric) groupOf(subnet string) string {
-	if s := f.subnets[subnet]; s != nil {
-		return s.SecurityGroup.id()
+// askSubnet asks a subnet's group. A subnet that was not read is not one without a group.
+func (f *fabric) askSubnet(c *netfilter.Chain, subnet, direction string, tests []netfilter.Statement) {
+	s := f.subnets[subnet]
+	if s == nil {
+		add(c, "a subnet that was not read", with(tests,
+			unknown("subnet %s was not read: it may have a network security group", plain(last(subnet))))...)
+		return
 	}
-	return ""
+	f.ask(c, s.SecurityGroup.id(), subnet, direction, tests)
 }
 
 // closed: Standard public addresses let nothing in where no security group does ("Public IP addresses", SKU, learn.microsoft.com).
@@ -179,17 +182,20 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 		case ok:
 			prefixes = append(prefixes, p)
 		case strings.EqualFold(s, vnet.TagVirtualNetwork):
-			networks, unsure := f.virtualNetwork(subnet)
+			networks, gateway, unread := f.virtualNetwork(subnet)
 			prefixes = append(prefixes, networks...)
-			if unsure {
+			if gateway {
 				all = append(all, f.learnt(source, networks))
+			}
+			if unread != "" {
+				all = append(all, []netfilter.Statement{addresses(source, true, networks...), maybe("%s in %s", end(source), unread)})
 			}
 		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, "AzurePlatformDNS"):
 			prefixes = append(prefixes, platform[0])
 		case strings.EqualFold(s, "AzurePlatformIMDS"):
 			prefixes = append(prefixes, platform[1])
 		case strings.EqualFold(s, vnet.TagInternet):
-			networks, _ := f.virtualNetwork(subnet)
+			networks, _, _ := f.virtualNetwork(subnet)
 			all = append(all, []netfilter.Statement{addresses(source, true, slices.Concat(networks, private, notPublic, platform)...)})
 		case !strings.Contains(s, ":"): // of IPv6 nothing is walked
 			all = append(all, []netfilter.Statement{
@@ -198,6 +204,9 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 		}
 	}
 	prefixes = append(prefixes, f.groupMembers(groups)...)
+	for _, g := range groups {
+		all = append(all, f.unreadMembers(source, g, subnet))
+	}
 	if len(prefixes) > 0 {
 		all = append([][]netfilter.Statement{{addresses(source, false, prefixes...)}}, all...)
 	}
@@ -236,21 +245,55 @@ func (f *fabric) groupMembers(groups []ref) []netip.Prefix {
 	return all
 }
 
+// unreadMembers tests for members of an application security group that were not read: nobody's address of those that were, and within
+// the virtual network or its peers, where these are known.
+func (f *fabric) unreadMembers(source bool, group ref, subnet string) []netfilter.Statement {
+	var known []netip.Prefix
+	for _, n := range f.nics {
+		for _, c := range n.configs {
+			known = append(known, netip.PrefixFrom(c.address, 32))
+		}
+	}
+	tests := []netfilter.Statement{addresses(source, true, known...)}
+	if v := f.VNets[vnetOf(subnet)]; v != nil && v.ID != "" {
+		space, sure := parseAll(v.AddressSpace.AddressPrefixes...), true
+		for i := range v.Peerings {
+			far := f.remote(&v.Peerings[i])
+			space, sure = append(space, far...), sure && len(far) > 0
+		}
+		if sure {
+			tests = append(tests, addresses(source, false, space...))
+		}
+	}
+	return append(tests, maybe("%s is a member of application security group %s", end(source), plain(last(group.ID))))
+}
+
 // virtualNetwork is what the tag VirtualNetwork holds for a subnet: its network, those peered with it, the prefixes of its subnet's
 // user-defined routes to appliances, pods of an overlay network, and Azure's host; with a gateway also what that has learnt, which is
-// not known.
-func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, unsure bool) {
+// not known. A peer to which the peering does not allow access is routed to, but the tag does not hold it ("Create, change, or delete a
+// virtual network peering", learn.microsoft.com). What else it may hold and was not read is said in words.
+func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, gateway bool, unread string) {
 	all = append(all, platform[0])
 	all = append(all, f.overlay...)
 	id := vnetOf(subnet)
 	v := f.VNets[id]
-	if v == nil {
-		return all, true
+	if v == nil || v.ID == "" {
+		return all, false, fmt.Sprintf("virtual network %s, which was not read", plain(last(id)))
 	}
 	all = append(all, parseAll(v.AddressSpace.AddressPrefixes...)...)
 	for i := range v.Peerings {
-		if v.Peerings[i].PeeringState == vnet.PeeringConnected {
-			all = append(all, f.remote(&v.Peerings[i])...)
+		p := &v.Peerings[i]
+		if p.PeeringState != vnet.PeeringConnected || p.AllowVirtualNetworkAccess != nil && !*p.AllowVirtualNetworkAccess {
+			continue
+		}
+		far := f.remote(p)
+		switch {
+		case p.ofSubnets():
+			unread = fmt.Sprintf("the subnets of peering %s", title(p.Resource))
+		case len(far) == 0:
+			unread = fmt.Sprintf("the network of peering %s, which was not read", title(p.Resource))
+		default:
+			all = append(all, far...)
 		}
 	}
 	if s := f.subnets[subnet]; s != nil {
@@ -262,7 +305,7 @@ func (f *fabric) virtualNetwork(subnet string) (all []netip.Prefix, unsure bool)
 			}
 		}
 	}
-	return all, f.gateway(v, id)
+	return all, f.gateway(v, id), unread
 }
 
 // otherTests are a rule's protocol and ports; false where they are not understood.
