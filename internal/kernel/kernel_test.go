@@ -15,6 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/vishvananda/netlink"
+
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/testing/kerneltest"
 )
@@ -39,7 +41,31 @@ func pair(t *testing.T) (a, b *kernel.Namespace) {
 	}
 	apply(t, a, kernel.State{Addresses: []kernel.Address{{Link: "eth0", Prefix: netip.MustParsePrefix("10.9.0.1/24")}}})
 	apply(t, b, kernel.State{Addresses: []kernel.Address{{Link: "peer-of-a", Prefix: netip.MustParsePrefix("10.9.0.2/24")}}})
+	carries(t, a, "eth0")
+	carries(t, b, "peer-of-a")
 	return a, b
+}
+
+// carries waits until the kernel has noticed that a link carries packets: it looks once a second (net/core/link_watch.c), and IPv6 drops what
+// comes in by the link until then.
+func carries(t *testing.T, ns *kernel.Namespace, name string) {
+	t.Helper()
+	h, err := ns.Handle()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(2 * time.Millisecond) {
+		link, err := h.LinkByName(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch state := link.Attrs().OperState; {
+		case state == netlink.OperUp:
+			return
+		case time.Now().After(deadline):
+			t.Fatalf("%s is %s", name, state)
+		}
+	}
 }
 
 func linkIndex(t *testing.T, ns *kernel.Namespace, name string) int {
