@@ -46,8 +46,8 @@ func pair(t *testing.T) (a, b *kernel.Namespace) {
 	return a, b
 }
 
-// carries waits until the kernel has noticed that a link carries packets: it looks once a second (net/core/link_watch.c), and IPv6 drops what
-// comes in by the link until then.
+// carries waits until the kernel has noticed that a link carries packets: it looks once a second (net/core/link_watch.c), and IPv6 drops
+// what comes in by the link until then.
 func carries(t *testing.T, ns *kernel.Namespace, name string) {
 	t.Helper()
 	h, err := ns.Handle()
