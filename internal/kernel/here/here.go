@@ -3,12 +3,10 @@
 package here
 
 import (
-	"bufio"
 	"bytes"
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -135,24 +133,39 @@ func netnsOf(process string) (uint64, error) {
 	return st.Ino, nil
 }
 
-// pids lists the processes, lowest number first: a pod's sandbox comes before its containers.
+// pids lists the processes, the oldest first: a pod's sandbox comes before its containers, and before what these make themselves.
 func (m machine) pids() ([]string, error) {
 	entries, err := os.ReadDir(m.proc)
 	if err != nil {
 		return nil, err
 	}
-	var pids []int
+	type process struct {
+		pid     int
+		started uint64
+	}
+	var all []process
 	for _, e := range entries {
 		if n, err := strconv.Atoi(e.Name()); err == nil {
-			pids = append(pids, n)
+			all = append(all, process{n, m.started(e.Name())})
 		}
 	}
-	slices.Sort(pids)
-	texts := make([]string, len(pids))
-	for i, n := range pids {
-		texts[i] = strconv.Itoa(n)
+	slices.SortFunc(all, func(a, b process) int { return cmp.Or(cmp.Compare(a.started, b.started), cmp.Compare(a.pid, b.pid)) })
+	texts := make([]string, len(all))
+	for i, p := range all {
+		texts[i] = strconv.Itoa(p.pid)
 	}
 	return texts, nil
+}
+
+// started is when a process began, in ticks since the machine did (proc_pid_stat(5), field 22); 0 for one that is gone.
+func (m machine) started(pid string) uint64 {
+	text, _ := os.ReadFile(filepath.Join(m.proc, pid, "stat"))
+	fields := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:])) // its name may hold anything
+	if len(fields) < 20 {
+		return 0
+	}
+	n, _ := strconv.ParseUint(fields[19], 10, 64)
+	return n
 }
 
 // podCgroup is a pod's uid in the name of its cgroup: with dashes under cgroupfs, with underscores under systemd (kubernetes:
@@ -168,17 +181,37 @@ var objectName = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$`)
 // pods gives NAMESPACE/NAME by uid.
 func (m machine) pods() map[string]string {
 	byUID := map[string]string{}
-	entries, err := os.ReadDir(m.logs)
-	if errors.Is(err, fs.ErrNotExist) {
-		return byUID
-	}
-	for _, e := range entries {
+	for _, e := range m.logDirs() {
 		parts := strings.Split(e.Name(), "_")
 		if len(parts) == 3 && objectName.MatchString(parts[0]) && objectName.MatchString(parts[1]) {
 			byUID[parts[2]] = parts[0] + "/" + parts[1]
 		}
 	}
 	return byUID
+}
+
+// logDirs are the directories of the pods' logs. Links in another root lead nowhere else.
+func (m machine) logDirs() []os.DirEntry {
+	if m.root == "" {
+		entries, _ := os.ReadDir(m.logs) // there need be none
+		return entries
+	}
+	root, err := unix.Open(m.root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil
+	}
+	defer unix.Close(root)
+	within := unix.OpenHow{
+		Flags: unix.O_RDONLY | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_IN_ROOT | unix.RESOLVE_NO_MAGICLINKS,
+	}
+	fd, err := unix.Openat2(root, strings.TrimPrefix(podLogs, "/"), &within)
+	if err != nil {
+		return nil
+	}
+	dir := os.NewFile(uintptr(fd), podLogs)
+	defer dir.Close()
+	entries, _ := dir.ReadDir(-1)
+	return entries
 }
 
 // A Pod is one that runs on a machine within this one.
@@ -228,36 +261,18 @@ func below(groups, group string) (path string, ok bool) {
 	return "", false
 }
 
-// podName finds the pod that a process belongs to; "" for none. Where kubelet's files do not tell, the process's own do: its hostname is
-// the pod's name, and the first domain that it searches has the namespace (dnsPolicy ClusterFirst).
+// podName finds the pod that a process belongs to; "" for none. Only kubelet's files tell: the container's own it may have written itself.
 func (m machine) podName(pid string, pods map[string]string) string {
 	cgroup, err := os.ReadFile(filepath.Join(m.proc, pid, "cgroup"))
 	found := podCgroup.FindSubmatch(cgroup)
 	if err != nil || found == nil {
 		return ""
 	}
-	uid := strings.ReplaceAll(string(found[1]), "_", "-")
-	if pod, ok := pods[uid]; ok {
+	if pod, ok := pods[strings.ReplaceAll(string(found[1]), "_", "-")]; ok {
 		return "pod/" + pod
-	}
-	root := filepath.Join(m.proc, pid, "root")
-	hostname, err := dump.ReadIn(root, "etc/hostname", maxFile)
-	resolv, err2 := dump.ReadIn(root, "etc/resolv.conf", maxFile)
-	name := string(bytes.TrimSpace(hostname))
-	if err != nil || err2 != nil || !objectName.MatchString(name) {
-		return ""
-	}
-	for lines := bufio.NewScanner(bytes.NewReader(resolv)); lines.Scan(); {
-		fields := strings.Fields(lines.Text())
-		if len(fields) < 2 || fields[0] != "search" {
-			continue
-		}
-		if namespace, rest, ok := strings.Cut(fields[1], "."); ok && strings.HasPrefix(rest, "svc.") && objectName.MatchString(namespace) {
-			return "pod/" + namespace + "/" + name
-		}
 	}
 	return ""
 }
 
-// maxFile is far more than a hostname or a list of name servers has, in octets.
+// maxFile is far more than a host name has, in octets.
 const maxFile = 64 << 10
