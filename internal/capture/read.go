@@ -158,7 +158,12 @@ func (f *File) take(x *index, end int64) error {
 		f.hosts[h.Name], f.origin.Hosts[h.Name] = h, NetNS{h.Machine, h.NetNS}
 		members = append(members, h.member)
 	}
+	listed := map[string]bool{}
 	for _, l := range x.Kubernetes {
+		if listed[l.File] || !slices.ContainsFunc(ObjectLists, func(o ObjectList) bool { return o.File == l.File }) {
+			return fmt.Errorf("list %q is none, or stands there twice", l.File)
+		}
+		listed[l.File] = true
 		members = append(members, l.member)
 	}
 	slices.SortFunc(members, func(a, b member) int { return cmp.Compare(a.At, b.At) })

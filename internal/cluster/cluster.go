@@ -140,7 +140,7 @@ func keepAlive(talk *onnode.Node, broken error) {
 		case <-talk.Done():
 			return
 		case <-tick.C:
-			ctx, cancel := context.WithTimeout(context.Background(), requestTime)
+			ctx, cancel := context.WithTimeout(context.Background(), 2*requestTime)
 			if talk.Ping(ctx) != nil {
 				talk.Abandon(broken)
 			}

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
@@ -178,6 +179,9 @@ func (v *View) Origin(nodes ...string) capture.Origin {
 	return o
 }
 
+// fetchTime bounds the reading of one host: tools of a large node take their time, and so does a slow way to it.
+const fetchTime = 5 * time.Minute
+
 // fetch reads a host on its node.
 func (v *View) fetch(host string) (*capture.Raw, error) {
 	node, ok := v.on[host]
@@ -188,7 +192,7 @@ func (v *View) fetch(host string) (*capture.Raw, error) {
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(v.ctx, requestTime)
+	ctx, cancel := context.WithTimeout(v.ctx, fetchTime)
 	defer cancel()
 	raw, err := talk.Fetch(ctx, host)
 	if err != nil {

@@ -63,11 +63,14 @@ func (s *server) read(in io.Reader, version string) error {
 	if err := s.out.write(answer{ID: hello.ID, Body: encoded(greeting{Protocol: protocol, Version: version})}); err != nil {
 		return err
 	}
+	unasked := time.AfterFunc(silence, func() { s.stop(errors.New("nobody asks any more")) })
+	defer unasked.Stop()
 	for {
 		var q question
 		if err := readFrame(in, &q); err != nil {
 			return err
 		}
+		unasked.Reset(silence)
 		if !s.take(q) {
 			if err := s.out.write(answer{ID: q.ID, Err: &failure{Text: "too many questions at the same time"}}); err != nil {
 				return err
@@ -75,6 +78,9 @@ func (s *server) read(in io.Reader, version string) error {
 		}
 	}
 }
+
+// silence is for how long a conversation stays open in which nothing is asked: where the network is cut, its stream does not end.
+const silence = 2 * time.Minute
 
 // noEOF makes the end of a stream one that is an error.
 func noEOF(err error) error {
