@@ -41,7 +41,7 @@ func (c *Cluster) start(ctx context.Context, number int, name string) (*onnode.N
 	talk, err := onnode.Open(ctx, conn, c.options.Version)
 	if err != nil {
 		said := conn.complaint()
-		if said != "" && ctx.Err() == nil && (Lost(err) || errors.Is(err, context.DeadlineExceeded)) {
+		if said != "" && ctx.Err() == nil && (lost(err) || errors.Is(err, context.DeadlineExceeded)) {
 			return nil, fmt.Errorf("packetwalk does not run in its pod: %s", said)
 		} else if said != "" {
 			err = fmt.Errorf("%w: %s", err, said)
@@ -228,8 +228,8 @@ func (e brokenError) Error() string {
 	return fmt.Sprintf("the stream to node %s broke off: its pod was deleted, or the node or the API server is lost; run it again", string(e))
 }
 
-// Lost tells of errors that say that a node was lost while it was read.
-func Lost(err error) bool {
+// lost tells of errors that say that a node was lost while it was read.
+func lost(err error) bool {
 	_, lost := errors.AsType[brokenError](err)
 	return lost
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"unsafe"
 
 	"github.com/mdlayher/netlink"
@@ -28,46 +29,46 @@ const (
 
 // attached lists what is at links beside rules and can decide about packets: filters of tc, and programs of tcx.
 func attached(ns *kernel.Namespace) ([]capture.Attached, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()})
+	conn, links, err := linksOf(ns)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err)
+		return nil, err
 	}
 	defer conn.Close()
-	links, err := conn.Execute(linkRequest(netlink.Dump, 0))
-	if err != nil {
-		return nil, fmt.Errorf("list links of %s: %w", ns.Path(), err)
-	}
 	var all []capture.Attached
-	err = ns.Do(func() error {
-		for _, m := range links {
-			l, err := readLink(m.Data)
+	err = ns.Do(func() error { // which tcx is asked in
+		for _, l := range links {
+			in, err := atSide(conn, l, false, tcIngress, tcxIngress)
 			if err != nil {
 				return err
 			}
-			for _, at := range [...]struct {
-				out    bool
-				parent uint32
-				tcx    uint32
-			}{{false, tcIngress, tcxIngress}, {true, tcEgress, tcxEgress}} {
-				kind, err := filterKind(conn, l.Index, at.parent)
-				if err != nil {
-					return fmt.Errorf("filters of tc at %s: %w", l.Link, err)
-				}
-				if kind != "" {
-					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a filter of tc (" + kind + ")"})
-				}
-				n, err := programs(l.Index, at.tcx)
-				if err != nil {
-					return fmt.Errorf("programs at %s: %w", l.Link, err)
-				}
-				if n > 0 {
-					all = append(all, capture.Attached{Link: l.Link, Out: at.out, What: "a BPF program (tcx)"})
-				}
+			out, err := atSide(conn, l, true, tcEgress, tcxEgress)
+			if err != nil {
+				return err
 			}
+			all = slices.Concat(all, in, out)
 		}
 		return nil
 	})
 	return all, err
+}
+
+// atSide lists what is at one side of a link of this thread's namespace.
+func atSide(conn *netlink.Conn, l wireLink, out bool, parent, tcx uint32) (found []capture.Attached, err error) {
+	kind, err := filterKind(conn, l.Index, parent)
+	if err != nil {
+		return nil, fmt.Errorf("filters of tc at %s: %w", l.Link, err)
+	}
+	if kind != "" {
+		found = append(found, capture.Attached{Link: l.Link, Out: out, What: "a filter of tc (" + kind + ")"})
+	}
+	n, err := programs(l.Index, tcx)
+	if err != nil {
+		return nil, fmt.Errorf("programs at %s: %w", l.Link, err)
+	}
+	if n > 0 {
+		found = append(found, capture.Attached{Link: l.Link, Out: out, What: "a BPF program (tcx)"})
+	}
+	return found, nil
 }
 
 // filterKind is the kind of a filter of tc at one side of a link; "" where there is none.

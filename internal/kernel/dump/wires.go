@@ -3,6 +3,7 @@ package dump
 import (
 	"cmp"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -13,26 +14,35 @@ import (
 	"packetwalk.dev/internal/kernel"
 )
 
+// linksOf lists the namespace's links, and gives the socket for more questions about them, which the caller closes.
+func linksOf(ns *kernel.Namespace) (*netlink.Conn, []wireLink, error) {
+	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()})
+	if err != nil {
+		return nil, nil, fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err)
+	}
+	messages, err := conn.Execute(linkRequest(netlink.Dump, 0))
+	links := make([]wireLink, len(messages))
+	for i := 0; err == nil && i < len(messages); i++ {
+		links[i], err = readLink(messages[i].Data)
+	}
+	if err != nil {
+		return nil, nil, errors.Join(fmt.Errorf("list links of %s: %w", ns.Path(), err), conn.Close())
+	}
+	return conn, links, nil
+}
+
 // wires lists the namespace's veths and what is at their other ends: the kernel numbers the namespaces that a namespace has links to
 // (IFLA_LINK_NETNSID), tells the number of a namespace that one holds open (RTM_GETNSID), and answers questions about links over there by
 // that number (IFLA_TARGET_NETNSID).
 func (d *Dumper) wires(ns *kernel.Namespace) ([]capture.Wire, error) {
-	conn, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()})
+	conn, links, err := linksOf(ns)
 	if err != nil {
-		return nil, fmt.Errorf("open netlink socket in %s: %w", ns.Path(), err)
+		return nil, err
 	}
 	defer conn.Close()
-	links, err := conn.Execute(linkRequest(netlink.Dump, 0))
-	if err != nil {
-		return nil, fmt.Errorf("list links of %s: %w", ns.Path(), err)
-	}
 	var wires []capture.Wire
 	own := map[int]string{}
-	for _, m := range links {
-		l, err := readLink(m.Data)
-		if err != nil {
-			return nil, fmt.Errorf("list links of %s: %w", ns.Path(), err)
-		}
+	for _, l := range links {
 		own[l.Index] = l.Link
 		if l.kind == "veth" {
 			wires = append(wires, l.Wire)
