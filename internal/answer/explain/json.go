@@ -300,8 +300,11 @@ func timestamp(t time.Time) int64 {
 func observe(st *walk.Step, why *reasoner, owners *Owners) Observation {
 	p := &st.Packet
 	ob := Observation{
-		Stage: string(st.Stage), Hook: st.Hook.String(), Why: st.Why, TTL: int(p.TTL), Packet: packetDoc(p, owners), Mark: p.Mark,
+		Stage: string(st.Stage), Hook: st.Hook.String(), Why: st.Why, Packet: packetDoc(p, owners), Mark: p.Mark,
 		In: cmp.Or(p.BridgeIn, p.In), Out: cmp.Or(p.BridgeOut, p.Out),
+	}
+	if !p.SomeTTL {
+		ob.TTL = int(p.TTL)
 	}
 	if pod, ok := strings.CutPrefix(st.Host, "pod/"); ok {
 		ob.Pod = pod

@@ -57,11 +57,7 @@ func compareOutcome(outcome *walk.Outcome, o *Observed, id *identity, sender str
 	c.Source = c.sourceAt(outcome.End.Host)
 	if outcome.Back != nil {
 		if c.answered(outcome) {
-			steps := outcome.Back
-			if outcome.End.Kind == walk.Left {
-				steps = withoutTTL(steps)
-			}
-			c.way(steps, back, len(outcome.There))
+			c.way(outcome.Back, back, len(outcome.There))
 		} else {
 			c.Unanswered = true
 		}
@@ -137,15 +133,6 @@ func (c *comparison) way(steps []walk.Step, d direction, offset int) {
 		c.rules(name, h, byHost[name], d)
 		c.interfaces(name, h, byHost[name], d)
 	}
-}
-
-// withoutTTL are steps of a packet that comes from where nobody looked: how many routers it passed is not known.
-func withoutTTL(steps []walk.Step) []walk.Step {
-	steps = slices.Clone(steps)
-	for i := range steps {
-		steps[i].Packet.TTL = 0
-	}
-	return steps
 }
 
 // withCopies puts the steps of copies after those at which they were made: the kernel takes a copy through its rules before the packet

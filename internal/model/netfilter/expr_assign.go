@@ -107,7 +107,7 @@ func (t Target) set(p *packet.Packet, v Value) {
 	case TargetDestinationPort:
 		p.DestinationPort = packet.Exactly(uint16(v.Lo))
 	case TargetTTL:
-		p.TTL = uint8(v.Lo)
+		p.TTL, p.SomeTTL = uint8(v.Lo), false
 	case TargetDSCP:
 		p.TOS = p.TOS&3 | uint8(v.Lo)<<2
 	case TargetECN:

@@ -192,7 +192,12 @@ func addIPPayloads() {
 	ip6("nexthdr", "protocol", "inet_proto", 8, protocol).withKey(KeyProtocol)
 	ip("version", "IP version", "integer", 4, constant(4))
 	ip6("version", "IP version", "integer", 4, constant(6))
-	ttl := func(p *packet.Packet) (Span, truth) { return number(uint64(p.TTL)) }
+	ttl := func(p *packet.Packet) (Span, truth) {
+		if p.SomeTTL {
+			return anything(8), yes
+		}
+		return number(uint64(p.TTL))
+	}
 	ip("ttl", "TTL", "integer", 8, ttl)
 	ip6("hoplimit", "hop limit", "integer", 8, ttl)
 	dscp := func(p *packet.Packet) (Span, truth) { return number(uint64(p.TOS >> 2)) }

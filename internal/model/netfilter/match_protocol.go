@@ -2,6 +2,7 @@ package netfilter
 
 import (
 	"fmt"
+	"math"
 
 	"packetwalk.dev/internal/model/packet"
 )
@@ -66,7 +67,11 @@ type MatchTTL struct {
 
 // Eval compares the TTL.
 func (m *MatchTTL) Eval(c *Context) Verdict {
-	return c.hold(compare(c.Packet.TTL, c.Packet.TTL, m.Low, m.High).xor(m.Not), m)
+	low, high := c.Packet.TTL, c.Packet.TTL
+	if c.Packet.SomeTTL {
+		low, high = 0, math.MaxUint8
+	}
+	return c.hold(compare(low, high, m.Low, m.High).xor(m.Not), m)
 }
 
 func (m *MatchTTL) String() string {

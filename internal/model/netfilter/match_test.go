@@ -237,6 +237,8 @@ func TestMatches(t *testing.T) {
 		{"length", &MatchLength{Low: 60, High: 60}, 0, nil, "yes"},
 		{"length unknown", &MatchLength{Low: 60, High: 60}, 0, func(p *packet.Packet) { p.Length = 0 }, "unknown"},
 		{"TTL", &MatchTTL{Not: true, Low: 0, High: 63}, 0, nil, "yes"},
+		{"TTL of an answer from beyond", &MatchTTL{Low: 0, High: 63}, 0, func(p *packet.Packet) { p.SomeTTL = true }, "unknown"},
+		{"any TTL", &MatchTTL{Low: 0, High: 255}, 0, func(p *packet.Packet) { p.SomeTTL = true }, "yes"},
 		{"DSCP", &MatchTOS{Value: 0x28, Mask: 0xfc}, 0, nil, "yes"},
 
 		{"reverse path", &MatchReversePath{}, Prerouting, nil, "yes"},

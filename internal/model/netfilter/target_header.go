@@ -12,7 +12,7 @@ type SetTTL struct {
 // Eval changes the TTL.
 func (s *SetTTL) Eval(c *Context) Verdict {
 	if s.Set {
-		c.Packet.TTL = s.Value
+		c.Packet.TTL, c.Packet.SomeTTL = s.Value, false
 	} else {
 		c.Packet.TTL = uint8(min(max(int(c.Packet.TTL)+s.Delta, 0), 255))
 	}

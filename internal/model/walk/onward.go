@@ -85,7 +85,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 		return passage{err: err}, true
 	}
 	in := far.m.entrance(known.nodes[name], t.p.IsIPv6())
-	if in == "" {
+	if in == "" || direct && far.m.FIB.HasAddress(next) == nil { // an external address is the network's to translate
 		return p, false
 	}
 	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged", l.Name, name, t.p.Destination))

@@ -69,6 +69,23 @@ func TestUnknownTestOfAnswer(t *testing.T) {
 	}
 }
 
+// TestTTLFromBeyond: how many routers an answer has passed that comes from where nobody looked is not known, until a rule sets its TTL.
+func TestTTLFromBeyond(t *testing.T) {
+	for rules, wanted := range map[string]int{
+		"*filter\n:FORWARD ACCEPT [0:0]\n-A FORWARD -i out -m ttl --ttl-gt 60 -j DROP\nCOMMIT\n": 2,
+		"*mangle\n:PREROUTING ACCEPT [0:0]\n:FORWARD ACCEPT [0:0]\n-A PREROUTING -i out -j TTL --ttl-set 9\n" +
+			"-A FORWARD -i out -m ttl --ttl-gt 60 -j DROP\nCOMMIT\n": 1,
+	} {
+		n, _, router, _ := chain(t)
+		router.link(fib.Link{Name: "out"})
+		router.address("out", "10.3.0.1/24")
+		router.iptables(rules)
+		if r := n.tcp("client", "10.3.0.2:80"); len(r.Outcomes) != wanted || r.Outcomes[0].End.Kind != Left {
+			t.Errorf("%s%d outcomes, the first %s", rules, len(r.Outcomes), ends(r.Outcomes[0]))
+		}
+	}
+}
+
 // TestTTLZero: a rule can make the TTL 0, and the packet is not forwarded (ip_forward).
 func TestTTLZero(t *testing.T) {
 	n, _, router, _ := chain(t)

@@ -102,7 +102,7 @@ func (t *transit) carrier(v *fib.VXLAN, step *TunnelStep) packet.Packet {
 	outer.SourcePort = sourcePort(v, t.m.localPorts())
 	switch {
 	case v.InheritTTL:
-		outer.TTL = inner.TTL
+		outer.TTL, outer.SomeTTL = inner.TTL, inner.SomeTTL
 	case v.TTL == 0:
 		outer.TTL = t.m.ttl(outer.IsIPv6())
 	}
@@ -158,6 +158,9 @@ func (t *transit) tunnel() (l *fib.Link, end *End) {
 	p := &t.p
 	if p.Tunnel == nil || p.Protocol != packet.UDP {
 		return nil, nil
+	}
+	if !t.m.knows(snapshot.Links) {
+		return nil, t.end(Undecided, "the links are not known, of which one may be of kind vxlan and take it")
 	}
 	for i := range t.m.FIB.Links {
 		l := &t.m.FIB.Links[i]
@@ -218,6 +221,9 @@ func (t *transit) learnRemote(l *fib.Link, station packet.MAC, outer *packet.Pac
 		if e.Local || e.Static {
 			return false
 		}
+	}
+	if !t.m.knows(snapshot.FDB) {
+		t.m.assume(fmt.Sprintf("the forwarding database of %s is not known: it is taken to have no permanent entry for %s", l.Name, station))
 	}
 	if t.m.remotes == nil {
 		t.m.remotes = map[remoteStation]*fib.FDBEntry{}

@@ -79,6 +79,7 @@ func TestTunnelNotWalked(t *testing.T) {
 		"no neighbour":             {func(a, _ *host) { a.FIB.Neighbours = nil }, "unknown at node/a"},
 		"another network":          {func(_, b *host) { b.FIB.Links[2].VXLAN.VNI = 2 }, "dropped at node/b"},
 		"no such link":             {func(_, b *host) { b.FIB.Links[2].Up = false }, "delivered at node/b: udp 10.1.1.4:32768-60998 > 10.1.2.4:8472"},
+		"links":                    {func(_, b *host) { b.Missing = map[snapshot.Part]string{snapshot.Links: "not captured"} }, "unknown at node/b"},
 		"IPVS":                     {func(_, b *host) { b.FIB.Links = append(b.FIB.Links, fib.Link{Name: ipvsLink}); b.Listeners = nil }, "unknown at node/b"},
 		"a program at the way out": {func(a, _ *host) { a.FIB.Links[1].ProgramOut = "a filter of tc (bpf)" }, "unknown at node/a"},
 		"a program":                {func(_, b *host) { b.FIB.Links[1].Program = "an XDP program (id 3)" }, "unknown at node/b"},
@@ -137,6 +138,10 @@ func TestOnward(t *testing.T) {
 		if !strings.Contains(assumptions(r), "what is behind eth0 is not known: it is taken to lead to node/b") {
 			t.Errorf("assumed: %s", assumptions(r))
 		}
+	}
+	n.known.Nodes[1].IPs = append(n.known.Nodes[1].IPs, netip.MustParseAddr("203.0.113.2")) // which the network translates
+	if o := n.tcp("node/a", "203.0.113.2:80").Outcomes[0]; o.End.Kind != Left {
+		t.Errorf("an external address: %s", ends(o))
 	}
 	if o := n.tcp("node/a", "198.51.100.1:80").Outcomes[0]; o.End.Kind != Left {
 		t.Errorf("outside: %s", ends(o))
