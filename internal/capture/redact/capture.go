@@ -35,7 +35,7 @@ func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (c
 	}
 	h.Redacted, h.Notes = true, slices.Clone(h.Notes)
 	for i, note := range h.Notes {
-		h.Notes[i] = r.words(note)
+		h.Notes[i] = r.problem(note)
 	}
 	before := map[string]string{}
 	redacted := capture.Origin{Hosts: map[string]capture.NetNS{}, Tools: o.Tools}
@@ -52,7 +52,7 @@ func Capture(h capture.Head, o capture.Origin, book *reason.Book, key []byte) (c
 	redacted.Fetch = func(name string) (*capture.Raw, error) {
 		raw, err := o.Fetch(before[name])
 		if err != nil {
-			return nil, fmt.Errorf("host %q: %s", name, r.words(err.Error()))
+			return nil, fmt.Errorf("host %q: %s", name, r.problem(err.Error()))
 		}
 		return r.host(raw), nil
 	}
@@ -87,7 +87,7 @@ func learn(o capture.Origin, book *reason.Book, key []byte) (*redactor, error) {
 func (r *redactor) lists(lists map[string][]byte, problem error) (map[string][]byte, error) {
 	out := map[string][]byte{}
 	if problem != nil {
-		problem = errors.New(r.words(problem.Error()))
+		problem = errors.New(r.problem(problem.Error()))
 	}
 	for _, l := range capture.ObjectLists {
 		data, ok := lists[l.File]

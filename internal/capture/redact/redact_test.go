@@ -331,6 +331,27 @@ func TestRedactKeepsRangesTogether(t *testing.T) {
 	}
 }
 
+// TestRedactProblems: what an API server or a resolver says when lists cannot be had names users and machines.
+func TestRedactProblems(t *testing.T) {
+	for said, wanted := range map[string]string{
+		`pods is forbidden: User "alice" cannot list resource "pods" in API group "" at the cluster scope`: `pods is forbidden: User … cannot ` +
+			`list resource "pods" in API group "" at the cluster scope`,
+		`list services: Get "https://shop-4f2.hcp.westeurope.azmk8s.io:443/api/v1/services": dial tcp: lookup shop-4f2.hcp.westeurope.azmk8s.io ` +
+			`on 10.0.0.10:53: no such host`: `list services: Get …: dial tcp: lookup … on ADDRESS:53: no such host`,
+		`x509: certificate is valid for kubernetes, shop.example, not db.shop.example`: `x509: certificate is valid for kubernetes, …, not …`,
+		`node/n1: "conntrack": executable file not found`:                              `node/NODE: "conntrack": executable file not found`,
+	} {
+		held := small()
+		held.Notes = []string{said}
+		got := redacted(t, held).Notes[0]
+		got = regexp.MustCompile(`node/[\w-]+`).ReplaceAllString(got, "node/NODE")
+		got = regexp.MustCompile(`\d+\.\d+\.\d+\.\d+`).ReplaceAllString(got, "ADDRESS")
+		if got != wanted {
+			t.Errorf("%s\nbecame  %s\nwanted  %s", said, got, wanted)
+		}
+	}
+}
+
 // TestRedactOddTexts: names are found whatever blanks stand around them, and what cannot be read is not quoted.
 func TestRedactOddTexts(t *testing.T) {
 	for _, tt := range []struct{ file, text, like string }{
