@@ -182,10 +182,22 @@ func (r *Result) judge(report *proof.Report) (Fate, *Failure) {
 	return Disagreed, failure
 }
 
-// assumed is what the model assumed of what the snapshot has. The order of chains is not in it: on the way that the kernel took its trace
-// has shown it, and what is left is of other outcomes.
-func assumed(predicted *walk.Result) []walk.Assumption {
-	return slices.DeleteFunc(slices.Clone(predicted.Assumed), func(a walk.Assumption) bool { return a.Order })
+// assumed is what the model assumed of what the snapshot has. The order of chains is not in it which the kernel did not take the packet
+// through: it hangs on other outcomes. Of those that it did, its trace has shown it.
+func assumed(predicted *walk.Result, taken *walk.Outcome) []walk.Assumption {
+	type chain struct {
+		host string
+		walk.ChainRef
+	}
+	visited := map[chain]bool{}
+	for _, s := range slices.Concat(taken.There, taken.Back) {
+		if s.Visit != nil {
+			visited[chain{s.Host, walk.Ref(s.Visit.Chain)}] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(predicted.Assumed), func(a walk.Assumption) bool {
+		return a.Tied[0].Chain != "" && !visited[chain{a.Host, a.Tied[0]}] && !visited[chain{a.Host, a.Tied[1]}]
+	})
 }
 
 // differs tells what is wrong with a prediction.
@@ -198,8 +210,8 @@ func differs(report *proof.Report) *Failure {
 		return &Failure{Kind: Steps, Text: report.String()}
 	case report.Steps == 0:
 		return &Failure{Kind: NoAnswer, Text: "nothing was compared"}
-	case len(assumed(predicted)) > 0:
-		return &Failure{Kind: Assumed, Text: fmt.Sprintf("the model had to assume: %v", assumed(predicted))}
+	case len(assumed(predicted, outcome)) > 0:
+		return &Failure{Kind: Assumed, Text: fmt.Sprintf("the model had to assume: %v", assumed(predicted, outcome))}
 	case outcome.Probability != nil && outcome.Probability.Sign() <= 0:
 		return &Failure{Kind: Probability, Text: "the kernel did what has the probability " + outcome.Probability.String()}
 	}

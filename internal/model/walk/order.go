@@ -28,7 +28,14 @@ type tie struct {
 // assumedOrder is a tie that was met, with what is assumed there.
 type assumedOrder struct {
 	tie
-	what string
+	chains [2]ChainRef // the first is taken to be
+}
+
+func (o *assumedOrder) String() string {
+	first, second := o.chains[0], o.chains[1]
+	return fmt.Sprintf(
+		"its chains %s %s and %s %s both have priority %d at %s, and no listing tells which the kernel calls first: %s %s is taken to be",
+		first.Table, first.Chain, second.Table, second.Chain, o.priority, o.hook, first.Table, first.Chain)
 }
 
 func (t *transit) tieOf(c *netfilter.Chain, f netfilter.Family, h netfilter.Hook) tie {
@@ -75,9 +82,7 @@ func (t *transit) noteTie(c *netfilter.Chain, f netfilter.Family, h netfilter.Ho
 		if j < i {
 			first, second = o, c
 		}
-		t.ties = append(t.ties, assumedOrder{at, fmt.Sprintf(
-			"its chains %s %s and %s %s both have priority %d at %s, and no listing tells which the kernel calls first: %s %s is taken to be",
-			first.Table.Name, first.Name, second.Table.Name, second.Name, at.priority, h, first.Table.Name, first.Name)})
+		t.ties = append(t.ties, assumedOrder{at, [2]ChainRef{Ref(first), Ref(second)}})
 		return
 	}
 }
@@ -107,7 +112,7 @@ func (w *walker) turn(result *Result, limit int) error {
 			return err
 		}
 		if !slices.Equal(usual, fates(outcomes)) {
-			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.what, Order: true})
+			w.assumed = append(w.assumed, Assumption{Host: t.host, What: t.String(), Tied: t.chains})
 			result.Otherwise = append(result.Otherwise, outcomes...)
 		}
 	}

@@ -68,8 +68,8 @@ type Result struct {
 type Assumption struct {
 	Host string
 	What string // "the routes are not known: the packet is taken to be forwarded"
-	// Order says that it is the order of chains with the same priority, which no snapshot has.
-	Order bool
+	// Tied are the chains with the same priority whose order it is, which no snapshot has; zero for another assumption.
+	Tied [2]ChainRef
 }
 
 // Outcome is one way.
