@@ -265,6 +265,30 @@ func TestTraceDropsRepeats(t *testing.T) {
 	}
 }
 
+// TestTraceLeavesOthers: where a tuple's port is one of many, connections of others have such tuples, and their packets are let alone.
+func TestTraceLeavesOthers(t *testing.T) {
+	a, b := pair(t)
+	l, err := b.Listen(t.Context(), "tcp", "10.9.0.2:80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	answer := tcpTuple("10.9.0.2:80", "10.9.0.1:1")
+	answer.DestinationPort = packet.OneOf(1024, 65535, 40000)
+	anyone := answer
+	anyone.DestinationPort = packet.Port{}
+	openTrace(t, b, answer, anyone)
+	for range 3 {
+		ctx, cancel := context.WithTimeout(t.Context(), 900*time.Millisecond) // after a second the answer would be sent again
+		c, err := a.Dial(ctx, "tcp", "10.9.0.2:80")
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		c.Close()
+	}
+}
+
 // TestFrames: what no socket could send comes in at the other end of the wire, whole, of each protocol and family.
 func TestFrames(t *testing.T) {
 	a, b := pair(t)

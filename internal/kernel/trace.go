@@ -69,8 +69,8 @@ var errTraceLost = errors.New("the kernel dropped trace events: they came faster
 // OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about packets that have one of those in
 // about: of an error's quotation an event does not show enough to tell. In a tuple an address that is the zero Addr, or its family's
 // unspecified one, and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with
-// SYN or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs with one of the tuples in
-// about that have a destination are dropped, which TCP sends when a second has gone by.
+// SYN or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs are dropped, which TCP
+// sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of one connection.
 func OpenTrace(n *Namespace, tuples, about []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
 	t := &Trace{table: newTraceTable()}

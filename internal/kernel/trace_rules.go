@@ -55,7 +55,7 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 			return err
 		}
 		rules = append(rules, live("traces errors about it", layout.errors(t), startTracing))
-		if t.Protocol == packet.TCP && t.Destination.IsValid() {
+		if ofOneConnection(t) {
 			repeats = append(repeats, live("its SYN leaves once", layout.packets(t), dropRepeats))
 		}
 	}
@@ -77,6 +77,13 @@ func addTraceRules(c *netlink.Conn, table string, tuples, about []packet.Tuple) 
 		return fmt.Errorf("add the rules that switch tracing on: %w (needs root, nf_tables and Linux 5.12)", err)
 	}
 	return nil
+}
+
+// ofOneConnection tells of tuples that only one connection's packets have. Those with a port out of many others' have, too, and what drops
+// anything must not meet them.
+func ofOneConnection(t packet.Tuple) bool {
+	exact := func(p packet.Port) bool { return p.Known() && p.Number != 0 }
+	return t.Protocol == packet.TCP && t.Destination.IsValid() && exact(t.SourcePort) && exact(t.DestinationPort)
 }
 
 // live is a rule, which says to whoever lists it what it is there for.

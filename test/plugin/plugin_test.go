@@ -22,8 +22,6 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 
-	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/nodeimage"
 	"packetwalk.dev/test/world"
 )
 
@@ -150,7 +148,7 @@ func newPlugin(t *testing.T) *plugin {
 	}
 	w.Kubectl(t, "apply", "-f", p.file(t, "pods.yaml", fmt.Sprintf(pods, p.nodes[0], p.nodes[1])))
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/one", "pod/two", "--timeout=50s")
-	p.image(t)
+	p.PluginImage(t)
 	p.before = p.objects(t)
 	return p
 }
@@ -162,28 +160,6 @@ func (p *plugin) file(t *testing.T, name, text string) string {
 		t.Fatal(err)
 	}
 	return file
-}
-
-// image puts packetwalk's image of this version into the machine's store, if it is not there.
-func (p *plugin) image(t *testing.T) {
-	t.Helper()
-	said := strings.Fields(p.Run(t, "--version"))
-	version := said[len(said)-1]
-	name := release.Image(version)
-	if strings.Contains(p.Run(t, "image", "list"), name+" ") {
-		return
-	}
-	program := filepath.Join(p.Root, "bin", "packetwalk")
-	img, err := nodeimage.Local(t.Context(), map[string]string{"usr/bin/packetwalk": program}, version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := filepath.Join(p.dir, "image.tar")
-	if err := nodeimage.WriteArchive(t.Context(), archive, name, img); err != nil {
-		t.Fatal(err)
-	}
-	p.Run(t, "image", "load", archive)
-	t.Cleanup(func() { p.Run(t, "image", "rm", name) })
 }
 
 // command is the plugin, to be started.

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"packetwalk.dev/internal/base/release"
-	"packetwalk.dev/internal/pods/nodeimage"
 	"packetwalk.dev/test/world"
 )
 
@@ -35,7 +33,7 @@ func TestPlugin(t *testing.T) {
 	if err := os.WriteFile(kubeconfig, []byte(w.Kubectl(t, "config", "view", "--raw")), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	pluginImage(t, w, dir)
+	w.PluginImage(t)
 	w.Kubectl(t, "run", "web", "--image=nginx")
 	w.Kubectl(t, "wait", "--for=condition=Ready", "pod/web", "--timeout=50s")
 	plugin := func(args ...string) string {
@@ -72,26 +70,4 @@ func TestPlugin(t *testing.T) {
 		}
 		return nil
 	})
-}
-
-// pluginImage puts packetwalk's image of this version into the machine's store, if it is not there.
-func pluginImage(t *testing.T, w *world.World, dir string) {
-	t.Helper()
-	said := strings.Fields(w.Run(t, "--version"))
-	version := said[len(said)-1]
-	name := release.Image(version)
-	if strings.Contains(w.Run(t, "image", "list"), name+" ") {
-		return
-	}
-	program := filepath.Join(w.Root, "bin", "packetwalk")
-	img, err := nodeimage.Local(t.Context(), map[string]string{"usr/bin/packetwalk": program}, version)
-	if err != nil {
-		t.Fatal(err)
-	}
-	archive := filepath.Join(dir, "image.tar")
-	if err := nodeimage.WriteArchive(t.Context(), archive, name, img); err != nil {
-		t.Fatal(err)
-	}
-	w.Run(t, "image", "load", archive)
-	t.Cleanup(func() { w.Run(t, "image", "rm", name) })
 }

@@ -33,6 +33,7 @@ var benchmarks = []benchmark{
 	{"proxy", "kube-proxy and packetwalk-node, each with iptables and nftables, against one API server with 1 to -services services",
 		benchProxy},
 	{"capture", "captures: of a node with -services services, and of simulated clusters of up to -nodes nodes with -pods pods", benchCapture},
+	{"plugin", "kubectl packetwalk: walks on 5 nodes with containerd, captures of -nodes light nodes with -pods pods", benchPlugin},
 	{"scale", "nodes with pods: time until all are Ready, memory, down", benchScale},
 }
 
@@ -50,8 +51,8 @@ func main() {
 	n := flag.Int("n", 5, "runs of each benchmark (scale: one)")
 	flag.StringVar(&nodes.runtime, "runtime", "light", "what runs pods in answer, pod and scale: light or containerd")
 	flag.StringVar(&nodes.backend, "backend", "iptables", "what the service proxy of answer, pod and scale is made of: iptables or nftables")
-	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale")
-	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale")
+	flag.IntVar(&nodes.count, "nodes", 20, "nodes of scale and plugin")
+	flag.IntVar(&nodes.pods, "pods", 600, "pods of scale and plugin")
 	flag.IntVar(&proxies.services, "services", 10_000, "most services of proxy: a power of ten, up to 100000")
 	flag.DurationVar(&proxies.minute, "steady", time.Minute, "how long proxy makes 1,000 changes a second")
 	flag.StringVar(&proxies.page, "page", "", "page that proxy writes, with two charts beside it")

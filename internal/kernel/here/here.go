@@ -58,7 +58,8 @@ type machine struct {
 
 // namespaces gives a path to each network namespace by its host's name.
 func (m machine) namespaces() (map[string]string, error) {
-	own, err := netnsOf(m.proc + "/self")
+	const self = "thread-self" // the process shows its first thread's namespace, and libraries take any thread elsewhere for a moment
+	own, err := netnsOf(filepath.Join(m.proc, self))
 	if err != nil {
 		return nil, err
 	}
@@ -66,7 +67,7 @@ func (m machine) namespaces() (map[string]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	paths := map[string]string{"node/" + name: m.proc + "/self/ns/net"}
+	paths := map[string]string{"node/" + name: filepath.Join(m.proc, self, "ns/net")}
 	seen := map[uint64]bool{own: true}
 	mounted, err := kernel.MountedNamespaces(m.root + "/run/netns")
 	if err != nil {

@@ -1,10 +1,18 @@
 package here
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 	"testing"
+
+	"github.com/mdlayher/netlink"
+	"golang.org/x/sys/unix"
+
+	"packetwalk.dev/internal/kernel"
+	"packetwalk.dev/internal/testing/kerneltest"
 )
 
 // TestNamespacesOfAMachine: which network namespaces there are, and whose, from a machine's files. A namespace is told by its inode number,
@@ -36,7 +44,7 @@ func TestNamespacesOfAMachine(t *testing.T) {
 	}
 	const systemd = "0::/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod12345678_9abc_4def_8123_456789abcdef.slice/cri-containerd-ff.scope\n"
 	const cgroupfs = "12:pids:/kubepods/besteffort/podaaaaaaaa-bbbb-4ccc-8ddd-eeeeeeeeeeee/ff\n"
-	process("self", "own", "0::/\n")
+	process("thread-self", "own", "0::/\n")
 	process("1", "own", "0::/init.scope\n")
 	process("20", "logged", systemd)
 	process("21", "logged", systemd)
@@ -57,7 +65,7 @@ func TestNamespacesOfAMachine(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := map[string]string{"node/aks-nodepool1-1-0": "self", "pod/kube-system/coredns-7d": "20"}
+	want := map[string]string{"node/aks-nodepool1-1-0": "thread-self", "pod/kube-system/coredns-7d": "20"}
 	for _, pid := range []string{"19", "30", "40"} {
 		inode, err := netnsOf(filepath.Join(root, "proc", pid))
 		if err != nil {
@@ -91,5 +99,47 @@ func TestNamesOfOthers(t *testing.T) {
 	}
 	if got := mountedName(map[string]uint64{"/run/netns/a b": 7, "/run/netns/red": 8}, 7); got != "7" {
 		t.Errorf("namespace %q", got)
+	}
+}
+
+// TestOwnNamespace: the node's own namespace is found while libraries take threads of this process, also its first one, into others.
+func TestOwnNamespace(t *testing.T) {
+	kerneltest.NeedRoot(t)
+	own, err := netnsOf("/proc/thread-self")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns, err := kernel.CreateNamespace(filepath.Join(t.TempDir(), "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = ns.Remove() })
+	ctx, stop := context.WithCancel(t.Context())
+	var busy sync.WaitGroup
+	defer busy.Wait()
+	defer stop()
+	for range 32 {
+		busy.Go(func() {
+			for ctx.Err() == nil {
+				if c, err := netlink.Dial(unix.NETLINK_ROUTE, &netlink.Config{NetNS: ns.FD()}); err == nil {
+					_ = c.Close()
+				}
+			}
+		})
+	}
+	m := machine{proc: "/proc", name: "n"}
+	for range 20 {
+		paths, err := m.namespaces()
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, err := kernel.OpenNamespace(paths["node/n"])
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found.Inode() != own {
+			t.Errorf("the node's namespace is %d at %s, want %d", found.Inode(), found.Path(), own)
+		}
+		_ = found.Close()
 	}
 }

@@ -88,6 +88,15 @@ func Local(ctx context.Context, programs map[string]string, version string) (v1.
 		Labels: map[string]string{"org.opencontainers.image.version": version}})
 }
 
+// WriteLocal writes the image of Local with packetwalk's program, by a name, to a file as WriteArchive does.
+func WriteLocal(ctx context.Context, file, name, program, version string) error {
+	img, err := Local(ctx, map[string]string{"usr/bin/packetwalk": program}, version)
+	if err != nil {
+		return err
+	}
+	return WriteArchive(ctx, file, name, img)
+}
+
 // Programs are files of this machine by their paths in an image.
 func Programs(files map[string]string) Tree {
 	t := Tree{}
