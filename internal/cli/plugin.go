@@ -85,6 +85,7 @@ a namespace of its own, and takes all of it away at the end. docs/your-cluster.m
 	f.VisitAll(func(flag *pflag.Flag) { flag.Hidden = !slices.Contains(shownFlags, flag.Name) })
 	f.StringVar(&o.pods.Image, "image", "", "the image of the pods on the nodes (without it: this version's)")
 	f.StringVar(&o.pods.PullSecret, "image-pull-secret", "", "a Secret of the namespace packetwalk that rbac makes, with which it is pulled")
+	f.BoolVar(&o.pods.Kept, "kept-namespace", false, "start the pods in the namespace packetwalk that rbac makes, also with the right to make one")
 	f.DurationVar(&o.pods.Start, "start-timeout", time.Minute, "how long a node's pod may take to run")
 	f.BoolVar(&o.dryRun, "dry-run", false, "print what would be made on the cluster, and make nothing")
 	root.AddCommand(pluginWalkCommand(s, o), pluginCaptureCommand(s, o), rbacCommand(s), cleanupCommand(s, o), onNodeCommand(s))

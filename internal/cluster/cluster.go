@@ -61,48 +61,64 @@ func Open(config *rest.Config, o Options) (*Cluster, error) {
 	return &Cluster{client: client, config: config, options: o, run: newRun(), nodes: map[string]*node{}, unread: map[string]string{}}, nil
 }
 
-// Plan is what a run makes for some nodes, in order: for --dry-run.
+// Plan is what a run makes for some nodes, in order: for --dry-run. It is in a namespace of the run's own unless the options name the kept
+// one.
 func Plan(o Options, nodes ...string) []runtime.Object {
 	const run = "run"
-	own := Namespace + "-" + run
-	objects := []runtime.Object{namespace(own, run), serviceAccount(own)}
+	in, objects := Namespace, []runtime.Object(nil)
+	if !o.kept() {
+		in = Namespace + "-" + run
+		objects = append(objects, namespace(in, run))
+	}
+	objects = append(objects, serviceAccount(in))
 	for i, name := range nodes {
-		objects = append(objects, o.job(own, run, i+1, name))
+		objects = append(objects, o.job(in, run, i+1, name))
 	}
 	return objects
 }
 
-// prepare finds an administrator's namespace, or makes one of the run's own, so that runs do not wait for each other, and what all nodes
-// have in it.
+// prepare makes what all nodes have in common.
 func (c *Cluster) prepare(ctx context.Context) error {
-	c.made.Do(func() { c.ready = explain(c.makeNamespace(ctx)) })
+	c.made.Do(func() { c.ready = explain(c.makeCommon(ctx)) })
 	return cmp.Or(c.ready, ctx.Err())
 }
 
-// makeNamespace is not broken off: what the API server makes after nobody waits for it would stay.
-func (c *Cluster) makeNamespace(ctx context.Context) error {
+// makeCommon makes a namespace of the run's own, in which nobody else has rights and for which no other run waits, and what all pods have in
+// it. Who may not make one uses that which an administrator keeps. It is not broken off: what the API server makes after nobody waits for it
+// would stay.
+func (c *Cluster) makeCommon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	kept, err := c.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
-	switch {
-	case err == nil && kept.DeletionTimestamp == nil:
-		c.namespace = Namespace
-	case (err == nil || apierrors.IsNotFound(err)) && c.options.PullSecret != "":
-		return fmt.Errorf("--image-pull-secret: its namespace %s is not there: 'kubectl packetwalk rbac | kubectl apply -f -' makes it", Namespace)
-	case err == nil || apierrors.IsNotFound(err):
+	var refused error
+	if !c.options.kept() {
 		c.namespace, c.own = Namespace+"-"+c.run, true
-		if _, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{}); err != nil {
-			if apierrors.IsForbidden(err) {
-				c.namespace = "" // there is nothing to take away
-			}
-			return err
+		_, refused = c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
+		if refused != nil && !apierrors.IsForbidden(refused) {
+			return refused
 		}
-	default:
-		return err
 	}
-	_, err = c.client.CoreV1().ServiceAccounts(c.namespace).Create(ctx, serviceAccount(c.namespace), metav1.CreateOptions{})
+	if refused != nil || c.options.kept() {
+		c.namespace, c.own = "", false // until it is found there is nothing to take away
+		if err := c.findKept(ctx); err != nil {
+			return cmp.Or(refused, err)
+		}
+		c.namespace = Namespace
+	}
+	_, err := c.client.CoreV1().ServiceAccounts(c.namespace).Create(ctx, serviceAccount(c.namespace), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
+	}
+	return err
+}
+
+// findKept looks for an administrator's namespace.
+func (c *Cluster) findKept(ctx context.Context) error {
+	kept, err := c.client.CoreV1().Namespaces().Get(ctx, Namespace, metav1.GetOptions{})
+	if err == nil && kept.DeletionTimestamp == nil {
+		return nil
+	}
+	if err == nil || apierrors.IsNotFound(err) {
+		return fmt.Errorf("the namespace %s is not there: 'kubectl packetwalk rbac | kubectl apply -f -' makes it", Namespace)
 	}
 	return err
 }

@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/kubernetes"
@@ -133,7 +134,7 @@ func whole(t *testing.T, a *asked) {
 		p.Status.ContainerStatuses = []corev1.ContainerStatus{{State: running}}
 		return true, &corev1.EventList{}, client.Tracker().Add(p)
 	})
-	c := &Cluster{client: client, config: config, run: "a", nodes: map[string]*node{}, unread: map[string]string{}}
+	c := &Cluster{client: client, config: config, options: Options{Kept: true}, run: "a", nodes: map[string]*node{}, unread: map[string]string{}}
 	view, err := c.Look(t.Context())
 	if err != nil || view.Unread() != nil || !slices.Equal(view.Nodes(), []string{"n"}) {
 		t.Fatalf("nodes %v: %v, %v", view.Nodes(), err, view.Unread())
@@ -242,6 +243,43 @@ func left(t *testing.T, client kubernetes.Interface) string {
 	return strings.Join(names, " ")
 }
 
+// TestWhichNamespace: a run makes one of its own, where nobody else has rights, whatever is called packetwalk already; only who may not
+// make one, or says so, uses that.
+func TestWhichNamespace(t *testing.T) {
+	forbidden := func(c *fake.Clientset) {
+		c.PrependReactor("create", "namespaces", func(clienttesting.Action) (bool, runtime.Object, error) {
+			return true, nil, apierrors.NewForbidden(corev1.Resource("namespaces"), "", errors.New("no right"))
+		})
+	}
+	free := func(*fake.Clientset) {}
+	for name, test := range map[string]struct {
+		kept, there bool
+		rights      func(*fake.Clientset)
+		want, err   string
+	}{
+		"own":                  {false, true, free, "packetwalk-a", ""},
+		"no right":             {false, true, forbidden, "packetwalk", ""},
+		"no right and none":    {false, false, forbidden, "", "no right"},
+		"told":                 {true, true, free, "packetwalk", ""},
+		"told and there is no": {true, false, free, "", "rbac"},
+	} {
+		client := fake.NewClientset()
+		if test.there {
+			client = fake.NewClientset(Rights()[0])
+		}
+		test.rights(client)
+		c := &Cluster{client: client, run: "a", nodes: map[string]*node{}, options: Options{Kept: test.kept}}
+		err := c.prepare(t.Context())
+		if c.namespace != test.want || c.own != (test.want == "packetwalk-a") || (err != nil) != (test.err != "") ||
+			err != nil && !strings.Contains(err.Error(), test.err) {
+			t.Errorf("%s: namespace %q, own %v: %v", name, c.namespace, c.own, err)
+		}
+		if err := c.Close(t.Context()); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
 // TestTakeAway: a run takes away its own, and namespaces that runs left long ago; a cleanup takes away all that runs have made. What others
 // have made stays.
 func TestTakeAway(t *testing.T) {
@@ -260,7 +298,7 @@ func TestTakeAway(t *testing.T) {
 			"job/b1 job/foreign namespace/packetwalk", "job/foreign namespace/packetwalk"},
 	} {
 		client := fake.NewClientset(test.there...)
-		c := &Cluster{client: client, run: "a", nodes: map[string]*node{}}
+		c := &Cluster{client: client, run: "a", nodes: map[string]*node{}, options: Options{Kept: name == "administrator's"}}
 		if err := c.prepare(t.Context()); err != nil {
 			t.Fatal(err)
 		}

@@ -14,8 +14,8 @@ import (
 	"packetwalk.dev/internal/base/release"
 )
 
-// Namespace is where everything is made where an administrator has made it (see [Rights]); each run else makes one of its own, whose name
-// begins so. What is made bears the labels.
+// Namespace is that which an administrator keeps (see [Rights]) for those who may make none: others have rights there. A run that may makes
+// one of its own, whose name begins so. What is made bears the labels.
 const (
 	Namespace    = "packetwalk"
 	managedBy    = "app.kubernetes.io/managed-by"
@@ -33,6 +33,7 @@ type Options struct {
 	Version    string
 	Image      string // "" for that of the version
 	PullSecret string // a Secret of type kubernetes.io/dockerconfigjson in Namespace; "" for none
+	Kept       bool   // use Namespace, which must be there; with PullSecret so, too
 	// Life is how long a node's pod lives at most; 0 for 10 minutes. Start is how long one is waited for; 0 for a minute.
 	Life, Start time.Duration
 }
@@ -49,6 +50,8 @@ func (o Options) image() string {
 	}
 	return release.Image(o.Version)
 }
+
+func (o Options) kept() bool { return o.Kept || o.PullSecret != "" }
 
 func (o Options) life() time.Duration {
 	if o.Life > 0 {

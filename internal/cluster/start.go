@@ -167,7 +167,7 @@ func (c *Cluster) refused(ctx context.Context, job string) error {
 	events, err := c.client.CoreV1().Events(c.namespace).List(ctx, metav1.ListOptions{FieldSelector: of, Limit: 10})
 	if err == nil && len(events.Items) > 0 { // they are a help only
 		return fmt.Errorf("its pod is refused: %s; where a policy forbids privileged pods, exempt the namespace %s that "+
-			"'kubectl packetwalk rbac' makes", visible.Text(events.Items[0].Message), Namespace)
+			"'kubectl packetwalk rbac' makes, and use --kept-namespace", visible.Text(events.Items[0].Message), Namespace)
 	}
 	return nil
 }
