@@ -122,11 +122,16 @@ func (v *View) Refused(kind, namespace, name string) string {
 // NodeOf is the node that a host is on; "" where it is on none.
 func (v *View) NodeOf(host string) string { return v.on[host] }
 
-// Starts are so many at the same time.
-const startsAtOnce = 16
+// startsAtOnce are started at the same time; perNode is how much longer pods live for each of the nodes, which are read one after the other.
+const (
+	startsAtOnce = 16
+	perNode      = 5 * time.Second
+)
 
-// Start starts the pods on some nodes side by side, and gives the nodes whose pods run. The error is what is wrong with the others.
+// Start starts the pods on some nodes side by side, before any others, and gives the nodes whose pods run. The error is what is wrong with
+// the others.
 func (v *View) Start(ctx context.Context, nodes []string) (started []string, err error) {
+	v.cluster.options.Life = v.cluster.options.life() + time.Duration(len(nodes))*perNode
 	errs := make([]error, len(nodes))
 	var g errgroup.Group
 	g.SetLimit(startsAtOnce)
