@@ -62,7 +62,9 @@ func TestHindered(t *testing.T) {
 		"no container":   {status: waiting("CreateContainerError", "no space"), says: []string{"container cannot be made", "no space"}},
 		"not run":        {status: waiting("RunContainerError", "no runc"), says: []string{"container cannot be made", "no runc"}},
 		"ended":          {status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "Evicted", Message: "disk"}, says: []string{"ended", "Evicted", "disk"}},
-		"over":           {status: corev1.PodStatus{Phase: corev1.PodSucceeded}, says: []string{"ended"}},
+		"full": {status: corev1.PodStatus{Phase: corev1.PodFailed, Reason: "OutOfpods", Message: "capacity: 30"},
+			says: []string{"no room", "capacity: 30"}},
+		"over": {status: corev1.PodStatus{Phase: corev1.PodSucceeded}, says: []string{"ended"}},
 	} {
 		runs, err := hindered(&corev1.Pod{Status: test.status}, Options{Image: "corp/pw:1"})
 		if runs != test.runs || (err != nil) != (test.says != nil) {

@@ -129,6 +129,10 @@ func (c *Cluster) changed(ctx context.Context, o metav1.ListOptions, version str
 func hindered(p *corev1.Pod, o Options) (runs bool, err error) {
 	switch p.Status.Phase {
 	case corev1.PodFailed, corev1.PodSucceeded:
+		if strings.HasPrefix(p.Status.Reason, "OutOf") { // of pods, or of what they ask for (kubernetes: pkg/kubelet/lifecycle/predicate.go)
+			return false, fmt.Errorf("it has no room for one more pod: %s; let one go, or run 'packetwalk capture --here' on it",
+				visible.Text(p.Status.Message))
+		}
 		return false, fmt.Errorf("its pod ended: %s", visible.Text(whyEnded(&p.Status)))
 	}
 	for _, s := range p.Status.ContainerStatuses {
