@@ -131,12 +131,13 @@ func (v *view) places(all bool) proof.Places {
 type account struct {
 	pairs, steps, agreed int
 	took, longest        time.Duration
+	slowest              pair
 	wrong                []string
 }
 
 func (a *account) String() string {
-	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s; %d pairs disagree", a.pairs, a.steps, a.agreed,
-		a.took.Seconds()/float64(max(a.pairs, 1)), a.longest.Seconds(), len(a.wrong))
+	return fmt.Sprintf("%d pairs, %d steps compared, %d agree; %.2f s a walk, the longest %.2f s (%s); %d pairs disagree", a.pairs, a.steps, a.agreed,
+		a.took.Seconds()/float64(max(a.pairs, 1)), a.longest.Seconds(), a.slowest, len(a.wrong))
 }
 
 // compare walks all pairs and lays each beside the kernel.
@@ -203,7 +204,9 @@ func (v *view) walk(ctx context.Context, p pair, a *account) (why string) {
 		if why = wrong(report); why == "" {
 			took := time.Since(begin)
 			a.pairs, a.steps, a.agreed = a.pairs+1, a.steps+report.Steps, a.agreed+report.Agreed
-			a.took, a.longest = a.took+took, max(a.longest, took)
+			if a.took += took; took > a.longest {
+				a.longest, a.slowest = took, p
+			}
 			return ""
 		}
 		changed, err := v.renew(source)
