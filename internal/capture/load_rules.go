@@ -12,6 +12,7 @@ import (
 	"packetwalk.dev/internal/syntax/ebtables"
 	"packetwalk.dev/internal/syntax/ipset"
 	"packetwalk.dev/internal/syntax/iptables"
+	"packetwalk.dev/internal/syntax/nfnetlink"
 	"packetwalk.dev/internal/syntax/nftables"
 )
 
@@ -102,6 +103,8 @@ func loadNFT(l *Loader, text []byte) error {
 	if err != nil {
 		return err
 	}
+	// Somebody may have traced meanwhile, and nothing hangs on that.
+	lowered = slices.DeleteFunc(lowered, func(t *netfilter.Table) bool { return strings.HasPrefix(t.Name, nfnetlink.TraceTable) })
 	joined, missing := listed.Join(lowered, l.saved)
 	l.Host.Rules.Tables, l.saved = joined, nil
 	if len(missing) > 0 {

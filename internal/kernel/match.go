@@ -4,11 +4,32 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
 	"packetwalk.dev/internal/model/packet"
 )
+
+// PacketFilter chooses packets for a trace or a capture, as few of others' as can be: those that have the tuple, and of TCP those of them
+// that make and refuse a connection, with SYN or RST. In a tuple an address that is the zero Addr, or its family's unspecified one, and a
+// port that is the zero Port match any; ports that are spans match every number in them.
+type PacketFilter struct {
+	packet.Tuple
+	// Payload is how the payload of a datagram begins, or of an ICMP query; none for any.
+	Payload []byte
+	// Carried is what a packet of VXLAN carries; nil for anything.
+	Carried *packet.Tuple
+}
+
+// Filters choose by tuples alone.
+func Filters(tuples ...packet.Tuple) []PacketFilter {
+	filters := make([]PacketFilter, len(tuples))
+	for i, t := range tuples {
+		filters[i].Tuple = t
+	}
+	return filters
+}
 
 // check is one condition on a field of a packet. Lists of them, all of which must hold, are what both a trace's rules and a capture's
 // filter are made of.
@@ -63,16 +84,40 @@ func layoutOf(t packet.Tuple) (ipLayout, error) {
 	return ipv6Layout, nil
 }
 
-// packets are the checks for packets with the tuple; of TCP for segments with SYN or RST.
-func (l ipLayout) packets(t packet.Tuple) []check {
-	checks := append(l.begin(t.Protocol), l.tuple(atNetwork, 0, 0, t)...)
+// packets are the checks for the packets of a filter.
+func (l ipLayout) packets(f PacketFilter) ([]check, error) {
+	checks := slices.Concat(l.begin(f.Protocol), l.tuple(atNetwork, 0, 0, f.Tuple), ofKind(0, f.Tuple))
+	if len(f.Payload) > 0 {
+		const header = 8 // of UDP, and of an ICMP query
+		checks = append(checks, check{atTransport, header, isEqual, f.Payload[:min(4, len(f.Payload))]})
+	}
+	if f.Carried == nil {
+		return checks, nil
+	}
+	inner, err := layoutOf(*f.Carried)
+	return append(checks, inner.carried(*f.Carried)...), err
+}
+
+// ofKind are the checks for what of its protocol a packet is, whose transport header begins there.
+func ofKind(transport uint32, t packet.Tuple) []check {
 	switch t.Protocol {
 	case packet.TCP:
-		return append(checks, check{atTransport, 13, hasBit, []byte{byte(packet.SYN | packet.RST)}})
+		return []check{{atTransport, transport + 13, hasBit, []byte{byte(packet.SYN | packet.RST)}}}
 	case packet.ICMP, packet.ICMPv6:
-		return append(checks, check{atTransport, 0, isEqual, []byte{t.Type}})
+		return []check{{atTransport, transport, isEqual, []byte{t.Type}}}
 	}
-	return checks
+	return nil
+}
+
+// carried are the checks for the packet that one of VXLAN carries, behind the headers of UDP, VXLAN (RFC 7348) and Ethernet. One with options
+// in its IPv4 header is none that a probe sends.
+func (l ipLayout) carried(t packet.Tuple) []check {
+	const etherType, ip = 8 + 8 + 12, 8 + 8 + 14
+	checks := []check{{atTransport, etherType, isEqual, wire16(uint16(l.etherType))}, {atTransport, ip + l.protocol, isEqual, []byte{byte(t.Protocol)}}}
+	if l.etherType == packet.EtherIPv4 {
+		checks = append(checks, check{atTransport, ip, isEqual, []byte{0x45}})
+	}
+	return slices.Concat(checks, l.tuple(atTransport, ip, ip+l.length, t), ofKind(ip+l.length, t))
 }
 
 // errors are the checks for ICMP errors that quote a packet with the tuple. A quoted IPv4 header with options is not looked into.

@@ -20,11 +20,11 @@ import (
 // Capture reads copies of chosen packets at every interface of a namespace, as tcpdump -i any does, but with their link-layer headers. It
 // changes nothing about them.
 type Capture struct {
-	file   *os.File
-	ns     *Namespace
-	tuples []packet.Tuple
-	links  map[int]linkName
-	buf    []byte
+	file    *os.File
+	ns      *Namespace
+	filters []PacketFilter
+	links   map[int]linkName
+	buf     []byte
 }
 
 // Captured is one packet at one interface.
@@ -43,15 +43,15 @@ const (
 	captureSnap   = 2048
 )
 
-// OpenCapture captures the packets in the namespace that have one of the tuples, and the ICMP errors about them, as [OpenTrace] chooses
-// them; without tuples every IP packet. It goes on until Close.
-func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
+// OpenCapture captures the packets in the namespace that one of the filters chooses, and the ICMP errors about them; without any every IP
+// packet. It goes on until Close.
+func OpenCapture(n *Namespace, filters []PacketFilter) (*Capture, error) {
 	fail := func(err error) (*Capture, error) { return nil, fmt.Errorf("capture in %s: %w", n.path, err) }
 	links, err := n.linkNames()
 	if err != nil {
 		return fail(err)
 	}
-	c := &Capture{ns: n, tuples: tuples, links: links, buf: make([]byte, captureSnap)}
+	c := &Capture{ns: n, filters: filters, links: links, buf: make([]byte, captureSnap)}
 	var fd int
 	err = n.Do(func() (err error) {
 		fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -63,7 +63,7 @@ func OpenCapture(n *Namespace, tuples []packet.Tuple) (*Capture, error) {
 	c.file = os.NewFile(uintptr(fd), "capture")
 	// Bound last: until then the socket gets nothing, and so nothing that the filter does not choose.
 	err = errors.Join(
-		setCaptureFilter(fd, tuples),
+		setCaptureFilter(fd, filters),
 		os.NewSyscallError("SO_RCVBUFFORCE", unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, captureBuffer)),
 		os.NewSyscallError("bind", unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: networkOrder(unix.ETH_P_ALL)})),
 	)
@@ -159,7 +159,7 @@ func (c *Capture) Read(ctx context.Context) (Captured, error) {
 		case err != nil:
 			return Captured{}, fmt.Errorf("read capture: %w", err)
 		}
-		if len(c.tuples) == 0 || slices.ContainsFunc(c.tuples, func(t packet.Tuple) bool { return chosen(&got.Packet, t) }) {
+		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f PacketFilter) bool { return chosen(&got.Packet, f.Tuple) }) {
 			return got, nil
 		}
 	}
@@ -211,7 +211,7 @@ func (c *Capture) link(index int) linkName {
 	return c.links[index]
 }
 
-// chosen tells whether a tuple of OpenTrace and OpenCapture chooses the packet.
+// chosen tells whether a filter with the tuple may choose the packet.
 func chosen(p *packet.Packet, t packet.Tuple) bool {
 	if p.About != nil && within(*p.About, t) {
 		return true

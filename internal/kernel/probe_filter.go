@@ -16,10 +16,10 @@ const skfNetOff = 0xfff00000
 // maxFilter is how many instructions the kernel takes (BPF_MAXINSNS).
 const maxFilter = 4096
 
-// setCaptureFilter lets a socket have what the tuples choose. Where there are more than a filter, or the socket's memory
-// (net.core.optmem_max), has room for, it looks at protocols only; a Capture looks at every packet again.
-func setCaptureFilter(fd int, tuples []packet.Tuple) error {
-	exact, err := captureFilter(tuples)
+// setCaptureFilter lets a socket have what the filters choose. Where there are more than a program, or the socket's memory
+// (net.core.optmem_max), has room for, it looks at protocols only, and of TCP at SYN and RST; a Capture looks at every packet again.
+func setCaptureFilter(fd int, filters []PacketFilter) error {
+	exact, err := captureFilter(filters)
 	if err != nil {
 		return err
 	}
@@ -28,27 +28,31 @@ func setCaptureFilter(fd int, tuples []packet.Tuple) error {
 			return err
 		}
 	}
-	coarse, err := protocolFilter(tuples)
+	coarse, err := protocolFilter(tuplesOf(filters))
 	if err != nil {
 		return err
 	}
 	return setFilter(fd, coarse)
 }
 
-// captureFilter lets pass what the tuples choose; without tuples, what is IP.
-func captureFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
+// captureFilter lets pass what the filters choose; without any, what is IP.
+func captureFilter(filters []PacketFilter) ([]bpf.RawInstruction, error) {
 	var program []bpf.Instruction
-	if len(tuples) == 0 {
+	if len(filters) == 0 {
 		for _, layout := range []ipLayout{ipv4Layout, ipv6Layout} {
 			program = append(program, block(layout, layout.begin(0)[:1])...)
 		}
 	}
-	for _, t := range tuples {
-		layout, err := layoutOf(t)
+	for _, f := range filters {
+		layout, err := layoutOf(f.Tuple)
 		if err != nil {
 			return nil, err
 		}
-		program = append(append(program, block(layout, layout.packets(t))...), block(layout, layout.errors(t))...)
+		checks, err := layout.packets(f)
+		if err != nil {
+			return nil, err
+		}
+		program = append(append(program, block(layout, checks)...), block(layout, layout.errors(f.Tuple))...)
 	}
 	return assemble(program)
 }
@@ -69,7 +73,11 @@ func protocolFilter(tuples []packet.Tuple) ([]bpf.RawInstruction, error) {
 		for _, p := range []packet.Protocol{layout.icmp, t.Protocol} {
 			if k := (kind{layout, p}); !seen[k] {
 				seen[k] = true
-				program = append(program, block(layout, layout.begin(p))...)
+				checks := layout.begin(p)
+				if p == packet.TCP {
+					checks = append(checks, ofKind(0, t)...)
+				}
+				program = append(program, block(layout, checks)...)
 			}
 		}
 	}

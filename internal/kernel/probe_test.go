@@ -172,7 +172,7 @@ func TestProbeErrors(t *testing.T) {
 
 func openCapture(t testing.TB, ns *kernel.Namespace, tuples ...packet.Tuple) *kernel.Capture {
 	t.Helper()
-	c, err := kernel.OpenCapture(ns, tuples)
+	c, err := kernel.OpenCapture(ns, kernel.Filters(tuples...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,7 +244,7 @@ func TestTraceDropsRepeats(t *testing.T) {
 	a, b := pair(t)
 	script(t, b, "iptables-nft -A INPUT -p tcp --dport 80 -j DROP")
 	tuple := tcpTuple("10.9.0.1:4711", "10.9.0.2:80")
-	trace, err := kernel.OpenTrace(a, []packet.Tuple{tuple}, []packet.Tuple{tuple})
+	trace, err := kernel.OpenTrace(a, kernel.Filters(tuple), []packet.Tuple{tuple})
 	if err != nil {
 		t.Fatal(err)
 	}

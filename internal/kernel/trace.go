@@ -1,11 +1,14 @@
 package kernel
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -66,15 +69,42 @@ const traceBuffer = 8 << 20
 // errTraceLost says that the kernel had events for which there was no room.
 var errTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
 
-// OpenTrace traces the packets in the namespace that have one of the tuples, and the ICMP errors about packets that have one of those in
-// about: of an error's quotation an event does not show enough to tell. In a tuple an address that is the zero Addr, or its family's
-// unspecified one, and a port that is the zero Port match any; ports that are spans match every number in them. Of TCP only segments with
-// SYN or RST are traced: those that make and refuse a connection. Until Close the namespace's own repeated SYNs are dropped, which TCP
-// sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of one connection.
-func OpenTrace(n *Namespace, tuples, about []packet.Tuple) (*Trace, error) {
+// ErrTraceLogged says that the machine's own namespace has tables of iptables-legacy, and a logger: the kernel writes each rule of theirs that
+// a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
+var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log")
+
+// logsTraces tells whether that is so. Other namespaces than the machine's own log nothing, and do not have nf_log_all_netns (nf_log.c).
+func (n *Namespace) logsTraces() bool {
+	logs := false
+	_ = n.Do(func() error {
+		if _, err := os.Stat("/proc/sys/net/netfilter/nf_log_all_netns"); err != nil {
+			return nil
+		}
+		for tables, logger := range map[string]string{"ip_tables_names": "2", "ip6_tables_names": "10"} {
+			legacy, _ := os.ReadFile("/proc/thread-self/net/" + tables)
+			name, _ := os.ReadFile("/proc/sys/net/netfilter/nf_log/" + logger)
+			logs = logs || len(legacy) > 0 && len(name) > 0 && string(bytes.TrimSpace(name)) != "NONE"
+		}
+		return nil
+	})
+	return logs
+}
+
+// OpenTrace traces the packets in the namespace that one of the filters chooses, and the ICMP errors about packets that have one of the
+// tuples in about: of an error's quotation an event does not show enough to tell. Until Close the namespace's own repeated SYNs are dropped,
+// which TCP sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of one
+// connection. The error is [ErrTraceLogged] where the kernel would write the packets into its log.
+func OpenTrace(n *Namespace, filters []PacketFilter, about []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
+	if n.logsTraces() {
+		return fail(ErrTraceLogged)
+	}
+	links, err := n.linkNames()
+	if err != nil {
+		return fail(err)
+	}
+	bridges := slices.ContainsFunc(slices.Collect(maps.Values(links)), func(l linkName) bool { return l.bridge })
 	t := &Trace{table: newTraceTable()}
-	var err error
 	if t.events, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())}); err != nil {
 		return fail(err)
 	}
@@ -84,7 +114,7 @@ func OpenTrace(n *Namespace, tuples, about []packet.Tuple) (*Trace, error) {
 	if t.owner, err = netlink.Dial(unix.NETLINK_NETFILTER, &netlink.Config{NetNS: int(n.file.Fd())}); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
-	if err := addTraceRules(t.owner, t.table, tuples, about); err != nil {
+	if err := addTraceRules(t.owner, t.table, filters, about, bridges); err != nil {
 		return fail(errors.Join(err, t.Close()))
 	}
 	return t, nil

@@ -31,7 +31,7 @@ func script(t testing.TB, ns *kernel.Namespace, text string) {
 
 func openTrace(t testing.TB, ns *kernel.Namespace, tuples ...packet.Tuple) *kernel.Trace {
 	t.Helper()
-	trace, err := kernel.OpenTrace(ns, tuples, tuples)
+	trace, err := kernel.OpenTrace(ns, kernel.Filters(tuples...), tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,13 +143,20 @@ var traced = packet.Tuple{Protocol: packet.UDP, Destination: netip.MustParseAddr
 func TestTraceLeavesNothing(t *testing.T) {
 	kerneltest.NeedRoot(t)
 	ns := namespace(t, t.TempDir()+"/a")
+	if without := openTrace(t, ns, traced); traceTables(t, ns) != 1 {
+		t.Errorf("%d tables of the trace, want 1", traceTables(t, ns))
+	} else if err := without.Close(); err != nil {
+		t.Error(err)
+	}
+	script(t, ns, "ip link add br0 type bridge")
 	trace := openTrace(t, ns, traced)
 	if n := traceTables(t, ns); n != 2 {
-		t.Errorf("%d tables of the trace, want 2", n)
+		t.Errorf("%d tables of the trace where there is a bridge, want 2", n)
 	}
 	var listed []byte
 	err := ns.Do(func() (err error) { listed, err = exec.Command("nft", "list", "ruleset").Output(); return err })
-	rules := strings.Count(string(listed), "nftrace set 1") + strings.Count(string(listed), "limit rate over")
+	rules := strings.Count(string(listed), "nftrace set 1") + strings.Count(string(listed), "limit rate over") +
+		strings.Count(string(listed), "chain ") // one guard each
 	if signed := strings.Count(string(listed), `comment "packetwalk walk --live: `); err != nil || rules < 4 || signed != rules {
 		t.Errorf("%d of %d rules say what they are there for (%v):\n%s", signed, rules, err, listed)
 	}
@@ -195,8 +202,8 @@ func TestTraceKilled(t *testing.T) {
 	if !lines.Scan() || lines.Text() != "tracing" {
 		t.Errorf("the tracing process said %q", lines.Text())
 	}
-	if n := traceTables(t, ns); n != 2 {
-		t.Errorf("%d tables of the trace, want 2", n)
+	if n := traceTables(t, ns); n != 1 {
+		t.Errorf("%d tables of the trace, want 1", n)
 	}
 	if err := cmd.Process.Kill(); err != nil {
 		t.Error(err)
@@ -229,7 +236,7 @@ func TestTraceBadTuples(t *testing.T) {
 	ns := namespace(t, t.TempDir()+"/a")
 	mixed := packet.Tuple{Protocol: packet.TCP, Source: netip.MustParseAddr("10.9.0.2"), Destination: netip.MustParseAddr("fd00::1")}
 	for _, tuples := range [][]packet.Tuple{nil, {mixed}} {
-		if _, err := kernel.OpenTrace(ns, tuples, tuples); err == nil {
+		if _, err := kernel.OpenTrace(ns, kernel.Filters(tuples...), tuples); err == nil {
 			t.Errorf("no error for %v", tuples)
 		}
 	}

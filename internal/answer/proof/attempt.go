@@ -36,8 +36,9 @@ type attempt struct {
 	watchers  []*watcher
 	activity  chan struct{}
 	sent      chan sent
-	chance    bool // an outcome may have a port that the kernel chooses by chance
-	everyone  bool // all hosts are watched
+	end       func() // takes socket, traces and captures away, once
+	chance    bool   // an outcome may have a port that the kernel chooses by chance
+	everyone  bool   // all hosts are watched
 }
 
 // sent is what the probe returned.
@@ -57,17 +58,21 @@ func (a *attempt) run(ctx context.Context, places Places, expected *walk.Result,
 		}
 	}
 	watching, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	defer wg.Wait()
-	defer stop()
-	a.watchers, err = watch(watching, places, tuples(expected), policies(expected), others, expected.More, a.activity)
-	defer func() { closeAll(a.watchers) }()
+	waiting, enough := context.WithCancel(ctx)
+	var sending sync.WaitGroup
+	a.end = sync.OnceFunc(func() {
+		enough()
+		sending.Wait()
+		_ = a.probe.Close() // before the rules that keep it from repeating its SYN
+		closeAll(a.watchers)
+		stop()
+	})
+	defer a.end()
+	a.watchers, err = watch(watching, places, filters(expected, a.payload), policies(expected), others, expected.More, a.activity)
 	if err != nil {
 		return Report{}, err
 	}
-	waiting, enough := context.WithCancel(ctx)
-	defer enough()
-	wg.Go(func() {
+	sending.Go(func() {
 		r, err := a.probe.Send(ctx, waiting)
 		a.sent <- sent{r, err}
 	})
@@ -146,6 +151,9 @@ func (a *attempt) compare(ctx context.Context, answer *kernel.ProbeResult, over 
 	if err != nil {
 		return Report{}, 0, err
 	}
+	if over {
+		a.end() // what follows may take long, and hosts are read in it
+	}
 	if report, err = a.inOrder(o); err != nil {
 		return Report{}, 0, err
 	}
@@ -223,10 +231,15 @@ func (a *attempt) observed(ctx context.Context, answer *kernel.ProbeResult) (*Ob
 	return o, err
 }
 
+// busy is how long a place is waited for at most on which others' packets are seen, too.
+const busy = 500 * time.Millisecond
+
 // settle returns when nothing has been read for a while.
 func (a *attempt) settle(ctx context.Context, while time.Duration) {
 	timer := time.NewTimer(while)
 	defer timer.Stop()
+	ctx, cancel := context.WithTimeout(ctx, max(4*while, busy))
+	defer cancel()
 	for {
 		select {
 		case <-ctx.Done():

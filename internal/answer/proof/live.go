@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"time"
 
 	"packetwalk.dev/internal/kernel"
@@ -36,6 +37,7 @@ func Live(
 	if err != nil {
 		return nil, Report{}, err
 	}
+	probe = &closedOnce{Sender: probe}
 	defer probe.Close()
 	expected := *result
 	if result.More {
@@ -59,6 +61,18 @@ func Live(
 	}
 	report.Took = time.Since(begin)
 	return result, report, err
+}
+
+// closedOnce is a sender that can be closed again.
+type closedOnce struct {
+	Sender
+	once sync.Once
+	err  error
+}
+
+func (c *closedOnce) Close() error {
+	c.once.Do(func() { c.err = c.Sender.Close() })
+	return c.err
 }
 
 // portTries is how many ports the kernel is asked for until one is not in use on the way. A machine has 28,000 by default.

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"time"
 
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
@@ -75,11 +76,18 @@ type localWatcher struct {
 	stop     context.CancelFunc
 	reading  sync.WaitGroup
 
-	mu   sync.Mutex
-	seen Host
-	lost int // packets that the capture had no room for
-	err  error
+	mu     sync.Mutex
+	seen   Host
+	lost   int // packets that the capture had no room for
+	err    error
+	last   time.Time // that something was seen
+	listed time.Time // that the connections were
 }
+
+// mostSeen bounds what is kept of trace and capture each: of one packet there are some hundreds of events.
+const mostSeen = 50_000
+
+var errTooMany = fmt.Errorf("more than %d events of packets that look like the one that is sent", mostSeen)
 
 func (w *localWatcher) Close() error {
 	w.stop()
@@ -124,6 +132,11 @@ func (w *localWatcher) note(ctx context.Context, err error, keep func()) bool {
 		return false
 	}
 	keep()
+	w.last = time.Now()
+	if len(w.seen.Trace) > mostSeen || len(w.seen.Packets) > mostSeen {
+		w.err = errors.Join(w.err, errTooMany)
+		return false
+	}
 	select {
 	case w.activity <- struct{}{}:
 	default:
@@ -134,8 +147,7 @@ func (w *localWatcher) note(ctx context.Context, err error, keep func()) bool {
 // Now asks for what is asked for at the end, too: connections, the handles of the chains that were met, and whether all that was captured
 // was read.
 func (w *localWatcher) Now(context.Context) (Host, error) {
-	flows, err := w.ns.Flows()
-	if err != nil {
+	if err := w.listFlows(); err != nil {
 		return Host{}, err
 	}
 	lost, err := w.capture.Lost()
@@ -159,11 +171,33 @@ func (w *localWatcher) Now(context.Context) (Host, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.seen.Flows, w.seen.Handles, w.seen.Absent = w.what.flows(flows), handles, absent
+	w.seen.Handles, w.seen.Absent = handles, absent
 	if w.lost += lost; w.lost > 0 {
 		err = fmt.Errorf("the kernel dropped %d captured packets: they came faster than they were read", w.lost)
 	}
 	return w.seen, errors.Join(w.err, err)
+}
+
+// confirmed is how long after a packet was seen the kernel has its connection.
+const confirmed = 50 * time.Millisecond
+
+// listFlows lists the connections, of which a node may have hundreds of thousands, unless nothing came since they were listed.
+func (w *localWatcher) listFlows() error {
+	w.mu.Lock()
+	fresh := w.listed.Sub(w.last) > confirmed
+	w.mu.Unlock()
+	if fresh {
+		return nil
+	}
+	begin := time.Now()
+	flows, err := w.ns.Flows()
+	if err != nil {
+		return err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.seen.Flows, w.listed = w.what.flows(flows), begin
+	return nil
 }
 
 func (w *localWatcher) handles(events []kernel.TraceEvent) (map[ChainID][]uint64, error) {

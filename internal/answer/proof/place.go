@@ -40,9 +40,10 @@ type Sender interface {
 
 // Watching is what is to be seen in a namespace.
 type Watching struct {
-	Captured []packet.Tuple // which packets are captured, all without any (kernel.OpenCapture)
+	Captured []kernel.PacketFilter // which packets are captured, all without any (kernel.OpenCapture)
 	// Traced packets, and errors about those of About, are traced (kernel.OpenTrace): none without any.
-	Traced, About []packet.Tuple
+	Traced []kernel.PacketFilter
+	About  []packet.Tuple
 	// Flows are the connections that matter, by the packets that begin or answer them; all without any.
 	Flows []packet.Tuple
 	// Chains are base chains of which is asked whether the kernel has them.

@@ -10,38 +10,71 @@ import (
 	"slices"
 	"sync"
 
+	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/walk"
 )
 
-// tuples lists, for each host, what the packets of every outcome look like when they come in, are sent or leave. The sender's own are
-// listed without their source: whether the kernel chooses the predicted one is to be seen.
-func tuples(result *walk.Result) map[string][]packet.Tuple {
-	all := map[string][]packet.Tuple{}
-	seen := map[string]map[packet.Tuple]bool{}
-	add := func(s *walk.Step) {
-		t := s.Packet.Tuple
-		if s.Packet.About != nil {
-			t = *s.Packet.About // errors are watched with what they are about
+// filters choose, for each host, what the packets of every outcome look like when they come in, are sent or leave, with what they carry. The
+// sender's own are chosen without their source: whether the kernel chooses the predicted one is to be seen.
+func filters(result *walk.Result, payload []byte) map[string][]kernel.PacketFilter {
+	all := map[string][]kernel.PacketFilter{}
+	type key struct {
+		host           string
+		tuple, carried packet.Tuple
+		payload        string
+	}
+	seen := map[key]bool{}
+	add := func(s *walk.Step, back bool) {
+		f := filterOf(&s.Packet, payload, back)
+		if s.Stage == walk.Sent && s.Host == result.Request.Host && f.SourcePort == result.Request.Packet.SourcePort {
+			f.Source, f.Code = netip.Addr{}, 0
 		}
-		if s.Stage == walk.Sent && s.Host == result.Request.Host && t.SourcePort == result.Request.Packet.SourcePort {
-			t.Source, t.Code = netip.Addr{}, 0
+		k := key{host: s.Host, tuple: f.Tuple, payload: string(f.Payload)}
+		if f.Carried != nil {
+			k.carried = *f.Carried
 		}
-		if seen[s.Host] == nil {
-			seen[s.Host] = map[packet.Tuple]bool{}
-		}
-		if !seen[s.Host][t] {
-			seen[s.Host][t] = true
-			all[s.Host] = append(all[s.Host], t)
+		if !seen[k] {
+			seen[k] = true
+			all[s.Host] = append(all[s.Host], f)
 		}
 	}
-	for s := range result.Steps() {
-		switch s.Stage {
-		case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
-			add(s)
+	for i := range result.Outcomes {
+		o := &result.Outcomes[i]
+		for j, steps := range [...][]walk.Step{o.There, o.Back} {
+			for k := range steps {
+				switch steps[k].Stage {
+				case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
+					add(&steps[k], j == 1)
+				}
+			}
 		}
 	}
 	return all
+}
+
+// filterOf chooses a packet of the way there or back. Errors are chosen by what they are about. What answers a datagram is the program's
+// business.
+func filterOf(p *packet.Packet, payload []byte, back bool) kernel.PacketFilter {
+	switch {
+	case p.About != nil:
+		return kernel.PacketFilter{Tuple: *p.About}
+	case p.Tunnel != nil && p.Tunnel.Inner.About == nil:
+		carried := p.Tunnel.Inner.Tuple
+		return kernel.PacketFilter{Tuple: p.Tuple, Carried: &carried}
+	case p.Tunnel == nil && (p.Protocol == packet.UDP && !back || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6):
+		return kernel.PacketFilter{Tuple: p.Tuple, Payload: payload[:min(4, len(payload))]}
+	}
+	return kernel.PacketFilter{Tuple: p.Tuple}
+}
+
+func tuplesOf(filters []kernel.PacketFilter) (tuples []packet.Tuple) {
+	for _, f := range filters {
+		if !slices.Contains(tuples, f.Tuple) {
+			tuples = append(tuples, f.Tuple)
+		}
+	}
+	return tuples
 }
 
 // policies lists, for each host, the base chains whose policy decides something.
@@ -69,12 +102,12 @@ type watcher struct {
 // captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
-	ctx context.Context, places Places, tuples map[string][]packet.Tuple, chains map[string]map[ChainID]bool, others []string, more bool,
+	ctx context.Context, places Places, expected map[string][]kernel.PacketFilter, chains map[string]map[ChainID]bool, others []string, more bool,
 	activity chan<- struct{},
 ) ([]*watcher, error) {
 	var watchers []*watcher
 	at := map[string]Place{}
-	for _, host := range union(tuples, others) {
+	for _, host := range union(expected, others) {
 		place, err := places(host)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -85,16 +118,16 @@ func watch(
 		at[host] = place
 		watchers = append(watchers, &watcher{name: host})
 	}
-	kinds := alike(tuples)
+	kinds := alike(expected)
 	err := inParallel(watchers, func(w *watcher) (err error) {
-		predicted := tuples[w.name]
-		what := Watching{Captured: predicted, Traced: predicted, About: predicted, Flows: predicted}
+		predicted := tuplesOf(expected[w.name])
+		what := Watching{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if more {
 			what.About, what.Flows = append(slices.Clone(predicted), kinds...), toAnywhere(predicted)
 		}
 		if len(others) > 0 {
-			what.Captured, what.Traced, what.Flows = nil, kinds, nil
+			what.Captured, what.Traced, what.Flows = nil, kernel.Filters(kinds...), nil
 		}
 		w.Watcher, err = at[w.name].Watch(ctx, what, activity)
 		return err
@@ -112,11 +145,11 @@ func toAnywhere(tuples []packet.Tuple) (all []packet.Tuple) {
 }
 
 // alike are tuples that all packets have which are of the protocol, or the ICMP type, of one of those predicted or of its answer.
-func alike(tuples map[string][]packet.Tuple) (kinds []packet.Tuple) {
+func alike(expected map[string][]kernel.PacketFilter) (kinds []packet.Tuple) {
 	seen := map[packet.Tuple]bool{}
-	for _, list := range tuples {
-		for _, t := range list {
-			for _, t := range [...]packet.Tuple{t, t.Reply()} {
+	for _, list := range expected {
+		for _, f := range list {
+			for _, t := range [...]packet.Tuple{f.Tuple, f.Reply()} {
 				kind := packet.Tuple{Protocol: t.Protocol, Type: t.Type, Source: netip.IPv4Unspecified()}
 				if t.Source.Is6() || t.Destination.Is6() {
 					kind.Source = netip.IPv6Unspecified()
@@ -132,8 +165,8 @@ func alike(tuples map[string][]packet.Tuple) (kinds []packet.Tuple) {
 }
 
 // union is the hosts of both, each once, sorted.
-func union(tuples map[string][]packet.Tuple, others []string) []string {
-	hosts := slices.AppendSeq(slices.Clone(others), maps.Keys(tuples))
+func union(expected map[string][]kernel.PacketFilter, others []string) []string {
+	hosts := slices.AppendSeq(slices.Clone(others), maps.Keys(expected))
 	slices.Sort(hosts)
 	return slices.Compact(hosts)
 }

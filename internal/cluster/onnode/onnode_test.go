@@ -155,7 +155,7 @@ func TestBrokenOff(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	what := proof.Watching{Traced: []packet.Tuple{to(packet.TCP, "203.0.113.9", 80).Packet.Tuple}}
+	what := proof.Watching{Traced: kernel.Filters(to(packet.TCP, "203.0.113.9", 80).Packet.Tuple)}
 	watcher, err := node.Place("node/n").Watch(t.Context(), what, make(chan struct{}, 1))
 	if err != nil {
 		t.Fatal(err)

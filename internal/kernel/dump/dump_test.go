@@ -251,7 +251,7 @@ func TestDumpDuringTrace(t *testing.T) {
 		t.Fatal(err)
 	}
 	tuples := []packet.Tuple{{Protocol: packet.TCP, Source: netip.MustParseAddr("10.0.0.1"), Destination: netip.MustParseAddr("10.0.0.2")}}
-	trace, err := kernel.OpenTrace(ns, tuples, tuples)
+	trace, err := kernel.OpenTrace(ns, kernel.Filters(tuples...), tuples)
 	if err != nil {
 		t.Fatal(err)
 	}
