@@ -172,7 +172,7 @@ func (o *pluginOptions) capture(ctx context.Context, s Streams, nodes []string, 
 		nodes = there
 	}
 	if o.dryRun {
-		return printObjects(s.Out, cluster.Plan(o.pods, nodes...))
+		return printObjects(s.Out, cluster.Plan(o.pods.ForCapture(len(nodes)), nodes...))
 	}
 	tell(s, c.Unread()...)
 	started, missed := view.Start(ctx, nodes)

@@ -11,6 +11,7 @@ import (
 	"packetwalk.dev/internal/answer/ends"
 	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/cluster"
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 	"packetwalk.dev/internal/model/walk"
 )
@@ -21,8 +22,8 @@ func pluginWalkCommand(s Streams, plugin *pluginOptions) *cobra.Command {
 		Use:   "walk --from END --to END [--proto tcp|udp|icmp] [--live] [-o text|wide|json|pcapng]",
 		Short: "say where a packet goes, which source its destination sees, and which rule decided",
 		Long: `Takes a packet through the cluster's nodes as their kernels would and says, machine by machine, what rules, routes and translations make of it; at
-the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet and compares every step with the
-kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
+the end stands the source address that the destination sees and the rule that decided it. --live sends one real packet (of TCP a connection that is
+opened and closed) and compares every step with the kernels' own traces: for that, rules of packetwalk's own are on the nodes for a moment.
 
 An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender its first ready pod), node/NAME[:PORT], or an address with an optional port.`,
 		Example: `  kubectl packetwalk walk --from pod/shop/web-1 --to 203.0.113.9:443
@@ -31,11 +32,16 @@ An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender 
 		RunE: func(c *cobra.Command, _ []string) error { return o.run(c.Context(), s) },
 	}
 	o.flags(c)
+	c.Flags().StringVar(&o.at, "at", "", "the node where the packet comes in, for senders that the cluster does not have")
+	c.Flags().IntVar(&plugin.pods.Most, "max-nodes", mostNodes, "how many nodes are read at most: a packet for a service may go to each of its pods")
 	for _, name := range []string{"from", "to"} {
 		_ = c.RegisterFlagCompletionFunc(name, plugin.complete(endsOf)) // the flags are there
 	}
 	return c
 }
+
+// mostNodes bounds what is started for one walk where nobody says otherwise.
+const mostNodes = 20
 
 // endsOf are the ends that have names.
 func endsOf(v *cluster.View) []string {
@@ -111,8 +117,17 @@ func announcement(v *cluster.View, result *walk.Result) string {
 	}
 	slices.Sort(nodes)
 	p := &result.Request.Packet
-	return fmt.Sprintf("sends one %s packet from %s to %s, and traces it on %s: rules of its own are there for some seconds",
-		p.Protocol, result.Request.Host, p.DestinationEnd(), strings.Join(slices.Compact(nodes), ", "))
+	what := "sends one ping"
+	switch {
+	case p.Protocol == packet.TCP:
+		what = "opens one TCP connection and closes it again,"
+	case p.Protocol == packet.UDP && p.DestinationPort.Number == 53:
+		what = "sends one DNS query"
+	case p.Protocol == packet.UDP:
+		what = "sends one datagram of 32 random octets"
+	}
+	return fmt.Sprintf("%s from %s to %s, and traces it on %s: rules and packet sockets of its own are there for some seconds",
+		what, result.Request.Host, p.DestinationEnd(), strings.Join(slices.Compact(nodes), ", "))
 }
 
 // plan is what a walk would make, for --dry-run: the sender's node is known beforehand, others only as the packet comes to them.

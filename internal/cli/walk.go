@@ -141,7 +141,7 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err := o.azure.extend(ctx, s, world); err != nil {
 		return err
 	}
-	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at}, from, to, proto)
+	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil}, from, to, proto)
 	if err != nil {
 		return badInput{err}
 	}
@@ -182,13 +182,6 @@ func (o *walkOptions) walk(ctx context.Context, world *world, req walk.Request, 
 	if !o.live {
 		result, err := walk.Walk(world, req)
 		return result, true, err
-	}
-	if world.before != nil {
-		expected, err := walk.Walk(world, req)
-		if err != nil {
-			return nil, false, err
-		}
-		world.before(expected)
 	}
 	result, report, err := live(ctx, world, req, options)
 	if err != nil {
@@ -240,6 +233,13 @@ const mostTries = 3
 // live predicts and compares, and does so again where they part because somebody changed rules between the one and the other.
 func live(ctx context.Context, world *world, req walk.Request, options *explain.Options) (*walk.Result, proof.Report, error) {
 	for try := 1; ; try++ {
+		if world.before != nil {
+			expected, err := walk.Walk(world, req)
+			if err != nil {
+				return nil, proof.Report{}, err
+			}
+			world.before(expected)
+		}
 		result, report, err := proof.Live(ctx, world, world.place, req, false)
 		if err != nil || report.First == nil || try == mostTries {
 			return result, report, err

@@ -59,8 +59,14 @@ func (o *walkOptions) open(ctx context.Context, s Streams, from, to *ends.End) (
 	return openLab(ctx, o.name)
 }
 
-// closed gives back what was opened, after an error or not.
-func (w *world) closed(err error) error { return errors.Join(err, w.close()) }
+// closed gives back what was opened, after an error or not: that is told in any case, also where what was opened could not be given back.
+func (w *world) closed(err error) error {
+	left := w.close()
+	if _, told := errors.AsType[exitStatus](left); told && err != nil {
+		return err
+	}
+	return errors.Join(err, left)
+}
 
 func openLab(ctx context.Context, name string) (*world, error) {
 	if err := needRoot(); err != nil {

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -131,6 +132,10 @@ func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
 		return nil, errors.New("the run is over")
 	}
 	n := c.nodes[name]
+	if most := c.options.Most; n == nil && most > 0 && len(c.nodes) >= most {
+		c.mu.Unlock()
+		return nil, fmt.Errorf("node %s: the packet can come to more than %d nodes: name one pod as its end, or allow more with --max-nodes", name, most)
+	}
 	if n == nil {
 		n = &node{number: len(c.nodes) + 1}
 		c.nodes[name] = n
@@ -149,7 +154,7 @@ func (c *Cluster) Node(ctx context.Context, name string) (*onnode.Node, error) {
 // keepAlive asks something now and then: proxies on the way cut streams on which nothing passes, after a minute as a rule, and some tell
 // that the other end is gone only to who writes.
 func keepAlive(talk *onnode.Node, broken error) {
-	tick := time.NewTicker(3 * time.Second)
+	tick := time.NewTicker(15 * time.Second)
 	defer tick.Stop()
 	for {
 		select {
@@ -258,14 +263,27 @@ func (c *Cluster) deleteJobs(ctx context.Context, which string) (gone []string, 
 	}
 	background, now := metav1.DeletePropagationBackground, int64(0)
 	at := metav1.DeleteOptions{PropagationPolicy: &background, GracePeriodSeconds: &now}
+	var g errgroup.Group
+	g.SetLimit(startsAtOnce)
+	errs := make([]error, len(jobs.Items))
 	for i := range jobs.Items {
-		name := jobs.Items[i].Name
-		if err := c.client.BatchV1().Jobs(Namespace).Delete(ctx, name, at); err != nil && !apierrors.IsNotFound(err) {
-			return gone, err
-		}
-		gone = append(gone, "job/"+name)
+		g.Go(func() error {
+			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+			defer cancel()
+			err := c.client.BatchV1().Jobs(Namespace).Delete(asking, jobs.Items[i].Name, at)
+			if !apierrors.IsNotFound(err) {
+				errs[i] = err
+			}
+			return nil
+		})
 	}
-	return gone, nil
+	_ = g.Wait()
+	for i, err := range errs {
+		if err == nil {
+			gone = append(gone, "job/"+jobs.Items[i].Name)
+		}
+	}
+	return gone, firstOf(errs)
 }
 
 // deleteNamespace deletes a namespace with all that is in it; false where it is gone already, or about to go.

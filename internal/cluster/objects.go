@@ -34,9 +34,10 @@ type Options struct {
 	Image      string // "" for that of the version
 	PullSecret string // a Secret of type kubernetes.io/dockerconfigjson in Namespace; "" for none
 	Kept       bool   // use Namespace, which must be there; with PullSecret so, too
-	// Life is how long a node's pod lives at most; 0 for 10 minutes. [View.Start] adds to it. Start is how long one is waited for; 0 for a
+	// Life is how long a node's pod lives at most; 0 for 10 minutes. Start is how long one is waited for; 0 for a
 	// minute.
 	Life, Start time.Duration
+	Most        int // nodes at most on which pods are started; 0 for all
 }
 
 const (
@@ -66,6 +67,15 @@ func (o Options) start() time.Duration {
 		return o.Start
 	}
 	return defaultStart
+}
+
+// perNode is how much longer pods live for each node of a capture: they are read one after the other.
+const perNode = 5 * time.Second
+
+// ForCapture are the options for a capture of so many nodes, on which [View.Start] starts pods.
+func (o Options) ForCapture(nodes int) Options {
+	o.Life = o.life() + time.Duration(nodes)*perNode
+	return o
 }
 
 func labels(run string) map[string]string {

@@ -42,10 +42,13 @@ func (c *Cluster) Look(ctx context.Context) (*View, error) {
 	listing, cancel := context.WithTimeout(ctx, requestTime)
 	defer cancel()
 	both.Go(func() { nodes, problem = c.client.CoreV1().Nodes().List(listing, metav1.ListOptions{}) })
-	v.lists, v.unread = apiobjects.FetchBy(ctx, c.config)
+	v.lists, v.unread = apiobjects.FetchBy(ctx, c.config, requestTime)
 	both.Wait()
 	if problem != nil {
 		return nil, explain(problem)
+	}
+	if v.lists["pods.json"] == nil { // by which hosts are found: half a cluster would look like a whole one
+		return nil, explain(v.unread)
 	}
 	var unreadable error
 	if v.objects, unreadable = capture.ReadObjects(v.lists); unreadable != nil {
@@ -122,16 +125,13 @@ func (v *View) Refused(kind, namespace, name string) string {
 // NodeOf is the node that a host is on; "" where it is on none.
 func (v *View) NodeOf(host string) string { return v.on[host] }
 
-// startsAtOnce are started at the same time; perNode is how much longer pods live for each of the nodes, which are read one after the other.
-const (
-	startsAtOnce = 16
-	perNode      = 5 * time.Second
-)
+// startsAtOnce are started, or deleted, at the same time.
+const startsAtOnce = 16
 
 // Start starts the pods on some nodes side by side, before any others, and gives the nodes whose pods run. The error is what is wrong with
 // the others.
 func (v *View) Start(ctx context.Context, nodes []string) (started []string, err error) {
-	v.cluster.options.Life = v.cluster.options.life() + time.Duration(len(nodes))*perNode
+	v.cluster.options = v.cluster.options.ForCapture(len(nodes))
 	errs := make([]error, len(nodes))
 	var g errgroup.Group
 	g.SetLimit(startsAtOnce)
@@ -159,7 +159,7 @@ func firstOf(errs []error) error {
 	case 1:
 		return errs[0]
 	}
-	return fmt.Errorf("%w (and %d nodes more)", errs[0], len(errs)-1)
+	return fmt.Errorf("%w (and %d more)", errs[0], len(errs)-1)
 }
 
 // Unread is why some kinds of objects are not known; nil where all are.

@@ -207,7 +207,7 @@ func podKilled(t *testing.T, p *plugin) {
 	r := p.half(t)
 	p.deletePods(t)
 	s := r.end(t)
-	s.err = regexp.MustCompile(`^packetwalk: sends one .*\n`).ReplaceAllString(s.err, "")
+	s.err = regexp.MustCompile(`^packetwalk: opens one .*\n`).ReplaceAllString(s.err, "")
 	if s.status != 1 {
 		t.Errorf("status %d", s.status)
 	}

@@ -342,7 +342,7 @@ func walks(t *testing.T, p *plugin) {
 		s := p.run(t, 0, "walk", "--live", "--from", w[0], "--to", w[1])
 		t.Logf("%v: --live %v", time.Since(began).Round(10*time.Millisecond), w)
 		proved(t, s.out)
-		if !regexp.MustCompile(`^packetwalk: sends one tcp packet from pod/default/\w+ to \S+, and traces it on `).MatchString(s.err) {
+		if !regexp.MustCompile(`^packetwalk: opens one TCP connection and closes it again, from pod/default/\w+ to \S+, and traces it on `).MatchString(s.err) {
 			t.Errorf("before a packet is sent it says %q", s.err)
 		}
 	}

@@ -213,6 +213,30 @@ func TestNobodyBehind(t *testing.T) {
 	}
 }
 
+// counted counts the hosts that are read.
+type counted struct {
+	snapshot.Source
+	read int
+}
+
+func (c *counted) Host(name string) (*snapshot.Host, error) {
+	c.read++
+	return c.Source.Host(name)
+}
+
+// TestFar: of a sender that no object names, hosts that are far are not searched: reading one may start a pod.
+func TestFar(t *testing.T) {
+	for _, far := range []bool{false, true} {
+		src := &counted{Source: world1()}
+		from, _ := Parse("203.0.113.99")
+		to, _ := Parse("10.13.1.4:80")
+		_, err := Read(World{Source: src, Far: far}, from, to, 0)
+		if err == nil || !strings.Contains(err.Error(), "--at") || (src.read == 0) != far {
+			t.Errorf("far %v: %d hosts were read: %v", far, src.read, err)
+		}
+	}
+}
+
 // TestUnread: where the API server does not answer, that is the reason, not a name that is not there.
 func TestUnread(t *testing.T) {
 	src := world1()

@@ -17,6 +17,7 @@ type places struct {
 	src     snapshot.Source
 	objects snapshot.Objects
 	names   []string // of hosts
+	far     bool     // hosts are not searched: World.Far
 }
 
 // errBlind says that nothing of the kind is known.
@@ -109,6 +110,9 @@ func (w *places) node(name string) string {
 
 // hostWith is the host of a kind that has one of the addresses, "" where none or several have.
 func (w *places) hostWith(kind string, addresses []netip.Addr) string {
+	if w.far {
+		return ""
+	}
 	found := slices.DeleteFunc(w.of(kind), func(n string) bool {
 		return !slices.ContainsFunc(w.addresses(n), func(a netip.Addr) bool { return slices.Contains(addresses, a) })
 	})
@@ -166,7 +170,7 @@ func (w *places) owner(a netip.Addr) string {
 		}
 	}
 	for _, n := range w.names {
-		if !strings.HasPrefix(n, "pod/") && slices.Contains(w.addresses(n), a) {
+		if !w.far && !strings.HasPrefix(n, "pod/") && slices.Contains(w.addresses(n), a) {
 			return n
 		}
 	}

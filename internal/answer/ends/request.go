@@ -21,6 +21,8 @@ type World struct {
 	Unread error
 	// At is the host that a packet from elsewhere comes in at; "" where the user named none.
 	At string
+	// Far says that hosts are read one by one at a cost: who has an address is told by the objects alone.
+	Far bool
 }
 
 // Reading is what two ends mean.
@@ -35,7 +37,7 @@ const defaultPort = 80
 
 // Read makes the packet that from sends to to. proto is 0 where the user named none. What is wrong with an end is the user's to mend.
 func Read(w World, from, to End, proto packet.Protocol) (Reading, error) {
-	r := &reader{World: w, places: places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names()}, from: from}
+	r := &reader{World: w, places: places{src: w.Source, objects: w.Source.Objects(), names: w.Source.Names(), far: w.Far}, from: from}
 	err := r.read(to, proto)
 	return r.Reading, err
 }
@@ -147,6 +149,9 @@ func (r *reader) place(e End) (host string, addresses []netip.Addr, err error) {
 // blind says that nothing of a kind is known, why where there is a reason, and what can be written instead.
 func (r *reader) blind(what, instead string) error {
 	if r.Unread != nil {
+		if r.Far {
+			return fmt.Errorf("no %s are known: %w; or %s", what, r.Unread, instead)
+		}
 		return fmt.Errorf("no %s are known: %w; 'packetwalk status' says how the lab is; or %s", what, r.Unread, instead)
 	}
 	return fmt.Errorf("no %s are known here; %s", what, instead)

@@ -30,11 +30,11 @@ func Fetch(ctx context.Context, kubeconfig string) (map[string][]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read Kubernetes objects: %w", err)
 	}
-	return FetchBy(ctx, config)
+	return FetchBy(ctx, config, patience)
 }
 
-// FetchBy is Fetch with a client's configuration.
-func FetchBy(ctx context.Context, config *rest.Config) (map[string][]byte, error) {
+// FetchBy is Fetch with a client's configuration; patience bounds the answer to each request.
+func FetchBy(ctx context.Context, config *rest.Config, patience time.Duration) (map[string][]byte, error) {
 	config = rest.CopyConfig(config)
 	config.QPS, config.Burst, config.UserAgent, config.Timeout = -1, 0, "packetwalk", patience
 	client, err := kubernetes.NewForConfig(config)

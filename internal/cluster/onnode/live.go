@@ -86,8 +86,13 @@ func (s *server) closeOne(handle uint64) error {
 // Signals of what was seen are not sent more often than this.
 const signalPause = 3 * time.Millisecond
 
+// longest bounds how long the rules of a trace are there, whoever asks.
+const longest = 2 * time.Minute
+
 // watch sees what happens until the question is ended.
 func (s *server) watch(ctx context.Context, id uint64, w watching) error {
+	ctx, cancel := context.WithTimeout(ctx, longest)
+	defer cancel()
 	place, back, err := s.place(w.Host)
 	if err != nil {
 		return err
