@@ -1,13 +1,14 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"packetwalk.dev/internal/base/release"
@@ -90,7 +91,7 @@ func withPlugin(what string, count int, runtime string, pods int, do func(*plugi
 	l := newLab("plugin-" + what)
 	before := nodes.runtime
 	nodes.runtime = runtime
-	cluster := ofRuntime(count, max(40, 2*pods/count)) + "  images: {pull: never}\n"
+	cluster := ofRuntime(count, max(40, 2*pods/count)) + wideSubnet + "  images: {pull: never}\n"
 	nodes.runtime = before
 	defer l.end(&err)
 	if _, err := l.up(cluster); err != nil {
@@ -143,12 +144,39 @@ func (p *pluginRun) measure(t *table, what string, args ...string) error {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "kubectl-packetwalk"), args...)
 	cmd.Env = []string{"KUBECONFIG=" + p.kubeconfig, "HOME=" + p.dir, "PATH=" + os.Getenv("PATH")}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
 	begin := time.Now()
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		return fmt.Errorf("kubectl packetwalk %s: %w\n%s", strings.Join(args, " "), err, indent(string(out)))
+	if err := cmd.Start(); err != nil {
+		return err
 	}
-	t.add(what, "s", time.Since(begin).Seconds())
-	t.add(what+": resident", "MB", float64(cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss)/1024)
+	over, most := make(chan struct{}), make(chan float64)
+	go func() { most <- mostResident(cmd.Process.Pid, over) }()
+	err := cmd.Wait()
+	took := time.Since(begin)
+	close(over)
+	resident := <-most
+	if err != nil {
+		return fmt.Errorf("kubectl packetwalk %s: %w\n%s", strings.Join(args, " "), err, indent(out.String()))
+	}
+	t.add(what, "s", took.Seconds())
+	t.add(what+": resident", "MB", resident)
 	return nil
+}
+
+// mostResident reads what a process has had in memory at most, until it is over, in MB (proc_pid_status(5), VmHWM). What wait4 tells is that
+// of this process where it was larger, which is one until it has become the other.
+func mostResident(pid int, over <-chan struct{}) (mb float64) {
+	for {
+		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+		if _, after, ok := strings.Cut(string(text), "VmHWM:"); ok && strings.Contains(string(text), "Name:\tkubectl") {
+			kb, _ := strconv.ParseFloat(strings.Fields(after)[0], 64)
+			mb = max(mb, kb/1024)
+		}
+		select {
+		case <-over:
+			return mb
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
 }

@@ -10,6 +10,14 @@ import (
 // scaleExtra is the number of services that there are for the agents' memory.
 const scaleExtra = 100
 
+// wideSubnet has addresses for many nodes.
+const wideSubnet = `  azure:
+    vnets:
+    - name: aksVnet
+      addressPrefixes: [10.13.0.0/16]
+      subnets: [{name: aks, prefix: 10.13.64.0/18}]
+`
+
 // benchScale measures a lab of many nodes: the time from `up` until all pods are Ready, what memory it takes, and down.
 func benchScale(int) (err error) {
 	l := newLab("scale")
@@ -21,12 +29,7 @@ func benchScale(int) (err error) {
 		}
 		fmt.Printf("  %-52s %9.2f s\n", "down", time.Since(downBegin).Seconds())
 	}()
-	cluster := ofRuntime(nodes.count, max(40, 2*nodes.pods/nodes.count)) + `  azure:
-    vnets:
-    - name: aksVnet
-      addressPrefixes: [10.13.0.0/16]
-      subnets: [{name: aks, prefix: 10.13.64.0/18}]
-`
+	cluster := ofRuntime(nodes.count, max(40, 2*nodes.pods/nodes.count)) + wideSubnet
 	if _, err := l.up(cluster); err != nil {
 		return err
 	}
