@@ -344,6 +344,8 @@ func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 			o.MasqConfigMaps = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 			return nil
 		})
+	f.BoolVar(&o.MasqKeep, "ip-masq-keep-config", o.MasqKeep,
+		"while none of them is there keep the last configuration, in place of the defaults")
 	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync,
 		"how often its configuration is read again; form v1 has it in the configuration")
 	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools,

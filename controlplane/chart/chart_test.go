@@ -270,6 +270,43 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
+// TestMasqConfig: pods keep the last configuration exactly where the chart makes its ConfigMap, which it may take away under them.
+func TestMasqConfig(t *testing.T) {
+	const on = "serviceProxy: {enabled: false}\n"
+	for text, own := range map[string]bool{
+		on + "ipMasqAgent: {enabled: true, config: {masqLinkLocal: true}}": true,
+		on + "ipMasqAgent: {enabled: true, configMaps: [mine]}":            false,
+		on + "ipMasqAgent: {enabled: true}":                                false,
+	} {
+		made, kept := false, false
+		for _, o := range objects(t, must(t, text)) {
+			switch o := o.(type) {
+			case *corev1.ConfigMap:
+				made = made || o.Name == "packetwalk-ip-masq"
+			case *appsv1.DaemonSet:
+				kept = slices.Contains(o.Spec.Template.Spec.Containers[0].Command, "--ip-masq-keep-config")
+			}
+		}
+		if made != own || kept != own {
+			t.Errorf("%s: a ConfigMap %v, its configuration kept %v, want %v", text, made, kept, own)
+		}
+	}
+}
+
+// must renders values as a file has them.
+func must(t *testing.T, values string) string {
+	t.Helper()
+	var v map[string]any
+	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
+		t.Fatal(err)
+	}
+	text, err := render(t, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
 // TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probes and Service have the same.
 func TestMetricsPort(t *testing.T) {
 	const on = "{metrics: {enabled: true}, apiServer: 'https://api.example'}"
@@ -284,14 +321,7 @@ func TestMetricsPort(t *testing.T) {
 		{strings.Replace(on, "true}", "true, port: 7000}", 1), 7000, false},
 		{strings.Replace(off, "true}", "true, port: 10249}", 1), 10249, true},
 	} {
-		var values map[string]any
-		if err := yaml.Unmarshal([]byte(c.text), &values); err != nil {
-			t.Fatal(err)
-		}
-		text, err := render(t, values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(t, c.text)
 		if address := fmt.Sprintf("0.0.0.0:%d", c.port); strings.Count(text, address) != 1 {
 			t.Errorf("%s: not once %s in\n%s", c.text, address, text)
 		}
@@ -322,15 +352,7 @@ func TestMetricsPort(t *testing.T) {
 // TestRights: who does not use a part has no rights for it.
 func TestRights(t *testing.T) {
 	rights := func(values string) (all []string) {
-		var v map[string]any
-		if err := yaml.Unmarshal([]byte(values), &v); err != nil {
-			t.Fatal(err)
-		}
-		text, err := render(t, v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range objects(t, text) {
+		for _, o := range objects(t, must(t, values)) {
 			var rules []rbacv1.PolicyRule
 			switch r := o.(type) {
 			case *rbacv1.ClusterRole:

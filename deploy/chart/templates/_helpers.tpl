@@ -61,6 +61,11 @@ current-context: default
 {{- end -}}
 {{- end -}}
 
+{{/* Whether the ip-masq-agent's ConfigMap is the chart's own: it goes with the release, and rules are not to become the defaults' meanwhile. */}}
+{{- define "packetwalk.ownMasqConfig" -}}
+{{- if and .Values.ipMasqAgent.enabled .Values.ipMasqAgent.config (not .Values.ipMasqAgent.configMaps) }}true{{ end -}}
+{{- end -}}
+
 {{- define "packetwalk.masqConfigMaps" -}}
 {{- if .Values.ipMasqAgent.configMaps -}}
 {{ join "," .Values.ipMasqAgent.configMaps }}
