@@ -24,6 +24,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -41,8 +42,9 @@ const (
 	release   = "packetwalk"
 )
 
-// plain are the values whose manifests are in the repository for those without Helm.
-var plain = []string{"service-proxy", "node", "cni"}
+// plain are the values whose manifests are in the repository for those without Helm, and the release of each. A cluster may have all of
+// them, so that two that have the same component are of two releases.
+var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq", "cni": release}
 
 func load(t *testing.T) *chartv2.Chart {
 	t.Helper()
@@ -77,6 +79,11 @@ func sets(t *testing.T) map[string]map[string]any {
 
 // render gives what "helm template" prints: the objects in the order in which Helm installs them.
 func render(t *testing.T, values map[string]any) (string, error) {
+	t.Helper()
+	return renderAs(t, release, values)
+}
+
+func renderAs(t *testing.T, release string, values map[string]any) (string, error) {
 	t.Helper()
 	kube, err := common.ParseKubeVersion(version)
 	if err != nil {
@@ -196,17 +203,18 @@ func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
 
 // TestManifests: the plain manifests are what the chart renders, below the comment of their values.
 func TestManifests(t *testing.T) {
-	for _, name := range plain {
+	for name, release := range plain {
 		values, err := os.ReadFile(filepath.Join(dir, "ci", name+"-values.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := render(t, sets(t)[name])
+		text, err := renderAs(t, release, sets(t)[name])
 		if err != nil {
 			t.Fatal(err)
 		}
 		comment := regexp.MustCompile(`^(#.*\n)+`).Find(values)
-		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml; make manifests writes it.\n%s", comment, name, text)
+		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml, as release %s; make manifests writes it.\n%s", comment, name,
+			release, text)
 		file := filepath.Join(manifests, name+".yaml")
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -221,6 +229,30 @@ func TestManifests(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(manifests, "*.yaml"))
 	if err != nil || len(files) != len(plain) {
 		t.Errorf("%v, %v", files, err)
+	}
+}
+
+// TestManifestsTogether: applied one after the other, no manifest takes the place of another's object, nor selects another's pods.
+func TestManifestsTogether(t *testing.T) {
+	of := map[string]string{}
+	for name := range plain {
+		text, err := os.ReadFile(filepath.Join(manifests, name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ = bytes.Cut(text, []byte("---\n")) // the comment
+		for _, o := range objects(t, string(text)) {
+			keys := []string{fmt.Sprintf("%T %s", o, o.(metav1.Object).GetName())}
+			if d, ok := o.(*appsv1.DaemonSet); ok {
+				keys = append(keys, "the pods of "+metav1.FormatLabelSelector(d.Spec.Selector))
+			}
+			for _, key := range keys {
+				if of[key] != "" {
+					t.Errorf("%s and %s both have %s", of[key], name, key)
+				}
+				of[key] = name
+			}
+		}
 	}
 }
 
