@@ -51,6 +51,7 @@ func parse(args []string) (*command, error) {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
 				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
+			fmt.Printf("packetwalk-node %s [flags]: %s\n", checkLivez, checkLivezHelp)
 			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
 				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
 			}
@@ -98,6 +99,7 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
 		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
+	podUID(f, &c.PodUID)
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
 		if c.showVersion = s == "raw"; !c.showVersion {

@@ -189,6 +189,16 @@ func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
 		if c.ReadinessProbe == nil {
 			t.Errorf("%s: nobody asks whether it is ready", d.Name)
 		}
+		// At a port of the node another service proxy may answer; those who ask in the pod know by its UID of whom.
+		if c.LivenessProbe != nil && c.LivenessProbe.Exec == nil {
+			t.Errorf("%s: whether it is alive is asked at a port", d.Name)
+		}
+		uid := func(e corev1.EnvVar) bool {
+			return e.Name == "POD_UID" && e.ValueFrom.FieldRef.FieldPath == "metadata.uid"
+		}
+		if !slices.ContainsFunc(c.Env, uid) {
+			t.Errorf("%s: no POD_UID", d.Name)
+		}
 	}
 	for _, o := range all {
 		if m, ok := o.(*monitoringv1.ServiceMonitor); ok && d.Spec.Template.Labels["app.kubernetes.io/component"] == "node" {
@@ -213,8 +223,8 @@ func TestManifests(t *testing.T) {
 			t.Fatal(err)
 		}
 		comment := regexp.MustCompile(`^(#.*\n)+`).Find(values)
-		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml, as release %s; make manifests writes it.\n%s", comment, name,
-			release, text)
+		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml, as release %s; make manifests writes it.\n%s",
+			comment, name, release, text)
 		file := filepath.Join(manifests, name+".yaml")
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -339,14 +349,14 @@ func must(t *testing.T, values string) string {
 	return text
 }
 
-// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probes and Service have the same.
+// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probe and Service have the same.
 func TestMetricsPort(t *testing.T) {
 	const on = "{metrics: {enabled: true}, apiServer: 'https://api.example'}"
 	const off = "{metrics: {enabled: true}, serviceProxy: {enabled: false}, ipMasqAgent: {enabled: true}}"
 	for _, c := range []struct {
 		text string
 		port int32
-		own  bool // its probes are at that port, too
+		own  bool // it is asked whether it is ready at that port, too
 	}{
 		{on, 10249, false},
 		{off, 10349, true},
@@ -368,10 +378,8 @@ func TestMetricsPort(t *testing.T) {
 			case *appsv1.DaemonSet:
 				seen++
 				k := o.Spec.Template.Spec.Containers[0]
-				for _, p := range []*corev1.Probe{k.LivenessProbe, k.ReadinessProbe} {
-					if got := p.HTTPGet.Port.IntVal; (got == c.port) != c.own {
-						t.Errorf("%s: it is asked at port %d", c.text, got)
-					}
+				if got := k.ReadinessProbe.HTTPGet.Port.IntVal; (got == c.port) != c.own {
+					t.Errorf("%s: it is asked at port %d", c.text, got)
 				}
 			}
 		}

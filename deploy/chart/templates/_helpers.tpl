@@ -76,6 +76,17 @@ azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled
 {{- end -}}
 {{- end -}}
 
+{{- define "packetwalk.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: POD_UID # for who asks in the pod: check-livez, check-cni
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
+{{- end -}}
+
 {{/* What the pods of both DaemonSets have: they are there before there is a network for pods. */}}
 {{- define "packetwalk.pod" -}}
 {{- with .root.Values.imagePullSecrets }}

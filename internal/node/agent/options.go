@@ -54,6 +54,7 @@ type Options struct {
 
 	HealthzAddress string                     // empty: none
 	MetricsAddress string                     // empty: none
+	PodUID         string                     // of the pod that it runs in, which Livez asks by it; empty: it answers nobody there
 	BindHardFail   bool                       // end when one of these cannot be listened on, instead of trying again
 	Configz        *proxyconfig.Configuration // what /configz says; nil: nothing
 
