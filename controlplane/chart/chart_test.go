@@ -2,6 +2,7 @@ package chart
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -296,14 +297,19 @@ func TestWrongValues(t *testing.T) {
 		"{imagePullSecrets: [registry]}":                           "/imagePullSecrets/0",
 		"{cni: {name: ../x.conflist}}":                             "/cni/name",
 		"{cni: {binDir: opt}}":                                     "/cni/binDir",
-		"{cni: {conflist: {name: x}}}":                             "", // merged with the defaults: nothing is missing
+		// What would have no effect.
+		"{metrics: {serviceMonitor: {enabled: true}}}":                                      "needs metrics.enabled",
+		"{ipMasqAgent: {enabled: true, configMaps: [mine], config: {masqLinkLocal: true}}}": "ipMasqAgent.config: not together with",
+		"{serviceProxy: {enabled: false}, metrics: {serviceMonitor: {enabled: true}}}":      "needs metrics.enabled",
+		"{metrics: {enabled: true, serviceMonitor: {enabled: true}}}":                       "",
+		"{cni: {conflist: {name: x}}}":                                                      "", // merged with the defaults: nothing is missing
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
 			t.Fatal(err)
 		}
-		if want == "" {
-			values["apiServer"] = "https://api.example"
+		if text != "{}" {
+			values["apiServer"] = cmp.Or(values["apiServer"], any("https://api.example"))
 		}
 		_, err := render(t, values)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {

@@ -55,9 +55,16 @@ contexts:
 current-context: default
 {{- end -}}
 
-{{- define "packetwalk.checkAPIServer" -}}
+{{/* What would not work, or would have no effect. */}}
+{{- define "packetwalk.check" -}}
 {{- if and (or .Values.serviceProxy.enabled .Values.cni.enabled) (not .Values.apiServer) -}}
 {{- fail "apiServer: write the API server's own address, such as https://api.example:443; that of the Service kubernetes works only where there is a service proxy already" -}}
+{{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled: it needs metrics.enabled, without which nobody on another machine reads the metrics" -}}
+{{- end -}}
+{{- if and .Values.ipMasqAgent.config .Values.ipMasqAgent.configMaps -}}
+{{- fail "ipMasqAgent.config: not together with ipMasqAgent.configMaps, whose ConfigMaps are read as they are; write the configuration into one of them" -}}
 {{- end -}}
 {{- end -}}
 
