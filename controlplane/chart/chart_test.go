@@ -293,6 +293,7 @@ func TestWrongValues(t *testing.T) {
 		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
 		"{metrics: {port: 65536}}":                                 "/metrics/port",
 		"{image: {tag: 'a b'}}":                                    "/image/tag",
+		"{seLinuxOptions: {domain: spc_t}}":                        "additional properties 'domain' not allowed",
 		"{image: {digest: sha256:00}}":                             "/image/digest",
 		"{imagePullSecrets: [registry]}":                           "/imagePullSecrets/0",
 		"{cni: {name: ../x.conflist}}":                             "/cni/name",
@@ -353,6 +354,28 @@ func must(t *testing.T, values string) string {
 		t.Fatal(err)
 	}
 	return text
+}
+
+// TestSELinux: the pods of both DaemonSets are of the domain that is asked for, and otherwise of the runtime's.
+func TestSELinux(t *testing.T) {
+	const both = "{apiServer: 'https://api.example', cni: {enabled: true}}"
+	for text, want := range map[string]string{both: "", strings.Replace(both, "{", "{seLinuxOptions: {type: spc_t}, ", 1): "spc_t"} {
+		seen := 0
+		for _, o := range objects(t, must(t, text)) {
+			d, ok := o.(*appsv1.DaemonSet)
+			if !ok {
+				continue
+			}
+			seen++
+			s := d.Spec.Template.Spec.SecurityContext
+			if want == "" && s != nil || want != "" && (s == nil || s.SELinuxOptions.Type != want) {
+				t.Errorf("%s: %s has %+v", text, d.Name, s)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%s: %d DaemonSets", text, seen)
+		}
+	}
 }
 
 // TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probe and Service have the same.

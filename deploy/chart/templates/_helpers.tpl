@@ -105,6 +105,11 @@ priorityClassName: {{ . }}
 {{- end }}
 hostNetwork: true
 dnsPolicy: Default
+{{- with .root.Values.seLinuxOptions }}
+securityContext:
+  seLinuxOptions:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
