@@ -19,7 +19,8 @@ const (
 
 // podUID is the flag of all who belong to a pod.
 func podUID(f *pflag.FlagSet, into *string) {
-	f.StringVar(into, "pod-uid", os.Getenv("POD_UID"), "`UID` of the pod that this runs in, for check-livez and check-cni in it; by default $POD_UID")
+	f.StringVar(into, "pod-uid", os.Getenv("POD_UID"),
+		"`UID` of the pod that this runs in, for check-livez and check-cni in it; by default $POD_UID")
 }
 
 // runLivez gives the exit status.

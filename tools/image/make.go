@@ -137,8 +137,8 @@ func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.I
 	return img, c, err
 }
 
-// environment is that of the compiler. What a machine's own says of the processor and of the build is not taken over: the image runs on all,
-// and is the same from all. GOFLAGS is not empty because that would mean what "go env -w" has written.
+// environment is that of the compiler. What a machine's own says of the processor and of the build is not taken over: the image runs on
+// all, and is the same from all. GOFLAGS is not empty because that would mean what "go env -w" has written.
 func environment(arch string) []string {
 	return append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
 		"GOFLAGS=-trimpath", "GOFIPS140=off")

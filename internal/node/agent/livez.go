@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// livezSocket is the address of /livez that is one pod's alone, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address may be
-// the service proxy that this one waits for.
+// livezSocket is the address of /livez that is one pod's alone, an abstract Unix socket (unix(7)): at the port of --healthz-bind-address
+// may be the service proxy that this one waits for.
 func livezSocket(podUID string) string { return "@packetwalk-node/livez/" + podUID }
 
 const (
@@ -22,9 +22,10 @@ const (
 func Livez(ctx context.Context, podUID string) error {
 	ctx, cancel := context.WithTimeout(ctx, livezTime)
 	defer cancel()
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", livezSocket(podUID))
-	}}}
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: dial}}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://agent/livez", http.NoBody)
 	if err != nil {
 		return err
