@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -30,7 +31,7 @@ const (
 var cniCommands = map[string]string{
 	installCNI: "write the CNI plugin and its configuration on the node",
 	removeCNI:  "take away what install-cni has written",
-	checkCNI:   "tell whether what install-cni has written is there",
+	checkCNI:   "tell whether what install-cni has written, in a pod that pod's, is there",
 }
 
 // cniCommand is what the command line of one asks for.
@@ -48,6 +49,9 @@ func parseCNI(args []string) (*cniCommand, error) {
 	f.Usage = func() {}
 	f.StringVar(&c.Bin, "bin-dir", "/opt/cni/bin", "the node's `directory` of CNI plugins")
 	f.StringVar(&c.Conf, "conf-dir", "/etc/cni/net.d", "the node's `directory` of network configurations")
+	if c.name != removeCNI {
+		podUID(f, &c.Owner)
+	}
 	if c.name == installCNI {
 		f.StringVar(&c.conflist, "conflist", "",
 			"`file` with the network configuration list; the value usePodCidr in it becomes the IPv4 range of the node's pods")
@@ -103,7 +107,7 @@ func (c *cniCommand) run(ctx context.Context) error {
 	}
 	switch {
 	case c.name == checkCNI:
-		return cniinstall.Check(c.Dirs)
+		return cniinstall.Check(c.Dirs, c.Owner)
 	case c.name == removeCNI:
 		notes, err := cniinstall.Remove(c.Dirs, "")
 		say(notes)
@@ -134,7 +138,7 @@ func (c *cniCommand) run(ctx context.Context) error {
 	watch, cancel := context.WithCancel(context.WithoutCancel(ctx)) // also after SIGTERM, until it is known why that came
 	defer cancel()
 	go owner.Run(watch)
-	c.Owner = rand.Text()
+	c.Owner = cmp.Or(c.Owner, rand.Text())
 	return cniinstall.Keep(ctx, c.options, owner.Deleted, logger.Printf)
 }
 

@@ -51,6 +51,7 @@ func parse(args []string) (*command, error) {
 		if errors.Is(err, pflag.ErrHelp) {
 			fmt.Printf("Usage: packetwalk-node [flags]\n%sFlags of kube-proxy without effect: --%s\n", f.FlagUsages(),
 				strings.Join(slices.Concat(withoutEffect, noValue), ", --"))
+			fmt.Printf("packetwalk-node %s [flags]: %s\n", checkLivez, checkLivezHelp)
 			for _, name := range slices.Sorted(maps.Keys(cniCommands)) {
 				fmt.Printf("packetwalk-node %s [flags]: %s\n", name, cniCommands[name])
 			}
@@ -98,6 +99,7 @@ func (c *command) flags() *pflag.FlagSet {
 	f.StringVar(&c.CleanupOnDelete, "cleanup-on-delete", "",
 		"at the end do --cleanup if this DaemonSet, `NAMESPACE/NAME`, has been deleted; otherwise rules stay")
 	f.BoolVar(&c.cleanup, "cleanup", false, "remove the service proxy's rules of --proxy-mode, or of the file's, of both families, and end")
+	podUID(f, &c.PodUID)
 	f.BoolVar(&c.initOnly, "init-only", false, "set the machine's sysctls, and end: without them CAP_NET_ADMIN is enough")
 	f.BoolFunc("version", "print the version and exit", func(s string) (err error) {
 		if c.showVersion = s == "raw"; !c.showVersion {
@@ -344,6 +346,8 @@ func (c *command) masqueradeFlags(f *pflag.FlagSet) {
 			o.MasqConfigMaps = strings.FieldsFunc(s, func(r rune) bool { return r == ',' || r == ' ' })
 			return nil
 		})
+	f.BoolVar(&o.MasqKeep, "ip-masq-keep-config", o.MasqKeep,
+		"while none of them is there keep the last configuration, in place of the defaults")
 	f.DurationVar(&o.MasqResync, "ip-masq-resync-interval", o.MasqResync,
 		"how often its configuration is read again; form v1 has it in the configuration")
 	f.BoolVar(&o.CalicoPools, "calico-pools", o.CalicoPools,

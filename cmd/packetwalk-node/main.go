@@ -31,8 +31,11 @@ func main() {
 }
 
 func run(args []string) int {
-	if len(args) > 0 && cniCommands[args[0]] != "" {
+	switch {
+	case len(args) > 0 && cniCommands[args[0]] != "":
 		return runCNI(args)
+	case len(args) > 0 && args[0] == checkLivez:
+		return runLivez(args[1:])
 	}
 	c, err := parse(args)
 	if err == nil && !c.showVersion {

@@ -261,9 +261,10 @@ func TestBadFlagsSayWhatToWrite(t *testing.T) {
 }
 
 func TestExitStatus(t *testing.T) {
+	t.Setenv("POD_UID", "")
 	for arg, want := range map[string]int{"--version": 0, "--help": 0, "--nonsense": 2, "--proxy-rules=0.1": 2,
-		"--kubeconfig=/no/such/file": 1} {
-		if got := run([]string{arg}); got != want {
+		"--kubeconfig=/no/such/file": 1, "check-livez": 2, "check-livez --help": 0, "check-livez --pod-uid=nobody's": 1} {
+		if got := run(strings.Fields(arg)); got != want {
 			t.Errorf("%s: exit status %d, want %d", arg, got, want)
 		}
 	}
@@ -296,6 +297,10 @@ func TestCNI(t *testing.T) {
 		{[]string{checkCNI}, 1},
 		{[]string{installCNI, "--conflist=" + list, "--source-dirs=" + source}, 0},
 		{[]string{checkCNI}, 0},
+		{[]string{checkCNI, "--pod-uid=next"}, 1},
+		{[]string{installCNI, "--conflist=" + list, "--source-dirs=" + source, "--pod-uid=next"}, 0},
+		{[]string{checkCNI, "--pod-uid=next"}, 0},
+		{[]string{checkCNI, "--pod-uid=another"}, 1},
 		{[]string{installCNI, "--conflist=" + ranged, "--source-dirs=" + source}, 1},
 		{[]string{installCNI}, 2},
 		{[]string{installCNI, "--conflist=" + list, "--keep=node"}, 2},

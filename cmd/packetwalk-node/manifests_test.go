@@ -61,9 +61,23 @@ func TestManifests(t *testing.T) {
 				if c.Image != image {
 					t.Errorf("image %s, want %s", c.Image, image)
 				}
+				for _, p := range []*corev1.Probe{c.LivenessProbe, c.ReadinessProbe} {
+					if p != nil && p.Exec != nil {
+						asks(t, p.Exec.Command)
+					}
+				}
 				takes(t, c.Command, strings.NewReplacer("/etc/packetwalk/", dir+"/", "$(NODE_NAME)", "node0"))
 			}
 		})
+	}
+}
+
+// asks: a probe's command is one of this program's, which finds that nobody of that pod is there.
+func asks(t *testing.T, command []string) {
+	t.Helper()
+	t.Setenv("POD_UID", "nobody's")
+	if command[0] != "/usr/bin/packetwalk-node" || run(command[1:]) != 1 {
+		t.Errorf("probe %q", command)
 	}
 }
 

@@ -2,6 +2,7 @@ package chart
 
 import (
 	"bytes"
+	"cmp"
 	"flag"
 	"fmt"
 	"maps"
@@ -24,6 +25,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer/json"
 	utilruntime "k8s.io/apimachinery/pkg/util/runtime"
@@ -41,8 +43,9 @@ const (
 	release   = "packetwalk"
 )
 
-// plain are the values whose manifests are in the repository for those without Helm.
-var plain = []string{"service-proxy", "node", "cni"}
+// plain are the values whose manifests are in the repository for those without Helm, and the release of each. A cluster may have all of
+// them, so that two that have the same component are of two releases.
+var plain = map[string]string{"service-proxy": release, "node": "packetwalk-masq", "cni": release}
 
 func load(t *testing.T) *chartv2.Chart {
 	t.Helper()
@@ -77,6 +80,11 @@ func sets(t *testing.T) map[string]map[string]any {
 
 // render gives what "helm template" prints: the objects in the order in which Helm installs them.
 func render(t *testing.T, values map[string]any) (string, error) {
+	t.Helper()
+	return renderAs(t, release, values)
+}
+
+func renderAs(t *testing.T, release string, values map[string]any) (string, error) {
 	t.Helper()
 	kube, err := common.ParseKubeVersion(version)
 	if err != nil {
@@ -182,6 +190,16 @@ func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
 		if c.ReadinessProbe == nil {
 			t.Errorf("%s: nobody asks whether it is ready", d.Name)
 		}
+		// At a port of the node another service proxy may answer; those who ask in the pod know by its UID of whom.
+		if c.LivenessProbe != nil && c.LivenessProbe.Exec == nil {
+			t.Errorf("%s: whether it is alive is asked at a port", d.Name)
+		}
+		uid := func(e corev1.EnvVar) bool {
+			return e.Name == "POD_UID" && e.ValueFrom.FieldRef.FieldPath == "metadata.uid"
+		}
+		if !slices.ContainsFunc(c.Env, uid) {
+			t.Errorf("%s: no POD_UID", d.Name)
+		}
 	}
 	for _, o := range all {
 		if m, ok := o.(*monitoringv1.ServiceMonitor); ok && d.Spec.Template.Labels["app.kubernetes.io/component"] == "node" {
@@ -196,17 +214,18 @@ func daemonSet(t *testing.T, d *appsv1.DaemonSet, all []runtime.Object) {
 
 // TestManifests: the plain manifests are what the chart renders, below the comment of their values.
 func TestManifests(t *testing.T) {
-	for _, name := range plain {
+	for name, release := range plain {
 		values, err := os.ReadFile(filepath.Join(dir, "ci", name+"-values.yaml"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		text, err := render(t, sets(t)[name])
+		text, err := renderAs(t, release, sets(t)[name])
 		if err != nil {
 			t.Fatal(err)
 		}
 		comment := regexp.MustCompile(`^(#.*\n)+`).Find(values)
-		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml; make manifests writes it.\n%s", comment, name, text)
+		want := fmt.Sprintf("%s#\n# Rendered from deploy/chart with ci/%s-values.yaml, as release %s; make manifests writes it.\n%s",
+			comment, name, release, text)
 		file := filepath.Join(manifests, name+".yaml")
 		if *update {
 			if err := os.WriteFile(file, []byte(want), 0o644); err != nil {
@@ -221,6 +240,30 @@ func TestManifests(t *testing.T) {
 	files, err := filepath.Glob(filepath.Join(manifests, "*.yaml"))
 	if err != nil || len(files) != len(plain) {
 		t.Errorf("%v, %v", files, err)
+	}
+}
+
+// TestManifestsTogether: applied one after the other, no manifest takes the place of another's object, nor selects another's pods.
+func TestManifestsTogether(t *testing.T) {
+	of := map[string]string{}
+	for name := range plain {
+		text, err := os.ReadFile(filepath.Join(manifests, name+".yaml"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, text, _ = bytes.Cut(text, []byte("---\n")) // the comment
+		for _, o := range objects(t, string(text)) {
+			keys := []string{fmt.Sprintf("%T %s", o, o.(metav1.Object).GetName())}
+			if d, ok := o.(*appsv1.DaemonSet); ok {
+				keys = append(keys, "the pods of "+metav1.FormatLabelSelector(d.Spec.Selector))
+			}
+			for _, key := range keys {
+				if of[key] != "" {
+					t.Errorf("%s and %s both have %s", of[key], name, key)
+				}
+				of[key] = name
+			}
+		}
 	}
 }
 
@@ -250,18 +293,24 @@ func TestWrongValues(t *testing.T) {
 		"{node: {updateStrategy: {rollingUpdate: {maxSurge: 1}}}}": "additional properties 'maxSurge' not allowed",
 		"{metrics: {port: 65536}}":                                 "/metrics/port",
 		"{image: {tag: 'a b'}}":                                    "/image/tag",
+		"{seLinuxOptions: {domain: spc_t}}":                        "additional properties 'domain' not allowed",
 		"{image: {digest: sha256:00}}":                             "/image/digest",
 		"{imagePullSecrets: [registry]}":                           "/imagePullSecrets/0",
 		"{cni: {name: ../x.conflist}}":                             "/cni/name",
 		"{cni: {binDir: opt}}":                                     "/cni/binDir",
-		"{cni: {conflist: {name: x}}}":                             "", // merged with the defaults: nothing is missing
+		// What would have no effect.
+		"{metrics: {serviceMonitor: {enabled: true}}}":                                      "needs metrics.enabled",
+		"{ipMasqAgent: {enabled: true, configMaps: [mine], config: {masqLinkLocal: true}}}": "ipMasqAgent.config: not together with",
+		"{serviceProxy: {enabled: false}, metrics: {serviceMonitor: {enabled: true}}}":      "needs metrics.enabled",
+		"{metrics: {enabled: true, serviceMonitor: {enabled: true}}}":                       "",
+		"{cni: {conflist: {name: x}}}":                                                      "", // merged with the defaults: nothing is missing
 	} {
 		var values map[string]any
 		if err := yaml.Unmarshal([]byte(text), &values); err != nil {
 			t.Fatal(err)
 		}
-		if want == "" {
-			values["apiServer"] = "https://api.example"
+		if text != "{}" {
+			values["apiServer"] = cmp.Or(values["apiServer"], any("https://api.example"))
 		}
 		_, err := render(t, values)
 		if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
@@ -270,28 +319,80 @@ func TestWrongValues(t *testing.T) {
 	}
 }
 
-// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probes and Service have the same.
+// TestMasqConfig: pods keep the last configuration exactly where the chart makes its ConfigMap, which it may take away under them.
+func TestMasqConfig(t *testing.T) {
+	const on = "serviceProxy: {enabled: false}\n"
+	for text, own := range map[string]bool{
+		on + "ipMasqAgent: {enabled: true, config: {masqLinkLocal: true}}": true,
+		on + "ipMasqAgent: {enabled: true, configMaps: [mine]}":            false,
+		on + "ipMasqAgent: {enabled: true}":                                false,
+	} {
+		made, kept := false, false
+		for _, o := range objects(t, must(t, text)) {
+			switch o := o.(type) {
+			case *corev1.ConfigMap:
+				made = made || o.Name == "packetwalk-ip-masq"
+			case *appsv1.DaemonSet:
+				kept = slices.Contains(o.Spec.Template.Spec.Containers[0].Command, "--ip-masq-keep-config")
+			}
+		}
+		if made != own || kept != own {
+			t.Errorf("%s: a ConfigMap %v, its configuration kept %v, want %v", text, made, kept, own)
+		}
+	}
+}
+
+// must renders values as a file has them.
+func must(t *testing.T, values string) string {
+	t.Helper()
+	var v map[string]any
+	if err := yaml.Unmarshal([]byte(values), &v); err != nil {
+		t.Fatal(err)
+	}
+	text, err := render(t, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// TestSELinux: the pods of both DaemonSets are of the domain that is asked for, and otherwise of the runtime's.
+func TestSELinux(t *testing.T) {
+	const both = "{apiServer: 'https://api.example', cni: {enabled: true}}"
+	for text, want := range map[string]string{both: "", strings.Replace(both, "{", "{seLinuxOptions: {type: spc_t}, ", 1): "spc_t"} {
+		seen := 0
+		for _, o := range objects(t, must(t, text)) {
+			d, ok := o.(*appsv1.DaemonSet)
+			if !ok {
+				continue
+			}
+			seen++
+			s := d.Spec.Template.Spec.SecurityContext
+			if want == "" && s != nil || want != "" && (s == nil || s.SELinuxOptions.Type != want) {
+				t.Errorf("%s: %s has %+v", text, d.Name, s)
+			}
+		}
+		if seen != 2 {
+			t.Errorf("%s: %d DaemonSets", text, seen)
+		}
+	}
+}
+
+// TestMetricsPort: beside a service proxy the agent has a port of its own, and flag, probe and Service have the same.
 func TestMetricsPort(t *testing.T) {
 	const on = "{metrics: {enabled: true}, apiServer: 'https://api.example'}"
 	const off = "{metrics: {enabled: true}, serviceProxy: {enabled: false}, ipMasqAgent: {enabled: true}}"
 	for _, c := range []struct {
 		text string
 		port int32
-		own  bool // its probes are at that port, too
+		own  bool // it is asked whether it is ready at that port, too
 	}{
 		{on, 10249, false},
 		{off, 10349, true},
 		{strings.Replace(on, "true}", "true, port: 7000}", 1), 7000, false},
 		{strings.Replace(off, "true}", "true, port: 10249}", 1), 10249, true},
 	} {
-		var values map[string]any
-		if err := yaml.Unmarshal([]byte(c.text), &values); err != nil {
-			t.Fatal(err)
-		}
-		text, err := render(t, values)
-		if err != nil {
-			t.Fatal(err)
-		}
+		text := must(t, c.text)
 		if address := fmt.Sprintf("0.0.0.0:%d", c.port); strings.Count(text, address) != 1 {
 			t.Errorf("%s: not once %s in\n%s", c.text, address, text)
 		}
@@ -306,10 +407,8 @@ func TestMetricsPort(t *testing.T) {
 			case *appsv1.DaemonSet:
 				seen++
 				k := o.Spec.Template.Spec.Containers[0]
-				for _, p := range []*corev1.Probe{k.LivenessProbe, k.ReadinessProbe} {
-					if got := p.HTTPGet.Port.IntVal; (got == c.port) != c.own {
-						t.Errorf("%s: it is asked at port %d", c.text, got)
-					}
+				if got := k.ReadinessProbe.HTTPGet.Port.IntVal; (got == c.port) != c.own {
+					t.Errorf("%s: it is asked at port %d", c.text, got)
 				}
 			}
 		}
@@ -322,15 +421,7 @@ func TestMetricsPort(t *testing.T) {
 // TestRights: who does not use a part has no rights for it.
 func TestRights(t *testing.T) {
 	rights := func(values string) (all []string) {
-		var v map[string]any
-		if err := yaml.Unmarshal([]byte(values), &v); err != nil {
-			t.Fatal(err)
-		}
-		text, err := render(t, v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, o := range objects(t, text) {
+		for _, o := range objects(t, must(t, values)) {
 			var rules []rbacv1.PolicyRule
 			switch r := o.(type) {
 			case *rbacv1.ClusterRole:
@@ -346,7 +437,6 @@ func TestRights(t *testing.T) {
 		return all
 	}
 	const off, api = "serviceProxy: {enabled: false}\n", "apiServer: https://api.example\n"
-	basic := []string{"[endpointslices] [] [list watch]", "[events] [] [create]", "[services nodes] [] [list watch]"}
 	for values, more := range map[string][]string{
 		api: {"[servicecidrs] [] [list watch]"},
 		api + "serviceProxy: {backend: iptables}":                        nil,
@@ -354,7 +444,11 @@ func TestRights(t *testing.T) {
 		off + "ipMasqAgent: {enabled: true, configMaps: [mine]}":         {"[configmaps] [mine] [get list watch]"},
 		off + "calicoPools: {enabled: true}":                             {"[ippools felixconfigurations] [] [list watch]"},
 	} {
-		want := slices.Sorted(slices.Values(append(slices.Clone(basic), more...)))
+		want := append([]string{"[events] [] [create]"}, more...)
+		if strings.HasPrefix(values, api) {
+			want = append(want, "[endpointslices] [] [list watch]", "[services nodes] [] [list watch]")
+		}
+		slices.Sort(want)
 		if got := rights(values); !slices.Equal(got, want) {
 			t.Errorf("%s: %q, want %q", values, got, want)
 		}

@@ -218,6 +218,7 @@ func (c *chartTest) waits(t *testing.T) {
 	if set.Status.NumberReady != 0 || set.Status.DesiredNumberScheduled != 2 {
 		t.Errorf("%+v", set.Status)
 	}
+	c.Kubectl(t, "-n", "kube-system", "exec", "daemonset/pw-node", "--", "/usr/bin/packetwalk-node", "check-livez") // alive all the same
 	if events := c.Kubectl(t, "get", "events", "-A"); !strings.Contains(events, "WaitingForServiceProxy") {
 		t.Errorf("no event among\n%s", events)
 	}
@@ -255,6 +256,11 @@ func (c *chartTest) service(t *testing.T) (inside, public string) {
 func (c *chartTest) ready(t *testing.T, backend string) {
 	t.Helper()
 	c.Kubectl(t, "-n", "kube-system", "rollout", "status", "daemonset/pw-node", "--timeout=55s")
+	again := c.Kubectl(t, "-n", "kube-system", "get", "pods", "-l", "app.kubernetes.io/name=packetwalk",
+		"-o", "jsonpath={.items[*].status.containerStatuses[*].restartCount}")
+	if strings.Trim(again, "0 \n") != "" {
+		t.Errorf("containers were started again: %s", again)
+	}
 	for _, node := range nodes(t, c.World, "real") {
 		world.Eventually(t, 20*time.Second, func() error {
 			rules := c.SSH(t, node, "nft", "list", "ruleset")

@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -58,6 +59,26 @@ func TestBadLock(t *testing.T) {
 			!strings.HasSuffix(err.Error(), "make image LOCK=update writes it anew") {
 			t.Errorf("%q: %v, want %q", line, err, want)
 		}
+	}
+}
+
+// TestEnvironment: what this machine's Go is told, by its environment or by go env -w, is no matter of the image's.
+func TestEnvironment(t *testing.T) {
+	own := filepath.Join(t.TempDir(), "env")
+	if err := os.WriteFile(own, []byte("GOFLAGS=-tags=own\nGOFIPS140=latest\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for key, value := range map[string]string{"GOENV": own, "GOFLAGS": "-tags=own", "GOFIPS140": "latest", "GOAMD64": "v3"} {
+		t.Setenv(key, value)
+	}
+	for range 2 {
+		c := exec.CommandContext(t.Context(), "go", "env", "GOFLAGS", "GOFIPS140", "GOAMD64", "GOARCH")
+		c.Env = environment("amd64")
+		got, err := c.Output()
+		if want := "-trimpath\noff\nv1\namd64\n"; err != nil || string(got) != want {
+			t.Errorf("%q, %v; want %q", got, err, want)
+		}
+		t.Setenv("GOFLAGS", "") // the file has it
 	}
 }
 

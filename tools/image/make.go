@@ -137,15 +137,21 @@ func (m *maker) image(ctx context.Context, arch string, packages []locked) (v1.I
 	return img, c, err
 }
 
+// environment is that of the compiler. What a machine's own says of the processor and of the build is not taken over: the image runs on
+// all, and is the same from all. GOFLAGS is not empty because that would mean what "go env -w" has written.
+func environment(arch string) []string {
+	return append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off",
+		"GOFLAGS=-trimpath", "GOFIPS140=off")
+}
+
 // build compiles the programs for an architecture, and gives their files by their paths in the image.
 func (m *maker) build(ctx context.Context, arch string) (map[string]string, error) {
 	fmt.Fprintf(os.Stderr, "building the programs for %s (minutes the first time)\n", arch)
 	dir := filepath.Join(m.root, "bin", "image", arch)
-	args := []string{"build", "-trimpath", "-buildvcs=false", "-ldflags", m.ldflags, "-o", dir + "/"}
+	args := []string{"build", "-buildvcs=false", "-ldflags", m.ldflags, "-o", dir + "/"}
 	command := exec.CommandContext(ctx, "go", append(args, slices.Sorted(maps.Values(programs))...)...)
 	command.Dir, command.Stdout, command.Stderr = m.root, os.Stderr, os.Stderr
-	// What an environment may say of the processor is not taken over: the image runs on all.
-	command.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH="+arch, "GOAMD64=v1", "GOARM64=v8.0", "GOEXPERIMENT=", "GOWORK=off")
+	command.Env = environment(arch)
 	command.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // an interrupt ends it as a whole
 	command.Cancel = func() error { return syscall.Kill(-command.Process.Pid, syscall.SIGINT) }
 	command.WaitDelay = 5 * time.Second

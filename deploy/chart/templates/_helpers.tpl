@@ -55,10 +55,22 @@ contexts:
 current-context: default
 {{- end -}}
 
-{{- define "packetwalk.checkAPIServer" -}}
+{{/* What would not work, or would have no effect. */}}
+{{- define "packetwalk.check" -}}
 {{- if and (or .Values.serviceProxy.enabled .Values.cni.enabled) (not .Values.apiServer) -}}
 {{- fail "apiServer: write the API server's own address, such as https://api.example:443; that of the Service kubernetes works only where there is a service proxy already" -}}
 {{- end -}}
+{{- if and .Values.metrics.serviceMonitor.enabled (not .Values.metrics.enabled) -}}
+{{- fail "metrics.serviceMonitor.enabled: it needs metrics.enabled, without which nobody on another machine reads the metrics" -}}
+{{- end -}}
+{{- if and .Values.ipMasqAgent.config .Values.ipMasqAgent.configMaps -}}
+{{- fail "ipMasqAgent.config: not together with ipMasqAgent.configMaps, whose ConfigMaps are read as they are; write the configuration into one of them" -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Whether the ip-masq-agent's ConfigMap is the chart's own: it goes with the release, and rules are not to become the defaults' meanwhile. */}}
+{{- define "packetwalk.ownMasqConfig" -}}
+{{- if and .Values.ipMasqAgent.enabled .Values.ipMasqAgent.config (not .Values.ipMasqAgent.configMaps) }}true{{ end -}}
 {{- end -}}
 
 {{- define "packetwalk.masqConfigMaps" -}}
@@ -69,6 +81,17 @@ current-context: default
 {{- else -}}
 azure-ip-masq-agent-config,azure-ip-masq-agent-config-reconciled
 {{- end -}}
+{{- end -}}
+
+{{- define "packetwalk.env" -}}
+- name: NODE_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: spec.nodeName
+- name: POD_UID # for who asks in the pod: check-livez, check-cni
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid
 {{- end -}}
 
 {{/* What the pods of both DaemonSets have: they are there before there is a network for pods. */}}
@@ -82,6 +105,11 @@ priorityClassName: {{ . }}
 {{- end }}
 hostNetwork: true
 dnsPolicy: Default
+{{- with .root.Values.seLinuxOptions }}
+securityContext:
+  seLinuxOptions:
+    {{- toYaml . | nindent 4 }}
+{{- end }}
 {{- with .values.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}

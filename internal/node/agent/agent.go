@@ -127,7 +127,10 @@ func Run(ctx context.Context, o Options, logger *log.Logger) error {
 	if err != nil {
 		return err
 	}
-	watcher, err := kube.NewWatcher(config, a.faults.note, o.NodeName, m.change)
+	watcher, err := kube.NewWatcher(config, a.faults.note)
+	if err == nil && o.ServiceProxy {
+		err = watcher.WatchServices(config, o.NodeName, m.change)
+	}
 	if err == nil && o.ServiceProxy && o.Backend == BackendNFTables {
 		err = watcher.WatchServiceCIDRs(config)
 	}

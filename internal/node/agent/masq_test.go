@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -163,7 +164,7 @@ func withMasqAgent(t *testing.T, f func(m *masqAgent, source *someConfigs, nat *
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		o := Defaults()
-		o.NodeName, o.Rules, o.MasqForm = "node0", "1.19", ipmasq.FormV1
+		o.NodeName, o.Rules, o.MasqForm, o.MasqConfigMaps = "node0", "1.19", ipmasq.FormV1, []string{"mine"}
 		source, nat := &someConfigs{changed: make(chan struct{}, 1)}, &tableNAT{}
 		k := newMasqAgent(o, source, []masqTarget{{family: service.IPv4, applier: nat}}, newMasqMetrics(&meters{}), t.Logf)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -239,6 +240,41 @@ func TestMasqAgentTriesAgain(t *testing.T) {
 			t.Errorf("RETURN for %q, %+v", nat.returns(), r)
 		}
 	})
+}
+
+// TestMasqAgentKeepsItsConfig: with MasqKeep a ConfigMap that is not there, as while everything is deleted, leaves the configuration, or
+// the rules as they were found, and says so; otherwise the defaults hold.
+func TestMasqAgentKeepsItsConfig(t *testing.T) {
+	const defaults = "169.254.0.0/16 10.0.0.0/8 172.16.0.0/12 192.168.0.0/16"
+	for keep, want := range map[bool][2]string{true: {"", "169.254.0.0/16 10.1.0.0/16"}, false: {defaults, defaults}} {
+		withMasqAgent(t, func(m *masqAgent, source *someConfigs, nat *tableNAT) {
+			m.keep = keep
+			source.changed <- struct{}{}
+			settle(time.Second)
+			if got := nat.returns(); got != want[0] || m.state.now().Healthy == keep {
+				t.Errorf("keep %v, before there is one: RETURN for %q, %+v", keep, got, m.state.now())
+			}
+			source.set("1", "nonMasqueradeCIDRs: [10.1.0.0/16]\n")
+			source.changed <- struct{}{}
+			settle(time.Second)
+			if r := m.state.now(); !r.Healthy {
+				t.Errorf("keep %v: %+v", keep, r)
+			}
+			source.mu.Lock()
+			source.maps = nil
+			source.mu.Unlock()
+			source.changed <- struct{}{}
+			settle(5 * time.Minute) // it is read again, too
+			r := m.state.now()
+			if got := nat.returns(); got != want[1] || r.Healthy == keep {
+				t.Errorf("keep %v, deleted: RETURN for %q, %+v", keep, got, r)
+			}
+			said := "ConfigMap kube-system/mine, no configuration was found there; write the key ip-masq-agent"
+			if keep && !slices.Equal(r.Unhealthy, []string{said}) {
+				t.Errorf("unhealthy: %q", r.Unhealthy)
+			}
+		})
+	}
 }
 
 func TestMasqAgentReportsEachVersionOnce(t *testing.T) {

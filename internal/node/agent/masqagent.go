@@ -9,6 +9,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"packetwalk.dev/internal/node/ipmasq"
 	"packetwalk.dev/internal/node/service"
@@ -42,6 +43,8 @@ type masqAgent struct {
 	age      string
 	options  ipmasq.Options
 	resync   time.Duration // where the configuration has none of its own
+	keep     bool          // without a configuration, that of before
+	names    []string      // of the ConfigMaps
 	node     string
 	source   configSource
 	targets  []masqTarget
@@ -55,6 +58,7 @@ type masqAgent struct {
 func newMasqAgent(o Options, source configSource, targets []masqTarget, m *masqMetrics, log func(string, ...any)) *keeper {
 	a := &masqAgent{
 		age: o.Rules, resync: o.MasqResync, node: o.NodeName, source: source, targets: targets, metrics: m,
+		keep: o.MasqKeep, names: o.MasqConfigMaps,
 		options: ipmasq.Options{Form: o.MasqForm, IPv6: slices.Contains(o.Families, service.IPv6)},
 		state:   newMasqState(o, log),
 	}
@@ -105,6 +109,11 @@ func (m *masqAgent) reread(ctx context.Context) {
 // take takes what the ConfigMaps say, unless something is wrong with it: then what holds goes on holding.
 func (m *masqAgent) take(ctx context.Context, maps []*corev1.ConfigMap) {
 	config, problems := ipmasq.Parse(m.options, configFiles(maps))
+	if m.keep && config != nil && config.Default {
+		config, problems = nil, append(problems, ipmasq.Problem{
+			Origin:   ipmasq.Origin{ConfigMap: metav1.NamespaceSystem + "/" + strings.Join(m.names, ",")},
+			Severity: ipmasq.Error, Message: "no configuration was found there", Remedy: "write the key " + ipmasq.FileV1})
+	}
 	news := !slices.Equal(texts(problems), texts(m.problems))
 	m.problems = problems
 	m.metrics.noted(problems, config != nil)

@@ -54,6 +54,7 @@ type Options struct {
 
 	HealthzAddress string                     // empty: none
 	MetricsAddress string                     // empty: none
+	PodUID         string                     // of the pod that it runs in, which Livez asks by it; empty: it answers nobody there
 	BindHardFail   bool                       // end when one of these cannot be listened on, instead of trying again
 	Configz        *proxyconfig.Configuration // what /configz says; nil: nothing
 
@@ -63,6 +64,7 @@ type Options struct {
 	IPMasqAgent    bool           // keep the ip-masq-agent's rules
 	MasqForm       ipmasq.Form    // of its configuration; empty: that of the age of the rules
 	MasqConfigMaps []string       // of kube-system, that hold it
+	MasqKeep       bool           // where it is not there the last one holds, or the rules as they were found, in place of the defaults
 	MasqResync     time.Duration  // how often it is read and compared with the kernel; form v1 has it in the configuration
 	CalicoPools    bool           // keep the IP sets and nat chains of Calico's IPPools
 	WatchKernel    bool           // repair at once on the kernel's notice of a deleted rule

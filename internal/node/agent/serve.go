@@ -48,22 +48,28 @@ func (a *agent) serve(ctx context.Context, wait *sync.WaitGroup) error {
 	if !a.ServiceProxy {
 		healthz = "" // who is the service proxy is there
 	}
+	livez := ""
+	if a.PodUID != "" {
+		livez = livezSocket(a.PodUID)
+	}
 	for _, s := range []struct {
-		flag, address string
-		handler       http.Handler
+		flag, network, address string
+		handler                http.Handler
 	}{
-		{"--healthz-bind-address", healthz, health},
-		{"--metrics-bind-address", a.MetricsAddress, proxyMode},
+		{"--healthz-bind-address", "tcp", healthz, health},
+		{"--metrics-bind-address", "tcp", a.MetricsAddress, proxyMode},
+		{"--pod-uid", "unix", livez, health},
 	} {
 		if s.address == "" {
 			continue
 		}
-		l, err := net.Listen("tcp", s.address)
+		listen := func() (net.Listener, error) { return net.Listen(s.network, s.address) }
+		l, err := listen()
 		if err != nil && a.BindHardFail {
 			return fmt.Errorf("%s: %w", s.flag, err)
 		}
 		a.faults.note(s.flag, err)
-		wait.Go(func() { a.keepServing(ctx, s.flag, s.address, l, s.handler) })
+		wait.Go(func() { a.keepServing(ctx, s.flag, listen, l, s.handler) })
 	}
 	return nil
 }
@@ -97,15 +103,15 @@ func (a *agent) serveReady(w http.ResponseWriter, _ *http.Request) {
 	writeJSON(w, status, ready)
 }
 
-// keepServing answers on a listener, which may be nil, and on another at the same address when there is none, until the context ends.
-func (a *agent) keepServing(ctx context.Context, what, address string, l net.Listener, handler http.Handler) {
+// keepServing answers on a listener, which may be nil, and on another that listen makes when there is none, until the context ends.
+func (a *agent) keepServing(ctx context.Context, what string, listen func() (net.Listener, error), l net.Listener, handler http.Handler) {
 	for {
 		for l == nil {
 			if !pause.For(ctx, watchRetry) {
 				return
 			}
 			var err error
-			l, err = net.Listen("tcp", address)
+			l, err = listen()
 			a.faults.note(what, err)
 		}
 		server := serve.New(handler, nil)

@@ -116,7 +116,8 @@ func TestServerComesBack(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		a.keepServing(ctx, "--metrics-bind-address", l.Addr().String(), l, mux)
+		listen := func() (net.Listener, error) { return net.Listen("tcp", l.Addr().String()) }
+		a.keepServing(ctx, "--metrics-bind-address", listen, l, mux)
 	}()
 	defer func() { cancel(); <-done }()
 	until := func(what string) {

@@ -54,7 +54,9 @@ func (a *agent) take() kube.Delta {
 		delta = a.source.Delta(true)
 	}
 	a.node = &node
-	a.health.SetNodeEligible(eligible(delta.Node))
+	if a.ServiceProxy {
+		a.health.SetNodeEligible(eligible(delta.Node))
+	}
 	for _, p := range a.proxies {
 		if delta.Whole {
 			p.dropOthers(delta)

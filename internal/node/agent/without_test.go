@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"log"
@@ -141,6 +142,35 @@ func TestWithoutServiceProxy(t *testing.T) {
 	}
 	cancel()
 	beside.Wait()
+}
+
+// TestAsksForNothing: who is not the service proxy asks the API server for nothing of it, and is healthy without.
+func TestAsksForNothing(t *testing.T) {
+	asked := make(chan string, 100)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked <- r.URL.Path
+		http.NotFound(w, r)
+	}))
+	defer server.Close()
+	o := Defaults()
+	o.Server, o.NodeName, o.ServiceProxy, o.WatchKernel, o.MetricsAddress, o.PodUID = server.URL, "node0", false, false, "", rand.Text()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- Run(ctx, o, log.New(os.Stderr, "", 0)) }()
+	select {
+	case path := <-asked:
+		t.Errorf("it asks for %s", path)
+	case err := <-done:
+		t.Fatal(err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	if err := Livez(ctx, o.PodUID); err != nil {
+		t.Error(err)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
 }
 
 // TestObserve: what changed after the first sync is measured once, by the time that its controller noted.

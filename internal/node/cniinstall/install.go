@@ -67,7 +67,8 @@ func Plugins(conflist []byte) (names []string, err error) {
 
 // Install makes the node have the configuration and its plugins: those that the source has, the others must be there. It changes nothing
 // where all is as it should be. A file of others is left: a plugin of theirs is used, and noted; it is an error where it has the
-// configuration's name, or that of our own plugin.
+// configuration's name, or that of our own plugin. Where these two are what is to be installed they count as written by us: a node may lose
+// the record, which is in /etc, at a restart, and keep its plugins.
 func Install(o Options) (notes []string, err error) {
 	if !fileName.MatchString(o.Name) || filepath.Ext(o.Name) != ".conflist" {
 		return nil, fmt.Errorf("%q is no name of a network configuration list; write one such as 10-packetwalk.conflist", o.Name)
@@ -126,7 +127,7 @@ func (n *node) wantPlugin(sources []string, name string) (notes []string, err er
 		n.kept[at.key()] = []string{have}
 	case absent:
 		return []string{fmt.Sprintf("the plugin %s that the node has is used", name)}, nil
-	case have == "" || n.record.has(at, have):
+	case have == "" || n.record.has(at, have), name == Plugin && have == hashOf(data): // the last where a record was lost
 		n.wanted = append(n.wanted, file{at, data, 0o755})
 	case have == hashOf(data): // it is right, and stays when ours go
 	case name == Plugin:
@@ -146,9 +147,7 @@ func (n *node) wantConfig(name string, data []byte) error {
 	if have != "" && have != hashOf(data) && !n.record.has(at, have) {
 		return fmt.Errorf("the node has a %s that was not installed by this: remove it, or choose another name", name)
 	}
-	if have != hashOf(data) || n.record.has(at, have) {
-		n.wanted = append(n.wanted, file{at, data, 0o600})
-	}
+	n.wanted = append(n.wanted, file{at, data, 0o600})
 	return nil
 }
 
@@ -217,8 +216,8 @@ func Remove(d Dirs, owner string) (notes []string, err error) {
 	return notes, errors.Join(err, n.removeRecord())
 }
 
-// Check tells whether what was installed is there.
-func Check(d Dirs) error {
+// Check tells whether what was installed is there; with an owner, what that one has installed.
+func Check(d Dirs, owner string) error {
 	n, err := open(d)
 	if err != nil {
 		return err
@@ -226,6 +225,9 @@ func Check(d Dirs) error {
 	defer n.close()
 	if n.record.Files == nil {
 		return errors.New("nothing is installed")
+	}
+	if owner != "" && owner != n.record.Owner {
+		return errors.New("what is there is another's installation")
 	}
 	for key, hashes := range n.record.Files {
 		at := placeOf(key)

@@ -115,7 +115,7 @@ func (n testNode) must(t *testing.T, notes []string, err error, want ...string) 
 // what was there before.
 func TestInstall(t *testing.T) {
 	n, _ := newNode(t)
-	if err := Check(n.dirs); err == nil {
+	if err := Check(n.dirs, ""); err == nil {
 		t.Error("before an installation all is well")
 	}
 	n.must(t, nil, n.install(0))
@@ -126,11 +126,11 @@ func TestInstall(t *testing.T) {
 	if err != nil || info.Mode() != 0o755 {
 		t.Errorf("%v, %v", info.Mode(), err)
 	}
-	n.must(t, nil, errors.Join(n.install(0), Check(n.dirs)))
+	n.must(t, nil, errors.Join(n.install(0), Check(n.dirs, "")))
 	if again, err := os.Stat(filepath.Join(n.dirs.Bin, Plugin)); err != nil || !os.SameFile(info, again) {
 		t.Errorf("what was right was written again: %v", err)
 	}
-	n.must(t, nil, errors.Join(n.install(1), Check(n.dirs)))
+	n.must(t, nil, errors.Join(n.install(1), Check(n.dirs, "")))
 	if got := n.has(t); got != "bandwidth packetwalk-cni theirs 10-packetwalk.conflist 20-theirs.conflist "+recordName {
 		t.Errorf("another version: %s", got)
 	}
@@ -138,7 +138,7 @@ func TestInstall(t *testing.T) {
 	o := n.options(1)
 	o.Name, o.Sources = "05-packetwalk.conflist", []string{t.TempDir()}
 	notes, err := Install(o)
-	n.must(t, notes, errors.Join(err, Check(n.dirs)))
+	n.must(t, notes, errors.Join(err, Check(n.dirs, "")))
 	if got := n.has(t); got != "bandwidth packetwalk-cni theirs 05-packetwalk.conflist 20-theirs.conflist "+recordName {
 		t.Errorf("another name: %s", got)
 	}
@@ -162,11 +162,11 @@ func TestOthers(t *testing.T) {
 
 	notes, err = Remove(n.dirs, "another")
 	n.must(t, notes, err, "another has installed since: everything stays")
-	if err := Check(n.dirs); err != nil {
+	if err := Check(n.dirs, ""); err != nil {
 		t.Error(err)
 	}
 	write(t, n.dirs.Conf, conf, "changed by hand")
-	if err := Check(n.dirs); err == nil || !strings.Contains(err.Error(), conf+" is not as it was installed") {
+	if err := Check(n.dirs, ""); err == nil || !strings.Contains(err.Error(), conf+" is not as it was installed") {
 		t.Errorf("changed: %v", err)
 	}
 	if err := n.install(0); err == nil || !strings.Contains(err.Error(), "remove it, or choose another name") {
@@ -186,13 +186,48 @@ func TestOthers(t *testing.T) {
 	if got := n.has(t); got != Plugin+" "+theirs {
 		t.Errorf("refused: %s", got)
 	}
-	// The same program, by hand: it is used, and stays.
-	write(t, n.dirs.Bin, Plugin, strings.Repeat("version 0", 100_000))
-	n.must(t, nil, n.install(0))
-	notes, err = Remove(n.dirs, "me")
-	n.must(t, notes, err)
-	if got := n.has(t); got != Plugin+" "+theirs {
-		t.Errorf("removed: %s", got)
+}
+
+// TestLostRecord: where the record goes with a restart of the node, what is as it is to be installed is ours again: it is there, gives way
+// to another version, and goes at the end; a plugin that others may have brought stays.
+func TestLostRecord(t *testing.T) {
+	for _, kept := range []string{"", conf} { // of the directory of the record
+		n, _ := newNode(t)
+		n.must(t, nil, n.install(0))
+		for _, name := range []string{recordName, conf} {
+			if name == kept {
+				continue
+			}
+			if err := os.Remove(filepath.Join(n.dirs.Conf, name)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		n.must(t, nil, errors.Join(n.install(0), Check(n.dirs, "me"), n.install(1), Check(n.dirs, "me")))
+		notes, err := Remove(n.dirs, "me")
+		n.must(t, notes, err)
+		if got := n.has(t); got != "portmap "+theirs {
+			t.Errorf("removed: %s", got)
+		}
+	}
+}
+
+// TestCheckOwner: an installation of somebody before is not one's own, though it is whole.
+func TestCheckOwner(t *testing.T) {
+	n, _ := newNode(t)
+	n.must(t, nil, errors.Join(n.install(0), Check(n.dirs, "me"), Check(n.dirs, "")))
+	o := n.options(0)
+	o.Owner, o.Conflist = "next", []byte("{}")
+	if _, err := Install(o); err == nil {
+		t.Error("it installed a list without plugins")
+	}
+	if err := Check(n.dirs, "next"); err == nil || !strings.Contains(err.Error(), "what is there is another's") {
+		t.Errorf("after one that failed: %v", err)
+	}
+	o.Conflist = n.options(0).Conflist
+	_, err := Install(o)
+	n.must(t, nil, errors.Join(err, Check(n.dirs, "next")))
+	if Check(n.dirs, "me") == nil {
+		t.Error("it is still the installation of before")
 	}
 }
 
@@ -306,7 +341,7 @@ func TestKilled(t *testing.T) {
 		if i%4 > 0 {
 			continue // the next goes on from there
 		}
-		n.must(t, nil, errors.Join(n.install(i/4), Check(n.dirs)))
+		n.must(t, nil, errors.Join(n.install(i/4), Check(n.dirs, "")))
 		if _, err := Remove(n.dirs, ""); err != nil {
 			t.Fatal(err)
 		}

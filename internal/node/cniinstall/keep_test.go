@@ -66,7 +66,7 @@ func TestKeep(t *testing.T) {
 				synctest.Wait()
 				failed = false
 				time.Sleep(lookTime + time.Second)
-				if err := Check(n.dirs); err != nil {
+				if err := Check(n.dirs, ""); err != nil {
 					t.Error(err)
 				}
 				write(t, n.dirs.Bin, Plugin, "not right")
@@ -75,7 +75,7 @@ func TestKeep(t *testing.T) {
 				}
 				n.must(t, nil, removeFile(n, Plugin))
 				time.Sleep(lookTime + time.Second)
-				if err := Check(n.dirs); err != nil {
+				if err := Check(n.dirs, ""); err != nil {
 					t.Errorf("removed meanwhile: %v", err)
 				}
 				if c.owner != "" {
@@ -89,7 +89,7 @@ func TestKeep(t *testing.T) {
 				if err := <-done; err != nil {
 					t.Error(err)
 				}
-				if stays := Check(n.dirs) == nil; stays != c.stays {
+				if stays := Check(n.dirs, "") == nil; stays != c.stays {
 					t.Errorf("it is there: %v", stays)
 				}
 				if !slices.Contains(lines, "not installed: no range yet") || !strings.Contains(lines[len(lines)-1], c.logged) {

@@ -33,11 +33,15 @@ type Problem struct {
 
 // String is the problem without its ConfigMap: an Event or a log line names that by itself.
 func (p Problem) String() string {
-	at := "key " + p.Key
-	if p.Entry != "" {
-		at += ", " + p.Entry
+	at := ""
+	if p.Key != "" {
+		at = "key " + p.Key
+		if p.Entry != "" {
+			at += ", " + p.Entry
+		}
+		at += ": "
 	}
-	return at + ": " + p.Message + "; " + p.Remedy
+	return at + p.Message + "; " + p.Remedy
 }
 
 // Options say how files are read.

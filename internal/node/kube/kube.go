@@ -91,7 +91,7 @@ type Watcher struct {
 	*Watches
 	core                    *rest.RESTClient
 	services, slices, nodes cache.Store
-	ranges                  cache.Store // nil without WatchServiceCIDRs
+	ranges                  cache.Store
 
 	mu      sync.Mutex
 	changed map[service.Key]bool
@@ -101,29 +101,35 @@ type Watcher struct {
 // Counter is told of each change of an object: kind is "service", "endpoints" or "node".
 type Counter func(kind string)
 
-// NewWatcher prepares to watch; Run does it. trouble and seen may be nil.
-func NewWatcher(config *rest.Config, trouble Trouble, nodeName string, seen Counter) (*Watcher, error) {
+// NewWatcher makes a watcher that watches nothing yet, and sends events. trouble may be nil.
+func NewWatcher(config *rest.Config, trouble Trouble) (*Watcher, error) {
 	core, err := RESTClient(config, corev1.SchemeGroupVersion, scheme)
 	if err != nil {
 		return nil, err
 	}
+	none := cache.NewStore(cache.MetaNamespaceKeyFunc)
+	return &Watcher{Watches: NewWatches(trouble), core: core, services: none, slices: none, nodes: none, ranges: none,
+		changed: map[service.Key]bool{}, of: map[service.Key][]string{}}, nil
+}
+
+// WatchServices prepares to watch services and what goes with them; Run does it. seen may be nil.
+func (w *Watcher) WatchServices(config *rest.Config, nodeName string, seen Counter) error {
 	discovery, err := RESTClient(config, discoveryv1.SchemeGroupVersion, scheme)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if seen == nil {
 		seen = func(string) {}
 	}
-	w := &Watcher{Watches: NewWatches(trouble), core: core, changed: map[service.Key]bool{}, of: map[service.Key][]string{}}
 	// Headless services and those of another proxy are never asked for (k8s.io/kubernetes cmd/kube-proxy/app/server.go).
 	ours := "!" + service.LabelProxyName + ",!" + corev1.IsHeadlessService
-	w.services = w.Add(List{Client: core, Resource: "services", Object: &corev1.Service{}, Labels: ours, Transform: pack,
+	w.services = w.Add(List{Client: w.core, Resource: "services", Object: &corev1.Service{}, Labels: ours, Transform: pack,
 		Seen: func(objects ...any) { seen("service"); w.note(objects) }})
 	w.slices = w.Add(List{Client: discovery, Resource: "endpointslices", Object: &discoveryv1.EndpointSlice{}, Labels: ours, Transform: pack,
 		Seen: func(objects ...any) { seen("endpoints"); w.note(objects) }})
-	w.nodes = w.Add(List{Client: core, Resource: "nodes", Object: &corev1.Node{}, Fields: equal("metadata.name", nodeName), Transform: slim,
+	w.nodes = w.Add(List{Client: w.core, Resource: "nodes", Object: &corev1.Node{}, Fields: equal("metadata.name", nodeName), Transform: slim,
 		Seen: func(...any) { seen("node") }})
-	return w, nil
+	return nil
 }
 
 // WatchServiceCIDRs has the watcher follow the ranges of cluster IPs, too. API servers before 1.33 have no such objects.
@@ -148,9 +154,7 @@ func (w *Watcher) beside() (s Snapshot) {
 	for _, node := range Objects[*corev1.Node](w.nodes) {
 		s.Node = node
 	}
-	if w.ranges != nil {
-		s.ServiceCIDRs = Objects[*networkingv1.ServiceCIDR](w.ranges)
-	}
+	s.ServiceCIDRs = Objects[*networkingv1.ServiceCIDR](w.ranges)
 	return s
 }
 

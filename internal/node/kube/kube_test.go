@@ -132,7 +132,7 @@ func TestWatcherFollowsTheAPI(t *testing.T) {
 	defer cancel()
 	var mu sync.Mutex
 	seen := map[string]int{}
-	w, err := NewWatcher(&rest.Config{Host: server.URL}, nil, "node0", func(kind string) { mu.Lock(); seen[kind]++; mu.Unlock() })
+	w, err := newWatcher(&rest.Config{Host: server.URL}, nil, func(kind string) { mu.Lock(); seen[kind]++; mu.Unlock() })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,11 +211,11 @@ func TestServiceCIDRs(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		defer cancel()
 		config := &rest.Config{Host: server.URL}
-		w, err := NewWatcher(config, func(what string, err error) {
+		w, err := newWatcher(config, func(what string, err error) {
 			if err != nil && ctx.Err() == nil {
 				t.Errorf("%s: %v", what, err)
 			}
-		}, "node0", nil)
+		}, nil)
 		if err == nil {
 			err = w.WatchServiceCIDRs(config)
 		}
@@ -229,6 +229,35 @@ func TestServiceCIDRs(t *testing.T) {
 		cancel()
 		<-finished
 	}
+}
+
+// newWatcher makes one of what the service proxy needs.
+func newWatcher(config *rest.Config, trouble Trouble, seen Counter) (*Watcher, error) {
+	w, err := NewWatcher(config, trouble)
+	if err == nil {
+		err = w.WatchServices(config, "node0", seen)
+	}
+	return w, err
+}
+
+// TestWatchesNothing: who asks for no services knows of none, waits for nothing and asks nobody.
+func TestWatchesNothing(t *testing.T) {
+	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { t.Errorf("%s %s", r.Method, r.URL) }))
+	defer server.Close()
+	w, err := NewWatcher(&rest.Config{Host: server.URL}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	finished := follow(ctx, t, w)
+	for _, whole := range []bool{true, false} {
+		if d := w.Delta(whole); d.Node != nil || len(d.Services)+len(d.ServiceCIDRs) > 0 || d.Whole != whole {
+			t.Errorf("%+v", d)
+		}
+	}
+	cancel()
+	<-finished
 }
 
 // follow runs a watcher, and waits until it has everything; the channel is closed when it has ended.
@@ -362,7 +391,7 @@ func TestChangesOfSlicesAreNotDecoded(t *testing.T) {
 // TestOnlyChangedSlicesAreRead: when one of a service's many slices changes, the others are not read again.
 func TestOnlyChangedSlicesAreRead(t *testing.T) {
 	for _, n := range []int{1, manySlices} {
-		w, err := NewWatcher(&rest.Config{}, nil, "node0", nil)
+		w, err := newWatcher(&rest.Config{}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync/atomic"
 
 	appsv1 "k8s.io/api/apps/v1"
@@ -56,7 +57,10 @@ func NewOwner(config *rest.Config, trouble Trouble, namespace, name string) (*Ow
 	o := &Owner{Watches: NewWatches(trouble), client: client, namespace: namespace, name: name}
 	store := o.Add(List{Client: client, Resource: "daemonsets", Namespace: namespace, Fields: equal("metadata.name", name),
 		Object: &appsv1.DaemonSet{}, Seen: func(...any) { o.seen.Store(true) }})
-	o.deleted = func() bool { return o.seen.Load() && len(store.List()) == 0 }
+	o.deleted = func() bool { // in the foreground it stays, marked, until its pods are gone
+		there := func(d *appsv1.DaemonSet) bool { return d.DeletionTimestamp == nil }
+		return o.seen.Load() && !slices.ContainsFunc(Objects[*appsv1.DaemonSet](store), there)
+	}
 	return o, nil
 }
 

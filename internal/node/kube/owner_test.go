@@ -89,6 +89,14 @@ func TestOwner(t *testing.T) {
 			t.Errorf("deleted: %v, %v; want %v, %q", deleted, err, want, failed)
 		}
 	}
+	seen := func(what string) {
+		t.Helper()
+		for end := time.Now().Add(10 * time.Second); !o.deleted(); time.Sleep(time.Millisecond) {
+			if time.Now().After(end) {
+				t.Fatalf("it did not see %s", what)
+			}
+		}
+	}
 	set := func(d *appsv1.DaemonSet, status int) {
 		api.mu.Lock()
 		defer api.mu.Unlock()
@@ -104,15 +112,24 @@ func TestOwner(t *testing.T) {
 	set(nil, 0)
 	is(true, "")
 
+	// Deleted in the foreground (propagationPolicy) it stays, marked, until its pods are gone; their rights may go before.
+	change := metav1.WatchEvent{Type: "MODIFIED"}
+	change.Object.Object = going
+	api.events <- change
+	seen("that it is to be deleted")
+	set(daemonSet(), http.StatusForbidden)
+	is(true, "")
+	change.Object.Object = daemonSet() // another of that name
+	api.events <- change
+	for end := time.Now().Add(10 * time.Second); o.deleted() && time.Now().Before(end); time.Sleep(time.Millisecond) {
+	}
+	is(false, "its deletion was not seen either")
+
 	// The rights of the pod have gone with it.
 	gone := metav1.WatchEvent{Type: "DELETED"}
 	gone.Object.Object = daemonSet()
 	api.events <- gone
-	for end := time.Now().Add(10 * time.Second); !o.deleted(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatal("it did not see the deletion")
-		}
-	}
+	seen("the deletion")
 	set(nil, http.StatusUnauthorized)
 	is(true, "")
 	set(daemonSet(), 0) // another of that name

@@ -172,7 +172,7 @@ func word(s string) bool {
 }
 
 func (p *Package) readData(r io.Reader, most Limits) error {
-	all := &guarded{r, most.Data, most.Data}
+	all, left := &guarded{r, most.Data, most.Data}, most.Data
 	t := tar.NewReader(all)
 	p.Files = map[string]File{}
 	for count := 0; ; count++ {
@@ -186,6 +186,12 @@ func (p *Package) readData(r io.Reader, most Limits) error {
 		}
 		if count == most.Files {
 			return fmt.Errorf("it has more than %d files, which is the most that is read", most.Files)
+		}
+		if h.Typeflag == tar.TypeReg {
+			if h.Size > left { // with the holes of a sparse file, which are not in the archive
+				return fmt.Errorf("%.300q: %w", h.Name, &bounded.TooLongError{Limit: most.Data})
+			}
+			left -= h.Size
 		}
 		if err := p.take(h, t); err != nil {
 			return fmt.Errorf("%.300q: %w", h.Name, err)
@@ -204,7 +210,7 @@ func (p *Package) take(h *tar.Header, content io.Reader) error {
 	case tar.TypeDir:
 		return nil
 	case tar.TypeReg:
-		if file.Data, err = io.ReadAll(content); err != nil { // guarded has the limit
+		if file.Data, err = io.ReadAll(content); err != nil { // readData has the limit
 			return err
 		}
 	case tar.TypeSymlink:

@@ -193,6 +193,43 @@ func TestTooMuch(t *testing.T) {
 	}
 }
 
+// sparse is the part of an archive with a file of one hole (GNU tar's manual, Sparse Formats, PAX Format version 1.0).
+func sparse(name string, size int) string {
+	record := func(key, value string) string {
+		text := " " + key + "=" + value + "\n"
+		n := len(text) + 2 // those of the number itself
+		return fmt.Sprintf("%d%s", n, text)
+	}
+	pax := record("GNU.sparse.major", "1") + record("GNU.sparse.minor", "0") + record("GNU.sparse.name", name) +
+		record("GNU.sparse.realsize", fmt.Sprint(size))
+	entries := tarOf(regular("pax", pax), regular(name, "0\n"+strings.Repeat("\x00", 510)))
+	entries = entries[:4*512]
+	entries[156] = tar.TypeXHeader
+	sum := 0
+	for i, b := range entries[:512] {
+		if i >= 148 && i < 156 {
+			b = ' '
+		}
+		sum += int(b)
+	}
+	copy(entries[148:156], fmt.Sprintf("%06o\x00 ", sum))
+	return string(entries)
+}
+
+// TestSparse: a file of which the archive has only where its holes are counts as long as it is with them.
+func TestSparse(t *testing.T) {
+	const most = 1 << 20
+	few := Limits{Member: most, Data: most, Files: 10, Control: most}
+	for size, fits := range map[int]bool{most + 1: false, most * 2 / 3: false, most / 3: true} {
+		data := sparse("a", size) + sparse("b", size) + strings.Repeat("\x00", 1024)
+		p, err := Read(strings.NewReader(pack(t, "", []byte(data))), few)
+		var tooLong *bounded.TooLongError
+		if fits && (err != nil || len(p.Files["b"].Data) != size) || !fits && !errors.As(err, &tooLong) {
+			t.Errorf("two of %d bytes: %v", size, err)
+		}
+	}
+}
+
 // TestNoPackage: what is none, or ends early.
 func TestNoPackage(t *testing.T) {
 	whole := pack(t, ".gz", tarOf(regular("a", "x")))
