@@ -141,7 +141,8 @@ func (o *walkOptions) run(ctx context.Context, s Streams) (err error) {
 	if err := o.azure.extend(ctx, s, world); err != nil {
 		return err
 	}
-	read, err := ends.Read(ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil}, from, to, proto)
+	of := ends.World{Source: world.Source, Public: world.public, Unread: world.unread, At: o.at, Far: o.plugin != nil}
+	read, err := ends.Read(of, from, to, proto)
 	if err != nil {
 		return badInput{err}
 	}

@@ -36,8 +36,8 @@ func carried(t packet.Tuple, flags packet.TCPFlags) []byte {
 	return append(b, tcp...)
 }
 
-// TestFiltersByContent: of datagrams with the same tuple a trace and a capture show those alone that carry what is asked for: on a node with
-// an overlay all traffic with another node has one tuple, but for a port that a hash chooses.
+// TestFiltersByContent: of datagrams with the same tuple a trace and a capture show those alone that carry what is asked for: on a node
+// with an overlay all traffic with another node has one tuple, but for a port that a hash chooses.
 func TestFiltersByContent(t *testing.T) {
 	a, b := pair(t)
 	script(t, b, "nft add table inet t; nft add chain inet t in '{ type filter hook input priority 0; policy drop; }'")
@@ -52,9 +52,11 @@ func TestFiltersByContent(t *testing.T) {
 		sent   [][]byte
 		want   []int // of what is sent
 	}{
-		"payload": {kernel.PacketFilter{Tuple: outer, Payload: []byte("abcdefgh")}, [][]byte{[]byte("abcdxyz"), []byte("abcx"), []byte("abc")}, []int{0}},
+		"payload": {kernel.PacketFilter{Tuple: outer, Payload: []byte("abcdefgh")},
+			[][]byte{[]byte("abcdxyz"), []byte("abcx"), []byte("abc")}, []int{0}},
 		"carried": {kernel.PacketFilter{Tuple: outer, Carried: &wanted},
-			[][]byte{carried(other, packet.SYN), carried(inner, packet.SYN), carried(inner, packet.ACK), carried(six, packet.SYN), {1, 2, 3}}, []int{1}},
+			[][]byte{carried(other, packet.SYN), carried(inner, packet.SYN), carried(inner, packet.ACK), carried(six, packet.SYN), {1, 2, 3}},
+			[]int{1}},
 		"one of several ports": {kernel.PacketFilter{Tuple: outer, Carried: &ranged},
 			[][]byte{carried(other, packet.SYN), carried(inner, packet.RST|packet.ACK)}, []int{1}},
 		"IPv6": {kernel.PacketFilter{Tuple: outer, Carried: &six}, [][]byte{carried(inner, packet.SYN), carried(six, packet.SYN)}, []int{1}},

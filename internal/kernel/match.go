@@ -109,11 +109,13 @@ func ofKind(transport uint32, t packet.Tuple) []check {
 	return nil
 }
 
-// carried are the checks for the packet that one of VXLAN carries, behind the headers of UDP, VXLAN (RFC 7348) and Ethernet. One with options
-// in its IPv4 header is none that a probe sends.
+// carried are the checks for the packet that one of VXLAN carries, behind the headers of UDP, VXLAN (RFC 7348) and Ethernet. One with
+// options in its IPv4 header is none that a probe sends.
 func (l ipLayout) carried(t packet.Tuple) []check {
 	const etherType, ip = 8 + 8 + 12, 8 + 8 + 14
-	checks := []check{{atTransport, etherType, isEqual, wire16(uint16(l.etherType))}, {atTransport, ip + l.protocol, isEqual, []byte{byte(t.Protocol)}}}
+	checks := []check{
+		{atTransport, etherType, isEqual, wire16(uint16(l.etherType))}, {atTransport, ip + l.protocol, isEqual, []byte{byte(t.Protocol)}},
+	}
 	if l.etherType == packet.EtherIPv4 {
 		checks = append(checks, check{atTransport, ip, isEqual, []byte{0x45}})
 	}

@@ -69,8 +69,8 @@ const traceBuffer = 8 << 20
 // errTraceLost says that the kernel had events for which there was no room.
 var errTraceLost = errors.New("the kernel dropped trace events: they came faster than they were read")
 
-// ErrTraceLogged says that the machine's own namespace has tables of iptables-legacy, and a logger: the kernel writes each rule of theirs that
-// a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
+// ErrTraceLogged says that the machine's own namespace has tables of iptables-legacy, and a logger: the kernel writes each rule of theirs
+// that a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
 var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log")
 
 // logsTraces tells whether that is so. Other namespaces than the machine's own log nothing, and do not have nf_log_all_netns (nf_log.c).
@@ -91,9 +91,9 @@ func (n *Namespace) logsTraces() bool {
 }
 
 // OpenTrace traces the packets in the namespace that one of the filters chooses, and the ICMP errors about packets that have one of the
-// tuples in about: of an error's quotation an event does not show enough to tell. Until Close the namespace's own repeated SYNs are dropped,
-// which TCP sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of one
-// connection. The error is [ErrTraceLogged] where the kernel would write the packets into its log.
+// tuples in about: of an error's quotation an event does not show enough to tell. Until Close the namespace's own repeated SYNs are
+// dropped, which TCP sends when a second has gone by, with those of the tuples in about that have a destination and both ports exactly: of
+// one connection. The error is [ErrTraceLogged] where the kernel would write the packets into its log.
 func OpenTrace(n *Namespace, filters []PacketFilter, about []packet.Tuple) (*Trace, error) {
 	fail := func(err error) (*Trace, error) { return nil, fmt.Errorf("trace in %s: %w", n.path, err) }
 	if n.logsTraces() {

@@ -171,8 +171,8 @@ func exprs(checks []check) (all []nf.Expr) {
 }
 
 // startTracing is "limit rate 500/second burst 500 packets meta nftrace set 1 accept": the kernel writes a message for each rule that a
-// traced packet meets, so that of a flood of others' packets that look like the probe's not all are; accept, so that the rules that follow do
-// not match once more.
+// traced packet meets, so that of a flood of others' packets that look like the probe's not all are; accept, so that the rules that follow
+// do not match once more.
 var startTracing = []nf.Expr{
 	limit(500, time.Second, 500, 0), nf.Load([]byte{1}, 0), nf.SetMeta(unix.NFT_META_NFTRACE, 0), nf.Verdict(nf.Accept, ""),
 }

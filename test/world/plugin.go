@@ -9,8 +9,8 @@ import (
 	"packetwalk.dev/internal/pods/nodeimage"
 )
 
-// PluginImage puts the image of kubectl packetwalk, with the program that was built, into the machine's store, if it is not there, until the
-// test ends.
+// PluginImage puts the image of kubectl packetwalk, with the program that was built, into the machine's store, if it is not there, until
+// the test ends.
 func (w *World) PluginImage(t *testing.T) {
 	t.Helper()
 	said := strings.Fields(w.Run(t, "--version"))

@@ -18,8 +18,8 @@ import (
 // realNodes is how many nodes with containerd the walks of plugin have.
 const realNodes = 5
 
-// benchPlugin measures kubectl packetwalk, from typing to the answer: walks on nodes with containerd that have its image, and captures of all
-// light nodes of a larger cluster.
+// benchPlugin measures kubectl packetwalk, from typing to the answer: walks on nodes with containerd that have its image, and captures of
+// all light nodes of a larger cluster.
 func benchPlugin(n int) error {
 	var t table
 	defer func() { t.print() }()
@@ -164,8 +164,8 @@ func (p *pluginRun) measure(t *table, what string, args ...string) error {
 	return nil
 }
 
-// mostResident reads what a process has had in memory at most, until it is over, in MB (proc_pid_status(5), VmHWM). What wait4 tells is that
-// of this process where it was larger, which is one until it has become the other.
+// mostResident reads what a process has had in memory at most, until it is over, in MB (proc_pid_status(5), VmHWM). What wait4 tells is
+// that of this process where it was larger, which is one until it has become the other.
 func mostResident(pid int, over <-chan struct{}) (mb float64) {
 	for {
 		text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))

@@ -15,8 +15,8 @@ import (
 	"packetwalk.dev/internal/model/walk"
 )
 
-// filters choose, for each host, what the packets of every outcome look like when they come in, are sent or leave, with what they carry. The
-// sender's own are chosen without their source: whether the kernel chooses the predicted one is to be seen.
+// filters choose, for each host, the packets of every outcome as they come in, are sent or leave, with what they carry. The sender's own
+// are chosen without their source: whether the kernel chooses the predicted one is to be seen.
 func filters(result *walk.Result, payload []byte) map[string][]kernel.PacketFilter {
 	all := map[string][]kernel.PacketFilter{}
 	type key struct {
@@ -102,7 +102,8 @@ type watcher struct {
 // captures all packets, and in those hosts, too: what the kernel did may be nothing that is predicted. Where more may happen than was
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
-	ctx context.Context, places Places, expected map[string][]kernel.PacketFilter, chains map[string]map[ChainID]bool, others []string, more bool,
+	ctx context.Context, places Places, expected map[string][]kernel.PacketFilter, chains map[string]map[ChainID]bool, others []string,
+	more bool,
 	activity chan<- struct{},
 ) ([]*watcher, error) {
 	var watchers []*watcher
