@@ -71,13 +71,13 @@ var errTraceLost = errors.New("the kernel dropped trace events: they came faster
 
 // ErrTraceLogged says that the machine's own namespace has tables of iptables-legacy, and a logger: the kernel writes each rule of theirs
 // that a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
-var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log")
+var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log: walk without --live")
 
 // logsTraces tells whether that is so. Other namespaces than the machine's own log nothing, and do not have nf_log_all_netns (nf_log.c).
 func (n *Namespace) logsTraces() bool {
 	logs := false
 	_ = n.Do(func() error {
-		if _, err := os.Stat("/proc/sys/net/netfilter/nf_log_all_netns"); err != nil {
+		if own, _ := os.ReadFile("/proc/sys/net/netfilter/nf_log_all_netns"); len(own) == 0 {
 			return nil
 		}
 		for tables, logger := range map[string]string{"ip_tables_names": "2", "ip6_tables_names": "10"} {
