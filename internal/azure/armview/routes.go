@@ -122,17 +122,13 @@ func (f *fabric) subnetAt(network string, a netip.Addr) (string, *Subnet) {
 func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
 	areas := f.areas(n)
 	const why = "by the routes of the sender's subnet"
+	f.toPods(raw, n)
 	for _, a := range areas {
 		tests := []netfilter.Statement{in(n.link), addresses(true, false, a.ranges...)}
 		f.endpoints(raw, tests, a.subnet)
 		add(raw, why, with(tests, to(f.routesOf(a.subnet), false))...)
 	}
-	if len(f.overlay) > 0 {
-		from := []netfilter.Statement{in(n.link), addresses(true, false, f.overlay...)}
-		add(raw, "pods' own network", with(from, addresses(false, false, f.overlay...), to(f.overlayChain(), false))...)
-		add(raw, "pods' own network", with(from,
-			unknown("a pod's address of the overlay network leaves its node, which should have its own there"))...)
-	}
+	f.fromPods(raw, n)
 	if n.EnableIPForwarding {
 		tests := []netfilter.Statement{in(n.link)}
 		f.endpoints(raw, tests, areas[0].subnet)
@@ -170,31 +166,6 @@ func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, su
 			maybe("the destination is one of %s, which the subnet reaches by a service endpoint", plain(e.Service)),
 			setMark(m, false), decide(netfilter.Accept))...)
 	}
-}
-
-// overlayChain leads between pods that have addresses of their own network.
-func (f *fabric) overlayChain() *netfilter.Chain {
-	c, fresh := f.chain("vnet/pods")
-	if !fresh {
-		return c
-	}
-	for _, n := range f.nics {
-		var there []netip.Prefix
-		for _, ip := range f.pods(n) {
-			there = append(there, netip.PrefixFrom(ip, 32))
-		}
-		for _, node := range f.objects.Nodes {
-			if "node/"+node.Name == n.machine {
-				there = append(there, node.PodCIDRs...)
-			}
-		}
-		there = slices.DeleteFunc(there, func(p netip.Prefix) bool { return !p.Addr().Is4() })
-		if len(there) > 0 {
-			add(c, "to the pod's node", addresses(false, false, there...), setMark(n.mark, false), decide(netfilter.Accept))
-		}
-	}
-	add(c, "a pod that is not known", unknown("no node is known to have the pod's address"))
-	return c
 }
 
 // way is a route with what it leads to.

@@ -19,12 +19,17 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionOutbound, tests)
 			f.askSubnet(c, a.subnet, vnet.DirectionOutbound, tests)
 		}
-		if len(f.overlay) > 0 {
+		if pods := f.clusterOf(n).podRanges(); len(pods) > 0 {
 			home := n.configs[0].Subnet.id()
-			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, f.overlay...)}
+			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, pods...)}
 			f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
 			f.askSubnet(c, home, vnet.DirectionOutbound, tests)
 		}
+		var own []netip.Prefix
+		for _, a := range f.areas(n) {
+			own = append(own, a.ranges...)
+		}
+		f.askDoubt(c, n, true, states(packet.New), addresses(true, true, own...))
 	}
 }
 
