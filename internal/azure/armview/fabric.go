@@ -154,7 +154,8 @@ func (f *fabric) outlet(link, typ string, mac packet.MAC) int {
 	return m
 }
 
-// beyond is an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there.
+// beyond is an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there. The
+// name is what the user reads, and with a space in it no interface's.
 func (f *fabric) beyond(name string) int { return f.outlet(name, "none", packet.MAC{}) }
 
 // short is a name for an id, which no other id has.

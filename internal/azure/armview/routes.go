@@ -46,7 +46,7 @@ func (f *fabric) rules() {
 
 // gatewayLink leads to the virtual network gateway, for routes with this next hop.
 const (
-	gatewayLink    = "virtual-network-gateway"
+	gatewayLink    = "virtual network gateway"
 	nextHopGateway = "VirtualNetworkGateway"
 )
 
@@ -159,7 +159,7 @@ func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, su
 		return
 	}
 	for _, e := range s.ServiceEndpoints {
-		link := "service-endpoint-" + plain(e.Service)
+		link := "service endpoint " + plain(e.Service)
 		m := f.beyond(link)
 		add(raw, "a service endpoint of the sender's subnet", with(tests,
 			addresses(false, true, slices.Concat(private, notPublic)...),
@@ -398,7 +398,7 @@ func (f *fabric) vnetChain(id string) *netfilter.Chain {
 			}
 		}
 	}
-	link := "in-" + name
+	link := "virtual network " + name
 	add(c, "no interface that was read has the address", setMark(f.beyond(link), false), accept)
 	return c
 }
@@ -430,7 +430,7 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 			return c
 		}
 	}
-	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond("appliance-"+ip.String()), false), decide(netfilter.Accept))
+	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond("virtual appliance "+ip.String()), false), decide(netfilter.Accept))
 	return c
 }
 
