@@ -19,18 +19,26 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionOutbound, tests)
 			f.askSubnet(c, a.subnet, vnet.DirectionOutbound, tests)
 		}
-		if pods := f.clusterOf(n).podRanges(); len(pods) > 0 {
-			home := n.configs[0].Subnet.id()
-			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, pods...)}
-			f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
-			f.askSubnet(c, home, vnet.DirectionOutbound, tests)
+		pods := f.clusterOf(n).podRanges()
+		if len(pods) > 0 {
+			f.askHome(c, n, addresses(true, false, pods...))
 		}
-		var own []netip.Prefix
 		for _, a := range f.areas(n) {
-			own = append(own, a.ranges...)
+			pods = append(pods, a.ranges...)
 		}
-		f.askDoubt(c, n, true, states(packet.New), addresses(true, true, own...))
+		others := addresses(true, true, pods...)
+		f.askDoubt(c, n, true, states(packet.New), others)
+		if n.EnableIPForwarding {
+			f.askHome(c, n, others)
+		}
 	}
+}
+
+// askHome asks about senders that the interface's own subnet and group are for: pods, and whom it forwards for.
+func (f *fabric) askHome(c *netfilter.Chain, n *nic, sender netfilter.Statement) {
+	home, tests := n.configs[0].Subnet.id(), []netfilter.Statement{states(packet.New), in(n.link), sender}
+	f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
+	f.askSubnet(c, home, vnet.DirectionOutbound, tests)
 }
 
 // securityIn asks the receiver's: the subnet's, then the interface's.
