@@ -44,9 +44,10 @@ func (f *fabric) rules() {
 	f.securityIn(nsgIn)
 }
 
-// gatewayLink leads to the virtual network gateway, for routes with this next hop.
+// Links that lead to the virtual network gateway, for routes with this next hop, and to appliances.
 const (
 	gatewayLink    = "virtual network gateway"
+	applianceLink  = "virtual appliance " // and its address
 	nextHopGateway = "VirtualNetworkGateway"
 )
 
@@ -430,7 +431,7 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 			return c
 		}
 	}
-	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond("virtual appliance "+ip.String()), false), decide(netfilter.Accept))
+	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond(applianceLink+ip.String()), false), decide(netfilter.Accept))
 	return c
 }
 
