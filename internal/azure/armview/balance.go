@@ -18,7 +18,7 @@ func (f *fabric) keepFlows(c *netfilter.Chain) {
 	add(c, "a flow keeps its back end", &netfilter.MatchConntrack{Direction: &netfilter.MatchDirection{}},
 		&netfilter.MatchMark{Connection: true, Value: chosen, Mask: chosen}, restore, accept)
 	for _, n := range f.nics {
-		add(c, "answers come back to the sender", in(n.link), states(packet.New), setMark(n.mark, true))
+		add(c, "answers come back to the sender, "+n.title, in(n.link), states(packet.New), setMark(n.mark, true))
 	}
 }
 

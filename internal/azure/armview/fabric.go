@@ -47,7 +47,8 @@ type fabric struct {
 	pools    map[string]int // numbers of ways out
 	nodeAt   map[netip.Addr]string
 	podsOn   map[string][]netip.Addr // by the nodes' names
-	publicOf map[*config]string      // ids of public addresses that name the configuration
+	strays   map[string]netfilter.Statement
+	publicOf map[*config]string // ids of public addresses that name the configuration
 	// unreadLinks are those of nodes of which no interface was read, by their names.
 	unreadLinks map[string]string
 }
@@ -76,10 +77,10 @@ type config struct {
 func compile(r *Resources, objects snapshot.Objects) *fabric {
 	f := &fabric{
 		Resources: r, table: newTable(), objects: objects, owners: map[string]*config{}, members: map[string][]*config{},
-		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo"},
+		others: map[string][]netip.Addr{}, names: map[string]string{}, taken: map[string]string{uplink: uplink, "lo": "lo", "pods": "pods"},
 		marks: map[string]int{}, frontend: map[netip.Addr]bool{}, pools: map[string]int{}, unreadLinks: map[string]string{},
 		nodeAt: map[netip.Addr]string{}, podsOn: map[string][]netip.Addr{}, publicOf: map[*config]string{},
-		lost: map[string]bool{},
+		lost: map[string]bool{}, strays: map[string]netfilter.Statement{},
 	}
 	f.host = &snapshot.Host{
 		Name: Host, FIB: &fib.State{Rules: policy()}, Rules: &netfilter.Ruleset{}, Flows: conntrack.NewTable(nil), Sysctls: map[string]string{
@@ -153,7 +154,8 @@ func (f *fabric) outlet(link, typ string, mac packet.MAC) int {
 	return m
 }
 
-// beyond is an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there.
+// beyond is an outlet to what is not at hand, a firewall or a gateway: the walk leaves there, and its source is what is seen there. The
+// name is what the user reads, and with a space in it no interface's.
 func (f *fabric) beyond(name string) int { return f.outlet(name, "none", packet.MAC{}) }
 
 // short is a name for an id, which no other id has.
@@ -219,12 +221,11 @@ func (f *fabric) place() {
 	for _, id := range sorted(f.LoadBalancers) {
 		f.placePools(f.LoadBalancers[id])
 	}
-	for _, id := range sorted(f.Clusters) {
-		p := f.Clusters[id].NetworkProfile
-		if strings.EqualFold(p.NetworkPluginMode, "overlay") {
-			f.overlay = append(f.overlay, parseAll(append(p.PodCIDRs, p.PodCIDR)...)...)
-		}
+	for _, n := range f.nics {
+		f.overlay = append(f.overlay, f.clusterOf(n).podRanges()...)
 	}
+	f.overlay = widest(f.overlay)
+	f.noteClusters()
 }
 
 func (f *fabric) placeNIC(id string, i *Interface) {

@@ -92,6 +92,7 @@ func (f *fabric) own(c *config) (netip.Addr, bool) {
 // Translation (SNAT) for outbound connections" and "Azure NAT Gateway", learn.microsoft.com).
 func (f *fabric) source(c *netfilter.Chain) {
 	accept := decide(netfilter.Accept)
+	f.sourceBeyond(c)
 	inside := &netfilter.MatchMark{Connection: true, Value: chosenInside, Mask: chosenInside}
 	add(c, "nothing inside virtual networks is translated", notOut(uplink), inside, accept)
 	add(c, "nothing inside virtual networks is translated", notOut(uplink), &netfilter.MatchMark{Connection: true, Mask: chosen}, accept)
@@ -115,6 +116,26 @@ func (f *fabric) source(c *netfilter.Chain) {
 		}
 	}
 	add(c, "a sender that is not known", out(uplink), unknown("no interface that was read has the sender's address"))
+}
+
+// sourceBeyond: an appliance, or what is behind a gateway, has to translate or to be a proxy for what it sends to the internet ("Virtual
+// network traffic routing", user-defined, and 0.0.0.0/0 address prefix, learn.microsoft.com): nobody there sees a private source. Inside
+// networks the source may stay.
+func (f *fabric) sourceBeyond(c *netfilter.Chain) {
+	inside := slices.Concat(private, notPublic)
+	for _, id := range sorted(f.VNets) {
+		v := f.VNets[id]
+		inside = append(inside, parseAll(v.AddressSpace.AddressPrefixes...)...)
+		for i := range v.Peerings {
+			inside = append(inside, f.remote(&v.Peerings[i])...)
+		}
+	}
+	for _, name := range sorted(f.marks) {
+		if name == gatewayLink || strings.HasPrefix(name, applianceLink) {
+			add(c, "beyond "+name, &netfilter.MatchMark{Value: uint32(f.marks[name]), Mask: ^uint32(0)}, addresses(false, true, inside...),
+				unknown("%s gets it with the source that it has here; the internet sees another, which is decided beyond", name))
+		}
+	}
 }
 
 // leave says how a configuration's address leaves.

@@ -44,8 +44,12 @@ func (f *fabric) rules() {
 	f.securityIn(nsgIn)
 }
 
-// gatewayLink leads to the virtual network gateway.
-const gatewayLink = "virtual-network-gateway"
+// Links that lead to the virtual network gateway, for routes with this next hop, and to appliances.
+const (
+	gatewayLink    = "virtual network gateway"
+	applianceLink  = "virtual appliance " // and its address
+	nextHopGateway = "VirtualNetworkGateway"
+)
 
 // area is a subnet of which an interface has addresses: its configurations', or those of pods behind it.
 type area struct {
@@ -119,17 +123,13 @@ func (f *fabric) subnetAt(network string, a netip.Addr) (string, *Subnet) {
 func (f *fabric) senders(raw *netfilter.Chain, n *nic) {
 	areas := f.areas(n)
 	const why = "by the routes of the sender's subnet"
+	f.toPods(raw, n)
 	for _, a := range areas {
 		tests := []netfilter.Statement{in(n.link), addresses(true, false, a.ranges...)}
 		f.endpoints(raw, tests, a.subnet)
 		add(raw, why, with(tests, to(f.routesOf(a.subnet), false))...)
 	}
-	if len(f.overlay) > 0 {
-		from := []netfilter.Statement{in(n.link), addresses(true, false, f.overlay...)}
-		add(raw, "pods' own network", with(from, addresses(false, false, f.overlay...), to(f.overlayChain(), false))...)
-		add(raw, "pods' own network", with(from,
-			unknown("a pod's address of the overlay network leaves its node, which should have its own there"))...)
-	}
+	f.fromPods(raw, n)
 	if n.EnableIPForwarding {
 		tests := []netfilter.Statement{in(n.link)}
 		f.endpoints(raw, tests, areas[0].subnet)
@@ -160,38 +160,13 @@ func (f *fabric) endpoints(raw *netfilter.Chain, tests []netfilter.Statement, su
 		return
 	}
 	for _, e := range s.ServiceEndpoints {
-		link := "service-endpoint-" + plain(e.Service)
+		link := "service endpoint " + plain(e.Service)
 		m := f.beyond(link)
 		add(raw, "a service endpoint of the sender's subnet", with(tests,
 			addresses(false, true, slices.Concat(private, notPublic)...),
 			maybe("the destination is one of %s, which the subnet reaches by a service endpoint", plain(e.Service)),
 			setMark(m, false), decide(netfilter.Accept))...)
 	}
-}
-
-// overlayChain leads between pods that have addresses of their own network.
-func (f *fabric) overlayChain() *netfilter.Chain {
-	c, fresh := f.chain("vnet/pods")
-	if !fresh {
-		return c
-	}
-	for _, n := range f.nics {
-		var there []netip.Prefix
-		for _, ip := range f.pods(n) {
-			there = append(there, netip.PrefixFrom(ip, 32))
-		}
-		for _, node := range f.objects.Nodes {
-			if "node/"+node.Name == n.machine {
-				there = append(there, node.PodCIDRs...)
-			}
-		}
-		there = slices.DeleteFunc(there, func(p netip.Prefix) bool { return !p.Addr().Is4() })
-		if len(there) > 0 {
-			add(c, "to the pod's node", addresses(false, false, there...), setMark(n.mark, false), decide(netfilter.Accept))
-		}
-	}
-	add(c, "a pod that is not known", unknown("no node is known to have the pod's address"))
-	return c
 }
 
 // way is a route with what it leads to.
@@ -201,6 +176,7 @@ type way struct {
 	kind   string
 	hop    string // address of an appliance, or id of a virtual network
 	own    *Peering
+	over   string // where a user-defined route of everything leads, of Azure's routes to nowhere
 }
 
 // routesOf is the chain of a subnet's routes.
@@ -237,20 +213,53 @@ func (f *fabric) writeRoutes(c *netfilter.Chain, v *VirtualNetwork, id string, t
 	}
 	for _, w := range f.ways(v, id, t) {
 		tests := []netfilter.Statement{addresses(false, false, w.prefix)}
-		if learnt && w.kind != vnet.NextHopVNetLocal && w.kind != vnet.NextHopPeering && w.prefix.Bits() < 32 {
+		gone := w.over == vnet.NextHopAppliance || w.over == nextHopGateway
+		if learnt && !gone && w.kind != vnet.NextHopVNetLocal && w.kind != vnet.NextHopPeering && w.prefix.Bits() < 32 {
 			add(c, "a route that the virtual network gateway learnt", with(tests,
 				maybe("the virtual network gateway has learnt a longer route (BGP)"), to(f.gatewayChain(), false))...)
 		}
 		if w.own != nil {
 			f.forwarded(c, w, v)
 		}
-		if dark := f.unreadPeer(v); dark != "" && w.kind == vnet.NextHopNone && !w.user {
+		if dark := f.unreadPeer(v); dark != "" && w.mayHidePeer(v) {
 			add(c, "a peered network that was not read", with(tests, maybe("the destination is in the network of peering %s", dark),
 				unknown("the network of peering %s was not read", dark))...)
+		}
+		if gone {
+			continue
+		}
+		if w.over != "" && w.over != vnet.NextHopNone {
+			tests = append(tests, maybe("Azure keeps its own route of %s to nowhere beside the user-defined one of 0.0.0.0/0 to %s",
+				w.prefix, plain(w.over)))
 		}
 		add(c, "by the destination's route", with(tests, to(f.target(w, id), false))...)
 	}
 	add(c, "no route", unknown("no route that was read holds the destination"))
+}
+
+// mayHidePeer tells whether a peered network of which nothing was read may have a longer route than this one: outside the virtual
+// network's own space, which peers do not have, and shorter than the longest prefix of virtual networks, /29.
+func (w *way) mayHidePeer(v *VirtualNetwork) bool {
+	within := func(p netip.Prefix) bool { return p.Bits() <= w.prefix.Bits() && p.Overlaps(w.prefix) }
+	return (w.user || w.kind == vnet.NextHopNone) && w.prefix.Bits() < 29 && slices.ContainsFunc(private, within) &&
+		!slices.ContainsFunc(parseAll(v.AddressSpace.AddressPrefixes...), within)
+}
+
+// everything is the next hop of a table's own route of 0.0.0.0/0; "" for none. One to an appliance or a gateway takes Azure's routes of
+// private ranges to nowhere away ("Virtual network traffic routing", routing example, learn.microsoft.com, of an appliance's; what it
+// says of 0.0.0.0/0 before that is of both). What others do is not documented.
+func (t *RouteTable) everything() string {
+	if t == nil {
+		return ""
+	}
+	i := slices.IndexFunc(t.Routes, func(r Route) bool {
+		p, ok := parse(r.AddressPrefix)
+		return ok && p.Bits() == 0
+	})
+	if i < 0 {
+		return ""
+	}
+	return t.Routes[i].NextHopType
 }
 
 // ways are the effective routes, the longest prefix first and a user-defined one first among equals.
@@ -273,7 +282,7 @@ func (f *fabric) ways(v *VirtualNetwork, id string, t *RouteTable) []way {
 		}
 	}
 	for _, p := range private {
-		all = append(all, way{prefix: p, kind: vnet.NextHopNone})
+		all = append(all, way{prefix: p, kind: vnet.NextHopNone, over: t.everything()})
 	}
 	all = append(all, way{prefix: anywhere, kind: vnet.NextHopInternet})
 	if t != nil {
@@ -340,7 +349,7 @@ func (f *fabric) target(w way, network string) *netfilter.Chain {
 		return c
 	case vnet.NextHopAppliance:
 		return f.hop(w.hop, network)
-	case "VirtualNetworkGateway":
+	case nextHopGateway:
 		return f.gatewayChain()
 	}
 	c, fresh := f.chain("next-hop/" + plain(w.kind))
@@ -390,7 +399,7 @@ func (f *fabric) vnetChain(id string) *netfilter.Chain {
 			}
 		}
 	}
-	link := "in-" + name
+	link := "virtual network " + name
 	add(c, "no interface that was read has the address", setMark(f.beyond(link), false), accept)
 	return c
 }
@@ -422,7 +431,7 @@ func (f *fabric) hop(address, network string) *netfilter.Chain {
 			return c
 		}
 	}
-	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond("appliance-"+ip.String()), false), decide(netfilter.Accept))
+	add(c, "a user-defined route to a virtual appliance", setMark(f.beyond(applianceLink+ip.String()), false), decide(netfilter.Accept))
 	return c
 }
 

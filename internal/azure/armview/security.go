@@ -19,13 +19,26 @@ func (f *fabric) securityOut(c *netfilter.Chain) {
 			f.ask(c, n.SecurityGroup.id(), a.subnet, vnet.DirectionOutbound, tests)
 			f.askSubnet(c, a.subnet, vnet.DirectionOutbound, tests)
 		}
-		if len(f.overlay) > 0 {
-			home := n.configs[0].Subnet.id()
-			tests := []netfilter.Statement{states(packet.New), in(n.link), addresses(true, false, f.overlay...)}
-			f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
-			f.askSubnet(c, home, vnet.DirectionOutbound, tests)
+		pods := f.clusterOf(n).podRanges()
+		if len(pods) > 0 {
+			f.askHome(c, n, addresses(true, false, pods...))
+		}
+		for _, a := range f.areas(n) {
+			pods = append(pods, a.ranges...)
+		}
+		others := addresses(true, true, pods...)
+		f.askDoubt(c, n, true, states(packet.New), others)
+		if n.EnableIPForwarding {
+			f.askHome(c, n, others)
 		}
 	}
+}
+
+// askHome asks about senders that the interface's own subnet and group are for: pods, and whom it forwards for.
+func (f *fabric) askHome(c *netfilter.Chain, n *nic, sender netfilter.Statement) {
+	home, tests := n.configs[0].Subnet.id(), []netfilter.Statement{states(packet.New), in(n.link), sender}
+	f.ask(c, n.SecurityGroup.id(), home, vnet.DirectionOutbound, tests)
+	f.askSubnet(c, home, vnet.DirectionOutbound, tests)
 }
 
 // securityIn asks the receiver's: the subnet's, then the interface's.
@@ -109,10 +122,56 @@ func (f *fabric) group(id, subnet, direction string) *netfilter.Chain {
 		add(c, "a network security group that was not read", unknown("network security group %s was not read", plain(last(id))))
 		return c
 	}
+	if direction == vnet.DirectionOutbound {
+		f.platformRules(c, g, subnet)
+	}
 	for _, r := range g.sorted(direction) {
 		f.securityRule(c, r, subnet)
 	}
 	return c
+}
+
+// The service tags of what Azure's host serves.
+const (
+	tagPlatformDNS  = "AzurePlatformDNS"
+	tagPlatformIMDS = "AzurePlatformIMDS"
+)
+
+// platformRules: about what Azure's host serves only the rules are asked that name its service tags ("Azure network security groups
+// overview", Azure platform considerations, learn.microsoft.com). Whether others before them count then is not documented.
+func (f *fabric) platformRules(c *netfilter.Chain, g *SecurityGroup, subnet string) {
+	var before []SecurityRule
+	for _, r := range g.sorted(vnet.DirectionOutbound) {
+		var doubt []netfilter.Statement
+		if slices.ContainsFunc(before, func(b SecurityRule) bool { return !strings.EqualFold(b.Access, r.Access) }) {
+			doubt = append(doubt, maybe("no rule before it is asked about Azure's host"))
+		}
+		list := join(r.DestinationAddressPrefix, r.DestinationAddressPrefixes)
+		for _, tag := range list {
+			r.DestinationAddressPrefix, r.DestinationAddressPrefixes = tag, nil
+			switch {
+			case strings.EqualFold(tag, tagPlatformDNS):
+				f.securityRule(c, r, subnet, append(doubt, ports(false, netfilter.PortRange{Low: 53, High: 53}))...)
+				f.securityRule(c, r, subnet, ports(false, netfilter.PortRange{High: 52}, netfilter.PortRange{Low: 54, High: 65535}),
+					maybe("service tag %s holds all that Azure's host serves, not DNS alone", tagPlatformDNS))
+			case strings.EqualFold(tag, tagPlatformIMDS):
+				f.securityRule(c, r, subnet, doubt...)
+			}
+		}
+		if slices.ContainsFunc(list, mayHoldPlatform) {
+			before = append(before, r)
+		}
+	}
+	add(c, "what Azure's host serves", addresses(false, false, platform...), decide(netfilter.Return))
+}
+
+// mayHoldPlatform tells whether a destination that does not name Azure's host may hold it.
+func mayHoldPlatform(destination string) bool {
+	if strings.EqualFold(destination, tagPlatformDNS) || strings.EqualFold(destination, tagPlatformIMDS) {
+		return false
+	}
+	p, ok := parse(destination)
+	return !ok || slices.ContainsFunc(platform, p.Overlaps)
 }
 
 // sorted are the rules of a direction in the order in which they are asked, the group's defaults last.
@@ -134,7 +193,7 @@ func (g *SecurityGroup) sorted(direction string) []SecurityRule {
 const maxTags = 1000
 
 // securityRule writes a rule, as often as its lists have to be told apart: what they hold for certain, and what only may be.
-func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string) {
+func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string, tests ...netfilter.Statement) {
 	why := fmt.Sprintf("%s (%d)", title(r.Resource), r.Priority)
 	verdict := decide(netfilter.Return)
 	switch {
@@ -144,6 +203,7 @@ func (f *fabric) securityRule(c *netfilter.Chain, r SecurityRule, subnet string)
 		verdict = unknown("a rule with access %q", plain(r.Access))
 	}
 	rest, ok := r.otherTests()
+	rest = append(rest, tests...)
 	if !ok {
 		rest = append(rest, maybe("rule %s holds: its protocol or ports are not understood", title(r.Resource)))
 	}
@@ -190,9 +250,9 @@ func (f *fabric) holds(source bool, list []string, groups []ref, subnet string) 
 			if unread != "" {
 				all = append(all, []netfilter.Statement{addresses(source, true, networks...), maybe("%s in %s", end(source), unread)})
 			}
-		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, "AzurePlatformDNS"):
+		case strings.EqualFold(s, vnet.TagAzureLoadBalancer), strings.EqualFold(s, tagPlatformDNS):
 			prefixes = append(prefixes, platform[0])
-		case strings.EqualFold(s, "AzurePlatformIMDS"):
+		case strings.EqualFold(s, tagPlatformIMDS):
 			prefixes = append(prefixes, platform[1])
 		case strings.EqualFold(s, vnet.TagInternet):
 			networks, _, _ := f.virtualNetwork(subnet)

@@ -19,7 +19,8 @@ type EffectiveRoute struct {
 }
 
 // private are the ranges that Azure routes nowhere unless a virtual network has them (RFC 1918, RFC 6598; "Virtual network traffic
-// routing", default system routes, learn.microsoft.com).
+// routing", default system routes, learn.microsoft.com), nor a user-defined route leads everything to an appliance (routing example there;
+// what one of everything to the internet does is not documented, and taken to change nothing).
 var private = []netip.Prefix{
 	netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("100.64.0.0/10"),
 	netip.MustParsePrefix("172.16.0.0/12"), netip.MustParsePrefix("192.168.0.0/16"),
@@ -44,15 +45,19 @@ func (n *Network) EffectiveRoutes(vnet, table string) []EffectiveRoute {
 	taken := func(p netip.Prefix) bool {
 		return slices.ContainsFunc(all, func(r EffectiveRoute) bool { return r.Prefix == p })
 	}
+	t, ok := n.RouteTable(table)
+	firewalled := ok && slices.ContainsFunc(t.Routes, func(r UserRoute) bool {
+		return r.NextHopType == NextHopAppliance && r.Prefix.Bits() == 0
+	})
 	for _, p := range private {
-		if !taken(p) {
+		if !firewalled && !taken(p) {
 			all = append(all, EffectiveRoute{Prefix: p, NextHopType: NextHopNone, Active: true})
 		}
 	}
 	if !taken(anywhere) {
 		all = append(all, EffectiveRoute{Prefix: anywhere, NextHopType: NextHopInternet, Active: true})
 	}
-	if t, ok := n.RouteTable(table); ok {
+	if ok {
 		for _, r := range t.Routes {
 			for i := range all {
 				all[i].Active = all[i].Active && (all[i].User != "" || all[i].Prefix != r.Prefix.Masked())

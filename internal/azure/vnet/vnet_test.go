@@ -84,6 +84,34 @@ func worldA(t *testing.T) vnet.Network {
 	}
 }
 
+// TestRoutesToNowhere: a user-defined route of everything to an appliance takes Azure's own routes to nowhere away; no other does.
+func TestRoutesToNowhere(t *testing.T) {
+	n := worldA(t)
+	appliance := netip.MustParseAddr("10.13.1.4")
+	for _, c := range []struct {
+		prefix, kind string
+		hop          netip.Addr
+		want         int
+	}{
+		{"0.0.0.0/0", vnet.NextHopAppliance, appliance, 0},
+		{"0.0.0.0/1", vnet.NextHopAppliance, appliance, 4},
+		{"0.0.0.0/0", vnet.NextHopInternet, netip.Addr{}, 4},
+		{"0.0.0.0/0", vnet.NextHopNone, netip.Addr{}, 5},
+	} {
+		n.RouteTables = []vnet.RouteTable{{Name: "t", Routes: []vnet.UserRoute{
+			{Name: "r", Prefix: netip.MustParsePrefix(c.prefix), NextHopType: c.kind, NextHop: c.hop}}}}
+		got := 0
+		for _, r := range n.EffectiveRoutes("aksVnet", "t") {
+			if r.Active && r.NextHopType == vnet.NextHopNone {
+				got++
+			}
+		}
+		if got != c.want {
+			t.Errorf("%s to %s: %d routes to nowhere, want %d", c.prefix, c.kind, got, c.want)
+		}
+	}
+}
+
 func TestAllocateNIC(t *testing.T) {
 	n := worldA(t)
 	allocate := func(machine, subnet string, count int, first, last string) vnet.NIC {
