@@ -51,8 +51,8 @@ const (
 	Return // to the calling chain; at a base chain's top, its policy
 	Jump
 	Goto
-	Stolen    // taken by someone else: a queue's reader, a local answer (arpreply)
-	Undecided // nobody can tell: an unknown target
+	Stolen    // taken by a local answer (arpreply)
+	Undecided // nobody can tell: an unknown target, the reader of a queue
 )
 
 // String is the verdict's name.

@@ -302,8 +302,7 @@ func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h 
 		return q.passed(t, t.deviceHook(link, h))
 	}
 	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.hangsAt(c, link) })
-	v, _ := t.arpRules(netfilter.Netdev, h, at)
-	return v.Kind != netfilter.Drop
+	return q.arpPasses(t, netfilter.Netdev, h, at)
 }
 
 // in is a question or an answer in a machine on its way.
@@ -321,6 +320,7 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 	p := q.frame()
 	p.In = port.Name
 	v, rule := q.in(m, p).arpRules(netfilter.Bridge, netfilter.Prerouting, m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
+	q.stopUndecided(m, v)
 	switch v.Kind {
 	case netfilter.Stolen:
 		for _, s := range rule.Statements {
@@ -329,10 +329,24 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 			}
 		}
 		return packet.MAC{}, true
-	case netfilter.Drop:
+	case netfilter.Drop, netfilter.Undecided:
 		return packet.MAC{}, true
 	}
 	return packet.MAC{}, false
+}
+
+// arpPasses tells whether a hook's chains let an ARP frame pass.
+func (q *query) arpPasses(t *transit, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) bool {
+	v, _ := t.arpRules(f, h, chains)
+	q.stopUndecided(t.m, v)
+	return v.Kind != netfilter.Drop && v.Kind != netfilter.Undecided
+}
+
+// stopUndecided keeps that nobody can tell what the rules of m make of an ARP frame.
+func (q *query) stopUndecided(m *machine, v netfilter.Verdict) {
+	if v.Kind == netfilter.Undecided && q.stopped == nil {
+		q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("nobody can tell what the rules of %s do to it: %s", m.Name, v.Detail)}
+	}
 }
 
 // crosses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
@@ -361,7 +375,7 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 			if !q.passed(t, t.hook(netfilter.Bridge, h)) {
 				return false
 			}
-		} else if v, _ := t.arpRules(netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
+		} else if !q.arpPasses(t, netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)) {
 			return false
 		}
 	}
