@@ -170,6 +170,10 @@ func loadListeners(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.Listeners)
 }
 
+func loadIPVS(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.VirtualServices)
+}
+
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attached

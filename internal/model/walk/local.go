@@ -10,32 +10,11 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// ipvsLink is the link that kube-proxy's mode ipvs gives the addresses of services (kubernetes: pkg/proxy/ipvs, defaultDummyDevice).
-const ipvsLink = "kube-ipvs0"
-
-// ofIPVS tells of a packet that may be for a service of IPVS: for an address of ipvsLink, or for a port where nothing listens, as node
-// ports are.
-func (t *transit) ofIPVS() bool {
-	if t.m.FIB.Link(ipvsLink) == nil {
-		return false
-	}
-	if own := t.m.FIB.HasAddress(t.p.Destination); own != nil && own.Link == ipvsLink {
-		return true
-	}
-	_, listens := t.socket()
-	carries, _ := t.tunnel()
-	return t.asked == nil && t.p.Protocol.HasPorts() && !listens && carries == nil
-}
-
 // input delivers a packet to the machine (ip_local_deliver).
 func (t transit) input() passage {
 	t.p.Out = ""
 	if end := t.waits("the host waits for all of a packet (ip_local_deliver)"); end != nil {
 		return t.over(end)
-	}
-	if t.ofIPVS() {
-		return t.finish(Undecided, fmt.Sprintf("the host has IPVS' services (%s), which are not read: %s may be one", ipvsLink,
-			t.p.DestinationEnd()))
 	}
 	return t.ipHook(netfilter.Input, transit.deliver)
 }
