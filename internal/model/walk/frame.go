@@ -95,6 +95,11 @@ func (t transit) flood(b bridge, in string) passage {
 		t.bridge = &info
 	}
 	if to == "" {
+		for _, name := range ports {
+			if why := t.m.hides(t.m.FIB.Link(name), 4); why != "" {
+				return t.finish(Undecided, "the station may be where nobody can tell: "+why)
+			}
+		}
 		to = t.wayOut(b, ports)
 	}
 	if to == "" && len(ports) == 1 && !mac.IsZero() {

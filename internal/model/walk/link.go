@@ -67,7 +67,7 @@ func (t transit) receive() passage {
 	case !m.knows(snapshot.Programs):
 		m.assume("whether programs get what passes its links is not known: none are taken to be there")
 	case l.Program != "":
-		return t.finish(Undecided, fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program))
+		return t.finish(Undecided, programAt(l, false))
 	}
 	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
 	if l.Type == "ether" {
@@ -79,8 +79,8 @@ func (t transit) receive() passage {
 	if b, ok := m.bridgeOf(l); ok {
 		return t.bridgeIn(b, l)
 	}
-	if master := m.FIB.Link(l.Master); master != nil {
-		return t.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
+	if why := m.enslaved(l); why != "" {
+		return t.finish(Undecided, why)
 	}
 	return t.to(transit.receiveIP)
 }
@@ -108,6 +108,9 @@ func (t transit) resolve() passage {
 // address puts the next hop's link-layer address on the packet.
 func (t *transit) address(l *fib.Link, next netip.Addr) *End {
 	answer, ok := t.m.neighbour(l.Name, next)
+	if !ok && l.NoARP {
+		answer, ok = ResolveStep{Link: l.Name, Address: next.String(), MAC: l.MAC, By: "the link itself, which asks nobody (NOARP)"}, true
+	}
 	if !ok {
 		var end *End
 		if answer, end = t.ask(l, next); end != nil {
@@ -147,7 +150,7 @@ func (t transit) transmit() passage {
 		return t.over(end)
 	}
 	if l.ProgramOut != "" { // after nft's (__dev_queue_xmit)
-		return t.finish(Undecided, fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut))
+		return t.finish(Undecided, programAt(l, true))
 	}
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)
