@@ -74,7 +74,8 @@ func builtinsAt(f netfilter.Family, h netfilter.Hook) []builtin {
 		return list
 	case h == netfilter.Input:
 		return []builtin{
-			{netfilter.PrioritySNAT - 1, (*transit).virtualService}, {netfilter.PrioritySNAT, (*transit).translate}, {last, (*transit).confirm},
+			{netfilter.PrioritySNAT - 1, (*transit).virtualService}, {netfilter.PrioritySNAT, (*transit).translate},
+			{last, (*transit).confirm},
 		}
 	case h == netfilter.Postrouting:
 		return []builtin{{netfilter.PrioritySNAT, (*transit).translate}, {last, (*transit).confirm}}

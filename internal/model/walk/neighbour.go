@@ -30,7 +30,8 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
 		return ResolveStep{}, nobody
 	case !ok && q.hidden != "":
-		nobody.Kind, nobody.Why = Undecided, fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
+		nobody.Kind = Undecided
+		nobody.Why = fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
 	case !ok && (!q.left || t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
