@@ -64,10 +64,9 @@ func (t transit) receive() passage {
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
-	case !m.knows(snapshot.Programs):
-		m.assume("whether programs get what passes its links is not known: none are taken to be there")
-	case l.Program != "":
-		return t.finish(Undecided, programAt(l, false))
+	}
+	if why := m.programAt(l, false); why != "" {
+		return t.finish(Undecided, why)
 	}
 	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
 	if l.Type == "ether" {
@@ -149,8 +148,8 @@ func (t transit) transmit() passage {
 	if end := t.deviceHook(l.Name, netfilter.Egress); end != nil {
 		return t.over(end)
 	}
-	if l.ProgramOut != "" { // after nft's (__dev_queue_xmit)
-		return t.finish(Undecided, programAt(l, true))
+	if why := t.m.programAt(l, true); why != "" { // after nft's (__dev_queue_xmit)
+		return t.finish(Undecided, why)
 	}
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)

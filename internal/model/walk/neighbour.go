@@ -120,7 +120,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	if b, ok := m.bridge(l.Name); ok {
-		q.hide(programAt(l, true))
+		q.hide(m.programAt(l, true))
 		if !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) {
 			return response{}, false
 		}
@@ -136,7 +136,7 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		!q.passesAt(far, q.frame(), q.asker.m.Name, end, netfilter.Ingress) {
 		return response{}, false
 	}
-	q.hide(programAt(l, true), programAt(end, false), far.enslaved(end))
+	q.hide(m.programAt(l, true), far.programAt(end, false), far.enslaved(end))
 	r, ok := q.at(far, end, depth)
 	return r, ok && q.passesAt(far, r.frame, r.who, end, netfilter.Egress) && q.passesAt(m, r.frame, r.who, l, netfilter.Ingress)
 }
@@ -178,7 +178,7 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{mac, m.Name, q.arpAnswer(mac)}, !mac.IsZero()
 	}
 	others, answered := q.ports(b, l.Name, depth)
-	q.hide(programAt(b.Link, false))
+	q.hide(m.programAt(b.Link, false))
 	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), q.asker.m.Name, b.Link, netfilter.Ingress) {
 		if r, ok := q.own(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
 			return r, true

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // What is not walked on the far side of a link may answer a question, or be the station that a frame is for.
@@ -29,13 +30,15 @@ func (m *machine) enslaved(l *fib.Link) string {
 	return fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind)
 }
 
-// programAt tells which program gets what passes a link of m in one direction; "" where none does.
-func programAt(l *fib.Link, out bool) string {
+// programAt tells which program gets what passes a link of m in one direction; "" where none does, as far as that is known.
+func (m *machine) programAt(l *fib.Link, out bool) string {
 	switch {
 	case out && l.ProgramOut != "":
 		return fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut)
 	case !out && l.Program != "":
 		return fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program)
+	case !m.knows(snapshot.Programs):
+		m.assume("whether programs get what passes its links is not known: none are taken to be there")
 	}
 	return ""
 }
@@ -49,7 +52,7 @@ func (m *machine) hides(l *fib.Link, depth int) string {
 	if end == nil || !l.Up || !end.Up || depth == 0 {
 		return ""
 	}
-	for _, why := range [...]string{programAt(l, true), programAt(end, false), far.enslaved(end)} {
+	for _, why := range [...]string{m.programAt(l, true), far.programAt(end, false), far.enslaved(end)} {
 		if why != "" {
 			return why
 		}

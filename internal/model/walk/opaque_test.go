@@ -7,6 +7,7 @@ import (
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
 )
 
 // undecided is a walk's only outcome: nobody can tell, for a reason with the words.
@@ -95,4 +96,18 @@ func TestLinkDoesNotAsk(t *testing.T) {
 	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
 		t.Error(ends(o))
 	}
+}
+
+// TestProgramsNotKnown: a program that is known counts where others may be there; that none are is said of both directions.
+func TestProgramsNotKnown(t *testing.T) {
+	n, client, router, _ := chain(t)
+	missing := map[snapshot.Part]string{snapshot.Programs: "bpf: no such device"}
+	client.Missing = missing
+	words := "whether programs get what passes its links is not known: none are taken to be there"
+	if r := n.walk(Request{Host: "client", Packet: syn("", "10.2.0.2:80"), OneWay: true}); !strings.Contains(assumptions(r), words) {
+		t.Errorf("sent: %s", assumptions(r))
+	}
+	router.Missing = missing
+	router.FIB.Links[1].Program = "an XDP program (id 7)"
+	undecided(t, "XDP", n.tcp("client", "10.2.0.2:80"), "an XDP program (id 7)")
 }
