@@ -131,6 +131,33 @@ func TestMissingRulesOfFamily(t *testing.T) {
 	}
 }
 
+// TestMissingPolicyAndBridgeRules: policy rules that are not known are told where a route is looked up, a bridge's where one is crossed.
+func TestMissingPolicyAndBridgeRules(t *testing.T) {
+	missing := map[snapshot.Part]string{snapshot.Policy: "ip: no", snapshot.Bridge: "ebtables: no"}
+	policy, ebtables := "its policy rules are not known (ip: no): the usual three are taken", "its ebtables rules are not known (ebtables: no): met by none"
+	n, client, _, _ := chain(t)
+	client.Missing = missing
+	if s := assumptions(n.tcp("client", "10.2.0.2:80")); !strings.Contains(s, policy) || strings.Contains(s, ebtables) {
+		t.Errorf("without a bridge: %q", s)
+	}
+	client.FIB.Rules = []fib.Rule{{Table: fib.TableMain}}
+	if s := assumptions(n.tcp("client", "10.2.0.2:80")); strings.Contains(s, policy) {
+		t.Errorf("those of the other family: %q", s)
+	}
+	n, node := bridgedNode(t)
+	node.Missing = missing
+	for _, to := range []string{"10.1.0.6:80", "10.1.0.4:80"} {
+		if s := assumptions(n.tcp("pod1", to)); !strings.Contains(s, ebtables) {
+			t.Errorf("through a bridge to %s: %q", to, s)
+		}
+	}
+	n, node = bridgedNode(t)
+	node.Missing = missing
+	if s := assumptions(n.tcp("node", "10.1.0.6:80")); !strings.Contains(s, ebtables) || !strings.Contains(s, policy) {
+		t.Errorf("out of a bridge: %q", s)
+	}
+}
+
 func assumptions(r *Result) string {
 	var all []string
 	for _, a := range r.Assumed {

@@ -13,6 +13,7 @@ import (
 // lookUp finds the packet's route as it is now, with the way that is chosen where it has several.
 func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
+	t.m.sayMissingPolicy(p.IsIPv6())
 	a := t.m.FIB.Lookup(fib.Query{
 		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
