@@ -83,6 +83,8 @@ type Context struct {
 	EveryRule bool
 	// OpenRules adds rules of which nobody can tell whether they applied, and that do nothing to the packet; the verdict is Break.
 	OpenRules bool
+	// AskedOwner tells that a rule looked at the packet's owner where that is assumed (packet.Local.AssumedOwner).
+	AskedOwner bool
 
 	choices   int  // made by the present rule
 	probing   bool // tests are tried without asking: uncertain then tells that one would have asked

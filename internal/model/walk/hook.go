@@ -111,6 +111,9 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 	}
 	v, err := c.Run(ctx)
 	t.trail = ctx.Trail
+	if ctx.AskedOwner {
+		t.assumeOwner()
+	}
 	then := *t // as the packet was after each rule
 	for i := from; i < len(t.trail); i++ {
 		visit := &t.trail[i]

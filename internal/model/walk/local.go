@@ -157,7 +157,7 @@ func (t transit) send() passage {
 		p.Length = m.synLength(p.IsIPv6())
 	}
 	if t.asked == nil {
-		p.HasOwner = true // root's, unless the request says whose
+		p.HasOwner, p.AssumedOwner = true, !p.HasOwner // root's, unless the request says whose
 	}
 	if p.Destination.IsUnspecified() && t.asked == nil {
 		p.Destination = t.itself()
@@ -191,6 +191,11 @@ func (t transit) send() passage {
 	}
 	p.Out = outLink(d)
 	return t.to(transit.output)
+}
+
+// assumeOwner tells, where something looks at whose program sends the packet, that nobody knows that.
+func (t *transit) assumeOwner() {
+	t.m.assume("sent by root is assumed: whose program sends the packet is not known, and a rule asks for it")
 }
 
 // unsent is the end of a packet that never was: the program gets an error.
@@ -264,7 +269,7 @@ func (t transit) postrouting() passage {
 // skb_orphan).
 func (t transit) loopBack() passage {
 	t.p.In, t.p.Out = "lo", ""
-	t.p.HasOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false
+	t.p.HasOwner, t.p.AssumedOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false, false
 	t.loopback = true
 	t.note(Step{Stage: Received, Why: "on lo"})
 	return t.ipHook(netfilter.Prerouting, transit.takeBack)
@@ -288,6 +293,7 @@ func (t *transit) findSocket() {
 		return
 	}
 	if want := asked.Packet.Reply(); sameEnds(&t.p.Tuple, &want) {
-		t.p.HasOwner, t.p.UID, t.p.GID = asked.Packet.HasOwner, asked.Packet.UID, asked.Packet.GID
+		sent := &asked.Packet
+		t.p.HasOwner, t.p.AssumedOwner, t.p.UID, t.p.GID = sent.HasOwner, sent.AssumedOwner, sent.UID, sent.GID
 	}
 }

@@ -3,6 +3,7 @@ package walk
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -14,6 +15,9 @@ import (
 func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
 	t.m.sayMissingPolicy(p.IsIPv6())
+	if p.AssumedOwner && slices.ContainsFunc(t.m.FIB.Rules, func(r fib.Rule) bool { return r.HasUIDs && r.IPv6 == p.IsIPv6() }) {
+		t.assumeOwner()
+	}
 	a := t.m.FIB.Lookup(fib.Query{
 		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
