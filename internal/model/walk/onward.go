@@ -98,12 +98,15 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	return far.to(transit.receiveFromOutside), true
 }
 
-// podHere ends the way of a packet that is for a pod of this very node and would leave by the node's card: how the pod gets it is not
-// known.
+// podHere ends the way of a packet that is for a pod of this very node and would leave as what is for other nodes does: how the pod gets
+// it is not known.
 func (t *transit) podHere(known *places, l *fib.Link) *End {
 	pod := known.pods[t.p.Destination]
-	if pod == nil || pod.HostNetwork || "node/"+pod.Node != t.m.Name ||
-		l.Kind != "" && l.Name != t.m.entrance(known.nodes[t.m.Name], t.p.IsIPv6()) {
+	if pod == nil || pod.HostNetwork || "node/"+pod.Node != t.m.Name {
+		return nil
+	}
+	byDefault := t.route != nil && t.route.Route != nil && t.route.Route.Destination.Bits() == 0
+	if !byDefault && l.Name != t.m.entrance(known.nodes[t.m.Name], t.p.IsIPv6()) {
 		return nil
 	}
 	return t.end(Undecided, fmt.Sprintf("pod %s/%s is on this node, but no route leads to it: it would leave by %s",

@@ -54,11 +54,15 @@ func TestEntrance(t *testing.T) {
 
 // TestPodHereWithoutRoute: a pod of this node that its routes do not know (macvlan, ipvlan, a pod that is being made) is not behind the card.
 func TestPodHereWithoutRoute(t *testing.T) {
-	n, _, _ := clusterOf(t)
+	n, a, _ := clusterOf(t)
 	n.known.Pods = []snapshot.Pod{
 		{Namespace: "x", Name: "p", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}},
 		{Namespace: "x", Name: "host", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.78")}, HostNetwork: true},
 	}
+	a.link(fib.Link{Name: "eth1"})
+	a.FIB.Routes[len(a.FIB.Routes)-1].Link = "eth1"
+	n.known.Pods = append(n.known.Pods, snapshot.Pod{Namespace: "x", Name: "q", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.9.0.77")}})
+	undecided(t, "by a default route", n.tcp("node/a", "10.9.0.77:80"), "pod x/q is on this node, but no route leads to it")
 	for _, from := range []string{"node/a", "node/b"} {
 		undecided(t, from, n.tcp(from, "10.0.0.77:80"), "pod x/p is on this node, but no route leads to it")
 	}
