@@ -75,7 +75,7 @@ func (m *machine) askedInVain(link string, a netip.Addr) bool {
 func (t *transit) senderAddress(link string, a netip.Addr) netip.Addr {
 	own := t.m.FIB.HasAddress(t.p.Source)
 	switch {
-	case own != nil && (a.Is4() || own.Link == link):
+	case own != nil && own.Prefix.Addr().Is4() == a.Is4() && (a.Is4() || own.Link == link):
 		return t.p.Source
 	case a.Is4():
 		return t.m.FIB.SelectSource(link, a)
