@@ -22,7 +22,8 @@ type places struct {
 
 func placesOf(objects *snapshot.Objects) *places {
 	p := &places{
-		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]*snapshot.Pod{}, prefixes: map[netip.Prefix]string{},
+		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]*snapshot.Pod{},
+		prefixes: map[netip.Prefix]string{},
 	}
 	for i := range objects.Nodes {
 		n := &objects.Nodes[i]
