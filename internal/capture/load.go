@@ -174,6 +174,10 @@ func loadIPVS(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.VirtualServices)
 }
 
+func loadIPsec(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.IPsec)
+}
+
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attached

@@ -110,6 +110,14 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 			return capture.Output{Skipped: why}
 		}
 		out.Data, err = encode(ipvs(ns))
+	case row.File == capture.IPsecFile:
+		var missing string
+		if missing, err = m.without("xfrm_user"); err == nil && missing != "" {
+			return capture.Output{Skipped: notLoaded(missing)}
+		}
+		if err == nil {
+			out.Data, err = encode(ipsec(ns))
+		}
 	case row.File == capture.WiresFile:
 		out.Data, err = encode(d.wires(ns))
 	default:
@@ -156,9 +164,13 @@ func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.
 		}
 	}
 	if missing, err := m.without(needs[row.Commands[0][0]]...); err == nil && missing != "" {
-		return capture.Output{Skipped: "the kernel does not have " + missing + " (its module is not loaded)"}
+		return capture.Output{Skipped: notLoaded(missing)}
 	}
 	return none
+}
+
+func notLoaded(module string) string {
+	return "the kernel does not have " + module + " (its module is not loaded)"
 }
 
 // skip is why there is nothing to dump, "" where there may be.

@@ -21,6 +21,9 @@ func (t transit) input() passage {
 
 // deliver finds who takes the packet.
 func (t transit) deliver() passage {
+	if end := t.ipsec("in"); end != nil {
+		return t.over(end)
+	}
 	if l, end := t.tunnel(); l != nil {
 		return t.decapsulate(l)
 	} else if end != nil {
@@ -242,6 +245,9 @@ func (t transit) sendUnrouted() passage {
 // output takes a packet of the machine's own to the hooks (ip_local_out).
 func (t transit) output() passage {
 	t.p.In = ""
+	if end := t.ipsec("out"); end != nil {
+		return t.over(end)
+	}
 	if end := t.hook(family(&t.p), netfilter.Output); end != nil {
 		return t.over(end)
 	}
@@ -254,6 +260,9 @@ func (t transit) output() passage {
 // postrouting is the last hook (ip_output), then the wire.
 func (t transit) postrouting() passage {
 	if end := t.hook(family(&t.p), netfilter.Postrouting); end != nil {
+		return t.over(end)
+	}
+	if end := t.ipsec("out"); end != nil { // as it is translated (nf_xfrm_me_harder)
 		return t.over(end)
 	}
 	switch t.p.Out {

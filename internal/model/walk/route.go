@@ -138,6 +138,11 @@ func (t transit) unreachable(d *fib.Answer) passage {
 // forward takes a packet on its way through the machine (ip_forward).
 func (t transit) forward() passage {
 	p := &t.p
+	for _, direction := range [...]string{"fwd", "out"} {
+		if end := t.ipsec(direction); end != nil {
+			return t.over(end)
+		}
+	}
 	if p.TTL <= 1 {
 		end := t.end(Rejected, "its TTL has run out")
 		end.Reject = "icmp-time-exceeded"
