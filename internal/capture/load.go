@@ -170,6 +170,14 @@ func loadListeners(l *Loader, text []byte) error {
 	return json.Unmarshal(text, &l.Host.Listeners)
 }
 
+func loadIPVS(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.VirtualServices)
+}
+
+func loadIPsec(l *Loader, text []byte) error {
+	return json.Unmarshal(text, &l.Host.IPsec)
+}
+
 // loadAttached gives links what gets their packets beside rules.
 func loadAttached(l *Loader, text []byte) error {
 	var all []Attached

@@ -30,7 +30,7 @@ type Dump struct {
 	File string
 	Part snapshot.Part
 	// Commands are ways to the same text, best first: that whose program is there is run. None for what packetwalk reads from the kernel
-	// itself: sysctls, listening sockets, wires.
+	// itself: sysctls, sockets, wires, IPVS, IPsec.
 	Commands [][]string
 	// Only is a glob pattern of files; where none of them is there, or all are empty, there is nothing to dump.
 	Only string
@@ -44,7 +44,12 @@ const (
 	ListenersFile = "listeners.json" // []Listener
 	WiresFile     = "wires.json"     // []Wire
 	AttachedFile  = "attached.json"  // []Attached; captures of before have none
+	IPVSFile      = "ipvs.json"      // []snapshot.VirtualService; captures of before have none
+	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
 )
+
+// IPVSSource is where the kernel tells of the services of IPVS in the namespace of the thread that reads: it is there with the module.
+const IPVSSource = "/proc/thread-self/net/ip_vs"
 
 // RulesetFile is nft's rule set.
 const RulesetFile = "nft.json"
@@ -96,6 +101,8 @@ var Dumps = []Dump{
 	{File: "conntrack-6.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv6", "-o", "extended"}},
 		load: loadFlows},
 	{File: ListenersFile, Part: snapshot.Listeners, load: loadListeners},
+	{File: IPVSFile, Part: snapshot.IPVS, Only: IPVSSource, load: loadIPVS},
+	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", load: loadIPsec},
 }
 
 // SysctlFiles are the settings that decide about packets, as paths below /proc/sys; a "*" stands for one element (Documentation/networking/

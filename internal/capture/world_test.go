@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -176,6 +177,24 @@ func TestMissing(t *testing.T) {
 	}
 	if why, ok := h.Missing[snapshot.Links]; ok {
 		t.Errorf("links are there, and missing: %s", why)
+	}
+}
+
+// TestIPVS: services that were read, and that there are none, is something else than not having read them.
+func TestIPVS(t *testing.T) {
+	for text, want := range map[string][]snapshot.VirtualService{
+		"": nil, "[]": {}, `[{"protocol":6,"local":"[fd00::a]:53"},{"mark":7}]`: {
+			{Protocol: packet.TCP, Local: netip.MustParseAddrPort("[fd00::a]:53")}, {Mark: 7},
+		},
+	} {
+		outputs := map[string]capture.Output{}
+		if text != "" {
+			outputs[capture.IPVSFile] = capture.Output{Data: []byte(text)}
+		}
+		h := capture.NewLoader("node/n").Load(&capture.Raw{Outputs: outputs})
+		if !reflect.DeepEqual(h.VirtualServices, want) || h.Missing[snapshot.IPVS] != "" {
+			t.Errorf("%s: %#v, %s", text, h.VirtualServices, h.Missing[snapshot.IPVS])
+		}
 	}
 }
 

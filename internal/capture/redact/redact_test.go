@@ -359,6 +359,8 @@ func TestRedactOddTexts(t *testing.T) {
 		{"ipset.txt", "create acme hash:net\n\nadd  acme  10.13.76.5\n", `^create set-\w+ hash:net\nadd set-\w+ 10\.[\d.]+\n$`},
 		{"ebtables-save.txt", " *nat\n :PREROUTING ACCEPT\n  -A PREROUTING -i  acme1 -j  DROP\n",
 			`^\*nat\n:PREROUTING ACCEPT\n-A PREROUTING -i if\w+ -j DROP\n$`},
+		{"ipsec.json", `[{"dir":"out","src":"10.13.0.0/16","dst":"0.0.0.0/0"}]`, `^\[{"dir":"out","dst":"0\.0\.0\.0/0","src":"10\.\d+\.0\.0/16"}\]$`},
+		{"ipvs.json", `[{"protocol":6,"local":"10.13.76.5:53"},{"mark":7}]`, `^\[{"local":"10\.[\d.]+:53","protocol":6},{"mark":7}\]$`},
 		{"iptables-save.txt", "*nat\n:X - [0:0]\n-A X -i  acme1 --acme-unknown\nCOMMIT\n",
 			`^\*nat\n:chain-\w+ - \[0:0\]\n-A chain-\w+ -i if\w+ --acme-unknown\nCOMMIT\n$`},
 		{"iptables-save.txt", "*nat\n-A X -m comment --comment \"acme/web\" -j X\nCOMMIT\n", ""},

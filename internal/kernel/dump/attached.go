@@ -103,7 +103,7 @@ func filterKind(conn *netlink.Conn, index int, parent uint32) (string, error) {
 }
 
 // programs counts the programs at a link of this thread's namespace; 0 where the kernel does not know the kind (before Linux 6.6) or has no
-// BPF.
+// BPF, and where the link has gone.
 func programs(index int, kind uint32) (uint32, error) {
 	query := struct { // union bpf_attr, query
 		target, kind, flags, attachFlags uint32
@@ -116,7 +116,7 @@ func programs(index int, kind uint32) (uint32, error) {
 	switch errno {
 	case 0:
 		return query.count, nil
-	case unix.EINVAL, unix.ENOSYS:
+	case unix.EINVAL, unix.ENOSYS, unix.ENODEV:
 		return 0, nil
 	}
 	return 0, os.NewSyscallError("bpf", errno)

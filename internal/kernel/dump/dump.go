@@ -105,6 +105,19 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 		out.Data, err = encode(d.listeners(ns, m))
 	case row.File == capture.AttachedFile:
 		out.Data, err = encode(attached(ns))
+	case row.File == capture.IPVSFile:
+		if why := skip(ns, row); why != "" {
+			return capture.Output{Skipped: why}
+		}
+		out.Data, err = encode(ipvs(ns))
+	case row.File == capture.IPsecFile:
+		var missing string
+		if missing, err = m.without("xfrm_user"); err == nil && missing != "" {
+			return capture.Output{Skipped: notLoaded(missing)}
+		}
+		if err == nil {
+			out.Data, err = encode(ipsec(ns))
+		}
 	case row.File == capture.WiresFile:
 		out.Data, err = encode(d.wires(ns))
 	default:
@@ -151,9 +164,13 @@ func (d *Dumper) command(ctx context.Context, ns *kernel.Namespace, row capture.
 		}
 	}
 	if missing, err := m.without(needs[row.Commands[0][0]]...); err == nil && missing != "" {
-		return capture.Output{Skipped: "the kernel does not have " + missing + " (its module is not loaded)"}
+		return capture.Output{Skipped: notLoaded(missing)}
 	}
 	return none
+}
+
+func notLoaded(module string) string {
+	return "the kernel does not have " + module + " (its module is not loaded)"
 }
 
 // skip is why there is nothing to dump, "" where there may be.
@@ -165,7 +182,7 @@ func skip(ns *kernel.Namespace, row capture.Dump) (why string) {
 	if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
 		return row.Only + " is not there or empty"
 	}
-	if strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
+	if len(row.Commands) > 0 && strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
 		return noBridgeRules(ns, "/sys/module")
 	}
 	return ""

@@ -15,9 +15,9 @@ import (
 
 // Reading must load no module. The kernel has one loaded for whoever asks what is not there yet: a socket of NETLINK_NETFILTER for
 // nfnetlink ("net-pf-16-proto-12", netlink_create), its messages for the part that they are for ("nfnetlink-subsys-10",
-// nfnetlink_rcv_msg), socket diagnosis for that of a family and a protocol ("net-pf-16-proto-4-type-2", "…-2-6",
-// net/core/sock_diag.c, net/ipv4/inet_diag.c), getsockopt for tables. rtnetlink asks for none. So nothing is asked of what is not there;
-// there is nothing to be seen of it, either.
+// nfnetlink_rcv_msg), one of NETLINK_XFRM for xfrm_user, socket diagnosis for that of a family and a protocol
+// ("net-pf-16-proto-4-type-2", "…-2-6", net/core/sock_diag.c, net/ipv4/inet_diag.c), getsockopt for tables. rtnetlink asks for none. So
+// nothing is asked of what is not there; there is nothing to be seen of it, either.
 
 // needs are the modules that a program asks. iptables-nft-save asks nft_compat also about rules that have no extension, such as
 // "-p tcp --dport 80" (nft_compatible_revision; nft_compat then loads the extension's module), ipset --version the kernel's protocol.
@@ -39,7 +39,7 @@ var symbols = map[string]string{
 	"nf_tables": "nft_register_chain_type", "nft_compat": "nft_match_select_ops", "ip_tables": "ipt_register_table",
 	"ip6_tables": "ip6t_register_table", "ebtables": "ebt_register_table", "ip_set": "ip_set_type_register",
 	"nf_conntrack_netlink": "ctnetlink_get_conntrack", "nfnetlink": "nfnetlink_subsys_register",
-	"inet_diag": "inet_diag_register", "tcp_diag": "tcp_diag_dump", "udp_diag": "udp_diag_dump",
+	"xfrm_user": "xfrm_user_rcv_msg", "inet_diag": "inet_diag_register", "tcp_diag": "tcp_diag_dump", "udp_diag": "udp_diag_dump",
 }
 
 // modules tells which parts of the kernel that can be modules are there.

@@ -32,6 +32,7 @@ type Link struct {
 	MTU     int
 	Up      bool // administratively
 	LowerUp bool // carrier
+	NoARP   bool // neighbours are not asked for their addresses, and not answered (NOARP)
 	// Promiscuous says that somebody set the mode; what a capture sets does not show.
 	Promiscuous bool
 	Group       int

@@ -140,6 +140,7 @@ func owner(id func(p *packet.Packet) uint32) func(c *Context) (Span, truth) {
 	return func(c *Context) (Span, truth) {
 		switch p := c.Packet; {
 		case p.HasOwner:
+			c.AskedOwner = c.AskedOwner || p.AssumedOwner
 			return number(uint64(id(p)))
 		case p.SomeOwner:
 			return anything(32), maybe

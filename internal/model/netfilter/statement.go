@@ -51,8 +51,8 @@ const (
 	Return // to the calling chain; at a base chain's top, its policy
 	Jump
 	Goto
-	Stolen    // taken by someone else: a queue's reader, a local answer (arpreply)
-	Undecided // nobody can tell: an unknown target
+	Stolen    // taken by a local answer (arpreply)
+	Undecided // nobody can tell: an unknown target, the reader of a queue
 )
 
 // String is the verdict's name.
@@ -83,6 +83,8 @@ type Context struct {
 	EveryRule bool
 	// OpenRules adds rules of which nobody can tell whether they applied, and that do nothing to the packet; the verdict is Break.
 	OpenRules bool
+	// AskedOwner tells that a rule looked at the packet's owner where that is assumed (packet.Local.AssumedOwner).
+	AskedOwner bool
 
 	choices   int  // made by the present rule
 	probing   bool // tests are tried without asking: uncertain then tells that one would have asked

@@ -6,6 +6,11 @@ type Decision struct {
 	Words string // in plain words; "" for the verdict's name
 }
 
+// HandTo is the decision of a rule that gives the packet to a program, or out past the other rules: what that does is not known.
+func HandTo(who string) *Decision {
+	return &Decision{Verdict: Verdict{Kind: Undecided, Detail: "what " + who + " does is not known"}, Words: "hand to " + who}
+}
+
 // Eval gives the verdict.
 func (d *Decision) Eval(*Context) Verdict { return d.Verdict }
 

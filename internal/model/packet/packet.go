@@ -122,6 +122,7 @@ type Local struct {
 	Cast                Cast
 	UID, GID            uint32 // owner of the sending socket, where HasOwner
 	HasOwner            bool
+	AssumedOwner        bool // HasOwner, and the owner is assumed
 	SomeOwner           bool // a program of this machine sent it, and whose that is, nobody knows
 	KernelMade          bool // the kernel itself sent it: an echo reply, an ICMP error, a reset. Nobody owns it
 	Untracked           bool // a rule asked not to track it (NOTRACK)

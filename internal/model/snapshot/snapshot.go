@@ -38,8 +38,12 @@ type Host struct {
 	Flows     *conntrack.Table
 	Sysctls   map[string]string // "net.ipv4.ip_forward" → "1"; keys are made by SysctlKey
 	Listeners []Listener
-	Peers     []Peer
-	Beyond    []Beyond // only where no routes are known
+	// VirtualServices are those of IPVS; nil where they were not read.
+	VirtualServices []VirtualService
+	// IPsec are the policies of IPsec (xfrm) that may keep packets from going on as they are.
+	IPsec  []IPsecPolicy
+	Peers  []Peer
+	Beyond []Beyond // only where no routes are known
 	// Missing tells what is not known of the host, and why.
 	Missing map[Part]string
 	// Assumed are the things that reading had to assume ("table nat assumed for the rules before line 12: …").
@@ -66,8 +70,10 @@ const (
 	Sysctls    Part = "sysctls"
 	Listeners  Part = "listening sockets"
 	Wires      Part = "other ends of wires"
-	// Programs is not one of Parts: most sources of a state say nothing of them.
+	// Programs, IPVS and IPsec are not among Parts: most sources of a state say nothing of them.
 	Programs Part = "programs at links"
+	IPVS     Part = "services of IPVS"
+	IPsec    Part = "policies of IPsec"
 )
 
 // Parts are all of them.
@@ -109,6 +115,44 @@ type Listener struct {
 type Owner struct {
 	UID uint32 `json:"uid"`
 	GID uint32 `json:"gid"`
+}
+
+// VirtualService is a service of IPVS: what is for it the kernel takes to one of the service's endpoints.
+type VirtualService struct {
+	Protocol packet.Protocol `json:"protocol,omitzero"` // by number
+	Local    netip.AddrPort  `json:"local,omitzero"`    // port 0 for any
+	Mark     uint32          `json:"mark,omitzero"`     // of a service for all packets that have it, instead of the others
+}
+
+// String is "service tcp 10.96.0.10:53", or "service for the mark 0x1".
+func (s *VirtualService) String() string {
+	if s.Mark != 0 {
+		return fmt.Sprintf("service for the mark %#x", s.Mark)
+	}
+	return fmt.Sprintf("service %s %s", s.Protocol, s.Local)
+}
+
+// IPsecPolicy blocks the packets that it selects, or has them encrypted; of those that came in it wants that they were.
+type IPsecPolicy struct {
+	Direction   string          `json:"dir"` // "out" of what leaves, "in" and "fwd" of what came in, for the host and for others
+	Source      netip.Prefix    `json:"src"`
+	Destination netip.Prefix    `json:"dst"`
+	Protocol    packet.Protocol `json:"protocol,omitzero"` // by number; 0 for any
+	Mark        uint32          `json:"mark,omitzero"`
+	Mask        uint32          `json:"mask,omitzero"`
+}
+
+// String is "out tcp 10.1.0.0/16 > 10.2.0.0/16 mark 0x1/0xf".
+func (p *IPsecPolicy) String() string {
+	text := p.Direction
+	if p.Protocol != 0 {
+		text += " " + p.Protocol.String()
+	}
+	text += fmt.Sprintf(" %s > %s", p.Source, p.Destination)
+	if p.Mask != 0 {
+		text += fmt.Sprintf(" mark %#x/%#x", p.Mark, p.Mask)
+	}
+	return text
 }
 
 // Peer is the other end of one of the host's wires.

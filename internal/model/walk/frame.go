@@ -20,6 +20,7 @@ type bridgeInfo struct {
 
 // bridgeIn is a frame that came in by a port of a bridge (br_handle_frame).
 func (t transit) bridgeIn(b bridge, port *fib.Link) passage {
+	t.m.sayMissingBridgeRules()
 	if !forwarding(port) {
 		return t.finish(Dropped, b.notForwarding(port))
 	}
@@ -59,6 +60,7 @@ func (t transit) bridgeOn(b bridge) passage {
 
 // bridgeOut sends the host's own packet, or one that it routed, out of a bridge (br_dev_xmit).
 func (t transit) bridgeOut(b bridge) passage {
+	t.m.sayMissingBridgeRules()
 	if b.filtersVLANs() {
 		return t.finish(Undecided, b.Name+" filters VLANs, which is not walked")
 	}
@@ -95,6 +97,11 @@ func (t transit) flood(b bridge, in string) passage {
 		t.bridge = &info
 	}
 	if to == "" {
+		for _, name := range ports {
+			if why := t.m.hides(t.m.FIB.Link(name), 4); why != "" {
+				return t.finish(Undecided, "the station may be where nobody can tell: "+why)
+			}
+		}
 		to = t.wayOut(b, ports)
 	}
 	if to == "" && len(ports) == 1 && !mac.IsZero() {

@@ -52,7 +52,8 @@ type builtin struct {
 
 const last = math.MaxInt // NF_IP_PRI_CONNTRACK_CONFIRM, NF_BR_PRI_LAST
 
-// builtinsAt are those of a hook. The priorities of br_netfilter are those of net/bridge/br_netfilter_hooks.c, br_nf_ops.
+// builtinsAt are those of a hook. The priorities of br_netfilter are those of net/bridge/br_netfilter_hooks.c, br_nf_ops, and those
+// of IPVS those of net/netfilter/ipvs/ip_vs_core.c, ip_vs_ops4.
 func builtinsAt(f netfilter.Family, h netfilter.Hook) []builtin {
 	switch {
 	case f == netfilter.Bridge && h == netfilter.Prerouting:
@@ -63,11 +64,20 @@ func builtinsAt(f netfilter.Family, h netfilter.Hook) []builtin {
 		return []builtin{{last, (*transit).bridgeNetfilterPostrouting}}
 	case f == netfilter.Bridge:
 	case h == netfilter.Prerouting, h == netfilter.Output:
-		return []builtin{
+		list := []builtin{
 			{netfilter.PriorityDefrag, (*transit).defragment}, {netfilter.PriorityConntrack, (*transit).track},
 			{netfilter.PriorityDNAT, (*transit).translate},
 		}
-	case h == netfilter.Input, h == netfilter.Postrouting:
+		if h == netfilter.Output {
+			list = append(list, builtin{netfilter.PriorityDNAT + 1, (*transit).virtualService})
+		}
+		return list
+	case h == netfilter.Input:
+		return []builtin{
+			{netfilter.PrioritySNAT - 1, (*transit).virtualService}, {netfilter.PrioritySNAT, (*transit).translate},
+			{last, (*transit).confirm},
+		}
+	case h == netfilter.Postrouting:
 		return []builtin{{netfilter.PrioritySNAT, (*transit).translate}, {last, (*transit).confirm}}
 	}
 	return nil
@@ -101,6 +111,9 @@ func (t *transit) evaluate(c *netfilter.Chain, f netfilter.Family, h netfilter.H
 	}
 	v, err := c.Run(ctx)
 	t.trail = ctx.Trail
+	if ctx.AskedOwner {
+		t.assumeOwner()
+	}
 	then := *t // as the packet was after each rule
 	for i := from; i < len(t.trail); i++ {
 		visit := &t.trail[i]

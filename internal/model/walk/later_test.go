@@ -79,6 +79,33 @@ func TestMasqueradeWithoutAddress(t *testing.T) {
 	}
 }
 
+// TestMasqueradeByIPv6NextHop: an IPv4 packet whose next hop is IPv6 is masqueraded with an IPv4 address (rt_nexthop), and the next hop is
+// asked from an IPv6 one.
+func TestMasqueradeByIPv6NextHop(t *testing.T) {
+	n, _, router, _ := chain(t)
+	server := n.host("far")
+	n.wire(router, "up", server, "eth0")
+	router.address("up", "10.3.0.1/32")
+	router.address("up", "fe80::1/64")
+	server.address("eth0", "fe80::ff/64")
+	server.address("lo", "203.0.113.9/32")
+	server.route("default via fe80::1 dev eth0")
+	server.listen(packet.TCP, "0.0.0.0:443")
+	router.route("203.0.113.0/24 via fe80::ff dev up")
+	router.iptables(nat("-A POSTROUTING -o up -j MASQUERADE"))
+	r := n.walk(Request{Host: "client", Packet: syn("10.1.0.2:4000", "203.0.113.9:443")})
+	want(t, r, "1 delivered at far: tcp 10.3.0.1:4000 > 203.0.113.9:443 ttl 63; back delivered at client: tcp 203.0.113.9:443 > 10.1.0.2:4000 ttl 63")
+	for _, s := range r.Outcomes[0].There {
+		if s.Resolve != nil && s.Host == "router" && s.Resolve.Answerer != "far" {
+			t.Errorf("%+v", s.Resolve)
+		}
+	}
+	q := (&transit{m: &machine{Host: router.Host}, p: packet.Packet{Tuple: packet.Tuple{Source: netip.MustParseAddr("10.3.0.1")}}})
+	if got := q.senderAddress("up", netip.MustParseAddr("fe80::ff")); got != netip.MustParseAddr("fe80::1") {
+		t.Errorf("asked from %s", got)
+	}
+}
+
 // TestAcknowledge: the acknowledgement has no mark of the nat chains; where that makes it leave by another interface, a masqueraded
 // connection ends.
 func TestAcknowledge(t *testing.T) {

@@ -64,10 +64,9 @@ func (t transit) receive() passage {
 		return t.to(transit.receiveIP)
 	case !l.Up:
 		return t.finish(Dropped, "interface "+l.Name+" is down")
-	case !m.knows(snapshot.Programs):
-		m.assume("whether programs get what passes its links is not known: none are taken to be there")
-	case l.Program != "":
-		return t.finish(Undecided, fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program))
+	}
+	if why := m.programAt(l, false); why != "" {
+		return t.finish(Undecided, why)
 	}
 	p.Frame.Type, p.Cast = p.EtherType(), packet.Unicast
 	if l.Type == "ether" {
@@ -79,8 +78,8 @@ func (t transit) receive() passage {
 	if b, ok := m.bridgeOf(l); ok {
 		return t.bridgeIn(b, l)
 	}
-	if master := m.FIB.Link(l.Master); master != nil {
-		return t.finish(Undecided, fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind))
+	if why := m.enslaved(l); why != "" {
+		return t.finish(Undecided, why)
 	}
 	return t.to(transit.receiveIP)
 }
@@ -108,6 +107,9 @@ func (t transit) resolve() passage {
 // address puts the next hop's link-layer address on the packet.
 func (t *transit) address(l *fib.Link, next netip.Addr) *End {
 	answer, ok := t.m.neighbour(l.Name, next)
+	if !ok && l.NoARP {
+		answer, ok = ResolveStep{Link: l.Name, Address: next.String(), MAC: l.MAC, By: "the link itself, which asks nobody (NOARP)"}, true
+	}
 	if !ok {
 		var end *End
 		if answer, end = t.ask(l, next); end != nil {
@@ -146,8 +148,8 @@ func (t transit) transmit() passage {
 	if end := t.deviceHook(l.Name, netfilter.Egress); end != nil {
 		return t.over(end)
 	}
-	if l.ProgramOut != "" { // after nft's (__dev_queue_xmit)
-		return t.finish(Undecided, fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut))
+	if why := t.m.programAt(l, true); why != "" { // after nft's (__dev_queue_xmit)
+		return t.finish(Undecided, why)
 	}
 	if b, ok := t.m.bridge(l.Name); ok {
 		return t.bridgeOut(b)

@@ -10,38 +10,20 @@ import (
 	"packetwalk.dev/internal/model/snapshot"
 )
 
-// ipvsLink is the link that kube-proxy's mode ipvs gives the addresses of services (kubernetes: pkg/proxy/ipvs, defaultDummyDevice).
-const ipvsLink = "kube-ipvs0"
-
-// ofIPVS tells of a packet that may be for a service of IPVS: for an address of ipvsLink, or for a port where nothing listens, as node
-// ports are.
-func (t *transit) ofIPVS() bool {
-	if t.m.FIB.Link(ipvsLink) == nil {
-		return false
-	}
-	if own := t.m.FIB.HasAddress(t.p.Destination); own != nil && own.Link == ipvsLink {
-		return true
-	}
-	_, listens := t.socket()
-	carries, _ := t.tunnel()
-	return t.asked == nil && t.p.Protocol.HasPorts() && !listens && carries == nil
-}
-
 // input delivers a packet to the machine (ip_local_deliver).
 func (t transit) input() passage {
 	t.p.Out = ""
 	if end := t.waits("the host waits for all of a packet (ip_local_deliver)"); end != nil {
 		return t.over(end)
 	}
-	if t.ofIPVS() {
-		return t.finish(Undecided, fmt.Sprintf("the host has IPVS' services (%s), which are not read: %s may be one", ipvsLink,
-			t.p.DestinationEnd()))
-	}
 	return t.ipHook(netfilter.Input, transit.deliver)
 }
 
 // deliver finds who takes the packet.
 func (t transit) deliver() passage {
+	if end := t.ipsec("in"); end != nil {
+		return t.over(end)
+	}
 	if l, end := t.tunnel(); l != nil {
 		return t.decapsulate(l)
 	} else if end != nil {
@@ -178,7 +160,7 @@ func (t transit) send() passage {
 		p.Length = m.synLength(p.IsIPv6())
 	}
 	if t.asked == nil {
-		p.HasOwner = true // root's, unless the request says whose
+		p.HasOwner, p.AssumedOwner = true, !p.HasOwner // root's, unless the request says whose
 	}
 	if p.Destination.IsUnspecified() && t.asked == nil {
 		p.Destination = t.itself()
@@ -212,6 +194,11 @@ func (t transit) send() passage {
 	}
 	p.Out = outLink(d)
 	return t.to(transit.output)
+}
+
+// assumeOwner tells, where something looks at whose program sends the packet, that nobody knows that.
+func (t *transit) assumeOwner() {
+	t.m.assume("sent by root is assumed: whose program sends the packet is not known, and a rule asks for it")
 }
 
 // unsent is the end of a packet that never was: the program gets an error.
@@ -258,6 +245,9 @@ func (t transit) sendUnrouted() passage {
 // output takes a packet of the machine's own to the hooks (ip_local_out).
 func (t transit) output() passage {
 	t.p.In = ""
+	if end := t.ipsec("out"); end != nil {
+		return t.over(end)
+	}
 	if end := t.hook(family(&t.p), netfilter.Output); end != nil {
 		return t.over(end)
 	}
@@ -270,6 +260,9 @@ func (t transit) output() passage {
 // postrouting is the last hook (ip_output), then the wire.
 func (t transit) postrouting() passage {
 	if end := t.hook(family(&t.p), netfilter.Postrouting); end != nil {
+		return t.over(end)
+	}
+	if end := t.ipsec("out"); end != nil { // as it is translated (nf_xfrm_me_harder)
 		return t.over(end)
 	}
 	switch t.p.Out {
@@ -285,7 +278,7 @@ func (t transit) postrouting() passage {
 // skb_orphan).
 func (t transit) loopBack() passage {
 	t.p.In, t.p.Out = "lo", ""
-	t.p.HasOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false
+	t.p.HasOwner, t.p.AssumedOwner, t.p.SomeOwner, t.p.KernelMade = false, false, false, false
 	t.loopback = true
 	t.note(Step{Stage: Received, Why: "on lo"})
 	return t.ipHook(netfilter.Prerouting, transit.takeBack)
@@ -309,6 +302,7 @@ func (t *transit) findSocket() {
 		return
 	}
 	if want := asked.Packet.Reply(); sameEnds(&t.p.Tuple, &want) {
-		t.p.HasOwner, t.p.UID, t.p.GID = asked.Packet.HasOwner, asked.Packet.UID, asked.Packet.GID
+		sent := &asked.Packet
+		t.p.HasOwner, t.p.AssumedOwner, t.p.UID, t.p.GID = sent.HasOwner, sent.AssumedOwner, sent.UID, sent.GID
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -66,6 +67,21 @@ func (m *machine) sayMissing(ipv6 bool) {
 		if why, missing := m.Missing[part]; missing {
 			m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to meet none", part, why))
 		}
+	}
+}
+
+// sayMissingPolicy tells of policy rules that are not in the snapshot, where a route is looked up.
+func (m *machine) sayMissingPolicy(ipv6 bool) {
+	why, missing := m.Missing[snapshot.Policy]
+	if missing && !slices.ContainsFunc(m.FIB.Rules, func(r fib.Rule) bool { return r.IPv6 == ipv6 }) {
+		m.assume(fmt.Sprintf("its %s are not known (%s): the usual three are taken", snapshot.Policy, why))
+	}
+}
+
+// sayMissingBridgeRules tells of a bridge's rules that are not in the snapshot, where a frame comes to it.
+func (m *machine) sayMissingBridgeRules() {
+	if why, missing := m.Missing[snapshot.Bridge]; missing {
+		m.assume(fmt.Sprintf("its %s are not known (%s): met by none", snapshot.Bridge, why))
 	}
 }
 

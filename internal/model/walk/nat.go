@@ -173,8 +173,8 @@ func (t *transit) masquerade() (netip.Addr, bool) {
 		return t.ownAddress("its addresses are not known: what it masquerades with is its own address on the interface that the packet leaves by")
 	}
 	towards := t.p.Destination
-	if !t.p.IsIPv6() && t.route != nil && t.route.Gateway.IsValid() {
-		towards = t.route.Gateway // rt_nexthop; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
+	if !t.p.IsIPv6() && t.route != nil && t.route.Gateway.Is4() {
+		towards = t.route.Gateway // rt_nexthop, which passes over one of IPv6; IPv6 goes by the destination (nf_nat_masquerade_ipv6)
 	}
 	a := t.m.FIB.SelectSource(t.p.Out, towards)
 	return a, a.IsValid()

@@ -1,6 +1,7 @@
 package walk
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -19,10 +20,6 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	if _, port := t.m.bridgeOf(l); port {
 		return ResolveStep{}, nobody // the answer comes in by the bridge, and is taken to be the bridge's
 	}
-	if l.Kind == "vxlan" {
-		nobody.Kind, nobody.Why = Undecided, fmt.Sprintf("who has %s is asked through %s, which is not walked", a, l.Name)
-		return ResolveStep{}, nobody
-	}
 	q := query{asker: t, address: a, sender: t.senderAddress(l.Name, a), mac: l.MAC}
 	if !q.sender.IsValid() && a.Is6() && t.m.knows(snapshot.Addresses) {
 		return ResolveStep{}, nobody // a solicitation needs an address to come from (ndisc_send_ns)
@@ -31,6 +28,10 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 	switch {
 	case q.stopped != nil:
 		nobody.Kind, nobody.Why = q.stopped.Kind, nobody.Why+": "+q.stopped.Why
+		return ResolveStep{}, nobody
+	case !ok && q.hidden != "":
+		nobody.Kind = Undecided
+		nobody.Why = fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
 	case !ok && (!q.left || t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
@@ -74,7 +75,7 @@ func (m *machine) askedInVain(link string, a netip.Addr) bool {
 func (t *transit) senderAddress(link string, a netip.Addr) netip.Addr {
 	own := t.m.FIB.HasAddress(t.p.Source)
 	switch {
-	case own != nil && (a.Is4() || own.Link == link):
+	case own != nil && own.Prefix.Addr().Is4() == a.Is4() && (a.Is4() || own.Link == link):
 		return t.p.Source
 	case a.Is4():
 		return t.m.FIB.SelectSource(link, a)
@@ -93,6 +94,7 @@ type query struct {
 	address, sender netip.Addr
 	mac             packet.MAC // of the one who asks
 	left            bool       // the question went out of what is known: somebody there may answer
+	hidden          string     // why somebody may answer whom nobody knows, within what is known; "" for nobody
 	stopped         *End       // what a rule made of a question or of its answer
 }
 
@@ -118,13 +120,15 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{}, false
 	}
 	if b, ok := m.bridge(l.Name); ok {
+		q.hide(m.programAt(l, true))
 		if !q.passesAt(m, q.frame(), q.asker.m.Name, l, netfilter.Egress) {
 			return response{}, false
 		}
 		return q.ports(b, "", depth)
 	}
 	if _, ok := m.peer(l.Name); !ok {
-		q.left = q.left || m.leadsOut(l) || l.Kind == "vxlan"
+		q.left = q.left || m.leadsOut(l)
+		q.hide(m.notWalked(l))
 		return response{}, false
 	}
 	far, end := m.across(l.Name)
@@ -132,9 +136,13 @@ func (q *query) out(m *machine, l *fib.Link, depth int) (response, bool) {
 		!q.passesAt(far, q.frame(), q.asker.m.Name, end, netfilter.Ingress) {
 		return response{}, false
 	}
+	q.hide(m.programAt(l, true), far.programAt(end, false), far.enslaved(end))
 	r, ok := q.at(far, end, depth)
 	return r, ok && q.passesAt(far, r.frame, r.who, end, netfilter.Egress) && q.passesAt(m, r.frame, r.who, l, netfilter.Ingress)
 }
+
+// hide notes the first reason why somebody may answer whom nobody knows.
+func (q *query) hide(reasons ...string) { q.hidden = cmp.Or(append([]string{q.hidden}, reasons...)...) }
 
 // ports sends the question out of the ports of a bridge, all of them: the first answer counts.
 func (q *query) ports(b bridge, except string, depth int) (first response, answered bool) {
@@ -170,6 +178,7 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 		return response{mac, m.Name, q.arpAnswer(mac)}, !mac.IsZero()
 	}
 	others, answered := q.ports(b, l.Name, depth)
+	q.hide(m.programAt(b.Link, false))
 	if q.crosses(b, q.frame(), l.Name, "") && q.passesAt(m, q.frame(), q.asker.m.Name, b.Link, netfilter.Ingress) {
 		if r, ok := q.own(m, b.Link); ok && b.passes(q.mac, "", l.Name) && q.crosses(b, r.frame, "", l.Name) {
 			return r, true
@@ -180,6 +189,9 @@ func (q *query) at(m *machine, l *fib.Link, depth int) (response, bool) {
 
 // own is the machine's own answer to a question that came in by a link.
 func (q *query) own(m *machine, l *fib.Link) (response, bool) {
+	if l.NoARP && q.address.Is4() { // arp_rcv
+		return response{}, false
+	}
 	if !m.answersFor(l, q) || !q.takes(m, q.frame(), l.Name) {
 		m.overhear(l.Name, q)
 		return response{}, false
@@ -302,8 +314,7 @@ func (q *query) passesAt(m *machine, p packet.Packet, by string, l *fib.Link, h 
 		return q.passed(t, t.deviceHook(link, h))
 	}
 	at := slices.DeleteFunc(slices.Clone(m.Rules.Hook(netfilter.Netdev, h)), func(c *netfilter.Chain) bool { return !t.hangsAt(c, link) })
-	v, _ := t.arpRules(netfilter.Netdev, h, at)
-	return v.Kind != netfilter.Drop
+	return q.arpPasses(t, netfilter.Netdev, h, at)
 }
 
 // in is a question or an answer in a machine on its way.
@@ -321,6 +332,7 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 	p := q.frame()
 	p.In = port.Name
 	v, rule := q.in(m, p).arpRules(netfilter.Bridge, netfilter.Prerouting, m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
+	q.stopUndecided(m, v)
 	switch v.Kind {
 	case netfilter.Stolen:
 		for _, s := range rule.Statements {
@@ -329,10 +341,24 @@ func (q *query) arpReply(m *machine, port *fib.Link) (packet.MAC, bool) {
 			}
 		}
 		return packet.MAC{}, true
-	case netfilter.Drop:
+	case netfilter.Drop, netfilter.Undecided:
 		return packet.MAC{}, true
 	}
 	return packet.MAC{}, false
+}
+
+// arpPasses tells whether a hook's chains let an ARP frame pass.
+func (q *query) arpPasses(t *transit, f netfilter.Family, h netfilter.Hook, chains []*netfilter.Chain) bool {
+	v, _ := t.arpRules(f, h, chains)
+	q.stopUndecided(t.m, v)
+	return v.Kind != netfilter.Drop && v.Kind != netfilter.Undecided
+}
+
+// stopUndecided keeps that nobody can tell what the rules of m make of an ARP frame.
+func (q *query) stopUndecided(m *machine, v netfilter.Verdict) {
+	if v.Kind == netfilter.Undecided && q.stopped == nil {
+		q.stopped = &End{Kind: Undecided, Why: fmt.Sprintf("nobody can tell what the rules of %s do to it: %s", m.Name, v.Detail)}
+	}
 }
 
 // crosses runs the bridge's rules for a question, or an answer, that crosses it from one port to another: "" stands for the machine
@@ -361,7 +387,7 @@ func (q *query) crosses(b bridge, p packet.Packet, in, out string) bool {
 			if !q.passed(t, t.hook(netfilter.Bridge, h)) {
 				return false
 			}
-		} else if v, _ := t.arpRules(netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)); v.Kind == netfilter.Drop {
+		} else if !q.arpPasses(t, netfilter.Bridge, h, b.m.Rules.Hook(netfilter.Bridge, h)) {
 			return false
 		}
 	}

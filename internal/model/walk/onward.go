@@ -16,13 +16,14 @@ import (
 type places struct {
 	nodes    map[string]*snapshot.Node
 	own      map[netip.Addr]string // a node's addresses
-	pods     map[netip.Addr]string
+	pods     map[netip.Addr]*snapshot.Pod
 	prefixes map[netip.Prefix]string // of a node's pods
 }
 
 func placesOf(objects *snapshot.Objects) *places {
 	p := &places{
-		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]string{}, prefixes: map[netip.Prefix]string{},
+		nodes: map[string]*snapshot.Node{}, own: map[netip.Addr]string{}, pods: map[netip.Addr]*snapshot.Pod{},
+		prefixes: map[netip.Prefix]string{},
 	}
 	for i := range objects.Nodes {
 		n := &objects.Nodes[i]
@@ -36,7 +37,7 @@ func placesOf(objects *snapshot.Objects) *places {
 	}
 	for i := range objects.Pods {
 		for _, a := range objects.Pods[i].IPs {
-			p.pods[a] = "node/" + objects.Pods[i].Node
+			p.pods[a] = &objects.Pods[i]
 		}
 	}
 	return p
@@ -47,8 +48,8 @@ func (p *places) node(a netip.Addr) (name string, own bool) {
 	if name = p.own[a]; name != "" {
 		return name, true
 	}
-	if name = p.pods[a]; p.nodes[name] != nil {
-		return name, false
+	if pod := p.pods[a]; pod != nil && p.nodes["node/"+pod.Node] != nil {
+		return "node/" + pod.Node, false
 	}
 	for bits := a.BitLen(); bits > 0; bits-- {
 		prefix, err := a.Prefix(bits)
@@ -65,6 +66,9 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	known := t.places()
 	if known.nodes[t.m.Name] == nil {
 		return p, false
+	}
+	if end := t.podHere(known, l); end != nil {
+		return t.over(end), true
 	}
 	next := t.p.Destination
 	if t.route != nil {
@@ -88,10 +92,26 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	if in == "" || direct && far.m.FIB.HasAddress(next) == nil { // an external address is the network's to translate
 		return p, false
 	}
-	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged", l.Name, name, t.p.Destination))
+	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged, and to come in there by %s",
+		l.Name, name, t.p.Destination, in))
 	far.p.Local, far.p.Frame, far.p.SomeTTL = packet.Local{In: in}, packet.Frame{}, true
 	far.asked, far.steps, far.before = t.asked, t.steps, t.before
 	return far.to(transit.receiveFromOutside), true
+}
+
+// podHere ends the way of a packet that is for a pod of this very node and would leave as what is for other nodes does: how the pod gets
+// it is not known.
+func (t *transit) podHere(known *places, l *fib.Link) *End {
+	pod := known.pods[t.p.Destination]
+	if pod == nil || pod.HostNetwork || "node/"+pod.Node != t.m.Name {
+		return nil
+	}
+	byDefault := t.route != nil && t.route.Route != nil && t.route.Route.Destination.Bits() == 0
+	if !byDefault && l.Name != t.m.entrance(known.nodes[t.m.Name], t.p.IsIPv6()) {
+		return nil
+	}
+	return t.end(Undecided, fmt.Sprintf("pod %s/%s is on this node, but no route leads to it: it would leave by %s",
+		pod.Namespace, pod.Name, l.Name))
 }
 
 // entrance is the interface by which what comes from other nodes comes in: the one that has the node's address, or a port of the bridge
@@ -105,9 +125,16 @@ func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 		if b, ok := m.bridge(own.Link); ok {
 			return b.uplink()
 		}
-		return own.Link
+		if l := m.FIB.Link(own.Link); l != nil && m.entersBy(l) {
+			return l.Name
+		}
 	}
 	return ""
+}
+
+// entersBy tells of a link by which packets can come from other machines: one that leads out, or that is made of such.
+func (m *machine) entersBy(l *fib.Link) bool {
+	return m.leadsOut(l) || l.Up && (l.Kind == "bond" || l.Kind == "team" || l.Kind == "vlan")
 }
 
 // uplink is the port of a bridge that leads to other nodes: a card, or else one with the bridge's own address, as the CNI plugin of type
@@ -115,11 +142,11 @@ func (m *machine) entrance(n *snapshot.Node, ipv6 bool) string {
 func (b bridge) uplink() string {
 	var out []*fib.Link
 	for _, p := range b.ports() {
-		if b.m.leadsOut(p) {
+		if b.m.entersBy(p) {
 			out = append(out, p)
 		}
 	}
-	card := slices.IndexFunc(out, func(p *fib.Link) bool { return p.Kind == "" })
+	card := slices.IndexFunc(out, func(p *fib.Link) bool { return p.Kind != "veth" })
 	if card < 0 {
 		card = slices.IndexFunc(out, func(p *fib.Link) bool { return p.MAC == b.MAC })
 	}

@@ -131,6 +131,72 @@ func TestMissingRulesOfFamily(t *testing.T) {
 	}
 }
 
+// TestMissingPolicyAndBridgeRules: policy rules that are not known are told where a route is looked up, a bridge's where one is crossed.
+func TestMissingPolicyAndBridgeRules(t *testing.T) {
+	missing := map[snapshot.Part]string{snapshot.Policy: "ip: no", snapshot.Bridge: "ebtables: no"}
+	policy, ebtables := "its policy rules are not known (ip: no): the usual three are taken", "its ebtables rules are not known (ebtables: no): met by none"
+	n, client, _, _ := chain(t)
+	client.Missing = missing
+	if s := assumptions(n.tcp("client", "10.2.0.2:80")); !strings.Contains(s, policy) || strings.Contains(s, ebtables) {
+		t.Errorf("without a bridge: %q", s)
+	}
+	client.FIB.Rules = []fib.Rule{{Table: fib.TableMain}}
+	if s := assumptions(n.tcp("client", "10.2.0.2:80")); strings.Contains(s, policy) {
+		t.Errorf("those of the other family: %q", s)
+	}
+	n, node := bridgedNode(t)
+	node.Missing = missing
+	for _, to := range []string{"10.1.0.6:80", "10.1.0.4:80"} {
+		if s := assumptions(n.tcp("pod1", to)); !strings.Contains(s, ebtables) {
+			t.Errorf("through a bridge to %s: %q", to, s)
+		}
+	}
+	n, node = bridgedNode(t)
+	node.Missing = missing
+	if s := assumptions(n.tcp("node", "10.1.0.6:80")); !strings.Contains(s, ebtables) || !strings.Contains(s, policy) {
+		t.Errorf("out of a bridge: %q", s)
+	}
+}
+
+// TestSenderAssumed: that the sender is root is said where something asks whose program sends the packet, and not where the request tells.
+func TestSenderAssumed(t *testing.T) {
+	uids := func(c *host) {
+		c.FIB.Rules = []fib.Rule{{Table: fib.TableLocal}, {Priority: 1000, Table: 100, HasUIDs: true, UIDs: [2]uint32{0, 99}},
+			{Priority: 32766, Table: fib.TableMain}}
+	}
+	for name, c := range map[string]struct {
+		change func(*host)
+		owner  bool
+		said   bool
+	}{
+		"a user": {func(c *host) {
+			c.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -d 10.2.0.2/32 -m owner --uid-owner 0 -j ACCEPT\nCOMMIT\n")
+		}, false, true},
+		"a user of another destination": {func(c *host) {
+			c.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -d 10.2.0.3/32 -m owner --uid-owner 0 -j ACCEPT\nCOMMIT\n")
+		}, false, false},
+		"a socket": {func(c *host) {
+			c.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m owner --socket-exists -j ACCEPT\nCOMMIT\n")
+		}, false, false},
+		"a policy rule": {uids, false, true},
+		"one who is known": {func(c *host) {
+			uids(c)
+			c.iptables("*filter\n:OUTPUT ACCEPT [0:0]\n-A OUTPUT -m owner --uid-owner 0 -j ACCEPT\nCOMMIT\n")
+		}, true, false},
+		"nft's": {func(c *host) {
+			nftChain(c, "ip", `"hook": "output", "prio": 0`, `{"match": {"op": "==", "left": {"meta": {"key": "skgid"}}, "right": 0}}, {"accept": null}`)
+		}, false, true},
+	} {
+		n, client, _, _ := chain(t)
+		c.change(client)
+		p := syn("", "10.2.0.2:80")
+		p.HasOwner, p.UID = c.owner, 1000
+		if s := assumptions(n.walk(Request{Host: "client", Packet: p})); strings.Contains(s, "sent by root is assumed") != c.said {
+			t.Errorf("%s: assumed %q", name, s)
+		}
+	}
+}
+
 func assumptions(r *Result) string {
 	var all []string
 	for _, a := range r.Assumed {

@@ -3,6 +3,7 @@ package walk
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/netfilter"
@@ -13,6 +14,10 @@ import (
 // lookUp finds the packet's route as it is now, with the way that is chosen where it has several.
 func (t *transit) lookUp(in string) *fib.Answer {
 	p := &t.p
+	t.m.sayMissingPolicy(p.IsIPv6())
+	if p.AssumedOwner && slices.ContainsFunc(t.m.FIB.Rules, func(r fib.Rule) bool { return r.HasUIDs && r.IPv6 == p.IsIPv6() }) {
+		t.assumeOwner()
+	}
 	a := t.m.FIB.Lookup(fib.Query{
 		Source: p.Source, Destination: p.Destination, In: in, Mark: p.Mark, TOS: p.TOS,
 		Protocol: p.Protocol, SourcePort: p.SourcePort, DestinationPort: p.DestinationPort, UID: p.UID,
@@ -133,6 +138,11 @@ func (t transit) unreachable(d *fib.Answer) passage {
 // forward takes a packet on its way through the machine (ip_forward).
 func (t transit) forward() passage {
 	p := &t.p
+	for _, direction := range [...]string{"fwd", "out"} {
+		if end := t.ipsec(direction); end != nil {
+			return t.over(end)
+		}
+	}
 	if p.TTL <= 1 {
 		end := t.end(Rejected, "its TTL has run out")
 		end.Reject = "icmp-time-exceeded"

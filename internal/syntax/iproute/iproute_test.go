@@ -25,7 +25,7 @@ func TestParseLinks(t *testing.T) {
 		 "linkinfo":{"info_kind":"veth","info_slave_kind":"bridge","info_slave_data":{"state":"forwarding","hairpin":true,"learning":true,"flood":false,
 		 "bcast_flood":true,"mcast_flood":true,"isolated":true,"proxy_arp":true,"neigh_suppress":false}}},
 		{"ifindex":5,"link":"p0","ifname":"p1","link_type":"ether","address":"00:0d:3a:00:00:04","linkinfo":{"info_kind":"veth"}},
-		{"ifindex":6,"link":"eth0","ifname":"eth0.5","link_type":"ether","linkinfo":{"info_kind":"vlan","info_data":{"protocol":"802.1Q","id":5,"flags":[]}}}]`))
+		{"ifindex":6,"link":"eth0","ifname":"eth0.5","flags":["NOARP"],"link_type":"ether","linkinfo":{"info_kind":"vlan","info_data":{"protocol":"802.1Q","id":5,"flags":[]}}}]`))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,7 +40,7 @@ func TestParseLinks(t *testing.T) {
 			Port: &fib.Port{State: "forwarding", Hairpin: true, Learning: true, BroadcastFlood: true, MulticastFlood: true, Isolated: true,
 				ProxyARP: true}},
 		{Index: 5, Name: "p1", Kind: "veth", Type: "ether", MAC: packet.MAC{0, 0xd, 0x3a, 0, 0, 4}, Peer: 4, PeerNetNS: -1},
-		{Index: 6, Name: "eth0.5", Kind: "vlan", Type: "ether", VLAN: 5, Parent: "eth0", PeerNetNS: -1},
+		{Index: 6, Name: "eth0.5", Kind: "vlan", Type: "ether", VLAN: 5, Parent: "eth0", PeerNetNS: -1, NoARP: true},
 	}
 	if d := cmp.Diff(want, links); d != "" {
 		t.Errorf("(-want +got)\n%s", d)

@@ -130,7 +130,8 @@ func (j linkJSON) link() (fib.Link, error) {
 	l := fib.Link{
 		Index: j.Index, Name: j.Name, Kind: j.Info.Kind, Type: j.Type, MTU: j.MTU, Alias: j.Alias, Master: j.Master, PeerNetNS: -1,
 		Up: slices.Contains(j.Flags, "UP"), LowerUp: slices.Contains(j.Flags, "LOWER_UP"),
-		Promiscuous: slices.Contains(j.Flags, "PROMISC"), Group: groupNumber(j.Group),
+		NoARP: slices.Contains(j.Flags, "NOARP"), Promiscuous: slices.Contains(j.Flags, "PROMISC"),
+		Group: groupNumber(j.Group),
 	}
 	if l.Type == "ether" || l.Type == "loopback" {
 		l.MAC, _ = parseMAC(j.MAC)

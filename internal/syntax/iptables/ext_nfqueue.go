@@ -18,7 +18,7 @@ func lowerQueue(_ *lowerer, t *Target) netfilter.Statement {
 			who = "the readers of queues " + o.arg()
 		}
 	}
-	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Stolen, Detail: who}, Words: "hand to " + who}
+	return netfilter.HandTo(who)
 }
 
 func (l *restReader) nfqueue(t *Target) bool {

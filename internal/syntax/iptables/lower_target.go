@@ -7,7 +7,7 @@ var decisions = map[string]*netfilter.Decision{
 	"ACCEPT": {Verdict: netfilter.Verdict{Kind: netfilter.Accept}},
 	"DROP":   {Verdict: netfilter.Verdict{Kind: netfilter.Drop}},
 	"RETURN": {Verdict: netfilter.Verdict{Kind: netfilter.Return}},
-	"QUEUE":  {Verdict: netfilter.Verdict{Kind: netfilter.Stolen, Detail: "the reader of queue 0"}},
+	"QUEUE":  netfilter.HandTo("the reader of queue 0"),
 }
 
 // target lowers what a rule does; nil where that is nothing.

@@ -90,7 +90,7 @@ func (l *lowerer) single(name string, n, whole *Node) netfilter.Statement {
 	case "queue":
 		return queue(n)
 	case "fwd":
-		return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Stolen, Detail: statementText(whole)}}
+		return netfilter.HandTo("the receiver of " + statementText(whole))
 	case "flow", "tproxy":
 		// Whether there is a flow to offload, or a socket, is not known; the rule does not apply where there is none.
 		return &netfilter.UnknownTest{Text: statementText(whole)}
@@ -210,5 +210,5 @@ func queue(n *Node) netfilter.Statement {
 	if num := n.Get("num"); num != nil {
 		who = "the reader of queue " + exprText(num, "")
 	}
-	return &netfilter.Decision{Verdict: netfilter.Verdict{Kind: netfilter.Stolen, Detail: who}, Words: "hand to " + who}
+	return netfilter.HandTo(who)
 }

@@ -1,0 +1,27 @@
+package walk
+
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// ipsec ends the way of a packet that a policy of IPsec in a direction may select: whether it is encrypted then, dropped, or meets a better
+// policy first is not walked (xfrm_lookup, xfrm_policy_check). What stays on the host's lo meets none (net.ipv4.conf.lo.disable_xfrm).
+func (t *transit) ipsec(direction string) *End {
+	p := &t.p
+	if p.In == "lo" || p.Out == "lo" {
+		return nil
+	}
+	if why := t.m.Missing[snapshot.IPsec]; why != "" {
+		t.m.assume(fmt.Sprintf("its %s are not known (%s): the packet is taken to be under none", snapshot.IPsec, why))
+	}
+	for i := range t.m.IPsec {
+		policy := &t.m.IPsec[i]
+		if policy.Direction == direction && policy.Source.Contains(p.Source) && policy.Destination.Contains(p.Destination) &&
+			(policy.Protocol == 0 || policy.Protocol == p.Protocol) && p.Mark&policy.Mask == policy.Mark {
+			return t.end(Undecided, fmt.Sprintf("IPsec's policy %s may hold it, and what that does is not walked", policy))
+		}
+	}
+	return nil
+}

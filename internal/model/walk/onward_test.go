@@ -1,0 +1,85 @@
+package walk
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// clusterOf is nodes a and b, each with a card that has its address, and nothing between the two.
+func clusterOf(t *testing.T) (n *network, a, b *host) {
+	n = newNetwork(t)
+	for i, h := range []**host{&a, &b} {
+		name := "ab"[i : i+1]
+		*h = n.host("node/" + name)
+		(*h).link(fib.Link{Name: "eth0"})
+		address := netip.MustParseAddr("10.0.0.4")
+		if i == 1 {
+			address = address.Next()
+		}
+		(*h).address("eth0", address.String()+"/24")
+		(*h).route("default via 10.0.0.1 dev eth0")
+		n.known.Nodes = append(n.known.Nodes, snapshot.Node{Name: name, IPs: []netip.Addr{address}})
+	}
+	return n, a, b
+}
+
+// TestEntrance: the interface by which a packet comes in to the next node is one that can have a wire, and is told as an assumption; where
+// the node's address is on none, the packet has left what is known.
+func TestEntrance(t *testing.T) {
+	for _, c := range []struct {
+		kind, linkType string
+		goesOn         bool
+	}{
+		{"", "", true}, {"veth", "", true}, {"bond", "", true}, {"vlan", "", true},
+		{"", "loopback", false}, {"dummy", "", false}, {"ipvlan", "", false},
+	} {
+		n, _, b := clusterOf(t)
+		b.link(fib.Link{Name: "main", Kind: c.kind, Type: c.linkType})
+		b.FIB.Addresses[1].Link = "main"
+		b.listen(packet.TCP, "0.0.0.0:2379")
+		r := n.tcp("node/a", "10.0.0.5:2379")
+		o := r.Outcomes[0]
+		switch {
+		case c.goesOn && (o.End.Host != "node/b" || !strings.Contains(assumptions(r), "and to come in there by main")):
+			t.Errorf("%+v: %s\n%s", c, ends(o), assumptions(r))
+		case !c.goesOn && (o.End.Host != "node/a" || o.End.Kind != Left):
+			t.Errorf("%+v: %s", c, ends(o))
+		}
+	}
+}
+
+// TestPodHereWithoutRoute: a pod of this node that its routes do not know (macvlan, ipvlan, one that is being made) is not behind the card.
+func TestPodHereWithoutRoute(t *testing.T) {
+	n, a, _ := clusterOf(t)
+	n.known.Pods = []snapshot.Pod{
+		{Namespace: "x", Name: "p", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}},
+		{Namespace: "x", Name: "host", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.78")}, HostNetwork: true},
+	}
+	a.link(fib.Link{Name: "eth1"})
+	a.FIB.Routes[len(a.FIB.Routes)-1].Link = "eth1"
+	q := snapshot.Pod{Namespace: "x", Name: "q", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.9.0.77")}}
+	n.known.Pods = append(n.known.Pods, q)
+	undecided(t, "by a default route", n.tcp("node/a", "10.9.0.77:80"), "pod x/q is on this node, but no route leads to it")
+	for _, from := range []string{"node/a", "node/b"} {
+		undecided(t, from, n.tcp(from, "10.0.0.77:80"), "pod x/p is on this node, but no route leads to it")
+	}
+	if o := n.tcp("node/a", "10.0.0.78:80").Outcomes[0]; o.End.Kind != Left {
+		t.Errorf("the node's own address: %s", ends(o))
+	}
+}
+
+// TestPodHereNotCaptured: what leaves by the wire of a pod that nobody captured gets to that pod.
+func TestPodHereNotCaptured(t *testing.T) {
+	n, a, _ := clusterOf(t)
+	n.known.Pods = []snapshot.Pod{{Namespace: "x", Name: "p", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.0.0.77")}}}
+	a.link(fib.Link{Name: "azv1", Kind: "veth"})
+	a.route("10.0.0.77/32 dev azv1")
+	if o := n.tcp("node/a", "10.0.0.77:80").Outcomes[0]; o.End.Kind != Left || o.End.Link != "azv1" {
+		t.Error(ends(o))
+	}
+}

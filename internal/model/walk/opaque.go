@@ -1,0 +1,66 @@
+package walk
+
+import (
+	"fmt"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// What is not walked on the far side of a link may answer a question, or be the station that a frame is for.
+
+// notWalked tells why nobody knows who is behind a link of m that is up and whose far end is not known; "" where that leads nowhere, or out
+// of the snapshot.
+func (m *machine) notWalked(l *fib.Link) string {
+	switch {
+	case !l.Up || l.Kind == "dummy" || l.Kind == "" || l.Kind == "veth":
+		return ""
+	case l.Kind == "vxlan":
+		return "what is asked through " + l.Name + ", of kind vxlan, is not walked"
+	}
+	return fmt.Sprintf("interface %s is of kind %s, which is not walked", l.Name, l.Kind)
+}
+
+// enslaved tells to what a link belongs that is no bridge; "" where it belongs to none.
+func (m *machine) enslaved(l *fib.Link) string {
+	master := m.FIB.Link(l.Master)
+	if master == nil || master.Kind == "bridge" {
+		return ""
+	}
+	return fmt.Sprintf("interface %s belongs to %s of kind %s, which is not walked", l.Name, master.Name, master.Kind)
+}
+
+// programAt tells which program gets what passes a link of m in one direction; "" where none does, as far as that is known.
+func (m *machine) programAt(l *fib.Link, out bool) string {
+	switch {
+	case out && l.ProgramOut != "":
+		return fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut)
+	case !out && l.Program != "":
+		return fmt.Sprintf("what comes in by %s gets %s first, and nobody can tell what that does", l.Name, l.Program)
+	case !m.knows(snapshot.Programs):
+		m.assume("whether programs get what passes its links is not known: none are taken to be there")
+	}
+	return ""
+}
+
+// hides tells why a station that nobody knows may be behind a link; "" where none can be. depth bounds rings of bridges.
+func (m *machine) hides(l *fib.Link, depth int) string {
+	if _, ok := m.peer(l.Name); !ok {
+		return m.notWalked(l)
+	}
+	far, end := m.across(l.Name)
+	if end == nil || !l.Up || !end.Up || depth == 0 {
+		return ""
+	}
+	for _, why := range [...]string{m.programAt(l, true), far.programAt(end, false), far.enslaved(end)} {
+		if why != "" {
+			return why
+		}
+	}
+	for _, p := range far.FIB.Ports(end.Master) {
+		if why := far.hides(p, depth-1); p.Name != end.Name && why != "" {
+			return why
+		}
+	}
+	return ""
+}

@@ -1,0 +1,113 @@
+package walk
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"packetwalk.dev/internal/model/fib"
+	"packetwalk.dev/internal/model/packet"
+	"packetwalk.dev/internal/model/snapshot"
+)
+
+// undecided is a walk's only outcome: nobody can tell, for a reason with the words.
+func undecided(t *testing.T, what string, r *Result, words string) {
+	t.Helper()
+	if o := r.Outcomes[0]; len(r.Outcomes) != 1 || o.End.Kind != Undecided || !strings.Contains(o.End.Why, words) {
+		t.Errorf("%s: %s, want it unknown: %s", what, ends(o), words)
+	}
+}
+
+// TestNobodyKnownAnswers: that nobody answers is not said of a link behind which somebody may whom nobody knows.
+func TestNobodyKnownAnswers(t *testing.T) {
+	for _, kind := range []string{"bond", "vlan", "macvlan", "ipvlan", "netkit", "openvswitch", "team", "gretap", "tun"} {
+		n := newNetwork(t)
+		node := n.host("node")
+		node.link(fib.Link{Name: "x0", Kind: kind})
+		node.address("x0", "10.0.0.4/24")
+		node.route("default via 10.0.0.1 dev x0")
+		undecided(t, kind, n.tcp("node", "203.0.113.9:443"), "x0 is of kind "+kind)
+		n.hosts["node"].FIB.Links[1].Up = false
+		if o := n.tcp("node", "203.0.113.9:443").Outcomes[0]; o.End.Kind != Dropped {
+			t.Errorf("%s that is down: %s", kind, ends(o))
+		}
+	}
+}
+
+// TestWireToSwitch: the host's end of a pod's wire may belong to a switch that is not walked (OVN-Kubernetes: Open vSwitch).
+func TestWireToSwitch(t *testing.T) {
+	n := newNetwork(t)
+	pod, node := n.host("pod/a/b"), n.host("node/n")
+	n.wire(pod, "eth0", node, "abcdef")
+	node.link(fib.Link{Name: "ovs-system", Kind: "openvswitch"})
+	node.FIB.Links[1].Master = "ovs-system"
+	pod.address("eth0", "10.128.0.7/23")
+	pod.route("default via 10.128.0.1 dev eth0")
+	node.address("ovs-system", "10.128.0.2/23")
+	undecided(t, "asked", n.tcp("pod/a/b", "203.0.113.9:443"), "abcdef belongs to ovs-system of kind openvswitch")
+}
+
+// TestProgramMayAnswer: a program at the wire may answer a question, or forward it; an answer of somebody who is known counts all the same.
+func TestProgramMayAnswer(t *testing.T) {
+	for _, answers := range []bool{false, true} {
+		n, client, router, _ := chain(t)
+		router.FIB.Links[1].Program = "a BPF program (tcx)"
+		to := "10.2.0.2:80"
+		if !answers {
+			client.route("10.3.0.0/16 via 10.1.0.77 dev eth0")
+			to = "10.3.0.1:80"
+		}
+		words := "what comes in by left gets a BPF program (tcx)"
+		undecided(t, to, n.tcp("client", to), words)
+		if at := n.tcp("client", to).Outcomes[0].End.Host; (at == "router") != answers {
+			t.Errorf("%s: ended at %s", to, at)
+		}
+	}
+}
+
+// TestBridgeOverBond: a frame for a station that a bridge has not seen may leave by a port that is not walked.
+func TestBridgeOverBond(t *testing.T) {
+	n := newNetwork(t)
+	node, vm := n.host("node"), n.host("vm")
+	node.link(fib.Link{Name: "bond0", Kind: "bond"})
+	n.wire(node, "vnet0", vm, "eth0")
+	vm.address("eth0", "10.0.0.9/24")
+	node.bridge("br0", "bond0", "vnet0")
+	node.address("br0", "10.0.0.4/24")
+	node.route("default via 10.0.0.1 dev br0")
+	undecided(t, "no neighbour", n.tcp("node", "203.0.113.9:443"), "bond0 is of kind bond")
+	if o := n.tcp("node", "10.0.0.9:80").Outcomes[0]; o.End.Kind != Delivered || o.End.Host != "vm" {
+		t.Errorf("the one who is known answers: %s", ends(o))
+	}
+	node.FIB.Neighbours = []fib.Neighbour{{Link: "br0", Address: netip.MustParseAddr("10.0.0.1"), MAC: packet.MAC{2, 9, 9, 9, 9, 9}, State: "STALE"}}
+	undecided(t, "no station", n.tcp("node", "203.0.113.9:443"), "bond0 is of kind bond")
+}
+
+// TestLinkDoesNotAsk: on a link without ARP nobody is asked, and none answers; the frame has the link's own address (arp_constructor).
+func TestLinkDoesNotAsk(t *testing.T) {
+	n, client, _, _ := chain(t)
+	client.FIB.Links[1].NoARP = true
+	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Dropped || o.End.Host != "router" ||
+		!strings.Contains(o.End.Why, "the frame is for "+client.FIB.Links[1].MAC.String()) {
+		t.Error(ends(o))
+	}
+	n, _, router, _ := chain(t)
+	router.FIB.Links[1].NoARP = true
+	if o := n.tcp("client", "10.2.0.2:80").Outcomes[0]; o.End.Kind != Dropped || !strings.Contains(o.End.Why, "nobody on eth0 answers") {
+		t.Error(ends(o))
+	}
+}
+
+// TestProgramsNotKnown: a program that is known counts where others may be there; that none are is said of both directions.
+func TestProgramsNotKnown(t *testing.T) {
+	n, client, router, _ := chain(t)
+	missing := map[snapshot.Part]string{snapshot.Programs: "bpf: no such device"}
+	client.Missing = missing
+	words := "whether programs get what passes its links is not known: none are taken to be there"
+	if r := n.walk(Request{Host: "client", Packet: syn("", "10.2.0.2:80"), OneWay: true}); !strings.Contains(assumptions(r), words) {
+		t.Errorf("sent: %s", assumptions(r))
+	}
+	router.Missing = missing
+	router.FIB.Links[1].Program = "an XDP program (id 7)"
+	undecided(t, "XDP", n.tcp("client", "10.2.0.2:80"), "an XDP program (id 7)")
+}
