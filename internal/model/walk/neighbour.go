@@ -33,7 +33,7 @@ func (t *transit) ask(l *fib.Link, a netip.Addr) (ResolveStep, *End) {
 		nobody.Kind = Undecided
 		nobody.Why = fmt.Sprintf("nobody who is known on %s answers for %s, and others may: %s", l.Name, a, q.hidden)
 		return ResolveStep{}, nobody
-	case !ok && (!q.left || t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
+	case !ok && (!q.left || !q.unconfirmed && t.m.askedInVain(l.Name, a) && !t.decide(silent{l.Name, a}, "it does now", "it does not")):
 		return ResolveStep{}, nobody
 	}
 	step := ResolveStep{Link: l.Name, Address: a.String(), MAC: r.mac, By: "asked", Answerer: r.who}
@@ -94,6 +94,7 @@ type query struct {
 	address, sender netip.Addr
 	mac             packet.MAC // of the one who asks
 	left            bool       // the question went out of what is known: somebody there may answer
+	unconfirmed     bool       // and that it did not when it was asked before tells nothing: see broadcasts
 	hidden          string     // why somebody may answer whom nobody knows, within what is known; "" for nobody
 	stopped         *End       // what a rule made of a question or of its answer
 }
@@ -155,6 +156,7 @@ func (q *query) ports(b bridge, except string, depth int) (first response, answe
 			!q.crosses(b, q.frame(), except, p.Name) {
 			continue
 		}
+		q.unconfirmed = q.unconfirmed || q.broadcasts(b, p)
 		r, ok := q.out(b.m, p, depth-1)
 		if ok && !answered && b.passes(q.mac, p.Name, except) && q.crosses(b, r.frame, p.Name, except) {
 			b.learn(r.mac, p)
@@ -162,6 +164,19 @@ func (q *query) ports(b bridge, except string, depth int) (first response, answe
 		}
 	}
 	return first, answered
+}
+
+// broadcasts tells whether the bridge's rules make a broadcast of an ARP answer that comes in by a port, as Azure CNI's do. Such an answer
+// tells the address, but not that it still holds (arp_process): an entry in use is asked about, answered, and fails all the same.
+func (q *query) broadcasts(b bridge, p *fib.Link) bool {
+	if !q.address.Is4() || !b.m.leadsOut(p) {
+		return false
+	}
+	answer := q.arpAnswer(packet.MAC{2})
+	answer.In, answer.BridgeIn, answer.Cast = p.Name, p.Name, packet.OtherHost
+	t := q.in(b.m, answer)
+	v, _ := t.arpRules(netfilter.Bridge, netfilter.Prerouting, b.m.Rules.Hook(netfilter.Bridge, netfilter.Prerouting))
+	return v.Kind == netfilter.Accept && t.p.Frame.Destination == packet.Broadcast
 }
 
 // at is the question at an interface: a bridge's rules may answer it, the machine itself, or whoever is behind the bridge's other ports.

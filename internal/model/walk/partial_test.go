@@ -1,12 +1,14 @@
 package walk
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
 	"packetwalk.dev/internal/model/fib"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
+	"packetwalk.dev/internal/syntax/ebtables"
 )
 
 // TestFarEndNotInSnapshot: what leads out of a snapshot leads somewhere: that nobody there answers is not known, and not said.
@@ -50,6 +52,33 @@ func TestBridgeLeadsOut(t *testing.T) {
 	r := n.walk(Request{Host: "pod1", Packet: syn("10.1.0.5:4000", "10.1.0.77:80")})
 	want(t, r, "1 left at node: tcp 10.1.0.5:4000 > 10.1.0.77:80 ttl 64 (by eth0, whose other end is not in the snapshot); "+
 		"back delivered at pod1: tcp 10.1.0.77:80 > 10.1.0.5:4000 ttl 64")
+}
+
+// TestAnswersBroadcast: where a node's rules make broadcasts of ARP answers, as Azure CNI's do, a pod's neighbours fail each time that they
+// are asked about while they are in use, and answer all the same: that one FAILED tells nothing.
+func TestAnswersBroadcast(t *testing.T) {
+	for rules, outcomes := range map[string]int{
+		"": 2,
+		"*nat\n:PREROUTING ACCEPT\n:OUTPUT ACCEPT\n:POSTROUTING ACCEPT\n-A PREROUTING -p ARP -i eth0 --arp-op Reply -j dnat " +
+			"--to-dst ff:ff:ff:ff:ff:ff --dnat-target ACCEPT\n": 1,
+	} {
+		n, node := bridgedNode(t)
+		delete(n.hosts, "client") // behind eth0 of the node
+		pod := n.hosts["pod1"]
+		pod.FIB.Neighbours = []fib.Neighbour{{Link: "eth0", Address: netip.MustParseAddr("10.1.0.77"), State: "FAILED"}}
+		e, err := ebtables.Parse([]byte(rules))
+		if err != nil {
+			t.Fatal(err)
+		}
+		tables, err := ebtables.Lower(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Rules.Tables = append(node.Rules.Tables, tables...)
+		if r := n.tcp("pod1", "10.1.0.77:80"); len(r.Outcomes) != outcomes || r.Outcomes[0].End.Kind != Left {
+			t.Errorf("%q: %d outcomes, the first %s", rules, len(r.Outcomes), ends(r.Outcomes[0]))
+		}
+	}
 }
 
 // TestUnknownTestOfAnswer: that a test did not hold for a packet says nothing about the answer to it.
