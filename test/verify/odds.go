@@ -71,6 +71,7 @@ func oddsOf(source snapshot.Source, w *World) (*Odds, error) {
 
 func oddsOfPacket(source snapshot.Source, host string, p packet.Packet) (*Odds, error) {
 	var found *Odds
+	p.HasOwner = true // root's
 	for _, offset := range []uint16{0, oddsFlows / 2, oddsFlows - 1} {
 		p.SourcePort = packet.Exactly(oddsPorts + offset)
 		if p.TCPFlags = 0; p.Protocol == packet.TCP {

@@ -153,7 +153,7 @@ func requestOf(host string, p packet.Packet) walk.Request {
 	r := walk.Request{
 		Host: host, Packet: p, Echoes: true, Forwarded: p.In != "", Arrives: p.In, OneWay: p.Protocol == packet.SCTP, MaxOutcomes: enumerated,
 	}
-	r.Packet.In = ""
+	r.Packet.In, r.Packet.HasOwner = "", !r.Forwarded // the senders here are root's
 	return r
 }
 
