@@ -210,6 +210,7 @@ func complete(p *packet.Packet, payload int, forwarded bool) {
 	case p.Protocol == packet.TCP:
 		p.TCPFlags, p.Length = packet.SYN, 0 // the walk knows its options by the sender's settings
 	}
+	p.HasOwner = !forwarded // root's, as who sends is
 }
 
 // showRule adds the text of the rule that the kernel has now: that of the event, or of the place of the rule that made the difference.
