@@ -33,6 +33,8 @@ func (m *machine) enslaved(l *fib.Link) string {
 // programAt tells which program gets what passes a link of m in one direction; "" where none does, as far as that is known.
 func (m *machine) programAt(l *fib.Link, out bool) string {
 	switch {
+	case l.Kind == "netkit": // whose programs are at no hook of tc's
+		return fmt.Sprintf("what passes %s gets the programs of netkit, which are not read", l.Name)
 	case out && l.ProgramOut != "":
 		return fmt.Sprintf("what leaves by %s gets %s, and nobody can tell what that does", l.Name, l.ProgramOut)
 	case !out && l.Program != "":

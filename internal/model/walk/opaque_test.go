@@ -47,6 +47,17 @@ func TestWireToSwitch(t *testing.T) {
 	undecided(t, "asked", n.tcp("pod/a/b", "203.0.113.9:443"), "abcdef belongs to ovs-system of kind openvswitch")
 }
 
+// TestNetkit: a wire of that kind has programs of its own, also where both ends are known.
+func TestNetkit(t *testing.T) {
+	n := newNetwork(t)
+	pod, node := n.host("pod/a/b"), n.host("node/n")
+	n.wire(pod, "eth0", node, "lxc1")
+	pod.FIB.Links[1].Kind, node.FIB.Links[1].Kind = "netkit", "netkit"
+	pod.address("eth0", "10.128.0.7/24")
+	node.address("lxc1", "10.128.0.1/24")
+	undecided(t, "a pod", n.tcp("pod/a/b", "10.128.0.1:80"), "eth0 gets the programs of netkit")
+}
+
 // TestProgramMayAnswer: a program at the wire may answer a question, or forward it; an answer of somebody who is known counts all the same.
 func TestProgramMayAnswer(t *testing.T) {
 	for _, answers := range []bool{false, true} {
