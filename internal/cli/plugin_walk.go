@@ -33,7 +33,7 @@ An END is pod/[NAMESPACE/]NAME[:PORT], svc/[NAMESPACE/]NAME[:PORT] (as a sender 
 	}
 	o.flags(c)
 	c.Flags().StringVar(&o.at, "at", "", "the node where the packet comes in, for senders that the cluster does not have")
-	c.Flags().IntVar(&plugin.pods.Most, "max-nodes", mostNodes, "how many nodes are read at most: a packet for a service may go to each of its pods")
+	c.Flags().IntVar(&o.most, "max-nodes", mostNodes, "how many nodes are read at most: a packet for a service may go to each of its pods")
 	for _, name := range []string{"from", "to"} {
 		_ = c.RegisterFlagCompletionFunc(name, plugin.complete(endsOf)) // the flags are there
 	}
@@ -61,6 +61,7 @@ func endsOf(v *cluster.View) []string {
 
 // openCluster reads a cluster's objects; the hosts are read as the walk comes to them.
 func openCluster(ctx context.Context, s Streams, o *walkOptions, from, to *ends.End) (*world, error) {
+	o.plugin.pods.Most = o.most
 	c, namespace, err := o.plugin.open()
 	if err != nil {
 		return nil, err
@@ -151,6 +152,9 @@ func (o *walkOptions) plan(ctx context.Context, s Streams, from, to ends.End) (e
 				node = p.Node
 			}
 		}
+	}
+	if o.at != "" {
+		node = strings.TrimPrefix(o.at, "node/")
 	}
 	if node == "" {
 		return badInput{fmt.Errorf("--from %s: --dry-run finds the node of a pod, a service or a node only", from)}

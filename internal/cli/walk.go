@@ -26,6 +26,7 @@ type walkOptions struct {
 	snapshot, name  string
 	output          string
 	live            bool
+	most            int            // nodes that are read, of a cluster
 	plugin          *pluginOptions // of kubectl's plugin; nil for a lab or a file
 	colour          when
 	azure           azureOptions

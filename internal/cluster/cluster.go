@@ -90,21 +90,40 @@ func (c *Cluster) prepare(ctx context.Context) error {
 func (c *Cluster) makeCommon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	var refused error
-	if !c.options.kept() {
-		c.namespace, c.own = Namespace+"-"+c.run, true
-		_, refused = c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
-		if refused != nil && !apierrors.IsForbidden(refused) {
-			return refused
-		}
+	refused := c.makeOwn(ctx)
+	if refused == nil || !apierrors.IsForbidden(refused) && !c.options.kept() {
+		return refused
 	}
-	if refused != nil || c.options.kept() {
-		c.namespace, c.own = "", false // until it is found there is nothing to take away
-		if err := c.findKept(ctx); err != nil {
-			return cmp.Or(refused, err)
-		}
-		c.namespace = Namespace
+	if c.own { // in which nothing may be made
+		_, _ = c.deleteNamespace(ctx, c.namespace)
 	}
+	c.namespace, c.own = "", false // until it is found there is nothing to take away
+	if err := c.findKept(ctx); err != nil {
+		if c.options.kept() {
+			return err
+		}
+		return refused
+	}
+	c.namespace = Namespace
+	return c.makeAccount(ctx)
+}
+
+var errKept = errors.New("the options name the kept namespace")
+
+// makeOwn makes a namespace of the run's own and what all pods have in it, unless the options name another one.
+func (c *Cluster) makeOwn(ctx context.Context) error {
+	if c.options.kept() {
+		return errKept
+	}
+	c.namespace = Namespace + "-" + c.run
+	_, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
+	if c.own = !apierrors.IsForbidden(err); err != nil {
+		return err
+	}
+	return c.makeAccount(ctx)
+}
+
+func (c *Cluster) makeAccount(ctx context.Context) error {
 	_, err := c.client.CoreV1().ServiceAccounts(c.namespace).Create(ctx, serviceAccount(c.namespace), metav1.CreateOptions{})
 	if apierrors.IsAlreadyExists(err) {
 		return nil
@@ -189,7 +208,7 @@ func (c *Cluster) Close(ctx context.Context) error {
 	if c.made.Do(func() {}); c.namespace == "" {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), takeAway)
 	defer cancel()
 	var err error
 	if c.own {
@@ -205,12 +224,15 @@ func (c *Cluster) Close(ctx context.Context) error {
 	return nil
 }
 
+// takeAway bounds the taking away of what a run made: a capture may have hundreds of Jobs.
+const takeAway = 2 * time.Minute
+
 // ours chooses what runs have made.
 const ours = managedBy + "=" + manager
 
 // Cleanup takes away what runs that were cut off have left, and says what it was. Runs that still go on lose their pods.
 func (c *Cluster) Cleanup(ctx context.Context) (gone []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, requestTime)
+	ctx, cancel := context.WithTimeout(ctx, takeAway)
 	defer cancel()
 	gone, err = c.deleteJobs(ctx, ours)
 	if err != nil {
@@ -268,9 +290,7 @@ func (c *Cluster) deleteJobs(ctx context.Context, which string) (gone []string, 
 	errs := make([]error, len(jobs.Items))
 	for i := range jobs.Items {
 		g.Go(func() error {
-			asking, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
-			defer cancel()
-			err := c.client.BatchV1().Jobs(Namespace).Delete(asking, jobs.Items[i].Name, at)
+			err := c.client.BatchV1().Jobs(Namespace).Delete(ctx, jobs.Items[i].Name, at)
 			if !apierrors.IsNotFound(err) {
 				errs[i] = err
 			}

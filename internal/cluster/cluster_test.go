@@ -252,6 +252,11 @@ func TestWhichNamespace(t *testing.T) {
 			return true, nil, apierrors.NewForbidden(corev1.Resource("namespaces"), "", errors.New("no right"))
 		})
 	}
+	only := func(c *fake.Clientset) { // the rights that rbac gives, and that to make namespaces
+		c.PrependReactor("create", "serviceaccounts", func(a clienttesting.Action) (bool, runtime.Object, error) {
+			return a.GetNamespace() != Namespace, nil, apierrors.NewForbidden(corev1.Resource("serviceaccounts"), "", errors.New("no right"))
+		})
+	}
 	free := func(*fake.Clientset) {}
 	for name, test := range map[string]struct {
 		kept, there bool
@@ -260,6 +265,8 @@ func TestWhichNamespace(t *testing.T) {
 	}{
 		"own":                  {false, true, free, "packetwalk-a", ""},
 		"no right":             {false, true, forbidden, "packetwalk", ""},
+		"no right in its own":  {false, true, only, "packetwalk", ""},
+		"nor in another":       {false, false, only, "", "no right"},
 		"no right and none":    {false, false, forbidden, "", "no right"},
 		"told":                 {true, true, free, "packetwalk", ""},
 		"told and there is no": {true, false, free, "", "rbac"},
@@ -274,6 +281,10 @@ func TestWhichNamespace(t *testing.T) {
 		if c.namespace != test.want || c.own != (test.want == "packetwalk-a") || (err != nil) != (test.err != "") ||
 			err != nil && !strings.Contains(err.Error(), test.err) {
 			t.Errorf("%s: namespace %q, own %v: %v", name, c.namespace, c.own, err)
+		}
+		if list, err := client.CoreV1().Namespaces().List(t.Context(), metav1.ListOptions{LabelSelector: ours}); err != nil ||
+			(len(list.Items) > 0) != c.own {
+			t.Errorf("%s: %d namespaces are left: %v", name, len(list.Items), err)
 		}
 		if err := c.Close(t.Context()); err != nil {
 			t.Errorf("%s: %v", name, err)

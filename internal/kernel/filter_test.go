@@ -14,6 +14,7 @@ import (
 // carried is the payload of a UDP datagram of VXLAN with a TCP segment in it.
 func carried(t packet.Tuple, flags packet.TCPFlags) []byte {
 	b := make([]byte, 8+14) // VXLAN's header, Ethernet's
+	b[0] = 0x08             // it has a VNI
 	if t.Source.Is4() {
 		binary.BigEndian.PutUint16(b[20:], uint16(packet.EtherIPv4))
 		ip := make([]byte, 20)

@@ -87,15 +87,25 @@ func layoutOf(t packet.Tuple) (ipLayout, error) {
 // packets are the checks for the packets of a filter.
 func (l ipLayout) packets(f PacketFilter) ([]check, error) {
 	checks := slices.Concat(l.begin(f.Protocol), l.tuple(atNetwork, 0, 0, f.Tuple), ofKind(0, f.Tuple))
-	if len(f.Payload) > 0 {
+	if start := f.start(); len(start) > 0 {
 		const header = 8 // of UDP, and of an ICMP query
-		checks = append(checks, check{atTransport, header, isEqual, f.Payload[:min(4, len(f.Payload))]})
+		checks = append(checks, check{atTransport, header, isEqual, start})
 	}
 	if f.Carried == nil {
 		return checks, nil
 	}
 	inner, err := layoutOf(*f.Carried)
 	return append(checks, inner.carried(*f.Carried)...), err
+}
+
+// start is as much of the payload as is looked at: what a register of the filters' programs has room for.
+func (f *PacketFilter) start() []byte {
+	for _, n := range [...]int{4, 2, 1} {
+		if len(f.Payload) >= n {
+			return f.Payload[:n]
+		}
+	}
+	return nil
 }
 
 // ofKind are the checks for what of its protocol a packet is, whose transport header begins there.

@@ -159,7 +159,7 @@ func (c *Capture) Read(ctx context.Context) (Captured, error) {
 		case err != nil:
 			return Captured{}, fmt.Errorf("read capture: %w", err)
 		}
-		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f PacketFilter) bool { return chosen(&got.Packet, f.Tuple) }) {
+		if len(c.filters) == 0 || slices.ContainsFunc(c.filters, func(f PacketFilter) bool { return f.chooses(&got) }) {
 			return got, nil
 		}
 	}
@@ -211,11 +211,23 @@ func (c *Capture) link(index int) linkName {
 	return c.links[index]
 }
 
-// chosen tells whether a filter with the tuple may choose the packet.
-func chosen(p *packet.Packet, t packet.Tuple) bool {
-	if p.About != nil && within(*p.About, t) {
+// chooses tells whether the packet, or what it is an error about, is one of the filter's.
+func (f *PacketFilter) chooses(c *Captured) bool {
+	if c.Packet.About != nil && within(*c.Packet.About, f.Tuple) {
 		return true
 	}
+	if !chosen(&c.Packet, f.Tuple) || !bytes.HasPrefix(c.Transport[min(8, len(c.Transport)):], f.start()) {
+		return false
+	}
+	if f.Carried == nil {
+		return true
+	}
+	inner, _, ok := Decapsulate(c.Transport)
+	return ok && chosen(&inner, *f.Carried)
+}
+
+// chosen tells whether a packet has the tuple, and is of the kind that filters choose.
+func chosen(p *packet.Packet, t packet.Tuple) bool {
 	if p.Protocol == packet.TCP && p.TCPFlags&(packet.SYN|packet.RST) == 0 {
 		return false
 	}

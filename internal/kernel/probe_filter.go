@@ -43,6 +43,7 @@ func captureFilter(filters []PacketFilter) ([]bpf.RawInstruction, error) {
 			program = append(program, block(layout, layout.begin(0)[:1])...)
 		}
 	}
+	errorsAbout := map[packet.Tuple]bool{}
 	for _, f := range filters {
 		layout, err := layoutOf(f.Tuple)
 		if err != nil {
@@ -52,7 +53,10 @@ func captureFilter(filters []PacketFilter) ([]bpf.RawInstruction, error) {
 		if err != nil {
 			return nil, err
 		}
-		program = append(append(program, block(layout, checks)...), block(layout, layout.errors(f.Tuple))...)
+		if program = append(program, block(layout, checks)...); !errorsAbout[f.Tuple] {
+			errorsAbout[f.Tuple] = true
+			program = append(program, block(layout, layout.errors(f.Tuple))...)
+		}
 	}
 	return assemble(program)
 }

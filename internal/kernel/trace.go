@@ -73,11 +73,15 @@ var errTraceLost = errors.New("the kernel dropped trace events: they came faster
 // that a traced packet meets into its log, whoever switched tracing on (ip_tables.c: trace_packet).
 var ErrTraceLogged = errors.New("its rules of iptables-legacy would write traced packets into the kernel's log: walk without --live")
 
-// logsTraces tells whether that is so. Other namespaces than the machine's own log nothing, and do not have nf_log_all_netns (nf_log.c).
+// logsTraces tells whether that is so. Other namespaces than the machine's own log only where its nf_log_all_netns says so, which they do
+// not have (nf_log.c).
 func (n *Namespace) logsTraces() bool {
+	const allFile = "/proc/sys/net/netfilter/nf_log_all_netns"
+	all, _ := os.ReadFile(allFile) // of the namespace that this process is in
+	everywhere := string(bytes.TrimSpace(all)) == "1"
 	logs := false
 	_ = n.Do(func() error {
-		if own, _ := os.ReadFile("/proc/sys/net/netfilter/nf_log_all_netns"); len(own) == 0 {
+		if own, _ := os.ReadFile(allFile); len(own) == 0 && !everywhere {
 			return nil
 		}
 		for tables, logger := range map[string]string{"ip_tables_names": "2", "ip6_tables_names": "10"} {

@@ -76,18 +76,23 @@ type localWatcher struct {
 	stop     context.CancelFunc
 	reading  sync.WaitGroup
 
-	mu     sync.Mutex
-	seen   Host
-	lost   int // packets that the capture had no room for
-	err    error
-	last   time.Time // that something was seen
-	listed time.Time // that the connections were
+	mu      sync.Mutex
+	seen    Host
+	lost    int // packets that the capture had no room for
+	err     error
+	packets int       // that were traced
+	last    time.Time // that something was seen
+	listed  time.Time // that the connections were
 }
 
-// mostSeen bounds what is kept of trace and capture each: of one packet there are some hundreds of events.
-const mostSeen = 50_000
+// mostSeen bounds what is kept of trace and capture each: of one packet there are some hundreds of events. Where mostTraced packets were
+// traced of those that look like the one that is sent, the kernel may have left that out (kernel.OpenTrace).
+const (
+	mostSeen   = 50_000
+	mostTraced = 500
+)
 
-var errTooMany = fmt.Errorf("more than %d events of packets that look like the one that is sent", mostSeen)
+var errTooMany = errors.New("too many packets of others look like the one that is sent: it cannot be told from them")
 
 func (w *localWatcher) Close() error {
 	w.stop()
@@ -106,7 +111,12 @@ func (w *localWatcher) Pending() bool {
 func (w *localWatcher) readTrace(ctx context.Context) {
 	for {
 		e, err := w.trace.Read(ctx)
-		if !w.note(ctx, err, func() { w.seen.Trace = append(w.seen.Trace, e) }) {
+		if !w.note(ctx, err, func() {
+			w.seen.Trace = append(w.seen.Trace, e)
+			if e.Kind == kernel.TraceEntered {
+				w.packets++
+			}
+		}) {
 			return
 		}
 	}
@@ -133,7 +143,7 @@ func (w *localWatcher) note(ctx context.Context, err error, keep func()) bool {
 	}
 	keep()
 	w.last = time.Now()
-	if len(w.seen.Trace) > mostSeen || len(w.seen.Packets) > mostSeen {
+	if len(w.seen.Trace) > mostSeen || len(w.seen.Packets) > mostSeen || len(w.what.Captured) > 0 && w.packets >= mostTraced {
 		w.err = errors.Join(w.err, errTooMany)
 		return false
 	}

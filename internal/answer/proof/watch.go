@@ -59,10 +59,10 @@ func filterOf(p *packet.Packet, payload []byte, back bool) kernel.PacketFilter {
 	switch {
 	case p.About != nil:
 		return kernel.PacketFilter{Tuple: *p.About}
-	case p.Tunnel != nil && p.Tunnel.Inner.About == nil:
+	case p.Tunnel != nil:
 		carried := p.Tunnel.Inner.Tuple
 		return kernel.PacketFilter{Tuple: p.Tuple, Carried: &carried}
-	case p.Tunnel == nil && (p.Protocol == packet.UDP && !back || p.Protocol == packet.ICMP || p.Protocol == packet.ICMPv6):
+	case p.Protocol == packet.UDP && !back, p.Protocol == packet.ICMP, p.Protocol == packet.ICMPv6:
 		return kernel.PacketFilter{Tuple: p.Tuple, Payload: payload[:min(4, len(payload))]}
 	}
 	return kernel.PacketFilter{Tuple: p.Tuple}

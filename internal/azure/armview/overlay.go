@@ -65,7 +65,30 @@ func (f *fabric) strayPods(network string) []netip.Prefix {
 			}
 		}
 	}
-	return widest(slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is4() }))
+	return widest(slices.DeleteFunc(all, func(p netip.Prefix) bool { return !p.Addr().Is4() || f.routedToNode(network, p) }))
+}
+
+// routedToNode tells whether a user-defined route of the virtual network's leads to one of its nodes for all of a prefix: so pods of
+// kubenet, and of clusters that are not AKS's, are reached, and none of an overlay network.
+func (f *fabric) routedToNode(network string, pods netip.Prefix) bool {
+	isNode := func(a string) bool {
+		return slices.ContainsFunc(f.nics, func(n *nic) bool {
+			return n.isNode() && slices.ContainsFunc(n.configs, func(c *config) bool { return c.PrivateIPAddress == a })
+		})
+	}
+	for id, s := range f.subnets {
+		t := f.RouteTables[s.RouteTable.id()]
+		if vnetOf(id) != network || t == nil {
+			continue
+		}
+		for _, r := range t.Routes {
+			p, ok := parse(r.AddressPrefix)
+			if ok && p.Bits() > 0 && p.Bits() <= pods.Bits() && p.Contains(pods.Addr()) && isNode(r.NextHopIPAddress) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // maxWords is the most prefixes that a rule's text names one by one.

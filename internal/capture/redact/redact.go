@@ -125,15 +125,16 @@ func (r *redactor) words(s string) string {
 }
 
 // theirs is what an API server, a proxy or a resolver names in its errors: users, addresses on the web and names of machines. A word with
-// dots is one where its last part has letters.
-var theirs = regexp.MustCompile(`(?i)(user )"[^"]*"|()"[^"]*[@:./][^"]*"|()\b\w+://\S+|()\b[a-z][\w-]*(?:\.[\w-]+)*\.[a-z][a-z-]+\b`)
+// dots is one where its last part begins with a letter.
+var theirs = regexp.MustCompile(`(?i)(user |namespaces? )"[^"]*"|()"[^"]*[@:./][^"]*"|()\b\w+://\S+|(lookup )[\w.-]+|` +
+	`()\b\w[\w-]*(?:\.[\w-]+)*\.[a-z][\w-]+\b`)
 
 // problem is words of what could not be had from the cluster, without whom and what it names.
 func (r *redactor) problem(s string) string {
 	if r.learning {
 		return s
 	}
-	return theirs.ReplaceAllString(r.words(s), "$1…")
+	return theirs.ReplaceAllString(r.words(s), "$1$4…")
 }
 
 // quotes are what stands around a name in a sentence.

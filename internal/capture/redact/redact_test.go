@@ -338,8 +338,12 @@ func TestRedactProblems(t *testing.T) {
 			`list resource "pods" in API group "" at the cluster scope`,
 		`list services: Get "https://shop-4f2.hcp.westeurope.azmk8s.io:443/api/v1/services": dial tcp: lookup shop-4f2.hcp.westeurope.azmk8s.io ` +
 			`on 10.0.0.10:53: no such host`: `list services: Get …: dial tcp: lookup … on ADDRESS:53: no such host`,
-		`x509: certificate is valid for kubernetes, shop.example, not db.shop.example`: `x509: certificate is valid for kubernetes, …, not …`,
-		`node/n1: "conntrack": executable file not found`:                              `node/NODE: "conntrack": executable file not found`,
+		`x509: certificate is valid for kubernetes, shop.example, not db.shop.example`:      `x509: certificate is valid for kubernetes, …, not …`,
+		`lookup 4shop-dns-4f2.hcp.westeurope.azmk8s.io on 10.0.0.10:53: server misbehaving`: `lookup … on ADDRESS:53: server misbehaving`,
+		`dial tcp: lookup shop-api: no such host`:                                           `dial tcp: lookup …: no such host`,
+		`Get api at k8s.corp.lan1 failed`:                                                   `Get api at … failed`,
+		`namespaces "acme-team" not found`:                                                  `namespaces … not found`,
+		`node/n1: "conntrack": executable file not found`:                                   `node/NODE: "conntrack": executable file not found`,
 	} {
 		held := small()
 		held.Notes = []string{said}

@@ -30,6 +30,9 @@ func TestIPsec(t *testing.T) {
 	if got := dump(); got != "null" && got != "[]" {
 		t.Errorf("of a new namespace: %s", got)
 	}
+	if err := ns.Do(exec.Command("ip", "xfrm", "policy").Run); err != nil {
+		t.Skip("the kernel has no IPsec: ", err)
+	}
 	cmd := exec.Command("sh", "-ec", `ip xfrm policy add src 10.1.0.0/16 dst 10.2.0.0/16 dir out priority 9 \
 			tmpl src 10.0.0.1 dst 10.0.0.2 proto esp mode tunnel
 		ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 proto tcp dir fwd tmpl src 10.0.0.2 dst 10.0.0.1 proto esp mode tunnel
@@ -40,7 +43,7 @@ func TestIPsec(t *testing.T) {
 		ip xfrm policy add src ::/0 dst ::/0 dir out if_id 7 tmpl proto esp mode transport`)
 	cmd.Stderr = os.Stderr
 	if err := ns.Do(cmd.Run); err != nil {
-		t.Skip("the kernel has no IPsec: ", err)
+		t.Fatal(err)
 	}
 	var got []snapshot.IPsecPolicy
 	if err := json.Unmarshal([]byte(dump()), &got); err != nil {

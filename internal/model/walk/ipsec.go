@@ -3,6 +3,7 @@ package walk
 import (
 	"fmt"
 
+	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
@@ -18,10 +19,26 @@ func (t *transit) ipsec(direction string) *End {
 	}
 	for i := range t.m.IPsec {
 		policy := &t.m.IPsec[i]
-		if policy.Direction == direction && policy.Source.Contains(p.Source) && policy.Destination.Contains(p.Destination) &&
+		holds := func(tuple packet.Tuple) bool {
+			return policy.Source.Contains(tuple.Source) && policy.Destination.Contains(tuple.Destination)
+		}
+		if policy.Direction == direction && (holds(p.Tuple) || direction != "out" && holds(t.onTheWire())) &&
 			(policy.Protocol == 0 || policy.Protocol == p.Protocol) && p.Mark&policy.Mask == policy.Mark {
 			return t.end(Undecided, fmt.Sprintf("IPsec's policy %s may hold it, and what that does is not walked", policy))
 		}
 	}
 	return nil
+}
+
+// onTheWire are the addresses that a packet came in with, as its connection has them: what came in is asked about by those
+// (__xfrm_policy_check: nf_nat_decode_session).
+func (t *transit) onTheWire() packet.Tuple {
+	switch f := t.p.Track.Flow; {
+	case f == nil:
+		return t.p.Tuple
+	case t.p.Track.Reply:
+		return f.Reply
+	default:
+		return f.Original
+	}
 }

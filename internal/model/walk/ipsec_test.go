@@ -35,6 +35,14 @@ func TestIPsec(t *testing.T) {
 			r.iptables(nat("-A POSTROUTING -o right -j SNAT --to-source 10.2.0.1"))
 			return r
 		}, policy("out", right, right), "router"},
+		"come in before it was translated": {func(_, r, _ *host) *host {
+			r.iptables(nat("-A PREROUTING -d 10.2.0.2/32 -p tcp -j DNAT --to-destination 10.2.0.2:80"))
+			return r
+		}, policy("fwd", left, prefix("10.2.0.2/32")), "router"},
+		"come in for another": {func(_, r, _ *host) *host {
+			r.iptables(nat("-A PREROUTING -d 10.2.0.2/32 -p tcp -j DNAT --to-destination 10.1.0.2:80"))
+			return r
+		}, policy("fwd", left, prefix("10.2.0.2/32")), "router"},
 	} {
 		n, client, router, server := chain(t)
 		h := c.at(client, router, server)

@@ -70,13 +70,14 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 	if end := t.podHere(known, l); end != nil {
 		return t.over(end), true
 	}
-	next := t.p.Destination
+	at := t.p.Destination // by which the node is found
 	if t.route != nil {
-		next = t.route.NextHop(next)
+		at = t.route.NextHop(at)
 	}
-	name, direct := known.node(next)
-	if !direct {
-		name, _ = known.node(t.p.Destination)
+	name, own := known.node(at)
+	if !own {
+		at = t.p.Destination
+		name, own = known.node(at)
 	}
 	if name == "" || name == t.m.Name {
 		return p, false
@@ -89,7 +90,7 @@ func (t transit) onward(l *fib.Link) (p passage, ok bool) {
 		return passage{err: err}, true
 	}
 	in := far.m.entrance(known.nodes[name], t.p.IsIPv6())
-	if in == "" || direct && far.m.FIB.HasAddress(next) == nil { // an external address is the network's to translate
+	if in == "" || own && far.m.FIB.HasAddress(at) == nil { // an external address is the network's to translate
 		return p, false
 	}
 	t.m.assume(fmt.Sprintf("what is behind %s is not known: it is taken to lead to %s, which %s is for, unchanged, and to come in there by %s",
@@ -110,7 +111,7 @@ func (t *transit) podHere(known *places, l *fib.Link) *End {
 	if !byDefault && l.Name != t.m.entrance(known.nodes[t.m.Name], t.p.IsIPv6()) {
 		return nil
 	}
-	return t.end(Undecided, fmt.Sprintf("pod %s/%s is on this node, but no route leads to it: it would leave by %s",
+	return t.end(Undecided, fmt.Sprintf("pod %s/%s is on this node, but its route leads out of it by %s, and whether the packet comes back is not known",
 		pod.Namespace, pod.Name, l.Name))
 }
 

@@ -53,6 +53,21 @@ func TestEntrance(t *testing.T) {
 	}
 }
 
+// TestExternalAddress: a node's address that it does not have itself is the network's to translate, whichever way a packet for it leaves.
+func TestExternalAddress(t *testing.T) {
+	for _, route := range []string{"", "203.0.113.0/24 dev eth0"} {
+		n, a, b := clusterOf(t)
+		if route != "" {
+			a.route(route)
+		}
+		n.known.Nodes[1].IPs = append(n.known.Nodes[1].IPs, netip.MustParseAddr("203.0.113.5"))
+		b.listen(packet.TCP, "0.0.0.0:80")
+		if o := n.tcp("node/a", "203.0.113.5:80").Outcomes[0]; o.End.Kind != Left || o.End.Host != "node/a" {
+			t.Errorf("%q: %s", route, ends(o))
+		}
+	}
+}
+
 // TestPodHereWithoutRoute: a pod of this node that its routes do not know (macvlan, ipvlan, one that is being made) is not behind the card.
 func TestPodHereWithoutRoute(t *testing.T) {
 	n, a, _ := clusterOf(t)
@@ -64,9 +79,9 @@ func TestPodHereWithoutRoute(t *testing.T) {
 	a.FIB.Routes[len(a.FIB.Routes)-1].Link = "eth1"
 	q := snapshot.Pod{Namespace: "x", Name: "q", Node: "a", IPs: []netip.Addr{netip.MustParseAddr("10.9.0.77")}}
 	n.known.Pods = append(n.known.Pods, q)
-	undecided(t, "by a default route", n.tcp("node/a", "10.9.0.77:80"), "pod x/q is on this node, but no route leads to it")
+	undecided(t, "by a default route", n.tcp("node/a", "10.9.0.77:80"), "pod x/q is on this node, but its route leads out of it")
 	for _, from := range []string{"node/a", "node/b"} {
-		undecided(t, from, n.tcp(from, "10.0.0.77:80"), "pod x/p is on this node, but no route leads to it")
+		undecided(t, from, n.tcp(from, "10.0.0.77:80"), "pod x/p is on this node, but its route leads out of it")
 	}
 	if o := n.tcp("node/a", "10.0.0.78:80").Outcomes[0]; o.End.Kind != Left {
 		t.Errorf("the node's own address: %s", ends(o))

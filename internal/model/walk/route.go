@@ -143,6 +143,9 @@ func (t transit) forward() passage {
 			return t.over(end)
 		}
 	}
+	if p.TTL <= 1 && p.SomeTTL {
+		return t.finish(Undecided, "its TTL is not known, and a rule lowered it: it may have run out")
+	}
 	if p.TTL <= 1 {
 		end := t.end(Rejected, "its TTL has run out")
 		end.Reject = "icmp-time-exceeded"

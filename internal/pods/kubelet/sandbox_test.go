@@ -67,7 +67,7 @@ func TestRealHostPID(t *testing.T) {
 	if strings.Contains(got, os.Args[0]) {
 		t.Errorf("the kubelet is to be seen: %s", got)
 	}
-	if got := w.shell("1002/app", everyProcess); strings.Contains(got, "1001") || strings.Contains(got, "1003") {
+	if got := w.shell("1002/app", everyProcess); strings.Contains(got, "sleep 1001") || strings.Contains(got, "sleep 1003") {
 		t.Errorf("others are to be seen: %s", got)
 	}
 }
