@@ -73,8 +73,6 @@ func (l *Loader) Load(raw *Raw) *snapshot.Host {
 		case !ok && row.Only != "":
 		case !ok:
 			err = errNotDumped
-		case out.Skipped != "" && row.Part == snapshot.IPVS:
-			l.Host.VirtualServices = []snapshot.VirtualService{} // they were looked for
 		case out.Skipped != "":
 		case out.Error != "":
 			err = errors.New(out.Error)

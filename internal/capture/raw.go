@@ -48,9 +48,6 @@ const (
 	IPsecFile     = "ipsec.json"     // []snapshot.IPsecPolicy; captures of before have none
 )
 
-// IPVSSource is where the kernel tells of the services of IPVS in the namespace of the thread that reads: it is there with the module.
-const IPVSSource = "/proc/thread-self/net/ip_vs"
-
 // RulesetFile is nft's rule set.
 const RulesetFile = "nft.json"
 
@@ -101,7 +98,7 @@ var Dumps = []Dump{
 	{File: "conntrack-6.txt", Part: snapshot.Flows, Commands: [][]string{{"conntrack", "-L", "-f", "ipv6", "-o", "extended"}},
 		load: loadFlows},
 	{File: ListenersFile, Part: snapshot.Listeners, load: loadListeners},
-	{File: IPVSFile, Part: snapshot.IPVS, Only: IPVSSource, load: loadIPVS},
+	{File: IPVSFile, Part: snapshot.IPVS, Only: "/proc/self", load: loadIPVS},
 	{File: IPsecFile, Part: snapshot.IPsec, Only: "/proc/self", load: loadIPsec},
 }
 

@@ -90,31 +90,25 @@ func (c *Cluster) prepare(ctx context.Context) error {
 func (c *Cluster) makeCommon(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTime)
 	defer cancel()
-	refused := c.makeOwn(ctx)
-	if refused == nil || !apierrors.IsForbidden(refused) && !c.options.kept() {
-		return refused
-	}
-	if c.own { // in which nothing may be made
-		_, _ = c.deleteNamespace(ctx, c.namespace)
+	var refused error
+	if !c.options.kept() {
+		if refused = c.makeOwn(ctx); refused == nil || !apierrors.IsForbidden(refused) {
+			return refused
+		}
+		if c.own { // in which nothing may be made
+			_, _ = c.deleteNamespace(ctx, c.namespace)
+		}
 	}
 	c.namespace, c.own = "", false // until it is found there is nothing to take away
 	if err := c.findKept(ctx); err != nil {
-		if c.options.kept() {
-			return err
-		}
-		return refused
+		return cmp.Or(refused, err)
 	}
 	c.namespace = Namespace
 	return c.makeAccount(ctx)
 }
 
-var errKept = errors.New("the options name the kept namespace")
-
-// makeOwn makes a namespace of the run's own and what all pods have in it, unless the options name another one.
+// makeOwn makes a namespace of the run's own and what all pods have in it.
 func (c *Cluster) makeOwn(ctx context.Context) error {
-	if c.options.kept() {
-		return errKept
-	}
 	c.namespace = Namespace + "-" + c.run
 	_, err := c.client.CoreV1().Namespaces().Create(ctx, namespace(c.namespace, c.run), metav1.CreateOptions{})
 	if c.own = !apierrors.IsForbidden(err); err != nil {

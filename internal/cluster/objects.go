@@ -34,8 +34,7 @@ type Options struct {
 	Image      string // "" for that of the version
 	PullSecret string // a Secret of type kubernetes.io/dockerconfigjson in Namespace; "" for none
 	Kept       bool   // use Namespace, which must be there; with PullSecret so, too
-	// Life is how long a node's pod lives at most; 0 for 10 minutes. Start is how long one is waited for; 0 for a
-	// minute.
+	// Life is how long a node's pod lives at most; 0 for 10 minutes. Start is how long one is waited for; 0 for a minute.
 	Life, Start time.Duration
 	Most        int // nodes at most on which pods are started; 0 for all
 }

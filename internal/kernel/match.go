@@ -31,6 +31,18 @@ func Filters(tuples ...packet.Tuple) []PacketFilter {
 	return filters
 }
 
+// Tuples are those of filters, each once.
+func Tuples(filters []PacketFilter) (tuples []packet.Tuple) {
+	seen := map[packet.Tuple]bool{}
+	for _, f := range filters {
+		if !seen[f.Tuple] {
+			seen[f.Tuple] = true
+			tuples = append(tuples, f.Tuple)
+		}
+	}
+	return tuples
+}
+
 // check is one condition on a field of a packet. Lists of them, all of which must hold, are what both a trace's rules and a capture's
 // filter are made of.
 type check struct {

@@ -28,7 +28,7 @@ func setCaptureFilter(fd int, filters []PacketFilter) error {
 			return err
 		}
 	}
-	coarse, err := protocolFilter(tuplesOf(filters))
+	coarse, err := protocolFilter(Tuples(filters))
 	if err != nil {
 		return err
 	}

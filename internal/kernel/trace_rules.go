@@ -80,7 +80,7 @@ func addTraceRules(c *netlink.Conn, table string, filters []PacketFilter, about 
 // guards let at once pass what no filter chooses: every packet of the namespace comes by, and there may be hundreds of filters.
 func guards(filters []PacketFilter, about []packet.Tuple) []nf.Rule {
 	protocols := []packet.Protocol{packet.ICMP, packet.ICMPv6}
-	for _, t := range slices.Concat(tuplesOf(filters), about) {
+	for _, t := range slices.Concat(Tuples(filters), about) {
 		if !slices.Contains(protocols, t.Protocol) {
 			protocols = append(protocols, t.Protocol)
 		}
@@ -99,14 +99,6 @@ func guards(filters []PacketFilter, about []packet.Tuple) []nf.Rule {
 		}))
 	}
 	return rules
-}
-
-func tuplesOf(filters []PacketFilter) []packet.Tuple {
-	tuples := make([]packet.Tuple, len(filters))
-	for i := range filters {
-		tuples[i] = filters[i].Tuple
-	}
-	return tuples
 }
 
 // ofOneConnection tells of tuples that only one connection's packets have. Those with a port out of many others' have, too, and what drops

@@ -39,16 +39,17 @@ func filters(result *walk.Result, payload []byte) map[string][]kernel.PacketFilt
 			all[s.Host] = append(all[s.Host], f)
 		}
 	}
-	for i := range result.Outcomes {
-		o := &result.Outcomes[i]
-		for j, steps := range [...][]walk.Step{o.There, o.Back} {
-			for k := range steps {
-				switch steps[k].Stage {
-				case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
-					add(&steps[k], j == 1)
-				}
+	way := func(steps []walk.Step, back bool) {
+		for i := range steps {
+			switch steps[i].Stage {
+			case walk.Sent, walk.Received, walk.Transmit, walk.Encapsulated:
+				add(&steps[i], back)
 			}
 		}
+	}
+	for i := range result.Outcomes {
+		way(result.Outcomes[i].There, false)
+		way(result.Outcomes[i].Back, true)
 	}
 	return all
 }
@@ -63,18 +64,9 @@ func filterOf(p *packet.Packet, payload []byte, back bool) kernel.PacketFilter {
 		carried := p.Tunnel.Inner.Tuple
 		return kernel.PacketFilter{Tuple: p.Tuple, Carried: &carried}
 	case p.Protocol == packet.UDP && !back, p.Protocol == packet.ICMP, p.Protocol == packet.ICMPv6:
-		return kernel.PacketFilter{Tuple: p.Tuple, Payload: payload[:min(4, len(payload))]}
+		return kernel.PacketFilter{Tuple: p.Tuple, Payload: payload}
 	}
 	return kernel.PacketFilter{Tuple: p.Tuple}
-}
-
-func tuplesOf(filters []kernel.PacketFilter) (tuples []packet.Tuple) {
-	for _, f := range filters {
-		if !slices.Contains(tuples, f.Tuple) {
-			tuples = append(tuples, f.Tuple)
-		}
-	}
-	return tuples
 }
 
 // policies lists, for each host, the base chains whose policy decides something.
@@ -103,8 +95,7 @@ type watcher struct {
 // enumerated, so are errors about whatever packet. The watchers are for closeAll also after an error.
 func watch(
 	ctx context.Context, places Places, expected map[string][]kernel.PacketFilter, chains map[string]map[ChainID]bool, others []string,
-	more bool,
-	activity chan<- struct{},
+	more bool, activity chan<- struct{},
 ) ([]*watcher, error) {
 	var watchers []*watcher
 	at := map[string]Place{}
@@ -121,7 +112,7 @@ func watch(
 	}
 	kinds := alike(expected)
 	err := inParallel(watchers, func(w *watcher) (err error) {
-		predicted := tuplesOf(expected[w.name])
+		predicted := kernel.Tuples(expected[w.name])
 		what := Watching{Captured: expected[w.name], Traced: expected[w.name], About: predicted, Flows: predicted}
 		what.Chains = slices.Collect(maps.Keys(chains[w.name]))
 		if more {

@@ -106,9 +106,6 @@ func (d *Dumper) run(ctx context.Context, ns *kernel.Namespace, row capture.Dump
 	case row.File == capture.AttachedFile:
 		out.Data, err = encode(attached(ns))
 	case row.File == capture.IPVSFile:
-		if why := skip(ns, row); why != "" {
-			return capture.Output{Skipped: why}
-		}
 		out.Data, err = encode(ipvs(ns))
 	case row.File == capture.IPsecFile:
 		var missing string
@@ -182,7 +179,7 @@ func skip(ns *kernel.Namespace, row capture.Dump) (why string) {
 	if err := ns.Do(func() error { some = anything(row.Only); return nil }); err == nil && !some {
 		return row.Only + " is not there or empty"
 	}
-	if len(row.Commands) > 0 && strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
+	if strings.HasPrefix(row.Commands[0][0], "ebtables-legacy") {
 		return noBridgeRules(ns, "/sys/module")
 	}
 	return ""

@@ -2,33 +2,39 @@ package dump
 
 import (
 	"encoding/hex"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"strconv"
 	"strings"
 
 	"packetwalk.dev/internal/base/bounded"
-	"packetwalk.dev/internal/capture"
 	"packetwalk.dev/internal/kernel"
 	"packetwalk.dev/internal/model/packet"
 	"packetwalk.dev/internal/model/snapshot"
 )
 
+// ipvsSource is where the kernel tells of the services in the namespace of the thread that reads: it is there with the module.
+const ipvsSource = "/proc/thread-self/net/ip_vs"
+
 // maxIPVSFile bounds what is read of IPVS' services, in octets: one has 60, and as much for each endpoint.
 const maxIPVSFile = 256 << 20
 
-// ipvs lists the services of IPVS in a namespace.
+// ipvs lists the services of IPVS in a namespace: none without the module.
 func ipvs(ns *kernel.Namespace) ([]snapshot.VirtualService, error) {
 	var text []byte
 	if err := ns.Do(func() (err error) {
-		text, err = bounded.ReadFile(capture.IPVSSource, maxIPVSFile)
+		text, err = bounded.ReadFile(ipvsSource, maxIPVSFile)
 		return err
-	}); err != nil {
+	}); errors.Is(err, fs.ErrNotExist) {
+		return []snapshot.VirtualService{}, nil
+	} else if err != nil {
 		return nil, err
 	}
 	services, err := parseIPVS(string(text))
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", capture.IPVSSource, err)
+		return nil, fmt.Errorf("%s: %w", ipvsSource, err)
 	}
 	return services, nil
 }
